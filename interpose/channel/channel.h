@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 10
+#define RF_MINOR 11
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -58,6 +58,7 @@
 #define RF_BULK_COUNT 64u
 #define RF_BULK_BYTES (256u << 10)
 #define RF_HOSTFUNC_COUNT 256u
+#define RF_COMM_ERRORS 64u  /* communicators whose errors are kept */
 #define RF_FAULT_BYTES 256u /* of the text of a fault, its end included */
 #define RF_MEMFD_BYTES (RF_OFF_PINNED + RF_PINNED_SLOT_BYTES)
 
@@ -82,6 +83,7 @@ struct rf_header {
 	_Alignas(64) _Atomic uint64_t head; /* published with release after the copy */
 	_Atomic uint32_t doorbell;          /* futex of the server; added to when server_sleeping */
 	_Atomic uint32_t space_waiters;     /* client threads waiting for room */
+	_Atomic uint32_t aborts;            /* entries of `aborting` filled so far (1.11) */
 
 	/* line 3 (S): the ring's consumer */
 	_Alignas(64) _Atomic uint64_t tail; /* every byte below has been copied out */
@@ -113,6 +115,13 @@ struct rf_header {
 	/* a line of its own (C): what is being written into the ring ends here, if that is beyond
 	 * head (1.10). Said for who writes the rank down in the middle of it. */
 	_Alignas(64) _Atomic uint64_t writing;
+
+	/* Lines of their own: aborts do not take their turn in the ring, which may be full or held by
+	 * what they end (1.11). Entry i is the communicator whose abort is answered in slot i, 0: none.
+	 * C fills it and adds to `aborts`; S takes it. */
+	_Alignas(64) _Atomic uint64_t aborting[RF_SLOT_COUNT];
+	/* (S) What made single communicators unusable: number << 8 | ncclResult_t, 0: none (1.11) */
+	_Alignas(64) _Atomic uint64_t comm_errors[RF_COMM_ERRORS];
 };
 
 /* A reply slot. The client claims a free one (FREE -> WAITING), names it in the record, and waits
@@ -473,7 +482,7 @@ struct rf_welcome { /* (L) */
 		       "size of " #reply);
 #include "opcodes.def"
 #define RF_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), "size of " #type)
-RF_SIZE(rf_header, 768);
+RF_SIZE(rf_header, 1792);
 RF_SIZE(rf_slot, RF_SLOT_BYTES);
 RF_SIZE(rf_param, 8);
 RF_SIZE(rf_matrix, 32);
@@ -493,6 +502,9 @@ _Static_assert(offsetof(struct rf_header, hostfunc_head) == 320, "line 5");
 _Static_assert(offsetof(struct rf_header, bulk_busy) == 384, "line 6");
 _Static_assert(offsetof(struct rf_header, fault) == 448, "line 7");
 _Static_assert(offsetof(struct rf_header, writing) == 704, "behind the fault's text");
+_Static_assert(offsetof(struct rf_header, aborts) == 144, "in line 2");
+_Static_assert(offsetof(struct rf_header, aborting) == 768, "behind writing");
+_Static_assert(offsetof(struct rf_header, comm_errors) == 1280, "behind the aborts");
 _Static_assert(RF_OFF_SLOTS + RF_SLOT_COUNT * RF_SLOT_BYTES <= RF_OFF_HOSTFUNC, "slots fit");
 _Static_assert(RF_OFF_HOSTFUNC + RF_HOSTFUNC_COUNT * sizeof(uint64_t) <= RF_OFF_RING,
 	       "host functions fit");

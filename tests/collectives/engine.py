@@ -32,6 +32,7 @@ OUTBOX = 1 << 32  # distance between the devices' outboxes, so that offsets cann
 SCRATCH = 1 << 62  # here and above are addresses of scratch memory
 LATER = -1  # COLL_LATER
 EACH = 2**32 - 1  # COLL_EACH
+ABORTED = -2  # COLL_ABORTED
 COPIES = 1000  # the space of a device's copies is so far from that of its outbox
 
 
@@ -59,7 +60,8 @@ class Device:
         self.keep: list[Any] = [io]
         for name in ("read", "write", "receiver", "keeper", "forget", "hand", "reduce", "scale",
                      "send", "scratch_alloc", "scratch_free", "outbox_alloc", "outbox_free",
-                     "fetch", "release", "joined", "completed", "failed"):  # fmt: skip
+                     "fetch", "release", "joined", "completed", "left", "broken",
+                     "failed"):  # fmt: skip
             kind = ffi.typeof("struct coll_io").fields
             type_ = dict(kind)[name].type
             callback = ffi.callback(type_, getattr(self, "on_" + name))
@@ -273,8 +275,15 @@ class Device:
         self.cluster.joined[(rank, comm)] = (key, error, n, at)
 
     def on_completed(self, _: Any, rank: int, comm: int, ticket: int, error: int) -> None:
-        assert not error and ticket not in self.cluster.completed
-        self.cluster.completed.add(ticket)
+        assert ticket not in self.cluster.completed and ticket not in self.cluster.aborted
+        assert error in (0, ABORTED)
+        (self.cluster.aborted if error else self.cluster.completed).add(ticket)
+
+    def on_left(self, _: Any, rank: int, comm: int) -> None:
+        self.cluster.left.add((rank, comm))
+
+    def on_broken(self, _: Any, rank: int, comm: int, hopeless: bool) -> None:
+        self.cluster.broken[(rank, comm)] = hopeless or self.cluster.broken.get((rank, comm), False)
 
     def on_failed(self, _: Any, text: Any) -> None:
         self.cluster.failure = self.cluster.ffi.string(text).decode()
@@ -297,6 +306,9 @@ class Cluster:
         self.most_awaited = 0
         self.joined: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         self.completed: set[int] = set()
+        self.aborted: set[int] = set()  # tickets of operations that ended unfinished
+        self.left: set[tuple[int, int]] = set()  # (rank, communicator) that was aborted
+        self.broken: dict[tuple[int, int], bool] = {}  # another one did; hopeless?
         self.failure: str | None = None
         self.tickets = self.sent = self.handed = 0
         self.chosen: int | None = None  # who receives for others; None: anybody, or each
@@ -342,6 +354,9 @@ class Cluster:
         unique = self.ffi.new("uint8_t[128]", identity.to_bytes(8, "little") + bytes(120))
         for at, rank in enumerate(members):
             self.lib.coll_init(self.coll(rank), rank, comm, unique, len(members), at)
+
+    def abort(self, rank: int, comm: int) -> None:
+        self.lib.coll_abort(self.coll(rank), rank, comm)
 
     def submit(self, rank: int, comm: int, ops: list[dict[str, int]]) -> int:
         """One group; returns its ticket. Raises ValueError(code) if it is refused."""

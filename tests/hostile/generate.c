@@ -361,6 +361,7 @@ static uint32_t fill(struct random *r, uint16_t opcode, uint8_t rank, uint8_t *r
 		return sizeof(struct rf_handle);
 	case RF_OP_COMM_DESTROY:
 	case RF_OP_COMM_ABORT:
+	case RF_OP_COMM_FINALIZE:
 		((struct rf_handle *)head)->handle = comm(r);
 		return sizeof(struct rf_handle);
 	case RF_OP_REDOP_DESTROY:
@@ -384,8 +385,6 @@ static uint16_t any_opcode(struct random *r)
 		RF_OP_ALLOC,  RF_OP_COPY,      RF_OP_COPY,       RF_OP_FILL,      RF_OP_LAUNCH,
 		RF_OP_LAUNCH, RF_OP_COMM_INIT, RF_OP_COLLECTIVE, RF_OP_COLLECTIVE};
 	uint16_t opcode = opcodes[below(r, sizeof opcodes / sizeof *opcodes)];
-	if (opcode == RF_OP_COMM_ABORT && !one_in(r, 20))
-		opcode = RF_OP_COMM_DESTROY; /* nothing of the rank may go on after the other */
 	return one_in(r, 200) ? (uint16_t)below(r, 64) : opcode;
 }
 

@@ -38,8 +38,8 @@ FUNCTION_GET, GLOBAL_GET, FUNCTION_NAMES = opcodes("FUNCTION_GET", "GLOBAL_GET",
 EVENT_ELAPSED, LAUNCH, HOST_FUNC, HOST_DONE, GEMM, GEMM_AUX = opcodes(
     "EVENT_ELAPSED", "LAUNCH", "HOST_FUNC", "HOST_DONE", "GEMM", "GEMM_AUX"
 )
-COMM_INIT, COMM_SPLIT, COMM_DESTROY, COMM_ABORT = opcodes(
-    "COMM_INIT", "COMM_SPLIT", "COMM_DESTROY", "COMM_ABORT"
+COMM_INIT, COMM_SPLIT, COMM_DESTROY, COMM_ABORT, COMM_FINALIZE = opcodes(
+    "COMM_INIT", "COMM_SPLIT", "COMM_DESTROY", "COMM_ABORT", "COMM_FINALIZE"
 )
 COLLECTIVE, REDOP_CREATE, REDOP_DESTROY = opcodes("COLLECTIVE", "REDOP_CREATE", "REDOP_DESTROY")
 SLOTS = 64
@@ -239,7 +239,8 @@ BODIES: dict[int, Callable[[Random], bytes]] = {
     GEMM_AUX: _gemm_aux,
     HOST_FUNC: lambda r: struct.pack("<QQ", handle(r, STREAMS), wild(r)),
     HOST_DONE: lambda r: bytes(16), COMM_INIT: _comm_init, COMM_SPLIT: _split,
-    COMM_DESTROY: _one(COMMS), COMM_ABORT: _one(COMMS), COLLECTIVE: _collective,
+    COMM_DESTROY: _one(COMMS), COMM_ABORT: _one(COMMS), COMM_FINALIZE: _one(COMMS),
+    COLLECTIVE: _collective,
     REDOP_CREATE: _redop, REDOP_DESTROY: _one(REDOPS),
 }  # fmt: skip
 OPCODES = tuple(BODIES)
@@ -254,8 +255,6 @@ def number(r: Random, right: int) -> int:
 def record(r: Random) -> tuple[int, int, bytes]:
     """Opcode, reply slot and body."""
     opcode = r.choice(OPCODES)
-    if opcode == COMM_ABORT and r.randrange(20):
-        opcode = COMM_DESTROY  # with something outstanding, nothing of the rank goes on after it
     body = BODIES[opcode](r)
     if not r.randrange(30) and body:
         at = r.randrange(len(body))

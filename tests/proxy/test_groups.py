@@ -21,6 +21,7 @@ from support.ring_client import (
     CHUNK,
     COLLECTIVE,
     COMM_ERROR,
+    COMM_ERRORS,
     COMM_INIT,
     DEV_BASE,
     DEVICE_SYNC,
@@ -202,7 +203,7 @@ def test_a_communicator_that_is_lost_while_a_group_is_held_is_left_out_of_it(
         rounds(clients[1], AHEAD)
         add_up(clients[1], WORLD, first=1)
         assert synchronize(*clients) == [0, 0]
-        assert clients[0].u32(COMM_ERROR) == INVALID_ARGUMENT
+        assert clients[0].u64(COMM_ERRORS) == LATER << 8 | INVALID_ARGUMENT
         assert [values(clients[0], n) for n in range(2)] == [(1.0,) * 4, (3.0,) * 4]
         leave(native)
 

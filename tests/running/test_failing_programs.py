@@ -47,13 +47,41 @@ def test_an_address_out_of_bounds_is_the_rank_s_own_error(state: State) -> None:
         assert outputs[0] == expected[0] + "illegal address reported\n"
 
 
-@pytest.mark.parametrize("placement", [[0, 1], [0, 0]], ids=["apart", "folded"])
-def test_an_aborted_communicator_lets_its_rank_go_on(state: State, placement: list[int]) -> None:
+DONE = [f"rank {rank} is done\n" for rank in range(3)]
+
+
+@pytest.mark.parametrize("placement", [[0, 0, 0], [0, 1, 0], [0, 1, 2]], ids=str)
+def test_ranks_that_abort_a_communicator_go_on(state: State, placement: list[int]) -> None:
+    """From a thread while the main one waits, with work behind it, in groups, while joining; also
+    those that shrink it, or do not block."""
+    with Fleet(state, max(placement) + 1) as fleet:
+        for how in ("thread", "sends", "told", "group", "joining", "patient", "shrink"):
+            assert finish(start(fleet, "abort", placement, how)) == DONE
+
+
+def test_an_abort_does_not_depend_on_sharing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKFOLD_SHARE", "0")
+    with Fleet(state, 1) as fleet:
+        assert finish(start(fleet, "abort", [0, 0, 0], "thread")) == DONE
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_nothing_runs_behind_a_host_function_that_exits(state: State, status: int) -> None:
+    """Its rank's part of the sum is queued there: the other rank does not get it."""
     with Fleet(state, 2) as fleet:
-        job = start(fleet, "abort", placement)
-        until(lambda: job.exit_status(0) is not None, 60, "rank 0 gave up waiting")
-        assert job.exit_status(0) == 0, job.errors(0)
-        assert job.output(0) == "rank 0 is done\n"
+        job = start(fleet, "exit_in_callback", [0, 1], status)
+        until(lambda: job.exit_status(0) is not None, 60, "rank 0 exits")
+        assert job.exit_status(0) == status
+
+        def gone() -> bool:
+            (told,) = fleet.status(fleet.names[0])["jobs"]
+            return bool(told["ranks"][0]["state"] == "exited")
+
+        until(gone, 60, "its device lets go of it")
+        assert job.exit_status(1) is None and job.output(1) == "it waits\n"
+        job.detach(discard=True)
+        call(job.launcher(1), "signal", signum=signal.SIGKILL)
+        until(lambda: job.exit_status(1) is not None, 60, "rank 1 is ended")
 
 
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]], ids=["apart", "folded"])

@@ -43,8 +43,8 @@ EPOCH, SERVED, SLEEPING, HEAD, DOORBELL, TAIL, RETIRED, ASYNC_ERROR = (
         "async_error",
     )
 )  # fmt: skip
-HOSTFUNC_HEAD, HOSTFUNC_TAIL, COMM_ERROR = (
-    HEADER[name].offset for name in ("hostfunc_head", "hostfunc_tail", "comm_error")
+HOSTFUNC_HEAD, HOSTFUNC_TAIL, COMM_ERROR, COMM_ERRORS = (
+    HEADER[name].offset for name in ("hostfunc_head", "hostfunc_tail", "comm_error", "comm_errors")
 )
 ALLOC, FREE, COPY, FILL = opcodes("ALLOC", "FREE", "COPY", "FILL")
 STREAM_CREATE, STREAM_DESTROY, STREAM_SYNC, STREAM_QUERY, DEVICE_SYNC = opcodes(

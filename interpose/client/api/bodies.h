@@ -252,13 +252,20 @@ enum nccl_result {
 	NCCL_SUCCESS = 0,
 	NCCL_UNHANDLED_CUDA_ERROR = 1,
 	NCCL_SYSTEM_ERROR = 2,
+	NCCL_INTERNAL_ERROR = 3,
 	NCCL_INVALID_ARGUMENT = 4,
 	NCCL_INVALID_USAGE = 5,
+	NCCL_IN_PROGRESS = 7,
 };
 ncclResult_t comm_check(const void *comm);
 ncclResult_t comm_window(const void *comm, void *buff, size_t size, ncclWindow_t *win);
-ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank);
-ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out);
+/* config may be NULL */
+ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank,
+		       const ncclConfig_t *config);
+ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out,
+			const ncclConfig_t *config);
+ncclResult_t comm_shrink(const void *comm, const int *excluded, int count, ncclComm_t *out,
+			 const ncclConfig_t *config, int flags);
 ncclResult_t comm_finalize(const void *comm);
 ncclResult_t comm_destroy(void *comm);
 ncclResult_t comm_abort(void *comm);

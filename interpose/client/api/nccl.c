@@ -180,9 +180,14 @@ static bool reaches(uint64_t address, uint64_t bytes)
 	return false;
 }
 
-static ncclResult_t check(struct rf_collective *m, const struct comm *c)
+static ncclResult_t check(struct rf_collective *m, struct comm *c)
 {
 	uint64_t bytes = type_bytes((int)m->dtype), send, recv;
+	if (c->nonblocking && comm_progress(c) == NCCL_IN_PROGRESS)
+		return because(NCCL_INVALID_ARGUMENT,
+			       "a request of the communicator is in progress");
+	if (c->finalized || c->stopped)
+		return because(NCCL_INVALID_USAGE, "the communicator is finalized");
 	if (!c->made) {
 		static const char why[] =
 			"an NCCL operation on a communicator of a group that has not ended";
@@ -236,7 +241,7 @@ static const char *call_name(enum rf_coll kind)
 ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t count, int type,
 			int op, int root, const void *comm, const void *stream)
 {
-	const struct comm *c = comm_of(comm);
+	struct comm *c = comm_of(comm);
 	struct rf_collective m = {.send = (uint64_t)send,
 				  .recv = (uint64_t)recv,
 				  .count = count,
@@ -246,7 +251,7 @@ ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t 
 				  .root = root};
 	ncclResult_t error = c ? nccl_error(channel_enter()) : NCCL_INVALID_ARGUMENT;
 	if (!error)
-		error = async_error();
+		error = comm_error(c);
 	if (!error && stream_number(stream, &m.stream))
 		error = because(NCCL_INVALID_ARGUMENT, "%p is no stream", stream);
 	if (!error && capturing(m.stream))

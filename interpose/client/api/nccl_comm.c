@@ -1,6 +1,8 @@
 /* nccl_comm.c: communicators as objects: which there are, what they know, and how they end.
  *
- * Errors are ncclResult_t. No lock: the list only grows. Blocking: ncclCommFinalize.
+ * Errors are ncclResult_t. The list only grows. Nothing here blocks.
+ *
+ * Lock: COMM_LOCK around a request in progress of a communicator that does not block.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -30,14 +32,82 @@ struct comm *comm_numbered(uint64_t number)
 
 struct comm *comm_new(int count, int rank)
 {
+	for (struct comm *k = atomic_load(&comms); k; k = k->next)
+		if (k->dead && k->pending)
+			(void)comm_progress(
+				k); /* it was aborted before its request was looked at */
 	struct comm *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
-	*c = (struct comm){handle_number(), count, rank, current_device, false, false, NULL};
+	c->number = handle_number();
+	c->count = count;
+	c->rank = rank;
+	c->device = current_device;
 	c->next = atomic_load(&comms);
 	while (!atomic_compare_exchange_weak(&comms, &c->next, c))
 		;
 	return c;
+}
+
+/* ---- communicators that do not block ---- */
+
+#define IN_PROGRESS_MAX (RF_SLOT_COUNT / 2) /* others need reply slots, too */
+
+static uint32_t in_progress;
+
+bool comm_nonblocking(const ncclConfig_t *config, const struct comm *parent)
+{
+	if (!config)
+		return parent && parent->nonblocking;
+	return config->size >= sizeof *config && config->blocking == 0;
+}
+
+bool comm_begin(struct comm *c, uint32_t slot)
+{
+	lock(COMM_LOCK);
+	bool may = in_progress < IN_PROGRESS_MAX;
+	if (may) {
+		c->pending = slot + 1;
+		in_progress++;
+	}
+	unlock(COMM_LOCK);
+	return may;
+}
+
+ncclResult_t comm_joined(struct comm *c, uint32_t slot)
+{
+	struct rf_comm_split_reply reply = {0};
+	ncclResult_t error = channel_finish(slot, &reply, sizeof reply);
+	if (!error && !c->made && c->parent) {
+		c->count = (int)reply.nranks;
+		c->rank = (int)reply.rank;
+	}
+	c->made |= !error && c->count > 0;
+	c->result = error;
+	return error;
+}
+
+static bool under_way(struct comm *c)
+{
+	lock(COMM_LOCK);
+	if (c->pending && channel_answered(c->pending - 1)) {
+		comm_joined(c, c->pending - 1);
+		c->pending = 0;
+		in_progress--;
+	}
+	bool pending = c->pending;
+	unlock(COMM_LOCK);
+	return pending;
+}
+
+ncclResult_t comm_progress(struct comm *c)
+{
+	bool pending = under_way(c);
+	/* A split is also the parent's request. */
+	for (struct comm *k = atomic_load(&comms); k; k = k->next)
+		if (k->parent == c && k->nonblocking)
+			pending |= under_way(k);
+	return pending ? NCCL_IN_PROGRESS : c->result;
 }
 
 ncclResult_t comm_check(const void *comm)
@@ -72,10 +142,13 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *asyncError)
 {
-	const struct comm *c = comm_of(comm);
+	struct comm *c = comm_of(comm);
 	if (!c || !asyncError)
 		return ended("ncclCommGetAsyncError", c, NCCL_INVALID_ARGUMENT);
-	*asyncError = ended("an earlier call", c, async_error());
+	*asyncError = comm_progress(c);
+	if (*asyncError != NCCL_IN_PROGRESS)
+		*asyncError = ended("an earlier call", c,
+				    *asyncError ? *asyncError : comm_error(c));
 	return NCCL_SUCCESS;
 }
 
@@ -104,28 +177,3 @@ ncclResult_t comm_window(const void *comm, void *buff, size_t size, ncclWindow_t
 		*win = NULL;
 	return error;
 }
-
-ncclResult_t comm_finalize(const void *comm)
-{
-	const struct comm *c = comm_of(comm);
-	return ended("ncclCommFinalize", c,
-		     c ? nccl_error(wait_for_device()) : NCCL_INVALID_ARGUMENT);
-}
-
-static ncclResult_t leave(const char *call, void *comm, enum rf_opcode opcode)
-{
-	if (!comm)
-		return NCCL_SUCCESS;
-	struct comm *c = comm_of(comm);
-	if (!c || channel_open())
-		return ended(call, c, NCCL_INVALID_ARGUMENT);
-	struct rf_handle m = {.handle = c->number};
-	c->dead = true;
-	channel_post(&m.r, opcode, sizeof m, NULL, 0);
-	return NCCL_SUCCESS;
-}
-
-ncclResult_t comm_destroy(void *comm) { return leave("ncclCommDestroy", comm, RF_OP_COMM_DESTROY); }
-
-/* Does not wait for what is outstanding: that ends with an error. */
-ncclResult_t comm_abort(void *comm) { return leave("ncclCommAbort", comm, RF_OP_COMM_ABORT); }

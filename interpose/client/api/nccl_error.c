@@ -16,7 +16,7 @@
 struct texts {
 	char reason[384]; /* of the call in progress; empty: its result says all */
 	char last[512];   /* of the last call that failed */
-	bool told;        /* whether what async_error found has been in one of these */
+	bool told;        /* whether what comm_error found has been in one of these */
 };
 
 static _Thread_local struct texts *texts; /* NULL: no error yet, or no memory for one */
@@ -62,13 +62,23 @@ ncclResult_t nccl_error(int cuda)
 		       e ? e->text : "no error of CUDA");
 }
 
-ncclResult_t async_error(void)
+/* Of the device or all communicators, or of this one; NULL: of any. */
+static ncclResult_t lasting_error(const struct comm *c)
 {
-	if (!channel_header)
-		return NCCL_SUCCESS;
 	ncclResult_t error = (ncclResult_t)atomic_load(&channel_header->comm_error);
 	if (!error && atomic_load(&channel_header->async_error))
 		error = NCCL_UNHANDLED_CUDA_ERROR;
+	for (uint32_t i = 0; !error && i < RF_COMM_ERRORS; i++) {
+		uint64_t there = atomic_load(&channel_header->comm_errors[i]);
+		if (there && (!c || there >> 8 == c->number))
+			error = (ncclResult_t)(there & 0xff);
+	}
+	return error;
+}
+
+ncclResult_t comm_error(const struct comm *c)
+{
+	ncclResult_t error = channel_header ? lasting_error(c) : NCCL_SUCCESS;
 	if (!error)
 		return NCCL_SUCCESS;
 	because(error, "%.*s", (int)RF_FAULT_BYTES - 1, channel_header->fault);
@@ -98,6 +108,6 @@ const char *ncclGetLastError(ncclComm_t comm)
 {
 	(void)comm; /* as in NCCL */
 	if (!texts || !texts->told)
-		ended("an earlier call", NULL, async_error());
+		ended("an earlier call", NULL, comm_error(NULL));
 	return texts ? texts->last : "";
 }

@@ -13,14 +13,14 @@
 
 #define GROUP_MAX 1024u /* what a server takes as one group */
 #define NO_COLOR (-1)
+#define SHRINK_ABORT 1 /* NCCL_SHRINK_ABORT */
 
 /* A communicator that the group in progress will make. */
 struct joining {
 	struct comm *comm;
-	const struct comm *parent; /* NULL: init */
 	ncclComm_t *out;
+	bool split; /* else init, by its id */
 	int color, key;
-	uint8_t unique_id[RF_UNIQUE_ID_BYTES];
 	uint32_t slot;
 };
 
@@ -46,8 +46,8 @@ ncclResult_t group_start(void)
 static ncclResult_t begin_joining(struct joining *j)
 {
 	struct comm *c = j->comm;
-	if (j->parent) {
-		struct rf_comm_split m = {.parent = j->parent->number,
+	if (j->split) {
+		struct rf_comm_split m = {.parent = c->parent->number,
 					  .comm = c->number,
 					  .color = j->color,
 					  .key = j->key};
@@ -55,7 +55,7 @@ static ncclResult_t begin_joining(struct joining *j)
 	} else {
 		struct rf_comm_init m = {
 			.comm = c->number, .nranks = (uint32_t)c->count, .rank = (uint32_t)c->rank};
-		memcpy(m.unique_id, j->unique_id, sizeof m.unique_id);
+		memcpy(m.unique_id, c->id, sizeof m.unique_id);
 		j->slot = channel_begin(&m.r, RF_OP_COMM_INIT, sizeof m, NULL, 0);
 	}
 	return NCCL_SUCCESS;
@@ -63,18 +63,16 @@ static ncclResult_t begin_joining(struct joining *j)
 
 static ncclResult_t finish_joining(struct joining *j)
 {
-	struct rf_comm_split_reply reply = {0};
-	ncclResult_t error = channel_finish(j->slot, &reply, sizeof reply);
-	if (!error && j->parent) {
-		j->comm->count = (int)reply.nranks;
-		j->comm->rank = (int)reply.rank;
-	}
-	j->comm->made = !error && j->comm->count > 0;
-	j->comm->dead = !j->comm->made;
+	struct comm *c = j->comm;
+	if (c->nonblocking && comm_begin(c, j->slot))
+		return NCCL_IN_PROGRESS;
+	ncclResult_t error = comm_joined(c, j->slot);
 	if (error)
 		because(error, "the server refused the communicator, or a member never joined");
-	if (j->comm->dead)
+	if (!c->made) {
+		c->dead = true;
 		*j->out = NULL;
+	}
 	return error;
 }
 
@@ -87,7 +85,8 @@ static ncclResult_t join_all(void)
 		for (; begun < group.joining_count && begun < i + RF_SLOT_COUNT / 2; begun++)
 			begin_joining(&group.joinings[begun]);
 		ncclResult_t failed = finish_joining(&group.joinings[i]);
-		error = error ? error : failed;
+		if (!error || error == NCCL_IN_PROGRESS)
+			error = failed ? failed : error;
 	}
 	return error;
 }
@@ -133,10 +132,10 @@ static ncclResult_t end_outermost(void)
 	ncclResult_t error = group.error ? group.error : check_own_sends();
 	if (!error && group.joining_count)
 		error = join_all();
-	if (!error && group.count)
+	if ((!error || error == NCCL_IN_PROGRESS) && group.count)
 		channel_post_group(group.operations, group.count);
 	for (uint32_t i = 0; error && i < group.joining_count; i++)
-		if (!group.joinings[i].comm->made)
+		if (!group.joinings[i].comm->made && !group.joinings[i].comm->pending)
 			*group.joinings[i].out = NULL;
 	for (uint32_t i = 0; i < group.redop_count; i++)
 		post_destroy(group.redops[i]);
@@ -192,6 +191,20 @@ ncclResult_t group_add(const struct rf_collective *operation)
 	return NCCL_SUCCESS;
 }
 
+void group_forget(const struct comm *c)
+{
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < group.count; i++)
+		if (group.operations[i].comm != c->number)
+			group.operations[kept++] = group.operations[i];
+	group.count = kept;
+	kept = 0;
+	for (uint32_t i = 0; i < group.joining_count; i++)
+		if (group.joinings[i].comm != c)
+			group.joinings[kept++] = group.joinings[i];
+	group.joining_count = kept;
+}
+
 ncclResult_t group_destroy_redop(uint64_t op)
 {
 	if (!group.depth) {
@@ -220,32 +233,128 @@ static ncclResult_t add_joining(struct joining joining)
 
 /* ---- communicators ---- */
 
-ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank)
+ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank,
+		       const ncclConfig_t *config)
 {
 	ncclResult_t error = nccl_error(context_use_device());
 	if (!error && (!out || nranks < 1 || rank < 0 || rank >= nranks))
 		error = because(NCCL_INVALID_ARGUMENT, "rank %d of %d", rank, nranks);
-	if (!error) {
-		struct joining j = {.comm = comm_new(nranks, rank), .out = out};
-		memcpy(j.unique_id, id->internal, sizeof j.unique_id);
-		error = add_joining(j);
+	struct joining j = {.comm = error ? NULL : comm_new(nranks, rank), .out = out};
+	if (j.comm) {
+		memcpy(j.comm->id, id->internal, sizeof j.comm->id);
+		j.comm->nonblocking = comm_nonblocking(config, NULL);
 	}
+	if (!error)
+		error = add_joining(j);
 	return group_call("ncclCommInitRank", NULL, error);
 }
 
-ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out)
+/* The same for all members of what is made of a communicator, and for nothing else. */
+static void descend(struct comm *c, struct comm *parent, uint64_t which)
 {
-	const struct comm *parent = comm_of(comm);
+	uint64_t hash = ++parent->descendants, word;
+	for (size_t i = 0; i <= sizeof parent->id; i += sizeof word) {
+		if (i < sizeof parent->id)
+			memcpy(&word, parent->id + i, sizeof word);
+		else
+			word = which;
+		hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+		hash ^= hash >> 29;
+	}
+	for (size_t i = 0; i < sizeof c->id; i += sizeof hash) {
+		hash = (hash + i) * 0xbf58476d1ce4e5b9ull;
+		hash ^= hash >> 32;
+		memcpy(c->id + i, &hash, sizeof hash);
+	}
+	c->parent = parent;
+}
+
+static ncclResult_t usable(struct comm *parent)
+{
+	if (!parent)
+		return NCCL_INVALID_ARGUMENT;
+	if (comm_progress(parent) == NCCL_IN_PROGRESS)
+		return because(NCCL_INVALID_ARGUMENT,
+			       "a request of the communicator is in progress");
+	if (!parent->made || parent->finalized)
+		return because(NCCL_INVALID_USAGE, "the communicator is not made, or finalized");
+	return NCCL_SUCCESS;
+}
+
+ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out,
+			const ncclConfig_t *config)
+{
+	struct comm *parent = comm_of(comm);
 	ncclResult_t error = nccl_error(channel_enter());
-	if (!error && (!parent || !parent->made || !out || color < NO_COLOR))
+	if (!error)
+		error = usable(parent);
+	if (!error && (!out || color < NO_COLOR || parent->stopped))
+		error = NCCL_INVALID_ARGUMENT;
+	struct joining j = {.comm = error ? NULL : comm_new(0, 0),
+			    .out = out,
+			    .split = true,
+			    .color = color,
+			    .key = key};
+	if (j.comm) {
+		descend(j.comm, parent, (uint64_t)(uint32_t)color);
+		j.comm->nonblocking = comm_nonblocking(config, parent);
+	}
+	if (!error)
+		error = add_joining(j);
+	return group_call("ncclCommSplit", parent, error);
+}
+
+/* As the other members do: all of them name the same ranks. */
+static ncclResult_t shrunk(const struct comm *parent, const int *excluded, int count, int *rank,
+			   uint64_t *which)
+{
+	*rank = parent->rank;
+	*which = 0x736872696e6bull; /* no color of a split */
+	if (!excluded || count < 1 || count >= parent->count)
+		return because(NCCL_INVALID_ARGUMENT, "%d ranks of %d are to be excluded", count,
+			       parent->count);
+	for (int i = 0; i < count; i++) {
+		bool bad = excluded[i] < 0 || excluded[i] >= parent->count ||
+			   excluded[i] == parent->rank;
+		for (int k = 0; k < i; k++)
+			bad |= excluded[k] == excluded[i];
+		if (bad)
+			return because(NCCL_INVALID_ARGUMENT,
+				       "rank %d cannot be excluded by rank %d", excluded[i],
+				       parent->rank);
+		*rank -= excluded[i] < parent->rank;
+		*which += 0x9e3779b97f4a7c15ull * (uint64_t)(excluded[i] + 1); /* in any order */
+	}
+	return NCCL_SUCCESS;
+}
+
+ncclResult_t comm_shrink(const void *comm, const int *excluded, int count, ncclComm_t *out,
+			 const ncclConfig_t *config, int flags)
+{
+	struct comm *parent = comm_of(comm);
+	int rank = 0;
+	uint64_t which = 0;
+	ncclResult_t error = nccl_error(channel_enter());
+	if (!error)
+		error = usable(parent);
+	if (!error && (!out || flags & ~SHRINK_ABORT))
 		error = NCCL_INVALID_ARGUMENT;
 	if (!error)
-		error = add_joining((struct joining){.comm = comm_new(0, 0),
-						     .parent = parent,
-						     .out = out,
-						     .color = color,
-						     .key = key});
-	return group_call("ncclCommSplit", parent, error);
+		error = shrunk(parent, excluded, count, &rank, &which);
+	if (!error && flags & SHRINK_ABORT && !parent->stopped) {
+		parent->stopped = true;
+		group_forget(parent);
+		(void)channel_abort_comm(parent->number);
+	}
+	struct joining j = {.comm = error ? NULL : comm_new(parent->count - count, rank),
+			    .out = out};
+	if (j.comm) {
+		descend(j.comm, parent, which);
+		j.comm->nonblocking = comm_nonblocking(config, parent);
+	}
+	if (!error)
+		error = add_joining(j);
+	return group_call("ncclCommShrink", parent, error);
 }
 
 ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
@@ -258,7 +367,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 		return ended("ncclCommInitAll", NULL, because(NCCL_INVALID_USAGE, "%s", why));
 	}
 	ncclResult_t error = ncclGetUniqueId(&id);
-	return error ? error : comm_init(comm, 1, &id, 0);
+	return error ? error : comm_init(comm, 1, &id, 0, NULL);
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)

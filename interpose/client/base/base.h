@@ -148,6 +148,11 @@ int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, 
 uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		       const void *tail, size_t tail_bytes);
 int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
+bool channel_answered(uint32_t slot); /* then channel_finish does not block */
+void channel_wait(uint32_t slot);     /* until it is, or somebody has finished it */
+/* The server ends what is under way of a communicator; beside the ring, which that may hold up.
+ * Blocks until it has. */
+int channel_abort_comm(uint64_t comm);
 /* Wakes the server if it sleeps: for what it learns from the header, not from a record. */
 void channel_wake(void);
 /* One outermost group of collectives: consecutive in the ring, group_left counting down. */

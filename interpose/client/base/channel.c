@@ -229,6 +229,29 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 	return error;
 }
 
+void channel_wait(uint32_t index)
+{
+	struct rf_slot *slot = slot_at(index);
+	uint32_t state;
+	while ((state = atomic_load(&slot->state)) == RF_SLOT_WAITING || state == RF_SLOT_ASLEEP) {
+		atomic_compare_exchange_strong(&slot->state, &state, RF_SLOT_ASLEEP);
+		doorbell_sleep(&slot->state, RF_SLOT_ASLEEP);
+	}
+}
+
+bool channel_answered(uint32_t index) { return slot_answered(slot_at(index)); }
+
+int channel_abort_comm(uint64_t comm)
+{
+	struct rf_header *h = channel_header;
+	uint32_t index = slot_claim();
+	atomic_store_explicit(&slot_at(index)->state, RF_SLOT_WAITING, memory_order_relaxed);
+	atomic_store(&h->aborting[index], comm);
+	atomic_fetch_add(&h->aborts, 1);
+	channel_wake();
+	return channel_finish(index, NULL, 0);
+}
+
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
 		 size_t tail_bytes, void *reply, size_t reply_bytes)
 {

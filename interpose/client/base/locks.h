@@ -28,6 +28,7 @@
 	MOMENT(SITES_LOCK)      /* frames on the stack that were walked before */                  \
 	MOMENT(POOL_LOCK)       /* the accounts of all pools */                                    \
 	MOMENT(OPERATOR_LOCK)   /* operators of NCCL that the program made */                      \
+	MOMENT(COMM_LOCK)       /* which requests of communicators are in progress */              \
 	MOMENT(LINK_LOCK)       /* the linker's states */                                          \
 	MOMENT(VARIABLES_LOCK)  /* the list of managed variables */                                \
 	MOMENT(REGISTRY_LOCK)   /* what a handle or an address of the program stands for */        \

@@ -29,6 +29,9 @@
  *   LEVEL     1 while someone owes: all may be consumed, rounds past their target held.
  *             2 while a joining is incomplete (who the others are is not known), or hurried:
  *             every rank counts as owing. 0 when nobody owes: nothing is consumed, streams drain.
+ *   BROKEN    a member has aborted the communicator: nobody owes a round of it any more; but while
+ *             a rank waits for one that may never complete, someone owes: all go on, until it
+ *             aborts it, too
  *   STAND     all ranks of a device are idle at level 0. It carries the number of the LEVEL
  *             message it answers, so a report from before a change never counts.
  *   CUT       all devices stand.
@@ -80,16 +83,39 @@ void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t n
 void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
-	bool joining = m && m->joining;
+	bool joining = m && m->joining, owed;
 
 	if (!m || m->gone)
 		return;
+	owed = vector_owes_on(b, m);
 	b->ranks[rank].joining -= m->joining;
 	m->joining = 0;
 	/* What was issued still counts until it is complete; a failed joining never happened. */
 	m->gone = joining || m->complete == m->issued;
 	if (b->frozen && m->gone) {
-		b->ranks[rank].owed -= !joining && m->issued < vector_target(b, comm);
+		b->ranks[rank].owed -= owed;
+		vector_report(b, m);
+	}
+}
+
+void barrier_abort(struct barrier *b, uint32_t rank, uint64_t comm)
+{
+	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
+	bool owed;
+
+	if (!m || m->gone || m->joining) {
+		barrier_comm_gone(b, rank, comm);
+		return;
+	}
+	owed = vector_owes_on(b, m);
+	if (m->spans) {
+		b->ranks[rank].complete += m->issued - m->complete;
+		tandem_give_up(b);
+	}
+	m->complete = m->issued;
+	m->gone = true;
+	if (b->frozen) {
+		b->ranks[rank].owed -= owed;
 		vector_report(b, m);
 	}
 }
@@ -116,19 +142,21 @@ void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t sig
 {
 	struct barrier_rank *r = barrier_checked(b, rank, "round of a rank that is not here");
 	struct entry *m = r ? rounds_get(&b->members, rank, comm) : NULL;
+	bool owed;
 
 	if (!m || m->gone || m->joining || b->cut) {
 		barrier_fail(b, "a round that cannot be", rank, comm);
 		return;
 	}
 	r->refused = false;
+	owed = vector_owes_on(b, m);
 	m->issued++;
 	if (m->spans)
 		tandem_issue(b, r, comm, signature);
 	if (!b->frozen)
 		return;
 	b->catch_up++;
-	r->owed -= m->issued == vector_target(b, comm);
+	r->owed += vector_owes_on(b, m) - owed;
 	vector_report(b, m);
 }
 
@@ -136,14 +164,23 @@ void barrier_complete(struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
 
+	bool owed;
+
+	if (m && m->gone)
+		return; /* aborted meanwhile */
 	if (!m || m->complete >= m->issued) {
 		barrier_fail(b, "a round completes that was not issued", rank, comm);
 		return;
 	}
+	owed = vector_owes_on(b, m);
 	m->complete++;
 	b->hurries = 0;
 	if (m->spans)
 		b->ranks[rank].complete++;
+	if (b->frozen && owed != vector_owes_on(b, m)) {
+		b->ranks[rank].owed--;
+		vector_report(b, m);
+	}
 }
 
 bool barrier_may_consume(const struct barrier *b, uint32_t rank)
@@ -249,6 +286,7 @@ static void device_receive(struct barrier *b, const struct barrier_message *m)
 		b->leaving = m->c || m->b < b->withdrawals;
 		break;
 	case STEADY: on_steady(b, m); break;
+	case BROKEN: vector_on_broken(b, m->comm); break;
 	default: barrier_fail(b, "an unknown message", m->from, m->comm);
 	}
 }

@@ -50,6 +50,11 @@ void barrier_comm(struct barrier *, uint32_t rank, uint64_t comm, const uint32_t
 void barrier_pair(struct barrier *, uint32_t rank, uint64_t key, uint32_t src, uint32_t dst);
 /* The rank destroyed it, or the joining failed. */
 void barrier_comm_gone(struct barrier *, uint32_t rank, uint64_t comm);
+/* The rank aborted it (a communicator or a pair): it has left, whatever it had issued. */
+void barrier_abort(struct barrier *, uint32_t rank, uint64_t comm);
+/* Another member aborted it, so a round may never complete. From now on the rank owes none on it;
+ * but while it waits for one that it has issued, all ranks are let on, until it leaves, too. */
+void barrier_broken(struct barrier *, uint32_t rank, uint64_t comm);
 
 /* The rank's next record is a round on `comm`. A round is
  *  - the end of an outermost group, once per communicator on which it has a collective and once

@@ -39,6 +39,7 @@ enum kind {
 	LEVEL,
 	CUT,
 	STEADY,
+	BROKEN,
 	KINDS,
 };
 
@@ -55,6 +56,7 @@ struct entry {
 	uint32_t joining; /* waits for the others; in the coordinator's targets: how many do */
 	uint32_t joined;  /* coordinator's targets: how many are past the joining */
 	bool spans, gone;
+	bool broken;       /* a member aborted it; in a table of targets: this is known to all */
 	uint32_t src, dst; /* of a pair; else equal */
 };
 
@@ -153,10 +155,13 @@ void tandem_offer(struct barrier *); /* adds up the next round, if it is due */
 bool tandem_allows(const struct barrier *, const struct barrier_rank *);
 void tandem_issue(struct barrier *, struct barrier_rank *, uint64_t comm, uint64_t signature);
 uint32_t tandem_window(const struct barrier_rank *);
+void tandem_give_up(struct barrier *);
 
 /* vector.c */
 uint64_t vector_target(const struct barrier *, uint64_t comm);
 bool vector_owes(const struct barrier *, const struct barrier_rank *);
+bool vector_owes_on(const struct barrier *, const struct entry *);
+void vector_on_broken(struct barrier *, uint64_t comm);
 void vector_member(struct barrier *, struct entry); /* what is known of a rank there, anew */
 void vector_report(struct barrier *, const struct entry *);
 /* A rank that owes, but stands before a round past its target, requests a higher one. */

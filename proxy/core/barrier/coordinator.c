@@ -126,7 +126,8 @@ static uint32_t lead_survey(struct barrier *b)
 		t->nranks = m->nranks;
 		t->joining += m->joining;
 		t->joined += !m->joining;
-		owing |= !m->joining && m->issued < t->issued;
+		owing |= !m->joining &&
+			 (t->broken ? m->complete < m->issued : m->issued < t->issued);
 	}
 	for (uint32_t i = 0; i < c->targets.count; i++) {
 		const struct entry *t = &c->targets.entry[i];
@@ -166,6 +167,16 @@ static void lead_raise(struct barrier *b, uint64_t comm, uint64_t to)
 				 .kind = TARGET, .comm = comm, .a = to, .b = t->src, .c = t->dst});
 }
 
+static void lead_broken(struct barrier *b, uint64_t comm)
+{
+	struct entry *t = rounds_put(b, &b->lead.targets, 0, comm);
+
+	if (!t || t->broken)
+		return;
+	t->broken = true;
+	barrier_send_all(b, (struct barrier_message){.kind = BROKEN, .comm = comm});
+}
+
 /* Both sides of a pair count, also the one that has not used it yet. */
 static bool lead_pair(struct barrier *b, const struct barrier_message *m)
 {
@@ -198,7 +209,10 @@ static void lead_count(struct barrier *b, const struct barrier_message *m)
 	e->nranks = (uint32_t)m->b;
 	e->joining = m->c & 1;
 	e->gone = m->c & 2;
+	e->complete = m->a - (m->c & 8 ? 1 : 0);
 	lead_raise(b, m->comm, m->a);
+	if (m->c & 4)
+		lead_broken(b, m->comm);
 	lead_level(b);
 }
 

@@ -78,14 +78,19 @@ bool tandem_allows(const struct barrier *b, const struct barrier_rank *r)
 	return r->round < resolved + tandem_window(r);
 }
 
+void tandem_give_up(struct barrier *b)
+{
+	if (!b->off)
+		barrier_send(b, (struct barrier_message){.kind = GIVE_UP});
+	b->off = true;
+}
+
 void tandem_issue(struct barrier *b, struct barrier_rank *r, uint64_t comm, uint64_t signature)
 {
 	r->round++;
 	r->keys[r->round % KEYS] = comm;
 	learn(r, signature);
-	if (r->round - b->verdict >= KEYS && !b->off) {
-		b->off = true;
-		barrier_send(b, (struct barrier_message){.kind = GIVE_UP});
-	}
+	if (r->round - b->verdict >= KEYS)
+		tandem_give_up(b);
 	tandem_offer(b);
 }

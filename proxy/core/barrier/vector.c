@@ -20,17 +20,33 @@ bool vector_owes(const struct barrier *b, const struct barrier_rank *r)
 	return r->owed > 0 || b->level == LET_GO;
 }
 
+/* Broken: it keeps the cut waiting as long as it waits for a round that may never complete. */
+static bool owes_at(const struct entry *m, bool broken, uint64_t target)
+{
+	if (m->gone || m->joining)
+		return false;
+	return m->broken || broken ? m->complete < m->issued : m->issued < target;
+}
+
+bool vector_owes_on(const struct barrier *b, const struct entry *m)
+{
+	const struct entry *t = b->frozen ? rounds_get(&b->targets, 0, m->comm) : NULL;
+
+	return b->frozen && owes_at(m, t && t->broken, t ? t->issued : 0);
+}
+
 void vector_report(struct barrier *b, const struct entry *m)
 {
-	barrier_send(b,
-		     (struct barrier_message){.kind = COUNT,
-					      .rank = m->rank,
-					      .comm = m->comm,
-					      .a = m->issued,
-					      .b = m->nranks,
-					      .c = (m->joining ? 1 : 0) | (m->gone ? 2 : 0) |
-						   (uint64_t)m->src << 16 | (uint64_t)m->dst << 32,
-					      .d = b->generation});
+	barrier_send(b, (struct barrier_message){
+				.kind = COUNT,
+				.rank = m->rank,
+				.comm = m->comm,
+				.a = m->issued,
+				.b = m->nranks,
+				.c = (m->joining ? 1 : 0) | (m->gone ? 2 : 0) |
+				     (m->broken ? 4 : 0) | (m->complete < m->issued ? 8 : 0) |
+				     (uint64_t)m->src << 16 | (uint64_t)m->dst << 32,
+				.d = b->generation});
 }
 
 /* A rank that owes, but stands before a round past its target, requests a higher one. */
@@ -79,6 +95,7 @@ void vector_freeze(struct barrier *b)
 		struct entry *m = &b->members.entry[i];
 
 		m->raised = 0;
+		b->ranks[m->rank].owed += vector_owes_on(b, m);
 		/* What a rank has sent is to be received, also when it has exited since. */
 		if (!m->gone &&
 		    (!b->ranks[m->rank].exited || (m->src != m->dst && m->src == m->rank)))
@@ -98,7 +115,7 @@ void vector_member(struct barrier *b, struct entry new)
 	r->joining -= m->joining;
 	*m = new;
 	if (b->frozen) {
-		r->owed += m->issued < vector_target(b, m->comm);
+		r->owed += vector_owes_on(b, m);
 		vector_report(b, m);
 	}
 }
@@ -132,11 +149,40 @@ void vector_on_target(struct barrier *b, uint64_t comm, uint64_t to, uint32_t sr
 		const struct entry *m = barrier_local(b, i) ? rounds_get(&b->members, i, comm)
 							    : NULL;
 
-		if (m && !m->gone && !m->joining && m->issued >= before && m->issued < to)
-			b->ranks[i].owed++;
+		if (m)
+			b->ranks[i].owed += owes_at(m, t->broken, to) -
+					    owes_at(m, t->broken, before);
 		if (barrier_local(b, i))
 			vector_ask_raise(b, i);
 	}
+}
+
+void barrier_broken(struct barrier *b, uint32_t rank, uint64_t comm)
+{
+	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
+	bool owed;
+
+	if (!m || m->gone || m->broken)
+		return;
+	owed = vector_owes_on(b, m);
+	m->broken = true;
+	if (m->spans)
+		tandem_give_up(b);
+	if (!b->frozen)
+		return;
+	b->ranks[rank].owed += vector_owes_on(b, m) - owed;
+	vector_report(b, m);
+}
+
+void vector_on_broken(struct barrier *b, uint64_t comm)
+{
+	struct entry *t = rounds_put(b, &b->targets, 0, comm);
+
+	for (uint32_t i = 0; t && i < b->world_size; i++)
+		if (barrier_local(b, i))
+			barrier_broken(b, i, comm);
+	if (t)
+		t->broken = true;
 }
 
 void vector_on_level(struct barrier *b, uint32_t level, uint64_t version)

@@ -67,21 +67,10 @@ void engine_send(struct coll *c, uint32_t to, const struct coll_message *m)
 
 void group_part_done(struct coll *c, struct coll_group *g)
 {
-	if (--g->pending)
+	if (!g || --g->pending) /* none: its rank has aborted the communicator */
 		return;
 	g->next = c->done;
 	c->done = g;
-}
-
-bool coll_busy(const struct coll *c)
-{
-	if (c->groups || c->joins || c->gatherings || c->pieces || c->sendings || c->inbox ||
-	    c->done)
-		return true;
-	for (const struct coll_comm *m = c->comms; m; m = m->next)
-		if (m->ops || m->posted || m->arrived)
-			return true;
-	return false;
 }
 
 /* Peers may have learnt of a communicator before us and be ahead of us already. */

@@ -115,6 +115,7 @@ int op_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_coll
 	c->groups = g;
 	for (uint32_t i = 0; i < count && !c->failed; i++)
 		submit_one(c, m, (uint32_t)(s - m->seats), &ops[i], g);
+	abort_tell(c, m);
 	comm_run(c, m);
 	return 0;
 }
@@ -165,7 +166,8 @@ enum coll_lack coll_lacks(const struct coll *c, uint32_t rank)
 					      : m->device_count > 1       ? COLL_LACKS_OTHERS
 									  : COLL_LACKS_NOBODY;
 
-			if (has_called(op, s) && lack > least)
+			if (has_called(op, s) && lack > least && !m->stopped &&
+			    !comm_lost(m, op->seq))
 				least = lack;
 		}
 	}
@@ -213,7 +215,8 @@ uint32_t coll_rounds(const struct coll *c, uint32_t rank, uint64_t comm,
 			out[n - 1] = (struct coll_round){
 				.key = engine_hash(m->key, src + 1, dst + 1),
 				.src = m->member[src],
-				.dst = m->member[dst]};
+				.dst = m->member[dst],
+				.broken = m->gone[peer]};
 	}
 	written = n < max ? n : max;
 	for (uint32_t i = 0; i < written; i++)

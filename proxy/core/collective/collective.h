@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include "channel.h"
 #include "hal.h"
+#include "job_limits.h"
 
 struct coll; /* the engine of one device in one job epoch */
 
@@ -38,6 +39,7 @@ struct coll_operand {
  * A hal_ref names what does not move until the call completes: host memory, or a space's. */
 #define COLL_LATER (-1)
 #define COLL_EACH UINT32_MAX
+#define COLL_ABORTED (-2) /* how an operation ends whose communicator its rank has aborted */
 struct coll_io {
 	void *arg;
 	/* Copy from and to a rank's window, resident or not. Asynchronous. */
@@ -86,6 +88,12 @@ struct coll_io {
 	void (*joined)(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int error,
 		       uint32_t nranks, uint32_t comm_rank);
 	void (*completed)(void *arg, uint32_t rank, uint64_t comm, uint64_t ticket, int error);
+	/* The rank's end of a communicator that it aborted is over: nothing reads or writes its
+	 * memory for that any more. Its operations were completed before, with COLL_ABORTED. */
+	void (*left)(void *arg, uint32_t rank, uint64_t comm);
+	/* Another member has aborted it. hopeless: the rank waits for what will never come. Told
+	 * again when that becomes so. */
+	void (*broken)(void *arg, uint32_t rank, uint64_t comm, bool hopeless);
 	/* The whole job is wrong (mismatched collectives, bad message): fail it, closed. */
 	void (*failed)(void *arg, const char *text);
 };
@@ -104,6 +112,15 @@ void coll_init(struct coll *, uint32_t rank, uint64_t comm, const uint8_t *uniqu
 void coll_split(struct coll *, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,
 		int32_t key);
 void coll_destroy(struct coll *, uint32_t rank, uint64_t comm);
+/* The rank leaves a communicator in the middle of its operations (io.left says when they have
+ * ended), or gives up joining it: then nobody joins, and the others' joinings end with
+ * ncclRemoteError (6); for this one there is no answer any more. */
+void coll_abort(struct coll *, uint32_t rank, uint64_t comm);
+/* The barrier's keys of a local rank's communicator: its own and those of the rank's pairs.
+ * broken: only those on which a round may never complete, since a member has aborted it. At most
+ * COLL_KEYS_MAX. */
+#define COLL_KEYS_MAX (2 * RANKS_MAX + 1)
+uint32_t coll_keys(const struct coll *, uint32_t rank, uint64_t comm, bool broken, uint64_t *keys);
 /* A pre-multiplying sum (ncclRedOpCreatePreMulSum). */
 void coll_redop(struct coll *, uint32_t rank, uint64_t comm, uint64_t redop, uint32_t dtype,
 		const uint8_t *scalar);
@@ -146,6 +163,7 @@ void coll_receive(struct coll *, uint32_t from, const struct peer_message *);
 struct coll_round {
 	uint64_t key, signature;
 	uint32_t src, dst;
+	bool broken; /* its other side has aborted the communicator */
 };
 uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
 		     const struct rf_collective *ops, uint32_t count, struct coll_round *out,

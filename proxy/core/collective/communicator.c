@@ -54,6 +54,22 @@ bool coll_place(const struct coll *c, uint32_t rank, uint64_t comm, struct coll_
 	return true;
 }
 
+uint32_t coll_keys(const struct coll *c, uint32_t rank, uint64_t comm, bool broken, uint64_t *keys)
+{
+	struct coll_comm *m;
+	const struct seat *s = comm_seat(c, rank, comm, &m);
+	uint32_t n = 0;
+
+	if (s && (!broken || m->broken))
+		keys[n++] = m->key;
+	for (uint32_t i = 0; s && i < m->nranks; i++)
+		if (i != s->index && (!broken || m->gone[i])) {
+			keys[n++] = engine_hash(m->key, s->index + 1, i + 1);
+			keys[n++] = engine_hash(m->key, i + 1, s->index + 1);
+		}
+	return n;
+}
+
 uint32_t coll_locals(const struct coll *c, uint64_t key)
 {
 	const struct coll_comm *m = comm_by_key(c, key);
@@ -142,6 +158,14 @@ struct seat *seat_take(struct coll *c, struct coll_comm *m, uint32_t rank, uint6
 	return NULL;
 }
 
+bool comm_joining(const struct coll *c, uint64_t key)
+{
+	for (const struct join *j = c->joins; j; j = j->next)
+		if (key == (j->seq ? engine_hash(j->key, j->seq, (uint32_t)j->color) : j->key))
+			return true;
+	return false;
+}
+
 /* ---- going ------------------------------------------------------------------------------ */
 
 void comm_close(struct coll *c, uint32_t rank, uint64_t comm)
@@ -167,6 +191,14 @@ static bool comm_quiet(const struct coll *c, const struct coll_comm *m)
 
 static void comm_free(struct coll_comm *m)
 {
+	while (m->ops) {
+		struct op *op = m->ops;
+
+		m->ops = op->next;
+		op_free(op);
+	}
+	receives_free(m->posted);
+	receives_free(m->arrived);
 	for (uint32_t i = 0; i < m->seat_count; i++) {
 		free(m->seats[i].sent);
 		free(m->seats[i].received);
@@ -174,6 +206,26 @@ static void comm_free(struct coll_comm *m)
 	}
 	free(m->seats);
 	free(m);
+}
+
+static bool seat_close(struct coll *c, struct seat *s)
+{
+	if (!s->closing || s->groups)
+		return false;
+	s->taken = s->closing = false;
+	if (s->aborted)
+		c->io.left(c->io.arg, s->rank, s->handle);
+	return true;
+}
+
+void comm_remove(struct coll *c, struct coll_comm *m)
+{
+	for (struct coll_comm **at = &c->comms; *at; at = &(*at)->next)
+		if (*at == m) {
+			*at = m->next;
+			break;
+		}
+	comm_free(m);
 }
 
 /* Frees seats that were destroyed and have nothing left to do, and communicators without any. */
@@ -184,13 +236,10 @@ void comm_sweep(struct coll *c)
 		bool closed = false;
 
 		for (uint32_t i = 0; i < m->seat_count; i++)
-			if (m->seats[i].closing && !m->seats[i].groups) {
-				m->seats[i].taken = m->seats[i].closing = false;
-				closed = true;
-			}
+			closed |= seat_close(c, &m->seats[i]);
 		closed |= m->closed;
 		m->closed = closed;
-		if (closed && comm_quiet(c, m)) {
+		if (closed && !m->broken && comm_quiet(c, m)) {
 			*at = m->next;
 			comm_free(m);
 		} else {

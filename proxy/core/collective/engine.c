@@ -18,7 +18,8 @@ static bool keep_early(struct coll *c, uint32_t from, const struct coll_message 
 {
 	struct inbound **end = &c->early, *in;
 
-	if ((m->kind != MSG_HELLO && m->kind != MSG_READY && m->kind != MSG_SENT) ||
+	if ((m->kind != MSG_HELLO && m->kind != MSG_READY && m->kind != MSG_SENT &&
+	     m->kind != MSG_ABORT && m->kind != MSG_LEFT) ||
 	    c->early_count >= EARLY_MAX)
 		return false;
 	in = engine_new(c, sizeof *in);
@@ -46,13 +47,17 @@ static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m
 		comm_on_made(c, from, m);
 		return;
 	}
+	if (m->kind == MSG_UNJOIN) {
+		comm_on_unjoin(c, from, m);
+		return;
+	}
 	if (m->kind == MSG_SENT && m->c < c->world_size && c->ended[m->c]) {
 		sends_to_ended(c, from, m); /* where the communicator may be destroyed as well */
 		return;
 	}
 	if (!comm) {
-		good = keep_early(c, from, m);
-	} else {
+		good = abort_unknown(c, from, m) || keep_early(c, from, m);
+	} else if (!(good = abort_on_message(c, from, comm, m))) {
 		switch (m->kind) {
 		case MSG_HELLO: good = op_on_hello(c, comm, m); break;
 		case MSG_READY: good = piece_on_ready(c, from, comm, m); break;
@@ -78,7 +83,7 @@ static void group_tell(struct coll *c, struct coll_group *g)
 	*at = g->all;
 	c->done = g->next;
 	g->seat->groups--;
-	c->io.completed(c->io.arg, g->rank, g->comm, g->ticket, 0);
+	c->io.completed(c->io.arg, g->rank, g->comm, g->ticket, g->error);
 	free(g);
 }
 
@@ -107,11 +112,16 @@ static void engine_pump(struct coll *c)
 		op_sweep(m, c->device);
 		comm_run(c, m);
 	}
+	if (!c->failed)
+		abort_turn(c);
 	c->pumping = false;
-	if (!c->failed && (c->inbox || c->done))
+	if (!c->failed && (c->inbox || c->done)) {
 		engine_pump(c);
-	else
-		comm_sweep(c);
+		return;
+	}
+	comm_sweep(c);
+	if (!c->failed)
+		abort_sweep(c);
 }
 
 void coll_receive(struct coll *c, uint32_t from, const struct peer_message *bytes)
@@ -148,6 +158,18 @@ void coll_split(struct coll *c, uint32_t rank, uint64_t parent, uint64_t comm, i
 void coll_destroy(struct coll *c, uint32_t rank, uint64_t comm)
 {
 	comm_close(c, rank, comm);
+	engine_pump(c);
+}
+
+void coll_abort(struct coll *c, uint32_t rank, uint64_t comm)
+{
+	struct coll_comm *m;
+	struct seat *s = comm_seat(c, rank, comm, &m);
+
+	if (s)
+		abort_seat(c, m, s);
+	else
+		comm_unjoin(c, rank, comm);
 	engine_pump(c);
 }
 
@@ -227,16 +249,6 @@ void coll_free(struct coll *c)
 {
 	while (c->pieces)
 		piece_free(c, c->pieces);
-	for (struct coll_comm *m = c->comms; m; m = m->next) {
-		while (m->ops) {
-			struct op *op = m->ops;
-
-			m->ops = op->next;
-			op_free(op);
-		}
-		receives_free(m->posted);
-		receives_free(m->arrived);
-	}
 	while (c->sendings) {
 		struct sending *o = c->sendings;
 

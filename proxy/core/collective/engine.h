@@ -10,6 +10,7 @@
  *   piece.c         works off pieces: reads, fetches, combines, writes, informs the other devices
  *   sends.c         sends and receives, in parts
  *   communicator.c  communicators: found, made, destroyed
+ *   abort.c         a member leaves a communicator in the middle; what is unfinished
  *   joining.c       how communicators come to be
  *   saved.c         a rank's communicators as bytes
  *   collective.c    what ranks call: checked, and started in its order
@@ -45,6 +46,9 @@ enum message_kind {
 	MSG_READ,     /* to the owner: read, free it */
 	MSG_SENT,     /* to the receiver's device: a part of a send lies in my outbox */
 	MSG_TAKEN,    /* to the sender's device: received, free it */
+	MSG_ABORT,  /* to all others of a communicator: one of its members has left, see abort.c */
+	MSG_LEFT,   /* to the same: we have no member in it any more */
+	MSG_UNJOIN, /* to device 0: a rank has given up joining */
 	MSG_KINDS,
 };
 
@@ -73,6 +77,7 @@ struct coll_group {
 	struct coll_group *next, *all; /* in coll.done, in coll.groups */
 	uint64_t ticket, comm;
 	uint32_t rank, pending;
+	int error;
 	struct seat *seat;
 };
 
@@ -87,6 +92,8 @@ struct seat {
 	uint64_t *unreceived; /* per member: bytes sent to it that it has not taken */
 	uint32_t groups;      /* not completed */
 	bool taken, closing;  /* taken: the rank has it (a destroyed one is free) */
+	bool lost;            /* it has called what will not complete: see comm_lost */
+	bool aborted;         /* closing, and what it has begun ends unfinished */
 };
 
 /* What a local rank gave to an operation. */
@@ -208,6 +215,7 @@ struct coll_piece {
 	uint32_t unread; /* participants that may still read the result */
 	/* of one part of a send or receive; shape: of all of it */
 	struct coll_group *group;
+	bool dropped;      /* its rank has aborted: it ends with the step under way */
 	uint32_t src, dst; /* communicator ranks */
 	uint64_t seq;
 	uint32_t seat; /* a receive's: whose, and where it goes */
@@ -250,12 +258,20 @@ struct coll_comm {
 	struct receive *posted, *arrived;
 	uint64_t base_seq; /* of its first collective in this epoch */
 	bool closed;       /* some seat was destroyed: it may be the last */
+	/* Once a member has aborted it, see abort.c: */
+	bool broken;
+	bool stopped;           /* a local one: its operations get no further here */
+	bool gone[RANKS_MAX];   /* those members */
+	uint64_t limit;         /* operations from this number on will not complete */
+	bool left[DEVICES_MAX]; /* who has no member in it any more; of our own: that it was said */
 };
 
 struct join { /* a local rank that waits for a communicator */
 	struct join *next;
 	uint32_t rank;
 	uint64_t handle, key, seq; /* seq 0: INIT under key; else the parent's split seq */
+	int32_t color;
+	bool aborted; /* device 0's answer is awaited, and nothing comes of it */
 };
 
 struct gathering { /* at device 0 */
@@ -264,6 +280,7 @@ struct gathering { /* at device 0 */
 	uint32_t nranks, count;
 	uint32_t rank[RANKS_MAX]; /* by index; NONE: not yet */
 	int32_t color[RANKS_MAX], order[RANKS_MAX];
+	bool refused; /* a rank has given it up: it stays until all others have asked */
 };
 
 struct redop {
@@ -346,6 +363,12 @@ void piece_next(struct coll *, struct coll_piece *); /* the next step, or what f
 void step_done(struct coll *, uint64_t token, int error);
 void step_fetched(struct coll *, uint64_t token, struct hal_ref place, int error);
 
+/* Will an operation of this number never complete? */
+static inline bool comm_lost(const struct coll_comm *m, uint64_t seq)
+{
+	return m->broken && seq >= m->limit;
+}
+
 /* op.c */
 struct op *op_expected(struct coll *, struct coll_comm *, const struct coll_message *);
 bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
@@ -387,6 +410,9 @@ void receive_post(struct coll *, struct coll_comm *, struct receive posted);
 void receives_free(struct receive *);
 
 void sends_ended(struct coll *, uint32_t rank);
+/* A local member has aborted: nothing goes from or to its memory behind the step under way. */
+void sends_abort(struct coll *, struct coll_comm *, uint32_t seat);
+void arrived_take(struct coll *, struct coll_comm *, uint32_t rank); /* by nobody */
 
 /* communicator.c */
 struct coll_comm *comm_by_key(const struct coll *, uint64_t key);
@@ -395,10 +421,24 @@ struct seat *comm_seat(const struct coll *, uint32_t rank, uint64_t handle, stru
 struct coll_comm *comm_make(struct coll *, uint64_t key, uint32_t nranks, const uint32_t *member);
 struct seat *seat_take(struct coll *, struct coll_comm *, uint32_t rank, uint64_t handle);
 void comm_close(struct coll *, uint32_t rank, uint64_t comm);
+bool comm_joining(const struct coll *, uint64_t key); /* is a local rank about to? */
 void comm_sweep(struct coll *);
+void comm_remove(struct coll *, struct coll_comm *); /* no piece is of it any more */
 void comm_free_all(struct coll *);
 
+/* abort.c */
+void abort_seat(struct coll *, struct coll_comm *, struct seat *);
+void abort_tell(struct coll *, struct coll_comm *); /* the local members of a broken one */
+void abort_turn(struct coll *);                     /* what has come to rest ends */
+void abort_sweep(struct coll *);                    /* communicators without members go */
+bool abort_on_message(struct coll *, uint32_t from, struct coll_comm *,
+		      const struct coll_message *);
+/* A message for a communicator that is not here any more, or not yet. False: it is kept. */
+bool abort_unknown(struct coll *, uint32_t from, const struct coll_message *);
+
 /* joining.c */
+void comm_unjoin(struct coll *, uint32_t rank, uint64_t handle);
+void comm_on_unjoin(struct coll *, uint32_t from, const struct coll_message *);
 void comm_init(struct coll *, uint32_t rank, uint64_t comm, const uint8_t *unique_id,
 	       uint32_t nranks, uint32_t comm_rank);
 void comm_split(struct coll *, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,

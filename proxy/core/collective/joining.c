@@ -15,7 +15,8 @@ static struct join *join_new(struct coll *c, uint32_t rank, uint64_t handle, uin
 
 	if (!j)
 		return NULL;
-	*j = (struct join){c->joins, rank, handle, key, seq};
+	*j = (struct join){
+		.next = c->joins, .rank = rank, .handle = handle, .key = key, .seq = seq};
 	c->joins = j;
 	return j;
 }
@@ -64,16 +65,34 @@ void comm_split(struct coll *c, uint32_t rank, uint64_t parent, uint64_t comm, i
 		return;
 	}
 	s->splits++;
-	if (join_new(c, rank, comm, m->key, s->splits))
-		engine_send(c, 0,
-			    &(struct coll_message){.kind = MSG_JOIN,
-						   .from_rank = rank,
-						   .key = m->key,
-						   .seq = s->splits,
-						   .a = m->nranks,
-						   .b = s->index,
-						   .c = (uint32_t)color,
-						   .value = (uint32_t)key});
+	struct join *j = join_new(c, rank, comm, m->key, s->splits);
+
+	if (!j)
+		return;
+	j->color = color;
+	engine_send(c, 0,
+		    &(struct coll_message){.kind = MSG_JOIN,
+					   .from_rank = rank,
+					   .key = m->key,
+					   .seq = s->splits,
+					   .a = m->nranks,
+					   .b = s->index,
+					   .c = (uint32_t)color,
+					   .value = (uint32_t)key});
+}
+
+void comm_unjoin(struct coll *c, uint32_t rank, uint64_t handle)
+{
+	struct join *j = c->joins;
+
+	while (j && (j->rank != rank || j->handle != handle || j->aborted))
+		j = j->next;
+	if (!j)
+		return;
+	j->aborted = true;
+	engine_send(c, 0,
+		    &(struct coll_message){
+			    .kind = MSG_UNJOIN, .from_rank = rank, .key = j->key, .seq = j->seq});
 }
 
 /* ---- device 0 gathers ------------------------------------------------------------------- */
@@ -144,6 +163,16 @@ static void gathering_done(struct coll *c, const struct gathering *g)
 	}
 }
 
+static void refuse(struct coll *c, const struct gathering *g, uint32_t rank)
+{
+	engine_send(c, c->rank_device[rank],
+		    &(struct coll_message){.kind = MSG_MADE,
+					   .from_rank = rank,
+					   .key = g->key,
+					   .seq = g->seq,
+					   .b = NCCL_REMOTE_ERROR});
+}
+
 static struct gathering *gathering_get(struct coll *c, const struct coll_message *m)
 {
 	struct gathering *g = c->gatherings;
@@ -187,15 +216,38 @@ void comm_on_join(struct coll *c, uint32_t from, const struct coll_message *m)
 	g->rank[m->b] = m->from_rank;
 	g->color[m->b] = (int32_t)m->c;
 	g->order[m->b] = (int32_t)m->value;
+	if (g->refused)
+		refuse(c, g, m->from_rank);
 	if (++g->count < g->nranks)
 		return;
-	gathering_done(c, g);
+	if (!g->refused)
+		gathering_done(c, g);
 	for (struct gathering **at = &c->gatherings; *at; at = &(*at)->next)
 		if (*at == g) {
 			*at = g->next;
 			break;
 		}
 	free(g);
+}
+
+/* A rank has given up joining: nobody joins. No such gathering: all had come before. */
+void comm_on_unjoin(struct coll *c, uint32_t from, const struct coll_message *m)
+{
+	struct gathering *g = c->gatherings;
+
+	if (c->device != 0 || m->from_rank >= c->world_size ||
+	    c->rank_device[m->from_rank] != from) {
+		engine_fail(c, "device %u gave up a joining that cannot be", from);
+		return;
+	}
+	while (g && (g->key != m->key || g->seq != m->seq))
+		g = g->next;
+	if (!g || g->refused)
+		return;
+	g->refused = true;
+	for (uint32_t i = 0; i < g->nranks; i++)
+		if (g->rank[i] != NONE)
+			refuse(c, g, g->rank[i]);
 }
 
 /* ---- every device learns ---------------------------------------------------------------- */
@@ -228,9 +280,14 @@ static void joined(struct coll *c, struct coll_comm *m, const struct coll_messag
 				    m->member[i]);
 			return;
 		}
-		if (!seat_take(c, m, j.rank, j.handle))
+		struct seat *s = seat_take(c, m, j.rank, j.handle);
+
+		if (!s)
 			return;
-		c->io.joined(c->io.arg, j.rank, j.handle, m->key, 0, m->nranks, i);
+		if (j.aborted)
+			abort_seat(c, m, s);
+		else
+			c->io.joined(c->io.arg, j.rank, j.handle, m->key, 0, m->nranks, i);
 	}
 	engine_deliver_early(c);
 }
@@ -245,8 +302,9 @@ void comm_on_made(struct coll *c, uint32_t from, const struct coll_message *m)
 		return;
 	}
 	if (!m->a) {
-		if (join_take(c, m->from_rank, m->key, m->seq, &j))
-			c->io.joined(c->io.arg, j.rank, j.handle, 0, 0, 0, 0);
+		if (join_take(c, m->from_rank, m->key, m->seq, &j) && !j.aborted)
+			c->io.joined(c->io.arg, j.rank, j.handle, m->seq ? 0 : m->key, (int)m->b, 0,
+				     0);
 		return;
 	}
 	if (m->a > c->world_size || m->c > MEMBERS_PER_MESSAGE || m->b > m->a ||

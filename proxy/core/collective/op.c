@@ -202,8 +202,13 @@ struct coll_operand op_operand(struct coll *c, struct coll_piece *p, uint32_t se
 void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct shape *shape,
 	     struct coll_call call)
 {
-	struct op *op = op_get(c, m, m->seats[seat].next_seq++);
+	uint64_t seq = m->seats[seat].next_seq++;
+	struct op *op;
 
+	m->seats[seat].lost |= comm_lost(m, seq);
+	if (comm_lost(m, seq))
+		return; /* it waits until its rank aborts the communicator */
+	op = op_get(c, m, seq);
 	if (!op || !op_shape(c, op, shape, m->seats[seat].rank))
 		return;
 	op->calls[seat] = call;

@@ -408,7 +408,7 @@ void comm_run(struct coll *c, struct coll_comm *m)
 {
 	uint32_t running = 0;
 
-	for (struct op *op = m->ops; op; op = op->next) {
+	for (struct op *op = m->stopped ? NULL : m->ops; op; op = op->next) {
 		early_run(c, op);
 		running += !op->finished;
 		if (running <= OPS_RUNNING && op->arrived == m->seat_count && !op->finished &&

@@ -5,12 +5,13 @@
 
 #define IMAGE_MAGIC 0x6c6c6f6372ull /* "rcoll" */
 #define IMAGE_VERSION 1u
+#define GONE (1u << 31) /* of a member: it has aborted the communicator */
 
 struct image {
 	uint64_t magic;
 	uint32_t version, world_size, comms, redops;
 };
-struct image_comm { /* followed by nranks members, as u32 */
+struct image_comm { /* followed by nranks members, as u32, some with GONE */
 	uint64_t handle, key, next_seq, splits;
 	uint32_t nranks, index;
 };
@@ -64,7 +65,11 @@ uint64_t coll_save(const struct coll *c, uint32_t rank, uint8_t *out, uint64_t m
 			    &(struct image_comm){s->handle, m->key, s->next_seq, s->splits,
 						 m->nranks, s->index},
 			    sizeof(struct image_comm));
-			put(&k, m->member, m->nranks * sizeof *m->member);
+			for (uint32_t n = 0; n < m->nranks; n++) {
+				uint32_t member = m->member[n] | (m->gone[n] ? GONE : 0);
+
+				put(&k, &member, sizeof member);
+			}
 			image.comms++;
 		}
 	for (const struct redop *r = c->redops; r; r = r->next) {
@@ -82,19 +87,33 @@ uint64_t coll_save(const struct coll *c, uint32_t rank, uint8_t *out, uint64_t m
 	return k.at;
 }
 
+/* Its members may have completed different numbers of collectives, and will complete no more. */
+static void restore_broken(struct coll_comm *m, struct seat *s, const struct image_comm *saved,
+			   const bool *gone)
+{
+	s->next_seq = saved->next_seq;
+	m->limit = m->broken && m->limit < s->next_seq ? m->limit : s->next_seq;
+	m->broken = true;
+	for (uint32_t i = 0; i < m->nranks; i++)
+		m->gone[i] |= gone[i];
+}
+
 static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 {
 	struct image_comm saved;
 	uint32_t member[RANKS_MAX];
 	struct coll_comm *m;
 	struct seat *s;
-	bool known;
+	bool known, broken = false, gone[RANKS_MAX];
 
 	if (!get(k, &saved, sizeof saved) || !saved.key || !saved.nranks ||
 	    saved.nranks > c->world_size || saved.index >= saved.nranks ||
 	    !get(k, member, saved.nranks * sizeof *member) || member[saved.index] != rank)
-		return false;
+		return false; /* also of one that has aborted it */
 	for (uint32_t i = 0; i < saved.nranks; i++) {
+		gone[i] = member[i] & GONE;
+		broken |= gone[i];
+		member[i] &= ~GONE;
 		if (member[i] >= c->world_size)
 			return false;
 		for (uint32_t j = 0; j < i; j++)
@@ -103,7 +122,7 @@ static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 	}
 	known = comm_by_key(c, saved.key) != NULL;
 	m = comm_make(c, saved.key, saved.nranks, member);
-	if (m && known && m->base_seq != saved.next_seq)
+	if (m && known && !broken && !m->broken && m->base_seq != saved.next_seq)
 		return false; /* not of the same cut */
 	for (uint32_t i = 0; m && !known && i < m->seat_count; i++)
 		m->base_seq = m->seats[i].next_seq = saved.next_seq;
@@ -111,6 +130,8 @@ static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 	if (!s)
 		return false;
 	s->splits = saved.splits;
+	if (broken)
+		restore_broken(m, s, &saved, gone);
 	return true;
 }
 

@@ -108,8 +108,13 @@ static void sends_run(struct coll *c)
 void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t peer, uint64_t addr,
 		const struct shape *shape, struct coll_group *g)
 {
-	struct sending **end = &c->sendings, *o = engine_new(c, sizeof *o);
+	struct sending **end = &c->sendings, *o;
 
+	if (m->gone[peer]) { /* it is taken, by nobody */
+		group_part_done(c, g);
+		return;
+	}
+	o = engine_new(c, sizeof *o);
 	if (!o)
 		return;
 	*o = (struct sending){
@@ -121,9 +126,22 @@ void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t pee
 	sends_run(c);
 }
 
+/* Its copy goes, and others have its room. */
+static void send_end(struct coll *c, struct coll_piece *p)
+{
+	seat_of(p->comm, p->src)->unreceived[p->dst] -= counted(p->partials.bytes);
+	c->unreceived -= counted(p->partials.bytes);
+	piece_free(c, p);
+	sends_run(c);
+}
+
 /* A part is complete for the program when it is copied; the copy stays until it is taken. */
 static void send_copied(struct coll *c, struct coll_piece *p)
 {
+	if (p->dropped) {
+		send_end(c, p);
+		return;
+	}
 	p->phase = SENT;
 	engine_send(c, p->comm->device[p->dst],
 		    &(struct coll_message){.kind = MSG_SENT,
@@ -149,7 +167,7 @@ static void receive_write(struct coll *c, struct coll_piece *p, struct hal_ref f
 {
 	steps_clear(p);
 	p->phase = RECEIVING;
-	if (p->bytes)
+	if (p->bytes && !p->dropped)
 		step_add(c, p,
 			 (struct step){.kind = STEP_WRITE,
 				       .seat = p->seat,
@@ -281,6 +299,10 @@ bool sends_on_sent(struct coll *c, uint32_t from, struct coll_comm *m,
 	    in->shape.count > BYTES_MAX || in->bytes > COLL_PIECE_BYTES ||
 	    in->c != m->member[in->b])
 		return false;
+	if (m->gone[in->b]) {
+		sends_to_ended(c, from, in);
+		return true;
+	}
 	receive_arrived(c, m,
 			&(struct receive){.src = in->a,
 					  .dst = in->b,
@@ -302,10 +324,7 @@ bool sends_on_taken(struct coll *c, uint32_t from, struct coll_comm *m,
 		p = p->next;
 	if (!p || m->device[p->dst] != from)
 		return false;
-	seat_of(m, p->src)->unreceived[p->dst] -= counted(p->partials.bytes);
-	c->unreceived -= counted(p->partials.bytes);
-	piece_free(c, p);
-	sends_run(c);
+	send_end(c, p);
 	return true;
 }
 
@@ -321,28 +340,64 @@ void sends_to_ended(struct coll *c, uint32_t from, const struct coll_message *in
 					   .b = in->b});
 }
 
+/* What has arrived for the rank is taken. */
+void arrived_take(struct coll *c, struct coll_comm *m, uint32_t rank)
+{
+	for (struct receive **at = &m->arrived; *at;) {
+		struct receive *r = *at;
+
+		if (m->member[r->dst] != rank) {
+			at = &r->next;
+			continue;
+		}
+		sends_to_ended(
+			c, r->from,
+			&(struct coll_message){
+				.key = m->key, .seq = r->seq, .a = r->src, .b = r->dst, .c = rank});
+		*at = r->next;
+		free(r);
+	}
+}
+
+void sends_abort(struct coll *c, struct coll_comm *m, uint32_t seat)
+{
+	for (struct sending **at = &c->sendings; *at;) {
+		struct sending *o = *at;
+
+		if (o->comm != m || o->seat != seat) {
+			at = &o->next;
+			continue;
+		}
+		*at = o->next;
+		free(o);
+	}
+	for (struct receive **at = &m->posted; *at;) {
+		struct receive *r = *at;
+
+		if (r->seat != seat) {
+			at = &r->next;
+			continue;
+		}
+		*at = r->next;
+		free(r);
+	}
+	for (struct coll_piece *p = c->pieces; p; p = p->next)
+		if (p->comm == m && !p->op &&
+		    (p->phase == SENDING ? p->src == m->seats[seat].index
+					 : p->phase != SENT && p->seat == seat)) {
+			p->dropped = true;
+			p->group = NULL;
+		}
+	arrived_take(c, m, m->seats[seat].rank);
+}
+
 void sends_ended(struct coll *c, uint32_t rank)
 {
 	if (rank >= c->world_size || c->ended[rank])
 		return;
 	c->ended[rank] = true;
 	for (struct coll_comm *m = c->comms; m; m = m->next)
-		for (struct receive **at = &m->arrived; *at;) {
-			struct receive *r = *at;
-
-			if (m->member[r->dst] != rank) {
-				at = &r->next;
-				continue;
-			}
-			sends_to_ended(c, r->from,
-				       &(struct coll_message){.key = m->key,
-							      .seq = r->seq,
-							      .a = r->src,
-							      .b = r->dst,
-							      .c = rank});
-			*at = r->next;
-			free(r);
-		}
+		arrived_take(c, m, rank);
 	for (struct inbound **at = &c->early; *at;) {
 		struct inbound *in = *at;
 

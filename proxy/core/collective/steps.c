@@ -239,6 +239,8 @@ static void step_start(struct coll *c, struct coll_piece *p, const struct step *
 
 void piece_next(struct coll *c, struct coll_piece *p)
 {
+	if (p->op && p->comm->stopped)
+		return; /* abort.c */
 	while (p->step < p->step_count && p->steps[p->step].kind == STEP_FETCH && !c->failed)
 		fetch_start(c, p, &p->steps[p->step++]);
 	if (c->failed || p->awaited)

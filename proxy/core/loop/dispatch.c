@@ -67,11 +67,14 @@ static void describe(char text[RF_FAULT_BYTES], const struct rf_record *record, 
 static void refuse(struct rank *r, const struct rf_record *record, int error)
 {
 	const struct opcode *op = opcode_of(record);
+	uint64_t comm = 0; /* of an operator: all */
 	char text[RF_FAULT_BYTES], what[64];
 	snprintf(what, sizeof what, "was refused with error %d", error);
 	describe(text, record, what);
+	if (op && op->errors == ERRORS_NCCL && strncmp(op->about_name, "redop", 5))
+		memcpy(&comm, (const uint8_t *)record + op->about, sizeof comm);
 	if (op && op->errors == ERRORS_NCCL)
-		rank_fail_comm(r, error, text);
+		rank_fail_comm(r, comm, error, text);
 	else
 		rank_fail(r, error, text);
 }
@@ -156,7 +159,7 @@ static void consume(struct rank *r)
 		r->intake.hold = false;
 	for (int n = 0; n < RECORDS_PER_TURN; n++) {
 		struct place at = r->ring.tail;
-		if (r->intake.hold || r->end.closing || ring_empty(r))
+		if (r->intake.hold || r->end.closing || ring_empty(r) || !host_lets_consume(r))
 			return;
 		if (!barrier_may_consume(r->job->barrier, r->rank) ||
 		    r->job->state >= PROXY_JOB_CUT) {
@@ -194,6 +197,7 @@ static void consume(struct rank *r)
 /* Once for all records of a turn: the time, and to the client that there is room. */
 void rank_consume(struct rank *r)
 {
+	rank_aborts(r);
 	uint64_t before = r->ring.tail.bytes, said = r->intake.records - r->intake.queries;
 	consume(r);
 	if (r->ring.tail.bytes == before)

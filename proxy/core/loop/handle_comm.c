@@ -6,11 +6,20 @@
 
 #define SIGNATURE_SPLIT 0x53504c4954ull /* a round's signature, any distinct number */
 
+/* Has the program aborted it before its request was looked at? */
+static bool given_up(struct rank *r, uint64_t id)
+{
+	const struct comm *c = GET(r, comm, COMM, id);
+	return c && c->aborted;
+}
+
 int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 {
 	(void)extra;
 	if (!a->r.slot || !a->nranks || a->nranks > r->job->world_size || a->rank >= a->nranks)
 		return NCCL_INVALID_ARGUMENT;
+	if (given_up(r, a->comm))
+		return NCCL_INTERNAL_ERROR;
 	if (!barrier_may_issue(r->job->barrier, r->rank, 0))
 		return RETRY;
 	struct comm *c = comm_new(r, a->comm);
@@ -20,7 +29,8 @@ int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 		comm_drop(r, c);
 		return NCCL_SYSTEM_ERROR;
 	}
-	barrier_joining(r->job->barrier, r->rank, coll_key(a->unique_id), a->nranks);
+	c->joining = coll_key(a->unique_id);
+	barrier_joining(r->job->barrier, r->rank, c->joining, a->nranks);
 	coll_init(r->job->coll, r->rank, a->comm, a->unique_id, a->nranks, a->rank);
 	return ANSWERED;
 }
@@ -29,8 +39,10 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 {
 	(void)extra;
 	struct comm *parent = GET(r, comm, COMM, a->parent);
-	if (!a->r.slot || !parent || !parent->key)
+	if (!a->r.slot || !parent || !parent->key || parent->aborted)
 		return NCCL_INVALID_ARGUMENT;
+	if (given_up(r, a->comm))
+		return NCCL_INTERNAL_ERROR;
 	if (!barrier_may_issue(r->job->barrier, r->rank, parent->key))
 		return RETRY;
 	struct comm *c = comm_new(r, a->comm);
@@ -52,6 +64,8 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	struct comm *c = GET(r, comm, COMM, a->handle);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
+	if (c->aborted)
+		return on_comm_abort(r, a, extra);
 	if (!c->key) /* the other ranks count on its joining, and no client has its handle yet */
 		return NCCL_INVALID_USAGE;
 	if (collective_queued(r, c))
@@ -62,15 +76,102 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	return CU_OK;
 }
 
-/* What other ranks have agreed to run cannot be taken back, so a rank that gives up operations of
- * its own loses its context: nothing of it waits any more, and it may say why before it ends. */
+/* A joining or a split that others may still wait for. */
+static void abort_joining(struct rank *r, struct comm *c)
+{
+	struct ask *a = ask_take_object(r, c->o.id);
+	if (a)
+		ring_reply(r, a->slot, NCCL_INTERNAL_ERROR, NULL, 0);
+	free(a);
+	if (c->split_from)
+		barrier_complete(r->job->barrier, r->rank, c->split_from);
+	if (c->joining)
+		barrier_comm_gone(r->job->barrier, r->rank, c->joining);
+	coll_abort(r->job->coll, r->rank, c->o.id);
+}
+
+static void abort_member(struct rank *r, struct comm *c)
+{
+	uint64_t keys[COLL_KEYS_MAX];
+	uint32_t n = coll_keys(r->job->coll, r->rank, c->o.id, false, keys);
+	for (uint32_t i = 0; i < n; i++)
+		barrier_abort(r->job->barrier, r->rank, keys[i]);
+	coll_abort(r->job->coll, r->rank, c->o.id);
+}
+
+/* What it has queued does nothing any more; what is under way ends. Answered when it has. */
+static void abort_comm(struct rank *r, struct comm *c, uint16_t slot)
+{
+	uint16_t finalize = c->slot;
+	c->aborted = true;
+	c->slot = slot;
+	if (finalize)
+		ring_reply(r, finalize, NCCL_INTERNAL_ERROR, NULL, 0);
+	group_plan_anew(r);
+	if (c->key) {
+		abort_member(r, c);
+		return;
+	}
+	abort_joining(r, c);
+	comm_left(r, c);
+}
+
+void comm_left(struct rank *r, struct comm *c)
+{
+	ring_reply(r, c->slot, NCCL_OK, NULL, 0);
+	c->slot = 0;
+	collective_settle(r, c);
+}
+
+/* At a cut nothing is begun: a rank that is drained may have said that it stands there. */
+void rank_aborts(struct rank *r)
+{
+	uint32_t at = 0;
+	uint64_t id;
+	uint16_t slot;
+	if (!ring_aborts(r) || !ring_owned(r) || r->end.closing || r->job->state >= PROXY_JOB_CUT ||
+	    (!barrier_may_consume(r->job->barrier, r->rank) && rank_drained(r)))
+		return;
+	while (ring_take_abort(r, &at, &id, &slot)) {
+		struct comm *c = GET(r, comm, COMM, id);
+		if (r->ring.replies >= RF_SLOT_COUNT)
+			continue; /* it is named twice: nobody waits there */
+		ring_asked(r, slot);
+		if (!c) /* its request is still in the ring */
+			c = comm_new(r, id);
+		if (c && !c->aborted)
+			abort_comm(r, c, slot);
+		else
+			ring_reply(r, slot, NCCL_INVALID_ARGUMENT, NULL, 0);
+	}
+}
+
+/* Every request that names it has come. */
 int on_comm_abort(struct rank *r, const struct rf_handle *a, uint32_t extra)
 {
+	(void)extra;
 	struct comm *c = GET(r, comm, COMM, a->handle);
-	if (!c || !collective_queued(r, c))
-		return on_comm_destroy(r, a, extra);
-	rank_fail(r, CU_LAUNCH_FAILED, "a communicator was aborted with operations outstanding");
+	if (!c)
+		return NCCL_INVALID_ARGUMENT;
+	if (!c->aborted)
+		abort_comm(r, c, 0);
+	c->doomed = true;
+	collective_settle(r, c);
 	return CU_OK;
+}
+
+int on_comm_finalize(struct rank *r, const struct rf_handle *a, uint32_t extra)
+{
+	(void)extra;
+	struct comm *c = GET(r, comm, COMM, a->handle);
+	if (!c || !c->key || c->slot)
+		return NCCL_INVALID_ARGUMENT;
+	if (c->aborted)
+		return NCCL_INTERNAL_ERROR;
+	if (!collective_queued(r, c))
+		return CU_OK;
+	c->slot = a->r.slot;
+	return c->slot ? ANSWERED : CU_OK;
 }
 
 int on_redop_create(struct rank *r, const struct rf_redop *a, uint32_t extra)

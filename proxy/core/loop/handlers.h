@@ -35,6 +35,11 @@ static inline struct function *get_function(struct rank *r, uint64_t id)
 	return f && !f->module->doomed ? f : NULL;
 }
 
+struct comm;
+/* handle_comm.c: a communicator that the rank has aborted is its own no more: see coll_io.left. */
+void comm_left(struct rank *, struct comm *);
+void rank_aborts(struct rank *); /* those that the client asks for beside the ring */
+
 /* handle_memory.c, handle_module.c, handle_stream.c, handle_comm.c; groups: dispatch.c itself */
 #define RF_OPCODE(code, lower, number, type, size, field, what, whose)                             \
 	int on_##lower(struct rank *, const struct type *, uint32_t extra);

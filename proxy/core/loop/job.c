@@ -281,8 +281,8 @@ static void bury_exited(struct job *j)
 		struct rank *r = j->ranks[n];
 		if (!r || !r->end.exited || j->goal != GOAL_RUN)
 			continue;
-		if (!r->end.crashed && (!ring_empty(r) || r->queue.items || r->queue.frees) &&
-		    j->state < PROXY_JOB_CUT && !r->async_error)
+		if (!r->end.crashed && rank_unserved(r) && j->state < PROXY_JOB_CUT &&
+		    !r->async_error)
 			continue;
 		r->end.closing = true;
 		memory_cancel(&r->memory);

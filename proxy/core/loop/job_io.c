@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "handlers.h"
 
 static void io_over(void *arg, uint64_t token, int error)
 {
@@ -182,7 +182,7 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 		barrier_comm(j->barrier, rank, key, members, n, 0);
 	} else {
 		if (!c->split_from)
-			barrier_comm_gone(j->barrier, rank, key);
+			barrier_comm_gone(j->barrier, rank, c->joining);
 		comm_drop(r, c);
 	}
 	ring_reply(r, a->slot, error, &reply, sizeof reply);
@@ -195,6 +195,31 @@ static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticke
 	(void)comm;
 	if (j->ranks[rank])
 		collective_told(j->ranks[rank], ticket, error);
+}
+
+static void io_left(void *arg, uint32_t rank, uint64_t comm)
+{
+	struct rank *r = ((struct job *)arg)->ranks[rank];
+	struct comm *c = r ? (struct comm *)table_get(&r->objects, comm, OBJ_COMM) : NULL;
+	if (c)
+		comm_left(r, c);
+}
+
+static void io_broken(void *arg, uint32_t rank, uint64_t comm, bool hopeless)
+{
+	struct rank *r = ((struct job *)arg)->ranks[rank];
+	struct comm *c = r ? (struct comm *)table_get(&r->objects, comm, OBJ_COMM) : NULL;
+	if (!c)
+		return;
+	comm_break(r, c);
+	turn_progress(&r->proxy->turn);
+	if (!hopeless || c->hopeless)
+		return;
+	c->hopeless = true;
+	char text[RF_FAULT_BYTES];
+	snprintf(text, sizeof text, "another rank has aborted communicator %llu",
+		 (unsigned long long)comm);
+	rank_fail_comm(r, comm, NCCL_REMOTE_ERROR, text);
 }
 
 #define IO_FAILED "error " /* so the engine's text begins where a request of its own has failed */
@@ -300,6 +325,8 @@ struct coll_io job_io(struct job *j)
 		.release = io_release,
 		.joined = io_joined,
 		.completed = io_completed,
+		.left = io_left,
+		.broken = io_broken,
 		.failed = io_failed,
 	};
 }

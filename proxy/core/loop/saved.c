@@ -289,6 +289,8 @@ static int restore_function(struct rank *r, const void *record, uint64_t now)
 
 /* ---- communicators ---- */
 
+#define COMM_ABORTED UINT64_MAX /* instead of its rounds, with key 0 */
+
 /* Those of the engine, before ours. None: collectives are under way, which no state can hold. */
 static bool save_comms(struct writer *w, const struct saved_kind *kind, const struct object *none)
 {
@@ -328,8 +330,8 @@ static bool save_comm(struct writer *w, const struct saved_kind *kind, const str
 	if (!s)
 		return false;
 	s->id = o->id;
-	s->key = from->key;
-	s->issued = from->issued;
+	s->key = from->aborted ? 0 : from->key;
+	s->issued = from->aborted ? COMM_ABORTED : from->issued;
 	return true;
 }
 
@@ -340,7 +342,8 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 	uint64_t key = 0;
 	uint32_t n = coll_members(r->job->coll, r->rank, s->id, members, RANKS_MAX, &key);
 	(void)now;
-	if (!n || key != s->key)
+	bool aborted = !s->key && s->issued == COMM_ABORTED;
+	if (aborted ? n != 0 : !n || key != s->key)
 		return CU_INVALID_VALUE;
 	struct comm *c = comm_restored(s->id, s->key, s->issued);
 	if (!c)
@@ -348,7 +351,10 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 	int error = keep(r, &c->o);
 	if (error)
 		return error;
+	if (aborted)
+		return CU_OK; /* requests that name it may still come */
 	barrier_comm(r->job->barrier, r->rank, s->key, members, n, s->issued);
+	comm_break(r, c);
 	return CU_OK;
 }
 

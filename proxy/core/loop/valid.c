@@ -55,7 +55,7 @@ static const char *modules_invalid(const struct rank *r)
 
 static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 {
-	uint32_t inflight = 0, slots = 0, pending = 0, exact = 0;
+	uint32_t inflight = 0, slots = 0, pending = 0, exact = 0, at = 0;
 	const char *wrong = queue_invalid(r, &inflight, &slots);
 	if (wrong || (wrong = modules_invalid(r)))
 		return wrong;
@@ -66,6 +66,8 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 	inflight += exact + check_uses(&r->check) + measure_uses(&r->measure);
 	WRONG(inflight != r->memory.inflight, "works in flight");
 	WRONG(exact != r->memory.exact, "works in flight that write where they say");
+	for (const struct object *o; (o = table_next(&r->objects, &at));)
+		slots += o->kind == OBJ_COMM && ((const struct comm *)o)->slot;
 	WRONG(pending != r->pending, "questions that the client waits for");
 	WRONG(slots + pending != r->ring.replies, "requests that are not answered");
 	WRONG(r->job->ranks[r->rank] != r, "a rank has another's place in its job");

@@ -12,12 +12,14 @@ static void done(struct rank *r, struct item *i, int error)
 {
 	i->execution->told = true;
 	i->execution->error = error;
-	if (error) {
+	if (i->coll.comm->aborted) {
+		/* Nobody knows what is where it writes. */
+	} else if (error) {
 		char text[RF_FAULT_BYTES];
 		snprintf(text, sizeof text,
 			 "a group of %u operations on communicator %llu ended with NCCL error %d",
 			 i->coll.count, (unsigned long long)i->coll.comm->o.id, error);
-		rank_fail_comm(r, error, text);
+		rank_fail_comm(r, i->coll.comm->o.id, error, text);
 	} else if (i->coll.place.key)
 		collective_effect(r, i, &i->coll.place);
 	for (uint32_t k = 0; k < i->coll.rounds; k++)
@@ -39,6 +41,11 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 {
 	struct coll *coll = r->job->coll;
 	struct comm *c = i->coll.comm;
+	if (c->aborted) {
+		i->execution->place = EXECUTION_ENGINE;
+		i->execution->told = true;
+		return true;
+	}
 	if (c->submitted != i->coll.turn)
 		return false; /* an older group goes first */
 	bool nothing = coll_nothing_to_do(coll, r->rank, c->o.id, item_ops(i), i->coll.count);
@@ -83,6 +90,20 @@ bool collective_queued(const struct rank *r, const struct comm *c)
 				return true;
 	return false;
 }
+
+void collective_settle(struct rank *r, struct comm *c)
+{
+	if ((!c->slot && !c->doomed) || collective_queued(r, c))
+		return;
+	if (!c->aborted) { /* else the engine says when */
+		ring_reply(r, c->slot, NCCL_OK, NULL, 0);
+		c->slot = 0;
+	}
+	if (c->doomed && !c->slot)
+		comm_drop(r, c);
+}
+
+void collective_complete(struct rank *r, struct item *i) { collective_settle(r, i->coll.comm); }
 
 bool collective_awaits(const struct rank *r, uint64_t redop)
 {

@@ -29,8 +29,8 @@ bool execution_over(const struct rank *r, struct execution *e)
 	case EXECUTION_DEVICE: return seen(r->proxy->hal, e);
 	case EXECUTION_ENGINE: return e->told || r->async_error;
 	case EXECUTION_CLIENT:
-		/* Or nobody is there to call it, or nobody knows how many were called. */
-		return r->end.exited || !ring_host_sound(r) ||
+		/* Or nobody knows how many were called. */
+		return !ring_host_sound(r) ||
 		       (int32_t)(atomic_load(&r->ring.header->hostfunc_tail) -
 				 (uint32_t)e->number) > 0;
 	case EXECUTION_NONE: break;

@@ -106,6 +106,8 @@ static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t c
 	struct comm *c = (struct comm *)table_get(&r->objects, ops[0].comm, OBJ_COMM);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
+	if (c->aborted)
+		return NCCL_OK; /* it comes too late */
 	/* At most one per operation: there is room. */
 	struct coll_round *rounds = g->rounds + g->round_count;
 	uint32_t n = coll_rounds(r->job->coll, r->rank, c->o.id, ops, count, rounds,
@@ -145,6 +147,8 @@ static void plan(struct rank *r)
 		for (n = 1; i + n < g->count && g->ops[i + n].comm == g->ops[i].comm; n++) {
 		}
 		int error = plan_part(r, g->ops + i, n, &end);
+		if (error && !g->error)
+			g->first.comm = g->ops[i].comm; /* the error is that one's */
 		g->error = g->error ? g->error : error;
 	}
 	qsort(g->rounds, g->round_count, sizeof *g->rounds, by_key);
@@ -162,6 +166,8 @@ static bool may_issue(const struct rank *r)
 		const struct coll_round *round = &g->rounds[i];
 		if (round->src != round->dst)
 			barrier_pair(b, r->rank, round->key, round->src, round->dst);
+		if (round->broken)
+			barrier_broken(b, r->rank, round->key);
 		if (!barrier_may_issue(b, r->rank, round->key))
 			return false;
 	}

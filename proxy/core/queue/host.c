@@ -18,3 +18,37 @@ bool host_submit(struct rank *r, struct stream *s, struct item *i)
 	r->queue.host_place++;
 	return true;
 }
+
+static bool returned(struct rank *r, struct item *i)
+{
+	return i->execution->place == EXECUTION_CLIENT && execution_over(r, i->execution);
+}
+
+/* The oldest host function that will never return, since the rank has exited. */
+static uint64_t broken_off(struct rank *r)
+{
+	uint64_t first = UINT64_MAX;
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		for (struct item *i = r->queue.streams[n]->head; i; i = i->next)
+			if (i->kind == ITEM_HOST && i->seq < first && !returned(r, i))
+				first = i->seq;
+	return first;
+}
+
+bool host_lets_run(struct rank *r, const struct item *i)
+{
+	return !r->end.exited || i->seq < broken_off(r);
+}
+
+bool host_lets_consume(struct rank *r) { return !r->end.exited || broken_off(r) == UINT64_MAX; }
+
+bool rank_unserved(struct rank *r)
+{
+	if (host_lets_consume(r))
+		return !ring_empty(r) || r->queue.items || r->queue.frees;
+	uint64_t end = broken_off(r);
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		if (r->queue.streams[n]->head && r->queue.streams[n]->head->seq < end)
+			return true;
+	return false;
+}

@@ -49,6 +49,7 @@ const struct item_row item_rows[ITEM_KINDS] = {
 	[ITEM_COLLECTIVE] = {.name = "collective",
 			     .needs = HOLDS_NEXT,
 			     .submit = collective_submit,
+			     .complete = collective_complete,
 			     .heard = collective_heard},
 	[ITEM_HOST] = {.name = "host function",
 		       .needs = NEEDS_HEAD | HOLDS_NEXT | EVEN_FAILED,

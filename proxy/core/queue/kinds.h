@@ -29,6 +29,7 @@ void event_drop(struct item *);
 /* collective.c */
 bool collective_submit(struct rank *, struct stream *, struct item *);
 bool collective_heard(const struct item *);
+void collective_complete(struct rank *, struct item *);
 
 /* host.c */
 bool host_submit(struct rank *, struct stream *, struct item *);

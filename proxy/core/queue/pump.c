@@ -103,7 +103,7 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 static void submit_stream(struct rank *r, struct stream *s)
 {
 	while (ready_open(r, s)) {
-		if (!submit(r, s, s->next))
+		if (!host_lets_run(r, s->next) || !submit(r, s, s->next))
 			break;
 		stream_submitted(s);
 		item_moved(r);

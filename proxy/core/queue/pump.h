@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct item;
 struct proxy;
 struct rank;
 
@@ -35,5 +36,10 @@ const char *executions_invalid(const struct proxy *);
 void kernel_seen(struct rank *, uint64_t function); /* the client has launched it */
 /* host.c */
 void host_open(struct rank *); /* as many were called as the channel says */
+/* A host function in which the rank has exited never returns: what was issued behind it does not
+ * run. May this, may more of the ring? Is anything left that may? */
+bool host_lets_run(struct rank *, const struct item *);
+bool host_lets_consume(struct rank *);
+bool rank_unserved(struct rank *);
 
 #endif

@@ -24,9 +24,12 @@ void rank_fail(struct rank *r, int error, const char *text)
 	turn_progress(&r->proxy->turn);
 }
 
-void rank_fail_comm(struct rank *r, int error, const char *text)
+void rank_fail_comm(struct rank *r, uint64_t comm, int error, const char *text)
 {
 	if (!r->async_error)
 		snprintf(r->ring.header->fault, sizeof r->ring.header->fault, "%s", text);
-	atomic_store(&r->ring.header->comm_error, (uint32_t)error);
+	if (comm)
+		ring_comm_error(r, comm, error);
+	else
+		atomic_store(&r->ring.header->comm_error, (uint32_t)error);
 }

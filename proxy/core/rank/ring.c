@@ -178,6 +178,39 @@ void ring_retired(struct rank *r, uint64_t seq)
 	atomic_store_explicit(&r->ring.header->retired_free, seq, memory_order_release);
 }
 
+void ring_comm_error(struct rank *r, uint64_t comm, int error)
+{
+	_Atomic uint64_t *at = r->ring.header->comm_errors, *free = NULL;
+	for (uint32_t i = 0; i < RF_COMM_ERRORS; i++) {
+		uint64_t there = atomic_load(&at[i]);
+		if (there >> 8 == comm) {
+			atomic_store(&at[i], error ? comm << 8 | (uint64_t)error : 0);
+			return;
+		}
+		free = !there && !free ? &at[i] : free;
+	}
+	if (error)
+		atomic_store(free ? free : &at[r->ring.errors++ % RF_COMM_ERRORS],
+			     comm << 8 | (uint64_t)error);
+}
+
+bool ring_aborts(const struct rank *r)
+{
+	return atomic_load_explicit(&r->ring.header->aborts, memory_order_acquire) !=
+	       r->ring.aborts;
+}
+
+bool ring_take_abort(struct rank *r, uint32_t *at, uint64_t *comm, uint16_t *slot)
+{
+	if (!*at)
+		r->ring.aborts = atomic_load(&r->ring.header->aborts);
+	for (*comm = 0; *at < RF_SLOT_COUNT && !*comm; ++*at) {
+		*comm = atomic_exchange(&r->ring.header->aborting[*at], 0);
+		*slot = (uint16_t)(*at + 1);
+	}
+	return *comm;
+}
+
 /* Host functions are handed over in order; the client counts those that have returned. */
 bool ring_host_function(struct rank *r, uint64_t token, uint32_t place)
 {

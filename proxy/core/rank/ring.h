@@ -22,6 +22,8 @@ struct rank_ring {
 	uint64_t head;     /* what the client has published when we looked last */
 	uint32_t replies;  /* requests not answered yet */
 	uint64_t reads;    /* records copied out of it: one that is held may be again */
+	uint32_t aborts;   /* of the header's: taken */
+	uint32_t errors;   /* of communicators, written so far */
 };
 
 int ring_open(struct rank *, int channel_fd, char *error, uint32_t error_bytes);
@@ -43,6 +45,11 @@ void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint3
 void ring_release_bulk(struct rank *, uint32_t index);
 uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of bounds */
 void ring_retired(struct rank *, uint64_t seq);
+/* The error of one communicator, for the client; 0: it is gone. The newest are kept. */
+void ring_comm_error(struct rank *, uint64_t comm, int error);
+/* Are there communicators to be aborted? Then each is taken once, with the slot of its reply. */
+bool ring_aborts(const struct rank *);
+bool ring_take_abort(struct rank *, uint32_t *at, uint64_t *comm, uint16_t *slot);
 bool ring_host_function(struct rank *, uint64_t token, uint32_t place);
 bool ring_host_sound(const struct rank *); /* not more have returned than were handed over */
 

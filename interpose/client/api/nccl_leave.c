@@ -1,0 +1,69 @@
+/* nccl_leave.c: how communicators end: finalized, destroyed, aborted.
+ *
+ * Errors are ncclResult_t. Blocking: ncclCommFinalize of a communicator that blocks, until its
+ * operations have completed; ncclCommAbort, until the server has ended them.
+ */
+#include "nccl_parts.h"
+
+/* Only what was issued before may complete. */
+ncclResult_t comm_finalize(const void *comm)
+{
+	struct comm *c = comm_of(comm);
+	struct rf_handle m = {.handle = c ? c->number : 0};
+	if (!c || comm_progress(c) == NCCL_IN_PROGRESS || !c->made || c->finalized)
+		return ended("ncclCommFinalize", c, NCCL_INVALID_ARGUMENT);
+	c->finalized = true;
+	if (c->stopped)
+		return NCCL_SUCCESS;
+	uint32_t slot = channel_begin(&m.r, RF_OP_COMM_FINALIZE, sizeof m, NULL, 0);
+	if (c->nonblocking && comm_begin(c, slot))
+		return NCCL_IN_PROGRESS;
+	return ended("ncclCommFinalize", c, channel_finish(slot, NULL, 0));
+}
+
+/* Its handle is no communicator from now on; false: nor was it before. */
+static bool take(void *handle, struct comm **out)
+{
+	struct comm *c = *out = comm_of(handle);
+	return c && !channel_open() && !atomic_exchange(&c->dead, true);
+}
+
+static void wait_for_progress(struct comm *c)
+{
+	lock(COMM_LOCK);
+	uint32_t slot = c->pending;
+	unlock(COMM_LOCK);
+	if (slot)
+		channel_wait(slot - 1);
+	(void)comm_progress(c);
+}
+
+ncclResult_t comm_destroy(void *comm)
+{
+	struct comm *c;
+	if (!comm)
+		return NCCL_SUCCESS;
+	if (!take(comm, &c))
+		return ended("ncclCommDestroy", c, NCCL_INVALID_ARGUMENT);
+	wait_for_progress(c);
+	struct rf_handle m = {.handle = c->number};
+	if (c->made)
+		channel_post(&m.r, RF_OP_COMM_DESTROY, sizeof m, NULL, 0);
+	return NCCL_SUCCESS;
+}
+
+ncclResult_t comm_abort(void *comm)
+{
+	struct comm *c;
+	if (!comm)
+		return NCCL_SUCCESS;
+	if (!take(comm, &c))
+		return ended("ncclCommAbort", c, NCCL_INVALID_ARGUMENT);
+	group_forget(c);
+	(void)channel_abort_comm(c->number);
+	(void)comm_progress(c); /* what was in progress has ended */
+	/* Where the ring is full its name stays, which costs the server a few bytes. */
+	struct rf_handle m = {.handle = c->number};
+	(void)channel_try_post(&m.r, RF_OP_COMM_ABORT, sizeof m);
+	return NCCL_SUCCESS;
+}

@@ -1,0 +1,240 @@
+/* abort.c: a member leaves a communicator in the middle of its operations (ncclCommAbort). See
+ * engine.h.
+ *
+ * On the member's device the communicator is stopped: no step of an operation begins any more. When
+ * the steps under way have ended, the member's operations end (COLL_ABORTED), and its memory is its
+ * own again. The other devices learn of it (ABORT), with the number of the first operation that the
+ * member has not completed. Their members complete what can still be completed; who waits for
+ * more, or calls more, is told so (io.broken) and waits until it aborts, too, as in NCCL.
+ *
+ * Peers may read partial sums, results and sends of a stopped communicator for as long as they have
+ * members in it. So all of it stays until they have said that they have none (LEFT), and until then
+ * messages are answered. A device says LEFT when nobody owes it an answer, so whatever is answered
+ * later still finds the communicator at the other end.
+ */
+#include "engine.h"
+
+#include <stdlib.h>
+
+static void say(struct coll *c, const struct coll_comm *m, struct coll_message in)
+{
+	in.key = m->key;
+	for (uint32_t i = 0; i < m->device_count; i++)
+		if (m->devices[i] != c->device)
+			engine_send(c, m->devices[i], &in);
+}
+
+/* Does the member wait for what will never come? */
+static bool hopeless(const struct coll_comm *m, const struct seat *s)
+{
+	for (const struct op *op = m->ops; op; op = op->next)
+		if (op->calls[s - m->seats].group && !op->finished && comm_lost(m, op->seq))
+			return true;
+	for (const struct receive *r = m->posted; r; r = r->next)
+		if (&m->seats[r->seat] == s && m->gone[r->src])
+			return true;
+	return s->lost;
+}
+
+void abort_tell(struct coll *c, struct coll_comm *m)
+{
+	for (uint32_t i = 0; i < m->seat_count && m->broken; i++) {
+		const struct seat *s = &m->seats[i];
+
+		if (s->taken && !s->closing)
+			c->io.broken(c->io.arg, s->rank, s->handle, hopeless(m, s));
+	}
+}
+
+static void gone(struct coll *c, struct coll_comm *m, uint32_t index, uint64_t limit)
+{
+	m->limit = m->broken && m->limit < limit ? m->limit : limit;
+	m->broken = m->gone[index] = true;
+	abort_tell(c, m);
+}
+
+void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
+{
+	uint32_t seat = (uint32_t)(s - m->seats);
+	uint64_t limit = s->next_seq;
+
+	for (const struct op *op = m->ops; op; op = op->next)
+		if (op->calls[seat].group && !op->finished && op->seq < limit)
+			limit = op->seq;
+	s->closing = s->aborted = m->stopped = true;
+	sends_abort(c, m, seat);
+	gone(c, m, s->index, limit);
+	say(c, m, (struct coll_message){.kind = MSG_ABORT, .a = s->index, .value = limit});
+}
+
+/* ---- what has come to rest --------------------------------------------------------------- */
+
+/* Is a step under way that may read or write the memory of a member who has aborted? */
+static bool moves(const struct coll *c, const struct coll_comm *m)
+{
+	for (const struct coll_piece *p = c->pieces; p; p = p->next)
+		if (p->comm == m && (p->op || p->dropped) && p->token)
+			return true;
+	return false;
+}
+
+/* Of a broken communicator: does anybody wait for it? */
+static bool abort_busy(const struct coll_piece *p)
+{
+	return !p->op || p->token || p->awaited || p->unread;
+}
+
+static void end_groups(struct coll *c, const struct coll_comm *m)
+{
+	for (struct coll_group *g = c->groups; g; g = g->all) {
+		if (g->seat < m->seats || g->seat >= m->seats + m->seat_count ||
+		    !g->seat->aborted || !g->pending)
+			continue;
+		g->pending = 0;
+		g->error = COLL_ABORTED;
+		g->next = c->done;
+		c->done = g;
+	}
+}
+
+static void read_nothing(struct coll *c, struct coll_piece *p)
+{
+	struct coll_message m = op_message(p->op, MSG_READ);
+
+	m.piece = p->number;
+	p->phase = DRAINING;
+	engine_send(c, p->owner, &m);
+}
+
+void abort_turn(struct coll *c)
+{
+	for (struct coll_comm *m = c->comms; m; m = m->next) {
+		if (!m->stopped)
+			continue;
+		for (struct coll_piece *p = c->pieces; p; p = p->next)
+			if (p->comm == m && p->op && p->owner != c->device && !p->token &&
+			    !p->awaited && (p->phase == FETCHING || p->phase == DELIVERING))
+				read_nothing(c, p);
+		if (!moves(c, m))
+			end_groups(c, m);
+	}
+}
+
+/* ---- the end --------------------------------------------------------------------------- */
+
+static bool has_member(const struct coll_comm *m)
+{
+	for (uint32_t i = 0; i < m->seat_count; i++)
+		if (m->seats[i].taken)
+			return true;
+	return false;
+}
+
+static bool awaits(const struct coll *c, const struct coll_comm *m)
+{
+	for (const struct coll_piece *p = c->pieces; p; p = p->next)
+		if (p->comm == m && abort_busy(p))
+			return true;
+	return false;
+}
+
+static bool all_left(const struct coll_comm *m)
+{
+	for (uint32_t i = 0; i < m->device_count; i++)
+		if (!m->left[m->devices[i]])
+			return false;
+	return true;
+}
+
+static void drop(struct coll *c, struct coll_comm *m)
+{
+	for (struct coll_piece *p = c->pieces, *next; p; p = next) {
+		next = p->next;
+		if (p->comm == m)
+			piece_free(c, p);
+	}
+	comm_remove(c, m);
+}
+
+void abort_sweep(struct coll *c)
+{
+	for (struct coll_comm *m = c->comms, *next; m; m = next) {
+		next = m->next;
+		if (!m->broken || has_member(m))
+			continue;
+		for (uint32_t i = 0; i < m->seat_count; i++)
+			arrived_take(c, m, m->seats[i].rank);
+		if (!m->left[c->device] && !awaits(c, m)) {
+			m->left[c->device] = true;
+			say(c, m, (struct coll_message){.kind = MSG_LEFT});
+		}
+		if (all_left(m))
+			drop(c, m);
+	}
+}
+
+/* ---- what is unfinished ------------------------------------------------------------------- */
+
+static bool comm_busy(const struct coll *c, const struct coll_comm *m)
+{
+	for (const struct coll_piece *p = c->pieces; p; p = p->next)
+		if (p->comm == m && (!m->broken || abort_busy(p)))
+			return true;
+	/* Of a broken one nothing more is called, and what was called is in a group. */
+	return m->arrived || (!m->broken && (m->ops || m->posted));
+}
+
+bool coll_busy(const struct coll *c)
+{
+	if (c->groups || c->joins || c->sendings || c->inbox || c->done)
+		return true;
+	for (const struct gathering *g = c->gatherings; g; g = g->next)
+		if (!g->refused)
+			return true;
+	for (const struct coll_comm *m = c->comms; m; m = m->next)
+		if (comm_busy(c, m))
+			return true;
+	return false;
+}
+
+/* ---- messages -------------------------------------------------------------------------- */
+
+/* The owner has published its result, and waits until we have read it: we do not. */
+static void pass_by(struct coll *c, struct coll_comm *m, const struct coll_message *in)
+{
+	for (struct coll_piece *p = c->pieces; p; p = p->next)
+		if (p->comm == m && p->op && p->op->seq == in->seq && p->number == in->piece &&
+		    p->phase == COLLECTING)
+			read_nothing(c, p);
+}
+
+bool abort_on_message(struct coll *c, uint32_t from, struct coll_comm *m,
+		      const struct coll_message *in)
+{
+	switch (in->kind) {
+	case MSG_ABORT:
+		if (in->a >= m->nranks || m->device[in->a] != from)
+			return false;
+		gone(c, m, in->a, in->value);
+		return true;
+	case MSG_LEFT: m->left[from] = true; return true;
+	case MSG_HELLO:
+	case MSG_READY: return m->stopped;
+	case MSG_RESULT:
+		if (m->stopped)
+			pass_by(c, m, in);
+		return m->stopped;
+	default: return false;
+	}
+}
+
+bool abort_unknown(struct coll *c, uint32_t from, const struct coll_message *in)
+{
+	if ((in->kind != MSG_ABORT && in->kind != MSG_LEFT) || comm_joining(c, in->key))
+		return false;
+	/* We have left it long since; b: that is an answer already. */
+	if (!in->b)
+		engine_send(c, from,
+			    &(struct coll_message){.kind = MSG_LEFT, .key = in->key, .b = 1});
+	return true;
+}
