@@ -330,8 +330,12 @@ static bool save_comm(struct writer *w, const struct saved_kind *kind, const str
 	if (!s)
 		return false;
 	s->id = o->id;
-	s->key = from->aborted ? 0 : from->key;
-	s->issued = from->aborted ? COMM_ABORTED : from->issued;
+	s->key = from->key;
+	s->issued = from->issued;
+	if (from->aborted) {
+		s->key = 0;
+		s->issued = COMM_ABORTED;
+	}
 	return true;
 }
 
@@ -342,9 +346,10 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 	uint64_t key = 0;
 	uint32_t n = coll_members(r->job->coll, r->rank, s->id, members, RANKS_MAX, &key);
 	(void)now;
-	bool aborted = !s->key && s->issued == COMM_ABORTED;
-	if (aborted ? n != 0 : !n || key != s->key)
-		return CU_INVALID_VALUE;
+	bool aborted = !n && !s->key && s->issued == COMM_ABORTED;
+	if (!aborted)
+		if (!n || key != s->key)
+			return CU_INVALID_VALUE;
 	struct comm *c = comm_restored(s->id, s->key, s->issued);
 	if (!c)
 		return CU_OUT_OF_MEMORY;
