@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import dataclass, field
 
@@ -79,6 +80,12 @@ class Job:
     def local(self) -> list[int]:
         return [r for r, d in enumerate(self.placement.rank_device) if d == self.device]
 
+    def lives(self) -> bool:
+        """Whether a rank of it may still need this device, which can be one of several."""
+        if self.state == "saved":
+            return False
+        return bool(set(self.local) - self.exited) or any(map(_listens, self.placement.launchers))
+
     def remember(self, rank: int, status: RankStatus) -> None:
         before = self.last.get(rank)
         if before is None or before.moves != status.moves:
@@ -114,3 +121,16 @@ class Job:
         for request in self.saves:
             request.reply(saved_bytes=self.saved_bytes)
         self.saves.clear()
+
+
+def _listens(path: str) -> bool:
+    """Whether a launcher still has its socket: it ends with its rank."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        sock.setblocking(False)
+        try:
+            sock.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError, ValueError):
+            return False
+        except OSError:  # it is busy
+            return True
+        return True

@@ -49,6 +49,7 @@ log = area(__file__)
 # are still there it is as if it had been killed. The reconciler does not wait if there are none.
 LOST_S = 3.0
 LOOK_S = 1.0  # how often to look whether a job moves at all
+UNASKED_S = 600.0  # without ranks and without a request for so long, a proxy exits
 MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
 VALIDATE = 256  # collectives of a communicator from one comparison of contents to the next
 HISTORY = 256  # ranks of ended placements that `status` still reports
@@ -77,6 +78,8 @@ class Proxy:
         self.history: list[Message] = []
         self._next_id = 0
         self.lost = ""  # why the device serves nobody any more
+        self._asked_at = time.monotonic()
+        self._stays = False  # it would exit if it had no ranks: logged once
         self.server = Server(
             options.socket,
             {
@@ -110,6 +113,7 @@ class Proxy:
     # ---- operations ----
 
     def hello(self, _request: Request[messages.Hello]) -> Message:
+        self._asked_at = time.monotonic()
         o = self.options
         return {
             "kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
@@ -121,6 +125,7 @@ class Proxy:
         return {}
 
     def status(self, _request: Request[messages.Status]) -> Message:
+        self._asked_at = time.monotonic()
         o = self.options
         return {
             "device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
@@ -131,6 +136,7 @@ class Proxy:
         }  # fmt: skip
 
     def place(self, request: Request[messages.Place]) -> Message:
+        self._asked_at = time.monotonic()
         placement = Placement.read(request.message)
         if self.options.device not in placement.devices:
             raise ControlError("argument", f"{self.options.device} is not among the devices")
@@ -466,7 +472,24 @@ class Proxy:
                 self.native.hurry(job.id)
         if self.modules.images.due():
             self.pool.submit(self.modules.images.store)
+        if why := self._unneeded():
+            if not any(job.lives() for job in self.jobs.values()):
+                log.warning("device %s: exiting, as %s", self.options.device, why)
+                self.server.stop()
+            elif not self._stays:
+                log.warning("device %s: %s; exiting when its jobs end", self.options.device, why)
+                self._stays = True
         self.server.after(LOOK_S, self._look)
+
+    def _unneeded(self) -> str:
+        """Why nobody will want this proxy if no job is here; empty: somebody may. A reconciler that
+        comes back starts another one: without a job nothing is lost with it."""
+        if self.server.serves and not self.server.serves.is_there():
+            return f"its state directory {self.options.state} was removed"
+        if time.monotonic() - self._asked_at > self.options.unasked:
+            return f"no reconciler has asked for {self.options.unasked:g} s"
+        self._stays = False
+        return ""
 
     def _answer_waits(self, job: Job) -> None:
         now = time.monotonic()
@@ -543,6 +566,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--workers", default=1, type=int, help="kernel worker threads")
     parser.add_argument("--state", required=True, help="the fleet's state directory")
     parser.add_argument("--socket", required=True, help="where to listen")
+    parser.add_argument("--unasked", default=UNASKED_S, type=float, help="seconds: see UNASKED_S")
     return parser.parse_args(arguments)
 
 
