@@ -34,6 +34,7 @@ from rankfold.reconciler.recorded import Record, Save
 from rankfold.reconciler.recovery import Recovery, used_so_far
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import count
 
 DISCARD: Json = {"discard": True}
 PERMANENT_CODES = ("argument", "bad_request", "unknown_op", "version", "denied")
@@ -188,12 +189,12 @@ class Executor:
             with self.store.transaction():
                 self.store.begin(job.name, 0, "start", {"ranks": job.world_size})
                 self.store.save(record)
-                self.store.event(f"Job/{job.name}", "Started", f"{job.world_size} ranks")
+                self.store.event(f"Job/{job.name}", "Started", count(job.world_size, "rank"))
             point("start.journalled")
         ranks = list(action.ranks)
         while ranks:  # the first alone where a test wants that
-            count = 1 if asked_for("start.partly") else len(ranks)
-            told, ranks = ranks[:count], ranks[count:]
+            first = 1 if asked_for("start.partly") else len(ranks)
+            told, ranks = ranks[:first], ranks[first:]
             (trouble,) = yield [self._launching(record, told)]
             point("start.partly")
             if _is_error(trouble):

@@ -13,6 +13,7 @@ from rankfold.reconciler.recorded import NODE, Checkpoint, Record
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.store import Store
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import count
 
 RESTING = ("new", "started", "detached", "stored")  # steps from which a job may go back
 
@@ -40,7 +41,7 @@ def check(store: Store, each: Object, fields: Json, force: bool, no_saves: str) 
         if gpus > most:
             raise ControlError(
                 "invalid",
-                f"asks for {gpus} devices; the pools have {most} that {each.name} may use",
+                f"asks for {count(gpus, 'device')}; the pools have {most} that {each.name} may use",
             )
     if each.removed and fields.get("suspend") is False:
         raise ControlError(
@@ -84,8 +85,8 @@ def check_going_back(each: Object, record: Record, asked: GoBack) -> None:
     if asked.begun is not None and asked.begun.world_size != job.world_size:
         raise ControlError(
             "world_size",
-            f"checkpoint {asked.checkpoint} is of {asked.begun.world_size} ranks, {each.name} has "
-            f"{job.world_size}",
+            f"checkpoint {asked.checkpoint} is of {count(asked.begun.world_size, 'rank')}, "
+            f"{each.name} has {job.world_size}",
         )
     if record.step == "ended":
         raise ControlError("ended", f"{each.name} is over")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankfold.reconciler.desired import Job
-from rankfold.reconciler.observed import Observed
+from rankfold.reconciler.observed import JobOnDevice, Observed
 from rankfold.reconciler.recorded import Change, Record
 
 
@@ -44,8 +44,9 @@ def follow(
         if everywhere and all(s.state == "cut" and s.cut_at is not None for s in seen):
             change = replace(change, cut_at=min(s.cut_at for s in seen if s.cut_at is not None))
     if record.epoch > change.epoch and record.step == "placed" and change.released_at is None:
-        if everywhere and all(s.state == "running" and s.released_at is not None for s in seen):
-            last = max(s.released_at for s in seen if s.released_at is not None)
+        free = [s for s in seen if s.released_at is not None or _untouched(s, observed)]
+        if everywhere and len(free) == len(seen) and all(s.state == "running" for s in seen):
+            last = max((s.released_at for s in seen if s.released_at is not None), default=mono)
             change = replace(change, released_at=last)
     if change.to_gpus == 0 and change.freed_at is None and record.step == "detached":
         holders = (device.job(change.job) for device in observed.devices.values())
@@ -54,6 +55,12 @@ def follow(
     if converged and _fulfilled(change, record):
         change = replace(change, converged_at=now)
     return change
+
+
+def _untouched(there: JobOnDevice, observed: Observed) -> bool:
+    """Whether no program of these ranks has asked for a device: there is nothing to release."""
+    ranks = [observed.ranks.get((there.job, each.rank)) for each in there.ranks]
+    return bool(ranks) and all(each is not None and not each.channel for each in ranks)
 
 
 def _fulfilled(change: Change, record: Record) -> bool:

@@ -52,9 +52,11 @@ from rankfold.reconciler.processes import Processes
 from rankfold.reconciler.progress import Progress
 from rankfold.reconciler.recorded import RESTARTING, Answer, Ending, Record
 from rankfold.reconciler.restarts import STEADY_AFTER_S, AlreadyRunning, Claim, claimed, report
+from rankfold.reconciler.rows import Object
 from rankfold.reconciler.sources import Sources, storage_error
 from rankfold.reconciler.store import Store, StoreError
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import count
 
 log, of_plan = area(__file__), area(plan.__file__)
 
@@ -392,7 +394,8 @@ class Daemon:
             self.store.save_change(now, open=now.converged_at is None)
             if now.converged_at is not None:
                 pause = "" if now.pause_s is None else f", stood still {now.pause_s:.3f} s"
-                text = f"{now.from_gpus} → {now.to_gpus} devices in {now.converge_s:.3f} s{pause}"
+                devices = f"{now.from_gpus} → {count(now.to_gpus, 'device')}"
+                text = f"{devices} in {now.converge_s:.3f} s{pause}"
                 self.store.event(f"Job/{change.job}", "Converged", text)
 
     def _note_findings(self, records: dict[str, Record], observed: Observed) -> None:
@@ -543,6 +546,7 @@ class Daemon:
             raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
         fields = asked.fields.told()
         by_hand.check(self.store, each, fields, asked.force, self.no_saves)
+        self._check_memory(each, fields)
         with self.store.transaction():
             self.store.override(each.name, fields)
             job = self.store.desired().jobs[each.name]
@@ -551,6 +555,20 @@ class Daemon:
             self.store.event(f"Job/{each.name}", "ChangedByHand", words)
         self.fresh = False
         return {}
+
+    def _check_memory(self, each: Object, fields: Json) -> None:
+        """Refuse what host memory forbids now: a person waits for it. Raises ControlError."""
+        if not {"suspend", "gpus"} & fields.keys() or fields.get("suspend") is False:
+            return
+        desired, records = self.store.desired(), self.store.records()
+        job = each.effective()
+        assert isinstance(job, Job)
+        job = dataclasses.replace(job, **fields)
+        wanted = dataclasses.replace(desired, jobs={**desired.jobs, job.name: job})
+        planned = plan.plan(wanted, records, self.observed, steady.now())
+        for condition in planned.conditions.get(job.name, ()):
+            if condition.reason == "HostMemory":
+                raise control.ControlError("memory", f"{job.name}: {condition.message}")
 
     def _state(self, _request: service.Request[operations.State]) -> Json:
         if not self.fresh:

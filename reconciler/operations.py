@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from rankfold.messages import Hello, Name, Operation
 from rankfold.reconciler.desired import Job, Pool
 from rankfold.reconciler.values import Count, Json, Ranks, Seconds
+from rankfold.reconciler.words import count
 
 __all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop", "Unwatch"]
 
@@ -70,7 +71,9 @@ class Run(Operation, frozen=True, tag="run"):
 
     def __post_init__(self) -> None:
         if self.job.gpus > self.job.world_size:
-            raise ValueError(f"{self.job.gpus} devices are more than {self.job.world_size} ranks")
+            raise ValueError(
+                f"{self.job.gpus} on {count(self.job.world_size, 'rank')}: a rank uses one device"
+            )
         if self.pool and (self.pool.only_for != self.job.name or not self.pool.devices):
             raise ValueError("the pool must have devices, for this job only")
 

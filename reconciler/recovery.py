@@ -455,7 +455,7 @@ class Recovery:
         before = self._record(action.job)
         if before.incarnation != incarnation or before.step != "placed":  # ended, even forgotten
             return
-        more = f" (and {len(found) - 1} more ranks)" if len(found) > 1 else ""
+        more = f" (and {count(len(found) - 1, 'more rank')})" if len(found) > 1 else ""
         text = found[0] + more if found else ""
         with self.store.transaction():
             self._update(action.job, looked=incarnation, looked_at=steady.now(), hindered=text)

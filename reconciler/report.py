@@ -514,7 +514,8 @@ def _guard_lines(found: Json | None) -> list[str]:
         return []
     parts = count(found["compared"], "part")
     lines = [
-        f"guard:        at each {found['every']} collectives what should be equal is compared: "
+        f"guard:        every {count(found['every'], 'collective')} what should be equal is "
+        f"compared: "
         f"{parts} of buffers since it was placed"
     ]
     if found["unwatched"]:
@@ -524,7 +525,7 @@ def _guard_lines(found: Json | None) -> list[str]:
         )
     if found["measured"]:
         lines.append(
-            f"              opaque code: measured {found['measured']} times, "
+            f"              opaque code: measured {count(found['measured'], 'time')}, "
             f"{count(found['alike'], 'kernel')} trusted to do the same for all ranks"
         )
     return lines
@@ -567,7 +568,12 @@ def _change_cells(change: Json) -> tuple[str, ...]:
     if change["superseded"]:
         took = "superseded"
     still = f"stood still {change['pause_s']:.3f} s" if change["pause_s"] is not None else ""
-    return (f"{change['from']} → {change['to']} devices", took, still, change["commit"][:19])
+    return (
+        f"{change['from']} → {count(change['to'], 'device')}",
+        took,
+        still,
+        change["commit"][:19],
+    )
 
 
 JOB_HEAD = ("JOB", "PHASE", "RANKS", "DEVICES", "MESSAGE")

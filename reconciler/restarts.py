@@ -21,6 +21,7 @@ import msgspec
 from rankfold.legible import legible
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.store import Store, StoreError
+from rankfold.reconciler.words import count
 
 STEADY_AFTER_S = 10.0  # of one that has run for so long: what ended those before is over
 LOOP_AFTER = 3  # so many unexpected ends in a row are a crash loop
@@ -183,7 +184,7 @@ def _in_words(note: Note) -> str:
     if note.ends < LOOP_AFTER:
         return ""
     return (
-        f"the reconciler ended unexpectedly {note.ends} times in a row, the last time "
+        f"the reconciler ended unexpectedly {count(note.ends, 'time')} in a row, the last time "
         f"because: {note.reason}. {_MORE}"
     )
 

@@ -5,19 +5,20 @@ Called by the daemon before it accepts a revision, and by `rankfold plan`, which
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rankfold.reconciler.desired import Desired, Job
+from rankfold.reconciler.desired import Desired, Job, Pool
 from rankfold.reconciler.environment import change_in_words, changed_names
 from rankfold.reconciler.environment import names as names_of
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.recorded import NODE, Record
 from rankfold.reconciler.rows import Object
 from rankfold.reconciler.spec import Fault, File, Loaded
-from rankfold.reconciler.words import count, some
+from rankfold.reconciler.words import count, size, some
 
 
 def revision_faults(
@@ -159,8 +160,8 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
                 Difference(f"Pool/{name}", "create", note=count(len(pool.devices), "device"))
             )
         elif old.pools[name] != pool:
-            was, now = len(old.pools[name].devices), len(pool.devices)
-            found.append(Difference(f"Pool/{name}", "update", (("spec.devices", was, now),)))
+            fields = _pool_changed(old.pools[name], pool)
+            found.append(Difference(f"Pool/{name}", "update", fields))
     found += [Difference(f"Pool/{name}", "remove") for name in old.pools if name not in new.pools]
     if old.checkpoint_store != new.checkpoint_store:
         urls = (old.checkpoint_store or "default", new.checkpoint_store or "default")
@@ -183,6 +184,32 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
             note = "its job is suspended (Orphaned)" if live else "it does not run"
             found.append(Difference(f"Job/{name}", "remove", disturbs=live, note=note))
     return found
+
+
+def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
+    """How many devices there are, if that changes, and what is said of them in another way."""
+    more = len(old.devices) != len(new.devices)
+    found: list[tuple[str, Any, Any]] = []
+    if more:
+        found.append(("spec.devices", len(old.devices), len(new.devices)))
+    for attribute, label in _OF_DEVICES.items():
+        was, now = ([_shown(getattr(d, attribute)) for d in p.devices] for p in (old, new))
+        if (set(was) != set(now)) if more else (was != now):
+            found.append((f"spec.devices[].{label}", _runs(was), _runs(now)))
+    return tuple(found)
+
+
+_OF_DEVICES = {"type": "type", "memory": "memory", "cc": "computeCapability", "speed": "speed"}
+
+
+def _shown(value: object) -> str:
+    return size(value) if isinstance(value, int) else str(value)
+
+
+def _runs(values: list[str]) -> str:
+    """``1 GiB``, or with how many devices have each, in their order: ``1 GiB × 2, 2 GiB × 1``"""
+    runs = [(value, len(list(same))) for value, same in itertools.groupby(values)]
+    return runs[0][0] if len(runs) == 1 else ", ".join(f"{v} × {n}" for v, n in runs)
 
 
 def _job_difference(

@@ -26,6 +26,7 @@ from rankfold.reconciler.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.schemas import ENV, default_of, load_schema, schema_faults, validator, walk
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import count
 
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
@@ -462,7 +463,7 @@ class _Reader:
             if job.gpus > most:
                 origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
                 kind = " or ".join(job.device_types) or "any kind"
-                reason = f"asks for {job.gpus} devices; the pools have {most} of {kind}"
+                reason = f"asks for {count(job.gpus, 'device')}; the pools have {most} of {kind}"
                 self.fault(origin.file, doc, ("spec", "gpus"), reason)
 
 

@@ -20,6 +20,7 @@ from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.node import Node
 from rankfold.reconciler.store import Store as Journal
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import count
 
 if TYPE_CHECKING:  # where it is needed, for few commands open a store
     from rankfold.checkpoint.store import Manifest, Store
@@ -91,7 +92,8 @@ def check_command(url: str, output: str) -> int:
         show({"url": url, "fleet": opened.fleet, "found": [_told(each) for each in found]})
     else:
         sound = sum(each.id is not None and not each.faults for each in found)
-        tell(f"{sound} of {sum(each.id is not None for each in found)} checkpoints are sound")
+        all_of = sum(each.id is not None for each in found)
+        tell(f"{sound} of {count(all_of, 'checkpoint')} {'is' if all_of == 1 else 'are'} sound")
     return EXIT_ERROR if bad else 0
 
 

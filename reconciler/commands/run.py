@@ -20,6 +20,7 @@ from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.recorded import to_json
 from rankfold.reconciler.values import Json
+from rankfold.reconciler.words import count
 from rankfold.reconciler.yamldoc import unusable
 
 SAVE_EVERY_S = 600  # a job that may be restarted
@@ -208,7 +209,9 @@ def check_capacity(snap: report.Snapshot, job: Job, pool: Pool | None) -> None:
     ]
     if len(fit) < job.gpus:
         kind = " or ".join(job.device_types) or "any kind"
-        raise click.UsageError(f"--gpus {job.gpus}: the pools have {len(fit)} devices of {kind}")
+        raise click.UsageError(
+            f"--gpus {job.gpus}: the pools have {count(len(fit), 'device')} of {kind}"
+        )
 
 
 def unused_name(snap: report.Snapshot, program: str) -> str:

@@ -70,7 +70,7 @@ def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> En
             message = rank_failure(rank, each.exit_status, each.error)
             return Ending("Failed", "RankFailed", message, now, rank)
     if all(each is not None and each.state == "exited" for each in seen):
-        return Ending("Succeeded", "Completed", f"all {world_size} ranks exited with 0", now)
+        return Ending("Succeeded", "Completed", f"{count(world_size, 'rank')} exited with 0", now)
     return None
 
 

@@ -47,8 +47,8 @@ class HostMemory:
             return None
         ranks = "suspended" if devices == 0 else f"on {count(devices, 'device')}"
         message = (
-            f"{job.world_size} ranks of {gib(memory)} {ranks} may need {gib(need)} of host memory; "
-            f"other jobs may need {gib(others)} and the limit is {gib(limit)}. "
+            f"{count(job.world_size, 'rank')} of {gib(memory)} {ranks} may need {gib(need)} of "
+            f"host memory; other jobs may need {gib(others)} and the limit is {gib(limit)}. "
             "Use more devices, or devices with less memory"
         )
         return Condition("Stalled", "True", "HostMemory", message)
@@ -66,7 +66,7 @@ def too_many(world_size: int, devices: int) -> str:
     return (
         f"{count(world_size, 'rank')} do not fit on {count(devices, 'device')}: one serves "
         f"{RANKS_ON_A_DEVICE} at most, which take most of its proxy's addresses. Use "
-        f"{-(-world_size // RANKS_ON_A_DEVICE)} devices at least"
+        f"{count(-(-world_size // RANKS_ON_A_DEVICE), 'device')} at least"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankfold.reconciler.actions import Action, Discard, StartProxy, StopProxy
 from rankfold.reconciler.plan.index import Index, differs
+from rankfold.reconciler.words import count
 
 OTHER = "its pool describes another device now"
 
@@ -30,7 +31,7 @@ def tend(index: Index) -> tuple[list[Action], bool]:
         elif index.is_worn(name):
             ready = False
             if index.is_free(name):
-                why = f"it begins anew, for it has loaded {seen.loaded} kernels"
+                why = f"it begins anew, for it has loaded {count(seen.loaded, 'kernel')}"
                 actions.append(StopProxy(name, why))
     for name, seen in index.observed.devices.items():
         for there in seen.jobs:

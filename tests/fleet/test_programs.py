@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from cuda import PROGRAMS, build
 from tinygrad_job import test_training as tinygrad
 from tinygrad_job.twin import losses
@@ -189,3 +190,19 @@ def test_host_memory_for_folded_ranks_is_counted_before_placing(
     neighbour.finish()
     rankfold.until(lambda: rankfold.job("too-much")["phase"] == "Succeeded")
     assert json.dumps(rankfold.job("too-much")["conditions"]).count("Stalled") == 0
+
+
+@pytest.mark.parametrize("words", [("suspend", "large"), ("suspend", "large", "--store"),
+                                   ("scale", "large", "--gpus", "1")])  # fmt: skip
+def test_what_host_memory_forbids_is_refused_by_hand(
+    rankfold: Rankfold, specs: Specs, words: tuple[str, ...]
+) -> None:
+    rankfold.environment["RANKFOLD_HOST_MEMORY"] = str(10 << 20)
+    specs.pool(2)
+    specs.program(["/bin/sleep", "1000"], "large", gpus=2, ranks=2)
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: rankfold.job("large")["phase"] == "Running")
+    done = rankfold.run(*words, "--override")
+    assert done.returncode == 1 and "of host memory" in done.stderr
+    assert rankfold.job("large")["phase"] == "Running"
+    assert not any(c["reason"] == "HostMemory" for c in rankfold.job("large")["conditions"])

@@ -10,7 +10,7 @@ import pytest
 
 from rankfold.reconciler import changes, steady
 from rankfold.reconciler.desired import Job
-from rankfold.reconciler.observed import JobOnDevice, Observed, SeenDevice
+from rankfold.reconciler.observed import JobOnDevice, Observed, RankOnDevice, SeenDevice, SeenRank
 from rankfold.reconciler.recorded import Change, Ending, Record
 from rankfold.reconciler.recovery import used_so_far
 from rankfold.reconciler.store import EVENTS_KEPT, Store
@@ -169,3 +169,14 @@ def test_events_are_bounded_and_repetitions_noted_once(tmp_path: Path) -> None:
         assert [event.reason for event in store.events("b")] == ["Waits", "Runs", "Waits"]
         after = store.events("b")[0].id
         assert [event.reason for event in store.events("b", after)] == ["Runs", "Waits"]
+
+
+def test_a_change_of_a_job_that_never_touches_a_device_ends() -> None:
+    """No program has asked for a device: no device will ever tell that it was released."""
+    there = observed(soft_0=replace(running(None), ranks=(RankOnDevice(0, "waiting"),)))
+    grown = replace(wanted(), to_gpus=1)
+    for channel in (True, False):
+        seen = replace(there, ranks={("gpt", 0): SeenRank("gpt", 0, "running", channel=channel)})
+        done = changes.follow(grown, record(ONE, 2), seen, True, 1003.5, 60.0)
+        assert (done.converge_s is None) == channel
+    assert done.released_at == 60.0 and done.pause_s is None

@@ -16,6 +16,7 @@ from rankfold.reconciler.plan.ending import KILL_AFTER_S
 from rankfold.reconciler.plan.index import LOADED_MAX
 from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE
 from rankfold.reconciler.recorded import Record
+from rankfold.reconciler.revision import differences
 from support.simulated import Fleet
 
 GIB = 1 << 30
@@ -668,3 +669,24 @@ def test_a_job_that_runs_anew_is_not_taken_for_the_one_that_its_device_remembers
     wish(place, job("a", 1, 1))
     planned = place.converge()
     assert place.records["a"].step == "placed" and "a" in planned.converged
+
+
+def test_a_change_of_a_pool_names_what_changes() -> None:
+    def changed(*devices: Device) -> dict[str, tuple[object, object]]:
+        old = Desired({"local": pool(4)})
+        new = Desired({"local": replace(pool(4), devices=devices)})
+        (found,) = differences(old, new, {})
+        return {name: (was, now) for name, was, now in found.fields}
+
+    four = pool(4).devices
+    assert changed(*four[:3]) == {"spec.devices": (4, 3)}
+    less = [replace(each, memory=GIB // 2) for each in four]
+    assert changed(*less) == {"spec.devices[].memory": ("1 GiB", "512 MiB")}
+    assert changed(*four[:2], *less[2:]) == {
+        "spec.devices[].memory": ("1 GiB", "1 GiB × 2, 512 MiB × 2")
+    }
+    slow = [replace(each, speed=0.5, cc="9.0") for each in four[:1]]
+    assert changed(*slow) == {
+        "spec.devices": (4, 1), "spec.devices[].speed": ("1.0", "0.5"),
+        "spec.devices[].computeCapability": ("8.0", "9.0"),
+    }  # fmt: skip
