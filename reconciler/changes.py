@@ -46,7 +46,7 @@ def follow(
     if record.epoch > change.epoch and record.step == "placed" and change.released_at is None:
         free = [s for s in seen if s.released_at is not None or _untouched(s, observed)]
         if everywhere and len(free) == len(seen) and all(s.state == "running" for s in seen):
-            last = max((s.released_at for s in seen if s.released_at is not None), default=mono)
+            last = max((s.released_at for s in seen if s.released_at is not None), default=now)
             change = replace(change, released_at=last)
     if change.to_gpus == 0 and change.freed_at is None and record.step == "detached":
         holders = (device.job(change.job) for device in observed.devices.values())

@@ -26,7 +26,6 @@ from rankfold.reconciler.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.fields import fields_of
 from rankfold.reconciler.schemas import ENV, default_of, load_schema, schema_faults, validator, walk
 from rankfold.reconciler.values import Json
-from rankfold.reconciler.words import count
 
 KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
@@ -98,8 +97,8 @@ class Place:
     def workdir(self, given: str) -> str:
         """An absolute path with links followed, except one that the root is: the same job may be
         described by the next release that this leads to."""
-        real = (Path(self.folder) / given).resolve()
-        root = Path(self.root).resolve()
+        real = Path(os.path.realpath(Path(self.folder) / given))  # a loop of links raises nothing
+        root = Path(os.path.realpath(self.root))
         return str(Path(self.root) / real.relative_to(root) if real.is_relative_to(root) else real)
 
 
@@ -440,7 +439,9 @@ class _Reader:
             return workdir
         base = self.workdirs.get(file)
         if isinstance(base, Place):
-            return base.workdir(workdir)
+            workdir = base.workdir(workdir)
+            self._fits(file, doc, path, workdir, PATH_BYTES_MAX)
+            return workdir
         if base is None:
             reason = "must be an absolute path: the repository has no work tree here"
             self.fault(file, doc, path, reason)
@@ -463,7 +464,9 @@ class _Reader:
             if job.gpus > most:
                 origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
                 kind = " or ".join(job.device_types) or "any kind"
-                reason = f"asks for {count(job.gpus, 'device')}; the pools have {most} of {kind}"
+                reason = (
+                    f"asks for {legible.count(job.gpus, 'device')}; the pools have {most} of {kind}"
+                )
                 self.fault(origin.file, doc, ("spec", "gpus"), reason)
 
 

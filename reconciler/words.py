@@ -5,15 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from rankfold.plural import count as count
 from rankfold.reconciler.recorded import NODE
 from rankfold.reconciler.values import Json
 
 NAMED_MAX = 3
-
-
-def count(number: int, thing: str) -> str:
-    """``1 rank``, ``2 ranks``"""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def named(id: str) -> str:

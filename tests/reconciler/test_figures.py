@@ -177,6 +177,6 @@ def test_a_change_of_a_job_that_never_touches_a_device_ends() -> None:
     grown = replace(wanted(), to_gpus=1)
     for channel in (True, False):
         seen = replace(there, ranks={("gpt", 0): SeenRank("gpt", 0, "running", channel=channel)})
-        done = changes.follow(grown, record(ONE, 2), seen, True, 1003.5, 60.0)
+        done = changes.follow(grown, record(ONE, 2), seen, True, 60.0)
         assert (done.converge_s is None) == channel
     assert done.released_at == 60.0 and done.pause_s is None
