@@ -464,9 +464,7 @@ class _Reader:
             if job.gpus > most:
                 origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
                 kind = " or ".join(job.device_types) or "any kind"
-                reason = (
-                    f"asks for {legible.count(job.gpus, 'device')}; the pools have {most} of {kind}"
-                )
+                reason = f"asks for {count(job.gpus, 'device')}; the pools have {most} of {kind}"
                 self.fault(origin.file, doc, ("spec", "gpus"), reason)
 
 
