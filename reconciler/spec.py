@@ -21,6 +21,7 @@ import msgspec
 
 from rankfold import legible
 from rankfold.messages import DEVICES_MAX
+from rankfold.plural import count
 from rankfold.reconciler import trees, yamldoc
 from rankfold.reconciler.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.fields import fields_of
