@@ -21,6 +21,7 @@
 
 #include "doorbell.h"
 #include "codes.h"
+#include "invariant.h"
 #include "job_limits.h"
 #include "peer.h"
 
@@ -199,7 +200,8 @@ void peer_send(struct peer *p, uint32_t to, uint32_t tag, const struct peer_mess
 	if (p->first[to] || !ring_put(ring(p, p->device, to), &slot)) {
 		struct overflow *o = malloc(sizeof *o);
 		if (!o)
-			abort(); /* a lost message would hang the job silently */
+			invariant_broken("a message to a peer has room in host memory", __FILE__,
+					 __LINE__); /* without it the job would hang */
 		*o = (struct overflow){NULL, slot};
 		*p->last[to] = o;
 		p->last[to] = &o->next;
@@ -308,6 +310,7 @@ void *peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t *offset)
 		if (f->bytes < need)
 			continue;
 		*offset = f->offset;
+		INVARIANT(f->offset + need <= PEER_OUTBOX_BYTES, "a range lies in the outbox");
 		f->offset += need;
 		f->bytes -= need;
 		if (!f->bytes) {
@@ -329,6 +332,10 @@ void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 			  (off_t)size);
 	while (i < p->piece_count && p->pieces[i].offset < offset)
 		i++;
+	INVARIANT(offset + size <= PEER_OUTBOX_BYTES &&
+			  (!i || p->pieces[i - 1].offset + p->pieces[i - 1].bytes <= offset) &&
+			  (i == p->piece_count || offset + size <= p->pieces[i].offset),
+		  "a range of the outbox that is given back was not free");
 	bool after = i > 0 && p->pieces[i - 1].offset + p->pieces[i - 1].bytes == offset;
 	bool before = i < p->piece_count && offset + size == p->pieces[i].offset;
 	if (after && before) {

@@ -3,7 +3,8 @@
 BUILD := build/fuzz
 CC ?= gcc
 SANITIZE ?= -fsanitize=address,undefined -fno-sanitize-recover=undefined
-FLAGS := -DSOFT_CHECKED -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose/channel \
+CHECKED ?= -DSOFT_CHECKED
+FLAGS := $(CHECKED) -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -Wall -Wextra -Iinterpose/channel \
 	-Iproxy/core -Iproxy/hal -Iproxy/hal/soft -Itests/hostile $(SANITIZE)
 CORE := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/core/*.c proxy/core/*/*.c))
 OTHER := $(patsubst %.c,$(BUILD)/%.o,$(wildcard proxy/hal/*.c proxy/hal/*/*.c) tests/hostile/fuzz_decoder.c \

@@ -9,6 +9,7 @@
 
 #include "base.h"
 #include "doorbell.h"
+#include "invariant.h"
 #include "spin.h"
 
 #define AHEAD 2048     /* bytes of the ring: some records */
@@ -30,6 +31,8 @@ static uint8_t *part(uint64_t offset) { return (uint8_t *)channel_header + offse
 static void wait_for_room(uint64_t bytes)
 {
 	struct rf_header *h = channel_header;
+	INVARIANT(bytes <= RF_RING_BYTES && ring_head - ring_tail <= RF_RING_BYTES,
+		  "what waits for the server fits into the ring");
 	while (ring_head + bytes - ring_tail > RF_RING_BYTES) {
 		ring_tail = atomic_load_explicit(&h->tail, memory_order_acquire);
 		if (ring_head + bytes - ring_tail <= RF_RING_BYTES)
@@ -92,6 +95,8 @@ static void put(struct rf_record *record, size_t bytes, const void *tail, size_t
 	uint64_t whole = (bytes + tail_bytes + RF_RECORD_ALIGN - 1) &
 			 ~(uint64_t)(RF_RECORD_ALIGN - 1);
 	uint64_t left = RF_RING_BYTES - ring_head % RF_RING_BYTES;
+	INVARIANT(bytes >= sizeof *record && whole <= RF_RECORD_MAX,
+		  "a record is no larger than the server accepts");
 	if (left < whole) {
 		wait_for_room(left);
 		struct rf_record pad = {(uint32_t)left, RF_OP_PAD, 0, 0};
@@ -210,6 +215,9 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 {
 	struct rf_slot *slot = slot_at(index);
+	INVARIANT(index < RF_SLOT_COUNT && atomic_load(&slots_busy) >> index & 1 &&
+			  reply_bytes <= sizeof slot->data,
+		  "a reply is awaited in a slot that was claimed");
 	for (int n = 0; n < channel_spins && !slot_answered(slot); n++)
 		spin_relax();
 	/* Where others want the core, who answers is one of them, and comes sooner if nobody looks. */
@@ -284,6 +292,8 @@ uint8_t *bulk_data(uint32_t slot) { return part(RF_OFF_BULK + (uint64_t)slot * R
 void bulk_release(uint32_t slot)
 {
 	struct rf_header *h = channel_header;
+	INVARIANT(slot < RF_BULK_COUNT && atomic_load(&h->bulk_busy) >> slot & 1,
+		  "a bulk slot that is released was claimed");
 	atomic_fetch_and(&h->bulk_busy, ~(1ull << slot));
 	doorbell_ring(&h->bulk_seq, &h->bulk_waiters);
 }

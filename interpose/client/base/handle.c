@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "base.h"
+#include "invariant.h"
 
 struct table {
 	uint64_t size; /* power of two */
@@ -93,6 +94,8 @@ void handle_drop(struct handle *h)
 {
 	lock(HANDLE_LOCK);
 	struct table *t = atomic_load(&table);
+	INVARIANT(live && atomic_load(&t->at[h->number & (t->size - 1)]) == h,
+		  "a handle that is dropped has its place in the table");
 	atomic_store(&t->at[h->number & (t->size - 1)], NULL);
 	live--;
 	if (spare_count == spare_room) {

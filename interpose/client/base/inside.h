@@ -23,6 +23,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "invariant.h" /* alone may abort, when a bug of ours has corrupted a structure */
 #include "locks.h"
 
 /* connect.c, once: where the launcher is. */

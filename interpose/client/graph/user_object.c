@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "graph.h"
+#include "invariant.h"
 
 #define OBJECT_MAGIC 0x52465553u
 #define NO_DESTRUCTOR_SYNC 1u
@@ -193,6 +194,7 @@ CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned i
 	struct reference *r = find(&g->objects, o);
 	bool has = r && r->count >= count;
 	if (has) {
+		INVARIANT(o->count >= count, "an object counts the references that graphs have");
 		r->count -= count;
 		if (!r->count)
 			*r = g->objects.at[--g->objects.count];

@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 
 #include "arena.h"
+#include "invariant.h"
 
 static struct block *blocks;
 static uint32_t block_count, block_room;
@@ -49,6 +50,8 @@ static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
 	for (uint32_t i = 0; i < block_count; i++) {
 		if (blocks[i].asked || blocks[i].bytes < bytes)
 			continue;
+		INVARIANT(blocks[i].offset + blocks[i].bytes <= RF_PINNED_SLOT_BYTES,
+			  "a block lies in the pinned arena");
 		struct block rest = {.offset = blocks[i].offset + bytes,
 				     .bytes = blocks[i].bytes - bytes};
 		if (rest.bytes && !insert_block(i + 1, rest))
@@ -125,6 +128,7 @@ static void merge_block(uint32_t i)
 static void drop_block(uint32_t i)
 {
 	int kept = errno;
+	INVARIANT(i < block_count && blocks[i].asked, "pinned memory that is freed was allocated");
 	madvise(arena_start() + blocks[i].offset, blocks[i].bytes, MADV_REMOVE);
 	errno = kept;
 	merge_block(i);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "invariant.h"
 #include "placement.h"
 
 #define CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
@@ -53,8 +54,10 @@ static void count_up(uint32_t *counts, uint64_t *total, uint64_t addr, uint64_t 
 
 static void count_down(uint32_t *counts, uint64_t *total, uint64_t addr, uint64_t bytes)
 {
-	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + bytes - 1); c++)
+	for (uint64_t c = first_chunk(addr); c <= first_chunk(addr + bytes - 1); c++) {
+		INVARIANT(counts[c] && *total, "a chunk counts the allocations in it");
 		*total -= --counts[c] == 0;
+	}
 }
 
 static void promote(struct heap *h, uint64_t upto)
@@ -71,9 +74,11 @@ static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, const struct he
 	struct heap_extent parts[3], head = h->extents[first], tail = h->extents[last];
 	uint32_t n = 0;
 	*after = 0;
-	for (uint32_t i = first; i <= last; i++)
+	for (uint32_t i = first; i <= last; i++) {
+		INVARIANT(h->extents[i].state != HEAP_LIVE, "memory that is given out is free");
 		if (h->extents[i].seq > *after)
 			*after = h->extents[i].seq;
+	}
 	if (*after <= h->retired_seq)
 		*after = 0;
 	if (head.addr < addr) {
@@ -122,6 +127,7 @@ bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed
 
 void heap_own(struct heap *h, uint64_t addr, uint64_t owner)
 {
+	INVARIANT(heap_find(h, addr), "memory that gets an owner was allocated");
 	h->extents[index_of(h, addr)].owner = owner;
 }
 
@@ -151,6 +157,7 @@ static bool freed_room(struct heap *h)
 void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 {
 	struct heap_extent *e = &h->extents[index_of(h, addr)];
+	INVARIANT(e->addr == addr && e->state == HEAP_LIVE, "memory that is freed was allocated");
 	if (!freed_room(h))
 		return; /* no memory for the note: the range stays taken, which is safe */
 	h->freed[h->freed_count++] = (struct heap_freed){addr, e->bytes, seq};

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "invariant.h"
 #include "issue.h"
 
 /* Numbers of cudaMemPoolAttr, which are CUmemPool_attribute's. */
@@ -107,8 +108,9 @@ static void drop_if_empty(struct pool *gone)
 	struct pool **at = &pools;
 	if (!gone->destroyed || gone->used)
 		return;
-	while (*at != gone)
+	while (*at && *at != gone)
 		at = &(*at)->next;
+	INVARIANT(*at, "a pool that goes is listed");
 	*at = gone->next;
 	free(gone);
 }
@@ -172,6 +174,7 @@ void pool_got_back(uint64_t number, uint64_t bytes)
 	lock(POOL_LOCK);
 	struct pool *p = find(number);
 	if (p) {
+		INVARIANT(p->used >= bytes, "a pool counts the bytes that come from it");
 		p->used -= bytes;
 		drop_if_empty(p);
 	}

@@ -67,6 +67,7 @@ void engine_send(struct coll *c, uint32_t to, const struct coll_message *m)
 
 void group_part_done(struct coll *c, struct coll_group *g)
 {
+	INVARIANT(!g || g->pending, "a group counts its parts that are not done");
 	if (!g || --g->pending) /* none: its rank has aborted the communicator */
 		return;
 	g->next = c->done;

@@ -78,8 +78,9 @@ static void group_tell(struct coll *c, struct coll_group *g)
 {
 	struct coll_group **at = &c->groups;
 
-	while (*at != g)
+	while (*at && *at != g)
 		at = &(*at)->all;
+	INVARIANT(*at && g->seat->groups, "a group that is done is listed");
 	*at = g->all;
 	c->done = g->next;
 	g->seat->groups--;

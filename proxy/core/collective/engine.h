@@ -25,6 +25,7 @@
 
 #include "codes.h"
 #include "collective.h"
+#include "invariant.h"
 #include "job_limits.h"
 #include "tree.h"
 

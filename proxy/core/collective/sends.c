@@ -129,6 +129,8 @@ void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t pee
 /* Its copy goes, and others have its room. */
 static void send_end(struct coll *c, struct coll_piece *p)
 {
+	INVARIANT(c->unreceived >= counted(p->partials.bytes),
+		  "bytes that are taken were counted as not received");
 	seat_of(p->comm, p->src)->unreceived[p->dst] -= counted(p->partials.bytes);
 	c->unreceived -= counted(p->partials.bytes);
 	piece_free(c, p);

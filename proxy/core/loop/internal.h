@@ -99,6 +99,9 @@ uint64_t loop_deadline_ns(const struct proxy *);
 
 /* valid.c */
 const char *core_invalid(const struct proxy *); /* what is wrong, or NULL */
+/* Check all counters and lists of the core, and abort if one is wrong. It takes too long for each
+ * turn, and runs before a save: nothing that comes of a corrupted core gets into a checkpoint. */
+void core_check(const struct proxy *);
 
 /* rank lifecycle: rank.c */
 struct rank *rank_attach(struct job *, uint32_t rank, int channel_fd, int image_fd, char *error,

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "invariant.h"
 #include "state.h"
 
 struct job *job_find(struct proxy *p, uint64_t id)
@@ -82,8 +83,9 @@ int job_open(struct proxy *p, const struct job *wanted, int segment_fd, char *er
 void job_close(struct proxy *p, struct job *j)
 {
 	struct job **at = &p->jobs;
-	while (*at != j)
+	while (*at && *at != j)
 		at = &(*at)->next;
+	INVARIANT(*at && !j->attached, "a job that is closed is listed and has no ranks");
 	*at = j->next;
 	lost_forget(j);
 	job_free(j);
@@ -91,12 +93,16 @@ void job_close(struct proxy *p, struct job *j)
 
 void job_attached(struct rank *r)
 {
+	INVARIANT(r->rank < r->job->world_size && !r->job->ranks[r->rank],
+		  "a rank takes a place of its job that is free");
 	r->job->ranks[r->rank] = r;
 	r->job->attached++;
 }
 
 void job_detached(struct rank *r)
 {
+	INVARIANT(r->job->ranks[r->rank] == r && r->job->attached,
+		  "a rank that leaves has its place in its job");
 	r->job->ranks[r->rank] = NULL;
 	r->job->attached--;
 }
@@ -377,7 +383,10 @@ static void save_step(struct job *j)
 	for (uint32_t n = 0; n < j->world_size && !all; n++)
 		if (j->ranks[n] && !j->ranks[n]->end.replaced)
 			memory_ask(&j->ranks[n]->memory, &save);
-	if (all && save_states(j))
+	if (!all)
+		return;
+	core_check(j->proxy);
+	if (save_states(j))
 		save_over(j, NULL);
 }
 

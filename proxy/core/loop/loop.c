@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "doorbell.h"
+#include "invariant.h"
 #include "internal.h"
 #include "queue/squash.h"
 #include "spin.h"
@@ -25,18 +26,11 @@
 #define NEAR_LOOKS 8          /* between two turns meanwhile, at the device alone */
 #define WAIT_MAX 128          /* the kernel's limit for futex_waitv */
 
-/* A fault of ours, before it does harm far from where it happened. */
-static void check(const struct proxy *p)
+void core_check(const struct proxy *p)
 {
-#ifdef SOFT_CHECKED
 	const char *wrong = core_invalid(p);
-	if (!wrong)
-		return;
-	fprintf(stderr, "core_invalid: %s\n", wrong);
-	abort();
-#else
-	(void)p;
-#endif
+	if (wrong)
+		invariant_broken(wrong, __FILE__, __LINE__);
 }
 
 static void look_at_device(struct proxy *p)
@@ -70,7 +64,9 @@ void loop_turn(struct proxy *p)
 	/* What was asked of memory or transfers since they had their turn needs another one. */
 	if (moved || p->memory.progress || p->transfers.progress)
 		turn_progress(&p->turn);
-	check(p);
+#ifdef SOFT_CHECKED
+	core_check(p); /* so that a bug is seen near its cause */
+#endif
 }
 
 static void set_sleeping(struct proxy *p, bool sleeping)

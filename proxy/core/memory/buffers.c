@@ -86,8 +86,11 @@ bool memory_dying(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 static void page_forget(struct rank_memory *m, uint32_t i)
 {
 	uint32_t c = m->live[i];
+	INVARIANT(i < m->live_count && !m->pages[c].buffers,
+		  "a page that is forgotten belongs to no buffer");
 	if (m->pages[c].chunk)
 		page_unmap(m, c);
+	INVARIANT(m->missing, "a page that is forgotten was missing");
 	m->missing--;
 	copy_forget(m, c);
 	if (m->pages[c].in_image)
@@ -130,6 +133,7 @@ void memory_free(struct rank_memory *m, uint64_t addr)
 	forget_content(m, at);
 	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
 	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {
+		INVARIANT(m->pages[c].buffers, "each page of a buffer counts it");
 		if (--m->pages[c].buffers)
 			continue;
 		if (m->pages[c].chunk) {

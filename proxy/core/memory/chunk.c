@@ -25,6 +25,8 @@ int chunk_new(struct device_memory *d, bool blank, struct chunk **out)
 			    : d->hal->chunk_create_unclean(d->device, &number);
 	if (error)
 		return error;
+	INVARIANT(number < HAL_CHUNK_NUMBERS(d->total * RF_CHUNK_BYTES) && !d->chunks[number].held,
+		  "a new chunk has a number that no other chunk has");
 	*out = &d->chunks[number];
 	**out = (struct chunk){.held = true};
 	d->used++;
@@ -33,6 +35,7 @@ int chunk_new(struct device_memory *d, bool blank, struct chunk **out)
 
 void chunk_let_go(struct device_memory *d, struct chunk *c)
 {
+	INVARIANT(c->held && !c->refs && d->used, "a chunk that is given back has no pages");
 	if (c->lost) {
 		d->lost++;
 		return;
@@ -46,6 +49,8 @@ void chunk_let_go(struct device_memory *d, struct chunk *c)
  * shared. */
 static void count(struct device_memory *d, struct chunk *c, uint32_t refs, uint32_t leaving)
 {
+	INVARIANT(c->held && leaving <= refs && refs <= d->count,
+		  "a chunk has at most one page of each rank, and no more leave than there are");
 	d->leaving -= c->refs && c->leaving == c->refs;
 	d->shared -= c->refs > 1;
 	c->refs = refs;
@@ -58,6 +63,7 @@ static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *
 {
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
+	INVARIANT(index < HEAP_PAGES && !page->chunk, "a page that is mapped has no chunk yet");
 	*error = d->hal->space_map(m->space, page_addr(index), chunk_number(d, c), !c->refs);
 	if (*error)
 		return false;
@@ -75,6 +81,8 @@ static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
 	struct chunk *c = page->chunk;
+	INVARIANT(c && c->refs && c->leaving >= page->leaving,
+		  "a page that is unmapped is one of its chunk's pages");
 	c->lost |= d->hal->space_unmap(m->space, page_addr(index)) != 0;
 	count(d, c, c->refs - 1, c->leaving - page->leaving);
 	m->guarded -= page->guarded || page->open;
@@ -86,6 +94,7 @@ static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 int page_map(struct rank_memory *m, uint32_t page, struct chunk *c)
 {
 	int error;
+	INVARIANT(m->missing, "a page that comes in was missing");
 	m->missing -= mapped(m, page, c, &error);
 	return error;
 }
@@ -118,6 +127,7 @@ static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
 	struct device_memory *d = m->device;
 	struct page *page = &m->pages[index];
 	struct chunk *old = page->chunk;
+	INVARIANT(old && old->refs && !c->refs, "a page that is replaced has a chunk");
 	count(d, old, old->refs - 1, old->leaving);
 	count(d, c, 1, 0);
 	m->guarded -= page->guarded || page->open;
@@ -130,6 +140,8 @@ static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
 void page_copied(struct rank_memory *m, uint32_t index, uint32_t number)
 {
 	struct device_memory *d = m->device;
+	INVARIANT(number < HAL_CHUNK_NUMBERS(d->total * RF_CHUNK_BYTES) && !d->chunks[number].held,
+		  "a chunk that the device copied to has a number that no other chunk has");
 	d->chunks[number] = (struct chunk){.held = true};
 	d->used++;
 	m->pages[index].saved = false;

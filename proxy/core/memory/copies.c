@@ -159,6 +159,7 @@ static bool merge_fresh(struct rank_memory *m)
 		copied = merge(m, index);
 	}
 	memmove(&m->fresh[kept], &m->fresh[i], (m->fresh_count - i) * sizeof *m->fresh);
+	INVARIANT(i <= m->fresh_count && kept <= i, "pages that are looked at were listed");
 	m->fresh_count -= i - kept;
 	return copied;
 }

@@ -100,7 +100,10 @@ void copy_forget(struct rank_memory *m, uint32_t page)
 	struct copy *c = m->pages[page].copy;
 	m->pages[page].copy = NULL;
 	m->pages[page].common = false;
-	if (!c || --c->refs)
+	if (!c)
+		return;
+	INVARIANT(c->refs, "a copy that a page refers to counts the page");
+	if (--c->refs)
 		return;
 	munmap(c->bytes, RF_CHUNK_BYTES);
 	free(c);
@@ -136,6 +139,8 @@ uint8_t *page_on_host(struct rank_memory *m, uint32_t index, bool write)
 		image_changes(m, index);
 	if (page->common && write)
 		take_home(m, index);
+	INVARIANT(!page->chunk && (!page->common || page->copy),
+		  "a page on the host has no chunk, and a common one has a copy");
 	if (page->common)
 		return page->copy->bytes;
 	if (write) {

@@ -94,6 +94,7 @@
 #include "channel.h"
 #include "codes.h"
 #include "hal.h"
+#include "invariant.h"
 #include "versions/versions.h"
 
 #define HEAP_PAGES (RF_HEAP_BYTES / RF_CHUNK_BYTES)
@@ -314,6 +315,7 @@ uint32_t memory_strays(struct rank_memory *, uint32_t pages[STRAYS_MAX]);
 void sharing_copied(struct rank_memory *); /* sharing.c: what it did not foresee is counted */
 static inline void memory_used(struct rank_memory *m)
 {
+	INVARIANT(m->inflight, "work that has completed was counted");
 	m->inflight--;
 	if (m->guarded)
 		sharing_copied(m);
@@ -328,6 +330,7 @@ static inline void memory_use_exact(struct rank_memory *m)
 }
 static inline void memory_used_exact(struct rank_memory *m)
 {
+	INVARIANT(m->exact, "a copy or a sum that has completed was counted");
 	m->exact--;
 	memory_used(m);
 }

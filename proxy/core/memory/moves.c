@@ -46,6 +46,7 @@ static bool needs_chunk(const struct page *page, enum move_kind kind)
 bool move_add(struct rank_memory *m, uint32_t page, enum move_kind kind)
 {
 	struct device_memory *d = m->device;
+	INVARIANT(page < HEAP_PAGES, "a page that moves lies in the heap");
 	if (!make_room((void **)&m->moves, m->move_count, 1, &m->move_room, sizeof *m->moves))
 		return false;
 	bool promised = needs_chunk(&m->pages[page], kind);
@@ -62,6 +63,8 @@ static void settle(struct rank_memory *m)
 {
 	if (!m->move_count || m->move_done < m->move_count)
 		return;
+	INVARIANT(m->move_submitted == m->move_count && m->device->moving,
+		  "moves that are done were submitted");
 	m->move_count = m->move_submitted = m->move_done = 0;
 	m->device->moving--;
 }
@@ -74,6 +77,8 @@ void moves_drop(struct rank_memory *m)
 	for (; m->move_count > m->move_submitted; m->move_count--) {
 		if (m->moves[m->move_count - 1].kind == MOVE_OUT)
 			break;
+		INVARIANT(m->device->reserved >= m->moves[m->move_count - 1].promised,
+			  "a chunk that was promised to a move is reserved");
 		m->device->reserved -= m->moves[m->move_count - 1].promised;
 	}
 	if (!m->move_count)
@@ -104,6 +109,7 @@ static enum outcome take(struct rank_memory *m, bool blank, struct chunk **c)
 	struct device_memory *d = m->device;
 	int error = d->used < d->total ? chunk_new(d, blank, c) : CU_OUT_OF_MEMORY;
 	if (!error) {
+		INVARIANT(d->reserved, "a chunk that a move takes was reserved");
 		d->reserved--;
 		return SUBMITTED;
 	}
@@ -141,6 +147,8 @@ static enum outcome submit_alone(struct rank_memory *m, struct move *v)
 {
 	if (m->pages[v->page].chunk->refs > 1)
 		return WAITS;
+	INVARIANT(m->device->reserved >= v->promised,
+		  "a chunk that is not needed any more was reserved");
 	m->device->reserved -= v->promised;
 	m->move_submitted++;
 	int error = page_open(m, v->page, false);
@@ -237,6 +245,8 @@ static enum outcome submit(struct rank_memory *m)
 {
 	struct device_memory *d = m->device;
 	struct move *v = &m->moves[m->move_submitted];
+	INVARIANT(m->move_submitted < m->move_count && m->move_done <= m->move_submitted,
+		  "moves are submitted and completed in their order");
 	if (!move_inwards(v))
 		return submit_out(m, v);
 	if (!d->hal->room(d->in) || (prepares(m) && m->move_submitted - m->move_done >= PREPARING))

@@ -6,8 +6,9 @@ static void finish(struct memory_request *q, int result)
 {
 	struct device_memory *d = q->memory->device;
 	struct memory_request **at = &d->requests;
-	while (*at != q)
+	while (*at && *at != q)
 		at = &(*at)->next;
+	INVARIANT(*at, "a request that ends is listed");
 	*at = q->next;
 	q->state = REQUEST_NONE;
 	d->progress = true;
@@ -18,6 +19,7 @@ static void finish(struct memory_request *q, int result)
 static void enqueue(struct memory_request *q)
 {
 	struct memory_request **at = &q->memory->device->requests;
+	INVARIANT(*at != q, "a request is listed once");
 	while (*at && (*at)->purpose <= q->purpose)
 		at = &(*at)->next;
 	q->next = *at;

@@ -24,6 +24,8 @@ void transfer_close(struct transfers *q)
 
 void transfer_push(struct transfers *q, struct transfer *t)
 {
+	INVARIANT(!q->first == !q->last && (q->first || !q->next),
+		  "transfers have a last one if they have a first one");
 	t->next = NULL;
 	if (q->last)
 		q->last->next = t;

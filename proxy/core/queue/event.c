@@ -1,6 +1,7 @@
 /* event.c: events: their records, what waits for these in streams, and the replies that are due. */
 #include <stdlib.h>
 
+#include "invariant.h"
 #include "loop/internal.h"
 #include "queue/accesses.h"
 #include "queue/kinds.h"
@@ -15,6 +16,7 @@ static struct mark *mark_new(void)
 
 static void mark_release(struct mark *m)
 {
+	INVARIANT(!m || m->refs, "a mark counts what refers to it");
 	if (!m || --m->refs)
 		return;
 	order_mark_free(m->order);

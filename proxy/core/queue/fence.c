@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "invariant.h"
 #include "loop/internal.h"
 #include "queue/kinds.h"
 
@@ -61,6 +62,7 @@ void fence_complete(struct rank *r, struct item *i)
 
 void fence_drop(struct item *i)
 {
+	INVARIANT(i->fence->left, "a fence counts the streams it waits for");
 	if (--i->fence->left == 0 && !i->fence->free_addr)
 		free(i->fence);
 }

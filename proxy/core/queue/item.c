@@ -2,6 +2,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "invariant.h"
 #include "loop/internal.h"
 
 struct item *item_new(struct rank *r, enum item_kind kind, uint64_t seq, uint64_t data_bytes)
@@ -27,6 +28,7 @@ static struct item *home(struct execution *e)
 void item_free(struct item *i)
 {
 	struct execution *e = i->execution;
+	INVARIANT(e->refs, "an execution counts the items that complete on it");
 	if (e != &i->own)
 		free(i);
 	if (--e->refs)
@@ -37,6 +39,8 @@ void item_free(struct item *i)
 
 void item_share(struct item *i, struct execution *e)
 {
+	INVARIANT(e->refs && i->execution == &i->own && i->own.refs == 1,
+		  "an item that joins an execution had only its own");
 	e->refs++;
 	i->own.refs--;
 	i->execution = e;

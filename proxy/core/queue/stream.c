@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "invariant.h"
 #include "loop/internal.h"
 #include "queue/accesses.h"
 
@@ -38,6 +39,7 @@ struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t p
 void stream_free(struct rank *r, uint32_t index)
 {
 	struct stream *s = r->queue.streams[index];
+	INVARIANT(index < r->queue.stream_count && !s->head, "a stream that goes has no items");
 	table_remove(&r->objects, s->o.id);
 	r->proxy->hal->stream_destroy(s->hal);
 	free(s);
@@ -80,6 +82,9 @@ static bool abroad(const struct stream *s, const struct item *i)
 struct item *stream_pop(struct rank *r, struct stream *s)
 {
 	struct item *i = s->head;
+	INVARIANT(i && r->queue.items >= i->weight, "an item that leaves a stream was counted");
+	INVARIANT(!(i->submitted && abroad(s, i)) || s->abroad,
+		  "an item that completed on another stream's work was counted");
 	s->head = i->next;
 	if (!s->head)
 		s->tail = NULL;
@@ -90,6 +95,7 @@ struct item *stream_pop(struct rank *r, struct stream *s)
 
 void stream_submitted(struct stream *s)
 {
+	INVARIANT(s->next && !s->next->submitted, "a stream has a next item when it is submitted");
 	s->next->submitted = true;
 	s->abroad += abroad(s, s->next);
 	s->next = s->next->next;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "invariant.h"
 #include "loop/internal.h"
 #include "rank/bounds.h"
 
@@ -241,6 +242,7 @@ int module_answered(struct rank *r, struct module *m, int error, const struct mo
 		return error;
 	if (!fill(m, c))
 		return CU_OUT_OF_MEMORY;
+	INVARIANT(r->arriving >= m->image_bytes, "a module that has arrived was counted");
 	r->arriving -= m->image_bytes;
 	return CU_OK;
 }
@@ -282,6 +284,7 @@ void module_unload(struct rank *r, struct module *m)
 
 void module_release(struct rank *r, struct module *m)
 {
+	INVARIANT(m->uses, "a module counts its uses");
 	m->uses--;
 	if (!m->uses && m->doomed)
 		drop(r, m);

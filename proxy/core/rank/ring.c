@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "doorbell.h"
+#include "invariant.h"
 #include "loop/internal.h"
 
 #ifndef F_GET_SEALS
@@ -130,9 +131,18 @@ void ring_from(struct rank *r, uint64_t seq) { r->ring.tail.seq = seq; }
 
 void ring_asked(struct rank *r, uint16_t slot) { r->ring.replies += slot != 0; }
 
-void ring_unasked(struct rank *r, uint16_t slot) { r->ring.replies -= slot != 0; }
+void ring_unasked(struct rank *r, uint16_t slot)
+{
+	INVARIANT(!slot || r->ring.replies, "a request that is taken back was counted");
+	r->ring.replies -= slot != 0;
+}
 
-void ring_consume(struct rank *r, struct place upto) { r->ring.tail = upto; }
+void ring_consume(struct rank *r, struct place upto)
+{
+	INVARIANT(upto.bytes - r->ring.tail.bytes <= RF_RING_BYTES && upto.seq >= r->ring.tail.seq,
+		  "a ring is consumed forwards");
+	r->ring.tail = upto;
+}
 
 void ring_tell_room(struct rank *r)
 {

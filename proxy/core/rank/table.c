@@ -5,6 +5,7 @@
  */
 #include <stdlib.h>
 
+#include "invariant.h"
 #include "rank/table.h"
 
 static struct object tombstone;
@@ -78,6 +79,7 @@ void table_remove(struct table *t, uint64_t id)
 	for (uint32_t s = slot_of(t, id); t->slot[s]; s = (s + 1) & (t->capacity - 1)) {
 		if (t->slot[s] == &tombstone || t->slot[s]->id != id)
 			continue;
+		INVARIANT(t->count, "a table counts its objects");
 		t->slot[s] = &tombstone;
 		t->count--;
 		t->dead++;
