@@ -74,8 +74,10 @@ def test_one_that_is_not_known_is_named_by_its_number(served: tuple[RingClient, 
 def test_so_does_one_of_communicators(
     served: tuple[RingClient, Native], name: str, body: bytes, words: str
 ) -> None:
-    text = refused(served, OPCODES[name].number, body, "comm_error")
+    text = refused(served, OPCODES[name].number, body, "comm_errors")
     number = OPCODES[name].number
+    (handle,) = struct.unpack_from("<Q", body, 8 if name == "COLLECTIVE" else 0)
+    assert served[0].u64(HEADER["comm_errors"].offset) == handle << 8 | 4
     assert text == f"request 2, {name} (opcode {number}, {words}), was refused with error 4"
 
 
