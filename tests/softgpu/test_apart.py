@@ -21,8 +21,11 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from rankfold.proxy.hal.soft.compiler import lower
+from rankfold.proxy.hal.soft.compiler.agreement import Agreement
 from rankfold.proxy.hal.soft.modules import Loader
+from rankfold.proxy.ptx.inline import flatten
 from rankfold.proxy.ptx.module import parse_module
+from rankfold.proxy.ptx.values import Values
 from softgpu.harness import Device, Space, loader
 
 REDUCTIONS = Path(__file__).with_name("reductions.cu")
@@ -34,14 +37,17 @@ WORD = 1 << 32
 
 @dataclass(frozen=True)
 class Round:
-    """Threads whose `compared` is `test` h + `more` load a word at t + h and store one at t.
+    """Threads whose `compared` is `test` h + `more` load a word at t + h and store one at t, of an
+    array that begins at one place, or for `each` thread at one of two.
 
     `h`: how it comes about (HALVES); `number`: what it is made of. `t`: which word is a thread's
     (PLACES); so is `compared`. `stride`, `wide`: bytes from a word to the next, and whether all of
     them are loaded and stored. `shift`: bytes that the loaded word lies further on. `exchanged`:
     the word at t is loaded, and the one further on stored. `late`: between the two a thread counts
     as long as its value says. `predicated`: without branches. `halving`: again with h / 2 until
-    that is 0, with this between: "bar.sync 0", "bar.warp.sync -1", or nothing."""
+    that is 0, with this between: "bar.sync 0", "bar.warp.sync -1", or nothing; or, if it is
+    `inside`, between load and store. `leaping`: instead, once more with an h whose address is the
+    same."""
 
     h: str = "half"
     number: int = 8
@@ -49,6 +55,7 @@ class Round:
     compared: str = "me"
     test: str = "lt.u32"
     more: int = 0
+    each: bool = False
     stride: int = 4
     wide: bool = False
     shift: int = 0
@@ -56,6 +63,8 @@ class Round:
     late: bool = False
     predicated: bool = False
     halving: str | None = None
+    inside: bool = False
+    leaping: bool = False
 
 
 # Each leaves it in %h. The first ones are the same for all threads.
@@ -73,11 +82,12 @@ HALVES = {
     "loaded": "and.b32 %h, %in, 15;",
     "branch": "mov.u32 %h, {number}; and.b32 %x, %in, 4; setp.eq.u32 %q, %x, 0; @%q bra C{n};"
     "mov.u32 %h, 5; C{n}:",
-    "counted": "mov.u32 %h, 1; and.b32 %c, %in, 7; L{n}: add.u32 %h, %h, 2;"
+    "counted": "mov.u32 %h, 24; and.b32 %c, %in, 3; L{n}: shr.u32 %h, %h, 1;"
     "setp.eq.u32 %q, %c, 0; @%q bra C{n}; sub.u32 %c, %c, 1; bra L{n}; C{n}:",
 }
 PLACES = {"me": "mov.u32 {to}, %me;", "mirrored": "xor.b32 {to}, %me, 31;",
-          "next": "add.u32 {to}, %me, 1;", "found": "and.b32 {to}, %in, 31;"}  # fmt: skip
+          "next": "add.u32 {to}, %me, 1;", "lower": "sub.u32 {to}, %me, 16;",
+          "found": "and.b32 {to}, %in, 31;"}  # fmt: skip
 TESTS = {"lt.u32": np.less, "le.u32": np.less_equal, "lt.s32": np.less, "le.s32": np.less_equal,
          "eq.u32": np.equal, "ne.u32": np.not_equal, "ge.u32": np.greater_equal}  # fmt: skip
 
@@ -89,6 +99,7 @@ rounds = st.builds(
     compared=st.sampled_from([*PLACES]),
     test=st.sampled_from([*TESTS]),
     more=st.sampled_from([0, 0, 0, -1, 1]),
+    each=st.booleans(),
     stride=st.sampled_from([4, 4, 8]),
     wide=st.booleans(),
     shift=st.sampled_from([0, 0, 0, -8, 8]),
@@ -96,9 +107,18 @@ rounds = st.builds(
     late=st.booleans(),
     predicated=st.booleans(),
     halving=st.sampled_from([None, None, "bar.sync 0;", "bar.warp.sync -1;", ""]),
+    inside=st.booleans(),
+    leaping=st.booleans(),
 )
 near = st.tuples(  # the idiom, with few changes
-    st.sampled_from([Round(), Round(halving="bar.sync 0;"), Round(halving="bar.warp.sync -1;")]),
+    st.sampled_from(
+        [
+            Round(),
+            Round(h="constant"),
+            Round(halving="bar.sync 0;"),
+            Round(halving="bar.warp.sync -1;"),
+        ]
+    ),
     rounds,
     st.sets(st.sampled_from([*Round.__dataclass_fields__]), max_size=3),
 ).map(lambda made: replace(made[0], **{name: getattr(made[1], name) for name in made[2]}))
@@ -111,7 +131,10 @@ def sensible(it: Round) -> Round:
     halving = it.halving if it.h != "far" else None
     if halving and it.h not in SAME_HALVES:
         halving = ""
-    return replace(it, wide=wide, halving=halving, late=it.late and not it.predicated)
+    inside = it.inside and bool(halving)
+    leaping = it.leaping and halving is not None and it.h == "half"
+    late = it.late and not it.predicated and not inside
+    return replace(it, wide=wide, halving=halving, late=late, inside=inside, leaping=leaping)
 
 
 kernels_of = st.lists(st.one_of(near, rounds).map(sensible), min_size=1, max_size=3)
@@ -122,6 +145,11 @@ kernels_of = st.lists(st.one_of(near, rounds).map(sensible), min_size=1, max_siz
 
 def far(it: Round) -> int:
     return WORD // it.stride + it.number
+
+
+def leap(it: Round) -> int:
+    """Times half the threads, it has the same address once more."""
+    return WORD // it.stride // (THREADS // 2) + 1
 
 
 def written(it: Round, n: int) -> str:
@@ -139,20 +167,26 @@ def written(it: Round, n: int) -> str:
     narrow = "cvt.u32.u64 %v, %vd;" if it.wide else "cvt.u64.u32 %vd, %v;"
     body = [f"ld.shared.{how} {value}, {load};", narrow, late * it.late, change,
             f"st.shared.{how} {store}, {value};"]  # fmt: skip
-    if it.predicated:
+    if it.inside:
+        body = [f"@!%p bra I{n};", *body[:2], f"I{n}: {it.halving} @!%p bra N{n};", *body[2:],
+                f"N{n}:"]  # fmt: skip
+    elif it.predicated:
         body = [f"@%p {line}" if "shared" in line else line for line in body]
     else:
         body = [f"@!%p bra N{n};", *body, f"N{n}:"]
+    again = f"mul.lo.u32 %h, %h, {leap(it)}; setp.lt.u32 %q, %h, {WORD // it.stride + 64};"
+    if not it.leaping:
+        again = "shr.u32 %h, %h, 1; setp.ne.u32 %q, %h, 0;"
     return "\n".join([
         HALVES[it.h].format(n=n, number=it.number, far=far(it)),
         PLACES[it.t].format(to="%t"), PLACES[it.compared].format(to="%e"),
         f"H{n}:" if it.halving is not None else "",
         f"add.u32 %b, %h, {it.more}; setp.{it.test} %p, %e, %b;",
         f"shl.b32 %a, %t, {shift}; add.u32 %a, %base, %a;",
+        f"and.b32 %x, %in, 1; shl.b32 %x, %x, {shift}; add.u32 %a, %a, %x;" * it.each,
         f"shl.b32 %o, %h, {shift}; add.u32 %o, %a, %o;",
         *body,
-        f"{it.halving} shr.u32 %h, %h, 1; setp.ne.u32 %q, %h, 0; @%q bra H{n};"
-        if it.halving is not None else "",
+        f"{it.halving * (not it.inside)} {again} @%q bra H{n};" if it.halving is not None else "",
         "bar.sync 0;",
     ])  # fmt: skip
 
@@ -190,14 +224,15 @@ def halves(it: Round, own: np.ndarray[Any, Any], bound: int) -> np.ndarray[Any, 
     found: Any = {
         "constant": it.number, "half": THREADS // 2, "parameter": bound, "far": far(it),
         "chosen": it.number if bound > 9 else 3, "own": me // 2 + 1, "loaded": own & 15,
-        "branch": np.where(own & 4, 5, it.number), "counted": 3 + 2 * (own & 7),
+        "branch": np.where(own & 4, 5, it.number), "counted": 12 >> (own & 3),
     }[it.h]  # fmt: skip
     return np.broadcast_to(found, THREADS).astype(np.int64)
 
 
 def place(name: str, own: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     me = np.arange(THREADS)
-    return {"me": me, "mirrored": me ^ 31, "next": me + 1, "found": own & 31}[name].astype(np.int64)
+    found = {"me": me, "mirrored": me ^ 31, "next": me + 1, "lower": me - 16, "found": own & 31}
+    return found[name].astype(np.int64)
 
 
 def late(value: int) -> int:
@@ -220,16 +255,17 @@ class InStep:
         live = np.ones(THREADS, bool)
         while live.any():
             self.once(it, h, live)
-            h = h // 2
-            live &= (h != 0) & (it.halving is not None)
+            h = h * leap(it) % WORD if it.leaping else h // 2
+            live &= (h > 0) & (h < WORD // it.stride + 64) & (it.halving is not None)
 
     def once(self, it: Round, h: np.ndarray[Any, Any], live: np.ndarray[Any, Any]) -> None:
-        b = h + it.more
-        b = b - WORD * (b >= WORD // 2) if "s32" in it.test else b % WORD
-        on = live & TESTS[it.test](place(it.compared, self.own), b)
+        sides = [place(it.compared, self.own), h + it.more]
+        if "s32" in it.test:
+            sides = [(side + WORD // 2) % WORD - WORD // 2 for side in sides]
+        on = live & TESTS[it.test](*(side if "s32" in it.test else side % WORD for side in sides))
         kind = np.uint64 if it.wide else np.uint32
         size = np.dtype(kind).itemsize
-        at = FIRST + it.stride * place(it.t, self.own)
+        at = FIRST + it.stride * (place(it.t, self.own) + it.each * (self.own & 1))
         further = (at + it.stride * h + it.shift) % WORD
         loads, stores = (at, further) if it.exchanged else (further, at)
         values = {}
@@ -274,7 +310,7 @@ def still_meets(it: Round, seed: int, bound: int) -> None:
     reference.run(it)
     found = meets([it])
     event(f"crosses: {reference.crosses}, meets: {found > 0}")
-    assert found or not reference.crosses
+    assert found or it.inside or not reference.crosses
 
 
 @pytest.fixture(scope="module")
@@ -355,6 +391,12 @@ MAY_MEET = [
     Round(h="loaded"),
     Round(h="branch"),
     Round(h="counted"),
+    Round(h="constant", test="ge.u32", shift=8),
+    Round(h="constant", test="ne.u32", shift=8),
+    Round(t="lower", compared="lower", test="lt.s32"),
+    Round(each=True),
+    Round(halving=BARRIER, inside=True),
+    Round(halving=BARRIER, leaping=True),
 ]
 
 
@@ -394,3 +436,85 @@ def _greatest(row: np.ndarray[Any, Any]) -> int:
         low, high = np.split(at, 2)
         at = np.where(row[high] > row[low], high, low)
     return int(at[0])
+
+
+# ---- what is the same for all threads ------------------------------------------------------------
+
+
+def agreement(body: str) -> Agreement:
+    """Of a kernel whose only loop, or whose only branch, is BODY."""
+    module = parse_module(f""".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 data, .param .u32 bound)
+{{
+.reg .b32 %n, %x, %bound; .reg .b64 %rd; .reg .pred %same, %own, %found, %q;
+ld.param.u64 %rd, [data]; ld.param.u32 %bound, [bound]; mov.u32 %x, %tid.x; mov.u32 %n, 0;
+setp.eq.u32 %same, %bound, 7; setp.eq.u32 %own, %x, 7; ld.global.u32 %x, [%rd];
+setp.eq.u32 %found, %x, 7;
+{body}
+st.global.u32 [%rd], %n;
+ret;
+}}
+""")
+    flat = flatten(module, module.functions["k"])
+    return Agreement(Values(flat, {"data": 0, "bound": 8}))
+
+
+LOOP = "LOOP: {} add.u32 %n, %n, 1; setp.lt.u32 %q, %n, {}; @%q bra LOOP;"
+
+
+@pytest.mark.parametrize(
+    ("body", "crossed"),
+    [
+        ("bar.sync 0;", True),
+        ("bar.warp.sync -1;", True),
+        ("@%same bra A; add.u32 %n, %n, 1; A: bar.sync 0;", True),
+        ("@%own bra A; add.u32 %x, %x, 1; A: bar.sync 0;", True),
+        ("", False),
+        ("bar.warp.sync 15;", False),
+        ("bar.sync 1, 32;", False),
+        ("bar.arrive 0, 64;", False),
+        ("shfl.sync.down.b32 %x, %x, 1, 31, 15;", False),
+        ("@%own bra A; add.u32 %n, %n, 1; A: bar.sync 0;", False),  # how often, differs
+        ("@%same bra A; bar.sync 0; A:", False),
+        ("@%own bra A; bar.sync 0; bra B; A: bar.sync 0; B:", False),
+    ],
+)
+def test_whether_threads_wait_for_each_other_in_each_round(body: str, crossed: bool) -> None:
+    found = agreement(LOOP.format(body, "%bound"))
+    (head,) = [b.number for b in found.blocks.all[1:] if b.instrs[0].target == "LOOP"]
+    assert found.crossed(head) is crossed
+
+
+@pytest.mark.parametrize(
+    ("body", "agrees"),
+    [
+        ("@%same bra A; add.u32 %n, %n, 1; A:", True),
+        ("@%own bra A; add.u32 %n, %n, 1; A:", False),
+        ("@%found bra A; add.u32 %n, %n, 1; A:", False),
+        ("@%own ret;", True),  # whoever goes on goes the same way
+        ("mov.u32 %n, %ctaid.x; setp.gt.u32 %q, %n, 3; @%q bra A; mov.u32 %n, 0; A:", True),
+        ("mov.u32 %n, %tid.y; setp.gt.u32 %q, %n, 3; @%q bra A; mov.u32 %n, 0; A:", False),
+        ("vote.sync.any.pred %q, %own, -1; @%q bra A; mov.u32 %n, 0; A:", False),
+        (LOOP.format("", "%bound"), True),
+        (LOOP.format("", "%x"), False),
+    ],
+)
+def test_whether_threads_go_the_same_way(body: str, agrees: bool) -> None:
+    found = agreement(body)
+    assert all(found.branch_agrees(block.number) for block in found.blocks.all) is agrees
+
+
+def test_what_differs_behind_a_branch() -> None:
+    """A branch by a value that another branch, or a loop that some leave earlier, has made."""
+    ways = "@%{} bra A; add.u32 %n, %n, 1; A:"
+    behind = "setp.eq.u32 %q, %n, 1; @%q bra B; add.u32 %n, %n, 5; B:"
+    for which, agrees in (("same", True), ("own", False), ("found", False)):
+        found = agreement(ways.format(which) + behind)
+        last = max(b.number for b in found.blocks.all if len(b.after) > 1)
+        assert found.branch_agrees(last) is agrees
+    for bound, agrees in (("%bound", True), ("%x", False)):
+        found = agreement(LOOP.format("", bound) + behind)
+        last = max(b.number for b in found.blocks.all if len(b.after) > 1)
+        assert found.branch_agrees(last) is agrees
