@@ -42,6 +42,10 @@ _REMEDIES = (
     (r"[Nn]ested|namespace", "a rank cannot hold namespaces (sandboxes) of its own"),
     (r"has bad size|Can't open file|No such file", "the rank's files must be as they were"),
     (r"[Bb]uild-?[Ii][Dd]", "a program or library that it runs was replaced"),
+    (r"[Ii]n-flight", "a connection waits to be accepted: it can be saved once that is done"),
+    (r"packetized mode", "it must not open a pipe with O_DIRECT"),
+    (r"Unknown clock type", "it must use CLOCK_MONOTONIC for its timerfd"),
+    (r"Can't dump file .* of that type", "it must close that descriptor"),
     (r"Address already in use", "another process has a port of the rank: end that process"),
     (
         r"Can't connect inet.*Cannot assign",
@@ -53,12 +57,18 @@ _REMEDIES = (
         "machine that has the address, or add it to this one",
     ),
 )
+# A connection that waits to be accepted, until the rank does so.
+_PASSING = re.compile(r"[Ii]n-flight")
 # CRIU's code in the rank, or the rank, was stopped by a signal that is no crash of its own.
 _STOPPED = re.compile(r"si_code=[45] si_pid=\d+ si_status=(?!(?:4|5|7|8|11|31)$)(\d+)")
 
 
 class Refused(Exception):
     """CRIU would not; the message has its reason. Nothing has changed."""
+
+
+class Passing(Refused):
+    """For a reason that does not last."""
 
 
 class Killed(Exception):
@@ -102,7 +112,8 @@ def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
     if status < 0:
         raise Killed(f"CRIU was killed by signal {-status} while it looked at the rank")
     if status != 0:
-        raise Refused(reason(images / "dump.log"))
+        why = reason(images / "dump.log")
+        raise (Passing if _PASSING.search(why) else Refused)(why)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(images / "stats-dump")  # how long it took: in each checkpoint something else
 

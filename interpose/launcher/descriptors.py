@@ -39,7 +39,7 @@ def settle(pids: Iterable[int]) -> None:
     """Have the kernel count the periods of all timers, and arm them. The processes are frozen."""
     left = ctypes.create_string_buffer(32)
     for pid in pids:
-        for number in _numbers(pid, "anon_inode:[timerfd]"):
+        for number in process.opened(pid, "anon_inode:[timerfd]"):
             with contextlib.suppress(OSError), process.descriptor(pid, number) as timer:
                 libc.timerfd_gettime(timer, left)
 
@@ -49,7 +49,7 @@ def semaphores(pids: Iterable[int]) -> dict[int, set[int]]:
     found = {
         pid: {
             number
-            for number in _numbers(pid, "anon_inode:[eventfd]")
+            for number in process.opened(pid, "anon_inode:[eventfd]")
             if "\neventfd-semaphore: 1\n" in _info(pid, number)
         }
         for pid in pids
@@ -125,17 +125,6 @@ def _table(folder: Path, pid: int) -> int:
     """Which fdinfo-*.img has a process's descriptors."""
     (ids,) = entries(folder / f"ids-{pid}.img")
     return int(dict(decoded(ids))[_IDS_FILES])
-
-
-def _numbers(pid: int, link: str) -> list[int]:
-    """Descriptors of this kind."""
-    found = []
-    with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{name}") == link:
-                    found.append(int(name))
-    return found
 
 
 def _info(pid: int, number: int) -> str:

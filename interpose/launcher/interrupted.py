@@ -152,7 +152,7 @@ class _Registers(ctypes.Structure):
 def _mend(
     pid: int, known: dict[int, Wait], ran: int, waits: list[Wait], stood: list[Stood]
 ) -> None:
-    for thread in _threads(pid):
+    for thread in process.threads(pid):
         wait = _shown(pid, thread)
         if wait is None:
             continue
@@ -167,13 +167,6 @@ def _mend(
                     _ptrace(_SETREGS, thread, ctypes.byref(registers))
                     waits.append(again)
             stood.append(Stood(thread, registers.rip, number, registers.rax))
-
-
-def _threads(pid: int) -> list[int]:
-    try:
-        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except OSError:  # it has ended
-        return []
 
 
 def _shown(pid: int, thread: int) -> Wait | None:
@@ -209,7 +202,7 @@ def _timeout(pid: int, call: tuple[int, ...]) -> int | None:
 
 
 def _socket_timeout(pid: int, number: int, option: int) -> int | None:
-    with process.descriptor(pid, number) as copy, socket.socket(fileno=os.dup(copy)) as theirs:
+    with process.socket_of(pid, number) as theirs:
         raw = theirs.getsockopt(socket.SOL_SOCKET, option, 16)
     seconds, microseconds = struct.unpack("<qq", raw)
     return (seconds * _NS + microseconds * 1000) or None

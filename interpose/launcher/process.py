@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,6 +237,24 @@ def living() -> set[int]:
     return found
 
 
+def threads(pid: int) -> list[int]:
+    """Those of a process; none if it has ended."""
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def opened(pid: int, begins: str) -> list[int]:
+    """Its descriptors whose link in /proc begins so: ``socket:``, ``anon_inode:[timerfd]``."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith(begins):
+                    found.append(int(name))
+    return found
+
+
 def thread_state(pid: int, thread: int) -> str:
     """The letter that proc_pid_stat(5) has for it; Z: it has exited, or is gone."""
     with contextlib.suppress(OSError, IndexError):
@@ -322,6 +341,13 @@ def descriptor(pid: int, number: int) -> Iterator[int]:
         yield taken
     finally:
         os.close(taken)
+
+
+@contextlib.contextmanager
+def socket_of(pid: int, number: int) -> Iterator[socket.socket]:
+    """The same of a socket."""
+    with descriptor(pid, number) as taken, socket.socket(fileno=os.dup(taken)) as found:
+        yield found
 
 
 def kill_the_rest(namespaced: bool) -> None:

@@ -29,6 +29,7 @@ from rankfold.interpose.launcher import (
     lost,
     process,
     room,
+    settings,
     snapshots,
     sockets,
     undumpable,
@@ -423,6 +424,8 @@ class Rest:
                     snapshots.cut(self.held.config.log(kind), size)
                 # Others wait for ever: the peer has seen the rank end.
                 self._end_connections(self._outside)
+                for each in settings.put_back(about.settings):
+                    log.warning("a setting of the rank is lost: %s", each)
                 self.held.touched.again()
                 self.held.restored(about.pid, memory)
             except (OSError, snapshots.Unfit, handshake.Refused) as error:
@@ -529,9 +532,13 @@ def _written(
     hindrances = undumpable.find(rank, pids, touched.seen)
     if hindrances:
         return {"code": "undumpable", "message": "; ".join(hindrances[:HINDRANCES_MAX])}
+    if unread := undumpable.passing(pids):
+        return {"code": "failed", "message": "; ".join(unread[:HINDRANCES_MAX])}
     try:
         written = snapshots.write(folder, about, pids, cgroup, touched, memory, image, beside)
         return {"bytes": written}
+    except criu.Passing as error:
+        return {"code": "failed", "message": str(error)}
     except criu.Refused as error:
         return {"code": "undumpable", "message": str(error)}
     except criu.Killed as error:

@@ -33,6 +33,7 @@ from rankfold.interpose.launcher import (
     images,
     lost,
     putting,
+    settings,
     sockets,
     sparse,
 )
@@ -74,6 +75,7 @@ class About:
     addresses: dict[str, str] = field(default_factory=dict)
     journal: tuple[str, str] = ("", "")
     lost: tuple[str, ...] = ()
+    settings: tuple[settings.Setting, ...] = ()
     semaphores: tuple[descriptors.Semaphore, ...] = ()
     state: int = 9
     kernel: str = platform.release()
@@ -103,6 +105,7 @@ def write(
         channel.punch(memory)
     with lost.found_again(pids) as names:
         opened = files.Opened(pids, touched.is_ours, names)
+        about = replace(about, settings=settings.taken(pids))
         descriptors.settle(pids)
         semaphores = descriptors.semaphores(pids)
         dumping = criu.dump(about.pid, processes, cgroup)

@@ -94,12 +94,13 @@ def absent(addresses: Iterable[str]) -> list[str]:
 
 
 def left_over(connections: Iterable[Connection]) -> list[Connection]:
-    """Those that the kernel still has, without a process: their ends were closed when the other end
-    could not be reached. No socket can get the same addresses and ports before they are gone."""
+    """Those that the kernel still has, without a process: they wait for their time, or were closed
+    when the other end could not be reached. No socket can get the same addresses and ports before
+    they are gone."""
     wanted, found = set(connections), []
     for words in _lines(("tcp", "tcp6")) if wanted else ():
         connection = Connection(*_end(words[1]), *_end(words[2]))
-        if words[9] == "0" and words[3] not in _NO_CONNECTION and connection in wanted:
+        if words[9] == "0" and connection in wanted:
             found.append(connection)
     return found
 

@@ -6,18 +6,27 @@ Each is named with its process and what to do. What only CRIU sees it refuses it
 from __future__ import annotations
 
 import contextlib
-import glob
+import ctypes
+import fcntl
 import os
 import re
 import select
 import socket
 import struct
+import termios
 import time
 from pathlib import Path
 
 from rankfold.interpose.launcher import lost
 from rankfold.interpose.launcher.criu import named
-from rankfold.interpose.launcher.process import Started, descriptor, thread_state
+from rankfold.interpose.launcher.process import (
+    Started,
+    descriptor,
+    opened,
+    socket_of,
+    thread_state,
+)
+from rankfold.interpose.launcher.room import libc
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
@@ -33,6 +42,14 @@ _FILES = (
     (r"^/dev/(nvidia|dri/|kfd)", "a real device", "it must use the GPU through rankfold alone"),
 )
 
+# What can be unread, by what its descriptor is called.
+_UNREAD = {
+    "anon_inode:inotify": "events of inotify",
+    "anon_inode:[fanotify]": "events of fanotify",
+    "/dev/pts/": "what there is in a terminal",
+    "/dev/ptmx": "what there is in a terminal",
+}
+_MESSAGE_QUEUES = 0x19800202  # their file system
 
 AGAIN_S = 0.2  # what goes by in less is no hindrance: a fork that is under way, a file just renamed
 
@@ -68,6 +85,21 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
     return found
 
 
+def passing(pids: set[int]) -> list[str]:
+    """What hinders a save now, but not for long: what the kernel holds for the rank's processes to
+    read, and CRIU would lose. They are frozen."""
+    found = set()
+    for pid in sorted(pids):
+        for begins, what in _UNREAD.items():
+            for number in opened(pid, begins):
+                left = ctypes.c_int(0)
+                with contextlib.suppress(OSError), descriptor(pid, number) as taken:
+                    fcntl.ioctl(taken, termios.FIONREAD, left)
+                if left.value:
+                    found.add(f"process {named(pid)} has not read {what}, which would be lost")
+    return sorted(found)
+
+
 def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
     found = [
         f"has a {name} namespace of its own: run it without its sandbox or container"
@@ -85,6 +117,8 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
             "itself (pthread_exit is fine where rankfold's libraries are preloaded)"
         )
     found += _sockets(pid)
+    if any(_file_system(pid, number) == _MESSAGE_QUEUES for number in opened(pid, "/")):
+        found.append("uses a POSIX message queue, which cannot be saved: it must close it")
     links = _links(f"/proc/{pid}/fd") | _links(f"/proc/{pid}/map_files")
     for pattern, what, remedy in _FILES:
         if any(re.match(pattern, link) for link in links):
@@ -115,12 +149,9 @@ def _is_apart(pid: int, rank: Started, name: str) -> bool:
 def _sockets(pid: int) -> list[str]:
     """Those that are of no use without what is not saved, or of a kind that CRIU does not know."""
     found = set()
-    for path in glob.iglob(f"/proc/{pid}/fd/*"):
-        with contextlib.suppress(OSError):
-            if os.readlink(path).startswith("socket:"):
-                number = int(os.path.basename(path))
-                with descriptor(pid, number) as taken, socket.socket(fileno=os.dup(taken)) as sock:
-                    found.add(_of_socket(sock))
+    for number in opened(pid, "socket:"):
+        with contextlib.suppress(OSError), socket_of(pid, number) as sock:
+            found.add(_of_socket(sock))
     return sorted(found - {""})
 
 
@@ -143,6 +174,13 @@ def _of_socket(sock: socket.socket) -> str:
     path = sock.getpeername() or sock.getsockname()
     name = f" ({os.fsdecode(path)})" if path else ""
     return f"has a Unix socket{name} to a process outside of the rank: it must close it"
+
+
+def _file_system(pid: int, number: int) -> int:
+    """What statfs(2) calls that of a descriptor's file; 0: that cannot be said."""
+    words = (ctypes.c_long * 32)()
+    path = f"/proc/{pid}/fd/{number}".encode()
+    return words[0] if libc.statfs(path, words) == 0 else 0
 
 
 def _links(folder: str) -> set[str]:

@@ -23,10 +23,11 @@ KEPT = {
     "events": "counter semaphore empty_semaphore shared_semaphore signals pidfd pidfd_of_dead "
     "inotify fanotify epoll oneshot edge gone_poll",
     "pipes": "pipe large_pipe half_pipe fifo owned terminal",
-    "sockets": "stream datagrams sequence shut carried listener tcp udp netlink raw_socket",
+    "sockets": "stream datagrams sequence shut carried listener tcp udp netlink raw_socket "
+    "tcp_settings listener_settings udp_settings",
     "files": "opened deleted flock posix_lock ofd_lock lease memfd system_v",
     "settings": "signal_state priority name dumpable death_signal privileges subreaper huge_pages "
-    "barrier filter capabilities robust rseq",
+    "barrier filter capabilities robust rseq affinity io_priority slack limits",
     "memory": "advised mapped guarded",
 }
 REFUSED = {
@@ -36,9 +37,11 @@ REFUSED = {
     "ruleset": "landlock-ruleset",
     "mount_context": "fscontext",
     "vsock": "Unknown socket",
-    "queue": "path=/objects",
-    "unaccepted": "in-flight socket",
-    "tcp_unaccepted": "In-flight connection",
+    "queue": "a POSIX message queue, which cannot be saved",
+    "unaccepted": "a connection waits to be accepted",
+    "tcp_unaccepted": "a connection waits to be accepted",
+    "inotify_unread": "has not read events of inotify",
+    "unread_terminal": "has not read what there is in a terminal",
 }
 
 
@@ -101,3 +104,9 @@ def test_what_cannot_be_there_again_is_named(name: str, place: Place, program: P
         client.ask("thaw")
     place.go()
     assert launched.end()["exit_status"] == 0, launched.text("err")
+
+
+def test_each_object_is_in_a_table(program: Path) -> None:
+    listed = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
+    kept = [name for names in KEPT.values() for name in names.split()]
+    assert sorted(listed) == sorted([*kept, *REFUSED])

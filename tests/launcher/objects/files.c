@@ -196,30 +196,11 @@ static void use_queue(void)
 	say("%zd %s %u", size, got, priority);
 	mq_unlink("/objects");
 }
-/* One that nobody has open. */
-static void make_closed_queue(void)
-{
-	make_queue();
-	mq_close(messages);
-}
-static void use_closed_queue(void)
-{
-	messages = mq_open("/objects", O_RDWR | O_NONBLOCK);
-	say("%d", messages >= 0);
-	if (messages >= 0)
-		use_queue();
-}
 
 const struct object files[] = {
-	{"opened", make_opened, use_opened},
-	{"deleted", make_deleted, use_deleted},
-	{"flock", make_flock, use_flock},
-	{"posix_lock", make_posix_lock, use_posix_lock},
-	{"ofd_lock", make_ofd_lock, use_ofd_lock},
-	{"lease", make_lease, use_lease},
-	{"memfd", make_memfd, use_memfd},
-	{"system_v", make_system_v, use_system_v},
-	{"queue", make_queue, use_queue},
-	{"closed_queue", make_closed_queue, use_closed_queue},
-	{0},
+	{"opened", make_opened, use_opened},       {"deleted", make_deleted, use_deleted},
+	{"flock", make_flock, use_flock},          {"posix_lock", make_posix_lock, use_posix_lock},
+	{"ofd_lock", make_ofd_lock, use_ofd_lock}, {"lease", make_lease, use_lease},
+	{"memfd", make_memfd, use_memfd},          {"system_v", make_system_v, use_system_v},
+	{"queue", make_queue, use_queue},          {0},
 };

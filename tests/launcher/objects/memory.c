@@ -1,6 +1,4 @@
 /* memory.c: how memory is mapped, and what the kernel was advised of it. */
-#include <linux/mempolicy.h>
-
 #include "objects.h"
 
 #define SIZE (64 << 10)
@@ -53,19 +51,7 @@ static void use_advised(void)
 		say_flags(advised[i].at);
 }
 
-static char *locked, *on_fault, *grows, *none, *kept;
-static void make_locked(void)
-{
-	locked = map(PROT_READ | PROT_WRITE, 0);
-	on_fault = map(PROT_READ | PROT_WRITE, 0);
-	need(mlock(locked, SIZE) == 0, "mlock");
-	need(mlock2(on_fault, SIZE, MLOCK_ONFAULT) == 0, "mlock2");
-}
-static void use_locked(void)
-{
-	say_flags(locked);
-	say_flags(on_fault);
-}
+static char *grows, *none, *kept;
 static void make_mapped(void)
 {
 	grows = map(PROT_READ | PROT_WRITE, MAP_GROWSDOWN);
@@ -80,39 +66,6 @@ static void use_mapped(void)
 	say_flags(none);
 	say("%s", kept);
 	say_flags(kept);
-}
-/* What is mapped later is locked, too. */
-static void make_locked_ahead(void) { need(mlockall(MCL_FUTURE) == 0, "mlockall"); }
-static void use_locked_ahead(void) { say_flags(map(PROT_READ, 0)); }
-
-static void make_policy(void)
-{
-	unsigned long nodes = 1;
-	if (syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 65) != 0)
-		lack();
-}
-static void use_policy(void)
-{
-	int mode = -1;
-	unsigned long nodes = 0;
-	syscall(SYS_get_mempolicy, &mode, &nodes, 64, NULL, 0);
-	say("%d %lx", mode, nodes);
-}
-static char *interleaved;
-static void make_mapped_policy(void)
-{
-	unsigned long nodes = 1;
-	interleaved = map(PROT_READ | PROT_WRITE, 0);
-	if (syscall(SYS_mbind, interleaved, SIZE, MPOL_BIND, &nodes, 65, 0) != 0)
-		lack();
-	memset(interleaved, 'a', SIZE);
-}
-static void use_mapped_policy(void)
-{
-	int mode = -1;
-	unsigned long nodes = 0;
-	syscall(SYS_get_mempolicy, &mode, &nodes, 64, interleaved, MPOL_F_ADDR);
-	say("%d %lx", mode, nodes);
 }
 
 static char *guarded;
@@ -135,11 +88,7 @@ static void use_guarded(void)
 
 const struct object memory[] = {
 	{"advised", make_advised, use_advised},
-	{"locked", make_locked, use_locked},
-	{"locked_ahead", make_locked_ahead, use_locked_ahead},
 	{"mapped", make_mapped, use_mapped},
-	{"policy", make_policy, use_policy},
-	{"mapped_policy", make_mapped_policy, use_mapped_policy},
 	{"guarded", make_guarded, use_guarded},
 	{0},
 };

@@ -3,7 +3,7 @@
 
 #include "objects.h"
 
-static int plain[2], large[2], packets[2], full_packets[2], half[2], fifo, owned[2];
+static int plain[2], large[2], packets[2], half[2], fifo, owned[2];
 
 static void put(int fd, const char *text)
 {
@@ -58,17 +58,6 @@ static void use_packet_pipe(void)
 	put(packets[1], "two");
 	say_content(packets[0]);
 	say_content(packets[0]);
-}
-static void make_unread_packets(void)
-{
-	need(pipe2(full_packets, O_DIRECT | O_NONBLOCK) == 0, "pipe2");
-	put(full_packets[1], "one");
-	put(full_packets[1], "two");
-}
-static void use_unread_packets(void)
-{
-	say_content(full_packets[0]);
-	say_content(full_packets[0]);
 }
 
 /* Nobody writes any more. */
@@ -174,7 +163,6 @@ const struct object pipes[] = {
 	{"pipe", make_pipe, use_pipe},
 	{"large_pipe", make_large_pipe, use_large_pipe},
 	{"packet_pipe", make_packet_pipe, use_packet_pipe},
-	{"unread_packets", make_unread_packets, use_unread_packets},
 	{"half_pipe", make_half_pipe, use_half_pipe},
 	{"fifo", make_fifo, use_fifo},
 	{"owned", make_owned, use_owned},

@@ -6,7 +6,6 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
-#include <sys/personality.h>
 #include <sys/resource.h>
 
 #include "objects.h"
@@ -165,8 +164,6 @@ static void use_subreaper(void)
 }
 static void make_huge_pages(void) { need(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0, "THP"); }
 static void use_huge_pages(void) { say("%d", prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0)); }
-static void make_personality(void) { personality(ADDR_NO_RANDOMIZE); }
-static void use_personality(void) { say("%x", personality(0xffffffff)); }
 static void make_barrier(void)
 {
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0)
@@ -278,7 +275,6 @@ const struct object settings[] = {
 	{"privileges", make_privileges, use_privileges},
 	{"subreaper", make_subreaper, use_subreaper},
 	{"huge_pages", make_huge_pages, use_huge_pages},
-	{"personality", make_personality, use_personality},
 	{"barrier", make_barrier, use_barrier},
 	{"filter", make_filter, use_filter},
 	{"capabilities", make_capabilities, use_capabilities},
