@@ -1,13 +1,16 @@
 """Prints the logs of a job's ranks as they grow: whole lines, each rank's in order.
 
 Used by `run` and `logs`. Standard output goes to ours, standard error to ours; with several ranks
-every line begins with its rank. A job that begins anew has another folder of logs: all of those is
-new. One that goes back to a checkpoint has the same, and writes on where it was then: what has
-been printed already is not printed again.
+every line begins with its rank. A job that begins anew has another folder of logs, all of which is
+new. A job that goes back to a checkpoint keeps its logs. Its launcher first notes in
+``rank-<r>.cut`` that it cuts them to their length at that time; what the job writes again is not
+printed again. A log that becomes shorter without such a note was emptied by somebody: it is printed
+from its beginning, and so is a file that replaces a log.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +26,7 @@ class Follower:
         self._path = folder
         self._folder = -1  # open, so that no other one has its number
         self._streams = [
-            _Stream(f"rank-{rank}.{kind}", f"[{rank}] ".encode() if prefix else b"", target)
+            _Stream(rank, kind, f"[{rank}] ".encode() if prefix else b"", target)
             for rank in ranks
             for kind, target in (("out", sys.stdout.buffer), ("err", sys.stderr.buffer))
         ]
@@ -50,8 +53,7 @@ class Follower:
             os.close(self._folder)
         self._folder = now
         for stream in self._streams:
-            stream.finish()
-            stream.at = 0
+            stream.anew()
 
     def finish(self) -> None:
         """Print all that is left, last lines without an end too."""
@@ -63,24 +65,72 @@ class Follower:
 
 
 class _Stream:
-    def __init__(self, file: str, prefix: bytes, target: BinaryIO):
-        self.file, self.prefix, self.target = file, prefix, target
-        self.at = 0
+    def __init__(self, rank: int, kind: str, prefix: bytes, target: BinaryIO):
+        self.rank, self.kind, self.prefix, self.target = rank, kind, prefix, target
         self.rest = b""
+        self._whole = True  # the last byte that was printed ends a line
+        self._note: tuple[int, int] | None = None  # of the last cut
+        self.anew()
+
+    def anew(self) -> None:
+        """Another text takes the place of this one: all of it is new, and begins a line."""
+        self.finish()
+        if not self._whole:
+            self.target.write(b"\n")
+            self._whole = True
+        self.at = 0  # bytes of the file that have been printed
+        self._size = 0  # of the file at the last look; below `at` after a cut
+        self._file: tuple[int, int] | None = None
+        self._due: int | None = None  # bytes to which a restore is about to cut the file
 
     def pump(self, folder: int) -> None:
         try:
-            with open(os.open(self.file, os.O_RDONLY, dir_fd=folder), "rb") as stream:
+            with open(_opened(folder, f"rank-{self.rank}.{self.kind}"), "rb") as stream:
+                status = os.fstat(stream.fileno())
+                self._look(folder, status)
+                self._size = status.st_size
                 stream.seek(self.at)
                 while data := stream.read(READ_BYTES):
                     self.at += len(data)
+                    self._size = self.at
                     self._write(data)
         except FileNotFoundError:
-            return
+            if self._file is not None:
+                self.anew()
+
+    def _look(self, folder: int, status: os.stat_result) -> None:
+        """Begin anew if the file is another one, or is shorter and no restore has cut it."""
+        file = status.st_dev, status.st_ino
+        if not self._look_for_cut(folder) and status.st_size > self._size:
+            self._due = None  # the cut is made: its rank writes again
+        if self._file is None:
+            self._due = None
+        elif self._file != file:
+            self.anew()
+        elif status.st_size < self._size:
+            if self._due is None or status.st_size < self._due:
+                self.anew()
+            self._due = None
+        self._file = file
+
+    def _look_for_cut(self, folder: int) -> bool:
+        """Whether a restore has begun to cut this rank's logs since the last look."""
+        try:
+            with open(_opened(folder, f"rank-{self.rank}.cut"), "rb") as file:
+                status = os.fstat(file.fileno())
+                note = status.st_ino, status.st_mtime_ns
+                if note == self._note:
+                    return False
+                sizes = json.load(file)
+        except (FileNotFoundError, ValueError):
+            return False
+        self._note, self._due = note, sizes.get(self.kind)
+        return True
 
     def _write(self, data: bytes) -> None:
         if not self.prefix:
             self.target.write(data)
+            self._whole = data.endswith(b"\n")
             return
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
@@ -93,3 +143,7 @@ class _Stream:
         if self.rest:
             self.target.write(self.prefix + self.rest + b"\n")
             self.rest = b""
+
+
+def _opened(folder: int, name: str) -> int:
+    return os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)

@@ -13,7 +13,8 @@ The config is a JSON object; paths are absolute.
     default to the software GPU's
 ``socket`` path of the control socket; ``client_socket`` path for the rank's library. At
     most 107 bytes each, in a private folder
-``logs`` folder, made if missing: ``rank-<r>.out``, ``.err`` (appended to), ``.launcher.log``
+``logs`` folder, made if missing: ``rank-<r>.out``, ``.err`` (appended to), ``.launcher.log``,
+    ``.cut`` ({kind: bytes}: how short the last restore made those logs)
 ``copies`` folder, default: ``interposer`` beside the exit file: copies of what ranks preload, each
     for all ranks that began with it
 ``exit_file`` path: written once, atomically, when the rank has ended: {"exit_status": int

@@ -420,8 +420,7 @@ class Rest:
                 if about.channel:
                     owner = about.channel["owner"]
                     memory = (channel.opened(owner, about.channel["map"]), owner)
-                for kind, size in about.logs.items():
-                    snapshots.cut(self.held.config.log(kind), size)
+                snapshots.cut(self.held.config.log, about.logs)
                 # Others wait for ever: the peer has seen the rank end.
                 self._end_connections(self._outside)
                 for each in settings.put_back(about.settings):

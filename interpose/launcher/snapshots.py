@@ -17,7 +17,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -297,8 +297,22 @@ def _opened(image: Path, size: int) -> Iterator[int]:
         yield file.fileno()
 
 
-def cut(path: str, size: int) -> None:
-    """A log back to its length at the time of the snapshot; one that is shorter stays."""
-    with contextlib.suppress(FileNotFoundError):
-        if os.stat(path).st_size > size:
-            os.truncate(path, size)
+def cut(log: Callable[[str], str], sizes: Mapping[str, int]) -> None:
+    """Shorten a rank's logs to their sizes at the time of the snapshot; shorter ones stay.
+
+    `log` gives the path of each kind. ``cut``, written first, holds the sizes: by it those who
+    follow a log tell this from a log that somebody emptied.
+    """
+    longer = {}
+    for kind, size in sizes.items():
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(log(kind)).st_size > size:
+                longer[kind] = size
+    if not longer:
+        return
+    with contextlib.suppress(OSError):  # a full disk: they print twice, and the rank is restored
+        note = Path(log("cut.new"))
+        note.write_text(json.dumps(longer))
+        note.rename(log("cut"))
+    for kind, size in longer.items():
+        os.truncate(log(kind), size)

@@ -253,6 +253,7 @@ def test_each_line_is_there_once(place: Place) -> None:
         client.ask("vacate")
         client.ask("restore", folder=str(place.saved))
         assert len(launched.text("out")) == size
+        assert json.loads(launched.text("cut")) == {"out": size}, "so that followers understand"
         client.ask("thaw")
     place.go()
     launched.end()
