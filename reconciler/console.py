@@ -9,7 +9,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,60 @@ from rankfold.reconciler.values import Json
 from rankfold.reconciler.words import clock
 
 REDRAW_S = 0.5  # of what `watch` shows on a terminal
+NAME_MIN = 16  # characters of a name that are shown on the narrowest terminal
 Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
+
+
+_screen: Any = None  # rich's console, while `live_view` draws below what is printed
 
 
 def say(text: str) -> None:
     """A line to stderr, whatever the strings in it come from."""
-    click.echo(legible(text), err=True)
+    _print(legible(text), err=True)
 
 
 def tell(text: str) -> None:
     """The same to stdout."""
-    click.echo(legible(text))
+    _print(legible(text), err=False)
 
 
-def blocks_of(data: Json) -> list[Block]:
-    return [
-        ("Jobs", report.JOB_HEAD, report.job_rows(data)),
-        ("Devices", report.DEVICE_HEAD, report.device_rows(data)),
-    ]
+def _print(text: str, err: bool) -> None:
+    stream = sys.stderr if err else sys.stdout
+    if _screen is None or not stream.isatty():
+        click.echo(text, err=err)
+        return
+    from rich.text import Text
+
+    _screen.print(Text(text), soft_wrap=True)  # above what it draws, which it moves
+
+
+def blocks_of(data: Json, width: int | None = None) -> list[Block]:
+    """width: of the terminal on which names have to fit; None: they are shown whole."""
+    jobs, devices = report.job_rows(data), report.device_rows(data)
+    if width is not None:
+        limit = max(NAME_MIN, width // 3)
+        names = elided([row[0] for row in jobs], limit)
+        places = elided([row[0] for row in devices], limit)
+        jobs = [(names[name], *rest) for name, *rest in jobs]
+        devices = [
+            (places[name], state, memory, _ranks(ranks, names), message)
+            for name, state, memory, ranks, message in devices
+        ]
+    return [("Jobs", report.JOB_HEAD, jobs), ("Devices", report.DEVICE_HEAD, devices)]
+
+
+def _ranks(ranks: str, names: Mapping[str, str]) -> str:
+    parts = (each.rpartition("/") for each in ranks.split())
+    return " ".join(f"{names.get(job, job)}/{rank}" for job, _, rank in parts)
+
+
+def elided(names: Sequence[str], limit: int) -> dict[str, str]:
+    """Names of at most `limit` characters, without their middle; those that would look the same
+    stay whole."""
+    head, tail = limit // 2, limit - limit // 2 - 1
+    short = {n: n if len(n) <= limit else f"{n[:head]}…{n[-tail:]}" for n in names}
+    seen = Counter(short.values())
+    return {name: each if seen[each] == 1 else name for name, each in short.items()}
 
 
 def tables(blocks: list[Block]) -> None:
@@ -61,7 +98,9 @@ def framed(block: Block) -> Any:
     from rich.text import Text
 
     title, head, rows = block
-    table = Table(*head, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for name in head:
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(Text(legible(cell)) for cell in row))
     return table
@@ -76,17 +115,23 @@ def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
     from rich.console import Console, Group
     from rich.live import Live
 
-    drawn = 0.0
-    with Live(console=Console(), auto_refresh=False, transient=True) as live:
+    global _screen
+    drawn, screen = 0.0, Console()
+    options: Any = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
+    with Live(console=screen, transient=True, **options) as live:
 
         def refresh() -> None:
             nonlocal drawn
             if time.monotonic() - drawn > REDRAW_S:
-                data = report.status(report.snapshot(state))
-                live.update(Group(*map(framed, blocks_of(data))), refresh=True)
+                blocks = blocks_of(report.status(report.snapshot(state)), screen.width)
+                live.update(Group(*map(framed, blocks)), refresh=True)
                 drawn = time.monotonic()
 
-        yield refresh
+        _screen = screen
+        try:
+            yield refresh
+        finally:
+            _screen = None
 
 
 # ---- events ------------------------------------------------------------------------------------

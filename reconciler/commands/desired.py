@@ -214,7 +214,7 @@ def watch_command(
     else:
         assert place is not None
         source = {"dir": str(named(place))}
-    with Reconciler(state) as reconciler, terminating():
+    with Reconciler(state, say) as reconciler, terminating():
         watching = Watching(state, reconciler, source, output)
         try:
             watching.run()

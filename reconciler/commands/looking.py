@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -38,7 +40,8 @@ def status(state: Path, output: str) -> int:
     if output == "json":
         show(data)
         return 0
-    tables(blocks_of(data))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    tables(blocks_of(data, width))
     if data["revision"]:
         tell(f"revision {data['revision']} of {data['source']['name']}")
     for condition in data["source"]["conditions"]:

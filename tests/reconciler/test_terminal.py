@@ -1,0 +1,123 @@
+"""What `watch` shows on a terminal: each event once and whole, and below them one picture."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+
+import pyte
+import pytest
+
+from rankfold.reconciler.console import elided, event_line
+from rankfold.reconciler.store import Store
+from support.command import Rankfold, Specs
+
+LONG = "train-a-large-language-model-for-a-long-time"
+
+
+class Terminal:
+    """A real terminal in which a command runs, with all that ever scrolled out of it."""
+
+    def __init__(self, rankfold: Rankfold, columns: int, lines: int, *arguments: str):
+        self.columns = columns
+        self.screen = pyte.HistoryScreen(columns, lines, history=10_000, ratio=1)
+        self.stream, self.lock = pyte.ByteStream(self.screen), threading.Lock()
+        self.main, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rankfold", *arguments], start_new_session=True,
+            stdin=terminal, stdout=terminal, stderr=terminal,
+            env={**rankfold.environment, "TERM": "xterm-256color"},
+        )  # fmt: skip
+        os.close(terminal)
+        self.reader = threading.Thread(target=self._read)
+        self.reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # EIO: the command has ended
+            while data := os.read(self.main, 1 << 16):
+                with self.lock:
+                    self.stream.feed(data)
+
+    def shown(self) -> str:
+        """The screen now, its lines one after the other: what is wrapped is whole again."""
+        with self.lock:
+            return "".join(self.screen.display)
+
+    def everything(self) -> str:
+        """The same with what has scrolled out above it."""
+        with self.lock:
+            columns = range(self.columns)
+            above = ["".join(row[x].data for x in columns) for row in self.screen.history.top]
+            return "".join([*above, *self.screen.display])
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(60) == 0
+        self.reader.join()
+        os.close(self.main)
+
+
+@contextlib.contextmanager
+def watching(
+    rankfold: Rankfold, specs: Specs, columns: int, lines: int
+) -> Iterator[Terminal]:  # fmt: skip
+    terminal = Terminal(rankfold, columns, lines, "watch", str(specs.folder))
+    try:
+        yield terminal
+    finally:
+        terminal.end()
+
+
+@pytest.mark.parametrize("columns, lines", [(80, 24), (110, 40)])
+def test_every_event_is_legible_once_and_the_picture_is_drawn_once(
+    rankfold: Rankfold, specs: Specs, columns: int, lines: int
+) -> None:
+    names = [f"{LONG}-on-one-{letter}-half" for letter in "ab"]
+    specs.pool(2)
+    with watching(rankfold, specs, columns, lines) as terminal:
+        for name in names:
+            specs.job(name, gpus=1, ranks=1)
+        rankfold.until(lambda: [j["phase"] for j in rankfold.status()["jobs"]] == ["Running"] * 2)
+        for _ in range(3):
+            rankfold("suspend", names[0], "--override")
+            rankfold.until(lambda: rankfold.job(names[0])["phase"] == "Suspended")
+            rankfold("resume", names[0], "--override")
+            rankfold.until(lambda: rankfold.job(names[0])["phase"] == "Running")
+        away = specs.folder.with_name("away")
+        specs.folder.rename(away)
+        lost = f"rankfold: {specs.folder} is not there; waiting for it"
+        rankfold.until(lambda: lost in terminal.everything())
+        away.rename(specs.folder)
+        rankfold.until(lambda: "rankfold: it goes on" in terminal.everything())
+        with Store(rankfold.state.path, readonly=True) as store:
+            lines_of_events = [event_line(each) for each in store.events()]
+        rankfold.until(lambda: lines_of_events[-1] in terminal.everything())
+        rankfold.until(lambda: terminal.shown().count("Devices") == 1)
+        shown, everything = terminal.shown(), terminal.everything()
+        for line in (*lines_of_events, lost, "rankfold: it goes on"):
+            assert everything.count(line) == 1, f"{line}\n{terminal.screen.display}"
+        assert everything.count(" PHASE ") == shown.count(" PHASE ") == 1, "one picture"
+        assert everything.count(" STATE ") == shown.count(" STATE ") == 1
+        for name, each in elided(names, columns // 3).items():
+            assert each in shown, f"{name}\n{terminal.screen.display}"
+    assert " PHASE " not in terminal.everything(), "what was drawn is gone"
+    assert all(terminal.everything().count(line) == 1 for line in lines_of_events)
+
+
+def test_names_that_are_elided_can_be_told_apart() -> None:
+    apart = elided(["short", "a-name-that-is-long-1", "a-name-that-is-long-2"], 16)
+    assert apart["short"] == "short"
+    assert apart["a-name-that-is-long-1"] == "a-name-t…-long-1"
+    assert all(len(each) <= 16 for each in apart.values()) and len(set(apart.values())) == 3
+    alike = elided(["a-name-that-1-is-long-enough", "a-name-that-2-is-long-enough"], 16)
+    assert alike == {name: name for name in alike}, "their difference would be cut away"
