@@ -77,7 +77,7 @@ def _silent(layout: Layout, listener: int, waited_s: float) -> Seen:
     pid = listener or lock_holder(layout.lock)
     state, which = process_state(pid), f" (process {pid})" if pid else ""
     told = f"the reconciler{which} has not answered for {waited_s:g} s"
-    if state and state in _STOPPED:
+    if is_stopped(pid):
         why = f"a signal has stopped it; `kill -CONT {pid}` lets it continue"
         return Seen(True, pid, f"{told}: {why}")
     if not listener:
@@ -97,6 +97,11 @@ def process_state(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped the process."""
+    return (state := process_state(pid)) != "" and state in _STOPPED
 
 
 # ---- a request that is not answered ------------------------------------------------------------

@@ -36,7 +36,7 @@ from rankfold.reconciler.deadlines import (
     TAKEN_EACH_S,
     TRANSFER_S,
 )
-from rankfold.reconciler.layout import Layout, is_locked, launcher_lock
+from rankfold.reconciler.layout import Layout, is_locked, launcher_lock, lock_holder
 from rankfold.reconciler.observed import SeenRank, Transfer
 from rankfold.reconciler.values import Json
 
@@ -304,14 +304,17 @@ class Node:
     def transferred(self, job: str, number: int) -> Transfer:
         """How far that is."""
         folder = self.layout.save(job, number)
+        pid = lock_holder(folder / "lock")
+        stopped = pid if alive.is_stopped(pid) else 0
         lives = is_locked(folder / "lock")  # before: it writes, then ends
         try:
             told = msgspec.json.decode((folder / "state.json").read_bytes(), type=_Told)
         except (OSError, msgspec.MsgspecError):
-            return Transfer(number, "none", lives)
+            return Transfer(number, "none", lives, stopped=stopped)
         return Transfer(
             number, told.state or "none", lives, told.id or "", told.bytes, told.stored, told.total,
             told.error or "", told.retry, told.code or "", waits_for=told.waits_for,
+            stopped=stopped,
         )  # fmt: skip
 
     def no_saves(self) -> str:

@@ -126,6 +126,7 @@ class Transfer:
     code: str = ""  # why it failed, for programs: checkpoint/background.py
     stuck: bool = False  # it lives, and got no further for a long time
     waits_for: str = ""  # in words, where that is not the store
+    stopped: int = 0  # pid of the process, while a signal has stopped it
 
 
 @dataclass(frozen=True)

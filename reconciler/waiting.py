@@ -21,7 +21,8 @@ STOPPED_S = 3.0  # of a rank: a program may well stop a process of its own, and 
 def waiting(
     record: Record, observed: Observed, processes: Mapping[int, SeenRank]
 ) -> Condition | None:
-    """The condition `Waiting` of a job that is on devices. `processes`: its ranks' launchers."""
+    """The condition `Waiting` of a job that is on devices, or whose checkpoint is transferred.
+    `processes`: its ranks' launchers."""
     served = list(serving(record, observed))
     there = sorted((each for _, job in served for each in job.ranks), key=lambda each: each.rank)
     attached = [each for each in there if each.state == "attached"]
@@ -29,6 +30,8 @@ def waiting(
     stopped = [each for rank, each in processes.items() if each.stopped and rank not in moves]
     if served and stopped:
         return Condition("Waiting", "True", "RankStopped", _stopped(stopped))
+    if (seen := observed.transfers.get(record.name)) is not None and seen.stopped:
+        return Condition("Waiting", "True", "TransferStopped", _stopped_transfer(seen.stopped))
     if not attached or any(each.quiet_s < WAITS_S for each in attached):
         return None
     held = [each.rank for each in attached if each.at == "others"]
@@ -58,6 +61,13 @@ _WHERE = {
 def _stopped(found: Sequence[SeenRank]) -> str:
     who = [f"{some(each.stopped)} of rank {each.rank}" for each in found]
     return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets go on"
+
+
+def _stopped_transfer(pid: int) -> str:
+    return (
+        f"a signal has stopped process {pid}, which transfers its checkpoint: "
+        f"`kill -CONT {pid}` lets it continue"
+    )
 
 
 def _for_ranks(

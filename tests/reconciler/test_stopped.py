@@ -127,6 +127,25 @@ def stop_one(saves: Path) -> int:
     return 0
 
 
+def test_a_stopped_uploader_is_reported_and_named(rankfold: Rankfold, counting: Counting) -> None:
+    counting.apply()
+    pid = 0
+    while not pid:
+        asking = rankfold.start("checkpoint", "gpt", "--wait")
+        while not pid and asking.poll() is None:  # it may be faster than we are
+            pid = stop_one(rankfold.state.path / "jobs/gpt/saves")
+    remedy = f"`kill -CONT {pid}` lets it continue"
+    try:
+        rankfold.until(lambda: remedy in str(rankfold.job("gpt")["conditions"]))
+        assert remedy in rankfold("status").replace("\n", " ")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    out, err = asking.communicate(timeout=scaled(100))
+    assert asking.returncode == 0 and out.startswith("1-"), err
+    rankfold.until(lambda: remedy not in str(rankfold.job("gpt")))
+    counting.finish()
+
+
 def test_an_uploader_that_stops_is_killed_and_another_goes_on(
     rankfold: Rankfold, counting: Counting
 ) -> None:
