@@ -54,14 +54,20 @@ def told() -> bool:
         return True
 
 
-def credentials(sock: socket.socket) -> int:
-    """The pid of who connected (of a server: of who listens), 0 if this pid namespace does not
-    have it. Raises Denied for another user, OSError for a socket that is broken."""
+def peer(sock: socket.socket) -> tuple[int, int]:
+    """The pid of the process that connected (of a server: that listens), 0 if this pid namespace
+    does not have it, and its user. Raises OSError for a socket that is broken."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _gid = _CREDENTIALS.unpack(raw)
+    return int(pid), int(uid)
+
+
+def credentials(sock: socket.socket) -> int:
+    """The pid as `peer` gives it. Raises Denied for another user, OSError as `peer`."""
+    pid, uid = peer(sock)
     if uid not in (os.getuid(), 0):
         raise Denied(f"the peer is user {uid}")
-    return int(pid)
+    return pid
 
 
 class Gate:

@@ -61,14 +61,16 @@ def _encode_reply(message: Message) -> bytes:
     return encode(json.loads(json.dumps(message, ensure_ascii=False).encode(errors="replace")))
 
 
-def listen(path: str | Path) -> socket.socket:
-    """A listening socket at `path`, mode 0600; a stale one of a dead server is replaced."""
+def listen(path: str | Path, mode: int = 0o600) -> socket.socket:
+    """A listening socket at `path`; a stale one of a dead server is replaced."""
     path = str(path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     os.fchmod(sock.fileno(), 0o600)  # Linux gives it to the file, less the umask of our threads
     sock.bind(path)
+    if mode != 0o600:
+        os.chmod(path, mode)
     sock.listen(64)
     sock.setblocking(False)
     return sock
@@ -98,7 +100,7 @@ class Listener:
     reaches us. But not where what the server serves is gone: its name may be another's by now.
 
     `admit` gets each connection, non-blocking, and owns it. `make_room` closes a connection that
-    nobody would miss; False if there is none.
+    nobody would miss; False if there is none. `mode`: of the socket's file.
     """
 
     def __init__(
@@ -107,9 +109,10 @@ class Listener:
         path: str | Path,
         admit: Callable[[socket.socket], None],
         make_room: Callable[[], bool],
+        mode: int = 0o600,
     ):
         self.server, self.admit, self.make_room = server, admit, make_room
-        self.path = Path(path)
+        self.path, self.mode = Path(path), mode
         self._folder = _Folder(self.path.parent)
         self._sockets: list[socket.socket] = []
         self._closed, self._trouble = False, ""
@@ -124,7 +127,7 @@ class Listener:
         self._folder.close()
 
     def _listen(self) -> None:
-        sock = listen(self.path)
+        sock = listen(self.path, self.mode)
         self._sockets.append(sock)
         self.server.add(sock, lambda: self._accept(sock))
 

@@ -106,7 +106,9 @@ class Door:
 
     `on_channel(replaced)` is called when `channel` is there or, its owner having exited or become
     another program, is another one. `server` only lends its event loop. Only processes for which
-    `is_of_rank(pid)` are let in.
+    `is_of_rank(pid)` are let in, whatever user they have become: a program may drop its privileges
+    before it uses the device. So the socket is open to every user; its folder is not, except where
+    the rank sees it.
     """
 
     def __init__(
@@ -124,7 +126,9 @@ class Door:
         self._owner: tuple[int, int] | None = None  # pid, pidfd
         self.is_of_rank = is_of_rank
         self._visitors: list[_Visitor] = []
-        self._listener = service.Listener(server, path, self._admit, self._make_room)
+        self._listener = service.Listener(
+            server, path, self._admit, self._make_room, mode=0o666
+        )
 
     def held(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
@@ -153,7 +157,7 @@ class Door:
 
     def _admit(self, sock: socket.socket) -> None:
         try:
-            pid = peers.credentials(sock)
+            pid, _user = peers.peer(sock)
             if not self.is_of_rank(pid):
                 raise peers.Denied("a process that is not of this rank came to the rank's own door")
         except (peers.Denied, OSError) as error:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import blake3
 
+_FOR_ALL = 0o755
+
 
 class Unusable(Exception):
     """The libraries cannot be found as they are needed; the message says which."""
@@ -24,18 +26,20 @@ class Unusable(Exception):
 def keep(libraries: tuple[str, ...], copies: str) -> Path:
     """A folder below `copies` with copies of the libraries; its name is their digest.
 
-    Raises OSError.
+    Every user may read what is in it: the rank's processes may become another one. Raises OSError.
     """
     there = Path(copies, digest(libraries))
     if there.is_dir():
+        there.chmod(_FOR_ALL)
         return there
     there.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=there.parent, prefix=".new-"))
     for library in libraries:
-        shutil.copy(library, fresh)
+        Path(shutil.copy(library, fresh)).chmod(_FOR_ALL)
         name = os.path.basename(library)
         if (link := _unversioned(name)) != name:
             (fresh / link).symlink_to(name)
+    fresh.chmod(_FOR_ALL)
     try:
         fresh.rename(there)
     except OSError:  # another rank's launcher was first
@@ -62,7 +66,10 @@ def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
     """
     need(wanted, libraries, copies)
     there = Path(copies, wanted)
-    return there if there.is_dir() else keep(libraries, copies)
+    if not there.is_dir():
+        return keep(libraries, copies)
+    there.chmod(_FOR_ALL)
+    return there
 
 
 def _unversioned(name: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import stat
 from dataclasses import dataclass
 
 FOLDER = "/run/rankfold"  # an empty folder outside
@@ -23,7 +24,7 @@ _MS_NOSUID_NODEV = 2 | 4
 _MS_REC_SLAVE = 16384 | (1 << 19)
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MNT_DETACH = 2
-_SMALL = "mode=0700,size=1048576"  # of an empty file system over a folder: names of what is kept
+_SMALL = "size=1048576,mode="  # of an empty file system over a folder: names of what is kept
 
 # Loaded before any fork: no lock of the loader is held in a child.
 libc = ctypes.CDLL(None, use_errno=True)
@@ -100,7 +101,8 @@ def hide(folders: tuple[str, ...], kept: tuple[str, ...]) -> None:
         if any(path.startswith(f"{folder}/") for folder in real) and os.path.exists(path)
     }
     for folder in real:
-        mount("tmpfs", folder, "tmpfs", _MS_NOSUID_NODEV_NOEXEC, _SMALL)
+        mode = stat.S_IMODE(os.stat(folder).st_mode)
+        mount("tmpfs", folder, "tmpfs", _MS_NOSUID_NODEV_NOEXEC, f"{_SMALL}{mode:o}")
     for path, fd in inside.items():
         _bind(fd, path)
     for folder in real:
@@ -119,7 +121,8 @@ def _found(fixed: Fixed) -> dict[str, int]:
 
 
 def _furnish(found: dict[str, int]) -> None:
-    mount("tmpfs", FOLDER, "tmpfs", _MS_NOSUID_NODEV, _SMALL)
+    """For every user that the rank's processes become."""
+    mount("tmpfs", FOLDER, "tmpfs", _MS_NOSUID_NODEV, f"{_SMALL}755")
     for place, fd in found.items():
         _bind(fd, place)
     if LIBRARIES in found:
@@ -134,7 +137,7 @@ def _path(path: str) -> int:
 def _bind(fd: int, place: str) -> None:
     """What `fd` stands for is at `place`, too; closes it."""
     folder = os.path.isdir(f"/proc/self/fd/{fd}")
-    os.makedirs(place if folder else os.path.dirname(place), mode=0o700, exist_ok=True)
+    os.makedirs(place if folder else os.path.dirname(place), mode=0o755, exist_ok=True)
     if not folder:
         os.close(os.open(place, os.O_CREAT | os.O_CLOEXEC, 0o600))
     mount(f"/proc/self/fd/{fd}", place, None, _MS_BIND)

@@ -30,6 +30,7 @@ from rankfold.interpose.launcher.room import libc
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
+_CAP_SYS_RESOURCE = 24
 _MPTCP = 262
 _UCRED = struct.Struct("=iII")
 _NOBODY = 0xFFFFFFFF  # there is no other end
@@ -111,6 +112,11 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
         tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
         if tracer and int(tracer[1]) in pids:  # who works for the launcher traces, too
             found.append(f"is traced by process {tracer[1]}: detach the debugger")
+        if _is_others(status):
+            found.append(
+                "is of another user, and CRIU may not read its limits: give rankfold "
+                "CAP_SYS_RESOURCE, or run all of the rank as one user"
+            )
     if thread_state(pid, pid) == "Z" and os.path.isdir(f"/proc/{pid}/task"):
         found.append(
             "has lost its main thread, while other threads run: the main thread must not exit by "
@@ -124,6 +130,20 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
         if any(re.match(pattern, link) for link in links):
             found.append(f"uses {what}, which cannot be saved: {remedy}")
     return found
+
+
+def _is_others(status: str) -> bool:
+    """Whether CRIU, run by us, may not read the limits of a process with this /proc/PID/status."""
+    own = Path("/proc/self/status").read_text()
+    if int(_field(own, "CapEff"), 16) >> _CAP_SYS_RESOURCE & 1:
+        return False
+    users, groups = _field(status, "Uid").split()[:3], _field(status, "Gid").split()[:3]
+    return {*users} != {str(os.getuid())} or {*groups} != {str(os.getgid())}
+
+
+def _field(status: str, name: str) -> str:
+    found = re.search(rf"^{name}:\s*(.*)", status, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _why_lost(files_seen: bool) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 
 import pytest
@@ -46,10 +48,13 @@ int main(void)
 ALLOCATES = """
 #include <stddef.h>
 #include <stdio.h>
+#include <unistd.h>
 int cudaMalloc(void **pointer, size_t bytes);
-int main(void)
+int main(int argc, char **argv)
 {
 	void *pointer;
+	if (argc > 1 && setuid(65534))
+		return 2;
 	printf("%d\\n", cudaMalloc(&pointer, 4));
 	return 0;
 }
@@ -104,8 +109,8 @@ def library(rig: Rig, text: str, name: str) -> str:
     return compiled(rig, text, name, "-shared", "-fPIC")
 
 
-def launch(rig: Rig, program: str, **fields: object) -> Launched:
-    return rig.launch(program, preload=list(built_libraries()), **fields)
+def launch(rig: Rig, *command: str, **fields: object) -> Launched:
+    return rig.launch(*command, preload=list(built_libraries()), **fields)
 
 
 def printed(launched: Launched) -> list[str]:
@@ -159,3 +164,18 @@ def test_nvidia_s_own_libraries_stay_behind_ours(rig: Rig) -> None:
     program = compiled(rig, COUNTS, "counts", *RUNTIME)
     launched = launch(rig, program, env={"LD_PRELOAD": preloaded})
     assert printed(launched) == ["0 4"]
+
+
+def test_a_rank_that_becomes_another_user_has_its_device_or_a_reason(rig: Rig) -> None:
+    if os.getuid() != 0:
+        privileges.missing("needs root, to become another user")
+    launched = launch(rig, compiled(rig, ALLOCATES, "allocates", *RUNTIME), "drops root")
+    if rig.namespaces == "none":
+        assert launched.end()["exit_status"] == 0
+        assert launched.text("out") == "100\n"
+        assert "make the first CUDA call before that" in launched.text("err")
+        return
+    with launched.client() as client:
+        client.ask("claim", epoch=1, device="d", timeout=20)  # granted when it has its channel
+        client.ask("signal", signum=signal.SIGKILL)
+    assert (launched.end()["signal"], launched.text("err")) == (signal.SIGKILL, "")

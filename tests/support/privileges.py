@@ -11,15 +11,24 @@ import pytest
 from rankfold import criu
 from rankfold.interpose import descriptions
 
-_CAP_SYS_ADMIN = 21
+_CAP_SYS_ADMIN, _CAP_SYS_RESOURCE = 21, 24
 
 
 @functools.cache
-def may_make_namespaces() -> bool:
-    """Whether this process has CAP_SYS_ADMIN."""
+def _has(capability: int) -> bool:
     with open("/proc/self/status") as status:
         effective = next(line.split()[1] for line in status if line.startswith("CapEff"))
-    return bool(int(effective, 16) >> _CAP_SYS_ADMIN & 1)
+    return bool(int(effective, 16) >> capability & 1)
+
+
+def may_make_namespaces() -> bool:
+    """Whether this process has CAP_SYS_ADMIN."""
+    return _has(_CAP_SYS_ADMIN)
+
+
+def may_read_limits() -> bool:
+    """Whether this process has CAP_SYS_RESOURCE, so that CRIU can save another user's processes."""
+    return _has(_CAP_SYS_RESOURCE)
 
 
 def missing(what: str) -> NoReturn:

@@ -20,6 +20,10 @@
 
 #include "base.h"
 
+#define OTHER_USER                                                                                 \
+	" (this process has become another user, for whom rankfold opens its socket only where "   \
+	"it may make namespaces: make the first CUDA call before that, or give rankfold "          \
+	"CAP_SYS_ADMIN)"
 #define SPINS 300 /* a few microseconds of pauses, most replies come then */
 
 struct rf_header *channel_header;
@@ -54,8 +58,8 @@ static int connect_launcher(void)
 	strcpy(address.sun_path, path);
 	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof address)) {
-		SAY_ONCE("no device: the launcher does not answer at %s: %s", path,
-			 strerror(errno));
+		SAY_ONCE("no device: the launcher does not answer at %s: %s%s", path,
+			 strerror(errno), errno == EACCES ? OTHER_USER : "");
 		close(sock);
 		return -1;
 	}
