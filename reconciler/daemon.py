@@ -116,7 +116,7 @@ class Daemon:
             operations.Run: self._run, operations.Override: self._override,
             operations.Checkpoint: self._checkpoint, operations.GoBack: self._go_back,
             operations.State: self._state, operations.Stop: self._stop,
-            operations.Unwatch: self._unwatch,
+            operations.Unwatch: self._unwatch, operations.CancelAll: self._cancel_all,
         }  # fmt: skip
         self.server = service.Server(
             self.layout.socket, {kind: self._told(each) for kind, each in handlers.items()},
@@ -553,6 +553,24 @@ class Daemon:
             self._wish(job, "", time.time())
             words = ", ".join(f"{k}: {v}" for k, v in fields.items())
             self.store.event(f"Job/{each.name}", "ChangedByHand", words)
+        self.fresh = False
+        return {}
+
+    def _cancel_all(self, request: service.Request[operations.CancelAll]) -> Json:
+        """One transaction: the loop never sees some jobs cancelled and others about to start."""
+        fields: Json = {"cancelled": True}
+        records = self.store.records()
+        jobs = [each for each in self.store.objects() if each.kind == "Job"]
+        with self.store.transaction():
+            for each in jobs:
+                record = records.get(each.name)
+                if record is None or record.step != "ended":
+                    self.store.override(each.name, fields)
+                    self.store.event(f"Job/{each.name}", "ChangedByHand", "cancelled: True")
+            desired = self.store.desired()
+            for each in jobs:
+                if job := desired.jobs.get(each.name):
+                    self._wish(job, "", time.time())
         self.fresh = False
         return {}
 

@@ -99,6 +99,11 @@ class Override(Operation, frozen=True, tag="override"):
     force: bool = False
 
 
+class CancelAll(Operation, frozen=True, tag="cancel_all"):
+    """→ {}. Every job that is not over is cancelled, in one step: none of those that wait for a
+    device starts meanwhile."""
+
+
 class Checkpoint(Operation, frozen=True, tag="checkpoint"):
     """→ {"token": …}. A save begins as soon as it can; ``state`` has the answer, with that token:
     of an earlier request whose save has not begun, if there is one."""

@@ -159,16 +159,14 @@ def stop(state: Path, cancel_: bool) -> int:
     """End the background reconciler and idle proxies. Jobs go on, and are found again."""
     with Reconciler(state) as reconciler:
         try:
-            now = reconciler.ask("state", start=cancel_)
+            reconciler.ask("hello", start=cancel_)
         except NoReconciler as error:
             if cancel_:  # one is needed, and could not be started
                 raise
             say(str(error))
             return 0
         if cancel_:
-            for name, job in now["jobs"].items():
-                if not job["phase"]:
-                    reconciler.ask("override", name=name, fields={"cancelled": True}, force=True)
+            reconciler.ask("cancel_all")
             told: set[str] = set()
             while live := {
                 name: job for name, job in reconciler.ask("state")["jobs"].items()

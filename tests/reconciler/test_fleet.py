@@ -393,6 +393,21 @@ def test_two_who_watch_the_same_do_not_end_each_others_watching(
     rankfold.until(lambda: not rankfold.status()["source"]["watched"])
 
 
+def test_stop_cancel_starts_none_of_the_jobs_that_wait(rankfold: Rankfold, specs: Specs) -> None:
+    """Each job that is over frees the device that the next one waits for."""
+    specs.pool(1)
+    ran = rankfold.state.folder / "ran"
+    ran.mkdir()
+    for number in range(60):
+        command = ["sh", "-c", f"touch {ran}/{number}; exec sleep 1000"]
+        specs.program(command, f"job-{number}")
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: list(ran.iterdir()))
+    rankfold("stop", "--cancel")
+    assert len(list(ran.iterdir())) == 1
+    assert {job["phase"] for job in rankfold.status()["jobs"]} == {"Failed"}  # cancelled
+
+
 def test_plan_knows_that_a_change_by_hand_lasts(rankfold: Rankfold, specs: Specs) -> None:
     specs.job(gpus=2)
     folder = str(specs.folder)
