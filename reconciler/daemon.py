@@ -251,6 +251,7 @@ class Daemon:
         )  # fmt: skip
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
+            self._kill_unrecorded(end.job)
             self._try(end)
         planned = plan.plan(desired, records, observed, steady.now(), busy)
         if planned.actions != self.plan.actions:
@@ -547,14 +548,32 @@ class Daemon:
         fields = asked.fields.told()
         by_hand.check(self.store, each, fields, asked.force, self.no_saves)
         self._check_memory(each, fields)
-        with self.store.transaction():
-            self.store.override(each.name, fields)
-            job = self.store.desired().jobs[each.name]
-            self._wish(job, "", time.time())
-            words = ", ".join(f"{k}: {v}" for k, v in fields.items())
-            self.store.event(f"Job/{each.name}", "ChangedByHand", words)
+        try:
+            with self.store.transaction():
+                self.store.override(each.name, fields)
+                job = self.store.desired().jobs[each.name]
+                self._wish(job, "", time.time())
+                words = ", ".join(f"{k}: {v}" for k, v in fields.items())
+                self.store.event(f"Job/{each.name}", "ChangedByHand", words)
+        except sqlite3.Error as error:
+            if not fields.get("cancelled"):
+                raise
+            self._cancel_unrecorded(each.name)
+            return {"unrecorded": str(storage_error(self.layout.state, error))}
         self.fresh = False
         return {}
+
+    def _cancel_unrecorded(self, name: str) -> None:
+        """Kill a job's ranks though the journal cannot say so yet: this job may fill the disk. Its
+        end is recorded as soon as there is room; until then nothing else is done to it."""
+        ending = Ending("Failed", "Cancelled", "cancelled while the disk was full", steady.now())
+        self.unrecorded[name] = actions.End(name, ending)
+        self._kill_unrecorded(name)
+
+    def _kill_unrecorded(self, name: str) -> None:
+        record = self.store.record(name)
+        if record and record.fixed and self.unrecorded[name].ending.reason == "Cancelled":
+            self._try(actions.Signal(name, tuple(range(record.fixed.world_size)), signal.SIGKILL))
 
     def _cancel_all(self, request: service.Request[operations.CancelAll]) -> Json:
         """One transaction: the loop never sees some jobs cancelled and others about to start."""

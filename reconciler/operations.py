@@ -92,7 +92,8 @@ class Overridden(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Override(Operation, frozen=True, tag="override"):
-    """→ {}. `force`: also where the job is described in a source."""
+    """→ {unrecorded}: why a job was cancelled without the journal, if so. `force`: also where the
+    job is described in a source."""
 
     name: Name
     fields: Overridden

@@ -6,7 +6,9 @@ JSON holds is a promise (docs/status.md); it may grow.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +34,7 @@ from rankfold.reconciler.values import Json
 from rankfold.reconciler.words import clock, count, silence, size, some
 
 FORMAT_VERSION = 1
+FULL_BYTES = 1 << 20  # the journal's log takes some hundred kilobytes
 RESTING = ("started", "detached", "vacating", "stored", "restoring")  # steps on no device
 TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 TOLD_FIRST = (  # in the table of jobs
@@ -60,8 +63,21 @@ class Snapshot:
     reconciler: alive.Seen = alive.NONE
 
     def reconciler_status(self) -> Json:
-        crashing = restarts.report(self.layout)
-        return reconciler_status(self.reconciler, self.objects, self.records, self.meta, crashing)
+        wrong = wrong_with(self.layout)
+        return reconciler_status(self.reconciler, self.objects, self.records, self.meta, wrong)
+
+
+def wrong_with(layout: Layout) -> str:
+    """What keeps any reconciler from working here: a full disk, a crash loop."""
+    full = ""
+    with contextlib.suppress(FileNotFoundError):
+        disk = os.statvfs(layout.state)
+        if disk.f_bavail * disk.f_frsize < FULL_BYTES:
+            full = (
+                f"the disk of {layout.state} is full: no change can be recorded until there is "
+                "room; `rankfold cancel JOB` kills a job that fills it"
+            )
+    return "\n".join(filter(None, [full, restarts.report(layout)]))
 
 
 def snapshot(state: Path) -> Snapshot:
@@ -114,16 +130,16 @@ def status(snap: Snapshot) -> Json:
 
 def reconciler_status(
     seen: alive.Seen, objects: Iterable[Object], records: Mapping[str, Record], meta: Json,
-    crashing: str,
+    wrong: str,
 ) -> Json:  # fmt: skip
     """Whether one runs and answers, and what is not done because none does. `meta`: what the
-    journal says of the source, by its keys. `crashing`: see `restarts.report`."""
+    journal says of the source, by its keys. `wrong`: see `wrong_with`."""
     jobs = [each.name for each in objects if each.kind == "Job"]
     live = [name for name in jobs if records.get(name, Record(name)).step != "ended"]
     unwatched = meta.get("unwatched") or {}
     followed = meta.get("watching") or unwatched.get("source")
     if seen.answers:
-        told = [crashing, _unwatched(unwatched) if unwatched else ""]
+        told = [wrong, _unwatched(unwatched) if unwatched else ""]
         return {"running": True, "message": "\n".join(filter(None, told))}
     lacking = []
     if live:
@@ -133,10 +149,10 @@ def reconciler_status(
     if seen.runs:
         return {"running": False, "message": "; ".join([seen.trouble, *lacking])}
     if not lacking:
-        return {"running": False, "message": crashing}
+        return {"running": False, "message": wrong}
     way_out = "`rankfold watch` or `rankfold apply` starts one"
     message = f"no reconciler runs: {'; '.join(lacking)}; {way_out}"
-    return {"running": False, "message": f"{message}\n{crashing}" if crashing else message}
+    return {"running": False, "message": f"{message}\n{wrong}" if wrong else message}
 
 
 def _unwatched(found: Json) -> str:

@@ -24,7 +24,9 @@ BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 def by_hand(state: Path, name: str, override: bool, **fields: Any) -> int:
     with Reconciler(state) as reconciler:
-        reconciler.ask("override", name=name, fields=fields, force=override)
+        done = reconciler.ask("override", name=name, fields=fields, force=override)
+    if why := done.get("unrecorded"):
+        say(f"{name} is cancelled, which is recorded when there is room: {why}")
     return 0
 
 

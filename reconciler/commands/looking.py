@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rankfold import inspect
-from rankfold.reconciler import alive, doctor, report, restarts
+from rankfold.reconciler import alive, doctor, report
 from rankfold.reconciler.commands.common import (
     EXIT_ERROR,
     POLL_S,
@@ -101,8 +101,8 @@ def events(state: Path, name: str | None, output: str) -> int:
         known = name is None or found or store.object("Job", name)
         meta = {key: store.get(key) for key in ("watching", "unwatched")}
         seen = alive.look(Layout(state))
-        crashing = restarts.report(Layout(state))
-        now = report.reconciler_status(seen, store.objects(), store.records(), meta, crashing)
+        wrong = report.wrong_with(Layout(state))
+        now = report.reconciler_status(seen, store.objects(), store.records(), meta, wrong)
     if not known:
         fail(f"nothing is known of {name!r}")
     warn_of_reconciler(now)

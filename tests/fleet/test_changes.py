@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cuda import PROGRAMS, build
 
-from support import disk
+from support import disk, leaks
 from support.command import Rankfold, Specs
 from support.fleet import KIND
 from support.leaks import State
@@ -113,6 +113,29 @@ def test_a_full_state_directory_stops_changes_but_no_job(
         ballast.unlink()
         rankfold.until(lambda: len(neighbour.devices()) == 1)  # nobody asks again
     neighbour.finish()
+
+
+def test_a_job_is_cancelled_though_the_disk_is_full(
+    small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
+) -> None:
+    """It may be this job that fills the disk. The reconciler records it when there is room."""
+    state.path.rmdir()
+    state.path.symlink_to(small_disk)
+    (state.folder / "jobs").mkdir()
+    (small_disk / "jobs").symlink_to(state.folder / "jobs")
+    specs.pool(2)
+    specs.job("gpt", gpus=2, ranks=2)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    ranks = [rank["pid"] for rank in rankfold.job("gpt")["ranks"]]
+    ballast = disk.fill(small_disk)
+    assert "is full" in rankfold.status()["reconciler"]["message"]
+    assert "is full" in rankfold.run("status").stderr
+    cancelled = rankfold.run("cancel", "gpt", "--override")
+    assert cancelled.returncode == 0 and "recorded when there is room" in cancelled.stderr
+    assert all(leaks.has_ended(pid, scaled(leaks.GRACE_S)) for pid in ranks)
+    ballast.unlink()
+    rankfold.until(lambda: rankfold.job("gpt")["phase"] == "Failed")
+    assert "Cancelled" in rankfold("events", "gpt")
 
 
 def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(
