@@ -243,6 +243,15 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "NAME_AGAIN_S", 0.02)
 
 
+def listens(path: Path) -> bool:
+    """A socket has its name before it accepts connections."""
+    try:
+        Client(path).close()
+    except ControlError:
+        return False
+    return True
+
+
 @pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize("what", ["socket", "folder", "both folders"])
 def test_a_socket_that_somebody_removed_is_there_again(tmp_path: Path, what: str) -> None:
@@ -254,7 +263,7 @@ def test_a_socket_that_somebody_removed_is_there_again(tmp_path: Path, what: str
     with serving(path), Client(path) as before:
         old = os.open(path, os.O_PATH)
         gone.rename(tmp_path / "removed")  # all of it at once: the server looks again and again
-        until(path.exists)
+        until(lambda: listens(path))
         for where in (path, f"/proc/self/fd/{old}"):
             with Client(where) as client:
                 assert client.ask("hello")[0]["kind"] == "test"
@@ -288,7 +297,7 @@ def test_a_socket_is_not_made_in_a_folder_of_somebody_elses(
             f"{path} was removed, and nobody can reach us: {why}"
         ]
         folder.chmod(0o700)
-        until(path.exists)
+        until(lambda: listens(path))
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -321,7 +330,7 @@ def test_a_server_of_what_is_gone_takes_no_name(
         if again:
             state.rmdir()
         (tmp_path / "removed").rename(state)
-        until(path.exists)
+        until(lambda: listens(path))
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -334,7 +343,7 @@ def test_where_ranks_cannot_be_told_no_folder_is_made_that_they_would_see(
     path.parent.mkdir(mode=0o700)
     with serving(path), caplog.at_level(logging.WARNING):
         path.unlink()
-        until(path.exists)
+        until(lambda: listens(path))
         caplog.clear()
         path.parent.rename(tmp_path / "removed")
         until(lambda: caplog.records)
