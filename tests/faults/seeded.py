@@ -114,9 +114,10 @@ LAUNCHERS = [
     Mutant("image-of-the-first-kept", LAUNCHER,
            "            os.close(self._image)\n            self._image = self._make_image()\n",
            "", ON_CHANNEL + "test_a_second_process_waits_for_the_firsts_end"),
-    Mutant("users-preload-first", CONFIG, "[*first, *map(_preloaded, preload), *users]",
-           "[*first, *users, *map(_preloaded, preload)]",
-           ON_CONFIG + "test_ours_comes_before_what_the_user_preloads"),
+    Mutant("users-wrappers-last", CONFIG, "[*wrappers, *map(_preloaded, preload), *replaced]",
+           "[*map(_preloaded, preload), *wrappers, *replaced]",
+           ON_CONFIG
+           + "test_what_the_user_preloads_comes_before_ours_and_nvidia_s_libraries_behind"),
     Mutant("users-settings-overruled", CONFIG, "env.setdefault(\"USE_LIBUV\", \"0\")",
            "env[\"USE_LIBUV\"] = \"0\"", ON_CONFIG + "test_the_users_settings_hold"),
     Mutant("signals-stay-blocked", PROCESS, "signal.pthread_sigmask(signal.SIG_SETMASK, ())",
@@ -145,12 +146,13 @@ LAUNCHERS = [
            "head", ON_IMAGES + "test_what_is_not_consumed_stays"),
     Mutant("claimed-slots-lost", RESTING + "channel.py", "if not busy >> slot & 1:", "if True:",
            ON_IMAGES + "test_what_is_not_consumed_stays"),
-    Mutant("outside-waited-for", RESTING + "rest.py", "sockets.end(self._outside)", "pass",
+    Mutant("outside-waited-for", RESTING + "rest.py",
+           "self._end_connections(self._outside)", "pass",
            ON_REST + "test_a_connection_to_the_outside_ends"),
     Mutant("connections-of-ranks-ended", RESTING + "sockets.py", "astuple(each) not in ends",
            "True", ON_REST + "test_ranks_go_on_talking_to_each_other"),
     Mutant("lines-twice", RESTING + "rest.py",
-           "snapshots.cut(self.held.config.log(kind), size)", "pass",
+           "snapshots.cut(self.held.config.log, about.logs)", "pass",
            ON_REST + "test_each_line_is_there_once"),
     Mutant("restored-and-gone", RESTING + "criu.py",
            "echo 1 >\"$RANK_CGROUP/cgroup.freeze\"", "true",
@@ -285,6 +287,7 @@ FIGURES = [
 ]  # fmt: skip
 
 WATCH, GIT, REVISION = "reconciler/watch.py", "reconciler/git.py", "reconciler/revision.py"
+REFS = "reconciler/refs.py"
 SPEC_, SCHEMAS = "reconciler/spec.py", "reconciler/schemas.py"
 ENVIRONMENT = "reconciler/environment.py"
 ON_WATCH, ON_BACKOFF = "tests/reconciler/test_watch.py::", "tests/reconciler/test_backoff.py::"
@@ -293,14 +296,14 @@ ON_WATCHING = "tests/reconciler/test_watching.py::"
 ON_SILENCE = ON_WATCHING + "test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again"
 ON_SLIPS = ON_SECRETS + "test_a_slip_beside_a_secret_is_refused_without_telling_it"
 SOURCES = [
-    Mutant("fetches-once", WATCH, "now - self._fetched_at < FETCH_S", "True", ON_SILENCE),
+    Mutant("fetches-once", WATCH, " or now - self._fetched_at >= FETCH_S", "", ON_SILENCE),
     Mutant("git-runs-on", GIT, "            except BaseException:\n                _end(process)\n",
            "            except BaseException:\n                pass\n", ON_SILENCE),
-    Mutant("half-a-clone", WATCH, "if not (self.repo / \"HEAD\").exists():",
-           "new = self.repo.with_suffix(\".new\")\n            if not new.exists() and "
+    Mutant("half-a-clone", REFS, "if not (self.repo / \"HEAD\").exists():",
+           "new = self.repo.with_suffix(\".new\")\n        if not new.exists() and "
            "not (self.repo / \"HEAD\").exists():",
            ON_WATCHING + "test_half_a_mirror_is_made_anew"),
-    Mutant("locked-for-ever", WATCH, "if \".lock\" in str(error):", "if False:",
+    Mutant("locked-for-ever", REFS, "if \".lock\" in str(error):", "if False:",
            ON_WATCHING + "test_half_a_mirror_is_made_anew"),
     Mutant("read-at-once", WATCH, "            if looked == before:\n", "            if True:\n",
            ON_SAVES + "test_a_directory_is_read_when_it_has_rested"),
@@ -320,8 +323,8 @@ SOURCES = [
     Mutant("all-is-inherited", ENVIRONMENT, "return _chosen(ours, INHERITED) | dict(job.env)",
            "return dict(ours) | dict(job.env)",
            ON_SECRETS + "test_what_is_chosen_of_an_environment"),
-    Mutant("fetch-never-fetches", WATCH, "self.git.remote(\"fetch\", \"--progress\", \"--prune\")",
-           "pass", ON_WATCH + "test_a_repository_elsewhere_is_mirrored_and_fetched"),
+    Mutant("fetch-never-fetches", REFS, "self._fetch(self.git)", "pass",
+           ON_WATCH + "test_a_repository_elsewhere_is_mirrored_and_fetched"),
     Mutant("no-back-off-of-sources", WATCH, "min(AGAIN_MAX_S, again * 2)", "AGAIN_MIN_S",
            ON_BACKOFF + "test_a_source_that_stays_away_is_opened_again_ever_later"),
     Mutant("back-off-without-bound", WATCH, "min(AGAIN_MAX_S, again * 2)", "again * 2",

@@ -34,7 +34,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"->pending|next_token|->asks": ("loop/ask.c",),
     r"arriving": ("rank/module.c",),
     r"(?<!\bs)->(uses|doomed|loading|loaded|globals_addr|image_room|globals_image|hash)":
-        ("rank/module.c", "queue/stream.c"),
+        ("rank/module.c", "queue/stream.c", "rank/comm.h"),
     r"(?<!\bs)->(split_from|issued|queued)":
         ("rank/comm.c", "rank/comm.h", "barrier", "collective"),
     r"(last|mark|m)->(over|loud|time_ns)|e->last": ("queue/event.c",),

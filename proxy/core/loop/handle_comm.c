@@ -155,7 +155,7 @@ int on_comm_abort(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return NCCL_INVALID_ARGUMENT;
 	if (!c->aborted)
 		abort_comm(r, c, 0);
-	c->doomed = true;
+	comm_doom(c);
 	collective_settle(r, c);
 	return CU_OK;
 }

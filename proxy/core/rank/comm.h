@@ -40,6 +40,7 @@ static inline void comm_split(struct comm *parent, struct comm *c)
 	comm_issue(parent, parent->key);
 }
 static inline uint64_t comm_queue(struct comm *c) { return c->queued++; } /* a group: its turn */
+static inline void comm_doom(struct comm *c) { c->doomed = true; }
 static inline void comm_submit(struct comm *c) { c->submitted++; }
 
 #endif
