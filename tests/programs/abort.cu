@@ -46,10 +46,30 @@ static void works(ncclComm_t comm, float *data, cudaStream_t stream, int ranks, 
 	       ones[0]);
 }
 
-// All ranks but the first have called an operation; then they abort it while they wait for it.
+// Where the ranks wait for each other while operations of another communicator are outstanding.
+struct meeting {
+	ncclComm_t comm = join();
+	float *word;
+	cudaStream_t stream;
+	meeting()
+	{
+		CUDA_CHECK(cudaMalloc(&word, sizeof *word));
+		CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	}
+	void all_are_here()
+	{
+		NCCL_CHECK(ncclAllReduce(word, word, 1, ncclFloat, ncclSum, comm, stream));
+		CUDA_CHECK(cudaStreamSynchronize(stream));
+	}
+};
+
+// All ranks but the first have called an operation; then they abort it while they wait for it. None
+// aborts before all have called: a call that comes later may be told of the abort at once.
 static void from_a_thread(ncclComm_t comm, float *data, cudaStream_t stream, bool sends)
 {
+	meeting point;
 	if (world.rank == 0) {
+		point.all_are_here();
 		NCCL_CHECK(ncclCommAbort(comm));
 		return;
 	}
@@ -66,6 +86,7 @@ static void from_a_thread(ncclComm_t comm, float *data, cudaStream_t stream, boo
 	cudaEvent_t behind;
 	CUDA_CHECK(cudaEventCreate(&behind));
 	CUDA_CHECK(cudaEventRecord(behind, stream));
+	point.all_are_here();
 	std::atomic<bool> waited{false};
 	std::thread watchdog([&] {
 		EXPECT(cudaEventQuery(behind) == cudaErrorNotReady && !waited,
@@ -101,14 +122,19 @@ static void is_told(ncclComm_t comm, float *data, cudaStream_t stream)
 
 static void in_a_group(ncclComm_t comm, float *data, cudaStream_t stream)
 {
+	meeting point;
 	ncclComm_t more = join();
 	if (world.rank != 0)
 		NCCL_CHECK(ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, more, stream));
+	point.all_are_here();
 	NCCL_CHECK(ncclGroupStart());
-	NCCL_CHECK(ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, comm, stream));
+	// Others may have aborted it by now.
+	ncclResult_t called = ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, comm, stream);
+	EXPECT(called == ncclSuccess || called == ncclRemoteError, "the call gave %d", called);
 	NCCL_CHECK(ncclCommAbort(more));
 	NCCL_CHECK(ncclCommAbort(comm));
-	NCCL_CHECK(ncclGroupEnd());
+	ncclResult_t ended = ncclGroupEnd();
+	EXPECT(ended == ncclSuccess || ended == ncclRemoteError, "the group gave %d", ended);
 	CUDA_CHECK(cudaStreamSynchronize(stream));
 	EXPECT(ncclCommAbort(comm) == ncclInvalidArgument, "it is gone");
 	EXPECT(ncclAllReduce(data, data, 1, ncclFloat, ncclSum, comm, stream) != ncclSuccess,
@@ -161,11 +187,14 @@ static void without_blocking(ncclComm_t comm, float *data, cudaStream_t stream)
 // Rank 0 is given up; the others go on without it.
 static void shrinking(ncclComm_t comm, float *data, cudaStream_t stream)
 {
+	meeting point;
 	if (world.rank == 0) {
+		point.all_are_here();
 		NCCL_CHECK(ncclCommAbort(comm));
 		return;
 	}
 	NCCL_CHECK(ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, comm, stream));
+	point.all_are_here();
 	int excluded = 0, rank, ranks;
 	ncclComm_t fewer;
 	NCCL_CHECK(ncclCommShrink(comm, &excluded, 1, &fewer, nullptr, NCCL_SHRINK_ABORT));
