@@ -579,17 +579,17 @@ class Daemon:
         """One transaction: the loop never sees some jobs cancelled and others about to start."""
         fields: Json = {"cancelled": True}
         records = self.store.records()
-        jobs = [each for each in self.store.objects() if each.kind == "Job"]
+        live = [
+            each for each in self.store.objects()
+            if each.kind == "Job" and records.get(each.name, Record(each.name)).step != "ended"
+        ]  # fmt: skip
         with self.store.transaction():
-            for each in jobs:
-                record = records.get(each.name)
-                if record is None or record.step != "ended":
-                    self.store.override(each.name, fields)
-                    self.store.event(f"Job/{each.name}", "ChangedByHand", "cancelled: True")
+            for each in live:
+                self.store.override(each.name, fields)
+                self.store.event(f"Job/{each.name}", "ChangedByHand", "cancelled: True")
             desired = self.store.desired()
-            for each in jobs:
-                if job := desired.jobs.get(each.name):
-                    self._wish(job, "", time.time())
+            for each in live:
+                self._wish(desired.jobs[each.name], "", time.time())
         self.fresh = False
         return {}
 

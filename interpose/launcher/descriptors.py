@@ -1,4 +1,4 @@
-"""Descriptors of which CRIU's images lose something: expired timers and semaphores.
+"""Descriptors that CRIU does not restore completely: expired timers and semaphores.
 
 A periodic timerfd that has expired, and that nobody has read since, is not armed until somebody
 reads it or asks for what is left: CRIU would restore it as one that is off. So before a dump each
@@ -78,7 +78,7 @@ def mend(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
 
 
 def opened(wanted: Iterable[Semaphore]) -> Iterator[str]:
-    """Make the semaphores, and give for each what CRIU is told of it. Raises OSError."""
+    """Make the semaphores, and yield the argument with which CRIU inherits each. Raises OSError."""
     for id, count, flags in wanted:
         fd = os.eventfd(0, os.EFD_SEMAPHORE | flags & os.O_NONBLOCK)
         if count:
@@ -106,7 +106,7 @@ def _mended(entry: bytes, ids: set[int], found: list[Semaphore]) -> bytes:
 
 
 def _armed(fields: list[Field]) -> bytes:
-    """One that is periodic and off goes on with its next period."""
+    """A periodic timer that is not armed fires again after its next period."""
     known = dict(fields)
     if not (known[_FIRST_S] or known[_FIRST_NS]):
         first = {_FIRST_S: known[_PERIOD_S], _FIRST_NS: known[_PERIOD_NS]}

@@ -95,10 +95,7 @@ def small_disk(state: State) -> Iterator[Path]:
 def test_a_full_state_directory_stops_changes_but_no_job(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
-    state.path.rmdir()
-    state.path.symlink_to(small_disk)
-    (state.folder / "jobs").mkdir()
-    (small_disk / "jobs").symlink_to(state.folder / "jobs")
+    disk.hold_state(state, small_disk)
     specs.pool(2)
     neighbour.describe(gpus=2)
     with rankfold.watching(str(specs.folder)):
@@ -119,10 +116,7 @@ def test_a_job_is_cancelled_though_the_disk_is_full(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
 ) -> None:
     """It may be this job that fills the disk. The reconciler records it when there is room."""
-    state.path.rmdir()
-    state.path.symlink_to(small_disk)
-    (state.folder / "jobs").mkdir()
-    (small_disk / "jobs").symlink_to(state.folder / "jobs")
+    disk.hold_state(state, small_disk)
     specs.pool(2)
     specs.job("gpt", gpus=2, ranks=2)
     rankfold("apply", "-f", str(specs.folder), "--wait")

@@ -146,10 +146,7 @@ def small_disk(state: State) -> Iterator[Path]:
 def test_watch_outlives_a_full_disk(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
 ) -> None:
-    state.path.rmdir()
-    state.path.symlink_to(small_disk)
-    (state.folder / "jobs").mkdir()
-    (small_disk / "jobs").symlink_to(state.folder / "jobs")
+    disk.hold_state(state, small_disk)
     specs.job(gpus=2)
     with Watch(rankfold, str(specs.folder)) as watching:
         rankfold.until(lambda: devices(rankfold) == 2)

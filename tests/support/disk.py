@@ -27,6 +27,14 @@ def small_disk(state: State) -> Iterator[Path]:
     assert _libc.umount2(bytes(place), 0) == 0, os.strerror(ctypes.get_errno())
 
 
+def hold_state(state: State, disk: Path) -> None:
+    """The state directory is on `disk`, but not what its jobs print."""
+    state.path.rmdir()
+    state.path.symlink_to(disk)
+    (state.folder / "jobs").mkdir()
+    (disk / "jobs").symlink_to(state.folder / "jobs")
+
+
 def fill(disk: Path) -> Path:
     """Not a byte is left; gives the file to remove."""
     file = disk / "ballast"

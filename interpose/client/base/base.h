@@ -150,8 +150,8 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
 bool channel_answered(uint32_t slot); /* then channel_finish does not block */
 void channel_wait(uint32_t slot);     /* until it is, or somebody has finished it */
-/* The server ends what is under way of a communicator; beside the ring, which that may hold up.
- * Blocks until it has. */
+/* Ask the server to end the communicator's operations, and wait until it has. The request does not
+ * go through the ring, which these operations may hold up. */
 int channel_abort_comm(uint64_t comm);
 /* Wakes the server if it sleeps: for what it learns from the header, not from a record. */
 void channel_wake(void);
