@@ -8,7 +8,8 @@ mode keeps it out of nothing. What tells its processes from others is what they 
   `mark` sets before the program starts: it passes to all children, also to those that leave the
   session or lose their parents, and only CAP_SYS_RESOURCE raises it again.
 
-What that is worth with and without privileges stands in docs/decisions.md.
+docs/decisions/0063-control-socket-access.md says what this protects against, with and without
+privileges.
 """
 
 from __future__ import annotations

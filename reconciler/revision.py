@@ -93,8 +93,8 @@ def cut_files(
 ) -> list[Fault]:
     """Files of a followed directory that look as if their save went on, or stopped half way.
 
-    Why each rule is as it is stands in docs/decisions.md. `never_ended`: paths of files whose last
-    line had no end when they were accepted.
+    docs/decisions/0057-when-a-save-of-files-is-complete.md gives the reasons.
+    `never_ended`: paths of files whose last line had no end when they were accepted.
     """
     faults = []
     kept_in = Counter(

@@ -15,7 +15,7 @@
  *  - if there is no memory for what a change needs, or it would be too finely cut, neighbours
  *    become private together: less is shared, and nothing is wrong.
  *
- * It knows addresses and nothing else. docs/decisions.md, "Versions belong to ranges". */
+ * It knows addresses and nothing else: docs/decisions/0025-versions-change-at-submission.md. */
 #ifndef RANKFOLD_VERSIONS_H
 #define RANKFOLD_VERSIONS_H
 
