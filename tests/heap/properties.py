@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -305,19 +304,3 @@ ALL: list[Property] = [
     stable_addresses_are_equal_whatever_else_ranks_allocate,
     what_lasts_shares_no_chunk_with_what_was_learnt_to_pass,
 ]
-
-
-def main(library: str, name: str) -> None:
-    """For a heap that may be broken in any way: in a process of its own."""
-    from heap import test_heap
-
-    loaded = load(Path(library))
-    found = [each for each in ALL if each.__name__ == name]
-    if found:
-        found[0](loaded, HUNT)
-    else:
-        getattr(test_heap, name)(lambda capacity=64 * MIB: Heap(loaded, capacity))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -9,6 +9,7 @@ import pytest
 from barrier.mutants import Mutant
 
 from support import native
+from support.seeding import noticed
 
 SOURCE = native.CORE / "guard/pairs.c"
 NEW, KNOWN, SAME, DIFFERS = range(4)
@@ -138,6 +139,9 @@ def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Mutant) -> None:
     changed = tmp_path / "pairs.c"
     changed.write_text(text.replace(mutant.old, mutant.new))
     library = load(tmp_path, changed)
-    with pytest.raises(AssertionError):
+
+    def all_of_them() -> None:
         for rule in RULES:
             rule(Pairs(library))
+
+    assert noticed(all_of_them)

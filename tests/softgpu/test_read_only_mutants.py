@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from barrier.mutants import Mutant
 
-from support.native import REPOSITORY, with_fault
+from support.native import REPOSITORY, noticed_by, with_fault
 
 UNFORESEEN = [
     Mutant("copy-that-nobody-hears-of", "\ttell(space, chunk, page);", ""),
@@ -79,11 +76,4 @@ def test_seeded_faults_are_noticed(tmp_path: Path, file: str, mutant: Mutant) ->
     tests = ["nvidia/test_read_only.py"]
     if file.startswith("soft"):
         tests += [f"softgpu/test_{name}.py" for name in ("read_only", "device", "own_beneath")]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-         *(str(REPOSITORY / "tests" / each) for each in tests)],
-        env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False, capture_output=True,
-        text=True, cwd=REPOSITORY,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "AssertionError" in done.stdout or "assert" in done.stdout
+    noticed_by(native, *(REPOSITORY / "tests" / each for each in tests))
