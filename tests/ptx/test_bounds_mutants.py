@@ -181,7 +181,7 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
         lambda patch: patch.setitem(computing.ARITHMETIC, "mul", computing._simple(Op.ADD)),
     "the smaller one is the larger one":
         lambda patch: patch.setitem(computing.ARITHMETIC, "max", computing._simple(Op.LEAST)),
-    "bytes of an access": lambda patch: patch.setattr(bounds, "_bytes_of", lambda _: 1),
+    "bytes of an access": lambda patch: patch.setattr(bounds, "bytes_of", lambda _: 1),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import struct
 import threading
@@ -12,6 +13,13 @@ from support.command import Rankfold
 
 JUMPS_H = (0, 6, -7, 30, -48, 1, -1, 200, -3)
 OFTEN_S = 0.3
+
+
+def pass_time(file: Path, seconds: float) -> None:
+    """So much of the fleet's own time passes while no reconciler runs. `file`: Layout.clock."""
+    reading = json.loads(file.read_text())
+    reading["steady"] += seconds
+    file.write_text(json.dumps(reading))
 
 
 class Clock:
