@@ -133,3 +133,36 @@ def test_what_is_pointed_at_is_there() -> None:
     known = own_files("--cached", "--others", "--exclude-standard")
     lost = {path for path in {path for _, path in named} if not there(path, known)}
     assert sorted((name, path) for name, path in named if path in lost) == []
+
+
+# ---- decisions ---------------------------------------------------------------------------------
+
+SECTIONS = ["Question", "Choice", "Reason", "What would change it"]
+STATUS = re.compile(r"(?:accepted|superseded by \[\d{4}\]\([\w-]+\.md\))(?:; .+)?")
+
+
+def decisions() -> list[str]:
+    return sorted(n for n in sources(".md") if re.match(r"docs/decisions/\d", n))
+
+
+def test_each_decision_has_its_sections_in_order() -> None:
+    incomplete = [
+        name
+        for name in decisions()
+        if [s for s in re.findall(r"^## (.+)$", read(name), re.M) if s != "Consequences"]
+        != SECTIONS
+    ]
+    assert incomplete == []
+
+
+def test_the_index_of_decisions_has_their_numbers_titles_and_statuses() -> None:
+    rows = []
+    for number, name in enumerate(decisions(), 1):
+        title, status = re.findall(r"\A# (\d{4}\. .+)\n\nStatus: (.+)\n", read(name))[0]
+        file = name.removeprefix("docs/decisions/")
+        assert file.startswith(title[:4]) and int(title[:4]) == number, "numbers have no gap"
+        assert STATUS.fullmatch(status), name
+        rows.append(f"| {title[:4]} | [{title[6:]}]({file}) | {status} |")
+    index = read("docs/decisions/README.md")
+    listed = re.findall(r"^(\| \d{4} \| \[.+\]\(.+\.md\) \| .+? \|) \S", index, re.M)
+    assert listed == rows
