@@ -9,7 +9,6 @@ import contextlib
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ from rankfold.reconciler.words import clock
 
 REDRAW_S = 0.5  # of what `watch` shows on a terminal
 NAME_MIN = 16  # characters of a name that are shown on the narrowest terminal
+MESSAGE_LINES = 4  # of a message in a table on a terminal; `describe` prints all of it
+WRAPPED = ("RANKS", "MESSAGE")  # columns that give way where the terminal is narrow
 Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
 
 
@@ -72,12 +73,30 @@ def _ranks(ranks: str, names: Mapping[str, str]) -> str:
 
 
 def elided(names: Sequence[str], limit: int) -> dict[str, str]:
-    """Names of at most `limit` characters, without their middle; those that would look the same
-    stay whole."""
-    head, tail = limit // 2, limit - limit // 2 - 1
-    short = {n: n if len(n) <= limit else f"{n[:head]}…{n[-tail:]}" for n in names}
-    seen = Counter(short.values())
-    return {name: each if seen[each] == 1 else name for name, each in short.items()}
+    """Names of at most `limit` characters, each different from the others. The middle of a long
+    name is cut out; of names that would then look the same, another part is. Names that no single
+    cut tells apart stay whole."""
+    found = {name: name for name in names if len(name) <= limit}
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if name not in found:
+            groups.setdefault(_cut(name, limit, limit // 2), []).append(name)
+    heads = sorted(range(limit), key=lambda head: abs(head - limit // 2))
+    for group in groups.values():
+        taken = set(found.values())
+        cuts = [{name: _cut(name, limit, head) for name in group} for head in heads]
+        fit = (each for each in cuts if _all_differ(each, taken))
+        found.update(next(fit, {name: name for name in group}))
+    return {name: found[name] for name in names}
+
+
+def _cut(name: str, limit: int, head: int) -> str:
+    tail = limit - head - 1
+    return f"{name[:head]}…{name[len(name) - tail :]}"
+
+
+def _all_differ(cut: Mapping[str, str], taken: set[str]) -> bool:
+    return len(set(cut.values())) == len(cut) and taken.isdisjoint(cut.values())
 
 
 def tables(blocks: list[Block]) -> None:
@@ -88,22 +107,45 @@ def tables(blocks: list[Block]) -> None:
         return
     from rich.console import Console
 
+    console = Console()
     for block in blocks:
-        Console().print(framed(block))
+        console.print(framed(block, console.width))
 
 
-def framed(block: Block) -> Any:
-    """A block as a table of rich; what people wrote is text, never markup."""
+def framed(block: Block, width: int) -> Any:
+    """A block as a table of rich, at most `width` columns wide; what people wrote is text, never
+    markup. A long message wraps and is cut; what stands in the other columns stays whole."""
     from rich.table import Table
     from rich.text import Text
 
     title, head, rows = block
     table = Table(title=title, title_justify="left")
-    for name in head:
-        table.add_column(name, overflow="fold")
+    longest = max((len(row[0]) for row in rows), default=0)
+    for i, name in enumerate(head):
+        whole = longest <= width // 2 if i == 0 else name not in WRAPPED
+        table.add_column(name, overflow="fold", no_wrap=whole)
     for row in rows:
-        table.add_row(*(Text(legible(cell)) for cell in row))
+        *cells, message = (Text(legible(cell)) for cell in row)
+        table.add_row(*cells, _Message(message))
     return table
+
+
+class _Message:
+    """A text of rich of which no more than MESSAGE_LINES are drawn."""
+
+    def __init__(self, text: Any):
+        self.text = text
+
+    def __rich_measure__(self, console: Any, options: Any) -> Any:
+        return self.text.__rich_measure__(console, options)
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        lines = list(self.text.wrap(console, options.max_width, overflow="fold"))
+        if len(lines) > MESSAGE_LINES:
+            lines = lines[:MESSAGE_LINES]
+            lines[-1].truncate(max(0, options.max_width - 1))
+            lines[-1].append("…")
+        yield from lines
 
 
 @contextlib.contextmanager
@@ -124,7 +166,8 @@ def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
             nonlocal drawn
             if time.monotonic() - drawn > REDRAW_S:
                 blocks = blocks_of(report.status(report.snapshot(state)), screen.width)
-                live.update(Group(*map(framed, blocks)), refresh=True)
+                tables = (framed(block, screen.width) for block in blocks)
+                live.update(Group(*tables), refresh=True)
                 drawn = time.monotonic()
 
         _screen = screen
