@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankfold import control
+from rankfold import __version__, control
+from rankfold.legible import legible
 from rankfold.reconciler.deadlines import (
     BUSY_ANSWERS_S,
     HUNG_LOOK_S,
@@ -33,13 +34,14 @@ class Seen:
     """runs: a process holds the lock, or listens; pid: which one, 0 if that is not known.
 
     trouble: why it does not answer, for people; empty: it does, or none runs. patient: it may only
-    be busy.
+    be busy. note: what is to be said of one that answers.
     """
 
     runs: bool = False
     pid: int = 0
     trouble: str = ""
     patient: bool = False
+    note: str = ""
 
     @property
     def answers(self) -> bool:
@@ -58,8 +60,8 @@ def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
             left = max(_AGAIN_S, deadline - time.monotonic())
             with control.Client(layout.socket, left) as client:
                 pid = client.pid
-                client.ask("hello", timeout=max(_AGAIN_S, deadline - time.monotonic()))
-            return Seen(True, pid)
+                hello, _ = client.ask("hello", timeout=max(_AGAIN_S, deadline - time.monotonic()))
+            return Seen(True, pid, note=_other_version(pid, hello.get("version")))
         except control.ControlError as error:
             if error.code == "version":
                 return Seen(True, pid, f"the reconciler (process {pid}) {error}; {_way_out(pid)}")
@@ -70,6 +72,17 @@ def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
         if time.monotonic() >= deadline:
             return _silent(layout, pid, within_s)
         time.sleep(_AGAIN_S)
+
+
+def _other_version(pid: int, version: object) -> str:
+    """In words, that a reconciler is of another version than we are; empty: it is of ours."""
+    if version == __version__:
+        return ""
+    theirs = f"of version {legible(str(version))}" if version else "older"
+    return (
+        f"the reconciler (process {pid}) is {theirs}, this command of version {__version__}; "
+        "`rankfold stop` ends it: jobs continue, and the next command starts one of its own version"
+    )
 
 
 def _silent(layout: Layout, listener: int, waited_s: float) -> Seen:

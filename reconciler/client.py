@@ -52,6 +52,7 @@ class Reconciler:
         self.state, self.tell = state, tell
         self.layout = Layout(state)
         self.client: control.Client | None = None
+        self._noted = False  # that it is of another version has been told
 
     def __enter__(self) -> Reconciler:
         return self
@@ -103,6 +104,9 @@ class Reconciler:
         while True:
             seen = alive.look(self.layout, SILENT_AFTER_S)
             if seen.answers:
+                if seen.note and not self._noted:
+                    self.tell(f"rankfold: {seen.note}")
+                    self._noted = True
                 with contextlib.suppress(control.ControlError):  # it has just ended
                     return control.Client(self.layout.socket, timeout=ASK_TIMEOUT_S)
             elif seen.runs:

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rankfold import control, service
+from rankfold import __version__, control, service
 from rankfold.legible import legible
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
@@ -455,7 +455,8 @@ class Daemon:
 
     def _hello(self, _request: service.Request[operations.Hello]) -> Json:
         return {
-            "kind": "reconciler", "pid": os.getpid(), "source": self.sources.identity,
+            "kind": "reconciler", "version": __version__, "pid": os.getpid(),
+            "source": self.sources.identity,
             "trouble": report(self.layout) or self.sources.trouble,
         }  # fmt: skip
 

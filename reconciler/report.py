@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankfold.reconciler import actions, alive, plan, restarts, sharing, steady
+from rankfold.reconciler import actions, alive, plan, restarts, sharing, steady, strays
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.desired import Job
 from rankfold.reconciler.layout import Layout
@@ -61,6 +61,7 @@ class Snapshot:
     meta: Json
     layout: Layout
     reconciler: alive.Seen = alive.NONE
+    trouble: tuple[str, ...] = ()  # processes that nothing else tells of: see strays.py
 
     def reconciler_status(self) -> Json:
         wrong = wrong_with(self.layout)
@@ -85,9 +86,17 @@ def snapshot(state: Path) -> Snapshot:
     layout = Layout(state)
     with ThreadPoolExecutor(1) as pool:  # a process that hangs is waited for once, not in turn
         reconciler = pool.submit(alive.look, layout)
-        if not database(state).exists():
-            return Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout, reconciler.result())
-        return dataclasses.replace(_journalled(state, layout), reconciler=reconciler.result())
+        snap = Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
+        if database(state).exists():
+            snap = _journalled(state, layout)
+        trouble = strays.look(layout, _asked(snap))
+        return dataclasses.replace(snap, reconciler=reconciler.result(), trouble=trouble)
+
+
+def _asked(snap: Snapshot) -> set[Path]:
+    """Sockets of the processes that `observe` has found."""
+    found = {snap.layout.proxy_socket(name) for name in snap.observed.devices}
+    return found | {snap.layout.launcher_socket(*key) for key in snap.observed.ranks}
 
 
 def _journalled(state: Path, layout: Layout) -> Snapshot:
@@ -122,6 +131,7 @@ def status(snap: Snapshot) -> Json:
         "format_version": FORMAT_VERSION,
         "revision": snap.meta.get("revision"),
         "reconciler": snap.reconciler_status(),
+        "trouble": list(snap.trouble),
         "source": source_status(snap),
         "jobs": [job_status(snap, each) for each in snap.objects if each.kind == "Job"],
         "devices": devices_status(snap),
@@ -139,7 +149,7 @@ def reconciler_status(
     unwatched = meta.get("unwatched") or {}
     followed = meta.get("watching") or unwatched.get("source")
     if seen.answers:
-        told = [wrong, _unwatched(unwatched) if unwatched else ""]
+        told = [seen.note, wrong, _unwatched(unwatched) if unwatched else ""]
         return {"running": True, "message": "\n".join(filter(None, told))}
     lacking = []
     if live:

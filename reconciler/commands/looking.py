@@ -53,6 +53,8 @@ def status(state: Path, output: str) -> int:
                 f"the last revision was refused, the fleet stays as it was:\n{condition['message']}"
             )
     warn_of_reconciler(data["reconciler"])
+    for trouble in data["trouble"]:
+        say(f"rankfold: {trouble}")
     return 0
 
 

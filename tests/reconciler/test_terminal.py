@@ -148,7 +148,9 @@ def test_a_long_message_wraps_and_is_cut_while_names_stay_whole(width: int) -> N
     names = [f"{LONG}-on-one-{letter}-half" for letter in "ab"]
     message = f"since 07:00:00 its source cannot be read: /tmp/{'a-folder/' * 60} is not there"
     short = list(elided(names, width // 3).values())
-    rows = [(name, "Suspended", "1024", "1000/1024", message) for name in short]
+    rows: list[tuple[str, ...]] = [
+        (name, "Suspended", "1024", "1000/1024", message) for name in short
+    ]
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     console.print(framed(("Jobs", JOB_HEAD, rows), width))
     shown = console.file.getvalue()  # type: ignore[attr-defined]

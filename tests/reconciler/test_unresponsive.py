@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from rankfold import __version__
 from rankfold.reconciler import alive
 from rankfold.reconciler.deadlines import HUNG_LOOK_S, RECONCILER_ANSWERS_S, SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.store import Store
 from support import leaks
 from support.command import Rankfold, Specs
 from support.leaks import State
@@ -21,6 +24,12 @@ from support.leaks import State
 OTHER_VERSION = """
 from rankfold import messages
 messages.VERSION = 99
+from rankfold.reconciler import daemon
+daemon.main()
+"""
+OTHER_RELEASE = """
+import rankfold
+rankfold.__version__ = "99.1"
 from rankfold.reconciler import daemon
 daemon.main()
 """
@@ -55,6 +64,19 @@ def python(*command: str, rankfold: Rankfold) -> Iterator[subprocess.Popen[str]]
     finally:
         child.kill()
         child.communicate()
+
+
+def launcher_of(rankfold: Rankfold) -> int:
+    """Of rank 0 of the job gpt."""
+    rank = rankfold.job("gpt")["ranks"][0]["pid"]
+    with open(f"/proc/{rank}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def remove_sockets(state: State) -> None:
+    """Those of processes that the test has killed; who else would?"""
+    for path in Layout(state.path).sockets.glob("[!r]*.sock"):
+        path.unlink()
 
 
 def test_whoever_waits_is_answered_within_five_seconds() -> None:
@@ -141,6 +163,25 @@ def test_a_reconciler_of_another_version_is_named(
         assert f"`kill -9 {other.pid}`" in done.stderr
 
 
+def test_a_reconciler_of_another_release_with_the_same_protocol_is_named_with_both(
+    rankfold: Rankfold, state: State, specs: Specs
+) -> None:
+    command = ("-c", OTHER_RELEASE, "--state", str(state.path))
+    with python(*command, rankfold=rankfold) as other:
+        rankfold.until(rankfold.reconciler_pid)
+        why = (
+            f"the reconciler (process {other.pid}) is of version 99.1, this command of version "
+            f"{__version__}; `rankfold stop`"
+        )
+        found = rankfold.status()["reconciler"]
+        assert found["running"] and found["message"].startswith(why)
+        done = rankfold.run("apply", "-f", str(specs.folder))
+        assert done.returncode == 0 and done.stderr.count(why) == 1
+        rankfold("stop")
+    rankfold("apply", "-f", str(specs.folder))
+    assert rankfold.status()["reconciler"] == {"running": True, "message": ""}
+
+
 def test_whoever_holds_the_lock_and_does_not_listen_is_named(
     rankfold: Rankfold, state: State
 ) -> None:
@@ -154,6 +195,52 @@ def test_whoever_holds_the_lock_and_does_not_listen_is_named(
         seen = alive.look(layout, 0.1)
         assert seen.pid == holder.pid and "it is starting, or stuck" in seen.trouble
         assert f"(process {holder.pid})" in rankfold.status()["reconciler"]["message"]
+
+
+# ---- others ------------------------------------------------------------------------------------
+
+
+def test_a_stopped_compiler_is_named(rankfold: Rankfold, state: State) -> None:
+    layout = Layout(state.path)
+    socket = layout.sockets / "compiler-abc.sock"
+    command = ("-m", "rankfold.proxy.hal.soft.compiler.server", "--socket", str(socket))
+    cache = str(state.folder / "kernels")
+    with python(*command, "--cache", cache, "--idle", "60", rankfold=rankfold) as compiler:
+        rankfold.until(lambda: socket.exists())
+        assert rankfold.status()["trouble"] == []
+        with stopped(compiler.pid):
+            (told,) = rankfold.status()["trouble"]
+            assert told.startswith(
+                f"the compiler (process {compiler.pid}) has not answered for 2 s"
+            )
+            assert f"`kill -CONT {compiler.pid}`" in told
+            assert told in rankfold.run("status").stderr
+        assert rankfold.status()["trouble"] == []
+    remove_sockets(state)
+
+
+def test_a_fleet_whose_state_directory_was_removed_is_named(
+    rankfold: Rankfold, state: State, specs: Specs
+) -> None:
+    specs.job(gpus=1, ranks=1)
+    specs.pool(1)
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    proxy, launcher = rankfold.proxy_pid("local/soft-0"), launcher_of(rankfold)
+    os.kill(rankfold.reconciler_pid(), signal.SIGKILL)
+    shutil.rmtree(state.path)
+    (gone,) = rankfold.status()["trouble"]
+    Store(state.path).close()
+    (another,) = rankfold.status()["trouble"]
+    for told in (gone, another):
+        assert f"proxy {proxy} of local/soft-0, launcher {launcher} of gpt/0" in told
+        assert f"`kill -9 {proxy} {launcher}`" in told and str(state.path) in told
+    assert "is not there" in gone and "is not the one" in another
+    assert another in rankfold.run("status").stderr
+    for pid in (proxy, launcher):
+        os.kill(pid, signal.SIGKILL)
+        assert leaks.has_ended(pid, leaks.GRACE_S)
+    assert rankfold.status()["trouble"] == []
+    remove_sockets(state)
 
 
 # ---- watch -------------------------------------------------------------------------------------
@@ -237,8 +324,6 @@ def test_after_everything_was_killed_nothing_is_said_to_run(
 def test_a_stopped_launcher_is_named(rankfold: Rankfold, specs: Specs) -> None:
     specs.job(gpus=1, ranks=1)
     rankfold("apply", "-f", str(specs.folder), "--wait")
-    rank = rankfold.job("gpt")["ranks"][0]["pid"]
-    with open(f"/proc/{rank}/stat") as file:
-        launcher = int(file.read().rpartition(")")[2].split()[1])
+    launcher = launcher_of(rankfold)
     with stopped(launcher):
         rankfold.until(lambda: f"kill process {launcher}" in str(rankfold.job("gpt")))
