@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
-from rankfold.reconciler.desired import Device, Job
-from rankfold.reconciler.recorded import Checkpoint, Ending
-from rankfold.reconciler.values import Json
+from rankfold.reconciler.model.desired import Device, Job
+from rankfold.reconciler.model.recorded import Checkpoint, Ending
+from rankfold.reconciler.model.values import Json
 
 
 @dataclass(frozen=True)

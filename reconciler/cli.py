@@ -13,13 +13,14 @@ import click
 
 from rankfold import __version__, control, paths
 from rankfold.legible import legible
-from rankfold.reconciler import spec, switches
+from rankfold.reconciler import switches
 from rankfold.reconciler.client import NoReconciler
 from rankfold.reconciler.commands import acting, checkpoints, desired, looking
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
 from rankfold.reconciler.commands.run import run
-from rankfold.reconciler.console import say
-from rankfold.reconciler.store import StoreError
+from rankfold.reconciler.journal.journal import JournalError
+from rankfold.reconciler.report.console import say
+from rankfold.reconciler.source import spec
 
 
 def main() -> NoReturn:
@@ -40,7 +41,7 @@ def main() -> NoReturn:
         for fault in error.faults:
             say(str(fault))
         sys.exit(EXIT_INVALID)
-    except (control.ControlError, NoReconciler, StoreError, sqlite3.Error) as error:
+    except (control.ControlError, NoReconciler, JournalError, sqlite3.Error) as error:
         fail(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

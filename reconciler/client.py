@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import control
-from rankfold.reconciler import alive, restarts
+from rankfold.reconciler import liveness
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.node import last_lines
-from rankfold.reconciler.values import Json
-from rankfold.reconciler.words import clock
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node.launchers import last_lines
+from rankfold.reconciler.observe import restarts
+from rankfold.reconciler.wording import time_of_day
 
 START_TIMEOUT_S = 30.0
 AGAIN_S = 0.05
@@ -88,7 +89,7 @@ class Reconciler:
 
     def _reply(self, client: control.Client, op: str, **arguments: Any) -> Json:
         """Raises Unresponsive as soon as it is clear that no reply will come."""
-        with alive.watching(client, lambda: alive.hangs(self.layout, self.tell)) as watched:
+        with liveness.watching(client, lambda: liveness.hangs(self.layout, self.tell)) as watched:
             try:
                 reply, _ = client.ask(op, timeout=ASK_TIMEOUT_S, **arguments)
                 return reply
@@ -102,7 +103,7 @@ class Reconciler:
         child: subprocess.Popen[bytes] | None = None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            seen = alive.look(self.layout, SILENT_AFTER_S)
+            seen = liveness.look(self.layout, SILENT_AFTER_S)
             if seen.answers:
                 if seen.note and not self._noted:
                     self.tell(f"rankfold: {seen.note}")
@@ -125,18 +126,18 @@ class Reconciler:
                 raise NoReconciler(f"the reconciler does not answer; its log: {self.layout.log}")
             time.sleep(AGAIN_S)
 
-    def _wait_for(self, seen: alive.Seen) -> None:
+    def _wait_for(self, seen: liveness.Seen) -> None:
         """One runs and does not answer: nothing has been asked of it. Raises Unresponsive."""
         if not seen.patient:
             raise Unresponsive(f"{seen.trouble}. Nothing was changed")
-        if why := alive.hangs(self.layout, self.tell):
+        if why := liveness.hangs(self.layout, self.tell):
             raise Unresponsive(f"{why}. Nothing was changed")
 
     def _back_off(self) -> None:
         """Starting one that crashes again and again has to wait, and we do only for a moment."""
         if wait := restarts.wait_s(self.layout):
             if wait > PATIENCE_S:
-                again = f"It is started again at {clock(time.time() + wait)} at the earliest"
+                again = f"It is started again at {time_of_day(time.time() + wait)} at the earliest"
                 raise NoReconciler(f"{restarts.report(self.layout)}. {again}")
             time.sleep(wait)
 

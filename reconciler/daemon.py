@@ -4,7 +4,7 @@
 state directory's lock, listens on its own control socket, and ends when no job and no source is
 left. It may be killed at any moment: proxies and launchers live on, and the next one goes on from
 the journal and from what they answer. Everything is decided in one thread, which waits for nobody:
-it looks at processes that hang no longer than at others (lookout.py), and what an action has to
+it looks at processes that hang no longer than at others (prober.py), and what an action has to
 wait for runs beside it (inflight.py).
 
 What it can be asked stands in operations.py.
@@ -28,35 +28,34 @@ from rankfold import __version__, control, service
 from rankfold.legible import legible
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
-from rankfold.reconciler import (
-    actions,
-    by_hand,
-    changes,
-    operations,
-    past,
-    plan,
-    recovery,
-    steady,
-    switches,
-)
-from rankfold.reconciler.act import Executor, JobFailed, Permanent, Temporary
+from rankfold.reconciler import actions, clock, operations, overrides, plan, switches
+from rankfold.reconciler.act import recovery
+from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
+from rankfold.reconciler.act.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
-from rankfold.reconciler.desired import Job, Origin
-from rankfold.reconciler.inflight import WORKERS, InFlight, Landed
+from rankfold.reconciler.journal import retention
+from rankfold.reconciler.journal.journal import Journal, JournalError
+from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import is_locked
-from rankfold.reconciler.lookout import Lookout
-from rankfold.reconciler.observe import host_memory, known_devices, observe
-from rankfold.reconciler.observed import Asked, Observed
+from rankfold.reconciler.model.desired import Job, Origin
+from rankfold.reconciler.model.observed import Asked, Observed
+from rankfold.reconciler.model.recorded import RESTARTING, Answer, Ending, Record
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.observe import changes
+from rankfold.reconciler.observe.fleet import host_memory, known_devices, observe
+from rankfold.reconciler.observe.prober import Prober
+from rankfold.reconciler.observe.processes import Processes
+from rankfold.reconciler.observe.progress import Progress
+from rankfold.reconciler.observe.restarts import (
+    STEADY_AFTER_S,
+    AlreadyRunning,
+    Claim,
+    claimed,
+    report,
+)
 from rankfold.reconciler.plan.memory import hopeless
-from rankfold.reconciler.processes import Processes
-from rankfold.reconciler.progress import Progress
-from rankfold.reconciler.recorded import RESTARTING, Answer, Ending, Record
-from rankfold.reconciler.restarts import STEADY_AFTER_S, AlreadyRunning, Claim, claimed, report
-from rankfold.reconciler.rows import Object
-from rankfold.reconciler.sources import Sources, storage_error
-from rankfold.reconciler.store import Store, StoreError
-from rankfold.reconciler.values import Json
-from rankfold.reconciler.words import count
+from rankfold.reconciler.source.followed import Sources, storage_error
+from rankfold.reconciler.wording import count
 
 log, of_plan = area(__file__), area(plan.__file__)
 
@@ -89,21 +88,21 @@ class Backoff:
 class Daemon:
     def __init__(self, claim: Claim):
         self.claim, self.layout = claim, claim.layout
-        booted_after = steady.follow(self.layout.clock)
-        self.store = Store(self.layout.state)
+        booted_after = clock.follow(self.layout.clock)
+        self.journal = Journal(self.layout.state)
         if booted_after is not None:
-            recovery.count_until(self.store, booted_after)
-        self.lookout = Lookout()
+            recovery.count_until(self.journal, booted_after)
+        self.prober = Prober()
         self.progress = Progress()
-        self.executor = Executor(self.layout, self.store)
+        self.executor = Executor(self.layout, self.journal)
         self.executor.node.fleet()  # made before anybody asks
         self.no_saves = self.executor.node.no_saves()
-        self.store.set("no_saves", self.no_saves)  # for `status`
+        self.journal.set("no_saves", self.no_saves)  # for `status`
         self.in_flight = InFlight()
         self.observed = Observed()
         self.asked = Asked()
         self.unrecorded: dict[str, actions.End] = {}  # jobs that failed while the disk was full
-        self.processes = Processes(self.layout, self.store)
+        self.processes = Processes(self.layout, self.journal)
         self.plan = plan.Plan()
         self.stopping = False
         self.fresh = False  # whether `plan` follows the last change of desired state
@@ -124,7 +123,7 @@ class Daemon:
         )  # fmt: skip
         self.server.add(self.in_flight.fd, self._collect)
         self.sources = Sources(
-            self.server, self.store, self.layout.state, self._wish, self._changed
+            self.server, self.journal, self.layout.state, self._wish, self._changed
         )
         self.server.on_close = self.sources.closed
 
@@ -136,7 +135,7 @@ class Daemon:
                 return operation(request)
             except sqlite3.Error as error:
                 raise storage_error(self.layout.state, error) from error
-            except StoreError as error:
+            except JournalError as error:
                 raise control.ControlError("storage", str(error)) from error
 
         return handle
@@ -146,17 +145,17 @@ class Daemon:
     def serve(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.server.stop())
-        self.claim.tell(self.store)
+        self.claim.tell(self.journal)
         self.server.after(0, self._turn)
-        self.server.after(past.MORE_S, self._forget)
+        self.server.after(retention.MORE_S, self._forget)
         self.server.after(STEADY_AFTER_S, self.claim.steady)
         self._note_time()
         try:
             self.server.run()
         finally:
             self.sources.close(on_purpose=self.stopping)
-            self.lookout.close()
-            self.store.close()
+            self.prober.close()
+            self.journal.close()
 
     def _turn(self) -> None:
         wait = IDLE_S
@@ -174,23 +173,23 @@ class Daemon:
                 self.server.stop()
         except Exception as error:  # a fault of ours must not end the fleet's only guardian
             log.exception("a turn failed")
-            self.claim.trouble(error, self.store)
+            self.claim.trouble(error, self.journal)
         else:
-            self.claim.trouble(None, self.store)
+            self.claim.trouble(None, self.journal)
         self.server.after(wait, self._turn)
 
     def _note_time(self) -> None:
         with contextlib.suppress(OSError):  # the disk may be full
             if self.claim.is_there():
-                steady.note(self.layout.clock)
-        self.server.after(steady.NOTE_S, self._note_time)
+                clock.note(self.layout.clock)
+        self.server.after(clock.NOTE_S, self._note_time)
 
     def _forget(self) -> None:
-        wait = past.AGAIN_S
+        wait = retention.AGAIN_S
         try:
             if self.claim.is_there():
-                wait = past.forget(self.store, self.layout)
-        except (sqlite3.Error, StoreError, OSError) as error:
+                wait = retention.forget(self.journal, self.layout)
+        except (sqlite3.Error, JournalError, OSError) as error:
             log.warning("what is over stays for now: %s", error)
         except Exception:  # as above
             log.exception("forgetting what is over failed")
@@ -198,14 +197,14 @@ class Daemon:
 
     def _idle(self) -> bool:
         """Nothing to do: no source, no live job, no request for a while."""
-        live = any(not self._ended(name) for name in self.store.desired().jobs)
+        live = any(not self._ended(name) for name in self.journal.desired().jobs)
         now = time.monotonic()
         if live or self.sources.busy or self.plan.actions or self.in_flight.subjects():
             self.idle_since = now
         return now - self.idle_since > self.linger_s
 
     def _ended(self, name: str) -> bool:
-        record = self.store.record(name)
+        record = self.journal.record(name)
         return record is not None and record.step == "ended"
 
     def _shutdown_proxies(self) -> dict[str, str]:
@@ -238,10 +237,10 @@ class Daemon:
 
     def reconcile(self) -> float:
         """One turn; gives the seconds until the next."""
-        desired, records = self.store.desired(), self.store.records()
+        desired, records = self.journal.desired(), self.journal.records()
         devices = {*desired.devices(), *known_devices(self.layout)}
         observed = observe(
-            self.layout, sorted(devices), records, self.lookout, LOOK_WITHIN_S,
+            self.layout, sorted(devices), records, self.prober, LOOK_WITHIN_S,
             self.processes.silent, self.no_saves,
         )  # fmt: skip
         self.processes.note(observed, desired.devices())
@@ -253,7 +252,7 @@ class Daemon:
         for end in list(self.unrecorded.values()):
             self._kill_unrecorded(end.job)
             self._try(end)
-        planned = plan.plan(desired, records, observed, steady.now(), busy)
+        planned = plan.plan(desired, records, observed, clock.now(), busy)
         if planned.actions != self.plan.actions:
             for action in planned.actions:  # a job's fields are nobody's business
                 of_plan.debug("%s: %s", actions.subject(action), type(action).__name__)
@@ -313,10 +312,10 @@ class Daemon:
             self.progress.ended(action.job)
         if not isinstance(action, (actions.Signal, actions.Discard, actions.AskStore)):
             self.progress_at = time.monotonic()
-        self.lookout.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
+        self.prober.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
         if ranks := actions.ranks_of(action):
             job = actions.job_of(action)
-            self.lookout.void(self.executor.node.door(job, rank) for rank in ranks)
+            self.prober.void(self.executor.node.door(job, rank) for rank in ranks)
 
     def _landed(self, landed: Landed) -> None:
         """An action has ended: note how, and when it is tried again."""
@@ -324,12 +323,12 @@ class Daemon:
         name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
         if isinstance(action, actions.AskStore):
-            self.asked = self.asked.again(steady.now(), error is None)
+            self.asked = self.asked.again(clock.now(), error is None)
         if isinstance(error, JobFailed):
             assert isinstance(action, (actions.Place, actions.Barrier, actions.Detach))
-            ending = Ending("Failed", "DeviceReported", str(error), steady.now())
-            record = self.store.record(action.job) or Record(action.job)
-            job = self.store.desired().jobs.get(action.job)
+            ending = Ending("Failed", "DeviceReported", str(error), clock.now())
+            record = self.journal.record(action.job) or Record(action.job)
+            job = self.journal.desired().jobs.get(action.job)
             ending = plan.or_restart(job, record, ending)
             self.unrecorded[action.job] = actions.End(action.job, ending)
             self._begin(self.unrecorded[action.job])
@@ -367,7 +366,7 @@ class Daemon:
         if isinstance(action, (actions.StartProxy, actions.StopProxy)):
             name = actions.subject(action)
             if message:
-                self.store.event(f"Device/{name}", "ActionFailed", message, "Warning")
+                self.journal.event(f"Device/{name}", "ActionFailed", message, "Warning")
             return
         if isinstance(action, actions.AskStore):
             if message:
@@ -376,28 +375,28 @@ class Daemon:
         if isinstance(action, actions.Look):  # beside whatever else has failed
             return
         name = actions.job_of(action)
-        record = self.store.record(name) or Record(name)
+        record = self.journal.record(name) or Record(name)
         if (record.error, record.error_permanent) != (message, permanent):
-            self.store.save(dataclasses.replace(record, error=message, error_permanent=permanent))
+            self.journal.save(dataclasses.replace(record, error=message, error_permanent=permanent))
         if message:
-            self.store.event(f"Job/{name}", "ActionFailed", message, "Warning")
+            self.journal.event(f"Job/{name}", "ActionFailed", message, "Warning")
 
     def _follow_changes(self, records: dict[str, Record], observed: Observed) -> None:
-        for change in self.store.changes(only_open=True):
+        for change in self.journal.changes(only_open=True):
             record = records.get(change.job)
             if record is None or record.step == "ended":
-                self.store.save_change(dataclasses.replace(change, superseded=True), open=False)
+                self.journal.save_change(dataclasses.replace(change, superseded=True), open=False)
                 continue
             converged = change.job in self.plan.converged
-            now = changes.follow(change, record, observed, converged, steady.now())
+            now = changes.follow(change, record, observed, converged, clock.now())
             if now == change:
                 continue
-            self.store.save_change(now, open=now.converged_at is None)
+            self.journal.save_change(now, open=now.converged_at is None)
             if now.converged_at is not None:
                 pause = "" if now.pause_s is None else f", stood still {now.pause_s:.3f} s"
                 devices = f"{now.from_gpus} → {count(now.to_gpus, 'device')}"
                 text = f"{devices} in {now.converge_s:.3f} s{pause}"
-                self.store.event(f"Job/{change.job}", "Converged", text)
+                self.journal.event(f"Job/{change.job}", "Converged", text)
 
     def _note_findings(self, records: dict[str, Record], observed: Observed) -> None:
         """Keep the races and alarms that the proxies found: they forget them when a job goes."""
@@ -406,7 +405,7 @@ class Daemon:
                 record = records.get(told.job)
                 if record is None or record.epoch != told.epoch:
                     continue
-                now = self.store.record(told.job) or record
+                now = self.journal.record(told.job) or record
                 races = _new(told.races, now.races)
                 alarms = _new(told.alarms, now.alarms)
                 if not races and not alarms:
@@ -414,38 +413,38 @@ class Daemon:
                 now = dataclasses.replace(
                     now, races=(*now.races, *races), alarms=(*now.alarms, *alarms)
                 )
-                with self.store.transaction():
-                    self.store.save(now)
+                with self.journal.transaction():
+                    self.journal.save(now)
                     for race in races:
-                        self.store.event(f"Job/{told.job}", "Race", race, "Warning")
+                        self.journal.event(f"Job/{told.job}", "Race", race, "Warning")
                     for alarm in alarms:
-                        self.store.event(f"Job/{told.job}", "Alarm", alarm, "Warning")
+                        self.journal.event(f"Job/{told.job}", "Alarm", alarm, "Warning")
 
     def _note_conditions(self) -> None:
         """Keep the conditions for readers, and an event for each that appears."""
-        for each in self.store.objects():
+        for each in self.journal.objects():
             if each.kind != "Job":
                 continue
             new = [dataclasses.asdict(c) for c in self.plan.conditions.get(each.name, ())]
-            old, seen_generation = self.store.conditions(each.name)
+            old, seen_generation = self.journal.conditions(each.name)
             done = each.name in self.plan.converged
             generation = each.generation if done else seen_generation
             if (new, generation) == (old, seen_generation):
                 continue
-            self.store.save_conditions(each.name, new, generation)
+            self.journal.save_conditions(each.name, new, generation)
             for condition in new:
                 if condition["type"] in ("Stalled", "Degraded") and condition not in old:
                     text = condition["message"]
-                    self.store.event(f"Job/{each.name}", condition["reason"], text, "Warning")
+                    self.journal.event(f"Job/{each.name}", condition["reason"], text, "Warning")
 
     def _wish(self, job: Job | None, commit: str, wanted_at: float) -> None:
-        record = self.store.record(job.name) if job else None
+        record = self.journal.record(job.name) if job else None
         if job is None or record is None:
             return
-        wanted = steady.of_wall(wanted_at)
+        wanted = clock.of_wall(wanted_at)
         change = changes.wish(job, record, commit, wanted_at, wanted)
         if change:
-            self.store.open_change(change)
+            self.journal.open_change(change)
         self.backoff.pop(job.name, None)
 
     def _changed(self) -> None:
@@ -470,7 +469,7 @@ class Daemon:
 
     def _run(self, request: service.Request[operations.Run]) -> Json:
         job, pool, token = request.message.job, request.message.pool, request.message.token
-        existing = self.store.object("Job", job.name)
+        existing = self.journal.object("Job", job.name)
         if existing and existing.source is None and existing.revision == token:
             return {}  # requested again: whoever got it first has done it, and was killed
         if existing and (existing.source or not self._ended(job.name)):
@@ -478,7 +477,7 @@ class Daemon:
             raise control.ControlError(
                 "exists", f"there is a job {job.name!r} already{where}: choose another --name"
             )
-        devices = pool.devices if pool else self.store.desired().devices().values()
+        devices = pool.devices if pool else self.journal.desired().devices().values()
         kinds = job.device_types
         fit = [
             d for d in devices if d.only_for in (None, job.name) and d.type in (kinds or [d.type])
@@ -487,19 +486,19 @@ class Daemon:
             raise control.ControlError("refused", why)
         if existing:
             self.executor.node.forget_logs(job.name)
-        with self.store.transaction():
+        with self.journal.transaction():
             if existing:
-                self.store.forget("Job", job.name)
+                self.journal.forget("Job", job.name)
             if pool:
-                self.store.put(pool, None, Origin("run", 0), "")
-            self.store.put(job, None, Origin("run", 0), token)
+                self.journal.put(pool, None, Origin("run", 0), "")
+            self.journal.put(job, None, Origin("run", 0), token)
         self.fresh = False
         self.idle_since = time.monotonic()
         return {}
 
     def _checkpoint(self, request: service.Request[operations.Checkpoint]) -> Json:
         asked = request.message
-        each, record = self.store.object("Job", asked.name), self.store.record(asked.name)
+        each, record = self.journal.object("Job", asked.name), self.journal.record(asked.name)
         if record is None or each is None:
             raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
         answer = record.answer.token if record.answer else ""
@@ -507,55 +506,55 @@ class Daemon:
             return {"token": asked.token}  # requested again: whoever got it first was killed
         if record.asked:  # that save has not begun: it is this one, too
             return {"token": record.asked}
-        by_hand.check_save(record, self.no_saves)
-        if id := by_hand.saved_already(each, record):
-            self.store.save(dataclasses.replace(record, answer=Answer(asked.token, id=id)))
+        overrides.check_save(record, self.no_saves)
+        if id := overrides.saved_already(each, record):
+            self.journal.save(dataclasses.replace(record, answer=Answer(asked.token, id=id)))
             return {"token": asked.token}
-        self.store.save(dataclasses.replace(record, asked=asked.token))
-        self.store.event(f"Job/{asked.name}", "SaveRequested", "by hand")
+        self.journal.save(dataclasses.replace(record, asked=asked.token))
+        self.journal.event(f"Job/{asked.name}", "SaveRequested", "by hand")
         self.fresh = False
         return {"token": asked.token}
 
     def _go_back(self, request: service.Request[operations.GoBack]) -> Json:
         asked = request.message
-        each = self.store.object("Job", asked.name)
+        each = self.journal.object("Job", asked.name)
         if each is None:
             raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
-        record = self.store.record(asked.name) or Record(asked.name)
+        record = self.journal.record(asked.name) or Record(asked.name)
         if asked.checkpoint in (record.stored, record.back_to):
             return {}
-        by_hand.check_going_back(each, record, asked)
+        overrides.check_going_back(each, record, asked)
         text = f"goes back to checkpoint {asked.checkpoint}, as requested"
         if record.step == "new" and asked.begun is not None:
-            record = by_hand.begun_elsewhere(each, record, asked.checkpoint, asked.begun)
+            record = overrides.begun_elsewhere(each, record, asked.checkpoint, asked.begun)
             text = f"goes on from checkpoint {asked.checkpoint}, made elsewhere"
         elif record.step == "stored":
-            more = by_hand.taken_up(record, asked.begun)
+            more = overrides.taken_up(record, asked.begun)
             record = dataclasses.replace(record, stored=asked.checkpoint, restore=None, **more)
         else:  # what rests in memory is given up
-            ending = Ending(RESTARTING, "WentBack", text, steady.now())
-            more = by_hand.taken_up(record, asked.begun)
+            ending = Ending(RESTARTING, "WentBack", text, clock.now())
+            more = overrides.taken_up(record, asked.begun)
             record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending, **more)
-        self.store.save(record)
-        self.store.event(f"Job/{asked.name}", "WentBack", text)
+        self.journal.save(record)
+        self.journal.event(f"Job/{asked.name}", "WentBack", text)
         self.fresh = False
         return {}
 
     def _override(self, request: service.Request[operations.Override]) -> Json:
         asked = request.message
-        each = self.store.object("Job", asked.name)
+        each = self.journal.object("Job", asked.name)
         if each is None:
             raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
         fields = asked.fields.told()
-        by_hand.check(self.store, each, fields, asked.force, self.no_saves)
+        overrides.check(self.journal, each, fields, asked.force, self.no_saves)
         self._check_memory(each, fields)
         try:
-            with self.store.transaction():
-                self.store.override(each.name, fields)
-                job = self.store.desired().jobs[each.name]
+            with self.journal.transaction():
+                self.journal.override(each.name, fields)
+                job = self.journal.desired().jobs[each.name]
                 self._wish(job, "", time.time())
                 words = ", ".join(f"{k}: {v}" for k, v in fields.items())
-                self.store.event(f"Job/{each.name}", "ChangedByHand", words)
+                self.journal.event(f"Job/{each.name}", "ChangedByHand", words)
         except sqlite3.Error as error:
             if not fields.get("cancelled"):
                 raise
@@ -567,28 +566,28 @@ class Daemon:
     def _cancel_unrecorded(self, name: str) -> None:
         """Kill a job's ranks though the journal cannot say so yet: this job may fill the disk. Its
         end is recorded as soon as there is room; until then nothing else is done to it."""
-        ending = Ending("Failed", "Cancelled", "cancelled while the disk was full", steady.now())
+        ending = Ending("Failed", "Cancelled", "cancelled while the disk was full", clock.now())
         self.unrecorded[name] = actions.End(name, ending)
         self._kill_unrecorded(name)
 
     def _kill_unrecorded(self, name: str) -> None:
-        record = self.store.record(name)
+        record = self.journal.record(name)
         if record and record.fixed and self.unrecorded[name].ending.reason == "Cancelled":
             self._try(actions.Signal(name, tuple(range(record.fixed.world_size)), signal.SIGKILL))
 
     def _cancel_all(self, request: service.Request[operations.CancelAll]) -> Json:
         """One transaction: the loop never sees some jobs cancelled and others about to start."""
         fields: Json = {"cancelled": True}
-        records = self.store.records()
+        records = self.journal.records()
         live = [
-            each for each in self.store.objects()
+            each for each in self.journal.objects()
             if each.kind == "Job" and records.get(each.name, Record(each.name)).step != "ended"
         ]  # fmt: skip
-        with self.store.transaction():
+        with self.journal.transaction():
             for each in live:
-                self.store.override(each.name, fields)
-                self.store.event(f"Job/{each.name}", "ChangedByHand", "cancelled: True")
-            desired = self.store.desired()
+                self.journal.override(each.name, fields)
+                self.journal.event(f"Job/{each.name}", "ChangedByHand", "cancelled: True")
+            desired = self.journal.desired()
             for each in live:
                 self._wish(desired.jobs[each.name], "", time.time())
         self.fresh = False
@@ -598,12 +597,12 @@ class Daemon:
         """Refuse what host memory forbids now: a person waits for it. Raises ControlError."""
         if not {"suspend", "gpus"} & fields.keys() or fields.get("suspend") is False:
             return
-        desired, records = self.store.desired(), self.store.records()
+        desired, records = self.journal.desired(), self.journal.records()
         job = each.effective()
         assert isinstance(job, Job)
         job = dataclasses.replace(job, **fields)
         wanted = dataclasses.replace(desired, jobs={**desired.jobs, job.name: job})
-        planned = plan.plan(wanted, records, self.observed, steady.now())
+        planned = plan.plan(wanted, records, self.observed, clock.now())
         for condition in planned.conditions.get(job.name, ()):
             if condition.reason == "HostMemory":
                 raise control.ControlError("memory", f"{job.name}: {condition.message}")
@@ -613,8 +612,8 @@ class Daemon:
             self.reconcile()
         self.idle_since = time.monotonic()
         jobs = {}
-        for name in self.store.desired().jobs:
-            record = self.store.record(name) or Record(name)
+        for name in self.journal.desired().jobs:
+            record = self.journal.record(name) or Record(name)
             conditions = self.plan.conditions.get(name, ())
             jobs[name] = {
                 "step": record.step,
@@ -649,7 +648,7 @@ class Daemon:
         return plan.delayed(self.observed, record) if record.restore is None else ""
 
     def _stop(self, _request: service.Request[operations.Stop]) -> Json:
-        live = [n for n in self.store.desired().jobs if not self._ended(n)]
+        live = [n for n in self.journal.desired().jobs if not self._ended(n)]
         left = {} if live else self._shutdown_proxies()
         self.stopping = True
         self.sources.forget_unwatched()
@@ -666,7 +665,7 @@ def main(arguments: list[str] | None = None) -> int:
         switches.check()
         with claimed(state.absolute()) as claim:
             Daemon(claim).serve()
-    except (AlreadyRunning, StoreError, PermissionError, switches.BadSwitch) as error:
+    except (AlreadyRunning, JournalError, PermissionError, switches.BadSwitch) as error:
         print(f"rankfold: {legible(str(error))}", file=sys.stderr)
         return 1
     return 0

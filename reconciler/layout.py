@@ -37,7 +37,7 @@ class Layout:
 
     @property
     def clock(self) -> Path:
-        """The fleet's time: steady.py."""
+        """The fleet's time: clock.py."""
         return self.state / "clock"
 
     @property

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from rankfold.messages import Hello, Name, Operation
-from rankfold.reconciler.desired import Job, Pool
-from rankfold.reconciler.values import Count, Json, Ranks, Seconds
-from rankfold.reconciler.words import count
+from rankfold.reconciler.model.desired import Job, Pool
+from rankfold.reconciler.model.values import Count, Json, Ranks, Seconds
+from rankfold.reconciler.wording import count
 
 __all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop", "Unwatch"]
 

@@ -12,11 +12,11 @@ import click
 
 from rankfold.reconciler.client import NoReconciler, Reconciler
 from rankfold.reconciler.commands.common import POLL_S, answering, fail
-from rankfold.reconciler.console import say, tell
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.node import Node
-from rankfold.reconciler.store import Store as Journal
-from rankfold.reconciler.values import Json
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node.launchers import Node
+from rankfold.reconciler.report.console import say, tell
 
 # Of what a save writes into the manifest: recovery.py.
 BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")

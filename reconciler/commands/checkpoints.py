@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rankfold.reconciler import report
 from rankfold.reconciler.commands.common import (
     EXIT_ERROR,
     answering,
@@ -15,12 +14,13 @@ from rankfold.reconciler.commands.common import (
     output_option,
     show,
 )
-from rankfold.reconciler.console import say, tell
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.node import Node
-from rankfold.reconciler.store import Store as Journal
-from rankfold.reconciler.values import Json
-from rankfold.reconciler.words import count
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node.launchers import Node
+from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report.console import say, tell
+from rankfold.reconciler.wording import count
 
 if TYPE_CHECKING:  # where it is needed, for few commands open a store
     from rankfold.checkpoint.store import Manifest, Store
@@ -60,7 +60,7 @@ def list_command(url: str, output: str) -> int:
     else:
         head = ("JOB", "ID", "SAVED", "RANKS", "BYTES", "STORED")
         lines = [tuple(str(row[key.lower()]) for key in head) for row in rows]
-        tell("\n".join(report.columns(head, lines)))
+        tell("\n".join(snapshot.columns(head, lines)))
         for fault in faults:
             say(fault)
     return EXIT_ERROR if faults else 0

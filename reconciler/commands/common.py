@@ -13,8 +13,8 @@ import click
 
 from rankfold.legible import json_text
 from rankfold.reconciler import switches
-from rankfold.reconciler.console import say
 from rankfold.reconciler.deadlines import STORE_ANSWERS_S
+from rankfold.reconciler.report.console import say
 
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rankfold.reconciler import plan, report, revision, spec, steady, watch
+from rankfold.reconciler import clock, plan
 from rankfold.reconciler.client import Reconciler
 from rankfold.reconciler.commands.common import (
     EXIT_CHANGES,
@@ -18,14 +18,16 @@ from rankfold.reconciler.commands.common import (
     show,
     terminating,
 )
-from rankfold.reconciler.console import say, tell
-from rankfold.reconciler.desired import Job
-from rankfold.reconciler.git import is_elsewhere
-from rankfold.reconciler.rows import desired_of
-from rankfold.reconciler.trees import named
-from rankfold.reconciler.values import Json
-from rankfold.reconciler.watching import Watching
-from rankfold.reconciler.words import count
+from rankfold.reconciler.commands.watching import Watching
+from rankfold.reconciler.journal.rows import desired_of
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report.console import say, tell
+from rankfold.reconciler.source import reader, revision, spec
+from rankfold.reconciler.source.git import is_elsewhere
+from rankfold.reconciler.source.trees import named
+from rankfold.reconciler.wording import count
 
 TIMEOUT_MAX_S = 1e9
 
@@ -80,7 +82,7 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     loaded = spec.load_dir(place)
     warn(loaded)
     loaded.check()
-    snap = report.snapshot(state)
+    snap = snapshot.snapshot(state)
     hand_made = frozenset((o.kind, o.name) for o in snap.objects if o.source is None)
     live_by_hand = frozenset(
         name for kind, name in hand_made
@@ -96,12 +98,12 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     }  # fmt: skip
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
     found = revision.differences(now, then, snap.records)
-    planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), steady.now())
-    data = report.plan_json(found, planned, watch.directory_revision(loaded).id)
+    planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), clock.now())
+    data = snapshot.plan_json(found, planned, reader.directory_revision(loaded).id)
     if output == "json":
         show(data)
     else:
-        for line in report.plan_lines(data, output == "markdown"):
+        for line in snapshot.plan_lines(data, output == "markdown"):
             tell(line)
     return EXIT_CHANGES if detailed_exitcode and found else 0
 
@@ -137,7 +139,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
             return EXIT_INVALID
         code = _wait_converged(reconciler, set(loaded.desired.jobs), limit) if wait_ else 0
     if output == "json":
-        show(report.status(report.snapshot(state)))
+        show(snapshot.status(snapshot.snapshot(state)))
     else:
         tell(f"applied {reply['revision']}" + ("" if code == 0 else ", but not as desired"))
     return code

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rankfold import inspect
-from rankfold.reconciler import alive, doctor, report
+from rankfold.reconciler import liveness
 from rankfold.reconciler.commands.common import (
     EXIT_ERROR,
     POLL_S,
@@ -19,13 +19,14 @@ from rankfold.reconciler.commands.common import (
     show,
     terminating,
 )
-from rankfold.reconciler.console import blocks_of, event_line, say, tables, tell
-from rankfold.reconciler.desired import Job
-from rankfold.reconciler.follow import Follower
+from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.store import Store, database
-from rankfold.reconciler.values import Json
-from rankfold.reconciler.words import clock
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.report import doctor, snapshot
+from rankfold.reconciler.report.console import blocks_of, event_line, say, tables, tell
+from rankfold.reconciler.report.logs import Follower
+from rankfold.reconciler.wording import time_of_day
 
 
 @click.command()
@@ -36,7 +37,7 @@ def status(state: Path, output: str) -> int:
 
     Exit code 0 whatever state they are in; 1 if the state cannot be read.
     """
-    data = report.status(report.snapshot(state))
+    data = snapshot.status(snapshot.snapshot(state))
     if output == "json":
         show(data)
         return 0
@@ -46,7 +47,7 @@ def status(state: Path, output: str) -> int:
         tell(f"revision {data['revision']} of {data['source']['name']}")
     for condition in data["source"]["conditions"]:
         if condition["reason"] == "Unreachable":
-            since = clock(condition["since"])
+            since = time_of_day(condition["since"])
             say(f"since {since} the source cannot be read: {condition['message']}")
         elif condition["status"] == "False":
             say(
@@ -70,20 +71,20 @@ def warn_of_reconciler(reconciler: Json) -> None:
 @click.pass_obj
 def describe(state: Path, name: str, output: str) -> int:
     """Show everything about one job: conditions, ranks, changes, events."""
-    snap = report.snapshot(state)
-    job = next((j for j in report.status(snap)["jobs"] if j["name"] == name), None)
+    snap = snapshot.snapshot(state)
+    job = next((j for j in snapshot.status(snap)["jobs"] if j["name"] == name), None)
     if job is None:
         fail(f"there is no job {name!r}")
-    with Store(state, readonly=True) as store:
-        events = [vars(e) for e in store.events(name)]
+    with Journal(state, readonly=True) as journal:
+        events = [vars(e) for e in journal.events(name)]
         reconciler = snap.reconciler_status()
-        actions = store.actions(name)
+        actions = journal.actions(name)
         job = {**job, "events": events, "actions": actions, "reconciler": reconciler}
     warn_of_reconciler(reconciler)
     if output == "json":
         show(job)
         return 0
-    for line in report.describe_lines(job):
+    for line in snapshot.describe_lines(job):
         tell(line)
     return 0
 
@@ -98,13 +99,13 @@ def events(state: Path, name: str | None, output: str) -> int:
         if output == "json":
             show([])
         return 0
-    with Store(state, readonly=True) as store:
-        found = store.events(name)
-        known = name is None or found or store.object("Job", name)
-        meta = {key: store.get(key) for key in ("watching", "unwatched")}
-        seen = alive.look(Layout(state))
-        wrong = report.wrong_with(Layout(state))
-        now = report.reconciler_status(seen, store.objects(), store.records(), meta, wrong)
+    with Journal(state, readonly=True) as journal:
+        found = journal.events(name)
+        known = name is None or found or journal.object("Job", name)
+        meta = {key: journal.get(key) for key in ("watching", "unwatched")}
+        seen = liveness.look(Layout(state))
+        wrong = snapshot.wrong_with(Layout(state))
+        now = snapshot.reconciler_status(seen, journal.objects(), journal.records(), meta, wrong)
     if not known:
         fail(f"nothing is known of {name!r}")
     warn_of_reconciler(now)
@@ -147,7 +148,7 @@ def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
 
     With several ranks, every line begins with its rank.
     """
-    snap = report.snapshot(state)
+    snap = snapshot.snapshot(state)
     job = next((o for o in snap.objects if o.kind == "Job" and o.name == name), None)
     if job is None or not isinstance(job.spec, Job):
         fail(f"there is no job {name!r}")
@@ -170,8 +171,8 @@ def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
 
 
 def job_over(state: Path, name: str) -> bool:
-    with Store(state, readonly=True) as store:
-        record = store.record(name)
+    with Journal(state, readonly=True) as journal:
+        record = journal.record(name)
     return record is not None and record.step == "ended"
 
 

@@ -11,17 +11,18 @@ from pathlib import Path
 import click
 
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
-from rankfold.reconciler import report, spec
 from rankfold.reconciler.client import Reconciler, Unresponsive
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
-from rankfold.reconciler.console import say
-from rankfold.reconciler.desired import RESTARTS_MAX, Device, Job, Pool
-from rankfold.reconciler.follow import Follower
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.recorded import to_json
-from rankfold.reconciler.values import Json
-from rankfold.reconciler.words import count
-from rankfold.reconciler.yamldoc import unusable
+from rankfold.reconciler.model.desired import RESTARTS_MAX, Device, Job, Pool
+from rankfold.reconciler.model.recorded import to_json
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report.console import say
+from rankfold.reconciler.report.logs import Follower
+from rankfold.reconciler.source import spec
+from rankfold.reconciler.source.yamldoc import unusable
+from rankfold.reconciler.wording import count
 
 SAVE_EVERY_S = 600  # a job that may be restarted
 QUIET_S = 3.0  # before `run` says why its job has not started
@@ -87,7 +88,7 @@ def run(
         raise click.UsageError(f"--memory {memory} is no size such as 512MiB, from 4MiB to 512GiB")
     if kind == "nvidia" and (missing := nvidia_missing()):
         raise click.UsageError(f"--device nvidia: {missing}")
-    snap = report.snapshot(state)
+    snap = snapshot.snapshot(state)
     name = name or unused_name(snap, command[0])
     if spec.bad_name(name):
         raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
@@ -182,7 +183,7 @@ def run_status(now: Json, interrupted: int) -> int:
     return EXIT_ERROR
 
 
-def permanent_pools(snap: report.Snapshot) -> list[Pool]:
+def permanent_pools(snap: snapshot.Snapshot) -> list[Pool]:
     return [o.spec for o in snap.objects if isinstance(o.spec, Pool) and o.spec.only_for is None]
 
 
@@ -201,7 +202,7 @@ def temporary_pool(job: str, kind: str, number: int, memory: int) -> Pool:
     return Pool(job, tuple(devices), only_for=job)
 
 
-def check_capacity(snap: report.Snapshot, job: Job, pool: Pool | None) -> None:
+def check_capacity(snap: snapshot.Snapshot, job: Job, pool: Pool | None) -> None:
     """Refuse what could never start."""
     pools = [pool] if pool else permanent_pools(snap)
     fit = [
@@ -214,7 +215,7 @@ def check_capacity(snap: report.Snapshot, job: Job, pool: Pool | None) -> None:
         )
 
 
-def unused_name(snap: report.Snapshot, program: str) -> str:
+def unused_name(snap: snapshot.Snapshot, program: str) -> str:
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(program).stem.lower())
     stem = stem.strip("-")[:40] or "job"
     # A name that was forgotten, too: the store may have checkpoints of that job.

@@ -22,15 +22,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rankfold.reconciler.actions import Action, subject
-from rankfold.reconciler.desired import Desired
-from rankfold.reconciler.observed import Observed, SeenDevice
+from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.observed import Observed, SeenDevice
+from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan import proxies
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.conditions import conditions, delayed
 from rankfold.reconciler.plan.ending import or_restart
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.steps import Steps
-from rankfold.reconciler.recorded import Condition, Record
 
 __all__ = ["Plan", "assume_fleet", "delayed", "or_restart", "plan"]
 

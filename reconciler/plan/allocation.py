@@ -13,13 +13,13 @@ import itertools
 from collections import deque
 from dataclasses import replace
 
-from rankfold.reconciler.desired import Job
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan.fitting import Group, Groups, may_use, most_frequent
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import HostMemory
 from rankfold.reconciler.plan.placement import assign
-from rankfold.reconciler.recorded import Condition, Record
-from rankfold.reconciler.words import count, some
+from rankfold.reconciler.wording import count, some
 
 
 class Allocation:

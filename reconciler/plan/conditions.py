@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from rankfold.reconciler import sharing
-from rankfold.reconciler import waiting as waits
-from rankfold.reconciler.desired import Job
-from rankfold.reconciler.observed import Observed
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.observed import Observed
+from rankfold.reconciler.model.recorded import RESTARTING, Condition, Record
+from rankfold.reconciler.observe import sharing
+from rankfold.reconciler.observe import stalls as waits
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.recorded import RESTARTING, Condition, Record
-from rankfold.reconciler.words import count, named
+from rankfold.reconciler.wording import count, named
 
 OPAQUE = "opaque code: "  # so begin alarms about it (proxy/core/loop/guard.c)
 APART = "; its ranks share nothing any more"

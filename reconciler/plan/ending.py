@@ -15,11 +15,11 @@ from rankfold.reconciler.actions import (
     Signal,
     Vacate,
 )
-from rankfold.reconciler.desired import Job
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.recorded import RESTARTING, Ending, Record
 from rankfold.reconciler.plan import restoring, saving
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.recorded import RESTARTING, Ending, Record
-from rankfold.reconciler.words import count, some_ranks
+from rankfold.reconciler.wording import count, some_ranks
 
 KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, then SIGKILL
 RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from rankfold.reconciler.desired import Device, Job
-from rankfold.reconciler.recorded import Record
-from rankfold.reconciler.values import Json
+from rankfold.reconciler.model.desired import Device, Job
+from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.model.values import Json
 
 
 @dataclass(eq=False)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rankfold.reconciler.desired import Desired, Device, Job
-from rankfold.reconciler.observed import JobOnDevice, Observed, SeenDevice, SeenRank
+from rankfold.reconciler.model.desired import Desired, Device, Job
+from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice, SeenRank
+from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan.fitting import may_use
-from rankfold.reconciler.recorded import Condition, Record
-from rankfold.reconciler.words import silence
+from rankfold.reconciler.wording import silence
 
 LOADED_MAX = 8192  # kernels; on the software GPU each takes 3 of a process's 65,530 mappings
 HOLDING = ("joining", "running", "stopping", "cut", "failed")  # a proxy's job states that use it

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rankfold.reconciler.desired import Device, Job
+from rankfold.reconciler.model.desired import Device, Job
+from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan.fitting import Groups
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.recorded import Condition, Record
-from rankfold.reconciler.words import count
+from rankfold.reconciler.wording import count
 
 # A proxy is one process with 128 TiB of addresses, and each rank takes 2.3 of them: its window,
 # guards on both sides of that, and its image, all of them sparse (proxy/hal/soft/soft.h,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankfold.reconciler.actions import Action, Discard, StartProxy, StopProxy
 from rankfold.reconciler.plan.index import Index, differs
-from rankfold.reconciler.words import count
+from rankfold.reconciler.wording import count
 
 OTHER = "its pool describes another device now"
 

@@ -7,12 +7,12 @@ one; what was begun of a restore that fails is ended again.
 
 from __future__ import annotations
 
-from rankfold.reconciler import recorded
 from rankfold.reconciler.actions import Action, End, Fetch, Rest, Restore, Vacate
+from rankfold.reconciler.model import recorded
+from rankfold.reconciler.model.recorded import NODE, Ending, Record
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.saving import taken_over, waited
-from rankfold.reconciler.recorded import NODE, Ending, Record
-from rankfold.reconciler.words import named
+from rankfold.reconciler.wording import named
 
 
 def vacating(index: Index, record: Record) -> Action:

@@ -19,10 +19,10 @@ from rankfold.reconciler.actions import (
     Upload,
     subject,
 )
-from rankfold.reconciler.desired import Job
-from rankfold.reconciler.observed import Transfer
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.observed import Transfer
+from rankfold.reconciler.model.recorded import Checkpoint, Ending, Record
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.recorded import Checkpoint, Ending, Record
 
 CUT_WITHIN_S = 120.0  # a job that does not come to a cut for so long goes on unsaved
 SAVE_AGAIN_S = 60.0  # a save whose reconciler was killed is gone on with for so long

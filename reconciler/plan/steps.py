@@ -22,11 +22,11 @@ from rankfold.reconciler.actions import (
     Thaw,
     Vacate,
 )
-from rankfold.reconciler.desired import Job
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.recorded import NODE, Record
 from rankfold.reconciler.plan import ending, restoring, saving
 from rankfold.reconciler.plan.allocation import Allocation
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.recorded import NODE, Record
 
 Target = tuple[str, ...] | None
 

@@ -50,7 +50,7 @@ DEMO = [
            ON_FLEET + "test_every_change_is_one_line_of_one_commit"),
 ]  # fmt: skip
 
-DOCTOR, LOOKING = "reconciler/doctor.py", "reconciler/commands/looking.py"
+DOCTOR, LOOKING = "reconciler/report/doctor.py", "reconciler/commands/looking.py"
 ON_COMMANDS = "tests/reconciler/test_commands.py::"
 COMMANDS = [
     Mutant("any-kernel-will-do", DOCTOR, "ok = tuple(numbers) >= (5, 16)", "ok = True",
@@ -209,7 +209,7 @@ LAUNCHERS = [
            ON_FILES + "test_ranks_that_share_a_file_are_both_set_back"),
 ]  # fmt: skip
 
-PLACEMENT, YAML = "reconciler/plan/placement.py", "reconciler/yamldoc.py"
+PLACEMENT, YAML = "reconciler/plan/placement.py", "reconciler/source/yamldoc.py"
 ON_PLACEMENT, ON_SPEC = "tests/reconciler/test_placement.py::", "tests/reconciler/test_spec.py::"
 FILES = [
     Mutant("uneven-blocks", PLACEMENT, "small, larger = divmod(world_size, devices)",
@@ -230,11 +230,11 @@ FILES = [
            ON_SPEC + "test_values_that_no_program_or_file_name_can_hold_are_faults"),
 ]  # fmt: skip
 
-CHANGES, RECOVERY = "reconciler/changes.py", "reconciler/recovery.py"
-RECORDED, STORE = "reconciler/recorded.py", "reconciler/store.py"
+CHANGES, RECOVERY = "reconciler/observe/changes.py", "reconciler/act/recovery.py"
+RECORDED, STORE = "reconciler/model/recorded.py", "reconciler/journal/journal.py"
 ON_FIGURES = "tests/reconciler/test_figures.py::"
 ON_PAUSE = "test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release"
-SHARING, ON_SHARING = "reconciler/sharing.py", "tests/reconciler/test_sharing.py::"
+SHARING, ON_SHARING = "reconciler/observe/sharing.py", "tests/reconciler/test_sharing.py::"
 FIGURES = [
     Mutant("sharing-of-an-earlier-epoch", SHARING, "there.epoch == record.epoch", "True",
            ON_SHARING + "test_nothing_is_told_of_another_epoch_or_while_it_rests"),
@@ -283,14 +283,14 @@ FIGURES = [
     Mutant("every-repetition-noted", STORE, "if last == (reason, message):", "if False:",
            ON_FIGURES + "test_events_are_bounded_and_repetitions_noted_once"),
     Mutant("any-format-of-the-journal", STORE, "if version != SCHEMA_VERSION:", "if False:",
-           "tests/reconciler/test_store.py::test_a_file_of_another_version_is_left_as_it_is"),
+           "tests/reconciler/test_journal.py::test_a_file_of_another_version_is_left_as_it_is"),
 ]  # fmt: skip
 
-WATCH, GIT, REVISION = "reconciler/watch.py", "reconciler/git.py", "reconciler/revision.py"
-REFS = "reconciler/refs.py"
-SPEC_, SCHEMAS = "reconciler/spec.py", "reconciler/schemas.py"
-ENVIRONMENT = "reconciler/environment.py"
-ON_WATCH, ON_BACKOFF = "tests/reconciler/test_watch.py::", "tests/reconciler/test_backoff.py::"
+WATCH, GIT = "reconciler/source/reader.py", "reconciler/source/git.py"
+REVISION, REFS = "reconciler/source/revision.py", "reconciler/source/refs.py"
+SPEC_, SCHEMAS = "reconciler/source/spec.py", "reconciler/source/schemas.py"
+ENVIRONMENT = "reconciler/node/environment.py"
+ON_WATCH, ON_BACKOFF = "tests/reconciler/test_reader.py::", "tests/reconciler/test_backoff.py::"
 ON_SAVES, ON_SECRETS = "tests/reconciler/test_saves.py::", "tests/reconciler/test_secrets.py::"
 ON_WATCHING = "tests/reconciler/test_watching.py::"
 ON_SILENCE = ON_WATCHING + "test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again"
@@ -319,7 +319,8 @@ SOURCES = [
            ON_SAVES + "test_a_folder_that_cannot_be_read_is_not_empty"),
     Mutant("values-of-env-told", SCHEMAS, "if path[:2] != ENV and path not in ((), ENV[:1]):",
            "if True:", ON_SLIPS),
-    Mutant("yaml-quotes", "reconciler/yamldoc.py", "problem = _unquoted(", "problem = (", ON_SLIPS),
+    Mutant("yaml-quotes", "reconciler/source/yamldoc.py", "problem = _unquoted(", "problem = (",
+           ON_SLIPS),
     Mutant("all-is-inherited", ENVIRONMENT, "return _chosen(ours, INHERITED) | dict(job.env)",
            "return dict(ours) | dict(job.env)",
            ON_SECRETS + "test_what_is_chosen_of_an_environment"),
@@ -329,7 +330,7 @@ SOURCES = [
            ON_BACKOFF + "test_a_source_that_stays_away_is_opened_again_ever_later"),
     Mutant("back-off-without-bound", WATCH, "min(AGAIN_MAX_S, again * 2)", "again * 2",
            ON_BACKOFF + "test_a_source_that_stays_away_is_opened_again_ever_later"),
-    Mutant("empty-files-not-looked-for", "reconciler/sources.py",
+    Mutant("empty-files-not-looked-for", "reconciler/source/followed.py",
            "faults += emptied_files(loaded, objects)", "pass",
            ON_SAVES + "test_an_emptied_file_is_refused_and_its_job_runs_on"),
     Mutant("half-a-file-accepted", REVISION,
@@ -343,7 +344,7 @@ SOURCES = [
 ALLOCATION, INDEX, MEMORY, PROXIES = (
     f"reconciler/plan/{name}.py" for name in ("allocation", "index", "memory", "proxies")
 )
-PROCESSES, STEPS = "reconciler/processes.py", "reconciler/plan/steps.py"
+PROCESSES, STEPS = "reconciler/observe/processes.py", "reconciler/plan/steps.py"
 ON_PLAN, ON_FEWER = "tests/reconciler/test_plan.py::", "tests/reconciler/test_fewer.py::"
 ON_ENDS = "tests/reconciler/test_processes.py::"
 RULES = [
@@ -411,7 +412,7 @@ RULES = [
            ON_ENDS + "test_a_device_that_starts_slowly_or_hangs_is_not_bad"),
     Mutant("bad-for-ever", PROCESSES, "if n not in devices or not devices[n].ready}", "}",
            ON_ENDS + "test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers"),
-    Mutant("bad-is-not-kept", PROCESSES, "self.store.set(\"failing\", now)", "pass",
+    Mutant("bad-is-not-kept", PROCESSES, "self.journal.set(\"failing\", now)", "pass",
            ON_ENDS + "test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers"),
     Mutant("withdrawn-pools-stay", PROXIES,
            "if name not in index.devices:\n            ready = False",
@@ -424,7 +425,7 @@ SAVING, RESTORING, ENDING = (
 )
 ON_RECOVERY = "tests/reconciler/test_recovery.py::"
 ON_CARRYING_OUT = "tests/reconciler/test_recovery_actions.py::"
-TAKEOVER, ON_TAKEOVER = "reconciler/takeover.py", "tests/reconciler/test_takeover.py::"
+TAKEOVER, ON_TAKEOVER = "reconciler/act/takeover.py", "tests/reconciler/test_takeover.py::"
 SAVES = [
     Mutant("restored-beside-another-copy", TAKEOVER, "if state is not None:", "if False:",
            ON_TAKEOVER + "test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine"),
@@ -439,7 +440,7 @@ SAVES = [
     Mutant("one-that-is-silent-is-one-that-answers", TAKEOVER,
            "if all(why and not taken for taken, why in answers.values()):", "if False:",
            ON_TAKEOVER + "test_a_store_that_cannot_be_asked_ends_nothing_and_that_is_said"),
-    Mutant("who-asked-and-was-killed-has-answered", "reconciler/node.py",
+    Mutant("who-asked-and-was-killed-has-answered", "reconciler/node/launchers.py",
            "return told, _last_words(words) or", "return told, _last_words(words) and",
            ON_TAKEOVER + "test_who_asks_the_store_and_is_killed_has_not_answered"),
     Mutant("store-not-asked", "reconciler/plan/steps.py",
@@ -536,7 +537,7 @@ SAVES = [
 PEERS, PROTOCOL, SERVICE = (f"rankfold/{name}.py" for name in ("peers", "control", "service"))
 ON_PEERS, ON_SERVER = "tests/control/test_peers.py::", "tests/control/test_server.py::"
 ON_GATE, ON_RANKS = "tests/control/test_gate.py::", "tests/control/test_ranks.py::"
-ON_STORE, MESSAGES = "tests/reconciler/test_store.py::", "rankfold/messages.py"
+ON_STORE, MESSAGES = "tests/reconciler/test_journal.py::", "rankfold/messages.py"
 NO_MESSAGE = ON_SERVER + "test_what_is_no_message_is_answered_and_ends_its_connection"
 WRONG_FIELDS = ON_SERVER + "test_wrong_fields_are_named_and_the_connection_goes_on"
 SHORT = ON_SERVER + "test_without_descriptors_strangers_go_and_the_rest_wait"
@@ -611,9 +612,10 @@ CONTROL = [
 ]  # fmt: skip
 
 NAMELESS = "if not os.path.lexists(self.path):"
-SERVER, PAST, INDEX = "proxy/server.py", "reconciler/past.py", "reconciler/plan/index.py"
+SERVER, PAST = "proxy/server.py", "reconciler/journal/retention.py"
+INDEX = "reconciler/plan/index.py"
 ON_DEVICE = "tests/control/test_conformance.py::test_of_thousands_of_jobs_a_device_tells_"
-ON_PAST, ON_SEVERAL = "tests/reconciler/test_past.py::", "tests/launcher/test_several.py::"
+ON_PAST, ON_SEVERAL = "tests/reconciler/test_retention.py::", "tests/launcher/test_several.py::"
 MONTHS = ON_STORE + "test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while"
 ANEW = ON_PLAN + "test_a_device_full_of_the_code_of_earlier_jobs_begins_anew_before_the_next_one"
 # What a fleet must not do in a life of years.

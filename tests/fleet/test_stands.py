@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cuda import PROGRAMS, build
 
-from rankfold.reconciler.waiting import WAITS_S
+from rankfold.reconciler.observe.stalls import WAITS_S
 from support.command import DEADLINE_S, Rankfold, Specs
 from support.leaks import State
 

@@ -14,7 +14,7 @@ import pytest
 
 from rankfold.interpose.launcher.launcher import AT_ONCE, START_S
 from rankfold.reconciler.layout import Layout, is_locked
-from rankfold.reconciler.node import CannotLaunch, Node
+from rankfold.reconciler.node.launchers import CannotLaunch, Node
 from support import leaks
 from support.fleet import until
 from support.leaks import State

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler import daemon, watch
-from rankfold.reconciler.values import Json
+from rankfold.reconciler import daemon
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.source import reader
 
 
 def test_an_action_that_fails_again_waits_twice_as_long_up_to_a_bound() -> None:
@@ -33,7 +34,7 @@ def test_what_no_waiting_mends_waits_longest_at_once() -> None:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """How long a reader waited each time; it is told to end after the twelfth."""
+    """How long a source_reader waited each time; it is told to end after the twelfth."""
     found: list[float] = []
 
     class Noting(threading.Event):
@@ -46,7 +47,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
             return super().wait(timeout)
 
     with monkeypatch.context() as patched:
-        patched.setattr("rankfold.reconciler.watch.threading.Event", Noting)
+        patched.setattr("rankfold.reconciler.source.reader.threading.Event", Noting)
         yield found
 
 
@@ -55,17 +56,17 @@ def test_a_source_that_stays_away_is_opened_again_ever_later(
 ) -> None:
     opened = 0
 
-    def away(_description: Json, _state: Path) -> watch.Source:
+    def away(_description: Json, _state: Path) -> reader.Source:
         nonlocal opened
         opened += 1
-        raise watch.SourceError("it is not there")
+        raise reader.SourceError("it is not there")
 
-    monkeypatch.setattr(watch, "open_source", away)
-    reader = watch.Reader({"dir": str(tmp_path)}, tmp_path)
-    reader._thread.join()
-    reading = reader.take()
-    reader.close()
+    monkeypatch.setattr(reader, "open_source", away)
+    source_reader = reader.Reader({"dir": str(tmp_path)}, tmp_path)
+    source_reader._thread.join()
+    reading = source_reader.take()
+    source_reader.close()
     assert reading is not None and reading.error == "it is not there"
     assert opened == len(waits) == 12
-    assert waits[0] == watch.AGAIN_MIN_S and waits[-1] == watch.AGAIN_MAX_S
+    assert waits[0] == reader.AGAIN_MIN_S and waits[-1] == reader.AGAIN_MAX_S
     assert waits == sorted(waits)

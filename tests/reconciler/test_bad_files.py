@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rankfold.legible import json_text, legible, name
-from rankfold.reconciler import spec, yamldoc
+from rankfold.reconciler.source import spec, yamldoc
 from support.command import JOB, POOL, Rankfold, Specs
 
 NOT_UTF8 = os.fsdecode(b"caf\xe9.yaml")
@@ -128,14 +128,15 @@ def test_a_fault_of_ours_is_one_of_that_file_and_the_others_are_read(
 
 RAISING = """
 import sys
-from rankfold.reconciler import daemon, store
-put = store.Store.put
+from rankfold.reconciler import daemon
+from rankfold.reconciler.journal.journal import Journal
+put = Journal.put
 def raising(self, spec, *more):
     changed = put(self, spec, *more)
     if spec.name == "bad":
         raise ZeroDivisionError("secret")
     return changed
-store.Store.put = raising
+Journal.put = raising
 sys.exit(daemon.main(sys.argv[1:]))
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler import cgroups
+from rankfold.reconciler.node import cgroups
 from support import privileges
 from support.leaks import State
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from rankfold.reconciler import steady
-from rankfold.reconciler.recorded import Record
-from rankfold.reconciler.recovery import count_until
-from rankfold.reconciler.store import Store
+from rankfold.reconciler import clock
+from rankfold.reconciler.act.recovery import count_until
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.model.recorded import Record
 from support import leaks, privileges
 from support.command import Rankfold, Specs
 from support.leaks import State
@@ -53,9 +53,9 @@ class WallClock:
 
 @pytest.fixture
 def wall(state: State, rankfold: Rankfold) -> Iterator[WallClock]:
-    clock = WallClock(state.folder)
-    rankfold.environment |= clock.environment()
-    yield clock
+    wall_clock = WallClock(state.folder)
+    rankfold.environment |= wall_clock.environment()
+    yield wall_clock
 
 
 def job(rankfold: Rankfold) -> Any:
@@ -171,7 +171,7 @@ def test_a_job_uses_no_device_while_the_machine_is_off(
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "clock"
-    steady.follow(tmp_path / "none")
+    clock.follow(tmp_path / "none")
 
 
 def noted(file: Path, **fields: Any) -> None:
@@ -181,52 +181,52 @@ def noted(file: Path, **fields: Any) -> None:
 def test_all_processes_of_a_fleet_have_its_time(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert steady.follow(file) is None
-    steady.note(file)
-    before = steady.now()
+    assert clock.follow(file) is None
+    clock.note(file)
+    before = clock.now()
     ahead = time.time() + 10 * DAY_S
     monkeypatch.setattr(time, "time", lambda: ahead)
-    assert steady.follow(file) is None, "it was not booted"
-    assert before <= steady.now() < before + DAY_S
-    assert steady.wall(steady.now()) == pytest.approx(ahead)
-    assert steady.of_wall(ahead - 5) == pytest.approx(steady.now() - 5, abs=1)
-    assert steady.of_wall(ahead + 5) <= steady.now(), "nothing was in the future"
+    assert clock.follow(file) is None, "it was not booted"
+    assert before <= clock.now() < before + DAY_S
+    assert clock.wall(clock.now()) == pytest.approx(ahead)
+    assert clock.of_wall(ahead - 5) == pytest.approx(clock.now() - 5, abs=1)
+    assert clock.of_wall(ahead + 5) <= clock.now(), "nothing was in the future"
 
 
 @pytest.mark.parametrize("days, passed", [(3, 3 * DAY_S), (-3, 0)])
 def test_after_a_boot_it_has_gone_on_and_never_back(file: Path, days: int, passed: int) -> None:
-    steady.note(file)
+    clock.note(file)
     at = json.loads(file.read_text())["steady"]
     noted(file, boot="another", monotonic=9e9, wall=time.time() - days * DAY_S)
-    assert steady.follow(file) == at
-    assert steady.now() == pytest.approx(at + passed, abs=DAY_S / 2)
+    assert clock.follow(file) == at
+    assert clock.now() == pytest.approx(at + passed, abs=DAY_S / 2)
 
 
 def test_in_another_time_namespace_it_was_not_booted(file: Path) -> None:
-    steady.note(file)
+    clock.note(file)
     at = json.loads(file.read_text())["steady"]
     noted(file, namespace="time:[1]", monotonic=9e9)
-    assert steady.follow(file) is None
-    assert steady.now() == pytest.approx(at, abs=DAY_S / 2)
+    assert clock.follow(file) is None
+    assert clock.now() == pytest.approx(at, abs=DAY_S / 2)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"boot": 1}', "\x00" * 40])
 def test_a_damaged_note_is_none(file: Path, text: str) -> None:
     file.write_text(text)
-    assert steady.follow(file) is None
-    assert steady.now() == pytest.approx(time.time(), abs=DAY_S / 2)
+    assert clock.follow(file) is None
+    assert clock.now() == pytest.approx(time.time(), abs=DAY_S / 2)
 
 
 def test_devices_count_until_the_last_note_before_the_boot(tmp_path: Path) -> None:
-    with Store(tmp_path) as store:
+    with Journal(tmp_path) as journal:
         held = Record("a", "placed", placement=("x", "y", "y"), gpu_seconds=5.0, held_since=100.0)
-        store.save(held)
-        store.save(Record("rests", "detached", gpu_seconds=7.0))
-        count_until(store, 130.0)
-        found = store.record("a")
+        journal.save(held)
+        journal.save(Record("rests", "detached", gpu_seconds=7.0))
+        count_until(journal, 130.0)
+        found = journal.record("a")
         assert found is not None and found.gpu_seconds == 5.0 + 2 * 30.0
-        assert found.held_since == pytest.approx(steady.now(), abs=DAY_S / 2)
-        count_until(store, 130.0)  # it was killed before it noted its own time
-        again, rests = store.record("a"), store.record("rests")
+        assert found.held_since == pytest.approx(clock.now(), abs=DAY_S / 2)
+        count_until(journal, 130.0)  # it was killed before it noted its own time
+        again, rests = journal.record("a"), journal.record("rests")
         assert again is not None and again.gpu_seconds == found.gpu_seconds
         assert rests is not None and (rests.gpu_seconds, rests.held_since) == (7.0, None)

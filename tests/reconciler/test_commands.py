@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rankfold import criu
-from rankfold.reconciler import doctor
 from rankfold.reconciler.commands.run import run_status
+from rankfold.reconciler.report import doctor
 from support import privileges
 from support.leaks import State
 

@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 
-from rankfold.reconciler import changes, steady
-from rankfold.reconciler.desired import Job
-from rankfold.reconciler.observed import JobOnDevice, Observed, RankOnDevice, SeenDevice, SeenRank
-from rankfold.reconciler.recorded import Change, Ending, Record
-from rankfold.reconciler.recovery import used_so_far
-from rankfold.reconciler.store import EVENTS_KEPT, Store
+from rankfold.reconciler import clock
+from rankfold.reconciler.act.recovery import used_so_far
+from rankfold.reconciler.journal.journal import EVENTS_KEPT, Journal
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.observed import (
+    JobOnDevice,
+    Observed,
+    RankOnDevice,
+    SeenDevice,
+    SeenRank,
+)
+from rankfold.reconciler.model.recorded import Change, Ending, Record
+from rankfold.reconciler.observe import changes
 
 TWO = ("local/soft-0", "local/soft-0", "local/soft-1", "local/soft-1")
 ONE = ("local/soft-0",) * 4
@@ -145,7 +152,7 @@ def test_no_figure_is_negative() -> None:
 
 
 def test_device_seconds_count_devices_and_not_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steady, "now", lambda: 110.0)
+    monkeypatch.setattr(clock, "now", lambda: 110.0)
     assert used_so_far(record(TWO, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 2 * 10.0
     assert used_so_far(record(ONE, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 10.0
     assert used_so_far(record((), 1, gpu_seconds=5.0)) == 5.0
@@ -156,19 +163,19 @@ def test_device_seconds_count_devices_and_not_ranks(monkeypatch: pytest.MonkeyPa
 
 
 def test_events_are_bounded_and_repetitions_noted_once(tmp_path: Path) -> None:
-    with Store(tmp_path) as store, store.transaction():
+    with Journal(tmp_path) as journal, journal.transaction():
         for number in range(EVENTS_KEPT + 50):
-            store.event("Job/a", "Turn", f"number {number}")
-        kept = store.events()
+            journal.event("Job/a", "Turn", f"number {number}")
+        kept = journal.events()
         assert len(kept) == EVENTS_KEPT
         assert (kept[0].message, kept[-1].message) == ("number 50", f"number {EVENTS_KEPT + 49}")
         for _ in range(3):
-            store.event("Job/b", "Waits", "for devices")
-        store.event("Job/b", "Runs", "")
-        store.event("Job/b", "Waits", "for devices")
-        assert [event.reason for event in store.events("b")] == ["Waits", "Runs", "Waits"]
-        after = store.events("b")[0].id
-        assert [event.reason for event in store.events("b", after)] == ["Runs", "Waits"]
+            journal.event("Job/b", "Waits", "for devices")
+        journal.event("Job/b", "Runs", "")
+        journal.event("Job/b", "Waits", "for devices")
+        assert [event.reason for event in journal.events("b")] == ["Waits", "Runs", "Waits"]
+        after = journal.events("b")[0].id
+        assert [event.reason for event in journal.events("b", after)] == ["Runs", "Waits"]
 
 
 def test_a_change_of_a_job_that_never_touches_a_device_ends() -> None:

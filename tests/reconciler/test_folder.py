@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfold import inotify
-from rankfold.reconciler import folder, spec, watch
+from rankfold.reconciler.source import folder, reader, spec
 from support.command import JOB, POOL
 
 JOB_TEXT = JOB.format(name="gpt", command='["true"]', ranks=4, gpus=4, extra="")
@@ -53,18 +53,18 @@ def counted() -> Iterator[dict[str, int]]:
         yield counts
 
 
-def watches(source: watch.DirectorySource) -> int:
+def watches(source: reader.DirectorySource) -> int:
     (descriptor,) = source._files.descriptors()
     return Path(f"/proc/self/fdinfo/{descriptor}").read_text().count("inotify wd:")
 
 
-def heard(source: watch.DirectorySource) -> bool:
+def heard(source: reader.DirectorySource) -> bool:
     return bool(select.select(source._files.descriptors(), [], [], 0)[0])
 
 
 def costs(place: Path) -> list[dict[str, int]]:
     """Of ten looks at rest, and of one edit."""
-    source, found = watch.DirectorySource(place), []
+    source, found = reader.DirectorySource(place), []
     try:
         assert source.poll() is not None
         with counted() as counts:
@@ -91,7 +91,7 @@ def test_files_that_are_none_of_it_cost_nothing(tmp_path: Path) -> None:
 def test_only_folders_that_are_followed_and_their_files_are_watched(tmp_path: Path) -> None:
     place = tmp_path / "many"
     fill(place, 3000)
-    source = watch.DirectorySource(place)
+    source = reader.DirectorySource(place)
     try:
         assert source.poll() is not None
         assert watches(source) == 2 + 2 + 30, "files, their folders, folders that may get some"
@@ -116,7 +116,7 @@ def test_only_folders_that_are_followed_and_their_files_are_watched(tmp_path: Pa
 
 def test_a_change_wakes_it(tmp_path: Path) -> None:
     fill(tmp_path / "few", 0)
-    source = watch.DirectorySource(tmp_path / "few")
+    source = reader.DirectorySource(tmp_path / "few")
     job = tmp_path / "few/sub/job.yaml"
     try:
         assert source.poll() is not None
@@ -140,7 +140,7 @@ def test_a_change_wakes_it(tmp_path: Path) -> None:
 def test_another_folder_under_the_same_name_is_followed(tmp_path: Path, how: str) -> None:
     fill(tmp_path / "few", 0)
     sub = tmp_path / "few/sub"
-    source = watch.DirectorySource(tmp_path / "few")
+    source = reader.DirectorySource(tmp_path / "few")
     try:
         assert source.poll() is not None
         shutil.rmtree(sub) if how == "removed" else sub.rename(tmp_path / "away")
@@ -165,7 +165,7 @@ def test_links_are_followed_wherever_they_lead(tmp_path: Path) -> None:
     current = tmp_path / "current"
     current.symlink_to("one")
     (tmp_path / "few/b.yaml").symlink_to(current / "b.yaml")
-    source = watch.DirectorySource(tmp_path / "few")
+    source = reader.DirectorySource(tmp_path / "few")
     try:
         first = source.poll()
         assert first is not None and set(first.loaded.desired.jobs) == {"gpt", "one"}
@@ -183,7 +183,7 @@ def test_a_single_file_is_followed_beside_many(tmp_path: Path) -> None:
     fill(tmp_path / "few", 0)
     for number in range(100):
         (tmp_path / f"few/{number}.bin").touch()
-    source = watch.DirectorySource(tmp_path / "few/pool.yaml")
+    source = reader.DirectorySource(tmp_path / "few/pool.yaml")
     try:
         first = source.poll()
         assert first is not None and not first.loaded.desired.jobs
@@ -263,7 +263,7 @@ def test_without_watches_changes_are_found_by_looking(
 
     monkeypatch.setattr(inotify.Inotify, "watch", refuse)
     fill(tmp_path / "few", 0)
-    source = watch.DirectorySource(tmp_path / "few")
+    source = reader.DirectorySource(tmp_path / "few")
     try:
         assert source.poll() is not None
         (tmp_path / "few/sub/job.yaml").write_text(JOB_TEXT + "# edited\n")

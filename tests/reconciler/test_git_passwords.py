@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler.git import masked
+from rankfold.reconciler.source.git import masked
 from support.command import JOB, POOL, Git, Rankfold, Specs
 from support.leaks import State
 

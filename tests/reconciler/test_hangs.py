@@ -16,8 +16,8 @@ import pytest
 
 from rankfold import control, messages, service
 from rankfold.reconciler import actions
-from rankfold.reconciler.inflight import InFlight, Steps
-from rankfold.reconciler.lookout import Lookout
+from rankfold.reconciler.act.inflight import InFlight, Steps
+from rankfold.reconciler.observe.prober import Prober
 from support.command import Rankfold, Specs
 from support.leaks import State
 
@@ -182,30 +182,30 @@ def speaker(path: Path) -> Iterator[list[int]]:
 
 
 @pytest.fixture
-def lookout() -> Iterator[Lookout]:
-    found = Lookout()
+def prober() -> Iterator[Prober]:
+    found = Prober()
     yield found
     found.close()
 
 
-def test_who_accepts_and_is_silent_is_waited_for_once(tmp_path: Path, lookout: Lookout) -> None:
+def test_who_accepts_and_is_silent_is_waited_for_once(tmp_path: Path, prober: Prober) -> None:
     silent = tmp_path / "silent"
     with contextlib.closing(service.listen(silent)), speaker(tmp_path / "lively") as asked:
         paths = [silent, tmp_path / "lively"]
-        found = lookout.look(paths, 0.05)
+        found = prober.look(paths, 0.05)
         assert found[silent].status is None
         for turn in (2, 3):
-            found = lookout.look(paths, NEVER_S)
+            found = prober.look(paths, NEVER_S)
             assert found[silent].status is None and found[silent].asked > 0
             status = found[tmp_path / "lively"].status
             assert status and status["answer"] == asked[0] >= turn - 1
 
 
-def test_an_answer_from_before_an_action_does_not_count(tmp_path: Path, lookout: Lookout) -> None:
+def test_an_answer_from_before_an_action_does_not_count(tmp_path: Path, prober: Prober) -> None:
     """It was asked for, and something was done to the device before it came."""
     path = tmp_path / "late"
     with contextlib.closing(service.listen(path)) as listener:
-        assert lookout.look([path], 0.0)[path].status is None
+        assert prober.look([path], 0.0)[path].status is None
         channel = control.Channel(listener.accept()[0])
         with contextlib.closing(channel):
 
@@ -216,29 +216,29 @@ def test_an_answer_from_before_an_action_does_not_count(tmp_path: Path, lookout:
 
             answer("hello")
             answer("free")
-            lookout.void([path])
-            assert lookout.look([path], 0.0)[path].status is None, "that was before"
+            prober.void([path])
+            assert prober.look([path], 0.0)[path].status is None, "that was before"
             answer("busy")
-            status = lookout.look([path], NEVER_S)[path].status
+            status = prober.look([path], NEVER_S)[path].status
             assert status and status["says"] == "busy"
 
 
 def test_who_hangs_up_or_talks_nonsense_is_nobody_and_is_called_again(
-    tmp_path: Path, lookout: Lookout
+    tmp_path: Path, prober: Prober
 ) -> None:
     path = tmp_path / "door"
     with contextlib.closing(service.listen(path)) as listener:
         for nonsense in (b"", b"\xff\xff\xff\xff", b'\x10\0\0\0{"v": 1,"id":[]}'):
-            assert lookout.look([path], 0.0)[path].status is None
+            assert prober.look([path], 0.0)[path].status is None
             with contextlib.closing(listener.accept()[0]) as caller:
                 caller.sendall(nonsense)
                 caller.shutdown(socket.SHUT_WR)
-                assert lookout.look([path], 0.0)[path].status is None, "asked anew"
-    assert lookout.look([path], NEVER_S) == {}
+                assert prober.look([path], 0.0)[path].status is None, "asked anew"
+    assert prober.look([path], NEVER_S) == {}
 
 
 def test_a_process_that_takes_no_more_calls_is_not_waited_for(
-    tmp_path: Path, lookout: Lookout
+    tmp_path: Path, prober: Prober
 ) -> None:
     path = tmp_path / "full"
     with contextlib.ExitStack() as stack:
@@ -248,8 +248,8 @@ def test_a_process_that_takes_no_more_calls_is_not_waited_for(
                 sock = stack.enter_context(contextlib.closing(socket.socket(socket.AF_UNIX)))
                 sock.setblocking(False)
                 sock.connect(str(path))
-        assert lookout.look([path], 0.0)[path].status is None
-        assert lookout.look([path], NEVER_S)[path].status is None
+        assert prober.look([path], 0.0)[path].status is None
+        assert prober.look([path], NEVER_S)[path].status is None
 
 
 # ---- actions beside the loop -----------------------------------------------------------------

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfold.reconciler import actions, plan
-from rankfold.reconciler.desired import Desired, Device, Job, Pool
-from rankfold.reconciler.observed import JobOnDevice
+from rankfold.reconciler.model.desired import Desired, Device, Job, Pool
+from rankfold.reconciler.model.observed import JobOnDevice
+from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.plan.ending import KILL_AFTER_S
 from rankfold.reconciler.plan.index import LOADED_MAX
 from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE
-from rankfold.reconciler.recorded import Record
-from rankfold.reconciler.revision import differences
+from rankfold.reconciler.source.revision import differences
 from support.simulated import Fleet
 
 GIB = 1 << 30

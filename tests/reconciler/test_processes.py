@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.observed import Observed, SeenDevice
-from rankfold.reconciler.processes import BAD_AFTER, Processes, still_bad
-from rankfold.reconciler.store import Store
+from rankfold.reconciler.model.observed import Observed, SeenDevice
+from rankfold.reconciler.observe.processes import BAD_AFTER, Processes, still_bad
 
 ONE = "local/soft-0"
 
@@ -29,30 +29,30 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
 def test_a_proxy_that_the_last_reconciler_told_to_end_may_end_under_the_next(
     tmp_path: Path, layout: Layout, answers: bool
 ) -> None:
-    with Store(tmp_path) as store:
-        last = Processes(layout, store)
+    with Journal(tmp_path) as journal:
+        last = Processes(layout, journal)
         last.started(ONE)
         last.note(seen(7), [ONE])
         last.all_told_to_end({})
 
-        following = Processes(layout, store)
+        following = Processes(layout, journal)
         following.note(seen(7 if answers else 0), [ONE])  # still on its way
         following.note(seen(None), [ONE])
-        assert [event.reason for event in store.events()] == []
+        assert [event.reason for event in journal.events()] == []
 
         following.started(ONE)
         following.note(seen(8), [ONE])
         following.note(seen(None), [ONE])
-        assert [event.reason for event in store.events()] == ["ProxyEnded"], "nobody told that one"
+        assert [event.reason for event in journal.events()] == ["ProxyEnded"], "only once"
 
 
 def test_one_that_could_not_be_told_is_missed(tmp_path: Path, layout: Layout) -> None:
-    with Store(tmp_path) as store:
-        last = Processes(layout, store)
+    with Journal(tmp_path) as journal:
+        last = Processes(layout, journal)
         last.note(seen(7), [ONE])
         last.all_told_to_end({ONE: "it does not answer"})
-        Processes(layout, store).note(seen(None), [ONE])
-        assert [event.reason for event in store.events()] == ["ProxyEnded"]
+        Processes(layout, journal).note(seen(None), [ONE])
+        assert [event.reason for event in journal.events()] == ["ProxyEnded"]
 
 
 def starting() -> Observed:
@@ -71,27 +71,27 @@ def test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers(
     tmp_path: Path, layout: Layout
 ) -> None:
     layout.proxy_file(ONE, ".log").write_text("before\nno such device\n")
-    with Store(tmp_path) as store:
-        processes = Processes(layout, store)
+    with Journal(tmp_path) as journal:
+        processes = Processes(layout, journal)
         in_vain(processes, BAD_AFTER - 1)
         assert processes.failing == {}
         in_vain(processes, 1)
         assert processes.failing == {ONE: "no such device"}
 
-        following = Processes(layout, store)
+        following = Processes(layout, journal)
         processes.started(ONE)
         processes.note(starting(), [ONE])
         assert following.failing == processes.failing == still_bad(following.failing, starting())
         assert still_bad(following.failing, seen(7)) == {}
         following.note(seen(7), [ONE])
-        assert following.failing == Processes(layout, store).failing == {}
+        assert following.failing == Processes(layout, journal).failing == {}
         in_vain(following, BAD_AFTER - 1)
         assert following.failing == {}, "it is counted anew"
 
 
 def test_a_device_that_starts_slowly_or_hangs_is_not_bad(tmp_path: Path, layout: Layout) -> None:
-    with Store(tmp_path) as store:
-        processes = Processes(layout, store)
+    with Journal(tmp_path) as journal:
+        processes = Processes(layout, journal)
         in_vain(processes, BAD_AFTER - 1)
         processes.started(ONE)
         processes.note(starting(), [ONE])
@@ -104,21 +104,21 @@ def test_a_device_that_starts_slowly_or_hangs_is_not_bad(tmp_path: Path, layout:
 def test_one_whose_proxy_cannot_be_started_is_bad_and_forgotten_when_nobody_wants_it(
     tmp_path: Path, layout: Layout
 ) -> None:
-    with Store(tmp_path) as store:
-        processes = Processes(layout, store)
+    with Journal(tmp_path) as journal:
+        processes = Processes(layout, journal)
         for _ in range(BAD_AFTER):
             processes.tried(ONE, "no more processes")
         processes.note(seen(None), [ONE])
         assert processes.failing == {ONE: "no more processes"}
         processes.note(seen(None), [])
-        assert Processes(layout, store).failing == {}
+        assert Processes(layout, journal).failing == {}
 
 
 def test_the_reconciler_that_follows_an_orderly_end_finds_out_anew(
     tmp_path: Path, layout: Layout
 ) -> None:
-    with Store(tmp_path) as store:
-        processes = Processes(layout, store)
+    with Journal(tmp_path) as journal:
+        processes = Processes(layout, journal)
         in_vain(processes)
         processes.all_told_to_end({})
-        assert Processes(layout, store).failing == {}
+        assert Processes(layout, journal).failing == {}

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rankfold.reconciler import actions
-from rankfold.reconciler.desired import Desired, Device, Job, Pool
-from rankfold.reconciler.observed import Asked, RankOnDevice, Transfer
+from rankfold.reconciler.model.desired import Desired, Device, Job, Pool
+from rankfold.reconciler.model.observed import Asked, RankOnDevice, Transfer
+from rankfold.reconciler.model.recorded import NODE, RESTARTING, Record, Save
 from rankfold.reconciler.plan import saving
-from rankfold.reconciler.recorded import NODE, RESTARTING, Record, Save
 from support.simulated import Fleet
 
 GIB = 1 << 30

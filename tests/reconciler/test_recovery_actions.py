@@ -17,15 +17,16 @@ import pytest
 
 from rankfold import control
 from rankfold.checkpoint import store as stores
-from rankfold.reconciler import actions, recovery, steady
-from rankfold.reconciler.act import Executor, Temporary
-from rankfold.reconciler.desired import Job, Origin
-from rankfold.reconciler.inflight import Call, Steps
+from rankfold.reconciler import actions, clock
+from rankfold.reconciler.act import recovery
+from rankfold.reconciler.act.executor import Executor, Temporary
+from rankfold.reconciler.act.inflight import Call, Steps
+from rankfold.reconciler.act.recovery import Recovery
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.node import CannotLaunch, Node
-from rankfold.reconciler.observed import JobOnDevice, Observed, RankOnDevice, SeenDevice
-from rankfold.reconciler.plan import saving
-from rankfold.reconciler.recorded import (
+from rankfold.reconciler.model.desired import Job, Origin
+from rankfold.reconciler.model.observed import JobOnDevice, Observed, RankOnDevice, SeenDevice
+from rankfold.reconciler.model.recorded import (
     NODE,
     Answer,
     Checkpoint,
@@ -35,9 +36,9 @@ from rankfold.reconciler.recorded import (
     Restore,
     Save,
 )
-from rankfold.reconciler.recovery import Recovery
-from rankfold.reconciler.store import Store
-from rankfold.reconciler.values import Json
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node.launchers import CannotLaunch, Node
+from rankfold.reconciler.plan import saving
 
 JOB = Job("a", ("true",), "/", 2, 2)
 DEVICES = ("p/soft-0", "p/soft-1")
@@ -104,10 +105,10 @@ class Scene:
 
     def __init__(self, state: Path, monkeypatch: pytest.MonkeyPatch):
         layout = Layout(state)
-        self.store, self.ranks = Store(state), Ranks(layout)
-        self.store.put(JOB, None, Origin("run", 0), "")
+        self.journal, self.ranks = Journal(state), Ranks(layout)
+        self.journal.put(JOB, None, Origin("run", 0), "")
         save = Save(1, "request", 5.0, token="t")
-        self.store.save(Record("a", "placed", 1, DEVICES, fixed=JOB, save=save, saves=1))
+        self.journal.save(Record("a", "placed", 1, DEVICES, fixed=JOB, save=save, saves=1))
         logs = layout.logs("a")
         logs.mkdir(parents=True)
         for rank in range(2):
@@ -116,8 +117,8 @@ class Scene:
         self.devices: list[str] = []
         self.device_fails = ""
         self.status: Json = {}
-        self.executor = Executor(layout, self.store)
-        self.recovery = Recovery(layout, self.store, self.ranks, lambda _, rank: {"rank": rank})
+        self.executor = Executor(layout, self.journal)
+        self.recovery = Recovery(layout, self.journal, self.ranks, lambda _, rank: {"rank": rank})
         self.executor.node, self.executor.recovery = self.ranks, self.recovery
         monkeypatch.setattr(control, "call", self.device)
 
@@ -129,12 +130,12 @@ class Scene:
 
     @property
     def record(self) -> Record:
-        found = self.store.record("a")
+        found = self.journal.record("a")
         assert found is not None
         return found
 
     def update(self, **fields: Any) -> None:
-        self.store.save(replace(self.record, **fields))
+        self.journal.save(replace(self.record, **fields))
 
     def fetched(self, number: int) -> None:
         """A checkpoint has been brought here."""
@@ -145,7 +146,7 @@ class Scene:
             (folder / "logs/out").write_text("before\n")
 
     def events(self) -> list[str]:
-        return [each.reason for each in self.store.events()]
+        return [each.reason for each in self.journal.events()]
 
     def do(self, steps: Steps) -> None:
         """Carry out an action, its calls beside us as inflight.py does: the journal is ours."""
@@ -167,7 +168,7 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made = Scene(tmp_path / "state", monkeypatch)
     yield made
-    made.store.close()
+    made.journal.close()
 
 
 def test_all_are_frozen_before_the_first_snapshot_and_let_go_after_the_last(scene: Scene) -> None:
@@ -216,10 +217,10 @@ def test_what_fails_again_and_again_is_answered_with_how_often(scene: Scene) -> 
 
 
 def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> None:
-    cut = JobOnDevice("a", 1, "cut", cut_at=steady.now() - 50)
+    cut = JobOnDevice("a", 1, "cut", cut_at=clock.now() - 50)
     seen = {name: SeenDevice(name, jobs=(cut,)) for name in DEVICES}
     scene.do(scene.recovery.save(AT_A_CUT, Observed(seen)))
-    (told,) = [each.message for each in scene.store.events() if each.reason == "Snapshot"]
+    (told,) = [each.message for each in scene.journal.events() if each.reason == "Snapshot"]
     assert float(told.split("still for ")[1].split()[0]) >= 50
 
 
@@ -242,7 +243,7 @@ def test_a_journal_that_cannot_be_written_does_not_hold_the_job(
     def full(_record: Record) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(scene.store, "save", full)
+    monkeypatch.setattr(scene.journal, "save", full)
     with pytest.raises(sqlite3.Error):
         scene.do(scene.recovery.save(AT_A_CUT, Observed()))
     assert scene.devices == ["withdraw"] * 2
@@ -250,7 +251,7 @@ def test_a_journal_that_cannot_be_written_does_not_hold_the_job(
 
 def test_a_job_that_rests_stays_frozen_until_it_is_stored(scene: Scene) -> None:
     scene.update(step="detached", placement=(), save=None)
-    scene.store.override("a", {"suspend": True, "store": True})
+    scene.journal.override("a", {"suspend": True, "store": True})
     scene.do(scene.recovery.save(actions.Save("a", 1, (), (0, 1), 2), Observed()))
     assert scene.ranks.state == {0: "frozen", 1: "frozen"} and scene.devices == []
     save = scene.record.save
@@ -404,7 +405,7 @@ def test_launchers_that_end_right_now_are_waited_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     """And those that do not are named."""
-    monkeypatch.setattr("rankfold.reconciler.recovery.GONE_S", 0.2)
+    monkeypatch.setattr("rankfold.reconciler.act.recovery.GONE_S", 0.2)
     scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
     looked = itertools.count()
     monkeypatch.setattr(scene.ranks, "lives", lambda job, rank: next(looked) < looks)
@@ -482,7 +483,7 @@ def test_what_a_launcher_says_is_recorded_and_one_that_does_not_answer_says_noth
         record = scene.record
         assert record.looked == record.incarnation and record.looked_at
         assert record.hindered == "rank 1: process 10 uses io_uring; process 11 is traced"
-    told = [each.message for each in scene.store.events() if each.reason == "CannotBeSaved"]
+    told = [each.message for each in scene.journal.events() if each.reason == "CannotBeSaved"]
     assert told == [record.hindered], "once"
     scene.ranks.fails = {("examine", 0), ("examine", 1)}
     scene.do(scene.recovery.look(actions.Look("a", (0, 1))))
@@ -492,10 +493,10 @@ def test_what_a_launcher_says_is_recorded_and_one_that_does_not_answer_says_noth
 def test_a_job_that_is_forgotten_while_it_is_looked_at_stays_forgotten(scene: Scene) -> None:
     steps = scene.recovery.look(actions.Look("a", (0, 1)))
     results = scene.called(next(steps))
-    scene.store.forget("Job", "a")
+    scene.journal.forget("Job", "a")
     with pytest.raises(StopIteration):
         steps.send(results)
-    assert scene.store.record("a") is None
+    assert scene.journal.record("a") is None
 
 
 # ---- the end of a job --------------------------------------------------------------------------
@@ -525,7 +526,7 @@ def test_what_ranks_did_last_counts_though_it_was_not_seen_before_their_end(scen
 
 def test_who_discards_a_job_that_the_journal_does_not_know_does_not_note_it(scene: Scene) -> None:
     scene.do(scene.executor.steps(actions.Discard("unknown", 1, DEVICES[0]), Observed()))
-    assert scene.store.record("unknown") is None and scene.devices == ["detach"]
+    assert scene.journal.record("unknown") is None and scene.devices == ["detach"]
 
 
 # ---- what an action has done beside the loop ---------------------------------------------------

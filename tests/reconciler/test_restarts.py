@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rankfold.reconciler import restarts
+from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.store import Store, database
+from rankfold.reconciler.observe import restarts
 from support import leaks
 from support.command import Rankfold, Specs
 from support.leaks import State
@@ -69,13 +69,13 @@ def test_one_that_has_run_for_a_while_or_ended_as_it_should_starts_anew(layout: 
     assert restarts.report(layout) == "" and restarts.wait_s(layout) == 0
     one_that_ends(layout)
     assert restarts.report(layout) == "", "once is no loop"
-    with restarts.claimed(layout.state) as claim, Store(layout.state) as store:
-        claim.tell(store)
-        claim.trouble(KeyError("secret"), store)
+    with restarts.claimed(layout.state) as claim, Journal(layout.state) as journal:
+        claim.tell(journal)
+        claim.trouble(KeyError("secret"), journal)
         assert "every turn of the reconciler fails because: KeyError" in restarts.report(layout)
-        claim.trouble(None, store)
+        claim.trouble(None, journal)
         assert restarts.report(layout) == ""
-        told = [(event.reason, event.message) for event in store.events()]
+        told = [(event.reason, event.message) for event in journal.events()]
     os.close(claim._lock)
     assert told[0] == ("Restarted", "the one before it ended unexpectedly, because: it was killed")
     assert told[1][0] == "TurnFailed" and "secret" not in told[1][1]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler import spec, watch
-from rankfold.reconciler.recorded import Record
-from rankfold.reconciler.revision import cut_files, emptied_files, revision_faults
-from rankfold.reconciler.store import Store
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.source import reader, spec
+from rankfold.reconciler.source.revision import cut_files, emptied_files, revision_faults
 from support.command import JOB, POOL, Rankfold, Specs
 
 
@@ -27,23 +27,23 @@ class Accepted:
     """What a fleet that runs the jobs of `texts` says to other texts."""
 
     def __init__(self, folder: Path, texts: dict[str, str]):
-        self.store = Store(folder)
+        self.journal = Journal(folder)
         loaded = self.load(texts)
         assert loaded.faults == []
-        self.store.accept(loaded, "directory /x", "1")
+        self.journal.accept(loaded.desired, loaded.origins, "directory /x", "1")
         self.never_ended = [n for n, text in texts.items() if not text.endswith("\n")]
         self.started = {
             name: Record(name, "placed", 1, ("local/soft-0",), fixed=each, device_type="soft")
             for name, each in loaded.desired.jobs.items()
         }
         for record in self.started.values():
-            self.store.save(record)
+            self.journal.save(record)
 
     def load(self, texts: dict[str, str]) -> spec.Loaded:
         return spec.load_texts(texts, dict.fromkeys(texts, "/"))
 
     def faults(self, texts: dict[str, str], followed: bool = True) -> list[str]:
-        loaded, objects = self.load(texts), self.store.objects()
+        loaded, objects = self.load(texts), self.journal.objects()
         found = loaded.faults or revision_faults(loaded, self.started, frozenset())
         found = found + emptied_files(loaded, objects)
         if followed:
@@ -53,9 +53,10 @@ class Accepted:
     def suspends(self, texts: dict[str, str]) -> list[str]:
         """The jobs that accepting it would suspend."""
         try:
-            with self.store.transaction():
-                self.store.accept(self.load(texts), "directory /x", "2")
-                jobs = [o.effective() for o in self.store.objects() if o.kind == "Job"]
+            with self.journal.transaction():
+                loaded = self.load(texts)
+                self.journal.accept(loaded.desired, loaded.origins, "directory /x", "2")
+                jobs = [o.effective() for o in self.journal.objects() if o.kind == "Job"]
                 raise InterruptedError
         except InterruptedError:
             return [each.name for each in jobs if getattr(each, "suspended", False)]
@@ -71,7 +72,7 @@ def accepted(tmp_path: Path) -> Iterator[Callable[..., Accepted]]:
 
     yield accept
     for each in made:
-        each.store.close()
+        each.journal.close()
 
 
 EDITED = WHOLE.replace("gpus: 1", "gpus: 1   # one", 1).replace("A: b}", "A: b}\n  # more", 1)
@@ -144,25 +145,25 @@ class Meanwhile(threading.Event):
         self.left = list(happen)
 
     def wait(self, timeout: float | None = None) -> bool:
-        assert timeout == watch.REST_S
+        assert timeout == reader.REST_S
         if self.left:
             self.left.pop(0)()
         return super().wait(timeout)
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Iterator[watch.DirectorySource]:
+def source(tmp_path: Path) -> Iterator[reader.DirectorySource]:
     folder = tmp_path / "specs"
     folder.mkdir()
     (folder / "pool.yaml").write_text(POOL)
     (folder / "job.yaml").write_text(job("gpt"))
-    source = watch.DirectorySource(folder)
+    source = reader.DirectorySource(folder)
     assert source.poll() is not None
     yield source
     source.close()
 
 
-def test_a_directory_is_read_when_it_has_rested(source: watch.DirectorySource) -> None:
+def test_a_directory_is_read_when_it_has_rested(source: reader.DirectorySource) -> None:
     file, text = source.path / "job.yaml", job("gpt").replace("gpus: 1", "gpus: 1 # new")
     half = len(text) // 2
     file.write_text("")
@@ -175,7 +176,7 @@ def test_a_directory_is_read_when_it_has_rested(source: watch.DirectorySource) -
 
 
 def test_a_file_that_is_renamed_away_and_back_changes_nothing(
-    source: watch.DirectorySource,
+    source: reader.DirectorySource,
 ) -> None:
     file, backup = source.path / "job.yaml", source.path / "job.yaml~"
     file.rename(backup)
@@ -189,9 +190,9 @@ def test_a_file_that_is_renamed_away_and_back_changes_nothing(
 
 
 def test_what_changes_all_the_time_is_told(
-    source: watch.DirectorySource, monkeypatch: pytest.MonkeyPatch
+    source: reader.DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "RESTLESS_S", 0.2)
+    monkeypatch.setattr(reader, "RESTLESS_S", 0.2)
     file, sizes = source.path / "job.yaml", iter(range(1, 1000))
 
     def grow() -> None:
@@ -199,7 +200,7 @@ def test_what_changes_all_the_time_is_told(
 
     grow()
     source._stopped = Meanwhile(*[grow] * 900)
-    with pytest.raises(watch.SourceError, match="never rests"):
+    with pytest.raises(reader.SourceError, match="never rests"):
         source.poll()
 
 

@@ -15,11 +15,12 @@ import pytest
 from click.testing import CliRunner
 
 from rankfold.interpose.launcher import config as of_launcher
-from rankfold.reconciler import environment, spec
 from rankfold.reconciler.cli import cli
-from rankfold.reconciler.desired import Job
-from rankfold.reconciler.environment import INHERITED
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.node import environment
+from rankfold.reconciler.node.environment import INHERITED
+from rankfold.reconciler.source import spec
 from support.command import JOB, Rankfold, Specs
 
 # Long enough that no time, number or digest that is told beside it has these digits by chance.

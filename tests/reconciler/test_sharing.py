@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from rankfold.reconciler import sharing
-from rankfold.reconciler.desired import Desired, Job
-from rankfold.reconciler.observed import (
+from rankfold.reconciler.model.desired import Desired, Job
+from rankfold.reconciler.model.observed import (
     Guard,
     JobOnDevice,
     Observed,
@@ -17,9 +16,10 @@ from rankfold.reconciler.observed import (
     SeenDevice,
     Spent,
 )
+from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.plan.conditions import conditions
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.recorded import Record
 
 A, B = "local/soft-0", "local/soft-1"
 RECORD = Record("gpt", step="placed", epoch=2, placement=(A, A, B, B))

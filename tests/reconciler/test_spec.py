@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from rankfold import paths
-from rankfold.reconciler import spec, yamldoc
-from rankfold.reconciler.desired import Desired, Job
-from rankfold.reconciler.fields import fields_of
-from rankfold.reconciler.recorded import Checkpoint, Record
-from rankfold.reconciler.revision import save_faults, store_faults
+from rankfold.reconciler.model.desired import Desired, Job
+from rankfold.reconciler.model.fields import fields_of
+from rankfold.reconciler.model.recorded import Checkpoint, Record
+from rankfold.reconciler.source import spec, yamldoc
+from rankfold.reconciler.source.revision import save_faults, store_faults
 
 JOB = """\
 apiVersion: rankfold/v1alpha1

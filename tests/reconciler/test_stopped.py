@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from rankfold import control
-from rankfold.reconciler import alive
-from rankfold.reconciler import node as nodes
+from rankfold.reconciler import liveness
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
-from rankfold.reconciler.node import Node, write_atomically
-from rankfold.reconciler.observed import Transfer
-from rankfold.reconciler.progress import Progress
+from rankfold.reconciler.model.observed import Transfer
+from rankfold.reconciler.node import launchers as nodes
+from rankfold.reconciler.node.launchers import Node, write_atomically
+from rankfold.reconciler.observe.progress import Progress
 from support.command import Rankfold, Specs
 from support.leaks import State
 from support.patience import scaled
@@ -209,7 +209,7 @@ def test_only_who_works_on_a_folder_is_killed(tmp_path: Path) -> None:
 def deaf(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """A launcher of rank 0 that takes calls and answers none."""
     monkeypatch.setattr(nodes, "HUNG_S", 0.2)
-    monkeypatch.setattr(alive, "HUNG_LOOK_S", 0.05)
+    monkeypatch.setattr(liveness, "HUNG_LOOK_S", 0.05)
     node = Node(Layout(state.path))
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(node.door("a", 0)))

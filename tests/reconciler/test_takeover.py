@@ -1,5 +1,5 @@
 """A job that another state directory has taken over is neither woken nor run on, and who takes one
-over waits for the copy that runs. Store and other directory are real, launchers are `Ranks`."""
+over waits for the copy that runs. Journal and other directory are real, launchers are `Ranks`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ import pytest
 
 from rankfold import control, owners
 from rankfold.checkpoint import store as stores
-from rankfold.reconciler import actions, node
-from rankfold.reconciler.act import Temporary
+from rankfold.reconciler import actions
+from rankfold.reconciler.act.executor import Temporary
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, try_lock
-from rankfold.reconciler.node import Node
-from rankfold.reconciler.observed import Observed
-from rankfold.reconciler.recorded import NODE, Dump, Record, Restore
-from rankfold.reconciler.store import Store
+from rankfold.reconciler.model.observed import Observed
+from rankfold.reconciler.model.recorded import NODE, Dump, Record, Restore
+from rankfold.reconciler.node import launchers
+from rankfold.reconciler.node.launchers import Node
 from support import leaks
 
 from .test_recovery_actions import DEVICES, JOB, Scene, stored
@@ -32,7 +33,7 @@ from .test_recovery_actions import DEVICES, JOB, Scene, stored
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made = Scene(tmp_path / "state", monkeypatch)
     yield made
-    made.store.close()
+    made.journal.close()
 
 
 def test_a_dump_is_not_woken_where_its_job_goes_on_elsewhere(
@@ -64,7 +65,7 @@ def test_jobs_that_run_end_when_the_store_says_that_they_go_on_elsewhere(scene: 
     """The real store, asked once about all of them. Who has a job back does not end."""
     others = [f"a{number}" for number in range(40)]
     for other in others:
-        scene.store.save(replace(scene.record, name=other, save=None, known=1))
+        scene.journal.save(replace(scene.record, name=other, save=None, known=1))
     ask = actions.AskStore(("a", *others))
     scene.update(save=None, known=1)
     store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
@@ -82,7 +83,7 @@ def test_jobs_that_run_end_when_the_store_says_that_they_go_on_elsewhere(scene: 
     assert scene.record.ending is None
     scene.update(known=1)
     scene.do(scene.executor.steps(ask, Observed()))
-    ends = {each.name: each.ending for each in scene.store.records().values() if each.ending}
+    ends = {each.name: each.ending for each in scene.journal.records().values() if each.ending}
     assert ends.keys() == {"a", "a7"}
     for ending in ends.values():
         assert (ending.phase, ending.reason) == ("Failed", "TakenOver")
@@ -137,9 +138,9 @@ def test_who_asks_the_store_and_is_stopped_does_not_stay(
 ) -> None:
     """Running jobs are asked about again and again, and no alarm ends who is stopped; even when it
     has not read what it is asked."""
-    monkeypatch.setattr(node, "KILLED_S", 1.0)
-    monkeypatch.setattr(node, "TAKEN_ANSWERS_S", 1.0)
-    monkeypatch.setattr(node, "TAKEN_EACH_S", 0.0)
+    monkeypatch.setattr(launchers, "KILLED_S", 1.0)
+    monkeypatch.setattr(launchers, "TAKEN_ANSWERS_S", 1.0)
+    monkeypatch.setattr(launchers, "TAKEN_EACH_S", 0.0)
     pid, whys = meanwhile(lambda pid: os.kill(pid, signal.SIGSTOP), scene, 1000)
     assert all("does not answer within 1 s" in why for why in whys)
     assert leaks.has_ended(pid, 10)
@@ -161,7 +162,7 @@ def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(
 ) -> None:
     other = Layout(tmp_path / "other")
     other.logs("a").mkdir(parents=True)
-    with Store(other.state) as journal:
+    with Journal(other.state) as journal:
         journal.save(Record("a", "placed", 1, DEVICES, fixed=JOB))
         lock = try_lock(other.launcher_lock("a", 1))
         assert lock is not None
@@ -187,7 +188,7 @@ def test_who_rests_in_memory_elsewhere_is_not_waited_for(scene: Scene, tmp_path:
     other.logs("a").mkdir(parents=True)
     lock = try_lock(other.launcher_lock("a", 0))
     assert lock is not None
-    with Store(other.state) as journal:
+    with Journal(other.state) as journal:
         journal.save(Record("a", "detached", 1, fixed=JOB))
     stored(scene)
     scene.fetched(2)

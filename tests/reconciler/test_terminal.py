@@ -19,9 +19,9 @@ import pyte
 import pytest
 from rich.console import Console
 
-from rankfold.reconciler.console import MESSAGE_LINES, elided, event_line, framed
-from rankfold.reconciler.report import JOB_HEAD
-from rankfold.reconciler.store import Store
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.report.console import MESSAGE_LINES, elided, event_line, framed
+from rankfold.reconciler.report.snapshot import JOB_HEAD
 from support.command import Rankfold, Specs
 
 LONG = "train-a-large-language-model-for-a-long-time"
@@ -108,8 +108,8 @@ def test_every_event_is_legible_once_and_the_picture_is_drawn_once(
         rankfold.until(lambda: lost in terminal.everything())
         away.rename(specs.folder)
         rankfold.until(lambda: "rankfold: it goes on" in terminal.everything())
-        with Store(rankfold.state.path, readonly=True) as store:
-            lines_of_events = [event_line(each) for each in store.events()]
+        with Journal(rankfold.state.path, readonly=True) as journal:
+            lines_of_events = [event_line(each) for each in journal.events()]
         rankfold.until(lambda: lines_of_events[-1] in terminal.everything())
         rankfold.until(lambda: "cannot" not in terminal.shown())
         everything = rankfold.until(terminal.whole)

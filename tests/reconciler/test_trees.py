@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from rankfold import paths
-from rankfold.reconciler import spec, trees, watch
 from rankfold.reconciler.cli import cli
+from rankfold.reconciler.source import reader, spec, trees
 from support.command import JOB, POOL, Git, Rankfold, Specs
 
 GPT = JOB.format(name="gpt", command='["true"]', ranks=1, gpus=1, extra="workdir: data")
@@ -107,9 +107,9 @@ def test_a_directory_and_a_commit_give_the_same_answer(
     if isinstance(CORPUS.get(name, {}).get("x.yaml"), Submodule):
         git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{where}/x.yaml")
     git("commit", "--quiet", "--message", "a tree")
-    revision = watch.GitSource(str(git.folder), "main", where, tmp_path / "state").poll()
+    revision = reader.GitSource(str(git.folder), "main", where, tmp_path / "state").poll()
     assert revision is not None
-    source = watch.DirectorySource(folder)
+    source = reader.DirectorySource(folder)
     try:
         followed = source.poll()
     finally:
@@ -135,7 +135,7 @@ def test_a_link_out_of_the_repository_is_refused_in_a_commit(
     write(git.folder, "specs/pool.yaml", POOL)
     write(git.folder, "specs/x.yaml", Link(target))
     git.commit("a link")
-    revision = watch.GitSource(str(git.folder), "main", "specs", tmp_path / "state").poll()
+    revision = reader.GitSource(str(git.folder), "main", "specs", tmp_path / "state").poll()
     assert revision is not None
     assert [str(fault) for fault in revision.loaded.faults] == [
         f"specs/x.yaml:1: -: is a symbolic link out of the repository, to {target}: a commit does "
@@ -154,7 +154,7 @@ def test_a_path_in_a_repository_may_be_a_file_or_lead_through_links(
     git.commit("a release")
 
     def jobs(path: str) -> dict[str, str]:
-        revision = watch.GitSource(str(git.folder), "main", path, tmp_path / "state").poll()
+        revision = reader.GitSource(str(git.folder), "main", path, tmp_path / "state").poll()
         assert revision is not None
         loaded = spec.load_dir(git.folder / path)
         assert (loaded.faults == []) == (revision.loaded.faults == [])

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from rankfold import __version__
-from rankfold.reconciler import alive
+from rankfold.reconciler import liveness
 from rankfold.reconciler.deadlines import HUNG_LOOK_S, RECONCILER_ANSWERS_S, SILENT_AFTER_S
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.store import Store
 from support import leaks
 from support.command import Rankfold, Specs
 from support.leaks import State
@@ -188,11 +188,11 @@ def test_whoever_holds_the_lock_and_does_not_listen_is_named(
     """It hangs before it listens, or a reconciler that was killed has left its socket."""
     layout = Layout(state.path)
     layout.lock.write_text("4194303")
-    assert alive.look(layout) == alive.NONE, "a stale file names nobody"
+    assert liveness.look(layout) == liveness.NONE, "a stale file names nobody"
     with python("-c", HOLDS_THE_LOCK, str(layout.lock), rankfold=rankfold) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         layout.lock.write_text(str(holder.pid))
-        seen = alive.look(layout, 0.1)
+        seen = liveness.look(layout, 0.1)
         assert seen.pid == holder.pid and "it is starting, or stuck" in seen.trouble
         assert f"(process {holder.pid})" in rankfold.status()["reconciler"]["message"]
 
@@ -229,7 +229,7 @@ def test_a_fleet_whose_state_directory_was_removed_is_named(
     os.kill(rankfold.reconciler_pid(), signal.SIGKILL)
     shutil.rmtree(state.path)
     (gone,) = rankfold.status()["trouble"]
-    Store(state.path).close()
+    Journal(state.path).close()
     (another,) = rankfold.status()["trouble"]
     for told in (gone, another):
         assert f"proxy {proxy} of local/soft-0, launcher {launcher} of gpt/0" in told

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from rankfold import control
-from rankfold.reconciler import git as git_
-from rankfold.reconciler import watch
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.source import git as git_
+from rankfold.reconciler.source import reader
 from support import disk, leaks
 from support.command import JOB, POOL, Git, Rankfold, Specs
 from support.leaks import State
@@ -150,9 +150,9 @@ def test_watch_outlives_a_full_disk(
     specs.job(gpus=2)
     with Watch(rankfold, str(specs.folder)) as watching:
         rankfold.until(lambda: devices(rankfold) == 2)
-        with contextlib.closing(sqlite3.connect(small_disk / "rankfold.db")) as reader:
+        with contextlib.closing(sqlite3.connect(small_disk / "rankfold.db")) as source_reader:
             # While somebody reads it, nobody who closes the journal makes its log shorter.
-            reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
+            source_reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
             ballast = disk.fill(small_disk)
             specs.job(gpus=1)
             watching.kill_reconciler()
@@ -260,29 +260,29 @@ def test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again(
     remote: Remote, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(git_, "SILENT_S", 1.0)
-    monkeypatch.setattr(watch, "FETCH_S", 0.0)
-    reader = watch.Reader({"git": remote.url("repo"), "branch": "main"}, state.path)
+    monkeypatch.setattr(reader, "FETCH_S", 0.0)
+    source_reader = reader.Reader({"git": remote.url("repo"), "branch": "main"}, state.path)
     try:
-        first = until(reader.take)
+        first = until(source_reader.take)
         assert first.error == "" and first.revision.loaded.faults == []
         remote.silent = True
-        told = until(reader.take)
+        told = until(source_reader.take)
         assert told.revision is None and told.since > 1e9
         why = "no answer: git fetch got nothing for 1 s"
         assert told.error == f"cannot fetch {remote.url('repo')}: {why}"
-        assert reader.take() is None, "said once"
+        assert source_reader.take() is None, "said once"
         remote.silent = False
         commit = Git(state.folder / "repo")
         (commit.folder / "note").touch()
-        again = until(lambda: (got := reader.take()) and got.revision and got)
+        again = until(lambda: (got := source_reader.take()) and got.revision and got)
         second = commit.commit("second")
         if again.revision.id != second:
-            again = until(reader.take)
+            again = until(source_reader.take)
         assert again.error == "" and again.revision.id == second
         remote.silent = True
         until(lambda: len(remote.held) >= 2)
     finally:
-        reader.close(wait_s=30)
+        source_reader.close(wait_s=30)
     state.watch.settle()
     assert state.watch.new_processes() == set(), "git ended with it"
 
@@ -290,7 +290,7 @@ def test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again(
 def test_half_a_mirror_is_made_anew(remote: Remote, state: State) -> None:
     """By one that was killed while it cloned, or while it fetched."""
     description = remote.url("repo"), "main", "", state.path
-    first = watch.GitSource(*description)
+    first = reader.GitSource(*description)
     half = first.repo.with_suffix(".new")
     half.mkdir(parents=True)
     (half / "HEAD").write_text("ref: refs/heads/main\n")
@@ -301,10 +301,10 @@ def test_half_a_mirror_is_made_anew(remote: Remote, state: State) -> None:
     repository = Git(state.folder / "repo")
     (repository.folder / "note").touch()
     commit = repository.commit("second")
-    second = watch.GitSource(*description)
-    with pytest.raises(watch.SourceError, match="lock"):
+    second = reader.GitSource(*description)
+    with pytest.raises(reader.SourceError, match="lock"):
         second.poll()
-    revision = watch.GitSource(*description).poll()
+    revision = reader.GitSource(*description).poll()
     assert revision is not None and revision.id == commit
 
 

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rankfold import paths
-from rankfold.reconciler import spec, yamldoc
-from rankfold.reconciler.desired import Job, Pool
+from rankfold.reconciler.model.desired import Job, Pool
+from rankfold.reconciler.source import spec, yamldoc
 
 JOB = """\
 apiVersion: rankfold/v1alpha1

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler import cgroups
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.node import cgroups
 from support.command import Rankfold
 from support.halting_criu import HaltingCriu
 from support.leaks import State

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from rankfold import criu
-from rankfold.reconciler import cgroups
+from rankfold.reconciler.node import cgroups
 from support import privileges
 from support.leaks import State
 

@@ -15,7 +15,7 @@ from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.snapshot import Snapshot
 from rankfold.checkpoint.store import Id
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.node import Node
+from rankfold.reconciler.node.launchers import Node
 from support.command import Rankfold
 
 from .conftest import RANKS, Trained

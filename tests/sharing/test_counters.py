@@ -8,7 +8,7 @@ from typing import Any
 import cuda
 import pytest
 
-from rankfold.reconciler.sharing import TOLD
+from rankfold.reconciler.observe.sharing import TOLD
 from support import guest
 from support.command import Rankfold
 from support.fleet import Fleet, MiB, until

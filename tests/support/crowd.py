@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rankfold.reconciler.desired import Desired, Device, Job, Pool
+from rankfold.reconciler.model.desired import Desired, Device, Job, Pool
 from support.simulated import Fleet
 
 DEVICES_PER_JOB = 10

@@ -267,7 +267,7 @@ class Fleet:
 
 
 def launch(configs: list[Path]) -> None:
-    """Launchers, as reconciler/node.py starts them; they listen."""
+    """Launchers, as reconciler/node/launchers.py starts them; they listen."""
     subprocess.run(
         [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *map(str, configs)],
         stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True,

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankfold import criu
-from rankfold.reconciler import cgroups
+from rankfold.reconciler.node import cgroups
 from support.patience import scaled
 
 NAME = "rankfold"

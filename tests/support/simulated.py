@@ -12,8 +12,8 @@ from typing import assert_never
 
 from rankfold.reconciler import actions
 from rankfold.reconciler import plan as planner
-from rankfold.reconciler.desired import Desired
-from rankfold.reconciler.observed import (
+from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.observed import (
     Asked,
     JobOnDevice,
     Observed,
@@ -21,8 +21,8 @@ from rankfold.reconciler.observed import (
     SeenRank,
     Transfer,
 )
+from rankfold.reconciler.model.recorded import NODE, Answer, Dump, Record, Restore, Save
 from rankfold.reconciler.plan import saving
-from rankfold.reconciler.recorded import NODE, Answer, Dump, Record, Restore, Save
 
 
 @dataclass

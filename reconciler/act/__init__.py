@@ -1,0 +1,1 @@
+"""Carries out the actions of the plan."""

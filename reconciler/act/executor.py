@@ -1,0 +1,473 @@
+"""Executes the planner's actions, each journalled before and after.
+
+An action is a generator: what may block it yields as calls, and it is resumed with their results
+(inflight.py); all else, the journal above all, happens in the daemon's loop. Before an action
+speaks to anybody, the record says that it starts; after everybody answered, that it is done.
+Killed in between, the next reconciler plans the same action again, and since every operation of
+proxies and launchers is idempotent, asking again is harmless. Raises Temporary, Permanent or
+JobFailed; none of them stops the fleet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, assert_never
+
+from rankfold import control
+from rankfold.messages import of_life
+from rankfold.reconciler import actions, clock
+from rankfold.reconciler.act.inflight import Call, Steps
+from rankfold.reconciler.act.recovery import Recovery, used_so_far
+from rankfold.reconciler.deadlines import DETACH_S, RESTED_S, TELL_S
+from rankfold.reconciler.faults import asked_for, point
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.layout import Layout, try_lock
+from rankfold.reconciler.model.observed import JobOnDevice, Observed
+from rankfold.reconciler.model.recorded import Record, Save
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node import environment
+from rankfold.reconciler.node.launchers import CannotLaunch, Node, child_environment
+from rankfold.reconciler.observe.fleet import jobs_told
+from rankfold.reconciler.wording import count
+
+DISCARD: Json = {"discard": True}
+PERMANENT_CODES = ("argument", "bad_request", "unknown_op", "version", "denied")
+
+
+class Temporary(Exception):
+    """An action that failed and may work later."""
+
+
+class Permanent(Exception):
+    """An action that will fail again until somebody changes something."""
+
+
+class JobFailed(Exception):
+    """A device reports that the job itself has failed: trying again could only hide it."""
+
+
+class Executor:
+    def __init__(self, layout: Layout, journal: Journal):
+        self.layout, self.journal, self.node = layout, journal, Node(layout)
+        self.recovery = Recovery(layout, journal, self.node, self._launcher_config)
+
+    def steps(self, action: actions.Action, observed: Observed) -> Steps:
+        """Do one action. Raises Temporary, Permanent or JobFailed. observed: what it was planned
+        for."""
+        try:
+            match action:
+                case actions.StartProxy():
+                    self.start_proxy(action)
+                case actions.StopProxy():
+                    yield from self.stop_proxy(action)
+                case actions.Start():
+                    yield from self.start(action, observed)
+                case actions.Place():
+                    yield from self.place(action, observed)
+                case actions.Barrier():
+                    yield from self.barrier(action)
+                case actions.Detach():
+                    yield from self.detach(action)
+                case actions.Release():
+                    self._update(action.job, placement=(), proxies={})
+                case actions.End():
+                    self._end(action, observed)
+                case actions.Discard():
+                    yield from self.discard(action)
+                case actions.Signal():
+                    yield from self._signal(action)
+                case actions.Finish():
+                    yield from self.finish(action)
+                case actions.Forget():
+                    self.journal.forget(action.kind, action.name)
+                case actions.Save():
+                    if action.node:
+                        yield from self.recovery.dump(action)
+                    else:
+                        yield from self.recovery.save(action, observed)
+                case actions.Upload():
+                    yield from self.recovery.upload(action)
+                case actions.Conclude():
+                    yield from self.recovery.conclude(action)
+                case actions.Thaw():
+                    yield from self.recovery.thaw(action)
+                case actions.Look():
+                    yield from self.recovery.look(action)
+                case actions.AskStore():
+                    endings = yield from self.recovery.takeover.ask(action.jobs)
+                    for job, ending in endings.items():
+                        self._end(actions.End(job, ending), observed)
+                case actions.Vacate():
+                    yield from self.recovery.vacate(action)
+                case actions.Rest():
+                    yield from self.recovery.wait_gone(action.job)
+                    self.recovery.rest(action)
+                case actions.Fetch():
+                    yield from self.recovery.fetch(action)
+                case actions.Restore():
+                    yield from self.recovery.restore(action)
+                case _:
+                    assert_never(action)
+        except control.ControlError as error:
+            kind = Permanent if error.code in PERMANENT_CODES else Temporary
+            if error.code == "failed" and isinstance(
+                action, (actions.Place, actions.Barrier, actions.Detach)
+            ):
+                raise JobFailed(error.message) from error
+            raise kind(f"{type(action).__name__.lower()}: {error.message}") from error
+        except CannotLaunch as error:
+            raise Permanent(str(error)) from error
+        except (OSError, subprocess.SubprocessError) as error:
+            raise Temporary(f"{type(action).__name__.lower()}: {error}") from error
+
+    def _record(self, job: str) -> Record:
+        return self.journal.record(job) or Record(job)
+
+    def _update(self, job: str, **fields: object) -> Record:
+        record = dataclasses.replace(self._record(job), **fields)  # type: ignore[arg-type]
+        self.journal.save(record)
+        return record
+
+    # ---- proxies
+
+    def start_proxy(self, action: actions.StartProxy) -> None:
+        device = action.device
+        lock_file = self.layout.proxy_file(device.name, ".lock")
+        lock = try_lock(lock_file)
+        if lock is None:
+            return  # one lives already
+        os.ftruncate(lock, 0)
+        os.write(lock, device.name.encode())  # `observe` finds devices by it that no pool names
+        arguments = [
+            "--device", device.name, "--type", device.type, "--memory", str(device.memory),
+            "--cc", device.cc, "--speed", str(device.speed), "--state", str(self.layout.state),
+            "--index", device.name.rpartition("-")[2],
+            "--socket", str(self.layout.proxy_socket(device.name)),
+        ]  # fmt: skip
+        program = os.environ.get("RANKFOLD_PROXY")  # tests stand in for a device with it
+        command = (
+            shlex.split(program) if program else [sys.executable, "-m", "rankfold.proxy.server"]
+        )
+        try:
+            with self.layout.proxy_file(device.name, ".log").open("ab") as log:
+                subprocess.Popen(
+                    [*command, *arguments],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True, pass_fds=(lock,), env=child_environment(),
+                )  # fmt: skip
+        finally:
+            os.close(lock)
+        point("proxy.started")
+        self.journal.event(f"Device/{device.name}", "ProxyStarted", "its proxy was started")
+
+    def stop_proxy(self, action: actions.StopProxy) -> Steps:
+        path = self.layout.proxy_socket(action.device)
+        results = yield [lambda: control.call(path, "shutdown", timeout=TELL_S)]
+        _agreed((action.device,), results)
+        self.journal.event(f"Device/{action.device}", "ProxyStopped", action.reason)
+
+    # ---- start of a job
+
+    def start(self, action: actions.Start, observed: Observed) -> Steps:
+        """Fix what never changes for the job, then start the launchers that are not there."""
+        job, record = action.job, self._record(action.job.name)
+        if record.step == "new":
+            if not Path(job.workdir).is_dir():  # nothing is fixed yet: the file can still change
+                raise Permanent(f"the working directory {job.workdir} is not there")
+            self.node.begin(job.name)
+            record = dataclasses.replace(
+                record, step="started", fixed=job, device=action.device,
+                device_type=action.device_type, master_port=free_port(), error="",
+                incarnation=self._incarnation(record, observed), dump=None,
+            )  # fmt: skip
+            with self.journal.transaction():
+                self.journal.begin(job.name, 0, "start", {"ranks": job.world_size})
+                self.journal.save(record)
+                self.journal.event(f"Job/{job.name}", "Started", count(job.world_size, "rank"))
+            point("start.journalled")
+        ranks = list(action.ranks)
+        while ranks:  # the first alone where a test wants that
+            first = 1 if asked_for("start.partly") else len(ranks)
+            told, ranks = ranks[:first], ranks[first:]
+            (trouble,) = yield [self._launching(record, told)]
+            point("start.partly")
+            if _is_error(trouble):
+                raise trouble
+        point("start.sent")
+        self.journal.done(job.name, 0, "start")
+
+    def _incarnation(self, record: Record, observed: Observed) -> int:
+        """Above all that an earlier job of this name has had: the store and devices may remember
+        it."""
+        had = [int(self.journal.get("incarnations", {}).get(record.name, 0))]
+        there = (each.job(record.name) for each in observed.devices.values())
+        had += [each.incarnation for each in there if each]
+        return max(record.incarnation, max(had) + 1)
+
+    def _launching(self, record: Record, ranks: Sequence[int]) -> Call:
+        configs = [self._launcher_config(record, rank) for rank in ranks]
+        return lambda: self.node.launch(configs)
+
+    def _launcher_config(self, record: Record, rank: int) -> Json:
+        """All but where things lie, which the node knows."""
+        job = record.fixed
+        assert job is not None
+        return {
+            "job": job.name,
+            "rank": rank,
+            "world_size": job.world_size,
+            "command": list(job.command),
+            "workdir": job.workdir,
+            "env": environment.of_ranks(job, os.environ),
+            "inherit": False,
+            "master_addr": "127.0.0.1",
+            "master_port": record.master_port,
+            "device": record.device,
+            "incarnation": record.incarnation,
+        }
+
+    # ---- placement
+
+    def place(self, action: actions.Place, observed: Observed) -> Steps:
+        record = self._record(action.job)
+        devices = tuple(dict.fromkeys(action.placement))
+        if (record.step, record.epoch) != ("placing", action.epoch):
+            if record.step == "detached" and not 0 <= clock.now() - record.rested_at < RESTED_S:
+                yield from self.recovery.takeover.need_own(action.job)
+            yield from self.recovery.drop_dump(action.job)
+            record = self._record(action.job)
+            proxies = {d: observed.devices[d].pid for d in devices}
+            record = dataclasses.replace(
+                record, step="placing", epoch=action.epoch, placement=action.placement,
+                proxies=proxies, detached=(), held_since=clock.now(),
+                saved_at=record.saved_at or clock.now(), save=_going_on(record.save),
+            )  # fmt: skip
+            with self.journal.transaction():
+                placement = {"placement": action.placement}
+                self.journal.begin(action.job, action.epoch, "place", placement)
+                self.journal.save(record)
+                self._mark(action.job, placed_at=clock.now())
+            point("place.journalled")
+        assert record.fixed is not None
+        arguments = {
+            "determinism": record.fixed.determinism,
+            "check_order": record.fixed.check_order,
+            "cc": f"{record.device['cc_major']}.{record.device['cc_minor']}",
+            "world_size": record.fixed.world_size,
+            **of_life(record.incarnation),
+            "members": [
+                {
+                    "rank": r,
+                    "device": d,
+                    "launcher": str(self.node.door(action.job, r)),
+                }
+                for r, d in enumerate(action.placement)
+            ],
+            "devices": [{"device": d, "socket": str(self.layout.proxy_socket(d))} for d in devices],
+        }
+        yield from self._tell_all(devices, "place", action, arguments)
+        point("place.sent")
+        with self.journal.transaction():
+            self._update(action.job, step="placed")
+            self.journal.done(action.job, action.epoch, "place")
+            text = f"epoch {action.epoch}: {describe_placement(action.placement)}"
+            self.journal.event(f"Job/{action.job}", "Placed", text)
+
+    def barrier(self, action: actions.Barrier) -> Steps:
+        kind = f"barrier-{action.action}"
+        with self.journal.transaction():
+            self.journal.begin(action.job, action.epoch, kind, {"devices": action.devices})
+            if action.save:
+                self.recovery.begin(action.job, action.save)
+        point("barrier.journalled")
+        yield from self._tell_all(action.devices, "barrier", action, {"action": action.action})
+        self.journal.done(action.job, action.epoch, kind)
+        reason = "BarrierRequested" if action.action == "request" else "BarrierWithdrawn"
+        self.journal.event(f"Job/{action.job}", reason, f"epoch {action.epoch}")
+
+    def detach(self, action: actions.Detach) -> Steps:
+        record = self._record(action.job)
+        if record.step != "detaching":
+            with self.journal.transaction():
+                self.journal.begin(action.job, action.epoch, "detach", {"devices": action.devices})
+                self._update(action.job, step="detaching", detached=())
+            point("detach.journalled")
+        yield from self._tell_all(action.devices, "detach", action, {"discard": False})
+        point("detach.sent")
+        with self.journal.transaction():
+            record = self._record(action.job)
+            kept = () if action.suspend else record.placement
+            self._update(
+                action.job, step="detached", placement=kept, proxies={}, detached=(),
+                gpu_seconds=used_so_far(record), held_since=None,
+                rested_at=clock.now(), rest_error="",
+            )  # fmt: skip
+            self.journal.done(action.job, action.epoch, "detach")
+            what = "Suspended" if action.suspend else "Detached"
+            self.journal.event(f"Job/{action.job}", what, f"epoch {action.epoch}")
+
+    def _tell_all(
+        self,
+        devices: Sequence[str],
+        op: str,
+        action: actions.Place | actions.Barrier | actions.Detach,
+        arguments: Json,
+    ) -> Steps:
+        """Send to all devices at once, and journal which of them have released the job.
+
+        Raises the first ControlError after all have answered. The fault point ``<op>.partly``
+        makes the first device get the request alone.
+        """
+        left = list(devices)
+        while left:
+            count = 1 if asked_for(f"{op}.partly") else len(left)
+            told, left = left[:count], left[count:]
+            results = yield self._tell(told, op, action, arguments)
+            point(f"{op}.partly")
+            agreed = [d for d, result in zip(told, results, strict=True) if not _is_error(result)]
+            if op == "detach" and agreed:
+                record = self._record(action.job)
+                detached = tuple(sorted({*record.detached, *agreed}))
+                self.journal.save(dataclasses.replace(record, detached=detached))
+            _agreed(told, results)
+
+    def _tell(
+        self,
+        devices: Iterable[str],
+        op: str,
+        action: actions.Place | actions.Barrier | actions.Detach | actions.Discard,
+        arguments: Json,
+    ) -> list[Call]:
+        """One question for each device."""
+        request = {"job": action.job, "epoch": action.epoch, **arguments}
+        timeout = DETACH_S if op == "detach" else TELL_S
+
+        def asking(path: Path) -> Call:
+            return lambda: control.call(path, op, timeout=timeout, **request)
+
+        return [asking(self.layout.proxy_socket(device)) for device in devices]
+
+    # ---- the end of a job
+
+    def _end(self, action: actions.End, observed: Observed) -> None:
+        record = self._record(action.job)
+        seen = (observed.devices.get(device) for device in record.holds())
+        there = (each.job(action.job) for each in seen if each)
+        counters = _last_counters(record, filter(None, there))
+        with self.journal.transaction():
+            self._update(action.job, ending=action.ending, counters=counters, error="")
+            ending = action.ending
+            kind = "Normal" if ending.phase == "Succeeded" else "Warning"
+            self.journal.event(f"Job/{action.job}", ending.reason, ending.message, kind)
+
+    def discard(self, action: actions.Discard) -> Steps:
+        """Before a device forgets the ranks it is asked what it counted for them: what it said
+        when their end was noticed may be older than the last that they did."""
+        devices, path = (action.device,), self.layout.proxy_socket(action.device)
+        if self._record(action.job).ending:
+            results = yield [lambda: control.call(path, "status", timeout=TELL_S)]
+            _agreed(devices, results)
+            there = [each for each in jobs_told(results[0]) if each.job == action.job]
+            record = self._record(action.job)
+            self._update(action.job, counters=_last_counters(record, there))
+        _agreed(devices, (yield self._tell(devices, "detach", action, DISCARD)))
+
+    def _signal(self, action: actions.Signal) -> Steps:
+        """Some of them may be gone by now."""
+
+        told = {"signum": action.signum, **of_life(self._record(action.job).incarnation)}
+
+        def signalling(rank: int) -> Call:
+            return lambda: self.node.tell(action.job, rank, "signal", TELL_S, **told)
+
+        yield [signalling(rank) for rank in action.ranks]
+
+    def finish(self, action: actions.Finish) -> Steps:
+        yield [lambda: self.node.tidy(action.job)]  # an upload that nobody needs any more, too
+        record = self._record(action.job)
+        ranks = range(record.fixed.world_size if record.fixed else 0)
+        seen = [self.node.ended(action.job, rank) for rank in ranks]
+        ending = record.ending
+        assert ending is not None
+        if ending.rank is not None:
+            message = self._with_stderr(record, ending.rank, ending.message)
+            ending = dataclasses.replace(ending, message=message)
+        self.node.sweep(action.job, ranks)
+        point("finish.before")
+        with self.journal.transaction():
+            self._update(
+                action.job, step="ended", phase=action.phase, placement=(), proxies={}, detached=(),
+                save=None, restore=None, dump=None,
+                ending=ending, exits=tuple(each.exit_status if each else None for each in seen),
+                gpu_seconds=used_so_far(record), held_since=None, error="",
+            )  # fmt: skip
+            kind = "Normal" if action.phase == "Succeeded" else "Warning"
+            self.journal.event(f"Job/{action.job}", action.phase, ending.message, kind)
+
+    def _with_stderr(self, record: Record, rank: int, message: str) -> str:
+        """Add the last lines of the failed rank's stderr: what people look for first."""
+        text = self.node.last_lines(record.name, rank)
+        known = text.removeprefix("rankfold: ") in message
+        return message if known else f"{message}\n{text}"
+
+    def _mark(self, job: str, **fields: float) -> None:
+        """Note a time in the job's open change."""
+        for change in self.journal.changes(job, only_open=True):
+            self.journal.save_change(dataclasses.replace(change, **fields), open=True)  # type: ignore[arg-type]
+
+
+# ---- helpers -----------------------------------------------------------------------------------
+
+
+def _is_error(result: object) -> bool:
+    return isinstance(result, Exception)
+
+
+def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
+    """Raises what the first device that did not agree has said; that the job failed goes before."""
+    errors = []
+    for device, error in zip(devices, results, strict=True):
+        if isinstance(error, control.ControlError):
+            errors.append(control.ControlError(error.code, f"{device}: {error.message}"))
+        elif isinstance(error, Exception):
+            raise error
+    for each in sorted(errors, key=lambda error: error.code != "failed"):
+        raise each
+
+
+def _going_on(save: Save | None) -> Save | None:
+    """A job that was to rest in the store is placed: what is uploaded is a checkpoint like any."""
+    return dataclasses.replace(save, why="request") if save and save.why == "rest" else save
+
+
+def _last_counters(record: Record, told: Iterable[JobOnDevice]) -> dict[str, Json]:
+    """What is known of each rank, with what devices that serve it have told."""
+    counters = dict(record.counters)
+    for there in told:
+        if there.epoch == record.epoch:
+            counters.update({str(each.rank): each.counters for each in there.ranks})
+    return counters
+
+
+def describe_placement(placement: tuple[str, ...]) -> str:
+    """``ranks 0-1 on a, 2-3 on b``"""
+    parts = []
+    for device in dict.fromkeys(placement):
+        ranks = [r for r, d in enumerate(placement) if d == device]
+        span = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"{ranks[0]}"
+        parts.append(f"{span} on {device}")
+    return "ranks " + ", ".join(parts)
+
+
+def free_port() -> int:
+    """A TCP port that is free now. Ranks share the host's network: nobody holds it for them."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

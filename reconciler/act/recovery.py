@@ -1,0 +1,597 @@
+"""How saves, and what brings a job into the store and back, are carried out: for executor.py.
+
+As there: an action journals before it acts and after, and yields what may block. A save leaves no
+job standing, whatever fails: its ranks are let go and its barrier is withdrawn before anything is
+said; what is left undone, because somebody died, the planner asks for again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from rankfold import control
+from rankfold.messages import of_life
+from rankfold.reconciler import actions, clock, switches
+from rankfold.reconciler.act.inflight import Call, Steps, agreed
+from rankfold.reconciler.act.takeover import Takeover
+from rankfold.reconciler.deadlines import (
+    DETACH_S,
+    FREEZE_S,
+    GONE_LOOK_S,
+    GONE_S,
+    SNAPSHOT_S,
+    TELL_S,
+)
+from rankfold.reconciler.faults import point
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model.observed import Observed
+from rankfold.reconciler.model.recorded import NODE, Answer, Dump, Record, Restore, Save
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node.durable import Damaged
+from rankfold.reconciler.node.launchers import CannotLaunch, Node
+from rankfold.reconciler.plan import saving
+from rankfold.reconciler.plan.index import Index
+from rankfold.reconciler.wording import count, files_amiss, named, size, time_of_day
+
+FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save fails so again
+
+
+class Recovery:
+    """config: of a rank's launcher, as `Node.launch` takes it."""
+
+    def __init__(
+        self, layout: Layout, journal: Journal, node: Node, config: Callable[[Record, int], Json]
+    ):
+        self.layout, self.journal, self.node, self.config = layout, journal, node, config
+        self.takeover = Takeover(journal, node, self._url)
+
+    def _record(self, job: str) -> Record:
+        return self.journal.record(job) or Record(job)
+
+    def _update(self, job: str, **fields: Any) -> Record:
+        record = dataclasses.replace(self._record(job), **fields)
+        self.journal.save(record)
+        return record
+
+    def _event(self, job: str, reason: str, text: str, kind: str = "Normal") -> None:
+        self.journal.event(f"Job/{job}", reason, text, kind)
+
+    # ---- saves
+
+    def begin(self, job: str, why: str) -> None:
+        """A save begins, with the barrier that is journalled now."""
+        record = self._record(job)
+        if record.save is None:
+            number = record.saves + 1
+            save = Save(number, why, clock.now(), token=record.asked)
+            self._update(job, save=save, saves=number, asked="")
+
+    def save(self, action: actions.Save, observed: Observed) -> Steps:
+        """Raises nothing because of a save that fails: the job's record says it."""
+        yield from self.drop_dump(action.job)
+        try:
+            save = self._journal_cut(action, observed)
+        except sqlite3.Error:  # the job stands at a cut, and must not wait for space on a disk
+            yield from self._let_go_on(action)
+            raise
+        cut = time.monotonic() - _stands(action, observed)
+        point("save.journalled")
+        error, again, written = "", True, 0
+        try:
+            written = yield from self._snapshots(action)
+        except (control.ControlError, OSError) as failure:
+            error, again = str(failure), getattr(failure, "code", "") not in FOR_GOOD
+        except Exception:  # a fault of ours is nothing to stand still for either
+            yield from self._let_go_on(action)
+            raise
+        if error or action.devices or save.why != "rest":
+            yield from self._let_go_on(action)
+        if not error:
+            kept = yield [self._keeping(action, rank) for rank in action.ranks]
+            error = next((f"its logs: {each}" for each in kept if each), "")
+        if error:
+            self._failed(action.job, save, error, again)
+            yield [lambda: self.node.drop(action.job, action.number)]
+            return
+        with self.journal.transaction():
+            self._update(action.job, save=dataclasses.replace(save, stage="uploading"))
+            self.journal.done(action.job, action.epoch, f"save-{action.number}")
+            stood = f"; it stood still for {time.monotonic() - cut:.3f} s" if action.devices else ""
+            text = f"save {action.number}: {size(written)} of its processes and devices{stood}"
+            self._event(action.job, "Snapshot", text)
+
+    def dump(self, action: actions.Save) -> Steps:
+        """Of a job that rests in memory. Where it fails, that goes on, and the record says why.
+
+        Raises ControlError ("busy") while a launcher is at something that was begun before.
+        """
+        job, number = action.job, action.number
+        with self.journal.transaction():
+            record = self._record(job)
+            self.journal.begin(job, action.epoch, f"dump-{number}", {"ranks": action.ranks})
+            self._update(job, dump=Dump(number), saves=max(record.saves, number))
+        point("dump.journalled")
+        error, written = "", 0
+        try:
+            written = yield from self._snapshots(action)
+            agreed((yield [self._keeping(action, rank) for rank in action.ranks]))
+            agreed((yield [lambda: self.node.settle(job, number)]))
+        except (control.ControlError, OSError) as failure:
+            if getattr(failure, "code", "") == "busy":  # the folder may be in use
+                raise
+            error = str(failure)
+        except Exception:
+            yield from self._let_go_on(action)
+            raise
+        if error:
+            yield from self._let_go_on(action)
+            yield [lambda: self.node.drop(job, number)]
+            with self.journal.transaction():
+                self._update(job, dump=None, rest_failed_at=clock.now(), rest_error=error)
+                self._event(job, "DumpFailed", f"it rests in memory: {error}", "Warning")
+            return
+        point("dump.written")
+        with self.journal.transaction():
+            wanted = self.journal.desired().jobs.get(job)
+            stays = wanted is not None and wanted.suspended and not wanted.store
+            moved = {"step": "vacating", "stored": NODE} if stays else {}  # or it was resumed
+            self._update(job, dump=Dump(number, whole=True), rest_error="", **moved)
+            self.journal.done(job, action.epoch, f"dump-{number}")
+            self._event(job, "Dumped", f"{size(written)} of its processes and devices")
+
+    def drop_dump(self, job: str) -> Steps:
+        """Remove the dump of a job that goes on, or goes on from something else. One that is on its
+        way into the store is removed when it is there."""
+        record = self._record(job)
+        if dump := record.dump:
+            if record.save is None or record.save.number != dump.number:
+                yield [lambda: self.node.drop(job, dump.number)]
+            self._update(job, dump=None)
+
+    def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
+        record, stands = self._record(action.job), _stands(action, observed)
+        save, asked = record.save, record.asked
+        if save is None or save.number != action.number:  # it rests already
+            why = self._resting(action.job)
+            save, asked = Save(action.number, why, clock.now(), token=asked), ""
+        cut = clock.now() - stands
+        save = dataclasses.replace(save, stage="saving", at=clock.wall(cut), cut=cut)
+        index = Index(self.journal.desired(), {action.job: record}, observed, frozenset())
+        with self.journal.transaction():
+            detail: Json = {"ranks": action.ranks, "why": save.why}
+            self.journal.begin(action.job, action.epoch, f"save-{action.number}", detail)
+            self._update(
+                action.job, save=save, saves=max(record.saves, action.number), asked=asked,
+                saved_at=cut,
+                saved_steps=saving.steps(index, record) or record.saved_steps,
+            )  # fmt: skip
+        return save
+
+    def _resting(self, job: str) -> str:
+        """Why a job that rests is saved."""
+        wanted = self.journal.desired().jobs.get(job)
+        return "rest" if wanted is not None and wanted.store else "request"
+
+    def _snapshots(self, action: actions.Save) -> Generator[Sequence[Call], list[Any], int]:
+        """Gives the bytes of all snapshots. Raises ControlError or OSError."""
+        job, node = action.job, self.node
+        saves = self._proxies(action, "save", DETACH_S, {}) if action.devices else []
+        freezes = [self._asking(job, rank, "freeze", FREEZE_S) for rank in action.ranks]
+        agreed((yield [*saves, *freezes]))  # at a cut neither needs the other
+        point("save.frozen")
+        agreed((yield [lambda: node.make_room(job, action.number)]))
+
+        def snapshot(rank: int) -> Call:
+            folder = str(node.snapshot(job, action.number, rank))
+            beside = bool(action.devices)  # else the ranks rest, and may be ended next
+            return self._asking(job, rank, "snapshot", SNAPSHOT_S, folder=folder, beside=beside)
+
+        told = yield [snapshot(rank) for rank in action.ranks]
+        agreed(told)
+        point("save.written")
+        return sum(int(each["bytes"]) for each in told)
+
+    def _keeping(self, action: actions.Save, rank: int) -> Call:
+        return lambda: self.node.keep_logs(action.job, action.number, rank)
+
+    def _let_go_on(self, action: actions.Save) -> Steps:
+        """All at once: nobody waits for one that hangs. Who cannot be told now is told by the
+        planner's rules."""
+        thaws = [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
+        yield [*self._proxies(action, "barrier", TELL_S, {"action": "withdraw"}), *thaws]
+
+    def _proxies(self, told: actions.Save, op: str, timeout: float, more: Json) -> list[Call]:
+        request = {"job": told.job, "epoch": told.epoch, **more}
+
+        def asking(device: str) -> Call:
+            path = self.layout.proxy_socket(device)
+            return lambda: control.call(path, op, timeout=timeout, **request)
+
+        return [asking(device) for device in told.devices]
+
+    def _asking(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Call:
+        told = more | of_life(self._record(job).incarnation)
+        return lambda: self.node.tell(job, rank, op, timeout, **told)
+
+    def _failed(self, job: str, save: Save, error: str, again: bool) -> None:
+        """again: the reason may pass, and who requested it waits for another try."""
+        record = self._record(job)
+        tries = record.asked_tries + 1
+        if save.token and again and tries < saving.ASKED_TRIES and not record.asked:
+            answer: dict[str, Any] = {"asked": save.token, "asked_tries": tries}
+        else:
+            text = f"{error}; tried {count(tries, 'time')}" if tries > 1 else error
+            answer = {"asked_tries": 0, **self._answer(save, error=text)}
+        with self.journal.transaction():
+            self._update(job, save=None, save_error=error, saved_at=clock.now(), **answer)
+            self._event(job, "SaveFailed", f"save {save.number}: {error}", "Warning")
+
+    def _answer(self, save: Save, **fields: str) -> dict[str, Answer]:
+        return {"answer": Answer(save.token, **fields)} if save.token else {}
+
+    def conclude(self, action: actions.Conclude) -> Steps:
+        record, found = self._record(action.job), action.checkpoint
+        save = record.save
+        if save is None or save.number != action.number:
+            return
+        if found is None:
+            self._failed(action.job, save, action.error, action.again)
+        else:
+            moved = {"step": "vacating", "stored": found.id, "dump": None} if action.rest else {}
+            before = [each for each in record.checkpoints if each.id != found.id]
+            with self.journal.transaction():
+                self._update(
+                    action.job, save=None, save_error="", hindered="", asked_tries=0,
+                    known=max(record.known, int(found.id.partition("-")[0])),
+                    checkpoints=(*before, found)[-action.keep :],
+                    **self._answer(save, id=found.id), **moved,
+                )  # fmt: skip
+                text = f"checkpoint {found.id}: {size(found.bytes)}"
+                self._event(action.job, "CheckpointSaved", text)
+        point("conclude.journalled")
+        dump = self._record(action.job).dump
+        if dump is None or dump.number != action.number:
+            yield [lambda: self.node.drop(action.job, action.number)]
+        elif found is None:  # it goes on resting there, and may be sent again
+            yield [lambda: self.node.forget_transfer(action.job, action.number)]
+
+    # ---- the way into the store and out of it
+
+    def upload(self, action: actions.Upload) -> Steps:
+        record = self._record(action.job)
+        dump, save = record.dump, record.save
+        if save is None and dump is not None:
+            why, asked, cut = self._resting(action.job), record.asked, record.rested_at
+            save = Save(
+                dump.number, why, clock.now(), "uploading", asked, clock.wall(cut), cut=cut
+            )
+            self._update(action.job, save=save, asked="")
+        if save is None or save.number != action.number:
+            return
+        if dump is not None and dump.number == save.number:  # it may have lain there for long
+            (error,) = yield [lambda: self.node.check(action.job, action.number)]
+            if error:
+                self._failed(action.job, save, str(error), not isinstance(error, Damaged))
+                return
+        task = self._task(action.job, action.keep, None, self._about(action.job, save))
+        tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=clock.now())
+        self._update(action.job, save=tried)
+        point("upload.journalled")
+        yield [self._tidying(action.job)]
+        (trouble,) = yield [self._transfer("upload", action, task)]
+        self._begun(action, trouble, "UploadFailed")
+
+    def fetch(self, action: actions.Fetch) -> Steps:
+        record = self._record(action.job)
+        restore = record.restore
+        if restore is None:  # from here on it is another incarnation
+            yield from self.drop_dump(action.job)
+            restore = Restore(action.number, action.id)
+            with self.journal.transaction():
+                record = self._update(
+                    action.job, restore=restore, incarnation=record.incarnation + 1,
+                    saves=max(record.saves, action.number),
+                )  # fmt: skip
+                text = f"checkpoint {action.id}, for incarnation {record.incarnation}"
+                self._event(action.job, "Fetching", text)
+            point("fetch.journalled")
+            yield [self._tidying(action.job)]
+            agreed((yield [lambda: self.node.make_room(action.job, action.number)]))
+        else:
+            tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=clock.now())
+            self._update(action.job, restore=tried)
+        task = self._task(action.job, 1, action.id, {})
+        (trouble,) = yield [self._transfer("fetch", action, task)]
+        self._begun(action, trouble, "FetchFailed")
+
+    def _tidying(self, job: str) -> Call:
+        """Of snapshots that nobody has use for some may be left, by a reconciler that was killed.
+        One that is made meanwhile has a later number than all that the record knows."""
+        record = self._record(job)
+        used = {each.number for each in (record.save, record.restore, record.dump) if each}
+        return lambda: self.node.tidy(job, used, record.saves)
+
+    def _transfer(self, kind: str, action: actions.Upload | actions.Fetch, task: Json) -> Call:
+        """Begun, or anew: then it says what was wrong with who was stuck."""
+
+        def begin() -> str:
+            stuck = ""
+            if action.stuck:
+                whom = self.node.transferred(action.job, action.number).waits_for
+                where = f"waits for {whom}" if whom else task["url"]
+                after = f"{switches.stuck_s():.0f} s"
+                stuck = f"{where}: no progress for {after}; its process was killed"
+                self.node.end_transfer(action.job, action.number)
+            self.node.transfer(kind, action.job, action.number, task)
+            return stuck
+
+        return begin
+
+    def _task(self, job: str, keep: int, id: str | None, about: Json) -> Json:
+        record = self._record(job)
+        assert record.fixed is not None
+        return {
+            "url": self._url(), "fleet": self.node.fleet(), "job": job,
+            "incarnation": record.incarnation, "ranks": list(range(record.fixed.world_size)),
+            "about": about, "keep": keep, "id": id, "known": record.known,
+        }  # fmt: skip
+
+    def _url(self) -> str:
+        return self.journal.desired().checkpoint_store or self.layout.checkpoints
+
+    def _about(self, job: str, save: Save) -> Json:
+        """What another state directory has to know to go on with a job: operations.Begun."""
+        record = self._record(job)
+        assert record.fixed is not None
+        return {
+            "time": save.at, "why": save.why, "world_size": record.fixed.world_size,
+            "device": record.device, "device_type": record.device_type,
+            "master_port": record.master_port, "epoch": record.epoch,
+        }  # fmt: skip
+
+    def _begun(self, action: actions.Upload | actions.Fetch, trouble: object, reason: str) -> None:
+        """A process that transfers was started, or said why not: it is tried again later."""
+        job, record = action.job, self._record(action.job)
+        if isinstance(trouble, Exception) and not isinstance(trouble, (CannotLaunch, OSError)):
+            raise trouble
+        text = str(trouble)
+        if record.save is not None and record.save.error != text:
+            self._update(job, save=dataclasses.replace(record.save, error=text))
+        elif record.restore is not None and record.restore.error != text:
+            self._update(job, restore=dataclasses.replace(record.restore, error=text))
+        if text:
+            self._event(job, reason, text, "Warning")
+
+    def restore(self, action: actions.Restore) -> Steps:
+        job, record = action.job, self._record(action.job)
+        restore, incarnation = record.restore, record.incarnation
+        if restore is None:  # the dump: as with a fetch, it is another incarnation from here on
+            yield from self.takeover.need_own(job)
+            restore, incarnation = Restore(action.number, NODE), incarnation + 1
+        if record.step != "restoring":
+            yield from self.takeover.need_gone(job)
+            with self.journal.transaction():
+                detail: Json = {"id": restore.id, "incarnation": incarnation}
+                self.journal.begin(job, record.epoch, f"restore-{action.number}", detail)
+                record = self._update(
+                    job, step="restoring", restore=restore, incarnation=incarnation
+                )
+            point("restore.journalled")
+        try:
+            amiss = yield from self._bring_back(action, record)
+        except (control.ControlError, CannotLaunch, OSError, ValueError, KeyError) as error:
+            self._not_restored(job, str(error), isinstance(error, Damaged))
+            return
+        with self.journal.transaction():
+            self._update(
+                job, step="detached", placement=(), proxies={}, detached=(), restore=None,
+                stored="", error="", error_permanent=False, rested_at=clock.now(),
+                known=record.known if restore.id == NODE else incarnation, rival="",
+                amiss=amiss or record.amiss,
+            )  # fmt: skip
+            self.journal.done(job, record.epoch, f"restore-{action.number}")
+            self._event(job, "Restored", named(restore.id))
+            if amiss:
+                self._event(job, "FilesDiffer", amiss, "Warning")
+        point("restore.done")
+        if restore.id != NODE:  # that is dropped before its ranks are let go
+            yield [lambda: self.node.drop(job, action.number)]
+
+    def _bring_back(
+        self, action: actions.Restore, record: Record
+    ) -> Generator[Sequence[Call], list[Any], str]:
+        """Gives what is amiss with the ranks' files. Raises ControlError, CannotLaunch, OSError."""
+
+        if record.stored == NODE:
+            agreed((yield [lambda: self.node.check(action.job, action.number)]))
+
+        empty = [self.config(record, rank) | {"empty": True} for rank in action.missing]
+
+        def restoring(rank: int) -> Call:
+            folder = str(self.node.snapshot(action.job, action.number, rank))
+            return self._asking(action.job, rank, "restore", SNAPSHOT_S, folder=folder)
+
+        def logging(rank: int) -> Call:
+            return lambda: self.node.bring_logs(action.job, action.number, rank)
+
+        agreed((yield [logging(rank) for rank in action.missing]))
+        agreed((yield [lambda: self.node.launch(empty)] if empty else []))
+        point("restore.launched")
+        told = yield [restoring(rank) for rank in action.ranks]
+        agreed(told)
+        point("restore.sent")
+        return files_amiss(told)
+
+    def _not_restored(self, job: str, error: str, damaged: bool) -> None:
+        restore = self._record(job).restore
+        assert restore is not None
+        now = dataclasses.replace(
+            restore, failed=True, error=error, tries=restore.tries + 1, tried_at=clock.now(),
+            damaged=damaged,
+        )  # fmt: skip
+        with self.journal.transaction():
+            self._update(job, restore=now)
+            self._event(job, "RestoreFailed", f"{named(restore.id)}: {error}", "Warning")
+
+    # ---- ranks
+
+    def thaw(self, action: actions.Thaw) -> Steps:
+        agreed((yield [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]))
+
+    def look(self, action: actions.Look) -> Steps:
+        """Raises nothing: who does not answer, or does not know the question, says nothing."""
+        incarnation = self._record(action.job).incarnation
+        told = yield [self._asking(action.job, rank, "examine", TELL_S) for rank in action.ranks]
+        found = [
+            f"rank {rank}: {'; '.join(each['hindrances'])}"
+            for rank, each in zip(action.ranks, told, strict=True)
+            if isinstance(each, dict) and each.get("hindrances")
+        ]
+        before = self._record(action.job)
+        if before.incarnation != incarnation or before.step != "placed":  # ended, even forgotten
+            return
+        more = f" (and {count(len(found) - 1, 'more rank')})" if len(found) > 1 else ""
+        text = found[0] + more if found else ""
+        with self.journal.transaction():
+            self._update(action.job, looked=incarnation, looked_at=clock.now(), hindered=text)
+            if text and text != before.hindered:
+                self._event(action.job, "CannotBeSaved", text, "Warning")
+
+    def vacate(self, action: actions.Vacate) -> Steps:
+        def ending(rank: int) -> Call:
+            vacate = self._asking(action.job, rank, "vacate", FREEZE_S)
+            end_empty = self._asking(action.job, rank, "end", TELL_S)
+
+            def end() -> None:
+                vacate()
+                end_empty()
+
+            return end
+
+        point("vacate.before")
+        told = yield [ending(rank) for rank in action.ranks]
+        agreed([each for each in told if getattr(each, "code", "") != "unreachable"])
+
+    def wait_gone(self, job: str) -> Steps:
+        """Until the launchers of a job have ended, or will not soon."""
+        record = self._record(job)
+        ranks = range(record.fixed.world_size if record.fixed else 0)
+
+        def wait() -> None:
+            last = time.monotonic() + GONE_S
+            while any(self.node.lives(job, r) for r in ranks) and time.monotonic() < last:
+                time.sleep(GONE_LOOK_S)
+
+        yield [wait]
+
+    def rest(self, action: actions.Rest) -> None:
+        """Raises ControlError while a launcher still lives: the old is *seen* gone first."""
+        job, record = action.job, self._record(action.job)
+        ranks = range(record.fixed.world_size if record.fixed else 0)
+        for rank in ranks:
+            if self.node.lives(job, rank):
+                raise control.ControlError("busy", f"the launcher of rank {rank} has not ended")
+        self.node.sweep(job, ranks)
+        self.node.forget_ends(job, ranks)
+        point("rest.before")
+        with self.journal.transaction():
+            if action.restart:
+                self._restart(record, action.stored)
+            elif action.unusable:
+                self._go_back(record, action)
+            else:
+                answered: Json = {}
+                if record.asked and action.stored not in ("", NODE) and record.restore is None:
+                    answered = {"asked": "", "answer": Answer(record.asked, id=action.stored)}
+                self._update(
+                    job, step="stored", stored=action.stored, placement=(), **answered,
+                    restore=_tried_again(record.restore), error="", error_permanent=False,
+                )  # fmt: skip
+                if record.restore is None:
+                    self._event(job, "Stored", f"it rests as {named(action.stored)}")
+
+    def _go_back(self, record: Record, action: actions.Rest) -> None:
+        older = next(each for each in record.checkpoints if each.id == action.stored)
+        lost = (
+            f"{named(action.unusable)} cannot be restored ({action.error}): back to checkpoint "
+            f"{older.id} of {time_of_day(older.time)}"
+        )
+        bad = () if action.unusable == NODE else (action.unusable,)
+        self._update(
+            record.name, step="stored", restore=None, stored=older.id, lost=lost, amiss="",
+            unusable=(*record.unusable, *bad),
+        )  # fmt: skip
+        self._event(record.name, "CheckpointUnusable", lost, "Warning")
+
+    def _restart(self, record: Record, stored: str) -> None:
+        ending = record.ending
+        assert ending is not None
+        found = next((each for each in record.checkpoints if each.id == stored), None)
+        lost = f"{ending.message}: back to the beginning, for there is no checkpoint yet"
+        if record.back_to:
+            lost = ending.message
+        elif found:
+            cut = clock.of_wall(found.time) if found.cut is None else found.cut
+            age = max(0.0, ending.since - cut)
+            lost = (
+                f"{ending.message}: back to checkpoint {stored} of {time_of_day(found.time)}; "
+                f"what was done in the {age:.1f} s since then is done again"
+            )
+        self._update(
+            record.name, step="stored" if stored else "new", stored=stored, ending=None,
+            placement=(), proxies={}, detached=(), counters={}, restore=None, save=None,
+            restarts=record.restarts + (0 if record.back_to else 1), lost=lost, back_to="",
+            amiss="", error="", error_permanent=False,
+            incarnation=record.incarnation + (0 if stored else 1),
+            saved_at=record.saved_at if stored else 0.0,
+            saved_steps=record.saved_steps if stored else 0,
+            gpu_seconds=used_so_far(record), held_since=None,
+            asked_tries=0,
+            **(self._answer(record.save, error=ending.message) if record.save else {}),
+        )  # fmt: skip
+        self._event(record.name, "Restarted", lost, "Warning")
+
+
+# ---- helpers -----------------------------------------------------------------------------------
+
+
+def _stands(action: actions.Save, observed: Observed) -> float:
+    """Seconds for which all of a job's devices have been at their cut."""
+    there = (seen.job(action.job) for d in action.devices if (seen := observed.devices.get(d)))
+    cuts = [each.cut_at for each in there if each and each.cut_at and each.epoch == action.epoch]
+    return max(0.0, clock.now() - max(cuts)) if cuts else 0.0
+
+
+def _tried_again(restore: Restore | None) -> Restore | None:
+    """What was begun of a restore that failed is gone: it may be tried again."""
+    if restore is None:
+        return None
+    error = restore.error or "a rank ended while it was being restored"
+    tried_at = restore.tried_at if restore.failed else clock.now()
+    tries = restore.tries if restore.failed else restore.tries + 1
+    return dataclasses.replace(restore, failed=False, error=error, tries=tries, tried_at=tried_at)
+
+
+def used_so_far(record: Record) -> float:
+    """Device-seconds of a job: each of its devices counts while it is placed there."""
+    if record.held_since is None:
+        return record.gpu_seconds
+    held = max(0.0, clock.now() - record.held_since)
+    return record.gpu_seconds + held * len(set(record.placement))
+
+
+def count_until(journal: Journal, booted_after: float) -> None:
+    """The machine was booted at some time after this (steady): no device has served a job since
+    then, whatever the journal says."""
+    with journal.transaction():
+        for record in journal.records().values():
+            if record.held_since is not None:
+                held = max(0.0, booted_after - record.held_since) * len(set(record.placement))
+                journal.save(dataclasses.replace(
+                    record, gpu_seconds=record.gpu_seconds + held, held_since=clock.now(),
+                ))  # fmt: skip

@@ -1,0 +1,99 @@
+"""A job that another state directory has taken over is not run here, nor one that still runs there.
+
+The store says who has begun a job's newest incarnation; on this machine, locks say whose launchers
+live. For recovery.py: as there, calls that may block are yielded.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rankfold import control
+from rankfold.reconciler import clock
+from rankfold.reconciler.act.inflight import Call, Steps, agreed
+from rankfold.reconciler.journal.journal import Journal, JournalError
+from rankfold.reconciler.model.recorded import Ending, Record
+from rankfold.reconciler.node.launchers import Node
+
+
+class Takeover:
+    """url: gives that of the store of checkpoints."""
+
+    def __init__(self, journal: Journal, node: Node, url: Callable[[], str]):
+        self.journal, self.node, self.url = journal, node, url
+
+    def _record(self, job: str) -> Record:
+        return self.journal.record(job) or Record(job)
+
+    def need_own(self, job: str) -> Steps:
+        """Raises ControlError where a job that rested here has been taken over elsewhere. It goes
+        on where the store cannot be asked: what it needs lies here."""
+        known = self._record(job).known
+        if not known:
+            return
+        taken, why = (yield from self._taken({job: known}))[job]
+        if taken:
+            raise control.ControlError("taken", why)
+        if why:
+            text = f"it goes on here, and may have been taken over: {why}"
+            self.journal.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
+
+    def ask(self, jobs: Sequence[str]) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
+        """The ends of those of these jobs that run here and go on elsewhere.
+
+        Raises ControlError where the store answers for none: that ends nothing.
+        """
+        before = {job: self._record(job).known for job in jobs}
+        answers = yield from self._taken(before)
+        ends = {}
+        for job, (taken, why) in answers.items():
+            now = self._record(job)
+            if taken and now.step == "placed" and not now.ending and now.known == before[job]:
+                ends[job] = Ending("Failed", "TakenOver", why, clock.now())
+        if all(why and not taken for taken, why in answers.values()):
+            raise control.ControlError("unreachable", next(iter(answers.values()))[1])
+        return ends
+
+    def _taken(
+        self, known: Mapping[str, int]
+    ) -> Generator[Sequence[Call], list[Any], dict[str, tuple[bool, str]]]:
+        """As `Node.taken`."""
+        url = self.url()  # here: the journal is this thread's
+        told = yield [lambda: self.node.taken(url, known)]
+        agreed(told)
+        found: dict[str, tuple[bool, str]] = told[0]
+        return found
+
+    def need_gone(self, job: str) -> Steps:
+        """Raises ControlError while the copy of a job runs on this machine from which it was taken
+        over."""
+        record = self._record(job)
+        rival, ranks = record.rival, range(record.fixed.world_size if record.fixed else 0)
+        if not rival:
+            return
+        (state,) = yield [lambda: _runs_at(self.node, rival, job, ranks)]
+        agreed((state,))
+        if state is not None:
+            text = (
+                f"it still runs under {state}: there it ends when the reconciler has asked the "
+                f"store, or by `rankfold --state {state} cancel {job} --override`"
+            )
+            raise control.ControlError("busy", text)
+
+
+def _runs_at(node: Node, owner: str, job: str, ranks: range) -> Path | None:
+    """The other state directory of this machine under which a job lives, unless it rests in memory
+    there: it is not woken then."""
+    state = node.lives_at(owner, job, ranks)
+    if state is None:
+        return None
+    try:
+        with Journal(state, readonly=True) as journal:
+            record = journal.record(job)
+    except (JournalError, sqlite3.Error):
+        return state
+    rests = record is not None and record.step == "detached" and not record.placement
+    return None if rests and record and not record.ending else state

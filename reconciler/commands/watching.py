@@ -1,0 +1,93 @@
+"""`rankfold watch`: attaches a source, prints what happens, and outlives whatever may pass.
+
+The reconciler that follows the source may be killed, the disk be full, the branch or the directory
+be gone, a file be half saved: each is told once on stderr, and waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from rankfold import control
+from rankfold.reconciler.client import NoReconciler, Reconciler
+from rankfold.reconciler.journal.journal import JournalError
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.report.console import last_event, live_view, print_events, say
+
+POLL_S = 0.1
+END_S = 2.0  # for the reconciler, when this is interrupted
+AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0
+LASTING = ("source", "denied", "version", "unknown_op", "argument", "bad_request", "nonsense")
+_PASSING = (control.ControlError, NoReconciler, JournalError, sqlite3.Error, OSError)
+
+
+class Watching:
+    """One `rankfold watch`. What is wrong before the source was ever read ends it: somebody looks,
+    and it may be a slip of the pen. Later only what no waiting mends does."""
+
+    def __init__(self, state: Path, reconciler: Reconciler, source: Json, output: str):
+        self.state, self.reconciler = state, reconciler
+        self.source, self.output = source, output
+        self.client: control.Client | None = None  # on which the source is attached
+        self.attached = False  # it was, once
+        self.trouble = ""
+        self.faults: list[str] = []
+
+    def run(self) -> NoReturn:
+        """Until it is interrupted. Raises what ends it."""
+        self.after, again = last_event(self.state), AGAIN_MIN_S
+        with live_view(self.state, self.output) as refresh:
+            while True:
+                try:
+                    self._turn()
+                    refresh()
+                except _PASSING as error:
+                    if not self.attached or _lasts(error):
+                        raise
+                    self._tell(str(error))
+                    time.sleep(again)
+                    again = min(AGAIN_MAX_S, again * 2)
+                else:
+                    again = AGAIN_MIN_S
+                    time.sleep(POLL_S)
+
+    def end(self) -> None:
+        """It was interrupted: what it followed is not to be reported as unwatched."""
+        if self.client is not None and self.reconciler.client is self.client:
+            with contextlib.suppress(*_PASSING):
+                self.client.ask("unwatch", timeout=END_S)
+
+    def _turn(self) -> None:
+        if self.client is None or self.reconciler.client is not self.client:
+            self._attach()
+        for number in print_events(self.state, self.after, self.output):
+            self.after = number
+        now = self.reconciler.ask("hello")
+        self._tell(now["trouble"])
+
+    def _attach(self) -> None:
+        reply = self.reconciler.ask("attach", source=self.source, watch=True, again=self.attached)
+        if not self.attached:
+            say(f"rankfold: watching {self.reconciler.ask('hello')['source']}")
+        self.client, self.attached = self.reconciler.client, True
+        if reply["faults"] != self.faults:
+            self.faults = reply["faults"]
+            for fault in self.faults:
+                say(fault)
+
+    def _tell(self, trouble: str) -> None:
+        if trouble and trouble != self.trouble:
+            say(f"rankfold: {trouble}; waiting for it")
+        elif self.trouble and not trouble:
+            say("rankfold: it goes on")
+        self.trouble = trouble
+
+
+def _lasts(error: Exception) -> bool:
+    if isinstance(error, control.ControlError):
+        return error.code in LASTING
+    return isinstance(error, BrokenPipeError)  # nobody reads what we print

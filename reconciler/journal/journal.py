@@ -1,0 +1,576 @@
+"""The journal: desired objects, records of jobs, actions, changes and events, in SQLite.
+
+One writer (the background reconciler, which holds the state directory's lock) and any number of
+readers (`status` works while nothing runs). Every write is one transaction, made before an action
+starts and after it ended, so that a reconciler which is killed finds what it was about to do.
+Records and specs are JSON: they are read whole, never queried. What is read is decoded into its
+class and checked; a row that does not hold what it should is refused by table and name
+(JournalError), and a reconciler does not start on it. What was decoded is kept until its row is
+written (cache.py), by this process or by another: a turn of the loop costs what has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from rankfold.legible import legible
+from rankfold.reconciler import clock
+from rankfold.reconciler.journal.cache import Table
+from rankfold.reconciler.journal.rows import (
+    META,
+    ActionRow,
+    Event,
+    Object,
+    ObjectRow,
+    Override,
+    desired_of,
+)
+from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool
+from rankfold.reconciler.model.recorded import Change, Record
+from rankfold.reconciler.model.values import Json
+
+SCHEMA_VERSION = 1
+EVENTS_KEPT = 10_000
+OF_JOB_KEPT = 256  # actions, and changes
+
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE objects (
+    kind TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL,
+    source TEXT,               -- NULL: made by `run`
+    file TEXT NOT NULL, line INTEGER NOT NULL, revision TEXT NOT NULL,
+    generation INTEGER NOT NULL, created REAL NOT NULL,
+    removed INTEGER NOT NULL DEFAULT 0,
+    override TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (kind, name));
+CREATE TABLE records (job TEXT PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE actions (
+    job TEXT NOT NULL, epoch INTEGER NOT NULL, kind TEXT NOT NULL,
+    detail TEXT NOT NULL, begun_at REAL NOT NULL, done_at REAL,
+    PRIMARY KEY (job, epoch, kind));
+CREATE TABLE changes (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, open INTEGER NOT NULL,
+    change TEXT NOT NULL);
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, object TEXT NOT NULL,
+    type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL);
+CREATE TABLE conditions (
+    job TEXT PRIMARY KEY, conditions TEXT NOT NULL, generation INTEGER NOT NULL);
+"""
+
+_INDICES = """
+CREATE INDEX IF NOT EXISTS changes_open ON changes (id) WHERE open;
+CREATE INDEX IF NOT EXISTS changes_of ON changes (job);
+CREATE INDEX IF NOT EXISTS events_of ON events (object, id);
+"""
+
+T = TypeVar("T")
+
+
+class JournalError(Exception):
+    """The journal cannot be used; the message says what to do."""
+
+
+class NotAccepted(Exception):
+    """Accepting an object raised the cause of this."""
+
+    def __init__(self, kind: str, name: str):
+        super().__init__(f"{kind}/{name}")
+        self.key = kind, name
+
+
+def _columns(kind: type[T]) -> tuple[str, ...]:
+    return tuple(kind.__annotations__)
+
+
+def _text(value: Any) -> str:
+    """JSON that will be read again: raises for what is no text (half a character)."""
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def _key(spec: Job | Pool) -> tuple[str, str]:
+    """Kind and name."""
+    return ("Job" if isinstance(spec, Job) else "Pool"), spec.name
+
+
+def database(state: Path) -> Path:
+    return state / "rankfold.db"
+
+
+def _create(path: Path) -> None:
+    """An empty journal at `path`, all at once: who looks meanwhile sees none, or all of it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    new = path.with_suffix(".new")
+    for left in path.parent.glob(f"{new.name}*"):  # by one that was killed here
+        left.unlink()
+    new.touch(0o600)  # it holds the environments of jobs
+    with contextlib.closing(sqlite3.connect(new)) as db:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+    new.rename(path)  # alone: closed, it has no log beside it
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+class Journal:
+    """Open with `Journal(state)`; `readonly` for everyone but the background reconciler."""
+
+    def __init__(self, state: Path, readonly: bool = False):
+        self.state = state
+        self._keep_nothing()
+        path = database(state)
+        try:
+            if readonly:
+                self.db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+            else:
+                if not path.exists():
+                    _create(path)
+                self.db = sqlite3.connect(path, timeout=10)
+                self.db.execute("PRAGMA synchronous=FULL")
+            self.db.isolation_level = None
+            self._check_version()
+            if not readonly:
+                with contextlib.suppress(sqlite3.OperationalError):  # a full disk: it goes without
+                    self.db.executescript(_INDICES)
+                self.check()
+        except sqlite3.Error as error:
+            raise JournalError(f"{path}: {error}") from error
+
+    def _keep_nothing(self) -> None:
+        """Nothing has been read yet."""
+        self._objects = Table(self._read_objects)
+        self._records = Table(self._read_records)
+        self._conditions = Table(self._read_conditions)
+        self._meta = Table(self._read_meta)
+        self._tables: tuple[Table[Any, Any], ...] = (
+            self._objects, self._records, self._conditions, self._meta,
+        )  # fmt: skip
+        self._seen = (0, 0)  # see `_look`
+        self._around = False  # in this transaction somebody used `db` itself
+        self._listed: tuple[int, list[Object]] = (-1, [])  # in order, of a version of `_objects`
+        self._desired: tuple[tuple[int, str], Desired] = ((-1, ""), Desired())
+
+    def _check_version(self) -> None:
+        (version,) = self.db.execute("PRAGMA user_version").fetchone()
+        if version != SCHEMA_VERSION:
+            raise JournalError(
+                f"{database(self.state)} has format {version}, this rankfold knows "
+                f"{SCHEMA_VERSION}: use the version that wrote it, or another --state"
+            )
+
+    def check(self) -> None:
+        """Read every row. Raises JournalError for the first that cannot be used."""
+        self.objects(), self.records(), self.changes(), self.events()
+        for (job,) in self.db.execute("SELECT DISTINCT job FROM actions").fetchall():
+            self.actions(job)
+        self._conditions.all(), self._meta.all()
+
+    def _decode(self, text: Any, kind: Any, table: str, row: Any) -> Any:
+        """The JSON of a column."""
+        try:
+            if not isinstance(text, str):
+                raise msgspec.ValidationError(f"no text, but {type(text).__name__}")
+            return msgspec.json.decode(text, type=kind)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise self._bad_row(table, row, error) from error
+
+    def _row(self, values: Iterable[Any], kind: type[T], table: str) -> T:
+        """A whole row; its columns are the fields of `kind`, in order."""
+        row = dict(zip(_columns(kind), values, strict=True))
+        try:
+            return msgspec.convert(row, kind)
+        except msgspec.ValidationError as error:
+            raise self._bad_row(table, row.get("name") or row.get("id"), error) from error
+
+    def _bad_row(self, table: str, row: Any, error: Exception | str) -> JournalError:
+        return JournalError(
+            f"{database(self.state)}: table {table}, row {row!r:.100} holds what rankfold does not "
+            f"write there: {error}. Restore the file, delete that row, or use another --state"
+        )
+
+    def close(self) -> None:
+        self.db.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing. Nested ones are undone alone, and done with the outermost."""
+        nested = self.db.in_transaction
+        self.db.execute("SAVEPOINT nested" if nested else "BEGIN IMMEDIATE")
+        try:
+            if not nested:
+                self._look()
+            yield
+            self.db.execute("RELEASE nested" if nested else "COMMIT")  # fails on a full disk
+        except BaseException:
+            if self.db.in_transaction:  # some errors end it by themselves
+                self.db.execute("ROLLBACK TO nested" if nested else "ROLLBACK")
+                if nested:
+                    self.db.execute("RELEASE nested")
+            for table in self._tables:
+                if self._around:
+                    table.forget()
+                table.undone()
+            raise
+        finally:
+            if not nested:
+                self._around = False
+                for table in self._tables:
+                    table.over()
+
+    def _look(self) -> None:
+        """Forget what was read if anybody else has written: another process, or whoever used `db`
+        itself."""
+        if self.db.in_transaction and self._seen[1] == self.db.total_changes:
+            return  # nobody else can
+        (others,) = self.db.execute("PRAGMA data_version").fetchone()
+        if self._seen != (now := (others, self.db.total_changes)):
+            self._seen = now
+            self._around = self.db.in_transaction
+            for table in self._tables:
+                table.forget()
+
+    def _write(
+        self, table: Table[Any, Any], key: Any, statement: str, values: Sequence[Any]
+    ) -> None:
+        """Write, or remove, the row of a key."""
+        self._look()
+        table.wrote(key, self.db.in_transaction)
+        try:
+            self.db.execute(statement, values)
+        finally:
+            self._seen = (self._seen[0], self.db.total_changes)
+
+    def _write_other(self, statement: str, values: Sequence[Any]) -> None:
+        """Write rows of which none is kept."""
+        self._look()
+        try:
+            self.db.execute(statement, values)
+        finally:
+            self._seen = (self._seen[0], self.db.total_changes)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another one whenever objects or records may be others than before."""
+        self._look()
+        return self._objects.version, self._records.version
+
+    # ---- meta
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Do not change what it gives."""
+        self._look()
+        found = self._meta.get(key)
+        return default if found is None else found[0]
+
+    def _read_meta(self, key: str | None) -> Iterator[tuple[str, tuple[Any]]]:
+        rows = self._select("SELECT key, value FROM meta", "key", key)
+        for name, text in rows:
+            yield name, (self._decode(text, META.get(name, Any), "meta", name),)
+
+    def set(self, key: str, value: Any) -> None:
+        statement = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+        self._write(self._meta, key, statement, (key, _text(value)))
+
+    def _select(self, statement: str, column: str, value: str | None) -> Iterable[Any]:
+        """All rows, or for a value those that have it in a column."""
+        if value is None:
+            return self.db.execute(statement)
+        return self.db.execute(f"{statement} WHERE {column} = ?", (value,))
+
+    # ---- objects
+
+    def objects(self) -> list[Object]:
+        """In the order of creation."""
+        self._look()
+        rows, version = self._objects.all(), self._objects.version
+        if self._listed[0] != version:
+            self._listed = version, sorted(rows.values(), key=lambda o: (o.created, o.name))
+        return list(self._listed[1])
+
+    def _read_objects(
+        self, key: tuple[str, str] | None
+    ) -> Iterator[tuple[tuple[str, str], Object]]:
+        statement = (
+            "SELECT kind, name, spec, source, file, line, revision, generation, created, removed,"
+            " override FROM objects"
+        )
+        if key is None:
+            rows = self.db.execute(statement)
+        else:
+            rows = self.db.execute(f"{statement} WHERE kind = ? AND name = ?", key)
+        for row in rows:
+            found = self._object(self._row(row, ObjectRow, "objects"))
+            yield (found.kind, found.name), found
+
+    def _object(self, row: ObjectRow) -> Object:
+        name = f"{row.kind} {row.name}"
+        spec = self._decode(row.spec, Job if row.kind == "Job" else Pool, "objects", name)
+        if spec.name != row.name:
+            raise self._bad_row("objects", name, f"its spec is of {spec.name!r}")
+        return Object(
+            row.kind, row.name, spec, row.source, Origin(row.file, row.line), row.revision,
+            row.generation, row.created, bool(row.removed),
+            self._decode(row.override, Override, "objects", name),
+        )  # fmt: skip
+
+    def object(self, kind: str, name: str) -> Object | None:
+        self._look()
+        return self._objects.get((kind, name))
+
+    def desired(self) -> Desired:
+        """The same one as long as no object changes."""
+        url, objects = self.get("checkpoint_store", ""), self.objects()
+        now = self._objects.version, url
+        if self._desired[0] != now:
+            self._desired = now, dataclasses.replace(desired_of(objects), checkpoint_store=url)
+        return self._desired[1]
+
+    def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
+        """Create or update one object. True if its spec is new or another than before."""
+        key = _key(spec)
+        old = self.object(*key)
+        if old and old.spec == spec:
+            if (old.source, old.origin, old.removed) != (source, origin, False):
+                self._write(
+                    self._objects, key,
+                    "UPDATE objects SET source = ?, file = ?, line = ?, removed = 0"
+                    " WHERE kind = ? AND name = ?",
+                    (source, origin.file, origin.line, *key),
+                )  # fmt: skip
+            return old.removed
+        self._write(
+            self._objects, key,
+            "INSERT OR REPLACE INTO objects (kind, name, spec, source, file, line, revision,"
+            " generation, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*key, _text(spec), source, origin.file, origin.line, revision,
+             old.generation + 1 if old else 1, old.created if old else clock.now()),
+        )  # fmt: skip
+        return True
+
+    def rename_source(self, old: str, new: str) -> None:
+        """The same source has another name: its objects stay what they are."""
+        with self.transaction():
+            for each in self.objects():
+                if each.source == old:
+                    key = each.kind, each.name
+                    sql = "UPDATE objects SET source = ? WHERE kind = ? AND name = ?"
+                    self._write(self._objects, key, sql, (new, *key))
+            self.set("source", new)
+
+    def accept(
+        self, desired: Desired, origins: Mapping[tuple[str, str], Origin], source: str,
+        revision: str,
+    ) -> list[str]:  # fmt: skip
+        """Take a whole revision of a source; gives the jobs whose object changed. Raises
+        NotAccepted for an object that a fault of ours concerns."""
+        changed: list[str] = []
+        specs: list[Job | Pool] = [*desired.pools.values(), *desired.jobs.values()]
+        kept = {_key(spec) for spec in specs}
+        with self.transaction():
+            for old in self.objects():
+                if old.source is None or ((old.kind, old.name) in kept and old.source == source):
+                    continue
+                if self._retire(old):
+                    changed.append(old.name)
+            for spec in specs:
+                try:
+                    changes = self.put(spec, source, origins[_key(spec)], revision)
+                except (sqlite3.Error, JournalError):
+                    raise
+                except Exception as error:
+                    raise NotAccepted(*_key(spec)) from error
+                if changes and isinstance(spec, Job):
+                    changed.append(spec.name)
+            self.set("source", source)
+            self.set("revision", revision)
+            self.set("checkpoint_store", desired.checkpoint_store)
+        return changed
+
+    def _retire(self, old: Object) -> bool:
+        """A source does not name this object any longer. True: a live job lost its file."""
+        record = self.record(old.name) if old.kind == "Job" else None
+        if record is None or record.step in ("new", "ended"):
+            self.forget(old.kind, old.name)
+            return False
+        if not old.removed:
+            statement = "UPDATE objects SET removed = 1 WHERE kind = ? AND name = ?"
+            key = old.kind, old.name
+            self._write(self._objects, key, statement, key)
+        return not old.removed
+
+    def forget(self, kind: str, name: str) -> None:
+        """Remove an object; of a job, its record too. Events stay, and which incarnations it had:
+        the journal may know the next job of this name by them."""
+        with self.transaction():
+            if kind == "Job" and (record := self.record(name)):
+                had = self.get("incarnations", {})
+                self.set("incarnations", had | {name: record.incarnation})
+            key = kind, name
+            self._write(self._objects, key, "DELETE FROM objects WHERE kind = ? AND name = ?", key)
+            if kind == "Job":
+                self._write(self._records, name, "DELETE FROM records WHERE job = ?", (name,))
+                self._write(self._conditions, name, "DELETE FROM conditions WHERE job = ?", (name,))
+                for table in ("actions", "changes"):
+                    self._write_other(f"DELETE FROM {table} WHERE job = ?", (name,))
+
+    def override(self, name: str, fields: Mapping[str, Any]) -> None:
+        old = self.object("Job", name)
+        assert old is not None
+        merged = _text({**old.override, **fields})
+        self._write(
+            self._objects, ("Job", name),
+            "UPDATE objects SET override = ? WHERE kind = 'Job' AND name = ?", (merged, name),
+        )  # fmt: skip
+
+    # ---- records and actions
+
+    def record(self, job: str) -> Record | None:
+        self._look()
+        return self._records.get(job)
+
+    def records(self) -> dict[str, Record]:
+        self._look()
+        return dict(self._records.all())
+
+    def _read_records(self, name: str | None) -> Iterator[tuple[str, Record]]:
+        for job, text in self._select("SELECT job, record FROM records", "job", name):
+            record: Record = self._decode(text, Record, "records", job)
+            if record.name != job:
+                raise self._bad_row("records", job, f"it is the record of {record.name!r}")
+            yield job, record
+
+    def save(self, record: Record) -> None:
+        statement = "INSERT OR REPLACE INTO records VALUES (?, ?)"
+        self._write(self._records, record.name, statement, (record.name, _text(record)))
+
+    def begin(self, job: str, epoch: int, kind: str, detail: Json) -> None:
+        """Journal that an action starts; called twice (after a kill) it stays one action."""
+        self._write_other(
+            "INSERT OR IGNORE INTO actions VALUES (?, ?, ?, ?, ?, NULL)",
+            (job, epoch, kind, _text(detail), time.time()),
+        )
+        self._keep_last("actions", job)
+
+    def done(self, job: str, epoch: int, kind: str) -> None:
+        self._write_other(
+            "UPDATE actions SET done_at = coalesce(done_at, ?)"
+            " WHERE job = ? AND epoch = ? AND kind = ?",
+            (time.time(), job, epoch, kind),
+        )
+
+    def _keep_last(self, table: str, job: str) -> None:
+        """A job may live for months. What is older decides nothing: people look at it. (A change
+        that is not over is its job's last.)"""
+        self._write_other(
+            f"DELETE FROM {table} WHERE job = ? AND rowid <="
+            f" (SELECT rowid FROM {table} WHERE job = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
+            (job, job, OF_JOB_KEPT),
+        )
+
+    def actions(self, job: str) -> list[ActionRow]:
+        rows = self.db.execute(
+            "SELECT epoch, kind, begun_at, done_at FROM actions WHERE job = ? ORDER BY begun_at",
+            (job,),
+        )
+        return [self._row(row, ActionRow, f"actions of {job}") for row in rows]
+
+    # ---- changes
+
+    def open_change(self, change: Change) -> None:
+        """Note a wish; an earlier one of the same job that is still open is superseded."""
+        with self.transaction():
+            for earlier in self.changes(change.job, only_open=True):
+                self.save_change(dataclasses.replace(earlier, superseded=True), open=False)
+            self._write_other(
+                "INSERT INTO changes (job, open, change) VALUES (?, 1, ?)",
+                (change.job, _text(change)),
+            )
+
+    def save_change(self, change: Change, open: bool) -> None:
+        self._write_other(
+            "UPDATE changes SET open = ?, change = ? WHERE id = ?",
+            (int(open), _text(change), change.id),
+        )
+        if not open:
+            self._keep_last("changes", change.job)
+
+    def changes(self, job: str | None = None, only_open: bool = False) -> list[Change]:
+        """only_open: looked for in each turn, so they have an index."""
+        rows = self.db.execute(
+            f"SELECT id, change FROM changes WHERE (? IS NULL OR job = ?)"
+            f"{' AND open' if only_open else ''} ORDER BY id",
+            (job, job),
+        )
+        return [
+            dataclasses.replace(self._decode(text, Change, "changes", number), id=number)
+            for number, text in rows
+        ]
+
+    # ---- events and conditions
+
+    def event(self, object: str, reason: str, message: str, type: str = "Normal") -> None:
+        """Append to the history; the same twice in a row is noted once. `message` may hold what
+        others wrote."""
+        message = legible(message)
+        last = self.db.execute(
+            "SELECT reason, message FROM events WHERE object = ? ORDER BY id DESC LIMIT 1",
+            (object,),
+        ).fetchone()
+        if last == (reason, message):
+            return
+        with self.transaction():
+            self._write_other(
+                "INSERT INTO events (time, object, type, reason, message) VALUES (?, ?, ?, ?, ?)",
+                (time.time(), object, type, reason, message),
+            )
+            self._write_other(
+                "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (EVENTS_KEPT,)
+            )
+
+    def events(self, object: str | None = None, after: int = 0) -> list[Event]:
+        rows = self.db.execute(
+            "SELECT id, time, object, type, reason, message FROM events"
+            " WHERE (? IS NULL OR object = ? OR object LIKE '%/' || ?) AND id > ? ORDER BY id",
+            (object, object, object, after),
+        )
+        return [self._row(row, Event, "events") for row in rows]
+
+    def conditions(self, job: str) -> tuple[list[Json], int]:
+        self._look()
+        return self._conditions.get(job) or ([], 0)
+
+    def all_conditions(self) -> Mapping[str, tuple[list[Json], int]]:
+        """As `conditions`, of every job that has some. Do not change it, nor keep it."""
+        self._look()
+        return self._conditions.all()
+
+    def _read_conditions(self, name: str | None) -> Iterator[tuple[str, tuple[list[Json], int]]]:
+        rows = self._select("SELECT job, conditions, generation FROM conditions", "job", name)
+        for job, text, generation in rows:
+            if not isinstance(generation, int):
+                raise self._bad_row("conditions", job, f"generation {generation!r}")
+            yield job, (self._decode(text, list[dict[str, str]], "conditions", job), generation)
+
+    def save_conditions(self, job: str, conditions: Iterable[Json], generation: int) -> None:
+        text = _text(list(conditions))
+        statement = "INSERT OR REPLACE INTO conditions VALUES (?, ?, ?)"
+        self._write(self._conditions, job, statement, (job, text, generation))

@@ -1,0 +1,74 @@
+"""What is left of things that are over: of `run`s, each a job of its own, and of devices that no
+pool has any longer. Those of the last day are kept, and the last hundred, for who wants to know how
+they ended. A few go at a time, beside the turns of the reconciler."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rankfold.reconciler import clock
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.layout import Layout, is_locked
+
+KEPT, DAY_S = 100, 24 * 3600.0
+FEW = 4  # that go at once
+AGAIN_S, MORE_S = 60.0, 0.5  # until the next ones go: if none is left, or some are
+
+
+def forget(journal: Journal, layout: Layout, kept: int = KEPT) -> float:
+    """Forgets what has been over for long enough; gives the seconds until the next call is due. A
+    run's checkpoints in a store stay there. Raises sqlite3.Error, JournalError, OSError."""
+    runs = _runs(journal, layout)
+    over = _over(journal, {**runs, **_devices(journal, layout)})
+    old_runs = _old({each: since for each, since in over.items() if each in runs}, kept)
+    old_locks = _old({each: since for each, since in over.items() if each not in runs}, kept)
+    for folder in old_runs[:FEW]:
+        shutil.rmtree(folder, ignore_errors=True)
+        journal.forget("Job", Path(folder).name)
+    for lock in old_locks[:FEW]:
+        Path(lock).with_suffix(".log").unlink(missing_ok=True)
+        Path(lock).unlink(missing_ok=True)
+    more = max(len(old_runs), len(old_locks)) > FEW
+    return MORE_S if more else AGAIN_S
+
+
+def _over(journal: Journal, changed: dict[str, float]) -> dict[str, float]:
+    """Since when each of these is over (steady). Noted when it is first seen: the wall clock, by
+    which files are dated, may be set later."""
+    noted: dict[str, float] = journal.get("over") or {}
+    over = {each: noted.get(each, clock.of_wall(at)) for each, at in changed.items()}
+    if over != noted:
+        journal.set("over", over)
+    return over
+
+
+def _runs(journal: Journal, layout: Layout) -> dict[str, float]:
+    """Folders of jobs made by `run` that have ended, and when: their launchers wrote it down."""
+    records = journal.records()
+    ended = (
+        each.name for each in journal.objects()
+        if each.kind == "Job" and each.source is None
+        and (record := records.get(each.name)) and record.step == "ended"
+    )  # fmt: skip
+    return {str(layout.job(name)): _changed(layout.job(name)) for name in ended}
+
+
+def _devices(journal: Journal, layout: Layout) -> dict[str, float]:
+    """Locks of proxies that have ended, of devices that no pool has, and when they were last
+    held."""
+    described = {layout.proxy_file(name, ".lock") for name in journal.desired().devices()}
+    locks = layout.proxy_file("any", ".lock").parent.glob("*.lock")
+    gone = (file for file in locks if file not in described and not is_locked(file))
+    return {str(file): _changed(file) for file in gone}
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime if path.exists() else 0.0
+
+
+def _old(ended: dict[str, float], kept: int) -> list[str]:
+    """The oldest first."""
+    order = sorted(ended, key=ended.__getitem__)
+    return [name for name in order[: max(0, len(order) - kept)]
+            if clock.now() - ended[name] > DAY_S]  # fmt: skip

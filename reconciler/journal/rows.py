@@ -1,0 +1,124 @@
+"""What the journal's rows hold, and what they are put together to. Pure.
+
+Each row is decoded into one of these and checked (journal.py). Added fields have a default, because
+older journals lack them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+from msgspec import Meta
+
+from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool
+from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
+
+
+class Override(TypedDict, total=False):
+    """What a person laid over a job."""
+
+    gpus: Ranks
+    suspend: bool
+    store: bool
+    cancelled: bool
+
+
+class ObjectRow(msgspec.Struct):
+    kind: Literal["Job", "Pool"]
+    name: ObjectName
+    spec: str
+    source: str | None
+    file: str
+    line: Count
+    revision: str
+    generation: Count
+    created: Seconds
+    removed: Annotated[int, Meta(ge=0, le=1)]
+    override: str
+
+
+class ActionRow(TypedDict):
+    epoch: Count
+    kind: str
+    begun_at: Seconds
+    done_at: Seconds | None
+
+
+class Attempted(TypedDict):
+    revision: str
+    time: Seconds
+    faults: list[str]
+
+
+class Unreachable(TypedDict):
+    message: str
+    since: Seconds
+
+
+class Unwatched(TypedDict):
+    source: str
+    since: Seconds
+
+
+META: dict[str, Any] = {
+    "source": str, "revision": str, "attempted": Attempted, "watching": str | None,
+    "unreachable": Unreachable | None, "unwatched": Unwatched | None, "told_to_end": list[str],
+    "failing": dict[str, str], "checkpoint_store": str, "no_saves": str,
+    "incarnations": dict[str, Count], "over": dict[str, Seconds],
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Object:
+    """A desired object and where it came from."""
+
+    kind: str
+    name: str
+    spec: Job | Pool
+    source: str | None
+    origin: Origin
+    revision: str
+    generation: int
+    created: float
+    removed: bool
+    override: Override
+
+    def effective(self) -> Job | Pool:
+        """The spec with what a person or a removed file laid over it."""
+        return self._effective
+
+    @functools.cached_property
+    def _effective(self) -> Job | Pool:
+        if not isinstance(self.spec, Job):
+            return self.spec
+        job = dataclasses.replace(self.spec, created=self.created, orphaned=self.removed)
+        if self.override:
+            job = dataclasses.replace(job, drifted=self.source is not None, **self.override)
+        return job
+
+
+@dataclass(frozen=True)
+class Event:
+    id: Count
+    time: Seconds
+    object: str
+    type: str
+    reason: str
+    message: str
+
+
+def desired_of(objects: Iterable[Object]) -> Desired:
+    pools: dict[str, Pool] = {}
+    jobs: dict[str, Job] = {}
+    for each in objects:
+        spec = each.effective()
+        if isinstance(spec, Job):
+            jobs[spec.name] = spec
+        else:
+            pools[spec.name] = spec
+    return Desired(pools, jobs)

@@ -1,0 +1,26 @@
+"""What a value must be like to be taken from the journal or from a message. The schemas in schemas/
+say it to people.
+
+Sizes are bytes. Times named ``*_at`` are seconds; which clock is said at the field: ``steady`` is
+the fleet's own (reconciler/clock.py).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from rankfold.messages import DEVICES_MAX, RANKS_MAX
+
+Json = dict[str, Any]
+
+ObjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z")]
+DeviceName = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\0]*\Z")]
+Text = Annotated[str, Meta(pattern=r"^[^\0]*\Z")]
+AbsolutePath = Annotated[str, Meta(max_length=4095, pattern=r"^/[^\0]*\Z")]
+Ranks = Annotated[int, Meta(ge=1, le=RANKS_MAX)]
+Devices = Annotated[int, Meta(ge=1, le=DEVICES_MAX)]
+Memory = Annotated[int, Meta(ge=1, le=1 << 50)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]

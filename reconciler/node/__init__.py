@@ -1,0 +1,1 @@
+"""The machine on which ranks run: their launchers, files, cgroups and environment."""

@@ -1,0 +1,469 @@
+"""The machine on which ranks live: how their launchers are started and asked, and their files.
+
+Everything that the reconciler does to a launcher, a rank's files or a local snapshot goes through a
+`Node`; there is one, this machine. Operations block, and none of them writes the journal: they run
+beside the loop (inflight.py). Who serves a rank's device is no matter of the node's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from rankfold import control, criu, owners
+from rankfold.reconciler import liveness, switches
+from rankfold.reconciler.deadlines import (
+    HUNG_S,
+    KILLED_S,
+    LAUNCH_EACH_S,
+    LAUNCH_S,
+    STORE_ANSWERS_S,
+    TAKEN_ANSWERS_S,
+    TAKEN_EACH_S,
+    TRANSFER_S,
+)
+from rankfold.reconciler.layout import Layout, is_locked, launcher_lock, lock_holder
+from rankfold.reconciler.model.observed import SeenRank, Transfer
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node import cgroups, durable, environment
+
+_COPY_BYTES = 1 << 20
+LATE = "has not started within"  # says interpose/launcher/launcher.py
+
+
+class CannotLaunch(Exception):
+    """A launcher did not start, or a transfer did not begin; the message says why."""
+
+
+class _Told(Struct):
+    """What a transfer says of itself, in state.json."""
+
+    state: Literal["", "working", "done", "failed"]
+    id: str | None = None
+    bytes: int = 0
+    stored: int = 0
+    total: int = 0
+    error: str | None = None
+    retry: bool = False
+    code: str | None = None
+    waits_for: str = ""
+
+
+class _Known(Struct):
+    """A job that the store is asked about: checkpoint/taken.py."""
+
+    folder: str
+    known: int
+
+
+class _Heard(Struct):
+    """What the store says of it."""
+
+    job: str
+    taken: bool
+    why: str
+
+
+class Node:
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    # ---- launchers
+
+    def door(self, job: str, rank: int) -> Path:
+        """Where a rank's launcher listens, for its proxy and for those who ask it."""
+        return self.layout.launcher_socket(job, rank)
+
+    def launch(self, configs: Sequence[Json]) -> None:
+        """Start launchers of a job's ranks. None is ever the second of its rank, so doing it twice
+        is harmless.
+
+        A config lacks what the node knows: where sockets, logs and the exit file lie. Raises
+        CannotLaunch, when all others have started, and OSError.
+        """
+        files = {config["rank"]: self._config_file(config) for config in configs}
+        seconds = LAUNCH_S + LAUNCH_EACH_S * len(files)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *files.values()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                timeout=seconds, env=environment.of_launcher(os.environ),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError(f"its launchers have not started within {seconds:.0f} s") from error
+        if done.returncode == 0:
+            return
+        told = done.stderr.decode(errors="replace").splitlines()
+        if late := [line for line in told if LATE in line]:
+            raise TimeoutError(late[0])
+        job = configs[0]["job"]
+        missing = [r for r in files if not self.lives(job, r) and not self.ended(job, r)]
+        if missing:
+            own = [line for line in told if files[missing[0]] in line] or told
+            more = f" (nor did {len(missing) - 1} more)" if len(missing) > 1 else ""
+            why = " / ".join(own[-3:])
+            raise CannotLaunch(f"the launcher of rank {missing[0]} did not start{more}: {why}")
+
+    def _config_file(self, config: Json) -> str:
+        """Written down, with where things lie."""
+        job, rank, layout = config["job"], config["rank"], self.layout
+        where: Json = {
+            "socket": str(self.door(job, rank)),
+            "client_socket": str(layout.client_socket(job, rank)),
+            "logs": str(layout.logs(job)),
+            "exit_file": str(layout.rank_file(job, rank, ".exit")),
+            "copies": str(layout.interposers),
+            "hidden": [str(layout.state), str(layout.sockets)],
+        }
+        file = layout.rank_file(job, rank, ".json")
+        write_atomically(file, json.dumps(config | where, indent=1))
+        return str(file)
+
+    def tell(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
+        """Send a launcher a request. Raises ControlError, also when it hangs meanwhile."""
+        door, watched = self.door(job, rank), liveness.Watched()
+        try:
+            with (
+                control.Client(door, timeout) as client,
+                liveness.watching(client, lambda: _hangs(door)) as watched,
+            ):
+                reply, fds = client.ask(op, **arguments)
+                control.close_all(fds)
+                return reply
+        except control.ControlError as error:
+            code, text = error.code, error.message
+            if watched.why:
+                code, text = "timeout", f"its launcher does not answer ({op})"
+            raise control.ControlError(code, f"rank {rank}: {text}") from error
+
+    def lives(self, job: str, rank: int) -> bool:
+        """Whether a process is the rank's launcher, whatever it answers."""
+        return is_locked(self.layout.launcher_lock(job, rank))
+
+    def lives_at(self, owner: str, job: str, ranks: Iterable[int]) -> Path | None:
+        """The other state directory of this machine, known to the store as `owner`, under which
+        launchers of a job live. None: there is none, or nobody here can see it."""
+        with contextlib.suppress(OSError):
+            folder = owners.here(owner)
+            if folder is None or folder == self.layout.job(job).absolute():
+                return None
+            if any(is_locked(launcher_lock(folder, rank)) for rank in ranks):
+                return folder.parents[1]
+        return None
+
+    def ended(self, job: str, rank: int) -> SeenRank | None:
+        """How a rank ended, as its launcher wrote it down."""
+        return read_exit(self.layout, job, rank)
+
+    # ---- a job's files
+
+    def begin(self, job: str) -> None:
+        """A job starts, or starts anew: with empty logs, and nothing of an earlier one."""
+        shutil.rmtree(self.layout.job(job), ignore_errors=True)
+        self.layout.logs(job).mkdir(parents=True, mode=0o700)
+
+    def forget_logs(self, job: str) -> None:
+        """Who follows what a job writes is not to see what one of its name had written."""
+        shutil.rmtree(self.layout.logs(job), ignore_errors=True)
+
+    def sweep(self, job: str, ranks: Iterable[int]) -> None:
+        """Sockets, cgroups and kept files of launchers that were killed; the others take theirs
+        with them."""
+        dead = [rank for rank in ranks if not self.lives(job, rank)]
+        cgroups.remove(door for rank in dead if (door := self.door(job, rank)).exists())
+        for rank in dead:
+            self.door(job, rank).unlink(missing_ok=True)
+            self.layout.client_socket(job, rank).unlink(missing_ok=True)
+            shutil.rmtree(self.layout.rank_file(job, rank, ".kept"), ignore_errors=True)
+
+    def forget_ends(self, job: str, ranks: Iterable[int]) -> None:
+        """Its ranks will live again: how they ended is no matter any longer."""
+        for rank in ranks:
+            self.layout.rank_file(job, rank, ".exit").unlink(missing_ok=True)
+        self.layout.logs(job).mkdir(parents=True, mode=0o700, exist_ok=True)
+
+    def last_lines(self, job: str, rank: int) -> str:
+        """The end of what a rank wrote to its standard error."""
+        return last_lines(self.layout.logs(job) / f"rank-{rank}.err")
+
+    # ---- snapshots, and their way into the store and out of it
+
+    def snapshot(self, job: str, number: int, rank: int) -> Path:
+        """The folder of a rank's snapshot, in that of the save of this number."""
+        return self.layout.save(job, number) / f"rank-{rank}"
+
+    def make_room(self, job: str, number: int) -> None:
+        """An empty folder for the snapshots of a save."""
+        self.drop(job, number)
+        self.layout.save(job, number).mkdir(parents=True, mode=0o700)
+
+    def keep_logs(self, job: str, number: int, rank: int) -> None:
+        """What a rank had written when its snapshot was made goes along: elsewhere nobody has it.
+        Later lines may be there already; logs only grow."""
+        folder = self.snapshot(job, number, rank)
+        (folder / "logs").mkdir(exist_ok=True)
+        for kind, size in _logged(folder).items():
+            with (
+                (self.layout.logs(job) / f"rank-{rank}.{kind}").open("rb") as log,
+                (folder / "logs" / kind).open("wb") as kept,
+            ):
+                while size > 0 and (data := log.read(min(size, _COPY_BYTES))):
+                    kept.write(data)
+                    size -= len(data)
+
+    def bring_logs(self, job: str, number: int, rank: int) -> None:
+        """Where a rank's logs are shorter than at its snapshot, they become what they were."""
+        folder, logs = self.snapshot(job, number, rank), self.layout.logs(job)
+        logs.mkdir(parents=True, mode=0o700, exist_ok=True)
+        for kind, size in _logged(folder).items():
+            log, kept = logs / f"rank-{rank}.{kind}", folder / "logs" / kind
+            if kept.exists() and (not log.exists() or log.stat().st_size < size):
+                shutil.copyfile(kept, log)
+                log.chmod(0o600)
+
+    def settle(self, job: str, number: int) -> None:
+        """Have the snapshots on the disk, with all that they need of the state directory, and a
+        list by which `check` finds what lacks. Raises OSError."""
+        durable.settle(self.layout.save(job, number), [self.layout.modules], above=3)
+
+    def check(self, job: str, number: int) -> None:
+        """Whether the snapshots that were settled are as they were. Raises Damaged, OSError."""
+        durable.check(self.layout.save(job, number))
+
+    def misfit(self, folder: Path) -> str:
+        """Why snapshots cannot be restored here, by what a folder has of each rank that is compared
+        first; empty: they can, as far as that tells."""
+        done = subprocess.run(
+            [sys.executable, "-m", "rankfold.interpose.launcher.fits", str(folder),
+             str(self.layout.interposers)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            env=environment.of_launcher(os.environ), check=False,
+        )  # fmt: skip
+        return _last_words(done.stderr) if done.returncode else ""
+
+    def drop(self, job: str, number: int) -> None:
+        """Remove the snapshots of a save. Raises OSError."""
+        self.end_transfer(job, number)
+        shutil.rmtree(self.layout.save(job, number), ignore_errors=True)
+
+    def transfer(self, kind: str, job: str, number: int, task: Json) -> None:
+        """Have a process of its own bring the snapshots of a save into the store ("upload"), or a
+        checkpoint out of it ("fetch"). It goes on where an earlier one was killed, and there is one
+        at a time. Raises CannotLaunch."""
+        folder = self.layout.save(job, number)
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        write_atomically(folder / "task.json", json.dumps(task, indent=1))
+        done = subprocess.run(
+            [sys.executable, "-m", f"rankfold.checkpoint.{kind}", str(folder)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            timeout=TRANSFER_S, env=child_environment(),
+        )  # fmt: skip
+        if done.returncode != 0 and not is_locked(folder / "lock"):
+            raise CannotLaunch(_last_words(done.stderr))
+
+    def end_transfer(self, job: str, number: int) -> None:
+        """Kill the process that brings these snapshots somewhere, if one does. Raises
+        OSError where it lives on."""
+        folder = self.layout.save(job, number)
+        deadline = time.monotonic() + KILLED_S
+        while is_locked(folder / "lock"):
+            _kill_worker(folder)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"what works on {folder} cannot be killed")
+            time.sleep(0.01)
+
+    def forget_transfer(self, job: str, number: int) -> None:
+        """End what works on these snapshots, and what it said of itself. Raises OSError."""
+        self.end_transfer(job, number)
+        (self.layout.save(job, number) / "state.json").unlink(missing_ok=True)
+
+    def tidy(self, job: str, but: Iterable[int] = (), last: int | None = None) -> None:
+        """Remove the snapshots of all saves but some, and of those after the `last`, with who works
+        on them. Raises OSError."""
+        kept = {str(number) for number in but}
+        with contextlib.suppress(FileNotFoundError):
+            for folder in self.layout.save(job, 0).parent.iterdir():
+                if folder.name in kept or not folder.name.isdecimal():
+                    continue
+                if last is None or int(folder.name) <= last:
+                    self.drop(job, int(folder.name))
+
+    def transferred(self, job: str, number: int) -> Transfer:
+        """How far that is."""
+        folder = self.layout.save(job, number)
+        pid = lock_holder(folder / "lock")
+        stopped = pid if liveness.is_stopped(pid) else 0
+        lives = is_locked(folder / "lock")  # before: it writes, then ends
+        try:
+            told = msgspec.json.decode((folder / "state.json").read_bytes(), type=_Told)
+        except (OSError, msgspec.MsgspecError):
+            return Transfer(number, "none", lives, stopped=stopped)
+        return Transfer(
+            number, told.state or "none", lives, told.id or "", told.bytes, told.stored, told.total,
+            told.error or "", told.retry, told.code or "", waits_for=told.waits_for,
+            stopped=stopped,
+        )  # fmt: skip
+
+    def no_saves(self) -> str:
+        """Why no rank can be saved here; empty: it can."""
+        return _no_saves()
+
+    def store_trouble(self, url: str) -> str:
+        """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Begins the store."""
+        return self._ask_store("begin", url, STORE_ANSWERS_S)[1]
+
+    def taken(self, url: str, known: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
+        """Of each of these jobs, of which incarnation `known` is the newest that is ours: whether
+        the store says that somebody else has taken it over, and who; or why it did not answer."""
+        jobs = {
+            job: _Known(str(self.layout.job(job).absolute()), number)
+            for job, number in known.items()
+        }
+        within = TAKEN_ANSWERS_S + TAKEN_EACH_S * (len(jobs) - 1)
+        told, trouble = self._ask_store("taken", url, within, msgspec.json.encode(jobs))
+        whole = told[: told.rfind(b"\n") + 1]
+        answers = {each.job: each for each in msgspec.json.Decoder(_Heard).decode_lines(whole)}
+        return {
+            job: (answers[job].taken, answers[job].why) if job in answers else (False, trouble)
+            for job in jobs
+        }
+
+    def _ask_store(
+        self, what: str, url: str, within: float, asked: bytes = b""
+    ) -> tuple[bytes, str]:
+        """What a process says that looks at a store, which may hang, and what was wrong with it."""
+        limit = min(within, switches.stuck_s())
+        module = f"rankfold.checkpoint.{what}"
+        with open(os.memfd_create("asked"), "w+b") as question:
+            question.write(asked)
+            question.seek(0)
+            looking = subprocess.Popen(
+                [sys.executable, "-m", module, url, self.fleet(), str(limit)],
+                stdin=question, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=child_environment(),
+            )  # fmt: skip
+        told = b""
+        try:
+            told, words = looking.communicate(timeout=limit + KILLED_S)
+        except subprocess.TimeoutExpired:
+            looking.kill()  # it is stopped; or it waits in the kernel, and ends when that lets it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                told, _ = looking.communicate(timeout=1.0)
+            return told, _no_answer(url, limit)
+        if looking.returncode == -signal.SIGALRM:
+            return told, _no_answer(url, limit)
+        if looking.returncode == 0:
+            return told, ""
+        return told, _last_words(words) or f"{url}: who asked it ended ({looking.returncode})"
+
+    def fleet(self) -> str:
+        """The name under which this fleet keeps its checkpoints: made once."""
+        file = self.layout.state / "fleet"
+        with contextlib.suppress(FileNotFoundError):
+            return file.read_text().strip()
+        self.adopt(secrets.token_hex(16))
+        return file.read_text().strip()
+
+    def adopt(self, fleet: str) -> None:
+        """From now on this is the fleet of that name."""
+        write_atomically(self.layout.state / "fleet", fleet + "\n")
+
+
+@functools.cache
+def _no_saves() -> str:
+    try:
+        return criu.trouble()
+    except criu.Missing as error:
+        return str(error)
+
+
+# ---- helpers -----------------------------------------------------------------------------------
+
+
+def _hangs(door: Path) -> str:
+    """Whether a launcher answers nobody any more."""
+    try:
+        control.call(door, "status", timeout=HUNG_S)
+    except control.ControlError as error:
+        return str(error) if error.code == "timeout" else ""
+    return ""
+
+
+def _kill_worker(folder: Path) -> None:
+    """The holder of the lock has written its pid there; one that is about to has not."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int((folder / "lock").read_text())
+        process = os.pidfd_open(pid)
+        try:
+            if str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:
+    try:
+        data = json.loads(layout.rank_file(job, rank, ".exit").read_text())
+        status = data["exit_status"]
+        return SeenRank(
+            job, rank, "exited", None, False,
+            int(status) if status is not None else None, str(data.get("error") or ""),
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def last_lines(file: Path, count: int = 3, bytes_max: int = 4096) -> str:
+    """The end of a log, for a message."""
+    try:
+        with file.open("rb") as stream:
+            stream.seek(max(0, file.stat().st_size - bytes_max))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.strip().splitlines()[-count:])
+
+
+def _logged(folder: Path) -> dict[str, int]:
+    """Bytes that a rank had written to its "out" and "err", as its snapshot says."""
+    return {
+        kind: int(size)
+        for kind, size in json.loads((folder / "about.json").read_text())["logs"].items()
+    }
+
+
+def _no_answer(url: str, seconds: float) -> str:
+    return f"{url}: does not answer within {seconds:.0f} s; see that it can be reached"
+
+
+def _last_words(stderr: bytes) -> str:
+    return " / ".join(stderr.decode(errors="replace").strip().splitlines()[-3:])
+
+
+def child_environment() -> dict[str, str]:
+    """Ours, less what is meant for the reconciler alone."""
+    return {k: v for k, v in os.environ.items() if k != "RANKFOLD_FAULT"}
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """For our own eyes: environments may hold what is nobody else's business."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,69 @@
+"""What a change of a running job cost: from the wish to the fact. Pure.
+
+Called by the daemon: `wish` when desired state changes, `follow` after every observation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.observed import JobOnDevice, Observed
+from rankfold.reconciler.model.recorded import Change, Record
+
+
+def devices_now(record: Record) -> int:
+    """Devices under a started job; 0 while it is suspended."""
+    return len(set(record.placement))
+
+
+def wish(job: Job, record: Record, commit: str, wanted_at: float, wanted: float) -> Change | None:
+    """The change that a new spec requires of a placed or resting job; None if there is none.
+
+    wanted_at: wall clock; wanted: the same moment, steady.
+    """
+    if record.epoch == 0 or record.step == "ended" or record.ending:
+        return None
+    now, gpus = devices_now(record), 0 if job.suspended else job.gpus
+    if now == gpus:
+        return None
+    return Change(0, job.name, now, gpus, commit, wanted_at, epoch=record.epoch, wanted=wanted)
+
+
+def follow(
+    change: Change, record: Record, observed: Observed, converged: bool, now: float
+) -> Change:
+    """Fill in what can be seen now (steady)."""
+    seen = [
+        there for device in dict.fromkeys(record.placement)
+        if (there_is := observed.devices.get(device)) and (there := there_is.job(change.job))
+        and there.epoch == record.epoch
+    ]  # fmt: skip
+    everywhere = bool(seen) and len(seen) == devices_now(record)
+    if record.epoch == change.epoch and record.step == "placed" and change.cut_at is None:
+        if everywhere and all(s.state == "cut" and s.cut_at is not None for s in seen):
+            change = replace(change, cut_at=min(s.cut_at for s in seen if s.cut_at is not None))
+    if record.epoch > change.epoch and record.step == "placed" and change.released_at is None:
+        free = [s for s in seen if s.released_at is not None or _untouched(s, observed)]
+        if everywhere and len(free) == len(seen) and all(s.state == "running" for s in seen):
+            last = max((s.released_at for s in seen if s.released_at is not None), default=now)
+            change = replace(change, released_at=last)
+    if change.to_gpus == 0 and change.freed_at is None and record.step == "detached":
+        holders = (device.job(change.job) for device in observed.devices.values())
+        if not record.placement and all(h is None or h.state == "saved" for h in holders):
+            change = replace(change, freed_at=now)
+    if converged and _fulfilled(change, record):
+        change = replace(change, converged_at=now)
+    return change
+
+
+def _untouched(there: JobOnDevice, observed: Observed) -> bool:
+    """Whether no program of these ranks has asked for a device: there is nothing to release."""
+    ranks = [observed.ranks.get((there.job, each.rank)) for each in there.ranks]
+    return bool(ranks) and all(each is not None and not each.channel for each in ranks)
+
+
+def _fulfilled(change: Change, record: Record) -> bool:
+    if change.to_gpus == 0:
+        return change.freed_at is not None
+    return devices_now(record) == change.to_gpus and change.released_at is not None

@@ -1,0 +1,233 @@
+"""What the fleet really does: the answers of proxies and launchers, and exit files.
+
+Never a pid: a process that does not answer on its socket is not there, unless it still holds its
+lock file (then it starts, or is busy). Reads only; `status` uses it without a reconciler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from rankfold import control
+from rankfold.messages import (
+    JobTold,
+    LauncherHello,
+    LauncherStatus,
+    ProxyHello,
+    ProxyStatus,
+    RankFault,
+    RankTold,
+)
+from rankfold.reconciler import clock, switches
+from rankfold.reconciler.deadlines import SILENT_AFTER_S
+from rankfold.reconciler.layout import Layout, is_locked
+from rankfold.reconciler.model.observed import (
+    Guard,
+    JobOnDevice,
+    Observed,
+    RankOnDevice,
+    SeenDevice,
+    SeenRank,
+    Spent,
+)
+from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.node.launchers import Node
+from rankfold.reconciler.observe.prober import Answer, Prober
+
+HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
+
+
+def observe(
+    layout: Layout,
+    devices: Iterable[str],
+    records: Mapping[str, Record],
+    prober: Prober,
+    within_s: float,
+    noted: Mapping[str, float],
+    no_saves: str = "",
+) -> Observed:
+    """Ask every device of `devices` and every rank of the jobs that have started.
+
+    noted: who is known not to answer, and since when (wall clock): a device's name, or
+    ``<job>/<rank>``. They are queried too, and not waited for. no_saves: as `Node` says it.
+    """
+    node = Node(layout)
+    doors = {layout.proxy_socket(name): name for name in devices}
+    ended: dict[tuple[str, int], SeenRank] = {}
+    ranks: dict[Path, tuple[str, int]] = {}
+    for record in records.values():
+        if record.fixed is None or record.step == "ended":
+            continue
+        for rank in range(record.fixed.world_size):
+            # The exit file counts first: a launcher writes it, then ends.
+            if seen := node.ended(record.name, rank):
+                ended[record.name, rank] = seen
+            else:
+                ranks[node.door(record.name, rank)] = (record.name, rank)
+    hung = {path for path, name in doors.items() if name in noted}
+    hung |= {path for path, (job, rank) in ranks.items() if rank_name(job, rank) in noted}
+    answers = prober.look([*doors, *ranks], within_s, hung)
+    seen_devices = (
+        see_device(layout, name, answers.get(path), noted.get(name)) for path, name in doors.items()
+    )
+    seen_ranks = (
+        see_rank(node, job, rank, answers.get(path), noted.get(rank_name(job, rank)))
+        for path, (job, rank) in ranks.items()
+    )
+    return Observed(
+        {seen.name: seen for seen in seen_devices if seen},
+        ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
+        host_memory(),
+        no_saves=no_saves,
+        dump_after=switches.rest_dump_after_s(),
+        transfers={
+            record.name: node.transferred(record.name, number)
+            for record in records.values() if (number := transfer_of(record)) is not None
+        },
+    )  # fmt: skip
+
+
+def transfer_of(record: Record) -> int | None:
+    """Which of a job's folders of snapshots goes into the store now, or came out of it."""
+    if record.save is not None and record.save.stage == "uploading":
+        return record.save.number
+    return None if record.restore is None else record.restore.number
+
+
+def rank_name(job: str, rank: int) -> str:
+    """As people name a rank, and `noted` does."""
+    return f"{job}/{rank}"
+
+
+def _silent_since(answer: Answer, noted: float | None) -> float | None:
+    """Wall clock; None: it has not owed its answer for long."""
+    if noted is not None:
+        return noted
+    return answer.asked if answer.waited_s >= SILENT_AFTER_S else None
+
+
+def known_devices(layout: Layout) -> set[str]:
+    """Devices that have a lock file somebody holds: also those no pool names any longer."""
+    found = set()
+    with contextlib.suppress(FileNotFoundError):
+        for file in (layout.state / "proxies").iterdir():
+            if file.suffix == ".lock" and is_locked(file):
+                found.add(file.read_text().strip())
+    return found - {""}
+
+
+def see_device(
+    layout: Layout, name: str, answer: Answer | None, noted: float | None = None
+) -> SeenDevice | None:
+    """What a device's proxy answered; None: it has none."""
+    silent_since, pid = None, answer.pid if answer else 0
+    if answer is not None and answer.status is not None:
+        with contextlib.suppress(control.ControlError):
+            hello = control.expect(ProxyHello, answer.hello)
+            status = control.expect(ProxyStatus, answer.status)
+            return _device(hello, status, answer.heard) if hello.device == name else None
+    elif answer is not None:
+        silent_since = _silent_since(answer, noted)
+    if is_locked(layout.proxy_file(name, ".lock")):
+        return SeenDevice(name, ready=False, pid=pid, silent_since=silent_since)
+    return None
+
+
+def jobs_told(status: Json) -> list[JobOnDevice]:
+    """What a proxy that has just answered so says of its jobs. Raises ControlError for one that
+    makes no sense."""
+    return [_job(each, clock.now()) for each in control.expect(ProxyStatus, status).jobs]
+
+
+def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> SeenDevice:
+    counted = (
+        "switches", "swapped_in", "swapped_out", "kernels", "squashed", "shared", "spared",
+        "copies", "unforeseen", "prepared",
+    )  # fmt: skip
+    return SeenDevice(
+        hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
+        tuple(_job(each, heard) for each in status.jobs),
+        {key: getattr(status, key) for key in counted},
+        _kernels(status),
+        trouble=status.trouble, lost=status.lost, cc=hello.cc, speed=hello.speed,
+        shares=status.shares, loaded=status.loaded,
+    )  # fmt: skip
+
+
+def _kernels(status: ProxyStatus) -> dict[str, int]:
+    """Kernels that each rank ran here, those of ended placements included."""
+    counted: dict[str, int] = {}
+    ended = [(gone.job, gone) for gone in status.history]
+    now = [(job.job, rank) for job in status.jobs if job.state != "saved" for rank in job.ranks]
+    for job, each in [*ended, *now]:
+        name = f"{job}/{each.rank}"
+        counted[name] = counted.get(name, 0) + each.kernels_here
+    return {name: count for name, count in counted.items() if count}
+
+
+def _job(told: JobTold, heard: float) -> JobOnDevice:
+    cut, released = told.cut_age_s, told.released_age_s
+    return JobOnDevice(
+        told.job, told.epoch, told.state, told.reason,
+        None if cut is None else heard - cut, None if released is None else heard - released,
+        tuple(_rank(each) for each in told.ranks), tuple(told.races), tuple(told.alarms),
+        told.shared,
+        Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
+        Guard(**msgspec.structs.asdict(told.guard)) if told.guard else None,
+        told.incarnation,
+    )  # fmt: skip
+
+
+def _rank(told: RankTold) -> RankOnDevice:
+    counters = msgspec.structs.asdict(told)
+    for name in ("rank", "state", "error", "at", "quiet_s"):
+        del counters[name]
+    error = _error_text(told.error)
+    return RankOnDevice(told.rank, told.state, counters, error, told.at, told.quiet_s)
+
+
+def _error_text(error: RankFault | None) -> str:
+    return "" if error is None else error.text or f"CUDA error {error.code}"
+
+
+def see_rank(
+    node: Node, job: str, rank: int, answer: Answer | None, noted: float | None = None
+) -> SeenRank | None:
+    """What a rank's launcher answered, or left behind; None: there is none, and never was."""
+    silent_since = None
+    if answer is not None and answer.status is not None:
+        with contextlib.suppress(control.ControlError):
+            hello = control.expect(LauncherHello, answer.hello)
+            status = control.expect(LauncherStatus, answer.status)
+            if status.state != "exited":
+                return SeenRank(
+                    job, rank, status.state, hello.pid, status.channel,
+                    incarnation=hello.incarnation, stopped=tuple(status.stopped),
+                )  # fmt: skip
+    elif answer is not None:
+        silent_since = _silent_since(answer, noted)
+    # It may have ended between the two looks, or be about to write.
+    if ended := node.ended(job, rank):
+        return ended
+    if node.lives(job, rank):
+        state = "starting" if silent_since is None else "silent"
+        launcher = answer.pid if answer else 0
+        return SeenRank(job, rank, state, silent_since=silent_since, launcher=launcher)
+    return node.ended(job, rank)
+
+
+def host_memory() -> int:
+    """Bytes that jobs may need beside their devices: a share of the machine's, or the cgroup's."""
+    if (explicit := switches.host_memory()) is not None:
+        return explicit
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            total = min(total, int(Path(limit).read_text()))
+    return int(total * HOST_MEMORY_SHARE)

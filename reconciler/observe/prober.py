@@ -1,0 +1,200 @@
+"""Asks many processes at once how they are, and waits for none of them.
+
+One connection to each proxy and launcher, one open question on each: a process that hangs has its
+question until it goes on or ends, and nobody else notices. Everything happens in the caller's
+thread, on sockets that do not block. An answer counts only if it was asked for after the last
+action that spoke to the process (`void`): what it said before is not true any longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import control, peers
+from rankfold.reconciler import clock
+from rankfold.reconciler.model.values import Json
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a process says of itself (`hello`) and of its state now: None while it owes the answer.
+
+    asked: wall clock of the request; waited_s: seconds since then; pid: of who listens, 0 where
+    that is not known; heard: steady, when the answer came.
+    """
+
+    hello: Json
+    status: Json | None
+    asked: float = 0.0
+    waited_s: float = 0.0
+    pid: int = 0
+    heard: float = 0.0
+
+
+class Line:
+    """The connection to one process, with its open question."""
+
+    def __init__(self, path: Path, selector: selectors.BaseSelector):
+        self.path, self.selector = path, selector
+        self.hello: Json = {}
+        self.status: Json | None = None
+        self.asked_at: float | None = None  # CLOCK_MONOTONIC; None: no question is open
+        self.asked = 0.0  # wall clock
+        self.pid = 0  # of who listens
+        self.heard = 0.0  # steady
+        self.void = False  # the answer that is still to come does not count
+        self._channel: control.Channel | None = None
+        self._open: dict[int, str] = {}  # id → operation
+        self._id = 0
+
+    def ask(self) -> None:
+        """Ask unless a question is open. A process that nobody can reach has none afterwards."""
+        if self._channel is not None and self.asked_at is not None:
+            return
+        try:
+            if self._channel is None:
+                self._connect()
+            self._send()
+        except BlockingIOError:  # too many have called it already, and it takes no call
+            self._hang_up()
+            self._begin()
+        except (OSError, ValueError, peers.Denied, control.ControlError):
+            self.close()
+
+    def _begin(self) -> None:
+        if self.asked_at is None:
+            self.asked_at, self.asked = time.monotonic(), time.time()
+
+    def _connect(self) -> None:
+        sock = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        try:
+            sock.connect(str(self.path))
+            self.pid = peers.credentials(sock)
+        except BaseException:
+            sock.close()
+            raise
+        self._channel = control.Channel(sock)
+        self.hello = {}
+        self.selector.register(sock, selectors.EVENT_READ, self)
+
+    def _send(self) -> None:
+        """`hello` once per connection; of a launcher until its rank has a pid."""
+        assert self._channel is not None
+        for op in ["status"] if self.hello.get("pid") else ["hello", "status"]:
+            self._id += 1
+            self._channel.send({"id": self._id, "op": op})
+            self._open[self._id] = op
+        self._begin()
+
+    def read(self) -> None:
+        """Take what has come."""
+        if self._channel is None:
+            return
+        try:
+            alive = self._channel.fill()
+            while alive and (frame := self._channel.take()) is not None:
+                self._hear(frame)
+        except BlockingIOError:
+            return
+        except (OSError, control.ControlError):
+            alive = False  # gone, or what it says makes no sense
+        if not alive:
+            self.close()
+
+    def _hear(self, frame: control.Frame) -> None:
+        frame.close()
+        op = self._open.pop(frame.head.id or 0, "")
+        if frame.head.ok is False:
+            raise control.ControlError("refused", f"{op} was refused")
+        if op == "hello":
+            self.hello = frame.decode()
+        elif op == "status":
+            self.status, self.heard = frame.decode(), clock.now()
+        if op and not self._open:
+            self.asked_at = None
+            if self.void:
+                self.void, self.status = False, None
+                self._send()
+
+    def close(self) -> None:
+        """Hang up, and forget the question too."""
+        self._hang_up()
+        self.asked_at, self.status, self.void, self.hello = None, None, False, {}
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            with contextlib.suppress(KeyError, ValueError):
+                self.selector.unregister(self._channel.sock)
+            self._channel.close()
+            self._channel = None
+        self._open.clear()
+
+
+class Prober:
+    """The lines to all processes of a fleet."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._lines: dict[Path, Line] = {}
+
+    def look(
+        self, paths: Iterable[Path], within_s: float, hung: Container[Path] = ()
+    ) -> dict[Path, Answer]:
+        """Ask the process behind each of `paths`, and nobody else any longer.
+
+        Waits at most `within_s` for those that are queried now, and not for those in `hung`. A path
+        that is missing in the result has nobody who could answer.
+        """
+        wanted = list(dict.fromkeys(paths))
+        for path in set(self._lines) - set(wanted):
+            self._lines.pop(path).close()
+        self._listen(0.0)
+        lines = [self._lines.setdefault(p, Line(p, self._selector)) for p in wanted]
+        awaited = set()
+        for line in lines:
+            if line.status is None:  # one may have come since the last look
+                new = line.asked_at is None
+                line.ask()
+                if new and line.asked_at is not None and line.path not in hung:
+                    awaited.add(line)
+        deadline = time.monotonic() + within_s
+        while awaited and (left := deadline - time.monotonic()) > 0:
+            heard = self._listen(left)
+            awaited -= {line for line in heard if line.asked_at is None}
+        return {line.path: answer for line in lines if (answer := _taken(line))}
+
+    def void(self, paths: Iterable[Path]) -> None:
+        """Somebody speaks, or spoke, to these in between: answers to earlier questions are old."""
+        for path in paths:
+            if (line := self._lines.get(path)) and line.asked_at is not None:
+                line.void = True
+
+    def _listen(self, within_s: float) -> list[Line]:
+        heard = [key.data for key, _ in self._selector.select(within_s)]
+        for line in heard:
+            line.read()
+        return heard
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        self._selector.close()
+
+
+def _taken(line: Line) -> Answer | None:
+    if line.status is not None:
+        answer = Answer(line.hello, line.status, pid=line.pid, heard=line.heard)
+        line.status = None
+        return answer
+    if line.asked_at is not None:
+        return Answer(line.hello, None, line.asked, time.monotonic() - line.asked_at, line.pid)
+    return None

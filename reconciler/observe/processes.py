@@ -1,0 +1,134 @@
+"""What becomes of proxies and launchers: events for those that end, or do not answer; devices that
+are bad, because their proxy ends whenever it is started.
+
+Called by the daemon after each look. What it knows it keeps in the journal: the next reconciler,
+and `status`, go on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model.observed import Observed
+from rankfold.reconciler.node.launchers import last_lines
+from rankfold.reconciler.observe.fleet import rank_name
+from rankfold.reconciler.wording import silence
+
+BAD_AFTER = 3  # starts of a proxy in vain, one after another
+
+
+def still_bad(failing: Mapping[str, str], observed: Observed) -> dict[str, str]:
+    """Without the devices that answer now."""
+    devices = observed.devices
+    return {n: words for n, words in failing.items() if n not in devices or not devices[n].ready}
+
+
+class Processes:
+    """proxies: device → pid of the proxy that lives, 0 while it is not known.
+
+    silent: who does not answer, and since when, as `observe` takes it. failing: as in `Observed`.
+    """
+
+    def __init__(self, layout: Layout, journal: Journal):
+        self.layout, self.journal = layout, journal
+        self.proxies: dict[str, int] = journal.get("proxies") or {}
+        self.silent: dict[str, float] = journal.get("silent") or {}
+        self.failing: dict[str, str] = journal.get("failing") or {}
+        # Last starts of each proxy since it answered: why it could not be started, if it could not.
+        self._starts: dict[str, list[str]] = {}
+        self._told_to_end: set[str] = set(journal.get("told_to_end") or ())
+
+    def started(self, device: str) -> None:
+        """A proxy was started."""
+        self.proxies[device] = 0
+        self.tried(device)
+        self._expect(self._told_to_end - {device})
+
+    def tried(self, device: str, error: str = "") -> None:
+        """A proxy was started, or could not be: then there is an error."""
+        self._starts[device] = [*self._starts.get(device, ()), error][-BAD_AFTER:]
+
+    def told_to_end(self, device: str) -> None:
+        """A proxy was requested to end: no event when it does."""
+        self._expect(self._told_to_end | {device})
+
+    def all_told_to_end(self, left: dict[str, str]) -> None:
+        """The reconciler ends, and all proxies with it but those that are left.
+
+        The next one may still see some of them on their way, and finds out anew which are bad.
+        """
+        self._expect(self._told_to_end | (self.proxies.keys() - left.keys()))
+        self.journal.set("proxies", {n: pid for n, pid in self.proxies.items() if n in left})
+        self._is_failing({})
+
+    def note(self, observed: Observed, desired: Collection[str]) -> None:
+        """Look at who is there now. desired: devices that shall be."""
+        self._note_ends(observed)
+        self._note_bad(observed, desired)
+        self._note_silence(observed)
+
+    def _note_ends(self, observed: Observed) -> None:
+        now = {name: seen.pid for name, seen in observed.devices.items()}
+        for name, pid in self.proxies.items():
+            if name in now and (not now[name] or not pid):
+                now[name] = now[name] or pid  # it does not answer, or has not before
+            elif now.get(name) != pid:
+                self._ended(name, pid)
+        if now != self.proxies:
+            self.journal.set("proxies", now)
+            self.proxies = now
+
+    def _expect(self, told_to_end: set[str]) -> None:
+        if told_to_end != self._told_to_end:
+            self._told_to_end = told_to_end
+            self.journal.set("told_to_end", sorted(told_to_end))
+
+    def _ended(self, device: str, pid: int) -> None:
+        if device in self._told_to_end:
+            self._expect(self._told_to_end - {device})
+            return
+        which = f" (process {pid})" if pid else ""
+        words = last_lines(self.layout.proxy_file(device, ".log"), 1)
+        text = f"its proxy{which} ended; its last words: {words}"
+        self.journal.event(f"Device/{device}", "ProxyEnded", text, "Warning")
+
+    def _note_bad(self, observed: Observed, desired: Collection[str]) -> None:
+        """One that starts slowly, or hangs, is not bad: it has not ended."""
+        there = observed.devices
+        self._starts = {
+            name: starts for name, starts in self._starts.items()
+            if name in desired and not (name in there and there[name].ready)
+        }  # fmt: skip
+        now = {n: words for n, words in still_bad(self.failing, observed).items() if n in desired}
+        for name, starts in self._starts.items():
+            if len(starts) >= BAD_AFTER and name not in there and name not in now:
+                now[name] = starts[-1] or last_lines(self.layout.proxy_file(name, ".log"), 1)
+        self._is_failing(now)
+
+    def _is_failing(self, now: dict[str, str]) -> None:
+        if now != self.failing:
+            self.journal.set("failing", now)
+            self.failing = now
+
+    def _note_silence(self, observed: Observed) -> None:
+        ranks = {rank_name(*key): seen for key, seen in observed.ranks.items()}
+        since = {name: seen.silent_since for name, seen in observed.devices.items()}
+        since |= {name: seen.silent_since for name, seen in ranks.items()}
+        now = {name: when for name, when in since.items() if when is not None}
+        for name in sorted(now.keys() ^ self.silent.keys()):
+            job, _, rank = name.rpartition("/")
+            if name in ranks:
+                place, who = f"Job/{job}", f"the launcher of rank {rank}"
+                pid = ranks[name].launcher
+            else:
+                place, who, pid = f"Device/{name}", "its proxy", self.proxies.get(name, 0)
+            if name in now:
+                text = silence(who, now[name], pid)
+                self.journal.event(place, "DoesNotAnswer", text, "Warning")
+            elif name in since:
+                self.journal.event(place, "AnswersAgain", f"{who} answers again")
+        if now != self.silent:
+            self.journal.set("silent", now)
+            self.silent = now

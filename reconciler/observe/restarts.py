@@ -1,0 +1,192 @@
+"""Whether the background reconciler stays up: how often it ended unexpectedly, and why.
+
+One that runs holds the state directory (`claimed`) and keeps a note there. It removes the note when
+it ends as it should, and starts a new one once it has run for a while. Whoever starts the next one
+sees in the note how many have ended before they did any lasting good, and waits longer each time.
+The note is no part of the journal: the journal may be the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from rankfold.legible import legible
+from rankfold.reconciler.journal.journal import Journal, JournalError
+from rankfold.reconciler.layout import Layout, is_locked, try_lock
+from rankfold.reconciler.wording import count
+
+STEADY_AFTER_S = 10.0  # of one that has run for so long: what ended those before is over
+LOOP_AFTER = 3  # so many unexpected ends in a row are a crash loop
+WAIT_MIN_S, WAIT_MAX_S = 0.5, 30.0  # before the next start in a crash loop
+
+
+class AlreadyRunning(Exception):
+    """Another reconciler holds the state directory."""
+
+
+class Note(msgspec.Struct):
+    """What a reconciler leaves for the next one. Times are of the wall clock."""
+
+    ends: int = 0  # how many before it ended unexpectedly, one after the other
+    reason: str = ""  # why the last of these did
+    began: float = 0.0
+    failed: str = ""  # why this one ends, if it knows
+    trouble: str = ""  # why it does nothing, though it runs
+
+
+class Claim:
+    """A state directory that this process holds as its reconciler."""
+
+    def __init__(self, layout: Layout, lock: int):
+        self.layout, self._lock = layout, lock
+        before = _left(layout)
+        self.ended_before = before.reason  # empty: as it should
+        self.crash_loop = _in_words(before)
+        self._note = Note(before.ends, before.reason, time.time())
+        self._write()
+        with contextlib.suppress(OSError):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)  # names us while we do not listen
+
+    def is_there(self) -> bool:
+        """Whoever removes a state directory may make it anew: that is another fleet's then."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), os.stat(self.layout.lock))
+        except FileNotFoundError:
+            return False
+
+    def steady(self) -> None:
+        """It has run for `STEADY_AFTER_S`."""
+        self.crash_loop = ""
+        self._note.ends, self._note.reason = 0, ""
+        self._write()
+
+    def tell(self, journal: Journal) -> None:
+        """Events for those who watch: the one before ended unexpectedly."""
+        if self.crash_loop:
+            _event(journal, "CrashLoop", self.crash_loop)
+        elif self.ended_before:
+            text = f"the one before it ended unexpectedly, because: {self.ended_before}"
+            _event(journal, "Restarted", text)
+
+    def trouble(self, error: BaseException | None, journal: Journal) -> None:
+        """Its turns fail, or succeed again."""
+        now = cause(error) if error else ""
+        if now == self._note.trouble:
+            return
+        self._note.trouble = now
+        self._write()
+        if now:
+            _event(journal, "TurnFailed", _failing(now))
+
+    def failed(self, error: BaseException) -> None:
+        self._note.failed = cause(error)
+        self._write()
+
+    def ended(self) -> None:
+        with contextlib.suppress(OSError):
+            if self.is_there():
+                _file(self.layout).unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        """At once or not at all; a full disk must not keep a reconciler from running."""
+        new = _file(self.layout).with_suffix(".new")
+        with contextlib.suppress(OSError):
+            if self.is_there():
+                new.write_bytes(msgspec.json.encode(self._note))
+                new.replace(_file(self.layout))
+
+
+@contextlib.contextmanager
+def claimed(state: Path) -> Iterator[Claim]:
+    """Hold a state directory while this lasts, and note how it ends. Raises AlreadyRunning."""
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    layout = Layout(state)
+    lock = try_lock(layout.lock)
+    if lock is None:
+        raise AlreadyRunning(f"another reconciler runs on {state}")
+    claim = Claim(layout, lock)
+    try:
+        yield claim
+    except BaseException as error:
+        claim.failed(error)
+        raise
+    claim.ended()
+
+
+def cause(error: BaseException) -> str:
+    """An error of ours: its kind and place. Its words may hold a value of an environment."""
+    if isinstance(error, JournalError):
+        return legible(str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{where}"
+
+
+# ---- for those who start it, or look -----------------------------------------------------------
+
+
+def report(layout: Layout) -> str:
+    """In words, that it crashes again and again, or does nothing; empty if neither."""
+    if not is_locked(layout.lock):
+        return _in_words(_left(layout))
+    note = _read(layout)
+    return _failing(note.trouble) if note.trouble else _in_words(note)
+
+
+def wait_s(layout: Layout) -> float:
+    """How long to wait before the next one is started."""
+    left = _left(layout)
+    if left.ends < LOOP_AFTER or is_locked(layout.lock):
+        return 0.0
+    delay = min(WAIT_MAX_S, WAIT_MIN_S * 2.0 ** min(left.ends - LOOP_AFTER, 16))
+    return min(delay, max(0.0, left.began + delay - time.time()))  # whatever the clock was set to
+
+
+def _event(journal: Journal, reason: str, text: str) -> None:
+    with contextlib.suppress(sqlite3.Error):  # the disk may be full
+        journal.event("Reconciler", reason, text, "Warning")
+
+
+def _file(layout: Layout) -> Path:
+    return layout.state / "reconciler.running"
+
+
+def _read(layout: Layout) -> Note:
+    try:
+        return msgspec.json.decode(_file(layout).read_bytes(), type=Note)
+    except (OSError, msgspec.MsgspecError):
+        return Note()
+
+
+def _left(layout: Layout) -> Note:
+    """What the last one left that runs no longer, with its own end counted in."""
+    note = _read(layout)
+    if note.began:
+        note.ends += 1
+        note.reason = note.failed or "it was killed"
+    return note
+
+
+def _failing(reason: str) -> str:
+    return f"every turn of the reconciler fails because: {reason}. {_MORE}"
+
+
+def _in_words(note: Note) -> str:
+    if note.ends < LOOP_AFTER:
+        return ""
+    return (
+        f"the reconciler ended unexpectedly {count(note.ends, 'time')} in a row, the last time "
+        f"because: {note.reason}. {_MORE}"
+    )
+
+
+_MORE = "Its log, reconciler.log in the state directory, says more"

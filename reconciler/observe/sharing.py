@@ -1,0 +1,108 @@
+"""What sharing a device did for a job and what it cost, from what the proxies counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankfold.messages import CHUNK_BYTES
+from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice
+from rankfold.reconciler.model.recorded import Condition, Record
+from rankfold.reconciler.model.values import Json
+
+TOLD = {  # by the name of the proxies' counter
+    "squashed": "operationsSquashed",
+    "spared": "bytesNotSwapped",
+    "copies": "copiesOnWrite",
+    "unforeseen": "copiesUnforeseen",
+    "prepared": "chunksPrepared",
+}
+SETTLED_S = 10.0  # on a device, before its overhead is a job's and not its beginning's
+OVERHEAD_MAX = 0.05  # of the devices' time; beyond it there is a condition
+REASONS = {  # of `Overhead`: what most of it is, and what to do
+    "switches": (
+        "Switches",
+        "its ranks take turns on their devices often: give it more devices, or let it compute more "
+        "between two collectives",
+    ),
+    "copies": (
+        "Copies",
+        "what its ranks have does not fit into their devices at once, or they write to what they "
+        "share: give it more devices, or devices with more memory",
+    ),
+    "waiting": (
+        "Waiting",
+        "its ranks wait for one another to do the same, and some come late or do something else: "
+        "give it more devices",
+    ),
+}
+
+
+def serving(record: Record, observed: Observed) -> Iterator[tuple[SeenDevice, JobOnDevice]]:
+    """The devices that serve the job's last epoch, with what each says of it."""
+    for name in sorted(record.holds()):
+        seen = observed.devices.get(name)
+        there = seen.job(record.name) if seen else None
+        if seen and there and there.epoch == record.epoch:
+            yield seen, there
+
+
+def done(record: Record, observed: Observed) -> Json | None:
+    """`sharing` of docs/status.md: of its ranks since they began. None: nobody tells, as while it
+    rests."""
+    devices = list(serving(record, observed))
+    ranks = [rank.counters for _, there in devices for rank in there.ranks]
+    if record.step == "ended":
+        ranks = list(record.counters.values())
+    if not ranks:
+        return None
+    on = {seen.shares for seen, _ in devices} - {None}
+    measured = any(there.guard and there.guard.measured for _, there in devices)
+    return {
+        "on": any(on) if on else None,
+        "guard": "validated" if measured else "sets",
+        "chunksShared": sum(there.shared for _, there in devices) // CHUNK_BYTES,
+        **{told: sum(int(rank.get(name, 0)) for rank in ranks) for name, told in TOLD.items()},
+    }
+
+
+def guard(record: Record, observed: Observed) -> Json | None:
+    """`guard` of docs/status.md. None: nothing is compared."""
+    told = [there.guard for _, there in serving(record, observed) if there.guard]
+    if not told:
+        return None
+    return {
+        "every": max(each.every for each in told),
+        **{name: sum(getattr(each, name) for each in told)
+           for name in ("compared", "unwatched", "measured", "alike")},
+    }  # fmt: skip
+
+
+def overhead(record: Record, observed: Observed) -> Json | None:
+    """`overhead` of docs/status.md. None: no device tells."""
+    spent = [there.spent for _, there in serving(record, observed) if there.spent.seconds]
+    if not spent:
+        return None
+    seconds = sum(each.seconds for each in spent)
+    shares = {name: sum(getattr(each, name) for each in spent) / seconds for name in REASONS}
+    return {
+        "seconds": round(max(each.seconds for each in spent), 3),
+        **{name: round(share, 4) for name, share in shares.items()},
+    }
+
+
+def too_much(record: Record, observed: Observed) -> Condition | None:
+    """If the devices' time goes elsewhere than into the job's work."""
+    found = overhead(record, observed)
+    if found is None or found["seconds"] < SETTLED_S:
+        return None
+    total = sum(found[name] for name in REASONS)
+    if total <= OVERHEAD_MAX:
+        return None
+    most = max(REASONS, key=lambda name: found[name])
+    reason, advice = REASONS[most]
+    parts = ", ".join(f"{found[name]:.0%} {name}" for name in REASONS)
+    message = (
+        f"{total:.0%} of its devices' time since it was placed was none of its work ({parts}): "
+        f"{advice}"
+    )
+    return Condition("Overhead", "True", reason, message)

@@ -1,0 +1,94 @@
+"""Why a job gets no further though all its processes live: what its ranks wait for. Pure.
+
+It does get further while work of any of its ranks begins or ends. Nothing is done about it: a rank
+may compute on the host for an hour, and then go on; whether it does, or hangs, its author knows.
+What ranks wait for without CUDA and NCCL, a message of another rank's say, is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rankfold.reconciler.model.observed import Observed, RankOnDevice, SeenRank
+from rankfold.reconciler.model.recorded import Condition, Record
+from rankfold.reconciler.observe.sharing import serving
+from rankfold.reconciler.wording import some, some_ranks
+
+WAITS_S = 60.0  # before it is said: long for a step, and far less than programs' own watchdogs take
+STOPPED_S = 3.0  # of a rank: a program may well stop a process of its own, and go on
+
+
+def waiting(
+    record: Record, observed: Observed, processes: Mapping[int, SeenRank]
+) -> Condition | None:
+    """The condition `Waiting` of a job that is on devices, or whose checkpoint is transferred.
+    `processes`: its ranks' launchers."""
+    served = list(serving(record, observed))
+    there = sorted((each for _, job in served for each in job.ranks), key=lambda each: each.rank)
+    attached = [each for each in there if each.state == "attached"]
+    moves = {each.rank for each in attached if each.quiet_s < STOPPED_S}
+    stopped = [each for rank, each in processes.items() if each.stopped and rank not in moves]
+    if served and stopped:
+        return Condition("Waiting", "True", "RankStopped", _stopped(stopped))
+    if (seen := observed.transfers.get(record.name)) is not None and seen.stopped:
+        return Condition("Waiting", "True", "TransferStopped", _stopped_transfer(seen.stopped))
+    if not attached or any(each.quiet_s < WAITS_S for each in attached):
+        return None
+    held = [each.rank for each in attached if each.at == "others"]
+    if held and len(held) == len(record.placement):
+        return Condition("Waiting", "True", "ForOneAnother", _DEADLOCK)
+    if held:
+        others = [each for each in there if each.rank not in held]
+        return Condition("Waiting", "True", "ForRanks", _for_ranks(held, others, processes))
+    if runs := [each.rank for each in attached if each.at == "device"]:
+        return Condition("Waiting", "True", "ForKernels", _for_kernels(runs))
+    return None
+
+
+_DEADLOCK = (
+    "for more than a minute all its ranks have waited for one another: they have called different "
+    "collectives, it seems, or in different communicators; so it can neither go on nor stand still"
+)
+_WHERE = {
+    "host": "on the host, computing, waiting there or hanging",
+    "device": "in a kernel or a copy that has not ended",
+    "turn": "waiting for a turn on the device, or for its proxy",
+    "waiting": "not asking for a device yet",
+    "exited": "ended",
+}
+
+
+def _stopped(found: Sequence[SeenRank]) -> str:
+    who = [f"{some(each.stopped)} of rank {each.rank}" for each in found]
+    return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets go on"
+
+
+def _stopped_transfer(pid: int) -> str:
+    return (
+        f"a signal has stopped process {pid}, which transfers its checkpoint: "
+        f"`kill -CONT {pid}` lets it continue"
+    )
+
+
+def _for_ranks(
+    held: Sequence[int], rest: Iterable[RankOnDevice], processes: Mapping[int, SeenRank]
+) -> str:
+    others: dict[str, list[str]] = {}
+    for each in rest:
+        process = processes.get(each.rank)
+        pid = f" (pid {process.pid})" if process and process.pid else ""
+        at = each.at if each.state == "attached" else each.state
+        others.setdefault(at, []).append(f"rank {each.rank}{pid}")
+    told = [f"{_WHERE[at]}: {some(who)}" for at, who in sorted(others.items()) if at in _WHERE]
+    have = "has" if len(held) == 1 else "have"
+    text = (
+        f"for more than a minute {some_ranks(held)} {have} waited for what others have yet to call"
+    )
+    return "; ".join([text, *told])
+
+
+def _for_kernels(runs: Sequence[int]) -> str:
+    return (
+        f"for more than a minute a kernel or a copy of {some_ranks(runs)} has not ended, and "
+        "nothing else of the job has begun; until then it cannot stand still, to be moved or saved"
+    )

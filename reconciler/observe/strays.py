@@ -1,0 +1,115 @@
+"""Processes of a fleet that neither its journal nor a device tells of: the compiler of the software
+GPU, and proxies and launchers whose state directory was removed.
+
+Their sockets lie outside the state directory, so they are found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Container, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import control
+from rankfold.reconciler.deadlines import SILENT_AFTER_S
+from rankfold.reconciler.layout import Layout, is_locked
+from rankfold.reconciler.liveness import is_stopped
+from rankfold.reconciler.model.values import Json
+
+_PROXY, _LAUNCHER, _COMPILER = "d", "l", "compiler"  # how the names of sockets begin
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class _Heard:
+    """Who listens on a socket: `hello` is None if the process `pid` does not answer."""
+
+    kind: str
+    pid: int
+    hello: Json | None
+
+
+def look(layout: Layout, known: Container[Path]) -> tuple[str, ...]:
+    """What is wrong, for people. known: sockets of proxies and launchers that are asked anyway.
+
+    Takes no longer than SILENT_AFTER_S for each 16 processes that do not answer.
+    """
+    paths = [
+        path for path in sorted(layout.sockets.glob("*.sock"))
+        if _kind(path) in (_PROXY, _LAUNCHER, _COMPILER) and path not in known
+    ]  # fmt: skip
+    if not paths:
+        return ()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        heard = [each for each in pool.map(_ask, paths) if each]
+    return (*_silent_compilers(heard), *_left_behind(layout, heard))
+
+
+def _kind(path: Path) -> str:
+    return path.name.partition("-")[0]
+
+
+def _ask(path: Path) -> _Heard | None:
+    """None: nobody listens there."""
+    pid = 0
+    try:
+        with control.Client(path, SILENT_AFTER_S) as client:
+            pid = client.pid
+            hello, fds = client.ask("hello")
+            control.close_all(fds)
+            return _Heard(_kind(path), pid, hello)
+    except control.ControlError as error:
+        if not pid or error.code == "unreachable":
+            return None
+        return _Heard(_kind(path), pid, None if error.code == "timeout" else {})
+
+
+def _silent_compilers(heard: Iterable[_Heard]) -> Iterable[str]:
+    for each in heard:
+        if each.kind != _COMPILER or each.hello is not None:
+            continue
+        told = f"the compiler (process {each.pid}) has not answered for {SILENT_AFTER_S:g} s"
+        if is_stopped(each.pid):
+            told += f": a signal has stopped it; `kill -CONT {each.pid}` lets it continue"
+        else:
+            told += f"; `kill -9 {each.pid}` ends it, and the next compilation starts another"
+        yield f"{told}. Ranks that need a kernel compiled wait for it"
+
+
+def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:
+    """One line for all processes whose state directory was removed."""
+    left = [each for each in heard if each.kind != _COMPILER and not _is_held(layout, each)]
+    if not left:
+        return
+    shown = ", ".join(_named(each) for each in left)
+    pids = " ".join(str(each.pid) for each in left)
+    what = "is not there" if not layout.state.exists() else "is not the one they were started for"
+    yield (
+        f"processes of a fleet live whose state directory was removed ({layout.state} {what}), and "
+        f"no reconciler looks after them: {shown}; `kill -9 {pids}` ends them and their ranks"
+    )
+
+
+def _is_held(layout: Layout, each: _Heard) -> bool:
+    """Whether the state directory that is there now is the one that the process was started for:
+    it holds a lock there for its life."""
+    if not layout.state.exists():
+        return False
+    if not each.hello:
+        return True  # whose it is is not known
+    with contextlib.suppress(OSError, KeyError, TypeError):
+        if each.kind == _LAUNCHER:
+            return is_locked(layout.launcher_lock(each.hello["job"], each.hello["rank"]))
+        return is_locked(layout.proxy_file(each.hello["device"], ".lock"))
+    return True
+
+
+def _named(each: _Heard) -> str:
+    hello = each.hello or {}
+    if each.kind == _LAUNCHER:
+        rank = f" of {hello['job']}/{hello['rank']}" if "rank" in hello else ""
+        return f"launcher {each.pid}{rank}"
+    device = f" of {hello['device']}" if "device" in hello else ""
+    return f"proxy {each.pid}{device}"

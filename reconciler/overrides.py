@@ -1,0 +1,119 @@
+"""What a person may set by hand in a job: checked here, set by the daemon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankfold.control import ControlError
+from rankfold.messages import DEVICES_MAX
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.journal.rows import Object
+from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.recorded import NODE, Checkpoint, Record
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.operations import Begun, GoBack
+from rankfold.reconciler.plan.fitting import fitting_devices
+from rankfold.reconciler.wording import count
+
+RESTING = ("new", "started", "detached", "stored")  # steps from which a job may go back
+
+
+def check(journal: Journal, each: Object, fields: Json, force: bool, no_saves: str) -> None:
+    """Whether these fields of a job may be set so now. Raises ControlError.
+
+    force: also where the job is described in a source; no_saves: why none can be saved here.
+    """
+    record = journal.record(each.name) or Record(each.name)
+    check_source(each, force)
+    if fields.get("store") and no_saves and record.step != "stored":
+        raise ControlError("unavailable", f"{each.name} cannot be stored: {no_saves}")
+    if record.step == "ended":
+        raise ControlError("ended", f"{each.name} is over")
+    job = each.effective()
+    assert isinstance(job, Job)
+    gpus = fields.get("gpus")
+    if gpus is not None and not 1 <= gpus <= min(job.world_size, DEVICES_MAX):
+        most = f"worldSize ({job.world_size})" if job.world_size <= DEVICES_MAX else DEVICES_MAX
+        raise ControlError("invalid", f"gpus must be from 1 to {most}, not {gpus}")
+    if gpus is not None:
+        devices = journal.desired().devices().values()
+        most = max(fitting_devices(devices, job, record).values(), default=0)
+        if gpus > most:
+            raise ControlError(
+                "invalid",
+                f"asks for {count(gpus, 'device')}; the pools have {most} that {each.name} may use",
+            )
+    if each.removed and fields.get("suspend") is False:
+        raise ControlError(
+            "orphaned",
+            f"{each.name} rests because {each.origin.file} no longer names it: put it back",
+        )
+
+
+def check_source(each: Object, force: bool) -> None:
+    if each.source is not None and not force:
+        raise ControlError(
+            "from_source",
+            f"{each.name} is described in {each.origin} ({each.source}): change it there, or "
+            "use --override, which lasts until the object changes in the source",
+        )
+
+
+def check_save(record: Record, no_saves: str) -> None:
+    """Whether a job may be asked for a save now. Raises ControlError."""
+    if no_saves and record.step != "stored":
+        raise ControlError("unavailable", f"{record.name} cannot be saved: {no_saves}")
+    if record.step == "ended":
+        raise ControlError("ended", f"{record.name} is over")
+    if record.step in ("new", "started"):
+        raise ControlError("new", f"{record.name} has not run yet: there is nothing to save")
+
+
+def saved_already(each: Object, record: Record) -> str:
+    """The checkpoint in which a job rests; empty: it runs, or rests in no store."""
+    job = each.effective()
+    assert isinstance(job, Job)
+    rests = job.suspended and record.step == "stored" and record.stored != NODE
+    return record.stored if rests and record.restore is None else ""
+
+
+def check_going_back(each: Object, record: Record, asked: GoBack) -> None:
+    """Whether a job may go on from that checkpoint now. Raises ControlError."""
+    check_source(each, asked.force)
+    job = each.effective()
+    assert isinstance(job, Job)
+    if asked.begun is not None and asked.begun.world_size != job.world_size:
+        raise ControlError(
+            "world_size",
+            f"checkpoint {asked.checkpoint} is of {count(asked.begun.world_size, 'rank')}, "
+            f"{each.name} has {job.world_size}",
+        )
+    if record.step == "ended":
+        raise ControlError("ended", f"{each.name} is over")
+    if record.step == "new" and asked.begun is None:
+        raise ControlError("new", f"{each.name} has not started")
+    if record.holds() or record.ending or record.step not in RESTING:
+        raise ControlError("runs", f"{each.name} runs, or is on its way: suspend it first")
+
+
+def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun) -> Record:
+    """The record of a job that another state directory has started and stored."""
+    job = each.effective()
+    assert isinstance(job, Job)
+    found = Checkpoint(checkpoint, begun.time, begun.bytes)
+    return replace(
+        record, step="stored", stored=checkpoint, checkpoints=(found,), fixed=job,
+        device=begun.device, device_type=begun.device_type, master_port=begun.master_port,
+        epoch=begun.epoch, **taken_up(record, begun),
+    )  # fmt: skip
+
+
+def taken_up(record: Record, begun: Begun | None) -> Json:
+    """Fields of a record: what another state directory has begun of a job is over from here on."""
+    if begun is None:
+        return {}
+    newest = begun.incarnation
+    return {
+        "incarnation": max(record.incarnation, newest), "known": max(record.known, newest),
+        "rival": begun.owner,
+    }  # fmt: skip

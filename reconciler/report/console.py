@@ -1,0 +1,200 @@
+"""What commands print: tables, events, and the view below the events of `watch`.
+
+Data go to stdout, the rest to stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rankfold.legible import legible
+from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.rows import Event
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.wording import time_of_day
+
+REDRAW_S = 0.5  # of what `watch` shows on a terminal
+NAME_MIN = 16  # characters of a name that are shown on the narrowest terminal
+MESSAGE_LINES = 4  # of a message in a table on a terminal; `describe` prints all of it
+WRAPPED = ("RANKS", "MESSAGE")  # columns that give way where the terminal is narrow
+Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
+
+
+_screen: Any = None  # rich's console, while `live_view` draws below what is printed
+
+
+def say(text: str) -> None:
+    """A line to stderr, whatever the strings in it come from."""
+    _print(legible(text), err=True)
+
+
+def tell(text: str) -> None:
+    """The same to stdout."""
+    _print(legible(text), err=False)
+
+
+def _print(text: str, err: bool) -> None:
+    stream = sys.stderr if err else sys.stdout
+    if _screen is None or not stream.isatty():
+        click.echo(text, err=err)
+        return
+    from rich.text import Text
+
+    _screen.print(Text(text), soft_wrap=True)  # above what it draws, which it moves
+
+
+def blocks_of(data: Json, width: int | None = None) -> list[Block]:
+    """width: of the terminal on which names have to fit; None: they are shown whole."""
+    jobs, devices = snapshot.job_rows(data), snapshot.device_rows(data)
+    if width is not None:
+        limit = max(NAME_MIN, width // 3)
+        names = elided([row[0] for row in jobs], limit)
+        places = elided([row[0] for row in devices], limit)
+        jobs = [(names[name], *rest) for name, *rest in jobs]
+        devices = [
+            (places[name], state, memory, _ranks(ranks, names), message)
+            for name, state, memory, ranks, message in devices
+        ]
+    return [("Jobs", snapshot.JOB_HEAD, jobs), ("Devices", snapshot.DEVICE_HEAD, devices)]
+
+
+def _ranks(ranks: str, names: Mapping[str, str]) -> str:
+    parts = (each.rpartition("/") for each in ranks.split())
+    return " ".join(f"{names.get(job, job)}/{rank}" for job, _, rank in parts)
+
+
+def elided(names: Sequence[str], limit: int) -> dict[str, str]:
+    """Names of at most `limit` characters, each different from the others. The middle of a long
+    name is cut out; of names that would then look the same, another part is. Names that no single
+    cut tells apart stay whole."""
+    found = {name: name for name in names if len(name) <= limit}
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        if name not in found:
+            groups.setdefault(_cut(name, limit, limit // 2), []).append(name)
+    heads = sorted(range(limit), key=lambda head: abs(head - limit // 2))
+    for group in groups.values():
+        taken = set(found.values())
+        cuts = [{name: _cut(name, limit, head) for name in group} for head in heads]
+        fit = (each for each in cuts if _all_differ(each, taken))
+        found.update(next(fit, {name: name for name in group}))
+    return {name: found[name] for name in names}
+
+
+def _cut(name: str, limit: int, head: int) -> str:
+    tail = limit - head - 1
+    return f"{name[:head]}…{name[len(name) - tail :]}"
+
+
+def _all_differ(cut: Mapping[str, str], taken: set[str]) -> bool:
+    return len(set(cut.values())) == len(cut) and taken.isdisjoint(cut.values())
+
+
+def tables(blocks: list[Block]) -> None:
+    """With frames on a terminal, as plain columns elsewhere."""
+    if not sys.stdout.isatty():
+        for _, head, rows in blocks:
+            tell("\n".join(snapshot.columns(head, rows)) + "\n")
+        return
+    from rich.console import Console
+
+    console = Console()
+    for block in blocks:
+        console.print(framed(block, console.width))
+
+
+def framed(block: Block, width: int) -> Any:
+    """A block as a table of rich, at most `width` columns wide; what people wrote is text, never
+    markup. A long message wraps and is cut; what stands in the other columns stays whole."""
+    from rich.table import Table
+    from rich.text import Text
+
+    title, head, rows = block
+    table = Table(title=title, title_justify="left")
+    longest = max((len(row[0]) for row in rows), default=0)
+    for i, name in enumerate(head):
+        whole = longest <= width // 2 if i == 0 else name not in WRAPPED
+        table.add_column(name, overflow="fold", no_wrap=whole)
+    for row in rows:
+        *cells, message = (Text(legible(cell)) for cell in row)
+        table.add_row(*cells, _Message(message))
+    return table
+
+
+class _Message:
+    """A text of rich of which no more than MESSAGE_LINES are drawn."""
+
+    def __init__(self, text: Any):
+        self.text = text
+
+    def __rich_measure__(self, console: Any, options: Any) -> Any:
+        return self.text.__rich_measure__(console, options)
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        lines = list(self.text.wrap(console, options.max_width, overflow="fold"))
+        if len(lines) > MESSAGE_LINES:
+            lines = lines[:MESSAGE_LINES]
+            lines[-1].truncate(max(0, options.max_width - 1))
+            lines[-1].append("…")
+        yield from lines
+
+
+@contextlib.contextmanager
+def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
+    """On a terminal, jobs and devices stay below the printed lines; gives what draws them anew."""
+    if output != "text" or not sys.stdout.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    global _screen
+    drawn, screen = 0.0, Console()
+    options: Any = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
+    with Live(console=screen, transient=True, **options) as live:
+
+        def refresh() -> None:
+            nonlocal drawn
+            if time.monotonic() - drawn > REDRAW_S:
+                blocks = blocks_of(snapshot.status(snapshot.snapshot(state)), screen.width)
+                tables = (framed(block, screen.width) for block in blocks)
+                live.update(Group(*tables), refresh=True)
+                drawn = time.monotonic()
+
+        _screen = screen
+        try:
+            yield refresh
+        finally:
+            _screen = None
+
+
+# ---- events ------------------------------------------------------------------------------------
+
+
+def event_line(event: Event) -> str:
+    return f"{time_of_day(event.time)}  {event.object}  {event.reason}  {event.message}"
+
+
+def last_event(state: Path) -> int:
+    if not database(state).exists():
+        return 0
+    with Journal(state, readonly=True) as journal:
+        return max((e.id for e in journal.events()), default=0)
+
+
+def print_events(state: Path, after: int, output: str) -> Iterator[int]:
+    """Print the events after the one of this number; gives each number once it is printed."""
+    if database(state).exists():
+        with Journal(state, readonly=True) as journal:
+            for each in journal.events(after=after):
+                tell(json.dumps(vars(each)) if output == "json" else event_line(each))
+                yield each.id

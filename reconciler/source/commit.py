@@ -1,0 +1,151 @@
+"""The files of desired state in a commit: read from git's objects, never from a work tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankfold import legible
+from rankfold.reconciler.source.git import Git, GitError
+from rankfold.reconciler.source.trees import BYTES_MAX, Found, counts, is_hidden
+
+FILE, FOLDER, LINK, NOTHING = "file", "folder", "link", ""
+LINKS_MAX = 40  # on the way to one file
+_KINDS = {b"100": FILE, b"120": LINK, b"040": FOLDER}  # modes begin so; not 160, a submodule
+
+
+@dataclass(frozen=True)
+class _Entry:
+    kind: str
+    object: str
+
+
+class Outside(Exception):
+    """A link leads out of the repository; the message says where to."""
+
+
+class Commit:
+    """What is at `path` in a commit, a folder or a file; links are followed as the file system
+    would, within the repository. `top`: its work tree, if it has one. Raises GitError."""
+
+    def __init__(self, git: Git, commit: str, path: str, top: str | None):
+        self.git, self.path, self.top = git, path, top
+        self._entries = _listed(git, commit)
+
+    def files(self) -> list[Found]:
+        """All that are there, in the order of their names."""
+        found = []
+        for path, below in self._named():
+            try:
+                leads_to = self._resolve(path)
+            except Outside as error:
+                found.append((below, "", _outside(error)))
+                continue
+            if leads_to is not None and self._kind(leads_to) == FILE:
+                found.append((below, leads_to, ""))
+        data = _blobs(self.git, {self._entries[path].object for _, path, _ in found if path})
+        return [
+            self._found(below, leads_to, problem, data) for below, leads_to, problem in found
+        ]  # fmt: skip
+
+    def _named(self) -> list[tuple[str, str]]:
+        """Of each file that counts, its path in the repository, and from `self.path`."""
+        try:
+            at = self._resolve(self.path)
+        except Outside:
+            at = None
+        if at is None:
+            return []
+        if self._kind(at) == FILE:
+            return [(at, "")]
+        before = f"{at}/" if at else ""
+        below = [(each, each[len(before) :]) for each in self._entries if each.startswith(before)]
+        return sorted(
+            (path, name) for path, name in below
+            if counts(name.rpartition("/")[2]) and not is_hidden(name)
+        )  # fmt: skip
+
+    def _found(self, below: str, leads_to: str, problem: str, data: dict[str, bytes]) -> Found:
+        whole = "/".join(filter(None, (self.path, below)))
+        name, folder, root = legible.name(whole), None, None
+        if self.top is not None:
+            folder = str((Path(self.top) / leads_to).parent)
+            at = Path(self.top) / self.path
+            root = str(at if below else at.parent)
+        content = data[self._entries[leads_to].object] if leads_to else b""
+        is_utf8 = legible.is_utf8(whole)
+        return Found(name, content, problem, folder, root, name, None, is_utf8)
+
+    def _kind(self, path: str) -> str:
+        entry = self._entries.get(path)
+        return FOLDER if not path else entry.kind if entry else NOTHING
+
+    def _resolve(self, path: str) -> str | None:
+        """What `path` leads to; None: nothing. Raises Outside."""
+        done: list[str] = []
+        todo, links = path.split("/")[::-1], 0
+        while todo:
+            part = todo.pop()
+            if part in ("", "."):
+                continue
+            if self._kind("/".join(done)) != FOLDER:
+                return None
+            if part == "..":
+                if not done:
+                    raise Outside(path)
+                done.pop()
+                continue
+            here = "/".join([*done, part])
+            if self._kind(here) != LINK:
+                done.append(part)
+                continue
+            links += 1
+            if links > LINKS_MAX:
+                return None
+            target = self.git("cat-file", "blob", self._entries[here].object)
+            path = target.decode(errors="surrogateescape")
+            if path.startswith("/"):
+                raise Outside(path)
+            todo += path.split("/")[::-1]
+        return "/".join(done) if self._kind("/".join(done)) else None
+
+
+def _outside(error: Outside) -> str:
+    return (
+        f"is a symbolic link out of the repository, to {legible.name(str(error))}: a commit does "
+        "not have that; link to a file in it by a relative path, or copy the file"
+    )
+
+
+def _listed(git: Git, commit: str) -> dict[str, _Entry]:
+    """All entries of its tree, and of the trees in it, by path."""
+    found = {}
+    for line in git("ls-tree", "-r", "-t", "-z", "--full-tree", commit).split(b"\0"):
+        about, tab, name = line.partition(b"\t")
+        if tab:
+            mode, _, number = about.split()
+            kind = _KINDS.get(mode[:3], NOTHING)
+            found[name.decode(errors="surrogateescape")] = _Entry(kind, number.decode())
+    return found
+
+
+def _blobs(git: Git, objects: Iterable[str]) -> dict[str, bytes]:
+    """The contents of objects; one that is too large as so many zero bytes. Git runs twice, however
+    many there are."""
+    wanted = sorted(objects)
+    if not wanted:
+        return {}
+    told = git("cat-file", "--batch-check", given="".join(f"{each}\n" for each in wanted))
+    lines = [line.split() for line in told.splitlines()]
+    if missing := [line[0].decode() for line in lines if not line[-1].isdigit()]:
+        raise GitError(f"object {missing[0]} is missing")
+    sizes = {line[0].decode(): int(line[-1]) for line in lines}
+    found = {each: bytes(BYTES_MAX + 1) for each in wanted if sizes[each] > BYTES_MAX}
+    wanted = [each for each in wanted if each not in found]
+    told, at = git("cat-file", "--batch", given="".join(f"{each}\n" for each in wanted)), 0
+    for each in wanted:
+        at = told.index(b"\n", at) + 1
+        found[each] = told[at : at + sizes[each]]
+        at += sizes[each] + 1
+    return found

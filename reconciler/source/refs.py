@@ -1,0 +1,104 @@
+"""Which commit a branch, a tag or a hash means, here or in a repository elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+from rankfold.reconciler.source.git import Git, GitError
+
+_HASH = re.compile("[0-9a-f]{7,64}")
+_WHOLE_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
+_NOT_THERE = "couldn't find remote ref"
+
+
+def full_names(ref: str) -> list[str]:
+    """What `ref` may be short for, a branch first."""
+    if ref.startswith("refs/"):
+        return [ref]
+    return [f"refs/{kind}/{ref}" for kind in ("heads", "tags", "remotes")]
+
+
+def tip(git: Git, ref: str) -> str | None:
+    """The commit; None if there is none. Raises GitError for what is no repository."""
+    names = full_names(ref) + ([ref] if _HASH.fullmatch(ref) else [])
+    for name in names:
+        try:
+            return git.text("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        except GitError:
+            continue
+    git("rev-parse", "--git-dir")
+    return None
+
+
+def branches(git: Git) -> list[str]:
+    """Their names, for a message."""
+    return git.text("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads").split()
+
+
+class Mirror:
+    """A copy at `repo` of what one ref of the repository at `url` is now: its history and other
+    refs, pull requests among them, are not fetched."""
+
+    def __init__(self, repo: Path, git: Git, url: str, ref: str):
+        self.repo, self.git, self.url, self.ref = repo, git, url, ref
+
+    def update(self) -> None:
+        """Have what the remote has. Raises GitError."""
+        if not (self.repo / "HEAD").exists():
+            self._make()
+        else:
+            try:
+                self._fetch(self.git)
+            except GitError as error:
+                if ".lock" in str(error):  # left by one that was killed: no other is here
+                    shutil.rmtree(self.repo, ignore_errors=True)
+                raise
+
+    def branches(self) -> list[str]:
+        """Of the remote, for a message."""
+        told = self.git.text("ls-remote", "--heads", "--", self.url)
+        return [line.partition("refs/heads/")[2] for line in told.splitlines()]
+
+    def _make(self) -> None:
+        """All of it or nothing: half a mirror would look like an empty one."""
+        new = self.repo.with_suffix(".new")
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        git = self.git.at(new)
+        git("init", "--quiet", "--bare")
+        self._fetch(git)
+        new.rename(self.repo)
+
+    def _fetch(self, git: Git) -> None:
+        names = [name for name in full_names(self.ref) if not name.startswith("refs/remotes/")]
+        for name in names:
+            if self._fetched(git, name, name):
+                for other in names:
+                    if other != name:
+                        _forget(git, other)
+                return
+            _forget(git, name)
+        if _WHOLE_HASH.fullmatch(self.ref) and tip(git, self.ref) is None:
+            self._fetched(git, self.ref, f"refs/followed/{self.ref}")
+
+    def _fetched(self, git: Git, there: str, here: str) -> bool:
+        """Whether the remote has it; then we have it, too."""
+        for depth in (["--depth=1"], []):
+            fetch = "fetch", "--progress", "--no-tags", *depth
+            try:
+                git.remote(*fetch, "--", self.url, f"+{there}:{here}")
+                return True
+            except GitError as error:
+                if _NOT_THERE in str(error):
+                    return False
+                if not depth or "shallow capabilities" not in str(error):  # as of dumb servers
+                    raise
+        return False
+
+
+def _forget(git: Git, ref: str) -> None:
+    with contextlib.suppress(GitError):
+        git("update-ref", "-d", ref)

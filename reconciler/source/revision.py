@@ -1,0 +1,263 @@
+"""A new revision against what is: why it is refused, what it changes, whom it disturbs. Pure.
+
+Called by the daemon before it accepts a revision, and by `rankfold plan`, which accepts nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rankfold.reconciler.journal.rows import Object
+from rankfold.reconciler.model.desired import Desired, Job, Pool
+from rankfold.reconciler.model.fields import fields_of
+from rankfold.reconciler.model.recorded import NODE, Record
+from rankfold.reconciler.node.environment import change_in_words, changed_names
+from rankfold.reconciler.node.environment import names as names_of
+from rankfold.reconciler.source.spec import Fault, File, Loaded
+from rankfold.reconciler.wording import count, size, some
+
+
+def revision_faults(
+    loaded: Loaded, records: Mapping[str, Record], by_hand: frozenset[str]
+) -> list[Fault]:
+    """Why a revision cannot follow what runs. `by_hand`: live jobs that `run` started."""
+    faults: list[Fault] = []
+    for job in loaded.desired.jobs.values():
+        record = records.get(job.name)
+        if job.name in by_hand:
+            reason = (
+                "a job of this name was started by `rankfold run` and still lives; choose another"
+            )
+            faults.append(loaded.fault("Job", job.name, "metadata.name", reason))
+            continue
+        if record is None or record.fixed is None or record.step in ("new", "ended"):
+            continue
+        for attribute, field in fields_of(Job).items():
+            was, now = getattr(record.fixed, attribute), getattr(job, attribute)
+            if field.fixed and was != now:
+                env = attribute == "env"
+                how = change_in_words(was, now) if env else f"it is {was!r}, not {now!r}"
+                reason = f"cannot change in a started job: {how}. {_WAY_OUT}"
+                faults.append(loaded.fault("Job", job.name, field.path, reason))
+        if job.device_types and record.device_type not in job.device_types:
+            reason = f"the job started on {record.device_type} devices and stays there. {_WAY_OUT}"
+            faults.append(loaded.fault("Job", job.name, "spec.deviceTypes", reason))
+    return faults
+
+
+def save_faults(loaded: Loaded, no_saves: str) -> list[Fault]:
+    """Jobs that say when they are to be saved, where none can be. The default says it in a
+    condition."""
+    faults = []
+    for name, job in loaded.desired.jobs.items():
+        asks = "checkpoint" in loaded.documents["Job", name].value["spec"]
+        if no_saves and asks and (job.save_every_s or job.save_every_steps):
+            faults.append(loaded.fault("Job", name, "spec.checkpoint", f"cannot be: {no_saves}"))
+    return faults
+
+
+def store_faults(loaded: Loaded, now: Desired, records: Mapping[str, Record]) -> list[Fault]:
+    """A store that changes while jobs live that have checkpoints in the one before."""
+    live = [n for n, r in records.items() if r.step != "ended" and _in_store(r)]
+    if not live or loaded.desired.checkpoint_store == now.checkpoint_store:
+        return []
+    was = now.checkpoint_store or "the state directory"
+    reason = f"cannot change: {some(sorted(live))} has checkpoints in {was}. Cancel it first"
+    return [loaded.policy_fault("spec.checkpointStore", reason)]
+
+
+def _in_store(record: Record) -> bool:
+    return bool(record.checkpoints) or record.stored not in ("", NODE)
+
+
+def emptied_files(loaded: Loaded, objects: Iterable[Object]) -> list[Fault]:
+    """Files that hold nothing where accepted objects came from: a save that went wrong. Whoever
+    wants them gone removes the file."""
+    faults = []
+    for name, (file, _, lost) in _losses(loaded, objects).items():
+        if lost and not file.documents:
+            reason = (
+                f"holds no document, but {_listed(lost)} came from it: half saved? Remove the file "
+                "to remove what it described"
+            )
+            faults.append(Fault(name, max(1, file.lines), "-", reason))
+    return faults
+
+
+def cut_files(
+    loaded: Loaded, objects: Iterable[Object], never_ended: Collection[str]
+) -> list[Fault]:
+    """Files of a followed directory that look as if their save went on, or stopped half way.
+
+    docs/decisions/0057-when-a-save-of-files-is-complete.md gives the reasons.
+    `never_ended`: paths of files whose last line had no end when they were accepted.
+    """
+    faults = []
+    kept_in = Counter(
+        origin.file for (kind, _), origin in loaded.origins.items()
+        if kind != "Policy"  # policies are no objects yet
+    )  # fmt: skip
+    for name, (file, had, lost) in _losses(loaded, objects).items():
+        reason, kept = "", kept_in[name]
+        if not file.documents:
+            continue
+        if not file.ended and file.path not in never_ended:
+            reason = "its last line has no end: half saved? End it with a newline"
+        elif had[-1] in lost and kept < len(had):
+            reason = (
+                f"ends before {_listed(lost)}, which came from it: half saved? If it is meant, "
+                f"say `rankfold apply -f` once"
+            )
+        if reason:
+            faults.append(Fault(name, max(1, file.lines), "-", reason))
+    return faults
+
+
+def _losses(
+    loaded: Loaded, objects: Iterable[Object]
+) -> dict[str, tuple[File, list[Object], list[Object]]]:
+    """Of each file that is there and from which objects were accepted: they, in the order in which
+    they stood there, and those that no file holds now."""
+    came: dict[str, list[Object]] = {}
+    for each in objects:
+        if each.source is not None and not each.removed:
+            came.setdefault(each.origin.file, []).append(each)
+    found = {}
+    for name, file in loaded.files.items():
+        if had := sorted(came.get(file.path, ()), key=lambda each: each.origin.line):
+            found[name] = file, had, [o for o in had if (o.kind, o.name) not in loaded.origins]
+    return found
+
+
+def _listed(objects: Iterable[Object]) -> str:
+    return ", ".join(f"{each.kind}/{each.name}" for each in objects)
+
+
+_WAY_OUT = "Cancel the job first, or give the new one another name"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One line of `rankfold plan`."""
+
+    object: str
+    action: str  # create | update | suspend | resume | remove
+    fields: tuple[tuple[str, Any, Any], ...] = ()
+    disturbs: bool = False
+    note: str = ""
+
+
+def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> list[Difference]:
+    """What accepting `new` changes in the desired state, and which of it stops a running job."""
+    found: list[Difference] = []
+    for name, pool in new.pools.items():
+        if name not in old.pools:
+            found.append(
+                Difference(f"Pool/{name}", "create", note=count(len(pool.devices), "device"))
+            )
+        elif old.pools[name] != pool:
+            fields = _pool_changed(old.pools[name], pool)
+            found.append(Difference(f"Pool/{name}", "update", fields))
+    found += [Difference(f"Pool/{name}", "remove") for name in old.pools if name not in new.pools]
+    if old.checkpoint_store != new.checkpoint_store:
+        urls = (old.checkpoint_store or "default", new.checkpoint_store or "default")
+        found.append(Difference("Policy", "update", (("spec.checkpointStore", *urls),)))
+    for name, job in new.jobs.items():
+        if name not in old.jobs:
+            found.append(
+                Difference(
+                    f"Job/{name}",
+                    "create",
+                    note=f"{count(job.world_size, 'rank')} on {count(job.gpus, 'device')}",
+                )
+            )
+        elif not job.orphaned and (fields := _changed(old.jobs[name], job)):
+            found.append(_job_difference(job, fields, records.get(name, Record(name))))
+    for name, job in old.jobs.items():
+        gone = name not in new.jobs or new.jobs[name].orphaned
+        if gone and not job.orphaned:
+            live = records.get(name, Record(name)).step not in ("new", "ended")
+            note = "its job is suspended (Orphaned)" if live else "it does not run"
+            found.append(Difference(f"Job/{name}", "remove", disturbs=live, note=note))
+    return found
+
+
+def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
+    """How many devices there are, if that changes, and what is said of them in another way."""
+    more = len(old.devices) != len(new.devices)
+    found: list[tuple[str, Any, Any]] = []
+    if more:
+        found.append(("spec.devices", len(old.devices), len(new.devices)))
+    for attribute, label in _OF_DEVICES.items():
+        was, now = ([_shown(getattr(d, attribute)) for d in p.devices] for p in (old, new))
+        if (set(was) != set(now)) if more else (was != now):
+            found.append((f"spec.devices[].{label}", _runs(was), _runs(now)))
+    return tuple(found)
+
+
+_OF_DEVICES = {"type": "type", "memory": "memory", "cc": "computeCapability", "speed": "speed"}
+
+
+def _shown(value: object) -> str:
+    return size(value) if isinstance(value, int) else str(value)
+
+
+def _runs(values: list[str]) -> str:
+    """``1 GiB``, or with how many devices have each, in their order: ``1 GiB × 2, 2 GiB × 1``"""
+    runs = [(value, len(list(same))) for value, same in itertools.groupby(values)]
+    return runs[0][0] if len(runs) == 1 else ", ".join(f"{v} × {n}" for v, n in runs)
+
+
+def _job_difference(
+    job: Job, fields: tuple[tuple[str, Any, Any], ...], record: Record
+) -> Difference:
+    if record.step == "ended":
+        note = f"it has {record.phase.lower()} and does not run again under this name"
+        return Difference(f"Job/{job.name}", "update", fields, note=note)
+    names = {name for name, _, _ in fields}
+    live = record.step != "new"
+    action = "update"
+    if names & {"spec.suspend", "file"}:
+        action = "suspend" if job.suspended else "resume"
+    resting = record.step == "detached" and not record.placement
+    disturbs = live and not resting and bool(names & {"spec.gpus", "spec.suspend", "file"})
+    return Difference(f"Job/{job.name}", action, fields, disturbs)
+
+
+def _changed(old: Job, new: Job) -> tuple[tuple[str, Any, Any], ...]:
+    names = {a: field.path for a, field in fields_of(Job).items()} | {"orphaned": "file"}
+    pairs = ((label, getattr(old, a), getattr(new, a)) for a, label in names.items())
+    found = [(label, was, now) for label, was, now in pairs if was != now]
+    return tuple(
+        (f, names_of(was), changed_names(was, now)) if f == "spec.env" else (f, was, now)
+        for f, was, now in found
+    )
+
+
+def merged(
+    desired: Desired,
+    loaded: Loaded,
+    hand_made: frozenset[tuple[str, str]],
+    records: Mapping[str, Record],
+    overridden: Mapping[str, Job],
+) -> Desired:
+    """What would be desired if `loaded` were accepted: what `run` made stays, and so do started
+    jobs whose file is gone. `overridden`: what the source says of jobs that were changed by hand;
+    the change lasts while the source says the same."""
+    pools = {n: p for n, p in desired.pools.items() if ("Pool", n) in hand_made}
+    jobs = {n: j for n, j in desired.jobs.items() if ("Job", n) in hand_made}
+    pools.update(loaded.desired.pools)
+    for name, old in desired.jobs.items():
+        if name not in jobs and records.get(name, Record(name)).step not in ("new", "ended"):
+            jobs[name] = replace(old, orphaned=True)
+    for name, job in loaded.desired.jobs.items():
+        known = desired.jobs.get(name)
+        if known and overridden.get(name) == job:
+            jobs[name] = replace(known, orphaned=False)
+        else:
+            jobs[name] = replace(job, created=known.created) if known else job
+    return Desired(pools, jobs, loaded.desired.checkpoint_store)

@@ -1,0 +1,549 @@
+"""Desired state from YAML files: load, check, normalise.
+
+`load_dir` (and `load_texts` for a git commit) give objects and faults. A set of files with a
+fault is refused whole, so nobody has to guess which half of a commit is running. Each fault
+says file, line, field, and what would be right. Schemas lie in ``schemas/``; what a schema
+cannot say (sizes, names across files, commands that start ranks) is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rankfold import legible
+from rankfold.messages import DEVICES_MAX
+from rankfold.plural import count
+from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
+from rankfold.reconciler.model.fields import fields_of
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.source import trees, yamldoc
+from rankfold.reconciler.source.schemas import (
+    ENV,
+    default_of,
+    load_schema,
+    schema_faults,
+    validator,
+    walk,
+)
+
+KINDS = ("Pool", "Job", "Policy")
+API_VERSION = "rankfold/v1alpha1"
+DEVICE_MEMORY_MIN = 4 << 20
+DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
+FLEET_DEVICES_MAX = 1 << 16
+WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without its end: Linux starts nothing with more
+PATH_BYTES_MAX = 4095
+FAULTS_MAX = 100  # of a file that are reported
+OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """One reason not to accept the files."""
+
+    file: str
+    line: int
+    field: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.field}: {self.reason}"
+
+
+def shown(path: yamldoc.Path) -> str:
+    """A field's path for people. In `env` people slip, and values come to stand where names do."""
+    if path[:2] == ENV:
+        path = path[:3]
+    named = path and isinstance(path[-1], str) and path[-1].partition("=")
+    return yamldoc.dotted((*path[:-1], named[0]) if named and named[1] else path) or "-"
+
+
+def _is_null(value: Any, path: yamldoc.Path) -> bool:
+    for part in path:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    return value is None
+
+
+class InvalidInput(Exception):
+    """Files that are refused; exit code 65."""
+
+    def __init__(self, faults: Iterable[Fault]):
+        self.faults = sorted(set(faults))
+        super().__init__("\n".join(map(str, self.faults)))
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was read. `path`: as origins of accepted objects name it."""
+
+    path: str
+    documents: int  # that are not empty
+    lines: int
+    ended: bool  # its last line has an end
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a file is: its folder, and the tree `root` that it was found in."""
+
+    folder: str
+    root: str
+
+    def workdir(self, given: str) -> str:
+        """An absolute path with links followed, except one that the root is: the same job may be
+        described by the next release that this leads to."""
+        real = Path(os.path.realpath(Path(self.folder) / given))  # a loop of links raises nothing
+        root = Path(os.path.realpath(self.root))
+        return str(Path(self.root) / real.relative_to(root) if real.is_relative_to(root) else real)
+
+
+@dataclass
+class Loaded:
+    """What the files say. `desired` counts only while there is no fault."""
+
+    desired: Desired = field(default_factory=Desired)
+    origins: dict[tuple[str, str], Origin] = field(default_factory=dict)  # (kind, name)
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[Fault] = field(default_factory=list)
+    saved_at: dict[str, float] = field(default_factory=dict)  # file → wall clock
+    files: dict[str, File] = field(default_factory=dict)  # by the name that faults have
+    documents: dict[tuple[str, str], yamldoc.Document] = field(default_factory=dict)
+    failures: list[Exception] = field(default_factory=list)  # faults of ours, for the log
+
+    def fault(self, kind: str, name: str, where: str, reason: str) -> Fault:
+        """A fault of an object's field, such as ``spec.command``."""
+        document = self.documents[kind, name]
+        return Fault(
+            self.origins[kind, name].file, document.line(tuple(where.split("."))), where, reason
+        )
+
+    def policy_fault(self, where: str, reason: str) -> Fault:
+        """A fault of a field of a Policy, or of its being left out."""
+        path = tuple(where.split("."))
+        for (kind, name), document in self.documents.items():
+            if kind == "Policy" and path[-1] in document.value["spec"]:
+                return self.fault(kind, name, where, reason)
+        return Fault("-", 1, where, reason)
+
+    def check(self) -> Loaded:
+        if self.faults:
+            raise InvalidInput(self.faults)
+        return self
+
+
+# ---- files ---------------------------------------------------------------------------------
+
+
+def load_dir(*places: Path, files_at: Callable[[Path], list[Path]] | None = None) -> Loaded:
+    """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
+
+    `files_at`: gives the files of a place, where they are known without a search.
+    """
+    found: list[trees.Found] = []
+    faults: list[Fault] = []
+    for place in places:
+        try:
+            files = (files_at or yaml_files)(place)
+        except OSError as error:
+            faults.append(Fault(legible.name(error.filename), 1, "-", _unreadable(error)))
+            continue
+        for file in files:
+            try:
+                found.append(trees.read(file, place))
+            except OSError as error:
+                found.append(trees.Found(legible.name(file), problem=_unreadable(error)))
+        if not files:
+            what = "holds no *.yaml file" if place.exists() else "is not there"
+            faults.append(Fault(legible.name(place), 1, "-", what))
+    return load_found(found, faults)
+
+
+def yaml_files(place: Path) -> list[Path]:
+    """The files of desired state at a place, hidden ones left out; links lead anywhere.
+
+    Raises OSError for a folder that cannot be read: its files are not gone.
+    """
+    if not place.is_dir():
+        return [place] if place.is_file() else []
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    found = []
+    for folder, folders, names in os.walk(place, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in (Path(folder, name) for name in names):
+            if trees.counts(file.name) and file.is_file():
+                found.append(file)
+    return sorted(found)
+
+
+def load_found(
+    found: Iterable[trees.Found], faults: Iterable[Fault] = (), workdir: str | None = None
+) -> Loaded:
+    """Check and normalise files of a directory or a commit. `faults`: what is wrong besides.
+    `workdir`: of jobs that give none; default: their file's folder."""
+    texts: dict[str, str] = {}
+    workdirs: dict[str, str | Place] = {}
+    told, by_name = list(faults), {each.name: each for each in found}
+    for name, each in by_name.items():
+        if each.folder is not None and each.root is not None:
+            workdirs[name] = Place(each.folder, each.root)
+        try:
+            texts[name] = _decoded(each)
+        except InvalidInput as error:
+            told += error.faults
+    loaded = load_texts(texts, workdirs, workdir)
+    loaded.faults = sorted({*told, *loaded.faults})
+    for name, file in loaded.files.items():
+        each = by_name[name]
+        loaded.files[name] = replace(file, path=each.path)
+        if each.saved_at is not None:
+            loaded.saved_at[name] = each.saved_at
+    return loaded
+
+
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror}"
+
+
+def _decoded(found: trees.Found) -> str:
+    """The text of a file, its line ends as ``\n``. Raises InvalidInput."""
+    line, reason = 1, found.problem
+    if not found.is_utf8:
+        reason = "its name is not UTF-8: rename it"
+    elif len(found.data) > trees.BYTES_MAX:
+        reason = f"is too large: over {trees.BYTES_MAX >> 20} MiB"
+    if not reason:
+        try:
+            return found.data.decode().replace("\r\n", "\n").replace("\r", "\n")
+        except UnicodeDecodeError as error:
+            line = found.data.count(b"\n", 0, error.start) + 1
+            byte = f"byte 0x{found.data[error.start]:02x}"
+            reason = f"cannot be read: it is not UTF-8 ({error.reason}, {byte})"
+    raise InvalidInput([Fault(found.name, line, "-", reason)])
+
+
+def load_texts(
+    texts: Mapping[str, str], workdirs: Mapping[str, str | Place], workdir: str | None = None
+) -> Loaded:
+    """Check and normalise. `workdirs`: what a relative workdir of each file is relative to; a
+    file without an entry (bare or remote repository) needs an absolute one. `workdir`: of jobs that
+    give none."""
+    reader = _Reader(workdirs, workdir)
+    files: dict[str, File] = {}
+    for file, text in sorted(texts.items()):
+        breaks = len(re.findall(r"\r\n|\r|\n", text))
+        ended = not text or text.endswith(("\n", "\r"))
+        files[file] = File(file, 0, breaks + (not ended), ended)
+        with reader.guarded(file):
+            documents, problems = yamldoc.parse(text, secret=ENV[-1])
+            files[file] = replace(files[file], documents=len(documents))
+            reader.read_file(file, documents, problems)
+    reader.check_fleet()
+    return Loaded(
+        Desired(reader.pools, reader.jobs, reader.checkpoint_store),
+        reader.origins,
+        sorted(set(reader.faults)),
+        sorted(set(reader.warnings)),
+        documents=reader.lines,
+        files=files,
+        failures=reader.failures,
+    )
+
+
+class _Reader:
+    """Collects the objects and faults of one set of files."""
+
+    def __init__(self, workdirs: Mapping[str, str | Place], workdir: str | None):
+        self.workdirs, self.workdir = workdirs, workdir
+        self.pools: dict[str, Pool] = {}
+        self.jobs: dict[str, Job] = {}
+        self.origins: dict[tuple[str, str], Origin] = {}
+        self.lines: dict[tuple[str, str], yamldoc.Document] = {}
+        self.faults: list[Fault] = []
+        self.warnings: list[Fault] = []
+        self.failures: list[Exception] = []
+        self.broken_pool = False
+        self.device_count = 0
+        self.checkpoint_store = ""
+
+    def read_file(
+        self, file: str, documents: list[yamldoc.Document], problems: list[yamldoc.Problem]
+    ) -> None:
+        before = len(self.faults)
+        self.faults += [Fault(file, p.line, shown(p.path), p.reason) for p in problems]
+        for document in documents:
+            if document.unusable or len(self.faults) - before > FAULTS_MAX:
+                self.broken_pool = True  # it may have been one
+            else:
+                with self.guarded(file, document):
+                    self.read(file, document)
+        if left := self.faults[before + FAULTS_MAX :]:
+            more = Fault(file, left[0].line, "-", "has more faults, which are not listed")
+            self.faults[before + FAULTS_MAX :] = [more]
+
+    def fault(self, file: str, doc: yamldoc.Document, path: yamldoc.Path, reason: str) -> None:
+        where = ENV if path[:2] == ENV and _is_null(doc.value, path) else path
+        self.faults.append(Fault(file, doc.line(path), shown(where), reason))
+
+    @contextlib.contextmanager
+    def guarded(self, file: str, doc: yamldoc.Document | None = None) -> Iterator[None]:
+        """Whatever reading a file raises is an error of that file: others are still checked."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - see above
+            kind = type(error).__name__  # not what it says: that may be a value of `env`
+            reason = f"cannot be read: a fault in rankfold ({kind})"
+            self.faults.append(Fault(file, doc.line(()) if doc else 1, "-", reason))
+            self.broken_pool = True  # it may have been one
+            self.failures.append(error)
+
+    def read(self, file: str, doc: yamldoc.Document) -> None:
+        before = len(self.faults)
+        kind = doc.value.get("kind") if isinstance(doc.value, dict) else None
+        if kind not in KINDS:
+            got = f", not {yamldoc.excerpt(repr(kind))}" if kind else ""
+            reason = f"must be one of {', '.join(KINDS)}{got}"
+            return self.fault(file, doc, ("kind",), reason)
+        schema = load_schema(kind)
+        for path, reason in schema_faults(schema, doc.value):
+            self.fault(file, doc, path, reason)
+        self._not_built(file, doc, schema)
+        if len(self.faults) > before:
+            self.broken_pool = self.broken_pool or kind == "Pool"
+            return None
+        self._name(file, doc, kind, doc.value["metadata"]["name"])
+        if kind == "Pool":
+            self._pool(file, doc)
+        elif kind == "Job":
+            self._job(file, doc)
+        else:
+            self._policy(file, doc)
+        return None
+
+    def _policy(self, file: str, doc: yamldoc.Document) -> None:
+        url = doc.value["spec"].get("checkpointStore", "")
+        self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
+        if url and self.checkpoint_store not in ("", url):
+            other = yamldoc.excerpt(self.checkpoint_store)
+            reason = f"another Policy says {other}: a fleet has one store"
+            self.fault(file, doc, ("spec", "checkpointStore"), reason)
+        self.checkpoint_store = url or self.checkpoint_store
+
+    def _name(self, file: str, doc: yamldoc.Document, kind: str, name: str) -> None:
+        key = (kind, name)
+        if key in self.origins:
+            reason = f"there is a {kind} {name!r} already, in {self.origins[key]}; rename one"
+            self.fault(file, doc, ("metadata", "name"), reason)
+        self.origins.setdefault(key, Origin(file, doc.line(("metadata", "name"))))
+        self.lines.setdefault(key, doc)
+
+    def _not_built(self, file: str, doc: yamldoc.Document, schema: Json) -> None:
+        """A field that is not built yet is refused by name unless it has its default."""
+        for path, rule, value in walk(schema, doc.value):
+            default = default_of(path, rule, doc.value)
+            if path == ("spec", "gpus") and isinstance(value, dict):
+                self.fault(file, doc, path, "a range of devices is not built yet; give one number")
+            elif isinstance(value, str) and value in rule.get("x-notBuiltValues", ()):
+                built = [each for each in rule["enum"] if each not in rule["x-notBuiltValues"]]
+                self.fault(file, doc, path, f"{value} is not built yet; use {' or '.join(built)}")
+            elif not rule.get("x-notBuilt"):
+                continue
+            elif value != default:
+                only = "" if default is None else f"; only its default {json.dumps(default)} is"
+                self.fault(file, doc, path, f"is not built yet{only}; leave it out")
+
+    def _pool(self, file: str, doc: yamldoc.Document) -> None:
+        name = doc.value["metadata"]["name"]
+        devices: list[Device] = []
+        index: dict[str, int] = {}
+        groups = doc.value["spec"]["devices"]
+        self.device_count += sum(int(group.get("count", 1)) for group in groups)
+        if self.device_count > FLEET_DEVICES_MAX:
+            reason = f"{self.device_count} devices with those before: at most {FLEET_DEVICES_MAX}"
+            self.fault(file, doc, ("spec", "devices"), reason)
+            self.broken_pool = True
+            return
+        for at, group in enumerate(groups):
+            path = ("spec", "devices", at, "memory")
+            memory = device_memory(group.get("memory", "1GiB"))
+            if memory is None:
+                got = yamldoc.excerpt(repr(group.get("memory")))
+                reason = f"must be a size such as 512MiB or 1GiB, from 4MiB to 512GiB, not {got}"
+                self.fault(file, doc, path, reason)
+                self.broken_pool = True
+                continue
+            for _ in range(int(group.get("count", 1))):
+                number = index[group["type"]] = index.get(group["type"], -1) + 1
+                devices.append(
+                    Device(
+                        f"{name}/{group['type']}-{number}",
+                        group["type"],
+                        memory - memory % (2 << 20),
+                        group.get("computeCapability", "8.0"),
+                        float(group.get("speed", 1.0)),
+                    )
+                )
+        pool = Pool(name, tuple(devices))
+        if reason := not_kept(pool):
+            self.fault(file, doc, ("spec",), reason)
+            self.broken_pool = True
+        self.pools.setdefault(name, pool)
+
+    def _job(self, file: str, doc: yamldoc.Document) -> None:
+        before, spec = len(self.faults), doc.value["spec"]
+        given = {each: field.value(doc.value) for each, field in fields_of(Job).items()}
+        name, world_size = given["name"], given["world_size"]
+        gpus = given["gpus"] = given["gpus"] or min(world_size, DEVICES_MAX)
+        if gpus > world_size:
+            reason = f"must be at most worldSize ({world_size}): a rank uses one device, not {gpus}"
+            self.fault(file, doc, ("spec", "gpus"), reason)
+        for problem in command_faults(spec["command"]):
+            self.fault(file, doc, ("spec", "command"), problem)
+        for at, word in enumerate(spec["command"]):
+            self._fits(file, doc, ("spec", "command", at), word, WORD_BYTES_MAX)
+        for key, value in spec.get("env", {}).items():
+            word = f"{key}={value}"
+            self._fits(file, doc, ("spec", "env", key), word, WORD_BYTES_MAX)
+        for problem_key, problem in env_faults(spec.get("env", {})):
+            self.fault(file, doc, ("spec", "env", problem_key), problem)
+        parallelism = spec.get("parallelism", {})
+        if parallelism.get("data", world_size) != world_size:
+            reason = f"is not built yet; only its default, worldSize ({world_size}), is"
+            self.fault(file, doc, ("spec", "parallelism", "data"), reason)
+        default = self.workdir if "workdir" not in spec else None
+        given["workdir"] = default or self._workdir(file, doc, given["workdir"])
+        # A field that has no default in files has one in `Job`.
+        job = Job(**{k: v for k, v in given.items() if v is not None})
+        if len(self.faults) == before and (reason := not_kept(job)):
+            self.fault(file, doc, ("spec",), reason)
+        self.jobs.setdefault(name, job)
+
+    def _fits(
+        self, file: str, doc: yamldoc.Document, path: yamldoc.Path, text: str, most: int
+    ) -> bool:
+        size = len(text.encode())
+        if size > most:
+            self.fault(file, doc, path, f"must have at most {most} bytes, not {size}")
+        return size <= most
+
+    def _workdir(self, file: str, doc: yamldoc.Document, workdir: str) -> str:
+        path = ("spec", "workdir")
+        if not self._fits(file, doc, path, workdir, PATH_BYTES_MAX) or os.path.isabs(workdir):
+            return workdir
+        base = self.workdirs.get(file)
+        if isinstance(base, Place):
+            workdir = base.workdir(workdir)
+            self._fits(file, doc, path, workdir, PATH_BYTES_MAX)
+            return workdir
+        if base is None:
+            reason = "must be an absolute path: the repository has no work tree here"
+            self.fault(file, doc, path, reason)
+            return workdir
+        resolved = os.path.realpath(os.path.join(base, workdir))  # a loop of links raises nothing
+        self._fits(file, doc, path, resolved, PATH_BYTES_MAX)
+        return resolved
+
+    def check_fleet(self) -> None:
+        """More devices requested than the pools of these files have, however empty they are."""
+        if not self.pools or self.broken_pool:
+            return
+        devices = [d for pool in self.pools.values() for d in pool.devices]
+        for job in self.jobs.values():
+            fit: dict[str, int] = {}
+            for device in devices:
+                if not job.device_types or device.type in job.device_types:
+                    fit[device.type] = fit.get(device.type, 0) + 1
+            most = max(fit.values(), default=0)
+            if job.gpus > most:
+                origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
+                kind = " or ".join(job.device_types) or "any kind"
+                reason = f"asks for {count(job.gpus, 'device')}; the pools have {most} of {kind}"
+                self.fault(origin.file, doc, ("spec", "gpus"), reason)
+
+
+def not_kept(made: Job | Pool) -> str:
+    """Why the journal could not give this object back as it is; empty if it can."""
+    try:
+        kept = msgspec.json.decode(msgspec.json.encode(made), type=type(made))
+    except (msgspec.MsgspecError, OverflowError, UnicodeError, RecursionError) as error:
+        return f"cannot be kept: {error}"
+    return "" if kept == made else "cannot be kept as it is written"
+
+
+# ---- single fields ---------------------------------------------------------------------------
+
+
+def parse_size(text: str | int) -> int | None:
+    """Bytes of ``1GiB``, ``1.5 GiB``, ``500MB`` or a plain number; None if it is no size."""
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]{0,3})\s*", str(text))
+    if isinstance(text, bool) or not match or match[2] not in _UNITS:
+        return None
+    return (
+        int(float(match[1]) * _UNITS[match[2]])
+        if "." in match[1]
+        else int(match[1]) * _UNITS[match[2]]
+    )
+
+
+def device_memory(text: str | int) -> int | None:
+    """Bytes of a device's memory as written; None if it is no size, or no device has it."""
+    size = parse_size(text)
+    return size if size is not None and DEVICE_MEMORY_MIN <= size <= DEVICE_MEMORY_MAX else None
+
+
+_STARTERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "mpiexec.hydra", "orterun",
+             "srun", "horovodrun", "colossalai")  # fmt: skip
+_STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch",
+                    "torch.distributed.elastic", "accelerate.commands.launch", "accelerate",
+                    "deepspeed.launcher.runner", "deepspeed")  # fmt: skip
+_PREFIXES = ("env", "nice", "nohup", "time", "stdbuf", "taskset", "setsid", "exec")
+
+
+def command_faults(command: list[str]) -> list[str]:
+    """Refuse a command that starts ranks of its own: rankfold starts one process per rank."""
+    if not command[0].strip():
+        return ["must begin with a program"]
+    words = list(command)
+    while words and (
+        Path(words[0]).name in _PREFIXES or (words is not command and "=" in words[0])
+    ):
+        words = words[1:]
+    program = Path(words[0]).name if words else ""
+    python = re.fullmatch(r"python[0-9.]*", program) is not None
+    module = words[words.index("-m") + 1] if python and "-m" in words[:-1] else ""
+    starter = program if program in _STARTERS else module if module in _STARTER_MODULES else ""
+    if not starter:
+        return []
+    script = next((i for i, word in enumerate(words[1:], 1) if word.endswith(".py")), None)
+    if script is not None:
+        give = json.dumps(["python", *words[script:]])
+    else:
+        give = "the program itself with its arguments"
+    return [f"{starter} starts ranks of its own; rankfold starts them: give {give}, and worldSize"]
+
+
+def bad_name(name: str) -> str:
+    """Why this cannot be an object's name; empty if it can."""
+    rule = load_schema("Job")["properties"]["metadata"]["properties"]["name"]
+    return "" if validator(rule).is_valid(name) else str(rule["description"])
+
+
+def env_faults(env: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for name in env:
+        if name in OURS_IN_ENV or name.startswith("RANKFOLD_"):
+            yield name, "is set by rankfold for each rank; leave it out"

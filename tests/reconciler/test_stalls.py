@@ -1,0 +1,107 @@
+"""Promise: of a job that gets no further it is said what its ranks wait for, and of no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from rankfold.reconciler.model.desired import Desired, Job
+from rankfold.reconciler.model.observed import (
+    JobOnDevice,
+    Observed,
+    RankOnDevice,
+    SeenDevice,
+    SeenRank,
+)
+from rankfold.reconciler.model.recorded import Condition, Record
+from rankfold.reconciler.observe.stalls import STOPPED_S, WAITS_S
+from rankfold.reconciler.plan.conditions import conditions
+from rankfold.reconciler.plan.index import Index
+
+A, B = "local/soft-0", "local/soft-1"
+LONG = WAITS_S
+Ranks = Mapping[int, tuple[str, float]]
+
+
+def told(first: Ranks, second: Ranks, epoch: int = 2, stopped: int = -1) -> Condition | None:
+    """What is said of a job on two devices whose ranks are at this for so long."""
+    ranks = {**first, **second}
+    place = tuple(A if rank in first else B for rank in range(4))
+    record = Record("gpt", step="placed", epoch=epoch, placement=place)
+    devices = {}
+    for name, each in ((A, first), (B, second)):
+        there = tuple(
+            RankOnDevice(rank, "attached" if at else "waiting", at=at, quiet_s=quiet)
+            for rank, (at, quiet) in each.items()
+        )
+        devices[name] = SeenDevice(name, jobs=(JobOnDevice("gpt", 2, "running", ranks=there),))
+    processes = {
+        ("gpt", rank): SeenRank(
+            "gpt", rank, "running", 100 + rank, True, stopped=("train (pid 7)",) * (rank == stopped)
+        )
+        for rank in ranks
+    }
+    desired = Desired(jobs={"gpt": Job("gpt", ("./train",), "/", 4, 2)})
+    index = Index(desired, {"gpt": record}, Observed(devices, processes), frozenset())
+    found = [c for c in conditions(index, "gpt", {}, {"gpt"}) if c.type == "Waiting"]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+WAITS = ("others", LONG)
+
+
+@pytest.mark.parametrize(
+    ("at", "where"),
+    [
+        ("host", "on the host, computing, waiting there or hanging"),
+        ("device", "in a kernel or a copy that has not ended"),
+        ("turn", "waiting for a turn on the device, or for its proxy"),
+    ],
+)
+def test_who_keeps_others_waiting_is_named(at: str, where: str) -> None:
+    found = told({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG)})
+    assert found is not None and found.reason == "ForRanks"
+    assert "ranks 0, 1, 2 have waited" in found.message and found.message.endswith(
+        f"; {where}: rank 3 (pid 103)"
+    )
+
+
+def test_ranks_that_wait_for_one_another() -> None:
+    found = told({0: WAITS, 1: WAITS}, {2: WAITS, 3: WAITS})
+    assert found is not None and found.reason == "ForOneAnother"
+
+
+def test_ranks_that_have_asked_for_no_device_yet() -> None:
+    found = told({0: WAITS, 1: WAITS}, {2: ("", 0.0), 3: ("", 0.0)})
+    assert found is not None and found.reason == "ForRanks"
+    assert "ranks 0, 1 have waited for what others have yet to call" in found.message
+    assert found.message.endswith("asking for a device yet: rank 2 (pid 102), rank 3 (pid 103)")
+
+
+@pytest.mark.parametrize("at", ["host", "device", "turn", "others"])
+def test_while_work_of_one_rank_begins_or_ends_it_gets_further(at: str) -> None:
+    assert told({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG - 1)}) is None
+
+
+def test_ranks_that_are_on_the_host_wait_for_nobody() -> None:
+    host = ("host", LONG)
+    assert told({0: host, 1: host}, {2: host, 3: ("", 0.0)}) is None
+
+
+def test_nothing_is_said_of_an_earlier_place() -> None:
+    assert told({0: WAITS, 1: WAITS}, {2: WAITS, 3: WAITS}, epoch=3, stopped=1) is None
+
+
+def test_a_kernel_that_does_not_end() -> None:
+    found = told({0: ("host", LONG), 1: ("device", LONG)}, {2: ("turn", LONG), 3: ("turn", LONG)})
+    assert found is not None and found.reason == "ForKernels" and " rank 1 " in found.message
+
+
+def test_a_rank_that_a_signal_has_stopped() -> None:
+    now, still = ("host", 0.0), ("host", STOPPED_S)
+    found = told({0: now, 1: now}, {2: still, 3: now}, stopped=2)
+    assert found is not None and found.reason == "RankStopped"
+    assert found.message.startswith("stopped by a signal: train (pid 7) of rank 2;")
+    assert told({0: now, 1: now}, {2: now, 3: now}, stopped=2) is None, "it goes on all the same"
