@@ -14,6 +14,7 @@ import pytest
 from rankfold import paths
 from rankfold.paths import REPOSITORY
 from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.model.recorded import STEPS
 
 from .test_tidy import C_LIKE, own_files, read, sources
 
@@ -133,6 +134,16 @@ def test_what_is_pointed_at_is_there() -> None:
     known = own_files("--cached", "--others", "--exclude-standard")
     lost = {path for path in {path for _, path in named} if not there(path, known)}
     assert sorted((name, path) for name, path in named if path in lost) == []
+
+
+# ---- the states of a job -----------------------------------------------------------------------
+
+
+def test_the_diagram_of_a_job_has_the_states_of_the_journal() -> None:
+    diagram = read("docs/architecture.md").partition("\nstateDiagram-v2\n")[2].partition("```")[0]
+    arrows = re.findall(r"^  (\S+) --> (\S+?)(?::|$)", diagram, re.MULTILINE)
+    states = {state for arrow in arrows for state in arrow} - {"[*]"}
+    assert states == {state for state in re.findall(r"\w+", STEPS) if state != "Z"}
 
 
 # ---- decisions ---------------------------------------------------------------------------------
