@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rankfold.plural import count as count
 from rankfold.reconciler.model.recorded import NODE
@@ -31,6 +31,13 @@ def some(names: Sequence[str], count: int = 0) -> str:
     """The first few of them, and how many more there are, of `count` if not all are given."""
     left = max(count, len(names)) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")
+
+
+def still_running(killed: Mapping[int, Sequence[str]]) -> list[str]:
+    """A sentence on processes that were killed because their rank had exited, by rank; no sentence
+    if there were none."""
+    found = [f"{some(names)} of rank {rank}" for rank, names in killed.items() if names]
+    return [f"still running then, and killed: {some(found)}"] if found else []
 
 
 def some_ranks(ranks: Sequence[int]) -> str:

@@ -18,9 +18,10 @@ The config is a JSON object; paths are absolute.
 ``copies`` folder, default: ``interposer`` beside the exit file: copies of what ranks preload, each
     for all ranks that began with it
 ``exit_file`` path: written once, atomically, when the rank has ended: {"exit_status": int
-    (negative: killed by that signal), "signal": int | null, "error": str | null, "time": seconds
-    since the epoch}. 127: no such command, 126: cannot be executed; ``error`` and the last line of
-    ``rank-<r>.err`` say so in words
+    (negative: killed by that signal), "signal": int | null, "error": str | null, "killed": [str,
+    …]: processes that were still running and were killed, "time": seconds since the epoch}. 127:
+    no such command, 126: cannot be executed; ``error`` and the last line of ``rank-<r>.err`` say
+    so in words
 ``image_bytes`` int, default RF_WINDOW_BYTES: size of the sparse image that a proxy swaps to
 ``namespaces`` "auto" (default) | "require" | "none"
 ``preload`` [path, …]: default: the built library and its shims

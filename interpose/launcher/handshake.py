@@ -126,15 +126,17 @@ class Door:
         self._owner: tuple[int, int] | None = None  # pid, pidfd
         self.is_of_rank = is_of_rank
         self._visitors: list[_Visitor] = []
-        self._listener = service.Listener(
-            server, path, self._admit, self._make_room, mode=0o666
-        )
+        self._listener = service.Listener(server, path, self._admit, self._make_room, mode=0o666)
 
     def held(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
         if self.channel is None or self._owner is None:
             return None
         return self.channel, self._owner[0]
+
+    def user(self) -> int | None:
+        """The pid of the process that uses the device, while it lives."""
+        return self._owner[0] if self._owner and not has_exited(self._owner[1]) else None
 
     def forget(self) -> None:
         """There is no channel any more."""

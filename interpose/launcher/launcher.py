@@ -38,7 +38,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rankfold import limits, messages, peers, service
@@ -52,6 +52,7 @@ from rankfold.interpose.launcher.config import (
     preloads,
     rank_environment,
 )
+from rankfold.interpose.launcher.remains import Remains
 from rankfold.interpose.launcher.rest import Rest
 from rankfold.interpose.launcher.touched import PAUSE_S, Touched
 from rankfold.interpose.launcher.workers import Workers
@@ -63,6 +64,7 @@ log = area(__file__)
 AT_ONCE = 8  # launchers that one process starts at a time: each takes a core for a while
 START_S = 25  # for one: its working directory may be on a file system that does not answer
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
+GONE_S, GONE_AGAIN_S = 10.0, 0.01  # for what was killed to be gone, where the loop has failed
 LOOK_AGAIN_S = 1.0  # for processes that a signal has stopped
 LOOK_FAR_AGAIN_S = 30.0  # where /proc shows the whole machine's, all of which are looked at
 
@@ -83,6 +85,7 @@ class Launcher:
         self._waiting: list[Request[messages.Claim]] = []
         self._image = self._make_image()
         self.workers = Workers()
+        self.remains = Remains(self)
         self.libraries: str | None = None  # folder of the copies that the rank preloads
         self.touched = Touched(config, lambda: self._state() == "running")
         self.rest = Rest(self, _name(config), lambda: preloads(config))
@@ -181,19 +184,28 @@ class Launcher:
         with contextlib.suppress(BlockingIOError):
             self._wakeup[0].recv(4096)
         reaped = process.reap()
+        if self.remains.ending:
+            return
         status = reaped.get(self.started.pid) if self.started else None
         if status is not None and not self.rest.ending:
-            exit_status = os.waitstatus_to_exitcode(status)
-            self.rest.beside.before_end(lambda: self._end_of_rank(exit_status))
+            self._first_ended(os.waitstatus_to_exitcode(status), reaped)
         for pid, how in reaped.items():
-            if self.exit_status is None:
+            if not self.remains.ending:
                 self.workers.ended(pid, how)
-        if self.exit_status is None:
+        if not self.remains.ending:
             self.rest.children_ended()
 
-    def _end_of_rank(self, exit_status: int) -> None:
-        process.kill_the_rest(self.namespaced)
-        self.end(exit_status)
+    def _first_ended(self, exit_status: int, reaped: dict[int, int]) -> None:
+        """The rank's first process has; `reaped`: what else has, at the same time."""
+        assert self.started is not None
+        if exit_status == 0 and (heir := self.remains.heir(self.started)):
+            self.started = heir
+            return
+        if exit_status == 0 and (held := self.door.held()) and held[1] in reaped:
+            exit_status = os.waitstatus_to_exitcode(reaped[held[1]])
+        self.rest.beside.before_end(
+            lambda: self.remains.kill(exit_status, lambda: self.end(exit_status))
+        )
 
     def end(self, exit_status: int, error: str | None = None) -> None:
         """Record the exit status, tell whoever serves the rank, stop the loop."""
@@ -213,7 +225,7 @@ class Launcher:
     def _record_end(self, exit_status: int, error: str | None) -> None:
         """Nothing else knows how the rank ended: while the disk is full, wait for space."""
         try:
-            write_exit_file(self.config.exit_file, exit_status, error)
+            write_exit_file(self.config.exit_file, exit_status, error, self.remains.killed)
         except OSError as failure:
             log.error("%s: %s", self.config.exit_file, failure)
             if os.path.isdir(os.path.dirname(self.config.exit_file)):
@@ -308,6 +320,8 @@ class Launcher:
 
         def checked(request: Request[messages.Operation]) -> Message | None:
             asked, config = request.message, self.config
+            if self.remains.ending and not isinstance(asked, (messages.Hello, messages.Status)):
+                raise ControlError("exited", self.remains.ending)
             if isinstance(asked, messages.OfRank):
                 other, own = asked.incarnation, config.incarnation
                 if other < own or (other > own and not asked.ends):
@@ -381,12 +395,15 @@ def _can_furnish() -> bool:
     return True
 
 
-def write_exit_file(path: str, exit_status: int, error: str | None) -> None:
+def write_exit_file(
+    path: str, exit_status: int, error: str | None, killed: Sequence[str] = ()
+) -> None:
     """Write the rank's end atomically: whoever sees the file sees all of it, even after a crash."""
     record = {
         "exit_status": exit_status,
         "signal": -exit_status if exit_status < 0 else None,
         "error": error,
+        "killed": list(killed),
         "time": time.time(),
     }
     temporary = f"{path}.tmp"
@@ -512,7 +529,9 @@ def _background(
         if launcher is None or launcher.started is None:
             os.write(report, json.dumps({"error": f"{error}"}).encode())
         else:
-            process.kill_the_rest(namespaced)
+            until = time.monotonic() + GONE_S
+            while not process.killed_all(namespaced) and time.monotonic() < until:
+                time.sleep(GONE_AGAIN_S)
             launcher.end(-signal.SIGKILL, f"its launcher failed: {error!r}")
         return 1
     finally:

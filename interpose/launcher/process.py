@@ -265,17 +265,20 @@ def thread_state(pid: int, thread: int) -> str:
 
 def stopped(proc: int) -> list[str]:
     """Those below this process that a signal has stopped: name, and pid in the /proc opened as
-    `proc`. A name is what the program has made of it; what a terminal might obey is left out."""
+    `proc`. A name is what the program has made of it."""
     found = []
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError, ValueError):
             stat = Path(f"/proc/{pid}/stat").read_bytes()
             name, _, words = stat.partition(b"(")[2].rpartition(b")")
             if words.split()[0] == b"T":
-                text = name.decode(errors="replace")
-                text = "".join(c if c.isprintable() else "?" for c in text)
-                found.append(f"{text} (pid {host_pid(pid, proc)})")
+                found.append(f"{printable(name)} (pid {host_pid(pid, proc)})")
     return found
+
+
+def printable(text: bytes) -> str:
+    """What a program calls itself, without what a terminal might obey."""
+    return "".join(c if c.isprintable() else "?" for c in text.decode(errors="replace"))
 
 
 def has_children() -> bool:
@@ -350,11 +353,10 @@ def socket_of(pid: int, number: int) -> Iterator[socket.socket]:
         yield found
 
 
-def kill_the_rest(namespaced: bool) -> None:
-    """End all that is left of the rank and reap it: as a subreaper, generation by generation."""
-    while True:
-        signal_all(signal.SIGKILL, namespaced)
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
+def killed_all(namespaced: bool) -> bool:
+    """Kill all that is left of the rank, and reap what has ended: whether nothing is left. To be
+    called again otherwise: what the kernel holds up ends later, and as a subreaper we get the
+    children of what was killed."""
+    signal_all(signal.SIGKILL, namespaced)
+    reap()
+    return not has_children()

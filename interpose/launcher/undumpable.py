@@ -70,6 +70,11 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
     its files are saved with it."""
     parents = {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
     found = []
+    if rank.pid in parents and _session(rank.pid) != rank.pid:
+        found.append(
+            f"process {named(rank.pid)}, in which the rank continues, is in the session of a "
+            "process that has exited: a daemon must call setsid after its last fork"
+        )
     for pid in sorted(parents):
         if not _is_below(pid, rank.pid, parents):
             found.append(
@@ -218,6 +223,14 @@ def _parent(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         return int(stat[stat.rindex(")") + 1 :].split()[1])
     return None
+
+
+def _session(pid: int) -> int:
+    """Whose session it is in; its own if that cannot be said."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return pid
 
 
 def _is_below(pid: int, rank: int, parents: dict[int, int]) -> bool:

@@ -35,7 +35,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node import environment
 from rankfold.reconciler.node.launchers import CannotLaunch, Node, child_environment
 from rankfold.reconciler.observe.fleet import jobs_told
-from rankfold.reconciler.wording import count
+from rankfold.reconciler.wording import count, still_running
 
 DISCARD: Json = {"discard": True}
 PERMANENT_CODES = ("argument", "bad_request", "unknown_op", "version", "denied")
@@ -409,6 +409,11 @@ class Executor:
                 gpu_seconds=used_so_far(record), held_since=None, error="",
             )  # fmt: skip
             kind = "Normal" if action.phase == "Succeeded" else "Warning"
+            left = ending.phase == "Succeeded" and still_running(
+                {each.rank: each.killed for each in seen if each}
+            )
+            if left:
+                self.journal.event(f"Job/{action.job}", "ProcessesKilled", left[0], "Warning")
             self.journal.event(f"Job/{action.job}", action.phase, ending.message, kind)
 
     def _with_stderr(self, record: Record, rank: int, message: str) -> str:

@@ -267,9 +267,7 @@ class Recovery:
         dump, save = record.dump, record.save
         if save is None and dump is not None:
             why, asked, cut = self._resting(action.job), record.asked, record.rested_at
-            save = Save(
-                dump.number, why, clock.now(), "uploading", asked, clock.wall(cut), cut=cut
-            )
+            save = Save(dump.number, why, clock.now(), "uploading", asked, clock.wall(cut), cut=cut)
             self._update(action.job, save=save, asked="")
         if save is None or save.number != action.number:
             return

@@ -105,6 +105,7 @@ class SeenRank:
     incarnation: int = 1
     launcher: int = 0  # pid of its launcher where that is silent; 0: not known
     stopped: tuple[str, ...] = ()  # processes of it that a signal has stopped: "name (pid N)"
+    killed: tuple[str, ...] = ()  # that were still running when it had exited, likewise
 
 
 @dataclass(frozen=True)

@@ -422,6 +422,7 @@ def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:
         return SeenRank(
             job, rank, "exited", None, False,
             int(status) if status is not None else None, str(data.get("error") or ""),
+            killed=tuple(map(str, data.get("killed") or ())),
         )  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

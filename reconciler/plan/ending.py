@@ -19,7 +19,7 @@ from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import RESTARTING, Ending, Record
 from rankfold.reconciler.plan import restoring, saving
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.wording import count, some_ranks
+from rankfold.reconciler.wording import count, some_ranks, still_running
 
 KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, then SIGKILL
 RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")
@@ -68,9 +68,13 @@ def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> En
             return Ending("Failed", "LauncherLost", message, now)
         if each and each.state == "exited" and each.exit_status != 0:
             message = rank_failure(rank, each.exit_status, each.error)
+            message = "; ".join([message, *still_running({rank: each.killed})])
             return Ending("Failed", "RankFailed", message, now, rank)
-    if all(each is not None and each.state == "exited" for each in seen):
-        return Ending("Succeeded", "Completed", f"{count(world_size, 'rank')} exited with 0", now)
+    over = [each for each in seen if each is not None and each.state == "exited"]
+    if len(over) == world_size:
+        left = still_running({each.rank: each.killed for each in over})
+        message = "; ".join([f"{count(world_size, 'rank')} exited with 0", *left])
+        return Ending("Succeeded", "Completed", message, now)
     return None
 
 

@@ -59,6 +59,39 @@ def leave_orphan(pid_file: str) -> None:
     os._exit(0)
 
 
+def leave_helper() -> None:
+    """Ends while a child of its own runs that exits when it notices."""
+    subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    os._exit(0)
+
+
+def leave_fork_behind(status: str) -> None:
+    """Uses the device, and ends while a child that it forked runs on."""
+    assert hello(make_channel())[0] == 0
+    if os.fork() == 0:
+        signal.pause()
+    os._exit(int(status))
+
+
+def daemon(answers: str, end: str, how: str) -> None:
+    """Forks and exits, once or "twice"; the child uses the device, "early" before its parent exits,
+    lives until `end` is written to, and exits with 7."""
+    for _ in range(2 if how == "twice" else 1):
+        parent = os.getpid()
+        read_end, write_end = os.pipe()
+        if os.fork():
+            os.read(read_end, 1)
+            os._exit(0)
+        if how == "early":
+            assert hello(make_channel())[0] == 0
+        os.write(write_end, b"x")
+        while os.getppid() == parent:
+            time.sleep(0.001)
+    say(answers, json.dumps(hello(None if how == "early" else make_channel())))
+    Path(end).read_text()
+    os._exit(7)
+
+
 def orphan_is_reaped() -> None:
     """An orphan ends while the rank runs: it must not stay a zombie."""
     read_end, write_end = os.pipe()

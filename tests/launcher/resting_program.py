@@ -41,6 +41,27 @@ def count(folder: str) -> None:
         time.sleep(0.002)
 
 
+def daemon(folder: str, forks: int = 1) -> None:
+    """Cuts itself loose from whoever started it."""
+    for number in range(forks):
+        parent = os.getpid()
+        if os.fork():
+            os._exit(0)
+        if number == 0:
+            os.setsid()
+        while os.getppid() == parent:
+            time.sleep(0.001)
+    ready(folder)
+    wait_for(f"{folder}/go")
+    print("from the daemon", flush=True)
+    os._exit(0)
+
+
+def second_daemon(folder: str) -> None:
+    """That forks once more, so that it can never have a terminal."""
+    daemon(folder, forks=2)
+
+
 def everything(folder: str) -> None:
     """Threads, TCP to itself, a child behind pipes, SQLite, a deleted file, an interval timer."""
     lines = []

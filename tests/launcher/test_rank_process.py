@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -20,6 +22,32 @@ from support import leaks, privileges
 from support.leaks import State
 
 from .conftest import Launched, Rig
+
+PTRACE_SEIZE = 0x4206
+
+
+def refusal(client: Client, op: str, **arguments: Any) -> str:
+    with pytest.raises(ControlError) as caught:
+        client.ask(op, **arguments)
+    return caught.value.code
+
+
+def trace(pid: int) -> None:
+    """From now on the process stays until we have waited for it."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    assert libc.ptrace(PTRACE_SEIZE, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+
+
+def child_of(pid: int | None, name: str) -> int:
+    """The child of a process that runs this program, once there is one."""
+    while True:
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                found, _, rest = path.read_text().partition(") ")
+                if found.endswith(f"({name}") and int(rest.split()[1]) == pid:
+                    return int(path.parent.name)
+        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("status", [0, 3, 255])
@@ -145,9 +173,71 @@ def test_orphans_are_reaped_while_the_rank_runs(rig: Rig) -> None:
 def test_what_the_rank_leaves_running_is_killed(rig: Rig, state: State) -> None:
     pid_file = rig.folder / "daemon"
     launched = rig.program("leave_orphan", str(pid_file))
-    assert launched.end()["exit_status"] == 0
+    end = launched.end()
+    assert end["exit_status"] == 0
     assert int(pid_file.read_text()) > 1
     assert state.watch.new_processes() == set()
+    (killed,) = end["killed"]
+    assert re.fullmatch(r"sleep 1000 \(pid \d+\)", killed)
+    assert killed in launched.text("err")
+
+
+def test_a_job_that_a_shell_leaves_in_the_background_is_killed(rig: Rig) -> None:
+    """It was forked, and may not have started its program when the shell exits."""
+    end = rig.launch("sh", "-c", "sleep 1000 & exit 0").end()
+    assert end["exit_status"] == 0
+    assert len(end["killed"]) == 1 and end["killed"][0].startswith("sleep 1000 (pid ")
+
+
+def test_a_helper_that_exits_with_its_rank_is_not_named(rig: Rig) -> None:
+    launched = rig.program("leave_helper")
+    assert launched.end()["killed"] == []
+    assert launched.text("err") == ""
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_what_a_rank_forked_that_used_the_device_is_killed(rig: Rig, status: int) -> None:
+    """Workers of a data loader, say; where the rank failed, its last lines stay the program's."""
+    launched = rig.program("leave_fork_behind", str(status))
+    end = launched.end()
+    assert end["exit_status"] == status
+    assert len(end["killed"]) == 1 and "leave_fork_behind" in end["killed"][0]
+    assert ("still running" in launched.text("err")) == (status == 0)
+
+
+@pytest.mark.parametrize("how", ["once", "twice", "early"])
+def test_a_rank_continues_in_its_daemon(rig: Rig, how: str) -> None:
+    replies, stop = rig.fifo("answers"), rig.fifo("end")
+    launched = rig.program("daemon", str(replies), str(stop), how)
+    assert json.loads(replies.read_text())[0] == 0
+    with launched.client() as client:
+        while (pid := client.ask("hello")[0]["pid"]) == launched.rank_pid:
+            time.sleep(0.001)
+        assert b"daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert client.ask("status")[0]["state"] == "running"
+    stop.write_text("")
+    end = launched.end()
+    assert (end["exit_status"], end["killed"]) == (7, [])
+    assert "the rank continues in" in launched.text("err")
+
+
+@pytest.mark.slow
+def test_a_killed_process_that_stays_is_named(rig: Rig) -> None:
+    """A tracer outside of the rank has not let go of it."""
+    go = rig.fifo("go")
+    launched = rig.launch("sh", "-c", f'sleep 1000 & read word <"{go}"; exit 0')
+    pid = child_of(launched.rank_pid, "sleep")
+    trace(pid)
+    go.write_text("go")
+    try:
+        while "has not let go of sleep" not in launched.text("err"):
+            time.sleep(0.01)
+        with launched.client() as client:
+            assert client.ask("status")[0]["exit_status"] is None
+            assert refusal(client, "signal", signum=9) == "exited"
+    finally:
+        os.waitpid(pid, 0)  # the tracer's look lets go of it
+    assert launched.end()["exit_status"] == 0
 
 
 def test_a_signal_reaches_rank_and_children(rig: Rig, state: State) -> None:
@@ -262,11 +352,6 @@ def test_bad_requests_are_refused_and_harm_nothing(plain_rig: Rig) -> None:
     ready = plain_rig.fifo("ready")
     launched = plain_rig.program("wait_for_ever", str(ready))
     ready.read_text()
-
-    def refusal(client: Client, op: str, **arguments: Any) -> str:
-        with pytest.raises(ControlError) as caught:
-            client.ask(op, **arguments)
-        return caught.value.code
 
     with launched.client() as client:
         assert refusal(client, "signal", signum=1000) == "argument"

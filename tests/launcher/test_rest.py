@@ -392,6 +392,14 @@ def test_who_never_comes_to_start_its_program_is_named_and_runs_on(place: Place)
     assert launched.end()["exit_status"] == 0
 
 
+def test_a_rank_that_continues_in_a_daemon_comes_back(place: Place) -> None:
+    launched = place.program("daemon")
+    fresh = moved(place, launched)
+    place.go()
+    assert fresh.end()["exit_status"] == 0
+    assert fresh.text("out") == "from the daemon\n"
+
+
 def test_system_v_shared_memory_comes_along(place: Place) -> None:
     fresh = moved(place, place.program("shared_memory"))
     place.go()
@@ -587,6 +595,7 @@ def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
         ("userfaultfd", "userfaultfd"), ("secret", "memfd_secret"),
         ("perf", "a performance counter"), ("traced", "is traced by process"),
         ("no_main_thread", "has lost its main thread"),
+        ("second_daemon", "is in the session of a process that has exited"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, words: str) -> None:

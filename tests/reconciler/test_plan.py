@@ -531,6 +531,22 @@ def test_a_job_that_succeeded_does_not_run_again() -> None:
     assert place.converge().actions == () and place.placed == 1
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_process_that_is_killed_because_its_rank_exited_is_named(status: int) -> None:
+    place = fleet(2, job("a", 2, 2))
+    place.converge()
+    place.exit("a", 0, 0)
+    place.exit("a", 1, status)
+    seen = place.ranks["a", 1]
+    place.ranks["a", 1] = replace(seen, killed=("daemon (pid 17)",))
+    place.converge()
+    assert (ending := place.records["a"].ending)
+    assert ending.message == (
+        f"{'rank 1 exited with status 3' if status else '2 ranks exited with 0'}; "
+        "still running then, and killed: daemon (pid 17) of rank 1"
+    )
+
+
 def test_a_device_that_leaves_the_pool_is_emptied_first() -> None:
     place = fleet(2, job("a", 2, 1))
     place.converge()

@@ -427,6 +427,18 @@ def test_a_job_that_is_over_is_brought_back_from_nothing(scene: Scene) -> None:
     assert (scene.record.step, scene.record.restore) == ("ended", None)
 
 
+def test_processes_that_were_killed_with_a_job_are_an_event(scene: Scene) -> None:
+    for rank, killed in enumerate([[], ["daemon (pid 17)"]]):
+        path = scene.ranks.layout.rank_file("a", rank, ".exit")
+        path.write_text(json.dumps({"exit_status": 0, "killed": killed}))
+    scene.update(save=None, ending=Ending("Succeeded", "Completed", "2 ranks exited with 0", 9.0))
+    scene.do(scene.executor.finish(actions.Finish("a", "Succeeded")))
+    warnings = [each for each in scene.journal.events() if each.type == "Warning"]
+    assert [(each.reason, each.message) for each in warnings] == [
+        ("ProcessesKilled", "still running then, and killed: daemon (pid 17) of rank 1")
+    ]
+
+
 def test_who_waits_for_a_save_hears_of_a_restart(scene: Scene) -> None:
     scene.ranks.state = {0: "gone", 1: "gone"}
     scene.update(

@@ -106,6 +106,7 @@ def test_the_default_stream_is_what_the_compiler_was_told(kind: str, state: Stat
         ("registered", ["consists of whole pages: align its address and size"]),
         ("refused", REFUSALS),
         ("forks", ["a child made by fork cannot use the device"] * 2),  # two children
+        ("daemon", ["the first process of the rank has exited with 0; the rank continues in"]),
     ],
 )  # fmt: skip
 def test_what_must_not_be_called_is_said(name: str, lines: list[str], state: State) -> None:

@@ -1,0 +1,168 @@
+"""What a rank leaves when its first process has exited: the process in which it continues, if it is
+a daemon, and otherwise processes that are killed and named.
+
+A container ends with its first process. A program that makes itself a daemon forks and exits
+before it computes, so its rank continues in the child: in the one that uses the device; or, while
+no process of the rank has used it yet, in one that the first process forked and that still runs
+the same program. Programs that it has started (resource trackers, monitors, a shell's background
+jobs) do not keep a rank alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from rankfold import service
+from rankfold.interpose.launcher import handshake, process
+from rankfold.interpose.launcher.config import Config
+from rankfold.interpose.launcher.workers import Workers
+from rankfold.log import area
+
+log = area(__file__)
+
+LEAVES_S = 0.5  # helpers that notice the end of their parent exit by themselves within it
+STARTS_S = 0.1  # a child that is to start another program has forked a moment ago
+LATE_S = 2.0  # after SIGKILL: the kernel holds a process up
+_LOOK_AGAIN_S, _LOOK_AGAIN_MAX_S = 0.002, 1.0
+_LOOKS_MAX = 10
+_FLAGS, _FORKED_NO_EXEC = 6, 0x40  # word of /proc/PID/stat behind the name, and a bit of it
+_SHOWN = 100  # characters of a command line
+
+
+class Held(Protocol):
+    """What the launcher has of its rank, as far as it concerns us."""
+
+    config: Config
+    namespaced: bool
+    host_proc: int
+    server: service.Server
+    workers: Workers
+    door: handshake.Door
+
+
+class Remains:
+    """Of one rank. `killed`: its processes that were killed when it had exited, in words.
+    `ending`: why no request about the rank is served any more; empty: it has not exited."""
+
+    def __init__(self, held: Held):
+        self.held = held
+        self.killed: list[str] = []
+        self.ending = ""
+        self._late = False
+
+    def heir(self, first: process.Started) -> process.Started | None:
+        """In which process the rank continues, `first` having exited with status 0."""
+        pid = self._heir()
+        if pid is not None and self.held.door.user() is None:
+            time.sleep(STARTS_S)
+            if pid in self._living():  # otherwise it has exited, and is reaped next
+                pid = self._heir()
+        if pid is None:
+            return None
+        proc = self.held.host_proc
+        name = described(pid, proc, self.held.door.user())
+        try:
+            found = process.Started(pid, process.host_pid(pid, proc), first.mounts)
+        except OSError:  # it has exited since, and was not reaped
+            return None
+        self._say(f"the first process of the rank has exited with 0; the rank continues in {name}")
+        return found
+
+    def _heir(self) -> int | None:
+        door, before = self.held.door, None
+        for _ in range(_LOOKS_MAX):  # one may fork and exit while we look
+            pids = self._living()
+            pid = heir(pids, door.user(), door.channel is not None)
+            if pid is not None or (before is not None and pids <= before):
+                break
+            before = pids
+        return pid
+
+    def kill(self, exit_status: int, then: Callable[[], None]) -> None:
+        """All that is left of a rank that has exited; `then` is called when nothing is."""
+        until = time.monotonic() + LEAVES_S
+        while (left := self._living()) and time.monotonic() < until:
+            time.sleep(_LOOK_AGAIN_S)
+        self.killed = self._described(left)
+        self.ending = "the rank has exited"
+        if left:
+            names = ", ".join(self.killed)
+            text = f"the rank has exited; these were still running and are killed: {names}"
+            if exit_status == 0:
+                self._say(text)
+            else:  # the last lines of its log say why it failed
+                log.warning("%s", text)
+        self.held.workers.forget()
+        self._await_gone(then, time.monotonic(), _LOOK_AGAIN_S)
+
+    def _await_gone(self, then: Callable[[], None], since: float, pause_s: float) -> None:
+        if process.killed_all(self.held.namespaced):
+            then()
+            return
+        if not self._late and time.monotonic() - since > LATE_S:
+            self._late = True
+            names = ", ".join(self._described(set(process.descendants(os.getpid()))))
+            self.ending += f", and the kernel has not let go of {names} since it was killed"
+            self._say(f"{self.ending}: its end is reported when that is gone")
+        next_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
+        self.held.server.after(pause_s, lambda: self._await_gone(then, since, next_s))
+
+    def _living(self) -> set[int]:
+        """The processes of the rank that run."""
+        ours = self.held.workers.pids()
+        return set(process.descendants(os.getpid())) & process.living() - set(ours)
+
+    def _described(self, pids: set[int]) -> list[str]:
+        user = self.held.door.user()
+        return [described(pid, self.held.host_proc, user) for pid in sorted(pids)]
+
+    def _say(self, text: str) -> None:
+        """To who reads the rank's log, and ours."""
+        log.warning("%s", text)
+        path = self.held.config.log("err")
+        with contextlib.suppress(OSError), open(path, "a") as err:
+            err.write(f"rankfold: {text}\n")
+
+
+def heir(pids: set[int], user: int | None, used: bool) -> int | None:
+    """Which of `pids`, all that is left of a rank, takes the place of its first process. `user`:
+    the process that uses the device; `used`: one of the rank has used it."""
+    parents = process.parents()
+    if user in pids:
+        return _top(user, parents)
+    if used:
+        return None
+    forked = (pid for pid in sorted(pids) if parents.get(pid) == os.getpid())
+    return next(filter(_runs_its_parents_program, forked), None)
+
+
+def described(pid: int, proc: int, user: int | None = None) -> str:
+    """Its command line, its pid in the /proc opened as `proc`, and whether it uses the device."""
+    command, number = b"", pid
+    with contextlib.suppress(OSError):
+        number = process.host_pid(pid, proc)
+        command = Path(f"/proc/{pid}/comm").read_bytes()  # a zombie has this one only
+        command = Path(f"/proc/{pid}/cmdline").read_bytes() or command
+    text = process.printable(command.strip(b"\0\n").replace(b"\0", b" "))
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return f"{text} (pid {number}{', uses the device' if pid == user else ''})"
+
+
+def _top(pid: int | None, parents: dict[int, int]) -> int | None:
+    """The child of this process that has it below it."""
+    while pid is not None and (parent := parents.get(pid)) != os.getpid():
+        pid = parent
+    return pid
+
+
+def _runs_its_parents_program(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        flags = int(stat.rpartition(b")")[2].split()[_FLAGS])
+        return flags & _FORKED_NO_EXEC != 0
+    return False
