@@ -47,10 +47,10 @@ def _tell(text: str) -> None:
 
 class Reconciler:
     """A connection that starts the reconciler when it is not there. `tell` hears for whom a request
-    waits."""
+    waits. cancel: one that it starts begins by cancelling every job."""
 
-    def __init__(self, state: Path, tell: Callable[[str], None] = _tell):
-        self.state, self.tell = state, tell
+    def __init__(self, state: Path, tell: Callable[[str], None] = _tell, cancel: bool = False):
+        self.state, self.tell, self.cancel = state, tell, cancel
         self.layout = Layout(state)
         self.client: control.Client | None = None
         self._noted = False  # that it is of another version has been told
@@ -144,8 +144,10 @@ class Reconciler:
     def _spawn(self) -> subprocess.Popen[bytes]:
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.layout.log.open("ab") as log:
+            command = [sys.executable, "-m", "rankfold.reconciler.daemon", "--state"]
+            more = ["--cancel"] if self.cancel else []
             return subprocess.Popen(
-                [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(self.state)],
+                [*command, str(self.state), *more],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=dict(os.environ), cwd="/",
             )  # fmt: skip

@@ -28,7 +28,7 @@ from rankfold import __version__, control, service
 from rankfold.legible import legible
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
-from rankfold.reconciler import actions, clock, operations, overrides, plan, switches
+from rankfold.reconciler import actions, clock, operations, overrides, plan, reserve, switches
 from rankfold.reconciler.act import recovery
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.act.inflight import WORKERS, InFlight, Landed
@@ -85,10 +85,28 @@ class Backoff:
         self.due = now + self.delay
 
 
+class Unwritten:
+    """Takes the error of what cannot be journalled (full disk), so that a turn does the rest."""
+
+    def __init__(self) -> None:
+        self.error: sqlite3.Error | None = None  # the first
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if not isinstance(error, sqlite3.Error):
+            return False
+        self.error = self.error or error
+        return True
+
+
 class Daemon:
     def __init__(self, claim: Claim):
         self.claim, self.layout = claim, claim.layout
         booted_after = clock.follow(self.layout.clock)
+        with contextlib.suppress(OSError):  # the disk may be full
+            reserve.keep(self.layout)
         self.journal = Journal(self.layout.state)
         if booted_after is not None:
             recovery.count_until(self.journal, booted_after)
@@ -142,10 +160,13 @@ class Daemon:
 
     # ---- life
 
-    def serve(self) -> None:
+    def serve(self, cancel: bool = False) -> None:
+        """Until nothing is left to do. cancel: every job, before any turn could start one."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.server.stop())
         self.claim.tell(self.journal)
+        if cancel:
+            self._cancel_live()
         self.server.after(0, self._turn)
         self.server.after(retention.MORE_S, self._forget)
         self.server.after(STEADY_AFTER_S, self.claim.steady)
@@ -182,6 +203,7 @@ class Daemon:
         with contextlib.suppress(OSError):  # the disk may be full
             if self.claim.is_there():
                 clock.note(self.layout.clock)
+                reserve.keep(self.layout)
         self.server.after(clock.NOTE_S, self._note_time)
 
     def _forget(self) -> None:
@@ -243,14 +265,17 @@ class Daemon:
             self.layout, sorted(devices), records, self.prober, LOOK_WITHIN_S,
             self.processes.silent, self.no_saves,
         )  # fmt: skip
-        self.processes.note(observed, desired.devices())
+        for end in list(self.unrecorded.values()):
+            self._kill_unrecorded(end.job)
+        unwritten = Unwritten()
+        with unwritten:
+            self.processes.note(observed, desired.devices())
         observed = self.observed = dataclasses.replace(
             observed, failing=self.processes.failing,
             transfers=self.progress.note(observed.transfers), asked=self.asked,
         )  # fmt: skip
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
-            self._kill_unrecorded(end.job)
             self._try(end)
         planned = plan.plan(desired, records, observed, clock.now(), busy)
         if planned.actions != self.plan.actions:
@@ -261,11 +286,16 @@ class Daemon:
         for name, seen in observed.devices.items():
             if seen.ready:
                 self.backoff.pop(name, None)
-        self._note_findings(records, observed)
-        self._follow_changes(records, observed)
-        self._note_conditions()
+        with unwritten:
+            self._note_findings(records, observed)
+        with unwritten:
+            self._follow_changes(records, observed)
+        with unwritten:
+            self._note_conditions()
         for action in self.plan.actions:
             self._try(action)
+        if unwritten.error:
+            raise unwritten.error
         return self._pace(records, time.monotonic())
 
     def _pace(self, records: dict[str, Record], now: float) -> float:
@@ -548,20 +578,37 @@ class Daemon:
         fields = asked.fields.told()
         overrides.check(self.journal, each, fields, asked.force, self.no_saves)
         self._check_memory(each, fields)
-        try:
-            with self.journal.transaction():
-                self.journal.override(each.name, fields)
-                job = self.journal.desired().jobs[each.name]
-                self._wish(job, "", time.time())
-                words = ", ".join(f"{k}: {v}" for k, v in fields.items())
-                self.journal.event(f"Job/{each.name}", "ChangedByHand", words)
-        except sqlite3.Error as error:
-            if not fields.get("cancelled"):
-                raise
-            self._cancel_unrecorded(each.name)
-            return {"unrecorded": str(storage_error(self.layout.state, error))}
+        if fields.get("cancelled"):
+            return {"unrecorded": self._cancel([each])}
+        self._set_by_hand([each], fields)
         self.fresh = False
         return {}
+
+    def _set_by_hand(self, objects: list[Object], fields: Json) -> None:
+        words = ", ".join(f"{k}: {v}" for k, v in fields.items())
+        with self.journal.transaction():
+            for each in objects:
+                self.journal.override(each.name, fields)
+                self.journal.event(f"Job/{each.name}", "ChangedByHand", words)
+            desired = self.journal.desired()
+            for each in objects:
+                self._wish(desired.jobs[each.name], "", time.time())
+
+    def _cancel(self, objects: list[Object]) -> str:
+        """One transaction: the loop never sees some jobs cancelled and others about to start. Gives
+        why the journal does not say so, if it does not; the jobs are cancelled anyway."""
+        self.fresh = False
+        try:
+            self._set_by_hand(objects, {"cancelled": True})
+            return ""
+        except sqlite3.Error as error:
+            for each in objects:  # at once: what they write must not fill the reserve, too
+                self._cancel_unrecorded(each.name)
+            if reserve.give_up(self.layout):
+                with contextlib.suppress(sqlite3.Error):
+                    self._set_by_hand(objects, {"cancelled": True})
+                    return ""
+            return str(storage_error(self.layout.state, error))
 
     def _cancel_unrecorded(self, name: str) -> None:
         """Kill a job's ranks though the journal cannot say so yet: this job may fill the disk. Its
@@ -575,23 +622,15 @@ class Daemon:
         if record and record.fixed and self.unrecorded[name].ending.reason == "Cancelled":
             self._try(actions.Signal(name, tuple(range(record.fixed.world_size)), signal.SIGKILL))
 
-    def _cancel_all(self, request: service.Request[operations.CancelAll]) -> Json:
-        """One transaction: the loop never sees some jobs cancelled and others about to start."""
-        fields: Json = {"cancelled": True}
-        records = self.journal.records()
-        live = [
+    def _cancel_all(self, _request: service.Request[operations.CancelAll]) -> Json:
+        return {"unrecorded": self._cancel_live()}
+
+    def _cancel_live(self) -> str:
+        """Every job that is not over; as `_cancel`."""
+        return self._cancel([
             each for each in self.journal.objects()
-            if each.kind == "Job" and records.get(each.name, Record(each.name)).step != "ended"
-        ]  # fmt: skip
-        with self.journal.transaction():
-            for each in live:
-                self.journal.override(each.name, fields)
-                self.journal.event(f"Job/{each.name}", "ChangedByHand", "cancelled: True")
-            desired = self.journal.desired()
-            for each in live:
-                self._wish(desired.jobs[each.name], "", time.time())
-        self.fresh = False
-        return {}
+            if each.kind == "Job" and not self._ended(each.name)
+        ])  # fmt: skip
 
     def _check_memory(self, each: Object, fields: Json) -> None:
         """Refuse what host memory forbids now: a person waits for it. Raises ControlError."""
@@ -656,15 +695,26 @@ class Daemon:
         return {"jobs": live, "left": left}
 
 
+def _begun(claim: Claim, cancel: bool) -> Daemon:
+    """To cancel, it begins also on a full disk. Raises JournalError, sqlite3.Error."""
+    try:
+        return Daemon(claim)
+    except (JournalError, sqlite3.Error):
+        if not cancel or not reserve.give_up(claim.layout):
+            raise
+    return Daemon(claim)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="rankfold.reconciler.daemon", description=__doc__)
     parser.add_argument("--state", type=Path, required=True)
-    state: Any = parser.parse_args(arguments).state
+    parser.add_argument("--cancel", action="store_true", help="every job, before any is started")
+    options: Any = parser.parse_args(arguments)
     set_up()
     try:
         switches.check()
-        with claimed(state.absolute()) as claim:
-            Daemon(claim).serve()
+        with claimed(options.state.absolute()) as claim:
+            _begun(claim, options.cancel).serve(options.cancel)
     except (AlreadyRunning, JournalError, PermissionError, switches.BadSwitch) as error:
         print(f"rankfold: {legible(str(error))}", file=sys.stderr)
         return 1

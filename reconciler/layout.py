@@ -41,6 +41,11 @@ class Layout:
         return self.state / "clock"
 
     @property
+    def reserve(self) -> Path:
+        """Room for cancels on a full disk: reserve.py."""
+        return self.state / "reserve"
+
+    @property
     def log(self) -> Path:
         return self.state / "reconciler.log"
 

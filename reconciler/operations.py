@@ -101,8 +101,8 @@ class Override(Operation, frozen=True, tag="override"):
 
 
 class CancelAll(Operation, frozen=True, tag="cancel_all"):
-    """→ {}. Every job that is not over is cancelled, in one step: none of those that wait for a
-    device starts meanwhile."""
+    """→ {unrecorded}, as ``override``. Every job that is not over is cancelled, in one step: none
+    of those that wait for a device starts meanwhile."""
 
 
 class Checkpoint(Operation, frozen=True, tag="checkpoint"):

@@ -26,7 +26,10 @@ def by_hand(state: Path, name: str, override: bool, **fields: Any) -> int:
     with Reconciler(state) as reconciler:
         done = reconciler.ask("override", name=name, fields=fields, force=override)
     if why := done.get("unrecorded"):
-        say(f"{name} is cancelled, which is recorded when there is room: {why}")
+        say(
+            f"{name} is cancelled and is being killed, but this is recorded only when there is "
+            f"room: {why}. Should the reconciler be killed before, cancel {name} again"
+        )
     return 0
 
 
@@ -159,7 +162,7 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
 @click.pass_obj
 def stop(state: Path, cancel_: bool) -> int:
     """End the background reconciler and idle proxies. Jobs go on, and are found again."""
-    with Reconciler(state) as reconciler:
+    with Reconciler(state, cancel=cancel_) as reconciler:
         try:
             reconciler.ask("hello", start=cancel_)
         except NoReconciler as error:
@@ -168,19 +171,28 @@ def stop(state: Path, cancel_: bool) -> int:
             say(str(error))
             return 0
         if cancel_:
-            reconciler.ask("cancel_all")
-            told: set[str] = set()
-            while live := {
-                name: job for name, job in reconciler.ask("state")["jobs"].items()
-                if not job["phase"]
-            }:  # fmt: skip
-                for why in {w for job in live.values() for w in job["silent"]} - told:
-                    say(f"waiting: {why}")
-                    told.add(why)
-                time.sleep(POLL_S)
+            _cancel_all(reconciler)
         done = reconciler.ask("stop", start=False)
     if done["jobs"]:
         say(f"these jobs go on without a reconciler: {', '.join(done['jobs'])}")
     for device, why in done["left"].items():
         say(f"the proxy of {device} was told to end, and has not answered: {why}")
     return 0
+
+
+def _cancel_all(reconciler: Reconciler) -> None:
+    """Returns when all jobs are over."""
+    if why := reconciler.ask("cancel_all")["unrecorded"]:
+        fail(
+            f"every job is cancelled and is being killed, but this is recorded only when there is "
+            f"room: {why}. The reconciler stays until then: free some space on that disk, then run "
+            "`rankfold stop`"
+        )
+    told: set[str] = set()
+    while live := {
+        name: job for name, job in reconciler.ask("state")["jobs"].items() if not job["phase"]
+    }:
+        for why in {w for job in live.values() for w in job["silent"]} - told:
+            say(f"waiting: {why}")
+            told.add(why)
+        time.sleep(POLL_S)

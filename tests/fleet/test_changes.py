@@ -112,24 +112,38 @@ def test_a_full_state_directory_stops_changes_but_no_job(
     neighbour.finish()
 
 
-def test_a_job_is_cancelled_though_the_disk_is_full(
-    small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
+@pytest.mark.parametrize("reserved", [True, False])
+def test_jobs_are_cancelled_though_the_disk_is_full(
+    small_disk: Path, state: State, rankfold: Rankfold, specs: Specs, reserved: bool
 ) -> None:
-    """It may be this job that fills the disk. The reconciler records it when there is room."""
+    """One of them may fill it. With the reserve that is recorded at once, else when there is
+    room; none that waits for a device starts."""
     disk.hold_state(state, small_disk)
-    specs.pool(2)
-    specs.job("gpt", gpus=2, ranks=2)
-    rankfold("apply", "-f", str(specs.folder), "--wait")
+    specs.pool(1)
+    specs.job("gpt", gpus=1, ranks=2)
+    started = specs.folder / "started"
+    specs.program(["touch", str(started)], "waits")
+    rankfold("apply", "-f", str(specs.folder))
+    rankfold.until(lambda: rankfold.job("gpt")["phase"] == "Running")
     ranks = [rank["pid"] for rank in rankfold.job("gpt")["ranks"]]
+    if not reserved:
+        (small_disk / "reserve").unlink()
     ballast = disk.fill(small_disk)
     assert "is full" in rankfold.status()["reconciler"]["message"]
     assert "is full" in rankfold.run("status").stderr
-    cancelled = rankfold.run("cancel", "gpt", "--override")
-    assert cancelled.returncode == 0 and "recorded when there is room" in cancelled.stderr
+    if reserved:
+        rankfold("stop", "--cancel")
+    else:
+        cancelled = rankfold.run("cancel", "gpt", "--override")
+        assert cancelled.returncode == 0 and "recorded only when there is room" in cancelled.stderr
+        stopped = rankfold.run("stop", "--cancel")
+        assert stopped.returncode == 1 and "then run `rankfold stop`" in stopped.stderr
     assert all(leaks.has_ended(pid, scaled(leaks.GRACE_S)) for pid in ranks)
     ballast.unlink()
-    rankfold.until(lambda: rankfold.job("gpt")["phase"] == "Failed")
-    assert "Cancelled" in rankfold("events", "gpt")
+    jobs = ("gpt", "waits")
+    rankfold.until(lambda: all(rankfold.job(name)["phase"] == "Failed" for name in jobs))
+    assert all("Cancelled" in rankfold("events", name) for name in jobs)
+    assert not started.exists()
 
 
 def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(

@@ -17,7 +17,8 @@ import click
 from click.testing import CliRunner
 
 from rankfold.reconciler.cli import cli
-from rankfold.reconciler.layout import Layout
+from rankfold.reconciler.layout import Layout, lock_holder
+from support import leaks
 from support.command import Git, Rankfold, Specs
 from support.leaks import State
 from support.patience import scaled
@@ -406,6 +407,32 @@ def test_stop_cancel_starts_none_of_the_jobs_that_wait(rankfold: Rankfold, specs
     rankfold("stop", "--cancel")
     assert len(list(ran.iterdir())) == 1
     assert {job["phase"] for job in rankfold.status()["jobs"]} == {"Failed"}  # cancelled
+
+
+def test_stop_cancel_starts_none_of_them_where_no_reconciler_runs(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    """It starts one, for which the device is free, and which need not hear from it again."""
+    specs.pool(1)
+    ran = rankfold.state.folder / "ran"
+    ran.mkdir()
+    for number in range(3):
+        command = ["sh", "-c", f"touch {ran}/{number}; exec sleep 1000"]
+        specs.program(command, f"job-{number}")
+    rankfold("apply", "-f", str(specs.folder))
+    (first,) = rankfold.until(lambda: list(ran.iterdir()))
+    rank = rankfold.job(f"job-{first.name}")["ranks"][0]["pid"]
+    for pid in (rankfold.reconciler_pid(), rank):
+        os.kill(pid, signal.SIGKILL)
+        assert leaks.has_ended(pid, leaks.GRACE_S)
+    stop = rankfold.start("stop", "--cancel")
+    rankfold.until(lambda: lock_holder(Layout(rankfold.state.path).lock))
+    stop.send_signal(signal.SIGSTOP)
+    rankfold.until(lambda: all(job["phase"] == "Failed" for job in rankfold.status()["jobs"]))
+    stop.send_signal(signal.SIGCONT)
+    _, errors = stop.communicate(timeout=scaled(60))
+    assert stop.returncode == 0, errors
+    assert len(list(ran.iterdir())) == 1
 
 
 def test_plan_knows_that_a_change_by_hand_lasts(rankfold: Rankfold, specs: Specs) -> None:
