@@ -22,6 +22,7 @@ import msgspec
 
 from rankfold import peers
 from rankfold.messages import FDS_MAX, VERSION, Fault, Head
+from rankfold.plural import count
 
 MESSAGE_BYTES_MAX = 4 << 20
 
@@ -62,7 +63,7 @@ def encode(message: Message) -> bytes:
     except UnicodeError as error:
         raise ControlError("argument", f"a text is not UTF-8: {error}") from error
     if len(body) > MESSAGE_BYTES_MAX:
-        raise ControlError("too_long", f"a message of {len(body)} bytes")
+        raise ControlError("too_long", f"a message of {count(len(body), 'byte')}")
     return struct.pack("<I", len(body)) + body
 
 
@@ -168,7 +169,7 @@ class Channel:
             return None
         (length,) = struct.unpack_from("<I", self._in)
         if length > MESSAGE_BYTES_MAX:
-            raise ControlError("too_long", f"a message of {length} bytes")
+            raise ControlError("too_long", f"a message of {count(length, 'byte')}")
         if len(self._in) < 4 + length:
             return None
         body = bytes(self._in[4 : 4 + length])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rankfold import records
+from rankfold.plural import count
 
 NOTE = "image.elsewhere"
 GRAIN = 4 << 20  # of what is left out for being empty, from a buffer's start
@@ -98,7 +99,7 @@ def look(file: int) -> Image:
     if header["magic"] != _SAVED.constants["STATE_MAGIC"] or header["version"] != version:
         raise Malformed(f"has no saved state of version {version}")
     if header["bytes"] > _SAVED.constants["STATE_BYTES_MAX"]:
-        raise Malformed(f"has a saved state of {header['bytes']} bytes")
+        raise Malformed(f"has a saved state of {count(header['bytes'], 'byte')}")
     first = state_offset() + shape.size
     buffers: list[tuple[int, int]] = []
     chunks: dict[int, int] = {}  # and with whom they lie
@@ -219,7 +220,7 @@ def _alive(buffers: list[tuple[int, int]], chunks: Set[int]) -> Iterator[Range]:
         offset = heap_offset(address)
         length = -(-asked // align) * align
         if offset < end or asked < 1:
-            raise Malformed(f"{asked} bytes at {address:#x} are no live buffer")
+            raise Malformed(f"{count(asked, 'byte')} at {address:#x} are no live buffer")
         end = offset + length
         start = None
         for at in range(offset, end, GRAIN):

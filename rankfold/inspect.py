@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from rankfold import records
+from rankfold.plural import count
 from rankfold.records import Contract, Field, Opcode
 
 CHECKED_BYTES_MAX = 16 << 20  # of saved state: the checksum of more is not computed
@@ -70,9 +71,9 @@ class Record:
         if contract.constants["RF_OP_PAD"] < self.opcode < contract.constants["RF_OP_STATE_FIRST"]:
             room = min(room, contract.constants["RF_RECORD_MAX"])
         if self.size < contract.structs[records.RECORD].size or self.size % align:
-            return f"{self.size} bytes is no size of a record"
+            return f"{count(self.size, 'byte')} is no size of a record"
         if self.size > room:
-            return f"it has {self.size} bytes, where at most {room} can be"
+            return f"it has {count(self.size, 'byte')}, where at most {room} can be"
         return ""
 
 
@@ -97,8 +98,8 @@ def lines(path: Path, consumed: int, found: Found) -> Iterator[str]:
         else:
             raise NotOurs(
                 f"{path} is neither a rank's channel nor its image: it does not begin as a channel "
-                f"does, and has no saved state {offset} bytes behind its beginning ({source.size} "
-                "bytes in all)"
+                f"does, and has no saved state {count(offset, 'byte')} behind its beginning "
+                f"({count(source.size, 'byte')} in all)"
             )
 
 
@@ -111,7 +112,7 @@ def _channel(source: Source, consumed: int, found: Found) -> Iterator[str]:
     data = source.read(c.constants["RF_OFF_HEADER"], shape.size)
     if len(data) < shape.size:
         found.damaged = True
-        yield f"a channel whose header is cut off after {len(data)} of {shape.size} bytes"
+        yield f"a channel whose header is cut off after {len(data)} of {count(shape.size, 'byte')}"
         return
     h = c.unpack(shape, data)
     yield (
@@ -126,7 +127,8 @@ def _channel(source: Source, consumed: int, found: Found) -> Iterator[str]:
     served = "served" if h["served"] else "not served" if h["epoch"] else "never served"
     yield f"  epoch {h['epoch']}: {served}{asleep}"
     yield f"  ring: published up to byte {h['head']}, consumed up to byte {h['tail']}"
-    yield f"  memory: {h['grant_bytes']} bytes granted, freed up to request {h['retired_free']}"
+    granted = count(h["grant_bytes"], "byte")
+    yield f"  memory: {granted} granted, freed up to request {h['retired_free']}"
     yield f"  host functions: {h['hostfunc_head']} handed over, {h['hostfunc_tail']} returned"
     if h["async_error"] or h["comm_error"]:
         yield f"  error {h['async_error']}, of communicators {h['comm_error']}: {_text(h['fault'])}"
@@ -168,7 +170,7 @@ def _ring(source: Source, head: int, tail: int, consumed: int, found: Found) -> 
     ring, align = c.constants["RF_RING_BYTES"], c.constants["RF_RECORD_ALIGN"]
     if head < tail or head - tail > ring or tail % align or head % align:
         found.damaged = True
-        yield f"the ring's counts cannot be: head {head}, tail {tail}, of {ring} bytes"
+        yield f"the ring's counts cannot be: head {head}, tail {tail}, of {count(ring, 'byte')}"
         return
     taken = _taken(source, head, tail)
     shown = taken[max(0, len(taken) - consumed) :]
@@ -254,11 +256,12 @@ def _state(source: Source, offset: int, found: Found) -> Iterator[str]:
     data = source.read(offset, shape.size)
     if len(data) < shape.size:
         found.damaged = True
-        yield f"a saved state whose header is cut off after {len(data)} of {shape.size} bytes"
+        whole = count(shape.size, "byte")
+        yield f"a saved state whose header is cut off after {len(data)} of {whole}"
         return
     h = s.unpack(shape, data)
     version = s.constants["STATE_VERSION"]
-    yield f"saved state, version {h['version']}, {h['bytes']} bytes of records"
+    yield f"saved state, version {h['version']}, {count(h['bytes'], 'byte')} of records"
     if h["version"] != version:
         found.damaged = True
         yield f"  this rankfold reads version {version} only"
@@ -266,7 +269,7 @@ def _state(source: Source, offset: int, found: Found) -> Iterator[str]:
     left = source.size - offset - shape.size
     if h["bytes"] > left:
         found.damaged = True
-        yield f"  the file ends {h['bytes'] - left} bytes before they do"
+        yield f"  the file ends {count(h['bytes'] - left, 'byte')} before they do"
     elif h["bytes"] > CHECKED_BYTES_MAX:
         yield "  checksum: not looked at, there is too much of it"
     elif _checksum(source, offset + shape.size, h["bytes"]) != h["checksum"]:
@@ -316,9 +319,9 @@ def described(contract: Contract, record: Record, body: bytes) -> str:
     """Its opcode's name and its fields; `body`: what there is of it."""
     opcode = contract.by_number().get(record.opcode)
     if opcode is None:
-        return f"of no kind known here (opcode {record.opcode}, {record.size} bytes)"
+        return f"of no kind known here (opcode {record.opcode}, {count(record.size, 'byte')})"
     if len(body) < opcode.record.size:
-        return f"{opcode.name} with {len(body)} of at least {opcode.record.size} bytes"
+        return f"{opcode.name} with {len(body)} of at least {count(opcode.record.size, 'byte')}"
     values = contract.unpack(opcode.record, body)
     words = [opcode.name]
     for each in opcode.record.arguments:

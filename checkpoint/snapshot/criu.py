@@ -14,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from rankfold.plural import count
+
 PAGE = 4096
 _MAGIC = struct.pack("<II", 0x54564319, 0x56084025)  # of CRIU's images, of pagemaps
 _PAGES_ID = 1  # field of the head
@@ -50,7 +52,7 @@ class Pagemap(NamedTuple):
         """Where these bytes lie in the file. Raises Malformed where they are not together there."""
         at = bisect_right(self.runs, address, key=lambda run: run.address) - 1
         if at < 0 or address + length > self.runs[at].address + self.runs[at].length:
-            raise Malformed(f"{length} bytes at {address:#x} are none of its pages")
+            raise Malformed(f"{count(length, 'byte')} at {address:#x} are none of its pages")
         return self.runs[at].offset + address - self.runs[at].address
 
 
@@ -77,7 +79,9 @@ def parse(data: bytes) -> Pagemap:
         last = runs[-1] if runs else Run(0, 0, 0)
         end = last.address + last.length
         if address % PAGE or not length or address < end or address + length > _TOP:
-            raise Malformed(f"{length} bytes at {address:#x} cannot follow what ends at {end:#x}")
+            raise Malformed(
+                f"{count(length, 'byte')} at {address:#x} cannot follow what ends at {end:#x}"
+            )
         if runs and address == end:
             runs[-1] = last._replace(length=last.length + length)
         else:

@@ -29,6 +29,7 @@ from rankfold.checkpoint.snapshot.errors import Unfit
 from rankfold.checkpoint.store import Buffer, Save
 from rankfold.checkpoint.store.units import PAGE
 from rankfold.image import Image
+from rankfold.plural import count
 
 ABOUT = "about.json"
 IMAGE, LOST = "image", "image.lost"
@@ -55,7 +56,7 @@ class Snapshot:
         for name, size in sorted(_files(folder)):
             if name == IMAGE:
                 if size != self.about.get("image_bytes", size):
-                    what = f"has {size} bytes, not {self.about['image_bytes']}"
+                    what = f"has {count(size, 'byte')}, not {self.about['image_bytes']}"
                     raise Unfit(folder / name, what)
                 self.image, self._image_size = _image(folder / name), size
             elif name != image.NOTE:
@@ -68,8 +69,8 @@ class Snapshot:
         file = str(Path(name).with_name(pagemap.file))
         size = self.files.pop(file, -1)
         if size != pagemap.size:
-            has = f"has {size} bytes" if size >= 0 else "belongs to nothing else"
-            what = f"{has}, and {name} names {pagemap.size} bytes of pages in it"
+            has = f"has {count(size, 'byte')}" if size >= 0 else "belongs to nothing else"
+            what = f"{has}, and {name} names {count(pagemap.size, 'byte')} of pages in it"
             raise Unfit(self.folder / file, what)
         self.pages[file] = pagemap
 

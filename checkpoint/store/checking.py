@@ -12,6 +12,7 @@ from rankfold.checkpoint.store.manifest import Manifest
 from rankfold.checkpoint.store.names import Id, Place
 from rankfold.checkpoint.store.reading import Checkpoint
 from rankfold.checkpoint.store.store import Store
+from rankfold.plural import count
 
 
 class Report(NamedTuple):
@@ -75,11 +76,14 @@ def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
     own = sum(size for place, size in rest.items() if claim and place.folder == claim.folder)
     listed = lives.ids(store.files, names.manifest(job))
     if claim and claim.folder and claim.number not in listed:
-        note = f"checkpoint {claim.number} is being saved, or was interrupted: {own} bytes so far"
+        so_far = f"{count(own, 'byte')} so far"
+        note = f"checkpoint {claim.number} is being saved, or was interrupted: {so_far}"
         yield Report(job, None, None, (), note)
         rest = {place: size for place, size in rest.items() if place.folder != claim.folder}
     if left := sum(rest.values()):
-        yield Report(job, None, None, (), f"{left} bytes that no checkpoint needs: to be collected")
+        yield Report(
+            job, None, None, (), f"{count(left, 'byte')} that no checkpoint needs: to be collected"
+        )
     folder = names.job(job)
     strange = [name for name in store.files.below(folder) if not _ours(name, folder)]
     for name in strange:

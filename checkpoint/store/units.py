@@ -23,6 +23,8 @@ from typing import NamedTuple
 import zstandard
 from blake3 import blake3
 
+from rankfold import plural
+
 PAGE = 4096
 RUN_PAGES = 16  # of host memory, aligned: what is named by one list
 GRAIN = 4 << 20  # of buffers and blobs
@@ -60,7 +62,7 @@ def encode_table(rows: Sequence[Row]) -> bytes:
 
 def decode_table(data: bytes, count: int) -> list[Row]:
     if len(data) != count * _ROW.size:
-        raise Malformed(f"a table of {count} rows has {len(data)} bytes")
+        raise Malformed(f"a table of {count} rows has {plural.count(len(data), 'byte')}")
     rows = [Row(*fields) for fields in _ROW.iter_unpack(data)]
     end = 0
     for row in rows:
@@ -78,7 +80,7 @@ def pieces(row: Row, grain: int) -> list[tuple[int, int]]:
 
 def decode_list(data: bytes, count: int) -> list[bytes]:
     if len(data) != count * DIGEST:
-        raise Malformed(f"a list of {count} digests has {len(data)} bytes")
+        raise Malformed(f"a list of {count} digests has {plural.count(len(data), 'byte')}")
     return [data[at : at + DIGEST] for at in range(0, len(data), DIGEST)]
 
 
@@ -166,7 +168,7 @@ def decode_pack(index: PackIndex, file: bytes) -> bytes:
     """All units of a pack, one after the other, unverified; of one of differences, these. Raises
     `Malformed`."""
     if len(file) != index.size:
-        raise Malformed(f"a pack has {len(file)} bytes instead of {index.size}")
+        raise Malformed(f"a pack has {plural.count(len(file), 'byte')} instead of {index.size}")
     body = file[index.start :]
     if not index.coded:
         return body

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankfold import control, peers, records, service
+from rankfold.plural import count
 
 _CHANNEL = records.channel()
 MAGIC, MAJOR, MINOR, MEMFD_BYTES, WINDOW_BYTES = (
@@ -301,7 +302,7 @@ def check_memfd(fd: int, identity: Identity) -> None:
     if seals & SHARED_SEALS != SHARED_SEALS:
         raise Refused("the channel can still be resized: it lacks seals")
     if size != MEMFD_BYTES:
-        raise Refused(f"the channel has {size} bytes, not {MEMFD_BYTES}")
+        raise Refused(f"the channel has {count(size, 'byte')}, not {MEMFD_BYTES}")
     magic, major, minor, memfd_bytes, _pid, rank, world_size = HEADER.unpack(
         os.pread(fd, HEADER.size, 0)
     )

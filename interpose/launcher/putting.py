@@ -37,6 +37,7 @@ from rankfold.interpose.launcher.files import (
 from rankfold.interpose.launcher.journal import Name
 from rankfold.interpose.launcher.kept import SMALL
 from rankfold.interpose.launcher.room import libc
+from rankfold.plural import count
 
 _NAMED_MAX = 5
 _AT_FDCWD, _NOREPLACE = -100, 1
@@ -61,7 +62,7 @@ def _difference(file: Input) -> str:
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file any more"
     if status.st_size != file.size:
-        return f"has {status.st_size} bytes, not {file.size}"
+        return f"has {count(status.st_size, 'byte')}, not {file.size}"
     if status.st_mtime_ns == file.mtime_ns:
         return ""
     try:

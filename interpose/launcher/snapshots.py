@@ -39,6 +39,7 @@ from rankfold.interpose.launcher import (
 )
 from rankfold.interpose.launcher.kept import Kept
 from rankfold.interpose.launcher.touched import Touched
+from rankfold.plural import count
 
 VERSION = 1
 _ABOUT, _IMAGES, _IMAGE = "about.json", "criu", "image"
@@ -185,7 +186,7 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
             f"not of {rank} of {world_size}"
         )
     if about.image_bytes != image_bytes:
-        raise Unfit(f"its image has {about.image_bytes} bytes, not {image_bytes}")
+        raise Unfit(f"its image has {count(about.image_bytes, 'byte')}, not {image_bytes}")
     version = records.saved().constants["STATE_VERSION"]
     if about.has_channel and about.state not in (0, version):
         raise Unfit(
@@ -293,7 +294,7 @@ def _opened(image: Path, size: int) -> Iterator[int]:
     """Raises Unfit if it has not this size, OSError."""
     with image.open("rb") as file:
         if os.fstat(file.fileno()).st_size != size:
-            raise Unfit(f"{image} has {os.fstat(file.fileno()).st_size} bytes, not {size}")
+            raise Unfit(f"{image} has {count(os.fstat(file.fileno()).st_size, 'byte')}, not {size}")
         yield file.fileno()
 
 

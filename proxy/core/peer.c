@@ -24,6 +24,7 @@
 #include "invariant.h"
 #include "job_limits.h"
 #include "peer.h"
+#include "plural.h"
 
 #define PEER_MAGIC 0x3150454552465200ull
 #define PEER_RING_SLOTS 512u /* power of two */
@@ -126,8 +127,8 @@ struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, ch
 	    (uint64_t)info.st_size != segment_bytes(device_count) ||
 	    pread(segment_fd, &h, sizeof h, 0) != (ssize_t)sizeof h || h.magic != PEER_MAGIC ||
 	    h.device_count != device_count || h.ring_slots != PEER_RING_SLOTS) {
-		snprintf(error, error_bytes, "not the shared segment of a job on %u devices",
-			 device_count);
+		snprintf(error, error_bytes, "not the shared segment of a job on %u device%s",
+			 device_count, plural(device_count));
 		free(p);
 		return NULL;
 	}

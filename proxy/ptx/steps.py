@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from rankfold import plural
+
 from .arithmetic import Use
 
 STEPS_MAX = 1024  # BOUND_STEPS_MAX
@@ -185,5 +187,7 @@ def text_of(bounds: Bounds) -> list[str]:
     for r in bounds.reached:
         how = ", ".join(name for bit, name in ((1, "read"), (2, "written")) if r.use & bit)
         words = ", ".join(map(str, r.words))
-        lines.append(f"{how}: {r.bytes} bytes at %{r.step}{r.offset:+} by word {words}")
+        lines.append(
+            f"{how}: {plural.count(r.bytes, 'byte')} at %{r.step}{r.offset:+} by word {words}"
+        )
     return lines

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from rankfold.plural import count
+
 LIST = "whole.json"
 CHANGES = "files.shared"  # notes of the ranks for each other, also as they are restored
 _BLOCK = 1 << 20
@@ -56,7 +58,7 @@ def check(folder: Path) -> None:
             raise Damaged(f"{path} is not there any more")
         now = _told(path)
         if now[0] != then[0]:
-            raise Damaged(f"{path} has {now[0]} bytes, not {then[0]}")
+            raise Damaged(f"{path} has {count(int(now[0]), 'byte')}, not {then[0]}")
         if now != then:
             raise Damaged(f"{path} has other content than was written")
 

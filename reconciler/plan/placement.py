@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import functools
 
+from rankfold import plural
+
 
 @functools.lru_cache(maxsize=4096)  # called for the same jobs at every turn
 def block_sizes(world_size: int, devices: int) -> tuple[int, ...]:
     """How many ranks each device gets, in rank order. Sizes differ by at most one."""
     if not 1 <= devices <= world_size:
-        raise ValueError(f"{world_size} ranks cannot use {devices} devices")
+        raise ValueError(
+            f"{plural.count(world_size, 'rank')} cannot use {plural.count(devices, 'device')}"
+        )
     small, larger = divmod(world_size, devices)
 
     # best[k]: (nodes, sizes) over the devices so far, of which k got one rank more

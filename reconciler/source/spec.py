@@ -374,7 +374,8 @@ class _Reader:
         groups = doc.value["spec"]["devices"]
         self.device_count += sum(int(group.get("count", 1)) for group in groups)
         if self.device_count > FLEET_DEVICES_MAX:
-            reason = f"{self.device_count} devices with those before: at most {FLEET_DEVICES_MAX}"
+            found = count(self.device_count, "device")
+            reason = f"{found} with those before: at most {FLEET_DEVICES_MAX}"
             self.fault(file, doc, ("spec", "devices"), reason)
             self.broken_pool = True
             return
@@ -438,7 +439,7 @@ class _Reader:
     ) -> bool:
         size = len(text.encode())
         if size > most:
-            self.fault(file, doc, path, f"must have at most {most} bytes, not {size}")
+            self.fault(file, doc, path, f"must have at most {count(most, 'byte')}, not {size}")
         return size <= most
 
     def _workdir(self, file: str, doc: yamldoc.Document, workdir: str) -> str:

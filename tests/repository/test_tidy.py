@@ -165,3 +165,33 @@ def _shebang(name: str) -> str:
     with open(REPOSITORY / name, "rb") as file:
         line = file.readline(200)
     return line.decode() if line.startswith(b"#!") else ""
+
+
+PRODUCT = ("checkpoint/", "interpose/", "proxy/", "rankfold/", "reconciler/")
+THINGS = "(bytes|ranks|devices|jobs|kernels|communicators|processes)"
+# A limit or a fixed size is a name in capitals, and never 1.
+UNCOUNTED = re.compile(
+    rf"\{{(?![A-Z_]+\}}|[^{{}}]*\b(plural|count)\()[^{{}}]*\}} {THINGS}\b"
+    rf"|%(?:ll|z|h)?[dui] {THINGS}\b"
+)
+ALWAYS_SEVERAL = (
+    "a sealed memfd of %llu bytes",
+    "its parameters take %u bytes, more than CUDA's",
+    "{record.device_type} devices",
+)
+
+
+def uncounted(name: str, text: str) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for number, line in enumerate(text.splitlines(), 1)
+        if UNCOUNTED.search(line) and not any(each in line for each in ALWAYS_SEVERAL)
+    ]
+
+
+def test_messages_say_one_byte_and_two_bytes() -> None:
+    """A number of things goes through `count` of plural.py, or `plural` of plural.h."""
+    assert uncounted("a", 'f"{n} ranks of {size} bytes"\nsay("%zu bytes at", n)')[1:]
+    assert uncounted("a", 'f"{count(n, \'rank\')} with {LIMIT} bytes"\n"%u rank%s"') == []
+    names = [name for name in sources(".py", ".c", ".h") if name.startswith(PRODUCT)]
+    assert [line for name in names for line in uncounted(name, read(name))] == []

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "nccl_parts.h"
+#include "plural.h"
 
 #define VERSION 22803
 #define BUILTIN_OPS 5
@@ -175,8 +176,8 @@ static bool reaches(uint64_t address, uint64_t bytes)
 		 "device reaches: memory of cudaHostRegister must be private, and made of whole "
 		 "pages");
 	because(NCCL_INVALID_ARGUMENT,
-		"%llu bytes at %#llx are not (all) a live allocation that the device reaches",
-		(unsigned long long)bytes, (unsigned long long)address);
+		"%llu byte%s at %#llx: not (all) in a live allocation that the device reaches",
+		(unsigned long long)bytes, plural(bytes), (unsigned long long)address);
 	return false;
 }
 

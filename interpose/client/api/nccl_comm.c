@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "nccl_parts.h"
+#include "plural.h"
 
 static struct comm *_Atomic comms; /* all there ever were; never freed, so handles can be checked */
 
@@ -157,8 +158,8 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, vo
 	const struct comm *c = comm_of(comm);
 	if (c && !memory_reachable(registered_reached(buff, size), size))
 		because(NCCL_INVALID_ARGUMENT,
-			"%zu bytes at %p are not a live allocation that the device reaches", size,
-			buff);
+			"%zu byte%s at %p: not in a live allocation that the device reaches", size,
+			plural(size), buff);
 	else if (c && handle) {
 		*handle = buff; /* nothing to register: every buffer is reached the same way */
 		return NCCL_SUCCESS;

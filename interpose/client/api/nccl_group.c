@@ -10,6 +10,7 @@
 #include <sys/random.h>
 
 #include "nccl_parts.h"
+#include "plural.h"
 
 #define GROUP_MAX 1024u /* what a server takes as one group */
 #define NO_COLOR (-1)
@@ -311,8 +312,8 @@ static ncclResult_t shrunk(const struct comm *parent, const int *excluded, int c
 	*rank = parent->rank;
 	*which = 0x736872696e6bull; /* no color of a split */
 	if (!excluded || count < 1 || count >= parent->count)
-		return because(NCCL_INVALID_ARGUMENT, "%d ranks of %d are to be excluded", count,
-			       parent->count);
+		return because(NCCL_INVALID_ARGUMENT, "%d rank%s of %d cannot be excluded", count,
+			       plural(count), parent->count);
 	for (int i = 0; i < count; i++) {
 		bool bad = excluded[i] < 0 || excluded[i] >= parent->count ||
 			   excluded[i] == parent->rank;

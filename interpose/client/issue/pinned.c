@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "arena.h"
+#include "plural.h"
 
 enum advice {
 	READ_MOSTLY = 1,
@@ -84,9 +85,9 @@ int managed_place(uint64_t bytes, uint64_t owner, void **out)
 	int error = pinned_alloc(bytes, owner, PINNED_MANAGED, &address);
 	if (error == OUT_OF_MEMORY)
 		SAY_ONCE(
-			"no room for %llu bytes of managed memory: a rank's managed and pinned memory "
+			"no room for %llu byte%s of managed memory: a rank's managed and pinned memory "
 			"have %llu GiB together under rankfold",
-			(unsigned long long)bytes, RF_PINNED_SLOT_BYTES >> 30);
+			(unsigned long long)bytes, plural(bytes), RF_PINNED_SLOT_BYTES >> 30);
 	if (error)
 		return error;
 	lock(PINNED_LOCK);

@@ -6,6 +6,7 @@
  * when the piece goes. What follows the last step is the piece's own (advance).
  */
 #include "engine.h"
+#include "plural.h"
 
 #include <stdlib.h>
 
@@ -79,8 +80,8 @@ struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
 		spare_take(c, &b);
 	}
 	if (!b.at.addr)
-		engine_fail(c, "host memory is short: no room for %llu bytes of a collective",
-			    (unsigned long long)bytes);
+		engine_fail(c, "host memory is short: no room for %llu byte%s of a collective",
+			    (unsigned long long)bytes, plural(bytes));
 	return b;
 }
 
@@ -184,9 +185,9 @@ static void fetch_fail(struct coll *c, const struct coll_piece *p, const struct 
 {
 	char text[96];
 
-	engine_fail(c, "cannot fetch %llu bytes from device %u (error %d): %s of %s",
-		    (unsigned long long)f->bytes, f->device, error, fetched_for(p->phase),
-		    shape_text(&p->shape, text, sizeof text));
+	engine_fail(c, "cannot fetch %llu byte%s from device %u (error %d): %s of %s",
+		    (unsigned long long)f->bytes, plural(f->bytes), f->device, error,
+		    fetched_for(p->phase), shape_text(&p->shape, text, sizeof text));
 }
 
 static void fetch_start(struct coll *c, struct coll_piece *p, const struct step *s)

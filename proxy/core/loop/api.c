@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "plural.h"
 
 #define QUANTUM_NS 30000000000ull
 
@@ -136,8 +137,8 @@ int proxy_job_open(struct proxy *p, uint64_t job, uint64_t epoch, uint32_t devic
 			.world_size = world_size};
 	if (!world_size || world_size > RANKS_MAX || !device_count || device_count > DEVICES_MAX ||
 	    device >= device_count || !epoch) {
-		snprintf(error, error_bytes, "a job of %u ranks on %u devices cannot be served",
-			 world_size, device_count);
+		snprintf(error, error_bytes, "a job of %u rank%s on %u device%s cannot be served",
+			 world_size, plural(world_size), device_count, plural(device_count));
 		return -1;
 	}
 	memcpy(j.rank_device, rank_device, world_size * sizeof *rank_device);
@@ -540,13 +541,13 @@ static void run_dump(struct proxy *p, void *arg)
 	if (!f)
 		return;
 	fprintf(f,
-		"active %d, next %d, %u ranks moving, transfers %s, chunks %llu of %llu, "
+		"active %d, next %d, %u rank%s moving, transfers %s, chunks %llu of %llu, "
 		"%llu let go, %llu pages opened early\n",
 		p->slice.active ? (int)p->slice.active->rank : -1,
 		p->slice.target ? (int)p->slice.target->rank : -1, p->memory.moving,
-		p->transfers.first ? "pending" : "none", (unsigned long long)p->memory.used,
-		(unsigned long long)p->memory.total, (unsigned long long)p->slice.let_go,
-		(unsigned long long)p->memory.opened_early);
+		plural(p->memory.moving), p->transfers.first ? "pending" : "none",
+		(unsigned long long)p->memory.used, (unsigned long long)p->memory.total,
+		(unsigned long long)p->slice.let_go, (unsigned long long)p->memory.opened_early);
 	for (struct job *j = p->jobs; j; j = j->next)
 		fprintf(f,
 			"job %llu epoch %llu state %d goal %d barrier %d round %llu "

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "loop/internal.h"
+#include "plural.h"
 
 enum { SAYS_PAIR = 1, SAYS_ALARM, SAYS_DISSENT };
 
@@ -52,15 +53,15 @@ static void alarm_text(const struct job *j, const struct witness *w, const struc
 	device_text(j, o->device, other, sizeof other);
 	snprintf(text, ALARM_BYTES,
 		 "rank %u on %s holds other bytes than rank %u on %s where they should be equal: "
-		 "%llu bytes at %#llx, in its buffer of %llu bytes at %#llx (call site %#llx), "
+		 "%llu byte%s at %#llx, in its buffer of %llu byte%s at %#llx (call site %#llx), "
 		 "before collective %llu of communicator %#llx; rank %u's are at %#llx, before "
 		 "collective %llu of %#llx",
-		 w->rank, one, o->rank, other, (unsigned long long)w->bytes,
+		 w->rank, one, o->rank, other, (unsigned long long)w->bytes, plural(w->bytes),
 		 (unsigned long long)w->addr, (unsigned long long)w->buffer_bytes,
-		 (unsigned long long)w->buffer, (unsigned long long)w->call_site,
-		 (unsigned long long)w->number, (unsigned long long)w->key, o->rank,
-		 (unsigned long long)o->addr, (unsigned long long)o->number,
-		 (unsigned long long)o->key);
+		 plural(w->buffer_bytes), (unsigned long long)w->buffer,
+		 (unsigned long long)w->call_site, (unsigned long long)w->number,
+		 (unsigned long long)w->key, o->rank, (unsigned long long)o->addr,
+		 (unsigned long long)o->number, (unsigned long long)o->key);
 }
 
 void guard_known(struct job *j, const char *text)

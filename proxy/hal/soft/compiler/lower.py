@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rankfold import plural
 from rankfold.proxy.ptx.layout import function_addresses, globals_layout
 from rankfold.proxy.ptx.model import (
     TYPE_BYTES,
@@ -105,7 +106,7 @@ class Kernel:
             self.addresses[variable.name] = (space, end)
             end += variable.size
         if space == "shared" and end > SHARED_BYTES_MAX:
-            raise unsupported(f"{end} bytes of shared memory", self.function.name)
+            raise unsupported(f"{plural.count(end, 'byte')} of shared memory", self.function.name)
         return end
 
     def _uses_reserved(self) -> bool:
