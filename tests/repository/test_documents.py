@@ -136,6 +136,34 @@ def test_what_is_pointed_at_is_there() -> None:
     assert sorted((name, path) for name, path in named if path in lost) == []
 
 
+# ---- words -------------------------------------------------------------------------------------
+
+# Phrases that readers stumble over, and what to write. docs/glossary.md has the words for concepts.
+PLAINER = {
+    r"but for": "except",
+    r"in vain": "without success",
+    r"all the same": "anyway",
+    r"besides?(?! its result)": "next to, concurrently, in addition",
+    r"goes on|gets no further": "continues, makes no progress",
+    r"(?:is|are|was|were) told": "gets, is notified",
+    r"(?:lies|lie|lay|stands|stand) (?:in|at|behind|below|beside)": "is in, is at",
+    r"mended|mend": "repaired, corrected",
+    r"shall": "should, must",
+}
+
+
+@pytest.mark.parametrize("phrase", PLAINER)
+def test_documents_are_in_plain_english(phrase: str) -> None:
+    found = [
+        f"{name}:{number}: {match[0]}"
+        for name in sources(".md")
+        if name != "docs/glossary.md"
+        for number, line in enumerate(read(name).splitlines(), 1)
+        if (match := re.search(rf"(?<![\w`])(?:{phrase})(?![\w`])", line))
+    ]
+    assert found == [], f"write: {PLAINER[phrase]}"
+
+
 # ---- the states of a job -----------------------------------------------------------------------
 
 
