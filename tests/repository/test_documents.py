@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,31 @@ def test_what_is_pointed_at_is_there() -> None:
     assert sorted((name, path) for name, path in named if path in lost) == []
 
 
+def headings(name: str) -> set[str]:
+    """The anchors of a document, as GitHub names them."""
+    text = re.sub(r"^```.*?^```", "", read(name), flags=re.M | re.S)
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", text, re.M):
+        words = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading).lower()
+        anchor = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        twice = sum(
+            re.fullmatch(rf"{re.escape(anchor)}(-\d+)?", each) is not None for each in found
+        )
+        found.append(f"{anchor}-{twice}" if twice else anchor)
+    return set(found)
+
+
+def test_links_to_headings_lead_to_them() -> None:
+    links = [
+        (name, os.path.normpath(os.path.join(os.path.dirname(name), file)) if file else name, to)
+        for name in sources(".md")
+        for file, to in re.findall(r"\]\(((?!https?:)[^)#\s]*)#([^)\s]+)\)", read(name))
+    ]
+    assert len(links) > 30
+    anchors = {file: headings(file) for file in {file for _, file, _ in links}}
+    assert [link for link in links if link[2] not in anchors[link[1]]] == []
+
+
 # ---- words -------------------------------------------------------------------------------------
 
 # Phrases that readers stumble over, and what to write. docs/glossary.md has the words for concepts.
@@ -143,7 +169,7 @@ PLAINER = {
     r"but for": "except",
     r"in vain": "without success",
     r"all the same": "anyway",
-    r"besides?(?! its result)": "next to, concurrently, in addition",
+    r"beside": "next to, concurrently, in addition to",
     r"goes on|gets no further": "continues, makes no progress",
     r"(?:is|are|was|were) told": "gets, is notified",
     r"(?:lies|lie|lay|stands|stand) (?:in|at|behind|below|beside)": "is in, is at",
