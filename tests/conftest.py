@@ -19,7 +19,7 @@ import pytest_timeout
 
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
-from support import leaks, patience, privileges, slices
+from support import leaks, patience, privileges, slices, warm
 from support.fleet import KIND
 from support.leaks import State
 
@@ -74,6 +74,7 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     Teardown fails the test if a process, namespace, mount, socket or shared-memory name of it
     is still there, and then removes it. A failed test keeps its directory.
     """
+    warm.process()
     # Not TMPDIR, which may be long: a socket's path holds 108 bytes.
     parent = os.environ.get("RANKFOLD_TEST_FOLDER", "/tmp")
     folder = Path(tempfile.mkdtemp(prefix="rankfold-test-", dir=parent))
