@@ -6,9 +6,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from barrier.world import Destroy, Group, Init, Record, Round, Sync, Transfer, Work
+from barrier.world import WORLD, Destroy, Group, Init, Record, Round, Sync, Transfer, Work
 
-WORLD, SECOND = 1, 2
+SECOND = 2
 
 
 @dataclass(frozen=True)

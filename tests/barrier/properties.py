@@ -6,12 +6,12 @@ import random
 from typing import Any
 
 from barrier.programs import Job, make
-from barrier.world import CUT, STEADY, Violation, World
+from barrier.world import CUT, STEADY, Init, Violation, World
 
 STEPS_MAX = 15_000
 
 
-def _run(world: World, until: Any, what: str, hurry: bool = True) -> None:
+def run(world: World, until: Any, what: str, hurry: bool = True) -> None:
     """Steps until `until()`. If nothing can happen any more the caller's clock hurries."""
     hurried = 0
     while not until():
@@ -44,7 +44,7 @@ def stops_soon(native: tuple[Any, Any], seed: int) -> None:
     world = World(native, job.ranks, placement, devices, seed)
     try:
         after = r.randrange(3 * job.period, 12 * job.period)
-        _run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job),
+        run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job),
              "before the request", hurry=False)  # fmt: skip
         device = r.randrange(devices)
         if r.random() < 0.4:
@@ -54,13 +54,13 @@ def stops_soon(native: tuple[Any, Any], seed: int) -> None:
             _some_steps(world, r.randrange(8))
         before = max(k.rounds for k in world.ranks)
         world.request(device)
-        _run(world, lambda: world.at_cut, "after the request", hurry=False)
+        run(world, lambda: world.at_cut, "after the request", hurry=False)
         world.check_cut()
         stopped = max(k.rounds for k in world.ranks)
         if stopped > before + (1 if world.catch_up else 2) * job.period:
             raise Violation(f"stopped {stopped - before} rounds after the request")
         world.release(r.randrange(devices))
-        _run(world, lambda: world.over, "after the release")
+        run(world, lambda: world.over, "after the release")
     finally:
         world.close()
 
@@ -86,12 +86,12 @@ def tandem_decides(native: tuple[Any, Any], seed: int) -> None:
     world = World(native, job.ranks, placement, devices, seed)
     try:
         after = r.randrange(3 * job.period, 12 * job.period)
-        _run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job)
+        run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job)
              and _under_way(world), "before the request", hurry=False)  # fmt: skip
         before, device = max(k.rounds for k in world.ranks), r.randrange(devices)
         world.request(device)
         world.deliver_all(device, 0)
-        _run(world, lambda: world.at_cut, "after the request", hurry=False)
+        run(world, lambda: world.at_cut, "after the request", hurry=False)
         world.check_cut()
         stopped = max(k.rounds for k in world.ranks)
         if stopped > before + 2 * job.period:
@@ -99,7 +99,7 @@ def tandem_decides(native: tuple[Any, Any], seed: int) -> None:
         if world.catch_up:
             raise Violation(f"{world.catch_up} rounds after the meta-allreduce had decided")
         world.release(device)
-        _run(world, lambda: world.over, "after the release")
+        run(world, lambda: world.over, "after the release")
     finally:
         world.close()
 
@@ -110,17 +110,17 @@ def stops_where_it_stands(native: tuple[Any, Any], seed: int) -> None:
     n = r.randrange(1, 7)
     world = World(native, make("data-parallel", seed, n, 60).ranks, [0] * n, 1, seed)
     try:
-        _run(world, lambda: all(k.rounds for k in world.ranks), "before the request", hurry=False)
+        run(world, lambda: all(k.rounds for k in world.ranks), "before the request", hurry=False)
         _some_steps(world, r.randrange(600))
         before = max(k.rounds for k in world.ranks)
         world.request(0)
         world.deliver_all(0, 0)
-        _run(world, lambda: world.at_cut, "after the request", hurry=False)
+        run(world, lambda: world.at_cut, "after the request", hurry=False)
         world.check_cut()
         if max(k.rounds for k in world.ranks) != before:
             raise Violation("a round was begun after the request")
         world.release(0)
-        _run(world, lambda: world.over, "after the release")
+        run(world, lambda: world.over, "after the release")
     finally:
         world.close()
 
@@ -139,13 +139,18 @@ def _some_steps(world: World, count: int) -> None:
         world.step()
 
 
-def always_consistent(native: tuple[Any, Any], kind: str, seed: int) -> None:
-    """Requests, repeated, withdrawn, early and late: every cut is one, and the job ends."""
+def always_consistent(native: tuple[Any, Any], kind: str, seed: int, aborts: bool = False) -> None:
+    """Requests, repeated, withdrawn, early and late: every cut is one, and the job ends; also
+    where ranks abort communicators."""
     r = random.Random(seed)
     n = r.randrange(1, 7)
     devices = r.randrange(1, n + 1)
     world = World(native, make(kind, seed, n, r.choice([3, 8, 20])).ranks,
                   _placement(r, n, devices), devices, seed)  # fmt: skip
+    if aborts:
+        some = [(k.number, record.key) for k in world.ranks for record in k.program
+                if isinstance(record, Init)]  # fmt: skip
+        world.aborts = r.sample(some, min(len(some), r.choice([1, 1, 2, 3])))
     # Where the meta-allreduce never decides, the cut vector does so at once.
     world.may_hurry = kind not in ("crossed", "ring", "silent")
     try:
@@ -153,11 +158,40 @@ def always_consistent(native: tuple[Any, Any], kind: str, seed: int) -> None:
             _one_stop(world, r, devices)
         for _ in range(r.randrange(3)):
             _stop_again_at_once(world, r, devices)
-        _run(world, lambda: world.over or world.at_cut, "at the end")
+        run(world, lambda: world.over or world.at_cut, "at the end")
         while not world.over:  # a request that raced with a release
             world.check_cut()
             _release(world, r.randrange(devices))
-            _run(world, lambda: world.over or world.at_cut, "at the end")
+            run(world, lambda: world.over or world.at_cut, "at the end")
+    finally:
+        world.close()
+
+
+def stops_despite_aborts(native: tuple[Any, Any], kind: str, seed: int) -> None:
+    """Some members of a communicator abort it before, after or while the job is requested to stop:
+    it stops by itself, and the job ends."""
+    r = random.Random(seed)
+    n = r.randrange(2, 5)
+    devices = r.randrange(1, n + 1)
+    world = World(native, make(kind, seed, n, r.choice([2, 4, 8])).ranks,
+                  _placement(r, n, devices), devices, seed)  # fmt: skip
+    world.may_hurry = kind in ("grid", "joining", "leaving")
+    inits = [record for k in world.ranks for record in k.program if isinstance(record, Init)]
+    comm = r.choice(inits)
+    leaving = r.sample(comm.members, r.randrange(1, len(comm.members) + 1))
+    try:
+        _some_steps(world, r.choice([5, 20, 40, 80, 150]))
+        requested = r.randrange(len(leaving) + 1)
+        for i in range(len(leaving) + 1):
+            if i == requested:
+                world.request(r.randrange(devices))
+            elif not world.abort_now(leaving[i - (i > requested)], comm.key):
+                world.aborts.append((leaving[i - (i > requested)], comm.key))
+            _some_steps(world, r.choice([0, 1, 3, 10, 30]))
+        run(world, lambda: world.at_cut, "after the request")
+        world.check_cut()
+        _release(world, r.randrange(devices))
+        run(world, lambda: world.over, "after the release")
     finally:
         world.close()
 
@@ -170,13 +204,13 @@ def _release(world: World, device: int) -> None:
     world.release(device)
     if world.state(device) == CUT:
         raise Violation("a device that has released the cut still offers to be saved there")
-    _run(world, lambda: all(world.state(d) != CUT for d in range(world.devices)), "the release")
+    run(world, lambda: all(world.state(d) != CUT for d in range(world.devices)), "the release")
 
 
 def _stop_again_at_once(world: World, r: random.Random, devices: int) -> None:
     """A request follows a release that other devices have not heard of: a new cut answers it."""
     world.request(r.randrange(devices))
-    _run(world, lambda: world.at_cut, "before the release")
+    run(world, lambda: world.at_cut, "before the release")
     released = world.cuts
     first = r.randrange(devices)
     world.release(first)
@@ -185,18 +219,18 @@ def _stop_again_at_once(world: World, r: random.Random, devices: int) -> None:
     if asked != first:  # until device 0 has heard of the release, a request could overtake it
         world.deliver_all(first, 0)
     world.request(asked)
-    _run(world, lambda: world.state(asked) == CUT, "after a request behind a release")
+    run(world, lambda: world.state(asked) == CUT, "after a request behind a release")
     if world.cuts == released:
         raise Violation("a device says that it is at the cut that was released")
-    _run(world, lambda: world.at_cut, "after a request behind a release")
+    run(world, lambda: world.at_cut, "after a request behind a release")
     world.check_cut()
     world.request(r.randrange(devices))  # asked once more there, it is the same cut
     after = world.cuts
-    _run(world, lambda: world.at_cut, "after a request at the cut")
+    run(world, lambda: world.at_cut, "after a request at the cut")
     if world.cuts != after:
         raise Violation("a request at the cut made another one")
     _release(world, r.randrange(devices))
-    _run(world, lambda: world.over or _settled(world, devices), "a request taken back")
+    run(world, lambda: world.over or _settled(world, devices), "a request taken back")
 
 
 def _one_stop(world: World, r: random.Random, devices: int) -> None:
@@ -214,10 +248,10 @@ def _one_stop(world: World, r: random.Random, devices: int) -> None:
         if again:
             world.request(device)
         # It may end either way, but it ends: at the cut, or all steady again.
-        _run(world, lambda: world.at_cut or _settled(world, devices), "after a withdrawal")
+        run(world, lambda: world.at_cut or _settled(world, devices), "after a withdrawal")
         if not world.at_cut and not again:
             return
-    _run(world, lambda: world.at_cut, "after the request")
+    run(world, lambda: world.at_cut, "after the request")
     world.check_cut()
     _some_steps(world, 20)  # messages may still arrive; consuming a rank is a violation
     _release(world, r.randrange(devices))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from barrier import mutants, properties
+from barrier import aborts, mutants, properties
 from barrier.programs import KINDS
 from barrier.world import Group, Init, Record, Round, World
 from support import native
@@ -18,6 +18,7 @@ from support.seeding import noticed
 SOURCES = sorted((native.CORE / "barrier").glob("*.c"))
 HEADER = native.CORE / "barrier/barrier.h"
 Native = tuple[Any, Any]
+ABORTED = [kind for kind in KINDS if kind != "silent"]  # those with communicators
 
 relaxed = settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -61,6 +62,26 @@ def test_every_cut_is_consistent_and_every_job_ends(barrier: Native, kind: str) 
     check()
 
 
+@pytest.mark.parametrize("kind", ABORTED)
+def test_every_cut_is_consistent_though_communicators_are_aborted(
+    barrier: Native, kind: str
+) -> None:
+    """At any moment, by any rank: the rest of the job is not cut in half, and all ends."""
+
+    @settings(relaxed, max_examples=25)
+    @given(seed=st.integers(0, 2**32))
+    def check(seed: int) -> None:
+        properties.always_consistent(barrier, kind, seed, aborts=True)
+        properties.stops_despite_aborts(barrier, kind, seed)
+
+    check()
+
+
+@pytest.mark.parametrize("rule", aborts.RULES, ids=lambda rule: rule.__name__)
+def test_an_aborted_communicator_does_not_hold_up_a_cut(barrier: Native, rule: Any) -> None:
+    rule(barrier)
+
+
 def test_what_a_rank_sent_before_it_ended_is_received_before_the_cut(barrier: Native) -> None:
     """Its last sends are buffered; the receiver runs up to them (found by the property above)."""
     properties.always_consistent(barrier, "pipeline", 216038)
@@ -77,6 +98,8 @@ def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> No
     faulty = native.load(native.build(tmp_path, changed, mutant.name, warnings=False), HEADER)
 
     def all_of_them() -> None:
+        for rule in aborts.RULES:
+            rule(faulty)
         for seed in range(150):
             properties.tandem_decides(faulty, seed)
             properties.stops_soon(faulty, seed)

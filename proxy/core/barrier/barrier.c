@@ -27,11 +27,11 @@
  *   RAISE     a rank that owes a round, but whose next record is one past another target, needs
  *             that target raised: a monotone fixpoint
  *   LEVEL     1 while someone owes: all may be consumed, rounds past their target held.
- *             2 while a joining is incomplete (who the others are is not known), or hurried:
- *             every rank counts as owing. 0 when nobody owes: nothing is consumed, streams drain.
- *   BROKEN    a member has aborted the communicator: nobody owes a round of it any more; but while
- *             a rank waits for one that may never complete, someone owes: all go on, until it
- *             aborts it, too
+ *             2 while a joining is incomplete (who the others are is not known), while a rank
+ *             waits for a round of a broken communicator, or hurried: every rank counts as
+ *             owing. 0 when nobody owes: nothing is consumed, streams drain.
+ *   BROKEN    a member has aborted the communicator: nobody owes a round of it any more. A rank
+ *             that waits for one may have to abort it, too, and need the others before: level 2
  *   STAND     all ranks of a device are idle at level 0. It carries the number of the LEVEL
  *             message it answers, so a report from before a change never counts.
  *   CUT       all devices stand.
@@ -108,10 +108,8 @@ void barrier_abort(struct barrier *b, uint32_t rank, uint64_t comm)
 		return;
 	}
 	owed = vector_owes_on(b, m);
-	if (m->spans) {
-		b->ranks[rank].complete += m->issued - m->complete;
+	if (m->spans)
 		tandem_give_up(b);
-	}
 	m->complete = m->issued;
 	m->gone = true;
 	if (b->frozen) {

@@ -113,7 +113,7 @@ static void lead_tandem(struct barrier *b, const struct barrier_message *m)
 static uint32_t lead_survey(struct barrier *b)
 {
 	struct coordinator *c = &b->lead;
-	bool owing = false, incomplete = false;
+	bool owing = false, let_go = false;
 
 	for (uint32_t i = 0; i < c->targets.count; i++)
 		c->targets.entry[i].joining = c->targets.entry[i].joined = 0;
@@ -126,16 +126,18 @@ static uint32_t lead_survey(struct barrier *b)
 		t->nranks = m->nranks;
 		t->joining += m->joining;
 		t->joined += !m->joining;
-		owing |= !m->joining &&
-			 (t->broken ? m->complete < m->issued : m->issued < t->issued);
+		if (m->joining)
+			continue;
+		owing |= !t->broken && m->issued < t->issued;
+		let_go |= t->broken && m->complete < m->issued;
 	}
 	for (uint32_t i = 0; i < c->targets.count; i++) {
 		const struct entry *t = &c->targets.entry[i];
 
-		incomplete |= t->joining && !t->joined && t->joining < t->nranks;
+		let_go |= t->joining && !t->joined && t->joining < t->nranks;
 	}
-	c->hurried &= owing || incomplete;
-	if (incomplete || (owing && c->hurried))
+	c->hurried &= owing || let_go;
+	if (let_go || (owing && c->hurried))
 		return LET_GO;
 	return owing ? CATCH_UP : DRAIN;
 }
