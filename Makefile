@@ -1,6 +1,6 @@
-# rankfold's entry points. `make` lists them. `make demo` and `make test` need nothing but Python
-# 3.11 or newer, gcc and g++ (nvcc compiles the host's half of CUDA C++ with it), make and git: they
-# set up everything else below .venv/ and build/.
+# rankfold's entry points. `make` lists them. `make demo` and `make test` need only Python 3.11 or
+# newer, gcc and g++ (nvcc compiles the host code of CUDA C++ with it), make and git: they set up
+# everything else below .venv/ and build/.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -14,9 +14,9 @@ CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra $(if $(CI),-Werror)
 CSTD := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Iinterpose/channel -Iproxy/core -Iproxy/hal
 JOBS ?= $(shell nproc)
-# Before a command: it is one short line, such as "CC proxy/core/peer.c"; V=1 shows all of it.
+# Before a command: prints one short line, such as "CC proxy/core/peer.c"; V=1 shows the command.
 SAY = $(if $(V),,@printf '%-3s %s\n' "$(1)" "$(2)" &&)
-# T=barrier: only tests/barrier, or whatever test names match.
+# T=barrier: only tests/barrier, or tests whose names match.
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
 
 # Files of tests beside each other, on as many cores as there are, four at most.
@@ -33,7 +33,7 @@ include proxy/build.mk
 -include interpose/build.mk
 
 .PHONY: help
-help: ## this list
+help: ## show this list
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
 		while IFS='|' read -r target text; do printf '%-22s %s\n' "$$target" "$$text"; done
 
@@ -51,7 +51,7 @@ test -x $(PYTHON) || $(BASE_PYTHON) -m venv $(VENV)
 $(PYTHON) -m pip install --quiet --disable-pip-version-check --constraint $(PINS) \
 	--editable '.[test]'
 endef
-# What `make gpu-bundle` collected: no index is asked.
+# What `make gpu-bundle` collected: no index is used.
 FROM_BUNDLE = $(BASE_PYTHON) tests/gpu/bundle.py install "$(BUNDLE)" $(VENV)
 
 $(VENV_READY): pyproject.toml $(PINS)
@@ -63,11 +63,11 @@ $(VENV_READY): pyproject.toml $(PINS)
 	@echo '$(CURDIR)' > $@
 
 .PHONY: setup
-setup: $(VENV_READY) ## the virtual environment with all that the tests need
+setup: $(VENV_READY) ## create the virtual environment with everything that the tests need
 
-# In an environment of its own, so that nothing that lies about gets into the file.
+# In a separate environment, so that nothing else gets into the file.
 .PHONY: constraints
-constraints: ## the newest versions that pyproject.toml allows, into tools/constraints.txt
+constraints: ## write the newest versions that pyproject.toml allows to tools/constraints.txt
 	@rm -rf build/pins && $(BASE_PYTHON) -m venv build/pins
 	build/pins/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@grep '^#' $(PINS) > build/pins/new
@@ -75,18 +75,18 @@ constraints: ## the newest versions that pyproject.toml allows, into tools/const
 	@mv build/pins/new $(PINS) && rm -rf build/pins
 	@git diff --stat $(PINS)
 
-# In a make of its own: the generator of the client's stubs runs in the virtual environment.
+# In a separate make: the generator of the client's stubs runs in the virtual environment.
 .PHONY: native
-native: $(VENV_READY) ## the libraries written in C, into build/native
+native: $(VENV_READY) ## build the C libraries into build/native
 	@$(MAKE) --no-print-directory $(if $(V),,--silent) --jobs=$(JOBS) $(NATIVE)
 
-# The toolkit's nvcc, or else the one from PyPI, fetched once.
+# The toolkit's nvcc, or otherwise the one from PyPI, fetched once.
 .PHONY: cuda
 cuda: $(VENV_READY)
 	@tools/nvcc --print-path >/dev/null
 
-# What saves and restores processes, fetched once; without it only that is missing, and so where
-# there is no network: tests that need it say so.
+# CRIU saves and restores processes; fetched once. Without it (or without network) only checkpoints
+# are missing; tests that need it report that.
 .PHONY: criu
 criu:
 	@[ "$$(id -u)" -ne 0 ] || tools/criu || true
@@ -94,39 +94,39 @@ criu:
 # ---- what people run ------------------------------------------------------------------------
 
 .PHONY: demo test test-slow
-demo: native cuda criu ## a training job folded from four devices onto one and back, bit for bit
+demo: native cuda criu ## fold a training job from four devices onto one and back, bit for bit
 	$(PYTHON) -m examples.demo
 
-# In CI `make check` has run those of the repository.
-test: native cuda criu ## the fast tests; T=barrier runs only tests/barrier
+# In CI `make check` has run tests/repository already.
+test: native cuda criu ## run the fast tests; T=barrier runs only tests/barrier
 	$(PYTHON) -m pytest $(BESIDE) $(if $(CI),$(if $(T),,--ignore=tests/repository)) $(TESTS)
 
-test-slow: native cuda criu ## what takes long
+test-slow: native cuda criu ## run the slow tests
 	$(PYTHON) -m pytest -m slow $(TESTS)
 
 # What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two
 # cores; so no part of them rots unseen.
 .PHONY: test-slice
 test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
-test-slice: native cuda criu ## some of the slow tests, others for each commit
+test-slice: native cuda criu ## run some of the slow tests, others for each commit
 	$(PYTHON) -m pytest $(ONE_BY_ONE) -m "slow and not installs" --slice "$(WORD)" \
 		--slice-seconds 150 $(TESTS)
 
-# BENCH_ARGS=--quick only shows that it works. Leaves build/bench/NAME.json, see docs/benchmarks.md.
+# BENCH_ARGS=--quick only shows that it works. Writes build/bench/NAME.json, see docs/benchmarks.md.
 .PHONY: bench-dispatch
-bench-dispatch: native cuda ## what a call costs through the proxy
+bench-dispatch: native cuda ## measure what a call costs through the proxy
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.dispatch $(BENCH_ARGS)
 
 .PHONY: bench-splicing
-bench-splicing: native cuda ## what several ranks on one device cost
+bench-splicing: native cuda ## measure what several ranks on one device cost
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.splicing $(BENCH_ARGS)
 
 .PHONY: bench-checkpoint
-bench-checkpoint: native cuda criu ## what a checkpoint costs, and a move through the store
+bench-checkpoint: native cuda criu ## measure a checkpoint, and a move through the store
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.checkpoint $(BENCH_ARGS)
 
 .PHONY: bench-merge
-bench-merge: ## what comparing the pages of ranks costs at a switch
+bench-merge: ## measure comparing the pages of ranks at a switch
 	mkdir -p build/bench
 	$(CC) -std=c11 -O2 -D_GNU_SOURCE -Iinterpose/channel -Iproxy/hal -Iproxy/core benchmarks/merge.c \
 		$(filter-out %/transfer.c,$(wildcard proxy/core/memory/*.c)) $(wildcard proxy/core/versions/*.c) \
@@ -134,25 +134,25 @@ bench-merge: ## what comparing the pages of ranks costs at a switch
 	build/bench/merge
 
 .PHONY: bench-plan
-bench-plan: $(VENV_READY) ## what a turn of planning costs
+bench-plan: $(VENV_READY) ## measure one plan
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)
 
-# Everything that a GPU can show, into build/gpu/report.json; says what is missing. It builds what it
-# needs itself, so that a build that fails is in the report.
+# Writes everything that a GPU can show to build/gpu/report.json, and what is missing. It builds what
+# it needs itself, so that a failed build is in the report.
 .PHONY: gpu-check
-gpu-check: ## on a machine with an NVIDIA GPU: conformance, the GPT, figures; BUNDLE=… without network
+gpu-check: ## test an NVIDIA GPU: conformance, the GPT, figures; BUNDLE=… without network
 	@PYTHONPATH=tests $(BASE_PYTHON) -m gpu.check $(GPU_ARGS)
 
 # For machines without network that have the Python GPU_PYTHON, NumPy, llvmlite and pytest.
 TO ?= build/gpu-bundle
 GPU_PYTHON ?= 3.12
 .PHONY: gpu-bundle
-gpu-bundle: $(VENV_READY) ## what `make gpu-check BUNDLE=DIR` needs to ask no index, into TO=DIR
+gpu-bundle: $(VENV_READY) ## collect what `make gpu-check BUNDLE=DIR` needs without an index, in TO=DIR
 	$(PYTHON) tests/gpu/bundle.py collect "$(TO)" $(GPU_PYTHON)
 
-# The C code with the address and undefined-behaviour sanitizers, in a build of its own. Leaks are
-# looked for by the fuzzer of tests/hostile, a program of its own; Python's would hide ours. Who
-# looks functions up (test_lookup.py) finds the sanitizer's: not here.
+# The C code with the address and undefined-behaviour sanitizers, in a separate build. The fuzzer of
+# tests/hostile, a separate program, detects leaks; here Python's would hide ours. test_lookup.py is
+# excluded, because lookups would find the sanitizer's functions.
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANITIZED := tests/proxy tests/memory tests/turns tests/nvidia/test_device.py tests/nvidia/test_read_only.py \
 	tests/softgpu/test_read_only.py tests/hostile/test_live.py \
@@ -160,7 +160,7 @@ SANITIZED := tests/proxy tests/memory tests/turns tests/nvidia/test_device.py te
 	tests/interpose/test_channel.py tests/interpose/test_driver.py tests/interpose/test_entry_points.py \
 	tests/interpose/test_errors.py
 .PHONY: sanitize
-sanitize: cuda ## the tests of the C code with the sanitizers of gcc; T=… as for test
+sanitize: cuda ## run the tests of the C code with the sanitizers of gcc; T=… as for test
 	@$(MAKE) --no-print-directory native BUILD=build/sanitize \
 		CFLAGS="-O1 -g -fno-omit-frame-pointer -DSOFT_CHECKED $(SANITIZE)"
 	RANKFOLD_NATIVE="$(CURDIR)/build/sanitize" CFLAGS="$(SANITIZE)" \
@@ -172,7 +172,7 @@ sanitize: cuda ## the tests of the C code with the sanitizers of gcc; T=… as f
 # ---- what keeps the source in order ---------------------------------------------------------
 
 .PHONY: check check-python check-imports check-c check-repository
-check: check-python check-imports check-c check-repository ## lint, types, imports, warnings, rules
+check: check-python check-imports check-c check-repository ## check lint, types, imports, warnings, rules
 
 check-python: $(VENV_READY)
 	$(VENV)/bin/ruff check
@@ -181,10 +181,10 @@ check-python: $(VENV_READY)
 check-imports: $(VENV_READY)
 	$(VENV)/bin/lint-imports --no-logo
 
-# Programs of the tests and examples are written as somebody else would write them.
+# Programs of the tests and examples are written as users would write them.
 C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.[ch]' | grep -v ^tests/programs/)
 
-# Locally beside the normal build, whose objects may have been compiled with warnings.
+# Locally in a separate build, because the normal one may contain objects compiled with warnings.
 check-c: $(VENV_READY)
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
 	@$(MAKE) --no-print-directory native CI=1 BUILD=$(if $(CI),$(BUILD),build/check)
@@ -193,7 +193,7 @@ check-repository: $(VENV_READY)
 	$(PYTHON) -m pytest tests/repository
 
 .PHONY: format
-format: $(VENV_READY) ## lay out the Python and the C source
+format: $(VENV_READY) ## format the Python and the C source
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
 	$(VENV)/bin/clang-format -i $(C_FILES)

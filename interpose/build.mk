@@ -11,8 +11,8 @@ CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*/*.c)
 BLAS_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx)
 CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/interpose/blas/images.o $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
-# A file finds the headers of its own floor and of those below it (base/base.h). What must not happen
-# inside a job is poisoned in all of them.
+# A file finds the headers of its own layer and of lower ones (base/base.h). Calls that must not
+# happen inside a job are poisoned in all of them.
 CLIENT_CSTD := $(CSTD) -ftls-model=initial-exec -DRF_CLIENT -include interpose/client/base/inside.h
 FLOOR_base := -Iinterpose/client/base
 FLOOR_issue := $(FLOOR_base) -Iinterpose/client/issue
@@ -22,7 +22,7 @@ SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
 SHIM_LINKS := $(basename $(SHIMS))
 NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
 
-# One run writes all of it; the stamp stands for the files.
+# One run writes all files; the stamp represents them.
 GENERATED := $(INTERPOSE_GEN)/.generated
 $(GENERATED): $(addprefix interpose/,generate.py descriptions.py headers.py) rankfold/records.py $(wildcard interpose/channel/*.h interpose/channel/*.def)\
 		$(wildcard interpose/api/*.yaml)
@@ -44,9 +44,9 @@ $(BUILD)/obj/interpose/blas/images.o: interpose/blas/images.S $(BLAS_PTX)
 	@mkdir -p $(@D)
 	$(call SAY,AS,$<) $(CC) $(CFLAGS) -c $< -o $@
 
-# The PTX is committed, so that only who changes its source needs nvcc.
+# The PTX is committed, so that nvcc is needed only to change its source.
 .PHONY: blas-ptx
-blas-ptx: $(VENV_READY) ## the kernels of BLAS as PTX, after a change of interpose/blas/kernels.cu
+blas-ptx: $(VENV_READY) ## compile the kernels of BLAS to PTX, after a change of interpose/blas/kernels.cu
 	$(PYTHON) -m rankfold.interpose.blas.build
 
 # Our own references bind to ourselves, whatever else in the process has the same names. The shims

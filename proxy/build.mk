@@ -9,10 +9,10 @@ $(BUILD)/obj/proxy/%.o: proxy/%.c
 	@mkdir -p $(@D)
 	$(call SAY,CC,$<) $(CC) $(CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
-# The PTX is committed, so that only who changes its source needs nvcc.
+# The PTX is committed, so that nvcc is needed only to change its source.
 $(BUILD)/obj/proxy/hal/cuda/kernels.o: proxy/hal/cuda/kernels/sums.ptx
 .PHONY: gpu-ptx
-gpu-ptx: $(VENV_READY) ## the NVIDIA HAL's kernels as PTX, after a change of their source
+gpu-ptx: $(VENV_READY) ## compile the NVIDIA HAL's kernels to PTX, after a change of their source
 	$(PYTHON) -m rankfold.proxy.hal.cuda.kernels.build
 
 $(PROXY_LIB): $(PROXY_OBJ)
