@@ -63,7 +63,8 @@ FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
 FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
-WAITING = ("Stalled", "Progressing", "Waiting", "Degraded")  # why a job is not as desired
+# Conditions that say why a job is not as desired.
+WAITING = ("Stalled", "Progressing", "Waiting", "Degraded", "NotSaved")
 FINDINGS_MAX = 64  # of a kind and a job that are kept
 
 
@@ -643,7 +644,7 @@ class Daemon:
         wanted = dataclasses.replace(desired, jobs={**desired.jobs, job.name: job})
         planned = plan.plan(wanted, records, self.observed, clock.now())
         for condition in planned.conditions.get(job.name, ()):
-            if condition.reason == "HostMemory":
+            if condition.reason in ("HostMemory", "TooManyRanks"):
                 raise control.ControlError("memory", f"{job.name}: {condition.message}")
 
     def _state(self, _request: service.Request[operations.State]) -> Json:

@@ -11,7 +11,14 @@ from typing import Any
 import click
 
 from rankfold.reconciler.client import NoReconciler, Reconciler
-from rankfold.reconciler.commands.common import POLL_S, answering, fail
+from rankfold.reconciler.commands.common import (
+    POLL_S,
+    TIMEOUT,
+    answering,
+    duration,
+    fail,
+    wait_converged,
+)
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.values import Json
@@ -22,9 +29,14 @@ from rankfold.reconciler.report.console import say, tell
 BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 
-def by_hand(state: Path, name: str, override: bool, **fields: Any) -> int:
+def by_hand(
+    state: Path, name: str, override: bool, limit: float | None = None, **fields: Any
+) -> int:
+    """limit: how many seconds to wait until the job is as requested; None: not at all."""
     with Reconciler(state) as reconciler:
         done = reconciler.ask("override", name=name, fields=fields, force=override)
+        if limit is not None:
+            return wait_converged(reconciler, {name}, limit, fleet=False)
     if why := done.get("unrecorded"):
         say(
             f"{name} is cancelled and is being killed, but this is recorded only when there is "
@@ -40,41 +52,71 @@ OVERRIDE = click.option(
 )
 
 
+WAIT = click.option(
+    "--wait", "wait_", is_flag=True, help="Return when it is done; exit code 1 if it could not be."
+)
+
+
+def limit_of(wait_: bool, timeout: str) -> float | None:
+    """Seconds to wait; None: not at all."""
+    limit = duration(timeout)
+    return limit if wait_ else None
+
+
 @click.command()
 @click.argument("name")
 @click.option("--gpus", type=int, required=True, help="Number of devices.")
 @OVERRIDE
+@WAIT
+@TIMEOUT
 @click.pass_obj
-def scale(state: Path, name: str, gpus: int, override: bool) -> int:
+def scale(state: Path, name: str, gpus: int, override: bool, wait_: bool, timeout: str) -> int:
     """Change how many devices a job has."""
-    return by_hand(state, name, override, gpus=gpus)
+    return by_hand(state, name, override, limit_of(wait_, timeout), gpus=gpus)
 
 
 @click.command()
 @click.argument("name")
 @click.option("--store", is_flag=True, help="It rests in the store of checkpoints, not in memory.")
 @OVERRIDE
+@WAIT
+@TIMEOUT
 @click.pass_obj
-def suspend(state: Path, name: str, store: bool, override: bool) -> int:
+def suspend(
+    state: Path, name: str, store: bool, override: bool, wait_: bool, timeout: str
+) -> int:  # fmt: skip
     """Free a job's devices; it rests in memory until resumed.
 
     With --store it is saved, and its processes end: devices, memory and processes are free.
     """
-    return by_hand(state, name, override, suspend=True, store=store)
+    limit = limit_of(wait_, timeout)
+    code = by_hand(state, name, override, limit, suspend=True, store=store)
+    if store and limit is None:
+        say(
+            f"{name} rests in memory until it is in the store: `rankfold describe {name}` shows "
+            "when it is, or why it cannot be saved, and --wait waits for it"
+        )
+    return code
 
 
 @click.command()
 @click.argument("name")
 @click.option("--from", "origin", metavar="ID", help="From this checkpoint: see `status -o json`.")
 @OVERRIDE
+@WAIT
+@TIMEOUT
 @click.pass_obj
-def resume(state: Path, name: str, origin: str | None, override: bool) -> int:
+def resume(
+    state: Path, name: str, origin: str | None, override: bool, wait_: bool, timeout: str
+) -> int:  # fmt: skip
     """Let a suspended job go on, where it was, or with --from where a checkpoint has it."""
     if origin is not None:
         begun = known(state, name, origin)
         with Reconciler(state) as reconciler:
             reconciler.ask("go_back", name=name, checkpoint=origin, begun=begun, force=override)
-    return by_hand(state, name, override, suspend=False, store=False)
+    return by_hand(
+        state, name, override, limit_of(wait_, timeout), suspend=False, store=False
+    )  # fmt: skip
 
 
 def known(state: Path, job: str, checkpoint: str) -> Json:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -13,11 +14,16 @@ import click
 
 from rankfold.legible import json_text
 from rankfold.reconciler import switches
+from rankfold.reconciler.client import Reconciler
 from rankfold.reconciler.deadlines import STORE_ANSWERS_S
 from rankfold.reconciler.report.console import say
 
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1
+TIMEOUT_MAX_S = 1e9
+TIMEOUT = click.option(
+    "--timeout", default="5m", show_default=True, help="How long --wait waits."
+)  # fmt: skip
 
 
 def fail(text: str, code: int = EXIT_ERROR) -> NoReturn:
@@ -66,3 +72,49 @@ def answering(url: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
+
+
+def duration(text: str) -> float:
+    """Seconds of ``90``, ``30s``, ``5m`` or ``2h``."""
+    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
+    try:
+        number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
+        if 0 <= (seconds := float(number) * units[unit]) <= TIMEOUT_MAX_S:
+            return seconds
+        raise ValueError
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time such as 30s, 5m or 2h") from None
+
+
+def wait_converged(
+    reconciler: Reconciler, names: set[str], limit: float, fleet: bool = True
+) -> int:
+    """Until the jobs of these names are as desired, and all devices of the `fleet` are up; 1 if
+    they are not within `limit` seconds."""
+    deadline = time.monotonic() + limit
+    told: set[str] = set()
+    while True:
+        now = reconciler.ask("state")
+        for device, words in now["devices_failing"].items():
+            if device not in told:
+                say(f"{device} does not start: {words}")
+                told.add(device)
+        jobs = {name: job for name, job in now["jobs"].items() if name in names}
+        failed = [name for name, job in jobs.items() if job["phase"] == "Failed"]
+        for name in failed:
+            say(f"Job/{name} failed: {jobs[name]['message']}")
+        stalled = {name: job["stalled"] for name, job in jobs.items() if job["stalled"]}
+        for name, why in stalled.items():
+            say(f"Job/{name} is stalled: {why}")
+        if failed or stalled:
+            return EXIT_ERROR
+        open_ = {name: job for name, job in jobs.items() if not job["converged"]}
+        if not open_ and (now["fleet_ready"] or not fleet):
+            return 0
+        if time.monotonic() > deadline:
+            for name, job in open_.items():
+                say(f"Job/{name} is not as desired: {'; '.join(job['waiting']) or job['step']}")
+            if fleet and not now["fleet_ready"]:
+                say("not every device is up: see `rankfold status`")
+            return EXIT_ERROR
+        time.sleep(POLL_S)

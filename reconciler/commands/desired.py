@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import click
@@ -11,12 +10,13 @@ from rankfold.reconciler import clock, plan
 from rankfold.reconciler.client import Reconciler
 from rankfold.reconciler.commands.common import (
     EXIT_CHANGES,
-    EXIT_ERROR,
     EXIT_INVALID,
-    POLL_S,
+    TIMEOUT,
+    duration,
     output_option,
     show,
     terminating,
+    wait_converged,
 )
 from rankfold.reconciler.commands.watching import Watching
 from rankfold.reconciler.journal.rows import desired_of
@@ -28,8 +28,6 @@ from rankfold.reconciler.source import reader, revision, spec
 from rankfold.reconciler.source.git import is_elsewhere
 from rankfold.reconciler.source.trees import named
 from rankfold.reconciler.wording import count
-
-TIMEOUT_MAX_S = 1e9
 
 
 @click.command()
@@ -118,7 +116,7 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     help="Directory or file.",
 )
 @click.option("--wait", "wait_", is_flag=True, help="Return when everything is as desired.")
-@click.option("--timeout", default="5m", show_default=True, help="How long --wait waits.")
+@TIMEOUT
 @output_option()
 @click.pass_obj
 def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> int:
@@ -137,55 +135,12 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
             for fault in reply["faults"]:
                 say(fault)
             return EXIT_INVALID
-        code = _wait_converged(reconciler, set(loaded.desired.jobs), limit) if wait_ else 0
+        code = wait_converged(reconciler, set(loaded.desired.jobs), limit) if wait_ else 0
     if output == "json":
         show(snapshot.status(snapshot.snapshot(state)))
     else:
         tell(f"applied {reply['revision']}" + ("" if code == 0 else ", but not as desired"))
     return code
-
-
-def _wait_converged(reconciler: Reconciler, names: set[str], limit: float) -> int:
-    """Until the jobs of these names are as desired and all devices are up; 1 if they are not."""
-    deadline = time.monotonic() + limit
-    told: set[str] = set()
-    while True:
-        now = reconciler.ask("state")
-        for device, words in now["devices_failing"].items():
-            if device not in told:
-                say(f"{device} does not start: {words}")
-                told.add(device)
-        jobs = {name: job for name, job in now["jobs"].items() if name in names}
-        failed = [name for name, job in jobs.items() if job["phase"] == "Failed"]
-        for name in failed:
-            say(f"Job/{name} failed: {jobs[name]['message']}")
-        stalled = {name: job["stalled"] for name, job in jobs.items() if job["stalled"]}
-        for name, why in stalled.items():
-            say(f"Job/{name} is stalled: {why}")
-        if failed or stalled:
-            return EXIT_ERROR
-        open_ = {name: job for name, job in jobs.items() if not job["converged"]}
-        if not open_ and now["fleet_ready"]:
-            return 0
-        if time.monotonic() > deadline:
-            for name, job in open_.items():
-                say(f"Job/{name} is not as desired: {'; '.join(job['waiting']) or job['step']}")
-            if not now["fleet_ready"]:
-                say("not every device is up: see `rankfold status`")
-            return EXIT_ERROR
-        time.sleep(POLL_S)
-
-
-def duration(text: str) -> float:
-    """Seconds of ``90``, ``30s``, ``5m`` or ``2h``."""
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    try:
-        number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "s")
-        if 0 <= (seconds := float(number) * units[unit]) <= TIMEOUT_MAX_S:
-            return seconds
-        raise ValueError
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is no time such as 30s, 5m or 2h") from None
 
 
 @click.command("watch")

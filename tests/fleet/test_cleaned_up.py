@@ -42,7 +42,7 @@ def test_a_job_can_be_steered_when_all_sockets_were_removed(
     rankfold.until(lambda: len(neighbour.devices()) == 2)
     rankfold.until(lambda: neighbour.pids() == before)  # each is there again soon
     neighbour.goes_on()
-    rankfold("suspend", NAME, "--store", "--override")
-    rankfold.until(lambda: rankfold.job(NAME)["suspendedIn"] == "store")
+    rankfold("suspend", NAME, "--store", "--override", "--wait")
+    assert rankfold.job(NAME)["suspendedIn"] == "store"
     rankfold("resume", NAME, "--override")
     neighbour.finish()

@@ -439,8 +439,8 @@ def test_plan_knows_that_a_change_by_hand_lasts(rankfold: Rankfold, specs: Specs
     specs.job(gpus=2)
     folder = str(specs.folder)
     rankfold("apply", "-f", folder, "--wait")
-    rankfold("scale", "gpt", "--gpus", "1", "--override")
-    rankfold.until(lambda: devices(rankfold) == 1)
+    rankfold("scale", "gpt", "--gpus", "1", "--override", "--wait")
+    assert devices(rankfold) == 1
     told = rankfold("plan", "-f", folder, "--detailed-exitcode")
     assert "Nothing to change." in told and "Job/gpt has drifted: changed by hand" in told
     assert "changed by hand" in rankfold("status")

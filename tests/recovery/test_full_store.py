@@ -78,6 +78,13 @@ def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) ->
         assert rankfold.job(NAME)["phase"] == "Running"
         assert rankfold.until(job.not_saved)["reason"] == "UploadFailed"
 
+    words = ("suspend", NAME, "--store", "--override")
+    rests = rankfold.run(*words, "--wait", "--timeout", "3s")
+    assert rests.returncode == 1 and "No space left on device; make room" in rests.stderr
+    assert "--wait waits for it" in rankfold.run(*words).stderr, "it does not claim to be done"
+    rankfold("resume", NAME, "--override", "--wait")
+    job.goes_on()
+
     ballast.unlink()
     rankfold.until(lambda: job.ids()[-1] != before[-1] and not job.not_saved())
     job.comes_back()
