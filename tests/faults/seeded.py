@@ -80,7 +80,8 @@ RESTING = "interpose/launcher/"
 ON_CHANNEL, ON_CONFIG = "tests/launcher/test_channel.py::", "tests/launcher/test_config.py::"
 LAUNCHERS = [
     Mutant("every-exit-is-0", LAUNCHER,
-           "exit_status = os.waitstatus_to_exitcode(status)", "exit_status = 0",
+           "self._first_ended(os.waitstatus_to_exitcode(status), reaped)",
+           "self._first_ended(0, reaped)",
            ON_RANK + "test_exit_status_is_recorded"),
     Mutant("signal-not-recorded", LAUNCHER, "-exit_status if exit_status < 0 else None", "None",
            ON_RANK + "test_death_by_signal_is_recorded"),
