@@ -47,6 +47,19 @@ def _read(steady: float | None = None) -> Reading:
 _reading = _read()
 
 
+def reading() -> Reading:
+    """Now, for a process that may have another clock, or run after the next boot: see `age`."""
+    return _read(now())
+
+
+def age(of: Reading) -> float:
+    """Seconds since then: by the wall clock only if the machine was booted since, or another time
+    namespace has read it."""
+    if (of.boot, of.namespace) == _here():
+        return max(0.0, time.monotonic() - of.monotonic)
+    return max(0.0, time.time() - of.wall)
+
+
 def now() -> float:
     return _reading.steady + time.monotonic() - _reading.monotonic
 

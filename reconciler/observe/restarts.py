@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from rankfold.legible import legible
+from rankfold.reconciler import clock
 from rankfold.reconciler.journal.journal import Journal, JournalError
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.wording import count
@@ -33,11 +33,11 @@ class AlreadyRunning(Exception):
 
 
 class Note(msgspec.Struct):
-    """What a reconciler leaves for the next one. Times are of the wall clock."""
+    """What a reconciler leaves for the next one."""
 
     ends: int = 0  # how many before it ended unexpectedly, one after the other
     reason: str = ""  # why the last of these did
-    began: float = 0.0
+    began: clock.Reading | None = None
     failed: str = ""  # why this one ends, if it knows
     trouble: str = ""  # why it does nothing, though it runs
 
@@ -50,7 +50,7 @@ class Claim:
         before = _left(layout)
         self.ended_before = before.reason  # empty: as it should
         self.crash_loop = _in_words(before)
-        self._note = Note(before.ends, before.reason, time.time())
+        self._note = Note(before.ends, before.reason, clock.reading())
         self._write()
         with contextlib.suppress(OSError):
             os.ftruncate(lock, 0)
@@ -145,10 +145,10 @@ def report(layout: Layout) -> str:
 def wait_s(layout: Layout) -> float:
     """How long to wait before the next one is started."""
     left = _left(layout)
-    if left.ends < LOOP_AFTER or is_locked(layout.lock):
+    if left.ends < LOOP_AFTER or left.began is None or is_locked(layout.lock):
         return 0.0
     delay = min(WAIT_MAX_S, WAIT_MIN_S * 2.0 ** min(left.ends - LOOP_AFTER, 16))
-    return min(delay, max(0.0, left.began + delay - time.time()))  # whatever the clock was set to
+    return max(0.0, delay - clock.age(left.began))
 
 
 def _event(journal: Journal, reason: str, text: str) -> None:

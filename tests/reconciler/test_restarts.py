@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rankfold.reconciler import clock
 from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.observe import restarts
@@ -44,15 +45,38 @@ def one_that_ends(layout: Layout, error: Exception | None = None) -> restarts.Cl
     return claim
 
 
-def test_each_unexpected_end_makes_the_next_start_later(layout: Layout) -> None:
+def test_each_unexpected_end_makes_the_next_start_later(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "age", lambda _: 0.0)
     waits = []
     for _ in range(12):
         one_that_ends(layout, ZeroDivisionError("secret"))
-        waits.append(round(restarts.wait_s(layout), 1))
+        waits.append(restarts.wait_s(layout))
     assert waits == [0, 0, 0.5, 1, 2, 4, 8, 16, *[30] * 4]
     report = restarts.report(layout)
     assert report.startswith(f"{LOOP} 12 times in a row, the last time because: ZeroDivisionError")
     assert "test_restarts.py:" in report and "secret" not in report
+
+
+@pytest.mark.parametrize("days", [10, -10])
+def test_a_wall_clock_that_is_set_makes_no_start_earlier_or_later(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    leave(layout, ends=10)
+    there = time.time() + days * 86400
+    monkeypatch.setattr(time, "time", lambda: there)
+    assert 25 < restarts.wait_s(layout) <= restarts.WAIT_MAX_S
+
+
+def test_after_a_boot_the_next_start_waits_for_what_the_wall_clock_leaves(layout: Layout) -> None:
+    file = layout.state / "reconciler.running"
+    for ago, least in ((10, 15), (3600, 0), (-3600, 25)):
+        leave(layout, ends=10)
+        note = json.loads(file.read_text())
+        note["began"] |= {"boot": "another", "monotonic": 9e9, "wall": time.time() - ago}
+        file.write_text(json.dumps(note))
+        assert least <= restarts.wait_s(layout) <= (least and restarts.WAIT_MAX_S)
 
 
 def test_one_that_has_run_for_a_while_or_ended_as_it_should_starts_anew(layout: Layout) -> None:
@@ -149,5 +173,5 @@ def test_one_that_cannot_start_is_not_started_again_and_again(
 
 def leave(layout: Layout, ends: int) -> None:
     """The note of a reconciler that has just ended unexpectedly, as so many before it."""
-    note = msgspec.json.encode(restarts.Note(ends, began=time.time(), failed="a test"))
+    note = msgspec.json.encode(restarts.Note(ends, began=clock.reading(), failed="a test"))
     (layout.state / "reconciler.running").write_bytes(note)
