@@ -20,7 +20,7 @@ SAY = $(if $(V),,@printf '%-3s %s\n' "$(1)" "$(2)" &&)
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
 
 # Files of tests beside each other, on as many cores as there are, four at most.
-BESIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile
+BESIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 # The same, each test by itself and in order.
 ONE_BY_ONE := --numprocesses=auto --maxprocesses=4 --dist=load --maxschedchunk=1

@@ -19,7 +19,7 @@ import pytest_timeout
 
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
-from support import leaks, patience, privileges, slices, warm
+from support import leaks, order, patience, privileges, slices, warm
 from support.fleet import KIND
 from support.leaks import State
 
@@ -42,11 +42,13 @@ _failed = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    order.add_options(parser)
     slices.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Whatever a test starts stays below this process, also after it was orphaned."""
+    order.configure(config)
     slices.configure(config)
     patience.calibration()
     leaks.become_subreaper()
