@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-DURATIONS = Path(__file__).parents[1] / "durations.json"
+DURATIONS = Path(__file__).resolve().parents[1] / "durations.json"
 LEAST_S = 1.0  # shorter files are not listed
 
 
