@@ -107,7 +107,8 @@ def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
 
 
 def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
-    """Wait for its end. Raises Refused, Killed."""
+    """Wait for its end: the launcher kills it once it makes no progress (stuck.py). Raises Refused,
+    Killed."""
     status = dumping.wait()
     if status < 0:
         raise Killed(f"CRIU was killed by signal {-status} while it looked at the rank")

@@ -34,11 +34,15 @@ from rankfold.interpose.launcher.journal import Name
 from rankfold.interpose.launcher.kept import SMALL, Content, Kept
 from rankfold.interpose.launcher.lost import GONE
 from rankfold.interpose.launcher.touched import Ours
+from rankfold.log import area
+
+log = area(__file__)
 
 VERSION = 1
 NAME, FOLDER, SHARED = "files.json", "files", "files.shared"
 _SMALL_BYTES = 64 << 10
 _SETTLED_NS = 50_000_000  # who changed before that has another time of change if it changes again
+_LOCK_AGAIN_S, _SAY_AGAIN_S = 0.02, 10.0
 _SAMPLE_BYTES = 64 << 10
 _UNSEEN = ("ramfs", "tmpfs")  # who writes to mapped memory there may leave the times as they are
 _FICLONE = 0x4004_9409
@@ -427,7 +431,7 @@ def shared_notes(snapshot: Path) -> Iterator[dict[str, Any]]:
     path = snapshot.parent / SHARED
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with open(fd, "r+") as file:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _lock(fd, path)
         found = {}
         with contextlib.suppress(ValueError):  # who wrote it was killed
             found = json.load(file)
@@ -438,6 +442,22 @@ def shared_notes(snapshot: Path) -> Iterator[dict[str, Any]]:
             file.truncate()
             json.dump(found, file)
             file.flush()
+
+
+def _lock(fd: int, path: Path) -> None:
+    """Wait until no other rank has it, which may copy large files meanwhile: its launcher kills it
+    if it makes no progress (stuck.py). The reads tell our own launcher that we wait."""
+    since = said = time.monotonic()
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            os.pread(fd, 1, 0)
+        if (now := time.monotonic()) - said > _SAY_AGAIN_S:
+            said = now
+            log.warning("%s: another rank has locked it for %.0f s", path, now - since)
+        time.sleep(_LOCK_AGAIN_S)
 
 
 def of_input(path: str) -> os.stat_result | None:

@@ -63,8 +63,10 @@ log = area(__file__)
 
 AT_ONCE = 8  # launchers that one process starts at a time: each takes a core for a while
 START_S = 25  # for one: its working directory may be on a file system that does not answer
+STARTS_LATE_S = 10.0  # a rank of which nothing has been heard since
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
 GONE_S, GONE_AGAIN_S = 10.0, 0.01  # for what was killed to be gone, where the loop has failed
+WHILE_IT_STARTS = (messages.Hello, messages.Status, messages.Claim, messages.Signal)
 LOOK_AGAIN_S = 1.0  # for processes that a signal has stopped
 LOOK_FAR_AGAIN_S = 30.0  # where /proc shows the whole machine's, all of which are looked at
 
@@ -76,7 +78,9 @@ class Launcher:
         self.config = config
         self.namespaced = namespaced
         self.host_proc = host_proc
+        self.starting: process.Starting | None = None
         self.started: process.Started | None = None
+        self._early: int | None = None  # wait status of one that ended before we knew it had begun
         self.epoch = 0
         self.device = ""
         self.exit_status: int | None = None
@@ -111,14 +115,16 @@ class Launcher:
 
     # ---- the rank -----------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the rank; from here on the loop learns of its end."""
+    def start(self, then: Callable[[], None]) -> None:
+        """Start the rank, and call `then` when it runs, cannot run, or is not to; from here on the
+        loop learns of its end."""
         config = self.config
         self._watch_children()
         if self.namespaced:
             self.touched.begin(afresh=not config.empty)
             self._watch_files()
         if config.empty:
+            then()
             return
         command = self._command()
         if self.namespaced:
@@ -126,12 +132,32 @@ class Launcher:
                 process.set_next_pid(config.rank)
             except OSError as error:  # read-only /proc/sys: only names made from pids may collide
                 log.warning("first pid not set: %s", error)
+        self.starting = process.begin(command, self.host_proc, not self.namespaced)
+        self.server.add(self.starting.pipe, lambda: self._start_told(then))
+        self.server.after(STARTS_LATE_S, self._late)
+
+    def _start_told(self, then: Callable[[], None]) -> None:
+        starting = self.starting
+        if starting is None or not starting.read():
+            return
+        self.server.remove(starting.pipe)
+        os.close(starting.pipe)
+        self.starting = None
         try:
-            self.started = process.start(command, self.host_proc, not self.namespaced)
+            self.started = starting.outcome()
         except process.CannotStart as failure:
-            with open(config.log("err"), "a", opener=_private) as err:
+            with open(self.config.log("err"), "a", opener=_private) as err:
                 err.write(f"rankfold: {failure}\n")
+            then()
             self.end(failure.exit_status, str(failure))
+            return
+        then()
+        if self._early is not None:
+            self._first_ended(os.waitstatus_to_exitcode(self._early), {})
+
+    def _late(self) -> None:
+        if self.starting:
+            self.remains.say(self.starting.waits_for())
 
     def _command(self) -> process.Command:
         """The job's command, in what the rank sees around it."""
@@ -186,6 +212,8 @@ class Launcher:
         reaped = process.reap()
         if self.remains.ending:
             return
+        if self.starting:
+            self._early = reaped.get(self.starting.pid, self._early)
         status = reaped.get(self.started.pid) if self.started else None
         if status is not None and not self.rest.ending:
             self._first_ended(os.waitstatus_to_exitcode(status), reaped)
@@ -320,6 +348,8 @@ class Launcher:
 
         def checked(request: Request[messages.Operation]) -> Message | None:
             asked, config = request.message, self.config
+            if self.starting and not isinstance(asked, WHILE_IT_STARTS):
+                raise ControlError("busy", self.starting.waits_for())
             if self.remains.ending and not isinstance(asked, (messages.Hello, messages.Status)):
                 raise ControlError("exited", self.remains.ending)
             if isinstance(asked, messages.OfRank):
@@ -361,7 +391,7 @@ class Launcher:
     def _state(self) -> str:
         if self.exit_status is not None:
             return "exited"
-        if self.started is None:
+        if self.started is None and self.starting is None:
             return "empty"
         return "frozen" if self.rest.frozen else "running"
 
@@ -373,7 +403,7 @@ class Launcher:
         return {}
 
     def _end_empty(self, _request: Request[messages.End]) -> Message:
-        if self.started is not None:
+        if self._state() != "empty":
             raise ControlError("busy", f"rank {self.config.rank} is here: vacate it first")
         self.server.after(0, self.server.stop)  # once this is answered
         return {}
@@ -513,21 +543,15 @@ def _background(
             _in_namespace(report, rooms.mount_proc)
         else:
             process.become_subreaper()
-        launcher = Launcher(config, namespaced, host_proc)
-        launcher.start()
-        pids = {
-            "pid": process.pid_in(host_proc),
-            "rank_pid": launcher.started.host_pid if launcher.started else None,
-        }
-        with contextlib.suppress(BrokenPipeError):  # the caller was killed: then nobody asks
-            os.write(report, json.dumps(pids).encode())
-        os.close(report)
+        launcher = made = Launcher(config, namespaced, host_proc)
+        launcher.start(lambda: _report_pids(report, made))
         launcher.run()
         return 0
     except Exception as error:  # whatever it is, the rank's end gets recorded
         log.exception("the launcher failed")
-        if launcher is None or launcher.started is None:
-            os.write(report, json.dumps({"error": f"{error}"}).encode())
+        if launcher is None or launcher._state() == "empty":
+            with contextlib.suppress(OSError):  # it has been closed
+                os.write(report, json.dumps({"error": f"{error}"}).encode())
         else:
             until = time.monotonic() + GONE_S
             while not process.killed_all(namespaced) and time.monotonic() < until:
@@ -538,6 +562,16 @@ def _background(
         for path in (config.socket, config.client_socket):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+def _report_pids(report: int, launcher: Launcher) -> None:
+    pids = {
+        "pid": process.pid_in(launcher.host_proc),
+        "rank_pid": launcher.started.host_pid if launcher.started else None,
+    }
+    with contextlib.suppress(BrokenPipeError):  # the caller was killed: then nobody asks
+        os.write(report, json.dumps(pids).encode())
+    os.close(report)
 
 
 def _detach(log_file: int) -> None:

@@ -108,12 +108,51 @@ class CannotStart(Exception):
         self.exit_status = exit_status
 
 
-def start(command: Command, host_proc: int, die_with_parent: bool) -> Started:
-    """Fork and execute the rank, in a session of its own. Raises CannotStart.
+@dataclass
+class Starting:
+    """A rank that is being started: its pid, and the pipe that closes when the command runs, or
+    cannot be executed. `told` is what has come through the pipe."""
+
+    command: Command
+    pid: int
+    pipe: int
+    told: bytes = b""
+
+    def read(self) -> bool:
+        """What there is, without waiting: whether that was all."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.pipe, 4096):
+                self.told += data
+            return True
+        return False
+
+    def outcome(self) -> Started:
+        """Once all has been read. Raises CannotStart."""
+        told, _, failed = self.told.decode().partition("\n")
+        if failed:
+            raise _cannot_start(self.command, int(failed))
+        if not told:
+            raise CannotStart(126, f"{self.command.argv[0]} was killed before it started")
+        host_pid, mounts = told.split()
+        return Started(self.pid, int(host_pid), mounts)
+
+    def waits_for(self) -> str:
+        """In words, for one that has not started for a while."""
+        name, state = self.command.argv[0], thread_state(self.pid, self.pid)
+        where = {"D": "the kernel waits for a disk", "T": "a signal has stopped it"}.get(state)
+        return (
+            f"{name} has not started: {where or 'it waits'}. Its working directory, its program "
+            f"and its logs must be on file systems that answer: {self.command.workdir}, "
+            f"{self.command.out}"
+        )
+
+
+def begin(command: Command, host_proc: int, die_with_parent: bool) -> Starting:
+    """Fork a process that executes the rank, in a session of its own. Raises OSError.
 
     `die_with_parent`: without a pid namespace, the kernel kills the rank when we die.
     """
-    read_end, write_end = os.pipe()
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -124,13 +163,8 @@ def start(command: Command, host_proc: int, die_with_parent: bool) -> Started:
         finally:
             os._exit(127)
     os.close(write_end)
-    with os.fdopen(read_end) as pipe:
-        told, _, failed = pipe.read().partition("\n")
-    if not failed:
-        host_pid, mounts = told.split()
-        return Started(pid, int(host_pid), mounts)
-    os.waitpid(pid, 0)
-    raise _cannot_start(command, int(failed))
+    os.set_blocking(read_end, False)
+    return Starting(command, pid, read_end)
 
 
 def _report(pipe: int, text: str) -> None:

@@ -70,7 +70,7 @@ class Remains:
             found = process.Started(pid, process.host_pid(pid, proc), first.mounts)
         except OSError:  # it has exited since, and was not reaped
             return None
-        self._say(f"the first process of the rank has exited with 0; the rank continues in {name}")
+        self.say(f"the first process of the rank has exited with 0; the rank continues in {name}")
         return found
 
     def _heir(self) -> int | None:
@@ -94,7 +94,7 @@ class Remains:
             names = ", ".join(self.killed)
             text = f"the rank has exited; these were still running and are killed: {names}"
             if exit_status == 0:
-                self._say(text)
+                self.say(text)
             else:  # the last lines of its log say why it failed
                 log.warning("%s", text)
         self.held.workers.forget()
@@ -108,7 +108,7 @@ class Remains:
             self._late = True
             names = ", ".join(self._described(set(process.descendants(os.getpid()))))
             self.ending += f", and the kernel has not let go of {names} since it was killed"
-            self._say(f"{self.ending}: its end is reported when that is gone")
+            self.say(f"{self.ending}: its end is reported when that is gone")
         next_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
         self.held.server.after(pause_s, lambda: self._await_gone(then, since, next_s))
 
@@ -121,7 +121,7 @@ class Remains:
         user = self.held.door.user()
         return [described(pid, self.held.host_proc, user) for pid in sorted(pids)]
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """To who reads the rank's log, and ours."""
         log.warning("%s", text)
         path = self.held.config.log("err")

@@ -46,6 +46,7 @@ from rankfold.service import Request
 log = area(__file__)
 
 HINDRANCES_MAX = 3  # that are named
+EXAMINE_S = 30.0  # a file system of the rank may not answer
 
 
 class Held(Protocol):
@@ -172,14 +173,16 @@ class Rest:
 
         def examined(told: Message | None) -> None:
             if told is None:
-                request.refuse(ControlError("failed", "who looked was killed"))
+                text = f"looking at the rank's processes was killed, or took {EXAMINE_S:g} s"
+                request.refuse(ControlError("failed", text))
             else:
                 request.reply(**told)
 
-        self.held.workers.start(
+        pid = self.held.workers.start(
             lambda: {"hindrances": undumpable.find_running(rank, pids, seen)[:HINDRANCES_MAX]},
             examined,
         )
+        self.held.server.after(EXAMINE_S, lambda: self.held.workers.kill(pid))
         return None
 
     # ---- writing it down ----------------------------------------------------------------

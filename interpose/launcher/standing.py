@@ -124,7 +124,8 @@ class Standing:
                 log.warning("calls that wait may fail with EINTR: who mends them was killed")
             self._await(lambda: self._need_seizable(until), self._moves, until)
 
-        self._workers.start(lambda: self.calls.mend(pids), mended)
+        pid = self._workers.start(lambda: self.calls.mend(pids), mended)
+        self._after(max(0.0, until - time.monotonic()), lambda: self._workers.kill(pid))
 
     def _need_seizable(self, until: float) -> None:
         """Who is in vfork, or about to wait there, counts as frozen, and CRIU would wait for it:

@@ -41,6 +41,11 @@ class Workers:
         self.await_end(pid, collect)
         return pid
 
+    def kill(self, pid: int) -> None:
+        """One that takes too long; nothing happens if it has ended."""
+        if pid in self._awaited:
+            os.kill(pid, process.KILL)
+
     def await_end(self, pid: int, then: Callable[[int], None]) -> None:
         """Call `then` with the exit code of a child, negative for a signal, once it has ended."""
         self._awaited[pid] = then

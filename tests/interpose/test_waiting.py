@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from support import channel_server as cs
 from support.channel_server import MIB, ChannelServer
@@ -276,3 +279,20 @@ def test_a_module_that_waits_for_memory_holds_up_no_other_module(
         server.answer(server.next(), 500)  # it wants nothing filled in
         assert process.wait() == 0
         process.communicate()
+
+
+@pytest.mark.slow
+def test_a_launcher_that_does_not_answer_is_reported(build: Build, tmp_path: Path) -> None:
+    """Nothing ends the call before the launcher does."""
+    program = build("int main(void) { return cudaFree(0) != 100; }")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "launcher"))
+        listener.listen()
+        waiting = subprocess.Popen(
+            [program], env=environment(tmp_path / "launcher"), stderr=subprocess.PIPE, text=True
+        )
+        with waiting, listener.accept()[0]:
+            assert waiting.stderr is not None
+            assert "launcher has not answered for 5 s" in waiting.stderr.readline()
+            assert waiting.poll() is None
+        assert waiting.returncode == 0

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from rankfold import fanotify
+from rankfold.interpose.launcher import files, process, stuck
 from support import privileges
 from support.leaks import State
 
@@ -407,3 +408,26 @@ def test_ranks_that_share_a_file_are_both_set_back(place: Tree) -> None:
     for work, each in zip(programs, fresh, strict=True):
         place.work = work
         assert place.output(each) == [f"True b'middle' {4 << 20} 1"]
+
+
+def test_who_waits_for_another_rank_s_copies_is_not_stuck(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That rank may copy large files for minutes; one that makes no progress is killed itself."""
+    monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "0.4")
+    snapshot = tmp_path / "rank-1"
+    program = (
+        "from pathlib import Path; import sys; from rankfold.interpose.launcher import files\n"
+        "with files.shared_notes(Path(sys.argv[1])) as notes: sys.exit(len(notes['taken']))"
+    )
+    with files.shared_notes(snapshot) as notes:
+        notes["taken"] = {"name": 1, "other": 2}
+        waiting = subprocess.Popen([sys.executable, "-c", program, str(snapshot)])
+        while process.opened(waiting.pid, str(tmp_path)) == []:
+            time.sleep(0.001)
+        looking = stuck.Stuck(lambda: {waiting.pid})
+        for _ in range(3 * stuck._LOOKS):
+            time.sleep(looking.pause_s)
+            if looking.look():
+                waiting.kill()
+    assert waiting.wait() == 2

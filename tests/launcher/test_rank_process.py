@@ -32,6 +32,14 @@ def refusal(client: Client, op: str, **arguments: Any) -> str:
     return caught.value.code
 
 
+def listening(socket: str) -> Client:
+    """A client of a launcher that is starting."""
+    while True:
+        with contextlib.suppress(ControlError):
+            return Client(socket)
+        time.sleep(0.001)
+
+
 def trace(pid: int) -> None:
     """From now on the process stays until we have waited for it."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -311,6 +319,23 @@ def test_the_callers_death_in_mid_start_harms_nobody(rig: Rig) -> None:
     while not (path := Path(config["exit_file"])).exists():
         time.sleep(0.001)
     assert json.loads(path.read_text())["exit_status"] == 7
+
+
+def test_a_rank_whose_start_hangs_can_be_killed(rig: Rig) -> None:
+    """Here nobody reads the pipe that is its log; it may be a file system that does not answer."""
+    (rig.folder / "logs").mkdir()
+    rig.fifo("logs/rank-0.out")
+    config = rig.config("true")
+    with subprocess.Popen(rig.launcher_argv(config), stdout=subprocess.PIPE) as caller:
+        with listening(config["socket"]) as client:
+            assert client.ask("status")[0]["state"] == "running"
+            assert refusal(client, "vacate") == "busy"
+            client.ask("signal", signum=signal.SIGKILL)
+        assert caller.wait() == 0 and caller.stdout is not None
+        told = json.loads(caller.stdout.read())
+    assert told["rank_pid"] is None
+    end = Launched(told["pid"], None, config).end()
+    assert (end["exit_status"], end["error"]) == (126, "true was killed before it started")
 
 
 def test_a_rank_has_one_launcher_and_one_end(plain_rig: Rig) -> None:

@@ -24,7 +24,8 @@
 	" (this process has become another user, for whom rankfold opens its socket only where "   \
 	"it may make namespaces: make the first CUDA call before that, or give rankfold "          \
 	"CAP_SYS_ADMIN)"
-#define SPINS 300 /* a few microseconds of pauses, most replies come then */
+#define ANSWER_S 5 /* of a launcher, before it is reported */
+#define SPINS 300  /* a few microseconds of pauses, most replies come then */
 
 struct rf_header *channel_header;
 int channel_spins;
@@ -91,12 +92,19 @@ static bool send_hello(int sock, uint32_t pid, int memfd)
 	return sent == (ssize_t)sizeof hello;
 }
 
+/* The launcher's end closes the connection; one that is stopped is waited for, and reported. */
 static bool receive_welcome(int sock, struct rf_welcome *out)
 {
+	struct timeval late = {.tv_sec = ANSWER_S};
+	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &late, sizeof late);
 	size_t have = 0;
 	while (have < sizeof *out) {
 		ssize_t got = recv(sock, (char *)out + have, sizeof *out - have, 0);
-		if (got < 0 && errno == EINTR)
+		if (got < 0 && errno == EAGAIN)
+			SAY_ONCE("the rank's launcher has not answered for %d s: it is stopped or "
+				 "stuck; waiting for it",
+				 ANSWER_S);
+		if (got < 0 && (errno == EINTR || errno == EAGAIN))
 			continue;
 		if (got <= 0)
 			return false;
