@@ -34,7 +34,7 @@ from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Tem
 from rankfold.reconciler.act.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
 from rankfold.reconciler.journal import retention
-from rankfold.reconciler.journal.journal import Journal, JournalError
+from rankfold.reconciler.journal.journal import Journal, JournalError, database
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import is_locked
 from rankfold.reconciler.model.desired import Job, Origin
@@ -188,6 +188,11 @@ class Daemon:
             self.server.stop()
             return
         try:
+            if self.journal.put_back():
+                path = database(self.layout.state)
+                text = f"{path} was removed or replaced while in use; it is put back"
+                log.error("%s", text)
+                self.journal.event("Reconciler", "JournalRemoved", text, "Warning")
             self.sources.poll()
             wait = self.reconcile()
             if self._idle():

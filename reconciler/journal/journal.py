@@ -16,7 +16,7 @@ import dataclasses
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -106,17 +106,22 @@ def database(state: Path) -> Path:
     return state / "rankfold.db"
 
 
-def _create(path: Path) -> None:
-    """An empty journal at `path`, all at once: who looks meanwhile sees none, or all of it."""
+def _make_tables(db: sqlite3.Connection) -> None:
+    """Make an empty journal."""
+    db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+
+
+def _create(path: Path, fill: Callable[[sqlite3.Connection], None] = _make_tables) -> None:
+    """A journal at `path`, all at once: who looks meanwhile sees none, or all of it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_suffix(".new")
     for left in path.parent.glob(f"{new.name}*"):  # by one that was killed here
         left.unlink()
     new.touch(0o600)  # it holds the environments of jobs
     with contextlib.closing(sqlite3.connect(new)) as db:
-        db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
-        db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+        fill(db)
+        db.execute("PRAGMA journal_mode=WAL")
     new.rename(path)  # alone: closed, it has no log beside it
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -138,8 +143,7 @@ class Journal:
             else:
                 if not path.exists():
                     _create(path)
-                self.db = sqlite3.connect(path, timeout=10)
-                self.db.execute("PRAGMA synchronous=FULL")
+                self._open()
             self.db.isolation_level = None
             self._check_version()
             if not readonly:
@@ -148,6 +152,30 @@ class Journal:
                 self.check()
         except sqlite3.Error as error:
             raise JournalError(f"{path}: {error}") from error
+
+    def _open(self) -> None:
+        """To write."""
+        path = database(self.state)
+        self.db = sqlite3.connect(path, timeout=10, isolation_level=None)
+        self.db.execute("PRAGMA synchronous=FULL")
+        self._file = os.stat(path)
+
+    def put_back(self) -> bool:
+        """Write the file again if somebody has removed it, or put another in its place, which is
+        renamed; the writer still has its own open. Gives whether it had to. Raises OSError,
+        sqlite3.Error."""
+        path, old = database(self.state), self.db
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(self._file, os.stat(path)):
+                return False
+            path.rename(path.with_name(f"{path.name}.replaced"))
+        for log in ("-wal", "-shm"):  # of the file that is not there; SQLite would apply it
+            path.with_name(path.name + log).unlink(missing_ok=True)
+        _create(path, old.backup)
+        self._open()
+        old.close()
+        self._keep_nothing()
+        return True
 
     def _keep_nothing(self) -> None:
         """Nothing has been read yet."""

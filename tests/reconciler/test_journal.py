@@ -34,6 +34,27 @@ def test_who_looks_while_it_is_made_sees_nothing_or_all_of_it(tmp_path: Path) ->
         assert [file.name for file in state.glob("*.new*")] == []
 
 
+def test_a_file_that_was_removed_or_replaced_while_in_use_is_put_back(tmp_path: Path) -> None:
+    path, other = database(tmp_path), tmp_path / "other"
+    with Journal(other) as another:
+        another.event("Source", "Other", "of another journal")
+    with Journal(tmp_path) as journal:
+        journal.event("Source", "First", "a")
+        assert not journal.put_back()
+        path.unlink()  # its log stays
+        assert journal.put_back() and not journal.put_back()
+        journal.event("Source", "Second", "b")
+        database(other).rename(path)
+        assert journal.put_back()
+        journal.event("Source", "Third", "c")
+        for each in (journal, Journal(tmp_path, readonly=True)):
+            assert [event.reason for event in each.events()] == ["First", "Second", "Third"]
+        each.close()
+        assert path.stat().st_mode & 0o777 == 0o600
+    with contextlib.closing(sqlite3.connect(f"{path}.replaced")) as db:
+        assert db.execute("SELECT reason FROM events").fetchall() == [("Other",)]
+
+
 def test_what_a_killed_one_left_is_not_used(tmp_path: Path) -> None:
     for name in ("rankfold.new", "rankfold.new-wal", "rankfold.new-shm"):
         (tmp_path / name).write_bytes(b"torn")

@@ -15,7 +15,7 @@ import pytest
 from rankfold import __version__
 from rankfold.reconciler import liveness
 from rankfold.reconciler.deadlines import HUNG_LOOK_S, RECONCILER_ANSWERS_S, SILENT_AFTER_S
-from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.command import Rankfold, Specs
@@ -226,6 +226,9 @@ def test_a_fleet_whose_state_directory_was_removed_is_named(
     specs.pool(1)
     rankfold("apply", "-f", str(specs.folder), "--wait")
     proxy, launcher = rankfold.proxy_pid("local/soft-0"), launcher_of(rankfold)
+    database(state.path).unlink()
+    rankfold.until(lambda: "JournalRemoved" in rankfold("events"))
+    assert rankfold.job("gpt")["phase"] == "Running", "the reconciler has put it back"
     os.kill(rankfold.reconciler_pid(), signal.SIGKILL)
     shutil.rmtree(state.path)
     (gone,) = rankfold.status()["trouble"]
