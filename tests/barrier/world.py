@@ -178,6 +178,8 @@ class World:
             self.queues[(device, m.to)].append(copy)
             taken = True
         error = self.lib.barrier_error(b)
+        if error == self.ffi.NULL:
+            error = self.lib.barrier_invalid(b)
         if error != self.ffi.NULL:
             raise Violation(self.ffi.string(error).decode())
         return taken

@@ -344,7 +344,14 @@ class Cluster:
             pair = self.random.choice(pairs)
             message = self.queues[pair].popleft()
             self.lib.coll_receive(self.device[pair[1]].coll, pair[0], message)
+        self.check()
         return True
+
+    def check(self) -> None:
+        """The engine's own counts and links."""
+        for d in self.device:
+            wrong = self.lib.coll_invalid(d.coll)
+            assert wrong == self.ffi.NULL, self.ffi.string(wrong).decode()
 
     def settle(self) -> None:
         while self.failure is None and self.step():

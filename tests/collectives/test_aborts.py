@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from collectives import engine as e
 from collectives.test_collectives import COMM, Native, engine, join_all, relaxed, start
+from support import native
 
 OTHER, CHILD = COMM + 1, COMM + 2
 COUNT = 600  # of int32: several pieces, and parts of a send, of 1 KiB
@@ -206,6 +208,32 @@ def test_a_broken_communicator_stays_so_elsewhere(coll: Native, after: list[int]
     moved.settle()
     works(moved, OTHER)
     moved.close()
+
+
+WRONG = [
+    ("a seat that was aborted closes", "abort.c",
+     "s->closing = s->aborted = m->stopped = true;", "s->aborted = m->stopped = true;"),
+    ("groups of a seat that are not complete", "engine.c", "\tg->seat->groups--;\n", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "file", "old", "new"), WRONG, ids=[w[0] for w in WRONG])
+def test_a_wrong_count_or_link_is_named_before_a_save(
+    tmp_path: Path, said: str, file: str, old: str, new: str
+) -> None:
+    text = (native.CORE / "collective" / file).read_text()
+    assert text.count(old) == 1
+    changed = tmp_path / file
+    changed.write_text(text.replace(old, new))
+    cluster = start(engine(tmp_path, changed=changed), [0, 1], 5)
+    join_all(cluster)
+    one = [{"kind": e.ALLREDUCE, "dtype": 2, "count": 1, "op": e.SUM, "recv": TO}]
+    with pytest.raises(AssertionError, match=said):
+        for rank in (0, 1):
+            cluster.submit(rank, COMM, one)
+        cluster.settle()
+        cluster.abort(0, COMM)
+        cluster.check()
 
 
 @settings(relaxed, max_examples=30)

@@ -25,7 +25,7 @@ relaxed = settings(
 
 # For the engine `small`: a part of a send, and what may be sent and not received.
 PARTS = ("abort", "base", "collective", "communicator", "early", "engine", "joining", "op", "piece",
-         "saved", "sends", "shape", "steps", "tree")  # fmt: skip
+         "saved", "sends", "shape", "steps", "tree", "valid")  # fmt: skip
 PART, SENT, SENT_ALL, SENT_LEAST = 1024, 4096, 6144, 64
 
 

@@ -88,11 +88,13 @@ void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 	if (!m || m->gone)
 		return;
 	owed = vector_owes_on(b, m);
+	INVARIANT(b->ranks[rank].joining >= m->joining, "a rank counts what it joins");
 	b->ranks[rank].joining -= m->joining;
 	m->joining = 0;
 	/* What was issued still counts until it is complete; a failed joining never happened. */
 	m->gone = joining || m->complete == m->issued;
 	if (b->frozen && m->gone) {
+		INVARIANT(b->ranks[rank].owed >= owed, "a rank counts what it owes");
 		b->ranks[rank].owed -= owed;
 		vector_report(b, m);
 	}
@@ -113,6 +115,7 @@ void barrier_abort(struct barrier *b, uint32_t rank, uint64_t comm)
 	m->complete = m->issued;
 	m->gone = true;
 	if (b->frozen) {
+		INVARIANT(b->ranks[rank].owed >= owed, "a rank counts what it owes");
 		b->ranks[rank].owed -= owed;
 		vector_report(b, m);
 	}
@@ -176,6 +179,7 @@ void barrier_complete(struct barrier *b, uint32_t rank, uint64_t comm)
 	if (m->spans)
 		b->ranks[rank].complete++;
 	if (b->frozen && owed != vector_owes_on(b, m)) {
+		INVARIANT(owed && b->ranks[rank].owed, "a rank counts what it owes");
 		b->ranks[rank].owed--;
 		vector_report(b, m);
 	}

@@ -109,5 +109,9 @@ uint64_t barrier_catch_up(const struct barrier *);
 uint32_t barrier_window(const struct barrier *, uint32_t rank);
 /* A broken message or a call that breaks these rules: text, else NULL. Fail the job then. */
 const char *barrier_error(const struct barrier *);
+/* Which of its own counts and tables disagree: a bug of ours; NULL: none. */
+const char *barrier_invalid(const struct barrier *);
+/* Do rounds of the rank on this communicator count? Not once it has aborted or destroyed it. */
+bool barrier_counts(const struct barrier *, uint32_t rank, uint64_t comm);
 
 #endif

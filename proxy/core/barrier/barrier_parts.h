@@ -5,6 +5,7 @@
  *   rounds.c       a hash table of the rounds by rank and communicator
  *   tandem.c       a device's half of the tandem meta-allreduce
  *   vector.c       a device's half of the cut vector
+ *   valid.c        whether counts and tables agree with each other
  *   coordinator.c  device 0's half of both
  *   barrier.c      the protocol, as a whole: the caller's reports, messages in
  */
@@ -12,6 +13,7 @@
 #define RANKFOLD_BARRIER_PARTS_H
 
 #include "barrier.h"
+#include "invariant.h"
 
 #define KEYS 128u    /* remembered rounds per rank; more unresolved ones turn the tandem off */
 #define PATIENCE 30u /* hurries in steady state, without a round resolved, before giving up */

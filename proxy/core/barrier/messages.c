@@ -29,6 +29,7 @@ void barrier_send(struct barrier *b, struct barrier_message m)
 		b->queue_room = room;
 		b->queue_head = 0;
 	}
+	INVARIANT(b->queue_count < b->queue_room, "a message has room in the queue");
 	m.from = b->device;
 	b->queue[(b->queue_head + b->queue_count++) & (b->queue_room - 1)] = m;
 }

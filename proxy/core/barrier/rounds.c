@@ -33,6 +33,7 @@ static void rounds_place(struct rounds *t, uint32_t number)
 {
 	uint32_t i = hash(t->entry[number].rank, t->entry[number].comm) & (t->room - 1);
 
+	INVARIANT(number < t->room / 2, "a table of rounds has room");
 	while (t->slot[i])
 		i = (i + 1) & (t->room - 1);
 	t->slot[i] = number + 1;

@@ -58,6 +58,7 @@ void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
 	uint32_t seat = (uint32_t)(s - m->seats);
 	uint64_t limit = s->next_seq;
 
+	INVARIANT(s->taken && !s->aborted, "a member aborts a communicator once");
 	for (const struct op *op = m->ops; op; op = op->next)
 		if (op->calls[seat].group && !op->finished && op->seq < limit)
 			limit = op->seq;

@@ -116,6 +116,8 @@ void coll_destroy(struct coll *, uint32_t rank, uint64_t comm);
  * ended), or gives up joining it: then nobody joins, and the others' joinings end with
  * ncclRemoteError (6); for this one there is no answer any more. */
 void coll_abort(struct coll *, uint32_t rank, uint64_t comm);
+/* Which of the engine's own counts and links disagree: a bug of ours; NULL: none. */
+const char *coll_invalid(const struct coll *);
 /* The barrier's keys of a local rank's communicator: its own and those of the rank's pairs.
  * broken: only those on which a round may never complete, since a member has aborted it. At most
  * COLL_KEYS_MAX. */

@@ -139,7 +139,7 @@ struct seat *seat_take(struct coll *c, struct coll_comm *m, uint32_t rank, uint6
 
 		if (s->rank != rank)
 			continue;
-		if (s->taken) {
+		if (s->taken || s->aborted) {
 			engine_fail(c, "rank %u joins a communicator twice", rank);
 			return NULL;
 		}

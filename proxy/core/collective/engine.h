@@ -14,6 +14,7 @@
  *   joining.c       how communicators come to be
  *   saved.c         a rank's communicators as bytes
  *   collective.c    what ranks call: checked, and started in its order
+ *   valid.c         whether counts and links agree with each other
  *   engine.c        messages to their handlers, the loop's calls, completions
  *
  * All run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,

@@ -53,6 +53,18 @@ static const char *modules_invalid(const struct rank *r)
 	return NULL;
 }
 
+static bool aborted_counts(const struct rank *r)
+{
+	uint32_t at = 0;
+	for (const struct object *o; (o = table_next(&r->objects, &at));) {
+		const struct comm *c = (const void *)o;
+		if (o->kind == OBJ_COMM && c->aborted && c->key &&
+		    barrier_counts(r->job->barrier, r->rank, c->key))
+			return true;
+	}
+	return false;
+}
+
 static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 {
 	uint32_t inflight = 0, slots = 0, pending = 0, exact = 0, at = 0;
@@ -70,6 +82,7 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 		slots += o->kind == OBJ_COMM && ((const struct comm *)o)->slot;
 	WRONG(pending != r->pending, "questions that the client waits for");
 	WRONG(slots + pending != r->ring.replies, "requests that are not answered");
+	WRONG(aborted_counts(r), "rounds of a communicator that its rank has aborted");
 	WRONG(r->job->ranks[r->rank] != r, "a rank has another's place in its job");
 	WRONG(!job_find((struct proxy *)(uintptr_t)p, r->job->id), "a rank of a job that is gone");
 	return NULL;
@@ -87,7 +100,8 @@ static const char *job_invalid(const struct job *j)
 	WRONG((j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) && j->state != PROXY_JOB_CUT,
 	      "a job is being saved that does not stand at a cut");
 	WRONG(j->state == PROXY_JOB_SAVED && j->attached, "a job has gone and its ranks are here");
-	return NULL;
+	const char *wrong = j->barrier ? barrier_invalid(j->barrier) : NULL;
+	return wrong || !j->coll ? wrong : coll_invalid(j->coll);
 }
 
 static const char *lists_invalid(const struct proxy *p)

@@ -1,0 +1,62 @@
+/* valid.c: do the engine's counts and links agree with each other? Before each save, as core_invalid.
+ * See engine.h. */
+#include "engine.h"
+
+#include <stddef.h>
+
+#define WRONG(condition, text)                                                                     \
+	do                                                                                         \
+		if (condition)                                                                     \
+			return text;                                                               \
+	while (0)
+
+static uint32_t groups_of(const struct coll *c, const struct seat *s)
+{
+	uint32_t count = 0;
+
+	for (const struct coll_group *g = c->groups; g; g = g->all)
+		count += g->seat == s;
+	return count;
+}
+
+static const char *comm_invalid(const struct coll *c, const struct coll_comm *m)
+{
+	WRONG(m->stopped && !m->broken, "a communicator that is stopped is broken");
+	for (uint32_t i = 0; i < m->seat_count; i++) {
+		const struct seat *s = &m->seats[i];
+
+		WRONG(s->index >= m->nranks || m->member[s->index] != s->rank ||
+			      m->device[s->index] != c->device,
+		      "a seat is that of a member who is here");
+		WRONG(s->closing && !s->taken, "a seat that closes is taken");
+		WRONG(s->aborted && s->taken && !s->closing, "a seat that was aborted closes");
+		WRONG(s->aborted && !m->gone[s->index], "a member that has aborted is gone");
+		WRONG(s->groups != groups_of(c, s), "groups of a seat that are not complete");
+	}
+	for (const struct op *op = m->ops; op; op = op->next) {
+		WRONG(op->comm != m, "an operation is of the communicator that lists it");
+		WRONG(op->next && op->next->seq <= op->seq, "operations are in their order");
+	}
+	return NULL;
+}
+
+static bool listed(const struct coll *c, const struct coll_comm *comm)
+{
+	for (const struct coll_comm *m = c->comms; m; m = m->next)
+		if (m == comm)
+			return true;
+	return false;
+}
+
+const char *coll_invalid(const struct coll *c)
+{
+	const char *wrong = NULL;
+
+	if (c->failed)
+		return NULL; /* it stops in the middle */
+	for (const struct coll_comm *m = c->comms; m && !wrong; m = m->next)
+		wrong = comm_invalid(c, m);
+	for (const struct coll_piece *p = c->pieces; p && !wrong; p = p->next)
+		WRONG(!listed(c, p->comm), "a piece is of a communicator that is here");
+	return wrong;
+}
