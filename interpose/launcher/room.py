@@ -24,6 +24,7 @@ _MS_NOSUID_NODEV = 2 | 4
 _MS_REC_SLAVE = 16384 | (1 << 19)
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MNT_DETACH = 2
+_FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6  # the same numbers on all machines
 _SMALL = "size=1048576,mode="  # of an empty file system over a folder: names of what is kept
 
 # Loaded before any fork: no lock of the loader is held in a child.
@@ -153,6 +154,29 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
     encoded = [None if each is None else os.fsencode(each) for each in (source, target, kind, data)]
     result = libc.mount(*encoded[:3], flags, encoded[3])
     check(result, f"mount {source} on {target}")
+
+
+def message_queues(pid: int) -> list[str]:
+    """Names of the POSIX message queues in the IPC namespace of a process, open or not; none if
+    that is our own. Raises OSError."""
+    theirs, ours = (os.open(f"/proc/{of}/ns/ipc", os.O_RDONLY) for of in (pid, "self"))
+    fds = [theirs, ours]
+    try:
+        if os.path.sameopenfile(theirs, ours):
+            return []
+        check(libc.setns(theirs, _CLONE_NEWIPC), f"enter the IPC namespace of process {pid}")
+        try:
+            fds.append(libc.syscall(_FSOPEN, b"mqueue", 0))
+            check(libc.syscall(_FSCONFIG, fds[-1], _CREATE, None, None, 0), "open mqueue")
+            fds.append(libc.syscall(_FSMOUNT, fds[-1], 0, 0))
+        finally:
+            check(libc.setns(ours, _CLONE_NEWIPC), "return to our IPC namespace")
+        fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fds[-1]))
+        return sorted(os.listdir(fds[-1]))
+    finally:
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
 
 
 def detached(kind: str) -> int:

@@ -26,7 +26,7 @@ from rankfold.interpose.launcher.process import (
     socket_of,
     thread_state,
 )
-from rankfold.interpose.launcher.room import libc
+from rankfold.interpose.launcher.room import libc, message_queues
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
@@ -75,6 +75,12 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
             f"process {named(rank.pid)}, in which the rank continues, is in the session of a "
             "process that has exited: a daemon must call setsid after its last fork"
         )
+    with contextlib.suppress(OSError):
+        if queues := message_queues(rank.pid):
+            found.append(
+                f"process {named(rank.pid)}, or one that it started, has made a POSIX message "
+                f'queue, which cannot be saved: mq_unlink("/{queues[0]}") removes it'
+            )
     for pid in sorted(parents):
         if not _is_below(pid, rank.pid, parents):
             found.append(

@@ -38,6 +38,7 @@ REFUSED = {
     "mount_context": "fscontext",
     "vsock": "Unknown socket",
     "queue": "a POSIX message queue, which cannot be saved",
+    "unopened_queue": r'a POSIX message queue, which cannot be saved: mq_unlink\("/objects"\)',
     "unaccepted": "a connection waits to be accepted",
     "tcp_unaccepted": "a connection waits to be accepted",
     "inotify_unread": "has not read events of inotify",

@@ -197,10 +197,27 @@ static void use_queue(void)
 	mq_unlink("/objects");
 }
 
+static void make_unopened_queue(void)
+{
+	make_queue();
+	mq_close(messages);
+}
+static void use_unopened_queue(void)
+{
+	messages = mq_open("/objects", O_RDWR | O_NONBLOCK);
+	use_queue();
+}
+
 const struct object files[] = {
-	{"opened", make_opened, use_opened},       {"deleted", make_deleted, use_deleted},
-	{"flock", make_flock, use_flock},          {"posix_lock", make_posix_lock, use_posix_lock},
-	{"ofd_lock", make_ofd_lock, use_ofd_lock}, {"lease", make_lease, use_lease},
-	{"memfd", make_memfd, use_memfd},          {"system_v", make_system_v, use_system_v},
-	{"queue", make_queue, use_queue},          {0},
+	{"opened", make_opened, use_opened},
+	{"deleted", make_deleted, use_deleted},
+	{"flock", make_flock, use_flock},
+	{"posix_lock", make_posix_lock, use_posix_lock},
+	{"ofd_lock", make_ofd_lock, use_ofd_lock},
+	{"lease", make_lease, use_lease},
+	{"memfd", make_memfd, use_memfd},
+	{"system_v", make_system_v, use_system_v},
+	{"queue", make_queue, use_queue},
+	{"unopened_queue", make_unopened_queue, use_unopened_queue},
+	{0},
 };
