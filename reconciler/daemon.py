@@ -175,7 +175,7 @@ class Daemon:
         try:
             self.server.run()
         finally:
-            self.sources.close(on_purpose=self.stopping)
+            self.sources.close()
             self.prober.close()
             self.journal.close()
 
@@ -696,7 +696,7 @@ class Daemon:
         live = [n for n in self.journal.desired().jobs if not self._ended(n)]
         left = {} if live else self._shutdown_proxies()
         self.stopping = True
-        self.sources.forget_unwatched()
+        self.sources.stops()
         self.server.after(0, self.server.stop)
         return {"jobs": live, "left": left}
 

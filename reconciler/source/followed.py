@@ -66,6 +66,7 @@ class Sources:
         self._unwatched: Json | None = journal.get("unwatched")
         if lost := journal.get("watching"):
             self._is_unwatched(lost)
+        self._on_purpose = False  # the reconciler ends because somebody requested it
         self._unconsidered: Revision | None = None  # it could not be written down yet
         self._last = Reading()
         self._noted: Json | None = None  # what the journal says of it; None: not known
@@ -164,7 +165,7 @@ class Sources:
             self.server.remove(attaching.reader.wake)
             attaching.reader.close()
         if channel in self.watchers:
-            if self.source and self.watchers == [channel]:
+            if self.source and self.watchers == [channel] and not self._on_purpose:
                 self._is_unwatched(self.source.identity)
             self._stop_watching(channel)
 
@@ -178,11 +179,16 @@ class Sources:
         if not self.watchers:
             self._unfollow()
 
-    def close(self, on_purpose: bool) -> None:
+    def stops(self) -> None:
+        """The reconciler is about to end because somebody requested it: its watchers see that."""
+        self._on_purpose = True
+        self.forget_unwatched()
+
+    def close(self) -> None:
         """The reconciler ends."""
         for attaching in self.attaching:
             attaching.reader.close()
-        if self.source and not on_purpose:
+        if self.source and not self._on_purpose:
             self._is_unwatched(self.source.identity)
         self._unfollow(CLOSING_S)
 
@@ -210,7 +216,7 @@ class Sources:
         self._unwatched = {"source": identity, "since": time.time()}
 
     def forget_unwatched(self) -> None:
-        """Whoever applies files by hand, or ends the reconciler, knows that nobody follows them."""
+        """Whoever applies files by hand, or stops us, knows that nobody follows them."""
         self._unwatched = None
         self._note()
 

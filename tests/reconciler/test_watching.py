@@ -161,6 +161,18 @@ def test_watch_outlives_a_full_disk(
         rankfold.until(lambda: devices(rankfold) == 1)
 
 
+def test_a_watch_that_outlives_a_stop_is_not_said_to_be_gone(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    with Watch(rankfold, str(specs.folder)):
+        rankfold.until(lambda: rankfold.status()["source"]["watched"])
+        pid = rankfold.reconciler_pid()
+        rankfold("stop")
+        rankfold.until(lambda: rankfold.reconciler_pid() not in (0, pid))
+        rankfold.until(lambda: rankfold.status()["source"]["watched"])
+    assert "Unwatched" not in rankfold("events")
+
+
 def test_watch_ends_where_waiting_helps_nobody(rankfold: Rankfold, specs: Specs) -> None:
     done = rankfold.run("watch", str(specs.folder / "slip-of-the-pen"))
     assert done.returncode == 1 and "is not there" in done.stderr
