@@ -7,6 +7,7 @@ the IPC namespace is. Which program it is: rankfold/criu.py.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import signal
@@ -120,10 +121,13 @@ def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
 
 
 def restore(
-    images: int, hold: str, cgroup: str, parent: str, semaphores: Iterable[descriptors.Semaphore]
-) -> None:
+    images: int, hold: str, cgroup: str, parent: str, semaphores: Iterable[descriptors.Semaphore],
+    personality: int,
+) -> None:  # fmt: skip
     """Become CRIU that restores what is in the folder `images` here, as siblings, in `cgroup`,
-    which we are in, and frozen: `hold` is a file of `HOLD`. Raises criu.Missing, OSError."""
+    which we are in, and frozen: `hold` is a file of `HOLD`. What it restores inherits our
+    personality. Raises criu.Missing, OSError."""
+    libc.personality(ctypes.c_ulong(personality))
     os.set_inheritable(images, True)
     argv = [
         criu.command(), "restore", "-D", f"/proc/self/fd/{images}", "-o", "restore.log", "-v2",

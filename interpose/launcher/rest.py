@@ -407,7 +407,7 @@ class Rest:
         cgroup = self.standing.freezer
         cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
-        criu.restore(images, hold, cgroup.path, cgroup.parent, about.semaphores)
+        criu.restore(images, hold, cgroup.path, cgroup.parent, about.semaphores, about.personality)
 
     def _after_criu(self, folder: str, about: snapshots.About, status: int) -> None:
         lost.forget(about.lost)

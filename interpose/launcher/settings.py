@@ -53,6 +53,11 @@ def taken(pids: Iterable[int]) -> tuple[Setting, ...]:
     return tuple(found)
 
 
+def personality(pid: int) -> int:
+    """Of a process, as personality(2) has it. Raises OSError."""
+    return int(Path(f"/proc/{pid}/personality").read_text(), 16)
+
+
 def put_back(settings: Iterable[Setting]) -> list[str]:
     """Of processes that were restored and are frozen. What could not be set, in words."""
     amiss = []

@@ -59,9 +59,9 @@ class About:
     has it mapped. `connections`: of TCP, as in `sockets.Connection`. `addresses`: as
     `sockets.addresses` gives them. `logs`: bytes of ``out`` and ``err``. `lost`: names that files
     had only meanwhile (lost.py). `journal`: where it lies, and its life (journal.py). `semaphores`:
-    for `descriptors.opened`. `state`: version of what its proxies have saved, 0: nothing; who does
-    not say has 9. `boot`: of the machine when it was written: what was not synced since may be lost
-    when that is over."""
+    for `descriptors.opened`. `personality`: of all its processes. `state`: version of what its
+    proxies have saved, 0: nothing; who does not say has 9. `boot`: of the machine when it was
+    written: what was not synced since may be lost when that is over."""
 
     job: str
     rank: int
@@ -77,6 +77,7 @@ class About:
     journal: tuple[str, str] = ("", "")
     lost: tuple[str, ...] = ()
     settings: tuple[settings.Setting, ...] = ()
+    personality: int = 0
     semaphores: tuple[descriptors.Semaphore, ...] = ()
     state: int = 9
     kernel: str = platform.release()
@@ -106,7 +107,8 @@ def write(
         channel.punch(memory)
     with lost.found_again(pids) as names:
         opened = files.Opened(pids, touched.is_ours, names)
-        about = replace(about, settings=settings.taken(pids))
+        personality = settings.personality(about.pid)
+        about = replace(about, settings=settings.taken(pids), personality=personality)
         descriptors.settle(pids)
         semaphores = descriptors.semaphores(pids)
         dumping = criu.dump(about.pid, processes, cgroup)

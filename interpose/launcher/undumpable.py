@@ -27,10 +27,12 @@ from rankfold.interpose.launcher.process import (
     thread_state,
 )
 from rankfold.interpose.launcher.room import libc, message_queues
+from rankfold.interpose.launcher.settings import personality
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
 _CAP_SYS_RESOURCE = 24
+_READ_IMPLIES_EXEC = 0x0400000  # no process keeps it when it starts a program, as CRIU
 _MPTCP = 262
 _UCRED = struct.Struct("=iII")
 _NOBODY = 0xFFFFFFFF  # there is no other end
@@ -87,6 +89,16 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
                 f"process {named(pid)} is no longer below the rank's first process {rank.pid}: "
                 "that must not end before, and daemons must not cut themselves loose"
             )
+        with contextlib.suppress(OSError):
+            if personality(pid) != personality(rank.pid):
+                found.append(
+                    f"process {named(pid)} has another personality than the rank's first process: "
+                    "set it before the first fork"
+                )
+            elif personality(pid) & _READ_IMPLIES_EXEC:
+                found.append(
+                    f"process {named(pid)} has the personality READ_IMPLIES_EXEC: clear it"
+                )
         found += [f"process {named(pid)} {what}" for what in _of(pid, rank, pids)]
         found += [
             f"process {named(pid)} uses {name}, which cannot be saved: it has lost that name, has "

@@ -26,8 +26,8 @@ KEPT = {
     "sockets": "stream datagrams sequence shut carried listener tcp udp netlink raw_socket "
     "tcp_settings listener_settings udp_settings",
     "files": "opened deleted flock posix_lock ofd_lock lease memfd system_v",
-    "settings": "signal_state priority name dumpable death_signal privileges subreaper huge_pages "
-    "barrier filter capabilities robust rseq affinity io_priority slack limits",
+    "settings": "personality signal_state priority name dumpable death_signal privileges subreaper "
+    "huge_pages barrier filter capabilities robust rseq affinity io_priority slack limits",
     "memory": "advised mapped guarded",
 }
 REFUSED = {

@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/personality.h>
 #include <sys/resource.h>
 
 #include "objects.h"
@@ -262,6 +263,12 @@ static void use_rseq(void)
 	say("%d is not %u", sched_getcpu(), cpu);
 }
 
+static void make_personality(void)
+{
+	need(personality(ADDR_NO_RANDOMIZE | SHORT_INODE) >= 0, "personality");
+}
+static void use_personality(void) { say("%x", (unsigned)personality(0xffffffff)); }
+
 const struct object settings[] = {
 	{"signal_state", make_signal_state, use_signal_state},
 	{"priority", make_priority, use_priority},
@@ -280,5 +287,6 @@ const struct object settings[] = {
 	{"capabilities", make_capabilities, use_capabilities},
 	{"robust", make_robust, use_robust},
 	{"rseq", make_rseq, use_rseq},
+	{"personality", make_personality, use_personality},
 	{0},
 };
