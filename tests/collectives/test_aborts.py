@@ -143,6 +143,41 @@ def test_others_are_told_when_what_they_wait_for_never_comes(
     cluster.close()
 
 
+def test_who_has_not_heard_of_an_abort_yet_calls_more(coll: Native) -> None:
+    """Its messages reach a member that has heard, and whose call is for nothing."""
+    op = [{"kind": e.ALLREDUCE, "dtype": 2, "count": COUNT, "op": e.SUM, "recv": TO}]
+    for seed in range(40):
+        cluster = start(coll, [0, 1, 2], seed)
+        join_all(cluster)
+        cluster.abort(0, COMM)
+        for rank in random.Random(seed).sample((1, 2), 2):
+            steps(cluster, 5)
+            cluster.submit(rank, COMM, op)
+        cluster.settle()
+        assert cluster.failure is None and cluster.broken == {(1, COMM): True, (2, COMM): True}
+        for rank in (1, 2):
+            abort(cluster, rank, COMM)
+        cluster.settle()
+        assert cluster.failure is None and not cluster.busy
+        cluster.close()
+
+
+@pytest.mark.parametrize("first", ["split", "abort"])
+def test_a_split_of_an_aborted_communicator_is_hopeless(coll: Native, first: str) -> None:
+    cluster = start(coll, [0, 1], 5)
+    join_all(cluster)
+    if first == "abort":
+        abort(cluster, 0, COMM)
+        cluster.settle()
+    cluster.lib.coll_split(cluster.coll(1), 1, COMM, CHILD, 0, 0)
+    cluster.settle()
+    if first == "split":
+        abort(cluster, 0, COMM)
+        cluster.settle()
+    assert cluster.broken[1, COMM] and (1, CHILD) not in cluster.joined
+    cluster.close()
+
+
 @pytest.mark.parametrize("placement", [[0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 1, 2]])
 @pytest.mark.parametrize("when", ["before the others", "between", "when all have"])
 def test_giving_up_a_joining_refuses_it_to_all(

@@ -120,6 +120,27 @@ static void is_told(ncclComm_t comm, float *data, cudaStream_t stream)
 	NCCL_CHECK(ncclCommAbort(comm));
 }
 
+// The first rank never splits it: the others' calls end when another thread aborts the parent.
+static void while_it_is_split(ncclComm_t comm)
+{
+	meeting point;
+	point.all_are_here();
+	if (world.rank == 0) {
+		NCCL_CHECK(ncclCommAbort(comm));
+		return;
+	}
+	std::thread watchdog([&] {
+		ncclResult_t state = ncclSuccess;
+		for (int i = 0; i < 60000 && state == ncclSuccess; i++, usleep(1000))
+			NCCL_CHECK(ncclCommGetAsyncError(comm, &state));
+		EXPECT(state == ncclRemoteError, "the communicator's state is %d", state);
+		NCCL_CHECK(ncclCommAbort(comm));
+	});
+	ncclComm_t child = nullptr;
+	EXPECT(ncclCommSplit(comm, 0, world.rank, &child, nullptr) != ncclSuccess, "it is split");
+	watchdog.join();
+}
+
 static void in_a_group(ncclComm_t comm, float *data, cudaStream_t stream)
 {
 	meeting point;
@@ -222,6 +243,8 @@ int main(int argc, char **argv)
 		from_a_thread(comm, data, stream, how == "sends");
 	else if (how == "told")
 		is_told(comm, data, stream);
+	else if (how == "split")
+		while_it_is_split(comm);
 	else if (how == "group")
 		in_a_group(comm, data, stream);
 	else if (how == "joining")

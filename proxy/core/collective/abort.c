@@ -25,8 +25,11 @@ static void say(struct coll *c, const struct coll_comm *m, struct coll_message i
 }
 
 /* Does the member wait for what will never come? */
-static bool hopeless(const struct coll_comm *m, const struct seat *s)
+static bool hopeless(const struct coll *c, const struct coll_comm *m, const struct seat *s)
 {
+	for (const struct join *j = c->joins; j; j = j->next)
+		if (j->rank == s->rank && j->seq && j->key == m->key && !j->aborted)
+			return true; /* a split, which not all will call */
 	for (const struct op *op = m->ops; op; op = op->next)
 		if (op->calls[s - m->seats].group && !op->finished && comm_lost(m, op->seq))
 			return true;
@@ -42,7 +45,7 @@ void abort_tell(struct coll *c, struct coll_comm *m)
 		const struct seat *s = &m->seats[i];
 
 		if (s->taken && !s->closing)
-			c->io.broken(c->io.arg, s->rank, s->handle, hopeless(m, s));
+			c->io.broken(c->io.arg, s->rank, s->handle, hopeless(c, m, s));
 	}
 }
 
@@ -209,6 +212,15 @@ static void pass_by(struct coll *c, struct coll_comm *m, const struct coll_messa
 			read_nothing(c, p);
 }
 
+/* Our members have called it since we heard of the abort; the sender had not heard. */
+static bool for_nothing(const struct coll_comm *m, uint64_t seq)
+{
+	for (const struct op *op = m->ops; op; op = op->next)
+		if (op->seq == seq)
+			return false;
+	return comm_lost(m, seq);
+}
+
 bool abort_on_message(struct coll *c, uint32_t from, struct coll_comm *m,
 		      const struct coll_message *in)
 {
@@ -220,7 +232,7 @@ bool abort_on_message(struct coll *c, uint32_t from, struct coll_comm *m,
 		return true;
 	case MSG_LEFT: m->left[from] = true; return true;
 	case MSG_HELLO:
-	case MSG_READY: return m->stopped;
+	case MSG_READY: return m->stopped || for_nothing(m, in->seq);
 	case MSG_RESULT:
 		if (m->stopped)
 			pass_by(c, m, in);

@@ -79,6 +79,7 @@ void comm_split(struct coll *c, uint32_t rank, uint64_t parent, uint64_t comm, i
 					   .b = s->index,
 					   .c = (uint32_t)color,
 					   .value = (uint32_t)key});
+	abort_tell(c, m);
 }
 
 void comm_unjoin(struct coll *c, uint32_t rank, uint64_t handle)

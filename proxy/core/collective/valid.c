@@ -1,5 +1,5 @@
-/* valid.c: do the engine's counts and links agree with each other? Before each save, as core_invalid.
- * See engine.h. */
+/* valid.c: do the engine's counts and links agree with each other? Before each save, as
+ * core_invalid. See engine.h. */
 #include "engine.h"
 
 #include <stddef.h>

@@ -90,8 +90,23 @@ static void abort_joining(struct rank *r, struct comm *c)
 	coll_abort(r->job->coll, r->rank, c->o.id);
 }
 
+/* Splits of an aborted communicator end with it: not all its members will call them. */
+static void abort_splits(struct rank *r, const struct comm *parent)
+{
+	uint32_t at = 0;
+	for (struct object *o; (o = table_next(&r->objects, &at));) {
+		struct comm *c = (void *)o;
+		if (o->kind != OBJ_COMM || c->split_from != parent->key || c->aborted)
+			continue;
+		abort_joining(r, c);
+		comm_drop(r, c);
+		at = 0; /* the table has changed */
+	}
+}
+
 static void abort_member(struct rank *r, struct comm *c)
 {
+	abort_splits(r, c);
 	uint64_t keys[COLL_KEYS_MAX];
 	uint32_t n = coll_keys(r->job->coll, r->rank, c->o.id, false, keys);
 	for (uint32_t i = 0; i < n; i++)
