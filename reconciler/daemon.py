@@ -20,6 +20,7 @@ import signal
 import sqlite3
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from rankfold.reconciler.act import recovery
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.act.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
+from rankfold.reconciler.findings import note_conditions, note_findings
 from rankfold.reconciler.journal import retention
 from rankfold.reconciler.journal.journal import Journal, JournalError, database
 from rankfold.reconciler.journal.rows import Object
@@ -53,6 +55,8 @@ from rankfold.reconciler.observe.restarts import (
     claimed,
     report,
 )
+from rankfold.reconciler.pacing import LastPlan, sleep_after
+from rankfold.reconciler.plan import Plan
 from rankfold.reconciler.plan.memory import hopeless
 from rankfold.reconciler.source.followed import Sources, storage_error
 from rankfold.reconciler.wording import count
@@ -65,11 +69,8 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
 # Conditions that say why a job is not as desired.
 WAITING = ("Stalled", "Progressing", "Waiting", "Degraded", "NotSaved")
-FINDINGS_MAX = 64  # of a kind and a job that are kept
-
-
-def _new(told: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
-    return [each for each in told if each not in kept][: FINDINGS_MAX - len(kept)]
+ACT_FOR_S = 0.05  # then a turn begins no further action: clients wait for it meanwhile
+JOURNAL_ONLY = (actions.End, actions.Release, actions.Forget)  # they send no request
 
 
 @dataclasses.dataclass
@@ -122,7 +123,7 @@ class Daemon:
         self.asked = Asked()
         self.unrecorded: dict[str, actions.End] = {}  # jobs that failed while the disk was full
         self.processes = Processes(self.layout, self.journal)
-        self.plan = plan.Plan()
+        self.last_plan = LastPlan()
         self.stopping = False
         self.fresh = False  # whether `plan` follows the last change of desired state
         self.backoff: dict[str, Backoff] = {}
@@ -159,6 +160,10 @@ class Daemon:
 
         return handle
 
+    @property
+    def plan(self) -> Plan:
+        return self.last_plan.plan
+
     # ---- life
 
     def serve(self, cancel: bool = False) -> None:
@@ -190,6 +195,7 @@ class Daemon:
         try:
             if self.journal.put_back():
                 path = database(self.layout.state)
+                self.last_plan.outdate()  # versions of the journal begin anew
                 text = f"{path} was removed or replaced while in use; it is put back"
                 log.error("%s", text)
                 self.journal.event("Reconciler", "JournalRemoved", text, "Warning")
@@ -265,6 +271,7 @@ class Daemon:
 
     def reconcile(self) -> float:
         """One turn; gives the seconds until the next."""
+        begun = time.thread_time()
         desired, records = self.journal.desired(), self.journal.records()
         devices = {*desired.devices(), *known_devices(self.layout)}
         observed = observe(
@@ -283,33 +290,61 @@ class Daemon:
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
             self._try(end)
-        planned = plan.plan(desired, records, observed, clock.now(), busy)
-        if planned.actions != self.plan.actions:
-            for action in planned.actions:  # a job's fields are nobody's business
+        before, version = self.plan.actions, self.journal.version
+        new = self.last_plan.renew(version, desired, records, observed, clock.now(), busy)
+        if self.plan.actions != before:
+            for action in self.plan.actions:  # a job's fields are nobody's business
                 of_plan.debug("%s: %s", actions.subject(action), type(action).__name__)
-        self.plan = planned
         self.fresh = True
         for name, seen in observed.devices.items():
             if seen.ready:
                 self.backoff.pop(name, None)
         with unwritten:
-            self._note_findings(records, observed)
+            note_findings(self.journal, records, observed)
         with unwritten:
             self._follow_changes(records, observed)
         with unwritten:
-            self._note_conditions()
-        for action in self.plan.actions:
-            self._try(action)
+            if new:
+                note_conditions(self.journal, self.plan)
+        all_begun = self._act(unwritten)
         if unwritten.error:
+            self.last_plan.outdate()  # its conditions may have to be written again
             raise unwritten.error
-        return self._pace(records, time.monotonic())
+        if not all_begun:
+            return 0.0
+        wait = self._pace(records, time.monotonic())
+        if wait == FAST_S or (new and self.plan.actions):
+            return wait
+        return sleep_after(time.thread_time() - begun, wait)
+
+    def _act(self, unwritten: Unwritten) -> bool:
+        """Begin the planned actions, as far as one turn may; False if the next has to continue.
+
+        Those that only write the journal share a transaction: each commit waits for the disk, and a
+        thousand jobs may end at once."""
+        quiet = [each for each in self.plan.actions if isinstance(each, JOURNAL_ONLY)]
+        others = [each for each in self.plan.actions if not isinstance(each, JOURNAL_ONLY)]
+        all_begun = True
+        with unwritten:
+            if quiet:
+                with self.journal.transaction():
+                    all_begun = self._try_all(quiet)
+        return self._try_all(others) and all_begun
+
+    def _try_all(self, planned: Sequence[actions.Action]) -> bool:
+        last = time.monotonic() + ACT_FOR_S
+        for action in planned:
+            if time.monotonic() > last:
+                return False
+            self._try(action)
+        return True
 
     def _pace(self, records: dict[str, Record], now: float) -> float:
         live = [r for r in records.values() if r.step != "ended"]
+        settled = self.plan.converged | self.plan.degraded
         moving = [
             r for r in live
-            if r.name not in self.plan.converged | self.plan.degraded
-            and (r.epoch > 0 or r.ending or r.step == "new")
+            if r.name not in settled and (r.epoch > 0 or r.ending or r.step == "new")
         ]  # fmt: skip
         if moving and now - self.progress_at < FAST_FOR_S:
             return FAST_S
@@ -433,45 +468,6 @@ class Daemon:
                 devices = f"{now.from_gpus} → {count(now.to_gpus, 'device')}"
                 text = f"{devices} in {now.converge_s:.3f} s{pause}"
                 self.journal.event(f"Job/{change.job}", "Converged", text)
-
-    def _note_findings(self, records: dict[str, Record], observed: Observed) -> None:
-        """Keep the races and alarms that the proxies found: they forget them when a job goes."""
-        for device in observed.devices.values():
-            for told in device.jobs:
-                record = records.get(told.job)
-                if record is None or record.epoch != told.epoch:
-                    continue
-                now = self.journal.record(told.job) or record
-                races = _new(told.races, now.races)
-                alarms = _new(told.alarms, now.alarms)
-                if not races and not alarms:
-                    continue
-                now = dataclasses.replace(
-                    now, races=(*now.races, *races), alarms=(*now.alarms, *alarms)
-                )
-                with self.journal.transaction():
-                    self.journal.save(now)
-                    for race in races:
-                        self.journal.event(f"Job/{told.job}", "Race", race, "Warning")
-                    for alarm in alarms:
-                        self.journal.event(f"Job/{told.job}", "Alarm", alarm, "Warning")
-
-    def _note_conditions(self) -> None:
-        """Keep the conditions for readers, and an event for each that appears."""
-        for each in self.journal.objects():
-            if each.kind != "Job":
-                continue
-            new = [dataclasses.asdict(c) for c in self.plan.conditions.get(each.name, ())]
-            old, seen_generation = self.journal.conditions(each.name)
-            done = each.name in self.plan.converged
-            generation = each.generation if done else seen_generation
-            if (new, generation) == (old, seen_generation):
-                continue
-            self.journal.save_conditions(each.name, new, generation)
-            for condition in new:
-                if condition["type"] in ("Stalled", "Degraded") and condition not in old:
-                    text = condition["message"]
-                    self.journal.event(f"Job/{each.name}", condition["reason"], text, "Warning")
 
     def _wish(self, job: Job | None, commit: str, wanted_at: float) -> None:
         record = self.journal.record(job.name) if job else None

@@ -30,7 +30,7 @@ from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.model.observed import JobOnDevice, Observed
-from rankfold.reconciler.model.recorded import Record, Save
+from rankfold.reconciler.model.recorded import Ending, Record, Save
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node import environment
 from rankfold.reconciler.node.launchers import CannotLaunch, Node, child_environment
@@ -357,15 +357,27 @@ class Executor:
     # ---- the end of a job
 
     def _end(self, action: actions.End, observed: Observed) -> None:
-        record = self._record(action.job)
+        record, ending = self._record(action.job), action.ending
+        if record.step == "new" and not any(d.job(record.name) for d in observed.devices.values()):
+            self._never_started(record, ending)
+            return
         seen = (observed.devices.get(device) for device in record.holds())
         there = (each.job(action.job) for each in seen if each)
         counters = _last_counters(record, filter(None, there))
         with self.journal.transaction():
-            self._update(action.job, ending=action.ending, counters=counters, error="")
-            ending = action.ending
+            self._update(action.job, ending=ending, counters=counters, error="")
             kind = "Normal" if ending.phase == "Succeeded" else "Warning"
             self.journal.event(f"Job/{action.job}", ending.reason, ending.message, kind)
+
+    def _never_started(self, record: Record, ending: Ending) -> None:
+        """It holds nothing that must be released: it has ended at once."""
+        ended = dataclasses.replace(
+            record, step="ended", phase=ending.phase, ending=ending, error=""
+        )
+        with self.journal.transaction():
+            self.journal.save(ended)
+            for reason in (ending.reason, ending.phase):
+                self.journal.event(f"Job/{record.name}", reason, ending.message, "Warning")
 
     def discard(self, action: actions.Discard) -> Steps:
         """Before a device forgets the ranks it is asked what it counted for them: what it said

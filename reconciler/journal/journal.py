@@ -296,10 +296,10 @@ class Journal:
             self._seen = (self._seen[0], self.db.total_changes)
 
     @property
-    def version(self) -> tuple[int, int]:
-        """Another one whenever objects or records may be others than before."""
-        self._look()
-        return self._objects.version, self._records.version
+    def version(self) -> tuple[int, int, str]:
+        """Differs whenever `desired` or `records` may give something else than before."""
+        url = self.get("checkpoint_store", "")
+        return self._objects.version, self._records.version, url
 
     # ---- meta
 

@@ -28,6 +28,7 @@ from rankfold.reconciler.source import spec
 from rankfold.reconciler.source.commit import Commit
 from rankfold.reconciler.source.folder import Files
 from rankfold.reconciler.source.git import Git, GitError, is_elsewhere, masked
+from rankfold.reconciler.source.parse_cache import ParseCache
 from rankfold.reconciler.source.refs import Mirror, branches, full_names, tip
 from rankfold.reconciler.source.trees import named
 
@@ -215,6 +216,7 @@ class DirectorySource:
         self._signature: object = None
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._files = Files(self.path)
+        self._parsed = ParseCache()
 
     def _check(self) -> None:
         if not self.path.exists() and (self._stopped.wait(REST_S) or not self.path.exists()):
@@ -231,7 +233,9 @@ class DirectorySource:
                 return None
             before, looked = looked, self._files.look()
             if looked == before:
-                loaded = spec.load_dir(self.path, files_at=lambda _: self._files.paths())
+                loaded = spec.load_dir(
+                    self.path, files_at=lambda _: self._files.paths(), parsed=self._parsed
+                )
                 if self._files.look() == looked:
                     self._signature = looked
                     return directory_revision(loaded)
@@ -279,6 +283,7 @@ class GitSource:
         self._stopped = threading.Event()
         self._fetched_at: float | None = None
         self._commit = ""
+        self._parsed = ParseCache()
         self._stamp: object = None
         self._looked_at = 0.0
         if self.url:
@@ -363,7 +368,7 @@ class GitSource:
         if not found:
             where = legible.name(self.path) or "the repository"
             faults.append(spec.Fault(where, 1, "-", f"holds no *.yaml file at {commit[:12]}"))
-        return spec.load_found(found, faults, self._top)
+        return spec.load_found(found, faults, self._top, self._parsed)
 
     def pause(self) -> None:
         self._stopped.wait(STAT_S)

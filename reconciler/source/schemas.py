@@ -82,6 +82,20 @@ def schema_faults(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]
         yield from _explain(error, path)
 
 
+def not_built(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
+    """A field that is not built yet is refused by name unless it has its default."""
+    for path, rule, given in walk(schema, value):
+        default = default_of(path, rule, value)
+        if path == ("spec", "gpus") and isinstance(given, dict):
+            yield path, "a range of devices is not built yet; give one number"
+        elif isinstance(given, str) and given in rule.get("x-notBuiltValues", ()):
+            built = [each for each in rule["enum"] if each not in rule["x-notBuiltValues"]]
+            yield path, f"{given} is not built yet; use {' or '.join(built)}"
+        elif rule.get("x-notBuilt") and given != default:
+            only = "" if default is None else f"; only its default {json.dumps(default)} is"
+            yield path, f"is not built yet{only}; leave it out"
+
+
 def _explain(error: ValidationError, path: yamldoc.Path) -> Iterable[tuple[yamldoc.Path, str]]:
     rule, got, wanted = error.schema, error.instance, cast(Any, error.validator_value)
     if not isinstance(rule, dict):

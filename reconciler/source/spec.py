@@ -24,15 +24,14 @@ from rankfold.messages import DEVICES_MAX
 from rankfold.plural import count
 from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.fields import fields_of
-from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.source import trees, yamldoc
+from rankfold.reconciler.source.parse_cache import ParseCache
 from rankfold.reconciler.source.schemas import (
     ENV,
-    default_of,
     load_schema,
+    not_built,
     schema_faults,
     validator,
-    walk,
 )
 
 KINDS = ("Pool", "Job", "Policy")
@@ -147,10 +146,15 @@ class Loaded:
 # ---- files ---------------------------------------------------------------------------------
 
 
-def load_dir(*places: Path, files_at: Callable[[Path], list[Path]] | None = None) -> Loaded:
+def load_dir(
+    *places: Path,
+    files_at: Callable[[Path], list[Path]] | None = None,
+    parsed: ParseCache | None = None,
+) -> Loaded:
     """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
 
-    `files_at`: gives the files of a place, where they are known without a search.
+    `files_at`: gives the files of a place, where they are known without a search. `parsed`: what
+    was parsed there before.
     """
     found: list[trees.Found] = []
     faults: list[Fault] = []
@@ -168,7 +172,7 @@ def load_dir(*places: Path, files_at: Callable[[Path], list[Path]] | None = None
         if not files:
             what = "holds no *.yaml file" if place.exists() else "is not there"
             faults.append(Fault(legible.name(place), 1, "-", what))
-    return load_found(found, faults)
+    return load_found(found, faults, parsed=parsed)
 
 
 def yaml_files(place: Path) -> list[Path]:
@@ -192,10 +196,14 @@ def yaml_files(place: Path) -> list[Path]:
 
 
 def load_found(
-    found: Iterable[trees.Found], faults: Iterable[Fault] = (), workdir: str | None = None
+    found: Iterable[trees.Found],
+    faults: Iterable[Fault] = (),
+    workdir: str | None = None,
+    parsed: ParseCache | None = None,
 ) -> Loaded:
     """Check and normalise files of a directory or a commit. `faults`: what is wrong besides.
-    `workdir`: of jobs that give none; default: their file's folder."""
+    `workdir`: of jobs that give none; default: their file's folder. `parsed`: what was parsed
+    of that source before."""
     texts: dict[str, str] = {}
     workdirs: dict[str, str | Place] = {}
     told, by_name = list(faults), {each.name: each for each in found}
@@ -206,7 +214,7 @@ def load_found(
             texts[name] = _decoded(each)
         except InvalidInput as error:
             told += error.faults
-    loaded = load_texts(texts, workdirs, workdir)
+    loaded = load_texts(texts, workdirs, workdir, parsed)
     loaded.faults = sorted({*told, *loaded.faults})
     for name, file in loaded.files.items():
         each = by_name[name]
@@ -238,21 +246,25 @@ def _decoded(found: trees.Found) -> str:
 
 
 def load_texts(
-    texts: Mapping[str, str], workdirs: Mapping[str, str | Place], workdir: str | None = None
+    texts: Mapping[str, str],
+    workdirs: Mapping[str, str | Place],
+    workdir: str | None = None,
+    parsed: ParseCache | None = None,
 ) -> Loaded:
     """Check and normalise. `workdirs`: what a relative workdir of each file is relative to; a
     file without an entry (bare or remote repository) needs an absolute one. `workdir`: of jobs that
     give none."""
-    reader = _Reader(workdirs, workdir)
+    reader, parsed = _Reader(workdirs, workdir), parsed or ParseCache()
     files: dict[str, File] = {}
     for file, text in sorted(texts.items()):
         breaks = len(re.findall(r"\r\n|\r|\n", text))
         ended = not text or text.endswith(("\n", "\r"))
         files[file] = File(file, 0, breaks + (not ended), ended)
         with reader.guarded(file):
-            documents, problems = yamldoc.parse(text, secret=ENV[-1])
+            documents, problems = parsed.parse(text)
             files[file] = replace(files[file], documents=len(documents))
             reader.read_file(file, documents, problems)
+    parsed.keep_used()
     reader.check_fleet()
     return Loaded(
         Desired(reader.pools, reader.jobs, reader.checkpoint_store),
@@ -319,10 +331,11 @@ class _Reader:
             got = f", not {yamldoc.excerpt(repr(kind))}" if kind else ""
             reason = f"must be one of {', '.join(KINDS)}{got}"
             return self.fault(file, doc, ("kind",), reason)
-        schema = load_schema(kind)
-        for path, reason in schema_faults(schema, doc.value):
+        if doc.checked is None:
+            schema = load_schema(kind)
+            doc.checked = [*schema_faults(schema, doc.value), *not_built(schema, doc.value)]
+        for path, reason in doc.checked:
             self.fault(file, doc, path, reason)
-        self._not_built(file, doc, schema)
         if len(self.faults) > before:
             self.broken_pool = self.broken_pool or kind == "Pool"
             return None
@@ -351,21 +364,6 @@ class _Reader:
             self.fault(file, doc, ("metadata", "name"), reason)
         self.origins.setdefault(key, Origin(file, doc.line(("metadata", "name"))))
         self.lines.setdefault(key, doc)
-
-    def _not_built(self, file: str, doc: yamldoc.Document, schema: Json) -> None:
-        """A field that is not built yet is refused by name unless it has its default."""
-        for path, rule, value in walk(schema, doc.value):
-            default = default_of(path, rule, doc.value)
-            if path == ("spec", "gpus") and isinstance(value, dict):
-                self.fault(file, doc, path, "a range of devices is not built yet; give one number")
-            elif isinstance(value, str) and value in rule.get("x-notBuiltValues", ()):
-                built = [each for each in rule["enum"] if each not in rule["x-notBuiltValues"]]
-                self.fault(file, doc, path, f"{value} is not built yet; use {' or '.join(built)}")
-            elif not rule.get("x-notBuilt"):
-                continue
-            elif value != default:
-                only = "" if default is None else f"; only its default {json.dumps(default)} is"
-                self.fault(file, doc, path, f"is not built yet{only}; leave it out")
 
     def _pool(self, file: str, doc: yamldoc.Document) -> None:
         name = doc.value["metadata"]["name"]

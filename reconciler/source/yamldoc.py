@@ -43,6 +43,7 @@ class Document:
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
     unusable: bool = False  # holds a value that is reported as a problem and must go no further
+    checked: list[tuple[Path, str]] | None = None  # violations of its schema, once checked
 
     def line(self, path: Path) -> int:
         """Line of `path`, or of the nearest thing around it that is there."""

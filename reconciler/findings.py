@@ -1,0 +1,63 @@
+"""What the loop records for people: races and alarms that proxies found, and the
+conditions of each job."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.model.observed import Observed
+from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.plan import Plan
+
+FINDINGS_MAX = 64  # of a kind and a job that are kept
+
+
+def _new(told: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
+    return [each for each in told if each not in kept][: FINDINGS_MAX - len(kept)]
+
+
+def note_findings(journal: Journal, records: dict[str, Record], observed: Observed) -> None:
+    """Keep the races and alarms that the proxies found: they forget them when a job goes."""
+    for device in observed.devices.values():
+        for told in device.jobs:
+            record = records.get(told.job)
+            if record is None or record.epoch != told.epoch:
+                continue
+            now = journal.record(told.job) or record
+            races = _new(told.races, now.races)
+            alarms = _new(told.alarms, now.alarms)
+            if not races and not alarms:
+                continue
+            now = dataclasses.replace(
+                now, races=(*now.races, *races), alarms=(*now.alarms, *alarms)
+            )
+            with journal.transaction():
+                journal.save(now)
+                for race in races:
+                    journal.event(f"Job/{told.job}", "Race", race, "Warning")
+                for alarm in alarms:
+                    journal.event(f"Job/{told.job}", "Alarm", alarm, "Warning")
+
+
+def note_conditions(journal: Journal, plan: Plan) -> None:
+    """Keep the conditions for readers, and an event for each that appears. All in one transaction:
+    each commit waits for the disk."""
+    known, changed = journal.all_conditions(), []
+    for each in journal.objects():
+        if each.kind != "Job":
+            continue
+        new = [dataclasses.asdict(c) for c in plan.conditions.get(each.name, ())]
+        old, seen_generation = known.get(each.name) or ([], 0)
+        generation = each.generation if each.name in plan.converged else seen_generation
+        if (new, generation) != (old, seen_generation):
+            changed.append((each.name, new, old, generation))
+    if not changed:
+        return
+    with journal.transaction():
+        for name, new, old, generation in changed:
+            journal.save_conditions(name, new, generation)
+            for condition in new:
+                if condition["type"] in ("Stalled", "Degraded") and condition not in old:
+                    text = condition["message"]
+                    journal.event(f"Job/{name}", condition["reason"], text, "Warning")

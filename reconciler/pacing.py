@@ -1,0 +1,95 @@
+"""How often the loop plans, and how long it sleeps between two turns: a fleet at rest costs next to
+nothing, however large it is.
+
+A plan takes time in proportion to the fleet. One that asks for nothing is kept until its input
+changes. Time is part of the input, and changes always: a kept plan is renewed after a while, which
+grows with what planning costs and is at most `KEPT_MAX_S`. So an interval that ends (the next
+checkpoint, the next question to the store) is noticed that much later in a large fleet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from rankfold.reconciler import plan
+from rankfold.reconciler.model.desired import Desired
+from rankfold.reconciler.model.observed import (
+    JobOnDevice,
+    Observed,
+    RankOnDevice,
+    SeenDevice,
+    Spent,
+)
+from rankfold.reconciler.model.recorded import Record
+
+PLAN_SHARE = 0.005  # of a core, for renewing plans where only time has passed
+KEPT_MAX_S = 5.0
+TURN_SHARE = 0.015  # of a core, for turns that find nothing new
+SLEEP_MAX_S = 1.0
+
+
+class LastPlan:
+    """plan: what was planned last."""
+
+    def __init__(self) -> None:
+        self.plan = plan.Plan()
+        self._input: object = None  # it was made from this; None: there is none that counts
+        self._due = 0.0  # CLOCK_MONOTONIC: when it is renewed for time alone
+
+    def renew(
+        self,
+        version: object,
+        desired: Desired,
+        records: Mapping[str, Record],
+        observed: Observed,
+        now: float,
+        in_flight: frozenset[str],
+    ) -> bool:
+        """Plan anew unless the result would be the same; gives whether it did. `version` differs
+        whenever `desired` or `records` do; `now` and `in_flight` are as `plan` takes them.
+
+        A plan with actions is never kept: they hold the time at which they were planned.
+        """
+        found = version, in_flight, without_measurements(desired, observed)
+        kept = found == self._input and not self.plan.actions
+        if kept and time.monotonic() < self._due:
+            return False
+        self._input = None  # a plan that fails is made again
+        begun = time.thread_time()
+        self.plan = plan.plan(desired, records, observed, now, in_flight)
+        self._input, took_s = found, time.thread_time() - begun
+        self._due = time.monotonic() + min(KEPT_MAX_S, took_s / PLAN_SHARE)
+        return True
+
+    def outdate(self) -> None:
+        """The next `renew` plans, whatever its input is."""
+        self._input = None
+
+
+def sleep_after(turn_s: float, least_s: float) -> float:
+    """How long to sleep after a turn that found nothing new and took so long."""
+    return max(least_s, min(SLEEP_MAX_S, turn_s / TURN_SHARE))
+
+
+def without_measurements(desired: Desired, observed: Observed) -> Observed:
+    """Only what a plan depends on: counters and usage change while nothing happens."""
+    devices = {name: _device(desired, seen) for name, seen in observed.devices.items()}
+    return replace(observed, devices=devices)
+
+
+def _device(desired: Desired, seen: SeenDevice) -> SeenDevice:
+    jobs = tuple(_job(desired, each) for each in seen.jobs)
+    return replace(seen, used=0, swap=0, counters={}, kernels={}, jobs=jobs)
+
+
+def _job(desired: Desired, there: JobOnDevice) -> JobOnDevice:
+    job = desired.jobs.get(there.job)
+    counts_steps = bool(job and job.save_every_steps)
+    ranks = tuple(_rank(each, counts_steps) for each in there.ranks)
+    return replace(there, ranks=ranks, shared=0, spent=Spent(), guard=None)
+
+
+def _rank(rank: RankOnDevice, counts_steps: bool) -> RankOnDevice:
+    return replace(rank, counters=rank.counters if counts_steps else {}, quiet_s=0.0)
