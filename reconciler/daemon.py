@@ -243,7 +243,7 @@ class Daemon:
 
     def _shutdown_proxies(self) -> dict[str, str]:
         """Returns those that could not be sent the request to end, and why."""
-        devices = sorted(known_devices(self.layout))
+        devices = sorted({*known_devices(self.layout), *self.observed.devices})
         with ThreadPoolExecutor(WORKERS) as pool:
             errors = dict(zip(devices, pool.map(self._shutdown_proxy, devices), strict=True))
         left = {name: error for name, error in errors.items() if error}
@@ -257,15 +257,16 @@ class Daemon:
         """One that was just started is waited for: it would outlive us unheard of."""
         deadline = time.monotonic() + STARTING_S
         patience = LOOK_WITHIN_S if device in self.processes.silent else TELL_S
-        while is_locked(self.layout.proxy_file(device, ".lock")):
+        while True:
             try:
                 control.call(self.layout.proxy_socket(device), "shutdown", timeout=patience)
                 return ""
             except control.ControlError as error:
                 if error.code != "unreachable" or time.monotonic() > deadline:
                     return error.message
+            if not is_locked(self.layout.proxy_file(device, ".lock")):
+                return ""
             time.sleep(FAST_S)
-        return ""
 
     # ---- the loop
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -433,6 +434,14 @@ def test_stop_cancel_starts_none_of_them_where_no_reconciler_runs(
     _, errors = stop.communicate(timeout=scaled(60))
     assert stop.returncode == 0, errors
     assert len(list(ran.iterdir())) == 1
+
+
+def test_stop_ends_proxies_whose_locks_were_removed(rankfold: Rankfold, specs: Specs) -> None:
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    proxies = [rankfold.proxy_pid(f"local/soft-{number}") for number in range(4)]
+    shutil.rmtree(rankfold.state.path / "proxies")
+    rankfold("stop")
+    assert all(leaks.has_ended(pid, scaled(leaks.GRACE_S)) for pid in proxies)
 
 
 def test_plan_knows_that_a_change_by_hand_lasts(rankfold: Rankfold, specs: Specs) -> None:
