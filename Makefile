@@ -134,8 +134,9 @@ bench-merge: ## measure comparing the pages of ranks at a switch
 	build/bench/merge
 
 .PHONY: bench-plan
-bench-plan: $(VENV_READY) ## measure one plan
+bench-plan: $(VENV_READY) ## measure one plan, and a fleet of 1,000 files
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.files $(BENCH_ARGS)
 
 # Writes everything that a GPU can show to build/gpu/report.json, and what is missing. It builds what
 # it needs itself, so that a failed build is in the report.

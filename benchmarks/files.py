@@ -17,16 +17,18 @@ s with looking at all. A thousand rows: 50 ms. A plan: 30 ms, once. `stop --canc
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import report
 from benchmarks.report import Figure
 from rankfold import control
 from rankfold.reconciler.journal.journal import Journal, database
@@ -162,3 +164,18 @@ def edited(fleet: Fleet, jobs: int) -> tuple[list[float], float]:
             took.append(until(lambda before=before: fleet.revision() != before))
             time.sleep(0.5)
     return took, max(answers)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.files", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small fleet: only shows it works")
+    parser.add_argument("--out", type=Path, default=report.FOLDER)
+    options = parser.parse_args(arguments)
+    machine = report.machine()
+    found = measure(20, 1.0) if options.quick else measure(1000, 20.0)
+    print(report.table(found), flush=True)
+    print(report.write("files", machine, found, options.out))
+
+
+if __name__ == "__main__":
+    main()
