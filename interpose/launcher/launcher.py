@@ -43,8 +43,7 @@ from pathlib import Path
 
 from rankfold import limits, messages, peers, service
 from rankfold.control import Channel, ControlError, Message
-from rankfold.interpose.launcher import handshake, interposer, process
-from rankfold.interpose.launcher import room as rooms
+from rankfold.interpose.launcher import handshake, interposer
 from rankfold.interpose.launcher.config import (
     Config,
     ConfigError,
@@ -52,10 +51,12 @@ from rankfold.interpose.launcher.config import (
     preloads,
     rank_environment,
 )
-from rankfold.interpose.launcher.remains import Remains
+from rankfold.interpose.launcher.files.tracker import PAUSE_S, Touched
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank import sandbox as rooms
+from rankfold.interpose.launcher.rank.remains import Remains
+from rankfold.interpose.launcher.rank.workers import Workers
 from rankfold.interpose.launcher.rest import Rest
-from rankfold.interpose.launcher.touched import PAUSE_S, Touched
-from rankfold.interpose.launcher.workers import Workers
 from rankfold.log import area, set_up
 from rankfold.service import Request
 

@@ -1,4 +1,4 @@
-"""A rank at rest: it stands still (standing.py), is written down, ended by us, brought back.
+"""A rank at rest: it stands still (quiesce.py), is written down, ended by us, brought back.
 
 Each operation is answered when it is done; the loop goes on meanwhile, since what takes long is
 done by processes of their own (`workers.py`, CRIU). One of these works at a time; who asks for the
@@ -19,27 +19,18 @@ from rankfold import criu as programs
 from rankfold import messages, service
 from rankfold.control import ControlError, Message
 from rankfold.image import state_version
-from rankfold.interpose.launcher import (
-    channel,
-    criu,
-    freezer,
-    handshake,
-    interposer,
-    interrupted,
-    lost,
-    process,
-    room,
-    settings,
-    snapshots,
-    sockets,
-    undumpable,
-)
-from rankfold.interpose.launcher.beside import Beside
+from rankfold.interpose.launcher import handshake, interposer
 from rankfold.interpose.launcher.config import Config
-from rankfold.interpose.launcher.standing import Standing
-from rankfold.interpose.launcher.stuck import Stuck
-from rankfold.interpose.launcher.touched import Touched
-from rankfold.interpose.launcher.workers import Workers
+from rankfold.interpose.launcher.criu import command, settings, sockets, undumpable
+from rankfold.interpose.launcher.files import unlinked
+from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.freeze import freezer, interrupted
+from rankfold.interpose.launcher.freeze.quiesce import Standing
+from rankfold.interpose.launcher.rank import process, sandbox
+from rankfold.interpose.launcher.rank.progress import Stuck
+from rankfold.interpose.launcher.rank.workers import Workers
+from rankfold.interpose.launcher.snapshot import channel, snapshot
+from rankfold.interpose.launcher.snapshot.background_copy import Beside
 from rankfold.log import area
 from rankfold.service import Request
 
@@ -66,7 +57,7 @@ class Held(Protocol):
     def channel(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
 
-    def room(self) -> room.Room: ...
+    def room(self) -> sandbox.Room: ...
 
     def vacated(self) -> None:
         """The rank is gone: let go of what belonged to it."""
@@ -217,7 +208,7 @@ class Rest:
         self._watch_over(Stuck())
         return None
 
-    def _about(self) -> tuple[snapshots.About, int | None]:
+    def _about(self) -> tuple[snapshot.About, int | None]:
         held, config = self.held, self.held.config
         assert held.started is not None
         found = held.channel()
@@ -225,10 +216,10 @@ class Rest:
         if found:
             where = channel.mapped_by(found[1], found[0])
             if where is None:
-                text = f"process {criu.named(found[1])} does not have its channel mapped"
+                text = f"process {command.named(found[1])} does not have its channel mapped"
                 raise ControlError("undumpable", text)
             place = {"owner": found[1], "map": where}
-        about = snapshots.About(
+        about = snapshot.About(
             job=config.job, rank=config.rank, world_size=config.world_size,
             incarnation=config.incarnation, pid=held.started.pid,
             interposer=os.path.basename(held.libraries) if held.libraries else None,
@@ -256,11 +247,11 @@ class Rest:
             else:
                 self._written = (folder, result["bytes"])
                 try:
-                    if snapshots.waits_for_image(folder):
+                    if snapshot.waits_for_image(folder):
                         self.beside.expect(folder, self.held.image)
                 except OSError as error:
                     with contextlib.suppress(OSError):
-                        snapshots.release(self.held.image)
+                        snapshot.release(self.held.image)
                     self._answer(ControlError("failed", str(error)))
                     return
                 self._answer(result)
@@ -330,10 +321,10 @@ class Rest:
             raise ControlError("busy", f"rank {config.rank} is here: vacate it first")
         self._need_criu()
         try:
-            about = snapshots.read(folder)
-            snapshots.compare(about, config.rank, config.world_size, config.image_bytes)
-            ranks = snapshots.beside(folder)
-        except snapshots.Unfit as error:
+            about = snapshot.read(folder)
+            snapshot.compare(about, config.rank, config.world_size, config.image_bytes)
+            ranks = snapshot.beside(folder)
+        except snapshot.Unfit as error:
             raise ControlError("snapshot", str(error)) from error
         of_job = [each for rank in ranks for each in _connections(rank)]
         self._outside = sockets.outside(_connections(about), of_job)
@@ -346,7 +337,7 @@ class Rest:
         self._watch_over(Stuck())
         return None
 
-    def _prepared(self, folder: str, about: snapshots.About, result: Message | None) -> None:
+    def _prepared(self, folder: str, about: snapshot.About, result: Message | None) -> None:
         if result is None or "code" in result:
             killed = self._given_up or "who prepared the rank was killed"
             told = result or {"code": "failed", "message": killed}
@@ -364,7 +355,7 @@ class Rest:
             return
         self.held.workers.await_end(pid, lambda status: self._after_criu(folder, about, status))
 
-    def _build_wall(self, about: snapshots.About) -> None:
+    def _build_wall(self, about: snapshot.About) -> None:
         """Nothing of the rank's connections is heard before it is thawed: by then all ranks are
         here."""
         connections = _connections(about)
@@ -387,12 +378,12 @@ class Rest:
             self._wall.remove()
             self._wall = None
 
-    def _fork_criu(self, folder: str, about: snapshots.About) -> int:
+    def _fork_criu(self, folder: str, about: snapshot.About) -> int:
         """CRIU is a child of ours, so that the rank's first process becomes one."""
         if self._script < 0:
             self._script = os.memfd_create("hold", os.MFD_CLOEXEC)
-            os.write(self._script, criu.HOLD)
-        images, inside = snapshots.opened_images(folder), self.held.room()
+            os.write(self._script, command.HOLD)
+        images, inside = snapshot.opened_images(folder), self.held.room()
         try:
             pid = os.fork()
             if pid == 0:
@@ -401,19 +392,21 @@ class Rest:
             os.close(images)
         return pid
 
-    def _become_criu(self, images: int, inside: room.Room, about: snapshots.About) -> None:
+    def _become_criu(self, images: int, inside: sandbox.Room, about: snapshot.About) -> None:
         process.forget_signals()
-        room.enter(inside, ipc=False)  # that is among the images
+        sandbox.enter(inside, ipc=False)  # that is among the images
         cgroup = self.standing.freezer
         cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
-        criu.restore(images, hold, cgroup.path, cgroup.parent, about.semaphores, about.personality)
+        command.restore(
+            images, hold, cgroup.path, cgroup.parent, about.semaphores, about.personality
+        )
 
-    def _after_criu(self, folder: str, about: snapshots.About, status: int) -> None:
-        lost.forget(about.lost)
+    def _after_criu(self, folder: str, about: snapshot.About, status: int) -> None:
+        unlinked.forget(about.lost)
         if status != 0:
             killed = self._given_up or f"CRIU was killed ({status})"
-            why = snapshots.why_not(folder) if status > 0 else killed
+            why = snapshot.why_not(folder) if status > 0 else killed
             self._not_restored(ControlError("snapshot", f"rank {about.rank}: {why}"))
             return
 
@@ -423,14 +416,14 @@ class Rest:
                 if about.channel:
                     owner = about.channel["owner"]
                     memory = (channel.opened(owner, about.channel["map"]), owner)
-                snapshots.cut(self.held.config.log, about.logs)
+                snapshot.cut(self.held.config.log, about.logs)
                 # Others wait for ever: the peer has seen the rank end.
                 self._end_connections(self._outside)
                 for each in settings.put_back(about.settings):
                     log.warning("a setting of the rank is lost: %s", each)
                 self.held.touched.again()
                 self.held.restored(about.pid, memory)
-            except (OSError, snapshots.Unfit, handshake.Refused) as error:
+            except (OSError, snapshot.Unfit, handshake.Refused) as error:
                 self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
                 return
             self._restored = folder
@@ -458,7 +451,7 @@ class Rest:
         if not self.held.namespaced:
             raise ControlError("unavailable", _UNPRIVILEGED)
         if self.held.room().fixed is None:
-            raise ControlError("unavailable", f"the folder {room.FOLDER} cannot be made")
+            raise ControlError("unavailable", f"the folder {sandbox.FOLDER} cannot be made")
         try:
             programs.command()
         except programs.Missing as error:
@@ -512,7 +505,7 @@ _UNPRIVILEGED = (
 )
 
 
-def _connections(about: snapshots.About) -> list[sockets.Connection]:
+def _connections(about: snapshot.About) -> list[sockets.Connection]:
     return [sockets.Connection(*each) for each in about.connections]
 
 
@@ -521,7 +514,7 @@ def _connections(about: snapshots.About) -> list[sockets.Connection]:
 
 def _written(
     folder: str,
-    about: snapshots.About,
+    about: snapshot.About,
     rank: process.Started,
     pids: set[int],
     cgroup: str,
@@ -537,13 +530,13 @@ def _written(
     if unread := undumpable.passing(pids):
         return {"code": "failed", "message": "; ".join(unread[:HINDRANCES_MAX])}
     try:
-        written = snapshots.write(folder, about, pids, cgroup, touched, memory, image, beside)
+        written = snapshot.write(folder, about, pids, cgroup, touched, memory, image, beside)
         return {"bytes": written}
-    except criu.Passing as error:
+    except command.Passing as error:
         return {"code": "failed", "message": str(error)}
-    except criu.Refused as error:
+    except command.Refused as error:
         return {"code": "undumpable", "message": str(error)}
-    except criu.Killed as error:
+    except command.Killed as error:
         return {"code": "killed", "message": str(error)}
     except programs.Missing as error:
         return {"code": "unavailable", "message": str(error)}
@@ -554,13 +547,13 @@ def _written(
 
 
 def _prepared(
-    folder: str, about: snapshots.About, libraries: tuple[str, ...], copies: str, journal: Path,
+    folder: str, about: snapshot.About, libraries: tuple[str, ...], copies: str, journal: Path,
     image: int,
 ) -> Message:  # fmt: skip
     try:
         place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
-        last, amiss = snapshots.prepare(folder, about, journal, image)
-    except (snapshots.Unfit, interposer.Unusable) as error:
+        last, amiss = snapshot.prepare(folder, about, journal, image)
+    except (snapshot.Unfit, interposer.Unusable) as error:
         return {"code": "snapshot", "message": str(error)}
     except programs.Missing as error:
         return {"code": "unavailable", "message": str(error)}

@@ -248,7 +248,7 @@ class Node:
         """Why snapshots cannot be restored here, by what a folder has of each rank that is compared
         first; empty: they can, as far as that tells."""
         done = subprocess.run(
-            [sys.executable, "-m", "rankfold.interpose.launcher.fits", str(folder),
+            [sys.executable, "-m", "rankfold.interpose.launcher.snapshot.fits", str(folder),
              str(self.layout.interposers)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             env=environment.of_launcher(os.environ), check=False,

@@ -357,7 +357,7 @@ MUTANTS = [
     Mutant("noted-with-what-lies-between", WRITING,
            "if (last.end, last.rank) != (each.begin, each.rank):", "if last.rank != each.rank:",
            PARTLY),
-    Mutant("noted-and-not-filled-in", "interpose/launcher/snapshots.py",
+    Mutant("noted-and-not-filled-in", "interpose/launcher/snapshot/snapshot.py",
            "                    if each.rank == rank:\n", "                    if False:\n",
            RESTORED_JOB),
     Mutant("notes-that-overlap", IMAGE, "        at = each.end\n    return found\n",

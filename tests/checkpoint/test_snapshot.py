@@ -25,7 +25,7 @@ from rankfold.checkpoint.snapshot.folder import _namer, _reader
 from rankfold.checkpoint.store import Checkpoint, Id, Store
 from rankfold.checkpoint.store.names import Place
 from rankfold.image import Elsewhere, Image, look
-from rankfold.interpose.launcher.snapshots import fill
+from rankfold.interpose.launcher.snapshot.snapshot import fill
 from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
 from support.computing import Computing, sync

@@ -24,7 +24,7 @@ from rankfold.checkpoint import background, fetch, upload
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import Place, State, Task, Work
 from rankfold.checkpoint.store import Id, Store
-from rankfold.interpose.launcher.snapshots import fill
+from rankfold.interpose.launcher.snapshot.snapshot import fill
 from support import disk as disks
 from support.checkpoints import noise
 from support.faulty import Disk, Killed

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankfold import criu
-from rankfold.interpose.launcher.criu import reason
+from rankfold.interpose.launcher.criu.command import reason
 from rankfold.paths import REPOSITORY
 from support import privileges
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from rankfold import fanotify
-from rankfold.interpose.launcher import files, process, stuck
+from rankfold.interpose.launcher.files import saving
+from rankfold.interpose.launcher.rank import process, progress
 from support import privileges
 from support.leaks import State
 
@@ -420,13 +421,13 @@ def test_who_waits_for_another_rank_s_copies_is_not_stuck(
         "from pathlib import Path; import sys; from rankfold.interpose.launcher import files\n"
         "with files.shared_notes(Path(sys.argv[1])) as notes: sys.exit(len(notes['taken']))"
     )
-    with files.shared_notes(snapshot) as notes:
+    with saving.shared_notes(snapshot) as notes:
         notes["taken"] = {"name": 1, "other": 2}
         waiting = subprocess.Popen([sys.executable, "-c", program, str(snapshot)])
         while process.opened(waiting.pid, str(tmp_path)) == []:
             time.sleep(0.001)
-        looking = stuck.Stuck(lambda: {waiting.pid})
-        for _ in range(3 * stuck._LOOKS):
+        looking = progress.Stuck(lambda: {waiting.pid})
+        for _ in range(3 * progress._LOOKS):
             time.sleep(looking.pause_s)
             if looking.look():
                 waiting.kill()

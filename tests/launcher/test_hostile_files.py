@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.interpose.launcher import journal
-from rankfold.interpose.launcher.journal import Name
+from rankfold.interpose.launcher.files import journal
+from rankfold.interpose.launcher.files.journal import Name
 from support import privileges
 from support.leaks import State
 

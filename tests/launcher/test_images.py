@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from rankfold import records
-from rankfold.interpose.launcher import channel, images
-from rankfold.interpose.launcher.snapshots import _gap
-from rankfold.interpose.launcher.sockets import Connection, _end
+from rankfold.interpose.launcher.criu import images
+from rankfold.interpose.launcher.criu.sockets import Connection, _end
+from rankfold.interpose.launcher.snapshot import channel
+from rankfold.interpose.launcher.snapshot.snapshot import _gap
 
 EPOLL_WAIT, FORK = 232, 57
 INTERRUPTED = 2**64 - errno.EINTR

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankfold.interpose.launcher.interrupted import Wait, begins_anew
+from rankfold.interpose.launcher.freeze.interrupted import Wait, begins_anew
 
 CALL = (232, 4, 0x1000, 1, 5000, 0, 0, 0x7FFE0000, 0x7F0012345680)
 RUNS = st.lists(st.integers(0, 30), min_size=1, max_size=30)

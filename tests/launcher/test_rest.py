@@ -533,7 +533,8 @@ def test_an_address_that_another_machine_has_is_named(
     kill(launched)
     compared = place.saved.parent / "compared"
     shutil.copytree(place.saved / "rank-0", compared / "rank-0")
-    fits = [sys.executable, "-m", "rankfold.interpose.launcher.fits", str(compared), "none"]
+    module = "rankfold.interpose.launcher.snapshot.fits"
+    fits = [sys.executable, "-m", module, str(compared), "none"]
     done = subprocess.run(fits, capture_output=True, text=True)
     assert done.returncode == 1 and f"rank 0: {words}" in done.stderr
     fresh = place.empty()

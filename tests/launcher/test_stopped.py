@@ -7,7 +7,7 @@ import os
 import signal
 import time
 
-from rankfold.interpose.launcher import process
+from rankfold.interpose.launcher.rank import process
 
 PR_SET_NAME = 15
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from rankfold.interpose.launcher.held import Hold
+from rankfold.interpose.launcher.snapshot.copy_on_write import Hold
 
 from .device import CELL, CELLS, CHUNK, Page
 from .world import WINDOW, Rank

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from rankfold.interpose.launcher.held import Hold
+from rankfold.interpose.launcher.snapshot.copy_on_write import Hold
 
 from .device import CHUNK
 from .steps import fill, forget, own

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.interpose.launcher import snapshots
+from rankfold.interpose.launcher.snapshot import snapshot
 from rankfold.reconciler.report.logs import LINE_BYTES, Follower
 
 
@@ -61,7 +61,7 @@ class Log:
 
     def restore(self, size: int) -> None:
         """Do to the log what a restore of the rank does."""
-        snapshots.cut(lambda kind: str(self.folder / f"rank-0.{kind}"), {"out": size, "err": 0})
+        snapshot.cut(lambda kind: str(self.folder / f"rank-0.{kind}"), {"out": size, "err": 0})
 
 
 @pytest.fixture(params=[True, False], ids=["prefix", "plain"])

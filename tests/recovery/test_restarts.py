@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.interpose.launcher.freezer import PREFIX
+from rankfold.interpose.launcher.freeze.freezer import PREFIX
 from rankfold.reconciler.layout import Layout
 from support.command import Rankfold, Specs
 

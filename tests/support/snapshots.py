@@ -13,7 +13,7 @@ from typing import Any
 
 from rankfold import records
 from rankfold.image import NOTE, own, state_range
-from rankfold.interpose.launcher import sparse
+from rankfold.interpose.launcher.files import sparse
 from support.ring_client import DEVICE_SYNC, RingClient, attach, device, settle
 
 PAGE = 4096

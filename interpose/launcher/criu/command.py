@@ -16,8 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rankfold import criu
-from rankfold.interpose.launcher import descriptors, room
-from rankfold.interpose.launcher.room import libc
+from rankfold.interpose.launcher.criu import descriptors
+from rankfold.interpose.launcher.rank import sandbox
+from rankfold.interpose.launcher.rank.sandbox import libc
 
 _SILENT = ("RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED", "cgroupd: recv", "empty-image")
 _PR_SET_PDEATHSIG = 1
@@ -89,7 +90,7 @@ def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
-        room.join(pid)
+        sandbox.join(pid)
 
     try:
         return subprocess.Popen(
@@ -108,8 +109,8 @@ def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
 
 
 def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
-    """Wait for its end: the launcher kills it once it makes no progress (stuck.py). Raises Refused,
-    Killed."""
+    """Wait until it exits. The launcher kills it if it makes no progress (rank/progress.py). Raises
+    Refused, Killed."""
     status = dumping.wait()
     if status < 0:
         raise Killed(f"CRIU was killed by signal {-status} while it looked at the rank")

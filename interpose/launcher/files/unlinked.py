@@ -3,7 +3,7 @@
 Named semaphores are so: glibc makes one under a name of its own, links it to the wanted one, and
 removes the first. CRIU links such a file to a name of its own, which is there only until the rank
 goes on. So while the rank stands still the file has the lost name again, which is saved with the
-rank's files (files.py), set back with them, and taken away when CRIU has opened it (images.py).
+rank's files (saving.py), set back with them, and taken away when CRIU has opened it (images.py).
 
 The names that CRIU makes are the same for each rank, in the file's folder: one rank after the other
 is saved there.

@@ -9,7 +9,7 @@ import contextlib
 import os
 
 from rankfold import records
-from rankfold.interpose.launcher import sparse
+from rankfold.interpose.launcher.files import sparse
 
 _CHANNEL = records.channel()
 RING, RING_BYTES, RECORD_MAX, BULK, BULK_COUNT, BULK_BYTES = (

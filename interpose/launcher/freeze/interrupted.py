@@ -35,9 +35,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rankfold.control import Message
-from rankfold.interpose.launcher import process
-from rankfold.interpose.launcher.images import RESTARTED
-from rankfold.interpose.launcher.room import check, libc
+from rankfold.interpose.launcher.criu.images import RESTARTED
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank.sandbox import check, libc
 
 _GETREGS, _SETREGS, _DETACH, _SEIZE, _INTERRUPT = 12, 13, 17, 0x4206, 0x4207
 _WALL = 0x40000000  # threads that are no children, too

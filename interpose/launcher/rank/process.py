@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankfold import limits, peers
-from rankfold.interpose.launcher import room
-from rankfold.interpose.launcher.room import check, libc
+from rankfold.interpose.launcher.rank import sandbox
+from rankfold.interpose.launcher.rank.sandbox import check, libc
 from rankfold.log import area
 
 log = area(__file__)
@@ -87,7 +87,7 @@ class Command:
     env: dict[str, str]
     out: str
     err: str
-    room: room.Room | None = None
+    room: sandbox.Room | None = None
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
             os._exit(127)  # the parent died before prctl
     forget_signals()
     if command.room:
-        room.enter(command.room, ipc=True)
+        sandbox.enter(command.room, ipc=True)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for target, source in (
         (0, os.open("/dev/null", os.O_RDONLY)),

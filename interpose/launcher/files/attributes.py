@@ -9,7 +9,7 @@ import stat
 import struct
 from collections.abc import Iterator
 
-from rankfold.interpose.launcher import reached
+from rankfold.interpose.launcher.files import nofollow
 
 _GET, _SET = 0x8008_6601, 0x4008_6602
 _OURS = 0x10 | 0x20  # of all flags that there are
@@ -31,11 +31,11 @@ def put(path: str, flags: int) -> None:
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[int]:
     """-1: it is no file or folder."""
-    status = reached.status(path)
+    status = nofollow.status(path)
     if status is None or not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         yield -1
         return
-    fd = reached.opened(path, os.O_RDONLY | os.O_NONBLOCK)
+    fd = nofollow.opened(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         yield fd
     finally:

@@ -17,17 +17,17 @@ import termios
 import time
 from pathlib import Path
 
-from rankfold.interpose.launcher import lost
-from rankfold.interpose.launcher.criu import named
-from rankfold.interpose.launcher.process import (
+from rankfold.interpose.launcher.criu.command import named
+from rankfold.interpose.launcher.criu.settings import personality
+from rankfold.interpose.launcher.files import unlinked
+from rankfold.interpose.launcher.rank.process import (
     Started,
     descriptor,
     opened,
     socket_of,
     thread_state,
 )
-from rankfold.interpose.launcher.room import libc, message_queues
-from rankfold.interpose.launcher.settings import personality
+from rankfold.interpose.launcher.rank.sandbox import libc, message_queues
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # with the rank's first process
@@ -103,8 +103,8 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
         found += [
             f"process {named(pid)} uses {name}, which cannot be saved: it has lost that name, has "
             f"another one, and {_why_lost(files_seen)}"
-            for name in sorted(lost.of(pid))
-            if not (files_seen and lost.can_be_had(name))
+            for name in sorted(unlinked.of(pid))
+            if not (files_seen and unlinked.can_be_had(name))
         ]
     return found
 

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from rankfold.interpose.launcher import reached
+from rankfold.interpose.launcher.files import nofollow
 
 
 class Name(NamedTuple):
@@ -49,7 +49,7 @@ def read(journal: Path) -> tuple[str, dict[str, Name]]:
     OSError."""
     life, names = "", dict[str, Name]()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        with open(reached.file(str(journal), os.O_RDONLY), "rb") as file:
+        with open(nofollow.file(str(journal), os.O_RDONLY), "rb") as file:
             first, *others = file.read().splitlines() or [b""]
         with contextlib.suppress(ValueError):
             life = str(json.loads(first))

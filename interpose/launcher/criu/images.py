@@ -13,7 +13,7 @@ longer than it need be.
 
 A file that has lost the name by which it was opened, and has another one, CRIU links to a name of
 its own, which it takes away again where the rank goes on, and which a restore would look for. It
-has the lost name when it is restored (lost.py), so that is forgotten.
+has the lost name when it is restored (unlinked.py), so that is forgotten.
 """
 
 from __future__ import annotations

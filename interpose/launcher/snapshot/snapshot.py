@@ -5,7 +5,7 @@ but for `images.mend` and `descriptors.mend`. ``image`` the launcher's image of 
 sparse; only if the rank has a channel. (The channel itself is among the processes' memory.) If the
 job stays on its devices, what several ranks hold lies in the image of one of them, and the image
 may come after all else, while the rank goes on: until then it is ``image.part``. Of a snapshot that
-was fetched ``image.elsewhere`` says what lies in those of other ranks. Its files: see files.py.
+was fetched ``image.elsewhere`` says what lies in those of other ranks. Its files: see saving.py.
 
 Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
 """
@@ -24,21 +24,11 @@ from typing import Any
 
 from rankfold import records
 from rankfold.image import Malformed, noted, own, state_range
-from rankfold.interpose.launcher import (
-    channel,
-    criu,
-    descriptors,
-    files,
-    held,
-    images,
-    lost,
-    putting,
-    settings,
-    sockets,
-    sparse,
-)
-from rankfold.interpose.launcher.kept import Kept
-from rankfold.interpose.launcher.touched import Touched
+from rankfold.interpose.launcher.criu import command, descriptors, images, settings, sockets
+from rankfold.interpose.launcher.files import restoring, saving, sparse, unlinked
+from rankfold.interpose.launcher.files.previous import Kept
+from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.snapshot import channel, copy_on_write
 from rankfold.plural import count
 
 VERSION = 1
@@ -58,7 +48,7 @@ class About:
     digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
     has it mapped. `connections`: of TCP, as in `sockets.Connection`. `addresses`: as
     `sockets.addresses` gives them. `logs`: bytes of ``out`` and ``err``. `lost`: names that files
-    had only meanwhile (lost.py). `journal`: where it lies, and its life (journal.py). `semaphores`:
+    had only meanwhile (unlinked.py). `journal`: its path, and its life (journal.py). `semaphores`:
     for `descriptors.opened`. `personality`: of all its processes. `state`: version of what its
     proxies have saved, 0: nothing; who does not say has 9. `boot`: of the machine when it was
     written: what was not synced since may be lost when that is over."""
@@ -81,7 +71,7 @@ class About:
     semaphores: tuple[descriptors.Semaphore, ...] = ()
     state: int = 9
     kernel: str = platform.release()
-    boot: str = field(default_factory=files.boot_id)
+    boot: str = field(default_factory=saving.boot_id)
     version: int = VERSION
 
     @property
@@ -98,27 +88,27 @@ def write(
     `pids`: all of the rank. `memory`: the channel. `beside`: its image is copied later, where that
     can be, by `copy_held`. Raises criu.Refused, criu.Killed, rankfold.criu.Missing, OSError.
     """
-    beside = beside and held.possible(image)
+    beside = beside and copy_on_write.possible(image)
     place = Path(folder)
     shutil.rmtree(place, ignore_errors=True)
     processes = place / _IMAGES
     processes.mkdir(parents=True, mode=0o700)
     if memory is not None:
         channel.punch(memory)
-    with lost.found_again(pids) as names:
-        opened = files.Opened(pids, touched.is_ours, names)
+    with unlinked.found_again(pids) as names:
+        opened = saving.Opened(pids, touched.is_ours, names)
         personality = settings.personality(about.pid)
         about = replace(about, settings=settings.taken(pids), personality=personality)
         descriptors.settle(pids)
         semaphores = descriptors.semaphores(pids)
-        dumping = criu.dump(about.pid, processes, cgroup)
+        dumping = command.dump(about.pid, processes, cgroup)
         try:
             if touched.seen:
-                files.take(place, touched.names, opened, Kept(touched.kept))
+                saving.take(place, touched.names, opened, Kept(touched.kept))
             if memory is not None and not beside:
                 sparse.copy_out(image, place / _IMAGE, [*own(image), state_range(image)])
         finally:
-            criu.finish(dumping, processes)
+            command.finish(dumping, processes)
     images.mend(processes)
     made = descriptors.mend(processes, semaphores)
     about = replace(about, lost=tuple(sorted(names)), semaphores=made)
@@ -130,7 +120,7 @@ def write(
     written = sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
     if memory is not None and beside:
         written += sparse.size(image, own(image))
-        with contextlib.closing(held.Hold(image)) as hold:
+        with contextlib.closing(copy_on_write.Hold(image)) as hold:
             hold.begin()  # what follows is up to who calls
     return written
 
@@ -143,7 +133,7 @@ def waits_for_image(folder: str) -> bool:
 def copy_held(folder: str, image: int) -> None:
     """What `write` has left for later. Raises OSError, and says it to who wants the snapshot."""
     part = Path(folder, _PART)
-    with contextlib.closing(held.Hold(image)) as hold:
+    with contextlib.closing(copy_on_write.Hold(image)) as hold:
         try:
             with part.open("r+b") as file:
                 hold.copy(file.fileno(), own(file.fileno()))
@@ -158,7 +148,7 @@ def copy_held(folder: str, image: int) -> None:
 
 def release(image: int) -> None:
     """It is not copied after all. Raises OSError."""
-    with contextlib.closing(held.Hold(image)) as hold:
+    with contextlib.closing(copy_on_write.Hold(image)) as hold:
         hold.end()
 
 
@@ -197,7 +187,7 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
         )
 
 
-def compare_here(folder: str, about: About) -> files.Files | None:
+def compare_here(folder: str, about: About) -> saving.Files | None:
     """Compare processors, network addresses, and what the rank reads; what the snapshot says of
     files. Raises Unfit, rankfold.criu.Missing, OSError."""
     for address in sockets.absent(about.addresses):
@@ -207,16 +197,16 @@ def compare_here(folder: str, about: About) -> files.Files | None:
             "Ranks that talk to each other over 127.0.0.1 can be restored anywhere"
         )
     try:
-        criu.compare_cpu(Path(folder, _IMAGES))
-        found = files.read(folder)
+        command.compare_cpu(Path(folder, _IMAGES))
+        found = saving.read(folder)
         if found:
-            putting.compare(found)
-    except (criu.Refused, files.Differs) as error:
+            restoring.compare(found)
+    except (command.Refused, saving.Differs) as error:
         raise Unfit(str(error)) from error
     return found
 
 
-def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, putting.Amiss]:
+def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, restoring.Amiss]:
     """Compare what is here, then set the rank's files back and fill the image: `own` is its journal
     here. A pid behind which CRIU may have its own processes, and what is amiss with the files.
 
@@ -227,13 +217,14 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, putt
     taken = images.threads(processes)
     if not taken:
         raise Unfit(f"{processes} holds no processes")
-    amiss = putting.Amiss([], [])
+    amiss = restoring.Amiss([], [])
     try:
         if found:
-            amiss = putting.put(Path(folder), found, about.journal[1], own, _journals(folder, own))
+            journals = _journals(folder, own)
+            amiss = restoring.put(Path(folder), found, about.journal[1], own, journals)
         else:
             own.unlink(missing_ok=True)
-    except files.Differs as differs:
+    except saving.Differs as differs:
         raise Unfit(str(differs)) from differs
     source = Path(folder, _IMAGE)
     if source.exists():
@@ -260,7 +251,7 @@ def opened_images(folder: str) -> int:
 
 def why_not(folder: str) -> str:
     """Why CRIU did not restore it."""
-    return criu.reason(Path(folder, _IMAGES, "restore.log"), alive=False)
+    return command.reason(Path(folder, _IMAGES, "restore.log"), alive=False)
 
 
 def _gap(taken: set[int]) -> int:

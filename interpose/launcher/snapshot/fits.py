@@ -12,14 +12,15 @@ import sys
 from pathlib import Path
 
 from rankfold import criu
-from rankfold.interpose.launcher import config, handshake, interposer, snapshots
+from rankfold.interpose.launcher import config, handshake, interposer
+from rankfold.interpose.launcher.snapshot import snapshot
 
 
 def main(folder: str, copies: str) -> int:
     try:
         for path in sorted(Path(folder).iterdir()):
             _need(str(path), copies)
-    except (snapshots.Unfit, interposer.Unusable, criu.Missing, OSError) as error:
+    except (snapshot.Unfit, interposer.Unusable, criu.Missing, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
@@ -27,14 +28,14 @@ def main(folder: str, copies: str) -> int:
 
 def _need(folder: str, copies: str) -> None:
     """Raises Unfit, Unusable, Missing, OSError."""
-    about = snapshots.read(folder)
-    snapshots.compare(about, about.rank, about.world_size, handshake.WINDOW_BYTES)
+    about = snapshot.read(folder)
+    snapshot.compare(about, about.rank, about.world_size, handshake.WINDOW_BYTES)
     if about.interposer:
         interposer.need(about.interposer, config.built_libraries(), copies)
     try:
-        snapshots.compare_here(folder, about)
-    except snapshots.Unfit as error:
-        raise snapshots.Unfit(f"rank {about.rank}: {error}") from error
+        snapshot.compare_here(folder, about)
+    except snapshot.Unfit as error:
+        raise snapshot.Unfit(f"rank {about.rank}: {error}") from error
 
 
 if __name__ == "__main__":

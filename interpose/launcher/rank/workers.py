@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable
 
 from rankfold.control import Message
-from rankfold.interpose.launcher import process
+from rankfold.interpose.launcher.rank import process
 from rankfold.log import area
 
 log = area(__file__)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from rankfold import service
-from rankfold.interpose.launcher import handshake, process
+from rankfold.interpose.launcher import handshake
 from rankfold.interpose.launcher.config import Config
-from rankfold.interpose.launcher.workers import Workers
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank.workers import Workers
 from rankfold.log import area
 
 log = area(__file__)

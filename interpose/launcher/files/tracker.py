@@ -1,7 +1,7 @@
 """The names that a rank has made, written, renamed, linked or removed: `fanotify` tells the
 launcher, pid 1 of the rank's namespace, and the program neither waits nor knows.
 
-What is there under these names is looked up when the rank stands still (files.py), so the order of
+What is there under these names is looked up when the rank stands still (saving.py), so the order of
 events does not matter. What the rank has made goes to a journal on disk, too (journal.py).
 """
 
@@ -17,9 +17,10 @@ from pathlib import Path
 
 from rankfold import fanotify
 from rankfold.fanotify import Event, Node, Place
-from rankfold.interpose.launcher import journal, room
 from rankfold.interpose.launcher.config import Config
-from rankfold.interpose.launcher.journal import Name
+from rankfold.interpose.launcher.files import journal
+from rankfold.interpose.launcher.files.journal import Name
+from rankfold.interpose.launcher.rank import sandbox
 from rankfold.log import area
 
 log = area(__file__)
@@ -42,7 +43,7 @@ class Touched:
         self.life = secrets.token_hex(8)
         self.lost = ""
         self.journal = journal_of(config)
-        self.kept = self.journal.with_suffix(".kept")  # see kept.py
+        self.kept = self.journal.with_suffix(".kept")  # see previous.py
         self.is_ours = Ours(config)
         self.beside: set[int] = set()  # pids of who works for the launcher while the rank runs
         self._logs = config.logs
@@ -288,7 +289,7 @@ class Ours:
         self._logs = real(config.logs)
 
     def __call__(self, path: str) -> bool:
-        if _within(path, self._logs) or _within(path, room.FOLDER):
+        if _within(path, self._logs) or _within(path, sandbox.FOLDER):
             return True
         for folder in self._hidden:
             if _within(path, folder):

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 
-from rankfold.interpose.launcher import process, room
+from rankfold.interpose.launcher.rank import process, sandbox
 
 PREFIX = "rankfold-"
 _ENDS_S = 0.5  # a process that is ending is in its cgroup until the kernel has freed all it had
@@ -181,7 +181,7 @@ def _is_outside(pid: int, members: set[int]) -> bool:
 
 def _own_cgroup() -> int:
     """The cgroup that we are in ourselves: what limits us limits the rank as well."""
-    root = room.detached("cgroup2")
+    root = sandbox.detached("cgroup2")
     try:
         with open("/proc/self/cgroup") as file:
             path = next(line[3:].strip() for line in file if line.startswith("0::"))

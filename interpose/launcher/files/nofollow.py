@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 
 from rankfold import fanotify
-from rankfold.interpose.launcher.room import libc
+from rankfold.interpose.launcher.rank.sandbox import libc
 
 _OPENAT2, _AT_FDCWD = 437, -100  # the number is the same on all machines
 _NO_SYMLINKS = 0x04

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rankfold.interpose.launcher import process
-from rankfold.interpose.launcher.room import check, libc
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank.sandbox import check, libc
 
 Setting = tuple[str, list[int], Any]  # its name, of what, and its value
 

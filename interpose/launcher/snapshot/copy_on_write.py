@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rankfold import records
-from rankfold.interpose.launcher import sparse
+from rankfold.interpose.launcher.files import sparse
 
 _HELD = records.held()
 _CHUNK, _WINDOW = (_HELD.constants[f"RF_{name}_BYTES"] for name in ("CHUNK", "WINDOW"))

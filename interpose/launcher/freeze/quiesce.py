@@ -15,9 +15,11 @@ from typing import Any
 
 from rankfold import messages
 from rankfold.control import ControlError, Message
-from rankfold.interpose.launcher import criu, freezer, interrupted, process, sockets
-from rankfold.interpose.launcher.touched import Touched
-from rankfold.interpose.launcher.workers import Workers
+from rankfold.interpose.launcher.criu import command, sockets
+from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.freeze import freezer, interrupted
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank.workers import Workers
 from rankfold.log import area
 from rankfold.service import Request
 
@@ -171,7 +173,7 @@ class Standing:
             request.reply()
 
     def _moves(self) -> None:
-        who = ", ".join(criu.named(pid) for pid in sorted(self.pids()) if _is(pid, "D"))
+        who = ", ".join(command.named(pid) for pid in sorted(self.pids()) if _is(pid, "D"))
         self.go_on()
         text = (
             f"not all stand still after {FREEZE_S:.0f} s: {who} waits for a disk, or for its child "

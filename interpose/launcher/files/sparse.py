@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rankfold.interpose.launcher.room import check, libc
+from rankfold.interpose.launcher.rank.sandbox import check, libc
 
 _COPY_BYTES = 16 << 20
 _PUNCH, _KEEP_SIZE = 2, 1

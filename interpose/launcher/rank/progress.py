@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rankfold.interpose.launcher import process
+from rankfold.interpose.launcher.rank import process
 
 STUCK_S = 60.0
 _LOOKS = 20

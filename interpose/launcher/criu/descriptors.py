@@ -18,9 +18,9 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rankfold.interpose.launcher import process
-from rankfold.interpose.launcher.images import Field, decoded, encoded, entries, rewrite
-from rankfold.interpose.launcher.room import libc
+from rankfold.interpose.launcher.criu.images import Field, decoded, encoded, entries, rewrite
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank.sandbox import libc
 
 _FILES = "files.img"
 # Fields of file_entry, fdinfo_entry, eventfd_file_entry, reg_file_entry, timerfd_entry and

@@ -1,9 +1,9 @@
 """The image of a snapshot, copied while its rank goes on.
 
 A snapshot need not wait for the rank's device memory, which lies in an image that the launcher
-holds: what is overwritten there meanwhile is set aside (held.py). A process of our own copies it,
-gives way to the ranks, and is killed if it gets no further; the snapshot is lost then, and nothing
-else.
+holds: what is overwritten there meanwhile is set aside (copy_on_write.py). A process of our own
+copies it, gives way to the ranks, and is killed if it makes no progress. Then the snapshot is lost
+and nothing else.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 from rankfold import messages
 from rankfold.control import ControlError, Message
-from rankfold.interpose.launcher import process, snapshots
-from rankfold.interpose.launcher.stuck import Stuck
-from rankfold.interpose.launcher.touched import Touched
-from rankfold.interpose.launcher.workers import Workers
+from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank.progress import Stuck
+from rankfold.interpose.launcher.rank.workers import Workers
+from rankfold.interpose.launcher.snapshot import snapshot
 from rankfold.log import area
 from rankfold.service import Request
 
@@ -148,7 +149,7 @@ def _copied(folder: str, image: int) -> Message:
     """In a process of its own."""
     try:
         os.nice(NICE)
-        snapshots.copy_held(folder, image)
+        snapshot.copy_held(folder, image)
     except OSError as error:
         return {"message": str(error)}
     return {}

@@ -1,4 +1,4 @@
-"""The files of a job's ranks set back to what they were at their snapshots (files.py).
+"""The files of a job's ranks set back to what they were at their snapshots (saving.py).
 
 Content, names, modes, owners and times are set back, and what the job made later is removed.
 Nothing else is touched, and no link is followed on the way to a name: what is found in the place of
@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankfold import fanotify
-from rankfold.interpose.launcher import flags, journal, reached, sparse
-from rankfold.interpose.launcher.files import (
+from rankfold.interpose.launcher.files import attributes, journal, nofollow, sparse
+from rankfold.interpose.launcher.files.journal import Name
+from rankfold.interpose.launcher.files.previous import SMALL
+from rankfold.interpose.launcher.files.saving import (
     FOLDER,
     Differs,
     Entry,
@@ -34,9 +36,7 @@ from rankfold.interpose.launcher.files import (
     sample,
     shared_notes,
 )
-from rankfold.interpose.launcher.journal import Name
-from rankfold.interpose.launcher.kept import SMALL
-from rankfold.interpose.launcher.room import libc
+from rankfold.interpose.launcher.rank.sandbox import libc
 from rankfold.plural import count
 
 _NAMED_MAX = 5
@@ -151,7 +151,7 @@ class _Job:
         was."""
         wrong = []
         for path in sorted(self._folders | self._there):
-            status, is_folder = reached.status(path), path in self._folders
+            status, is_folder = nofollow.status(path), path in self._folders
             if status is None or stat.S_ISDIR(status.st_mode) == is_folder or self._made(path):
                 continue
             wrong.append(f"{path} {_IS[stat.S_IFMT(status.st_mode)]}, {_WAS[is_folder]}")
@@ -176,7 +176,7 @@ class _Job:
         above = map(str, Path(path).parents)  # what lay in a folder of the job's was the job's
         if any(name.made for each in (path, *above) for name in self._said.get(each, [])):
             return False
-        now = reached.status(path)
+        now = nofollow.status(path)
         wrote = any(name.wrote for name in self._said[path])
         return now is None or (wrote and stat.S_ISREG(now.st_mode))
 
@@ -185,13 +185,13 @@ class _Job:
         go if nobody has anything in them."""
         gone, back = self._later()
         for path in (*self._own_folders, *gone):
-            if (now := reached.status(path)) and (stat.S_ISDIR(now.st_mode) or now.st_nlink == 1):
-                flags.put(path, 0)  # else it may be others', too
+            if (now := nofollow.status(path)) and (stat.S_ISDIR(now.st_mode) or now.st_nlink == 1):
+                attributes.put(path, 0)  # else it may be others', too
         for path in sorted(gone, key=lambda each: each.count("/"), reverse=True):
-            with _if_still_there(), reached.at(path) as here:
+            with _if_still_there(), nofollow.at(path) as here:
                 _remove(here)
         for path, origin in reversed(back):
-            with _if_still_there(), reached.at(path) as here, reached.at(origin) as there:
+            with _if_still_there(), nofollow.at(path) as here, nofollow.at(origin) as there:
                 _rename(here, there)
 
     def _later(self) -> tuple[list[str], list[tuple[str, str]]]:
@@ -236,8 +236,8 @@ _WAS = {True: "and was a folder", False: "and was none"}
 
 def _node(path: str) -> str:
     """What is there, as journals say it; empty: nothing, or nobody can tell."""
-    with reached.seen(path) as fd:
-        return reached.node(fd) if fd is not None else ""
+    with nofollow.seen(path) as fd:
+        return nofollow.node(fd) if fd is not None else ""
 
 
 @contextlib.contextmanager
@@ -246,7 +246,7 @@ def _if_still_there() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (*reached.NOTHING, errno.EEXIST):
+        if error.errno not in (*nofollow.NOTHING, errno.EEXIST):
             raise
 
 
@@ -299,13 +299,13 @@ class _Putting:
         written = set(self._files.written)
         return [
             entry.path for entry in self._files.entries
-            if entry.path in written and (now := reached.status(entry.path))
+            if entry.path in written and (now := nofollow.status(entry.path))
             and identity(now)[first:2] != entry.was[first:2]
         ]  # fmt: skip
 
     def all(self) -> None:
         for above in sorted(self._files.above, key=lambda each: each.path):
-            with reached.at(above.path) as here, contextlib.suppress(FileExistsError):
+            with nofollow.at(above.path) as here, contextlib.suppress(FileExistsError):
                 os.mkdir(here)
                 os.chown(here, above.uid, above.gid)
                 os.chmod(here, above.mode)
@@ -313,42 +313,42 @@ class _Putting:
         folders.sort(key=lambda each: each.path)
         for entry in folders:
             self._make_folder(entry.path)
-            flags.put(entry.path, 0)
+            attributes.put(entry.path, 0)
         for entry in self._files.entries:
             if entry.kind != "folder" and not self._stays(entry):
                 if not self._is_theirs(entry):
-                    flags.put(entry.path, 0)
+                    attributes.put(entry.path, 0)
                 self._link_again(entry)
                 if not self._stays(entry) and not self._rewritten(entry):
                     self._replace(entry)
                 if not self._is_theirs(entry):
-                    flags.put(entry.path, entry.flags)
-                now = reached.status(entry.path)
+                    attributes.put(entry.path, entry.flags)
+                now = nofollow.status(entry.path)
                 self._done[entry.path] = [list(entry.was), list(identity(now)) if now else None]
         for entry in reversed(folders):
-            with reached.at(f"{entry.path}/.") as here:
+            with nofollow.at(f"{entry.path}/.") as here:
                 _set(entry, here)
-            flags.put(entry.path, entry.flags)
+            attributes.put(entry.path, entry.flags)
 
     def _make_folder(self, path: str) -> None:
-        now = reached.status(path)
+        now = nofollow.status(path)
         if now is not None and stat.S_ISDIR(now.st_mode):
             return
-        with reached.at(path) as here:
+        with nofollow.at(path) as here:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(here)  # the job's, or it would have been refused
             os.mkdir(here, 0o700)
 
     def _stays(self, entry: Entry) -> bool:
         """Whether it is what it was: nobody has changed it since, or another rank has set it."""
-        status = reached.status(entry.path)
+        status = nofollow.status(entry.path)
         if status is None:
             return False
         now = list(identity(status))
         if self._done.get(entry.path) == [list(entry.was), now]:
             return True
         if entry.same:
-            first = reached.status(entry.same)
+            first = nofollow.status(entry.same)
             return first is not None and os.path.samestat(first, status)
         if entry.kind == "socket" and stat.S_ISSOCK(status.st_mode):
             return True  # CRIU has made it again, or will
@@ -362,10 +362,10 @@ class _Putting:
 
     def _link_again(self, entry: Entry) -> None:
         """The file may still be there, under a name that the rank has never touched."""
-        now = reached.status(entry.path)
+        now = nofollow.status(entry.path)
         if not entry.node or entry.kind != "file" or (now and identity(now)[:2] == entry.was[:2]):
             return
-        with reached.at(entry.path) as here:
+        with nofollow.at(entry.path) as here:
             near = os.open(os.path.dirname(here), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 file = fanotify.found(fanotify.Node.parse(entry.node), near)
@@ -383,14 +383,14 @@ class _Putting:
     def _rewritten(self, entry: Entry) -> bool:
         """Whether it was the same file still, and has its content again: programs may know a file
         by its number. (SQLite does.)"""
-        now = reached.status(entry.path)
+        now = nofollow.status(entry.path)
         if entry.kind != "file" or entry.same or now is None or identity(now)[:2] != entry.was[:2]:
             return False
         if self._is_theirs(entry):
             return False
         try:
-            with reached.at(entry.path) as here:
-                target = reached.file(here, os.O_RDWR)
+            with nofollow.at(entry.path) as here:
+                target = nofollow.file(here, os.O_RDWR)
         except OSError as error:
             if error.errno == errno.ETXTBSY:  # somebody executes it
                 return False
@@ -410,13 +410,13 @@ class _Putting:
     def _replace(self, entry: Entry) -> None:
         def make(half: str) -> None:
             if entry.same:
-                with reached.at(entry.same) as first:
+                with nofollow.at(entry.same) as first:
                     os.link(first, half, follow_symlinks=False)
             else:
                 self._make(entry, half)
                 _set(entry, half)
 
-        with reached.at(entry.path) as here:
+        with nofollow.at(entry.path) as here:
             self._bring(here, make)
 
     def _bring(self, here: str, make: Callable[[str], None]) -> None:

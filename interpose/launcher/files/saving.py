@@ -1,4 +1,4 @@
-"""The files of a rank that stands still, taken into its snapshot; putting.py sets them back.
+"""The files of a rank that stands still, taken into its snapshot; restoring.py sets them back.
 
     files.json    what there is under each name that the rank has touched, and what it reads
     files/N       content of a large one, sparse
@@ -29,11 +29,11 @@ import msgspec
 from msgspec import Struct
 
 from rankfold import fanotify
-from rankfold.interpose.launcher import flags, reached, sparse
-from rankfold.interpose.launcher.journal import Name
-from rankfold.interpose.launcher.kept import SMALL, Content, Kept
-from rankfold.interpose.launcher.lost import GONE
-from rankfold.interpose.launcher.touched import Ours
+from rankfold.interpose.launcher.files import attributes, nofollow, sparse
+from rankfold.interpose.launcher.files.journal import Name
+from rankfold.interpose.launcher.files.previous import SMALL, Content, Kept
+from rankfold.interpose.launcher.files.tracker import Ours
+from rankfold.interpose.launcher.files.unlinked import GONE
 from rankfold.log import area
 
 log = area(__file__)
@@ -72,7 +72,7 @@ class Entry(Struct, omit_defaults=True):
     node: str = ""  # of a file that may have names besides the rank's
     theirs: bool = False  # it has, and the rank has never written to it
     device: int = 0  # of a character or block device: its number
-    flags: int = 0  # see flags.py
+    flags: int = 0  # see attributes.py
     loose: bool = False  # it may have changed since without a new time of change
 
     @property
@@ -123,7 +123,7 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
     names |= dict.fromkeys(sorted(opened.written - names.keys()), False)
     names |= _behind_links(names, touched, opened.ours)
     (snapshot / FOLDER).mkdir(mode=0o700)
-    found = [(path, status) for path in names if (status := reached.status(path))]
+    found = [(path, status) for path in names if (status := nofollow.status(path))]
     # What has lost a name becomes a link to what other ranks may have set back, not the reverse.
     found.sort(key=lambda each: (each[0] in opened.lost, each[1].st_ctime_ns))
     kept.thin({key_of(identity(status)): status.st_size for _, status in found})
@@ -161,7 +161,7 @@ def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) 
         folder, name = os.path.split(path)
         if folder not in real:
             real[folder] = folder
-            status = reached.status(folder)
+            status = nofollow.status(folder)
             if status is None or not stat.S_ISDIR(status.st_mode):
                 links = [above for above in map(str, Path(path).parents) if os.path.islink(above)]
                 if links and not _is_made(links[-1], touched):
@@ -174,8 +174,8 @@ def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) 
 
 def _is_made(path: str, touched: dict[str, Name]) -> bool:
     """Whether the rank has made what is there."""
-    with reached.seen(path) as fd:
-        node = reached.node(fd) if fd is not None else ""
+    with nofollow.seen(path) as fd:
+        node = nofollow.node(fd) if fd is not None else ""
     return path in touched and touched[path].node == node
 
 
@@ -209,19 +209,19 @@ class _Taking:
         )
         if kind in ("character", "block"):
             entry.device = status.st_rdev
-        entry.flags = flags.of(path)
+        entry.flags = attributes.of(path)
         if kind == "link":
-            with reached.at(path) as here:
+            with nofollow.at(path) as here:
                 entry.target = os.readlink(here)
         if kind != "folder" and status.st_nlink > 1:
             first = self._first.setdefault(number, path)
             entry.same = first if first != path else ""
             self._several.setdefault(first, []).append(status)
-            with reached.seen(path) as fd:
-                entry.node = reached.node(fd) if fd is not None and not entry.same else ""
+            with nofollow.seen(path) as fd:
+                entry.node = nofollow.node(fd) if fd is not None and not entry.same else ""
         if kind == "file" and not entry.same:
-            with reached.at(path) as here:
-                source = reached.file(here, os.O_RDONLY | os.O_NOATIME)
+            with nofollow.at(path) as here:
+                source = nofollow.file(here, os.O_RDONLY | os.O_NOATIME)
             try:
                 entry.content, entry.offset = self._content(entry, source)
             finally:
@@ -327,16 +327,16 @@ def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> 
             seen.add(folder)
             if folder in own:
                 continue
-            with reached.seen(folder) as fd:
+            with nofollow.seen(folder) as fd:
                 if fd is not None and stat.S_ISDIR((status := os.fstat(fd)).st_mode):
                     mode = stat.S_IMODE(status.st_mode)
-                    yield Above(folder, mode, status.st_uid, status.st_gid, reached.node(fd))
+                    yield Above(folder, mode, status.st_uid, status.st_gid, nofollow.node(fd))
 
 
 class Opened:
     """Files that processes have open or mapped: `written` may be written to, `read` may not;
     `mapped`, by device and inode, may be written to through memory. `works_in`: the folders in
-    which the processes are. `lost`: names that files have only now, see lost.py; what has one
+    which the processes are. `lost`: names that files have only now, see unlinked.py; what has one
     counts as written."""
 
     def __init__(self, pids: Iterable[int], ours: Ours, lost: set[str]):
@@ -401,7 +401,7 @@ def _input(path: str) -> Input | None:
 def sample(path: str) -> str:
     """A digest of a file's beginning, middle and end. Raises OSError."""
     digest = hashlib.sha256()
-    with open(reached.file(path, os.O_RDONLY), "rb") as file:
+    with open(nofollow.file(path, os.O_RDONLY), "rb") as file:
         size = os.fstat(file.fileno()).st_size
         for at in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
             digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, at))
@@ -446,7 +446,7 @@ def shared_notes(snapshot: Path) -> Iterator[dict[str, Any]]:
 
 def _lock(fd: int, path: Path) -> None:
     """Wait until no other rank has it, which may copy large files meanwhile: its launcher kills it
-    if it makes no progress (stuck.py). The reads tell our own launcher that we wait."""
+    if it makes no progress (progress.py). The reads tell our own launcher that we wait."""
     since = said = time.monotonic()
     while True:
         try:

@@ -1,0 +1,1 @@
+"""CRIU at work on one rank, and what CRIU alone does not save of a process."""
