@@ -1,16 +1,16 @@
-"""Desired state in, actions out. Knows devices, ranks and jobs; nothing of CUDA.
+"""Turns desired state into actions. Knows devices, ranks and jobs; knows nothing of CUDA.
 
 One folder per activity:
 
     source/     reads desired state from a directory or a git branch, validates and accepts it
-    observe/    asks proxies and launchers what they do
+    observe/    queries the state of proxies and launchers
     plan/       decides what to do next: pure, no I/O
     act/        carries out the actions of a plan
-    journal/    what is remembered on disk
+    journal/    the persistent state, in SQLite
     node/       the machine on which ranks run
     report/     status, tables and logs, for people and programs
     commands/   the commands of `rankfold`
-    model/      desired, recorded and observed state, as the other folders know them
+    model/      records of desired, recorded and observed state, which the other folders share
 
-`daemon` runs the loop: observe, plan, act. `client` is how commands reach it.
+`daemon` runs the loop: observe, plan, act. Commands reach it through `client`.
 """

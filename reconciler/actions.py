@@ -1,7 +1,7 @@
-"""What the planner requests and the executor does: one frozen record for each kind of action.
+"""What the planner requests and the executor does: one frozen record per kind of action.
 
-Called by all who speak of actions; it knows none of them. Whoever tells the kinds apart ends with
-`assert_never`, so that one which forgets a kind does not type-check.
+Imported by all modules that handle actions; imports none of them. Code that distinguishes kinds
+ends with `assert_never`, so that it does not type-check if it omits a kind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StopProxy:
 
 @dataclass(frozen=True)
 class Start:
-    """Fix what never changes (spec, virtual device), start the launchers of `ranks`."""
+    """Record what never changes (spec, virtual device) and start the launchers of `ranks`."""
 
     job: Job
     device: Json
@@ -44,7 +44,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Barrier:
-    """`save`: a save begins with it, for this reason (recorded.Save)."""
+    """`save`: not empty if a save begins with this barrier: its reason (recorded.Save.why)."""
 
     job: str
     epoch: int
@@ -55,7 +55,7 @@ class Barrier:
 
 @dataclass(frozen=True)
 class Detach:
-    """At a cut: save and leave. `suspend`: the job keeps no device reserved."""
+    """At a cut: save and leave the devices. `suspend`: the job keeps no device reserved."""
 
     job: str
     epoch: int
@@ -65,14 +65,14 @@ class Detach:
 
 @dataclass(frozen=True)
 class Release:
-    """A detached job gives up the devices it kept for a move."""
+    """A detached job gives up the devices that it kept reserved for a move."""
 
     job: str
 
 
 @dataclass(frozen=True)
 class End:
-    """Record that a job has ended; its devices and ranks are released from here on."""
+    """Record that a job ends; from then on its devices and ranks are released."""
 
     job: str
     ending: Ending
@@ -80,7 +80,7 @@ class End:
 
 @dataclass(frozen=True)
 class Discard:
-    """A device lets go of a job without saving it."""
+    """A device drops a job without saving it."""
 
     job: str
     epoch: int
@@ -102,7 +102,7 @@ class Finish:
 
 @dataclass(frozen=True)
 class Forget:
-    """A job or temporary pool that nobody wants any longer leaves the journal."""
+    """Remove a job or temporary pool that is no longer desired from the journal."""
 
     kind: str
     name: str
@@ -110,9 +110,9 @@ class Forget:
 
 @dataclass(frozen=True)
 class Save:
-    """Make snapshots of all ranks. With `devices`, at their cut: their proxies save, and the job
-    goes on, whatever became of it. Without, it rests already, and stays frozen. `node`: they stay
-    on this node, and its processes end."""
+    """Make snapshots of all ranks. With `devices`: at their cut; their proxies save, and the job
+    continues whether or not the save succeeds. Without: the job rests already, and stays frozen.
+    `node`: the snapshots stay on this node as a local snapshot, and the job's processes end."""
 
     job: str
     epoch: int
@@ -124,8 +124,8 @@ class Save:
 
 @dataclass(frozen=True)
 class Upload:
-    """Have the snapshots of a save brought into the store, beside the going job. `stuck`: who does
-    it is ended first."""
+    """Start the upload of a save's snapshots to the store, while the job continues. `stuck`: first
+    end the process that uploads now."""
 
     job: str
     number: int
@@ -135,9 +135,9 @@ class Upload:
 
 @dataclass(frozen=True)
 class Conclude:
-    """Record what became of a save: the checkpoint, or why there is none. The last `keep` are
-    known afterwards. `rest`: what it has may end now, the job goes on from the checkpoint.
-    `again`: if somebody requested it, it is worth another try."""
+    """Record the result of a save: the checkpoint, or why there is none. The record keeps the last
+    `keep` checkpoints. `rest`: the job's processes may end now; it continues from the checkpoint
+    later. `again`: a save that a person requested is worth another try."""
 
     job: str
     number: int
@@ -150,7 +150,7 @@ class Conclude:
 
 @dataclass(frozen=True)
 class Thaw:
-    """Let frozen ranks of a placed job go on."""
+    """Thaw frozen ranks of a placed job."""
 
     job: str
     ranks: tuple[int, ...]
@@ -158,7 +158,7 @@ class Thaw:
 
 @dataclass(frozen=True)
 class Look:
-    """Ask the launchers of a running job what keeps it from being saved, and record it."""
+    """Query from the launchers of a running job what prevents a save, and record it."""
 
     job: str
     ranks: tuple[int, ...]
@@ -166,15 +166,15 @@ class Look:
 
 @dataclass(frozen=True)
 class AskStore:
-    """Ask the store which of the jobs that run another state directory has taken over: these
-    end."""
+    """Query from the store which of the running jobs another state directory has taken over; those
+    jobs end."""
 
     jobs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Vacate:
-    """End ranks together with their launchers: a checkpoint has them, or they have failed."""
+    """End ranks together with their launchers: a checkpoint has the ranks, or they have failed."""
 
     job: str
     ranks: tuple[int, ...]
@@ -182,9 +182,9 @@ class Vacate:
 
 @dataclass(frozen=True)
 class Rest:
-    """Record that nothing of a job runs any longer, and where it goes on from: `stored`, a
-    checkpoint, or "" for its beginning. `restart`: after a fault. `unusable`: a checkpoint that
-    cannot be restored, and `error` says why."""
+    """Record that no process of a job is left, and from where it continues: `stored` is a
+    checkpoint, or "" for the beginning. `restart`: after a fault. `unusable`: a checkpoint that
+    cannot be restored, for the reason in `error`."""
 
     job: str
     stored: str
@@ -195,8 +195,8 @@ class Rest:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Have a checkpoint brought out of the store, for the next incarnation of its job. `stuck`: who
-    does it is ended first."""
+    """Start to fetch a checkpoint from the store, for the job's next incarnation. `stuck`: first
+    end the process that fetches now."""
 
     job: str
     number: int
@@ -206,8 +206,8 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Restore:
-    """Start empty launchers for ranks that have none, and bring all ranks back, frozen: one that is
-    back already says again what it has found."""
+    """Start empty launchers for the ranks in `missing`, and restore all ranks, frozen. A rank that
+    is restored already reports its result again."""
 
     job: str
     number: int
@@ -223,10 +223,10 @@ Action = (
 
 
 def subject(action: Action) -> str:
-    """What an action is about: it has one action at a time, and waits when that fails.
+    """What an action is about. Each subject has one action at a time, and waits after a failure.
 
-    A job, or a device; when a job ends, its ranks and what it has on each device are subjects of
-    their own, so that one that hangs does not keep the others.
+    A subject is a job or a device. When a job ends, its ranks and its share of each device are
+    separate subjects, so that an unresponsive process does not delay the others.
     """
     match action:
         case StopProxy():
@@ -246,8 +246,8 @@ def subject(action: Action) -> str:
 
 
 def job_of(action: Action) -> str:
-    """The job that an action is for; a pool's, device's or the store's name where it is for
-    none."""
+    """The job that an action is for; for actions without a job, the name of the pool, the device or
+    the store."""
     match action:
         case StartProxy():
             return action.device.name
@@ -270,7 +270,7 @@ def job_of(action: Action) -> str:
 
 
 def devices_of(action: Action) -> tuple[str, ...]:
-    """Devices whose proxies an action speaks to."""
+    """Devices whose proxies an action sends requests to."""
     match action:
         case Place():
             return tuple(dict.fromkeys(action.placement))
@@ -289,7 +289,7 @@ def devices_of(action: Action) -> tuple[str, ...]:
 
 
 def ranks_of(action: Action) -> tuple[int, ...]:
-    """Ranks of its job whose launchers an action speaks to."""
+    """Ranks of its job whose launchers an action sends requests to."""
     match action:
         case Start() | Signal() | Save() | Thaw() | Vacate() | Restore():
             return action.ranks

@@ -1,5 +1,5 @@
-"""The command `rankfold`. Data to stdout, the rest to stderr. Exit codes, which are a promise:
-0 done, 1 error, 2 changes pending, 64 wrong usage, 65 invalid input files."""
+"""The command `rankfold`. Writes data to stdout, everything else to stderr. Its exit codes are
+stable: 0 done, 1 error, 2 changes pending, 64 wrong usage, 65 invalid input files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rankfold.reconciler.source import spec
 
 
 def main() -> NoReturn:
-    """Entry point: click's errors become our exit codes."""
+    """Entry point: maps click's errors to our exit codes."""
     try:
         result = cli.main(standalone_mode=False)
         sys.exit(result if isinstance(result, int) else 0)

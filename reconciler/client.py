@@ -1,7 +1,7 @@
-"""How commands reach the background reconciler: find it, start it, ask it.
+"""Connects a command to the background reconciler: finds it, starts it, sends requests.
 
-Used by `cli`. A command that meets no reconciler starts one and goes on; one that loses it in the
-middle (killed) starts another, which finds everything where it was.
+A command that finds no reconciler starts one. If the reconciler is killed during a request, the
+command starts another one, which continues with the same state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rankfold.reconciler.wording import time_of_day
 
 START_TIMEOUT_S = 30.0
 AGAIN_S = 0.05
-PATIENCE_S = 2.0  # for the next start of one that crashes
+PATIENCE_S = 2.0  # longest wait before restarting a reconciler that crashes repeatedly
 ASK_TIMEOUT_S = 180.0  # the reconciler may be in the middle of a long action
 
 
@@ -35,7 +35,7 @@ class NoReconciler(Exception):
 
 
 class Unresponsive(control.ControlError):
-    """A reconciler runs and does not answer."""
+    """A reconciler runs but does not answer."""
 
     def __init__(self, why: str):
         super().__init__("unresponsive", why)
@@ -46,14 +46,16 @@ def _tell(text: str) -> None:
 
 
 class Reconciler:
-    """A connection that starts the reconciler when it is not there. `tell` hears for whom a request
-    waits. cancel: one that it starts begins by cancelling every job."""
+    """A connection that starts the reconciler when it does not run.
+
+    tell: called with a message for people, such as what a request waits for. cancel: a reconciler
+    that it starts begins by cancelling every job."""
 
     def __init__(self, state: Path, tell: Callable[[str], None] = _tell, cancel: bool = False):
         self.state, self.tell, self.cancel = state, tell, cancel
         self.layout = Layout(state)
         self.client: control.Client | None = None
-        self._noted = False  # that it is of another version has been told
+        self._noted = False  # whether a difference in versions has been reported
 
     def __enter__(self) -> Reconciler:
         return self
@@ -67,11 +69,12 @@ class Reconciler:
             self.client = None
 
     def ask(self, op: str, start: bool = True, **arguments: Any) -> Json:
-        """Raises ControlError for a refusal, Unresponsive when it hangs, NoReconciler when there is
-        none.
+        """Send a request and return the reply. Raises ControlError when it is refused, Unresponsive
+        when the reconciler does not answer, NoReconciler when none runs and none is to be or could
+        be started.
 
-        One that is killed while it is asked is started again and asked again, so every operation
-        is idempotent.
+        If the reconciler is killed during the request, it is started again and gets the request
+        again, so every operation is idempotent.
         """
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
@@ -85,10 +88,10 @@ class Reconciler:
                 self.close()
                 if not start or time.monotonic() > deadline:
                     raise
-                time.sleep(AGAIN_S)  # a connection to one that is just dying breaks at once
+                time.sleep(AGAIN_S)  # connecting to a process that is just ending fails at once
 
     def _reply(self, client: control.Client, op: str, **arguments: Any) -> Json:
-        """Raises Unresponsive as soon as it is clear that no reply will come."""
+        """Wait for the reply. Raises Unresponsive as soon as it is clear that none will come."""
         with liveness.watching(client, lambda: liveness.hangs(self.layout, self.tell)) as watched:
             try:
                 reply, _ = client.ask(op, timeout=ASK_TIMEOUT_S, **arguments)
@@ -108,7 +111,7 @@ class Reconciler:
                 if seen.note and not self._noted:
                     self.tell(f"rankfold: {seen.note}")
                     self._noted = True
-                with contextlib.suppress(control.ControlError):  # it has just ended
+                with contextlib.suppress(control.ControlError):  # it may have ended in between
                     return control.Client(self.layout.socket, timeout=ASK_TIMEOUT_S)
             elif seen.runs:
                 self._wait_for(seen)
@@ -127,14 +130,16 @@ class Reconciler:
             time.sleep(AGAIN_S)
 
     def _wait_for(self, seen: liveness.Seen) -> None:
-        """One runs and does not answer: nothing has been asked of it. Raises Unresponsive."""
+        """Wait for a reconciler that runs and does not answer. It has no request from us yet.
+        Raises Unresponsive."""
         if not seen.patient:
             raise Unresponsive(f"{seen.trouble}. Nothing was changed")
         if why := liveness.hangs(self.layout, self.tell):
             raise Unresponsive(f"{why}. Nothing was changed")
 
     def _back_off(self) -> None:
-        """Starting one that crashes again and again has to wait, and we do only for a moment."""
+        """Wait before restarting a reconciler that crashes repeatedly, but for PATIENCE_S at most;
+        raises NoReconciler if the wait is longer."""
         if wait := restarts.wait_s(self.layout):
             if wait > PATIENCE_S:
                 again = f"It is started again at {time_of_day(time.time() + wait)} at the earliest"

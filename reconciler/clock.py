@@ -1,10 +1,11 @@
-"""The fleet's own time, by which durations are measured: what the journal calls "steady".
+"""The fleet's own time, by which durations are measured; the journal calls it "steady".
 
-It passes as CLOCK_MONOTONIC does, so setting the wall clock changes no duration. The file
-STATE/clock says what it was at one reading of the kernel's clocks: all processes of the fleet have
-the same time, and so has the next reconciler. CLOCK_MONOTONIC begins anew with each boot, and may
-differ in another time namespace: there the fleet's time continues by what has passed on the wall
-clock, and never goes back. Its numbers look like those of the wall clock when the fleet began.
+It advances with CLOCK_MONOTONIC, so setting the wall clock changes no duration. The file
+STATE/clock records its value at one reading of the kernel's clocks, so that all processes of the
+fleet, and the next reconciler, have the same time. CLOCK_MONOTONIC starts over at each boot and may
+differ in another time namespace. There the fleet's time continues by the time that has passed on
+the wall clock, and never goes back. Its values look like those of the wall clock when the fleet
+began.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-NOTE_S = 10.0  # between two notes by the reconciler: what a reboot makes unknown lies between them
+NOTE_S = 10.0  # between two notes by the reconciler: the largest error in the time of a reboot
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One moment on all clocks. `boot` and `namespace`: whose CLOCK_MONOTONIC it is."""
+    """One moment on all clocks. `boot` and `namespace` identify the CLOCK_MONOTONIC."""
 
     boot: str
     namespace: str
@@ -48,13 +49,13 @@ _reading = _read()
 
 
 def reading() -> Reading:
-    """Now, for a process that may have another clock, or run after the next boot: see `age`."""
+    """The current moment, for a process in another time namespace or after a boot: see `age`."""
     return _read(now())
 
 
 def age(of: Reading) -> float:
-    """Seconds since then: by the wall clock only if the machine was booted since, or another time
-    namespace has read it."""
+    """Seconds since a reading. Uses the wall clock only if the machine was booted since, or if the
+    reading is of another time namespace."""
     if (of.boot, of.namespace) == _here():
         return max(0.0, time.monotonic() - of.monotonic)
     return max(0.0, time.time() - of.wall)
@@ -65,18 +66,19 @@ def now() -> float:
 
 
 def wall(at: float) -> float:
-    """That moment as the wall clock has it, for people."""
+    """The wall clock's time at a moment of the fleet's time, for people."""
     return at + time.time() - now()
 
 
 def of_wall(at: float) -> float:
-    """A moment that the wall clock had, unless that is set meanwhile; none of the future."""
+    """The fleet's time at a moment of the wall clock, now at the latest. Wrong if the wall clock
+    was set in between."""
     return now() - max(0.0, time.time() - at)
 
 
 def follow(file: Path) -> float | None:
-    """From now on `now` is the time of the fleet whose file this is. Gives the last time that was
-    noted before the machine was booted; None: it was not booted since, or nothing is known."""
+    """Make `now` return the time of the fleet to which this file belongs. Returns the last time
+    noted before the machine was booted; None if it was not booted since, or if nothing is known."""
     global _reading
     try:
         noted = msgspec.json.decode(file.read_bytes(), type=Reading)
@@ -92,7 +94,7 @@ def follow(file: Path) -> float | None:
 
 
 def note(file: Path) -> None:
-    """For the fleet's other processes, and for after the next boot. Raises OSError."""
+    """Record the time for the fleet's other processes and for the next boot. Raises OSError."""
     temporary = file.with_name(f".{file.name}.tmp")
     temporary.write_bytes(msgspec.json.encode(_read(now())))
     os.replace(temporary, file)

@@ -1,13 +1,13 @@
 """The background reconciler: one per state directory, the loop observe → plan → act.
 
-`apply`, `run`, `watch`, `scale` … are its clients and start it when it is not there. It holds the
+`apply`, `run`, `watch`, `scale` … are its clients and start it when it does not run. It holds the
 state directory's lock, listens on its own control socket, and ends when no job and no source is
-left. It may be killed at any moment: proxies and launchers live on, and the next one goes on from
-the journal and from what they answer. Everything is decided in one thread, which waits for nobody:
-it looks at processes that hang no longer than at others (prober.py), and what an action has to
-wait for runs beside it (inflight.py).
+left. It may be killed at any moment: proxies and launchers live on, and the next reconciler
+continues from the journal and from what they report. One thread makes all decisions and waits for
+no process: an unresponsive process costs an observation no more time than any other (prober.py),
+and what an action has to wait for runs concurrently (inflight.py).
 
-What it can be asked stands in operations.py.
+operations.py lists the requests that it accepts.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ from rankfold.reconciler.wording import count
 
 log, of_plan = area(__file__), area(plan.__file__)
 
-FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # between two turns of the loop
-FAST_FOR_S = 10.0  # a step that takes longer is not waited for at full speed
+FAST_S, BUSY_S, IDLE_S = 0.01, 0.1, 0.5  # seconds between two turns of the loop
+FAST_FOR_S = 10.0  # a step that takes longer is no longer polled at FAST_S
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.2, 30.0
 SIGNAL_AGAIN_S = 1.0
-# Conditions that say why a job is not as desired.
+# Types of the conditions that explain why a job is not as desired.
 WAITING = ("Stalled", "Progressing", "Waiting", "Degraded", "NotSaved")
-ACT_FOR_S = 0.05  # then a turn begins no further action: clients wait for it meanwhile
-JOURNAL_ONLY = (actions.End, actions.Release, actions.Forget)  # they send no request
+ACT_FOR_S = 0.05  # then a turn begins no further action, because clients wait for it to end
+JOURNAL_ONLY = (actions.End, actions.Release, actions.Forget)  # they send no requests
 
 
 @dataclasses.dataclass
 class Backoff:
-    """When something that failed is tried again."""
+    """When to try something again that has failed."""
 
     delay: float = 0.0
     due: float = 0.0
@@ -88,10 +88,10 @@ class Backoff:
 
 
 class Unwritten:
-    """Takes the error of what cannot be journalled (full disk), so that a turn does the rest."""
+    """Catches the error of a journal write that failed (full disk), so that the turn continues."""
 
     def __init__(self) -> None:
-        self.error: sqlite3.Error | None = None  # the first
+        self.error: sqlite3.Error | None = None  # the first one
 
     def __enter__(self) -> None:
         pass
@@ -115,17 +115,17 @@ class Daemon:
         self.prober = Prober()
         self.progress = Progress()
         self.executor = Executor(self.layout, self.journal)
-        self.executor.node.fleet()  # made before anybody asks
+        self.executor.node.fleet()  # the name must exist before any request needs it
         self.no_saves = self.executor.node.no_saves()
         self.journal.set("no_saves", self.no_saves)  # for `status`
         self.in_flight = InFlight()
         self.observed = Observed()
         self.asked = Asked()
-        self.unrecorded: dict[str, actions.End] = {}  # jobs that failed while the disk was full
+        self.unrecorded: dict[str, actions.End] = {}  # by job: ends not recorded yet (full disk)
         self.processes = Processes(self.layout, self.journal)
         self.last_plan = LastPlan()
         self.stopping = False
-        self.fresh = False  # whether `plan` follows the last change of desired state
+        self.fresh = False  # whether `plan` includes the last change of desired state
         self.backoff: dict[str, Backoff] = {}
         self.signalled: dict[tuple[str, int], float] = {}
         self.progress_at = self.idle_since = time.monotonic()
@@ -148,7 +148,7 @@ class Daemon:
         self.server.on_close = self.sources.closed
 
     def _told(self, operation: service.Handler) -> service.Handler:
-        """A journal that cannot be written (full disk) is reported to the requester."""
+        """Report to the requester that the journal cannot be written (full disk)."""
 
         def handle(request: service.Request[Any]) -> Json | None:
             try:
@@ -167,7 +167,8 @@ class Daemon:
     # ---- life
 
     def serve(self, cancel: bool = False) -> None:
-        """Until nothing is left to do. cancel: every job, before any turn could start one."""
+        """Run until nothing is left to do. cancel: first cancel every job, before a turn starts
+        one."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.server.stop())
         self.claim.tell(self.journal)
@@ -187,7 +188,7 @@ class Daemon:
     def _turn(self) -> None:
         wait = IDLE_S
         if self.stopping:
-            return  # it would start the proxies again
+            return  # a turn would start the proxies again
         if not self.claim.is_there():
             log.error("%s was removed under us: ending", self.layout.state)
             self.server.stop()
@@ -195,7 +196,7 @@ class Daemon:
         try:
             if self.journal.put_back():
                 path = database(self.layout.state)
-                self.last_plan.outdate()  # versions of the journal begin anew
+                self.last_plan.outdate()  # the journal's version counter starts over
                 text = f"{path} was removed or replaced while in use; it is put back"
                 log.error("%s", text)
                 self.journal.event("Reconciler", "JournalRemoved", text, "Warning")
@@ -204,7 +205,7 @@ class Daemon:
             if self._idle():
                 self._shutdown_proxies()
                 self.server.stop()
-        except Exception as error:  # a fault of ours must not end the fleet's only guardian
+        except Exception as error:  # a bug must not end the only process that manages the fleet
             log.exception("a turn failed")
             self.claim.trouble(error, self.journal)
         else:
@@ -230,7 +231,7 @@ class Daemon:
         self.server.after(wait, self._forget)
 
     def _idle(self) -> bool:
-        """Nothing to do: no source, no live job, no request for a while."""
+        """Whether there has been no source, live job, action or request for `linger_s`."""
         live = any(not self._ended(name) for name in self.journal.desired().jobs)
         now = time.monotonic()
         if live or self.sources.busy or self.plan.actions or self.in_flight.subjects():
@@ -242,7 +243,7 @@ class Daemon:
         return record is not None and record.step == "ended"
 
     def _shutdown_proxies(self) -> dict[str, str]:
-        """Returns those that could not be sent the request to end, and why."""
+        """Request all proxies to end; return those that could not be reached, with the reason."""
         devices = sorted({*known_devices(self.layout), *self.observed.devices})
         with ThreadPoolExecutor(WORKERS) as pool:
             errors = dict(zip(devices, pool.map(self._shutdown_proxy, devices), strict=True))
@@ -254,7 +255,10 @@ class Daemon:
         return left
 
     def _shutdown_proxy(self, device: str) -> str:
-        """One that was just started is waited for: it would outlive us unheard of."""
+        """Request a proxy to end; wait for one that was just started, which would outlive us
+        otherwise.
+
+        Returns "" or why the request was not sent."""
         deadline = time.monotonic() + STARTING_S
         patience = LOOK_WITHIN_S if device in self.processes.silent else TELL_S
         while True:
@@ -271,7 +275,7 @@ class Daemon:
     # ---- the loop
 
     def reconcile(self) -> float:
-        """One turn; gives the seconds until the next."""
+        """Run one turn; return the seconds until the next one."""
         begun = time.thread_time()
         desired, records = self.journal.desired(), self.journal.records()
         devices = {*desired.devices(), *known_devices(self.layout)}
@@ -294,7 +298,7 @@ class Daemon:
         before, version = self.plan.actions, self.journal.version
         new = self.last_plan.renew(version, desired, records, observed, clock.now(), busy)
         if self.plan.actions != before:
-            for action in self.plan.actions:  # a job's fields are nobody's business
+            for action in self.plan.actions:  # without its fields, which may be secret
                 of_plan.debug("%s: %s", actions.subject(action), type(action).__name__)
         self.fresh = True
         for name, seen in observed.devices.items():
@@ -319,10 +323,10 @@ class Daemon:
         return sleep_after(time.thread_time() - begun, wait)
 
     def _act(self, unwritten: Unwritten) -> bool:
-        """Begin the planned actions, as far as one turn may; False if the next has to continue.
+        """Begin as many planned actions as one turn may; False if the next turn has to continue.
 
-        Those that only write the journal share a transaction: each commit waits for the disk, and a
-        thousand jobs may end at once."""
+        Actions that only write the journal share a transaction: each commit waits for the disk, and
+        a thousand jobs may end at once."""
         quiet = [each for each in self.plan.actions if isinstance(each, JOURNAL_ONLY)]
         others = [each for each in self.plan.actions if not isinstance(each, JOURNAL_ONLY)]
         all_begun = True
@@ -352,7 +356,7 @@ class Daemon:
         return BUSY_S if live or self.plan.actions or self.sources.busy else IDLE_S
 
     def _try(self, action: actions.Action) -> None:
-        """Begin an action, unless its subject waits after a failure."""
+        """Begin an action, unless its subject is busy or waits after a failure."""
         now, name = time.monotonic(), actions.subject(action)
         wait = self.backoff.get(name)
         if name in self.in_flight.subjects() or (wait and now < wait.due):
@@ -367,19 +371,19 @@ class Daemon:
             self._landed(landed)
 
     def _collect(self) -> None:
-        """Calls of actions have come back."""
+        """Continue the actions whose calls have returned."""
         for action, landed in self.in_flight.collect():
             self._spoke(action)
             if landed:
                 try:
                     self._landed(landed)
-                except sqlite3.Error as error:  # this is called by the server, too
+                except sqlite3.Error as error:  # the server calls this method, too
                     log.error("%s: %s", actions.subject(action), error)
-                except Exception:  # a fault of ours in one action must not end the loop
+                except Exception:  # a bug in one action must not end the loop
                     log.exception("%s: a fault after an action", actions.subject(action))
 
     def _spoke(self, action: actions.Action) -> None:
-        """Somebody gets a request, or has answered: what they reported before is old."""
+        """A process gets a request or has answered: what it reported before is out of date."""
         if isinstance(action, (actions.Upload, actions.Fetch)):
             self.progress.ended(action.job)
         if not isinstance(action, (actions.Signal, actions.Discard, actions.AskStore)):
@@ -390,7 +394,7 @@ class Daemon:
             self.prober.void(self.executor.node.door(job, rank) for rank in ranks)
 
     def _landed(self, landed: Landed) -> None:
-        """An action has ended: note how, and when it is tried again."""
+        """Record how an action ended, and when to try it again after a failure."""
         action, error, now = landed.action, landed.error, time.monotonic()
         name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
@@ -414,7 +418,7 @@ class Daemon:
             wait.failed(now)
             log.error("%s: a fault in %s", name, type(action).__name__, exc_info=error)
         elif isinstance(action, actions.StartProxy):
-            wait.failed(now)  # one that dies at once is not started again at full speed
+            wait.failed(now)  # do not restart a proxy at full speed if it ends at once
             self.processes.started(name)
         else:
             del self.backoff[name]
@@ -434,7 +438,7 @@ class Daemon:
         return True
 
     def _note_error(self, action: actions.Action, message: str, permanent: bool) -> None:
-        message = legible(message)  # it may name files
+        message = legible(message)  # it may contain file names
         if isinstance(action, (actions.StartProxy, actions.StopProxy)):
             name = actions.subject(action)
             if message:
@@ -444,7 +448,7 @@ class Daemon:
             if message:
                 log.warning("nobody knows whether jobs were taken over: %s", message)
             return
-        if isinstance(action, actions.Look):  # beside whatever else has failed
+        if isinstance(action, actions.Look):  # its failure must not replace another error
             return
         name = actions.job_of(action)
         record = self.journal.record(name) or Record(name)
@@ -504,7 +508,7 @@ class Daemon:
         job, pool, token = request.message.job, request.message.pool, request.message.token
         existing = self.journal.object("Job", job.name)
         if existing and existing.source is None and existing.revision == token:
-            return {}  # requested again: whoever got it first has done it, and was killed
+            return {}  # repeated request: its first receiver did the work, then was killed
         if existing and (existing.source or not self._ended(job.name)):
             where = f" ({existing.origin})" if existing.source else ""
             raise control.ControlError(
@@ -536,8 +540,8 @@ class Daemon:
             raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
         answer = record.answer.token if record.answer else ""
         if asked.token in (answer, record.save.token if record.save else ""):
-            return {"token": asked.token}  # requested again: whoever got it first was killed
-        if record.asked:  # that save has not begun: it is this one, too
+            return {"token": asked.token}  # repeated request: its first receiver was killed
+        if record.asked:  # that save has not begun, so it serves this request, too
             return {"token": record.asked}
         overrides.check_save(record, self.no_saves)
         if id := overrides.saved_already(each, record):
@@ -564,7 +568,7 @@ class Daemon:
         elif record.step == "stored":
             more = overrides.taken_up(record, asked.begun)
             record = dataclasses.replace(record, stored=asked.checkpoint, restore=None, **more)
-        else:  # what rests in memory is given up
+        else:  # discards the state that rests in memory
             ending = Ending(RESTARTING, "WentBack", text, clock.now())
             more = overrides.taken_up(record, asked.begun)
             record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending, **more)
@@ -598,14 +602,15 @@ class Daemon:
                 self._wish(desired.jobs[each.name], "", time.time())
 
     def _cancel(self, objects: list[Object]) -> str:
-        """One transaction: the loop never sees some jobs cancelled and others about to start. Gives
-        why the journal does not say so, if it does not; the jobs are cancelled anyway."""
+        """Cancel jobs in one transaction, so that the loop never sees some of them cancelled and
+        others about to start. If the journal cannot record it, cancel them anyway and return the
+        reason."""
         self.fresh = False
         try:
             self._set_by_hand(objects, {"cancelled": True})
             return ""
         except sqlite3.Error as error:
-            for each in objects:  # at once: what they write must not fill the reserve, too
+            for each in objects:  # at once: the jobs' output must not fill the reserve, too
                 self._cancel_unrecorded(each.name)
             if reserve.give_up(self.layout):
                 with contextlib.suppress(sqlite3.Error):
@@ -614,8 +619,8 @@ class Daemon:
             return str(storage_error(self.layout.state, error))
 
     def _cancel_unrecorded(self, name: str) -> None:
-        """Kill a job's ranks though the journal cannot say so yet: this job may fill the disk. Its
-        end is recorded as soon as there is room; until then nothing else is done to it."""
+        """Kill a job's ranks although the journal cannot record it yet: this job may fill the disk.
+        Its end is recorded as soon as there is space; until then the job gets no other action."""
         ending = Ending("Failed", "Cancelled", "cancelled while the disk was full", clock.now())
         self.unrecorded[name] = actions.End(name, ending)
         self._kill_unrecorded(name)
@@ -629,14 +634,15 @@ class Daemon:
         return {"unrecorded": self._cancel_live()}
 
     def _cancel_live(self) -> str:
-        """Every job that is not over; as `_cancel`."""
+        """Cancel every job that has not ended; returns as `_cancel`."""
         return self._cancel([
             each for each in self.journal.objects()
             if each.kind == "Job" and not self._ended(each.name)
         ])  # fmt: skip
 
     def _check_memory(self, each: Object, fields: Json) -> None:
-        """Refuse what host memory forbids now: a person waits for it. Raises ControlError."""
+        """Refuse a change that host memory does not allow now, because a person waits for the
+        reply. Raises ControlError."""
         if not {"suspend", "gpus"} & fields.keys() or fields.get("suspend") is False:
             return
         desired, records = self.journal.desired(), self.journal.records()
@@ -684,7 +690,7 @@ class Daemon:
         }
 
     def _again(self, record: Record) -> str:
-        """Why a save that was requested is being tried again."""
+        """Why a save that was requested has to be tried again; empty: it does not."""
         if record.asked and record.asked_tries:
             return record.save_error
         return plan.delayed(self.observed, record) if record.restore is None else ""
@@ -699,7 +705,8 @@ class Daemon:
 
 
 def _begun(claim: Claim, cancel: bool) -> Daemon:
-    """To cancel, it begins also on a full disk. Raises JournalError, sqlite3.Error."""
+    """Create the daemon; if it is to cancel all jobs, on a full disk, too. Raises JournalError,
+    sqlite3.Error."""
     try:
         return Daemon(claim)
     except (JournalError, sqlite3.Error):

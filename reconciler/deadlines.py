@@ -1,73 +1,76 @@
-"""How long the reconciler waits for others, in seconds, and why that long.
+"""How long the reconciler waits for other processes, in seconds, and why that long.
 
-What nobody can miss is answered within a turn of the loop; what takes its time runs beside it. A
-process that is merely slow must never be taken for one that is gone: only its lock says that.
+Requests that every process can answer at once are waited for within a turn of the loop; requests
+that take time run concurrently. A process that is merely slow must never be taken for one that has
+ended: only its lock decides that.
 """
 
 from __future__ import annotations
 
-# A look at all proxies and launchers waits this long for those it has just queried. One that takes
-# longer answers a later look; it costs the loop this once, so it is what a process that stops
-# can hold another job's change up by.
+# Each observation waits at most this long for the proxies and launchers that it has just queried; a
+# later observation gets a later reply. A process that stops delays the loop only once, so this is
+# also the most that it delays a change of another job.
 LOOK_WITHIN_S = 0.2
 
-# Without an answer for this long a process is shown as one that does not answer. Busy machines
-# have kept one off the CPU for a second; nothing is lost if it answers after all.
+# After this long without an answer, a process is reported as unresponsive. Busy machines have kept
+# a process off the CPU for a second; nothing is lost if it answers later.
 SILENT_AFTER_S = 2.0
 
 # A command fails when the reconciler has not answered for this long (with HUNG_LOOK_S, within five
-# seconds); one that computes, or waits for a disk, gets so much more.
+# seconds). A reconciler that computes, or waits for a disk, gets this much more time.
 RECONCILER_ANSWERS_S = 3.0
 BUSY_ANSWERS_S = 30.0
 
-# `place`, `barrier` and `shutdown` are noted and answered at once; who has not answered by then has
-# stopped between our look and our request. The action is requested again.
+# `place`, `barrier` and `shutdown` are answered as soon as they are noted. A process that has not
+# answered by then has stopped between the observation and the request. The action is repeated.
 TELL_S = 10.0
 
-# `detach` writes a device's whole memory to the host, or waits for a kernel to end.
+# `detach` writes all of the device's memory to the host, or waits for a kernel to end.
 DETACH_S = 120.0
 
-# What starts a job's launchers imports Python; each makes namespaces and starts its rank. A hundred
-# jobs may do so at once.
+# The process that starts a job's launchers imports Python; each launcher makes namespaces and
+# starts its rank. A hundred jobs may do so at once.
 LAUNCH_S, LAUNCH_EACH_S = 30.0, 1.0
 
-# A proxy that has just been started is waited for this long before it is told to end: it would
-# outlive the reconciler unheard of. It loads libraries and opens its device meanwhile.
+# A proxy that has just been started gets this long to accept the request to end; without the
+# request it would outlive the reconciler. It loads libraries and opens its device in this time.
 STARTING_S = 10.0
 
-# A launcher freezes or lets go of its rank at once, unless a process of it is in the kernel.
+# A launcher freezes or thaws its rank at once, unless a process of the rank is in the kernel.
 FREEZE_S = 30.0
 
-# A snapshot writes all memory of a rank to disk, a restore reads it. The job stands meanwhile.
+# A snapshot writes all memory of a rank to disk, a restore reads it. The job is paused meanwhile.
 SNAPSHOT_S = 600.0
 
-# A launcher that is at work answers what it is asked meanwhile. One that has not for so long is
-# given up on, since its job may stand still for it; it is looked at this often.
+# A launcher answers other requests while it works on one. If it has not answered for HUNG_S, its
+# request fails, since its job may be paused for it. HUNG_LOOK_S is the interval between checks,
+# also of the reconciler.
 HUNG_S = 10.0
 HUNG_LOOK_S = 1.0
 
-# A launcher whose rank has ended tells of it, and then ends itself; one that does so right now is
-# waited for, and nobody need hear that it had not.
+# A launcher whose rank has ended reports that, and then ends itself. If it is ending right now, the
+# reconciler waits for GONE_S instead of reporting that the launcher ended unexpectedly.
 GONE_S = 2.0
 GONE_LOOK_S = 0.01
 
-# What brings snapshots into the store goes to the background, or says why not; it imports Python,
-# and opens a store that may be far away.
+# An uploader or fetcher moves to the background, or reports why it cannot; it imports Python and
+# opens a store that may be remote.
 TRANSFER_S = 60.0
 
-# Within so long it gets on by 4 MiB, the largest piece, over any line that is of use. A process
-# ends at once by SIGKILL, unless it is in the kernel.
+# An upload or fetch without 4 MiB of progress (the largest piece) for STUCK_S is stuck: any useful
+# connection is faster. A process ends at once on SIGKILL, unless it is in the kernel (KILLED_S).
 STUCK_S = 300.0
 KILLED_S = 10.0
 
-# A store that is new to the fleet is begun, or found to be its own, within this; s3fs alone tries
-# for minutes. A person waits for it.
+# Within this time a store that is new to the fleet is created, or recognised as the fleet's own;
+# s3fs alone retries for minutes. A person waits for it.
 STORE_ANSWERS_S = 30.0
 
-# A job that rested goes on when the store has said that it goes on nowhere else; after this,
-# without. So much longer for each further job that is asked about with it.
+# A job that rested resumes when the store has confirmed that no other owner has taken it over, or
+# after this time without an answer. Each further job in the same request adds TAKEN_EACH_S.
 TAKEN_ANSWERS_S = 10.0
 TAKEN_EACH_S = 0.1
 
-# Who rests for less is not asked about: somebody would have had to take it over meanwhile.
+# For a job that rested for less than this the store is not queried: another owner would have had to
+# take it over in that time.
 RESTED_S = 5.0

@@ -1,8 +1,8 @@
-"""Named places at which a test kills the reconciler, as a power cut would.
+"""Named points at which a test kills the reconciler, as a power failure would.
 
-``RANKFOLD_FAULT=place.partly@FILE`` makes the background reconciler kill itself with SIGKILL there,
-if FILE exists: it removes the file first, so the next reconciler gets past. Every point is in
-the table; a test walks it.
+With ``RANKFOLD_FAULT=place.partly@FILE`` the background reconciler kills itself with SIGKILL at
+that point if FILE exists. It removes FILE first, so the next reconciler gets past the point. The
+table has every point; a test reaches each of them.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ POINTS = {
 
 
 def asked_for(name: str) -> bool:
-    """Whether a test wants something to happen at this point."""
+    """Whether a test has requested this point."""
     wanted, _, token = os.environ.get("RANKFOLD_FAULT", "").partition("@")
     return wanted == name and os.path.exists(token)
 
 
 def point(name: str) -> None:
-    """Die here if a test requested it, or stop the processes that it named in the token."""
+    """Kill this process if a test requested this point, or stop the processes whose pids are in the
+    token file."""
     if name not in POINTS:
         raise KeyError(f"fault point {name} is not in the table")
     if asked_for(name):

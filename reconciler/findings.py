@@ -1,5 +1,4 @@
-"""What the loop records for people: races and alarms that proxies found, and the
-conditions of each job."""
+"""Records for people: races and alarms that proxies have found, and the conditions of each job."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.plan import Plan
 
-FINDINGS_MAX = 64  # of a kind and a job that are kept
+FINDINGS_MAX = 64  # most findings kept of each kind and job
 
 
 def _new(told: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
@@ -18,7 +17,7 @@ def _new(told: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
 
 
 def note_findings(journal: Journal, records: dict[str, Record], observed: Observed) -> None:
-    """Keep the races and alarms that the proxies found: they forget them when a job goes."""
+    """Record the races and alarms that proxies report: a proxy discards them with the job."""
     for device in observed.devices.values():
         for told in device.jobs:
             record = records.get(told.job)
@@ -41,8 +40,8 @@ def note_findings(journal: Journal, records: dict[str, Record], observed: Observ
 
 
 def note_conditions(journal: Journal, plan: Plan) -> None:
-    """Keep the conditions for readers, and an event for each that appears. All in one transaction:
-    each commit waits for the disk."""
+    """Record changed conditions for readers, and an event for each new Stalled or Degraded. Uses
+    one transaction, because each commit waits for the disk."""
     known, changed = journal.all_conditions(), []
     for each in journal.objects():
         if each.kind != "Job":

@@ -1,7 +1,7 @@
-"""Where the things of one fleet lie: files in its state directory, sockets beside it.
+"""Paths of a fleet: files in its state directory, and its sockets in a short private folder.
 
-A socket's path holds 108 bytes, so sockets lie in a short private folder (`rankfold.paths`) and
-long names are cut and told apart by a digest.
+A socket's path has at most 108 bytes. So sockets are in a folder of their own (`rankfold.paths`),
+and long names are cut and made unique by a digest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME_MAX = 24
 
 
 class Layout:
-    """Paths of the fleet in `state`; makes the folders that are requested."""
+    """Paths of the fleet in `state`. Creates the folder of the proxies' files on request."""
 
     def __init__(self, state: Path):
         self.state = state
@@ -37,12 +37,12 @@ class Layout:
 
     @property
     def clock(self) -> Path:
-        """The fleet's time: clock.py."""
+        """The fleet's time: see clock.py."""
         return self.state / "clock"
 
     @property
     def reserve(self) -> Path:
-        """Room for cancels on a full disk: reserve.py."""
+        """Disk space reserved for cancelling jobs on a full disk: see reserve.py."""
         return self.state / "reserve"
 
     @property
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def checkpoints(self) -> str:
-        """URL of the store of checkpoints, unless a Policy names another."""
+        """URL of the store of checkpoints, unless a Policy names another one."""
         return f"file://{self.state}/checkpoints"
 
     # ---- devices
@@ -64,7 +64,7 @@ class Layout:
         return self.sockets / f"d-{short(device)}.sock"
 
     def proxy_file(self, device: str, suffix: str) -> Path:
-        """``.log`` or ``.lock`` of a device's proxy."""
+        """The ``.log`` or ``.lock`` file of a device's proxy."""
         folder = self.state / "proxies"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder / (device.replace("/", "-") + suffix)
@@ -78,20 +78,20 @@ class Layout:
         return self.job(name) / "logs"
 
     def rank_file(self, name: str, rank: int, suffix: str) -> Path:
-        """``.json`` (its launcher's config), ``.exit`` or ``.kept`` (its own)."""
+        """``.json`` (configuration of the launcher), ``.exit`` or ``.kept`` (written by it)."""
         return self.job(name) / f"rank-{rank}{suffix}"
 
     def save(self, name: str, number: int) -> Path:
-        """Snapshots of a save, or of a checkpoint that was fetched."""
+        """Folder of the snapshots of a save, or of a fetched checkpoint."""
         return self.job(name) / "saves" / str(number)
 
     @property
     def modules(self) -> Path:
-        """Images of modules, by their hashes; from proxies."""
+        """Images of modules, named by their hashes; written by proxies."""
         return self.state / "modules"
 
     def launcher_lock(self, name: str, rank: int) -> Path:
-        """Held by a rank's launcher for its life (see rankfold/interpose/launcher/launcher.py)."""
+        """A rank's launcher holds this lock for its life: see interpose/launcher/launcher.py."""
         return launcher_lock(self.job(name), rank)
 
     def launcher_socket(self, name: str, rank: int) -> Path:
@@ -102,12 +102,12 @@ class Layout:
 
 
 def launcher_lock(job: Path, rank: int) -> Path:
-    """In the folder of a job, whosever it is."""
+    """As `Layout.launcher_lock`, given the job's folder in any state directory."""
     return job / "logs" / f"rank-{rank}.launcher.log"
 
 
 def short(name: str) -> str:
-    """A file name of at most 24 characters that no other name gives."""
+    """A unique file name of at most 24 characters for any name."""
     flat = name.replace("/", "-")
     if len(flat) <= _NAME_MAX and flat == name:
         return flat
@@ -117,9 +117,8 @@ def short(name: str) -> str:
 def try_lock(path: Path) -> int | None:
     """A descriptor that holds the file's lock, or None if a living process holds it.
 
-    The lock belongs to the open file, so a child that inherits the descriptor goes on holding
-    it: a process that was started is known to live even before its socket answers, whoever
-    started it.
+    The lock belongs to the open file, so a child that inherits the descriptor holds it, too. A
+    process is therefore known to live before its socket answers, whichever process started it.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -131,7 +130,7 @@ def try_lock(path: Path) -> int | None:
 
 
 def lock_holder(path: Path) -> int:
-    """The pid that the holder of a lock has written there; 0: it has not, or nobody holds it."""
+    """The pid that the lock's holder wrote to the file; 0 if it has not, or no process holds it."""
     with contextlib.suppress(OSError, ValueError):
         if is_locked(path):
             return int(path.read_text())
@@ -139,13 +138,13 @@ def lock_holder(path: Path) -> int:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a living process holds the file's lock; a file that is not there has none."""
+    """Whether a living process holds the file's lock; False if the file does not exist."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not collide
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: concurrent checks do not conflict
     except BlockingIOError:
         return True
     finally:

@@ -1,6 +1,7 @@
-"""The requests that the reconciler takes: from the commands, over its control socket.
+"""The requests that the reconciler accepts from commands, over its control socket.
 
-The form of the messages, and what holds for all of them, stands in rankfold/messages.py.
+rankfold/messages.py defines the format of the messages and the rules for all of them. ``→`` in a
+docstring introduces the reply.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\0]*\Z")]
 
 
 class ReconcilerHello(Struct, frozen=True):
-    """The reply to ``hello``. `source`: what is followed now; `trouble`: why what it says is not
-    desired now."""
+    """The reply to ``hello``. `source`: the source that is followed now; `trouble`: why the content
+    of the source is not the desired state now."""
 
     kind: Literal["reconciler"]
     pid: int
@@ -38,7 +39,7 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")] = ""
 
     def told(self) -> Json:
-        """What was given."""
+        """The fields that were given."""
         return {k: v for k, v in structs.asdict(self).items() if v is not None}
 
     def __post_init__(self) -> None:
@@ -47,9 +48,9 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Attach(Operation, frozen=True, tag="attach"):
-    """→ {revision, faults, warnings}. Loads and accepts a revision; with `watch` the source is
-    followed until this connection ends, and those of others who watch the same. A second,
-    different source is refused (code "source"), and so is one that cannot be read ("unreadable")
+    """→ {revision, faults, warnings}. Loads and accepts a revision. With `watch`, the source is
+    followed until this connection, and all others that watch the same source, have ended. A second,
+    different source is refused (code "source"), and so is one that cannot be read ("unreadable"),
     unless it is watched `again`: then ``hello`` reports the trouble."""
 
     source: Source
@@ -58,12 +59,12 @@ class Attach(Operation, frozen=True, tag="attach"):
 
 
 class Unwatch(Operation, frozen=True, tag="unwatch"):
-    """→ {}. What this connection attached is no longer followed for it, and on purpose."""
+    """→ {}. This connection deliberately stops following the source that it attached."""
 
 
 class Run(Operation, frozen=True, tag="run"):
-    """→ {}. `pool`, if any, serves that job only and goes with it. Asked again with the same token,
-    it is the same job."""
+    """→ {}. `pool`, if any, serves this job only and is removed with it. A repeated request with
+    the same token refers to the same job."""
 
     job: Job
     pool: Pool | None
@@ -79,7 +80,7 @@ class Run(Operation, frozen=True, tag="run"):
 
 
 class Overridden(Struct, frozen=True, forbid_unknown_fields=True):
-    """Fields of a job that a person sets by hand."""
+    """Fields of a job that a person overrides."""
 
     gpus: int | UnsetType = UNSET
     suspend: bool | UnsetType = UNSET
@@ -87,13 +88,13 @@ class Overridden(Struct, frozen=True, forbid_unknown_fields=True):
     cancelled: bool | UnsetType = UNSET
 
     def told(self) -> Json:
-        """Those that were given."""
+        """The fields that were given."""
         return {k: v for k, v in structs.asdict(self).items() if v is not UNSET}
 
 
 class Override(Operation, frozen=True, tag="override"):
-    """→ {unrecorded}: why a job was cancelled without the journal, if so. `force`: also where the
-    job is described in a source."""
+    """→ {unrecorded}: why the journal could not record a cancellation that was carried out anyway;
+    empty: it did. `force`: allowed for a job that a source describes, too."""
 
     name: Name
     fields: Overridden
@@ -101,21 +102,21 @@ class Override(Operation, frozen=True, tag="override"):
 
 
 class CancelAll(Operation, frozen=True, tag="cancel_all"):
-    """→ {unrecorded}, as ``override``. Every job that is not over is cancelled, in one step: none
-    of those that wait for a device starts meanwhile."""
+    """→ {unrecorded}, as ``override``. Cancels every job that has not ended, in one step: no job
+    that waits for a device starts meanwhile."""
 
 
 class Checkpoint(Operation, frozen=True, tag="checkpoint"):
-    """→ {"token": …}. A save begins as soon as it can; ``state`` has the answer, with that token:
-    of an earlier request whose save has not begun, if there is one."""
+    """→ {"token": …}. A save begins as soon as possible. ``state`` has the result under this token,
+    which is that of an earlier request if there is one whose save has not begun."""
 
     name: Name
     token: Name
 
 
 class Begun(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint says of its job: what never changes for it, and how far it had come; and
-    the store, who has its newest incarnation."""
+    """What a checkpoint records of its job: what never changes, and its progress; and, from the
+    store, the owner of the job's newest incarnation."""
 
     world_size: Ranks
     device: Json
@@ -129,8 +130,8 @@ class Begun(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GoBack(Operation, frozen=True, tag="go_back"):
-    """→ {}. A job that rests shall go on from this checkpoint, whatever it did since; one that has
-    not started here goes on as what it has begun elsewhere."""
+    """→ {}. A resting job is to continue from this checkpoint; what it did since is discarded. A
+    job that has not started here continues what another owner has `begun`."""
 
     name: Name
     checkpoint: Annotated[str, Meta(pattern=r"^[0-9]{1,15}-[0-9]{1,15}\Z")]
@@ -139,10 +140,10 @@ class GoBack(Operation, frozen=True, tag="go_back"):
 
 
 class State(Operation, frozen=True, tag="state"):
-    """→ {jobs: {name: {step, phase, converged, message, …}}, fleet_ready, faults, …}, after the
-    last change of desired state was planned for."""
+    """→ {jobs: {name: {step, phase, converged, message, …}}, fleet_ready, faults, …}, based on a
+    plan that includes the last change of desired state."""
 
 
 class Stop(Operation, frozen=True, tag="stop"):
-    """→ {jobs, left}: jobs that go on, and why devices were not ended. Ends the reconciler; proxies
-    are shut down if no job goes on."""
+    """→ {jobs, left}: jobs that continue, and why devices' proxies could not be ended. Ends the
+    reconciler; proxies are shut down only if no job continues."""
