@@ -1,1 +1,1 @@
-"""A rank's launcher: starts its program, hands the channel over, says when it ends."""
+"""A rank's launcher: starts its program, hands its channel over, reports when it ends."""

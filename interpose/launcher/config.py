@@ -4,31 +4,31 @@ The config is a JSON object; paths are absolute.
 
 ``job`` str, ``rank`` int, ``world_size`` int
 ``local_rank``, ``local_world_size`` int; default: ``rank``, ``world_size`` (one node)
-``command`` [str, …]: found along the rank's PATH, or relative to ``workdir``
-``workdir`` path; ``env`` {str: str}; ``inherit`` bool, default true: ``env`` comes on top of the
-    launcher's own environment, less ``RANKFOLD_…``, which is not for ranks
+``command`` [str, …]: looked up in the rank's PATH, or relative to ``workdir``
+``workdir`` path; ``env`` {str: str}; ``inherit`` bool, default true: ``env`` is added to the
+    launcher's own environment, without ``RANKFOLD_…``, which is not for ranks
 ``master_addr`` str, ``master_port`` int: for the rank's rendezvous
 ``device`` {str: str | int}: fields of ``struct rf_device`` (interpose/channel/channel.h), as the
-    rank sees its device for its whole life; ``name`` and ``memory_bytes`` are needed, the others
+    rank sees its device for its whole life; ``name`` and ``memory_bytes`` are required, the others
     default to the software GPU's
-``socket`` path of the control socket; ``client_socket`` path for the rank's library. At
-    most 107 bytes each, in a private folder
+``socket`` path of the control socket; ``client_socket`` path of the socket for the rank's
+    library. At most 107 bytes each, in a private folder
 ``logs`` folder, made if missing: ``rank-<r>.out``, ``.err`` (appended to), ``.launcher.log``,
-    ``.cut`` ({kind: bytes}: how short the last restore made those logs)
-``copies`` folder, default: ``interposer`` beside the exit file: copies of what ranks preload, each
-    for all ranks that began with it
+    ``.cut`` ({kind: bytes}: the sizes to which the last restore shortened those logs)
+``copies`` folder, default: ``interposer`` next to the exit file: copies of the libraries that
+    ranks preload; all ranks that started with the same libraries share one copy
 ``exit_file`` path: written once, atomically, when the rank has ended: {"exit_status": int
     (negative: killed by that signal), "signal": int | null, "error": str | null, "killed": [str,
     …]: processes that were still running and were killed, "time": seconds since the epoch}. 127:
-    no such command, 126: cannot be executed; ``error`` and the last line of ``rank-<r>.err`` say
-    so in words
+    no such command, 126: cannot be executed; ``error`` and the last line of ``rank-<r>.err`` give
+    the reason in words
 ``image_bytes`` int, default RF_WINDOW_BYTES: size of the sparse image that a proxy swaps to
 ``namespaces`` "auto" (default) | "require" | "none"
 ``preload`` [path, …]: default: the built library and its shims
-``hidden`` [path, …], default none: folders that the rank finds empty where namespaces can be made,
-    but for its client socket and its ``workdir``: where the fleet's files and sockets lie
+``hidden`` [path, …], default none: folders that hold the fleet's files and sockets. Where
+    namespaces can be made, the rank sees them empty except for its client socket and ``workdir``
 ``empty`` bool, default false: start no command, and wait for a rank to restore
-``incarnation`` int, default 1: how often the job has been restored, and 1
+``incarnation`` int, default 1: one more than the number of times that the job was restored
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rankfold import paths
 from rankfold.interpose.launcher import handshake
 
 NAMESPACES = ("auto", "require", "none")
-# NVIDIA's libraries that ours stand in for.
+# NVIDIA's libraries that ours replace.
 NVIDIAS = re.compile(r"(^|/)lib(cudart|cuda|nccl|nvidia-ml|cublas|cublasLt)\.so[^/]*$")
 
 
@@ -52,7 +52,7 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True)
 class Config:
-    """The config file, checked. See above."""
+    """The config file, checked. The module's docstring describes the fields."""
 
     job: str
     rank: int
@@ -99,7 +99,7 @@ _PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
 
 
 def parse_config(data: object) -> Config:
-    """Check what the file holds. Raises ConfigError."""
+    """Check the content of the file. Raises ConfigError."""
     if not isinstance(data, dict):
         raise ConfigError("the config must be a JSON object")
     for name in sorted(set(_TYPES) - set(_OPTIONAL) - set(data)):
@@ -109,7 +109,7 @@ def parse_config(data: object) -> Config:
         if kind is None:
             raise ConfigError(f"there is no field {name}")
         if type(value) is not kind:
-            got = type(value).__name__  # and not what it is: an environment may hold secrets
+            got = type(value).__name__  # not the value: an environment may contain secrets
             raise ConfigError(f"{name} must be a {kind.__name__}, not a {got}")
     _check_values(data)
     try:
@@ -156,15 +156,16 @@ def _check_values(data: dict[str, Any]) -> None:
 def rank_environment(
     config: Config, base: dict[str, str], socket: str = "", libraries: str = ""
 ) -> dict[str, str]:
-    """The rank's environment: `base` if it inherits, the job's own, and what makes it a rank. What
-    steers rankfold or leads to its sockets stays behind. `socket`: the client socket, and
-    `libraries`: the folder of what it preloads, where the rank sees them elsewhere.
+    """The rank's environment: `base` if it inherits, the job's own variables, and those that make
+    it a rank. Variables that steer rankfold or lead to its sockets are left out. `socket`,
+    `libraries`: the client socket and the folder with the preloaded libraries, if the rank sees
+    them at other paths.
 
     The allocator and libuv settings (one segment must not mix stable and other buffers; io_uring
-    cannot be checkpointed) give way to what the user set.
+    cannot be checkpointed) apply only where the user has set nothing.
 
-    What the user preloads comes before our libraries: a wrapper that counts or changes calls finds
-    ours with RTLD_NEXT. Only NVIDIA's own libraries come behind ours, which stand in for them.
+    Libraries that the user preloads come before ours: a wrapper that counts or changes calls finds
+    ours with RTLD_NEXT. Only NVIDIA's own libraries come after ours, which replace them.
     """
     inherited = base if config.inherit else {}
     env = {k: v for k, v in inherited.items() if not k.startswith("RANKFOLD_")} | config.env
@@ -195,14 +196,16 @@ def rank_environment(
 
 
 def _asan_options(users: str) -> str:
-    """The address sanitizer would end a program in which ours are loaded before its runtime."""
+    """Switch off the address sanitizer's link-order check: it ends a program that loads our
+    libraries before its runtime. A setting of the user is kept."""
     if "verify_asan_link_order" in users:
         return users
     return ":".join([*filter(None, [users]), "verify_asan_link_order=0"])
 
 
 def _preloaded(path: str) -> str:
-    """As LD_PRELOAD can have it: spaces divide its entries, but not those of LD_LIBRARY_PATH."""
+    """The form that LD_PRELOAD accepts: spaces separate its entries, but not those of
+    LD_LIBRARY_PATH."""
     return os.path.basename(path) if re.search(r"\s", path) else path
 
 

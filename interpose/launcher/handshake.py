@@ -1,8 +1,8 @@
-"""The client's side door: a rank's library comes here once and leaves its channel.
+"""The client socket: a rank's library connects once and hands its channel over.
 
-The messages and the checks of the hand-over at the end of ``interpose/channel/channel.h``, with its
-numbers (a test compares them with the compiler's). This never looks at the ring. Nothing here
-blocks on a client, and a client that sends nonsense only loses its connection.
+The messages and checks are those of the hand-over at the end of ``interpose/channel/channel.h``,
+with its numbers (a test compares them with the compiler's). This module never reads the ring.
+Nothing here blocks on a client, and a client that sends invalid messages only loses its connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAGIC, MAJOR, MINOR, MEMFD_BYTES, WINDOW_BYTES = (
     _CHANNEL.constants[f"RF_{name}"]
     for name in ("MAGIC", "MAJOR", "MINOR", "MEMFD_BYTES", "WINDOW_BYTES")
 )
-FDS_MAX = 4  # that a greeting may bring to be answered
+FDS_MAX = 4  # descriptors with one greeting: a client that sends more is disconnected
 SHARED_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 HELLO = _CHANNEL.structs["rf_hello"].layout()
@@ -33,7 +33,7 @@ HEADER = _CHANNEL.structs["rf_header"].layout(until="reserved0")
 DEVICE = _CHANNEL.structs["rf_device"].layout()
 WELCOME = _CHANNEL.structs["rf_welcome"].layout()
 
-# The software GPU's figures: what a rank sees where the config names nothing else.
+# The software GPU's figures: what a rank sees for fields that the config does not give.
 DEVICE_DEFAULTS: dict[str, int] = {
     "cc_major": 8,
     "cc_minor": 0,
@@ -54,11 +54,12 @@ DEVICE_DEFAULTS: dict[str, int] = {
 
 
 class Refused(Exception):
-    """A hello that is answered with an error; the message is for the program's user."""
+    """The hello is answered with an error; the message is for the program's user."""
 
 
 def pack_device(fields: dict[str, int | str]) -> bytes:
-    """``struct rf_device`` from a config's fields. Raises ValueError for one it does not have."""
+    """Pack a config's device fields as ``struct rf_device``. Raises ValueError for an unknown,
+    missing or out-of-range field."""
     unknown = set(fields) - set(DEVICE_DEFAULTS) - {"name", "memory_bytes"}
     if unknown:
         raise ValueError(f"device has no field {', '.join(sorted(unknown))}")
@@ -75,7 +76,7 @@ def pack_device(fields: dict[str, int | str]) -> bytes:
 
 @dataclass(frozen=True)
 class Identity:
-    """Who the rank is: constants of its channel."""
+    """The rank's identity: constants of its channel."""
 
     rank: int
     world_size: int
@@ -105,11 +106,11 @@ class _Visitor:
 class Door:
     """Listens on the client socket and keeps the rank's one channel.
 
-    `on_channel(replaced)` is called when `channel` is there or, its owner having exited or become
-    another program, is another one. `server` only lends its event loop. Only processes for which
-    `is_of_rank(pid)` are let in, whatever user they have become: a program may drop its privileges
-    before it uses the device. So the socket is open to every user; its folder is not, except where
-    the rank sees it.
+    Calls `on_channel(replaced)` when `channel` is set. `replaced` is true if it replaces another
+    channel whose owner has exited or has executed another program. `server` only provides its event
+    loop. Only processes for which `is_of_rank(pid)` holds are admitted, whichever user they run as:
+    a program may drop its privileges before it uses the device. So the socket is open to every
+    user; its folder is not, except where the rank sees it.
     """
 
     def __init__(
@@ -136,11 +137,11 @@ class Door:
         return self.channel, self._owner[0]
 
     def user(self) -> int | None:
-        """The pid of the process that uses the device, while it lives."""
+        """The pid of the process that uses the device; None if there is none or it has exited."""
         return self._owner[0] if self._owner and not has_exited(self._owner[1]) else None
 
     def forget(self) -> None:
-        """There is no channel any more."""
+        """Close the channel and forget its owner."""
         if self.channel is not None:
             os.close(self.channel)
             self.channel = None
@@ -149,9 +150,9 @@ class Door:
             self._owner = None
 
     def take_back(self, channel: int, owner: int) -> None:
-        """The channel of a rank that was restored; its descriptor is ours now.
+        """Take over the channel of a restored rank; we own its descriptor now.
 
-        Raises Refused if it is none, OSError.
+        Raises Refused if it is not a channel of this rank, OSError.
         """
         check_memfd(channel, self.identity)
         self._owner = (owner, os.pidfd_open(owner))
@@ -172,7 +173,8 @@ class Door:
         self.server.add(sock, lambda: self._readable(visitor))
 
     def _make_room(self) -> bool:
-        """Who came first and is still here has had its time: a visit is two messages."""
+        """Disconnect the longest-connected client: a visit takes two messages, so it has had its
+        time."""
         if self._visitors:
             self._leave(self._visitors[0])
             return True
@@ -211,7 +213,7 @@ class Door:
             reply = self.identity.welcome()
         except Refused as refusal:
             reply = self.identity.welcome(str(refusal))
-        except OSError as error:  # whatever kind of file that is, or no descriptor left here
+        except OSError as error:  # another kind of file, or no descriptor left here
             reply = self.identity.welcome(f"the channel cannot be used: {error}")
         finally:
             for fd in fds:
@@ -228,7 +230,7 @@ class Door:
         visitor.sock.close()
 
     def _hello(self, visitor: _Visitor, hello: bytes, fds: list[int]) -> None:
-        """Accept or raise Refused. Takes its own duplicate of a channel it keeps."""
+        """Accept or raise Refused. Duplicates a channel that it keeps."""
         magic, major, minor, pid, _reserved = HELLO.unpack(hello)
         if magic != MAGIC:
             raise Refused("not a rankfold library: the greeting is not ours")
@@ -248,14 +250,15 @@ class Door:
         self._keep(os.dup(fds[0]), visitor.pid)
 
     def _is_mapped(self, pid: int) -> bool:
-        """Has the process our channel still? If not it has become another program (exec)."""
+        """Whether the process still has our channel mapped. If not, it has executed another
+        program."""
         assert self.channel is not None
         mine = os.fstat(self.channel)
         device = f"{os.major(mine.st_dev):02x}:{os.minor(mine.st_dev):02x}"
         try:
             maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
         except OSError:
-            return True  # nobody knows
+            return True  # unknown: assume that it is mapped
         places = (line.split(maxsplit=5)[3:5] for line in maps.splitlines())
         return [device, str(mine.st_ino)] in places
 
@@ -286,7 +289,7 @@ class Door:
 
 
 def has_exited(pidfd: int) -> bool:
-    """Whether that process has ended, reaped or not."""
+    """Whether the process has ended, reaped or not."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

@@ -1,10 +1,10 @@
-"""The libraries that a rank preloads: copies, named by what is in them.
+"""The libraries that a rank preloads: copies, named by their content.
 
-A rank has them mapped for its whole life, which may outlast a build: CRIU maps the very same files
-again. So a folder keeps copies of all that ranks of the fleet began with. It is searched first when
-a rank opens a library, so there are links in it as installers of drivers and toolkits make them.
-Whoever opens libcuda.so gets ours by the preloaded dlopen (client/api/lookup.c), but some libraries
-are loaded so that they do not see that one (RTLD_DEEPBIND).
+A rank has them mapped for its whole life, which may outlast a build, and CRIU maps the very same
+files again. So a folder keeps copies of all libraries that ranks of the fleet started with. The
+rank's loader searches that folder first, so it has links as installers of drivers and toolkits make
+them. A program that opens libcuda.so gets ours through the preloaded dlopen (client/api/lookup.c),
+but some libraries are loaded so that they do not see that function (RTLD_DEEPBIND).
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _FOR_ALL = 0o755
 
 
 class Unusable(Exception):
-    """The libraries cannot be found as they are needed; the message says which."""
+    """The libraries that the rank needs are missing; the message says which."""
 
 
 def keep(libraries: tuple[str, ...], copies: str) -> Path:
-    """A folder below `copies` with copies of the libraries; its name is their digest.
+    """Return a folder below `copies` with copies of the libraries; its name is their digest.
 
-    Every user may read what is in it: the rank's processes may become another one. Raises OSError.
+    Every user may read the folder, because the rank's processes may change their user. Raises
+    OSError.
     """
     there = Path(copies, digest(libraries))
     if there.is_dir():
@@ -50,7 +51,7 @@ def keep(libraries: tuple[str, ...], copies: str) -> Path:
 
 
 def need(wanted: str, libraries: tuple[str, ...], copies: str) -> None:
-    """Whether `again` will give a folder. Raises Unusable, OSError."""
+    """Check that `again` will find or make the folder. Raises Unusable if not, OSError."""
     there = Path(copies, wanted)
     if not there.is_dir() and digest(libraries) != wanted:
         raise Unusable(
@@ -60,9 +61,9 @@ def need(wanted: str, libraries: tuple[str, ...], copies: str) -> None:
 
 
 def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
-    """The folder that `keep` gave when it gave the name `wanted`. Raises Unusable, OSError.
+    """Return the folder named `wanted` that `keep` made for the rank. Raises Unusable, OSError.
 
-    `libraries`: those of today.
+    `libraries`: the current ones, to make the folder again if it is missing.
     """
     need(wanted, libraries, copies)
     there = Path(copies, wanted)
@@ -78,7 +79,7 @@ def _unversioned(name: str) -> str:
 
 
 def digest(libraries: tuple[str, ...]) -> str:
-    """Over names, links and contents."""
+    """A digest over the libraries' names, links and contents."""
     hasher = blake3.blake3()
     for library in sorted(libraries, key=os.path.basename):
         content = blake3.blake3(Path(library).read_bytes()).hexdigest()

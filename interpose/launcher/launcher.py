@@ -1,28 +1,30 @@
 """The launcher: starts one rank, keeps what outlives the proxies, and records how the rank ended.
 
-``python -m rankfold.interpose.launcher --config FILE…`` starts one in the background for each file
-and returns when their sockets listen and the ranks have been started: it prints a line of JSON for
-each, ``{"rank": rank, "pid": launcher, "rank_pid": rank's or null}`` (pids as the caller sees
-them), and exits with status 0. Of a launcher that itself cannot start (bad config, no permission)
-it says why on stderr, leaves nothing, and exits with status 1 when the others have started. It does
-not wait longer than `START_S` for one: that may start later. A command that cannot be executed is
-an ending of the *rank*: see the exit file.
+``python -m rankfold.interpose.launcher --config FILE…`` starts one launcher in the background for
+each file. It returns when their sockets listen and the ranks have been started: it prints a line of
+JSON for each, ``{"rank": rank, "pid": launcher, "rank_pid": rank's or null}`` (pids as the caller
+sees them), and exits with status 0. If a launcher itself cannot start (bad config, no permission),
+the command prints the reason to stderr, leaves nothing of that launcher behind, and exits with
+status 1 when the others have started. It waits at most `START_S` for each launcher; a launcher that
+takes longer may still start later. A command that cannot be executed counts as an end of the
+*rank*: see the exit file.
 
-There is one launcher per rank. It belongs to nobody: it runs on when the reconciler or a proxy
-dies, and is found again through its control socket (operations: see rankfold/messages.py). When
-it is killed, its rank dies too. Where privileges allow it is pid 1 of a pid namespace that holds
-the rank and its children; first pid there is 1000·(rank + 1), so that names derived from pids do
-not collide in a shared /tmp. Elsewhere it is a plain subreaper, and a killed launcher takes only
-the rank itself with it, not what the rank started. ``hello`` says which: ``namespaced``.
-Descriptors that the caller passes on (a lock) stay open for the launcher's life; the rank does
-not get them.
+There is one launcher per rank. It does not depend on the process that started it: it keeps running
+when the reconciler or a proxy dies, and is found again through its control socket (operations: see
+rankfold/messages.py). When the launcher is killed, its rank dies too. Where privileges allow, the
+launcher is pid 1 of a pid namespace that holds the rank and its children; the first pid there is
+1000·(rank + 1), so that names derived from pids do not collide in a shared /tmp. Elsewhere the
+launcher is a plain subreaper, and killing it kills only the rank itself, not the processes that the
+rank started. ``hello`` reports which of the two it is: ``namespaced``. Descriptors that the caller
+passes on (a lock) stay open for the launcher's life; the rank does not get them.
 
-What the config holds stands in config.py.
+config.py describes the fields of the config.
 
-When the process that owns the channel has exited and another process of the rank makes one, the
-launcher makes a fresh image too and sends the notice {"event": "channel"} to whoever claimed: it
-claims again, with the same epoch. A claim that is still deferred when the rank ends is refused with
-code "exited"; one that a higher epoch overtakes, with "stale".
+When the process that owns the channel has exited and another process of the rank makes a channel,
+the launcher also makes a fresh image and sends the notice {"event": "channel"} to each proxy that
+claimed the rank. The proxy then claims it again, with the same epoch. A claim that is still
+deferred when the rank ends is refused with code "exited"; a claim that a higher epoch overtakes is
+refused with "stale".
 """
 
 from __future__ import annotations
@@ -62,18 +64,18 @@ from rankfold.service import Request
 
 log = area(__file__)
 
-AT_ONCE = 8  # launchers that one process starts at a time: each takes a core for a while
-START_S = 25  # for one: its working directory may be on a file system that does not answer
-STARTS_LATE_S = 10.0  # a rank of which nothing has been heard since
+AT_ONCE = 8  # launchers that one process starts at a time: each keeps a core busy for a while
+START_S = 25  # per launcher: its working directory may be on a file system that does not answer
+STARTS_LATE_S = 10.0  # after this time, a rank that has not reported its start is late
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
-GONE_S, GONE_AGAIN_S = 10.0, 0.01  # for what was killed to be gone, where the loop has failed
+GONE_S, GONE_AGAIN_S = 10.0, 0.01  # for killed processes to end, after the loop has failed
 WHILE_IT_STARTS = (messages.Hello, messages.Status, messages.Claim, messages.Signal)
-LOOK_AGAIN_S = 1.0  # for processes that a signal has stopped
-LOOK_FAR_AGAIN_S = 30.0  # where /proc shows the whole machine's, all of which are looked at
+LOOK_AGAIN_S = 1.0  # between two searches for processes that a signal has stopped
+LOOK_FAR_AGAIN_S = 30.0  # the same where /proc shows the whole machine: all of it is read
 
 
 class Launcher:
-    """The process itself: one event loop over its sockets and its children's ends."""
+    """The launcher process: one event loop over its sockets and the exits of its children."""
 
     def __init__(self, config: Config, namespaced: bool, host_proc: int):
         self.config = config
@@ -81,7 +83,7 @@ class Launcher:
         self.host_proc = host_proc
         self.starting: process.Starting | None = None
         self.started: process.Started | None = None
-        self._early: int | None = None  # wait status of one that ended before we knew it had begun
+        self._early: int | None = None  # wait status of a rank that ended before `started` was set
         self.epoch = 0
         self.device = ""
         self.exit_status: int | None = None
@@ -91,7 +93,7 @@ class Launcher:
         self._image = self._make_image()
         self.workers = Workers()
         self.remains = Remains(self)
-        self.libraries: str | None = None  # folder of the copies that the rank preloads
+        self.libraries: str | None = None  # folder with the copies that the rank preloads
         self.touched = Touched(config, lambda: self._state() == "running")
         self.rest = Rest(self, _name(config), lambda: preloads(config))
         handlers: dict[type[messages.Operation], service.Handler] = {
@@ -117,8 +119,8 @@ class Launcher:
     # ---- the rank -----------------------------------------------------------------------
 
     def start(self, then: Callable[[], None]) -> None:
-        """Start the rank, and call `then` when it runs, cannot run, or is not to; from here on the
-        loop learns of its end."""
+        """Start the rank; call `then` when it runs, cannot run, or (`empty`) is not to run. From
+        here on the loop notices the rank's end."""
         config = self.config
         self._watch_children()
         if self.namespaced:
@@ -161,7 +163,7 @@ class Launcher:
             self.remains.say(self.starting.waits_for())
 
     def _command(self) -> process.Command:
-        """The job's command, in what the rank sees around it."""
+        """The job's command, with the sandbox and the environment of the rank."""
         config, inside = self.config, None
         if self.namespaced:
             if preload := preloads(config):
@@ -177,7 +179,7 @@ class Launcher:
         return process.Command(config.command, config.workdir, env, out, err, inside)
 
     def room(self) -> rooms.Room:
-        """What the rank finds, where it has namespaces."""
+        """The rank's sandbox; used only if the rank has namespaces."""
         config = self.config
         fixed = None
         if _can_furnish():
@@ -187,7 +189,7 @@ class Launcher:
         return rooms.Room(config.hidden, kept, fixed)
 
     def _watch_files(self) -> None:
-        """Read what happens to files, but not more often than every `PAUSE_S`."""
+        """Read the events on files, but at most once every `PAUSE_S`."""
         if not self.touched.seen:
             return
 
@@ -225,7 +227,7 @@ class Launcher:
             self.rest.children_ended()
 
     def _first_ended(self, exit_status: int, reaped: dict[int, int]) -> None:
-        """The rank's first process has; `reaped`: what else has, at the same time."""
+        """The rank's first process has ended. `reaped`: what else has ended at the same time."""
         assert self.started is not None
         if exit_status == 0 and (heir := self.remains.heir(self.started)):
             self.started = heir
@@ -237,7 +239,7 @@ class Launcher:
         )
 
     def end(self, exit_status: int, error: str | None = None) -> None:
-        """Record the exit status, tell whoever serves the rank, stop the loop."""
+        """Record the exit status, notify the proxy that serves the rank, and stop the loop."""
         if self.exit_status is not None:
             return
         self.touched.read()
@@ -252,7 +254,8 @@ class Launcher:
         self._record_end(exit_status, error or self.rest.trouble)
 
     def _record_end(self, exit_status: int, error: str | None) -> None:
-        """Nothing else knows how the rank ended: while the disk is full, wait for space."""
+        """Write the exit file, the only record of how the rank ended: while the disk is full,
+        retry."""
         try:
             write_exit_file(self.config.exit_file, exit_status, error, self.remains.killed)
         except OSError as failure:
@@ -266,7 +269,7 @@ class Launcher:
         """Serve until the rank has ended."""
         self.server.run()
 
-    # ---- the channel and who serves it --------------------------------------------------
+    # ---- the channel, and the proxies that claim it --------------------------------------
 
     def _make_image(self) -> int:
         fd = os.memfd_create(f"rankfold-image-{self.config.rank}", os.MFD_CLOEXEC)
@@ -274,7 +277,7 @@ class Launcher:
         return fd
 
     def _on_channel(self, replaced: bool) -> None:
-        if replaced:  # the first process's memory is of no use to the second
+        if replaced:  # the second process has no use for the first one's memory
             os.close(self._image)
             self._image = self._make_image()
             for claimed in list(self._claimed):
@@ -283,7 +286,7 @@ class Launcher:
         for request in waiting:
             self._grant(request)
 
-    # ---- what it has of the rank, for one that rests --------------------------------------
+    # ---- what Rest needs of the rank ------------------------------------------------------
 
     @property
     def image(self) -> int:
@@ -294,7 +297,8 @@ class Launcher:
         return self.door.held()
 
     def vacated(self) -> None:
-        """The rank is gone, but not by itself: who serves it has lost it."""
+        """The rank's processes were ended on request: notify the proxy that serves it, and
+        reset."""
         for channel in list(self._claimed):
             notice = {"event": "exited", "exit_status": -signal.SIGKILL}
             self.server.post(channel, notice)
@@ -306,14 +310,15 @@ class Launcher:
         self._image = self._make_image()
 
     def restored(self, pid: int, memory: tuple[int, int] | None) -> None:
-        """The rank is here again. Raises OSError, Refused for a channel that is none."""
+        """The rank is restored. Raises OSError, and Refused if `memory` is not a channel."""
         host_pid = process.host_pid(pid, self.host_proc)
         self.started = process.Started(pid, host_pid, process.mounts_of(pid))
         if memory:
             self.door.take_back(*memory)
 
     def _is_of_rank(self, pid: int) -> bool:
-        """Whether a process, as this namespace numbers it, is below us: 0 is one outside of it."""
+        """Whether a process is below the launcher. `pid` is as this namespace numbers it: 0 is a
+        process outside of the namespace."""
         return pid > 0 and (self.namespaced or pid in process.descendants(os.getpid()))
 
     def _claim(self, request: Request[messages.Claim]) -> Message | None:
@@ -345,7 +350,8 @@ class Launcher:
     # ---- the other operations -----------------------------------------------------------
 
     def _of_its_life(self, handler: service.Handler) -> service.Handler:
-        """Nobody takes hold of a rank for another incarnation of its job."""
+        """Refuse requests for another incarnation of the job, and those that do not fit the
+        state."""
 
         def checked(request: Request[messages.Operation]) -> Message | None:
             asked, config = request.message, self.config
@@ -383,7 +389,8 @@ class Launcher:
         }
 
     def _stopped(self) -> list[str]:
-        """As seen a moment ago: many ask."""
+        """Processes that a signal has stopped. Cached for a while, because requests are
+        frequent."""
         if (now := time.monotonic()) >= self._look_again:
             self._look_again = now + (LOOK_AGAIN_S if self.namespaced else LOOK_FAR_AGAIN_S)
             self._seen_stopped = process.stopped(self.host_proc)
@@ -406,18 +413,18 @@ class Launcher:
     def _end_empty(self, _request: Request[messages.End]) -> Message:
         if self._state() != "empty":
             raise ControlError("busy", f"rank {self.config.rank} is here: vacate it first")
-        self.server.after(0, self.server.stop)  # once this is answered
+        self.server.after(0, self.server.stop)  # after the reply to this request
         return {}
 
 
 def _name(config: Config) -> str:
-    """Of the rank's cgroup: no other rank's on this machine."""
+    """The name of the rank's cgroup: unique among the ranks on this machine."""
     return hashlib.sha256(config.socket.encode()).hexdigest()[:16]
 
 
 @functools.cache
 def _can_furnish() -> bool:
-    """Whether there is, or could be made, the folder over which a rank gets its files."""
+    """Whether the folder exists, or can be made, over which a rank gets its files."""
     try:
         os.makedirs(rooms.FOLDER, mode=0o755, exist_ok=True)
     except OSError as error:
@@ -429,7 +436,7 @@ def _can_furnish() -> bool:
 def write_exit_file(
     path: str, exit_status: int, error: str | None, killed: Sequence[str] = ()
 ) -> None:
-    """Write the rank's end atomically: whoever sees the file sees all of it, even after a crash."""
+    """Write the rank's end atomically: a reader sees the whole file or none, even after a crash."""
     record = {
         "exit_status": exit_status,
         "signal": -exit_status if exit_status < 0 else None,
@@ -458,7 +465,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class _CannotLaunch(Exception):
-    """The launcher could not start; `namespace` says that it was for want of privileges."""
+    """The launcher could not start. `namespace`: because privileges are missing."""
 
     def __init__(self, message: str, namespace: bool = False):
         super().__init__(message)
@@ -474,7 +481,7 @@ def launch(config: Config) -> Message:
         os.makedirs(folder, mode=0o700, exist_ok=True)
     log_file = os.open(config.log("launcher.log"), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        # Held by the launcher for its life: a second one for the same rank is refused.
+        # The launcher holds the lock for its life: a second launcher for the same rank is refused.
         fcntl.flock(log_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _CannotLaunch(f"rank {config.rank} of {config.job} has a launcher already") from None
@@ -491,7 +498,8 @@ def launch(config: Config) -> Message:
 
 
 def _spawn(config: Config, log_file: int, namespaced: bool) -> Message:
-    """Fork twice (the second is in the namespace, and nobody's child) and await its report."""
+    """Fork twice and wait for the report of the second process, which is in the namespace and not
+    our child."""
     host_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     read_end, write_end = os.pipe()
     middle = os.fork()
@@ -522,7 +530,7 @@ def _spawn(config: Config, log_file: int, namespaced: bool) -> Message:
 
 
 def _in_namespace(report: int, step: Callable[[], None]) -> None:
-    """Do a step that needs privileges; without them say so and end this process."""
+    """Do a step that needs privileges; without them, report that and end this process."""
     try:
         step()
     except OSError as error:
@@ -534,11 +542,11 @@ def _in_namespace(report: int, step: Callable[[], None]) -> None:
 def _background(
     config: Config, log_file: int, namespaced: bool, host_proc: int, report: int
 ) -> int:
-    """The life of the launcher, in the background. Its exit status."""
+    """Run the launcher in the background. Returns its exit status."""
     launcher: Launcher | None = None
     try:
         _detach(log_file)
-        process.set_name(f"launcher {config.rank}")  # its command line is that of several
+        process.set_name(f"launcher {config.rank}")  # several launchers share its command line
         set_up()
         if namespaced:
             _in_namespace(report, rooms.mount_proc)
@@ -548,10 +556,10 @@ def _background(
         launcher.start(lambda: _report_pids(report, made))
         launcher.run()
         return 0
-    except Exception as error:  # whatever it is, the rank's end gets recorded
+    except Exception as error:  # whatever the error is, record the rank's end
         log.exception("the launcher failed")
         if launcher is None or launcher._state() == "empty":
-            with contextlib.suppress(OSError):  # it has been closed
+            with contextlib.suppress(OSError):  # it is closed already
                 os.write(report, json.dumps({"error": f"{error}"}).encode())
         else:
             until = time.monotonic() + GONE_S
@@ -570,13 +578,13 @@ def _report_pids(report: int, launcher: Launcher) -> None:
         "pid": process.pid_in(launcher.host_proc),
         "rank_pid": launcher.started.host_pid if launcher.started else None,
     }
-    with contextlib.suppress(BrokenPipeError):  # the caller was killed: then nobody asks
+    with contextlib.suppress(BrokenPipeError):  # the caller was killed: nothing reads the report
         os.write(report, json.dumps(pids).encode())
     os.close(report)
 
 
 def _detach(log_file: int) -> None:
-    """Let go of the caller: folder, standard streams, signals meant for a terminal."""
+    """Detach from the caller: folder, standard streams, signals meant for a terminal."""
     os.chdir("/")
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own
@@ -612,7 +620,7 @@ def main() -> int:
 
 
 def _launch(path: Path) -> int:
-    """Start a launcher, and say so. The exit status."""
+    """Start a launcher, and print its pids or why it cannot start. Returns the exit status."""
 
     def late(*_: object) -> None:
         raise TimeoutError(f"it has not started within {START_S} s")
@@ -622,7 +630,7 @@ def _launch(path: Path) -> int:
     try:
         config = parse_config(json.loads(path.read_text()))
         told = json.dumps({"rank": config.rank, **launch(config)})
-        os.write(1, f"{told}\n".encode())  # whole, as others write too
+        os.write(1, f"{told}\n".encode())  # in one write, because other processes write here too
     except (OSError, ValueError, ConfigError, _CannotLaunch) as error:
         return _cannot(path, error)
     return 0

@@ -1,9 +1,9 @@
-"""A rank at rest: it stands still (quiesce.py), is written down, ended by us, brought back.
+"""A rank at rest: it is frozen (quiesce.py), saved, ended by us, and restored.
 
-Each operation is answered when it is done; the loop goes on meanwhile, since what takes long is
-done by processes of their own (`workers.py`, CRIU). One of these works at a time; who asks for the
-same waits for the same answer, and whatever else is asked meanwhile is refused as "busy". What CRIU
-was killed over is ended: nobody knows what of it is CRIU's.
+Each operation is answered when it is done. The loop continues meanwhile: long work is done by
+processes of its own (`workers.py`, CRIU). One operation runs at a time. A request for the same
+operation waits for the same reply, and any other request is refused as "busy". If CRIU was killed
+in the middle, the rank is ended: what CRIU left in it is unknown.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from rankfold.service import Request
 
 log = area(__file__)
 
-HINDRANCES_MAX = 3  # that are named
-EXAMINE_S = 30.0  # a file system of the rank may not answer
+HINDRANCES_MAX = 3  # named in a message
+EXAMINE_S = 30.0  # time limit: a file system of the rank may not answer
 
 
 class Held(Protocol):
-    """What the launcher has of its rank, as far as it concerns us."""
+    """The part of `Launcher` that this module uses."""
 
     config: Config
     namespaced: bool
@@ -60,10 +60,10 @@ class Held(Protocol):
     def room(self) -> sandbox.Room: ...
 
     def vacated(self) -> None:
-        """The rank is gone: let go of what belonged to it."""
+        """The rank's processes are gone: release what belonged to them."""
 
     def restored(self, pid: int, memory: tuple[int, int] | None) -> None:
-        """The rank is here; `memory` as `channel` gives it."""
+        """The rank is restored; `memory` is the channel and its owner, as from `channel`."""
 
 
 class Rest:
@@ -78,16 +78,16 @@ class Rest:
         self.standing = Standing(name, held.workers, held.touched, after)
         self.beside = Beside(held.workers, held.touched, after, self._snapshot_again)
         self.trouble: str | None = None  # why the rank had to be ended
-        self._busy = ""  # what is being done
-        self._waiting: list[Request[Any]] = []  # for that
-        self._stuck: Stuck | None = None  # of that, where CRIU does it
-        self._given_up = ""  # on it, and why
-        self._written: tuple[str, int] | None = None  # folder and bytes, since it is frozen
-        self._restored = ""  # folder, likewise
-        self._amiss: Message = {}  # what the restore has said of files
-        self._script = -1  # CRIU's, once it was needed
+        self._busy = ""  # the operation that runs
+        self._waiting: list[Request[Any]] = []  # requests that wait for it
+        self._stuck: Stuck | None = None  # watches its progress, if CRIU does it
+        self._given_up = ""  # why it was killed; empty: it was not
+        self._written: tuple[str, int] | None = None  # folder, bytes; reset when it is thawed
+        self._restored = ""  # the folder that the rank was restored from, until it is thawed
+        self._amiss: Message = {}  # what the restore reported about files
+        self._script = -1  # a memfd with CRIU's action script; -1: not needed yet
         self._wall: sockets.Wall | None = None
-        self._outside: list[sockets.Connection] = []  # that end when the rank is back
+        self._outside: list[sockets.Connection] = []  # connections to end when the rank is back
         self._when_gone: Callable[[], None] | None = None
 
     def operations(self) -> dict[type[messages.Operation], service.Handler]:
@@ -101,11 +101,11 @@ class Rest:
         }
 
     def ended(self, exit_status: int) -> None:
-        """The rank has ended, and with it whatever was being done; `trouble` says why, where that
-        is not its own doing.
+        """The rank has ended, and with it any operation; `trouble` is the reason if the rank did
+        not end by itself.
 
-        While CRIU looks at a rank it can only be killed: one that ends otherwise was let go by
-        CRIU's end, in the middle of CRIU's code as a rule, and that end may be seen later.
+        While CRIU works on a rank, the rank can only be killed. If it ends otherwise, CRIU's own
+        end has released it, usually in the middle of CRIU's code; we may notice CRIU's end later.
         """
         if self._busy.startswith("snapshot") and exit_status != -process.KILL:
             why = self._given_up or "CRIU was killed while it looked at the rank"
@@ -115,7 +115,7 @@ class Rest:
         self.drop()
 
     def drop(self) -> None:
-        """Nothing of the rank is left: neither is its cgroup."""
+        """No process of the rank is left: remove its cgroup and the state of its freeze."""
         self._written, self._restored = None, ""
         self._open_wall()
         self.standing.drop()
@@ -127,7 +127,7 @@ class Rest:
         for request in waiting:
             request.refuse(error)
 
-    # ---- standing still -----------------------------------------------------------------
+    # ---- freezing ------------------------------------------------------------------------
 
     @property
     def frozen(self) -> bool:
@@ -159,7 +159,7 @@ class Rest:
         if self.standing.begun:
             raise ControlError("busy", f"rank {self.held.config.rank} is frozen")
         assert self.held.started is not None
-        rank, pids = self.held.started, self.standing.pids()  # who works for us later is not theirs
+        rank, pids = self.held.started, self.standing.pids()  # without workers that we start later
         seen = self.held.touched.seen
 
         def examined(told: Message | None) -> None:
@@ -176,7 +176,7 @@ class Rest:
         self.held.server.after(EXAMINE_S, lambda: self.held.workers.kill(pid))
         return None
 
-    # ---- writing it down ----------------------------------------------------------------
+    # ---- saving ---------------------------------------------------------------------------
 
     def _snapshot(self, request: Request[messages.Snapshot]) -> Message | None:
         self._need_rank()
@@ -189,7 +189,7 @@ class Rest:
             return {"bytes": self._written[1]}
         if self.beside.holds_up(request):
             return None
-        self.beside.forget()  # of a snapshot that this one takes the place of
+        self.beside.forget()  # a snapshot that this one replaces
         self._need_criu()
         if trouble := self.held.touched.trouble():
             raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
@@ -233,7 +233,7 @@ class Rest:
         return about, found[0] if found else None
 
     def _after_snapshot(self, folder: str, result: Message | None) -> None:
-        """CRIU leaves what it looked at frozen, unless it was killed."""
+        """Report the result of a snapshot. CRIU leaves the rank frozen, unless CRIU was killed."""
         if result is None or result.get("code") == "killed":
             told = (result or {}).get("message") or "who saved the rank was killed"
             self.trouble = self._given_up or told
@@ -262,7 +262,7 @@ class Rest:
         self.standing.again(still, loose)
 
     def _snapshot_again(self, request: Request[messages.Snapshot]) -> None:
-        """One that has waited for the copy of another's image."""
+        """Start a snapshot that has waited for the copy of another snapshot's image."""
         try:
             result = self._snapshot(request)
         except ControlError as error:
@@ -271,7 +271,7 @@ class Rest:
             if result is not None:
                 request.reply(**result)
 
-    # ---- away with it -------------------------------------------------------------------
+    # ---- ending the rank ------------------------------------------------------------------
 
     def _vacate(self, request: Request[messages.Vacate]) -> Message | None:
         if self._join("vacate", request):
@@ -284,7 +284,7 @@ class Rest:
         return None
 
     def _end_all(self, then: Callable[[], None]) -> None:
-        """End all processes below us, and go on when they are gone."""
+        """End all processes below us, and call `then` when they are gone."""
         self.held.workers.forget()
         self.beside.forget()
         self._when_gone = then
@@ -293,15 +293,15 @@ class Rest:
 
     @property
     def ending(self) -> bool:
-        """The end of the rank's processes is our doing."""
+        """Whether we are ending the rank's processes."""
         return self._when_gone is not None
 
     def children_ended(self) -> None:
-        """Some have been reaped: go on if it was the last."""
+        """Children have been reaped: continue if none is left."""
         if self._when_gone is None:
             return
         if process.has_children():
-            if not self.held.namespaced:  # what a killed process leaves comes to us
+            if not self.held.namespaced:  # orphans of a killed process become our children
                 process.signal_all(process.KILL, False)
             return
         then, self._when_gone = self._when_gone, None
@@ -309,7 +309,7 @@ class Rest:
         self.held.vacated()
         then()
 
-    # ---- bringing it back ---------------------------------------------------------------
+    # ---- restoring -----------------------------------------------------------------------
 
     def _restore(self, request: Request[messages.Restore]) -> Message | None:
         folder, config = request.message.folder, self.held.config
@@ -356,8 +356,8 @@ class Rest:
         self.held.workers.await_end(pid, lambda status: self._after_criu(folder, about, status))
 
     def _build_wall(self, about: snapshot.About) -> None:
-        """Nothing of the rank's connections is heard before it is thawed: by then all ranks are
-        here."""
+        """Drop packets on the rank's connections until it is thawed: by then all ranks are
+        restored."""
         connections = _connections(about)
         if not connections:
             return
@@ -379,7 +379,7 @@ class Rest:
             self._wall = None
 
     def _fork_criu(self, folder: str, about: snapshot.About) -> int:
-        """CRIU is a child of ours, so that the rank's first process becomes one."""
+        """Fork CRIU as our child, so that the rank's first process becomes our child too."""
         if self._script < 0:
             self._script = os.memfd_create("hold", os.MFD_CLOEXEC)
             os.write(self._script, command.HOLD)
@@ -394,7 +394,7 @@ class Rest:
 
     def _become_criu(self, images: int, inside: sandbox.Room, about: snapshot.About) -> None:
         process.forget_signals()
-        sandbox.enter(inside, ipc=False)  # that is among the images
+        sandbox.enter(inside, ipc=False)  # CRIU's images contain the IPC namespace
         cgroup = self.standing.freezer
         cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
@@ -417,7 +417,7 @@ class Rest:
                     owner = about.channel["owner"]
                     memory = (channel.opened(owner, about.channel["map"]), owner)
                 snapshot.cut(self.held.config.log, about.logs)
-                # Others wait for ever: the peer has seen the rank end.
+                # A read on such a connection would never return: the peer has seen the rank end.
                 self._end_connections(self._outside)
                 for each in settings.put_back(about.settings):
                     log.warning("a setting of the rank is lost: %s", each)
@@ -437,7 +437,7 @@ class Rest:
     def _not_restored(self, error: ControlError) -> None:
         self._end_all(lambda: self._answer(error))
 
-    # ---- what all of them have ----------------------------------------------------------
+    # ---- common to all operations --------------------------------------------------------
 
     def _need_rank(self) -> None:
         if self.held.started is None:
@@ -458,7 +458,7 @@ class Rest:
             raise ControlError("unavailable", str(error)) from error
 
     def _join(self, what: str, request: Request[Any]) -> bool:
-        """Whether that is being done already: then this one waits for it, too."""
+        """Whether the same operation runs already; if so, the request also waits for it."""
         if self._busy == what:
             self._waiting.append(request)
             return True
@@ -471,7 +471,7 @@ class Rest:
         self._stuck, self._given_up = None, ""
 
     def _watch_over(self, work: Stuck) -> None:
-        """Kill whoever does it once they get no further."""
+        """Kill the processes that do the work when they make no progress."""
         self._stuck = work
 
         def look() -> None:
@@ -483,7 +483,7 @@ class Rest:
                 wall = self._wall.pid if self._wall else None
                 for pid in self.held.workers.pids():
                     if pid != wall:
-                        os.kill(pid, process.KILL)  # not reaped: it is there; CRIU dies with it
+                        os.kill(pid, process.KILL)  # not reaped: pid is valid; CRIU dies too
                 return
             self.held.server.after(work.pause_s, look)
 

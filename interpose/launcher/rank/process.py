@@ -1,7 +1,7 @@
 """The processes of one rank: their pids, their start, their end.
 
-Used by the launcher only. All calls are for Linux; a launcher has one thread, so fork and
-PR_SET_PDEATHSIG mean what they say.
+Used by the launcher only. All calls are for Linux. A launcher has one thread, so fork is safe and
+PR_SET_PDEATHSIG refers to the launcher as a whole.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def become_subreaper() -> None:
 
 
 def set_name(name: str) -> None:
-    """What `ps -o comm` calls this process, where that can be said: at most 15 characters."""
+    """Set the name of this process in `ps -o comm`, if possible: at most 15 characters."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name)
 
 
 def set_next_pid(rank: int) -> None:
-    """As pid 1: the next process gets pid 1000·(rank + 1), wrapped below the largest pid."""
+    """As pid 1: give the next process pid 1000·(rank + 1), wrapped below the largest pid."""
     pid_max = int(Path("/proc/sys/kernel/pid_max").read_text())
     slots = max(1, pid_max // PIDS_PER_RANK - 1)
     first = PIDS_PER_RANK * (rank % slots + 1)
@@ -56,21 +56,21 @@ def set_next_pid(rank: int) -> None:
 
 
 def set_last_pid(pid: int) -> None:
-    """As pid 1: the next process gets the first free pid behind this one. Raises OSError."""
+    """As pid 1: give the next process the first free pid after this one. Raises OSError."""
     Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid))
 
 
 def pid_in(proc: int) -> int:
     """This process's pid as the /proc opened as `proc` numbers it.
 
-    A /proc belongs to the namespace it was mounted in, so one that was opened before
-    `room.unshare_pids` tells the pid that the outside sees.
+    A /proc belongs to the namespace in which it was mounted, so one that was opened before
+    `sandbox.unshare_pids` gives the pid that processes outside see.
     """
     return int(os.readlink("self", dir_fd=proc))
 
 
 def mounts_of(pid: int | str) -> str:
-    """The mount namespace of a process, as /proc calls it. Raises OSError."""
+    """The name of a process's mount namespace in /proc. Raises OSError."""
     return os.readlink(f"/proc/{pid}/ns/mnt")
 
 
@@ -79,8 +79,8 @@ def mounts_of(pid: int | str) -> str:
 
 @dataclass(frozen=True)
 class Command:
-    """What to execute, where, and with what around it. `out`, `err`: as the rank sees them, in its
-    room if it has one."""
+    """The command to execute, its folder, environment and sandbox. `out`, `err`: paths as the rank
+    sees them, in its sandbox if it has one."""
 
     argv: tuple[str, ...]
     workdir: str
@@ -92,8 +92,8 @@ class Command:
 
 @dataclass(frozen=True)
 class Started:
-    """A rank that runs: its pid here, and as the outside sees it; the mount namespace that it was
-    given, as /proc calls it."""
+    """A running rank: its pid here, its pid as processes outside see it, and the name in /proc of
+    the mount namespace that it was given."""
 
     pid: int
     host_pid: int
@@ -101,7 +101,7 @@ class Started:
 
 
 class CannotStart(Exception):
-    """The command cannot be executed. `exit_status` as a shell would give it: 126 or 127."""
+    """The command cannot be executed. `exit_status` is what a shell would return: 126 or 127."""
 
     def __init__(self, exit_status: int, message: str):
         super().__init__(message)
@@ -110,8 +110,8 @@ class CannotStart(Exception):
 
 @dataclass
 class Starting:
-    """A rank that is being started: its pid, and the pipe that closes when the command runs, or
-    cannot be executed. `told` is what has come through the pipe."""
+    """A rank that is being started: its pid, and the pipe that closes when the command runs or
+    cannot be executed. `told`: the bytes read from the pipe."""
 
     command: Command
     pid: int
@@ -119,7 +119,7 @@ class Starting:
     told: bytes = b""
 
     def read(self) -> bool:
-        """What there is, without waiting: whether that was all."""
+        """Read the available bytes without waiting. Returns whether the pipe is closed."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.pipe, 4096):
                 self.told += data
@@ -127,7 +127,7 @@ class Starting:
         return False
 
     def outcome(self) -> Started:
-        """Once all has been read. Raises CannotStart."""
+        """The outcome, once the pipe has been read to its end. Raises CannotStart."""
         told, _, failed = self.told.decode().partition("\n")
         if failed:
             raise _cannot_start(self.command, int(failed))
@@ -137,7 +137,7 @@ class Starting:
         return Started(self.pid, int(host_pid), mounts)
 
     def waits_for(self) -> str:
-        """In words, for one that has not started for a while."""
+        """Why the rank has not started yet, in words."""
         name, state = self.command.argv[0], thread_state(self.pid, self.pid)
         where = {"D": "the kernel waits for a disk", "T": "a signal has stopped it"}.get(state)
         return (
@@ -150,7 +150,7 @@ class Starting:
 def begin(command: Command, host_proc: int, die_with_parent: bool) -> Starting:
     """Fork a process that executes the rank, in a session of its own. Raises OSError.
 
-    `die_with_parent`: without a pid namespace, the kernel kills the rank when we die.
+    `die_with_parent`: there is no pid namespace, so the kernel is to kill the rank when we die.
     """
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -196,7 +196,7 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
 
 
 def forget_signals() -> None:
-    """No signal is handled, ignored or blocked."""
+    """Reset all signals: none is handled, ignored or blocked."""
     for number in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
@@ -220,7 +220,7 @@ def _cannot_start(command: Command, code: int) -> CannotStart:
 
 
 def child(step: Callable[[], None]) -> NoReturn:
-    """In a process that was just forked: do the step and end."""
+    """In a process that was just forked: run the step and exit."""
     try:
         step()
     except BaseException:
@@ -259,7 +259,8 @@ def descendants(root: int) -> list[int]:
 
 
 def living() -> set[int]:
-    """All processes that this /proc shows, but those that are dead and not buried."""
+    """All processes that this /proc shows, except zombies. A process whose main thread has exited
+    counts while other threads run."""
     found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -272,14 +273,15 @@ def living() -> set[int]:
 
 
 def threads(pid: int) -> list[int]:
-    """Those of a process; none if it has ended."""
+    """The threads of a process; none if it has ended."""
     with contextlib.suppress(OSError):
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
     return []
 
 
 def opened(pid: int, begins: str) -> list[int]:
-    """Its descriptors whose link in /proc begins so: ``socket:``, ``anon_inode:[timerfd]``."""
+    """Descriptors of a process whose link in /proc begins with `begins`: ``socket:``,
+    ``anon_inode:[timerfd]``."""
     found = []
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
@@ -290,7 +292,7 @@ def opened(pid: int, begins: str) -> list[int]:
 
 
 def thread_state(pid: int, thread: int) -> str:
-    """The letter that proc_pid_stat(5) has for it; Z: it has exited, or is gone."""
+    """The thread's state as a letter of proc_pid_stat(5); Z: it has exited, or is gone."""
     with contextlib.suppress(OSError, IndexError):
         stat = Path(f"/proc/{pid}/task/{thread}/stat").read_bytes()
         return stat.rpartition(b")")[2].split()[0].decode()
@@ -298,8 +300,8 @@ def thread_state(pid: int, thread: int) -> str:
 
 
 def stopped(proc: int) -> list[str]:
-    """Those below this process that a signal has stopped: name, and pid in the /proc opened as
-    `proc`. A name is what the program has made of it."""
+    """The processes below this one that a signal has stopped: name, and pid in the /proc opened as
+    `proc`. A program may have changed its own name."""
     found = []
     for pid in descendants(os.getpid()):
         with contextlib.suppress(OSError, ValueError):
@@ -311,7 +313,7 @@ def stopped(proc: int) -> list[str]:
 
 
 def printable(text: bytes) -> str:
-    """What a program calls itself, without what a terminal might obey."""
+    """A program's own name, without characters that could control a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text.decode(errors="replace"))
 
 
@@ -327,8 +329,8 @@ def has_children() -> bool:
 def signal_all(signum: int, namespaced: bool) -> None:
     """Send a signal to every process of the rank.
 
-    As pid 1 that is one call. Otherwise those that we find: a process which forks at this
-    very moment may escape, so whoever needs certainty repeats.
+    As pid 1 that is one call. Otherwise the signal goes to the processes that a search finds: a
+    process that forks at this moment may escape, so a caller that needs certainty repeats the call.
     """
     if namespaced:
         with contextlib.suppress(ProcessLookupError):
@@ -340,7 +342,7 @@ def signal_all(signum: int, namespaced: bool) -> None:
 
 
 def reap() -> dict[int, int]:
-    """Reap what has ended, without blocking: pid → wait status."""
+    """Reap the children that have ended, without blocking: pid → wait status."""
     found = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -352,7 +354,8 @@ def reap() -> dict[int, int]:
 
 
 def host_pid(pid: int, proc: int) -> int:
-    """A process that we see, as the /proc opened as `proc` numbers it. Raises OSError."""
+    """The pid of a process that we see, as the /proc opened as `proc` numbers it. Raises
+    OSError."""
     pidfd = os.pidfd_open(pid)
     try:
         fd = os.open(f"self/fdinfo/{pidfd}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc)
@@ -365,7 +368,7 @@ def host_pid(pid: int, proc: int) -> int:
 
 @contextlib.contextmanager
 def descriptor(pid: int, number: int) -> Iterator[int]:
-    """A descriptor of another process, as one of ours. Raises OSError."""
+    """A duplicate of another process's descriptor, closed after the block. Raises OSError."""
     pidfd = os.pidfd_open(pid)
     try:
         taken = int(libc.syscall(_PIDFD_GETFD, pidfd, number, 0))
@@ -382,15 +385,15 @@ def descriptor(pid: int, number: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def socket_of(pid: int, number: int) -> Iterator[socket.socket]:
-    """The same of a socket."""
+    """A duplicate of another process's socket, closed after the block. Raises OSError."""
     with descriptor(pid, number) as taken, socket.socket(fileno=os.dup(taken)) as found:
         yield found
 
 
 def killed_all(namespaced: bool) -> bool:
-    """Kill all that is left of the rank, and reap what has ended: whether nothing is left. To be
-    called again otherwise: what the kernel holds up ends later, and as a subreaper we get the
-    children of what was killed."""
+    """Kill all processes left of the rank, and reap those that have ended. Returns whether none is
+    left. If not, the caller repeats the call: processes that the kernel holds up end later, and a
+    subreaper gets the children of killed processes."""
     signal_all(signal.SIGKILL, namespaced)
     reap()
     return not has_children()

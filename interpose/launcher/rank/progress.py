@@ -1,8 +1,8 @@
-"""Whether those who write a rank down, or bring it back, get on: CRIU, and who works with it.
+"""Detects that a snapshot or restore makes no progress: CRIU, and the processes that work with it.
 
-One that neither computes nor reads nor writes is stuck, unless the kernel holds it up itself: it
-cannot be killed then, and goes on when the disk does. Looks are counted, not seconds: while we do
-not run ourselves, nobody is stuck.
+A process that neither computes nor reads nor writes is stuck, unless the kernel itself holds it up
+(state D): then it cannot be killed, and continues when the disk does. Patience is measured in
+checks, not in seconds: while this process does not run, no other process counts as stuck.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _STATE, _CPU = 0, slice(11, 13)  # words of /proc/PID/stat behind the name
 
 
 class Stuck:
-    """Of one snapshot or restore. `look` is to be called every `pause_s`; `who` is at work, all of
-    the namespace but ourselves if it is not given."""
+    """Watches one snapshot or restore. The caller calls `look` every `pause_s`. `who` returns the
+    processes that work; by default all of the namespace except ourselves."""
 
     def __init__(self, who: Callable[[], set[int]] = lambda: process.living() - {os.getpid()}):
         self._who = who
@@ -31,7 +31,7 @@ class Stuck:
         self._idle = 0
 
     def look(self) -> bool:
-        """Whether nothing has been done for `patience_s`."""
+        """Whether the processes have made no progress for `patience_s`."""
         now = {pid: _done(pid) for pid in self._who()}
         waits = any(done.startswith("D") for done in now.values())
         self._idle = 0 if waits or now != self._seen else self._idle + 1
@@ -40,7 +40,7 @@ class Stuck:
 
 
 def _done(pid: int) -> str:
-    """A process's state, CPU time, and what it has read and written, until now."""
+    """A process's state, CPU time, and I/O counters so far."""
     found = ""
     with contextlib.suppress(OSError, IndexError):
         words = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()

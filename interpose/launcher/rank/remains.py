@@ -1,11 +1,11 @@
-"""What a rank leaves when its first process has exited: the process in which it continues, if it is
-a daemon, and otherwise processes that are killed and named.
+"""What remains of a rank when its first process has exited: the process in which the rank
+continues, if it is a daemon; otherwise processes that are killed and listed in the log.
 
-A container ends with its first process. A program that makes itself a daemon forks and exits
-before it computes, so its rank continues in the child: in the one that uses the device; or, while
-no process of the rank has used it yet, in one that the first process forked and that still runs
-the same program. Programs that it has started (resource trackers, monitors, a shell's background
-jobs) do not keep a rank alive.
+A container ends with its first process. A program that makes itself a daemon forks and exits before
+it computes, so its rank continues in the child. That is the process that uses the device or, while
+no process of the rank has used it yet, one that the first process forked and that still runs the
+same program. Programs that the rank has started (resource trackers, monitors, a shell's background
+jobs) do not keep it alive.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from rankfold.log import area
 
 log = area(__file__)
 
-LEAVES_S = 0.5  # helpers that notice the end of their parent exit by themselves within it
-STARTS_S = 0.1  # a child that is to start another program has forked a moment ago
-LATE_S = 2.0  # after SIGKILL: the kernel holds a process up
+LEAVES_S = 0.5  # helpers that notice the end of their parent exit by themselves within this time
+STARTS_S = 0.1  # a child that will execute another program was forked a moment ago
+LATE_S = 2.0  # after SIGKILL: by then the kernel is holding a process up
 _LOOK_AGAIN_S, _LOOK_AGAIN_MAX_S = 0.002, 1.0
 _LOOKS_MAX = 10
-_FLAGS, _FORKED_NO_EXEC = 6, 0x40  # word of /proc/PID/stat behind the name, and a bit of it
+_FLAGS, _FORKED_NO_EXEC = 6, 0x40  # word of /proc/PID/stat after the name, and a bit of it
 _SHOWN = 100  # characters of a command line
 
 
 class Held(Protocol):
-    """What the launcher has of its rank, as far as it concerns us."""
+    """The part of `Launcher` that this module uses."""
 
     config: Config
     namespaced: bool
@@ -47,8 +47,8 @@ class Held(Protocol):
 
 
 class Remains:
-    """Of one rank. `killed`: its processes that were killed when it had exited, in words.
-    `ending`: why no request about the rank is served any more; empty: it has not exited."""
+    """The remains of one rank. `killed`: descriptions of the processes that were killed after its
+    exit. `ending`: why requests about the rank are refused; empty: it has not exited."""
 
     def __init__(self, held: Held):
         self.held = held
@@ -57,11 +57,12 @@ class Remains:
         self._late = False
 
     def heir(self, first: process.Started) -> process.Started | None:
-        """In which process the rank continues, `first` having exited with status 0."""
+        """The process in which the rank continues after `first` has exited with status 0, or
+        None."""
         pid = self._heir()
         if pid is not None and self.held.door.user() is None:
             time.sleep(STARTS_S)
-            if pid in self._living():  # otherwise it has exited, and is reaped next
+            if pid in self._living():  # otherwise it has exited and is reaped next
                 pid = self._heir()
         if pid is None:
             return None
@@ -69,14 +70,14 @@ class Remains:
         name = described(pid, proc, self.held.door.user())
         try:
             found = process.Started(pid, process.host_pid(pid, proc), first.mounts)
-        except OSError:  # it has exited since, and was not reaped
+        except OSError:  # it has exited since and is not reaped yet
             return None
         self.say(f"the first process of the rank has exited with 0; the rank continues in {name}")
         return found
 
     def _heir(self) -> int | None:
         door, before = self.held.door, None
-        for _ in range(_LOOKS_MAX):  # one may fork and exit while we look
+        for _ in range(_LOOKS_MAX):  # a process may fork and exit during the search
             pids = self._living()
             pid = heir(pids, door.user(), door.channel is not None)
             if pid is not None or (before is not None and pids <= before):
@@ -85,7 +86,7 @@ class Remains:
         return pid
 
     def kill(self, exit_status: int, then: Callable[[], None]) -> None:
-        """All that is left of a rank that has exited; `then` is called when nothing is."""
+        """Kill the processes left of a rank that has exited; call `then` when none is left."""
         until = time.monotonic() + LEAVES_S
         while (left := self._living()) and time.monotonic() < until:
             time.sleep(_LOOK_AGAIN_S)
@@ -96,7 +97,7 @@ class Remains:
             text = f"the rank has exited; these were still running and are killed: {names}"
             if exit_status == 0:
                 self.say(text)
-            else:  # the last lines of its log say why it failed
+            else:  # not in the rank's log: its last lines show why it failed
                 log.warning("%s", text)
         self.held.workers.forget()
         self._await_gone(then, time.monotonic(), _LOOK_AGAIN_S)
@@ -114,7 +115,7 @@ class Remains:
         self.held.server.after(pause_s, lambda: self._await_gone(then, since, next_s))
 
     def _living(self) -> set[int]:
-        """The processes of the rank that run."""
+        """The running processes of the rank."""
         ours = self.held.workers.pids()
         return set(process.descendants(os.getpid())) & process.living() - set(ours)
 
@@ -123,7 +124,7 @@ class Remains:
         return [described(pid, self.held.host_proc, user) for pid in sorted(pids)]
 
     def say(self, text: str) -> None:
-        """To who reads the rank's log, and ours."""
+        """Write a message to the rank's log and to the launcher's."""
         log.warning("%s", text)
         path = self.held.config.log("err")
         with contextlib.suppress(OSError), open(path, "a") as err:
@@ -131,8 +132,8 @@ class Remains:
 
 
 def heir(pids: set[int], user: int | None, used: bool) -> int | None:
-    """Which of `pids`, all that is left of a rank, takes the place of its first process. `user`:
-    the process that uses the device; `used`: one of the rank has used it."""
+    """The one of `pids`, all processes left of a rank, that replaces its first process. `user`: the
+    process that uses the device; `used`: some process of the rank has used it."""
     parents = process.parents()
     if user in pids:
         return _top(user, parents)
@@ -143,11 +144,12 @@ def heir(pids: set[int], user: int | None, used: bool) -> int | None:
 
 
 def described(pid: int, proc: int, user: int | None = None) -> str:
-    """Its command line, its pid in the /proc opened as `proc`, and whether it uses the device."""
+    """A description: command line, pid in the /proc opened as `proc`, and whether it uses the
+    device."""
     command, number = b"", pid
     with contextlib.suppress(OSError):
         number = process.host_pid(pid, proc)
-        command = Path(f"/proc/{pid}/comm").read_bytes()  # a zombie has this one only
+        command = Path(f"/proc/{pid}/comm").read_bytes()  # a zombie has only this one
         command = Path(f"/proc/{pid}/cmdline").read_bytes() or command
     text = process.printable(command.strip(b"\0\n").replace(b"\0", b" "))
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
@@ -155,7 +157,7 @@ def described(pid: int, proc: int, user: int | None = None) -> str:
 
 
 def _top(pid: int | None, parents: dict[int, int]) -> int | None:
-    """The child of this process that has it below it."""
+    """The child of this process that is `pid` or has it below it."""
     while pid is not None and (parent := parents.get(pid)) != os.getpid():
         pid = parent
     return pid

@@ -1,8 +1,8 @@
-"""What a rank sees of the machine: namespaces of its own, and rankfold's files at fixed places.
+"""A rank's sandbox: namespaces of its own, and rankfold's files at fixed places.
 
-A rank lives in a pid, a mount and an IPC namespace. What it gets from us lies below `FOLDER` there,
-so that nothing it remembers (open files, mappings, its environment) names a state directory: it can
-be restored under another one. Used by the launcher only; all calls are for Linux.
+A rank has its own pid, mount and IPC namespaces. The files that it gets from us are below `FOLDER`
+there, so that nothing that it keeps (open files, mappings, its environment) names a state
+directory: it can be restored under another one. Used by the launcher only; all calls are for Linux.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _MS_NOSUID_NODEV = 2 | 4
 _MS_REC_SLAVE = 16384 | (1 << 19)
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MNT_DETACH = 2
-_FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6  # the same numbers on all machines
+_FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6  # the same numbers on all architectures
 _SMALL = "size=1048576,mode="  # of an empty file system over a folder: names of what is kept
 
-# Loaded before any fork: no lock of the loader is held in a child.
+# Loaded before any fork, so that a child never finds the loader's lock held.
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> None:
-    """Raises OSError if a call of libc failed."""
+    """Raise OSError if a call of libc failed."""
     if result != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{what}: {os.strerror(code)}")
@@ -40,7 +40,7 @@ def check(result: int, what: str) -> None:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What the rank finds below `FOLDER`: where it lies outside."""
+    """The paths outside of what the rank sees below `FOLDER`."""
 
     socket: str
     out: str
@@ -50,7 +50,8 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Room:
-    """`hidden`: folders that are empty in there, but for what of `kept` lies in them."""
+    """What a rank sees. `hidden`: folders that are empty inside, except for `kept` files and
+    folders in them."""
 
     hidden: tuple[str, ...]
     kept: tuple[str, ...]
@@ -58,18 +59,18 @@ class Room:
 
 
 def unshare_pids() -> None:
-    """The next child is pid 1 of a new pid namespace, with mounts of its own. Raises OSError."""
+    """Make the next child pid 1 of a new pid namespace, with mounts of its own. Raises OSError."""
     check(libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS), "unshare pid and mount namespaces")
 
 
 def mount_proc() -> None:
-    """As pid 1: a /proc of this namespace. Mounts made outside later still reach us."""
+    """As pid 1: mount a /proc of this namespace. Mounts made outside later still reach us."""
     mount("none", "/", None, _MS_REC_SLAVE)
     mount("proc", "/proc", "proc", _MS_NOSUID_NODEV_NOEXEC)
 
 
 def enter(room: Room, ipc: bool) -> None:
-    """Give this process mounts of its own, and with `ipc` System V's shared memory and the like.
+    """Give this process mounts of its own and, with `ipc`, an IPC namespace (System V and POSIX).
 
     Raises OSError.
     """
@@ -82,7 +83,7 @@ def enter(room: Room, ipc: bool) -> None:
 
 
 def join(pid: int) -> None:
-    """Enter the mounts of another process. Raises OSError."""
+    """Enter the mount namespace of another process. Raises OSError."""
     fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
         check(libc.setns(fd, _CLONE_NEWNS), f"enter the mounts of process {pid}")
@@ -91,9 +92,9 @@ def join(pid: int) -> None:
 
 
 def hide(folders: tuple[str, ...], kept: tuple[str, ...]) -> None:
-    """In mounts of our own: the folders are empty and read-only.
+    """In mounts of our own: make the folders empty and read-only.
 
-    Files and folders of `kept` that lie in them stay where they are. Raises OSError.
+    Files and folders of `kept` inside them stay at their places. Raises OSError.
     """
     real = [os.path.realpath(folder) for folder in folders if os.path.isdir(folder)]
     inside = {
@@ -111,7 +112,8 @@ def hide(folders: tuple[str, ...], kept: tuple[str, ...]) -> None:
 
 
 def _found(fixed: Fixed) -> dict[str, int]:
-    """Descriptors of what the rank will find, since it may be hidden next. Logs are made."""
+    """Open the files that the rank will see, because they may be hidden next. Makes missing
+    logs."""
     for log in (fixed.out, fixed.err):
         with contextlib.suppress(FileExistsError):
             os.close(os.open(log, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -122,7 +124,7 @@ def _found(fixed: Fixed) -> dict[str, int]:
 
 
 def _furnish(found: dict[str, int]) -> None:
-    """For every user that the rank's processes become."""
+    """Mount the files below `FOLDER`, readable for every user that the rank's processes become."""
     mount("tmpfs", FOLDER, "tmpfs", _MS_NOSUID_NODEV, f"{_SMALL}755")
     for place, fd in found.items():
         _bind(fd, place)
@@ -136,7 +138,7 @@ def _path(path: str) -> int:
 
 
 def _bind(fd: int, place: str) -> None:
-    """What `fd` stands for is at `place`, too; closes it."""
+    """Bind the file or folder of `fd` to `place` as well; closes `fd`."""
     folder = os.path.isdir(f"/proc/self/fd/{fd}")
     os.makedirs(place if folder else os.path.dirname(place), mode=0o755, exist_ok=True)
     if not folder:
@@ -157,8 +159,8 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
 
 
 def message_queues(pid: int) -> list[str]:
-    """Names of the POSIX message queues in the IPC namespace of a process, open or not; none if
-    that is our own. Raises OSError."""
+    """Names of the POSIX message queues in a process's IPC namespace, open or not; none if that
+    namespace is our own. Raises OSError."""
     theirs, ours = (os.open(f"/proc/{of}/ns/ipc", os.O_RDONLY) for of in (pid, "self"))
     fds = [theirs, ours]
     try:
@@ -180,8 +182,8 @@ def message_queues(pid: int) -> list[str]:
 
 
 def detached(kind: str) -> int:
-    """The root of a file system that is mounted nowhere. As pid 1, in mounts of our own. Raises
-    OSError."""
+    """Open the root of a file system that is mounted nowhere. As pid 1, in mounts of our own.
+    Raises OSError."""
     mount(kind, FOLDER, kind, _MS_NOSUID_NODEV_NOEXEC)
     try:
         return os.open(FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""What a launcher has done by processes of its own, and who waits for their ends."""
+"""The launcher's worker processes, and the functions to call when they end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = area(__file__)
 
 
 class Workers:
-    """Children that are not the rank's. Who reaps them tells `ended`."""
+    """Children of the launcher that are not the rank's. The code that reaps them calls `ended`."""
 
     def __init__(self) -> None:
         self._awaited: dict[int, Callable[[int], None]] = {}
@@ -25,8 +25,8 @@ class Workers:
         return list(self._awaited)
 
     def start(self, step: Callable[[], Message], then: Callable[[Message | None], None]) -> int:
-        """Do `step` in a process of its own, and call `then` with what it gives: a few hundred
-        bytes; None if it was killed or failed. Its pid. Raises OSError."""
+        """Run `step` in a process of its own, then call `then` with its result: a few hundred bytes
+        as JSON; None if the process was killed or failed. Returns its pid. Raises OSError."""
         read_end, write_end = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -42,21 +42,21 @@ class Workers:
         return pid
 
     def kill(self, pid: int) -> None:
-        """One that takes too long; nothing happens if it has ended."""
+        """Kill a worker that takes too long; no effect if it has ended."""
         if pid in self._awaited:
             os.kill(pid, process.KILL)
 
     def await_end(self, pid: int, then: Callable[[int], None]) -> None:
-        """Call `then` with the exit code of a child, negative for a signal, once it has ended."""
+        """Call `then` with a child's exit code, negative for a signal, once it has ended."""
         self._awaited[pid] = then
 
     def ended(self, pid: int, status: int) -> None:
-        """A child has been reaped, with that wait status."""
+        """A child has been reaped with this wait status."""
         if then := self._awaited.pop(pid, None):
             then(os.waitstatus_to_exitcode(status))
 
     def forget(self) -> None:
-        """Nobody waits for them any more; who forgets them ends them."""
+        """Drop all functions that wait for workers; the caller ends the workers."""
         self._awaited.clear()
 
 

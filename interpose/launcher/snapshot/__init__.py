@@ -1,1 +1,1 @@
-"""A snapshot of a rank: its folder, and the device memory that is copied while the rank runs."""
+"""A snapshot of a rank: its folder, and the copy of its device memory while the rank runs."""

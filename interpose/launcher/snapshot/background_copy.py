@@ -1,9 +1,9 @@
-"""The image of a snapshot, copied while its rank goes on.
+"""Copies the image into a snapshot while its rank runs.
 
-A snapshot need not wait for the rank's device memory, which lies in an image that the launcher
-holds: what is overwritten there meanwhile is set aside (copy_on_write.py). A process of our own
-copies it, gives way to the ranks, and is killed if it makes no progress. Then the snapshot is lost
-and nothing else.
+A snapshot need not wait for the rank's device memory, which is in an image that the launcher holds:
+pages that are overwritten meanwhile are first copied aside (copy_on_write.py). A process of our own
+copies the image, gives way to the ranks, and is killed if it makes no progress. Then only the
+snapshot is lost.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from rankfold.service import Request
 
 log = area(__file__)
 
-NICE = 10  # who copies gives way to the rank,
-AFTER_S = 0.1  # and to the other ranks, which still stand
+NICE = 10  # the copying process gives way to the rank,
+AFTER_S = 0.1  # and to the other ranks, which are still frozen
 
 
 @dataclass
 class _Copy:
-    """What is copied, or will be. `waiting` are snapshots that come behind it, `ends` what ends the
-    rank."""
+    """A copy that runs or is planned. `waiting`: snapshots to take after it. `ends`: functions that
+    end the rank, to call after it."""
 
     folder: str
     image: int  # a descriptor
-    lock: int  # a descriptor of the folder: who wants the snapshot whole waits for the lock
-    let_go: bool = False  # the rank
+    lock: int  # a descriptor of the folder: readers that need the whole snapshot wait for the lock
+    let_go: bool = False  # the rank runs again
     begun: bool = False
     waiting: list[Request[messages.Snapshot]] = field(default_factory=list)
     ends: list[Callable[[], None]] = field(default_factory=list)
 
 
 class Beside:
-    """One image at a time. `after`: calls a function when so many seconds are over; `again`: takes
-    up a snapshot that has waited."""
+    """Copies one image at a time. `after` calls a function after a number of seconds; `again` takes
+    a snapshot that has waited."""
 
     def __init__(
         self, workers: Workers, touched: Touched,
@@ -56,8 +56,8 @@ class Beside:
         self._now: _Copy | None = None
 
     def expect(self, folder: str, image: int) -> None:
-        """The snapshot there lacks the image: it is copied once the rank goes on. Raises
-        OSError."""
+        """Plan the copy: the snapshot in `folder` lacks the image, which is copied once the rank
+        runs again. Raises OSError."""
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,13 +67,14 @@ class Beside:
             raise
 
     def let_go(self) -> None:
-        """The rank goes on."""
+        """The rank runs again: begin the copy soon."""
         if self._now:
             self._now.let_go = True
             self._after(AFTER_S, self._begin)
 
     def holds_up(self, request: Request[messages.Snapshot]) -> bool:
-        """Whether another snapshot comes behind this one: then it does so by itself."""
+        """Whether the snapshot must wait for the running copy; if so, it starts by itself
+        afterwards."""
         if self._now is None or not self._now.let_go:
             return False
         self._now.waiting.append(request)
@@ -81,7 +82,8 @@ class Beside:
         return True
 
     def before_end(self, then: Callable[[], None]) -> None:
-        """What ends the rank waits until nobody copies its image: that is not lost with it."""
+        """Call `then`, which ends the rank, when no copy needs the image any more: the snapshot is
+        not lost with the rank."""
         if self._now is None:
             then()
         else:
@@ -89,14 +91,14 @@ class Beside:
             self._begin()
 
     def refuse(self, error: ControlError) -> None:
-        """Snapshots that wait."""
+        """Refuse the snapshots that wait."""
         if self._now:
             waiting, self._now.waiting = self._now.waiting, []
             for request in waiting:
                 request.refuse(error)
 
     def forget(self) -> None:
-        """The snapshot stays as it is, without the image."""
+        """Drop the copy; the snapshot stays without the image."""
         if self._now:
             os.close(self._now.lock)
             os.close(self._now.image)
@@ -125,7 +127,7 @@ class Beside:
         self._watch(copy, pid)
 
     def _watch(self, copy: _Copy, pid: int) -> None:
-        """Kill who copies once it gets no further."""
+        """Kill the copying process when it makes no progress."""
         work = Stuck(lambda: {pid})
 
         def look() -> None:
@@ -146,7 +148,7 @@ class Beside:
 
 
 def _copied(folder: str, image: int) -> Message:
-    """In a process of its own."""
+    """Copy the image; runs in a process of its own."""
     try:
         os.nice(NICE)
         snapshot.copy_held(folder, image)

@@ -1,6 +1,6 @@
-"""A rank's channel while the rank stands still: what of it need not travel, where it comes back.
+"""A frozen rank's channel: which parts need not be saved, and where it is mapped after a restore.
 
-The layout is that of ``interpose/channel/channel.h``; nobody writes to a channel meanwhile.
+The layout is that of ``interpose/channel/channel.h``. No process writes to the channel meanwhile.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ RING, RING_BYTES, RECORD_MAX, BULK, BULK_COUNT, BULK_BYTES = (
     _CHANNEL.constants[f"RF_{name}"]
     for name in ("OFF_RING", "RING_BYTES", "RECORD_MAX", "OFF_BULK", "BULK_COUNT", "BULK_BYTES")
 )
-_SAYS_WRITING = 10  # the first RF_MINOR whose clients do
+_SAYS_WRITING = 10  # the first RF_MINOR whose clients set `writing` in the header
 _HEADER = _CHANNEL.structs["rf_header"]
 
 
 def punch(fd: int) -> None:
-    """Make holes of what has been consumed: of the ring, and bulk slots that nobody claims. Where
-    it is a part of a page, the kernel writes zeros.
+    """Punch holes where content has been consumed: in the ring, and in bulk slots that are not
+    claimed. Where a hole covers part of a page, the kernel writes zeros.
 
-    The record that a thread may be writing just now, behind the ring's head, stays. Raises OSError.
+    The record behind the ring's head, which a thread may be writing now, stays. Raises OSError.
     """
     header = _CHANNEL.unpack(_HEADER, os.pread(fd, _HEADER.size, 0))
     head, tail, busy = header["head"], header["tail"], header["bulk_busy"]
     if header["minor"] >= _SAYS_WRITING:
         written = max(head, header["writing"])
     else:
-        written = head + 2 * RECORD_MAX  # with what is skipped at the ring's end
+        written = head + 2 * RECORD_MAX  # plus what is skipped at the ring's end
     used = min(written - tail, RING_BYTES)
     first, last = tail + used, tail + RING_BYTES
     if last > first:
@@ -45,7 +45,7 @@ def punch(fd: int) -> None:
 
 
 def mapped_by(pid: int, fd: int) -> str | None:
-    """Where that process has the channel mapped: a name in its map_files; None: nowhere."""
+    """Return the name in the process's map_files under which it has the channel mapped, or None."""
     wanted = os.fstat(fd)
     folder = f"/proc/{pid}/map_files"
     for name in sorted(os.listdir(folder)):
@@ -57,5 +57,5 @@ def mapped_by(pid: int, fd: int) -> str | None:
 
 
 def opened(pid: int, mapping: str) -> int:
-    """The file behind a mapping of that process. Raises OSError."""
+    """Open the file behind a mapping of the process. Raises OSError."""
     return os.open(f"/proc/{pid}/map_files/{mapping}", os.O_RDWR | os.O_CLOEXEC)

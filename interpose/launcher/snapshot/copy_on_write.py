@@ -1,7 +1,8 @@
-"""An image that is copied while its rank goes on: what is about to change there, whoever serves the
-rank sets aside first. How both sides go about it stands in proxy/core/memory/held.c.
+"""An image hold: while the launcher copies an image, the proxy that serves the rank first copies
+aside each page that is about to change. proxy/core/memory/held.c describes the protocol of both
+sides.
 
-Nothing of the image may change while a hold begins: the job is saved, and stands at its cut.
+Nothing in the image may change while a hold begins: the job is saved and is at its cut.
 """
 
 from __future__ import annotations
@@ -26,36 +27,36 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 class Hold:
-    """Of the image with this descriptor, which is to stay open."""
+    """The hold of the image with this descriptor, which must stay open."""
 
     def __init__(self, image: int):
         self.image = image
         self._map = mmap.mmap(image, _SHAPE.size, offset=_OFFSET)
 
     def begin(self) -> None:
-        """Raises OSError."""
+        """Begin a hold. Raises OSError."""
         self.end()
         self._set("holds", 1)
 
     def end(self) -> None:
-        """What was set aside is let go. Raises OSError."""
+        """End the hold and free the pages that were copied aside. Raises OSError."""
         self._set("holds", 0)
         sparse.punch(self.image, _OFFSET, os.fstat(self.image).st_size - _OFFSET)
 
     def copy(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """What the image had in these ranges of whole pages when the hold began, to the same places
-        of a file that has nothing there. Raises OSError."""
+        """Copy these ranges of whole pages as they were when the hold began, to the same offsets of
+        a file that is empty there. Raises OSError."""
         ranges = list(ranges)
         self.take(target, ranges)
         self.put_right(target, ranges)
 
     def take(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """What the image has there now, or while it is copied. Raises OSError."""
+        """Copy what the ranges contain now, or while the copy runs. Raises OSError."""
         for begin, end in ranges:
             sparse.copy(self.image, target, begin, end)
 
     def put_right(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """What had changed when it was taken, or has since. Raises OSError."""
+        """Replace pages that changed before or after `take` copied them. Raises OSError."""
         aside = array("I", self._map[_SHAPE["aside"].offset : _SHAPE.size])
         if self._get("lost"):
             raise OSError(errno.ENOMEM, "there was no memory to set aside what the rank changes")
@@ -68,7 +69,7 @@ class Hold:
                         sparse.copy_range(self.image, start, target, page * _CHUNK, _CHUNK)
 
     def set_aside(self) -> int:
-        """How many pages were, since it began."""
+        """How many pages were copied aside since the hold began."""
         return self._get("pages")
 
     def close(self) -> None:
@@ -84,8 +85,8 @@ class Hold:
 
 
 def possible(image: int) -> bool:
-    """Whether a proxy can have served the image, and there is memory for all of it a second time:
-    so much may have to be set aside."""
+    """Whether a proxy can have served the image, and free memory suffices for a second copy of all
+    of it: that much may have to be copied aside."""
     about = os.fstat(image)
     return about.st_size >= _WINDOW and about.st_blocks * 512 < _memory_left()
 
@@ -97,6 +98,6 @@ def _memory_left() -> int:
         most = (_CGROUP / "memory.max").read_text().strip()
         if most != "max":
             left = min(left, int(most) - int((_CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):  # no such cgroup
+    except (OSError, ValueError):  # no cgroup with these files
         pass
     return left

@@ -1,9 +1,11 @@
-"""Whether snapshots could be restored here: `python -m rankfold.interpose.launcher.fits FOLDER
-COPIES`.
+"""Check whether snapshots can be restored on this machine.
 
-FOLDER has a folder for each rank of a job with what is compared before anything else: about.json,
-files.json, and what the processor could do. COPIES is where this fleet keeps what ranks preload.
-Nothing is changed. Exit status 1, and a word on stderr, where they could not.
+``python -m rankfold.interpose.launcher.snapshot.fits FOLDER COPIES``
+
+FOLDER has a folder for each rank of a job, with what is compared first: about.json, files.json, and
+the features of the processor. COPIES is the folder in which this fleet keeps the libraries that
+ranks preload. The check changes nothing. If a snapshot cannot be restored, the exit status is 1 and
+the reason is on stderr.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ def main(folder: str, copies: str) -> int:
 
 
 def _need(folder: str, copies: str) -> None:
-    """Raises Unfit, Unusable, Missing, OSError."""
+    """Check one rank's snapshot. Raises Unfit, Unusable, Missing, OSError."""
     about = snapshot.read(folder)
     snapshot.compare(about, about.rank, about.world_size, handshake.WINDOW_BYTES)
     if about.interposer:

@@ -1,13 +1,18 @@
-"""A snapshot: a folder with what a rank is, written while it stands still.
+"""A snapshot: a folder with the state of a rank, written while the rank is frozen.
 
-``about.json`` written last: see About. ``criu/`` the images of its processes as CRIU wrote them,
-but for `images.mend` and `descriptors.mend`. ``image`` the launcher's image of its device memory,
-sparse; only if the rank has a channel. (The channel itself is among the processes' memory.) If the
-job stays on its devices, what several ranks hold lies in the image of one of them, and the image
-may come after all else, while the rank goes on: until then it is ``image.part``. Of a snapshot that
-was fetched ``image.elsewhere`` says what lies in those of other ranks. Its files: see saving.py.
+``about.json``      see `About`; written last
+``criu/``           the images of its processes as CRIU wrote them, changed only by `images.mend`
+                    and `descriptors.mend`. The channel is part of the processes' memory
+``image``           the launcher's image of its device memory, sparse; only if the rank has a
+                    channel
+``image.part``      the image until it is complete
+``image.elsewhere`` in a fetched snapshot: which parts are in the images of other ranks
 
-Writing and reading it takes seconds for gigabytes: the launcher does it in a process of its own.
+If the job stays on its devices, memory that several ranks share is in the image of one of them, and
+the image may be completed after everything else, while the rank runs. saving.py describes the
+rank's files in the snapshot.
+
+Writing and reading gigabytes takes seconds: the launcher does it in a process of its own.
 """
 
 from __future__ import annotations
@@ -33,25 +38,28 @@ from rankfold.plural import count
 
 VERSION = 1
 _ABOUT, _IMAGES, _IMAGE = "about.json", "criu", "image"
-_PART, _LOST = "image.part", "image.lost"  # what is copied of it, or why it could not be
-_PIDS = 64  # that CRIU may need for its own processes
-_FIRST_PID = 300  # the kernel gives no lower one twice
+_PART, _LOST = "image.part", "image.lost"  # the copied part of it, or why it could not be copied
+_PIDS = 64  # pids that CRIU may need for its own processes
+_FIRST_PID = 300  # when pids wrap, the kernel starts again here
 
 
 class Unfit(Exception):
-    """The snapshot cannot be restored here; the message says what does not fit."""
+    """The snapshot cannot be restored here; the message names what does not fit."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a snapshot says of itself. `pid`: of the rank's first process, inside. `interposer`: the
-    digest of its libraries, null if it preloads none. `channel`: its owner's pid, and where that
-    has it mapped. `connections`: of TCP, as in `sockets.Connection`. `addresses`: as
-    `sockets.addresses` gives them. `logs`: bytes of ``out`` and ``err``. `lost`: names that files
-    had only meanwhile (unlinked.py). `journal`: its path, and its life (journal.py). `semaphores`:
-    for `descriptors.opened`. `personality`: of all its processes. `state`: version of what its
-    proxies have saved, 0: nothing; who does not say has 9. `boot`: of the machine when it was
-    written: what was not synced since may be lost when that is over."""
+    """What a snapshot records about the rank.
+
+    `pid`: of the rank's first process, in its namespace. `interposer`: the digest of its libraries,
+    None if it preloads none. `channel`: its owner's pid, and where the owner has it mapped.
+    `connections`: of TCP, as in `sockets.Connection`. `addresses`: as from `sockets.addresses`.
+    `logs`: sizes of ``out`` and ``err`` in bytes. `lost`: names that files had only during the
+    snapshot (unlinked.py). `journal`: its path, and its life (journal.py). `semaphores`: for
+    `descriptors.opened`. `personality`: of all its processes. `state`: version of the state that
+    its proxies saved; 0: none; a snapshot without the field has version 9. `boot`: id of the
+    machine's boot when it was written: data that was not synced may be lost with the next boot.
+    """
 
     job: str
     rank: int
@@ -83,10 +91,11 @@ def write(
     folder: str, about: About, pids: set[int], cgroup: str, touched: Touched, memory: int | None,
     image: int, beside: bool = False,
 ) -> int:  # fmt: skip
-    """Into `folder`, made anew: the rank that is frozen in `cgroup`. How many bytes it takes.
+    """Write a snapshot of the rank that is frozen in `cgroup` to `folder`, which is made anew.
+    Returns the bytes that it takes.
 
-    `pids`: all of the rank. `memory`: the channel. `beside`: its image is copied later, where that
-    can be, by `copy_held`. Raises criu.Refused, criu.Killed, rankfold.criu.Missing, OSError.
+    `pids`: all of the rank. `memory`: the channel. `beside`: `copy_held` copies the image later,
+    where that is possible. Raises criu.Refused, criu.Killed, rankfold.criu.Missing, OSError.
     """
     beside = beside and copy_on_write.possible(image)
     place = Path(folder)
@@ -121,17 +130,18 @@ def write(
     if memory is not None and beside:
         written += sparse.size(image, own(image))
         with contextlib.closing(copy_on_write.Hold(image)) as hold:
-            hold.begin()  # what follows is up to who calls
+            hold.begin()  # the caller then calls `copy_held` or `release`
     return written
 
 
 def waits_for_image(folder: str) -> bool:
-    """Whether that of the snapshot is still to be copied."""
+    """Whether the snapshot's image is still to be copied."""
     return Path(folder, _PART).exists()
 
 
 def copy_held(folder: str, image: int) -> None:
-    """What `write` has left for later. Raises OSError, and says it to who wants the snapshot."""
+    """Copy the image that `write` left for later. On failure, records the reason in the snapshot
+    for its readers. Raises OSError."""
     part = Path(folder, _PART)
     with contextlib.closing(copy_on_write.Hold(image)) as hold:
         try:
@@ -139,7 +149,7 @@ def copy_held(folder: str, image: int) -> None:
                 hold.copy(file.fileno(), own(file.fileno()))
             part.rename(part.with_name(_IMAGE))
         except OSError as error:
-            part.unlink(missing_ok=True)  # that there is room for the reason
+            part.unlink(missing_ok=True)  # frees space for the reason
             part.with_name(_LOST).write_text(str(error))
             raise
         finally:
@@ -147,13 +157,13 @@ def copy_held(folder: str, image: int) -> None:
 
 
 def release(image: int) -> None:
-    """It is not copied after all. Raises OSError."""
+    """End the hold: the image is not copied after all. Raises OSError."""
     with contextlib.closing(copy_on_write.Hold(image)) as hold:
         hold.end()
 
 
 def read(folder: str) -> About:
-    """Raises Unfit."""
+    """Read `about.json` of a snapshot. Raises Unfit."""
     path = Path(folder, _ABOUT)
     try:
         found = json.loads(path.read_text())
@@ -166,12 +176,12 @@ def read(folder: str) -> About:
 
 
 def beside(folder: str) -> list[About]:
-    """What the snapshots of all ranks say that lie beside this one, and itself. Raises Unfit."""
+    """Read `about.json` of all ranks' snapshots next to this one, and of itself. Raises Unfit."""
     return [read(str(path.parent)) for path in Path(folder).parent.glob(f"*/{_ABOUT}")]
 
 
 def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
-    """Raises Unfit unless the snapshot is of this rank."""
+    """Check that the snapshot is of this rank and of this version. Raises Unfit."""
     if (about.rank, about.world_size) != (rank, world_size):
         raise Unfit(
             f"the snapshot is of rank {about.rank} of {about.world_size}, "
@@ -188,8 +198,8 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
 
 
 def compare_here(folder: str, about: About) -> saving.Files | None:
-    """Compare processors, network addresses, and what the rank reads; what the snapshot says of
-    files. Raises Unfit, rankfold.criu.Missing, OSError."""
+    """Compare processors, network addresses, and the files that the rank reads. Returns the
+    snapshot's record of its files. Raises Unfit, rankfold.criu.Missing, OSError."""
     for address in sockets.absent(about.addresses):
         raise Unfit(
             f"it has {about.addresses[address]}, and this machine does not have the address "
@@ -207,8 +217,9 @@ def compare_here(folder: str, about: About) -> saving.Files | None:
 
 
 def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, restoring.Amiss]:
-    """Compare what is here, then set the rank's files back and fill the image: `own` is its journal
-    here. A pid behind which CRIU may have its own processes, and what is amiss with the files.
+    """Compare the machine, then restore the rank's files and fill the image. `own`: the rank's
+    journal here. Returns the pid after which CRIU's own processes may get theirs, and problems with
+    the files.
 
     Raises Unfit, rankfold.criu.Missing, OSError.
     """
@@ -235,7 +246,8 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, rest
 
 
 def _journals(folder: str, own: Path) -> list[tuple[Path, str]]:
-    """Where those of all ranks beside this one may lie, and the life of each. Raises Unfit."""
+    """The paths where the journals of all ranks next to this one may be, and the life of each.
+    Raises Unfit."""
     found = dict[Path, str]()
     for about in beside(folder):
         path, life = about.journal
@@ -245,17 +257,17 @@ def _journals(folder: str, own: Path) -> list[tuple[Path, str]]:
 
 
 def opened_images(folder: str) -> int:
-    """The folder of the processes' images. Raises OSError."""
+    """Open the folder of the processes' images. Raises OSError."""
     return os.open(Path(folder, _IMAGES), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def why_not(folder: str) -> str:
-    """Why CRIU did not restore it."""
+    """Why CRIU did not restore the snapshot."""
     return command.reason(Path(folder, _IMAGES, "restore.log"), alive=False)
 
 
 def _gap(taken: set[int]) -> int:
-    """The last pid before `_PIDS` that nobody of the rank has."""
+    """The last pid before at least `_PIDS` pids that no thread of the rank has."""
     last = _FIRST_PID - 1
     for pid in sorted(pid for pid in taken if pid > last):
         if pid - last > _PIDS:
@@ -265,8 +277,8 @@ def _gap(taken: set[int]) -> int:
 
 
 def fill(source: Path, target: int) -> None:
-    """An image that is empty, with a snapshot's and what of it lies in those beside it. Raises
-    Unfit, OSError."""
+    """Fill an empty image from a snapshot's image, and with its parts that are in the images of
+    other ranks. Raises Unfit, OSError."""
     size = os.fstat(target).st_size
     try:
         elsewhere = noted(source)
@@ -284,7 +296,7 @@ def fill(source: Path, target: int) -> None:
 
 @contextlib.contextmanager
 def _opened(image: Path, size: int) -> Iterator[int]:
-    """Raises Unfit if it has not this size, OSError."""
+    """Open an image. Raises Unfit if it does not have this size, OSError."""
     with image.open("rb") as file:
         if os.fstat(file.fileno()).st_size != size:
             raise Unfit(f"{image} has {count(os.fstat(file.fileno()).st_size, 'byte')}, not {size}")
@@ -292,10 +304,10 @@ def _opened(image: Path, size: int) -> Iterator[int]:
 
 
 def cut(log: Callable[[str], str], sizes: Mapping[str, int]) -> None:
-    """Shorten a rank's logs to their sizes at the time of the snapshot; shorter ones stay.
+    """Shorten a rank's logs to their sizes at the time of the snapshot; shorter logs stay.
 
-    `log` gives the path of each kind. ``cut``, written first, holds the sizes: by it those who
-    follow a log tell this from a log that somebody emptied.
+    `log` gives the path of each kind. ``cut``, written first, holds the sizes: it lets programs
+    that follow a log distinguish this from a log that a user emptied.
     """
     longer = {}
     for kind, size in sizes.items():
