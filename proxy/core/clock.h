@@ -1,4 +1,4 @@
-/* clock.h: the one clock of the core: monotonic, of this machine. */
+/* clock.h: the one clock of the core: monotonic, local to this machine. */
 #ifndef RANKFOLD_CLOCK_H
 #define RANKFOLD_CLOCK_H
 

@@ -1,4 +1,4 @@
-/* codes.h: the error numbers that the core gives: CUresult, and ncclResult_t for collectives. */
+/* codes.h: the error numbers that the core reports: CUresult, and ncclResult_t for collectives. */
 #ifndef RANKFOLD_CODES_H
 #define RANKFOLD_CODES_H
 

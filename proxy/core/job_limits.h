@@ -1,5 +1,6 @@
-/* job_limits.h: how large a job may be, for every part of the core that keeps one thing for each
- * rank or device. rankfold/records.py reads it, for whoever checks a job before it comes here.
+/* job_limits.h: the maximum size of a job, for every part of the core that keeps one entry per rank
+ * or device. rankfold/records.py reads it for the code that checks a job before it reaches the
+ * core.
  */
 #ifndef RANKFOLD_JOB_LIMITS_H
 #define RANKFOLD_JOB_LIMITS_H

@@ -5,8 +5,8 @@
  *
  * Rules:
  *  - a ring has one writer, which publishes with `head`, and one reader, with `tail`;
- *  - the other side is another process, perhaps gone mad: indices are bounded before use, contents
- *    are checked by whoever understands them;
+ *  - the other side is another process, which may be faulty: indices are checked before use, and
+ *    the code that interprets a message checks its contents;
  *  - the segment is sealed against shrinking, so no access faults.
  */
 #include <errno.h>
@@ -30,7 +30,7 @@
 #define PEER_RING_SLOTS 512u /* power of two */
 #define PEER_OUTBOX_BYTES (1ull << 36)
 #define PEER_ALIGN 4096ull
-#define PEER_PUNCH_BYTES (16ull << 20) /* freed pieces this large give their memory back */
+#define PEER_PUNCH_BYTES (16ull << 20) /* freed ranges of at least this size return their memory */
 
 struct segment_header {
 	uint64_t magic;
@@ -46,7 +46,7 @@ struct peer_slot {
 };
 struct ring {
 	_Alignas(64) _Atomic uint64_t head; /* written by the sender */
-	_Atomic uint32_t waiting;           /* by the sender: it has more than fits */
+	_Atomic uint32_t waiting;           /* set by the sender: it has more than fits */
 	_Alignas(64) _Atomic uint64_t tail; /* written by the receiver */
 	_Alignas(64) struct peer_slot slot[PEER_RING_SLOTS];
 };
@@ -57,14 +57,14 @@ struct overflow {
 };
 struct outbox_range {
 	uint64_t offset, bytes;
-}; /* of free outbox memory, ascending, never adjacent */
+}; /* ranges of free outbox memory, ascending, never adjacent */
 
 struct peer {
 	uint32_t device, count, next_from;
 	int fd;
 	uint8_t *map;
 	uint64_t map_bytes;
-	uint8_t *outbox[DEVICES_MAX]; /* mapped when first used */
+	uint8_t *outbox[DEVICES_MAX]; /* mapped at first use */
 	struct overflow *first[DEVICES_MAX], **last[DEVICES_MAX];
 	struct outbox_range *pieces;
 	uint32_t piece_count, piece_room;
@@ -224,7 +224,8 @@ static bool put_overflow(struct peer *p, uint32_t to)
 	return moved;
 }
 
-/* Says before it looks for the last time that it waits for room: the receiver rings then. */
+/* The sender announces that it waits for space before it checks a last time; so the receiver rings
+ * its doorbell. */
 static void continue_full_rings(struct peer *p)
 {
 	for (uint32_t to = 0; to < p->count; to++) {
@@ -353,7 +354,7 @@ void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 			struct outbox_range *more = realloc(p->pieces,
 							    2 * p->piece_room * sizeof *more);
 			if (!more)
-				return; /* this piece is not used again; nothing else is lost */
+				return; /* this range is not used again; nothing else is lost */
 			p->pieces = more;
 			p->piece_room *= 2;
 		}
@@ -380,7 +381,7 @@ int peer_fetch(struct peer *p, uint32_t device, uint64_t offset, uint64_t bytes,
 
 void peer_release(struct peer *p, uint32_t device, struct hal_ref place, uint64_t bytes)
 {
-	(void)p; /* it stays where it is */
+	(void)p; /* the memory stays where it is */
 	(void)device;
 	(void)place;
 	(void)bytes;

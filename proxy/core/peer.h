@@ -1,10 +1,10 @@
 /* peer.h: messages and memory between the proxies of one node, for one job epoch.
  *
- * The lowest device makes a segment (a sealed, sparse memfd) and hands it to the others. In it: for
- * each ordered pair of devices a ring of messages, for each device a doorbell, and for each device
- * an outbox, memory that it fills and all read.
+ * The lowest device creates a segment (a sealed, sparse memfd) and passes it to the others. The
+ * segment contains a ring of messages for each ordered pair of devices, a doorbell for each device,
+ * and an outbox for each device: memory that the device writes and all devices read.
  *
- * No call blocks. A full ring is continued by a list in the sender's own memory.
+ * No call blocks. When a ring is full, the sender queues further messages in its own memory.
  */
 #ifndef RANKFOLD_PEER_H
 #define RANKFOLD_PEER_H
@@ -18,32 +18,35 @@ struct peer;
 
 enum peer_tag { PEER_BARRIER = 1, PEER_COLLECTIVE = 2, PEER_GUARD = 3 };
 
-/* A fresh segment: its descriptor, or -errno. Also called by Python. */
+/* Creates a segment. Returns its descriptor, or -errno. Python calls this, too. */
 __attribute__((visibility("default"))) int peer_segment_create(uint32_t device_count);
 
-/* This device's end; the descriptor is duplicated. NULL, with `error`, if it is no such segment. */
+/* Opens this device's end; duplicates the descriptor. Returns NULL, with `error`, if the descriptor
+ * is not such a segment. */
 struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, char *error,
 		      uint32_t error_bytes);
 void peer_free(struct peer *);
 
-/* In order for each receiver; never lost. `to` is not this device. */
+/* Messages arrive in order for each receiver and are never lost. `to` must be another device. */
 void peer_send(struct peer *, uint32_t to, uint32_t tag, const struct peer_message *);
-/* The next message of any sender; also continues full rings: call it every turn. */
+/* Takes the next message of any sender, and continues full rings: call it every turn. */
 bool peer_receive(struct peer *, uint32_t *from, uint32_t *tag, struct peer_message *);
 
-/* Has a peer put into its ring what cannot be? It is not read any more: fail the job. */
+/* True if a peer has put something impossible into its ring. The ring is not read any more: fail
+ * the job. */
 bool peer_broken(const struct peer *);
 
-/* The word to sleep on, and the promise to senders that they must wake us. */
+/* peer_doorbell: the word to sleep on. peer_sleep: whether senders must wake us. */
 uint32_t *peer_doorbell(struct peer *);
 void peer_sleep(struct peer *, bool sleeping);
 
-/* Memory of our outbox; NULL when it is full. Freed by the same offset and size. */
+/* Allocates memory in our outbox; NULL when it is full. Free it with the same offset and size. */
 void *peer_outbox_alloc(struct peer *, uint64_t bytes, uint64_t *offset);
 void peer_outbox_free(struct peer *, uint64_t offset, uint64_t bytes);
-/* Bytes of `device`'s outbox, which its proxy keeps until they are released: see
- * coll_io.fetch. Shared memory: they lie at `place` at once, nothing is copied and nothing comes
- * later; ncclInvalidArgument (4) if out of bounds, ncclSystemError (2) if it cannot be mapped. */
+/* Finds bytes of `device`'s outbox; its proxy keeps them until they are released: see
+ * coll_io.fetch. The memory is shared, so `place` is valid at once: nothing is copied and nothing
+ * arrives later. Returns ncclInvalidArgument (4) if out of bounds, ncclSystemError (2) if it cannot
+ * be mapped. */
 int peer_fetch(struct peer *, uint32_t device, uint64_t offset, uint64_t bytes, uint64_t token,
 	       struct hal_ref *place);
 void peer_release(struct peer *, uint32_t device, struct hal_ref place, uint64_t bytes);

@@ -1,5 +1,5 @@
-/* turn.h: what one turn of the proxy's loop has come to. Whoever does something says so; only the
- * loop (loop/loop.c) looks, to find out whether to go on, and begins anew. */
+/* turn.h: the result of one turn of the proxy's loop. The code that does something records it here;
+ * only the loop (loop/loop.c) reads it, to decide whether to continue, and resets it. */
 #ifndef RANKFOLD_TURN_H
 #define RANKFOLD_TURN_H
 
@@ -7,7 +7,7 @@
 
 struct turn {
 	bool progress;
-	bool settled; /* works ended that let nothing happen */
+	bool settled; /* works completed, and nothing waits for their completion */
 };
 
 static inline void turn_begin(struct turn *t) { *t = (struct turn){false, false}; }

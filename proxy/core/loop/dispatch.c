@@ -1,19 +1,19 @@
-/* dispatch.c: takes records from the request ring and has each handled (handlers.h).
+/* dispatch.c: takes records from the request ring and calls the handler of each (handlers.h).
  *
- * What a record names wrongly is that rank's error: in the reply if it wants one, else its sticky
- * error. A broken ring (a record that cannot be one) ends the rank's service, nobody else's.
+ * A wrong name in a record is an error of that rank: in the reply if the record wants one, else the
+ * sticky error. A broken ring (a record that cannot be one) ends the service of that rank only.
  */
 #include <string.h>
 
 #include "handlers.h"
 
 typedef int (*handler)(struct rank *, const void *, uint32_t extra);
-enum errors { ERRORS_CUDA, ERRORS_NCCL }; /* which numbers a request's are */
+enum errors { ERRORS_CUDA, ERRORS_NCCL }; /* which numbers a request's errors are */
 static const struct opcode {
 	const char *name;
 	handler handle;
 	uint32_t bytes; /* of the fixed part */
-	uint32_t about; /* where in it is what the request is about */
+	uint32_t about; /* offset in it of the request's subject */
 	const char *about_name;
 	enum rf_kind kind;
 	enum errors errors;
@@ -39,13 +39,13 @@ static const struct opcode *opcode_of(const struct rf_record *record)
 	return n < sizeof opcodes / sizeof *opcodes && opcodes[n].name ? &opcodes[n] : NULL;
 }
 
-/* Replies about CUDA carry the sticky error. */
+/* Replies of CUDA requests carry the sticky error. */
 static int reply_error(const struct rank *r, const struct opcode *op, int error)
 {
 	return error || op->errors == ERRORS_NCCL ? error : r->async_error;
 }
 
-/* Which request, and what about it. */
+/* Describes a request and what happened to it. */
 static void describe(char text[RF_FAULT_BYTES], const struct rf_record *record, const char *what)
 {
 	const struct opcode *op = opcode_of(record);
@@ -63,11 +63,12 @@ static void describe(char text[RF_FAULT_BYTES], const struct rf_record *record, 
 		 record->opcode, about, what);
 }
 
-/* Nobody waits for its reply: what is wrong with it stays, and the rank's next calls say so. */
+/* A refused request without a reply slot: the error is kept, and the rank's next calls return
+ * it. */
 static void refuse(struct rank *r, const struct rf_record *record, int error)
 {
 	const struct opcode *op = opcode_of(record);
-	uint64_t comm = 0; /* of an operator: all */
+	uint64_t comm = 0; /* 0: all communicators (for an operator) */
 	char text[RF_FAULT_BYTES], what[64];
 	snprintf(what, sizeof what, "was refused with error %d", error);
 	describe(text, record, what);
@@ -79,7 +80,7 @@ static void refuse(struct rank *r, const struct rf_record *record, int error)
 		rank_fail(r, error, text);
 }
 
-/* One record that is not a collective. False: it has to wait. */
+/* Handles one record that is not a collective. False: it has to wait. */
 static bool dispatch(struct rank *r, const struct rf_record *record)
 {
 	const struct opcode *op = opcode_of(record);
@@ -88,7 +89,7 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 		char text[RF_FAULT_BYTES];
 		describe(text, record, "has no reply slot of its own");
 		rank_fail(r, CU_INVALID_VALUE, text);
-		return true; /* what waits for replies is bounded by the slots */
+		return true; /* the slots bound what may wait for replies */
 	}
 	ring_asked(r, record->slot);
 	if (op && op->handle && record->bytes >= op->bytes)
@@ -106,7 +107,8 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 	return true;
 }
 
-/* An outermost group; first: NULL, or the record that begins it. *at moves behind it. */
+/* Handles an outermost group. first: NULL, or the record that begins it. Moves *at behind the
+ * group. */
 static bool dispatch_group(struct rank *r, const struct rf_collective *first, struct place *at)
 {
 	int error = group_turn(r, first, at);
@@ -122,14 +124,15 @@ static bool dispatch_group(struct rank *r, const struct rf_collective *first, st
 	return true;
 }
 
-/* Programs poll without end: that is neither work nor a reason to keep the device. */
+/* True for a query. Programs poll without end: that is neither work nor a reason to keep the
+ * device. */
 static bool only_asks(const struct rf_record *record)
 {
 	const struct opcode *op = opcode_of(record);
 	return op && op->kind == RF_QUERY;
 }
 
-/* What it meant is unknown: a record may be lost. Its rank would wait for ever, so its job fails.
+/* A record may be lost, and its rank would wait for it forever: fail the rank's job.
  */
 static void ring_is_broken(struct rank *r, int how, const struct rf_record *record)
 {
@@ -172,7 +175,7 @@ static void consume(struct rank *r)
 		}
 		const struct rf_record *head = (const void *)record;
 		bool kept = r->queue.group.count,
-		     done; /* a group that has been read in part or whole */
+		     done; /* kept: a group that was read completely or in part */
 		int bytes = kept ? 0 : ring_peek(r, &at, record);
 		if (bytes < 0)
 			ring_is_broken(r, bytes, head);
@@ -194,7 +197,8 @@ static void consume(struct rank *r)
 	}
 }
 
-/* Once for all records of a turn: the time, and to the client that there is room. */
+/* Takes the records of a turn. It reads the time, and reports free space to the client, once for
+ * all of them. */
 void rank_consume(struct rank *r)
 {
 	rank_aborts(r);

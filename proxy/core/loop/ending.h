@@ -1,4 +1,4 @@
-/* ending.h: whether a rank goes on, and how it has ended (job.c). */
+/* ending.h: whether a rank is still served, and how it ended (job.c). */
 #ifndef RANKFOLD_ENDING_H
 #define RANKFOLD_ENDING_H
 

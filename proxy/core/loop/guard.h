@@ -11,28 +11,30 @@ struct proxy;
 struct rank;
 
 #define ALARM_BYTES 512
-#define ALARMS_MAX 8u /* of a job; of more nothing is said */
+#define ALARMS_MAX 8u /* per job; further ones are not reported */
 
 struct job_guard { /* begins as zeros */
 	struct pairs pairs;
 	char alarms[ALARMS_MAX][ALARM_BYTES];
 	uint32_t count;
-	struct {                    /* what was told here: once, however often it is found */
+	struct {                    /* alarms raised here: each is raised once */
 		uint32_t low, high; /* ranks */
 		uint64_t addr;
 	} told[ALARMS_MAX];
 	uint32_t told_count;
-	uint64_t checked; /* parts of its ranks' buffers that were looked at here */
+	uint64_t checked; /* parts of its ranks' buffers that were checked here */
 	char *names;      /* of its devices, or NULL */
 };
 
 void guard_turn(struct proxy *);
 uint64_t guard_deadline_ns(const struct proxy *); /* as slice_deadline_ns */
 void guard_receive(struct job *, uint32_t from, const struct peer_message *);
-void guard_attached(struct rank *, bool arrives); /* it has come, from another placement or not */
+void guard_attached(struct rank *, bool arrives); /* a rank is attached; `arrives`: from another
+						   * placement */
 void guard_known(struct job *, const char *text); /* an alarm of an earlier placement */
-uint64_t guard_every(const struct job *);         /* at so many collectives; 0: never */
-/* A launch that did the same in all ranks of a device did not. */
+uint64_t guard_every(const struct job *);         /* the cross-check runs at every so many
+						   * collectives; 0: never */
+/* Reports a launch that did the same in all ranks of a device before, and did not now. */
 void guard_dissent(struct job *, const char *kernel, const struct dissent *);
 void guard_close(struct job *);
 

@@ -1,11 +1,11 @@
 /* handlers.h: one handler per opcode of the request ring, for dispatch.c's table.
  *
- * A record comes from a program that we do not trust. Each handler states what makes its record
- * valid, checks all of it on our own copy, and only then acts or queues. `extra`: the bytes behind
- * the record's fixed part. What a record names wrongly is that rank's error.
+ * A record comes from an untrusted program. Each handler defines when its record is valid, checks
+ * all of it on the proxy's own copy, and only then acts or queues. `extra`: the number of bytes
+ * after the record's fixed part. A wrong name in a record is an error of that rank.
  *
- * Handlers return CU_OK when the record is done with (its reply given or queued), RETRY to see the
- * same record again later, ANSWERED, or the error to answer.
+ * Handlers return CU_OK when the record is finished (its reply is sent or queued), RETRY to get the
+ * same record again later, ANSWERED, or the error to reply.
  */
 #ifndef RANKFOLD_HANDLERS_H
 #define RANKFOLD_HANDLERS_H
@@ -13,7 +13,7 @@
 #include "internal.h"
 
 #define RETRY (-1)
-#define ANSWERED (-2) /* done, and the reply has been or will be given elsewhere */
+#define ANSWERED (-2) /* finished, and the reply is sent elsewhere, now or later */
 
 #define GET(r, type, KIND, id) ((struct type *)table_get(&(r)->objects, (id), OBJ_##KIND))
 
@@ -36,11 +36,12 @@ static inline struct function *get_function(struct rank *r, uint64_t id)
 }
 
 struct comm;
-/* handle_comm.c: a communicator that the rank has aborted is its own no more: see coll_io.left. */
+/* handle_comm.c: the rank has left a communicator that it aborted: see coll_io.left. */
 void comm_left(struct rank *, struct comm *);
-void rank_aborts(struct rank *); /* those that the client asks for beside the ring */
+void rank_aborts(struct rank *); /* aborts that the client requests outside of the ring */
 
-/* handle_memory.c, handle_module.c, handle_stream.c, handle_comm.c; groups: dispatch.c itself */
+/* handle_memory.c, handle_module.c, handle_stream.c, handle_comm.c; dispatch.c handles groups
+ * itself */
 #define RF_OPCODE(code, lower, number, type, size, field, what, whose)                             \
 	int on_##lower(struct rank *, const struct type *, uint32_t extra);
 #define RF_OPCODE_GROUP(code, lower, number, type, size, field, what, whose)

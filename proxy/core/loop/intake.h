@@ -1,4 +1,4 @@
-/* intake.h: what of a rank's ring has been taken, and why no more is (dispatch.c). */
+/* intake.h: what was taken from a rank's ring, and why no more is taken (dispatch.c). */
 #ifndef RANKFOLD_INTAKE_H
 #define RANKFOLD_INTAKE_H
 
@@ -9,16 +9,16 @@ struct rank;
 
 struct intake {
 	bool hold;                /* nothing is consumed until a module's globals are written */
-	bool held;                /* the next record waits for the barrier or a window */
+	bool held;                /* the next record waits for the barrier or for its handler */
 	bool full;                /* the queues are full */
-	uint64_t silent_since_ns; /* the last record that was no query */
+	uint64_t silent_since_ns; /* time of the last record that was not a query */
 	uint64_t records;
-	uint64_t queries; /* of these, that only query: no sign of work */
+	uint64_t queries; /* of `records`: queries, which are no sign of work */
 };
 
 void intake_open(struct rank *);
-void intake_from(struct rank *, uint64_t records); /* so many before, elsewhere */
-void intake_hold(struct rank *);                   /* until its transfers are over */
+void intake_from(struct rank *, uint64_t records); /* number of records taken on earlier devices */
+void intake_hold(struct rank *);                   /* until its transfers are complete */
 void rank_consume(struct rank *);
 
 #endif

@@ -1,23 +1,23 @@
-/* internal.h: the proxy, and what its loop's files see of one another. All structures belong to the
- * loop's thread: nothing is locked. Each has an owner, which alone writes it (job.h, slice.h,
- * lost.h, ask.h, intake.h, ending.h; a rank's parts: ../rank/rank.h). The room of each file:
+/* internal.h: struct proxy, and what the files of its loop share. All structures belong to the
+ * loop's thread: there are no locks. Each structure has an owner, which alone writes it (job.h,
+ * slice.h, lost.h, ask.h, intake.h, ending.h; parts of a rank: ../rank/rank.h). The files:
  *
  *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
  *   api.c       functions of proxy.h, each run in the loop
  *   mailbox.c   calls into the loop, events out of it
  *   ask.c       requests to Python and their replies
- *   rank.c      a rank comes and goes
+ *   rank.c      attaches and detaches a rank
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
- *   lost.c      what it costs a job that its ranks share the device
- *   races.c     what the check of a rank's order finds, as events
- *   guard.c     what is to be equal and is not: an alarm, and the job shares no more
- *   job_io.c    the collective engine's requests: memory, sums, peers, ranks
- *   job.c       a job epoch: barrier, collectives and peers put together
+ *   lost.c      overhead: what it costs a job that its ranks share the device
+ *   races.c     reports unordered accesses of a rank as events
+ *   guard.c     alarms of the cross-check, after which the job shares nothing more
+ *   job_io.c    serves the collective engine: memory, sums, peers, ranks
+ *   job.c       a job epoch: connects barrier, collectives and peers
  *   state.c     a rank's state to and from its image; saved.c: one row per kind of record
  *
- * Streams and what lies in them: ../queue/.
+ * Streams and their items: ../queue/.
  */
 #ifndef RANKFOLD_INTERNAL_H
 #define RANKFOLD_INTERNAL_H
@@ -58,14 +58,15 @@
 #include "rank/table.h"
 #include "turn.h"
 
-#define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; beyond it its ring waits */
-#define STREAMS_MAX 4096u      /* of one rank: every turn looks at all of them */
+#define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; at this limit, its ring waits */
+#define STREAMS_MAX 4096u      /* of one rank: every turn visits all of them */
 
 struct proxy {
 	const struct hal *hal;
 	struct hal_device *device;
 	struct hal_config hal_config;
-	struct version arithmetic; /* of the device: what it computes has it in its versions */
+	struct version arithmetic; /* identifies the device's arithmetic; part of the versions of
+				    * results */
 	struct device_memory memory;
 	struct transfers transfers;
 
@@ -74,11 +75,11 @@ struct proxy {
 	uint32_t rank_count;
 	struct slice slice; /* slice.c */
 	struct lost lost;   /* lost.c */
-	bool apart;         /* api.c: nothing is squashed, */
-	bool unprepared;    /* api.c: no rank's memory comes before its turn, */
-	uint64_t validate;  /* and at which collectives contents are compared; 0: never */
-	bool opaque;        /* api.c: nothing is said of kernels */
-	bool told_lost;     /* loop.c: PROXY_EVENT_LOST */
+	bool apart;         /* api.c: nothing is squashed */
+	bool unprepared;    /* api.c: no rank's memory is prefetched */
+	uint64_t validate;  /* api.c: the cross-check runs at every so many collectives; 0: never */
+	bool opaque;        /* api.c: every kernel is treated as opaque */
+	bool told_lost;     /* loop.c: PROXY_EVENT_LOST was sent */
 	struct checks checks;
 
 	struct ask *asks; /* ask.c */
@@ -93,21 +94,22 @@ struct proxy {
 
 /* loop.c */
 void *loop_main(void *proxy);
-void loop_turn(struct proxy *); /* what it does again and again */
-/* When to look again though nobody calls; 0: never. */
+void loop_turn(struct proxy *); /* one turn */
+/* The time of the next turn if no doorbell rings; 0: none. */
 uint64_t loop_deadline_ns(const struct proxy *);
 
 /* valid.c */
-const char *core_invalid(const struct proxy *); /* what is wrong, or NULL */
-/* Check all counters and lists of the core, and abort if one is wrong. It takes too long for each
- * turn, and runs before a save: nothing that comes of a corrupted core gets into a checkpoint. */
+const char *core_invalid(const struct proxy *); /* a description of what is wrong, or NULL */
+/* Checks all counters and lists of the core, and aborts if one is wrong. This takes too long for
+ * every turn. It runs before a save, so that no state of a corrupted core gets into a
+ * checkpoint. */
 void core_check(const struct proxy *);
 
 /* rank lifecycle: rank.c */
 struct rank *rank_attach(struct job *, uint32_t rank, int channel_fd, int image_fd, char *error,
 			 uint32_t error_bytes);
-void object_free(struct object *);    /* which is no stream, and in no table any more */
-void rank_detach(struct rank *);      /* frees it; nothing of it may be in flight */
+void object_free(struct object *);    /* not a stream, and removed from all tables */
+void rank_detach(struct rank *);      /* frees the rank; nothing of it may be in flight */
 bool rank_quiet(const struct rank *); /* nothing in flight: may be saved or freed */
 bool rank_drained(const struct rank *);
 

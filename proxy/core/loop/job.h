@@ -1,4 +1,4 @@
-/* job.h: a job epoch on this device (job.c). Who has one reads it; only job.c writes it. */
+/* job.h: a job epoch on this device (job.c). Only job.c writes it; other files read it. */
 #ifndef RANKFOLD_JOB_H
 #define RANKFOLD_JOB_H
 
@@ -16,11 +16,11 @@
 struct proxy;
 struct rank;
 
-/* What a job is brought to next. One goal at a time; a later one of these takes the place of an
- * earlier one. SAVE and LEAVE need a cut. */
+/* The next goal for a job. A job has one goal at a time; a later value replaces an earlier one.
+ * SAVE and LEAVE need a cut. */
 enum job_goal {
 	GOAL_RUN,
-	GOAL_SAVE,    /* write every rank's image, and stay at the cut: then RUN again */
+	GOAL_SAVE,    /* write every rank's image, stay at the cut, and return to RUN */
 	GOAL_LEAVE,   /* write every rank's image and release the ranks */
 	GOAL_DISCARD, /* release the ranks as they are */
 };
@@ -31,43 +31,45 @@ struct job {
 	uint64_t id, epoch;
 	uint32_t device, device_count, world_size;
 	uint32_t rank_device[RANKS_MAX];
-	struct rank *ranks[RANKS_MAX]; /* local and attached, else NULL */
+	struct rank *ranks[RANKS_MAX]; /* attached ranks of this device, else NULL */
 	uint32_t attached;
 	int check_order; /* of its ranks: enum proxy_races, or 0; races.c */
 	struct barrier *barrier;
 	struct coll *coll;
 	struct peer *peer;
 	struct job_guard guard;   /* guard.c */
-	struct launches launches; /* of hidden kernels; opaque/ */
+	struct launches launches; /* of opaque kernels; opaque/ */
 	enum proxy_job_state state, told;
 	enum job_goal goal;
 	uint64_t saved_bytes;
-	uint64_t cut; /* the last one's number, and when */
+	uint64_t cut; /* the last cut's number, and its times */
 	double cut_at, released_at;
 	uint64_t opened_ns, lost_ns[LOST_KINDS]; /* lost.c */
-	uint64_t activity; /* at the last look: what its ranks requested and what was done */
+	uint64_t activity; /* requests and works of its ranks at the last job_hurry */
 	char reason[512];
 };
 
 /* job_io.c */
-struct coll_io job_io(struct job *); /* what its collective engine is driven with */
+struct coll_io job_io(struct job *); /* the functions that its collective engine calls */
 
 /* job.c */
 struct job *job_find(struct proxy *, uint64_t id);
-/* Copies `j`, of which the caller has filled in what it is: id, epoch, devices, ranks. */
+/* Copies `j`, in which the caller has set id, epoch, devices and ranks. */
 int job_open(struct proxy *, const struct job *, int segment_fd, char *error, uint32_t error_bytes);
-/* Out of the list, and freed. */
+/* Removes it from the list and frees it. */
 void job_close(struct proxy *, struct job *);
 void job_turn(struct job *);
 void job_fail(struct job *, const char *text);
-void job_attached(struct rank *); /* to its job; and it goes from there */
+void job_attached(struct rank *); /* adds the rank to its job */
 void job_detached(struct rank *);
 void job_rank_exited(struct job *, uint32_t rank, int how);
-void job_rank_broken(struct rank *, const char *text); /* its ring */
+void job_rank_broken(struct rank *, const char *text); /* its ring is broken */
 void job_barrier(struct job *, bool request);          /* or withdraw */
-void job_hurry(struct job *); /* called now and then: has anything moved since? */
-/* 0: that is its goal now. -1: it has a later one, or does not stand at a cut. */
+void job_hurry(struct job *); /* called regularly: hurries the barrier if nothing has happened
+			       * since */
+/* Sets the goal. Returns -1 if the job has a later goal, or is not at the cut that the goal
+ * needs. */
 int job_aim(struct job *, enum job_goal);
-void job_check_order(struct job *, int races); /* of the ranks that come from now on */
+void job_check_order(struct job *, int races); /* of ranks that are attached from now on */
 
 #endif

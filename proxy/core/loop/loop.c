@@ -1,11 +1,11 @@
 /* loop.c: the proxy's one loop.
  *
  * A turn: run calls from Python, read the peers' messages, take records from every ring, complete
- * and submit work, move chunks, decide who runs. The loop owns all structures; it never blocks
- * except in sleep_until_called, and never takes Python's lock.
+ * and submit work, swap pages, decide which rank runs. The loop owns all structures. It never
+ * blocks except in sleep_until_called, and never takes Python's lock.
  *
- * Sleep: at the bells of every client, every peer, and the mailbox, which device workers and Python
- * ring (doorbell.h).
+ * It sleeps on the doorbells of all clients and all peers and on that of the mailbox, which device
+ * workers and Python ring (doorbell.h).
  */
 #include <errno.h>
 #include <linux/futex.h>
@@ -21,9 +21,9 @@
 #include "queue/squash.h"
 #include "spin.h"
 
-#define LOOP_SPIN_NS 50000u   /* awake without progress before it sleeps, */
-#define LOOP_NEAR_NS 1000000u /* and where the device is about to be done */
-#define NEAR_LOOKS 8          /* between two turns meanwhile, at the device alone */
+#define LOOP_SPIN_NS 50000u   /* spin without progress before sleeping */
+#define LOOP_NEAR_NS 1000000u /* the same, if the device is about to complete something */
+#define NEAR_LOOKS 8          /* checks of the device alone between two turns then */
 #define WAIT_MAX 128          /* the kernel's limit for futex_waitv */
 
 void core_check(const struct proxy *p)
@@ -61,11 +61,11 @@ void loop_turn(struct proxy *p)
 	look_at_device(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);
-	/* What was asked of memory or transfers since they had their turn needs another one. */
+	/* Requests to memory or transfers after their part of the turn need another turn. */
 	if (moved || p->memory.progress || p->transfers.progress)
 		turn_progress(&p->turn);
 #ifdef SOFT_CHECKED
-	core_check(p); /* so that a bug is seen near its cause */
+	core_check(p); /* detect a bug near its cause */
 #endif
 }
 
@@ -108,8 +108,7 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 	return n;
 }
 
-/* As doorbell.h says: bells are read, then it is said that we sleep, then one more turn looks.
- * Returns when something may have happened. */
+/* Returns the earlier of two times, of which 0 is none. */
 static uint64_t sooner(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b : a; }
 
 uint64_t loop_deadline_ns(const struct proxy *p)
@@ -121,6 +120,8 @@ uint64_t loop_deadline_ns(const struct proxy *p)
 	return first;
 }
 
+/* Sleeps until something may have happened. The order is that of doorbell.h: read the doorbells,
+ * announce the sleep, run one more turn, sleep. */
 static void sleep_until_called(struct proxy *p)
 {
 	struct futex_waitv v[WAIT_MAX];
@@ -135,7 +136,7 @@ static void sleep_until_called(struct proxy *p)
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
 	if (!p->turn.progress && !p->turn.settled && !mailbox_stopping(p)) {
-		/* More than WAIT_MAX words do not fit: then we look again every millisecond. */
+		/* More than WAIT_MAX words do not fit: check again every millisecond. */
 		uint64_t all = 1 + p->rank_count;
 		for (struct job *j = p->jobs; j; j = j->next)
 			all += j->peer != NULL;
@@ -150,8 +151,8 @@ static void sleep_until_called(struct proxy *p)
 	set_sleeping(p, false);
 }
 
-/* Will the device soon have done what somebody waits for? Then more is needed there at once, and
- * to be woken up takes longer than to submit it. */
+/* True if the device will soon complete what something waits for. More is needed there at once
+ * then, and a wake-up takes longer than a submission. */
 static bool near(const struct proxy *p)
 {
 	bool found = p->transfers.first != NULL;
@@ -170,10 +171,11 @@ static uint64_t done(const struct proxy *p)
 
 struct waiting {
 	struct spin spin;
-	bool wanted; /* its core, by others; who sleeps comes before them when it is woken */
+	bool wanted; /* others want its core; a thread that sleeps has precedence over them when
+		      * it wakes */
 };
 
-/* Nothing has happened in a turn. True: it has slept. */
+/* Nothing has happened in a turn: spins or sleeps. True: it has slept. */
 static bool wait_for_more(struct proxy *p, struct waiting *w)
 {
 	if (spin_on(&w->spin, LOOP_SPIN_NS))

@@ -1,9 +1,9 @@
 /* mailbox.c: between Python and the loop: calls in, events out.
  *
  * A call is a function and an argument on the caller's stack; the caller waits until the loop has
- * run it, which takes one turn. Events are a list with an eventfd. One mutex guards both lists and
- * is held for the length of a list operation only; the loop may take it, since nobody sleeps with
- * it.
+ * run it, which takes one turn. Events are a list with an eventfd. One mutex protects both lists
+ * and is held only for one list operation; the loop may take it, since no thread sleeps while it
+ * holds it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -35,7 +35,7 @@ struct mailbox {
 	struct queued_event *events, **events_end, *taken;
 	int event_fd;
 	_Atomic uint32_t doorbell, sleeping;
-	_Atomic bool stopping, called; /* called: there may be calls */
+	_Atomic bool stopping, called; /* true: there may be calls */
 };
 
 struct mailbox *mailbox_open(struct proxy *p)
@@ -138,7 +138,7 @@ void post_event(struct proxy *p, const struct proxy_event *e)
 	struct queued_event *q = calloc(1, sizeof *q);
 	uint64_t one = 1;
 	if (!q)
-		abort(); /* the only promise that cannot be kept otherwise: an event is never lost */
+		abort(); /* an event must never be lost */
 	q->event = *e;
 	if (e->data) {
 		uint8_t *copy = malloc(e->bytes ? e->bytes : 1);
@@ -152,7 +152,7 @@ void post_event(struct proxy *p, const struct proxy_event *e)
 	m->events_end = &q->next;
 	pthread_mutex_unlock(&m->lock);
 	if (write(m->event_fd, &one, sizeof one) < 0) {
-		/* the counter is full: it is readable anyway */
+		/* the counter is full: the descriptor is readable anyway */
 	}
 }
 
@@ -178,13 +178,13 @@ int proxy_next_event(struct proxy *p, struct proxy_event *event)
 	return m->taken != NULL;
 }
 
-/* Starts the loop's thread; false if that cannot be. */
+/* Starts the loop's thread; false if that fails. */
 bool mailbox_start(struct proxy *p)
 {
 	return !pthread_create(&p->mailbox->loop, NULL, loop_main, p);
 }
 
-/* Ends it, and waits for that. */
+/* Stops the loop's thread and waits for its end. */
 void mailbox_stop(struct proxy *p)
 {
 	struct mailbox *m = p->mailbox;

@@ -14,7 +14,7 @@ void mailbox_close(struct proxy *);
 bool mailbox_start(struct proxy *);
 void mailbox_stop(struct proxy *);
 void mailbox_run_calls(struct proxy *);
-void in_loop(struct proxy *, void (*run)(struct proxy *, void *), void *arg); /* and wait */
+void in_loop(struct proxy *, void (*run)(struct proxy *, void *), void *arg); /* and waits */
 bool mailbox_stopping(const struct proxy *);
 void mailbox_doorbell(struct proxy *, uint32_t **word, uint32_t *value);
 void mailbox_sleep(struct proxy *, bool sleeping);

@@ -1,4 +1,4 @@
-/* opaque.h: hidden kernels of ranks are measured, and what comes of it (opaque.c). */
+/* opaque.h: measures opaque kernels of ranks, and uses the results (opaque.c). */
 #ifndef RANKFOLD_LOOP_OPAQUE_H
 #define RANKFOLD_LOOP_OPAQUE_H
 

@@ -1,4 +1,4 @@
-/* races.h: what the check of a rank's order finds, as events (races.c). */
+/* races.h: reports what the check of a rank's order finds as events (races.c). */
 #ifndef RANKFOLD_RACES_H
 #define RANKFOLD_RACES_H
 
@@ -6,7 +6,8 @@
 
 struct rank;
 
-/* Where its job asks for it; before anything is in its streams. False: host memory is short. */
+/* Starts the check if the rank's job requests it; call it before any item is queued. Returns false
+ * if host memory is short. */
 bool races_open(struct rank *);
 
 #endif

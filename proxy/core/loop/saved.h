@@ -1,10 +1,10 @@
-/* saved.h: what a rank's image holds beside its memory: the records that state.c writes.
+/* saved.h: the records that state.c writes to a rank's image, in addition to its memory.
  *
- * They are in the framing of the ring (struct rf_record), one after another behind a header, each a
- * multiple of RF_RECORD_ALIGN; saved.def lists them, the last one is END. `rankfold inspect` reads
- * this header, too: fields keep to fixed-width numbers and arrays of them.
+ * They have the framing of the ring (struct rf_record) and follow a header one after another; the
+ * size of each is a multiple of RF_RECORD_ALIGN. saved.def lists them; the last one is END.
+ * `rankfold inspect` reads this header, too: use only fixed-width numbers and arrays of them.
  *
- * STATE_VERSION changes with any change of a record here; another version is refused.
+ * Any change to a record here changes STATE_VERSION; another version is refused.
  */
 #ifndef RANKFOLD_SAVED_H
 #define RANKFOLD_SAVED_H
@@ -25,14 +25,15 @@ enum state_opcode {
 struct state_header {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t elsewhere;       /* chunks that lie in images of others: first they are brought */
-	uint64_t bytes, checksum; /* of the records behind the header */
+	uint32_t elsewhere;       /* chunks whose content is in images of other ranks: it must be
+				   * fetched first */
+	uint64_t bytes, checksum; /* of the records after the header */
 };
 struct state_rank {
 	struct rf_record r;
 	uint64_t capacity_chunks, kernels, collectives, records, switches, squashed;
-	uint64_t tail; /* of the channel: this state is what follows from all records before it */
-	uint64_t seq;  /* number of the last of these */
+	uint64_t tail; /* of the channel: this state results from all records before it */
+	uint64_t seq;  /* number of the last of these records */
 	uint64_t spared, copies, unforeseen;
 	uint32_t rank, world_size;
 	int32_t async_error;
@@ -47,8 +48,9 @@ struct state_buffer {
 struct state_chunk {
 	struct rf_record r;
 	uint64_t chunk;
-	uint32_t lies_with, reserved; /* the rank whose image had it when this was written */
-	uint64_t key[2];              /* of what it holds (memory.h, memory_key) */
+	uint32_t lies_with, reserved; /* the rank whose image had the content when this was
+				       * written */
+	uint64_t key[2];              /* of the content (memory.h, memory_key) */
 };
 struct state_stream {
 	struct rf_record r;
@@ -59,15 +61,15 @@ struct state_stream {
 struct state_event {
 	struct rf_record r;
 	uint64_t id, recorded;
-	uint64_t age_ns; /* at the save, by one clock for all of the rank's events */
+	uint64_t age_ns; /* at the save; measured with one clock for all events of the rank */
 	uint32_t flags, reserved;
 };
-struct state_module { /* then the image, if it has not been loaded */
+struct state_module { /* followed by the image, if it has not been loaded */
 	struct rf_record r;
 	uint64_t id, globals_addr, image_bytes;
 	char hash[72];
 };
-struct state_function { /* then the name */
+struct state_function { /* followed by the name */
 	struct rf_record r;
 	uint64_t id, module;
 	uint32_t name_bytes, param_bytes, max_threads, static_shared_bytes;

@@ -11,30 +11,32 @@ struct rank;
 struct slice {
 	struct rank *active; /* or NULL */
 	uint64_t active_since_ns, quantum_ns, kernels_before;
-	uint64_t idle_since_ns; /* it has nothing on the device; 0: it has */
-	uint64_t moves;         /* of its items, when it was looked at last */
-	uint64_t prepared;      /* in this turn of the device's somebody was, for the next one */
-	uint64_t foretold;      /* a collective of the active rank's: nothing is left before it */
-	bool yielding;          /* its time slice has ended: nothing more is submitted, */
-	bool relents;           /* but for the first item of each stream */
-	uint64_t held_since_ns; /* what runs may wait for what is not submitted; 0: it does not */
-	uint64_t patience_ns;   /* with that */
-	struct rank *target;    /* becomes active when its memory is here */
-	struct rank *next;      /* waits until the active one, which is idle, is stuck */
+	uint64_t idle_since_ns; /* since when it has had nothing on the device; 0: it has
+				 * something */
+	uint64_t moves;         /* of its items, at the last turn */
+	uint64_t prepared;      /* memory.turns when a rank was last prefetched */
+	uint64_t foretold;      /* a collective of the active rank that was reported as next */
+	bool yielding;          /* its quantum is over: nothing more of it is submitted */
+	bool relents;           /* then: except the first item of each stream */
+	uint64_t held_since_ns; /* since when running work may wait for work that is not
+				 * submitted; 0: it does not */
+	uint64_t patience_ns;   /* how long it may wait before the rank relents */
+	struct rank *target;    /* becomes active when its memory is resident */
+	struct rank *next;      /* waits until the idle active rank is stuck */
 
-	struct job *stuck; /* no rank of it can do anything, and some wait for others */
+	struct job *stuck; /* none of its ranks can do anything, and some wait for others */
 	uint64_t stuck_moves, stuck_since_ns, stuck_until_ns;
-	uint64_t let_go; /* how often one of them went alone for that */
+	uint64_t let_go; /* how often a waiting rank continued alone because of that */
 };
 
 void slice_open(struct proxy *, uint64_t quantum_ns);
-void slice_forget(struct rank *); /* it goes */
+void slice_forget(struct rank *); /* the rank is being detached */
 void slice_turn(struct proxy *);
-/* May the active rank's kernel be submitted, the `first` of its stream or not? */
+/* True if the active rank's kernel may be submitted; `first`: it is the first of its stream. */
 static inline bool slice_submits(const struct slice *s, bool first)
 {
 	return !s->yielding || (s->relents && first);
 }
-uint64_t slice_deadline_ns(const struct proxy *); /* when to look again; 0: never */
+uint64_t slice_deadline_ns(const struct proxy *); /* when to check again; 0: never */
 
 #endif
