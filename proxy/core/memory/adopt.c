@@ -1,8 +1,10 @@
-/* adopt.c: what a rank is about to compute, another one of its group may have computed before, from
- * the same, at the same addresses: then the rank's pages refer to the other's chunks from now on.
+/* adopt.c: if another rank of the group has already computed, from the same inputs and at the same
+ * addresses, what a rank is about to compute, the rank's pages refer to the other rank's chunks
+ * instead.
  *
- * Exact: a page is taken if its whole content, as it will be, is that of the other's page, by the
- * digest that sharing.c compares, too. All pages that the work writes are taken, or none.
+ * The comparison is exact: a page is mapped if its whole future content equals that of the other
+ * rank's page, by the digest that sharing.c also compares. Either all pages that the work writes
+ * are mapped, or none.
  */
 #include "memory_parts.h"
 
@@ -19,7 +21,7 @@ static bool done_elsewhere(const struct rank_memory *m, const struct foreseen *f
 
 typedef bool each_page(struct rank_memory *, uint32_t page);
 
-/* Does it hold for all pages that the work writes to? */
+/* True if `holds` is true for all pages that the work writes to. */
 static bool all_written(struct rank_memory *m, const struct foreseen *f, each_page *holds)
 {
 	for (uint32_t i = 0; i < f->count; i++) {
@@ -34,8 +36,8 @@ static bool all_written(struct rank_memory *m, const struct foreseen *f, each_pa
 	return true;
 }
 
-/* What is kept was copied to be written: its rank is on its way to do so. What it has copied each
- * time it would again. */
+/* A kept page was copied because its rank is about to write it. A page that the rank has had to
+ * copy each time would be copied again. */
 static bool free_to_go(struct rank_memory *m, uint32_t index)
 {
 	const struct page *page = &m->pages[index];
@@ -53,8 +55,8 @@ static bool forgotten(struct rank_memory *m, uint32_t page)
 static bool taken(struct rank_memory *m, uint32_t page)
 {
 	const struct rank_memory *o = sharing_giver(m, page);
-	m->pages[page].told = false;                      /* it tries for itself */
-	if (o->pages[page].chunk == m->pages[page].chunk) /* a page of two ranges */
+	m->pages[page].told = false;                      /* its own copies decide from now on */
+	if (o->pages[page].chunk == m->pages[page].chunk) /* already mapped for another range */
 		return true;
 	return !page_guard(sharing_giver(m, page), page) &&
 	       !page_remap(m, page, o->pages[page].chunk);

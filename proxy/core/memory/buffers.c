@@ -1,4 +1,5 @@
-/* buffers.c: a rank's buffers, the pages they touch, and where a range of them lies (memory.h). */
+/* buffers.c: a rank's buffers, the pages they touch, and where the bytes of a range are
+ * (memory.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,7 +18,7 @@ static uint32_t buffer_place(const struct rank_memory *m, uint64_t addr)
 	return low;
 }
 
-/* The live buffer that holds `addr`, or NULL. */
+/* The live buffer that contains `addr`, or NULL. */
 struct buffer *memory_find(struct rank_memory *m, uint64_t addr)
 {
 	uint32_t i = buffer_place(m, addr + 1);
@@ -54,7 +55,8 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		if (page->buffers++)
 			continue;
 		page->blank = 0;
-		if (page->chunk) { /* freed, not swept yet; only a failed rank's comes back so */
+		/* freed and not swept yet; happens only after the rank has failed */
+		if (page->chunk) {
 			m->dying--;
 			continue;
 		}
@@ -70,7 +72,7 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 	return CU_OK;
 }
 
-/* Is a chunk of this range still mapped for work that began before it was freed? */
+/* True if a chunk of this range is still mapped for work that began before the range was freed. */
 bool memory_dying(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	uint64_t offset = addr - RF_DEV_BASE, end = offset + (bytes ? bytes : 1);
@@ -82,7 +84,7 @@ bool memory_dying(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	return false;
 }
 
-/* The chunk at live[i] goes. */
+/* Releases the page at live[i]. */
 static void page_forget(struct rank_memory *m, uint32_t i)
 {
 	uint32_t c = m->live[i];
@@ -109,7 +111,8 @@ void memory_sweep(struct rank_memory *m)
 	m->device->progress = true;
 }
 
-/* Nobody needs to know what lies between two buffers: one range, however often it was cut. */
+/* The content between two buffers is never needed: it becomes one range, however many parts it
+ * had. */
 static void forget_content(struct rank_memory *m, uint32_t next)
 {
 	uint64_t begin = RF_DEV_BASE, end = RF_DEV_BASE + RF_HEAP_BYTES;
@@ -121,7 +124,8 @@ static void forget_content(struct rank_memory *m, uint32_t next)
 	versions_private(&m->versions, begin, end - begin);
 }
 
-/* Only when all work that may use the buffer has completed, and not while the rank moves. */
+/* Called only when all work that may use the buffer has completed, and not while pages of the rank
+ * move. */
 void memory_free(struct rank_memory *m, uint64_t addr)
 {
 	uint32_t at = buffer_place(m, addr);
@@ -156,7 +160,8 @@ static bool pinned(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 
 bool memory_pinned(const struct rank_memory *m, uint64_t addr) { return pinned(m, addr, 0); }
 
-/* Does the rank own all of [addr, addr + bytes)? Chunks, not buffers: as real devices do. */
+/* True if [addr, addr + bytes) consists of live pages or pinned memory. It checks chunks and not
+ * buffers, as real devices do. */
 bool memory_valid(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	if (pinned(m, addr, bytes))
@@ -172,7 +177,8 @@ bool memory_valid(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	return true;
 }
 
-/* Where a valid range lies now: as many bytes as lie together, at most `bytes` and PIECE_BYTES. */
+/* Finds where a valid range is now; returns the number of contiguous bytes, at most `bytes` and
+ * PIECE_BYTES. */
 uint64_t memory_resolve(struct rank_memory *m, uint64_t addr, uint64_t bytes, bool write,
 			struct hal_ref *ref)
 {

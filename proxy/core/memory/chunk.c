@@ -1,5 +1,6 @@
-/* chunk.c: physical chunks as objects: which pages refer to them, how many are used, reserved and
- * leaving (memory.h). A chunk that several pages refer to counts once, and is read-only in all. */
+/* chunk.c: physical chunks as objects: references from pages, and the numbers of used, reserved and
+ * leaving chunks (memory.h). A chunk that several pages refer to counts once, and is read-only in
+ * all. */
 #include "memory_parts.h"
 
 int64_t chunk_room(const struct device_memory *d)
@@ -45,8 +46,8 @@ void chunk_let_go(struct device_memory *d, struct chunk *c)
 	d->used--;
 }
 
-/* The only place where these change, and so where a chunk begins or ceases to be leaving, or
- * shared. */
+/* The only function that changes these counts, and so the only place where a chunk becomes or
+ * ceases to be leaving or shared. */
 static void count(struct device_memory *d, struct chunk *c, uint32_t refs, uint32_t leaving)
 {
 	INVARIANT(c->held && leaving <= refs && refs <= d->count,
@@ -75,7 +76,7 @@ static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *
 	return true;
 }
 
-/* Its chunk, of which it is no page any more. */
+/* Unmaps a page; returns the chunk that it had. */
 static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 {
 	struct device_memory *d = m->device;
@@ -121,7 +122,7 @@ int page_remap(struct rank_memory *m, uint32_t page, struct chunk *c)
 	return error;
 }
 
-/* The page is mapped to another chunk, which is its alone. */
+/* The device has mapped the page to another chunk, which no other page refers to. */
 static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
 {
 	struct device_memory *d = m->device;
@@ -179,7 +180,8 @@ int page_guard(struct rank_memory *m, uint32_t index)
 	return m->pages[index].guarded ? CU_OK : pages_guard(m, index, 1);
 }
 
-/* They can be written: because they are the rank's alone, or (`shared`) for all who refer. */
+/* Makes pages writable: because only this rank refers to them, or (`shared`) on behalf of all
+ * sharers. */
 int pages_open(struct rank_memory *m, uint32_t index, uint32_t count, bool shared)
 {
 	int error = m->device->hal->space_protect(m->space, page_addr(index), count, true);

@@ -1,12 +1,13 @@
-/* content.c: what a rank's memory holds, by versions (versions/versions.h): noted here by whoever
- * has submitted a work that writes, in the order of submission. Pinned memory is the host's, too:
- * nothing is known of it.
+/* content.c: records what a rank's memory holds, by versions (versions/versions.h). The caller that
+ * submits a work that writes records it here, in the order of submission. Pinned memory is also the
+ * host's, so its content is never known.
  */
 #include "memory_parts.h"
 
-#define AROUND_MAX RF_CHUNK_BYTES /* beyond a buffer's ends; further, it is anywhere */
+/* of writes beyond a buffer's ends; with more, the work may write anywhere */
+#define AROUND_MAX RF_CHUNK_BYTES
 
-/* What a reach turns out to be, before it in the key. */
+/* The class of a reach, which precedes it in the key. */
 enum { A_NUMBER, A_BUFFER };
 
 static bool in_heap(uint64_t addr, uint64_t bytes)
@@ -24,8 +25,8 @@ struct content content_of_bytes(const void *from, uint64_t bytes)
 	return (struct content){digest_end(&d), 0, 0};
 }
 
-/* What was found out about these pages is of before. Where versions are forgotten without a write
- * (versions.h), it stays true. */
+/* Results cached for these pages are outdated. They stay valid where versions become private
+ * without a write (versions.h). */
 static void changes(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	for (uint64_t p = page_at(addr); bytes && p <= page_at(addr + bytes - 1); p++) {
@@ -114,13 +115,13 @@ void foreseen_add(struct foreseen *f, uint64_t addr, uint64_t bytes, uint32_t us
 		f->known = f->keyed = false;
 }
 
-/* The buffers that a work reaches, in the order in which it does. */
+/* The buffers that a work reaches, in the order in which it reaches them. */
 struct met {
 	uint32_t count;
 	const struct buffer *buffers[RANGES_MAX];
 };
 
-/* The buffer's place among those; RANGES_MAX: there are too many. */
+/* The buffer's index among those; RANGES_MAX: there are too many. */
 static uint32_t place_of(struct met *met, const struct buffer *b)
 {
 	uint32_t place = 0;
@@ -131,7 +132,8 @@ static uint32_t place_of(struct met *met, const struct buffer *b)
 	return place;
 }
 
-/* A part of a buffer. It is described when it is first met, unless it lies in what is. */
+/* Adds a part of a buffer to the footprint. Its content enters the digest the first time, unless it
+ * is within a part that is already described. */
 static void foresee_part(struct rank_memory *m, struct digest *d, struct range part,
 			 struct foreseen *f)
 {
@@ -151,7 +153,7 @@ static void foresee_part(struct rank_memory *m, struct digest *d, struct range p
 	foreseen_add(f, part.addr, part.bytes, part.use);
 }
 
-/* The part that a reach is bounded by; all of the buffer if that is more. */
+/* The part of the buffer that a reach is bounded by; the whole buffer if the bounds exceed it. */
 static struct range part_of(const struct reach *reach, struct bound bound, const struct buffer *b,
 			    uint32_t use)
 {
@@ -162,7 +164,8 @@ static struct range part_of(const struct reach *reach, struct bound bound, const
 	return (struct range){b->addr, b->bytes, use};
 }
 
-/* It has nothing to do with the buffer that it begins in: it reaches another one's content. */
+/* True if the bounds are wholly outside the buffer that the address points into: the reach then
+ * concerns another buffer's content. */
 static bool elsewhere(const struct reach *reach, struct bound bound, const struct buffer *b)
 {
 	int64_t at = (int64_t)(reach->addr - b->addr), low, high;
@@ -171,7 +174,7 @@ static bool elsewhere(const struct reach *reach, struct bound bound, const struc
 	       low >= (int64_t)b->bytes;
 }
 
-/* What a bounded reach may write before the buffer and behind it. */
+/* Adds what a bounded reach may write before and after the buffer. */
 static void foresee_around(const struct reach *reach, const struct buffer *b, struct foreseen *f)
 {
 	const uint64_t heap_end = RF_DEV_BASE + RF_HEAP_BYTES, end = b->addr + b->bytes;
@@ -193,7 +196,8 @@ static void foresee_around(const struct reach *reach, const struct buffer *b, st
 		foreseen_add(f, end, (uint64_t)after, REACH_WRITTEN | REACH_PERHAPS);
 }
 
-/* Two addresses in one buffer are not two in two of equal content. */
+/* Adds one reach. The buffer's index enters the digest, because two addresses in one buffer differ
+ * from two addresses in two buffers of equal content. */
 static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
 			   const struct buffer *b, struct met *met, struct foreseen *f)
 {
@@ -249,7 +253,7 @@ struct version content_version(struct rank_memory *m, const struct foreseen *f)
 	return f->unordered || !f->keyed ? versions_new(&m->versions) : f->key;
 }
 
-/* What it holds depends on what it held, too. */
+/* The version of content that also depends on the previous content. */
 static struct version mixed(const struct rank_memory *m, const struct range *range, uint32_t number,
 			    struct version version)
 {
@@ -263,7 +267,8 @@ static struct version mixed(const struct rank_memory *m, const struct range *ran
 	return digest_end(&d);
 }
 
-/* Pages of which any part is written by what may write anywhere: it is not guarded there. */
+/* For a work that may write anywhere: the content of all pages with a written part becomes unknown,
+ * because these pages are not guarded. */
 static void pages_unknown(struct rank_memory *m, const struct range *range)
 {
 	uint64_t first = page_at(range->addr), last = page_at(range->addr + range->bytes - 1);
@@ -271,7 +276,7 @@ static void pages_unknown(struct rank_memory *m, const struct range *range)
 		content_unknown(m, page_addr((uint32_t)first), (last - first + 1) * RF_CHUNK_BYTES);
 }
 
-/* Each range that is written has a part of its own in what the version names. */
+/* Each written range has its own part of what the version names. */
 static struct content part(uint32_t range, struct version version)
 {
 	return (struct content){version, range * RF_HEAP_BYTES, 0};

@@ -1,10 +1,10 @@
-/* copies.c: is what a page holds on the host already? Then it goes out without being copied, and
- * what several ranks of a group hold alike lies there once (memory.h).
+/* copies.c: finds content that is on the host already. Such a page is swapped out without a copy,
+ * and equal content of several ranks of a group is stored there once (memory.h).
  *
- * A copy is good for a page whose digest is the copy's key. Keys are taken while no submitted work
- * uses the rank's memory: then versions and bytes agree. Of a rank that has failed, or whose
- * versions are doubted, none is taken, and none is believed: of what was noted for it some was
- * never done.
+ * A copy is valid for a page whose digest equals the copy's key. Keys are computed while no
+ * submitted work uses the rank's memory, because only then do versions match bytes. A rank that has
+ * failed, or whose versions are doubted, gets no keys and its keys are not trusted: some of the
+ * writes recorded for it never happened.
  */
 #include <string.h>
 
@@ -60,7 +60,8 @@ static bool only_in_image(const struct page *page)
 	return page->buffers && !page->chunk && page->in_image;
 }
 
-/* The image has what the page holds. That of a rank that has failed may be nobody's soon. */
+/* True if the image has the page's content. The image of a failed rank does not count, because it
+ * may soon disappear. */
 static bool in_own_image(const struct rank_memory *m, uint32_t index)
 {
 	const struct page *page = &m->pages[index];
@@ -73,7 +74,7 @@ struct version memory_key(struct rank_memory *m, uint32_t page)
 	return known ? *content_digest(m, page) : (struct version){0, 0};
 }
 
-/* No work uses the memory of either. */
+/* True if both hold equal content; no work uses the memory of either. */
 static bool known_alike(struct rank_memory *m, struct rank_memory *o, uint32_t page)
 {
 	return o->group == m->group && !m->inflight && !o->inflight && copies_trusted(m) &&
@@ -97,7 +98,7 @@ const struct rank_memory *memory_lies_with(struct rank_memory *m, uint32_t index
 	return NULL;
 }
 
-/* ---- what the images of several ranks hold alike becomes one copy ---- */
+/* ---- equal content in several images becomes one copy ---- */
 
 static bool at_rest(const struct rank_memory *m)
 {
@@ -116,7 +117,7 @@ static struct rank_memory *has_the_same(struct rank_memory *m, uint32_t page)
 	return NULL;
 }
 
-/* True: bytes were copied. */
+/* True if bytes were copied. */
 static bool merge(struct rank_memory *m, uint32_t page)
 {
 	struct copy *c = copies_find(m, page);
@@ -133,7 +134,8 @@ static bool merge(struct rank_memory *m, uint32_t page)
 	return other && c;
 }
 
-/* Its program is about to write on; or somebody's copy of it is still on its way there. */
+/* True while the program may still be writing the page, or while a copy with its content is being
+ * filled. */
 static bool too_early(struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
@@ -155,7 +157,7 @@ static bool merge_fresh(struct rank_memory *m)
 		page->fresh = false;
 		if (!only_in_image(page))
 			continue;
-		copy_forget(m, index); /* of what it held before it was written there */
+		copy_forget(m, index); /* of content before the image was written */
 		copied = merge(m, index);
 	}
 	memmove(&m->fresh[kept], &m->fresh[i], (m->fresh_count - i) * sizeof *m->fresh);
@@ -164,7 +166,7 @@ static bool merge_fresh(struct rank_memory *m)
 	return copied;
 }
 
-/* A page at a time: it is copied here and now. */
+/* Handles one page at a time, because the copy is synchronous. */
 bool copies_turn(struct device_memory *d)
 {
 	bool copied = false;

@@ -1,8 +1,8 @@
-/* forget.c: content that counts for nothing any more (memory.h): what a rank has given to a
- * collective that will be written over it, and that lies in a sum elsewhere.
+/* forget.c: invalidates content that nothing will read (memory.h): a rank's input of a collective
+ * that will overwrite it, when a sum elsewhere already includes it.
  *
- * It is noted as a number that `contents` must still have, as with digests: so whoever writes
- * there, foreseen or not, makes it count again.
+ * The mark of a page is a number that `contents` must still match, as for digests, so any write
+ * there, foreseen or not, makes the content valid again.
  */
 #include "memory_parts.h"
 
@@ -53,7 +53,7 @@ uint32_t memory_keeper(const struct rank_memory *const *memories, const uint64_t
 		fitness[i] = sharing_fitness(memories[i], addrs[i], bytes);
 		if (from >= to || !fitness[i] || sharing_ample(memories[i]->device))
 			return UINT32_MAX;
-		fitness[i] += memories[i]->inflight ? 2 : 0; /* who is busy cannot let go */
+		fitness[i] += memories[i]->inflight ? 2 : 0; /* a busy rank cannot release pages */
 	}
 	return fitness[1] > fitness[0];
 }

@@ -1,10 +1,11 @@
-/* held.c: an image that its launcher copies for a snapshot while the rank goes on. What is about to
- * change there is set aside first, so that nobody waits: neither who copies nor who computes.
+/* held.c: image holds. The launcher copies an image for a snapshot while the rank runs. A page that
+ * is about to change there is first copied aside, so neither the launcher nor the rank waits.
  *
- * The launcher empties the table and says that it holds, while nothing changes; copies all pages;
- * then looks which have been set aside, and takes these from there. A page is set aside before it
- * changes, so one that the launcher has copied half old, half new is in the table when it looks.
- * Who ends in the middle harms nobody: a page is set aside once at most.
+ * The launcher clears the table and sets `holds` while nothing changes; it copies all pages; then
+ * it reads which pages were copied aside, and takes those from there. A page is copied aside before
+ * it changes, so the table lists every page of which the launcher may have copied a mixture of old
+ * and new content. If either process ends midway, the other is unaffected: a page is copied aside
+ * at most once.
  */
 #include <unistd.h>
 
@@ -23,7 +24,7 @@ bool image_held(const struct rank_memory *m) { return atomic_load(&hold_of(m)->h
 
 void image_hold_lost(struct rank_memory *m) { atomic_store(&hold_of(m)->lost, 1); }
 
-/* By a call, which says so where there is no memory. */
+/* Uses a system call, which reports an error when there is no memory. */
 static bool written(const struct rank_memory *m, uint32_t page, uint64_t to)
 {
 	const uint8_t *from = m->image + page * RF_CHUNK_BYTES;

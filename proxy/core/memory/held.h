@@ -1,5 +1,5 @@
-/* held.h: where in a rank's image it is said that the image is held, and what was set aside for
- * that (held.c). `rankfold/image.py` reads this header, too: numbers, and arrays of them.
+/* held.h: the table in a rank's image that records an image hold, and the pages copied aside for it
+ * (held.c). `rankfold/image.py` reads this header too: its numbers, and arrays of them.
  */
 #ifndef RANKFOLD_HELD_H
 #define RANKFOLD_HELD_H
@@ -8,19 +8,20 @@
 
 #include "channel.h"
 
-#define HOLD_OFFSET (RF_WINDOW_BYTES / 16 * 9) /* behind memory and state */
+#define HOLD_OFFSET (RF_WINDOW_BYTES / 16 * 9) /* after memory and saved state */
 #define HOLD_PAGES (RF_HEAP_BYTES / RF_CHUNK_BYTES)
-#define ASIDE_OFFSET (HOLD_OFFSET + (1ull << 24)) /* pages that were set aside, in order */
+#define ASIDE_OFFSET (HOLD_OFFSET + (1ull << 24)) /* pages copied aside, in order */
 #define ASIDE_PAGES ((RF_WINDOW_BYTES - ASIDE_OFFSET) / RF_CHUNK_BYTES)
 #define ASIDE_NOTHING 0xffffffffu
 
 struct image_hold {
-	_Atomic uint32_t holds; /* the launcher's: it copies the image */
-	_Atomic uint32_t lost;  /* the proxy's: something has changed that is not there any more */
-	uint32_t pages;         /* set aside */
+	_Atomic uint32_t holds; /* written by the launcher: it is copying the image */
+	/* written by the proxy: content was lost before it could be copied */
+	_Atomic uint32_t lost;
+	uint32_t pages; /* pages copied aside */
 	uint32_t reserved;
-	/* Of each page: 0: it is as it was when the hold began; the number, from 1, that it was set
-	 * aside as; ASIDE_NOTHING: the image held nothing of it. */
+	/* For each page: 0 if it is as it was when the hold began; otherwise its number among the
+	 * pages copied aside, counted from 1; ASIDE_NOTHING if the image had no content for it. */
 	_Atomic uint32_t aside[HOLD_PAGES];
 };
 

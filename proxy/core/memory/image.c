@@ -1,5 +1,5 @@
-/* image.c: a rank's image, the launcher's file that its memory goes to; copies of pages on the host
- * that several ranks refer to; and arrays that grow.
+/* image.c: a rank's image, the launcher's file that its memory is swapped out to; host copies that
+ * several ranks refer to; and growing arrays.
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "memory_parts.h"
 
-/* For `more` behind the `count` that are there. */
+/* Grows an array to hold `more` elements after the first `count`. */
 bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size)
 {
 	uint32_t bigger = *room ? *room : 64;
@@ -33,8 +33,9 @@ uint8_t *image_at(const struct rank_memory *m, uint32_t page)
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* All of the page is about to be written there: where it is not mapped yet, its 512 pages of the
- * system come at once, in half the time. Where the system cannot they come one by one. */
+/* Called before all of the page is written there: if it is not mapped yet, populates its 512
+ * system pages at once, in half the time. Where the system cannot do that, they are populated
+ * one by one. */
 void image_ready(struct rank_memory *m, uint32_t page)
 {
 	if (!m->pages[page].touched)
@@ -76,7 +77,7 @@ bool memory_clear_image(struct rank_memory *m)
 			  (off_t)RF_HEAP_BYTES);
 }
 
-/* ---- copies that several ranks refer to ---- */
+/* ---- host copies that several ranks refer to ---- */
 
 struct copy *copy_new(struct device_memory *d, struct version key)
 {
@@ -90,7 +91,7 @@ struct copy *copy_new(struct device_memory *d, struct version key)
 		free(c);
 		return NULL;
 	}
-	madvise(c->bytes, RF_CHUNK_BYTES, MADV_HUGEPAGE); /* if it can, one page of the system's */
+	madvise(c->bytes, RF_CHUNK_BYTES, MADV_HUGEPAGE); /* one huge page, if possible */
 	d->copies_held++;
 	return c;
 }
@@ -124,7 +125,7 @@ void page_common(struct rank_memory *m, uint32_t page)
 	m->pages[page].common = true;
 }
 
-/* The copy stays until no work can read it any more. */
+/* Copies the content back to the image. The host copy stays until no work can read it any more. */
 static void take_home(struct rank_memory *m, uint32_t page)
 {
 	image_ready(m, page);

@@ -1,14 +1,14 @@
-/* moves.c: pages on their way between the device and the images (memory.h).
+/* moves.c: pages that are moving between the device and the images (memory.h).
  *
- * Each rank's moves are a list of one direction, in order; the lists of all ranks share two queues
- * of the device, one each way, and take turns there. A chunk for a move inwards was promised when
- * that was listed; it is taken from the device when the move is submitted, which may have to wait
- * for one that is leaving. If what was promised is lost meanwhile the rest of the list is dropped,
- * and its request begins anew with what is there.
+ * Each rank's moves are a list in one direction, in order. The lists of all ranks take turns on two
+ * queues of the device, one per direction. A chunk for a move inwards is promised when the move is
+ * listed. It is taken from the device when the move is submitted, which may have to wait for a
+ * chunk that is leaving. If a promised chunk is lost meanwhile, the rest of the list is dropped,
+ * and the request begins again with the chunks that remain.
  *
- * What goes out is not copied where it is on the host already, and a chunk that several let go of
- * is copied once. The queue outwards is in order: a copy that is still being made is as good as one
- * that is there, for whoever waits for the same place in the queue.
+ * A page that is on the host already is not copied out, and a chunk that several ranks release is
+ * copied once. The outward queue is in order, so a copy that is still in progress is as good as a
+ * complete one for every move that waits for the same place in the queue.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static uint64_t copy(struct device_memory *d, struct hal_stream *queue, struct h
 	return d->hal->submit(queue, &work);
 }
 
-/* Who wants a page for itself needs no chunk where all others let go of theirs. */
+/* A rank that wants its own chunk for a page needs no new one if all other ranks release theirs. */
 static bool needs_chunk(const struct page *page, enum move_kind kind)
 {
 	return kind == MOVE_IN ||
@@ -69,7 +69,8 @@ static void settle(struct rank_memory *m)
 	m->device->moving--;
 }
 
-/* What is on its way out stays so: others may count on its room. */
+/* Moves outwards stay in the list, because other requests may count on the capacity that they
+ * free. */
 void moves_drop(struct rank_memory *m)
 {
 	if (!m->move_count)
@@ -88,10 +89,11 @@ void moves_drop(struct rank_memory *m)
 
 /* ---- submission ---- */
 
-/* Moves that are submitted, or pages of an image that are forgotten: each may take the system as
- * long as a kernel. */
+/* Maximum per turn of submitted moves, or of pages dropped from an image: each may take the system
+ * as long as a kernel. */
 #define IN_A_TURN 8u
-#define PREPARING 2u /* moves under way for who is prepared: whoever needs room waits for these */
+/* concurrent moves of a prefetch: a request that needs capacity waits for these */
+#define PREPARING 2u
 
 enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */
 
@@ -103,7 +105,7 @@ static enum outcome fail(struct rank_memory *m, int error)
 	return ENDED;
 }
 
-/* A chunk of those that were promised; not blank: all of it is to be overwritten. */
+/* Takes one of the promised chunks; not blank: all of it will be overwritten. */
 static enum outcome take(struct rank_memory *m, bool blank, struct chunk **c)
 {
 	struct device_memory *d = m->device;
@@ -113,7 +115,7 @@ static enum outcome take(struct rank_memory *m, bool blank, struct chunk **c)
 		d->reserved--;
 		return SUBMITTED;
 	}
-	for (uint32_t i = 0; i < d->count; i++) /* it may have gone there meanwhile */
+	for (uint32_t i = 0; i < d->count; i++) /* the device may have taken chunks meanwhile */
 		sharing_copied(d->all[i]);
 	if (d->leaving || (d->used < d->total && error == CU_NOT_READY))
 		return WAITS;
@@ -142,7 +144,7 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 	return SUBMITTED;
 }
 
-/* The others have released it, or are about to. */
+/* Opens a page that the other ranks have released or are about to release. */
 static enum outcome submit_alone(struct rank_memory *m, struct move *v)
 {
 	if (m->pages[v->page].chunk->refs > 1)
@@ -156,7 +158,7 @@ static enum outcome submit_alone(struct rank_memory *m, struct move *v)
 	return error ? fail(m, error) : SUBMITTED;
 }
 
-/* The new chunk is written where no rank sees it; zeros need not be written. */
+/* The new chunk is filled through a space that no rank sees; zeros need not be written. */
 static enum outcome submit_own(struct rank_memory *m, struct move *v)
 {
 	struct device_memory *d = m->device;
@@ -191,7 +193,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	return SUBMITTED;
 }
 
-/* The copy that others refer to or that others, who let go of the chunk, too, are about to. */
+/* Finds the copy that others refer to, or makes one if other ranks are releasing the chunk too. */
 static struct copy *common_copy(struct rank_memory *m, uint32_t index, bool *made)
 {
 	struct copy *c = NULL;
@@ -276,7 +278,7 @@ static void complete_in(struct rank_memory *m, const struct move *v)
 	count_swapped(m, v->page, true);
 	if (!m->alone)
 		return;
-	copy_forget(m, v->page); /* nobody to make room for: no second copy */
+	copy_forget(m, v->page); /* no other rank needs chunks: no second copy */
 	if (m->pages[v->page].in_image)
 		image_punch(m, v->page);
 }
@@ -285,7 +287,7 @@ static void complete_out(struct rank_memory *m, const struct move *v)
 {
 	struct device_memory *d = m->device;
 	const struct page *page = &m->pages[v->page];
-	if (page_blank(m, v->page)) { /* maybe it came to be so on its way */
+	if (page_blank(m, v->page)) { /* it may have been invalidated during the move */
 		page_unmap(m, v->page);
 		copy_forget(m, v->page);
 		if (v->copied || page->in_image)
@@ -323,8 +325,8 @@ static void complete_home(struct rank_memory *m, const struct move *v)
 	image_filled(m, v->page);
 }
 
-/* CU_NOT_READY: a kernel has written there meanwhile, so the page has a chunk of its own, and what
- * was copied is of before. */
+/* CU_NOT_READY: a kernel has written there meanwhile, so the page has its own chunk, and what was
+ * copied is outdated. */
 static int replace(struct rank_memory *m, const struct move *v)
 {
 	if (m->pages[v->page].chunk != v->from)
@@ -398,7 +400,7 @@ bool moves_pump(struct device_memory *d)
 	return complete_all(d) || any || submitted;
 }
 
-/* ---- what was saved ---- */
+/* ---- saved content ---- */
 
 bool move_saves(struct rank_memory *m, uint32_t index, bool stay, enum move_kind *kind)
 {
@@ -427,15 +429,16 @@ void moves_are_of_before(struct rank_memory *m)
 		m->moves[i].changes = true;
 }
 
-/* Where nobody makes room there is no second copy of what has changed since it was saved. A few
- * pages in a turn, since each takes the system as long as a kernel. */
+/* If the rank is alone on its device, drops the image's second copy of pages that have changed
+ * since they were saved. A few pages per turn, because each may take the system as long as a
+ * kernel. */
 bool moves_forget_saved(struct rank_memory *m)
 {
 	uint32_t most = IN_A_TURN;
 	if (!m->alone)
 		m->unlooked = 0;
 	if (!m->unlooked || m->request.state || memory_moving(m) || image_held(m))
-		return false; /* what is being saved, or copied for a snapshot, lies there */
+		return false; /* the image is being saved or copied for a snapshot */
 	while (m->unlooked && most) {
 		if (--m->unlooked >= m->live_count)
 			continue; /* freed since */

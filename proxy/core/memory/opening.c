@@ -1,5 +1,5 @@
-/* opening.c: a device's memory, and a rank's, which comes to a device and leaves it: its space, its
- * image, its pages. */
+/* opening.c: opens and closes a device's memory, and the memory of a rank that comes to the device
+ * or leaves it: its space, its image, its pages. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

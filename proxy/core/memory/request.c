@@ -1,5 +1,5 @@
-/* request.c: requests for a rank's memory; the order in which they are served; who makes room.
- * The rule and why it cannot lock up stand in memory.h. */
+/* request.c: requests for a rank's memory, the order in which they are served, and which ranks
+ * release chunks. memory.h states the rules and why they cannot deadlock. */
 #include "memory_parts.h"
 
 static void finish(struct memory_request *q, int result)
@@ -38,7 +38,7 @@ bool memory_ask(struct rank_memory *m, const struct memory_request *wanted)
 		return false;
 	memory_cancel(m);
 	if (q->state)
-		return false; /* something of it is under way */
+		return false; /* its moves are still in progress */
 	*q = *wanted;
 	q->state = REQUEST_WAITING;
 	q->result = CU_OK;
@@ -89,7 +89,7 @@ void memory_activated(struct rank_memory *m)
 	}
 }
 
-/* ---- what it takes ---- */
+/* ---- what a request needs ---- */
 
 static bool brings(const struct memory_request *q)
 {
@@ -101,7 +101,7 @@ static bool in_range(const struct memory_request *q, uint32_t page)
 	return q->bytes && page >= page_at(q->addr) && page <= page_at(q->addr + q->bytes - 1);
 }
 
-/* Does a live page need something for the request, and which move? */
+/* True if the request needs a move of this live page; `kind` is the move. */
 static bool needs(const struct memory_request *q, uint32_t index, enum move_kind *kind)
 {
 	const struct page *page = &q->memory->pages[index];
@@ -123,7 +123,7 @@ static bool fulfilled(const struct memory_request *q)
 	const struct rank_memory *m = q->memory;
 	enum move_kind kind;
 	if (brings(q))
-		return !m->missing; /* looked at in each turn */
+		return !m->missing; /* checked in each turn, so no search */
 	if (q->purpose == PURPOSE_COPY)
 		return !q->bytes || memory_owns(m, q->addr, q->bytes);
 	for (uint32_t i = 0; i < m->live_count; i++)
@@ -132,8 +132,8 @@ static bool fulfilled(const struct memory_request *q)
 	return true;
 }
 
-/* Of the pages that the request is about, those that need a chunk: not what others have, and not
- * what all others let go of. */
+/* Counts the request's pages that need a chunk: not those that another rank can share, and not
+ * those that all other ranks release. */
 static int64_t chunks_needed(const struct memory_request *q)
 {
 	struct rank_memory *m = q->memory;
@@ -149,7 +149,7 @@ static int64_t chunks_needed(const struct memory_request *q)
 	return count;
 }
 
-/* ---- room ---- */
+/* ---- capacity ---- */
 
 static bool can_yield(const struct memory_request *q, const struct rank_memory *m)
 {
@@ -159,7 +159,7 @@ static bool can_yield(const struct memory_request *q, const struct rank_memory *
 	return q->purpose != PURPOSE_PREFETCH || (m != d->active && !m->request.state);
 }
 
-/* Of those that make room, the one that was active longest ago; it is not asked again. */
+/* The least recently active of the ranks that can release chunks and were not chosen yet. */
 static struct rank_memory *victim(const struct device_memory *d)
 {
 	struct rank_memory *oldest = NULL;
@@ -179,7 +179,8 @@ static void ask_anew(const struct device_memory *d)
 		d->all[i]->asked = false;
 }
 
-/* Would it be of use to the requester where it is? */
+/* True if releasing the page would free nothing, because the requester refers to its chunk or can
+ * share it. */
 static bool wanted(const struct memory_request *q, const struct rank_memory *m, uint32_t page)
 {
 	struct rank_memory *r = q->memory;
@@ -189,7 +190,7 @@ static bool wanted(const struct memory_request *q, const struct rank_memory *m, 
 	return giver && giver->pages[page].chunk == m->pages[page].chunk;
 }
 
-/* Do all others that refer to the chunk make room? */
+/* True if all other ranks that refer to the chunk can release it. */
 static bool all_give(const struct memory_request *q, const struct chunk *c, uint32_t page)
 {
 	const struct device_memory *d = q->memory->device;
@@ -202,7 +203,7 @@ static bool all_give(const struct memory_request *q, const struct chunk *c, uint
 	return true;
 }
 
-/* All of those that make room let go of the chunk. */
+/* All ranks that can release the chunk do so. */
 static void move_out(const struct device_memory *d, const struct chunk *c, uint32_t page)
 {
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -212,8 +213,8 @@ static void move_out(const struct device_memory *d, const struct chunk *c, uint3
 	}
 }
 
-/* Pages go out of which nothing stays: first those of one rank, or (`several`) those that several
- * have. */
+/* Swaps out pages whose chunk then becomes free: chunks with one remaining reference, or
+ * (`several`) chunks that several ranks refer to. */
 static void take_room(const struct memory_request *q, int64_t needed, bool several)
 {
 	struct device_memory *d = q->memory->device;
@@ -230,7 +231,8 @@ static void take_room(const struct memory_request *q, int64_t needed, bool sever
 		}
 }
 
-/* Where there are too few chunks for copies, the others let go of what is to be the rank's own. */
+/* If there are too few chunks for copies, the other ranks release pages that the requester wants to
+ * own. */
 static void take_references(const struct memory_request *q)
 {
 	struct rank_memory *m = q->memory;
@@ -245,7 +247,7 @@ static void take_references(const struct memory_request *q)
 	}
 }
 
-/* Whoever was to be prepared gets no more: what it was promised is free again. */
+/* Cancels all prefetches that have begun: their promised chunks are free again. */
 static void stop_preparing(const struct device_memory *d)
 {
 	for (uint32_t i = 0; i < d->count; i++)
@@ -253,7 +255,8 @@ static void stop_preparing(const struct device_memory *d)
 			memory_cancel(d->all[i]);
 }
 
-/* False: not yet. What was found on the way is leaving all the same. */
+/* True if the request can begin. If false, pages that were found for it are leaving
+ * nevertheless. */
 static bool make_chunks(struct memory_request *q)
 {
 	struct device_memory *d = q->memory->device;
@@ -264,7 +267,7 @@ static bool make_chunks(struct memory_request *q)
 	if (!spare)
 		stop_preparing(d);
 	if (brings(q) && (q->result = memory_merge(q->memory)))
-		return true; /* it is over */
+		return true; /* it has failed */
 	for (uint32_t i = 0; i < d->count; i++) {
 		memory_sweep(d->all[i]);
 		if (d->all[i] != q->memory && !(spare && d->all[i] == d->active))
@@ -280,7 +283,7 @@ static bool make_chunks(struct memory_request *q)
 
 /* ---- service ---- */
 
-/* A request of which nothing moves: is it over? */
+/* For a request without moves in progress: finishes it if it is complete or impossible. */
 static bool over(struct memory_request *q)
 {
 	const struct device_memory *d = q->memory->device;
@@ -294,7 +297,7 @@ static bool over(struct memory_request *q)
 	return !q->state;
 }
 
-/* What needs no move: the page of another rank is shared; a page of one's own is opened. */
+/* Does what needs no move: shares another rank's page, or opens a page of the rank's own. */
 static bool at_once(struct memory_request *q, uint32_t index)
 {
 	struct rank_memory *m = q->memory, *giver = NULL;
@@ -315,9 +318,10 @@ static bool at_once(struct memory_request *q, uint32_t index)
 	return true;
 }
 
-/* A copy need not wait for the work that is submitted, where the device can replace a mapping under
- * it: what is guarded, that work only reads. But what somebody has open is being written, for this
- * rank, too; and what may write anywhere is to be noticed wherever it does. */
+/* A copy need not wait for submitted work if the device can replace a mapping beneath it, because
+ * that work only reads guarded pages. It does wait if a rank has the page open, because the page is
+ * then being written for this rank too, and if a work may write anywhere, because its writes must
+ * be detected. */
 static bool goes_on_beneath(const struct memory_request *q)
 {
 	const struct rank_memory *m = q->memory;
@@ -340,7 +344,7 @@ bool memory_copies_beneath(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 		.purpose = PURPOSE_COPY, .addr = addr, .bytes = bytes, .memory = m});
 }
 
-/* False: nothing of it could be done. */
+/* False: no part of it could be done. */
 static bool begin(struct memory_request *q)
 {
 	struct rank_memory *m = q->memory;
@@ -352,7 +356,7 @@ static bool begin(struct memory_request *q)
 	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
 		if (needs(q, m->live[i], &kind) &&
 		    ((prepares(m) && chunk_room(m->device) < 1) || !move_add(m, m->live[i], kind)))
-			break; /* there is no room to spare, or host memory is short */
+			break; /* no free capacity, or host memory is short */
 	if (memory_moving(m))
 		q->state = REQUEST_BEGUN;
 	return any || memory_moving(m) || q->result;
@@ -363,7 +367,7 @@ static bool saves(const struct memory_request *q)
 	return q->state && q->purpose == PURPOSE_SAVE && q->stay;
 }
 
-/* Of what another is being saved with, this one may need nothing when that is over. */
+/* True while another rank of the group is being saved: afterwards this rank may need nothing. */
 static bool comes_later(const struct memory_request *q)
 {
 	const struct device_memory *d = q->memory->device;
@@ -376,7 +380,8 @@ static bool comes_later(const struct memory_request *q)
 	return false;
 }
 
-/* The first that can be ended or begun, so that its callback may request anew. False: none. */
+/* Ends or begins the first possible request; one at a time, because its callback may make a new
+ * request. False: there was none. */
 static bool serve_one(struct device_memory *d)
 {
 	bool room_is_short = false;
@@ -384,7 +389,7 @@ static bool serve_one(struct device_memory *d)
 		if (q->state == REQUEST_BEGUN && !memory_moving(q->memory)) {
 			q->state = REQUEST_WAITING;
 			if (prepares(q->memory)) {
-				finish(q, q->result); /* with what has come */
+				finish(q, q->result); /* with the pages that have come in */
 				return true;
 			}
 			if (over(q))

@@ -1,21 +1,22 @@
 /* sharing.c: chunks that several ranks of a group refer to (memory.h): how pages of equal content
- * come to be one chunk, who refers to it, and what a rank may write.
+ * come to share a chunk, which ranks refer to it, and what a rank may write.
  *
- * Who refers to a chunk has it at the same page. Pages are compared by their digests, of ranks of
- * which no submitted work uses the memory: then versions and bytes agree. A rank that has failed
- * takes no part: of what was noted for it some was never done.
+ * All ranks that refer to a chunk have it at the same page. Pages are compared by their digests,
+ * for ranks whose memory no submitted work uses, because only then do versions match bytes. A rank
+ * that has failed does not take part: some of the writes recorded for it never happened.
  */
 #include <string.h>
 
 #include "memory_parts.h"
 
-#define WARY_MAX 63u /* rounds of the device, in each of which every rank has it once */
+#define WARY_MAX 63u /* rounds of the device, in each of which every rank has one turn */
 
 /* ---- what a rank may write ---- */
 
 static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
 
-/* What runs writes nothing that it does not say, guarded or not, and not what is shared. */
+/* True if the work in flight writes only what it declares, guarded or not, and nothing that is
+ * shared. */
 static bool exactly(const struct rank_memory *m)
 {
 	return memory_only_exact(m) && !memory_moving(m) && m->device->hal->space_own;
@@ -46,7 +47,7 @@ bool sharing_owns(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	uint64_t from, to;
 	pages_of(addr, bytes, &from, &to);
-	if (to - from > m->live_count) { /* much of it is nobody's */
+	if (to - from > m->live_count) { /* much of it is not live */
 		for (uint32_t i = 0; i < m->live_count; i++)
 			if (m->live[i] >= from && m->live[i] < to && !owned(&m->pages[m->live[i]]))
 				return false;
@@ -73,7 +74,7 @@ void sharing_copied(struct rank_memory *m)
 		any = true;
 	}
 	m->surprised |= any && !m->fenced;
-	if (any) /* what ran behind it may have read it */
+	if (any) /* later work may have read it */
 		content_all_unknown(m);
 }
 
@@ -90,7 +91,7 @@ static bool opened_by(const struct rank_memory *o, const struct rank_memory *m, 
 	return o != m && o->pages[page].open && o->pages[page].chunk == m->pages[page].chunk;
 }
 
-/* What another rank has opened is guarded again, if that may be now. */
+/* Guards a page again that another rank has opened, if that is possible now. */
 static int guard_others(const struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
@@ -113,9 +114,9 @@ static void pays(const struct rank_memory *m, uint32_t page)
 
 static bool shared(const struct page *page) { return page->chunk && page->chunk->refs > 1; }
 
-/* How many pages from this one on are guarded or not, and shared or not, as this one is. What is
- * shared and not guarded is open. Each change of a mapping is a call of the system, however many
- * neighbours it takes in. */
+/* The number of pages from this one on that have the same state: guarded or not, shared or not. A
+ * page that is shared and not guarded is open. Each change of a mapping is a system call, for any
+ * number of neighbouring pages. */
 static uint32_t alike(const struct rank_memory *m, uint64_t from, uint64_t to)
 {
 	const struct page *first = &m->pages[from], *page = first + 1;
@@ -170,9 +171,9 @@ bool memory_close_shared(struct rank_memory *m, uint32_t most)
 			continue;
 		if (!most-- || !(quiet(m) || exactly(m)))
 			return false;
-		if (!shared(page)) /* nobody shares it any more: it is the rank's own */
+		if (!shared(page)) /* no longer shared: the rank owns it */
 			page_open(m, m->live[i], false);
-		else /* else it stays open, and is not owned */
+		else /* a page that could not be guarded stays open and not owned */
 			pages_guard(m, m->live[i], alike(m, m->live[i], HEAP_PAGES));
 	}
 	return true;
@@ -200,7 +201,7 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 		const struct page *page = &m->pages[index];
 		if (!page->chunk || page->guarded || within(ranges, count, index))
 			continue;
-		if (!page->kept) /* else somebody else is about to write it */
+		if (!page->kept) /* a kept page is about to be written by another work */
 			error = page_guard(m, index);
 		else if (!trusted)
 			content_doubted(m, index);
@@ -209,12 +210,12 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 	return error;
 }
 
-/* ---- who shares ---- */
+/* ---- which ranks share ---- */
 
 static bool there(const struct page *page) { return page->buffers || page->chunk; }
 
-/* Does it refer to the chunk of any of the pages? `all`: and to those of all of them? What is there
- * for neither of them, neither can write. */
+/* True if `o` refers to the chunk of any of the pages; `all`: of each page that is live or resident
+ * in either rank. Neither rank can write the other pages. */
 static bool shares(const struct rank_memory *m, const struct rank_memory *o,
 		   const struct memory_range *ranges, uint32_t count, bool *all)
 {
@@ -271,7 +272,7 @@ uint64_t memory_shared(const struct rank_memory *m, bool once)
 
 /* ---- how pages come to be shared ---- */
 
-/* The pages of one that moves out are there as long as they do not leave. */
+/* A rank that is being swapped out can share the pages that are not leaving. */
 static bool gives(const struct rank_memory *m)
 {
 	const struct hal *hal = m->device->hal;
@@ -335,8 +336,9 @@ int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page
 	return error;
 }
 
-/* What one had to copy before it wrote, the others write, too: none of them tries before the rest.
- * Who shares it by now copies it next, and knows why. */
+/* Other ranks will probably also write what one rank had to copy, so all of them stop sharing it
+ * for the same period. A rank that still shares the page copies it next, which does not extend the
+ * period. */
 void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
@@ -345,7 +347,7 @@ void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
 		return;
 	uint32_t wary = 2u * page->wary + 1;
 	wary = wary < WARY_MAX ? wary : WARY_MAX;
-	/* Each misses so many chances, and one more if its turn is yet to come. */
+	/* Each rank skips this many chances, and one more if its turn is still to come. */
 	uint64_t until = d->turns + (wary + 1ull) * d->count - 1;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct page *its = &d->all[i]->pages[index];
@@ -370,7 +372,8 @@ bool sharing_stays_apart(const struct rank_memory *m, uint32_t page)
 	return m->device->turns < m->pages[page].apart_until && sharing_ample(m->device);
 }
 
-/* The page's chunk, or the one that most refer to: so that one is left in the end. */
+/* A rank with the same content in another chunk that has at least as many references, preferably
+ * the most, so that one chunk remains in the end. */
 static struct rank_memory *better(struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
@@ -417,8 +420,8 @@ int memory_merge(struct rank_memory *m)
 
 /* ---- one result for several ranks ---- */
 
-/* How well it does to write there: what others refer to has to be copied before. A rank that has
- * failed may not get what is written. 0: not at all. */
+/* Rates how suitable the rank is as the receiver: guarded pages have to be copied before they are
+ * written. A failed rank may not receive anything. 0: unsuitable. */
 uint64_t sharing_fitness(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	const struct device_memory *d = m->device;

@@ -1,7 +1,7 @@
-/* transfer.c: the transfers of collectives, in order (transfer.h). They reach a rank's memory where
- * it lies, on the device or in the image, and wait while it moves, or for chunks of its own where
- * they write what it shares. A sum is submitted in parts, each as far as all that it reads lies
- * together. */
+/* transfer.c: the transfers of collectives, in order (transfer.h). They access a rank's memory on
+ * the device or in the image. They wait while the rank's pages move, and for chunks of its own
+ * before they write shared pages. A sum is submitted in parts, each as long as all of its inputs
+ * are contiguous. */
 #include <stdlib.h>
 
 #include "reduce.h"
@@ -54,14 +54,14 @@ static void asked(void *transfer, enum memory_purpose purpose, int result)
 		t->error = NCCL_SYSTEM_ERROR;
 }
 
-/* May this be written? All of it must be before the first piece is on its way: then nothing of the
- * rank's moves or comes to be shared until the last one has completed. */
+/* True if the range may be written. All of it must be writable before the first piece is submitted:
+ * after that, no page of the rank moves or becomes shared until the last piece has completed. */
 static bool may_write(struct transfer *t, uint64_t addr, uint64_t bytes)
 {
 	struct rank_memory *m = t->memory;
 	if (t->hal_seq || memory_owns(m, addr, bytes))
 		return true;
-	if (m->stopped) /* it gets nothing any more */
+	if (m->stopped) /* a failed rank gets no more memory */
 		t->error = NCCL_SYSTEM_ERROR;
 	else
 		memory_ask(m, &(struct memory_request){.purpose = PURPOSE_COPY,
@@ -87,7 +87,7 @@ static bool failed(const struct transfers *q, struct hal_space *space)
 	return space && q->hal->space_error(space, NULL, 0);
 }
 
-/* ---- from one rank to another: pages that both refer to are there, and the rest is copied ---- */
+/* ---- from one rank to another: remaps pages where possible, and copies the rest ---- */
 
 static bool is_there(const struct transfer *t, uint64_t addr)
 {
@@ -95,7 +95,7 @@ static bool is_there(const struct transfer *t, uint64_t addr)
 	return c && c == t->source->pages[page_at(addr)].chunk;
 }
 
-/* Up to where it is the same with what follows `addr`. */
+/* The end of the run from `addr` in which all pages are shared by both ranks, or none is. */
 static uint64_t stretch(const struct transfer *t, uint64_t addr)
 {
 	uint64_t end = t->addr + t->bytes, at = addr;
@@ -105,7 +105,7 @@ static uint64_t stretch(const struct transfer *t, uint64_t addr)
 	return at < end ? at : end;
 }
 
-/* May all that is to be copied be written? */
+/* True if everything that has to be copied may be written. */
 static bool may_copy(struct transfer *t)
 {
 	uint64_t end = t->addr + t->bytes, next;
@@ -159,7 +159,7 @@ static bool submit_hand(struct transfers *q, struct transfer *t)
 
 /* ---- sums ---- */
 
-/* An operand: what follows `done` bytes, and how much of that lies together. */
+/* Resolves an operand after `done` bytes; returns the number of contiguous bytes. */
 static uint64_t operand(struct rank_memory *m, struct hal_ref at, const struct transfer *t,
 			struct hal_ref *ref)
 {
@@ -170,7 +170,7 @@ static uint64_t operand(struct rank_memory *m, struct hal_ref at, const struct t
 	return bytes;
 }
 
-/* The next part, as far as each operand lies together. */
+/* Submits the next part: as many bytes as are contiguous in each operand. */
 static bool submit_part(struct transfers *q, struct transfer *t)
 {
 	struct hal_work work = t->work;
@@ -250,13 +250,14 @@ static bool submit(struct transfers *q, struct transfer *t)
 	return true;
 }
 
-/* All work of a device that was lost counts as done, and perhaps nothing of it is. */
+/* True if the device was lost: its work counts as completed, but may not have run. */
 static bool device_lost(const struct transfers *q)
 {
 	return q->hal->device_lost && q->hal->device_lost(q->device);
 }
 
-/* The device skips the work of a failed rank: what was not read or added goes to nobody. */
+/* True if the device skipped the work because a rank has failed: data that was not read or added
+ * must not be used. */
 static bool skipped(const struct transfers *q, const struct transfer *t)
 {
 	struct hal_ref refs[HAL_SUM_REFS];

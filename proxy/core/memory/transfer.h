@@ -1,5 +1,6 @@
-/* transfer.h: copies between host memory and any rank's memory, resident or not, or two ranks'; and
- * sums: in order, on a queue of the device's own. Collectives consist of them. */
+/* transfer.h: copies between host memory and any rank's memory, resident or not, or between two
+ * ranks; and sums. They run in order, on a queue of the device's own. Collectives consist of
+ * them. */
 #ifndef RANKFOLD_TRANSFER_H
 #define RANKFOLD_TRANSFER_H
 
@@ -8,8 +9,8 @@
 enum transfer_kind {
 	TRANSFER_READ,
 	TRANSFER_WRITE,
-	TRANSFER_HAND, /* what one rank has received goes to another, at the same address */
-	TRANSFER_SUM,  /* of two, each in host memory or in a rank's, at an address of its window */
+	TRANSFER_HAND, /* gives what one rank has received to another, at the same address */
+	TRANSFER_SUM,  /* of two inputs, each in host memory or at an address of a rank's window */
 	TRANSFER_WORK,
 };
 
@@ -17,16 +18,19 @@ struct transfer {
 	struct transfer *next;
 	enum transfer_kind kind;
 	struct rank_memory
-		*memory; /* READ, WRITE, HAND: whose; NULL: it is freed. SUM: whose is the */
-	struct rank_memory *source; /* first, or NULL. HAND: who has it, SUM: whose is the second */
+		/* READ, WRITE, HAND: the rank whose memory it is; NULL: that memory is closed. SUM:
+		 * the rank of the first input, or NULL */
+		*memory;
+	/* HAND: the rank that has the content. SUM: the rank of the second input, or NULL */
+	struct rank_memory *source;
 	uint64_t addr, bytes, done;
-	struct hal_ref other;   /* READ: where it goes, WRITE: where it comes from */
-	bool named;             /* WRITE: its content is known, */
-	struct content content; /* and this */
+	struct hal_ref other;   /* READ: the destination; WRITE: the source */
+	bool named;             /* WRITE: `content` is known */
+	struct content content; /* WRITE: what it writes */
 	struct hal_work work;   /* WORK, SUM */
 	uint64_t hal_seq;
 	int error; /* ncclResult_t */
-	/* Called when it has completed, unless NULL. */
+	/* Called on completion, unless NULL. */
 	void (*over)(void *arg, uint64_t token, int error);
 	void *arg;
 	uint64_t token;
@@ -37,14 +41,15 @@ struct transfers {
 	struct hal_device *device;
 	struct hal_stream *stream;
 	struct transfer *first, *last, *next; /* oldest incomplete, newest, first not submitted */
-	bool progress;                        /* something has changed */
+	bool progress;                        /* something has changed since the last pump */
 };
 
-int transfer_open(struct transfers *, const struct hal *, struct hal_device *); /* CUresult */
+/* returns a CUresult */
+int transfer_open(struct transfers *, const struct hal *, struct hal_device *);
 void transfer_close(struct transfers *);
-void transfer_push(struct transfers *, struct transfer *); /* takes it; from calloc */
-bool transfer_pump(struct transfers *); /* has anything changed since the last one? */
-/* Is anything on its way for this memory, or for this `arg`? */
+void transfer_push(struct transfers *, struct transfer *); /* takes ownership; from calloc */
+bool transfer_pump(struct transfers *);                    /* true: something has changed */
+/* True if any incomplete transfer uses this memory, or has this `arg`. */
 bool transfer_pending(const struct transfers *, const struct rank_memory *);
 bool transfer_pending_for(const struct transfers *, const void *arg);
 

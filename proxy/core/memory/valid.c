@@ -1,5 +1,5 @@
-/* valid.c: do the counters and lists of memory.h agree with each other? For tests, and for builds
- * that look at each turn. */
+/* valid.c: checks that the counters and lists of memory.h agree. For tests, and for builds that
+ * check each turn. */
 #include "memory_parts.h"
 
 #define WRONG(condition, text)                                                                     \
@@ -18,8 +18,8 @@ struct sums {
 	uint32_t moving;
 };
 
-/* Who refers to a chunk has it at the same page, is of the same group, and cannot write it: but
- * one, when that is for all. */
+/* All ranks that refer to a chunk have it at the same page and are in one group. None of them can
+ * write it, except one rank that writes it for all. */
 static const char *sharing_invalid(const struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
@@ -40,7 +40,7 @@ static const char *sharing_invalid(const struct rank_memory *m, uint32_t index)
 	return NULL;
 }
 
-/* Who refers to a copy has it at the same page, and is of the same group. */
+/* All ranks that refer to a copy have it at the same page and are in one group. */
 static const char *copy_invalid(const struct rank_memory *m, uint32_t index, struct sums *sums)
 {
 	const struct device_memory *d = m->device;
