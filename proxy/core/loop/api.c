@@ -1,8 +1,8 @@
-/* api.c: the functions of proxy.h: each packs its arguments, runs a function in the loop and gives
- * its result back.
+/* api.c: the functions of proxy.h: each packs its arguments, runs a function in the loop and
+ * returns its result.
  *
- * What begins with run_ runs in the loop's thread and may touch everything; the rest runs in the
- * caller's and touches nothing but its arguments.
+ * Functions named run_… run in the loop's thread and may access everything; the others run in the
+ * caller's thread and access only their arguments.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -21,22 +21,22 @@ static const struct hal *hal_by_name(const char *name)
 	return NULL;
 }
 
-/* What there is of it; its loop does not run. */
+/* Frees whatever parts of the proxy exist; its loop does not run. */
 static void proxy_free(struct proxy *p)
 {
-	/* With jobs work may be under way, and the process ends anyway. */
+	/* With jobs, work may be in progress, and the process ends anyway. */
 	if (!p->jobs)
 		transfer_close(&p->transfers), checks_close(&p->checks);
 	device_memory_close(&p->memory, !p->jobs);
 	if (p->device)
-		p->hal->device_close(p->device); /* no worker rings after this */
+		p->hal->device_close(p->device); /* no worker rings the doorbell after this */
 	if (p->mailbox)
 		mailbox_close(p);
 	free(p->ranks);
 	free(p);
 }
 
-/* Equal ones compute equal bits. */
+/* Devices with equal versions compute equal bits. */
 static struct version arithmetic(const struct proxy *p)
 {
 	struct digest d;
@@ -102,7 +102,7 @@ void proxy_close(struct proxy *p)
 	proxy_free(p);
 }
 
-struct arguments { /* of any call */
+struct arguments { /* for all calls */
 	uint64_t job, token;
 	const struct job *fresh;
 	uint32_t rank;
@@ -312,7 +312,7 @@ static void run_module_ready(struct proxy *p, void *arg)
 		if (a->error && !ask->slot)
 			rank_fail(r, a->error, "a module of the moved rank cannot be loaded again");
 		if (a->error && ask->slot)
-			module_unload(r, m); /* whoever tries again sends it again */
+			module_unload(r, m); /* a client that tries again sends it again */
 		module_release(r, m);
 	}
 	free(ask);
@@ -339,7 +339,7 @@ int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *h
 	return a.result;
 }
 
-/* A function that the client was told does not exist is removed again. */
+/* Removes a function if the client was told that it does not exist. */
 static void function_answered(struct rank *r, struct function *f, bool refused)
 {
 	struct module *m = f->module;

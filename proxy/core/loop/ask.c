@@ -1,7 +1,7 @@
-/* ask.c: requests to the proxy's Python half, posted and never waited for.
+/* ask.c: requests to the proxy's Python half: posted, and never waited for.
  *
- * Loading a module and compiling a function take their time elsewhere; the answer comes as a call
- * with the question's token. A rank that goes meanwhile takes its questions with it.
+ * Loading a module and compiling a function happen elsewhere and take time; the answer arrives as a
+ * call with the request's token. When a rank is detached, its requests are dropped.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,12 @@ struct ask *ask_new(struct rank *r, uint64_t object, uint16_t slot, uint32_t bul
 		return NULL;
 	*a = (struct ask){p->asks, ++p->next_token, r, object, slot, bulk};
 	p->asks = a;
-	r->pending += slot != 0; /* without a slot it is our business, not the rank's */
+	r->pending += slot != 0; /* without a slot the proxy waits, not the rank */
 	return a;
 }
 
-/* The question, out of the list; its rank no longer waits for it. Caller frees. */
+/* Removes the request with this token from the list; its rank no longer waits for it. The caller
+ * frees it. */
 struct ask *ask_take(struct proxy *p, uint64_t token)
 {
 	for (struct ask **at = &p->asks; *at; at = &(*at)->next) {
@@ -36,7 +37,7 @@ struct ask *ask_take(struct proxy *p, uint64_t token)
 	return NULL;
 }
 
-/* A communicator's joining is a question to the other ranks, found by its handle. */
+/* Finds a request by its handle: joining a communicator is a request to the other ranks. */
 struct ask *ask_take_object(struct rank *r, uint64_t object)
 {
 	for (struct ask *a = r->proxy->asks; a; a = a->next)
@@ -45,7 +46,7 @@ struct ask *ask_take_object(struct rank *r, uint64_t object)
 	return NULL;
 }
 
-/* Answers that come later find no question. */
+/* Drops the rank's requests. Later answers find none. */
 void ask_forget(struct rank *r)
 {
 	for (struct ask **at = &r->proxy->asks; *at;) {

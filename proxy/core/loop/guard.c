@@ -1,11 +1,11 @@
-/* guard.c: contents of a job that should be equal and are not (guard/guard.h): from then on no rank
- * of it shares or squashes anything, on all of its devices and wherever it moves, and people are
- * told.
+/* guard.c: alarms: contents of a job that should be equal and are not (guard/guard.h). After an
+ * alarm no rank of the job shares or squashes anything, on all of its devices and wherever it
+ * moves, and the alarm is reported as an event.
  *
- * Each device compares what its ranks hold, and sends each content once for each check to the
- * lowest device, which compares those of all. Whoever finds a difference tells all others. Which
- * side is right nobody can know, and what made one wrong may have made others wrong: so it is the
- * whole job that stops to share.
+ * Each device compares contents of its own ranks, and sends each content once per check to the
+ * lowest device, which compares those of all devices. The device that finds a difference sends an
+ * alarm to all others. It is unknown which side is right, and the cause may have affected other
+ * contents, too: so the whole job stops sharing.
  */
 #include "loop/guard.h"
 
@@ -20,7 +20,7 @@ enum { SAYS_PAIR = 1, SAYS_ALARM, SAYS_DISSENT };
 struct guard_message {
 	uint32_t kind, reserved;
 	struct pair pair;
-	struct witness other; /* ALARM: who has other bytes */
+	struct witness other; /* ALARM: the rank with other bytes */
 };
 struct dissent_message {
 	uint32_t kind, reserved;
@@ -112,7 +112,7 @@ static void send(struct job *j, uint32_t to, uint32_t kind, const struct pair *p
 	peer_send(j->peer, to, PEER_GUARD, &m);
 }
 
-/* False: it need not be told on. */
+/* Compares the content with known ones. False: it need not be forwarded. */
 static bool compare(struct job *j, const struct pair *pair)
 {
 	struct witness other = {0};
@@ -126,7 +126,7 @@ static bool compare(struct job *j, const struct pair *pair)
 	return false;
 }
 
-/* ---- hidden kernels ---- */
+/* ---- opaque kernels ---- */
 
 static void note_dissent(struct job *j, const char *kernel, const struct dissent *d)
 {

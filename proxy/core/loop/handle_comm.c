@@ -4,9 +4,9 @@
 
 #include "handlers.h"
 
-#define SIGNATURE_SPLIT 0x53504c4954ull /* a round's signature, any distinct number */
+#define SIGNATURE_SPLIT 0x53504c4954ull /* signature of the round: any distinct number */
 
-/* Has the program aborted it before its request was looked at? */
+/* True if the program aborted the communicator before its request was handled. */
 static bool given_up(struct rank *r, uint64_t id)
 {
 	const struct comm *c = GET(r, comm, COMM, id);
@@ -66,17 +66,17 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return NCCL_INVALID_ARGUMENT;
 	if (c->aborted)
 		return on_comm_abort(r, a, extra);
-	if (!c->key) /* the other ranks count on its joining, and no client has its handle yet */
+	if (!c->key) /* other ranks rely on its joining, and no client has its handle yet */
 		return NCCL_INVALID_USAGE;
 	if (collective_queued(r, c))
-		return RETRY; /* ncclCommDestroy comes after the last operation */
+		return RETRY; /* ncclCommDestroy takes effect after the last operation */
 	coll_destroy(r->job->coll, r->rank, a->handle);
 	barrier_comm_gone(r->job->barrier, r->rank, c->key);
 	comm_drop(r, c);
 	return CU_OK;
 }
 
-/* A joining or a split that others may still wait for. */
+/* Aborts a joining or a split for which other ranks may still wait. */
 static void abort_joining(struct rank *r, struct comm *c)
 {
 	struct ask *a = ask_take_object(r, c->o.id);
@@ -90,7 +90,7 @@ static void abort_joining(struct rank *r, struct comm *c)
 	coll_abort(r->job->coll, r->rank, c->o.id);
 }
 
-/* Splits of an aborted communicator end with it: not all its members will call them. */
+/* Aborts the splits of an aborted communicator: not all of its members will call them. */
 static void abort_splits(struct rank *r, const struct comm *parent)
 {
 	uint32_t at = 0;
@@ -114,7 +114,8 @@ static void abort_member(struct rank *r, struct comm *c)
 	coll_abort(r->job->coll, r->rank, c->o.id);
 }
 
-/* What it has queued does nothing any more; what is under way ends. Answered when it has. */
+/* Operations that it has queued do nothing any more; those in progress end. The reply is sent when
+ * they have. */
 static void abort_comm(struct rank *r, struct comm *c, uint16_t slot)
 {
 	uint16_t finalize = c->slot;
@@ -138,7 +139,8 @@ void comm_left(struct rank *r, struct comm *c)
 	collective_settle(r, c);
 }
 
-/* At a cut nothing is begun: a rank that is drained may have said that it stands there. */
+/* Handles aborts that the client requests outside of the ring. At a cut, none begins: a drained
+ * rank may have reported that it is there. */
 void rank_aborts(struct rank *r)
 {
 	uint32_t at = 0;
@@ -150,7 +152,7 @@ void rank_aborts(struct rank *r)
 	while (ring_take_abort(r, &at, &id, &slot)) {
 		struct comm *c = GET(r, comm, COMM, id);
 		if (r->ring.replies >= RF_SLOT_COUNT)
-			continue; /* it is named twice: nobody waits there */
+			continue; /* named twice: no thread waits for this slot */
 		ring_asked(r, slot);
 		if (!c) /* its request is still in the ring */
 			c = comm_new(r, id);
@@ -161,7 +163,7 @@ void rank_aborts(struct rank *r)
 	}
 }
 
-/* Every request that names it has come. */
+/* All requests that name the communicator have arrived. */
 int on_comm_abort(struct rank *r, const struct rf_handle *a, uint32_t extra)
 {
 	(void)extra;

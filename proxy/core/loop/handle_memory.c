@@ -9,13 +9,14 @@ int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 {
 	(void)extra;
 	if (memory_dying(&r->memory, a->addr, a->bytes) && !r->async_error)
-		return RETRY; /* what runs meanwhile may still reach it */
+		return RETRY; /* running work may still reach it */
 	int error = memory_alloc(&r->memory, a);
-	/* The client counts what it freed as free; here it is when older work is done. */
+	/* The client counts memory as free when it frees it; here it is free when older work is
+	 * complete. */
 	return error == CU_OUT_OF_MEMORY && r->queue.frees && !r->async_error ? RETRY : error;
 }
 
-/* stream NULL: at once. It makes no difference but to the check of the program's order. */
+/* stream NULL: a synchronous free. That only matters for the check of the program's order. */
 static int give_back(struct rank *r, const struct rf_record *a, uint64_t addr,
 		     const struct stream *s)
 {
@@ -53,7 +54,7 @@ int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
 	return ANSWERED;
 }
 
-/* All rows of one side of a copy lie inside what it names. */
+/* True if all rows of one side of a copy are inside of what that side names. */
 static bool side_valid(struct rank *r, uint8_t place, uint64_t at, uint64_t pitch,
 		       const struct rf_copy *c, uint32_t inline_bytes)
 {

@@ -27,7 +27,7 @@ int on_module_load(struct rank *r, const struct rf_module_load *a, uint32_t extr
 	return ask_module(r, m, a->image, a->r.slot) ? ANSWERED : CU_OUT_OF_MEMORY;
 }
 
-/* A module of a moved rank is being loaded again; its requests wait for that. */
+/* True if a module of a moved rank is being loaded again; requests for it wait for that. */
 static bool coming_back(const struct rank *r, const struct module *m)
 {
 	return m && !m->loaded && m->hash[0] && !r->async_error;
@@ -57,7 +57,7 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 	t->named = true;
 	t->content = content_of_bytes(m->globals_image, m->globals_bytes);
 	transfer_push(&r->proxy->transfers, t);
-	intake_hold(r); /* until written: whatever comes next may read them */
+	intake_hold(r); /* until the globals are written: later records may read them */
 	return CU_OK;
 }
 

@@ -1,4 +1,4 @@
-/* handle_stream.c: requests for streams, events and what is queued in streams (handlers.h). */
+/* handle_stream.c: requests for streams, events and what streams contain (handlers.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	bool busy = s->head;
 	for (uint32_t n = 0; s == r->queue.legacy && n < r->queue.stream_count; n++)
 		busy |= !(r->queue.streams[n]->flags & RF_STREAM_NON_BLOCKING) &&
-			r->queue.streams[n]->head; /* it waits for them */
+			r->queue.streams[n]->head; /* the legacy stream waits for them */
 	if (busy)
 		return CU_NOT_READY;
 	accesses_seen_stream(r, s);
@@ -64,7 +64,7 @@ int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
 	accesses_seen_all(r);
 	if (!f->left) {
 		free(f);
-		rank_pump(r); /* frees of before are retired when this is answered */
+		rank_pump(r); /* retire earlier frees before the reply */
 		return r->async_error;
 	}
 	return ANSWERED;
@@ -190,14 +190,15 @@ int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 	return CU_OK;
 }
 
-/* One of the strides is 1 and lines lie apart, as in all matrices that BLAS knows. */
+/* True if one of the strides is 1 and lines do not overlap, as in all matrices that BLAS
+ * accepts. */
 static bool matrix_valid(const struct rf_matrix *x, uint64_t rows, uint64_t columns)
 {
 	return (x->row == 1 && x->col >= rows) || (x->col == 1 && x->row >= columns);
 }
 
-/* Its form only. Addresses are the device's business, as a kernel's are: some lie in device memory,
- * where the program may change them until the product runs. */
+/* Checks only the form. The device checks addresses, as it does for kernels: some are in device
+ * memory, where the program may change them until the product runs. */
 static int gemm(struct rank *r, const struct rf_gemm_aux *call, uint32_t flags)
 {
 	const struct rf_gemm *g = &call->g;
@@ -249,8 +250,8 @@ int on_host_func(struct rank *r, const struct rf_host_func *a, uint32_t extra)
 	return CU_OK;
 }
 
-/* It only wakes the loop. What has returned is counted in the header: a record may have to wait
- * behind the barrier, and the stream must drain all the same. */
+/* The record only wakes the loop. The header counts the host functions that have returned, because
+ * a record may have to wait for the barrier while the stream must drain. */
 int on_host_done(struct rank *r, const struct rf_host_func *a, uint32_t extra)
 {
 	(void)r;

@@ -1,8 +1,8 @@
-/* job.c: one job epoch on this device: the barrier, the collectives and the peers put together.
+/* job.c: one job epoch on this device: connects the barrier, the collectives and the peers.
  *
- * The barrier says which records may be consumed; the collective engine is driven with the calls of
- * job_io.c. A job that goes wrong fails closed: its ranks' rings are not consumed any more, and
- * Python is told why.
+ * The barrier decides which records may be consumed; the collective engine calls the functions of
+ * job_io.c. A job with an error fails closed: its ranks' rings are not consumed any more, and
+ * Python gets the reason.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -171,7 +171,7 @@ static void send_barrier(struct job *j)
 static void tell_idle(struct job *j)
 {
 	if (j->goal != GOAL_RUN)
-		return; /* what moves now is ours, not the rank's */
+		return; /* the proxy moves memory now, not the rank */
 	for (uint32_t n = 0; n < j->world_size; n++) {
 		struct rank *r = j->ranks[n];
 		if (!r)
@@ -198,7 +198,7 @@ void job_hurry(struct job *j)
 	j->activity = activity;
 }
 
-/* The requested save has ended; `why` it failed, or NULL. */
+/* The requested save has ended; `why`: the reason for its failure, or NULL. */
 static void save_over(struct job *j, const char *why)
 {
 	struct proxy_event e = {.kind = PROXY_EVENT_SAVED, .job = j->id, .bytes = j->saved_bytes};
@@ -211,7 +211,8 @@ static void save_over(struct job *j, const char *why)
 	turn_progress(&j->proxy->turn);
 }
 
-/* Who wanted to stay goes on without a save; who wanted to leave cannot. */
+/* After a failed save, a job that was to stay continues without it; a job that was to leave
+ * fails. */
 static void save_failed(struct job *j, const char *why)
 {
 	if (j->goal == GOAL_SAVE)
@@ -220,7 +221,7 @@ static void save_failed(struct job *j, const char *why)
 		job_fail(j, why);
 }
 
-/* What its images hold is of the past from now on. */
+/* The job runs again: its images become outdated. */
 static void goes_on(struct job *j)
 {
 	for (uint32_t n = 0; n < j->world_size; n++) {
@@ -232,7 +233,7 @@ static void goes_on(struct job *j)
 	}
 }
 
-/* The barrier's state becomes the job's. */
+/* Applies the barrier's state to the job. */
 static void follow_barrier(struct job *j)
 {
 	if (j->state > PROXY_JOB_CUT)
@@ -249,13 +250,14 @@ static void follow_barrier(struct job *j)
 	if (state == j->state)
 		return;
 	if (j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) {
-		/* Its ranks would run on behind what is saved. */
+		/* Its ranks would continue while older state is saved. */
 		save_failed(j, "the cut was released while the job was being saved");
 		if (j->state == PROXY_JOB_FAILED)
 			return;
 	}
 	if (state == PROXY_JOB_CUT && barrier_round(j->barrier) != j->cut) {
-		j->cut = barrier_round(j->barrier); /* requested again there, it reports it twice */
+		j->cut = barrier_round(j->barrier); /* if requested again at the cut, the barrier
+						     * reports the same cut twice */
 		j->cut_at = (double)now_ns() / 1e9;
 	}
 	for (uint32_t n = 0; n < j->world_size && state == PROXY_JOB_CUT; n++)
@@ -275,12 +277,13 @@ void job_barrier(struct job *j, bool request)
 		barrier_request(j->barrier);
 	else
 		barrier_withdraw(j->barrier);
-	/* Now: the caller may go on with another device, or with this one in this turn of the loop. */
+	/* At once: the caller may continue with another device, or with this one in the same
+	 * turn. */
 	send_barrier(j);
 	follow_barrier(j);
 }
 
-/* A rank that ended well is served until nothing of it is left, then it goes. */
+/* A rank that ended cleanly is served until nothing of it is left, then detached. */
 static void bury_exited(struct job *j)
 {
 	for (uint32_t n = 0; n < j->world_size; n++) {
@@ -305,7 +308,8 @@ static void bury_exited(struct job *j)
 	}
 }
 
-/* No state can hold a send; and at the cut its receiver, who is here, waits for none. */
+/* A saved state cannot contain a send; and at the cut the receiver, which is on this device, waits
+ * for none. */
 static bool refuse_unreceived(struct job *j)
 {
 	char text[160];
@@ -320,8 +324,8 @@ static bool refuse_unreceived(struct job *j)
 	return true;
 }
 
-/* Has the device failed something of the rank since the cut: a copy of its memory, as a rule? Then
- * nobody knows what its image holds. */
+/* True if the device has failed work of the rank since the cut, usually a copy of its memory. The
+ * content of its image is unknown then. */
 static bool failed_since(const struct rank *r, char *text, uint32_t bytes)
 {
 	if (r->async_error) {
@@ -331,8 +335,8 @@ static bool failed_since(const struct rank *r, char *text, uint32_t bytes)
 	return r->memory.space && r->proxy->hal->space_error(r->memory.space, text, bytes);
 }
 
-/* Every rank's state into its image, behind its memory. False: one does not fit, or its memory is
- * not there. */
+/* Writes every rank's state to its image, after its memory. False: a state does not fit, or a
+ * rank's memory is not valid. */
 static bool save_states(struct job *j)
 {
 	bool stay = j->goal == GOAL_SAVE;
@@ -346,7 +350,7 @@ static bool save_states(struct job *j)
 			save_failed(j, error);
 			return false;
 		}
-		/* Replaced meanwhile: what its new process begins with is nothing. */
+		/* Replaced meanwhile: its new process begins without state. */
 		uint64_t bytes = r->end.replaced ? 0 : state_save(r, error, sizeof error);
 		if (!bytes && !r->end.replaced) {
 			save_failed(j, error);
@@ -360,7 +364,7 @@ static bool save_states(struct job *j)
 	return true;
 }
 
-/* On the way to SAVE or LEAVE: in several turns, while nothing of the job may move. */
+/* A step towards SAVE or LEAVE. It takes several turns, in which nothing of the job may move. */
 static void save_step(struct job *j)
 {
 	bool stay = j->goal == GOAL_SAVE, all = true;
@@ -370,12 +374,12 @@ static void save_step(struct job *j)
 		struct rank *r = j->ranks[n];
 		if (!r)
 			continue;
-		/* Peers may have the last word of a collective. With none, nothing can come any more:
-		 * then state_save says so. */
+		/* A collective may still need a message of a peer. Without peers nothing more can
+		 * arrive: then state_save reports that. */
 		if (!rank_quiet(r) || (coll_busy(j->coll) && (j->peer || job_in_flight(j))))
 			return;
 		if (r->end.replaced)
-			memory_stop(&r->memory); /* nobody finds others' memory in its image */
+			memory_stop(&r->memory); /* others must not rely on memory in its image */
 		else
 			all &= memory_saved(&r->memory, stay);
 	}

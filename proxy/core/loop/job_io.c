@@ -1,7 +1,7 @@
-/* job_io.c: the collective engine's requests, served with this device and the job's peers.
+/* job_io.c: serves the collective engine's requests with this device and the job's peers.
  *
- * Memory and arithmetic go through the transfers of memory/; messages and the outboxes through the
- * peers, or, for a job on one device, nowhere. Completions go back to the ranks.
+ * Memory and arithmetic go through the transfers of memory/; messages and the outboxes go through
+ * the peers, if the job has several devices. Completions go back to the ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uin
 	if (!t)
 		return;
 	t->memory = j->ranks[rank] ? &j->ranks[rank]->memory : NULL;
-	if (!t->memory) /* it is freed: what it would have given is lost */
+	if (!t->memory) /* the rank is detached: its data is lost */
 		t->error = NCCL_SYSTEM_ERROR;
 	t->addr = addr;
 	t->other = other;
@@ -97,20 +97,20 @@ static void io_hand(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64
 		return;
 	t->memory = j->ranks[to] ? &j->ranks[to]->memory : NULL;
 	t->source = j->ranks[from] ? &j->ranks[from]->memory : NULL;
-	if (!t->memory || !t->source) /* freed: what it would have given is lost */
+	if (!t->memory || !t->source) /* a rank is detached: its data is lost */
 		t->error = NCCL_SYSTEM_ERROR;
 	t->addr = addr;
 	t->bytes = bytes;
 	transfer_push(&j->proxy->transfers, t);
 }
 
-/* Whose memory an operand lies in, or NULL. */
+/* Returns the memory of the rank that the operand is in, or NULL. */
 static struct rank_memory *window_of(const struct job *j, const struct coll_operand *o,
 				     struct transfer *t)
 {
 	if (!o->window)
 		return NULL;
-	if (!j->ranks[o->rank]) /* it is freed: what it would have given is lost */
+	if (!j->ranks[o->rank]) /* the rank is detached: its data is lost */
 		t->error = NCCL_SYSTEM_ERROR;
 	return j->ranks[o->rank] ? &j->ranks[o->rank]->memory : NULL;
 }
@@ -165,7 +165,7 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 	struct comm *c = (struct comm *)table_get(&r->objects, comm, OBJ_COMM);
 	struct ask *a = ask_take_object(r, comm);
 	if (!c || !a) {
-		if (a) /* destroyed before it had come to be */
+		if (a) /* destroyed before the joining completed */
 			ring_reply(r, a->slot, NCCL_INVALID_USAGE, NULL, 0);
 		free(a);
 		return;
@@ -222,10 +222,10 @@ static void io_broken(void *arg, uint32_t rank, uint64_t comm, bool hopeless)
 	rank_fail_comm(r, comm, NCCL_REMOTE_ERROR, text);
 }
 
-#define IO_FAILED "error " /* so the engine's text begins where a request of its own has failed */
+#define IO_FAILED "error " /* the start of the engine's text if one of its own requests failed */
 
-/* Sums and copies fail with a rank whose memory they are of, and with the device: then that is why.
- * On a device that was lost only the rank whose doing it was has another error than 709. */
+/* Sums and copies fail with a rank whose memory they use, and with the device: that is the reason
+ * to report. On a lost device, only the rank that caused the loss has an error other than 709. */
 static void io_failed(void *arg, const char *text)
 {
 	struct job *j = arg;
@@ -274,7 +274,7 @@ static struct hal_ref io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offse
 	struct hal_ref at = {0};
 	if (j->peer) {
 		at.addr = (uintptr_t)peer_outbox_alloc(j->peer, bytes, offset);
-	} else { /* one device: nobody else reads it */
+	} else { /* one device: no other process reads it */
 		*offset = (uintptr_t)malloc(bytes ? bytes : 1);
 		at.addr = *offset;
 	}

@@ -1,6 +1,7 @@
-/* lost.c: the time in which the device runs nothing because ranks share it: what folding costs a
- * job. At each moment it is lost to one thing at most (lost.h); the clock is read only when that
- * changes. What a rank loses while another one runs is not counted: the device does not.
+/* lost.c: overhead: the time in which the device runs nothing because ranks share it, which is what
+ * folding costs a job. At each moment the time counts for at most one cause (lost.h); the clock is
+ * read only when the cause changes. While another rank runs, the device is busy, so no overhead is
+ * counted.
  */
 #include "internal.h"
 

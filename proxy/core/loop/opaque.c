@@ -1,6 +1,6 @@
-/* opaque.c: hidden kernels of ranks are measured (opaque/opaque.h), and the ranks of a device vote
- * on what they did. If what was alike is not any more, the job hears of it, on all its devices
- * (guard.c).
+/* opaque.c: measures opaque kernels of ranks (opaque/opaque.h); the ranks of a device vote on what
+ * they did. If ranks whose launches did the same begin to differ, the job gets an alarm on all its
+ * devices (guard.c).
  */
 #include "loop/opaque.h"
 

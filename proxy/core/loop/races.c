@@ -1,7 +1,7 @@
-/* races.c: what the check of a rank's order finds becomes an event, as text for people.
+/* races.c: reports what the check of a rank's order finds as an event, as text for people.
  *
- * What is only possible is told to who wants that: a kernel's bounds may be a hull with gaps, and a
- * program without races is to hear nothing.
+ * A merely possible race is reported only on request: a kernel's bounds may be a hull with gaps,
+ * and a program without races must not get reports.
  */
 #include "loop/races.h"
 

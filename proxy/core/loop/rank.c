@@ -1,4 +1,4 @@
-/* rank.c: a rank comes to this device and leaves it. */
+/* rank.c: attaches a rank to this device, and detaches it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,8 @@ static bool list_rank(struct proxy *p, struct rank *r)
 		return false;
 	p->ranks = all;
 	uint32_t at = p->rank_count++;
-	for (; at > 0 && p->ranks[at - 1]->rank > r->rank; at--) /* rank order: fewest partials */
+	for (; at > 0 && p->ranks[at - 1]->rank > r->rank; at--) /* in order of rank: fewest
+								  * partial sums */
 		p->ranks[at] = p->ranks[at - 1];
 	p->ranks[at] = r;
 	return true;
@@ -80,14 +81,15 @@ void object_free(struct object *o)
 	}
 }
 
-/* Nothing in flight: no device work, move or transfer names the rank's memory. */
+/* True if no device work, page move or transfer in flight uses the rank's memory. */
 bool rank_quiet(const struct rank *r)
 {
 	return !r->memory.inflight && !memory_moving(&r->memory) &&
 	       !transfer_pending(&r->proxy->transfers, &r->memory);
 }
 
-/* Nothing in flight, nothing queued, nobody waiting: a rank between two records. */
+/* True if the rank has nothing in flight, nothing queued and no unanswered request: it is between
+ * two records. */
 bool rank_drained(const struct rank *r)
 {
 	return !r->queue.items && !r->ring.replies && !r->queue.frees && !r->queue.waiter_count &&

@@ -1,12 +1,12 @@
-/* saved.c: what a rank's saved state consists of: one row for each kind of record in it.
+/* saved.c: the contents of a rank's saved state: one row for each kind of record.
  *
- * A row says how large a record is at least, how it is written and how it is read again. Kinds are
- * written in the order of the rows, and read in the order in which they lie there: so a row stands
- * behind those of what it names.
+ * A row specifies the minimum size of a record and how to write and restore it. Kinds are written
+ * in the order of the rows, and read in the order in which the state has them: so a row comes after
+ * those that it refers to.
  *
- * The state comes from an image that others have held: a record is checked before it is believed.
- * What a restore has made is in the rank's tables or freed again: the rank is detached after a
- * failure, and takes along what is there.
+ * The state comes from an image that other processes have held: each record is checked before use.
+ * Objects that a restore creates are either in the rank's tables or freed: after a failure the rank
+ * is detached, which frees the rest.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 #define COMMS_BYTES_MAX (64ull << 20)
 
-/* Into the rank's table; otherwise it is freed, and this is why. */
+/* Puts the object into the rank's table. On failure it frees the object and returns the error. */
 static int keep(struct rank *r, struct object *o)
 {
 	if (table_put(&r->objects, o))
@@ -133,7 +133,7 @@ static int restore_chunk(struct rank *r, const void *record, uint64_t now)
 	    s->lies_with >= r->job->world_size)
 		return CU_INVALID_VALUE;
 	memory_image_holds(&r->memory, (uint32_t)s->chunk);
-	/* Until restore_versions says what: no zeros. */
+	/* Unknown until restore_versions sets it; in any case not zeros. */
 	content_unknown(&r->memory, RF_DEV_BASE + s->chunk * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
 	return CU_OK;
 }
@@ -151,7 +151,7 @@ static bool save_versions(struct writer *w, const struct saved_kind *kind,
 	return s;
 }
 
-/* After the buffers, which begin as zeros. */
+/* Runs after the buffers, whose content begins as zeros. */
 static int restore_versions(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_bytes *s = record;
@@ -194,7 +194,7 @@ static bool save_event(struct writer *w, const struct saved_kind *kind, const st
 	if (!s)
 		return false;
 	s->id = o->id;
-	s->recorded = from->last != NULL; /* at a cut every record is complete */
+	s->recorded = from->last != NULL; /* at a cut every event record is complete */
 	s->age_ns = from->last ? w->now_ns - from->last->time_ns : 0;
 	s->flags = from->flags;
 	return true;
@@ -220,7 +220,7 @@ static bool save_module(struct writer *w, const struct saved_kind *kind, const s
 	const struct module *m = (const void *)o;
 	uint64_t extra = m->loaded ? 0 : m->image_bytes;
 	if (m->doomed)
-		return true; /* unloaded, and only kept for the answer to a question */
+		return true; /* unloaded, and kept only for an open request */
 	struct state_module *s = saved_put(w, kind, extra);
 	if (!s)
 		return false;
@@ -289,9 +289,10 @@ static int restore_function(struct rank *r, const void *record, uint64_t now)
 
 /* ---- communicators ---- */
 
-#define COMM_ABORTED UINT64_MAX /* instead of its rounds, with key 0 */
+#define COMM_ABORTED UINT64_MAX /* instead of the number of rounds, with key 0 */
 
-/* Those of the engine, before ours. None: collectives are under way, which no state can hold. */
+/* Saves the engine's communicators, before the handles. Fails if collectives are in progress, which
+ * no state can contain. */
 static bool save_comms(struct writer *w, const struct saved_kind *kind, const struct object *none)
 {
 	struct rank *r = w->rank;
@@ -357,7 +358,7 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 	if (error)
 		return error;
 	if (aborted)
-		return CU_OK; /* requests that name it may still come */
+		return CU_OK; /* requests that name it may still arrive */
 	barrier_comm(r->job->barrier, r->rank, s->key, members, n, s->issued);
 	comm_break(r, c);
 	return CU_OK;

@@ -1,39 +1,41 @@
 /* slice.c: time-slicing (Singularity §5.1): which rank may run kernels on this device now.
  *
- * Only kernels need a rank to be resident; everything else is served for every rank at any time.
- * The active rank keeps the device until it is *stuck*: no kernel of it can run, nothing of it is
- * in flight or has just been over, and nothing that it waits for will come without other ranks of
- * this device. It may come by itself when
- *  - all local ranks have called a collective that it waits for, which therefore completes, and
- *    the rank goes on: the others could do no more than be stuck in the next one. Other devices may
- *    need time for it, or need another rank of this one first: they are waited for as long as the
- *    rank has had the device, and OTHERS_NS at most;
- *  - its client is not blocked (a request unanswered, the next record held back, queues full): it
- *    has SILENT_NS to send something, since it has last or since the device had nothing to do for
- *    it. Queries do not count, since programs poll without end.
- * So a rank that goes on computes until it is stuck in a collective that others have yet to call,
- * and each rank has the device once for each step. After a quantum another rank with work gets its
- * turn at the next kernel boundary anyway: nothing more is submitted, and when nothing runs it is
- * over. A rank that could run a kernel has had one by then, however short the quantum is.
+ * Only kernels need a resident rank; everything else is served for every rank at any time. The
+ * active rank keeps the device until it is *stuck*: none of its kernels can run, nothing of it is
+ * in flight or has just completed, and nothing that it waits for will happen without other ranks of
+ * this device. It may happen without them when
+ *  - all local ranks have called a collective that it waits for. The collective then completes, and
+ *    the rank continues: another rank could do no more than get stuck in the next one. Other
+ *    devices may need time for it, or need another rank of this device first: the rank waits for
+ *    them as long as it has had the device, and OTHERS_NS at most;
+ *  - its client is not blocked (by an unanswered request, a next record that is held, or full
+ *    queues). It then has SILENT_NS to send something, from its last record or from when the device
+ *    had nothing to do for it, whichever is later. Queries do not count, because programs poll
+ *    without end.
+ * So a rank computes until it is stuck in a collective that others have yet to call, and each rank
+ * has the device once per step. After a quantum another rank with work gets its turn at the next
+ * kernel boundary anyway: nothing more of the active rank is submitted, and when nothing of it runs
+ * its turn is over. A rank that could run a kernel has run one by then, however short the quantum
+ * is.
  *
- * But a kernel may wait for what another stream of its rank does. So when what runs then does not
- * end in time, the rank *relents*: the first item of each stream is submitted all the same, until
- * all that ran when this began is over; and the next rank, if it waits for room, waits no more.
- * Each time in a turn that takes twice as long: kernels that do end, end in time at last, however
- * many there are, and the next rank has its turn.
+ * But a running kernel may wait for what another stream of its rank does. So if the running work
+ * does not end in time, the rank *relents*: the first item of each stream is submitted anyway until
+ * all that ran at that moment is complete, and if the next rank waits for free capacity, its
+ * request is cancelled. Within a turn, the time until this happens doubles each time. So kernels
+ * that do end will eventually end in time, however many there are, and the next rank gets its turn.
  *
- * The next one is who meets the active rank first in the tree of a sum: what both give to an
- * all-reduce is one sum then before a third one computes its own (collective/early.c).
+ * The next rank is the one that meets the active rank first in the tree of a sum: the contributions
+ * of both to an all-reduce are summed then before a third rank computes its own
+ * (collective/early.c).
  *
- * Who comes next is prepared: when the active rank has called a collective that others have yet to
- * call, or has nothing left before one in its stream but what is on the device, or its quantum is
- * over, the next one's memory begins to come while it computes on, as far as there is room to
- * spare, once a turn.
+ * The next rank's memory is prefetched once a turn, as far as there is free capacity, while the
+ * active rank computes. This begins when the active rank has called a collective that others have
+ * yet to call, or only works on the device remain before one in its stream, or its quantum is over.
  *
- * What waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can,
- * either, nothing is under way and nothing will come by itself, a rank goes on alone: at once, if
- * all clients are blocked, else when nothing has happened for ALONE_NS; and OTHERS_NS, if other
- * devices may have to call a collective.
+ * A rank that waits for other ranks (queue/squash.c) cannot run. If nothing else of the job can run
+ * either, nothing is in progress and nothing will happen by itself, one such rank continues alone:
+ * at once if all clients are blocked; otherwise after ALONE_NS without any event, or after
+ * OTHERS_NS if other devices may have to call a collective.
  */
 #include "internal.h"
 #include "queue/ready.h"
@@ -58,7 +60,7 @@ static bool could_run(const struct proxy *p, struct rank *r)
 	return r && r != p->slice.active && !r->end.closing && rank_work(r) == WORK_KERNEL;
 }
 
-/* Who has waited for two rounds, and longest. */
+/* Returns the rank that has waited longest, if that is more than two rounds. */
 static struct rank *overdue(const struct proxy *p)
 {
 	struct rank *found = NULL;
@@ -72,8 +74,8 @@ static struct rank *overdue(const struct proxy *p)
 	return found;
 }
 
-/* Who meets the active rank first in the tree of a sum, which splits at powers of two
- * (collective/tree.h). */
+/* Returns the rank that meets the active rank first in the tree of a sum, which splits at powers of
+ * two (collective/tree.h). */
 static struct rank *nearest(const struct proxy *p)
 {
 	const struct rank *active = p->slice.active;
@@ -89,7 +91,8 @@ static struct rank *nearest(const struct proxy *p)
 	return NULL;
 }
 
-/* Of the jobs that the active rank is not of, or of all: who has waited longest. */
+/* Returns the rank that has waited longest: of other jobs than the active rank's, or of all jobs if
+ * no rank is active. */
 static struct rank *longest(const struct proxy *p)
 {
 	const struct rank *active = p->slice.active;
@@ -104,8 +107,8 @@ static struct rank *longest(const struct proxy *p)
 	return found;
 }
 
-/* To ask a rank for its work takes long where much is shared: none is asked behind the first that
- * has some, and few are asked twice. */
+/* Determining a rank's work takes long where much is shared: the search ends at the first rank that
+ * has some, and examines few ranks twice. */
 static struct rank *next_with_kernel(const struct proxy *p)
 {
 	struct rank *found = overdue(p);
@@ -152,7 +155,7 @@ static void told(void *rank, enum memory_purpose purpose, int result)
 		rank_fail(r, result, "the device has no room for its memory");
 }
 
-/* Makes it resident, and active when it is. */
+/* Makes the rank resident, and then active. */
 static void bring(struct proxy *p, struct rank *r)
 {
 	memory_alone(&r->memory, r->job->attached == 1);
@@ -176,7 +179,7 @@ static bool time_is_over(const struct proxy *p)
 	       (r->counters.kernels != p->slice.kernels_before || rank_work(r) != WORK_KERNEL);
 }
 
-/* Has the active rank nothing on the device, and can nothing go there now? */
+/* True if the active rank has nothing on the device, and nothing can be submitted now. */
 static bool idle(struct slice *s, bool kernel)
 {
 	const struct rank *r = s->active;
@@ -192,7 +195,7 @@ static bool idle(struct slice *s, bool kernel)
 static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* The active rank is idle: until when may it go on by itself? */
+/* The active rank is idle: returns until when it may continue by itself. */
 static uint64_t patience_ns(const struct slice *s)
 {
 	const struct rank *r = s->active;
@@ -211,10 +214,10 @@ static uint64_t patience_ns(const struct slice *s)
 	return until;
 }
 
-/* ---- who waits for others in vain ---- */
+/* ---- ranks that wait for others without success ---- */
 
-/* Can nothing of the job happen by itself, while some rank waits for others? Then what has happened
- * so far, and how long the others may take. */
+/* True if some rank of the job waits for others and nothing of the job can happen by itself. Sets
+ * `moves` to what has happened so far, and `patience` to how long the others may take. */
 static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patience)
 {
 	bool waits = false;
@@ -238,7 +241,7 @@ static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patienc
 	return waits && !transfer_pending_for(&j->proxy->transfers, j);
 }
 
-/* One of them; then the others may go on with it. */
+/* Lets one of the waiting ranks continue alone; the others may follow. */
 static void go_alone(const struct job *j)
 {
 	for (uint32_t n = 0; n < j->world_size; n++) {
@@ -270,7 +273,7 @@ static void look_for_stuck(struct proxy *p, const struct job *last)
 		go_alone(j);
 }
 
-/* ---- what runs may wait for what is not submitted ---- */
+/* ---- running work that may wait for work that is not submitted ---- */
 
 static void relent(struct proxy *p)
 {
@@ -300,7 +303,7 @@ static void yield(struct proxy *p, bool yields)
 
 /* ---- turns ---- */
 
-/* Has some other local rank called no collective that is not over? */
+/* True if some other local rank has no collective in progress. */
 static bool others_to_call(const struct rank *active)
 {
 	const struct job *j = active->job;
@@ -311,9 +314,9 @@ static bool others_to_call(const struct rank *active)
 	return found;
 }
 
-/* Has the active rank called a collective that others of this device have yet to call, or will it
- * when what is on the device of one of its streams is over? The latter is told once: who comes next
- * is not asked for in each turn. */
+/* True if the active rank has called a collective that others of this device have yet to call, or
+ * will call one when the works of one of its streams on the device are complete. The latter is
+ * reported once per collective, so that the next rank is not determined every turn. */
 static bool ends_soon(struct proxy *p)
 {
 	const struct rank *active = p->slice.active;
@@ -325,7 +328,8 @@ static bool ends_soon(struct proxy *p)
 	return anew || lack == COLL_LACKS_LOCAL;
 }
 
-/* The active rank's turn is about to end; `r` or nobody comes next. */
+/* Prefetches `r`, which is next, as the active rank's turn is about to end. NULL: no rank is
+ * next. */
 static void prepare(struct proxy *p, struct rank *r)
 {
 	if (!r)
@@ -342,7 +346,7 @@ void slice_turn(struct proxy *p)
 	const struct job *stuck = p->slice.stuck;
 	p->slice.stuck = NULL;
 	p->slice.next = NULL;
-	if (p->slice.target) { /* it may wait for what the active one has */
+	if (p->slice.target) { /* it may wait for memory of the active rank */
 		yield(p,
 		      p->slice.yielding || (p->slice.active != p->slice.target && time_is_over(p)));
 		return;
@@ -357,7 +361,8 @@ void slice_turn(struct proxy *p)
 		if (prepares)
 			prepare(p, other);
 		other = leaves ? other : NULL;
-		/* Who waited for it may be freed; then the time slice goes on. */
+		/* The rank that waited may be gone (NULL); then the active rank's time slice
+		 * continues. */
 		yield(p, other && over);
 		if (p->slice.yielding && !active->memory.inflight) {
 			switch_to(p, other);
@@ -382,8 +387,8 @@ void slice_turn(struct proxy *p)
 		switch_to(p, other);
 }
 
-/* When the active rank's patience or its quantum ends, if somebody waits for that, or the patience
- * of those who are stuck. */
+/* Returns when the active rank's patience or quantum ends, if another rank waits for that; or when
+ * the patience of stuck ranks ends. */
 uint64_t slice_deadline_ns(const struct proxy *p)
 {
 	const struct slice *s = &p->slice;

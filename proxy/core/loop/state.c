@@ -1,15 +1,15 @@
-/* state.c: a rank's state, to its image and back: what makes it movable between proxies.
+/* state.c: a rank's state, to its image and back: this makes it movable between proxies.
  *
- * Written only at a cut, when nothing of the rank is queued, in flight or unanswered; so the state
- * is: live buffers, which chunks have content, and the handles with what they hold. It is a
- * sequence of records (saved.h) in the ring's own framing, kind after kind (saved.c), checked by
- * the same rules when it comes back. The memory itself lies in the same image by heap offset. All
- * numbers little-endian.
+ * The state is written only at a cut, when nothing of the rank is queued, in flight or unanswered.
+ * So it consists of live buffers, the list of chunks that have content, and the handles with their
+ * contents. It is a sequence of records (saved.h) in the ring's own framing, kind after kind
+ * (saved.c), and is checked by the same rules when it is restored. The memory itself is in the same
+ * image by heap offset. All numbers are little-endian.
  *
- * No time of a clock is in it, since another machine's clock says something else: what it has of
- * times are spans (how old an event is). What else the core keeps of times begins anew with each
- * attach (a rank's silent_since_ns, its time slice) or is of a job epoch, which never travels
- * (cut_at, released_at).
+ * The state contains no clock time, because the clocks of other machines differ: it has only
+ * durations (the age of an event). Other times of the core start anew with each attach (a rank's
+ * silent_since_ns, its time slice) or belong to a job epoch, which never moves (cut_at,
+ * released_at).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -65,7 +65,7 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 	uint32_t count = 0;
 	struct object **all = table_sorted(&r->objects, &count);
 	bool good = all != NULL;
-	h->magic = 0; /* not valid until all is written */
+	h->magic = 0; /* not valid until everything is written */
 	for (uint32_t i = 0; i < saved_kind_count && good; i++)
 		good = save_kind(&w, &saved_kinds[i], all, count);
 	free(all);
@@ -96,7 +96,8 @@ static const struct saved_kind *kind_of(const struct rf_record *record)
 	return NULL;
 }
 
-/* CU_OK, CU_OUT_OF_MEMORY, or CU_INVALID_VALUE: no state_save has written this. */
+/* Returns CU_OK, CU_OUT_OF_MEMORY, or CU_INVALID_VALUE for records that state_save cannot have
+ * written. */
 static int restore_records(struct rank *r, const uint8_t *at, uint64_t left)
 {
 	const uint64_t now = now_ns();
@@ -115,7 +116,8 @@ static int restore_records(struct rank *r, const uint8_t *at, uint64_t left)
 	}
 }
 
-/* Of an earlier process of the rank: this channel has never been served, that one had. */
+/* True if the state is of an earlier process of the rank: this channel was never served, that
+ * process's was. */
 static bool of_earlier_process(const struct rank *r, const struct state_header *h)
 {
 	const struct state_rank *s = (const void *)(h + 1);
@@ -128,7 +130,7 @@ static int refuse(const struct rank *r, const char *why, char *error, uint32_t e
 	return -1;
 }
 
-/* An image without a state is that of a rank that begins. */
+/* Begins a fresh rank: its image has no state. */
 static int begin_fresh(struct rank *r, char *error, uint32_t error_bytes)
 {
 	if (r->ring.tail.bytes)
@@ -163,6 +165,6 @@ int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 			      error_bytes);
 	if (code)
 		return refuse(r, "its saved state has a record that cannot be", error, error_bytes);
-	h->magic = 0; /* taken: the live rank is the truth from here on */
+	h->magic = 0; /* consumed: only the live rank is valid from now on */
 	return 1;
 }

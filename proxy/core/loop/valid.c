@@ -1,5 +1,6 @@
-/* valid.c: do the loop's own counters and lists agree with each other? After each turn of a build
- * with -DSOFT_CHECKED (the sanitizers'), as heap_invalid does for the client's heap.
+/* valid.c: checks that the loop's counters and lists agree. Runs after each turn in a build with
+ * -DSOFT_CHECKED (the sanitizers' build), as heap_invalid does for the client's heap, and before
+ * each save (core_check).
  */
 #include "internal.h"
 
@@ -24,7 +25,7 @@ static const struct module *asked_for(const struct ask *a)
 	return m ? (const struct module *)m : f ? ((const struct function *)f)->module : NULL;
 }
 
-/* Queued kernels and open questions, of the module and its functions. */
+/* Counts queued kernels and open requests of the module and its functions. */
 static uint32_t uses_of(const struct rank *r, const struct module *m)
 {
 	uint32_t uses = 0;
