@@ -1,20 +1,20 @@
 /* channel.h: the contract between a rank (interpose/) and a device proxy (proxy/).
  *
- * Everything a rank shares with the product lies in one sealed, sparse memfd, made by the
- * rank and handed to its launcher once. This header fixes that memfd's layout, the records
- * of its request ring, and the two messages of the hand-over. Nothing else is shared.
+ * Everything that a rank shares with rankfold is in one sealed, sparse memfd. The rank creates it
+ * and hands it to its launcher once. This header defines the layout of that memfd, the records of
+ * its request ring, and the two messages of the hand-over. Nothing else is shared.
  *
- * What forces a new RF_MAJOR: any change of an offset, a size, the meaning of a field or of
- * an opcode's arguments. Rings at rest outlive builds, so opcodes are append-only: a number
- * is never reused. A new opcode or a reserved field put to use raises RF_MINOR.
+ * These changes require a new RF_MAJOR: a different offset or size, or a different meaning of a
+ * field or of an opcode's arguments. Rings at rest outlive builds, so opcodes are append-only: a
+ * number is never reused. A new opcode, or the use of a reserved field, raises RF_MINOR.
  *
- * Rules both sides keep:
- *  - Fields say who writes them: (C) the client, (S) the server that owns the epoch,
- *    (L) the launcher. Only that side writes.
+ * Rules for both sides:
+ *  - Each field has one writer: (C) the client, (S) the server that owns the epoch, (L) the
+ *    launcher. Only that side writes it.
  *  - The client is passive. It never learns that it is parked: parked means that no server
  *    consumes its ring. Every wait of the client is a re-checked futex loop.
- *  - The server copies a record to its own memory before it looks at it, and trusts no
- *    length, offset or handle in it.
+ *  - The server copies a record to its own memory before it inspects it, and trusts no length,
+ *    offset or handle in it.
  *  - All futexes are process-shared. Numbers are little-endian.
  */
 #ifndef RANKFOLD_CHANNEL_H
@@ -33,11 +33,11 @@
 #define RF_DEV_BASE 0x200000000000ull     /* first device address */
 #define RF_WINDOW_BYTES (1ull << 40)      /* a rank's window: device heap, then pinned memory */
 #define RF_HEAP_BYTES (1ull << 39)        /* device heap: [DEV_BASE, DEV_BASE + HEAP) */
-#define RF_CHUNK_BYTES (2ull << 20)       /* physical memory is given out in such chunks */
-#define RF_ALLOC_ALIGN 512ull             /* every allocation starts at a multiple */
+#define RF_CHUNK_BYTES (2ull << 20)       /* unit of physical memory */
+#define RF_ALLOC_ALIGN 512ull             /* every allocation starts at a multiple of it */
 #define RF_PINNED_SLOT_BYTES (1ull << 33) /* pinned arena of one rank */
 #define RF_PINNED_SLOTS 64u
-/* Where rank r's pinned arena lies, in the client and in the device window alike. */
+/* Address of rank r's pinned arena, the same in the client and in the device window. */
 #define RF_PINNED_BASE(rank)                                                                       \
 	(RF_DEV_BASE + RF_HEAP_BYTES + ((uint64_t)(rank) % RF_PINNED_SLOTS) * RF_PINNED_SLOT_BYTES)
 
@@ -47,11 +47,11 @@
 #define RF_OFF_SLOTS 0x1000ull      /* reply slots */
 #define RF_OFF_HOSTFUNC 0x6000ull   /* tokens of host functions that are due */
 #define RF_OFF_RING 0x10000ull      /* request ring */
-#define RF_OFF_BULK 0x1000000ull    /* bulk slots: pageable data on its way */
+#define RF_OFF_BULK 0x1000000ull    /* bulk slots: pageable data in transit */
 #define RF_OFF_PINNED 0x10000000ull /* pinned arena */
 #define RF_SLOT_COUNT 64u
 #define RF_SLOT_BYTES 256u
-#define RF_SLOT_DATA_BYTES 240u  /* of it for what the opcode returns */
+#define RF_SLOT_DATA_BYTES 240u  /* of these bytes, for the opcode's result */
 #define RF_RING_BYTES (4u << 20) /* power of two */
 #define RF_RECORD_ALIGN 64u
 #define RF_RECORD_MAX 32896u /* bytes of one record, header included (8192 before 1.6) */
@@ -59,7 +59,7 @@
 #define RF_BULK_BYTES (256u << 10)
 #define RF_HOSTFUNC_COUNT 256u
 #define RF_COMM_ERRORS 64u  /* communicators whose errors are kept */
-#define RF_FAULT_BYTES 256u /* of the text of a fault, its end included */
+#define RF_FAULT_BYTES 256u /* of a fault's text, with its terminating zero */
 #define RF_MEMFD_BYTES (RF_OFF_PINNED + RF_PINNED_SLOT_BYTES)
 
 struct rf_header {
@@ -72,7 +72,7 @@ struct rf_header {
 	uint32_t world_size;
 	uint32_t reserved0[7];
 
-	/* line 1 (S): who serves */
+	/* line 1 (S): the server */
 	_Alignas(64) _Atomic uint64_t epoch; /* raised by each attach; 0: never served */
 	_Atomic uint32_t served;          /* 1 while a server consumes; information for `doctor` */
 	_Atomic uint32_t server_sleeping; /* 1: the server waits on `doorbell` */
@@ -81,62 +81,63 @@ struct rf_header {
 	 * the ring is the count modulo RF_RING_BYTES. A record never wraps: a PAD record fills
 	 * the rest. */
 	_Alignas(64) _Atomic uint64_t head; /* published with release after the copy */
-	_Atomic uint32_t doorbell;          /* futex of the server; added to when server_sleeping */
-	_Atomic uint32_t space_waiters;     /* client threads waiting for room */
+	_Atomic uint32_t doorbell;          /* the server's futex; raised if server_sleeping */
+	_Atomic uint32_t space_waiters;     /* client threads that wait for free space */
 	_Atomic uint32_t aborts;            /* entries of `aborting` filled so far (1.11) */
 
 	/* line 3 (S): the ring's consumer */
 	_Alignas(64) _Atomic uint64_t tail; /* every byte below has been copied out */
-	_Atomic uint32_t space_seq;         /* futex: added to when tail moved and space_waiters */
-	_Atomic uint32_t bulk_seq; /* futex: added to when a bulk slot was freed and bulk_waiters;
+	_Atomic uint32_t space_seq;         /* futex: raised when tail moved and space_waiters */
+	_Atomic uint32_t bulk_seq; /* futex: raised when a bulk slot was freed and bulk_waiters;
 				    * by C too, for a slot that brought data to the client */
 
-	/* line 4 (S): what the client reads without a request */
-	_Alignas(64) _Atomic uint64_t retired_free; /* frees with seq <= this are done: reuse */
+	/* line 4 (S): state that the client reads without a request */
+	_Alignas(64) _Atomic uint64_t retired_free; /* frees with seq <= this: memory is reusable */
 	_Atomic uint64_t grant_bytes;               /* malloc beyond it sends OP_GRANT */
 	_Atomic uint32_t async_error;               /* sticky CUDA error of the context, 0: none */
 	_Atomic uint32_t comm_error; /* ncclResult_t of a failed communicator, 0: none */
 
-	/* line 5 (S writes tokens and hostfunc_head; C writes hostfunc_tail: the number of functions
-	 * that have returned, in order; then it rings `doorbell` as for a record, since the ring may
-	 * be full, and posts HOST_DONE) */
+	/* line 5. S writes the tokens and hostfunc_head. C writes hostfunc_tail: the number of
+	 * functions that have returned, in order. It then rings `doorbell` as for a record, because
+	 * the ring may be full, and posts HOST_DONE. */
 	_Alignas(64) _Atomic uint32_t hostfunc_head; /* futex of the helper thread */
 	_Atomic uint32_t hostfunc_tail;
 
-	/* line 6 (C): bulk slots in use. Bit i: the client has claimed slot i. The server
-	 * clears the bit of a slot that travelled as a source when its data are read. */
+	/* line 6 (C): bulk slots in use. Bit i: the client has claimed slot i. For a slot that
+	 * carries a copy's source, the server clears the bit when it has read the data. */
 	_Alignas(64) _Atomic uint64_t bulk_busy;
 	_Atomic uint32_t bulk_waiters;
 
-	/* line 7 and on (S): what async_error, or else comm_error, is about, for people; written
-	 * before it (1.5) */
+	/* from line 7 (S): a readable description of async_error or, without one, of comm_error;
+	 * written before it (1.5) */
 	_Alignas(64) char fault[RF_FAULT_BYTES];
 
-	/* a line of its own (C): what is being written into the ring ends here, if that is beyond
-	 * head (1.10). Said for who writes the rank down in the middle of it. */
+	/* its own line (C): the end of what is being written into the ring, if that is beyond head
+	 * (1.10). For whoever saves the rank in the middle of a write. */
 	_Alignas(64) _Atomic uint64_t writing;
 
-	/* Lines of their own: aborts do not take their turn in the ring, which may be full or held by
-	 * what they end (1.11). Entry i is the communicator whose abort is answered in slot i, 0: none.
-	 * C fills it and adds to `aborts`; S takes it. */
+	/* Their own lines: aborts do not queue in the ring, which may be full or blocked by the
+	 * operations that they end (1.11). Entry i is the communicator whose abort is answered in
+	 * slot i; 0: none. C fills it and increments `aborts`; S consumes it. */
 	_Alignas(64) _Atomic uint64_t aborting[RF_SLOT_COUNT];
-	/* (S) What made single communicators unusable: number << 8 | ncclResult_t, 0: none (1.11) */
+	/* (S) Why single communicators are unusable: number << 8 | ncclResult_t; 0: none (1.11) */
 	_Alignas(64) _Atomic uint64_t comm_errors[RF_COMM_ERRORS];
 };
 
 /* A reply slot. The client claims a free one (FREE -> WAITING), names it in the record, and waits
- * on `state`. The server fills the rest, then state = ANSWERED, then wakes who is ASLEEP. */
+ * on `state`. The server fills the rest, sets state = ANSWERED, and wakes the client if it was
+ * ASLEEP. */
 enum rf_slot_state {
 	RF_SLOT_FREE = 0,
 	RF_SLOT_WAITING = 1,  /* (C) */
 	RF_SLOT_ANSWERED = 2, /* (S) */
-	RF_SLOT_ASLEEP = 3,   /* (C) waits, and must be woken */
+	RF_SLOT_ASLEEP = 3,   /* (C) sleeps, and must be woken */
 };
 struct rf_slot {
 	_Atomic uint32_t state; /* enum rf_slot_state */
 	int32_t error;          /* (S) CUresult/cudaError_t, or ncclResult_t for OP_COMM_* */
-	uint64_t seq;           /* (C) seq of the request; the server leaves it */
-	uint8_t data[RF_SLOT_DATA_BYTES]; /* (S) what the opcode returns */
+	uint64_t seq;           /* (C) seq of the request; the server does not write it */
+	uint8_t data[RF_SLOT_DATA_BYTES]; /* (S) the opcode's result */
 };
 
 /* ---- records -------------------------------------------------------------------------- */
@@ -144,18 +145,18 @@ struct rf_slot {
 struct rf_record {
 	uint32_t bytes; /* of the whole record, a multiple of RF_RECORD_ALIGN */
 	uint16_t opcode;
-	uint16_t slot; /* reply slot + 1; 0: no reply wanted */
+	uint16_t slot; /* reply slot + 1; 0: no reply requested */
 	uint64_t seq;  /* 1, 2, 3, … over the life of the channel; any other breaks the ring */
 };
 
-/* Handles (stream, event, module, function, comm, redop) are 64-bit numbers chosen by the
- * client from one counter that starts at RF_HANDLE_FIRST; never reused. Stream handles
- * below RF_HANDLE_FIRST exist from the start: */
-#define RF_STREAM_LEGACY 1ull     /* orders with all blocking streams */
-#define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream: that of the first thread to use it */
+/* Handles (stream, event, module, function, comm, redop) are 64-bit numbers. The client chooses
+ * them from one counter that starts at RF_HANDLE_FIRST and never reuses one. Stream handles below
+ * RF_HANDLE_FIRST always exist: */
+#define RF_STREAM_LEGACY 1ull     /* ordered with all blocking streams */
+#define RF_STREAM_PER_THREAD 2ull /* a plain blocking stream, of the first thread that uses it */
 #define RF_HANDLE_FIRST 16ull
 
-enum rf_opcode {                /* opcodes.def says what each is */
+enum rf_opcode {                /* described in opcodes.def */
 		 RF_OP_PAD = 0, /* skip `bytes` */
 #define RF_OPCODE(name, handler, number, record, size, about, kind, errors) RF_OP_##name = (number),
 #include "opcodes.def"
@@ -163,13 +164,13 @@ enum rf_opcode {                /* opcodes.def says what each is */
 		 RF_OP_STATE_FIRST = 0x1000,
 };
 
-/* Any request may name a reply slot; then it is answered when it is done. */
+/* Any request may name a reply slot; it is then answered when the request is done. */
 enum rf_kind {
-	RF_ASYNC, /* usually has none: what is wrong with it is the rank's sticky error */
-	RF_CALL,  /* has one: the client goes on with what it brings */
-	RF_SYNC,  /* has one: answered when all that it names, and was before, is done */
-	RF_QUERY, /* has one: answered at once, and no sign of work */
-	RF_ROUND, /* a round of a communicator: done with the other ranks, and counted */
+	RF_ASYNC, /* usually without a slot: its failure becomes the rank's sticky error */
+	RF_CALL,  /* with a slot: the client continues with the result */
+	RF_SYNC,  /* with a slot: answered when its subject's earlier work is done */
+	RF_QUERY, /* with a slot: answered at once; does not count as work */
+	RF_ROUND, /* a round of a communicator: completes with the other ranks; counted */
 };
 
 struct rf_handle {
@@ -182,7 +183,7 @@ struct rf_alloc {
 	uint64_t addr;      /* RF_ALLOC_ALIGNed, inside the heap */
 	uint64_t bytes;     /* as requested by the program */
 	uint64_t call_site; /* hash of the call stack; 0: unknown */
-	uint32_t stable;    /* 1: predicted to live on (parameters, optimizer state) */
+	uint32_t stable;    /* 1: predicted to be long-lived (parameters, optimizer state) */
 	uint32_t reserved;
 };
 struct rf_free {
@@ -192,7 +193,7 @@ struct rf_free {
 struct rf_free_async {
 	struct rf_record r;
 	uint64_t addr;
-	uint64_t stream; /* the program lets go of it at this place there */
+	uint64_t stream; /* the free takes effect at this place in the stream */
 };
 struct rf_grant {
 	struct rf_record r;
@@ -211,11 +212,11 @@ enum rf_place {
 struct rf_copy {
 	struct rf_record r;
 	uint64_t stream;
-	uint64_t dst, src; /* by dst_place, src_place */
+	uint64_t dst, src; /* interpreted by dst_place, src_place */
 	uint64_t dst_pitch, src_pitch;
 	uint64_t width, height;
 	uint8_t dst_place, src_place;
-	uint8_t release_bulk; /* 1: source slot is free again once read */
+	uint8_t release_bulk; /* 1: the source slot becomes free when it has been read */
 	uint8_t reserved[5];
 	uint8_t data[]; /* RF_AT_INLINE */
 };
@@ -238,7 +239,7 @@ struct rf_module_data {
 struct rf_module_load {
 	struct rf_record r;
 	uint64_t module;
-	uint64_t bytes; /* of the whole image, all sent */
+	uint64_t bytes; /* of the whole image, already sent */
 	uint32_t image; /* enum rf_image */
 	uint32_t reserved;
 };
@@ -254,13 +255,14 @@ struct rf_module_globals {
 struct rf_name {
 	struct rf_record r;
 	uint64_t module;
-	uint64_t handle;     /* FUNCTION_GET: the number the function gets */
-	uint32_t bulk;       /* FUNCTION_GET: slot for the parameter layout, or for the reason of an
-	                          * error: text with its final zero, or none where that is zero */
-	uint32_t name_bytes; /* without a final zero */
+	uint64_t handle;     /* FUNCTION_GET: the function's handle */
+	uint32_t bulk;       /* FUNCTION_GET: slot for the parameter layout, or for the reason of
+			      * an error: text with its terminating zero, or none where that byte
+			      * is zero */
+	uint32_t name_bytes; /* without a terminating zero */
 	char name[];
 };
-/* In the bulk slot named by FUNCTION_GET: param_count of these. */
+/* FUNCTION_GET writes param_count of these into the bulk slot that it names. */
 struct rf_param {
 	uint32_t offset, bytes;
 };
@@ -271,8 +273,8 @@ struct rf_function_reply {
 struct rf_global_reply {
 	uint64_t addr, bytes;
 };
-/* The names of a module's functions in its order, from number `first` on: as many as fit the bulk
- * slot, each with its final zero. */
+/* The names of a module's functions in module order, starting with number `first`: as many as fit
+ * the bulk slot, each with its terminating zero. */
 struct rf_function_names {
 	struct rf_record r;
 	uint64_t module;
@@ -282,18 +284,18 @@ struct rf_function_names_reply {
 	uint32_t count;
 };
 
-#define RF_STREAM_NON_BLOCKING 1u /* does not order with the legacy stream */
+#define RF_STREAM_NON_BLOCKING 1u /* not ordered with the legacy stream */
 struct rf_stream_create {
 	struct rf_record r;
 	uint64_t stream;
 	uint32_t flags; /* RF_STREAM_NON_BLOCKING */
 	int32_t priority;
 };
-#define RF_EVENT_DISABLE_TIMING 2u /* nobody reads its time */
+#define RF_EVENT_DISABLE_TIMING 2u /* its time is never read */
 struct rf_event_create {
 	struct rf_record r;
 	uint64_t event;
-	uint32_t flags; /* CUDA's; of them RF_EVENT_DISABLE_TIMING matters */
+	uint32_t flags; /* CUDA's; only RF_EVENT_DISABLE_TIMING has an effect */
 	uint32_t reserved;
 };
 struct rf_event {
@@ -318,46 +320,48 @@ struct rf_launch {
 	uint32_t param_bytes;
 	uint32_t flags; /* RF_LAUNCH_COOPERATIVE */
 	uint32_t reserved;
-	uint8_t params[]; /* in the layout of FUNCTION_GET */
+	uint8_t params[]; /* in the layout that FUNCTION_GET returned */
 };
 struct rf_host_func {
 	struct rf_record r;
 	uint64_t stream, token;
 };
 
-/* Element (i, j) of the b-th matrix lies row * i + col * j + batch * b elements behind `addr`: one
- * of row and col is 1, so that order and transposition need no words of their own. */
+/* Element (i, j) of matrix number b is row * i + col * j + batch * b elements after `addr`. Either
+ * row or col is 1; this expresses order and transposition without separate fields. */
 struct rf_matrix {
 	uint64_t addr, row, col, batch;
 };
 enum rf_gemm_flags {
-	RF_GEMM_POINTERS = 1, /* addr of A, B, C and D: of `count` addresses, one per product */
-	RF_GEMM_SCALARS = 2,  /* alpha and beta: addresses of them */
-	RF_GEMM_RELU = 4,     /* the product's last step: max(x, 0) */
-	RF_GEMM_GELU = 8,     /* or x * Phi(x), in the form with tanh */
-	/* of GEMM_AUX alone; without RF_GEMM_POINTERS, and not for integers */
-	RF_GEMM_KEEP = 16,   /* with one of them: what x was before it goes to `aux` */
-	RF_GEMM_DRELU = 32,  /* or x times ReLU's derivative at what is in `aux` */
-	RF_GEMM_DGELU = 64,  /* or x times GELU's there */
+	RF_GEMM_POINTERS = 1, /* addr of A, B, C, D refers to `count` addresses, one per product */
+	RF_GEMM_SCALARS = 2,  /* alpha and beta are addresses of the values */
+	RF_GEMM_RELU = 4,     /* last step of the product: max(x, 0) */
+	RF_GEMM_GELU = 8,     /* or x * Phi(x), in the tanh form */
+	/* GEMM_AUX only; without RF_GEMM_POINTERS, and not for integers */
+	RF_GEMM_KEEP = 16,   /* with RELU or GELU: store the step's input x in `aux` */
+	RF_GEMM_DRELU = 32,  /* or multiply x by ReLU's derivative at the value in `aux` */
+	RF_GEMM_DGELU = 64,  /* or multiply x by GELU's derivative there */
 	RF_GEMM_SUM_D = 128, /* `bias` is a result: the sums of D's rows, */
 	RF_GEMM_SUM_A = 256, /* or of A's rows, */
 	RF_GEMM_SUM_B = 512, /* or of B's columns */
 };
-/* `count` products D = step(alpha * A * B + beta * C + bias). A has m rows and k columns, B k and
- * n; C and D are of one type and have m and n. Types are numbers of cudaDataType. */
+/* `count` products D = step(alpha * A * B + beta * C + bias). A has m rows and k columns, B has k
+ * rows and n columns; C and D have the same type, m rows and n columns. Types are cudaDataType
+ * numbers. */
 struct rf_gemm {
 	struct rf_record r;
 	uint64_t stream;
 	uint64_t m, n, k, count;
 	struct rf_matrix a, b, c, d;
-	uint64_t bias, bias_batch; /* an element per row of D, all together; address 0: none */
-	uint64_t alpha, beta;      /* their bits, in type_scale */
+	uint64_t bias, bias_batch; /* one element per row of D, contiguous; address 0: none */
+	uint64_t alpha, beta;      /* as bits, in type_scale */
 	uint8_t type_ab, type_cd, type_bias, type_scale;
 	uint32_t flags;         /* enum rf_gemm_flags */
-	uint32_t compute, math; /* cublasComputeType_t, cublasMath_t: what the program allows */
+	uint32_t compute, math; /* cublasComputeType_t, cublasMath_t: the permitted precision */
 };
-/* `aux` lies by columns: of GELU a matrix as D; of ReLU a bit for each element, 1 where it let x
- * through, the first in a byte's lowest bit: col and batch count bits then, in multiples of 128. */
+/* `aux` is stored by columns. For GELU it is a matrix like D. For ReLU it has one bit per element,
+ * 1 where ReLU passed x, the first in a byte's lowest bit; col and batch then count bits, in
+ * multiples of 128. */
 struct rf_gemm_aux {
 	struct rf_gemm g;
 	struct rf_matrix aux;
@@ -365,21 +369,22 @@ struct rf_gemm_aux {
 
 /* ---- what the client fills in for a module ---------------------------------------------- */
 
-/* A module may have a variable of this name in its globals: struct rf_setup. The client fills it in
- * before the module's first launch (1.1): it adds the address of the module's globals to the
- * 64-bit words at `offset`s, which are pointers of initialised variables, and sets `print` to a
- * struct rf_print in its pinned arena, where kernels leave what they print. `heap` begins as 1
- * where kernels may allocate: then it is set to a struct rf_heap before the first of them runs. */
+/* A module may have a variable of this name in its globals: a struct rf_setup. The client fills it
+ * in before the module's first launch (1.1): it adds the address of the module's globals to the
+ * 64-bit words at the `offset`s, which are pointers of initialised variables, and sets `print` to a
+ * struct rf_print in its pinned arena, where kernels write their output. `heap` is initially 1 if
+ * kernels may allocate; the client then sets it to a struct rf_heap before the first of them
+ * runs. */
 #define RF_SETUP_NAME "__rankfold"
 struct rf_setup {
 	uint64_t print;
 	uint64_t heap;
 	uint64_t count;
-	uint64_t offset[]; /* from the beginning of the globals */
+	uint64_t offset[]; /* from the start of the globals */
 };
 
-/* A ring of text. `head` counts all bytes written; what lies RF_PRINT_BYTES behind it is
- * overwritten, as in CUDA. The client reads at its synchronisations.
+/* A ring of text. `head` counts all bytes ever written; bytes more than RF_PRINT_BYTES behind it
+ * are overwritten, as in CUDA. The client reads it when it synchronises.
  */
 #define RF_PRINT_BYTES (1u << 20) /* power of two */
 struct rf_print {
@@ -387,10 +392,10 @@ struct rf_print {
 	_Alignas(64) uint8_t text[RF_PRINT_BYTES];
 };
 
-/* The memory from which kernels allocate, in device memory. The client writes these two; the device
- * keeps what else it needs behind them. */
+/* The heap from which kernels allocate, in device memory. The client writes these two fields; the
+ * device keeps its other state behind them. */
 struct rf_heap {
-	uint64_t bytes; /* all of it */
+	uint64_t bytes; /* size of the whole heap */
 	uint64_t made;  /* 0: the device has not used it yet */
 };
 
@@ -450,7 +455,7 @@ struct rf_hello { /* (C), with the memfd as SCM_RIGHTS, after the header's line 
 	uint32_t pid;
 	uint32_t reserved;
 };
-/* The virtual device: a constant of the job, whatever serves it. */
+/* The virtual device: constant for the job, whatever device serves it. */
 struct rf_device {
 	char name[64];
 	uint64_t memory_bytes; /* capacity: malloc beyond it fails */
@@ -464,17 +469,17 @@ struct rf_device {
 };
 struct rf_welcome { /* (L) */
 	uint64_t magic;
-	int32_t error;         /* 0, or 1: refused; `message` says why */
+	int32_t error;         /* 0; 1: refused, `message` has the reason */
 	uint32_t device_count; /* virtual devices the rank sees */
 	uint32_t rank, world_size;
 	struct rf_device device;
 	char message[256];
 };
-/* The client asks once before it makes the memfd: it sends rf_hello with pid 0 and no
- * descriptor (-> rf_welcome: rank, device; or why not); then it makes the memfd, sends
- * rf_hello with its pid and the memfd (-> rf_welcome again), and closes. */
+/* Before it creates the memfd, the client sends rf_hello with pid 0 and no descriptor; the
+ * rf_welcome brings rank and device, or the reason of a refusal. It then creates the memfd, sends
+ * rf_hello with its pid and the memfd, receives rf_welcome again, and closes the connection. */
 
-/* What lies where is part of the contract: nothing may move. */
+/* The positions are part of the contract: nothing may move. */
 #define RF_OPCODE(name, handler, number, record, size, about, kind, errors)                        \
 	_Static_assert(sizeof(struct record) == (size), "size of " #record);
 #define RF_REPLY(name, reply, size)                                                                \

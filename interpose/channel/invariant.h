@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* `what`: a sentence that says what should hold. */
+/* `what`: a sentence that states what should hold. */
 #define INVARIANT(condition, what)                                                                 \
 	do                                                                                         \
 		if (__builtin_expect(!(condition), 0))                                             \

@@ -1,8 +1,8 @@
-/* spin.h: spinning for a while before sleeping, since waking takes longer than most waits.
+/* spin.h: spins for a while before sleeping, because waking takes longer than most waits.
  *
- * Ranks, a proxy's loop and its workers wait for one another, and there are often more of them
- * than cores: a thread that spins yields at each look. Where nobody else wants the core, that costs
- * 0.2 µs.
+ * Ranks, a proxy's loop and its workers wait for one another, and there are often more of them than
+ * cores: a spinning thread yields after each check. Where no other thread wants the core, that
+ * costs 0.2 µs.
  */
 #ifndef RANKFOLD_SPIN_H
 #define RANKFOLD_SPIN_H
@@ -12,12 +12,12 @@
 #include <stdint.h>
 #include <time.h>
 
-#define SPIN_PAUSES 16 /* between looks, some 0.3 µs: looking all the time slows down who writes */
+#define SPIN_PAUSES 16 /* between checks, about 0.3 µs: constant checking slows down the writer */
 #define SPIN_TAKEN_NS 5000u
 
 struct spin {
 	uint64_t since;
-}; /* 0 at first */
+}; /* initially 0 */
 
 static inline uint64_t spin_now_ns(void)
 {
@@ -26,7 +26,7 @@ static inline uint64_t spin_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* The other half of the core, if somebody has it, goes faster meanwhile. */
+/* Lets a sibling hyperthread of the core run faster meanwhile. */
 static inline void spin_relax(void)
 {
 #if defined(__x86_64__)
@@ -43,7 +43,7 @@ static inline void spin_pause(void)
 		spin_relax();
 }
 
-/* The same; true: somebody else had the core meanwhile. */
+/* The same; true if another thread had the core meanwhile. */
 static inline bool spin_give_way(void)
 {
 	uint64_t since = spin_now_ns();
@@ -51,7 +51,7 @@ static inline bool spin_give_way(void)
 	return spin_now_ns() - since > SPIN_TAKEN_NS;
 }
 
-/* After a look that found nothing: look once more? False: sleep. */
+/* After a check that found nothing: true to check again, false to sleep. */
 static inline bool spin_on(struct spin *s, uint64_t limit_ns)
 {
 	uint64_t now = spin_now_ns();
@@ -60,7 +60,7 @@ static inline bool spin_on(struct spin *s, uint64_t limit_ns)
 	return now - s->since < limit_ns;
 }
 
-/* There was something, or it slept. */
+/* After a check that found something, or after a sleep. */
 static inline void spin_reset(struct spin *s) { s->since = 0; }
 
 #endif

@@ -1,8 +1,8 @@
-/* abi.h: the types of NVIDIA's public interfaces, as far as the client must know their layout.
- * CUDA's are here, those of NCCL, cuBLAS and NVML in abi_libraries.h.
+/* abi.h: the types of NVIDIA's public interfaces whose layout the client must know. CUDA's are
+ * here, those of NCCL, cuBLAS and NVML in abi_libraries.h.
  *
  * The client builds on machines without a toolkit, so it declares the few structures that it reads
- * or fills. Handles are opaque pointers and enumerations plain integers: that is their ABI.
+ * or fills. Handles are opaque pointers and enumerations plain integers, as in the ABI.
  * tests/interpose/test_abi.py compares sizes, offsets and prototypes with the real headers.
  */
 #ifndef RANKFOLD_ABI_H
@@ -103,7 +103,7 @@ typedef struct {
 	int major, minor;
 	size_t textureAlignment, texturePitchAlignment;
 	int multiProcessorCount, integrated, canMapHostMemory;
-	int maxTexture[39]; /* limits of textures and surfaces, which we do not have */
+	int maxTexture[39]; /* limits of textures and surfaces, which are not supported */
 	size_t surfaceAlignment;
 	int concurrentKernels, ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver;
 	int asyncEngineCount, unifiedAddressing, memoryBusWidth, l2CacheSize;
@@ -161,7 +161,7 @@ typedef struct {
 	cudaExtent extent;
 } cudaMemcpy3DPeerParms;
 
-/* Of copies in a batch; the driver's structures are the same. */
+/* For copies in a batch; the driver's structures are the same. */
 enum source_order { SOURCE_IN_STREAM_ORDER = 1, SOURCE_DURING_CALL, SOURCE_IN_ANY_ORDER };
 typedef struct {
 	int srcAccessOrder; /* enum source_order */
@@ -218,13 +218,13 @@ typedef struct {
 	void *base_ptr;
 	size_t num_bytes;
 	float hitRatio;
-	int hitProp, missProp; /* 0 normal, 1 streaming, 2 persisting: not for a miss */
+	int hitProp, missProp; /* 0 normal, 1 streaming, 2 persisting (not for a miss) */
 } access_policy_window;
 typedef union {
 	char pad[64];
 	access_policy_window accessPolicyWindow;
 	int cooperative, syncPolicy, priority, memSyncDomain;
-	int hint; /* any other that is one number */
+	int hint; /* any other attribute that is one number */
 	struct {
 		unsigned char default_, remote;
 	} memSyncDomainMap;
@@ -435,7 +435,7 @@ typedef struct {
 	CUgraph graph;
 	int ownership;
 } CUDA_CHILD_GRAPH_NODE_PARAMS;
-/* A node of the kind `type`; the same frame in both interfaces. */
+/* A node of kind `type`; both interfaces have the same frame. */
 typedef struct {
 	CUgraphNodeType type;
 	int reserved0[3];
@@ -469,7 +469,7 @@ typedef struct {
 	long long reserved2;
 } cudaGraphNodeParams;
 
-enum instantiate_result { /* of result_out */
+enum instantiate_result { /* values of result_out */
 			  INSTANTIATE_SUCCESS = 0,
 			  INSTANTIATE_ERROR = 1,
 			  INSTANTIATE_INVALID_STRUCTURE = 2,
@@ -482,7 +482,7 @@ typedef struct {
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
 typedef CUDA_GRAPH_INSTANTIATE_PARAMS cudaGraphInstantiateParams;
 
-/* Ends of the lists that cuLaunchKernel takes as `extra`. */
+/* Terminators and tags of the lists that cuLaunchKernel takes as `extra`. */
 #define CU_LAUNCH_PARAM_END ((void *)0)
 #define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)1)
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)2)

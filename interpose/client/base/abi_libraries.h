@@ -1,4 +1,4 @@
-/* abi_libraries.h: the types of NCCL, cuBLAS and NVML, under the rules of abi.h. */
+/* abi_libraries.h: the types of NCCL, cuBLAS and NVML, by the rules of abi.h. */
 #ifndef RANKFOLD_ABI_LIBRARIES_H
 #define RANKFOLD_ABI_LIBRARIES_H
 
@@ -73,7 +73,7 @@ typedef struct {
 	int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
 
-/* ---- NVML: what is never read or filled is only a name ---- */
+/* ---- NVML: types that are never read or filled are only names ---- */
 
 typedef int nvmlReturn_t;
 typedef void *nvmlDevice_t;

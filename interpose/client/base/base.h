@@ -1,25 +1,25 @@
-/* base.h: the client's lowest floor, which all of it uses.
+/* base.h: the client's lowest layer, which all of it uses.
  *
- * The client has floors, a folder each, and a file knows the headers of its own floor and of those
- * below it, no others (build.mk). What a lower one needs of a higher one is handed to it.
+ * The client has layers, one folder each. A file includes the headers of its own and of lower
+ * layers only (build.mk). A higher layer passes a lower one what that needs of it.
  *
- *   base/   the way to the server, handles, the device, contexts, locks, lines for people
+ *   base/   channel to the server, handles, the device, contexts, locks, messages for people
  *   issue/  memory, streams, modules: what is sent at once. Knows nothing of captures
  *   graph/  graphs and captures; enqueue.c decides whether work becomes a node or is issued
  *   api/    the bodies of the API's functions, by topic; what is one expression, or one record, is
  *           generated (interpose/generate.py)
  *
- * Files of one floor call each other in no circle either (tests/interpose/test_floors.py).
+ * Calls between files of one layer have no cycles (tests/interpose/test_floors.py).
  *
- * Rules that hold in all of them:
+ * Rules for all layers:
  *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
  *    exist), or an ncclResult_t in nccl*.c, or an nvmlReturn_t in nvml.c, or a
  *    cublasStatus_t in cublas*.c and blas*.c.
- *  - Nothing here ends the process, writes to stdout (but what the program's own kernels print:
- *    print.c), or changes errno. inside.h keeps what would do so from compiling.
- *  - All locks, what they guard and their order stand in locks.h.
+ *  - Nothing here ends the process, writes to stdout (except print.c, for the output of the
+ *    program's own kernels), or changes errno. inside.h makes such calls fail to compile.
+ *  - locks.h lists all locks, what they protect, and their order.
  *  - Only channel_call, channel_finish, bulk_claim and a full ring block, as re-checked futex
- *    waits without a deadline: a rank that is parked waits there.
+ *    waits without a deadline: a parked rank waits there.
  */
 #ifndef RANKFOLD_BASE_H
 #define RANKFOLD_BASE_H
@@ -34,8 +34,8 @@
 #include "locks.h"
 
 #define RF_API __attribute__((visibility("default")))
-/* What has an entry that asks for a context first: here the name is the body's, elsewhere the
- * entry's. */
+/* For functions whose entry first checks the context: in the client this is the name of the body,
+ * elsewhere that of the entry. */
 #ifdef RF_CLIENT
 #define RF_BODY(name) __asm__("body_" #name)
 #else
@@ -88,16 +88,16 @@ enum cuda_error {
 
 /* ---- say.c ---- */
 
-/* One line on stderr, "rankfold: …", kept whole. */
+/* Writes one line "rankfold: …" to stderr, in one piece. */
 void say(const char *format, ...) __attribute__((format(__printf__, 1, 2)));
-/* The same, once per `done`. */
+/* The same, once per place of use. */
 #define SAY_ONCE(...)                                                                              \
 	do {                                                                                       \
 		static _Atomic bool done;                                                          \
 		if (!atomic_exchange(&done, true))                                                 \
 			say(__VA_ARGS__);                                                          \
 	} while (0)
-/* A function that is not covered: says so once, returns `error`. */
+/* For a function that is not covered: reports that once, and returns `error`. */
 int refuse(_Atomic bool *done, const char *function, const char *why, int error);
 
 /* ---- error_text.c ---- */
@@ -107,59 +107,61 @@ struct error_text {
 	const char *runtime, *driver, *text; /* a name is NULL in an API that does not have it */
 };
 const struct error_text *error_text(int error); /* NULL: no error of either API */
-const char *error_name(int error);              /* the runtime's name of it, for people */
+const char *error_name(int error);              /* the runtime's name, for people */
 
 /* ---- thread.c ---- */
 
-/* A thread of ours, which takes none of the program's signals. */
+/* Starts a thread of the client, with all signals blocked. */
 int start_thread(void *(*function)(void *));
 
 /* ---- connect.c ---- */
 
 extern struct rf_header *channel_header; /* NULL until the channel is open */
-extern int channel_spins;                /* looks at a reply before a thread gives way */
-bool channel_forked(void);               /* this is a child, whose parent has opened the channel */
+extern int channel_spins;                /* checks of a reply before a thread yields */
+bool channel_forked(void);               /* true in a child whose parent has opened the channel */
 
-/* What the launcher says of the virtual device. Does not claim the channel. */
+/* Returns the launcher's description of the virtual device. Does not claim the channel. */
 int channel_welcome(const struct rf_welcome **out);
-/* Start of every call that needs the device: opens the channel at the first one, and returns the
- * sticky error of the context if there is one. */
+/* Called at the start of every call that needs the device. The first call opens the channel.
+ * Returns the context's sticky error if there is one. */
 int channel_enter(void);
-/* The error that a fault on the device left, and at the first call a line that says which. */
+/* Returns the error that a fault on the device left; the first call also reports the fault. */
 int sticky_error(void);
-/* In a host function of the program, where CUDA's functions must not be called: they fail. */
+/* True in a host function of the program, where CUDA's functions must not be called: they fail. */
 extern _Thread_local bool in_host_function;
-/* channel_enter without the sticky error, for calls that must work after it (frees). */
+/* channel_enter without the sticky error, for calls that must work in spite of it (frees). */
 int channel_open(void);
 
 /* ---- channel.c ---- */
 
-/* Put one record into the ring: `bytes` of *record, then `tail_bytes` of tail. Sets bytes, opcode,
- * slot and seq. Blocks only while the ring is full. Returns its seq. */
+/* Puts one record into the ring: `bytes` of *record, then `tail_bytes` of tail. Sets bytes, opcode,
+ * slot and seq. Blocks only while the ring is full. Returns the record's seq. */
 uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		      const void *tail, size_t tail_bytes);
-/* The same for who holds a lock: 0, and nothing was put, if that would have to wait. */
+/* The same for a caller that holds a lock: returns 0, and puts nothing, if it would have to
+ * wait. */
 uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes);
-void channel_wait_room(size_t bytes); /* until it is worth another try */
-/* The same with a reply: its error; `reply_bytes` of its data go to reply. */
+void channel_wait_room(size_t bytes); /* until another try may succeed */
+/* Posts a record and waits for the reply. Returns its error; `reply_bytes` of its data go to
+ * reply. */
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
 		 size_t tail_bytes, void *reply, size_t reply_bytes);
-/* channel_call in two steps, for calls in flight together. begin returns the slot. */
+/* channel_call in two steps, for several calls in flight. channel_begin returns the slot. */
 uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		       const void *tail, size_t tail_bytes);
 int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
 bool channel_answered(uint32_t slot); /* then channel_finish does not block */
-void channel_wait(uint32_t slot);     /* until it is, or somebody has finished it */
-/* Ask the server to end the communicator's operations, and wait until it has. The request does not
- * go through the ring, which these operations may hold up. */
+void channel_wait(uint32_t slot);     /* until it is answered, or another thread has finished it */
+/* Requests that the server ends the communicator's operations, and waits until it has. The request
+ * bypasses the ring, which these operations may block. */
 int channel_abort_comm(uint64_t comm);
-/* Wakes the server if it sleeps: for what it learns from the header, not from a record. */
+/* Wakes the server if it sleeps: for changes of the header without a record. */
 void channel_wake(void);
-/* One outermost group of collectives: consecutive in the ring, group_left counting down. */
+/* Posts one outermost group of collectives: consecutive in the ring, group_left counting down. */
 void channel_post_group(struct rf_collective *records, uint32_t count);
 
-/* A bulk slot: BULK_NONE if none is free and `wait` is false. Nobody may wait for a slot while
- * it holds one that only it can free. */
+/* Claims a bulk slot; BULK_NONE if none is free and `wait` is false. A thread must not wait for a
+ * slot while it holds one that only it can free. */
 #define BULK_NONE UINT32_MAX
 uint32_t bulk_claim(bool wait);
 uint8_t *bulk_data(uint32_t slot);
@@ -167,7 +169,7 @@ void bulk_release(uint32_t slot);
 
 /* ---- handle.c ---- */
 
-/* The attributes of streams and kernel nodes: given back, without effect. */
+/* The attributes of streams and kernel nodes: stored and returned, without effect. */
 struct hints {
 	access_policy_window window;
 	int sync_policy, priority, domain, cluster_policy, carveout, nvlink;
@@ -181,72 +183,74 @@ struct handle {
 	uint64_t number;
 	enum handle_kind kind;
 	uint32_t flags;
-	_Atomic bool captured; /* an event: last recorded in a captured stream */
-	uint64_t context;      /* in which it was made */
+	_Atomic bool captured; /* event: last recorded in a captured stream */
+	uint64_t context;      /* in which it was created */
 	struct hints hints;    /* HANDLE_STREAM */
-	void *stream;          /* HANDLE_BLAS: of its products */
+	void *stream;          /* HANDLE_BLAS: the stream of its products */
 	int modes[BLAS_MODES];
 };
-uint64_t handle_number(void); /* a fresh one, never reused */
+uint64_t handle_number(void); /* a new number, never reused */
 struct handle *handle_new(enum handle_kind kind, uint64_t context);
-struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: not a live one */
+struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: no live handle of
+								      * that kind */
 void handle_drop(struct handle *);
-/* One live handle after another, from *place = 0 on; NULL: no more. */
+/* Iterates over the live handles, starting with *place = 0; NULL at the end. */
 struct handle *handle_next(uint64_t *place);
 
 /* ---- device.c ---- */
 
-#define DEVICES_MAX 256 /* of a job, one for each rank: a context, a pool, a handle */
+#define DEVICES_MAX 256 /* of a job; device number, context, pool and handle: one per rank */
 /* Eight bits: the 256th device is on bus 0. */
 static inline int pci_bus_of(int number) { return (number + 1) & 0xff; }
 static inline int number_on_pci_bus(unsigned bus) { return bus ? (int)bus - 1 : DEVICES_MAX - 1; }
 #define DEVICE_BLOCKS_PER_SM 32u
-#define DEVICE_SHARED_RESERVED 1024u /* of each block */
+#define DEVICE_SHARED_RESERVED 1024u /* per block */
 
 extern _Thread_local int current_device;
-/* Of those that this process sees (visible.c), by ordinal. */
+/* For the devices that this process sees (visible.c), by ordinal. */
 int device_count(int *count); /* NO_DEVICE: it sees none */
 int device_attribute(int *value, int attribute, int device);
 int device_properties(cudaDeviceProp *, int device);
 int device_check(int ordinal);
-/* Of all devices of the job, by number. */
-int device_total(void); /* -1: nobody says */
+/* For all devices of the job, by number. */
+int device_total(void); /* -1: unknown, the launcher did not answer */
 bool device_exists(int number);
 int device_number_attribute(int *value, int attribute, int number);
-void device_number_properties(cudaDeviceProp *, int number); /* which exists */
-bool device_is_gpu(void);                                    /* and no software */
+void device_number_properties(cudaDeviceProp *, int number); /* the number must exist */
+bool device_is_gpu(void);                                    /* false: the software GPU */
 
 /* ---- visible.c ---- */
 
-#define DEVICE_UUID_TEXT 41 /* GPU-, 32 digits, 4 dashes, end */
-/* Of the job's device of a number. */
+#define DEVICE_UUID_TEXT 41 /* "GPU-", 32 digits, 4 dashes, terminating zero */
+/* For the job's device with that number. */
 void device_uuid(unsigned char uuid[16], int number);
 void device_uuid_text(char text[DEVICE_UUID_TEXT], int number);
 
-/* How many of so many devices this process sees; the number of what it calls by an ordinal, and
- * back: -1, it does not see that. */
+/* How many of `total` devices this process sees; an ordinal's device number, and a device's
+ * ordinal, or -1 if this process does not see that device. */
 int visible_count(int total);
 int visible_number(int ordinal);
 int visible_ordinal(int number, int total);
 
 /* ---- context.c ---- */
 
-bool context_current(void);              /* has the thread one? */
-uint64_t context_owner(void);            /* the number of the one that calls now work in */
-void *context_numbered(uint64_t number); /* the current one if there is none of that number */
-int context_set_device(int device);      /* as the runtime does: its primary one is current */
+bool context_current(void);              /* true if the thread has a current context */
+uint64_t context_owner(void);            /* the number of the context to which new objects belong */
+void *context_numbered(uint64_t number); /* the current context if none has that number */
+int context_set_device(int device);      /* as in the runtime: makes the device's primary context
+					  * current */
 
-/* For calls that use the thread's current device: the first of them makes it the one of the
- * process, another one is refused. What names a stream, an event or an address does not. Enters the
- * channel. */
+/* For calls that use the thread's current device. The first such call makes it the device of the
+ * process; any other device is refused later. Calls that name a stream, an event or an address do
+ * not need it. Enters the channel. */
 int context_use_device(void);
-/* The device that this process uses, -1 before the first such call: as it calls it, and as the job
- * does. */
+/* The device that this process uses, as its ordinal and as its number in the job; -1 before the
+ * first such call. */
 int context_used_ordinal(void);
 int context_used_number(void);
 
-/* What entries of the API check. Usually that is one look at what the thread has. */
-extern _Thread_local const _Atomic bool *context_lives; /* the current one, if there is one */
+/* Checks of the API's entries. Usually one read of a thread-local pointer's target. */
+extern _Thread_local const _Atomic bool *context_lives; /* of the current context */
 extern _Atomic bool context_driver;                     /* cuInit was called */
 int context_missing(void);
 int context_make_current(void);
@@ -260,13 +264,13 @@ static inline int context_needs_driver(void)
 									   : NOT_INITIALIZED;
 }
 static inline int context_needed(void) { return context_lacks() ? context_missing() : CUDA_OK; }
-/* A stream that was made in a context works in that one. */
+/* A stream that was created in a context works in that context. */
 static inline int context_needed_for(const void *stream)
 {
 	bool of_thread = (uint64_t)stream <= RF_STREAM_PER_THREAD;
 	return context_lacks() && of_thread ? context_missing() : CUDA_OK;
 }
-/* The runtime makes the primary one current, where none is. */
+/* The runtime makes the primary context current if there is none. */
 static inline int context_of_runtime(void)
 {
 	return context_lacks() ? context_make_current() : CUDA_OK;
@@ -274,7 +278,7 @@ static inline int context_of_runtime(void)
 
 /* ---- elf.c ---- */
 
-/* libc's function of a name that this library has too. */
+/* Returns libc's own function of a name that this library defines too. */
 void *libc_function(const char *name);
 
 #endif

@@ -1,9 +1,9 @@
-/* channel.c: what goes through the memfd: records in the ring, replies in their slots, data in bulk
- * slots.
+/* channel.c: everything that passes through the memfd: records in the ring, replies in their slots,
+ * data in bulk slots.
  *
- * Lock: RING_LOCK around the copy of a record, or of one group of collectives.
- * What blocks: a full ring, a missing bulk or reply slot, a reply. All are futex loops that check
- * again, without a deadline, so that a rank can be parked for as long as it has no server.
+ * Lock: RING_LOCK around the copy of a record, or of one group of collectives. Blocks on: a full
+ * ring, a missing bulk or reply slot, a reply. All are re-checked futex loops without a deadline,
+ * so that a rank can be parked for as long as it has no server.
  */
 #include <string.h>
 
@@ -13,21 +13,22 @@
 #include "spin.h"
 
 #define AHEAD 2048     /* bytes of the ring: some records */
-#define SPIN_NS 50000u /* then it gives way at each look, before it sleeps */
+#define SPIN_NS 50000u /* the time for which a thread checks and yields before it sleeps */
 
 static uint64_t ring_head; /* under RING_LOCK: bytes produced, records numbered */
 static uint64_t ring_seq;
-static uint64_t ring_tail; /* as it was when we looked last: no later than it is */
+static uint64_t ring_tail; /* last value read; never beyond the real one */
 static _Atomic uint64_t slots_busy;
-static _Atomic uint32_t slots_bell; /* a reply slot was freed */
+static _Atomic uint32_t slots_bell; /* incremented when a reply slot was freed */
 static _Atomic uint32_t slots_waiters;
 
-/* Where a part of the memfd is mapped. */
+/* The address at which a part of the memfd is mapped. */
 static uint8_t *part(uint64_t offset) { return (uint8_t *)channel_header + offset; }
 
 /* ---- the ring ---- */
 
-/* Under RING_LOCK: until `bytes` are free. Our own place is ahead of what the server sees. */
+/* Under RING_LOCK: waits until `bytes` are free. Our own position is ahead of what the server
+ * sees. */
 static void wait_for_room(uint64_t bytes)
 {
 	struct rf_header *h = channel_header;
@@ -56,22 +57,22 @@ static void publish(void)
 	channel_wake();
 }
 
-/* What lies ahead is in the server's cache since it read it: have as much brought here, writable,
- * as was just written, early enough for the records that come there. Without it each record
- * waits for its lines (150 ns and more). */
+/* The lines ahead are in the server's cache since it read them. Prefetches as many bytes as were
+ * just written, for writing, early enough for the records that will be written there. Without it
+ * each record waits for its lines (150 ns and more). */
 static void fetch_ahead(const uint8_t *ring, uint64_t bytes)
 {
 	for (uint64_t line = 0; line < bytes && line < AHEAD; line += 64) {
 		const uint8_t *at = ring + (ring_head + AHEAD + line) % RF_RING_BYTES;
 #if defined(__x86_64__)
-		__asm__ volatile("prefetchw %0" : : "m"(*at)); /* a builtin needs -mprfchw */
+		__asm__ volatile("prefetchw %0" : : "m"(*at)); /* the builtin needs -mprfchw */
 #else
 		__builtin_prefetch(at, 1);
 #endif
 	}
 }
 
-/* Under RING_LOCK: what a record takes of the ring, with what has to be skipped before it. */
+/* Under RING_LOCK: the bytes that a record takes in the ring, with any padding before it. */
 static uint64_t taken_by(size_t bytes)
 {
 	uint64_t whole = (bytes + RF_RECORD_ALIGN - 1) & ~(uint64_t)(RF_RECORD_ALIGN - 1);
@@ -79,17 +80,18 @@ static uint64_t taken_by(size_t bytes)
 	return left < whole ? left + whole : whole;
 }
 
-/* Under RING_LOCK: where the next so many bytes of the ring are written, which `publish` ends. */
+/* Under RING_LOCK: returns the address for the next `bytes` of the ring; `publish` ends the
+ * write. */
 static uint8_t *write_next(uint64_t bytes)
 {
 	atomic_store_explicit(&channel_header->writing, ring_head + bytes, memory_order_relaxed);
-	atomic_signal_fence(memory_order_seq_cst); /* who reads it has stopped this thread */
+	atomic_signal_fence(memory_order_seq_cst); /* the reader has stopped this thread */
 	uint8_t *at = part(RF_OFF_RING) + ring_head % RF_RING_BYTES;
 	ring_head += bytes;
 	return at;
 }
 
-/* Under RING_LOCK: one record, whole and published. */
+/* Under RING_LOCK: writes and publishes one whole record. */
 static void put(struct rf_record *record, size_t bytes, const void *tail, size_t tail_bytes)
 {
 	uint64_t whole = (bytes + tail_bytes + RF_RECORD_ALIGN - 1) &
@@ -136,7 +138,7 @@ uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_
 {
 	uint64_t seq = 0;
 	if (!lock_try(RING_LOCK))
-		return 0; /* who has it may wait for room */
+		return 0; /* the holder may wait for free space */
 	ring_tail = atomic_load_explicit(&channel_header->tail, memory_order_acquire);
 	if (ring_head + taken_by(bytes) - ring_tail <= RF_RING_BYTES) {
 		record->opcode = (uint16_t)opcode;
@@ -174,7 +176,7 @@ static struct rf_slot *slot_at(uint32_t index)
 	return (struct rf_slot *)(void *)part(RF_OFF_SLOTS + (uint64_t)index * RF_SLOT_BYTES);
 }
 
-/* The lowest clear bit of a 64-bit word, set by us; 64 if none is clear. */
+/* Sets and returns the lowest clear bit of a 64-bit word; 64 if none is clear. */
 static uint32_t claim_bit(_Atomic uint64_t *word)
 {
 	uint64_t busy = atomic_load(word);
@@ -206,7 +208,7 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 {
 	uint32_t index = slot_claim();
 	struct rf_slot *slot = slot_at(index);
-	/* Released by the ring's head. */
+	/* The store to the ring's head releases it. */
 	atomic_store_explicit(&slot->state, RF_SLOT_WAITING, memory_order_relaxed);
 	post(record, opcode, (uint16_t)(index + 1), bytes, tail, tail_bytes);
 	return index;
@@ -220,7 +222,8 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 		  "a reply is awaited in a slot that was claimed");
 	for (int n = 0; n < channel_spins && !slot_answered(slot); n++)
 		spin_relax();
-	/* Where others want the core, who answers is one of them, and comes sooner if nobody looks. */
+	/* Where other threads want the core, the replier is one of them, and runs sooner if we
+	 * yield. */
 	struct spin spin = {0};
 	bool wanted = false;
 	while (!slot_answered(slot) && !wanted && spin_on(&spin, SPIN_NS))
@@ -233,7 +236,7 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 	atomic_fetch_and(&slots_busy, ~(1ull << index));
 	doorbell_ring(&slots_bell, &slots_waiters);
 	if (error)
-		(void)sticky_error(); /* says what it is about */
+		(void)sticky_error(); /* reports the fault */
 	return error;
 }
 
@@ -288,7 +291,8 @@ uint32_t bulk_claim(bool wait)
 
 uint8_t *bulk_data(uint32_t slot) { return part(RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES); }
 
-/* A slot that brought data here: we free it, not the server. */
+/* Frees a slot that brought data to the client; for those, the client does that and not the
+ * server. */
 void bulk_release(uint32_t slot)
 {
 	struct rf_header *h = channel_header;

@@ -1,9 +1,9 @@
-/* connect.c: the memfd that a rank shares with its server, and how the two connect.
+/* connect.c: creates the memfd that a rank shares with its server, and connects the two.
  *
- * Opened by the first call that needs the device, never by a constructor: this library is
- * loaded into every child of a job. The launcher gets two messages (who am I; here is my memfd) and
- * the connection is closed; afterwards there is no descriptor of ours, only the mapping.
- * After fork the child's mapping is gone and every call says "not initialised".
+ * The first call that needs the device opens the channel, never a constructor: this library is
+ * loaded into every child of a job. The client sends the launcher two messages (a request for its
+ * identity; the memfd) and closes the connection. Afterwards it has no descriptor, only the
+ * mapping. After fork the child lacks the mapping, and every call returns "not initialised".
  *
  * Lock: OPENING_LOCK, around the hand-over. Blocks until the launcher answers.
  */
@@ -24,8 +24,8 @@
 	" (this process has become another user, for whom rankfold opens its socket only where "   \
 	"it may make namespaces: make the first CUDA call before that, or give rankfold "          \
 	"CAP_SYS_ADMIN)"
-#define ANSWER_S 5 /* of a launcher, before it is reported */
-#define SPINS 300  /* a few microseconds of pauses, most replies come then */
+#define ANSWER_S 5 /* without an answer of the launcher, before it is reported */
+#define SPINS 300  /* a few microseconds of pauses; most replies arrive in that time */
 
 struct rf_header *channel_header;
 int channel_spins;
@@ -33,7 +33,7 @@ _Thread_local bool in_host_function;
 
 static struct rf_welcome welcome;
 static _Atomic bool welcomed, ready, forked;
-static int refusal; /* error of a launcher that refused; final */
+static int refusal; /* error after a launcher's refusal; final */
 
 static int refused(int error)
 {
@@ -92,7 +92,7 @@ static bool send_hello(int sock, uint32_t pid, int memfd)
 	return sent == (ssize_t)sizeof hello;
 }
 
-/* The launcher's end closes the connection; one that is stopped is waited for, and reported. */
+/* The launcher closes the connection. A stopped launcher is reported, and waited for. */
 static bool receive_welcome(int sock, struct rf_welcome *out)
 {
 	struct timeval late = {.tv_sec = ANSWER_S};
@@ -115,7 +115,7 @@ static bool receive_welcome(int sock, struct rf_welcome *out)
 	return out->magic == RF_MAGIC;
 }
 
-/* One question and its answer: 0, or why there is no device. */
+/* One request and its reply: 0, or the reason why there is no device. */
 static int ask(int sock, uint32_t pid, int memfd, struct rf_welcome *out)
 {
 	if (!send_hello(sock, pid, memfd) || !receive_welcome(sock, out)) {
@@ -147,7 +147,7 @@ static int get_welcome(void)
 
 /* ---- the memfd ---- */
 
-/* Is there less than so much? Who makes a larger file is ended by a signal. */
+/* True if the limit is below `bytes`. A signal ends a process that makes a larger file. */
 static bool narrower(int limit, uint64_t bytes)
 {
 	struct rlimit found;
@@ -171,7 +171,7 @@ static int create_memfd(void)
 	return fd;
 }
 
-/* The part before the pinned arena; NULL: it cannot be mapped, or the arena. */
+/* Maps the part before the pinned arena, and the arena; NULL: one of them cannot be mapped. */
 static void *map_memfd(int fd)
 {
 	void *pinned = (void *)RF_PINNED_BASE(welcome.rank);
@@ -179,7 +179,7 @@ static void *map_memfd(int fd)
 			 fd, 0);
 	if (map == MAP_FAILED)
 		return NULL;
-	/* Not libc's mmap: that of the thread sanitizer, which keeps these addresses free, ends the
+	/* Not libc's mmap: the thread sanitizer's version reserves these addresses and ends the
 	 * program. */
 	void *got = (void *)syscall(SYS_mmap, pinned, RF_PINNED_SLOT_BYTES, PROT_READ | PROT_WRITE,
 				    MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd,
@@ -205,7 +205,7 @@ static void write_header(struct rf_header *header)
 	header->magic = RF_MAGIC;
 }
 
-/* Only a child whose parent used the device is cut off; one forked earlier may open its own. */
+/* Cuts off only a child whose parent used the device; a child forked earlier may open its own. */
 static void in_child(void)
 {
 	if (atomic_load(&ready))
@@ -266,7 +266,7 @@ static int not_after_fork(void)
 	return NOT_INITIALIZED;
 }
 
-/* It would wait for itself: the stream goes on when the function returns. */
+/* It would wait for itself: the stream continues only when the function returns. */
 static int not_in_host_function(void)
 {
 	SAY_ONCE(
@@ -317,12 +317,12 @@ static void tell_fault(int error)
 		    channel_header->fault, error_name(error));
 }
 
-/* Errors of a context that is beyond repair come back until the process ends. */
+/* Errors of a context that is beyond repair are returned until the process ends. */
 int sticky_error(void)
 {
 	int error = CUDA_OK;
 
-	if (channel_header && !channel_forked()) /* whose mapping is gone */
+	if (channel_header && !channel_forked()) /* a forked child has no mapping */
 		error = (int)atomic_load_explicit(&channel_header->async_error,
 						  memory_order_acquire);
 	if (error)

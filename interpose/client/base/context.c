@@ -1,14 +1,14 @@
-/* context.c: which of the driver's contexts is the calling thread's current one.
+/* context.c: the driver's contexts, and which of them is current in the calling thread.
  *
- * A context is an owner: streams, events, modules and memory belong to the one that was current
- * when they were made, and end with it. All of a rank's contexts are on its one device and share
- * the rest: addresses and handles of one are valid in the others, a fault in one is one in all.
- * The driver's calls need a current, live context, which their entries check; the runtime's make
- * the primary one current. What gets here without one (a stream's work, the helper
- * thread's) belongs to the primary one.
+ * A context is an owner: streams, events, modules and memory belong to the context that was current
+ * when they were created, and end with it. All of a rank's contexts are on its one device and share
+ * the rest: addresses and handles of one are valid in the others, and a fault in one is a fault in
+ * all. The driver's calls need a current, live context, which their entries check; the runtime's
+ * make the primary context current. What is created without a current context (by a stream's work
+ * or the helper thread) belongs to the primary one.
  *
  * The calling thread's current device follows its context. Lock: CONTEXT_LOCK around the list of
- * contexts; contexts themselves are never freed, since programs may still name them.
+ * contexts. Contexts are never freed, because programs may still name them.
  */
 #include "context.h"
 
@@ -17,7 +17,7 @@
 static struct context primary[DEVICES_MAX];
 static struct context *created;
 
-/* The last one is current. */
+/* The last entry is current. */
 static _Thread_local struct context *stack[STACK_MAX];
 static _Thread_local int depth;
 static const _Atomic bool none_lives;
@@ -79,7 +79,7 @@ int context_push(struct context *c)
 	return CUDA_OK;
 }
 
-/* Replaces the current one. */
+/* Replaces the current context. */
 int context_replace(struct context *c)
 {
 	depth -= depth > 0;
@@ -111,7 +111,7 @@ void *context_numbered(uint64_t number)
 	return context_now() ? context_now() : context_primary(current_device);
 }
 
-/* As the runtime does before it uses a device. */
+/* Does what the runtime does before it uses a device. */
 int context_begin(int device)
 {
 	if (device >= DEVICES_MAX)
@@ -129,12 +129,12 @@ int context_set_device(int device)
 	return error ? error : context_replace(context_primary(device));
 }
 
-/* ---- what entries check, where the thread has no context that lives ---- */
+/* ---- checks of the entries, if the thread has no live context ---- */
 
 int context_missing(void)
 {
 	if (in_host_function)
-		return CUDA_OK; /* the body knows why not */
+		return CUDA_OK; /* the body returns the reason */
 	if (!atomic_load(&context_driver))
 		return NOT_INITIALIZED;
 	return depth ? CONTEXT_IS_DESTROYED : INVALID_CONTEXT;
@@ -144,7 +144,7 @@ int context_make_current(void)
 {
 	struct context *c = context_now();
 	if (in_host_function)
-		return CUDA_OK; /* the body knows why not */
+		return CUDA_OK; /* the body returns the reason */
 	int error = device_check(current_device);
 	if (error)
 		return error == NO_DEVICE ? error : CUDA_OK; /* likewise */

@@ -1,5 +1,5 @@
-/* device.c: what the virtual device can do. A constant of the job, answered without the server.
- * Nothing here blocks but the first request to the launcher.
+/* device.c: the properties of the virtual device. They are constants of the job and need no server.
+ * Only the first request to the launcher blocks.
  */
 #include <stdio.h>
 #include <string.h>
@@ -39,15 +39,15 @@ int device_check(int ordinal)
 	return ordinal >= 0 && ordinal < count ? CUDA_OK : INVALID_DEVICE;
 }
 
-/* The name says for which kind of device the job is made. */
+/* The name contains the kind of device for which the job is made. */
 bool device_is_gpu(void)
 {
 	const struct rf_welcome *welcome;
 	return !channel_welcome(&welcome) && strstr(welcome->device.name, " nvidia ");
 }
 
-/* Numbers of cudaDeviceAttr, which are CUdevice_attribute's. What a device like this one does not
- * have is 0; so is every number that is not listed. */
+/* Takes numbers of cudaDeviceAttr, equal to CUdevice_attribute's. A feature that such a device
+ * lacks is 0, as is every number that is not listed. */
 static int attribute_of(const struct rf_device *d, int attribute, int number)
 {
 	switch (attribute) {
@@ -85,7 +85,7 @@ static int attribute_of(const struct rf_device *d, int attribute, int number)
 	case 82: return (int)d->regs_per_sm;
 	case 83: return 1; /* managed memory */
 	case 87: return 2; /* single over double precision */
-	case 89: return 1; /* which host and kernels use at once */
+	case 89: return 1; /* host and kernels may use it at once */
 	case 90: return 1; /* compute preemption */
 	case 95: return 1; /* cooperative launches */
 	case 97: return (int)d->shared_per_block_optin;

@@ -1,11 +1,11 @@
-/* elf.c: libc's own dlsym, dlvsym and dlopen.
+/* elf.c: finds libc's own dlsym, dlvsym and dlopen.
  *
- * Their names are ours in this process, and no look-up that libc offers is free of them: the
- * versions of one of them that libc has are also satisfied by ours, which has none. So libc's
- * dynamic symbol table is read here, as the dynamic linker reads it. No lock, and no call at all:
- * a sanitizer's runtime finds the functions that it replaces (dl_iterate_phdr is one of them)
- * through our dlsym, and crashes in each that is called before. libc is loaded before any code
- * runs and is never unloaded, so the list of objects can be read up to it at any time.
+ * This library defines those names, and every look-up that libc offers finds ours: even a request
+ * for one of the versions that libc's has is satisfied by ours, which has none. So this file reads
+ * libc's dynamic symbol table itself, as the dynamic linker does. It takes no lock and calls no
+ * function: a sanitizer's runtime finds the functions that it replaces (such as dl_iterate_phdr)
+ * through our dlsym, and crashes in any of them that is called earlier. libc is loaded before any
+ * code runs and never unloaded, so the list of objects can be read up to libc at any time.
  */
 #include <elf.h>
 #include <link.h>
@@ -26,7 +26,7 @@ struct tables {
 	const uint32_t *hash; /* DT_GNU_HASH */
 };
 
-/* The dynamic linker of glibc has made these absolute. */
+/* glibc's dynamic linker has made these addresses absolute. */
 static struct tables tables_of(const ElfW(Dyn) * d)
 {
 	struct tables t = {0};

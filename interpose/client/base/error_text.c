@@ -1,5 +1,4 @@
-/* error_text.c: all errors of both APIs, by number: the name in each that has it, and what it
- * says.
+/* error_text.c: all errors of both APIs, by number: the name in each API that has it, and the text.
  */
 #include "base.h"
 

@@ -1,11 +1,10 @@
-/* handle.c: the numbers that stand for streams, events and handles of libraries, and all other
- * fresh numbers.
+/* handle.c: the numbers of streams, events and library handles, and all other new numbers.
  *
  * Numbers come from one counter and are never reused (programs keep them in static variables, and
- * the server's saved state names them). The table is direct-mapped: a number lives at `number mod
- * size`, and a number whose place is taken is skipped. So a look-up is one load, without a lock,
- * and memory follows the number of live handles, not of all there ever were. A grown table leaves
- * the old one in place for readers that hold it.
+ * the server's saved state names them). The table is direct-mapped: a number is stored at `number
+ * mod size`, and a number whose place is taken is skipped. So a look-up is one load, without a
+ * lock, and memory follows the number of live handles, not of all that ever existed. After growth
+ * the old table remains allocated for readers that use it.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -22,12 +21,12 @@ struct table {
 static struct table *_Atomic table;
 static _Atomic uint64_t next_number = RF_HANDLE_FIRST;
 static uint64_t live;
-static struct handle **spares; /* dropped ones */
+static struct handle **spares; /* dropped handles */
 static uint64_t spare_count, spare_room;
 
 uint64_t handle_number(void) { return atomic_fetch_add(&next_number, 1); }
 
-/* Under the lock: at most half full, so that few numbers are skipped. */
+/* Under the lock: keeps the table at most half full, so that few numbers are skipped. */
 static bool make_room(void)
 {
 	struct table *old = atomic_load(&table);
@@ -89,7 +88,8 @@ struct handle *handle_next(uint64_t *place)
 	return h;
 }
 
-/* Its memory goes to the next handle: a racing reader sees another number, never freed memory. */
+/* The next handle takes over the memory: a racing reader sees another number, never freed
+ * memory. */
 void handle_drop(struct handle *h)
 {
 	lock(HANDLE_LOCK);

@@ -1,15 +1,16 @@
-/* inside.h: what must not happen inside somebody else's program does not compile. The build
+/* inside.h: makes code that must not run inside a program of the user fail to compile. The build
  * includes this before every file of the client.
  *
- * A job's process is not ours: we do not end it, write to its stdout, look at its environment each
- * time, catch its signals, start processes or change what all of it sees. Lines for people go
- * through say(), locks are those of locks.h, threads are started by start_thread(). The exceptions
- * are the functions here: each says who alone may call it (tests/interpose/test_floors.py looks).
+ * A job's process is not ours: we do not end it, write to its stdout, read its environment
+ * repeatedly, catch its signals, start processes, or change process-wide state. Messages for people
+ * go through say(), locks are those of locks.h, threads are started by start_thread(). The
+ * exceptions are the functions here; each names its only permitted caller
+ * (tests/interpose/test_floors.py checks that).
  */
 #ifndef RANKFOLD_INSIDE_H
 #define RANKFOLD_INSIDE_H
 
-/* All headers that name what is poisoned come first. */
+/* All headers that declare a poisoned name come first. */
 #include <assert.h>
 #include <locale.h>
 #include <pthread.h>
@@ -26,11 +27,11 @@
 #include "invariant.h" /* alone may abort, when a bug of ours has corrupted a structure */
 #include "locks.h"
 
-/* connect.c, once: where the launcher is. */
+/* connect.c, once: the launcher's address. */
 static inline const char *inside_environment(const char *name) { return getenv(name); }
-/* visible.c, once: which devices the process is to see. */
+/* visible.c, once: the devices that the process may see. */
 static inline const char *inside_visible_devices(void) { return getenv("CUDA_VISIBLE_DEVICES"); }
-/* print.c: what the program's own kernels print is the program's output. */
+/* print.c: the output of the program's own kernels is the program's output. */
 static inline FILE *inside_stdout(void) { return stdout; }
 /* thread.c: with all signals blocked. */
 static inline int inside_thread(pthread_t *thread, void *(*function)(void *))

@@ -1,6 +1,4 @@
-/* locks.c: the locks themselves (locks.h says what they are), and what a child made by fork finds
- * of them.
- */
+/* locks.c: the locks of locks.h, and their state in a child made by fork. */
 #include "locks.h"
 #include "base.h"
 
@@ -15,7 +13,7 @@ static const enum lock kept_over_fork[] = {LOCKS(KEPT, LEFT)};
 #ifdef __SANITIZE_ADDRESS__
 #define NAME(name) #name,
 static const char *const names[LOCK_COUNT] = {LOCKS(NAME, NAME)};
-static _Thread_local uint32_t held; /* a bit each */
+static _Thread_local uint32_t held; /* one bit per lock */
 
 void lock_ordered(enum lock which)
 {

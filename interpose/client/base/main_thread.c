@@ -1,9 +1,10 @@
-/* main_thread.c: a main thread that ends by pthread_exit stays until the process ends.
+/* main_thread.c: keeps a main thread that calls pthread_exit alive until the process ends.
  *
- * CRIU cannot save a process whose main thread has exited, as it does where others go on without
- * it. The last destructor of its thread-specific data runs when nothing of the program is left to
- * run in it. There it blocks all signals, tells a thread that joins it, and waits for the others;
- * as the last one it goes on to what glibc does then, which is to exit the process.
+ * CRIU cannot save a process whose main thread has exited while others continue. The last
+ * destructor of the thread's specific data runs after all of the program's code in that thread.
+ * There the thread blocks all signals, wakes a thread that joins it, and waits until all other
+ * threads have exited. As the last one it continues with what glibc does then, which is to exit the
+ * process.
  */
 #include <limits.h>
 #include <linux/futex.h>
@@ -18,11 +19,11 @@
 
 #define LOOK_AGAIN_NS (50 * 1000 * 1000)
 
-static pthread_key_t leaving; /* value: which round of destructors comes next */
+static pthread_key_t leaving; /* value: the next round of destructors */
 
 static bool is_main_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
-/* 0: nobody can say. */
+/* 0: unknown. */
 static unsigned thread_count(void)
 {
 	struct stat about;
@@ -31,13 +32,13 @@ static unsigned thread_count(void)
 		       : 0;
 }
 
-/* It ends when the other threads have, or the process does. Nothing in the loop may use memory of
- * the thread's own but errno: pthread_join frees that. */
+/* Returns when the other threads have exited. The loop may use no memory of the thread's own except
+ * errno: pthread_join frees that memory. */
 static void wait_for_the_others(void)
 {
 	const struct timespec pause = {0, LOOK_AGAIN_NS};
 	const uint64_t all = UINT64_MAX;
-	_Atomic int *tid = NULL; /* what the kernel clears when a thread exits */
+	_Atomic int *tid = NULL; /* the word that the kernel clears when a thread exits */
 	if (prctl(PR_GET_TID_ADDRESS, &tid) || !tid)
 		return;
 	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, NULL, sizeof all);
@@ -58,7 +59,7 @@ static void leave(void *round)
 		wait_for_the_others();
 }
 
-/* The thread that forks is the child's main thread. */
+/* The thread that forks becomes the child's main thread. */
 static void watch_main_thread(void)
 {
 	if (is_main_thread())

@@ -1,5 +1,5 @@
-/* say.c: lines for people. They go to stderr in one write, so that those of many ranks do not mix.
- * No lock; errno is kept.
+/* say.c: messages for people. Each goes to stderr in one write, so that those of many ranks do not
+ * mix. Takes no lock and preserves errno.
  */
 #include <errno.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
-/* thread.c: threads of ours, beside the program's. */
+/* thread.c: the client's own threads, next to the program's. */
 #include <pthread.h>
 #include <signal.h>
 
 #include "base.h"
 
-/* It is never joined: it ends with the process. */
+/* The thread is never joined: it ends with the process. */
 int start_thread(void *(*function)(void *))
 {
 	sigset_t all, kept;

@@ -1,10 +1,11 @@
-/* visible.c: what the job's devices are called, and which of them this process sees, in which
- * order: CUDA_VISIBLE_DEVICES, read once, at the first call that asks, as the driver reads it in
+/* visible.c: the UUIDs of the job's devices, and which devices this process sees, in which order:
+ * CUDA_VISIBLE_DEVICES, read once, at the first call that needs it, as the driver reads it in
  * cuInit.
  *
- * As the driver takes it: numbers, or beginnings of UUIDs, divided by commas; what follows a number
- * is passed over; what is no device ends the list; one that is named twice leaves nothing. NVML
- * knows nothing of it. No lock: who is second takes what the first has read.
+ * The syntax is the driver's: numbers, or prefixes of UUIDs, separated by commas. Text after a
+ * number is ignored; an entry that names no device ends the list; a device that is named twice
+ * makes the list empty. NVML ignores the variable. No lock: a second thread uses what the first one
+ * has read.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -37,7 +38,7 @@ void device_uuid_text(char text[DEVICE_UUID_TEXT], int number)
 	}
 }
 
-/* The job's device whose UUID begins so, -1: none, or several. */
+/* The job's device whose UUID begins with `name`; -1: none, or several. */
 static int by_uuid(const char *name, size_t length, int total)
 {
 	char text[DEVICE_UUID_TEXT];
@@ -53,13 +54,13 @@ static int by_uuid(const char *name, size_t length, int total)
 	return found;
 }
 
-/* The device that an entry names, -1: none. */
+/* The device that an entry names; -1: none. */
 static int named(const char *entry, size_t length, int total)
 {
 	if (length >= 4 && !strncmp(entry, "GPU-", 4))
 		return by_uuid(entry, length, total);
 	char *end;
-	long number = strtol(entry, &end, 10); /* of nothing at all: 0 */
+	long number = strtol(entry, &end, 10); /* 0 if there are no digits */
 	return end != entry && number >= 0 && number < total ? (int)number : -1;
 }
 
@@ -95,7 +96,7 @@ static const struct visible *visible(int total)
 		parse(text, total < DEVICES_MAX ? total : DEVICES_MAX, v);
 	else
 		v->count = -1;
-	errno = kept; /* of numbers that are too large */
+	errno = kept; /* strtol changes it for numbers that are too large */
 	if (atomic_compare_exchange_strong(&read_once, &have, v))
 		return v;
 	free(v);

@@ -1,7 +1,7 @@
-/* arena.c: host memory that the device reaches at the address that the program knows.
+/* arena.c: host memory that the device reaches at the address that the program uses.
  *
- * It is the arena part of the memfd, mapped at one address here and in the device's window, so
- * that it moves with the rank and no page is copied.
+ * It is the arena part of the memfd, mapped at the same address here and in the device's window. So
+ * it moves with the rank, and no page is copied.
  *
  * Lock: PINNED_LOCK around the blocks. Nothing blocks.
  */
@@ -41,7 +41,7 @@ static void remove_block(uint32_t at)
 	memmove(blocks + at, blocks + at + 1, (--block_count - at) * sizeof *blocks);
 }
 
-/* Under PINNED_LOCK: first fit. */
+/* Under PINNED_LOCK: allocates a block, first fit. */
 static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
 {
 	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
@@ -65,7 +65,7 @@ static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
 	return NULL;
 }
 
-/* Under PINNED_LOCK: the block that holds address, or block_count. */
+/* Under PINNED_LOCK: the index of the block that contains address, or block_count. */
 static uint32_t find_block(const void *address)
 {
 	uint64_t offset = (uint64_t)((const uint8_t *)address - arena_start());
@@ -108,7 +108,7 @@ bool pinned_find(const void *address, struct allocation *out)
 	return found;
 }
 
-/* Under PINNED_LOCK: a block that nobody uses joins its free neighbours. */
+/* Under PINNED_LOCK: marks a block as free and joins it with its free neighbours. */
 static void merge_block(uint32_t i)
 {
 	free(blocks[i].notes);
@@ -134,7 +134,7 @@ static void drop_block(uint32_t i)
 	merge_block(i);
 }
 
-/* What is queued must not read or write it any more. */
+/* The caller ensures that no queued work still reads or writes the memory. */
 int pinned_release(void *address)
 {
 	int error = CUDA_OK;
@@ -149,7 +149,7 @@ int pinned_release(void *address)
 	return error;
 }
 
-/* What is queued must not use any of it any more. */
+/* The caller ensures that no queued work still uses any of the memory. */
 void pinned_end(uint64_t owner)
 {
 	lock(PINNED_LOCK);
@@ -157,7 +157,7 @@ void pinned_end(uint64_t owner)
 		bool its = blocks[i].asked && blocks[i].owner == owner;
 		if (its)
 			drop_block(i);
-		i = its ? 0 : i + 1; /* it has joined its neighbours */
+		i = its ? 0 : i + 1; /* the block has joined its neighbours: start again */
 	}
 	unlock(PINNED_LOCK);
 }

@@ -1,13 +1,14 @@
-/* call_site.c: walks the stack, and remembers its frames.
+/* call_site.c: walks the stack, and caches its frames.
  *
- * To walk it by the unwind tables takes some microseconds, and programs allocate in loops. So it is
- * kept which return address lay at which place on the stack, and where the next one did. Both
- * together say so again: the address, which function's frame lies above it, and so how large that
- * is. Where a function's frame has no fixed size, something else may be there: what is not known is
- * walked anew, and a mistake would cost speed only, as all that rests on call sites.
+ * A walk with the unwind tables takes some microseconds, and programs allocate in loops. So the
+ * cache records which return address was at which place on the stack, and where the caller's was.
+ * The same address at the same place means the same frame: the address identifies the function
+ * whose frame is above it, and so the frame's size. In a function whose frame has no fixed size,
+ * something else may be there: an unknown frame is walked again, and a wrong one costs only speed,
+ * as for everything that depends on call sites.
  *
- * Lock: SITES_LOCK around what is kept. The stack is walked without it: the dynamic linker's lock
- * is taken for that, under which a program may call us.
+ * Lock: SITES_LOCK around the cache. The stack is walked without it: a walk takes the dynamic
+ * linker's lock, under which a program may call us.
  */
 #include <dlfcn.h>
 #include <string.h>
@@ -17,19 +18,20 @@
 #include "issue.h"
 
 #define KEPT 4096 /* frames */
-#define PLACES 4  /* that one may be kept at */
+#define PLACES 4  /* places at which a frame may be kept */
 
 struct frame {
-	const uint64_t *at; /* where the return address is */
+	const uint64_t *at; /* the place of the return address */
 	uint64_t address;
-	const uint64_t *next;      /* where that of the caller is; NULL: it was the last */
-	uint64_t offset, function; /* of the address and of its function, from their module */
+	const uint64_t *next;      /* place of the caller's return address; NULL: outermost frame */
+	uint64_t offset, function; /* of the address and of its function, relative to their
+				    * module */
 };
 struct walk {
 	struct frame frames[CALL_SITE_FRAMES + 1]; /* one more, for the last one's `next` */
 	uint32_t count;
 	const uint64_t *first;
-	bool certain; /* all return addresses lie where they are looked for */
+	bool certain; /* all return addresses are at the places where a look-up reads them */
 };
 static struct frame kept[KEPT];
 
@@ -39,7 +41,8 @@ static uint64_t join(uint64_t hash, uint64_t next)
 	return hash ^ hash >> 29;
 }
 
-/* Under SITES_LOCK. Where this one is kept, or is to be kept: then another may be there. */
+/* Under SITES_LOCK: the entry of this frame, or the entry to use for it, which may hold another
+ * one. */
 static struct frame *place_of(const uint64_t *at, uint64_t address)
 {
 	static uint32_t next;
@@ -50,7 +53,7 @@ static struct frame *place_of(const uint64_t *at, uint64_t address)
 	return &places[next++ % PLACES];
 }
 
-/* Of any function's frame, which the sanitizer guards. */
+/* Reads any function's frame, including words that the address sanitizer poisons. */
 __attribute__((no_sanitize_address)) static uint64_t word_at(const uint64_t *at) { return *at; }
 
 static void follow(struct call_site *found, const struct frame *f)
@@ -59,7 +62,7 @@ static void follow(struct call_site *found, const struct frame *f)
 	found->path = join(found->path, f->function);
 }
 
-/* Under SITES_LOCK. False: some frame is not known. */
+/* Under SITES_LOCK: follows cached frames only. False: some frame is not cached. */
 static bool follow_kept(struct call_site *found, const uint64_t *at)
 {
 	for (uint32_t i = 0; i < CALL_SITE_FRAMES && at; i++) {
@@ -78,19 +81,19 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *into)
 	struct walk *k = into;
 	struct frame *f = &k->frames[k->count];
 	Dl_info module;
-	/* On x86-64 a return address lies below the stack pointer that it returns to. */
+	/* On x86-64 a return address is just below the stack pointer to which it returns. */
 	f->at = (const uint64_t *)_Unwind_GetCFA(context) - 1;
 	f->address = _Unwind_GetIP(context);
 	if (f->at < k->first)
 		return _URC_NO_REASON; /* a frame of this file */
 	if (!f->address)
-		return _URC_NORMAL_STOP; /* nobody called the one before */
+		return _URC_NORMAL_STOP; /* the previous frame is the outermost */
 	k->certain &= word_at(f->at) == f->address && (k->count || f->at == k->first);
 	if (k->count) {
 		k->certain &= f->at > f[-1].at;
 		f[-1].next = f->at;
 	}
-	/* Code that was made at run time lies anywhere: it counts as one place. */
+	/* Code that was made at run time has no module: all of it counts as one place. */
 	if (dladdr((void *)(f->address - 1), &module)) {
 		f->offset = f->address - (uint64_t)module.dli_fbase;
 		f->function = _Unwind_GetRegionStart(context) - (uint64_t)module.dli_fbase;

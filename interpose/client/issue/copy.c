@@ -1,6 +1,6 @@
 /* copy.c: copies and fills. Pageable data travels inline (small) or through bulk slots.
  *
- * No lock. Blocking: copies that move pageable data to the host, or that are synchronous by
+ * No lock. Blocking: copies that move pageable data to the host, and copies that are synchronous by
  * definition.
  */
 #include <string.h>
@@ -8,11 +8,11 @@
 #include "issue.h"
 
 #define INLINE_BYTES 4096u /* smaller pageable data travels in the record itself */
-#define PIPELINE 8u        /* bulk slots one device-to-host copy keeps in flight */
+#define PIPELINE 8u        /* bulk slots that one device-to-host copy keeps in flight */
 
 static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Bytes from the first of a copy's rows to the end of its last. */
+/* Bytes from the start of a copy's first row to the end of its last row. */
 static uint64_t span(const struct copy *c, uint64_t pitch)
 {
 	return (c->height - 1) * pitch + c->width;
@@ -40,7 +40,7 @@ static int send(struct rf_copy *m, const void *tail, size_t bytes, bool wait)
 	return error;
 }
 
-/* Both sides in the window. */
+/* Both sides are in the window. */
 static int copy_window(const struct copy *c, bool wait)
 {
 	struct rf_copy m = record_of(c);
@@ -59,7 +59,7 @@ static void scatter(const struct copy *c, const uint8_t *from)
 		memcpy((uint8_t *)c->dst + row * c->dst_pitch, from + row * c->width, c->width);
 }
 
-/* Cut the next piece of at most RF_BULK_BYTES off c: whole rows, or a part of one. */
+/* Cuts the next piece of at most RF_BULK_BYTES off c: whole rows, or a part of one. */
 static bool next_piece(struct copy *c, uint64_t *column, struct copy *piece)
 {
 	if (!c->height)
@@ -84,8 +84,9 @@ static bool next_piece(struct copy *c, uint64_t *column, struct copy *piece)
 	return true;
 }
 
-/* Pageable memory to the window. CUDA allows a synchronous copy to be still on its way when it
- * returns; real devices are so fast that programs let streams read it which do not wait for it. */
+/* Copies pageable memory to the window. CUDA allows a synchronous copy to be still in progress when
+ * it returns, but real devices are so fast that programs let streams read the data without waiting
+ * for it. So the last piece of a synchronous copy is waited for. */
 static int copy_in(struct copy c)
 {
 	struct copy piece;
@@ -127,7 +128,8 @@ static void send_out(struct flight *f)
 	f->slot = channel_begin(&m.r, RF_OP_COPY, sizeof m, NULL, 0);
 }
 
-/* The window to pageable memory: some pieces in flight, each copied out when it is answered. */
+/* Copies the window to pageable memory: several pieces in flight, each copied out when it is
+ * answered. */
 static int copy_out(struct copy c)
 {
 	struct flight flights[PIPELINE];
@@ -138,7 +140,7 @@ static int copy_out(struct copy c)
 	for (;;) {
 		while (more && !error && count < PIPELINE) {
 			struct flight *f = &flights[(first + count) % PIPELINE];
-			/* Blocks only while it holds none: the others can always go on. */
+			/* Blocks only while it holds no slot: with one, it can always continue. */
 			if ((f->bulk = bulk_claim(count == 0)) == BULK_NONE)
 				break;
 			if (!(more = next_piece(&c, &column, &f->piece))) {
@@ -172,8 +174,8 @@ static int copy_on_host(const struct copy *c)
 	return error;
 }
 
-/* Does what the caller says of its pointers agree with what they are? As in CUDA, what is said to
- * be the host's may be the device's. */
+/* True if the copy's `kind` agrees with its pointers. As in CUDA, a pointer that the kind describes
+ * as host memory may be device memory. */
 static bool kind_fits(int kind, enum where dst, enum where src)
 {
 	bool to_device = kind == HOST_TO_DEVICE || kind == DEVICE_TO_DEVICE;

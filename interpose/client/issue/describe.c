@@ -1,5 +1,5 @@
-/* describe.c: copies of boxes, as the structures of both APIs describe them. A box is some slices
- * of rows: one record per slice. Nothing is sent here.
+/* describe.c: converts copies of boxes from and to the structures of both APIs. A box consists of
+ * slices of rows: one record per slice. Nothing is sent here.
  */
 #include "issue.h"
 
@@ -48,7 +48,7 @@ int copy_of_description(const CUDA_MEMCPY3D *d, struct copy *c, struct slices *s
 
 /* ---- the runtime's description ---- */
 
-/* Positions and extents are bytes in x where no array takes part. */
+/* Without arrays, positions and extents in x are bytes. */
 int copy_of_runtime(const cudaMemcpy3DParms *p, struct copy *c, struct slices *slices)
 {
 	if (!p)
@@ -76,9 +76,9 @@ int copy_of_runtime(const cudaMemcpy3DParms *p, struct copy *c, struct slices *s
 	return CUDA_OK;
 }
 
-/* ---- the other way ---- */
+/* ---- the reverse direction ---- */
 
-/* That of a captured copy, which came as addresses. */
+/* Describes a captured copy, which was given by addresses. */
 CUDA_MEMCPY3D description_of_copy(const struct copy *c)
 {
 	bool from = memory_where(c->src) == AT_DEVICE, to = memory_where(c->dst) == AT_DEVICE;

@@ -1,14 +1,15 @@
 /* function.c: the functions of modules. Their parameter layouts come from the server, once per
  * function.
  *
- * Lock: MODULE_LOCK while a function is made known (module.c says when it is released meanwhile).
+ * Lock: MODULE_LOCK while a function is announced to the server (module.c describes when it is
+ * released in between).
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "module.h"
 
-static bool telling; /* under MODULE_LOCK: a thread gives a module the heap's address */
+static bool telling; /* under MODULE_LOCK: a thread is writing the heap's address into a module */
 
 struct function *function_new(struct module *m, const char *name, const void *host)
 {
@@ -27,7 +28,7 @@ struct function *function_new(struct module *m, const char *name, const void *ho
 	return f;
 }
 
-/* Under MODULE_LOCK: its parameter layout and needs, from the server. */
+/* Under MODULE_LOCK: fetches the parameter layout and resource needs from the server. */
 static int get_locked(struct function *f)
 {
 	struct rf_name ask = {.module = f->module->number,
@@ -46,7 +47,7 @@ static int get_locked(struct function *f)
 		error = INVALID_PTX;
 	}
 	if (!error && bytes) {
-		free(f->params); /* of before a reset */
+		free(f->params); /* from before a reset */
 		f->params = malloc(bytes);
 		if (f->params)
 			memcpy(f->params, bulk_data(ask.bulk), bytes);
@@ -80,7 +81,7 @@ int function_ready(struct function *f)
 	return error;
 }
 
-/* Under MODULE_LOCK, but for the giving itself, which one thread does at a time. */
+/* Under MODULE_LOCK, except for the write itself, which one thread does at a time. */
 static int tell_heap_locked(struct module *m)
 {
 	while (telling)
@@ -110,7 +111,7 @@ int function_can_run(struct function *f)
 	return error;
 }
 
-/* Under MODULE_LOCK: the one of that name, whether or not the module has it. */
+/* Under MODULE_LOCK: the function of that name, whether or not the module contains it. */
 static struct function *named_locked(struct module *m, const char *name)
 {
 	struct function *f = m->functions;
@@ -152,7 +153,7 @@ int module_function_count(struct module *m, unsigned *count)
 	return error;
 }
 
-/* Under MODULE_LOCK: those behind the first *at ones, as many as one answer names. */
+/* Under MODULE_LOCK: returns the functions after the first *at ones, as many as one reply names. */
 static int enumerate_locked(struct module *m, void **out, unsigned room, unsigned *at)
 {
 	struct rf_function_names ask = {
@@ -172,7 +173,7 @@ static int enumerate_locked(struct module *m, void **out, unsigned room, unsigne
 	return error;
 }
 
-/* They are compiled when they are first used, as lazy loading does. */
+/* The functions are compiled at their first use, as in lazy loading. */
 int module_enumerate(struct module *m, void **out, unsigned room)
 {
 	unsigned count, at = 0, before;
@@ -185,7 +186,7 @@ int module_enumerate(struct module *m, void **out, unsigned room)
 		error = m->unloaded ? INVALID_HANDLE : enumerate_locked(m, out, room, &at);
 		unlock(MODULE_LOCK);
 		if (!error && at == before)
-			error = NOT_SUPPORTED; /* a name that no bulk slot holds */
+			error = NOT_SUPPORTED; /* a name that does not fit a bulk slot */
 	}
 	return error;
 }

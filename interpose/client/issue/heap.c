@@ -1,9 +1,9 @@
 /* heap.c: an address-ordered list of extents. See heap.h.
  *
- * Every operation is linear in the number of extents at worst, which is some thousands: programs
- * that allocate a lot do so through a caching allocator. Extents that were freed but are not
- * retired stay apart (each knows its free), and a run of neighbours counts as one hole; so the
- * moment of retirement changes the list's shape but never a placement.
+ * In the worst case an operation is linear in the number of extents, which is some thousands:
+ * programs that allocate a lot use a caching allocator. Extents that were freed but are not retired
+ * remain separate (each records its free), and a run of neighbours counts as one hole. So the time
+ * of retirement changes the list's shape but never a placement.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +66,8 @@ static void promote(struct heap *h, uint64_t upto)
 		h->extents[index_of(h, h->freed[h->promoted].addr)].state = HEAP_FREE;
 }
 
-/* Replace the free extents under [addr, +bytes) by one live extent. *after: their last free. */
+/* Replaces the free extents under [addr, +bytes) by one live extent. *after: their last free that
+ * is not retired; 0: none. */
 static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, const struct heap_request *r,
 		  uint64_t *after)
 {
@@ -131,7 +132,7 @@ void heap_own(struct heap *h, uint64_t addr, uint64_t owner)
 	h->extents[index_of(h, addr)].owner = owner;
 }
 
-/* Room for one more free: drop those that are both retired and out of quarantine. */
+/* Provides space for one more free: drops those that are both retired and out of quarantine. */
 static bool freed_room(struct heap *h)
 {
 	if (h->freed_count < h->freed_room)
@@ -159,7 +160,7 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 	struct heap_extent *e = &h->extents[index_of(h, addr)];
 	INVARIANT(e->addr == addr && e->state == HEAP_LIVE, "memory that is freed was allocated");
 	if (!freed_room(h))
-		return; /* no memory for the note: the range stays taken, which is safe */
+		return; /* no memory for the note: the range remains in use, which is safe */
 	h->freed[h->freed_count++] = (struct heap_freed){addr, e->bytes, seq};
 	e->state = HEAP_QUARANTINED;
 	e->seq = seq;

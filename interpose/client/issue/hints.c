@@ -1,7 +1,7 @@
-/* hints.c: attributes of streams, of kernel nodes and of launches. Cooperation changes what a
- * launch does; the others are hints, which are checked, kept and given back.
+/* hints.c: attributes of streams, kernel nodes and launches. The cooperative attribute changes a
+ * launch; the others are hints, which are checked, stored and returned.
  *
- * No lock: streams have one around theirs.
+ * No lock here: streams use their own around their attributes.
  */
 #include <string.h>
 
@@ -9,7 +9,8 @@
 
 const struct hints usual_hints = {.sync_policy = 1, .domain_map = {0, 1}, .carveout = -1};
 
-/* What is known of each: who has it, and where it is kept. All values begin at the same place. */
+/* The known attributes: which objects have it, and where it is stored. All values start at the same
+ * place in their union. */
 #define HINT(id, of, member) {id, of, offsetof(struct hints, member), sizeof usual_hints.member}
 static const struct {
 	int id, of;
@@ -103,7 +104,7 @@ static int check_launch_attribute(const launch_attribute *a)
 	case ATTRIBUTE_IGNORE:
 	case ATTRIBUTE_COOPERATIVE:
 	case ATTRIBUTE_SYNC_POLICY:
-	case ATTRIBUTE_SERIALIZATION: /* that the next launch may begin early */ return CUDA_OK;
+	case ATTRIBUTE_SERIALIZATION: /* the next launch may begin early */ return CUDA_OK;
 	case ATTRIBUTE_PROGRAMMATIC_EVENT:
 	case ATTRIBUTE_LAUNCH_EVENT:
 	case ATTRIBUTE_DEVICE_NODE:

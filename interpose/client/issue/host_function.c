@@ -1,8 +1,8 @@
 /* host_function.c: functions of the program that streams call.
  *
- * They run in a thread of ours, which is started with the first of them. It waits on a futex in the
- * memfd for tokens of functions that are due, runs them in the stream's order, and reports each to
- * the server.
+ * They run in a thread of the client, started for the first of them. The thread waits on a futex in
+ * the memfd for tokens of functions that are due, runs them in the order of the stream, and reports
+ * each to the server.
  *
  * Lock: HELPER_LOCK, while the thread is started.
  */
@@ -11,7 +11,7 @@
 #include "doorbell.h"
 #include "issue.h"
 
-/* Its address is the token that travels through the server. */
+/* The address of this struct is the token that travels through the server. */
 struct host_function {
 	CUhostFn function;
 	cudaStreamCallback_t callback; /* instead of `function` */
@@ -29,7 +29,7 @@ static void run(struct host_function *due)
 	in_host_function = true;
 	if (due->callback)
 		due->callback(due->stream, error, due->data);
-	else if (!error) /* unlike a callback it is not called any more after an error */
+	else if (!error) /* unlike a callback, it is not called after an error */
 		due->function(due->data);
 	in_host_function = false;
 }
@@ -49,7 +49,7 @@ static void *helper(void *unused)
 		struct rf_host_func done = {.stream = due->number, .token = (uint64_t)due};
 		run(due);
 		free(due);
-		/* The ring may be full until the server learns of this. */
+		/* The ring may be full until the server sees this. */
 		atomic_store(&h->hostfunc_tail, ++tail);
 		channel_wake();
 		channel_post(&done.r, RF_OP_HOST_DONE, sizeof done, NULL, 0);

@@ -1,6 +1,6 @@
-/* issue.h: what is sent to the server at once: memory, copies, streams, modules, launches. Nothing
- * here checks whether a stream is captured: who captures one calls what begins with issue_ only
- * when the graph is launched.
+/* issue.h: everything that is sent to the server at once: memory, copies, streams, modules,
+ * launches. Nothing here checks whether a stream is captured: for a captured stream, the functions
+ * named issue_… are called only when the graph is launched.
  */
 #ifndef RANKFOLD_ISSUE_H
 #define RANKFOLD_ISSUE_H
@@ -11,11 +11,11 @@
 
 struct allocation {
 	uint64_t base, bytes; /* as requested by the program */
-	uint64_t owner;       /* 0: nobody */
+	uint64_t owner;       /* 0: none */
 	unsigned flags;       /* of pinned memory */
 };
-#define PINNED_MANAGED 0x80000000u   /* a flag beside those of cudaHostAlloc */
-bool pinned_is(const void *address); /* does it lie in the arena? */
+#define PINNED_MANAGED 0x80000000u   /* a flag in addition to those of cudaHostAlloc */
+bool pinned_is(const void *address); /* true if it is in the arena */
 bool pinned_find(const void *address, struct allocation *);
 int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address);
 int pinned_release(void *address); /* without waiting for the device */
@@ -23,17 +23,18 @@ void pinned_end(uint64_t owner);
 
 /* ---- print.c ---- */
 
-int print_ring(uint64_t *address); /* where kernels leave what they print */
-void print_kernels_output(void);   /* to stdout, what there is by now */
+int print_ring(uint64_t *address); /* where kernels write their output */
+void print_kernels_output(void);   /* what is complete by now, to stdout */
 
 /* ---- pool.c: sizes in bytes ---- */
 
-/* What is about to be allocated counts from now on; pool NULL is the device's current one. */
+/* Counts memory that is about to be allocated; pool NULL is the device's current pool. */
 int pool_book(const void *pool, uint64_t bytes, uint64_t *number);
-void pool_took(uint64_t number);                    /* it is there */
-void pool_got_back(uint64_t owner, uint64_t bytes); /* its allocation was freed, if it is a pool */
+void pool_took(uint64_t number);                    /* the allocation succeeded */
+void pool_got_back(uint64_t owner, uint64_t bytes); /* an allocation was freed; ignored if the
+						     * owner is no pool */
 void pool_synchronised(void);                       /* the program has synchronised */
-/* What pools hold on to of `room` bytes that are not allocated. */
+/* Bytes that pools hold without allocations, out of `room` bytes that are not allocated. */
 uint64_t pool_kept(uint64_t room);
 int pool_create(void **out, const cudaMemPoolProps *);
 int pool_destroy(const void *pool);
@@ -49,9 +50,9 @@ int pool_set_access(const void *pool, const cudaMemAccessDesc *list, size_t coun
 int pool_get_access(int *flags, const void *pool, const cudaMemLocation *);
 int graph_memory_get(int device, int attribute, void *value);
 int graph_memory_set(int device, int attribute, const void *value);
-int pool_get(const void *pool, int attribute, void *value); /* as it was settled last */
+int pool_get(const void *pool, int attribute, void *value); /* after releases by synchronisations */
 
-/* ---- sync.c: the program's own waiting ---- */
+/* ---- sync.c: the program's own waits ---- */
 
 int wait_for_device(void);
 int wait_for_stream(uint64_t stream);
@@ -66,21 +67,22 @@ int hint_get(const struct hints *, int of, int id, launch_attribute_value *);
 int hint_set(struct hints *, int of, int id, const launch_attribute_value *);
 void hints_copy(struct hints *to, const struct hints *from, int of);
 struct launch;
-/* Checked, and noted in the launch. */
+/* Checks the attributes, and stores them in the launch. */
 int launch_attributes(const launch_attribute *attributes, unsigned count, struct launch *);
 
 /* ---- stream.c ---- */
 
 #define PRIORITY_GREATEST (-5)
 extern _Thread_local uint64_t default_stream;
-/* What API functions take: a stream (NULL is the thread's default one) or an event. */
+/* The handles of API functions: a stream (NULL is the thread's default stream) or an event. */
 int stream_number(const void *stream, uint64_t *number);
 int event_number(const void *event, uint64_t *number);
 int stream_create(void **out, unsigned flags, int priority);
 int stream_destroy(const void *stream);
-void stream_tell_end(void (*told)(uint64_t stream)); /* called before a stream is destroyed */
+void stream_tell_end(void (*told)(uint64_t stream)); /* sets a function that is called before a
+						      * stream is destroyed */
 struct hints stream_hints(uint64_t stream);
-void stream_end(uint64_t context); /* destroys its streams and events */
+void stream_end(uint64_t context); /* destroys the context's streams and events */
 int event_create(void **out, unsigned flags);
 int event_destroy(const void *event);
 int event_elapsed(float *ms, const void *start, const void *end);
@@ -95,22 +97,22 @@ int stream_attributes_copy(const void *to, const void *from);
 
 int issue_host_function(const void *stream, CUhostFn function, void *data);
 int issue_callback(const void *stream, cudaStreamCallback_t callback, void *data);
-/* Pageable memory is about to be read as the stream finds it: host functions that are still to run
- * may write it. Kernels cannot, and copies to it have waited. */
+/* Called before the client reads pageable memory in stream order: waits for host functions that are
+ * still to run, because they may write it. Kernels cannot, and copies to it have waited. */
 int stream_before_reading(uint64_t stream);
 
 /* ---- registered.c ---- */
 
 int host_register(void *address, uint64_t bytes, unsigned flags);
 int host_unregister(void *address);
-/* Where the device reaches [address, +bytes), if that is registered memory which it reaches;
- * otherwise the address itself. */
+/* The device's address of [address, +bytes), if that is registered memory in the arena; otherwise
+ * the address itself. */
 void *registered_reached(const void *address, uint64_t bytes);
 bool registered_is(const void *address);
 
 /* ---- memory.c ---- */
 
-/* Where an address lies: what may be done with it. */
+/* The kind of memory at an address, which decides what may be done with it. */
 enum where { AT_PAGEABLE, AT_PINNED, AT_DEVICE };
 static inline enum where memory_where(const void *address)
 {
@@ -118,21 +120,21 @@ static inline enum where memory_where(const void *address)
 		return AT_DEVICE;
 	return pinned_is(address) ? AT_PINNED : AT_PAGEABLE;
 }
-bool memory_find(const void *address, struct allocation *); /* the live one that holds it */
-/* Does [address, +bytes) lie in one live allocation? */
+bool memory_find(const void *address, struct allocation *); /* the live one that contains it */
+/* True if [address, +bytes) is in one live allocation. */
 bool memory_on_device(const void *address, uint64_t bytes);
-/* The same for what kernels do: in the multiple of RF_ALLOC_ALIGN bytes that an allocation has, as
- * CUDA's have. Programs reduce sizes that are rounded up. */
+/* The same for accesses by kernels: an allocation extends to a multiple of RF_ALLOC_ALIGN bytes, as
+ * CUDA's do. Programs reduce sizes that are rounded up. */
 bool memory_reachable(const void *address, uint64_t bytes);
-/* The client's own, whatever the program does at the moment; `which`: of several of a kind. */
+/* For the client itself, at any time; `which` distinguishes several of one kind. */
 enum memory_use { MEMORY_VARIABLES = 1, MEMORY_KERNEL_HEAP };
 int memory_alloc(enum memory_use, uint64_t which, uint64_t bytes, uint64_t *address);
-/* For the program. The owner is a context, which it ends with, or a pool, which is told of its end;
- * 0: nobody. */
+/* For the program. The owner is a context, with which the allocation ends, or a pool, which is
+ * notified of its end; 0: none. */
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
-int memory_end(uint64_t owner); /* frees what is its */
+int memory_end(uint64_t owner); /* frees the owner's allocations */
 int memory_free(const void *address);
-/* It is at this place in the stream that the program lets go of it. */
+/* The free takes effect at this place in the stream. */
 int memory_free_in(const void *address, uint64_t stream);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
 
@@ -142,15 +144,15 @@ int pinned_free(void *address);
 bool managed_is(const void *address);
 int managed_place(uint64_t bytes, uint64_t owner, void **out);
 int managed_free(void *address);
-/* A place that memory may be: the rank's own host, or a device. Ids of hosts mean nothing here. */
+/* Checks and normalises a location: the rank's own host, or a device. Ids of hosts are ignored. */
 int managed_location(cudaMemLocation *);
 int managed_prefetched(const void *address, size_t bytes, cudaMemLocation);
 int managed_advise(const void *address, size_t bytes, int advice, cudaMemLocation);
-/* `data` is an int, or several where a range may have them. */
+/* `data` is one int, or several for attributes that have a list. */
 int managed_attribute(void *data, size_t bytes, int which, const void *address, size_t count);
 int managed_attributes(void **data, const size_t *bytes, const int *which, size_t attributes,
 		       const void *address, size_t count);
-cudaMemLocation location_of_device(int device); /* or of the host: -1 */
+cudaMemLocation location_of_device(int device); /* -1: the host */
 
 /* ---- copy.c ---- */
 
@@ -158,17 +160,18 @@ struct copy {
 	void *dst;
 	const void *src;
 	uint64_t dst_pitch, src_pitch, width, height;
-	int kind; /* enum cuda_memcpy_kind; BY_ADDRESS: from the addresses alone */
+	int kind; /* enum cuda_memcpy_kind; BY_ADDRESS: determined by the addresses */
 	uint64_t stream;
 	bool async;
 };
-/* Does it make sense? It gets the form in which it is kept, or issued. Nothing to do: no height. */
+/* Checks a copy, and brings it into the form in which it is kept or issued. If nothing is to be
+ * done, its height becomes 0. */
 int copy_check(struct copy *);
 int issue_copy(const struct copy *);
 int fill_check(struct rf_fill *);
 void issue_fill(struct rf_fill *);
-/* Of ours, between our memory and the device's on this stream, also while captures run: done when
- * they return. */
+/* Copies of the client itself, between host memory and the device's on this stream, also during
+ * captures: complete when they return. */
 int memory_get(void *to, uint64_t from, uint64_t bytes, uint64_t stream);
 int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream);
 
@@ -177,7 +180,7 @@ int memory_put(uint64_t to, const void *from, uint64_t bytes, uint64_t stream);
 struct slices {
 	uint64_t count, dst_bytes, src_bytes;
 };
-int no_arrays(void); /* says so */
+int no_arrays(void); /* reports that arrays are not supported */
 int copy_of_description(const CUDA_MEMCPY3D *, struct copy *, struct slices *);
 int copy_of_runtime(const cudaMemcpy3DParms *, struct copy *, struct slices *);
 CUDA_MEMCPY3D description_of_copy(const struct copy *);
@@ -185,13 +188,13 @@ CUDA_MEMCPY3D description_of_copy(const struct copy *);
 /* ---- kernel_heap.c ---- */
 
 int kernel_heap_tell(uint64_t address); /* writes the heap's address there */
-void kernel_heap_reset(void);           /* it is freed, and limits are as at first */
+void kernel_heap_reset(void);           /* frees the heap and resets the limits */
 int limit_get(size_t *value, int limit);
 int limit_set(int limit, size_t value);
 
 /* ---- set_up.c ---- */
 
-/* Fills in what the module asks for. *heap: where its kernels look for their heap's address, or 0:
+/* Fills in the module's struct rf_setup. *heap: where its kernels read their heap's address; 0:
  * they allocate nothing. */
 int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap);
 
@@ -202,24 +205,26 @@ struct function {
 	uint64_t number; /* 0 until the server knows it */
 	struct module *module;
 	const char *name;
-	const void *host;      /* the program's stub, NULL for the driver API */
+	const void *host;      /* the program's stub; NULL for the driver API */
 	struct function *next; /* of its module */
 	struct rf_function_reply info;
 	struct rf_param *params;
 	_Atomic bool ready;
-	bool explained;         /* why the device cannot have it */
+	bool explained;         /* the device's reason for refusing it was reported */
 	int max_dynamic_shared; /* raised by the program; -1: the device's default */
-	int carveout;           /* what it prefers, in percent; -1: nothing */
+	int carveout;           /* preference in percent; -1: none */
 };
 bool module_is(const void *value);
 bool function_is(const void *value);
 int module_load(const void *image, struct module **out);
-struct module *module_register(const void *image); /* the program's own; NULL: it cannot be */
-void module_has_managed(struct module *);          /* a variable of it is */
+struct module *module_register(const void *image); /* the program's own module; NULL: no memory,
+						    * or no valid image */
+void module_has_managed(struct module *);          /* one of its variables is managed */
 int module_unload(struct module *);
-void module_end(uint64_t context);       /* unloads what was loaded in it */
-void module_reset(void);                 /* the program's own are as before their first use */
-uint64_t module_number(struct module *); /* another one after each reset, 0: not loaded */
+void module_end(uint64_t context);       /* unloads the context's modules */
+void module_reset(void);                 /* the program's own modules are as before their first
+					  * use */
+uint64_t module_number(struct module *); /* a different one after each reset; 0: not loaded */
 int module_global(struct module *, const char *name, uint64_t *address, uint64_t *bytes);
 
 /* ---- function.c ---- */
@@ -227,7 +232,7 @@ int module_global(struct module *, const char *name, uint64_t *address, uint64_t
 struct function *function_new(struct module *, const char *name, const void *host);
 int module_function(struct module *, const char *name, struct function **out);
 int module_function_count(struct module *, unsigned *count);
-int module_enumerate(struct module *, void **functions, unsigned room); /* the first `room` */
+int module_enumerate(struct module *, void **functions, unsigned room); /* at most `room` */
 int function_ready(struct function *);
 int function_can_run(struct function *); /* ready, and with a heap if it may allocate */
 struct module *module_of(const struct function *);
@@ -236,7 +241,7 @@ struct module *module_of(const struct function *);
 
 void managed_variable_add(struct module *, void **host, const char *name);
 void managed_variables_fill(const struct module *); /* the program's pointers to them */
-/* Is it one of the program's? What it is to the device. */
+/* If `host` is one of the program's managed variables, returns its device address and size. */
 bool managed_variable(const void *host, uint64_t *address, uint64_t *bytes);
 
 /* ---- symbol.c ---- */
@@ -245,7 +250,7 @@ void symbol_add(const void *host, struct module *, const char *name, struct func
 void symbols_end(const struct module *);
 struct function *function_of_host(const void *host); /* NULL: not registered */
 int symbol_address(const void *host_variable, uint64_t *address, uint64_t *bytes);
-/* Where a copy to or from a part of a variable lies. */
+/* The address of a part of a variable, for a copy to or from it. */
 int symbol_part(const void *symbol, size_t bytes, size_t offset, int kind, bool to, void **at);
 
 /* ---- occupancy.c ---- */
@@ -265,16 +270,17 @@ struct launch {
 	uint64_t shared_bytes;
 	uint64_t stream;
 	void **args;        /* one pointer per parameter, or NULL */
-	const void *packed; /* all of them in the kernel's layout, packed_bytes */
+	const void *packed; /* all parameters in the kernel's layout, packed_bytes */
 	size_t packed_bytes;
 	bool cooperative;
-	const launch_attribute *attributes; /* for the case that it is captured */
+	const launch_attribute *attributes; /* for a captured launch */
 	unsigned attribute_count;
-	const struct hints *hints; /* instead, and of its stream's */
+	const struct hints *hints; /* instead, with those of its stream */
 };
-int launch_check(const struct launch *);             /* also makes its kernel ready */
-int launch_pack(const struct launch *, uint8_t *to); /* its parameters, in the kernel's layout */
-int issue_launch(const struct launch *);             /* which was checked */
+int launch_check(const struct launch *);             /* also makes the kernel ready */
+int launch_pack(const struct launch *, uint8_t *to); /* writes the parameters in the kernel's
+						      * layout */
+int issue_launch(const struct launch *);             /* after launch_check */
 int packed_parameters(void **extra, const void **packed, size_t *bytes);
 void issue_gemm(struct rf_gemm_aux *);
 

@@ -1,11 +1,11 @@
 /* kernel_heap.c: the memory from which kernels allocate by malloc and new.
  *
- * One piece of our device memory, made before the first launch of a kernel whose module may
- * allocate; the device manages it (struct rf_heap). It lives until the device is reset, and
- * moves with the rank like all memory, so addresses stay valid. Modules get its address in their
- * struct rf_setup.
+ * It is one allocation of device memory, made before the first launch of a kernel whose module may
+ * allocate; the device manages it (struct rf_heap). It lives until the device is reset, and moves
+ * with the rank like all memory, so addresses stay valid. Modules find its address in their struct
+ * rf_setup.
  *
- * Locks: none; function.c lets one thread at a time make it, which waits for memory and for copies.
+ * No lock here; function.c lets one thread at a time create it, which waits for memory and copies.
  */
 #include <stdatomic.h>
 
@@ -16,9 +16,9 @@
 
 static const size_t usual[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
 static _Atomic size_t limits[LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0, 0};
-static _Atomic uint64_t heap; /* 0: not made */
+static _Atomic uint64_t heap; /* 0: not created */
 
-/* Limits are noted: what the others govern (device stack, printf buffer) the device sizes by
+/* Limits are only stored: for the others (device stack, printf buffer) the device chooses sizes by
  * need. */
 int limit_get(size_t *value, int limit)
 {
@@ -36,7 +36,7 @@ int limit_set(int limit, size_t value)
 	return CUDA_OK;
 }
 
-/* The heap's address, if there is one by now. */
+/* Returns the heap's address; creates the heap if there is none. */
 static int make(uint64_t *address, uint64_t stream)
 {
 	struct rf_heap about = {.bytes = atomic_load(&limits[MALLOC_HEAP_SIZE])};
@@ -55,7 +55,7 @@ static int make(uint64_t *address, uint64_t stream)
 	return error;
 }
 
-/* On a stream of its own, as module_set_up. */
+/* Uses a stream of its own, as module_set_up does. */
 int kernel_heap_tell(uint64_t where)
 {
 	struct rf_stream_create own = {.stream = handle_number(), .flags = RF_STREAM_NON_BLOCKING};

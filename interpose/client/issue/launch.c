@@ -1,4 +1,4 @@
-/* launch.c: kernels and matrix products are launched. A launch takes no lock of this floor once its
+/* launch.c: launches kernels and matrix products. A launch takes no lock of this layer once its
  * function is ready.
  */
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "issue.h"
 
-#define PARAM_BYTES_USUAL 4096 /* more than that need memory of their own */
+#define PARAM_BYTES_USUAL 4096 /* larger parameters are packed into allocated memory */
 
 static bool grid_valid(const struct launch *l, uint32_t max_threads)
 {
@@ -25,7 +25,8 @@ static int check_shape(const struct launch *l)
 		return error;
 	const struct rf_device *d = &welcome->device;
 	if (!grid_valid(l, f->info.max_threads) || !grid_valid(l, d->max_threads_per_block))
-		return INVALID_VALUE; /* of CUDA 13; before, the runtime had an error for it */
+		return INVALID_VALUE; /* as in CUDA 13; earlier runtimes had their own error for
+				       * it */
 	uint64_t dynamic = f->max_dynamic_shared >= 0
 				   ? (uint64_t)f->max_dynamic_shared
 				   : d->shared_per_block -
@@ -66,7 +67,7 @@ int launch_pack(const struct launch *l, uint8_t *to)
 {
 	const struct function *f = l->function;
 	memset(to, 0, f->info.param_bytes);
-	if (l->packed) { /* fewer bytes than there are parameters are none of CUDA's errors */
+	if (l->packed) { /* CUDA reports no error if there are fewer bytes than parameters */
 		memcpy(to, l->packed,
 		       l->packed_bytes < f->info.param_bytes ? l->packed_bytes
 							     : f->info.param_bytes);
@@ -79,7 +80,7 @@ int launch_pack(const struct launch *l, uint8_t *to)
 	return CUDA_OK;
 }
 
-/* With room for its parameters. */
+/* `params` has space for the parameters. */
 static int send(const struct launch *l, uint8_t *params)
 {
 	struct rf_launch m = {.stream = l->stream,
@@ -125,7 +126,7 @@ void issue_gemm(struct rf_gemm_aux *m)
 
 /* ---- parameters ---- */
 
-/* The list form of parameters: pairs, ended by CU_LAUNCH_PARAM_END. */
+/* Parses the list form of parameters: pairs, terminated by CU_LAUNCH_PARAM_END. */
 int packed_parameters(void **extra, const void **packed, size_t *bytes)
 {
 	const size_t *size = NULL;

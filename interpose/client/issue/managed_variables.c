@@ -1,8 +1,8 @@
 /* managed_variables.c: the __managed__ variables of the program's own modules.
  *
- * The program reads the address of each from a pointer, which it has filled in before the first
- * access. All variables of such a module lie in managed memory (module.c), so that the
- * address is the one that kernels know.
+ * The program reads the address of each variable from a pointer, which it has filled in before the
+ * first access. All variables of such a module are in managed memory (module.c), so that the
+ * address is the one that kernels use.
  *
  * Lock: VARIABLES_LOCK around the list; no request is sent under it.
  */
@@ -16,7 +16,7 @@ struct variable {
 	const char *name;
 	struct variable *next;
 };
-static struct variable *variables; /* never freed: constructors of the program note them */
+static struct variable *variables; /* never freed: constructors of the program add to it */
 
 static struct variable *first(void)
 {

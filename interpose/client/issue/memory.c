@@ -1,11 +1,11 @@
-/* memory.c: device memory, and what an address is.
+/* memory.c: device memory, and the classification of addresses.
  *
- * Device addresses are assigned here (heap.c); the server is only told of them.
+ * The client assigns device addresses (heap.c) and announces them to the server.
  *
  * Lock: HEAP_LOCK around the heap and the records that announce its changes, so that the order of
- * frees is the order of their numbers. Nothing is awaited under it: what the device waits for may
- * need it. Blocking, without the lock: malloc when memory is short (until frees are retired) and
- * at the first allocation (grant); malloc and free when the ring is full.
+ * frees is the order of their numbers. No thread waits under it: what the device waits for may need
+ * it. Blocking, without the lock: malloc when memory is short (until frees are retired) and at the
+ * first allocation (grant); malloc and free when the ring is full.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,9 +22,9 @@ static uint64_t min(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* ---- device memory ---- */
 
-/* Wait until the server has retired the free with this number. A device synchronisation is answered
- * when all earlier work is done, retirement follows at once. (Not by channel_call: it is none of
- * the program's synchronisations.) */
+/* Waits until the server has retired the free with this number. A device synchronisation is
+ * answered when all earlier work is done; retirement follows at once. (Not by wait_for_device: it
+ * does not count as a synchronisation of the program.) */
 static void wait_retired(uint64_t seq)
 {
 	struct rf_record sync;
@@ -38,8 +38,8 @@ static void wait_retired(uint64_t seq)
 	errno = kept;
 }
 
-/* Under HEAP_LOCK: the free that must be retired before the next ALLOC, 0: none. `after` is that of
- * the place itself; and the server must not hold more than the device has. */
+/* Under HEAP_LOCK: the free that must be retired before the next ALLOC; 0: none. `after` is the
+ * free for the place itself; in addition the server must not hold more than the device has. */
 static uint64_t due(uint64_t after)
 {
 	heap_retire(&heap, atomic_load(&channel_header->retired_free));
@@ -69,8 +69,8 @@ static int open_heap(void)
 	return error;
 }
 
-/* Under HEAP_LOCK, but for the waiting: announce what heap_alloc has placed. Nobody else knows the
- * address yet. */
+/* Under HEAP_LOCK, except while it waits: announces what heap_alloc has placed. No other thread
+ * knows the address yet. */
 static int announce(const struct heap_request *request, const struct heap_placed *placed)
 {
 	struct rf_alloc m = {.addr = placed->addr,
@@ -130,7 +130,7 @@ int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 	return allocate(owner, &request, address);
 }
 
-/* stream: 0, or at its place there. */
+/* Frees an allocation: at its place in the stream, or for `stream` 0 after all earlier work. */
 static int give_back(const void *address, uint64_t stream, bool learn)
 {
 	int error = channel_open();
@@ -174,7 +174,7 @@ int memory_free_in(const void *address, uint64_t stream)
 	return give_back(address, stream, true);
 }
 
-/* Addresses of the owner's allocations, to be freed. False: host memory is short. */
+/* Returns the addresses of the owner's allocations, to be freed. False: out of host memory. */
 static bool memory_of(uint64_t owner, uint64_t **out, uint32_t *count)
 {
 	*count = 0;
@@ -201,7 +201,7 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 	return CUDA_OK;
 }
 
-/* What is queued must not use any of it any more. */
+/* The caller ensures that no queued work still uses any of the memory. */
 int memory_end(uint64_t owner)
 {
 	uint64_t *addresses;
@@ -215,7 +215,7 @@ int memory_end(uint64_t owner)
 	return CUDA_OK;
 }
 
-/* ---- what an address is ---- */
+/* ---- classification of addresses ---- */
 
 bool memory_find(const void *address, struct allocation *out)
 {

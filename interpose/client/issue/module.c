@@ -1,14 +1,14 @@
 /* module.c: fatbins and modules.
  *
- * A program's own modules are only noted when its constructors register them, and sent when the
- * first of their kernels or variables is used. A module's global variables lie in an allocation of
- * ours; the server fills it.
+ * When the program's constructors register its own modules, they are only recorded; a module is
+ * sent at the first use of one of its kernels or variables. A module's global variables are in an
+ * allocation of the client; the server fills it.
  *
- * Locks: MODULE_LOCK while a module or a function is made known to the server (blocks on its
- * replies, which depend on nobody's work), not while a module is loaded: its variables may have to
- * wait for memory until the device has completed something, and so for a thread that loads another
- * module. REGISTRY_LOCK around the table of what handles may be. Modules and functions are never
- * freed: kernel handles live in static variables of the program.
+ * Locks: MODULE_LOCK while a module or a function is announced to the server (blocks on its
+ * replies, which need no other work). It is not held while a module is loaded: memory for its
+ * variables may become free only when the device has completed something, which may need a thread
+ * that loads another module. REGISTRY_LOCK around the table of valid handles. Modules and functions
+ * are never freed: kernel handles are in static variables of the program.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
 #define FATBIN_MAGIC 0xba55ed50u
 #define WRAPPER_MAGIC 0x466243b1u
 #define ELF_MAGIC 0x464c457fu
-#define PARAM_BYTES_USUAL 4096 /* more than that need memory of their own */
+#define PARAM_BYTES_USUAL 4096 /* larger parameters need allocated memory */
 
 struct fatbin_wrapper {
 	uint32_t magic, version;
@@ -32,8 +32,8 @@ struct fatbin_header {
 	uint64_t bytes;
 };
 
-static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* one is not loading any more */
-static const void **made; /* all modules and functions, sorted: what a handle may be */
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* a module has stopped loading */
+static const void **made; /* all modules and functions, sorted: the valid handles */
 static uint64_t made_count, made_room;
 static struct module *modules; /* all; under REGISTRY_LOCK */
 
@@ -56,7 +56,7 @@ static uint64_t made_place(const void *value)
 	return low;
 }
 
-/* Remember a new module or function; its low bit says which. */
+/* Adds a new module or function; a module has the low bit set. */
 bool module_note(const void *value)
 {
 	lock(REGISTRY_LOCK);
@@ -94,7 +94,7 @@ bool function_is(const void *value) { return value && was_made(value); }
 
 /* ---- images ---- */
 
-/* What kind of image this is, and how long. */
+/* Determines the kind of the image and its length. */
 static int measure(const void *image, struct module *m)
 {
 	struct fatbin_wrapper wrapper;
@@ -170,7 +170,7 @@ static void send_image(const struct module *m)
 	}
 }
 
-/* What the module wants filled in, if it does. */
+/* Fills in the module's struct rf_setup, if it has one. */
 static int set_up(struct module *m)
 {
 	struct rf_name ask = {.module = m->number, .name_bytes = strlen(RF_SETUP_NAME)};
@@ -186,8 +186,8 @@ static int set_up(struct module *m)
 	return error;
 }
 
-/* Where its variables lie; managed ones are still there after a reset, since the
- * program has their addresses. */
+/* Allocates the module's variables. Managed ones survive a reset, because the program has their
+ * addresses. */
 static int place_globals(struct module *m, uint64_t bytes)
 {
 	if (!m->managed)
@@ -305,10 +305,11 @@ void module_end(uint64_t context)
 {
 	for (struct module *m = first_module(); m; m = m->next)
 		if (!m->own && m->context == context)
-			module_unload(m); /* unless it was */
+			module_unload(m); /* fails if it was unloaded already */
 }
 
-/* Under MODULE_LOCK: the next use loads it again, with its variables as they were at first. */
+/* Under MODULE_LOCK: the next use loads the module again, with its variables in their initial
+ * state. */
 static void reset_locked(struct module *m)
 {
 	struct rf_handle gone = {.handle = m->number};

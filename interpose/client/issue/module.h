@@ -6,28 +6,28 @@
 
 struct module {
 	_Atomic uint64_t number; /* 0: not loaded */
-	const void *image;       /* the program's memory until it is loaded */
+	const void *image;       /* the program's memory until the module is loaded */
 	uint64_t bytes;
 	enum rf_image kind;
 	bool loading, loaded, unloaded; /* under MODULE_LOCK */
 	bool own;                       /* the program registered it */
-	bool managed;                   /* host and kernels use its variables alike */
+	bool managed;                   /* host and kernels both access its variables */
 	uint64_t context;               /* in which it was loaded */
-	struct module *next;            /* of all */
+	struct module *next;            /* list of all modules */
 	uint64_t globals;
 	_Atomic uint64_t
-		heap_at; /* where the address of kernels' heap is still to be written, or 0 */
+		heap_at; /* where to write the address of the kernels' heap; 0: nowhere, or done */
 	uint32_t function_count;
 	struct function *functions;
 };
 
-/* Under MODULE_LOCK, but for the loading: the server has it. A load that failed may be tried
- * again.
+/* Under MODULE_LOCK, except while it loads: ensures that the server has the module. A failed load
+ * may be tried again.
  */
 int module_loaded(struct module *);
-void module_wait(void); /* under MODULE_LOCK: until another thread has done something */
+void module_wait(void); /* under MODULE_LOCK: until another thread calls module_moved */
 void module_moved(void);
-bool module_note(const void *value); /* a new function: what a handle may be */
+bool module_note(const void *value); /* records a new function as a valid handle */
 int module_say_why(int error, const char *what);
 
 #endif

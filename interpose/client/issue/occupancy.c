@@ -1,6 +1,6 @@
-/* occupancy.c: what kernels need, and how many of them the device holds. Occupancy follows from the
- * device's limits and the kernel's needs alone: threads, registers and shared memory. Only the
- * request for a kernel's needs (function_ready) blocks, once per kernel.
+/* occupancy.c: the resource needs of kernels, and how many of their blocks fit the device.
+ * Occupancy follows only from the device's limits and the kernel's needs: threads, registers and
+ * shared memory. Only the request for a kernel's needs (function_ready) blocks, once per kernel.
  */
 #include "issue.h"
 
@@ -14,7 +14,7 @@ static int max_dynamic(const struct function *f, const struct rf_device *d)
 	return left > 0 ? left : 0;
 }
 
-/* Fetches the needs of `f` (its `info`) where they are not known yet, and the device's limits. */
+/* Fetches the needs of `f` (its `info`) unless they are known, and the device's limits. */
 static int needs_and_limits(struct function *f, const struct rf_device **device)
 {
 	const struct rf_welcome *welcome;
@@ -28,7 +28,7 @@ static int needs_and_limits(struct function *f, const struct rf_device **device)
 	return CUDA_OK;
 }
 
-/* Numbers of CUfunction_attribute. */
+/* Takes numbers of CUfunction_attribute. */
 int function_attribute(int *value, int attribute, struct function *f)
 {
 	const struct rf_device *d;
@@ -96,7 +96,7 @@ static int blocks_for(const struct function *f, const struct rf_device *d, int b
 	uint32_t threads = round_up((uint32_t)block_size, WARP);
 	uint64_t shared = f->info.static_shared_bytes + dynamic;
 	uint64_t blocks = d->max_threads_per_sm / threads;
-	/* Registers are given out to a warp, 256 at a time. */
+	/* Registers are allocated per warp, in units of 256. */
 	uint64_t registers = (uint64_t)round_up(f->info.registers * WARP, 256) * (threads / WARP);
 	if (registers && d->regs_per_sm / registers < blocks)
 		blocks = d->regs_per_sm / registers;
@@ -119,7 +119,7 @@ int occupancy_blocks(int *blocks, struct function *f, int block_size, size_t dyn
 	return CUDA_OK;
 }
 
-/* How much each of so many blocks of an SM may have; 0 where they do not fit anyway. */
+/* Shared memory per block for `blocks` blocks on an SM; 0 if they do not fit anyway. */
 int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_size)
 {
 	const struct rf_device *d;
@@ -135,7 +135,7 @@ int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_si
 	return CUDA_OK;
 }
 
-/* The block size with the most resident threads; the largest of equals. */
+/* The block size with the most resident threads; of equal ones, the largest. */
 int occupancy_block_size(int *grid, int *block, struct function *f, CUoccupancyB2DSize shared_of,
 			 size_t dynamic_shared, int limit)
 {

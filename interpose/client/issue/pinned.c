@@ -1,8 +1,8 @@
-/* pinned.c: memory of the pinned arena as programs have it: pinned memory, which they free, and
- * managed memory, which is the same under another name.
+/* pinned.c: the pinned arena's memory as programs see it: pinned memory, which they free, and
+ * managed memory, which is the same with another API.
  *
- * What a program advises about managed memory, and where it prefetches it to, is kept for each
- * page, given back, and changes nothing.
+ * The program's advice about managed memory, and its prefetches, are stored for each page and
+ * returned, and have no effect.
  *
  * Lock: PINNED_LOCK around the notes. Blocking: freeing, which waits for the device.
  */
@@ -21,17 +21,17 @@ enum advice {
 	NOT_ACCESSED_BY,
 };
 enum location_type { NOWHERE, ON_DEVICE, ON_HOST, ON_HOST_NODE, ON_NEAREST_NODE };
-#define CPU (-1) /* as cudaCpuDeviceId */
+#define CPU (-1) /* cudaCpuDeviceId */
 #define NO_DEVICE_ID (-2)
 
 /* What the program has advised for one page. */
 struct notes {
 	bool read_mostly, accessed_by_host;
 	cudaMemLocation preferred, prefetched;
-	uint64_t accessed_by[DEVICES_MAX / 64]; /* a bit per device */
+	uint64_t accessed_by[DEVICES_MAX / 64]; /* one bit per device */
 };
 
-/* Work that is queued may still read or write it: as in CUDA, freeing waits for the device. */
+/* Queued work may still read or write the memory: as in CUDA, freeing waits for the device. */
 static int wait_and_release(void *address)
 {
 	wait_for_device();
@@ -64,7 +64,7 @@ bool managed_is(const void *address)
 
 int managed_free(void *address) { return free_as(address, true); }
 
-/* Under PINNED_LOCK: the notes for a block's pages, or none and no block. */
+/* Under PINNED_LOCK: allocates the notes for a block's pages; if it cannot, frees the block. */
 static int add_notes(void *address)
 {
 	struct block *b = arena_block(address);
@@ -175,7 +175,7 @@ int managed_prefetched(const void *address, size_t bytes, cudaMemLocation locati
 	return notes ? CUDA_OK : INVALID_VALUE;
 }
 
-/* ---- what was advised for a range ---- */
+/* ---- the advice for a range ---- */
 
 /* Numbers of cudaMemRangeAttribute. */
 enum range_attribute {
@@ -190,7 +190,7 @@ enum range_attribute {
 	RANGE_ATTRIBUTES,
 };
 
-/* The place that all pages have in common, or nowhere. */
+/* The place that all pages have in common; type NOWHERE if they differ. */
 static cudaMemLocation common_place(const struct notes *n, uint64_t count, bool preferred)
 {
 	cudaMemLocation first = preferred ? n->preferred : n->prefetched;

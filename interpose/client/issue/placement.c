@@ -1,28 +1,29 @@
-/* placement.c: where the next allocation goes. See heap.h.
+/* placement.c: chooses the place of the next allocation. See heap.h.
  *
- * Ranks that hold the same can share a chunk only as a whole. So what may live on, like parameters
- * and optimizer state, and what does not, like activations, must not meet in one:
+ * Ranks with equal content can share a chunk only as a whole. So allocations that may be
+ * long-lived, like parameters and optimizer state, and short-lived ones, like activations, must not
+ * be in one chunk:
  *
- *   low half   what is known not to live on: the lowest hole. And everything, where keeping it
- *              apart would cost more than the reserve.
- *   high half  all else. Smaller than a chunk: with its group, in chunks of the group's own. From a
- *              chunk on: at the beginning of a chunk, in chunks of its own.
+ *   low half   allocations known to be short-lived: in the lowest hole. Also all others, where
+ *              separate chunks would cost more than the reserve.
+ *   high half  all others. Smaller than a chunk: with its group, in chunks of the group's own.
+ *              From a chunk on: at the beginning of a chunk, in chunks of its own.
  *
- * Places of the high half are a hash of who asks: what one rank alone allocates shifts nothing of
- * what it has in common with the others, unless the two hashes lead to the same chunk (then the
- * second goes to the next free one). Who asks is the call site, which tells parameters from
- * gradients that the same function allocates. For less than an eighth of a chunk it is the way of
- * functions there: each line of a long list of allocations is a call site, and chunks of its own
- * would be dear.
+ * Places in the high half are a hash of the requester: an allocation that only one rank makes does
+ * not shift those that it has in common with the others, unless two hashes lead to the same chunk
+ * (then the second goes to the next free one). The requester is the call site, which distinguishes
+ * parameters from gradients that the same function allocates. For less than an eighth of a chunk it
+ * is the path of functions: each line of a long list of allocations is a call site, and separate
+ * chunks for each would be expensive.
  *
- * What lives on is learnt from what was freed, of the same size from the same call site; of all
- * sizes from there, if this one is new. Nothing known: it may live on.
+ * Lifetimes are learned from frees of the same size from the same call site or, if that size is
+ * new, from frees of all sizes from there. Without data, an allocation may be long-lived.
  *
- * Chunks beyond what the live bytes need are few of the device's (reserve_chunks), half of them
- * for small buffers. Where one more would be too many, allocations are packed, and before memory is
- * exhausted (heap_alloc) any hole will do.
+ * Chunks beyond the need of the live bytes are limited to a small share of the device
+ * (reserve_chunks), half of them for small buffers. Where one more would exceed it, allocations are
+ * packed; and before memory is exhausted (heap_alloc), any hole is used.
  *
- * A wrong guess costs speed only.
+ * A wrong guess costs only speed.
  */
 #include <stdlib.h>
 
@@ -33,9 +34,9 @@
 
 #define HEAP_END (RF_DEV_BASE + RF_HEAP_BYTES)
 #define MIDDLE (RF_DEV_BASE + RF_HEAP_BYTES / 2)
-#define LARGE (MIDDLE + RF_HEAP_BYTES / 8) /* from here on: those that have chunks of their own */
+#define LARGE (MIDDLE + RF_HEAP_BYTES / 8) /* from here on: allocations with chunks of their own */
 
-/* ---- what became of allocations ---- */
+/* ---- statistics of allocations ---- */
 
 static uint64_t mix(uint64_t x) /* the finaliser of MurmurHash3 */
 {
@@ -86,7 +87,7 @@ static bool grow(struct heap *h)
 
 static bool full(const struct heap *h) { return 2 * h->origin_count >= ORIGINS_MAX; }
 
-/* NULL where there are too many: nothing is learnt of it. */
+/* NULL if the table is too large: nothing is learned of this key. */
 static struct heap_origin *find_or_add(struct heap *h, uint64_t key)
 {
 	struct heap_origin *o = find(h, key);
@@ -100,7 +101,7 @@ static struct heap_origin *find_or_add(struct heap *h, uint64_t key)
 	return o;
 }
 
-/* Have most been freed? */
+/* True if most allocations have been freed. */
 static bool passes(const struct heap_origin *o) { return 2 * o->freed > o->allocated; }
 
 static bool predict_stable(const struct heap *h, const struct heap_request *r, uint64_t whole)
@@ -123,7 +124,7 @@ void place_freed(struct heap *h, uint64_t site, uint64_t whole)
 
 /* ---- holes ---- */
 
-/* The lowest hole in [from, to) that has `bytes` from the beginning of a chunk on. */
+/* The lowest hole in [from, to) that has `bytes` from the start of a chunk. */
 static bool find_aligned(const struct heap *h, uint64_t from, uint64_t to, uint64_t bytes,
 			 uint64_t *addr)
 {
@@ -171,8 +172,8 @@ static bool all_free(const struct heap *h, uint64_t from, uint64_t to)
 	return to <= HEAP_END;
 }
 
-/* Chunks are live only where something lies in them: of a hole's, the first and the last at most.
- * So no place in a hole needs fewer new ones than its two ends. */
+/* A chunk is live only if an allocation is in it: in a hole, at most the first and the last one. So
+ * no place in a hole needs fewer new chunks than its two ends. */
 bool place_anywhere(const struct heap *h, uint64_t whole, struct heap_placed *out)
 {
 	uint64_t start = 0, run = 0, fewest = UINT64_MAX;
@@ -199,7 +200,7 @@ bool place_anywhere(const struct heap *h, uint64_t whole, struct heap_placed *ou
 
 /* ---- places ---- */
 
-/* In the group's last chunk, or else in a chunk in which nothing lies. */
+/* In the group's last chunk, or else in a chunk without allocations. */
 static bool place_with_group(const struct heap *h, uint64_t key, uint64_t whole, uint64_t *addr)
 {
 	const struct heap_origin *group = find(h, key);
@@ -207,7 +208,7 @@ static bool place_with_group(const struct heap *h, uint64_t key, uint64_t whole,
 	uint64_t next = group ? group->next : 0, end = next + whole;
 	uint64_t border = round_up(next, RF_CHUNK_BYTES);
 	if (end > border)
-		end = round_up(end, RF_CHUNK_BYTES); /* nothing may lie in the next chunk */
+		end = round_up(end, RF_CHUNK_BYTES); /* the next chunk must be empty */
 	*addr = next;
 	if (next != border && all_free(h, next, end) && end <= LARGE)
 		return true;
@@ -226,15 +227,16 @@ static bool place_apart(const struct heap *h, uint64_t key, uint64_t whole, uint
 	       find_aligned(h, LARGE, HEAP_END, bytes, addr);
 }
 
-/* What keeping apart may cost. Room in the tails of many chunks is none for a large buffer: it is
- * little of a large device, which a job may want to fill, and enough of a small one. */
+/* The number of chunks that separation may cost. Free space in the tails of many chunks does not
+ * serve a large buffer: the reserve is small on a large device, which a job may want to fill, and
+ * sufficient on a small one. */
 static uint64_t reserve_chunks(const struct heap *h)
 {
 	uint64_t least = h->capacity_chunks / 64 + 16, most = h->capacity_chunks / 3;
 	return least < most ? least : most;
 }
 
-/* Within the device's memory, and the reserve of chunks that packing would not need. */
+/* Within the device's memory, and within the reserve beyond what packing would need. */
 static bool affordable(const struct heap *h, uint64_t addr, uint64_t whole)
 {
 	uint64_t chunks = h->live_chunks + new_chunks(h, addr, whole);

@@ -1,6 +1,7 @@
-/* placement.h: where the next allocation goes, for heap.c; what both ask of the list of extents.
+/* placement.h: the place of the next allocation, for heap.c; and what both compute from the
+ * extents.
  *
- * `whole` is what an allocation takes: a multiple of RF_ALLOC_ALIGN.
+ * `whole` is an allocation's size in the heap: a multiple of RF_ALLOC_ALIGN.
  */
 #ifndef RANKFOLD_PLACEMENT_H
 #define RANKFOLD_PLACEMENT_H
@@ -8,21 +9,21 @@
 #include "channel.h"
 #include "heap.h"
 
-/* Where it had best go, if that fits. */
+/* Finds the preferred place, if the allocation fits there. */
 bool place(const struct heap *, const struct heap_request *, uint64_t whole, struct heap_placed *);
-/* Wherever it needs fewest chunks, if that fits. */
+/* Finds the place that needs the fewest new chunks, if there is one. */
 bool place_anywhere(const struct heap *, uint64_t whole, struct heap_placed *);
-/* It was placed so. */
+/* Records a placement. */
 void place_note(struct heap *, const struct heap_request *, uint64_t whole,
 		const struct heap_placed *);
-/* The program has freed one. */
+/* Records that the program has freed an allocation. */
 void place_freed(struct heap *, uint64_t site, uint64_t whole);
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t to) { return (bytes + to - 1) / to * to; }
 
 static inline uint64_t first_chunk(uint64_t addr) { return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES; }
 
-/* Chunks that [addr, +bytes) would be the first to touch. */
+/* The number of chunks in which [addr, +bytes) would be the first live allocation. */
 static inline uint64_t new_chunks(const struct heap *h, uint64_t addr, uint64_t bytes)
 {
 	uint64_t fresh = 0;
@@ -31,7 +32,7 @@ static inline uint64_t new_chunks(const struct heap *h, uint64_t addr, uint64_t 
 	return fresh;
 }
 
-/* Index of the extent that holds addr, which lies in the heap. */
+/* Index of the extent that contains addr, which must be in the heap. */
 static inline uint32_t index_of(const struct heap *h, uint64_t addr)
 {
 	uint32_t low = 0, high = h->count;

@@ -1,11 +1,11 @@
-/* pool.c: memory pools, from which stream-ordered allocations come.
+/* pool.c: memory pools, the source of stream-ordered allocations.
  *
- * A pool counts memory, it does not hold any: its allocations lie in the one heap, and what is
- * freed is the heap's again as soon as the device is done with it. What a pool would hold on to
+ * A pool counts memory and holds none: its allocations are in the one heap, and freed memory
+ * returns to the heap as soon as the device is done with it. The memory that a pool would retain
  * (`reserved` beyond `used`) is counted as CUDA documents it: released at synchronisations beyond
- * the threshold, by trimming, and before anybody is out of memory; cudaMemGetInfo does not call it
- * free. So all numbers depend on the program's calls alone, and memory that nobody uses takes none
- * of a device.
+ * the threshold, by trimming, and before an allocation fails; cudaMemGetInfo does not report it as
+ * free. So all numbers depend on the program's calls alone, and unused memory takes nothing of a
+ * device.
  *
  * Lock: POOL_LOCK around all pools. Nothing here blocks by itself.
  */
@@ -15,7 +15,7 @@
 #include "invariant.h"
 #include "issue.h"
 
-/* Numbers of cudaMemPoolAttr, which are CUmemPool_attribute's. */
+/* Numbers of cudaMemPoolAttr, equal to CUmemPool_attribute's. */
 enum attribute {
 	REUSE_FIRST = 1,
 	REUSE_LAST = 3,
@@ -30,11 +30,11 @@ enum { ALLOCATION_PINNED = 1, AT_A_DEVICE = 1, PROTECTION_NONE = 0, PROTECTION_R
 struct pool {
 	uint64_t number; /* its handle */
 	int device;
-	bool destroyed;        /* but not all that came from it is freed */
-	int reuse[REUSE_LAST]; /* settings that change nothing here */
+	bool destroyed;        /* but some of its allocations are not freed yet */
+	int reuse[REUSE_LAST]; /* settings without effect */
 	uint64_t most, threshold;
 	uint64_t used, used_high, reserved, reserved_high;
-	uint64_t seen; /* synchronisations, when it was last looked at */
+	uint64_t seen; /* synchronisations at the last settle() */
 	struct pool *next;
 };
 
@@ -56,7 +56,7 @@ static uint64_t chunks(uint64_t bytes)
 		       : (bytes + RF_CHUNK_BYTES - 1) & ~(RF_CHUNK_BYTES - 1);
 }
 
-/* Give back what is reserved and not used, down to `keep`. */
+/* Releases what is reserved and not used, down to `keep`. */
 static void release(struct pool *p, uint64_t keep)
 {
 	uint64_t least = chunks(p->used > keep ? p->used : keep);
@@ -64,7 +64,7 @@ static void release(struct pool *p, uint64_t keep)
 		p->reserved = least;
 }
 
-/* What synchronisations since the last look have released. */
+/* Applies the releases of synchronisations since the last call. */
 static void settle(struct pool *p)
 {
 	uint64_t now = atomic_load_explicit(&synchronisations, memory_order_relaxed);
@@ -115,7 +115,7 @@ static void drop_if_empty(struct pool *gone)
 	free(gone);
 }
 
-/* A device's default pool, made when it is first needed. */
+/* A device's default pool, created when it is first needed. */
 static uint64_t default_of(int device)
 {
 	if (!default_pool[device]) {
@@ -130,9 +130,9 @@ static uint64_t current_of(int device)
 	return current_pool[device] ? current_pool[device] : default_of(device);
 }
 
-/* ---- what lies in them ---- */
+/* ---- allocations ---- */
 
-/* Booked before it is allocated, so that two threads do not exceed the pool together. */
+/* Counted before it is allocated, so that two threads together do not exceed the pool. */
 int pool_book(const void *pool, uint64_t bytes, uint64_t *number)
 {
 	int error = CUDA_OK;
@@ -155,7 +155,7 @@ int pool_book(const void *pool, uint64_t bytes, uint64_t *number)
 	return error;
 }
 
-/* It is there: it counts. */
+/* The allocation succeeded: updates the reserved bytes and the maxima. */
 void pool_took(uint64_t number)
 {
 	lock(POOL_LOCK);
@@ -188,7 +188,7 @@ uint64_t pool_kept(uint64_t room)
 	for (struct pool *p = pools; p; p = p->next) {
 		settle(p);
 		uint64_t held = p->reserved - chunks(p->used);
-		if (held > room - kept) /* others took it: it is theirs */
+		if (held > room - kept) /* other allocations use it: it is no longer reserved */
 			p->reserved -= held - (room - kept);
 		kept += p->reserved - chunks(p->used);
 	}
@@ -297,7 +297,7 @@ int pool_make_current_at(const cudaMemLocation *location, int type, const void *
 
 /* ---- attributes ---- */
 
-/* Under pool_lock. */
+/* Under POOL_LOCK. */
 static int set(struct pool *p, int attribute, const void *value)
 {
 	uint64_t number;
@@ -328,7 +328,7 @@ int pool_set(const void *pool, int attribute, const void *value)
 	return error;
 }
 
-/* Under pool_lock. */
+/* Under POOL_LOCK. */
 static void get(const struct pool *p, int attribute, void *value)
 {
 	const uint64_t numbers[] = {
@@ -364,7 +364,7 @@ int pool_trim(const void *pool, size_t keep)
 	return p ? CUDA_OK : INVALID_VALUE;
 }
 
-/* ---- who may reach a pool: its own device always, no other ever ---- */
+/* ---- access to a pool: only by its own device, which always has it ---- */
 
 static int device_of(const void *pool, int *device)
 {
@@ -403,7 +403,7 @@ int pool_get_access(int *flags, const void *pool, const cudaMemLocation *locatio
 	return error;
 }
 
-/* ---- memory that graphs own: none, its nodes are refused ---- */
+/* ---- memory that graphs own: none, because such nodes are refused ---- */
 
 int graph_memory_get(int device, int attribute, void *value)
 {

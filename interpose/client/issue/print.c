@@ -1,8 +1,8 @@
-/* print.c: what kernels print.
+/* print.c: the output of kernels.
  *
- * They leave text in a ring in our pinned arena (struct rf_print). It goes to the program's
+ * Kernels write text into a ring in our pinned arena (struct rf_print). It goes to the program's
  * stdout, through its stdio, at synchronisations, blocking copies and launches, as in CUDA: output
- * of kernels that nothing waited for is lost when the program ends.
+ * of kernels that the program did not wait for is lost when it ends.
  *
  * Lock: PRINT_LOCK, around reading the ring. Blocks as stdout does.
  */
@@ -14,9 +14,9 @@
 #include "issue.h"
 
 static struct rf_print *_Atomic ring; /* NULL: no module prints */
-static uint64_t shown;                /* under PRINT_LOCK: bytes of the ring that were */
+static uint64_t shown;                /* under PRINT_LOCK: bytes of the ring that were printed */
 
-/* The ring, made for the first module that prints. */
+/* Returns the ring, which is allocated for the first module that prints. */
 int print_ring(uint64_t *address)
 {
 	struct rf_print *first = atomic_load(&ring);
@@ -29,13 +29,13 @@ int print_ring(uint64_t *address)
 		if (atomic_compare_exchange_strong(&ring, &first, memory))
 			first = memory;
 		else
-			pinned_release(memory); /* another thread loads a module too */
+			pinned_release(memory); /* another thread has loaded such a module too */
 	}
 	*address = (uint64_t)first;
 	return CUDA_OK;
 }
 
-/* Under PRINT_LOCK: what lies between `shown` and `head`, as far as it has not been overwritten
+/* Under PRINT_LOCK: prints the text between `shown` and `head`, except what has been overwritten
  * meanwhile. */
 static void show(struct rf_print *from, uint64_t head)
 {

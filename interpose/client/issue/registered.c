@@ -1,14 +1,14 @@
-/* registered.c: the program's own memory that it registers with the device.
+/* registered.c: memory of the program that it registers with the device.
  *
- * Memory of whole, private pages is replaced: its contents go to the pinned arena, whose pages are
- * then mapped a second time where the memory is. So it is pinned memory with another address:
- * copies of it do not wait, and kernels reach it at its address in the arena. Other memory (part of
- * a page belongs to somebody else; a file's pages are not private) is only noted, and treated as
- * pageable, which is correct too, but waits. A thread that writes into memory while another
- * registers or unregisters it may lose what it writes.
+ * Memory of whole, private pages is replaced: its content moves to the pinned arena, whose pages
+ * are then mapped a second time at the memory's address. So it is pinned memory with another
+ * address: copies of it do not wait, and kernels reach it at its address in the arena. Other memory
+ * (part of a page belongs to other data; a file's pages are not private) is only recorded, and
+ * treated as pageable, which is also correct, but waits. A thread that writes into memory while
+ * another registers or unregisters it may lose what it writes.
  *
- * Lock: REGISTERED_LOCK, around the table and the replacement. Blocks: unregistering waits for
- * the device, before it takes the lock.
+ * Lock: REGISTERED_LOCK, around the table and the replacement. Blocks: unregistering waits for the
+ * device, before it takes the lock.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@
 
 struct registered {
 	uint64_t address, bytes;
-	uint64_t reached; /* where it lies in the arena; 0: it is treated as pageable */
+	uint64_t reached; /* its address in the arena; 0: treated as pageable */
 };
 static struct registered *registered;
 static _Atomic uint32_t registered_count;
@@ -41,7 +41,7 @@ static struct registered *find(uint64_t address, uint64_t bytes)
 	return NULL;
 }
 
-/* Is all of it private memory without a file, which is no thread's stack? */
+/* True if all of it is private memory without a file, and no thread's stack. */
 static bool is_private(uint64_t address, uint64_t bytes)
 {
 	char *line = NULL;
@@ -67,8 +67,8 @@ static bool is_private(uint64_t address, uint64_t bytes)
 	return covered >= address + bytes;
 }
 
-/* The pages of the arena at `reached`, mapped at `address` too. Without a length the old mapping
- * stays. A child made by fork sees them: it may read what its parent has registered. */
+/* Maps the arena's pages at `reached` at `address` too. With an old size of 0, mremap keeps the old
+ * mapping. A child made by fork sees the pages: it may read what its parent has registered. */
 static bool map_there(uint64_t address, uint64_t bytes, void *reached)
 {
 	memcpy(reached, (void *)address, bytes);
@@ -79,7 +79,8 @@ static bool map_there(uint64_t address, uint64_t bytes, void *reached)
 	return true;
 }
 
-/* Under REGISTERED_LOCK: let the memory change places, if it can. */
+/* Under REGISTERED_LOCK: replaces the memory, if possible. Returns its address in the arena, or
+ * 0. */
 static uint64_t reach(uint64_t address, uint64_t bytes)
 {
 	void *reached;
@@ -92,7 +93,7 @@ static uint64_t reach(uint64_t address, uint64_t bytes)
 	return 0;
 }
 
-/* Under REGISTERED_LOCK: private memory again, with the contents of now. */
+/* Under REGISTERED_LOCK: replaces it by private memory with the current content. */
 static int bring_back(const struct registered *r)
 {
 	void *fresh = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,

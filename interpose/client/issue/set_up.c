@@ -1,4 +1,4 @@
-/* set_up.c: what the client fills in for a module when it is loaded (struct rf_setup). */
+/* set_up.c: fills in a module's struct rf_setup when the module is loaded. */
 #include <stddef.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static int add_base(uint64_t base, uint64_t offset, uint64_t stream)
 	return error ? error : memory_put(base + offset, &value, sizeof value, stream);
 }
 
-/* On `stream`, which is nobody else's. */
+/* No other work uses `stream`. */
 static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap,
 		   uint64_t stream)
 {
@@ -34,10 +34,10 @@ static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t 
 	return error;
 }
 
-/* Fill in the struct rf_setup at `address`. A module may be loaded by a launch that
- * is captured, or while the program's streams wait for what the calling thread does next: so the
- * copies have a stream of their own, which orders with none. What they wrote is there when they
- * return: kernels of every stream may use it. */
+/* Fills in the struct rf_setup at `address`. A module may be loaded by a captured launch, or while
+ * the program's streams wait for the calling thread's next action: so the copies use their own
+ * stream, which is ordered with no other. The copies are complete when they return: kernels of
+ * every stream may use the result. */
 int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap)
 {
 	struct rf_stream_create own = {.stream = handle_number(), .flags = RF_STREAM_NON_BLOCKING};

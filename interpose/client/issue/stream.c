@@ -1,4 +1,4 @@
-/* stream.c: streams and events, the numbers that stand for them, and attributes of streams.
+/* stream.c: streams and events, their numbers, and attributes of streams.
  *
  * Lock: ATTRIBUTE_LOCK around the attributes. Nothing here blocks by itself.
  */
@@ -28,7 +28,7 @@ int stream_create(void **out, unsigned flags, int priority)
 	return CUDA_OK;
 }
 
-/* Whoever stands above and needs to hear of it. */
+/* The function of a higher layer that is called before a stream ends. */
 typedef void stream_told(uint64_t stream);
 static stream_told *_Atomic tell_end;
 
@@ -75,7 +75,7 @@ _Thread_local uint64_t default_stream = RF_STREAM_LEGACY;
 static _Thread_local void *thread_stream;
 static pthread_once_t thread_streams_once = PTHREAD_ONCE_INIT;
 static pthread_key_t thread_streams;
-static _Atomic bool first_taken; /* the one that exists from the start */
+static _Atomic bool first_taken; /* the stream that always exists is in use */
 
 static void end_thread_stream(void *stream) { stream_destroy(stream); }
 
@@ -116,7 +116,7 @@ int event_number(const void *event, uint64_t *number)
 
 /* ---- attributes ---- */
 
-static struct hints of_defaults[2]; /* the legacy stream's, the first thread's */
+static struct hints of_defaults[2]; /* of the legacy stream and of the first thread's stream */
 static pthread_once_t defaults_once = PTHREAD_ONCE_INIT;
 
 static void prepare_defaults(void) { of_defaults[0] = of_defaults[1] = usual_hints; }

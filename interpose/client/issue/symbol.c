@@ -1,6 +1,6 @@
-/* symbol.c: what the host addresses of the program's own kernels and variables stand for.
+/* symbol.c: maps host addresses of the program's own kernels and variables to what they stand for.
  *
- * Lock: REGISTRY_LOCK around the table; a launch takes it for a moment, to find its kernel.
+ * Lock: REGISTRY_LOCK around the table; a launch takes it briefly, to find its kernel.
  */
 #include <stdlib.h>
 
@@ -8,13 +8,14 @@
 
 /* What a host address of the program stands for. */
 struct symbol {
-	const void *host; /* NULL: an empty place, unless `gone` */
+	const void *host; /* NULL: an empty place */
 	bool gone;
 	struct module *module;
 	const char *name;
 	struct function *function; /* NULL: a variable */
-	uint64_t address, bytes;   /* of a variable, once requested */
-	uint64_t loaded_as;        /* the module's number then: its address holds as long */
+	uint64_t address, bytes;   /* of a variable, once fetched */
+	uint64_t loaded_as;        /* the module's number at that time: the address is valid as
+				    * long */
 };
 
 static struct symbol *symbols; /* open addressing */
@@ -28,7 +29,7 @@ static struct symbol *symbol_place(const void *host)
 	return &symbols[i & (symbol_room - 1)];
 }
 
-/* Under REGISTRY_LOCK: at most half full, removed ones included. */
+/* Under REGISTRY_LOCK: keeps the table at most half full, including removed entries. */
 static bool symbols_grow(void)
 {
 	if (2 * (symbol_count + 1) <= symbol_room)

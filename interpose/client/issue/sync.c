@@ -1,5 +1,5 @@
-/* sync.c: the program waits for what it has issued. Then pools release what they kept, and what
- * kernels have printed is written out. (What we wait for ourselves does neither.)
+/* sync.c: the program waits for what it has issued. Afterwards pools release what they retained,
+ * and the output of kernels is printed. (The client's own waits do neither.)
  */
 #include "issue.h"
 
