@@ -1,1 +1,1 @@
-"""CRIU at work on one rank, and what CRIU alone does not save of a process."""
+"""Runs CRIU on one rank, and saves the process state that CRIU does not."""

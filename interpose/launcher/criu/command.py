@@ -1,7 +1,7 @@
-"""CRIU at work on one rank: the command lines, and what its logs say of a failure.
+"""Runs CRIU on one rank: the command lines, and reasons for failures from its logs.
 
-CRIU lives in the rank's pid namespace and enters its mounts, so that neither is part of the images;
-the IPC namespace is. Which program it is: rankfold/criu.py.
+CRIU runs in the rank's pid namespace and enters its mounts, so that neither is part of the images;
+the IPC namespace is. rankfold/criu.py finds the program.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rankfold.interpose.launcher.rank.sandbox import libc
 
 _SILENT = ("RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED", "cgroupd: recv", "empty-image")
 _PR_SET_PDEATHSIG = 1
-_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}  # nothing preloaded
-_SEIZE_S = 60  # to stop all threads
+_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}  # no LD_PRELOAD
+_SEIZE_S = 60  # for CRIU to stop all threads
 
-# Run by CRIU when all is restored and nothing has run yet: CRIU leaves the rank's cgroup, which is
-# frozen then. The rank's processes stop before they return from the kernel for the first time. CRIU
-# would go on if this failed: all of the namespace is ended then.
+# CRIU runs this script when everything is restored and nothing has run yet: CRIU leaves the rank's
+# cgroup, which is frozen then. The rank's processes stop before they return from the kernel for the
+# first time. CRIU would continue if the script failed, so on failure it kills the whole namespace.
 HOLD = b"""#!/bin/sh
 [ "$CRTOOLS_SCRIPT_ACTION" = pre-resume ] || exit 0
 {
@@ -37,7 +37,7 @@ HOLD = b"""#!/bin/sh
 } || kill -9 -1
 """
 
-# What CRIU refuses, and what the job's owner can do about it.
+# What CRIU refuses, and what the job's owner can do.
 _REMEDIES = (
     (r"MPTCP|proto 262|[Uu]nsupported proto", "GODEBUG=multipathtcp=0 keeps Go from MPTCP"),
     (r"External socket|unix: .*peer", "a Unix socket leads out of the rank: it must close it"),
@@ -59,27 +59,27 @@ _REMEDIES = (
         "machine that has the address, or add it to this one",
     ),
 )
-# A connection that waits to be accepted, until the rank does so.
+# A connection that waits to be accepted; passes once the rank accepts it.
 _PASSING = re.compile(r"[Ii]n-flight")
-# CRIU's code in the rank, or the rank, was stopped by a signal that is no crash of its own.
+# CRIU's code in the rank, or the rank, was stopped by a signal that is not a crash of its own.
 _STOPPED = re.compile(r"si_code=[45] si_pid=\d+ si_status=(?!(?:4|5|7|8|11|31)$)(\d+)")
 
 
 class Refused(Exception):
-    """CRIU would not; the message has its reason. Nothing has changed."""
+    """CRIU refused; the message has its reason. Nothing has changed."""
 
 
 class Passing(Refused):
-    """For a reason that does not last."""
+    """CRIU refused for a temporary reason."""
 
 
 class Killed(Exception):
-    """CRIU was ended in the middle; what it worked on cannot be trusted."""
+    """CRIU was killed in the middle; the processes that it worked on cannot be trusted."""
 
 
 def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
-    """Begin to write the processes below `pid`, which are frozen in `cgroup`, and stay so; and what
-    this processor can do.
+    """Start to dump the processes below `pid`, which are and stay frozen in `cgroup`, and the
+    features of this processor.
 
     Raises criu.Missing, OSError.
     """
@@ -109,8 +109,8 @@ def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
 
 
 def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
-    """Wait until it exits. The launcher kills it if it makes no progress (rank/progress.py). Raises
-    Refused, Killed."""
+    """Wait until the dump exits. The launcher kills it if it makes no progress (rank/progress.py).
+    Raises Refused, Killed."""
     status = dumping.wait()
     if status < 0:
         raise Killed(f"CRIU was killed by signal {-status} while it looked at the rank")
@@ -118,16 +118,16 @@ def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
         why = reason(images / "dump.log")
         raise (Passing if _PASSING.search(why) else Refused)(why)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(images / "stats-dump")  # how long it took: in each checkpoint something else
+        os.unlink(images / "stats-dump")  # timings: they would differ in each checkpoint
 
 
 def restore(
     images: int, hold: str, cgroup: str, parent: str, semaphores: Iterable[descriptors.Semaphore],
     personality: int,
 ) -> None:  # fmt: skip
-    """Become CRIU that restores what is in the folder `images` here, as siblings, in `cgroup`,
-    which we are in, and frozen: `hold` is a file of `HOLD`. What it restores inherits our
-    personality. Raises criu.Missing, OSError."""
+    """Execute CRIU, which restores the images of the folder `images` as our siblings, in `cgroup`,
+    which we are in, and leaves them frozen. `hold` is a file with the script `HOLD`. The restored
+    processes inherit our personality. Raises criu.Missing, OSError."""
     libc.personality(ctypes.c_ulong(personality))
     os.set_inheritable(images, True)
     argv = [
@@ -141,7 +141,8 @@ def restore(
 
 
 def compare_cpu(images: Path) -> None:
-    """Raises Refused unless this processor can do what that one could; criu.Missing, OSError."""
+    """Check that this processor has all features of the rank's. Raises Refused if not;
+    criu.Missing, OSError."""
     done = subprocess.run(
         [criu.command(), "cpuinfo", "check", "-D", str(images), "-o", "cpuinfo-check.log"],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -152,9 +153,9 @@ def compare_cpu(images: Path) -> None:
 
 
 def reason(log: Path, alive: bool = True) -> str:
-    """The first thing that CRIU complains of, its process, and what to do, where that is known.
+    """CRIU's first error: its process, its text, and what to do, where known.
 
-    `alive`: its processes are the rank's.
+    `alive`: pids in the log are those of the running rank.
     """
     try:
         lines = log.read_text(errors="replace").splitlines()
@@ -176,7 +177,7 @@ def reason(log: Path, alive: bool = True) -> str:
 
 
 def named(pid: int) -> str:
-    """``1000 (train)``"""
+    """A pid with its name: ``1000 (train)``."""
     with contextlib.suppress(OSError):
         return f"{pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
     return str(pid)

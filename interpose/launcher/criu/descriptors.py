@@ -1,13 +1,13 @@
-"""Descriptors that CRIU does not restore completely: expired timers and semaphores.
+"""Saves descriptors that CRIU does not restore completely: expired timers and semaphores.
 
-A periodic timerfd that has expired, and that nobody has read since, is not armed until somebody
-reads it or asks for what is left: CRIU would restore it as one that is off. So before a dump each
-timerfd is asked, and the kernel arms it again and counts all its periods. One that expires between
-that and the dump is set to its next period in the images.
+A periodic timerfd that has expired is not armed until a process reads it or queries the remaining
+time; CRIU would restore it disarmed. So before a dump we query each timerfd: the kernel arms it
+again and counts all its periods. A timerfd that expires between that query and the dump is set to
+its next period in the images.
 
-CRIU restores an eventfd without EFD_SEMAPHORE, which only a new one can get. In its images each
-semaphore becomes a file that CRIU is to inherit, and whoever starts a restore makes it. The kernel
-shows which eventfds are semaphores since Linux 6.5.
+CRIU restores an eventfd without EFD_SEMAPHORE, which can only be set at creation. So in the images
+each semaphore becomes a file that CRIU inherits, and the launcher makes it when a restore starts.
+The kernel shows which eventfds are semaphores since Linux 6.5.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Semaphore = tuple[int, int, int]  # id of the file in CRIU's images, count, flag
 
 
 def settle(pids: Iterable[int]) -> None:
-    """Have the kernel count the periods of all timers, and arm them. The processes are frozen."""
+    """Make the kernel count the periods of all timers and arm them. The processes are frozen."""
     left = ctypes.create_string_buffer(32)
     for pid in pids:
         for number in process.opened(pid, "anon_inode:[timerfd]"):
@@ -45,7 +45,7 @@ def settle(pids: Iterable[int]) -> None:
 
 
 def semaphores(pids: Iterable[int]) -> dict[int, set[int]]:
-    """Numbers of the descriptors that are semaphores, by process."""
+    """Numbers of the descriptors that are semaphores, per process."""
     found = {
         pid: {
             number
@@ -58,8 +58,8 @@ def semaphores(pids: Iterable[int]) -> dict[int, set[int]]:
 
 
 def mend(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
-    """In CRIU's images: arm the timers, and have CRIU inherit the semaphores, which are returned.
-    `of`: as `semaphores` gives them."""
+    """Change CRIU's images: arm the timers, and let CRIU inherit the semaphores, which are
+    returned. `of`: as from `semaphores`."""
     infos: dict[Path, set[int]] = {}
     for pid, numbers in of.items():
         infos.setdefault(folder / f"fdinfo-{_table(folder, pid)}.img", set()).update(numbers)
@@ -78,7 +78,8 @@ def mend(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
 
 
 def opened(wanted: Iterable[Semaphore]) -> Iterator[str]:
-    """Make the semaphores, and yield the argument with which CRIU inherits each. Raises OSError."""
+    """Make the semaphores, and yield for each the argument with which CRIU inherits it. Raises
+    OSError."""
     for id, count, flags in wanted:
         fd = os.eventfd(0, os.EFD_SEMAPHORE | flags & os.O_NONBLOCK)
         if count:
@@ -106,7 +107,7 @@ def _mended(entry: bytes, ids: set[int], found: list[Semaphore]) -> bytes:
 
 
 def _armed(fields: list[Field]) -> bytes:
-    """A periodic timer that is not armed fires again after its next period."""
+    """A periodic timer that is not armed expires again after its next period."""
     known = dict(fields)
     if not (known[_FIRST_S] or known[_FIRST_NS]):
         first = {_FIRST_S: known[_PERIOD_S], _FIRST_NS: known[_PERIOD_NS]}
@@ -122,7 +123,7 @@ def _inheriting(info: bytes, ids: set[int]) -> bytes:
 
 
 def _table(folder: Path, pid: int) -> int:
-    """Which fdinfo-*.img has a process's descriptors."""
+    """The number of the fdinfo-*.img with a process's descriptors."""
     (ids,) = entries(folder / f"ids-{pid}.img")
     return int(dict(decoded(ids))[_IDS_FILES])
 

@@ -1,19 +1,19 @@
-"""What is changed in the images that CRIU wrote: calls that the dump interrupted begin anew, and
-files that had lost their name are opened by it.
+"""Changes CRIU's images: interrupted calls restart, and links to renamed files are dropped.
 
-A dump takes threads out of the system calls they wait in. The kernel restarts most of them; those
-with a relative timeout, and some that look at sockets or System V's things, would return EINTR,
-which a program without a signal handler need not expect, and few C programs look for. In the saved
-registers of such a thread the call is put back, as the kernel does it for the others: the number of
-the call into AX, the instruction pointer before the instruction. It waits its whole timeout.
+A dump takes threads out of the system calls in which they wait. The kernel restarts most of them.
+Calls with a relative timeout, and some on sockets and System V objects, would return EINTR, which a
+program without a signal handler need not expect, and few C programs check for. In the saved
+registers of such a thread we restart the call, as the kernel does for the others: the call's number
+goes into AX, and the instruction pointer is set back to the instruction. The call waits its whole
+timeout again.
 
-An image is two magic numbers, then for each entry its length (u32) and a message of protobuf
-(``core.proto``, ``core-x86.proto`` of CRIU). Values keep their place and length: a varint may be
-longer than it need be.
+An image is two magic numbers, then for each entry its length (u32) and a protobuf message
+(``core.proto``, ``core-x86.proto`` of CRIU). Changed values keep their place and length: a varint
+may be longer than necessary.
 
-A file that has lost the name by which it was opened, and has another one, CRIU links to a name of
-its own, which it takes away again where the rank goes on, and which a restore would look for. It
-has the lost name when it is restored (unlinked.py), so that is forgotten.
+If a file has lost the name by which it was opened and has another name, CRIU links it to a name of
+its own. CRIU removes that link when the rank continues, but a restore would need it. On a restore
+the file has its lost name (unlinked.py), so the entry for the link is dropped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RESTARTED = frozenset((
 
 _MAGICS = 8  # bytes
 _INTERRUPTED = 2**64 - errno.EINTR
-_SYSCALL_BYTES = 2  # of the instruction
+_SYSCALL_BYTES = 2  # length of the syscall instruction
 # Fields of core_entry, task_core_entry, thread_core_entry, signal_queue_entry, thread_info_x86
 # and user_x86_regs_entry.
 _THREAD_INFO, _TASK, _THREAD = 2, 3, 5
@@ -46,7 +46,7 @@ _REMAP_TYPE, _LINKED = 3, 0  # of remap_file_path_entry
 
 
 def mend(folder: Path) -> int:
-    """In all images of threads in `folder`. How many threads had been interrupted."""
+    """Change all images in `folder`. Returns the number of threads whose calls restart."""
     _forget_links(folder / "remap-fpath.img")
     return sum(_mend_one(path) for path in sorted(folder.glob("core-*.img")))
 
@@ -62,7 +62,7 @@ def _is_link(entry: bytes) -> bool:
 
 
 def threads(folder: Path) -> set[int]:
-    """The ids of all threads that were dumped."""
+    """The ids of all dumped threads."""
     return {int(path.stem.removeprefix("core-")) for path in folder.glob("core-*.img")}
 
 
@@ -90,7 +90,7 @@ def _interrupted(core: Message) -> bool:
 
 
 def _has_signals(core: Message) -> bool:
-    """Then it is one of them that interrupted the call."""
+    """Whether signals are pending: then one of them interrupted the call."""
     return any(
         (queue := core.inside(*path)) is not None and queue.has(_SIGNALS)
         for path in ((_TASK, _SIGNALS_OF_TASK), (_THREAD, _SIGNALS_OF_THREAD))
@@ -99,7 +99,7 @@ def _has_signals(core: Message) -> bool:
 
 # ---- entries that change their length ----
 
-Field = tuple[int, Any]  # its number, and its value: an int, or bytes
+Field = tuple[int, Any]  # the field's number and its value: an int, or bytes
 
 
 def entries(path: Path) -> list[bytes]:
@@ -113,14 +113,14 @@ def entries(path: Path) -> list[bytes]:
 
 
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
-    """Each message of an image as `change` gives it; empty: it is left out."""
+    """Replace each message of an image by what `change` returns; empty: drop it."""
     magics = path.read_bytes()[:_MAGICS]
     changed = [new for new in map(change, entries(path)) if new]
     path.write_bytes(magics + b"".join(struct.pack("<I", len(new)) + new for new in changed))
 
 
 def decoded(message: bytes) -> list[Field]:
-    """The fields of a message that has none of a fixed width."""
+    """The fields of a message without fixed-width fields."""
     found: list[Field] = []
     for number, kind, begin, end in Message(bytearray(message), 0, len(message)).fields():
         inside = message[begin:end]
@@ -129,7 +129,7 @@ def decoded(message: bytes) -> list[Field]:
 
 
 def encoded(fields: Iterable[Field]) -> bytes:
-    """What `decoded` took apart."""
+    """The message with these fields; the inverse of `decoded`."""
     data = b""
     for number, value in fields:
         if isinstance(value, int):
@@ -140,7 +140,7 @@ def encoded(fields: Iterable[Field]) -> bytes:
 
 
 def _bytes_of(number: int) -> bytes:
-    """As a varint."""
+    """Encode a number as a varint."""
     found = bytearray()
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
@@ -152,13 +152,13 @@ def _bytes_of(number: int) -> bytes:
 
 
 class Message:
-    """A message of protobuf in `data`, from `begin` to `end`."""
+    """A protobuf message in `data`, from `begin` to `end`."""
 
     def __init__(self, data: bytearray, begin: int, end: int):
         self.data, self.begin, self.end = data, begin, end
 
     def inside(self, *fields: int) -> Message | None:
-        """The message in that field, in that field of that …; None: it is not there."""
+        """The message nested at this path of field numbers; None: it is not there."""
         found: Message | None = self
         for number in fields:
             places = [p for p in (found.fields() if found else ()) if p[0] == number]
@@ -175,7 +175,7 @@ class Message:
         return None
 
     def put(self, number: int, value: int) -> None:
-        """Into a field that is there, and whose place the value fits."""
+        """Overwrite a field that is present and into whose bytes the value fits."""
         for field, _, begin, end in self.fields():
             if field == number:
                 for at in range(begin, end):
@@ -185,7 +185,7 @@ class Message:
                 assert value == 0
 
     def fields(self) -> Iterator[tuple[int, int, int, int]]:
-        """Number, kind, and where the value begins and ends."""
+        """For each field: number, wire type, and where the value begins and ends."""
         at = self.begin
         while at < self.end:
             key, at = _varint(self.data, at)
@@ -202,7 +202,7 @@ class Message:
 
 
 def _varint(data: bytearray, at: int) -> tuple[int, int]:
-    """A number, and where the next thing begins."""
+    """Decode a varint: its value, and the offset after it."""
     value = shift = 0
     while True:
         byte = data[at]

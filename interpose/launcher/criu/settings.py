@@ -1,8 +1,8 @@
-"""What CRIU does not save of a process, and another process can set: the affinity, the I/O priority
-and the timer slack of its threads, which mappings a core file has, and options of sockets.
+"""Saves process settings that CRIU does not, and that another process can set: the affinity, the
+I/O priority and the timer slack of threads, the core dump filter, and options of sockets.
 
-Only what differs from the launcher's own, or from those of a new socket, is taken: the rest is as
-the machine has it on which the rank is restored.
+Only values that differ from the launcher's own, or from those of a new socket, are saved. The
+others take the defaults of the machine on which the rank is restored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from rankfold.interpose.launcher.rank import process
 from rankfold.interpose.launcher.rank.sandbox import check, libc
 
-Setting = tuple[str, list[int], Any]  # its name, of what, and its value
+Setting = tuple[str, list[int], Any]  # name, owner (pid, thread, or socket option), value
 
 _IOPRIO_SET, _IOPRIO_GET = {"aarch64": (30, 31)}.get(platform.machine(), (251, 252))
 _OF_PROCESS = 1
-_ROOM = 128  # bytes of an option
+_ROOM = 128  # largest size of an option, in bytes
 
-# Numbers of Linux, and level. What CRIU restores itself is not among them.
+# Levels, and numbers of options on Linux; without those that CRIU restores itself.
 _OPTIONS = {
     # keepalive, oobinline, priority, linger, rcvlowat, timestamp, timestampns, rxq_ovfl, busy_poll,
     # select_err_queue, zerocopy
@@ -43,7 +43,7 @@ _OPTIONS = {
 
 
 def taken(pids: Iterable[int]) -> tuple[Setting, ...]:
-    """Of processes that are frozen."""
+    """The settings of frozen processes."""
     found: list[Setting] = []
     for pid in pids:
         for thread in process.threads(pid):
@@ -54,12 +54,13 @@ def taken(pids: Iterable[int]) -> tuple[Setting, ...]:
 
 
 def personality(pid: int) -> int:
-    """Of a process, as personality(2) has it. Raises OSError."""
+    """The personality of a process, as in personality(2). Raises OSError."""
     return int(Path(f"/proc/{pid}/personality").read_text(), 16)
 
 
 def put_back(settings: Iterable[Setting]) -> list[str]:
-    """Of processes that were restored and are frozen. What could not be set, in words."""
+    """Apply the settings to restored, frozen processes. Returns those that could not be set, in
+    words."""
     amiss = []
     for name, of, value in settings:
         try:
@@ -89,7 +90,7 @@ def _set_io_priority(thread: int, value: int) -> None:
 
 
 def _file(name: str) -> tuple[Callable[[int], Any], Callable[[int, Any], Any]]:
-    """One below /proc/PID."""
+    """Functions that read and write a setting in a file below /proc/PID."""
 
     def read(pid: int) -> str:
         return Path(f"/proc/{pid}/{name}").read_text().strip()
@@ -140,7 +141,7 @@ def _of_sockets(pid: int) -> list[Setting]:
 
 
 def _options(sock: socket.socket) -> dict[tuple[int, int], bytes]:
-    """Those that this socket has, by level and number."""
+    """The options that the socket supports, by level and number."""
     found = {}
     for level, options in _OPTIONS.items():
         for option in options:

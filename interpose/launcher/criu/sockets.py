@@ -1,10 +1,11 @@
 """A rank's TCP connections while it is saved and restored.
 
-A connection between two ranks goes on if nothing moves between the snapshot of one end and that of
-the other, and if neither end meets the other's absence: a host that has no such socket answers with
-a reset. So who is frozen waits until what it sent has arrived, and from before a rank is restored
-until it is thawed a `Wall` stops the packets of its connections. (Ranks are thawed when all are
-restored.) One with anybody else ends: nobody can say what its other end has done meanwhile.
+A connection between two ranks survives if no data moves between the snapshots of its two ends, and
+if neither end sends packets while the other does not exist: a host without such a socket answers
+with a reset. So a freeze waits until everything sent has arrived, and from before a restore until
+the thaw a `Wall` drops the packets of the rank's connections. (Ranks are thawed when all are
+restored.) A connection to any other process is ended: what its other end has done meanwhile is
+unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 
 from rankfold import criu
 
-# Numbers of /proc/net/tcp: closed, waiting for its time, listening.
+# States in /proc/net/tcp: closed, time-wait, listening.
 _NO_CONNECTION = ("07", "06", "0A")
 _ANSWER_S = 5.0
 _SOCK_DIAG, _SOCK_DESTROY = 4, 21
@@ -33,7 +34,7 @@ _SOCK_DIAG, _SOCK_DESTROY = 4, 21
 
 @dataclass(frozen=True)
 class Connection:
-    """Its two ends, ours first: an address and a port each."""
+    """The two ends of a connection, ours first: an address and a port each."""
 
     ours: str
     our_port: int
@@ -45,13 +46,13 @@ class Connection:
         return "." in self.ours
 
     def element(self, back: bool) -> str:
-        """Of a set of nft: its packets to there, or those back."""
+        """Its element of an nft set: packets to the peer or, with `back`, from it."""
         ends = [(self.ours, self.our_port), (self.theirs, self.their_port)]
         return " . ".join(f"{address} . {port}" for address, port in ends[:: -1 if back else 1])
 
 
 def of(pids: Iterable[int]) -> dict[Connection, int]:
-    """All connections of these processes, and bytes that the other end has not acknowledged."""
+    """All connections of these processes, and the bytes that the other end has not acknowledged."""
     found = {}
     for words in _listed(pids, ("tcp", "tcp6")):
         if words[3] not in _NO_CONNECTION:
@@ -61,9 +62,9 @@ def of(pids: Iterable[int]) -> dict[Connection, int]:
 
 
 def addresses(pids: Iterable[int]) -> dict[str, str]:
-    """Addresses of this machine that sockets of these processes are bound to, each with the words
-    for one of these sockets. Loopback and wildcard addresses, which all machines have, are left
-    out."""
+    """Addresses of this machine that sockets of these processes are bound to, each with a
+    description of one such socket. Omits loopback and wildcard addresses, which all machines
+    have."""
     found: dict[str, str] = {}
     for name in ("tcp", "tcp6", "udp", "udp6"):
         for words in _listed(pids, (name,)):
@@ -80,7 +81,7 @@ def addresses(pids: Iterable[int]) -> dict[str, str]:
 
 
 def absent(addresses: Iterable[str]) -> list[str]:
-    """Those that this machine does not have: no socket can be bound to them."""
+    """The addresses that this machine does not have: no socket can be bound to them."""
     found = []
     for address in addresses:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -94,9 +95,9 @@ def absent(addresses: Iterable[str]) -> list[str]:
 
 
 def left_over(connections: Iterable[Connection]) -> list[Connection]:
-    """Those that the kernel still has, without a process: they wait for their time, or were closed
-    when the other end could not be reached. No socket can get the same addresses and ports before
-    they are gone."""
+    """Connections that the kernel still has, without a process: they are in time-wait, or were
+    closed while the other end was unreachable. No socket can get the same addresses and ports
+    before they are gone."""
     wanted, found = set(connections), []
     for words in _lines(("tcp", "tcp6")) if wanted else ():
         connection = Connection(*_end(words[1]), *_end(words[2]))
@@ -106,7 +107,7 @@ def left_over(connections: Iterable[Connection]) -> list[Connection]:
 
 
 def _listed(pids: Iterable[int], names: Iterable[str]) -> Iterator[list[str]]:
-    """The lines in /proc/net of these processes' sockets, as words."""
+    """The lines of these processes' sockets in /proc/net, as words."""
     inodes = _inodes(pids)
     for words in _lines(names) if inodes else ():
         if words[9] in inodes:
@@ -114,7 +115,7 @@ def _listed(pids: Iterable[int], names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _lines(names: Iterable[str]) -> Iterator[list[str]]:
-    """Of all sockets of the machine: it takes milliseconds."""
+    """The lines of all sockets of the machine, as words. Takes milliseconds."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
@@ -146,13 +147,14 @@ def _end(text: str) -> tuple[str, int]:
 
 
 def outside(ours: Iterable[Connection], of_job: Iterable[Connection]) -> list[Connection]:
-    """Those of `ours` whose other end is no rank's: `of_job` are the connections of all ranks."""
+    """Connections of `ours` whose other end is not a rank's. `of_job`: the connections of all
+    ranks."""
     ends = {(each.theirs, each.their_port, each.ours, each.our_port) for each in of_job}
     return [each for each in ours if astuple(each) not in ends]
 
 
 def end(connections: Iterable[Connection]) -> None:
-    """Their processes find them aborted (ECONNABORTED), also in a call that waits for them.
+    """Abort the connections: calls on them fail with ECONNABORTED, also those that wait already.
 
     Raises OSError: EOPNOTSUPP where the kernel cannot (CONFIG_INET_DIAG_DESTROY).
     """
@@ -165,7 +167,7 @@ def end(connections: Iterable[Connection]) -> None:
 
 
 def _destroy(connection: Connection) -> bytes:
-    """sock_diag(7): a header, inet_diag_req_v2."""
+    """A request of sock_diag(7): a header and inet_diag_req_v2."""
     family = socket.AF_INET if connection.is_ipv4 else socket.AF_INET6
     ends = [socket.inet_pton(family, at) for at in (connection.ours, connection.theirs)]
     request = struct.pack(
@@ -177,13 +179,13 @@ def _destroy(connection: Connection) -> bytes:
 
 
 class Wall:
-    """Stops the packets of some connections, in a table of nft that belongs to a process.
+    """Drops the packets of some connections, with an nft table that belongs to a process.
 
-    The kernel removes the table when that process ends, however it does.
+    The kernel removes the table when that process ends, for whatever reason.
     """
 
     def __init__(self, name: str, connections: Iterable[Connection]):
-        """Raises criu.Missing, OSError."""
+        """Start nft and wait until the table is in force. Raises criu.Missing, OSError."""
         self._table = f"inet {name}"
         read_end, self._commands = os.pipe()
         answers, write_end = os.pipe()
@@ -228,7 +230,7 @@ class Wall:
         return [*lines, "list tables", ""]
 
     def _await(self, answers: int) -> None:
-        """Until the table is listed, the last thing asked."""
+        """Wait until nft lists the table, the last command. Raises OSError."""
         told, until = "", time.monotonic() + _ANSWER_S
         while f"table {self._table}" not in told:
             left = until - time.monotonic()
@@ -245,6 +247,6 @@ class Wall:
             os.kill(self.pid, signal.SIGKILL)
 
     def remove(self) -> None:
-        """The packets go again. Whoever reaps children reaps the process."""
+        """Let packets pass again. The code that reaps children reaps the process."""
         os.close(self._commands)
         self._kill()

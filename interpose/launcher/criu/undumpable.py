@@ -1,6 +1,6 @@
-"""What of a rank is known to be beyond CRIU, found before anything is tried.
+"""Finds what CRIU cannot save in a rank, before a dump is tried.
 
-Each is named with its process and what to do. What only CRIU sees it refuses itself.
+Each finding names the process and a remedy. What only CRIU can detect, CRIU itself refuses.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from rankfold.interpose.launcher.rank.process import (
 from rankfold.interpose.launcher.rank.sandbox import libc, message_queues
 
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
-_SAVED = ("uts", "ipc")  # with the rank's first process
+_SAVED = ("uts", "ipc")  # namespaces that are saved with the rank's first process
 _CAP_SYS_RESOURCE = 24
-_READ_IMPLIES_EXEC = 0x0400000  # no process keeps it when it starts a program, as CRIU
+_READ_IMPLIES_EXEC = 0x0400000  # no process keeps it across exec, and CRIU would not either
 _MPTCP = 262
 _UCRED = struct.Struct("=iII")
-_NOBODY = 0xFFFFFFFF  # there is no other end
-# What a descriptor, or the file of a mapping, is called.
+_NOBODY = 0xFFFFFFFF  # SO_PEERCRED's uid: there is no other end
+# Links in /proc of descriptors and mapped files; what they are; a remedy.
 _FILES = (
     (r"^anon_inode:\[?io_uring", "io_uring", "USE_LIBUV=0 keeps PyTorch from it"),
     (r"^anon_inode:\[?userfaultfd", "userfaultfd", "it must close it"),
@@ -45,20 +45,20 @@ _FILES = (
     (r"^/dev/(nvidia|dri/|kfd)", "a real device", "it must use the GPU through rankfold alone"),
 )
 
-# What can be unread, by what its descriptor is called.
+# Descriptors that may have unread events, by their link in /proc.
 _UNREAD = {
     "anon_inode:inotify": "events of inotify",
     "anon_inode:[fanotify]": "events of fanotify",
     "/dev/pts/": "what there is in a terminal",
     "/dev/ptmx": "what there is in a terminal",
 }
-_MESSAGE_QUEUES = 0x19800202  # their file system
+_MESSAGE_QUEUES = 0x19800202  # magic number of their file system
 
-AGAIN_S = 0.2  # what goes by in less is no hindrance: a fork that is under way, a file just renamed
+AGAIN_S = 0.2  # shorter-lived findings do not count: a fork in progress, a file just renamed
 
 
 def find_running(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
-    """The same of a rank that goes on meanwhile: what is found twice."""
+    """Like `find`, for a rank that runs: findings that are still there after `AGAIN_S`."""
     before = find(rank, pids, files_seen)
     if before:
         time.sleep(AGAIN_S)
@@ -68,7 +68,7 @@ def find_running(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
 
 
 def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
-    """All of it, in words. `pids`: the processes of the namespace but for our own. `files_seen`:
+    """All findings, in words. `pids`: the processes of the namespace except our own. `files_seen`:
     its files are saved with it."""
     parents = {pid: parent for pid in pids if (parent := _parent(pid)) is not None}
     found = []
@@ -110,8 +110,8 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
 
 
 def passing(pids: set[int]) -> list[str]:
-    """What hinders a save now, but not for long: what the kernel holds for the rank's processes to
-    read, and CRIU would lose. They are frozen."""
+    """Temporary obstacles: data that the kernel holds for the rank's processes to read, and that
+    CRIU would lose. The processes are frozen."""
     found = set()
     for pid in sorted(pids):
         for begins, what in _UNREAD.items():
@@ -133,7 +133,7 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
         tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.MULTILINE)
-        if tracer and int(tracer[1]) in pids:  # who works for the launcher traces, too
+        if tracer and int(tracer[1]) in pids:  # the launcher's workers trace, too
             found.append(f"is traced by process {tracer[1]}: detach the debugger")
         if _is_others(status):
             found.append(
@@ -156,7 +156,8 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
 
 
 def _is_others(status: str) -> bool:
-    """Whether CRIU, run by us, may not read the limits of a process with this /proc/PID/status."""
+    """Whether CRIU, with our privileges, may not read the limits of a process with this
+    /proc/PID/status."""
     own = Path("/proc/self/status").read_text()
     if int(_field(own, "CapEff"), 16) >> _CAP_SYS_RESOURCE & 1:
         return False
@@ -176,8 +177,8 @@ def _why_lost(files_seen: bool) -> str:
 
 
 def _is_apart(pid: int, rank: Started, name: str) -> bool:
-    """Whether a process has another namespace than the rank; its first process than it was given,
-    but for one that is saved with it."""
+    """Whether a process is in another namespace than the rank. For the rank's first process: other
+    than it was given, except namespaces that are saved with it."""
     first = pid == rank.pid
     if first and name in _SAVED:
         return False
@@ -190,7 +191,8 @@ def _is_apart(pid: int, rank: Started, name: str) -> bool:
 
 
 def _sockets(pid: int) -> list[str]:
-    """Those that are of no use without what is not saved, or of a kind that CRIU does not know."""
+    """Sockets that are useless without a process that is not saved, or of a kind unknown to
+    CRIU."""
     found = set()
     for number in opened(pid, "socket:"):
         with contextlib.suppress(OSError), socket_of(pid, number) as sock:
@@ -208,11 +210,11 @@ def _of_socket(sock: socket.socket) -> str:
         return ""
     known = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     peer, uid, _ = _UCRED.unpack(known)
-    if peer != 0 or uid == _NOBODY:  # in our pid namespace, or there never was one
+    if peer != 0 or uid == _NOBODY:  # the peer is in our pid namespace, or there never was one
         return ""
     poll = select.poll()
     poll.register(sock, 0)
-    if poll.poll(0):  # the other end is gone
+    if poll.poll(0):  # the other end is closed
         return ""
     path = sock.getpeername() or sock.getsockname()
     name = f" ({os.fsdecode(path)})" if path else ""
@@ -220,14 +222,14 @@ def _of_socket(sock: socket.socket) -> str:
 
 
 def _file_system(pid: int, number: int) -> int:
-    """What statfs(2) calls that of a descriptor's file; 0: that cannot be said."""
+    """The type in statfs(2) of the file system of a descriptor's file; 0: unknown."""
     words = (ctypes.c_long * 32)()
     path = f"/proc/{pid}/fd/{number}".encode()
     return words[0] if libc.statfs(path, words) == 0 else 0
 
 
 def _links(folder: str) -> set[str]:
-    """What descriptors or mappings are of."""
+    """The link targets in a folder of descriptors or mappings."""
     found = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -244,7 +246,7 @@ def _parent(pid: int) -> int | None:
 
 
 def _session(pid: int) -> int:
-    """Whose session it is in; its own if that cannot be said."""
+    """The session of a process; its own pid if unknown."""
     try:
         return os.getsid(pid)
     except OSError:

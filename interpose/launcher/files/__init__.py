@@ -1,1 +1,1 @@
-"""The files of a rank: which ones it changed, how they are saved and set back."""
+"""The files of a rank: which ones it changed, and how they are saved and restored."""

@@ -1,9 +1,9 @@
-"""What a rank has done with names, on disk: who restores an earlier moment, after everything was
-killed, finds here what came later.
+"""The on-disk record of what a rank has done with names: a restore of an earlier moment, after all
+processes were killed, finds here what came later.
 
-The first line is the *life*, which the rank's snapshots name, too: a journal of another one is
-about other files that happen to be called the same. Each further line is about one name, and the
-last one about it holds.
+The first line is the *life*, which the rank's snapshots name, too: a journal with another life is
+about other files that happen to have the same names. Each further line is about one name; the last
+line about a name holds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from rankfold.interpose.launcher.files import nofollow
 
 
 class Name(NamedTuple):
-    """`made`: the rank was the first to use the name, and made it: nothing was there before.
-    `node`: what the rank made or renamed to it last, as `fanotify.Node.text` says it; empty:
-    nothing. `origin`: where that had been if it is not the rank's own but was renamed by it.
-    `wrote`: the rank has opened it for writing, and not only made a link to it."""
+    """What a rank has done with one name.
+
+    `made`: the rank was the first to use the name and made it: it did not exist before. `node`: the
+    object that the rank last made under or renamed to it, as in `fanotify.Node.text`; empty: none.
+    `origin`: the old name of that object, if it is not the rank's own but was renamed by it.
+    `wrote`: the rank has opened it for writing, and not only made a link to it.
+    """
 
     made: bool
     node: str = ""
@@ -38,14 +41,14 @@ def head(life: str) -> bytes:
 
 
 def write(journal: Path, life: str, names: dict[str, Name]) -> None:
-    """Anew, in one step. Raises OSError."""
+    """Replace the journal in one step. Raises OSError."""
     half = journal.with_name(f"{journal.name}.new")
     half.write_bytes(head(life) + lines(names))
     half.rename(journal)
 
 
 def read(journal: Path) -> tuple[str, dict[str, Name]]:
-    """Life and names, those that came last at the end; nothing if there is no journal. Raises
+    """Read life and names, the latest names last; both are empty if there is no journal. Raises
     OSError."""
     life, names = "", dict[str, Name]()
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -54,7 +57,7 @@ def read(journal: Path) -> tuple[str, dict[str, Name]]:
         with contextlib.suppress(ValueError):
             life = str(json.loads(first))
         for line in others:
-            with contextlib.suppress(ValueError, TypeError):  # the last one may be half
+            with contextlib.suppress(ValueError, TypeError):  # the last line may be incomplete
                 path, *rest = json.loads(line)
                 names.pop(path, None)
                 names[path] = Name(*rest)

@@ -1,7 +1,7 @@
-"""Names of files as they were written down, and no link followed on the way.
+"""Opens files by recorded names without following links on the way.
 
-What is written down is where things really are, so every part of such a name but the last was a
-folder. Whoever has put a link in the place of one since would lead us elsewhere.
+Recorded names are real paths, so every part of one except the last was a folder. A link that
+replaces such a folder later would lead elsewhere.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from rankfold import fanotify
 from rankfold.interpose.launcher.rank.sandbox import libc
 
-_OPENAT2, _AT_FDCWD = 437, -100  # the number is the same on all machines
+_OPENAT2, _AT_FDCWD = 437, -100  # the number is the same on all architectures
 _NO_SYMLINKS = 0x04
-NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last: it lies behind a link
+NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)  # the last: there is a link on the way
 
 
 class _How(ctypes.Structure):
@@ -26,8 +26,8 @@ class _How(ctypes.Structure):
 
 
 def opened(path: str, flags: int = os.O_PATH) -> int:
-    """What is there itself, a link too where it is only named (O_PATH). Raises OSError: ELOOP, if
-    there is a link on the way."""
+    """Open the object itself; with O_PATH also a link. Raises OSError: ELOOP if there is a link on
+    the way."""
     how = _How(flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _NO_SYMLINKS)
     name = os.fsencode(path)
     fd: int = libc.syscall(_OPENAT2, _AT_FDCWD, name, ctypes.byref(how), ctypes.sizeof(how))
@@ -39,8 +39,7 @@ def opened(path: str, flags: int = os.O_PATH) -> int:
 
 @contextlib.contextmanager
 def seen(path: str) -> Iterator[int | None]:
-    """A descriptor that names what is there; None if nothing is, or only behind a link. Raises
-    OSError."""
+    """A descriptor of the object; None if there is none, or only behind a link. Raises OSError."""
     try:
         fd = opened(path)
     except OSError as error:
@@ -55,13 +54,13 @@ def seen(path: str) -> Iterator[int | None]:
 
 
 def status(path: str) -> os.stat_result | None:
-    """Of what is there itself, likewise. Raises OSError."""
+    """The status of the object, or None, as in `seen`. Raises OSError."""
     with seen(path) as fd:
         return None if fd is None else os.fstat(fd)
 
 
 def file(path: str, flags: int) -> int:
-    """A regular file, whatever somebody may put there; folders above may be links. Raises
+    """Open a regular file, never another object in its place; folders above may be links. Raises
     OSError."""
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -71,7 +70,7 @@ def file(path: str, flags: int) -> int:
 
 
 def node(fd: int) -> str:
-    """What journals call it; empty: they cannot."""
+    """The name of the file's node in journals; empty: it has none."""
     with contextlib.suppress(OSError):
         return fanotify.node_of(fd).text
     return ""
@@ -79,8 +78,8 @@ def node(fd: int) -> str:
 
 @contextlib.contextmanager
 def at(path: str) -> Iterator[str]:
-    """What to call it now: whatever happens to the folders above, it is in the one that was found.
-    Raises OSError, whose name is `path`, also for what is done with it."""
+    """A path to use now: it stays in the folder that was found, whatever happens to the folders
+    above. Raises OSError, whose name is `path`, also for errors inside the block."""
     folder, name = os.path.split(path)
     fd = -1
     try:

@@ -1,9 +1,9 @@
-"""What the last snapshot had of a rank's files, so that the next one copies only what has changed.
+"""Contents of a rank's files in its last snapshot, so that the next one copies only changed files.
 
-A folder of the launcher's own with hard links to contents in that snapshot: nobody writes to these
-any more, and who removes a snapshot removes its own links. ``list.json`` says of which file, as it
-then was, each is. It holds for as long as the launcher lives: after a start of the machine nobody
-knows what of it had reached the disk.
+The launcher has a folder of its own with hard links to contents in that snapshot. No process writes
+to these any more, and removing a snapshot only removes its own links. ``list.json`` records to
+which file, in which state, each content belongs. The folder is valid for the launcher's life: after
+a reboot it is unknown which parts of it had reached the disk.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 _LIST = "list.json"
-SMALL = "small"  # begins the name of a content that holds several files
-_WASTE_MAX = 2  # what is kept of small files may be so many times what is needed of it
+SMALL = "small"  # prefix of the name of a content that holds several files
+_WASTE_MAX = 2  # kept contents of small files may be this many times as large as needed
 
 
 class Content(NamedTuple):
-    """Where a file's content lies: a name in the folder, and where it begins there."""
+    """Where a file's content is: a name in the folder, and the offset at which it begins."""
 
     name: str
     offset: int
 
 
 class Kept:
-    """`contents`: by the identity of the file. `next`: a number that no content's name has. Raises
-    nothing: what is not there is copied."""
+    """The kept contents. `contents`: by the identity of the file. `next`: an unused number for a
+    content's name. Raises nothing: a missing content is copied."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -40,18 +40,18 @@ class Kept:
             self.contents = {key: Content(*each) for key, each in found["contents"].items()}
 
     def link(self, content: Content, target: Path) -> bool:
-        """Have it in a snapshot, too: whether that could be done."""
+        """Link the content into a snapshot. Returns whether that succeeded."""
         try:
             os.link(self.folder / content.name, target)
         except FileExistsError:
-            pass  # another small file's
+            pass  # linked already, for another small file
         except OSError:  # on another file system, or it has too many links
             return False
         return True
 
     def thin(self, sizes: dict[str, int]) -> None:
-        """Forget contents of small files where most of them is of no use any more: `sizes` of the
-        files that have their content there still."""
+        """Forget the contents of small files if most of their bytes are no longer needed. `sizes`:
+        of the files whose content is still current."""
         small = {key: each for key, each in self.contents.items() if each.name.startswith(SMALL)}
         needed = sum(sizes.get(key, 0) for key in small)
         with contextlib.suppress(OSError):
@@ -63,7 +63,7 @@ class Kept:
             del self.contents[key]
 
     def renew(self, contents: dict[str, Content], snapshot: Path) -> None:
-        """From now on it is these, which lie in `snapshot`."""
+        """Keep these contents, which are in `snapshot`, from now on."""
         try:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             names = {content.name for content in contents.values()}
@@ -78,6 +78,6 @@ class Kept:
             for path in self.folder.iterdir():
                 if path.name not in (*names, _LIST):
                     path.unlink()
-        except OSError:  # on another file system: then all is copied
+        except OSError:  # on another file system: the next snapshot copies everything
             with contextlib.suppress(OSError):
                 os.unlink(self.folder / _LIST)

@@ -1,9 +1,9 @@
-"""The files of a job's ranks set back to what they were at their snapshots (saving.py).
+"""Restores the files of a job's ranks to their state at the snapshots (saving.py).
 
-Content, names, modes, owners and times are set back, and what the job made later is removed.
-Nothing else is touched, and no link is followed on the way to a name: what is found in the place of
-a folder is removed if the job made it, else it is named and nothing is changed. The job's processes
-do not run meanwhile.
+Content, names, modes, owners and times are restored, and files that the job made later are removed.
+Nothing else is touched, and no link is followed on the way to a name. If something else is in the
+place of a folder, it is removed if the job made it; otherwise an error names it and nothing is
+changed. The job's processes do not run meanwhile.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _AT_FDCWD, _NOREPLACE = -100, 1
 
 
 def compare(files: Files) -> None:
-    """Raises Differs unless what the rank reads is what it was."""
+    """Check that the files that the rank reads are unchanged. Raises Differs."""
     wrong = [f"{each.path} {why}" for each in files.inputs if (why := _difference(each))]
     _refuse("what the rank reads has changed", wrong)
 
@@ -72,13 +72,13 @@ def _difference(file: Input) -> str:
 
 
 class Amiss(NamedTuple):
-    """Names of files of all ranks that are restored so far, as messages.Restored has them."""
+    """Problems with files of all ranks restored so far, as in messages.Restored."""
 
     stay: list[str]
     renewed: list[str]
 
     def told(self) -> dict[str, Any]:
-        """A name may be any bytes, a message is text."""
+        """The names as text for a message; a name may be any bytes."""
         return {
             what: {
                 "first": [
@@ -93,11 +93,11 @@ class Amiss(NamedTuple):
 def put(
     snapshot: Path, files: Files, life: str, own: Path, journals: list[tuple[Path, str]]
 ) -> Amiss:
-    """Set the files back, and write the rank's journal, `own`. Done again it does the rest, or
-    nothing, and tells the same. `journals`: those that may be of the job's ranks, each with the
-    life that it then has. Raises Differs before anything is changed, OSError."""
+    """Restore the files, and write the rank's journal, `own`. A repeated call does what is left, or
+    nothing, and returns the same. `journals`: paths where journals of the job's ranks may be, each
+    with the life that it has in that case. Raises Differs before anything is changed, OSError."""
     with shared_notes(snapshot) as shared:
-        if shared.get("cleared") != _signature(journals):  # else another rank has done it
+        if shared.get("cleared") != _signature(journals):  # otherwise another rank has done this
             job = _Job(snapshot, journals)
             _refuse("files of the job cannot be set back", job.in_the_way())
             job.clear()
@@ -112,7 +112,7 @@ def put(
 
 
 def _signature(journals: list[tuple[Path, str]]) -> list[list[Any]]:
-    """Another one when a rank has been running."""
+    """A value that changes when a rank has run."""
     found = ((str(path), of_input(str(path))) for path, _ in journals)
     return [[path, *identity(status)] for path, status in found if status]
 
@@ -121,13 +121,14 @@ def _signature(journals: list[tuple[Path, str]]) -> list[list[Any]]:
 
 
 class _Job:
-    """What all ranks on this machine had at their snapshots, and what they have made."""
+    """The files of all ranks on this machine at their snapshots, and the names that the ranks have
+    made since."""
 
     def __init__(self, snapshot: Path, journals: list[tuple[Path, str]]):
         beside = (read(str(path.parent)) for path in snapshot.parent.glob("*/about.json"))
         ranks = [files for files in beside if files]
         entries = [entry for files in ranks for entry in files.entries]
-        self._known: dict[str, bool] = {}  # names, and whether one of the job made them
+        self._known: dict[str, bool] = {}  # names, and whether a rank of the job made them
         for files in ranks:
             for path, made in files.names.items():
                 self._known[path] = made or self._known.get(path, False)
@@ -147,8 +148,8 @@ class _Job:
         self._nodes = {name.node for name in said_of if name.node and not self._is_others(name)}
 
     def in_the_way(self) -> list[str]:
-        """What is not of the job, and where a folder was; or is a folder where something else
-        was."""
+        """Objects that are not the job's and block the restore: a non-folder where a folder was, or
+        a folder where something else was."""
         wrong = []
         for path in sorted(self._folders | self._there):
             status, is_folder = nofollow.status(path), path in self._folders
@@ -158,22 +159,22 @@ class _Job:
         return wrong
 
     def _made(self, path: str) -> list[Name]:
-        """What is said of that which is there now, if the job made it. It may have renamed it in
-        the moment before its end, and then nothing is said of that."""
+        """The journals' records of what exists there now, if the job made it. A rank may have
+        renamed it just before its end: then no record has this name."""
         here = _node(path)
         found = [name for name in self._said.get(path, []) if here and name.node == here]
         return found or ([Name(False, here)] if here in self._nodes else [])
 
     def written(self) -> list[str]:
-        """Files of several names to which a rank has written: nodes."""
+        """Nodes of files with several names that a rank has written."""
         return [each.node for each in self._entries if each.node and not each.theirs]
 
     def stay(self) -> list[str]:
-        """When all is cleared: see messages.Restored."""
+        """After `clear`: names for `stay` of messages.Restored."""
         return [path for path in self._said.keys() - self._known.keys() if self._stays(path)]
 
     def _stays(self, path: str) -> bool:
-        above = map(str, Path(path).parents)  # what lay in a folder of the job's was the job's
+        above = map(str, Path(path).parents)  # what was in a folder of the job's was the job's
         if any(name.made for each in (path, *above) for name in self._said.get(each, [])):
             return False
         now = nofollow.status(path)
@@ -181,12 +182,12 @@ class _Job:
         return now is None or (wrote and stat.S_ISREG(now.st_mode))
 
     def clear(self) -> None:
-        """Away with what was made later. What was not the job's and was renamed goes back; folders
-        go if nobody has anything in them."""
+        """Remove what the job made later. Objects that are not the job's and that it renamed get
+        their old names back. Folders are removed only if they are empty."""
         gone, back = self._later()
         for path in (*self._own_folders, *gone):
             if (now := nofollow.status(path)) and (stat.S_ISDIR(now.st_mode) or now.st_nlink == 1):
-                attributes.put(path, 0)  # else it may be others', too
+                attributes.put(path, 0)  # otherwise it may also belong to others
         for path in sorted(gone, key=lambda each: each.count("/"), reverse=True):
             with _if_still_there(), nofollow.at(path) as here:
                 _remove(here)
@@ -211,7 +212,7 @@ class _Job:
         return gone, back
 
     def _is_elsewhere(self, path: str) -> bool:
-        """Whether this is another tree than the one in which the job has removed what was there."""
+        """Whether this is not the tree in which the job removed the name."""
         for folder in map(str, Path(path).parents):
             if folder in self._own_folders:
                 return False
@@ -220,7 +221,7 @@ class _Job:
         return False
 
     def _is_others(self, name: Name) -> bool:
-        """It was nobody's of the job when it was renamed, nor at the snapshot."""
+        """Whether the object was not the job's when it was renamed, nor at the snapshot."""
         said = self._said.get(name.origin, [])
         own = any(each.node == name.node for each in said)
         return bool(name.origin) and name.origin not in self._known and not own
@@ -235,14 +236,15 @@ _WAS = {True: "and was a folder", False: "and was none"}
 
 
 def _node(path: str) -> str:
-    """What is there, as journals say it; empty: nothing, or nobody can tell."""
+    """The node at a path, as journals name it; empty: nothing is there, or it is unknown."""
     with nofollow.seen(path) as fd:
         return nofollow.node(fd) if fd is not None else ""
 
 
 @contextlib.contextmanager
 def _if_still_there() -> Iterator[None]:
-    """And if what is to come there finds its folder, and nothing at its name."""
+    """Ignore errors because the object is gone, its new folder is gone, or the new name is
+    taken."""
     try:
         yield
     except OSError as error:
@@ -262,7 +264,7 @@ def _remove(path: str) -> None:
 
 
 def _rename(old: str, new: str) -> None:
-    """Raises FileExistsError if there is something, OSError."""
+    """Rename without replacing. Raises FileExistsError if `new` exists, OSError."""
     names = os.fsencode(old), os.fsencode(new)
     if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _NOREPLACE) != 0:
         code = ctypes.get_errno()
@@ -273,7 +275,8 @@ def _rename(old: str, new: str) -> None:
 
 
 class _Putting:
-    """One rank's. `done`: what was set back by ranks, see `_stays`; `written`: see `_Job`."""
+    """Restores one rank's files. `done`: what ranks have restored already, see `_stays`. `written`:
+    see `_Job.written`."""
 
     def __init__(self, snapshot: Path, files: Files, done: dict[str, Any], written: list[str]):
         self._snapshot, self._files, self._done = snapshot, files, done
@@ -281,7 +284,7 @@ class _Putting:
         self._same_boot = files.boot == boot_id()
 
     def names(self) -> dict[str, Name]:
-        """As its journal has them from now on."""
+        """The names for the rank's journal from now on."""
         files, there = self._files, {entry.path: entry for entry in self._files.entries}
         return {
             path: Name(
@@ -294,7 +297,8 @@ class _Putting:
         }
 
     def renewed(self) -> list[str]:
-        """When all are set back: see messages.Restored. After a start disks have other numbers."""
+        """After `all`: names for `renewed` of messages.Restored. After a reboot, device numbers
+        differ."""
         first = 0 if self._same_boot else 1
         written = set(self._files.written)
         return [
@@ -336,11 +340,11 @@ class _Putting:
             return
         with nofollow.at(path) as here:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(here)  # the job's, or it would have been refused
+                os.unlink(here)  # it is the job's: otherwise the restore was refused
             os.mkdir(here, 0o700)
 
     def _stays(self, entry: Entry) -> bool:
-        """Whether it is what it was: nobody has changed it since, or another rank has set it."""
+        """Whether it needs no change: unchanged since the snapshot, or restored by another rank."""
         status = nofollow.status(entry.path)
         if status is None:
             return False
@@ -351,17 +355,17 @@ class _Putting:
             first = nofollow.status(entry.same)
             return first is not None and os.path.samestat(first, status)
         if entry.kind == "socket" and stat.S_ISSOCK(status.st_mode):
-            return True  # CRIU has made it again, or will
+            return True  # CRIU makes it again
         if self._is_theirs(entry) and _is_as_it_was(entry, status):
             return True
         return self._same_boot and not entry.loose and now == list(entry.was)
 
     def _is_theirs(self, entry: Entry) -> bool:
-        """Whether only others write to it: then we do not, and what they have changed is theirs."""
+        """Whether only others write to the file: then we do not, and keep their changes."""
         return entry.theirs and entry.node not in self._written
 
     def _link_again(self, entry: Entry) -> None:
-        """The file may still be there, under a name that the rank has never touched."""
+        """Link the file again if it still exists under a name that the rank has never touched."""
         now = nofollow.status(entry.path)
         if not entry.node or entry.kind != "file" or (now and identity(now)[:2] == entry.was[:2]):
             return
@@ -372,7 +376,7 @@ class _Putting:
             finally:
                 os.close(near)
             if file is not None:
-                source = f"/proc/self/fd/{file}"  # followed, where a folder is given, too
+                source = f"/proc/self/fd/{file}"  # followed, because a folder is given, too
                 try:
                     if self._is_theirs(entry) and not _is_as_it_was(entry, os.fstat(file)):
                         return
@@ -381,8 +385,8 @@ class _Putting:
                     os.close(file)
 
     def _rewritten(self, entry: Entry) -> bool:
-        """Whether it was the same file still, and has its content again: programs may know a file
-        by its number. (SQLite does.)"""
+        """Rewrite the content in place if it is still the same file: programs may know a file by
+        its inode number (SQLite does). Returns whether that was done."""
         now = nofollow.status(entry.path)
         if entry.kind != "file" or entry.same or now is None or identity(now)[:2] != entry.was[:2]:
             return False
@@ -392,7 +396,7 @@ class _Putting:
             with nofollow.at(entry.path) as here:
                 target = nofollow.file(here, os.O_RDWR)
         except OSError as error:
-            if error.errno == errno.ETXTBSY:  # somebody executes it
+            if error.errno == errno.ETXTBSY:  # a process executes it
                 return False
             raise
         try:
@@ -420,7 +424,7 @@ class _Putting:
             self._bring(here, make)
 
     def _bring(self, here: str, make: Callable[[str], None]) -> None:
-        """In one step: a name stands for the old file or for the new one."""
+        """Replace the name in one step: it always refers to the old file or to the new one."""
         folder, name = os.path.split(here)
         half = f"{folder}/.rankfold-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}"
         with contextlib.suppress(FileNotFoundError):
@@ -432,7 +436,7 @@ class _Putting:
             os.rename(half, here)
         finally:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(half)  # also if both are names of one file: then nothing was renamed
+                os.unlink(half)  # also if both are names of one file: then rename does nothing
 
     def _make(self, entry: Entry, path: str) -> None:
         if entry.kind == "link":

@@ -1,12 +1,12 @@
-"""The files of a rank that stands still, taken into its snapshot; restoring.py sets them back.
+"""Saves the files of a frozen rank in its snapshot; restoring.py restores them.
 
-    files.json    what there is under each name that the rank has touched, and what it reads
-    files/N       content of a large one, sparse
-    files/small-N contents of others, those that changed last at the end
+   files.json    what exists under each name that the rank has touched, and which files it reads
+   files/N       content of a large file, sparse
+   files/small-N contents of small files; those that changed last are at the end
 
-Ranks may have touched the same file. Their snapshots lie in one folder, and ``files.shared`` beside
-them says what one of them has taken, or set back, already: then the others leave it as it is, since
-one that is restored has it open.
+Several ranks may have touched the same file. Their snapshots are in one folder, and
+``files.shared`` next to them records what one of them has saved or restored already. The others
+then leave that file alone, because the rank that was restored first has it open.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ log = area(__file__)
 VERSION = 1
 NAME, FOLDER, SHARED = "files.json", "files", "files.shared"
 _SMALL_BYTES = 64 << 10
-_SETTLED_NS = 50_000_000  # who changed before that has another time of change if it changes again
+_SETTLED_NS = 50_000_000  # if the last change is older, the next one gets another ctime
 _LOCK_AGAIN_S, _SAY_AGAIN_S = 0.02, 10.0
 _SAMPLE_BYTES = 64 << 10
-_UNSEEN = ("ramfs", "tmpfs")  # who writes to mapped memory there may leave the times as they are
+_UNSEEN = ("ramfs", "tmpfs")  # there, writes to mapped memory may leave the times unchanged
 _FICLONE = 0x4004_9409
 
 
 class Differs(Exception):
-    """Files are not what they were at the snapshot; the message names them."""
+    """Files differ from what they were at the snapshot; the message names them."""
 
 
 Kind = Literal["file", "folder", "link", "pipe", "socket", "character", "block"]
 
 
 class Entry(Struct, omit_defaults=True):
-    """What is there under a name. `was`: device, inode, time of change, bytes."""
+    """What exists under a name. `was`: device, inode, time of change (ctime), bytes."""
 
     path: str
     kind: Kind
@@ -65,15 +65,15 @@ class Entry(Struct, omit_defaults=True):
     gid: int
     mtime_ns: int
     was: tuple[int, int, int, int]
-    content: str = ""  # of a file: its name below files/
-    offset: int = 0  # where in that it begins
+    content: str = ""  # of a file: the name of its content below files/
+    offset: int = 0  # where the file begins in that content
     target: str = ""  # of a link
-    same: str = ""  # another name of this very file
-    node: str = ""  # of a file that may have names besides the rank's
-    theirs: bool = False  # it has, and the rank has never written to it
+    same: str = ""  # another name of the same file
+    node: str = ""  # of a file that may have names that are not the rank's
+    theirs: bool = False  # it has such names, and the rank has never written to it
     device: int = 0  # of a character or block device: its number
     flags: int = 0  # see attributes.py
-    loose: bool = False  # it may have changed since without a new time of change
+    loose: bool = False  # it may have changed without a new ctime
 
     @property
     def size(self) -> int:
@@ -81,8 +81,8 @@ class Entry(Struct, omit_defaults=True):
 
 
 class Above(Struct):
-    """A folder that is not the rank's: made where it is missing. `node` tells whether it is still
-    the one that it was."""
+    """A folder that is not the rank's; a restore makes it if it is missing. `node` shows whether it
+    is still the same folder."""
 
     path: str
     mode: int
@@ -92,7 +92,7 @@ class Above(Struct):
 
 
 class Input(Struct):
-    """A file that the rank has open, or mapped, and only reads."""
+    """A file that the rank has open or mapped, and only reads."""
 
     path: str
     size: int
@@ -103,28 +103,29 @@ class Input(Struct):
 class Files(Struct):
     version: int
     boot: str
-    names: dict[str, bool]  # whether the rank made it, see journal.Name
+    names: dict[str, bool]  # whether the rank made it; see journal.Name
     entries: list[Entry]
-    others: list[str]  # there, and nothing that could be made again
+    others: list[str]  # names of objects that a restore could not make
     above: list[Above]
     inputs: list[Input]
     origins: dict[str, str] = {}  # see journal.Name
-    written: list[str] = []  # open for writing, or mapped so
+    written: list[str] = []  # names open for writing, or mapped writable
 
 
 # ---- taking --------------------------------------------------------------------------------
 
 
 def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -> None:
-    """Write down the files of the rank; what has not changed since the last time is there already,
-    in `kept`. Raises OSError."""
+    """Save the files of the rank. Contents that have not changed since the last snapshot are linked
+    from `kept`. Raises OSError."""
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # see _is_written
     names = {path: name.made for path, name in touched.items()}
     names |= dict.fromkeys(sorted(opened.written - names.keys()), False)
     names |= _behind_links(names, touched, opened.ours)
     (snapshot / FOLDER).mkdir(mode=0o700)
     found = [(path, status) for path in names if (status := nofollow.status(path))]
-    # What has lost a name becomes a link to what other ranks may have set back, not the reverse.
+    # A file with a lost name becomes a link to one that other ranks may have restored, not the
+    # reverse.
     found.sort(key=lambda each: (each[0] in opened.lost, each[1].st_ctime_ns))
     kept.thin({key_of(identity(status)): status.st_size for _, status in found})
     with shared_notes(snapshot) as shared:
@@ -135,7 +136,7 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
                 try:
                     if entry := taking.entry(path, status):
                         entries.append(entry)
-                except FileNotFoundError:  # somebody else has removed it
+                except FileNotFoundError:  # another process has removed it
                     continue
                 except OSError as error:
                     raise OSError(error.errno, error.strerror, path) from error
@@ -153,10 +154,10 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
 
 
 def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) -> dict[str, bool]:
-    """Where names lie in whose folders' place somebody else has put a link: the folder was moved.
-    Behind a link of the rank's own there is nothing of that name."""
+    """Names whose folder was moved, and replaced by a link that is not the rank's: their real
+    paths. If the rank made the link itself, no such file exists behind it."""
     found: dict[str, bool] = {}
-    real: dict[str, str] = {}  # of folders
+    real: dict[str, str] = {}  # real paths of folders
     for path, made in names.items():
         folder, name = os.path.split(path)
         if folder not in real:
@@ -173,7 +174,7 @@ def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) 
 
 
 def _is_made(path: str, touched: dict[str, Name]) -> bool:
-    """Whether the rank has made what is there."""
+    """Whether the rank has made what exists at this path."""
     with nofollow.seen(path) as fd:
         node = nofollow.node(fd) if fd is not None else ""
     return path in touched and touched[path].node == node
@@ -182,12 +183,12 @@ def _is_made(path: str, touched: dict[str, Name]) -> bool:
 class _Taking:
     def __init__(self, snapshot: Path, taken: dict[str, Any], opened: Opened, kept: Kept):
         self._snapshot, self._taken, self._opened, self._kept = snapshot, taken, opened, kept
-        self._first: dict[tuple[int, int], str] = {}  # name of a file with several
-        self._several: dict[str, list[os.stat_result]] = {}  # by that name, of each of its names
+        self._first: dict[tuple[int, int], str] = {}  # first name of a file with several names
+        self._several: dict[str, list[os.stat_result]] = {}  # by first name: status of each name
         self._now = time.time_ns()
         self._unseen = {each.device for each in fanotify.mounts() if each.kind in _UNSEEN}
-        self._small, self._small_name, self._end = -1, "", 0  # where contents are added
-        self.contents: dict[str, Content] = {}  # for the next snapshot
+        self._small, self._small_name, self._end = -1, "", 0  # where small contents are appended
+        self.contents: dict[str, Content] = {}  # contents to keep for the next snapshot
 
     def close(self) -> None:
         if self._small >= 0:
@@ -229,7 +230,8 @@ class _Taking:
         return entry
 
     def note_theirs(self, entries: list[Entry], wrote: set[str]) -> None:
-        """When all are taken; `wrote`: names of files that the rank has written."""
+        """Set `theirs` when all entries are taken. `wrote`: names of files that the rank has
+        written."""
         written = {entry.same or entry.path for entry in entries if entry.path in wrote}
         for entry in entries:
             several = self._several.get(entry.same or entry.path, [])
@@ -280,8 +282,9 @@ class _Taking:
 
 
 def _is_written(file: int) -> bool:
-    """Whether anybody has it open for writing, or mapped so: no lease is given then. Who wants to
-    write meanwhile waits until we give it back, and we are told by SIGIO."""
+    """Whether a process has the file open for writing or mapped writable: then no lease is granted.
+    A process that opens it for writing waits until we release the lease; the kernel notifies us by
+    SIGIO."""
     try:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError:
@@ -305,7 +308,7 @@ _KINDS: dict[int, Kind] = {
 
 
 def copy(source: int, target: int) -> None:
-    """Into an empty file. The file system may store it once, if it can do that."""
+    """Copy a file into an empty one. The file system may share the blocks, if it supports that."""
     try:
         fcntl.ioctl(target, _FICLONE, source)
     except OSError:
@@ -314,7 +317,8 @@ def copy(source: int, target: int) -> None:
 
 
 def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> Iterator[Above]:
-    """Of all that is there, and of what the rank has removed but not made; and where it works."""
+    """The folders above all entries, above names that the rank has removed but not made, and above
+    its working directories."""
     own = {entry.path for entry in entries if entry.kind == "folder"}
     seen = set()
     inside = [entry.path for entry in entries]
@@ -322,7 +326,7 @@ def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> 
     inside += [os.path.join(folder, "any") for folder in works_in]
     for path in inside:
         for folder in map(str, Path(path).parents):
-            if folder in seen:  # and so are those above
+            if folder in seen:  # and so are the folders above it
                 break
             seen.add(folder)
             if folder in own:
@@ -334,10 +338,10 @@ def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> 
 
 
 class Opened:
-    """Files that processes have open or mapped: `written` may be written to, `read` may not;
-    `mapped`, by device and inode, may be written to through memory. `works_in`: the folders in
-    which the processes are. `lost`: names that files have only now, see unlinked.py; what has one
-    counts as written."""
+    """Files that processes have open or mapped: `written` for writing, `read` for reading only.
+    `mapped`, by device and inode: may be written through memory. `works_in`: the working
+    directories. `lost`: names that files have only during the snapshot (unlinked.py); a file with
+    such a name counts as written."""
 
     def __init__(self, pids: Iterable[int], ours: Ours, lost: set[str]):
         self.written: set[str] = set()
@@ -386,7 +390,7 @@ class Opened:
         return name if name in self.lost else told
 
     def _is_file(self, path: str, status: os.stat_result) -> bool:
-        """Whether that is the file's name, and the file one of the rank's."""
+        """Whether the path still names the file, and the file is one of the rank's."""
         if not path.startswith("/") or not stat.S_ISREG(status.st_mode) or self.ours(path):
             return False
         now = of_input(path)
@@ -409,7 +413,7 @@ def sample(path: str) -> str:
 
 
 def read(snapshot: str) -> Files | None:
-    """What a snapshot says of files; None if nobody saw them. Raises Differs."""
+    """Read a snapshot's record of its files; None if they were not tracked. Raises Differs."""
     path = Path(snapshot, NAME)
     try:
         found = json.loads(path.read_text())
@@ -427,13 +431,13 @@ def read(snapshot: str) -> Files | None:
 
 @contextlib.contextmanager
 def shared_notes(snapshot: Path) -> Iterator[dict[str, Any]]:
-    """What ranks tell each other of a snapshot's files; one at a time."""
+    """The ranks' shared notes on the files of their snapshots; one rank at a time."""
     path = snapshot.parent / SHARED
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with open(fd, "r+") as file:
         _lock(fd, path)
         found = {}
-        with contextlib.suppress(ValueError):  # who wrote it was killed
+        with contextlib.suppress(ValueError):  # its writer was killed
             found = json.load(file)
         try:
             yield found
@@ -445,8 +449,9 @@ def shared_notes(snapshot: Path) -> Iterator[dict[str, Any]]:
 
 
 def _lock(fd: int, path: Path) -> None:
-    """Wait until no other rank has it, which may copy large files meanwhile: its launcher kills it
-    if it makes no progress (progress.py). The reads tell our own launcher that we wait."""
+    """Wait for the lock. Another rank may hold it while it copies large files: its launcher kills
+    the copying process if that makes no progress (progress.py). The reads show our own launcher
+    that we make progress."""
     since = said = time.monotonic()
     while True:
         try:
@@ -461,7 +466,8 @@ def _lock(fd: int, path: Path) -> None:
 
 
 def of_input(path: str) -> os.stat_result | None:
-    """Of a file that is only read, which may lie behind a link by now. Raises OSError."""
+    """The status of a file that is only read; a link is not followed. None: it is gone. Raises
+    OSError."""
     try:
         return os.lstat(path)
     except OSError as error:
@@ -475,5 +481,5 @@ def identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def boot_id() -> str:
-    """Another one each time the machine is started."""
+    """An id that changes each time the machine boots."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

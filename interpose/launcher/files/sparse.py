@@ -1,4 +1,4 @@
-"""Files copied with their holes."""
+"""Copies files with their holes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PUNCH, _KEEP_SIZE = 2, 1
 
 
 def copy_out(source: int, target: Path, ranges: Iterable[tuple[int, int]]) -> None:
-    """What lies from the first to the last byte of each, into a file of that size that is made.
-    Raises OSError."""
+    """Copy these ranges (begin, end) to a new file of the same size as the source. Raises
+    OSError."""
     fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(fd, os.fstat(source).st_size)
@@ -27,14 +27,14 @@ def copy_out(source: int, target: Path, ranges: Iterable[tuple[int, int]]) -> No
 
 
 def copy(source: int, target: int, at: int = 0, end: int | None = None) -> None:
-    """What is not a hole, to the same place. Raises OSError."""
+    """Copy data that is not in holes to the same offsets. Raises OSError."""
     end = os.fstat(source).st_size if end is None else end
     for first, last in _data(source, at, end):
         copy_range(source, first, target, first, last - first)
 
 
 def _data(file: int, at: int, end: int) -> Iterator[tuple[int, int]]:
-    """What is not a hole, from where to where."""
+    """The parts that are not holes, as (begin, end)."""
     while at < end:
         try:
             begin = os.lseek(file, at, os.SEEK_DATA)
@@ -49,19 +49,19 @@ def _data(file: int, at: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def size(source: int, ranges: Iterable[tuple[int, int]]) -> int:
-    """How many bytes of the ranges are not in holes. Raises OSError."""
+    """The bytes of the ranges that are not in holes. Raises OSError."""
     return sum(last - first for begin, end in ranges for first, last in _data(source, begin, end))
 
 
 def punch(fd: int, offset: int, length: int) -> None:
-    """A hole in the file. Raises OSError."""
+    """Punch a hole in the file. Raises OSError."""
     if length > 0:
         done = libc.fallocate(fd, _PUNCH | _KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(length))
         check(done, "punch a hole")
 
 
 def copy_range(source: int, start: int, target: int, to: int, length: int) -> None:
-    """Within the kernel. Raises OSError, also if the source ends before."""
+    """Copy a range within the kernel. Raises OSError, also if the source ends too early."""
     os.lseek(target, to, os.SEEK_SET)
     end = start + length
     while start < end:

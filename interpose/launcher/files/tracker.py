@@ -1,8 +1,8 @@
-"""The names that a rank has made, written, renamed, linked or removed: `fanotify` tells the
-launcher, pid 1 of the rank's namespace, and the program neither waits nor knows.
+"""Tracks the names that a rank makes, writes, renames, links or removes: `fanotify` reports them to
+the launcher, pid 1 of the rank's namespace. The program neither waits nor notices.
 
-What is there under these names is looked up when the rank stands still (saving.py), so the order of
-events does not matter. What the rank has made goes to a journal on disk, too (journal.py).
+The files under these names are inspected when the rank is frozen (saving.py), so the order of
+events does not matter. Names that the rank has made also go to a journal on disk (journal.py).
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from rankfold.log import area
 
 log = area(__file__)
 
-PAUSE_S = 0.05  # between two looks: what happens meanwhile to one name is one event
-NAMES_MAX = 20_000  # more are looked through for those that nobody will ask for
-_OURS = 1  # the launcher's pid; most of what it starts works while the rank stands still
+PAUSE_S = 0.05  # between two reads: all events on a name in that time become one
+NAMES_MAX = 20_000  # above this number, names that are no longer needed are dropped
+_OURS = 1  # the launcher's pid; most of its workers run only while the rank is frozen
 _MADE = fanotify.CREATE | fanotify.MOVED_TO
 _KERNELS = ("/proc", "/sys", "/dev")
 _SHARED_MEMORY = "/dev/shm"
 
 
 class Touched:
-    """`names`: in the order in which they were met. `lost`: why some may be missing. `life`: as in
-    journal.py."""
+    """The names that one rank has touched. `names`: in the order of their first event. `lost`: why
+    some may be missing. `life`: as in journal.py."""
 
     def __init__(self, config: Config, running: Callable[[], bool]):
-        """`running`: whether what happens now is the rank's doing."""
+        """`running`: whether events are now the rank's."""
         self.names: dict[str, Name] = {}
         self.life = secrets.token_hex(8)
         self.lost = ""
         self.journal = journal_of(config)
         self.kept = self.journal.with_suffix(".kept")  # see previous.py
         self.is_ours = Ours(config)
-        self.beside: set[int] = set()  # pids of who works for the launcher while the rank runs
+        self.beside: set[int] = set()  # pids of the launcher's workers while the rank runs
         self._logs = config.logs
         self._running = running
         self._group: fanotify.Group | None = None
-        self._file = -1  # of the journal, once something was written
-        self._lines = 0  # in it
-        self._paths: dict[Node, str | None] = {}  # of folders, while a batch is read
-        self._places: dict[Node, Place] = {}  # of folders that the rank made, renamed or removed
+        self._file = -1  # descriptor of the journal, once something was written
+        self._lines = 0  # lines in the journal
+        self._paths: dict[Node, str | None] = {}  # paths of folders, while a batch is read
+        self._places: dict[Node, Place] = {}  # of folders that it made, renamed or removed
         self._before: dict[str, str] = {}  # old names of renamed folders
         self._enough = NAMES_MAX
-        self._unnamed: dict[Place, str] = {}  # no call takes their names: a folder above
+        self._unnamed: dict[Place, str] = {}  # paths too long for any call: a folder above each
 
     def begin(self, afresh: bool) -> None:
-        """Hear of files from now on; `afresh`: what an earlier rank made is nobody's business."""
+        """Receive events from now on. `afresh`: discard the journal of an earlier rank."""
         if afresh:
             self.journal.unlink(missing_ok=True)
         self.forget_kept()
@@ -71,7 +71,7 @@ class Touched:
             return
         for path, why in unseen.items():
             log.warning("files in %s are not seen, and not saved: %s", path, why)
-        with contextlib.suppress(OSError):  # else each line of any rank wakes all launchers
+        with contextlib.suppress(OSError):  # otherwise each line of any rank wakes all launchers
             self._group.ignore(self._logs)
 
     @property
@@ -83,7 +83,7 @@ class Touched:
         return self._group.fileno()
 
     def trouble(self) -> str:
-        """Why what the rank has touched cannot be saved; empty: it can."""
+        """Why the files of the rank cannot be saved; empty: they can."""
         if self.lost:
             return self.lost
         try:
@@ -109,7 +109,7 @@ class Touched:
         return True
 
     def forget_kept(self) -> None:
-        """What the last snapshot had is of no use any more."""
+        """Remove what was kept of the last snapshot."""
         shutil.rmtree(self.kept, ignore_errors=True)
 
     def close(self) -> None:
@@ -118,14 +118,15 @@ class Touched:
             self._group = None
 
     def again(self) -> None:
-        """The rank has been set back, and the journal says to what. Raises OSError."""
+        """The rank has been restored: reload names from its journal. Raises OSError."""
         life, self.names = journal.read(self.journal)
         self.life, self.lost = life or self.life, ""
         self._places, self._before, self._unnamed = {}, {}, {}
         self._close_journal()
 
     def read(self) -> None:
-        """Take in what has happened. While the rank stands still, it was not the rank."""
+        """Read the pending events. Events while the rank is frozen are not the rank's, and are
+        dropped."""
         if self._group is None:
             return
         try:
@@ -140,7 +141,7 @@ class Touched:
 
     def _take(self, events: list[Event]) -> None:
         self._paths.clear()
-        for event in events:  # first: later ones tell where folders were that are gone
+        for event in events:  # first: a later event may refer to a folder that is gone
             if event.mask & fanotify.ONDIR and event.target and event.place:
                 self._places[event.target] = event.place
         fresh: dict[str, Name] = {}
@@ -161,7 +162,7 @@ class Touched:
             self._forget_some()
 
     def _renamed(self, event: Event, fresh: dict[str, Name]) -> None:
-        """What lies in a renamed folder has got other names, too."""
+        """Note a rename. The names of everything in a renamed folder change, too."""
         old, new = self._path(event.old), self._path(event.place)
         node = event.target.text if event.target else ""
         was = self.names.get(old or "", _UNKNOWN)
@@ -199,7 +200,7 @@ class Touched:
             self.names[path] = fresh[path] = name
 
     def _target(self, event: Event) -> str | None:
-        """Of an event without a name: a file that was opened by its handle, or that is gone."""
+        """The path for an event without a name: the file was opened by its handle, or is gone."""
         if event.target is None or event.place is not None:
             return None
         return self._named(event.target)
@@ -240,7 +241,7 @@ class Touched:
         if not fresh:
             return
         try:
-            if self._lines > 2 * len(self.names) + NAMES_MAX:  # much was said again and again
+            if self._lines > 2 * len(self.names) + NAMES_MAX:  # many lines are superseded
                 journal.write(self.journal, self.life, self.names)
                 self._close_journal()
                 self._lines = len(self.names)
@@ -261,7 +262,8 @@ class Touched:
             self._file = -1
 
     def _forget_some(self) -> None:
-        """Names that were made and are gone, but for the latest: programs reuse some of theirs."""
+        """Forget names that the rank made and that are gone, except the newest: programs reuse
+        some."""
         made = [path for path, name in self.names.items() if name.made]
         gone = [path for path in made if not os.path.lexists(path)]
         for path in gone[: -NAMES_MAX // 4]:
@@ -271,7 +273,7 @@ class Touched:
 
 
 _DEPTH_MAX = 100
-_PATH_MAX = 4096  # bytes that a call takes, one of them at the end
+_PATH_MAX = 4096  # bytes of a path that a call accepts, with the final NUL
 _UNKNOWN = Name(False)
 
 
@@ -280,7 +282,7 @@ def journal_of(config: Config) -> Path:
 
 
 class Ours:
-    """Whether a path is nothing of the rank's: what it finds hidden, the logs, the kernel's."""
+    """Whether a path is not the rank's: a hidden folder, a log, or a file of the kernel."""
 
     def __init__(self, config: Config):
         real = os.path.realpath
@@ -303,8 +305,7 @@ def _within(path: str, folder: str) -> bool:
 
 
 def _below(folder: str) -> list[str]:
-    """All names below a folder, each with a slash in front; those that cannot be read are not
-    there."""
+    """All names below a folder, each with a leading slash; unreadable folders are skipped."""
     found, waiting = [], [""]
     while waiting:
         at = waiting.pop()

@@ -1,12 +1,13 @@
 """Files that have lost the name by which a rank opened them, and have another one.
 
-Named semaphores are so: glibc makes one under a name of its own, links it to the wanted one, and
-removes the first. CRIU links such a file to a name of its own, which is there only until the rank
-goes on. So while the rank stands still the file has the lost name again, which is saved with the
-rank's files (saving.py), set back with them, and taken away when CRIU has opened it (images.py).
+Named semaphores are such files: glibc makes one under a temporary name, links it to the wanted
+name, and removes the first. CRIU links such a file to a name of its own, which exists only until
+the rank continues. So while the rank is frozen we give the file its lost name again. The name is
+saved with the rank's files (saving.py), restored with them, and removed when CRIU has opened the
+file (images.py).
 
-The names that CRIU makes are the same for each rank, in the file's folder: one rank after the other
-is saved there.
+The names that CRIU makes in the file's folder are the same for each rank, so only one rank at a
+time is saved there.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import time
 from collections.abc import Iterable, Iterator
 
 GONE = " (deleted)"
-_ALONE_S = 60.0  # others are waited for so long: a rank's program may hold that lock, too
+_ALONE_S = 60.0  # limit for the wait for other ranks: a program of a rank may hold that lock, too
 _LOOK_AGAIN_S = 0.01
 
 
 def of(pid: int) -> dict[str, str]:
-    """By the lost name: a link in /proc to the file."""
+    """Files of a process that have lost their name: a link in /proc to the file, by lost name."""
     found = {}
     for folder in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
         with contextlib.suppress(OSError):
@@ -37,16 +38,16 @@ def of(pid: int) -> dict[str, str]:
 
 
 def can_be_had(name: str) -> bool:
-    """Whether nobody else has the name, and the folder is there."""
+    """Whether the name is free, and its folder exists."""
     return os.path.isdir(os.path.dirname(name)) and not os.path.lexists(name)
 
 
 @contextlib.contextmanager
 def found_again(pids: Iterable[int]) -> Iterator[set[str]]:
-    """The lost names of the processes' files, which they have meanwhile. Raises OSError."""
+    """Give the processes' files their lost names until the end of the block. Raises OSError."""
     links = {name: (pid, link) for pid in pids for name, link in of(pid).items()}
     with contextlib.ExitStack() as until:
-        folders = sorted({os.path.dirname(name) for name in links})  # nobody waits in a ring
+        folders = sorted({os.path.dirname(name) for name in links})  # sorted: no deadlock
         for folder in folders:
             until.enter_context(_alone(folder))
         for name, (pid, link) in links.items():
@@ -76,7 +77,7 @@ def _alone(folder: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _has(pid: int, name: str, link: str) -> Iterator[None]:
-    """In the mounts of the process: to another one's no link is made."""
+    """Make the link in the mounts of the process: a link across mounts is refused."""
     above, last = os.path.split(name)
     folder = os.open(f"/proc/{pid}/root{above}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -90,7 +91,7 @@ def _has(pid: int, name: str, link: str) -> Iterator[None]:
 
 
 def forget(names: Iterable[str]) -> None:
-    """They are lost again: who was restored has the files open."""
+    """Remove the names again: the restored rank has the files open."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)

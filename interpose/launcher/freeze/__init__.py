@@ -1,1 +1,1 @@
-"""Stops a rank's processes where they are, in a state that CRIU can save."""
+"""Freezes a rank's processes in a state that CRIU can save."""

@@ -1,9 +1,9 @@
-"""A rank's processes stand still: in a cgroup (version 2) that is there only while they do.
+"""Freezes a rank's processes in a cgroup (version 2) that exists only while they are frozen.
 
-The kernel stops them where they are; they get no signal and cannot tell. Version 2 it is, which
-every kernel has beside version 1: there SIGKILL ends what is frozen, so that nothing survives a
-launcher that is killed. What may be left of such a one is an empty cgroup. Who freezes next, of
-whatever rank, removes it: a living launcher holds a lock on its own.
+The kernel stops the processes where they are; they get no signal and cannot notice. Every kernel
+has version 2 next to version 1, and in version 2 SIGKILL ends frozen processes, so that no process
+survives a launcher that is killed. Such a launcher may leave an empty cgroup. The next launcher to
+freeze any rank removes it: a living launcher holds a lock on its own cgroup.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from collections.abc import Callable
 from rankfold.interpose.launcher.rank import process, sandbox
 
 PREFIX = "rankfold-"
-_ENDS_S = 0.5  # a process that is ending is in its cgroup until the kernel has freed all it had
-_MOVES_MAX = 100  # rounds: a process that forks meanwhile takes another
-_LOCK_S = 5.0  # for a launcher that sweeps to see that this cgroup has an owner
+_ENDS_S = 0.5  # an ending process stays in its cgroup until the kernel has freed its resources
+_MOVES_MAX = 100  # rounds: a process that forks meanwhile needs another round
+_LOCK_S = 5.0  # for a launcher that removes old cgroups to see that this one has an owner
 
 
 class CannotFreeze(Exception):
-    """The kernel or our privileges do not allow it; the message says what is missing."""
+    """The kernel or our privileges do not allow a freeze; the message says what is missing."""
 
 
 class Freezer:
-    """Of one rank. `name` is no other's."""
+    """Freezes one rank. `name` must be unique among ranks."""
 
     def __init__(self, name: str):
         self.name = PREFIX + name
         self._ours = os.getpid()
         self._parent = -1
-        self._fd = -1  # of the cgroup, while there is one
+        self._fd = -1  # of the cgroup, while it exists
 
     @property
     def path(self) -> str:
-        """Of the cgroup, as every process of our pid namespace can open it."""
+        """The path of the cgroup, which every process of our pid namespace can open."""
         return f"/proc/{self._ours}/fd/{self._fd}"
 
     @property
     def parent(self) -> str:
-        """Of the cgroup above it, where processes run freely."""
+        """The path of the parent cgroup, where processes run freely."""
         return f"/proc/{self._ours}/fd/{self._parent}"
 
     def make(self) -> None:
-        """The cgroup, empty and thawed, if it is not there yet. Raises CannotFreeze."""
+        """Make the cgroup, empty and thawed, if it does not exist yet. Raises CannotFreeze."""
         if self._fd >= 0:
             return
         try:
@@ -59,7 +59,8 @@ class Freezer:
             raise CannotFreeze(f"no cgroup can be made to freeze a rank in: {error}") from error
 
     def _made(self) -> int:
-        """Locked; made again if another launcher swept it before that. Raises OSError."""
+        """Make, open and lock the cgroup; make it again if another launcher removed it before the
+        lock. Raises OSError."""
         until = time.monotonic() + _LOCK_S
         while time.monotonic() < until:
             with contextlib.suppress(FileExistsError):
@@ -76,10 +77,10 @@ class Freezer:
         raise OSError(errno.EBUSY, f"another process has held {self.name} for {_LOCK_S:g} s")
 
     def freeze(self, pids: Callable[[], set[int]]) -> None:
-        """Begin to freeze all that `pids` finds; `frozen` says when it is done.
+        """Begin to freeze all processes that `pids` returns; `frozen` reports when it is done.
 
-        The children of a process in the cgroup are in it, too, so nothing is missing once two
-        looks in a row have found nothing outside. Raises CannotFreeze.
+        Children of a process in the cgroup are in it too, so no process is missing once two
+        searches in a row have found none outside. Raises CannotFreeze.
         """
         self.make()
         try:
@@ -99,19 +100,19 @@ class Freezer:
             raise CannotFreeze(f"the rank cannot be frozen: {error}") from error
 
     def join(self) -> None:
-        """This very process, and all it starts from now on, is in the cgroup. Raises OSError."""
+        """Move this process, and all that it will start, into the cgroup. Raises OSError."""
         self._write("cgroup.procs", "0")
 
     def let_go(self) -> None:
-        """What is in the cgroup runs, and stays in it. Raises OSError."""
+        """Let the processes in the cgroup run; they stay in it. Raises OSError."""
         self._write("cgroup.freeze", "0")
 
     def again(self) -> None:
-        """What is in the cgroup is frozen, if it was not. Raises OSError."""
+        """Freeze the processes in the cgroup, if they are not. Raises OSError."""
         self._write("cgroup.freeze", "1")
 
     def _move(self, pids: set[int]) -> set[int]:
-        """The processes that had to be moved in."""
+        """Move processes into the cgroup. Returns those that were outside."""
         members = self._threads()
         outside = {pid for pid in pids if _is_outside(pid, members)}
         for pid in outside:
@@ -120,22 +121,23 @@ class Freezer:
         return outside
 
     def _threads(self) -> set[int]:
-        """Of all that is in the cgroup. A process whose main thread has exited is not in
+        """All threads in the cgroup. A process whose main thread has exited is not in
         ``cgroup.procs``, though its other threads were moved."""
         return {int(line) for line in self._read("cgroup.threads").split()}
 
     def frozen(self) -> bool:
-        """Whether all in the cgroup stand still. Raises OSError."""
+        """Whether all processes in the cgroup are frozen. Raises OSError."""
         return "frozen 1" in self._read("cgroup.events").splitlines()
 
     def thaw(self) -> None:
-        """All go on, where they were before; the cgroup is gone. Raises OSError."""
+        """Let all processes run in the cgroup that they came from, and remove ours. Raises
+        OSError."""
         if self._fd < 0:
             return
         self.let_go()
         for _ in range(_MOVES_MAX):
             threads = self._threads()
-            for thread in threads:  # its whole process moves
+            for thread in threads:  # moves its whole process
                 with contextlib.suppress(ProcessLookupError):
                     _write(self._parent, "cgroup.procs", str(thread))
             if not threads:
@@ -171,7 +173,7 @@ class Freezer:
 
 
 def _is_outside(pid: int, members: set[int]) -> bool:
-    """Whether a thread of the process that has not exited is none of these."""
+    """Whether a thread of the process, not counting exited ones, is not in `members`."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):
             if int(name) not in members and process.thread_state(pid, int(name)) not in "ZX":
@@ -180,7 +182,7 @@ def _is_outside(pid: int, members: set[int]) -> bool:
 
 
 def _own_cgroup() -> int:
-    """The cgroup that we are in ourselves: what limits us limits the rank as well."""
+    """Open our own cgroup: its limits then apply to the rank as well."""
     root = sandbox.detached("cgroup2")
     try:
         with open("/proc/self/cgroup") as file:
@@ -192,11 +194,11 @@ def _own_cgroup() -> int:
 
 
 def _sweep(parent: int) -> None:
-    """Remove what launchers left that were killed."""
+    """Remove cgroups left by launchers that were killed."""
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):
             continue
-        with contextlib.suppress(OSError):  # it has an owner, or is gone by now
+        with contextlib.suppress(OSError):  # it has an owner, or is gone
             fd = _opened(name, parent)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,23 +1,24 @@
-"""Calls that a freeze interrupts begin anew.
+"""Restarts the system calls that a freeze interrupts.
 
-The freezer wakes each thread out of the call it waits in, and so does CRIU. The kernel begins most
-calls anew when the rank goes on; but `epoll_wait`, `semtimedop`, `recv` with a timeout and others
-return EINTR, and what the kernel would go on with (`poll`, `nanosleep`, …) does so once CRIU has
-looked at the thread. A program without signal handlers need not expect that. So in a rank that is
-frozen such a thread is stopped with ptrace, and what its call returns becomes ERESTARTNOHAND: then
-the kernel begins it anew, unless a signal with a handler has come.
+The freezer wakes each thread from the call in which it waits, and so does CRIU. The kernel restarts
+most calls when the rank continues. But `epoll_wait`, `semtimedop`, `recv` with a timeout and others
+return EINTR; and so do the calls that the kernel would resume (`poll`, `nanosleep`, …), once CRIU
+has seized the thread. A program without signal handlers need not expect EINTR. So in a frozen rank
+we stop such a thread with ptrace and set the call's result to ERESTARTNOHAND: then the kernel
+restarts it, unless a signal with a handler has arrived.
 
-CRIU puts all calls back itself, to before the instruction: a signal that comes then, before the
-rank goes on, would interrupt none (`alarm(5); pause()` would wait for ever). So when CRIU is done
-each thread gets back what the freeze had left of its call.
+CRIU itself sets all calls back to before the instruction: then a signal that arrives before the
+rank continues would interrupt none (`alarm(5); pause()` would never return). So when CRIU has
+finished, each thread's registers are set back to what the freeze left.
 
-It waits its whole timeout again, so it may end late, never early. One that looks the same from
-freeze to freeze (the same thread, instruction, stack and arguments) for as long as its timeout is
-left alone, and returns EINTR: else one that waits for longer than there is between two saves would
-never end. `sleep` is exact: the kernel writes what is left where it reads the timeout.
+A restarted call waits its whole timeout again, so it may end late, never early. A call that looks
+the same from freeze to freeze (same thread, instruction, stack and arguments) for as long as its
+timeout is left alone and returns EINTR: otherwise a call whose timeout is longer than the interval
+between saves would never end. `sleep` is exact: the kernel writes the remaining time to where it
+reads the timeout.
 
-For x86-64; elsewhere nothing is done. Whoever traces may be killed at any point: the kernel lets
-its threads go, each with one or the other result.
+For x86-64; on other architectures this module does nothing. The tracing process may be killed at
+any point: the kernel then releases its threads, each with either result.
 """
 
 from __future__ import annotations
@@ -40,15 +41,16 @@ from rankfold.interpose.launcher.rank import process
 from rankfold.interpose.launcher.rank.sandbox import check, libc
 
 _GETREGS, _SETREGS, _DETACH, _SEIZE, _INTERRUPT = 12, 13, 17, 0x4206, 0x4207
-_WALL = 0x40000000  # threads that are no children, too
-_STOPS_S = 1.0  # a frozen thread stops at once
-_SYSCALL_BYTES = 2  # of the instruction
-_USER_CS = 0x33  # of code of 64 bits
-_RESTART_BLOCK, _RESTART_NO_HANDLER = -516, -514  # what the kernel says to itself
+_WALL = 0x40000000  # wait also for threads that are not our children
+_STOPS_S = 1.0  # a frozen thread stops immediately
+_SYSCALL_BYTES = 2  # length of the syscall instruction
+_USER_CS = 0x33  # code segment of 64-bit code
+_RESTART_BLOCK, _RESTART_NO_HANDLER = -516, -514  # results that only the kernel sees
 _NS = 10**9
 
-# Numbers of x86-64: which argument is the timeout, in milliseconds (negative: none) or the address
-# of a timespec (NULL: none); or which is a socket that may have one.
+# By x86-64 call number: which argument is the timeout, in milliseconds (negative: none) or as the
+# address of a timespec (NULL: none); or the calls whose first argument is a socket, which may have
+# a timeout.
 _NANOSLEEP, _CLOCK_NANOSLEEP, _FUTEX = 35, 230, 202
 _MILLISECONDS = {7: 2, 232: 3, 281: 3}
 _TIMESPECS = {
@@ -64,7 +66,7 @@ _FUTEX_COMMAND, _FUTEX_WAIT = 127, 0
 @dataclass(frozen=True)
 class Wait:
     """A thread's call, as the kernel shows it: number, arguments, stack pointer, instruction.
-    waited: nanoseconds that it has run and looked the same, so far."""
+    `waited`: nanoseconds for which it has run unchanged so far."""
 
     thread: int
     call: tuple[int, ...]
@@ -72,18 +74,19 @@ class Wait:
 
 
 def begins_anew(wait: Wait, before: Wait | None, timeout: int | None, ran: int) -> Wait | None:
-    """What is known of the call if it is to begin anew; None: its time is over. `before`: what was
-    known at the freeze before, `timeout` and `ran`, since then: nanoseconds."""
+    """The record of the call if it is to restart; None: its timeout has passed. `before`: the
+    record from the previous freeze; `ran`: how long the rank has run since then. Times are in
+    nanoseconds."""
     if timeout is None or before is None or before.call != wait.call or ran >= timeout:
-        return wait  # what would have ended meanwhile is another call
+        return wait  # a call that must have ended meanwhile is another one
     waited = before.waited + ran
     return Wait(wait.thread, wait.call, waited) if waited < timeout else None
 
 
 @dataclass(frozen=True)
 class Stood:
-    """A thread that was in a call when the rank was frozen: the instruction behind it, its number,
-    and what it is to return."""
+    """A thread that was in a call when the rank was frozen: the address after the instruction, the
+    call's number, and its result."""
 
     thread: int
     ip: int
@@ -92,7 +95,7 @@ class Stood:
 
 
 class Calls:
-    """What is known of the calls of one rank, from freeze to freeze."""
+    """The waiting calls of one rank, from freeze to freeze."""
 
     def __init__(self) -> None:
         self._known: dict[int, Wait] = {}
@@ -101,7 +104,8 @@ class Calls:
         self._told = os.memfd_create("calls", os.MFD_CLOEXEC)
 
     def mend(self, pids: set[int]) -> Message:
-        """In a process of its own, while the rank stands still; then `keep`."""
+        """Make interrupted calls restart. Runs in a process of its own while the rank is frozen;
+        `keep` then reads what it found."""
         ran = 0 if self._since is None else time.monotonic_ns() - self._since
         waits: list[Wait] = []
         stood: list[Stood] = []
@@ -117,7 +121,8 @@ class Calls:
         self._known = {each.thread: each for each in waits}
 
     def put_back(self) -> None:
-        """In a process of its own, when CRIU has looked at the rank, which stands still again."""
+        """Restore the registers that `mend` left. Runs in a process of its own, when CRIU has
+        finished and the rank is frozen again."""
         for each in self._stood:
             with contextlib.suppress(OSError), _stopped(each.thread) as registers:
                 if (registers.rip, registers.rax) == (each.ip - _SYSCALL_BYTES, each.number):
@@ -126,11 +131,11 @@ class Calls:
                     _ptrace(_SETREGS, each.thread, ctypes.byref(registers))
 
     def goes_on(self) -> None:
-        """The rank has been thawed."""
+        """Note the time at which the rank was thawed."""
         self._since = time.monotonic_ns()
 
     def forget(self) -> None:
-        """The rank is gone."""
+        """Forget all calls: the rank is gone."""
         self._known, self._stood, self._since = {}, [], None
 
 
@@ -170,8 +175,8 @@ def _mend(
 
 
 def _shown(pid: int, thread: int) -> Wait | None:
-    """The call that a thread is in, if the freeze has taken it out of one (proc_pid_syscall(5)).
-    None: it runs, or nothing interrupts it."""
+    """The call that the freeze has interrupted in a thread (proc_pid_syscall(5)). None: the thread
+    runs, or its call cannot be interrupted."""
     place = f"/proc/{pid}/task/{thread}"
     try:
         with open(f"{place}/syscall") as file, open(f"{place}/stat", errors="replace") as stat:
@@ -184,13 +189,14 @@ def _shown(pid: int, thread: int) -> Wait | None:
 
 
 def _timeout(pid: int, call: tuple[int, ...]) -> int | None:
-    """Nanoseconds that a call waits at most; None: without limit, or it knows what is left."""
+    """The timeout of a call in nanoseconds; None: without limit, or the kernel updates the
+    remaining time."""
     number, *arguments = call
     if number in _MILLISECONDS:
         milliseconds = ctypes.c_int32(arguments[_MILLISECONDS[number]]).value
         return None if milliseconds < 0 else milliseconds * 10**6
     if number == _FUTEX and arguments[1] & _FUTEX_COMMAND != _FUTEX_WAIT:
-        return None  # until then, not for so long
+        return None  # an absolute time, not a duration
     if number in _TIMESPECS:
         at = arguments[_TIMESPECS[number]]
         if at == 0 or (number in _REMAINDERS and arguments[_REMAINDERS[number]] == at):
@@ -210,7 +216,7 @@ def _socket_timeout(pid: int, number: int, option: int) -> int | None:
 
 @contextlib.contextmanager
 def _stopped(thread: int) -> Iterator[_Registers]:
-    """It is traced and stopped, until the end of the block. Raises OSError, also if somebody else
+    """Trace and stop the thread until the end of the block. Raises OSError, also if another process
     traces it."""
     registers = _Registers()
     _ptrace(_SEIZE, thread)

@@ -1,8 +1,8 @@
-"""A rank stands still: its processes are in a cgroup that is frozen, with no signal to them, and
-in a state that CRIU can take down.
+"""Brings a rank to a standstill: its processes are in a frozen cgroup, get no signal for it, and
+are in a state that CRIU can save.
 
-So what the freeze has interrupted is to begin anew (interrupted.py), nobody waits for a child of
-vfork, and what they have sent to other ranks has arrived there.
+That means: interrupted calls will restart (interrupted.py), no process waits for a child of vfork,
+and everything sent to other ranks has arrived there.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rankfold.service import Request
 
 log = area(__file__)
 
-FREEZE_S = 10.0  # a process that waits for a disk or the like stops when it has it
+FREEZE_S = 10.0  # a process that waits for a disk or the like stops when the disk has answered
 LOOK_AGAIN_S = 0.001
-ARRIVE_S = 0.25  # what was sent within the machine arrives at once, if the other end has room
+ARRIVE_S = 0.25  # data sent within the machine arrives immediately, if the other end has space
 
 
 class Standing:
-    """`after`: calls a function when so many seconds are over."""
+    """Freezes and thaws one rank. `after` calls a function after a number of seconds."""
 
     def __init__(
         self, name: str, workers: Workers, touched: Touched,
@@ -41,20 +41,21 @@ class Standing:
         self.still = False
         self.calls = interrupted.Calls()
         self._workers, self._touched, self._after = workers, touched, after
-        self._asked: list[Request[Any]] = []  # to be answered when it is
+        self._asked: list[Request[Any]] = []  # freeze requests to answer when the rank is frozen
 
     @property
     def begun(self) -> bool:
-        """It stands still, or is about to."""
+        """Whether the rank is frozen or about to be."""
         return self.still or bool(self._asked)
 
     def pids(self) -> set[int]:
-        """The rank's: all of the namespace but the launcher and who works for it."""
+        """The rank's processes: all of the namespace except the launcher and its workers."""
         ours = {1, *self._workers.pids()}
         return {pid for pid in process.living() if pid not in ours}
 
     def stop(self, request: Request[messages.Freeze]) -> None:
-        """All processes of the rank; who asked is answered then, or when they will not."""
+        """Freeze all processes of the rank; reply to the request when they are frozen, or refuse it
+        when they cannot be."""
         try:
             if not self._asked:
                 self.freezer.freeze(self.pids)
@@ -67,7 +68,7 @@ class Standing:
             self._await(lambda: self._mend_calls(until), self._moves, until)
 
     def go_on(self) -> None:
-        """All of them do. Raises ControlError."""
+        """Thaw all processes of the rank. Raises ControlError."""
         self._touched.read()
         self.still = False
         try:
@@ -77,7 +78,8 @@ class Standing:
         self.calls.goes_on()
 
     def held(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Somebody else has frozen them: go on when they stand still, or will not."""
+        """CRIU has frozen the rank: call `then` when all processes are frozen, or `otherwise` after
+        a timeout."""
 
         def still() -> None:
             self.still = True
@@ -86,7 +88,7 @@ class Standing:
         self._await(still, otherwise, time.monotonic() + FREEZE_S)
 
     def again(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """As `held`, if they did not. Neither, when the rank has ended."""
+        """Freeze the cgroup again, then as `held`. Calls neither function if the rank has ended."""
         try:
             self.freezer.again()
         except OSError:
@@ -94,13 +96,13 @@ class Standing:
         self._await(then, otherwise, time.monotonic() + FREEZE_S)
 
     def refuse(self, error: ControlError) -> None:
-        """Who waits for it waits no more."""
+        """Refuse the requests that wait for the freeze."""
         waiting, self._asked = self._asked, []
         for request in waiting:
             request.refuse(error)
 
     def drop(self) -> None:
-        """Nothing of the rank is left: neither is its cgroup."""
+        """No process of the rank is left: remove its cgroup."""
         self._touched.read()
         self.still = False
         self.calls.forget()
@@ -112,13 +114,13 @@ class Standing:
     # ---- on the way there ---------------------------------------------------------------
 
     def _mend_calls(self, until: float) -> None:
-        """What the freeze has interrupted is to begin anew, whatever comes next."""
+        """Make interrupted calls restart, whatever comes next."""
         pids, asked = self.pids(), self._asked
         if not asked:
             return
 
         def mended(told: Message | None) -> None:
-            if self._asked is not asked:  # it goes on
+            if self._asked is not asked:  # it was thawed
                 return
             if told is not None:
                 self.calls.keep()
@@ -130,8 +132,9 @@ class Standing:
         self._after(max(0.0, until - time.monotonic()), lambda: self._workers.kill(pid))
 
     def _need_seizable(self, until: float) -> None:
-        """Who is in vfork, or about to wait there, counts as frozen, and CRIU would wait for it:
-        all go on until its child has started a program."""
+        """A process in vfork counts as frozen, but CRIU would wait for it: let all continue until
+        the child has executed a program. A running thread (R) in the cgroup may be about to enter
+        vfork."""
         if not self._asked:
             return
         if not any(_is(pid, "DR") for pid in self.pids()):
@@ -151,12 +154,13 @@ class Standing:
         else:
             try:
                 self.freezer.again()
-            except OSError:  # it has ended
+            except OSError:  # the rank has ended
                 return
             self._await(lambda: self._mend_calls(until), self._moves, until)
 
     def _arrive(self, until: float | None = None) -> None:
-        """Go on when what the rank has sent to others is there, or when it will not be."""
+        """Finish the freeze when everything that the rank sent to others has arrived, or after a
+        timeout."""
         until = until or time.monotonic() + ARRIVE_S
         if not self._asked:
             return
@@ -182,7 +186,7 @@ class Standing:
         self.refuse(ControlError("failed", text))
 
     def _await(self, then: Callable[[], None], otherwise: Callable[[], None], until: float) -> None:
-        """Look until all stand still, or the time is over; not when the rank has ended."""
+        """Check until all processes are frozen or the time is over; stop if the rank has ended."""
         try:
             frozen = self.freezer.frozen()
         except OSError:
@@ -196,8 +200,8 @@ class Standing:
 
 
 def _is(pid: int, states: str) -> bool:
-    """Whether a thread of a process is in one of these states. D: in a call that nothing
-    interrupts; R: it runs, which no frozen thread does."""
+    """Whether a thread of a process is in one of these states. D: in an uninterruptible call; R: it
+    runs, which no frozen thread does."""
     for task in glob.iglob(f"/proc/{pid}/task/*/stat"):
         with contextlib.suppress(OSError), open(task, errors="replace") as file:
             if file.read().rpartition(")")[2].split()[0] in states:

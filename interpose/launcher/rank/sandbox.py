@@ -25,7 +25,7 @@ _MS_REC_SLAVE = 16384 | (1 << 19)
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 32, 4096
 _MNT_DETACH = 2
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6  # the same numbers on all architectures
-_SMALL = "size=1048576,mode="  # of an empty file system over a folder: names of what is kept
+_SMALL = "size=1048576,mode="  # an empty file system over a folder: only names of kept files
 
 # Loaded before any fork, so that a child never finds the loader's lock held.
 libc = ctypes.CDLL(None, use_errno=True)

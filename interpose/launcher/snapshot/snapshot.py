@@ -316,7 +316,7 @@ def cut(log: Callable[[str], str], sizes: Mapping[str, int]) -> None:
                 longer[kind] = size
     if not longer:
         return
-    with contextlib.suppress(OSError):  # a full disk: they print twice, and the rank is restored
+    with contextlib.suppress(OSError):  # a full disk: log followers print lines twice
         note = Path(log("cut.new"))
         note.write_text(json.dumps(longer))
         note.rename(log("cut"))
