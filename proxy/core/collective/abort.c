@@ -1,16 +1,16 @@
-/* abort.c: a member leaves a communicator in the middle of its operations (ncclCommAbort). See
- * engine.h.
+/* abort.c: a member leaves a communicator during its operations (ncclCommAbort). See engine.h.
  *
  * On the member's device the communicator is stopped: no step of an operation begins any more. When
- * the steps under way have ended, the member's operations end (COLL_ABORTED), and its memory is its
- * own again. The other devices learn of it (ABORT), with the number of the first operation that the
- * member has not completed. Their members complete what can still be completed; who waits for
- * more, or calls more, is told so (io.broken) and waits until it aborts, too, as in NCCL.
+ * the current steps have ended, the member's operations end (COLL_ABORTED), and its memory is no
+ * longer used. The other devices are informed (ABORT) with the number of the first operation that
+ * the member has not completed. Their members complete the operations that can still complete. A
+ * member that waits for a later operation, or calls one, is informed (io.broken) and waits until it
+ * aborts too, as in NCCL.
  *
  * Peers may read partial sums, results and sends of a stopped communicator for as long as they have
- * members in it. So all of it stays until they have said that they have none (LEFT), and until then
- * messages are answered. A device says LEFT when nobody owes it an answer, so whatever is answered
- * later still finds the communicator at the other end.
+ * members in it. All of these therefore stay until every peer has reported that it has none (LEFT),
+ * and until then messages are answered. A device sends LEFT when no peer owes it an answer, so a
+ * later answer still finds the communicator at the other end.
  */
 #include "engine.h"
 
@@ -24,12 +24,12 @@ static void say(struct coll *c, const struct coll_comm *m, struct coll_message i
 			engine_send(c, m->devices[i], &in);
 }
 
-/* Does the member wait for what will never come? */
+/* True if the member waits for something that will never complete. */
 static bool hopeless(const struct coll *c, const struct coll_comm *m, const struct seat *s)
 {
 	for (const struct join *j = c->joins; j; j = j->next)
 		if (j->rank == s->rank && j->seq && j->key == m->key && !j->aborted)
-			return true; /* a split, which not all will call */
+			return true; /* a split, which not all members will call */
 	for (const struct op *op = m->ops; op; op = op->next)
 		if (op->calls[s - m->seats].group && !op->finished && comm_lost(m, op->seq))
 			return true;
@@ -71,9 +71,9 @@ void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
 	say(c, m, (struct coll_message){.kind = MSG_ABORT, .a = s->index, .value = limit});
 }
 
-/* ---- what has come to rest --------------------------------------------------------------- */
+/* ---- operations that have come to rest --------------------------------------------------- */
 
-/* Is a step under way that may read or write the memory of a member who has aborted? */
+/* True if a step in progress may read or write the memory of a member that has aborted. */
 static bool moves(const struct coll *c, const struct coll_comm *m)
 {
 	for (const struct coll_piece *p = c->pieces; p; p = p->next)
@@ -82,7 +82,7 @@ static bool moves(const struct coll *c, const struct coll_comm *m)
 	return false;
 }
 
-/* Of a broken communicator: does anybody wait for it? */
+/* For a broken communicator: true if the piece is still in use. */
 static bool abort_busy(const struct coll_piece *p)
 {
 	return !p->op || p->token || p->awaited || p->unread;
@@ -124,7 +124,7 @@ void abort_turn(struct coll *c)
 	}
 }
 
-/* ---- the end --------------------------------------------------------------------------- */
+/* ---- end of the communicator ------------------------------------------------------------ */
 
 static bool has_member(const struct coll_comm *m)
 {
@@ -177,14 +177,14 @@ void abort_sweep(struct coll *c)
 	}
 }
 
-/* ---- what is unfinished ------------------------------------------------------------------- */
+/* ---- unfinished work --------------------------------------------------------------------- */
 
 static bool comm_busy(const struct coll *c, const struct coll_comm *m)
 {
 	for (const struct coll_piece *p = c->pieces; p; p = p->next)
 		if (p->comm == m && (!m->broken || abort_busy(p)))
 			return true;
-	/* Of a broken one nothing more is called, and what was called is in a group. */
+	/* On a broken one nothing more is called, and what was called belongs to a group. */
 	return m->arrived || (!m->broken && (m->ops || m->posted));
 }
 
@@ -203,7 +203,8 @@ bool coll_busy(const struct coll *c)
 
 /* ---- messages -------------------------------------------------------------------------- */
 
-/* The owner has published its result, and waits until we have read it: we do not. */
+/* The owner has published its result, and waits until this device has read it: report it as
+ * read. */
 static void pass_by(struct coll *c, struct coll_comm *m, const struct coll_message *in)
 {
 	for (struct coll_piece *p = c->pieces; p; p = p->next)
@@ -212,7 +213,8 @@ static void pass_by(struct coll *c, struct coll_comm *m, const struct coll_messa
 			read_nothing(c, p);
 }
 
-/* Our members have called it since we heard of the abort; the sender had not heard. */
+/* True if the operation was lost before the local members called it; the sender did not know
+ * yet. */
 static bool for_nothing(const struct coll_comm *m, uint64_t seq)
 {
 	for (const struct op *op = m->ops; op; op = op->next)
@@ -245,7 +247,7 @@ bool abort_unknown(struct coll *c, uint32_t from, const struct coll_message *in)
 {
 	if ((in->kind != MSG_ABORT && in->kind != MSG_LEFT) || comm_joining(c, in->key))
 		return false;
-	/* We have left it long since; b: that is an answer already. */
+	/* This device has already left it. b: the message is itself such an answer. */
 	if (!in->b)
 		engine_send(c, from,
 			    &(struct coll_message){.kind = MSG_LEFT, .key = in->key, .b = 1});

@@ -1,7 +1,8 @@
-/* base.c: what all of the engine uses: failure, memory, messages, completions. See engine.h.
+/* base.c: functions that the whole engine uses: failure, memory, messages, completions. See
+ * engine.h.
  *
- * Rules kept here: the first failure is reported, once, and nothing happens after it; a message to
- * oneself waits in the inbox, so no handler runs inside another.
+ * Rules: the first failure is reported once, and nothing happens after it; a message to the own
+ * device waits in the inbox, so no handler runs inside another.
  */
 #include "engine.h"
 
@@ -74,7 +75,7 @@ void group_part_done(struct coll *c, struct coll_group *g)
 	c->done = g;
 }
 
-/* Peers may have learnt of a communicator before us and be ahead of us already. */
+/* Peers may have learnt of a communicator earlier, and have sent messages for it. */
 void engine_deliver_early(struct coll *c)
 {
 	struct inbound *early = c->early;

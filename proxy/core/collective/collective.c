@@ -1,9 +1,9 @@
-/* collective.c: what ranks call, checked; and what it is for the barrier. See collective.h for
- * what, engine.h for who else.
+/* collective.c: checks calls by ranks, and computes their barrier rounds. collective.h describes
+ * the interface, engine.h the other files.
  *
- * A collective starts on a device when all local members have called it; until then their
- * inputs stay in their memory (their streams stand still), added up as far as that can be done in
- * place (early.c). It is worked off in pieces (piece.c), sends and receives in parts (sends.c).
+ * A collective starts on a device when all local members have called it. Until then their inputs
+ * stay in their memory (their streams wait), and are summed as far as that is possible in place
+ * (early.c). It is executed in pieces (piece.c), sends and receives in parts (sends.c).
  */
 #include "engine.h"
 
@@ -19,7 +19,7 @@ static const struct redop *redop_find(const struct coll *c, uint32_t rank, uint6
 	return r;
 }
 
-/* In an all-to-all, a block that arrives could overwrite one that has not left yet. */
+/* In an all-to-all, an arriving block could overwrite one that is not sent yet. */
 static bool overlaps(const struct rf_collective *o, uint64_t bytes)
 {
 	return o->kind == RF_COLL_ALLTOALL && o->send < o->recv + bytes &&

@@ -1,4 +1,4 @@
-/* communicator.c: communicators: found, made, destroyed; and reductions that ranks define. */
+/* communicator.c: finds, makes and destroys communicators, and reductions that ranks define. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -95,7 +95,7 @@ static void add_device(struct coll_comm *m, uint32_t device)
 	m->device_count++;
 }
 
-/* The local object of a communicator; the one that exists, or a new one without taken seats. */
+/* The local object of a communicator: the existing one, or a new one without taken seats. */
 struct coll_comm *comm_make(struct coll *c, uint64_t key, uint32_t nranks, const uint32_t *member)
 {
 	struct coll_comm *m = comm_by_key(c, key);
@@ -166,7 +166,7 @@ bool comm_joining(const struct coll *c, uint64_t key)
 	return false;
 }
 
-/* ---- going ------------------------------------------------------------------------------ */
+/* ---- destroying ------------------------------------------------------------------------- */
 
 void comm_close(struct coll *c, uint32_t rank, uint64_t comm)
 {
@@ -228,7 +228,7 @@ void comm_remove(struct coll *c, struct coll_comm *m)
 	comm_free(m);
 }
 
-/* Frees seats that were destroyed and have nothing left to do, and communicators without any. */
+/* Frees destroyed seats without work, and communicators without seats in use. */
 void comm_sweep(struct coll *c)
 {
 	for (struct coll_comm **at = &c->comms; *at;) {
@@ -276,7 +276,7 @@ void comm_free_all(struct coll *c)
 	}
 }
 
-/* ---- reductions of one's own ------------------------------------------------------------ */
+/* ---- reductions that ranks define ------------------------------------------------------- */
 
 void coll_redop(struct coll *c, uint32_t rank, uint64_t comm, uint64_t redop, uint32_t dtype,
 		const uint8_t *scalar)

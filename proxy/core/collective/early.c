@@ -1,24 +1,26 @@
-/* early.c: sums of what some local members have given, before the others call. See engine.h.
+/* early.c: early sums: sums of some local members' inputs, before the other members call. See
+ * engine.h.
  *
- * Nobody looks at the buffer of an all-reduce in place between the call and its end. So two local
- * members who have called, and whose inputs meet at a node of the tree, are added at once; the sum
- * lies in the buffer of one of them, who holds it from then on, and what the other has there counts
- * for nothing (io.forget). What is held can be added on in the same way. So of members that take
- * turns on a device few inputs are there at one time, and a rank that is switched out need not
- * keep its own.
+ * The buffer of an in-place all-reduce is not read by the program between the call and its end. So
+ * two local members that have called, and whose inputs meet at a node of the tree, are added at
+ * once. The sum is written to the buffer of one of them, which holds it from then on; the other
+ * one's content is dropped (io.forget). A held sum can be extended in the same way. When members
+ * take turns on a device, therefore, few inputs exist at one time, and a rank that is switched out
+ * need not keep its own.
  *
- * Rules kept here: sums are those of the tree's nodes, of the lower ranks and the higher ones, and
- * rounded there, so the bits are the same as if all were added in the end. Of one operation one sum
- * is under way at a time; the operation itself begins behind it (comm_run). Whoever must not be
- * written to, or has nothing to gain by it, keeps its own (io.keeper).
+ * Rules: a sum is that of a tree node, lower ranks plus higher ranks, and is rounded there, so the
+ * bits are the same as if all inputs were added at the end. Each operation has at most one early
+ * sum in progress; the operation itself begins after it (comm_run). A member that must not be
+ * written to, or would gain nothing, keeps its own input (io.keeper).
  */
 #include "engine.h"
 
-#define EARLY_RUNNING 4u /* pieces, in all communicators */
+#define EARLY_RUNNING 4u /* pieces, over all communicators */
 
 static bool in_place(const struct coll_call *call) { return call->send == call->recv; }
 
-/* Two seats that hold the two halves of a node; false: there are none, at this node or below. */
+/* Finds two seats that hold the two halves of a node; false: there are none, at this node or
+ * below. */
 static bool find(const struct op *op, struct tree_node n, uint32_t *seats)
 {
 	if (n.hi - n.lo < 2)
@@ -64,7 +66,7 @@ static bool begin(struct coll *c, struct op *op)
 	return true;
 }
 
-/* One of the two holds the sum, the other nothing. */
+/* Afterwards one of the two seats holds the sum, the other nothing. */
 static void end(struct coll *c, struct op *op)
 {
 	struct coll_call *keeper = &op->calls[op->early.seats[op->early.keeper]];
@@ -78,7 +80,7 @@ static void end(struct coll *c, struct op *op)
 		     op->shape.count * dtype_bytes(op->shape.dtype));
 }
 
-/* Behind the last step; what follows is begun by comm_run. */
+/* Called after the last step; comm_run begins the next work. */
 static void added(struct coll *c, struct coll_piece *p)
 {
 	struct op *op = p->op;

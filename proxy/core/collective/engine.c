@@ -1,19 +1,18 @@
-/* engine.c: the highest file of the engine: messages to their handlers, the loop's calls, what is
- * over. See engine.h.
+/* engine.c: the highest file of the engine: dispatches messages, handles the loop's calls, and
+ * reports completions. See engine.h.
  *
- * Rules kept here: an impossible message fails the job; completions are reported from engine_pump
- * only.
+ * Rules: an impossible message fails the job; completions are reported only from engine_pump.
  */
 #include "engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define EARLY_MAX 65536u /* messages kept for communicators to come */
+#define EARLY_MAX 65536u /* messages kept for communicators that are not known yet */
 
 /* ---- messages -------------------------------------------------------------------------- */
 
-/* A message for a communicator that is not known here yet is kept. */
+/* Keeps a message for a communicator that is not known here yet. */
 static bool keep_early(struct coll *c, uint32_t from, const struct coll_message *m)
 {
 	struct inbound **end = &c->early, *in;
@@ -52,7 +51,7 @@ static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m
 		return;
 	}
 	if (m->kind == MSG_SENT && m->c < c->world_size && c->ended[m->c]) {
-		sends_to_ended(c, from, m); /* where the communicator may be destroyed as well */
+		sends_to_ended(c, from, m); /* its communicator may have been destroyed too */
 		return;
 	}
 	if (!comm) {
@@ -88,8 +87,8 @@ static void group_tell(struct coll *c, struct coll_group *g)
 	free(g);
 }
 
-/* Works off messages to oneself and reports completions, until nothing is left. The only place
- * that calls completed, and never inside itself. */
+/* Dispatches messages to the own device and reports completions, until none is left. It is the only
+ * caller of io.completed, and never runs inside itself. */
 static void engine_pump(struct coll *c)
 {
 	if (c->pumping)
@@ -140,7 +139,7 @@ void coll_receive(struct coll *c, uint32_t from, const struct peer_message *byte
 	engine_pump(c);
 }
 
-/* ---- what the loop calls, and what follows from it ------------------------------------------ */
+/* ---- calls by the loop ---------------------------------------------------------------------- */
 
 void coll_init(struct coll *c, uint32_t rank, uint64_t comm, const uint8_t *unique_id,
 	       uint32_t nranks, uint32_t comm_rank)

@@ -1,25 +1,26 @@
-/* engine.h: what the parts of the collectives' engine share; nobody else includes it. From the
- * lowest to the highest: a file calls those above it here, no other (tests/proxy/test_floors.py).
+/* engine.h: internal declarations of the collectives' engine; only its files include it. The files,
+ * from the lowest layer to the highest; a file calls only files listed above it
+ * (tests/proxy/test_floors.py):
  *
  *   tree.c          the one summation tree
  *   base.c          failure, memory, messages to other devices
  *   shape.c         how much data an operation moves, and in which pieces
  *   steps.c         the steps of pieces, one asynchronous io call each
- *   op.c            operations, and whether all ranks call the same
- *   early.c         sums of what some local members have given, before the others call
- *   piece.c         works off pieces: reads, fetches, combines, writes, informs the other devices
+ *   op.c            operations, and whether all ranks call the same one
+ *   early.c         early sums: sums of some local members' inputs, before the others call
+ *   piece.c         executes pieces: reads, fetches, combines, writes, informs the other devices
  *   sends.c         sends and receives, in parts
  *   communicator.c  communicators: found, made, destroyed
- *   abort.c         a member leaves a communicator in the middle; what is unfinished
- *   joining.c       how communicators come to be
+ *   abort.c         a member leaves a communicator during operations; what is unfinished
+ *   joining.c       how communicators are created
  *   saved.c         a rank's communicators as bytes
- *   collective.c    what ranks call: checked, and started in its order
- *   valid.c         whether counts and links agree with each other
- *   engine.c        messages to their handlers, the loop's calls, completions
+ *   collective.c    calls by ranks: checked, and started in their order
+ *   valid.c         checks that counts and links agree
+ *   engine.c        dispatches messages, handles the loop's calls and completions
  *
- * All run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
- * failed) may call back into the engine: they are made from engine_pump only, or, for a refusal,
- * straight from the call that is refused.
+ * All of them run in the proxy's loop, never block, and take no lock. Callbacks (joined, completed,
+ * failed) may call back into the engine. They are called only from engine_pump or, for a refusal,
+ * directly from the call that is refused.
  */
 #ifndef RANKFOLD_ENGINE_H
 #define RANKFOLD_ENGINE_H
@@ -34,29 +35,32 @@
 #define NONE UINT32_MAX
 #define SPARE_BLOCKS 16u
 
-#ifndef COLL_PIECE_BYTES              /* tests make it small */
-#define COLL_PIECE_BYTES (4ull << 20) /* at most, of one piece of an operation or part of a send */
+#ifndef COLL_PIECE_BYTES /* tests reduce it */
+/* maximum size of a piece of an operation or a part of a send */
+#define COLL_PIECE_BYTES (4ull << 20)
 #endif
 #define BYTES_MAX (1ull << 40) /* of one rank's buffer: its whole window */
 
 enum message_kind {
 	MSG_JOIN = 1, /* to device 0: a rank joins or splits */
-	MSG_MADE,     /* from device 0: members of a new communicator, some at a time */
-	MSG_HELLO,    /* to an operation's referee: all local ranks have called it, and how */
-	MSG_READY,    /* to a piece's owner: partials are published; or only: ready to receive */
-	MSG_RESULT,   /* from the owner: read it */
-	MSG_READ,     /* to the owner: read, free it */
-	MSG_SENT,     /* to the receiver's device: a part of a send lies in my outbox */
-	MSG_TAKEN,    /* to the sender's device: received, free it */
-	MSG_ABORT,  /* to all others of a communicator: one of its members has left, see abort.c */
-	MSG_LEFT,   /* to the same: we have no member in it any more */
-	MSG_UNJOIN, /* to device 0: a rank has given up joining */
+	MSG_MADE,     /* from device 0: members of a new communicator, in several messages */
+	/* to an operation's referee: all local ranks have called it, with this shape */
+	MSG_HELLO,
+	MSG_READY,  /* to a piece's owner: partials are published; or only: ready to receive */
+	MSG_RESULT, /* from the owner: the result can be read */
+	MSG_READ,   /* to the owner: the result was read and may be freed */
+	MSG_SENT,   /* to the receiver's device: a part of a send is in my outbox */
+	MSG_TAKEN,  /* to the sender's device: the part was received and may be freed */
+	/* to all other devices of a communicator: one of its members has left, see abort.c */
+	MSG_ABORT,
+	MSG_LEFT,   /* to the same devices: this device has no member in it any more */
+	MSG_UNJOIN, /* to device 0: a rank has cancelled joining */
 	MSG_KINDS,
 };
 
 enum reduction { SUM, PROD, MAX, MIN, AVG, PREMUL };
 
-/* How an operation was called; must be the same for all members. */
+/* The parameters of an operation; they must be the same for all members. */
 struct shape {
 	uint32_t kind, dtype, op, root;
 	uint64_t count;
@@ -64,7 +68,7 @@ struct shape {
 
 /* The bytes of a struct peer_message. */
 struct coll_message {
-	uint32_t kind, from_rank; /* from_rank: job rank that speaks, for error texts */
+	uint32_t kind, from_rank; /* from_rank: the job rank that sends it, for error texts */
 	uint64_t key, seq;
 	uint64_t offset, bytes; /* in the sender's outbox */
 	uint64_t value;
@@ -74,7 +78,7 @@ struct coll_message {
 };
 _Static_assert(sizeof(struct coll_message) <= PEER_MESSAGE_BYTES, "a message fits");
 
-/* All that one rank's submission on one communicator waits for. */
+/* The completion of one rank's submission on one communicator. */
 struct coll_group {
 	struct coll_group *next, *all; /* in coll.done, in coll.groups */
 	uint64_t ticket, comm;
@@ -83,27 +87,29 @@ struct coll_group {
 	struct seat *seat;
 };
 
-/* A local rank's membership. */
+/* A local rank's membership in a communicator. */
 struct seat {
-	uint32_t rank, index; /* in the job, in the communicator */
+	uint32_t rank, index; /* in the job; in the communicator */
 	uint64_t handle;
 	uint64_t next_seq; /* of its next collective */
 	uint64_t splits;
 	uint64_t *sent,
-		*received;    /* per member: number of the next part sent to, received from it */
-	uint64_t *unreceived; /* per member: bytes sent to it that it has not taken */
+		*received;    /* per member: number of the next part sent to it; received from it */
+	uint64_t *unreceived; /* per member: bytes sent to it and not received */
 	uint32_t groups;      /* not completed */
-	bool taken, closing;  /* taken: the rank has it (a destroyed one is free) */
-	bool lost;            /* it has called what will not complete: see comm_lost */
-	bool aborted;         /* closing, and what it has begun ends unfinished */
+	bool taken, closing;  /* taken: in use by the rank (free once destroyed) */
+	bool lost;            /* it has called an operation that will not complete: see comm_lost */
+	bool aborted;         /* closing, and its operations in progress end unfinished */
 };
 
-/* What a local rank gave to an operation. */
+/* A local rank's arguments of an operation. */
 struct coll_call {
 	uint64_t send, recv;
 	uint8_t scalar[8];
-	struct tree_node holds; /* the sum of these lies in its send buffer; lo == hi: of nobody */
-	uint32_t receiver;      /* the seat that is written to: its own, or one that hands it on */
+	/* its send buffer holds the sum of these ranks; lo == hi: of none */
+	struct tree_node holds;
+	/* the seat that is written to: its own, or one that hands the result to it */
+	uint32_t receiver;
 	struct coll_group *group;
 };
 
@@ -113,40 +119,41 @@ struct ready {
 	uint64_t offset, bytes;
 };
 
-/* The sum of what two seats hold, in pieces: under way while not all of them have ended. */
+/* The sum of the inputs of two seats, in pieces: in progress until all pieces have ended. */
 struct early {
-	uint32_t seats[2], keeper; /* of the lower and the higher ranks; keeper: 0 or 1 */
+	uint32_t seats[2], keeper; /* of the lower and of the higher ranks; keeper: 0 or 1 */
 	uint64_t pieces, next, ended;
-	bool looked; /* since the last call or sum: there are no two to be added */
+	bool looked; /* searched since the last call or sum: no pair can be added */
 };
 
-/* One collective, from the first word of it (a local call or a peer's message) to its end. */
+/* One collective, from the first local call or peer message to its end. */
 struct op {
 	struct op *next;
 	struct coll_comm *comm;
 	uint64_t seq;
 	struct shape shape;
-	uint32_t shape_rank;     /* who said so first; NONE: nobody yet */
+	uint32_t shape_rank;     /* the first rank that reported it; NONE: none yet */
 	uint32_t arrived;        /* local calls */
-	uint32_t hellos;         /* at the referee */
+	uint32_t hellos;         /* received, at the referee */
 	struct coll_call *calls; /* per seat of the communicator */
 	struct early early;
 	struct ready *ready;
 	uint64_t pieces, next_piece;
 	uint32_t running;
 	bool begun;
-	bool handed; /* from those who have received to the others; or that is under way */
+	bool handed; /* results are being handed, or were, from receivers to the other seats */
 	bool finished;
 };
 
-/* One piece: elements [0, count) from `sources` at src_at to `dests` at dst_at. */
+/* The work of one piece: elements [0, count) from `sources` at src_at to `dests` at dst_at. */
 struct plan {
 	struct tree_node sources, dests; /* communicator ranks */
 	uint64_t src_at, dst_at, count;  /* in elements */
 	uint32_t owner;                  /* device */
 };
 
-struct coll_block { /* addr 0: none; in the outbox if peers fetch it, else offset is addr */
+/* Memory. addr 0: none. It is in the outbox if peers fetch it; otherwise offset is addr. */
+struct coll_block {
 	struct hal_ref at;
 	uint64_t offset, bytes, room;
 	bool outbox;
@@ -163,16 +170,16 @@ enum step_kind {
 };
 struct step {
 	enum step_kind kind;
-	uint32_t seat;        /* READ, WRITE, SCALE, HAND: whose */
-	uint32_t from;        /* HAND: the seat that has it */
-	uint32_t device;      /* FETCH: from whose outbox */
-	uint64_t addr, count; /* count: bytes, but for SCALE, REDUCE and DIVIDE elements; */
-	/* addr: in the rank's window, in the outbox */
+	uint32_t seat;        /* READ, WRITE, SCALE, HAND: the seat of the rank */
+	uint32_t from;        /* HAND: the seat that has the content */
+	uint32_t device;      /* FETCH: the device whose outbox it is */
+	uint64_t addr, count; /* count: elements for SCALE, REDUCE and DIVIDE, otherwise bytes */
+	/* addr: in the rank's window, or in the outbox */
 	struct hal_ref dst, a;
 	struct coll_operand left, right; /* REDUCE */
 };
 
-/* What a piece has of another device, or has requested. */
+/* Bytes that a piece has fetched, or has requested, from another device. */
 struct fetched {
 	uint32_t device;
 	bool here;
@@ -198,51 +205,51 @@ enum phase {
 	RECEIVING,
 };
 
-/* A running part of the work: a range of an operation's elements, or one part of a send or
- * receive. Its steps run one after the other; fetches that follow one another run together. */
+/* A running part of the work: a range of an operation's elements, or one part of a send or receive.
+ * Its steps run one after the other; consecutive fetches run concurrently. */
 struct coll_piece {
 	struct coll_piece *next;
 	uint64_t token;
 	struct coll_comm *comm;
 	enum phase phase;
-	void (*advance)(struct coll *, struct coll_piece *); /* behind the last step */
+	void (*advance)(struct coll *, struct coll_piece *); /* called after the last step */
 	struct step *steps;
 	uint32_t step_count, step;
 	struct fetched *fetched; /* in the order of their steps; each until it is released */
-	uint32_t fetched_count, awaited; /* awaited: not here yet */
+	uint32_t fetched_count, awaited; /* awaited: not complete yet */
 	struct coll_block partials, scratch, result;
-	/* of an operation */
+	/* Of an operation: */
 	struct op *op;
 	uint32_t number, owner;
 	uint32_t unread; /* participants that may still read the result */
-	/* of one part of a send or receive; shape: of all of it */
+	/* Of one part of a send or receive; `shape` is that of the whole: */
 	struct coll_group *group;
-	bool dropped;      /* its rank has aborted: it ends with the step under way */
+	bool dropped;      /* its rank has aborted: it ends with the current step */
 	uint32_t src, dst; /* communicator ranks */
 	uint64_t seq;
-	uint32_t seat; /* a receive's: whose, and where it goes */
+	uint32_t seat; /* of a receive: the receiving seat and the destination */
 	uint64_t addr, bytes;
 	struct shape shape;
 };
 
-/* A send whose parts do not all have room yet. Its group waits for each of them. */
+/* A send some of whose parts still wait for capacity. Its group waits for each of them. */
 struct sending {
 	struct sending *next;
 	struct coll_comm *comm;
 	uint32_t seat, peer;
-	uint64_t addr, part; /* part: the next one to go */
-	struct shape shape;  /* of all of it */
+	uint64_t addr, part; /* part: the next one to submit */
+	struct shape shape;  /* of the whole send */
 	struct coll_group *group;
 };
 
 struct receive { /* a posted receive, or one part of a send that has arrived */
 	struct receive *next;
 	uint32_t src, dst;
-	uint64_t seq;       /* the (first) part's number */
-	struct shape shape; /* of all of it */
-	uint32_t from;      /* arrived: where it lies */
+	uint64_t seq;       /* number of the (first) part */
+	struct shape shape; /* of the whole send */
+	uint32_t from;      /* arrived: the device whose outbox has it */
 	uint64_t offset, bytes;
-	uint32_t seat;          /* posted: where it goes */
+	uint32_t seat;          /* posted: the receiving seat and the destination */
 	uint64_t addr, started; /* started: parts that have arrived */
 	struct coll_group *group;
 };
@@ -252,37 +259,37 @@ struct coll_comm {
 	uint64_t key;
 	uint32_t nranks;
 	uint32_t member[RANKS_MAX];                  /* job rank of each communicator rank */
-	uint32_t device[RANKS_MAX];                  /* and where it is */
+	uint32_t device[RANKS_MAX];                  /* its device */
 	uint32_t devices[DEVICES_MAX], device_count; /* all of them, ascending */
-	struct seat *seats;                          /* the local members', ascending */
+	struct seat *seats;                          /* of the local members, ascending */
 	uint32_t seat_count;
 	struct op *ops; /* ascending seq */
 	struct receive *posted, *arrived;
 	uint64_t base_seq; /* of its first collective in this epoch */
-	bool closed;       /* some seat was destroyed: it may be the last */
-	/* Once a member has aborted it, see abort.c: */
+	bool closed;       /* a seat was destroyed, possibly the last one */
+	/* After a member has aborted it, see abort.c: */
 	bool broken;
-	bool stopped;           /* a local one: its operations get no further here */
-	bool gone[RANKS_MAX];   /* those members */
+	bool stopped;           /* a local member has: its operations do not continue here */
+	bool gone[RANKS_MAX];   /* members that have aborted */
 	uint64_t limit;         /* operations from this number on will not complete */
-	bool left[DEVICES_MAX]; /* who has no member in it any more; of our own: that it was said */
+	bool left[DEVICES_MAX]; /* devices without members in it; this device: LEFT was sent */
 };
 
 struct join { /* a local rank that waits for a communicator */
 	struct join *next;
 	uint32_t rank;
-	uint64_t handle, key, seq; /* seq 0: INIT under key; else the parent's split seq */
+	uint64_t handle, key, seq; /* seq 0: INIT under key; otherwise the parent's split seq */
 	int32_t color;
-	bool aborted; /* device 0's answer is awaited, and nothing comes of it */
+	bool aborted; /* device 0's answer is awaited, and will be discarded */
 };
 
-struct gathering { /* at device 0 */
+struct gathering { /* members that have called, collected at device 0 */
 	struct gathering *next;
 	uint64_t key, seq;
 	uint32_t nranks, count;
 	uint32_t rank[RANKS_MAX]; /* by index; NONE: not yet */
 	int32_t color[RANKS_MAX], order[RANKS_MAX];
-	bool refused; /* a rank has given it up: it stays until all others have asked */
+	bool refused; /* a rank has cancelled: it stays until all others have called */
 };
 
 struct redop {
@@ -292,7 +299,7 @@ struct redop {
 	uint8_t scalar[8];
 };
 
-struct inbound { /* a message to oneself, or one that came before its communicator */
+struct inbound { /* a message to this device itself, or one for a communicator not known yet */
 	struct inbound *next;
 	uint32_t from;
 	struct coll_message m;
@@ -307,17 +314,19 @@ struct coll {
 	struct gathering *gatherings;
 	struct redop *redops;
 	struct coll_piece *pieces;
-	uint32_t early_running;           /* of these: of early sums */
-	struct sending *sendings;         /* oldest first */
-	uint64_t unreceived;              /* bytes sent by local ranks, of all seats */
-	bool ended[RANKS_MAX];            /* local ranks that receive nothing any more */
-	struct coll_group *groups, *done; /* all that are not reported yet; those that are due */
+	uint32_t early_running;   /* of these: pieces of early sums */
+	struct sending *sendings; /* oldest first */
+	/* bytes sent by local ranks and not received, over all seats */
+	uint64_t unreceived;
+	bool ended[RANKS_MAX]; /* local ranks that receive nothing any more */
+	/* all that are not reported yet; those that can be reported */
+	struct coll_group *groups, *done;
 	struct inbound *inbox, **inbox_end, *early;
 	uint32_t early_count;
 	uint64_t tokens;
 	uint32_t made[RANKS_MAX]; /* members of the communicator that device 0 is announcing */
 	bool pumping, failed;
-	struct coll_spare { /* memory of freed blocks, for the next ones */
+	struct coll_spare { /* memory of freed blocks, for reuse */
 		void *at;   /* NULL: none */
 		uint64_t room;
 	} spare[SPARE_BLOCKS];
@@ -325,10 +334,11 @@ struct coll {
 
 /* base.c */
 void engine_fail(struct coll *, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void *engine_new(struct coll *, size_t bytes); /* zeroed; NULL: has failed */
+void *engine_new(struct coll *, size_t bytes); /* zeroed; NULL: the engine has failed */
 void engine_send(struct coll *, uint32_t to, const struct coll_message *);
 uint64_t engine_hash(uint64_t a, uint64_t b, uint64_t c); /* never 0 */
-void engine_deliver_early(struct coll *); /* peers may have learnt of a communicator before us */
+/* retries messages for communicators that were not known */
+void engine_deliver_early(struct coll *);
 void group_part_done(struct coll *, struct coll_group *);
 
 /* shape.c */
@@ -338,7 +348,7 @@ void shape_fail(struct coll *, uint32_t rank_a, const struct shape *a, uint32_t 
 bool shape_reduces(uint32_t kind);
 bool shape_has_root(uint32_t kind);
 uint64_t shape_common(const struct shape *,
-		      uint64_t nranks); /* bytes all receive; 0: they differ */
+		      uint64_t nranks); /* bytes, if all members receive the same; 0: they differ */
 uint64_t shape_pieces(const struct shape *, const struct coll_comm *);
 struct plan plan_make(const struct op *, uint64_t number);
 bool plan_takes_part(const struct coll_comm *, const struct plan *, uint32_t device);
@@ -352,20 +362,21 @@ static inline struct hal_ref ref_plus(struct hal_ref at, uint64_t bytes)
 }
 struct coll_block block_new(struct coll *, uint64_t bytes, bool outbox);
 void block_free(struct coll *, struct coll_block *);
-void blocks_release(struct coll *); /* those that wait for the next */
+void blocks_release(struct coll *); /* frees the spare blocks */
 struct coll_piece *piece_new(struct coll *, struct coll_comm *, const struct shape *, enum phase,
 			     void (*advance)(struct coll *, struct coll_piece *));
 void piece_free(struct coll *, struct coll_piece *);
-void piece_release(struct coll *, struct coll_piece *);         /* all that it has fetched */
+void piece_release(struct coll *, struct coll_piece *);         /* everything that it has fetched */
 struct seat *seat_of(const struct coll_comm *, uint32_t index); /* NULL: not local */
 void step_add(struct coll *, struct coll_piece *, struct step);
 void steps_clear(struct coll_piece *);
-void piece_next(struct coll *, struct coll_piece *); /* the next step, or what follows the last */
+/* starts the next step, or calls advance after the last */
+void piece_next(struct coll *, struct coll_piece *);
 
 void step_done(struct coll *, uint64_t token, int error);
 void step_fetched(struct coll *, uint64_t token, struct hal_ref place, int error);
 
-/* Will an operation of this number never complete? */
+/* True if an operation of this number will never complete. */
 static inline bool comm_lost(const struct coll_comm *m, uint64_t seq)
 {
 	return m->broken && seq >= m->limit;
@@ -377,10 +388,12 @@ bool op_shape(struct coll *, struct op *, const struct shape *, uint32_t rank);
 struct coll_message op_message(const struct op *, uint32_t kind);
 void op_call(struct coll *, struct coll_comm *, uint32_t seat, const struct shape *,
 	     struct coll_call);
-void op_choose_receivers(struct coll *, struct op *);    /* when all local members have called it */
-uint32_t op_holder(const struct op *, struct tree_node); /* the seat that has its sum, or NONE */
-/* Elements from `at` of what a seat holds: where they are added from, after steps that bring them
- * to `dst` if they cannot be read where they lie; and those steps. */
+void op_choose_receivers(struct coll *, struct op *); /* once all local members have called it */
+/* the seat that holds the node's sum, or NONE */
+uint32_t op_holder(const struct op *, struct tree_node);
+/* op_operand returns where `count` elements from `at` of a seat's sum can be read for an addition;
+ * if they cannot be read in place, it first adds steps that bring them to `dst`. op_give adds those
+ * steps. */
 struct coll_operand op_operand(struct coll *, struct coll_piece *, uint32_t seat, uint64_t at,
 			       uint64_t count, struct hal_ref dst);
 void op_give(struct coll *, struct coll_piece *, uint32_t seat, uint64_t at, uint64_t count,
@@ -396,7 +409,7 @@ static inline bool early_under_way(const struct op *op)
 	return op->early.ended < op->early.pieces;
 }
 
-/* piece.c. A message that cannot be is answered with false. */
+/* piece.c. The message handlers return false for an impossible message. */
 void comm_run(struct coll *, struct coll_comm *);
 bool piece_on_ready(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
 bool piece_on_result(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
@@ -412,30 +425,31 @@ void receive_post(struct coll *, struct coll_comm *, struct receive posted);
 void receives_free(struct receive *);
 
 void sends_ended(struct coll *, uint32_t rank);
-/* A local member has aborted: nothing goes from or to its memory behind the step under way. */
+/* A local member has aborted: after the current step its memory is neither read nor written. */
 void sends_abort(struct coll *, struct coll_comm *, uint32_t seat);
-void arrived_take(struct coll *, struct coll_comm *, uint32_t rank); /* by nobody */
+void arrived_take(struct coll *, struct coll_comm *, uint32_t rank); /* drops parts for this rank */
 
 /* communicator.c */
 struct coll_comm *comm_by_key(const struct coll *, uint64_t key);
 struct seat *comm_seat(const struct coll *, uint32_t rank, uint64_t handle, struct coll_comm **);
-/* The local object of a communicator; the one that exists, or a new one without taken seats. */
+/* The local object of a communicator: the existing one, or a new one without taken seats. */
 struct coll_comm *comm_make(struct coll *, uint64_t key, uint32_t nranks, const uint32_t *member);
 struct seat *seat_take(struct coll *, struct coll_comm *, uint32_t rank, uint64_t handle);
 void comm_close(struct coll *, uint32_t rank, uint64_t comm);
-bool comm_joining(const struct coll *, uint64_t key); /* is a local rank about to? */
+bool comm_joining(const struct coll *, uint64_t key); /* a local rank is joining it */
 void comm_sweep(struct coll *);
-void comm_remove(struct coll *, struct coll_comm *); /* no piece is of it any more */
+void comm_remove(struct coll *, struct coll_comm *); /* no piece may refer to it any more */
 void comm_free_all(struct coll *);
 
 /* abort.c */
 void abort_seat(struct coll *, struct coll_comm *, struct seat *);
-void abort_tell(struct coll *, struct coll_comm *); /* the local members of a broken one */
-void abort_turn(struct coll *);                     /* what has come to rest ends */
-void abort_sweep(struct coll *);                    /* communicators without members go */
+void abort_tell(struct coll *, struct coll_comm *); /* informs the local members of a broken one */
+void abort_turn(struct coll *);                     /* ends operations that have come to rest */
+void abort_sweep(struct coll *);                    /* removes communicators without members */
 bool abort_on_message(struct coll *, uint32_t from, struct coll_comm *,
 		      const struct coll_message *);
-/* A message for a communicator that is not here any more, or not yet. False: it is kept. */
+/* Handles a message for a communicator that was removed here, or is not known yet. False: the
+ * caller keeps it. */
 bool abort_unknown(struct coll *, uint32_t from, const struct coll_message *);
 
 /* joining.c */

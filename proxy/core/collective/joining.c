@@ -1,7 +1,7 @@
-/* joining.c: how communicators come to be. See engine.h.
+/* joining.c: how communicators are created. See engine.h.
  *
- * A rank that joins (CommInitRank) or splits sends that to device 0. When it has all members, it
- * sends the list of them, in order of communicator rank, to every device of a member.
+ * A rank that joins (CommInitRank) or splits sends a message to device 0. When device 0 has all
+ * members, it sends their list, in order of communicator rank, to every device of a member.
  */
 #include "engine.h"
 
@@ -96,7 +96,7 @@ void comm_unjoin(struct coll *c, uint32_t rank, uint64_t handle)
 			    .kind = MSG_UNJOIN, .from_rank = rank, .key = j->key, .seq = j->seq});
 }
 
-/* ---- device 0 gathers ------------------------------------------------------------------- */
+/* ---- on device 0 ------------------------------------------------------------------------- */
 
 static void send_made(struct coll *c, const struct gathering *g, uint64_t key,
 		      const uint32_t *member, uint32_t nranks)
@@ -122,7 +122,7 @@ static void send_made(struct coll *c, const struct gathering *g, uint64_t key,
 	}
 }
 
-/* Members of one color, by (key, rank in the parent). */
+/* Sends the members of one color, ordered by (key, rank in the parent). */
 static void split_color(struct coll *c, const struct gathering *g, int32_t color)
 {
 	uint32_t index[RANKS_MAX], member[RANKS_MAX], n = 0;
@@ -231,7 +231,8 @@ void comm_on_join(struct coll *c, uint32_t from, const struct coll_message *m)
 	free(g);
 }
 
-/* A rank has given up joining: nobody joins. No such gathering: all had come before. */
+/* A rank has cancelled joining: no rank joins. If there is no such gathering, all had called
+ * before. */
 void comm_on_unjoin(struct coll *c, uint32_t from, const struct coll_message *m)
 {
 	struct gathering *g = c->gatherings;
@@ -251,9 +252,9 @@ void comm_on_unjoin(struct coll *c, uint32_t from, const struct coll_message *m)
 			refuse(c, g, g->rank[i]);
 }
 
-/* ---- every device learns ---------------------------------------------------------------- */
+/* ---- on every device --------------------------------------------------------------------- */
 
-/* Takes the joining of this rank out of the list; frees it after copying. */
+/* Removes this rank's join from the list and copies it to `out`. */
 static bool join_take(struct coll *c, uint32_t rank, uint64_t key, uint64_t seq, struct join *out)
 {
 	for (struct join **at = &c->joins; *at; at = &(*at)->next) {

@@ -1,14 +1,14 @@
-/* op.c: operations: what is known of each, from the first word of it to its end. See engine.h.
+/* op.c: operations: their state, from the first call or message to the end. See engine.h.
  *
- * All members must call the same thing. Each call's shape goes to one device (the referee, HELLO)
- * and with each READY; the first difference fails the job.
+ * All members must call the same operation. The shape of each call is sent to one device (the
+ * referee, HELLO) and with each READY; the first difference fails the job.
  */
 #include "engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define OPS_AHEAD 65536u /* how far a peer may be ahead of us */
+#define OPS_AHEAD 65536u /* maximum number of operations by which a peer may be ahead */
 
 static uint32_t referee(const struct op *op)
 {
@@ -39,7 +39,8 @@ static struct op *op_get(struct coll *c, struct coll_comm *m, uint64_t seq)
 	return op;
 }
 
-/* The operation a peer speaks of: one that is known, or one that local ranks are yet to call. */
+/* The operation that a peer's message names: a known one, or one that local ranks have yet to
+ * call. */
 struct op *op_expected(struct coll *c, struct coll_comm *m, const struct coll_message *in)
 {
 	const struct shape *s = &in->shape;
@@ -92,7 +93,7 @@ void op_free(struct op *op)
 	free(op);
 }
 
-/* Operations that have completed here are freed; the referee waits for the last HELLO. */
+/* Frees operations that have completed here; the referee first waits for the last HELLO. */
 void op_sweep(struct coll_comm *m, uint32_t device)
 {
 	for (struct op **at = &m->ops; *at;) {
@@ -115,8 +116,8 @@ static bool first_at_its_address(const struct op *op, uint32_t seat)
 	return true;
 }
 
-/* Of those who receive at this one's address, one is written to: who sends it from there, if that
- * is how it comes about. */
+/* Of the seats that receive at this seat's address, chooses the one that is written to: the one that
+ * io.receiver names, or the root of an in-place broadcast if it is among them. */
 static void choose_receiver(struct coll *c, struct op *op, uint32_t seat, uint64_t bytes)
 {
 	const struct coll_comm *m = op->comm;

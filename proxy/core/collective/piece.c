@@ -1,27 +1,28 @@
-/* piece.c: pieces of work, step by step. See engine.h.
+/* piece.c: executes pieces of work, step by step. See engine.h.
  *
- * A collective is worked off in pieces: a range of elements with its sources (all members for
- * reductions, one for what only moves) and its destinations. On every device that takes part:
+ * A collective is executed in pieces: a range of elements with its sources (all members for
+ * reductions, one for pure movement) and its destinations. On every device that takes part:
  *
- *   CONTRIBUTING  combine local sources, read where they lie, at the tree's nodes that are wholly
- *                 local, as far as that has not been done before (early.c)
- *   COLLECTING    the partials lie in the outbox, READY has gone to the piece's owner, who waits
- *                 for all of them
+ *   CONTRIBUTING  combines local sources, read in place, at the tree nodes that are wholly local,
+ *                 unless an early sum has done so (early.c)
+ *   COLLECTING    the partials are in the outbox, and READY was sent to the piece's owner, which
+ *                 waits for all of them
  *   GATHERING     the owner fetches the partials
  *   COMBINING     the owner combines the partials at the remaining nodes
- *   FETCHING      RESULT: the others fetch it from the owner's outbox
- *   DELIVERING    everyone writes it into its local destinations
- *   DRAINING      the owner waits until all have READ it
+ *   FETCHING      RESULT was received: the others fetch the result from the owner's outbox
+ *   DELIVERING    each device writes the result to its local destinations
+ *   DRAINING      the owner waits until all others have sent READ
  *
- * Where local members receive the same at the same address, one of them may receive it for the
- * others (io.receiver): when all pieces are complete it is handed to them (HANDING), and only then
- * has the operation completed for any of them. Until then the others' memory is as it was.
+ * If local members receive the same content at the same address, one of them may receive it for the
+ * others (io.receiver). When all pieces are complete the content is handed to the others (HANDING),
+ * and only then has the operation completed for any of them. Until then the memory of the others is
+ * unchanged.
  *
- * Rules kept here: pieces run in the same order everywhere, a bounded number at a time, and
- * operations of one communicator likewise; so the first unfinished piece is always among the
- * running ones of every device that takes part in it: bounded memory cannot make it stuck. What
- * peers fetch lies in the outbox until they have said that they have it; what
- * was fetched is released as soon as no step names it.
+ * Rules: pieces start in the same order everywhere, a bounded number at a time, and so do the
+ * operations of one communicator. The first unfinished piece is therefore always among the running
+ * ones on every device that takes part in it, so bounded memory cannot cause a deadlock. What peers
+ * fetch stays in the outbox until they have reported that they have it; what was fetched is
+ * released as soon as no step refers to it.
  */
 #include "engine.h"
 
@@ -32,7 +33,8 @@
 
 /* ---- pieces of operations -------------------------------------------------------------- */
 
-/* How many buffers combining below this node takes, beside the one for its own sum. */
+/* The number of buffers needed to combine below this node, in addition to the one for its own
+ * sum. */
 static uint32_t depth(struct tree_node n)
 {
 	uint32_t d = 0;
@@ -42,13 +44,13 @@ static uint32_t depth(struct tree_node n)
 	return d;
 }
 
-/* Where the sum of a wholly local node is added from, after steps that bring it to dst if it lies
- * nowhere yet. scratch[level] and up are free. */
+/* Returns where the sum of a wholly local node can be read, after adding steps that compute it into
+ * dst if no seat holds it. scratch[level] and above are free. */
 static struct coll_operand add_local(struct coll *c, struct coll_piece *p, const struct plan *plan,
 				     struct tree_node n, struct hal_ref dst, uint32_t level)
 {
 	uint64_t bytes = plan->count * dtype_bytes(p->shape.dtype);
-	uint32_t seat = op_holder(p->op, n); /* a member's own, or an early sum */
+	uint32_t seat = op_holder(p->op, n); /* that has the node's input or early sum */
 
 	if (seat != NONE)
 		return op_operand(c, p, seat, plan->src_at, plan->count, dst);
@@ -73,12 +75,13 @@ static void bring_local(struct coll *c, struct coll_piece *p, const struct plan 
 		add_local(c, p, plan, n, dst, 0);
 }
 
-/* Where each device's partials lie, while the owner combines. */
+/* Where each device's partials are while the owner combines them. */
 struct sources {
-	struct hal_ref at[DEVICES_MAX]; /* the next one of comm->devices[i] */
+	struct hal_ref at[DEVICES_MAX]; /* the next partial of comm->devices[i] */
 };
 
-/* Steps that bring the sum of a node to dst, or where it lies already. */
+/* Adds steps that compute the sum of a node into dst, and returns dst; or returns where it is
+ * already. */
 static struct hal_ref add_remote(struct coll *c, struct coll_piece *p, const struct plan *plan,
 				 struct sources *s, struct tree_node n, struct hal_ref dst,
 				 uint32_t level)
@@ -148,7 +151,7 @@ static void piece_start(struct coll *c, struct op *op, uint64_t number, const st
 	piece_next(c, p);
 }
 
-/* Has the owner all partials? Then it fetches what lies elsewhere. */
+/* If the owner has all partials, fetches those of other devices. */
 static void piece_collect(struct coll *c, struct coll_piece *p)
 {
 	struct coll_comm *m = p->comm;
@@ -206,7 +209,7 @@ static void piece_combine(struct coll *c, struct coll_piece *p)
 	piece_next(c, p);
 }
 
-/* Does this local seat get something that is not there? */
+/* True if the piece writes content to this local seat that is not there already. */
 static bool delivers_to(const struct coll_piece *p, const struct plan *plan, uint32_t seat)
 {
 	const struct coll_call *call = &p->op->calls[seat];
@@ -216,7 +219,8 @@ static bool delivers_to(const struct coll_piece *p, const struct plan *plan, uin
 
 	if (call->receiver != seat)
 		return false;
-	/* What a rank sends to its own place, in place, is there; but not what is multiplied. */
+	/* In place, a rank's own contribution is already at its destination, unless it is
+	 * multiplied. */
 	if (own && p->shape.op != PREMUL &&
 	    call->recv + plan->dst_at * size == call->send + plan->src_at * size)
 		return false;
@@ -301,7 +305,7 @@ static void tell_owner(struct coll *c, const struct coll_piece *p, uint32_t kind
 	engine_send(c, p->owner, &m);
 }
 
-/* What follows the last step. */
+/* Called after the last step of a phase. */
 static void piece_advance(struct coll *c, struct coll_piece *p)
 {
 	bool owner = p->owner == c->device;
@@ -332,11 +336,11 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 		if (!p->unread)
 			piece_end(c, p);
 		break;
-	default: break; /* COLLECTING: a message brings it on */
+	default: break; /* COLLECTING: a message continues it */
 	}
 }
 
-/* ---- when they run ---------------------------------------------------------------------- */
+/* ---- scheduling ------------------------------------------------------------------------- */
 
 static void handed(struct coll *c, struct coll_piece *p)
 {
@@ -347,7 +351,7 @@ static void handed(struct coll *c, struct coll_piece *p)
 	op_advance(c, op);
 }
 
-/* All pieces are complete; false: nobody has received for anybody else. */
+/* Called when all pieces are complete; false: no member has received for another. */
 static bool op_hand(struct coll *c, struct op *op)
 {
 	uint64_t bytes = shape_common(&op->shape, op->comm->nranks);
@@ -378,7 +382,8 @@ static bool op_hand(struct coll *c, struct op *op)
 	return true;
 }
 
-/* Starts what may run of an operation; when all of it has completed, informs the local ranks. */
+/* Starts the pieces of an operation that may run; when all have completed, informs the local
+ * ranks. */
 static void op_advance(struct coll *c, struct op *op)
 {
 	struct coll_comm *m = op->comm;
@@ -402,8 +407,8 @@ static void op_advance(struct coll *c, struct op *op)
 		group_part_done(c, op->calls[i].group);
 }
 
-/* The first operations of the communicator run, if all local members have called them; of any, what
- * is there already is added up. */
+/* Runs the communicator's first operations that all local members have called; of every operation,
+ * computes early sums. */
 void comm_run(struct coll *c, struct coll_comm *m)
 {
 	uint32_t running = 0;

@@ -1,11 +1,12 @@
-/* saved.c: a rank's communicators and reductions as bytes, at a cut, and back. See engine.h. */
+/* saved.c: saves a rank's communicators and reductions as bytes, at a cut, and restores them. See
+ * engine.h. */
 #include "engine.h"
 
 #include <string.h>
 
 #define IMAGE_MAGIC 0x6c6c6f6372ull /* "rcoll" */
 #define IMAGE_VERSION 1u
-#define GONE (1u << 31) /* of a member: it has aborted the communicator */
+#define GONE (1u << 31) /* flag of a member that has aborted the communicator */
 
 struct image {
 	uint64_t magic;
@@ -87,7 +88,8 @@ uint64_t coll_save(const struct coll *c, uint32_t rank, uint8_t *out, uint64_t m
 	return k.at;
 }
 
-/* Its members may have completed different numbers of collectives, and will complete no more. */
+/* Members of a broken communicator may have completed different numbers of collectives, and will
+ * complete no more. */
 static void restore_broken(struct coll_comm *m, struct seat *s, const struct image_comm *saved,
 			   const bool *gone)
 {
@@ -109,7 +111,7 @@ static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 	if (!get(k, &saved, sizeof saved) || !saved.key || !saved.nranks ||
 	    saved.nranks > c->world_size || saved.index >= saved.nranks ||
 	    !get(k, member, saved.nranks * sizeof *member) || member[saved.index] != rank)
-		return false; /* also of one that has aborted it */
+		return false; /* includes a rank that has aborted it */
 	for (uint32_t i = 0; i < saved.nranks; i++) {
 		gone[i] = member[i] & GONE;
 		broken |= gone[i];
@@ -123,7 +125,7 @@ static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 	known = comm_by_key(c, saved.key) != NULL;
 	m = comm_make(c, saved.key, saved.nranks, member);
 	if (m && known && !broken && !m->broken && m->base_seq != saved.next_seq)
-		return false; /* not of the same cut */
+		return false; /* not from the same cut */
 	for (uint32_t i = 0; m && !known && i < m->seat_count; i++)
 		m->base_seq = m->seats[i].next_seq = saved.next_seq;
 	s = m ? seat_take(c, m, rank, saved.handle) : NULL;

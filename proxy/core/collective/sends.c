@@ -1,23 +1,23 @@
 /* sends.c: sends and receives. See engine.h.
  *
- * A send goes in parts, each copied to the outbox at its place in the stream; the receive that
- * matches the part (by number, per ordered pair of members) reads it from there. So a send may be
- * complete before it is received, as far as its pair has room; past that its parts wait for those
- * before them to be taken.
+ * A send is split into parts. Each is copied to the outbox at its place in the stream, and the
+ * receive that matches the part (by number, per ordered pair of members) reads it there. A send may
+ * therefore complete before it is received, within the capacity of its pair; beyond that, its parts
+ * wait until earlier ones are taken.
  *
- * Rules kept here: one part of each pair always has room: whatever gets on where sends are not
- * buffered at all, gets on here. No send overtakes another of its pair. To a rank that has ended
- * all is taken, and goes nowhere.
+ * Rules: one part of each pair always has capacity, so a program that makes progress without
+ * buffered sends makes progress here. No send overtakes another of its pair. Parts for a rank that
+ * has ended are taken and dropped.
  */
 #include "engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef SENT_MAX                  /* tests make these three small */
+#ifndef SENT_MAX                  /* tests reduce these three */
 #define SENT_MAX (64ull << 20)    /* bytes of one pair that are sent and not received */
-#define SENT_ALL_MAX (1ull << 30) /* of all pairs that send from here */
-#define SENT_LEAST 16384ull       /* so much a part counts at least, for what is kept of it */
+#define SENT_ALL_MAX (1ull << 30) /* the same, of all pairs that send from here */
+#define SENT_LEAST 16384ull       /* minimum that a part counts, for its bookkeeping */
 #endif
 
 /* A send and its receive have the same shape, so both count the same parts. */
@@ -56,7 +56,8 @@ static struct coll_piece *part_new(struct coll *c, struct coll_comm *m, enum pha
 
 static uint64_t counted(uint64_t bytes) { return bytes > SENT_LEAST ? bytes : SENT_LEAST; }
 
-/* The same for all sends of a pair, whatever their sizes: so none overtakes another. */
+/* The condition is the same for all sends of a pair, whatever their sizes, so none overtakes
+ * another. */
 static bool has_room(const struct coll *c, const struct sending *o)
 {
 	uint64_t unreceived = o->comm->seats[o->seat].unreceived[o->peer];
@@ -88,7 +89,7 @@ static void send_part(struct coll *c, struct sending *o)
 	piece_next(c, p);
 }
 
-/* Every part that has room goes, the oldest send first. */
+/* Sends every part that has capacity, the oldest send first. */
 static void sends_run(struct coll *c)
 {
 	for (struct sending **at = &c->sendings; *at && !c->failed;) {
@@ -110,7 +111,7 @@ void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t pee
 {
 	struct sending **end = &c->sendings, *o;
 
-	if (m->gone[peer]) { /* it is taken, by nobody */
+	if (m->gone[peer]) { /* it is taken and dropped */
 		group_part_done(c, g);
 		return;
 	}
@@ -126,7 +127,7 @@ void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t pee
 	sends_run(c);
 }
 
-/* Its copy goes, and others have its room. */
+/* Frees the copy of a part, so that other parts may use its capacity. */
 static void send_end(struct coll *c, struct coll_piece *p)
 {
 	INVARIANT(c->unreceived >= counted(p->partials.bytes),
@@ -137,7 +138,7 @@ static void send_end(struct coll *c, struct coll_piece *p)
 	sends_run(c);
 }
 
-/* A part is complete for the program when it is copied; the copy stays until it is taken. */
+/* A part is complete for the program once it is copied; the copy stays until it is taken. */
 static void send_copied(struct coll *c, struct coll_piece *p)
 {
 	if (p->dropped) {
@@ -179,7 +180,7 @@ static void receive_write(struct coll *c, struct coll_piece *p, struct hal_ref f
 	piece_next(c, p);
 }
 
-/* A part that has arrived goes to where it was posted. */
+/* Writes a part that has arrived to the posted destination. */
 static void receive_start(struct coll *c, struct coll_comm *m, struct receive *posted,
 			  const struct receive *arrived)
 {
@@ -289,7 +290,7 @@ static void part_advance(struct coll *c, struct coll_piece *p)
 		receive_write(c, p, p->fetched_count ? p->fetched[0].at : (struct hal_ref){0});
 		break;
 	case RECEIVING: receive_done(c, p); break;
-	default: break; /* SENT: until it is taken */
+	default: break; /* SENT: it waits until the part is taken */
 	}
 }
 
@@ -330,7 +331,7 @@ bool sends_on_taken(struct coll *c, uint32_t from, struct coll_comm *m,
 	return true;
 }
 
-/* Who would receive it has ended: it is taken, by nobody. */
+/* The receiving rank has ended: the part is taken and dropped. */
 void sends_to_ended(struct coll *c, uint32_t from, const struct coll_message *in)
 {
 	engine_send(c, from,
@@ -342,7 +343,7 @@ void sends_to_ended(struct coll *c, uint32_t from, const struct coll_message *in
 					   .b = in->b});
 }
 
-/* What has arrived for the rank is taken. */
+/* Takes and drops all parts that have arrived for the rank. */
 void arrived_take(struct coll *c, struct coll_comm *m, uint32_t rank)
 {
 	for (struct receive **at = &m->arrived; *at;) {

@@ -1,8 +1,8 @@
 /* shape.c: what ranks call, how much data it moves, and in which pieces. See engine.h.
  *
- * Rules kept here: everything follows from the shape, which is the same for all members, and from
- * the communicator; so every device cuts an operation into the same pieces with the same owners.
- * Owners rotate over the devices: each reads and writes its share of the data.
+ * Rules: everything follows from the shape, which is the same for all members, and from the
+ * communicator, so every device splits an operation into the same pieces with the same owners.
+ * Owners rotate over the devices, so each reads and writes its share of the data.
  */
 #include "engine.h"
 
@@ -66,7 +66,7 @@ uint64_t shape_common(const struct shape *s, uint64_t nranks)
 	}
 }
 
-/* Blocks of `count` elements that travel separately. */
+/* The number of blocks of `count` elements that travel separately. */
 static uint64_t shape_blocks(const struct shape *s, uint64_t nranks)
 {
 	switch (s->kind) {
@@ -78,7 +78,7 @@ static uint64_t shape_blocks(const struct shape *s, uint64_t nranks)
 	}
 }
 
-/* Elements of one piece: an even share for each device, within bounds. */
+/* The number of elements of one piece: an even share for each device, within bounds. */
 static uint64_t shape_range(const struct shape *s, const struct coll_comm *m)
 {
 	uint64_t size = dtype_bytes(s->dtype), range = s->count,

@@ -1,9 +1,8 @@
-/* steps.c: the steps of pieces, one asynchronous io call each, and the memory that they work on.
- * See engine.h.
+/* steps.c: the steps of pieces, one asynchronous io call each, and their memory. See engine.h.
  *
- * Rules kept here: a piece's steps run one after the other, but fetches that follow one another run
- * together, and end in any order; what was fetched is released once, when its requester says so or
- * when the piece goes. What follows the last step is the piece's own (advance).
+ * Rules: a piece's steps run one after the other, but consecutive fetches run concurrently and
+ * complete in any order. What was fetched is released once, when its piece releases it or is freed.
+ * The piece's own function (advance) decides what follows the last step.
  */
 #include "engine.h"
 #include "plural.h"
@@ -12,10 +11,10 @@
 
 /* ---- memory ---- */
 
-/* Less than that malloc keeps; of more, pages would be mapped and cleared for each piece. */
+/* malloc caches smaller blocks; for larger ones it would map and clear pages for each piece. */
 #define SPARE_LEAST (64ull << 10)
 
-/* The smallest spare memory that is large enough, or new memory. */
+/* Takes the smallest spare block that is large enough, or new memory. */
 static void spare_take(struct coll *c, struct coll_block *b)
 {
 	struct coll_spare *best = NULL;
@@ -54,7 +53,7 @@ void blocks_release(struct coll *c)
 	}
 }
 
-/* Scratch memory, if there is some. */
+/* Takes scratch memory, if available. */
 static bool scratch_take(const struct coll *c, struct coll_block *b)
 {
 	if (!c->io.scratch_alloc)
@@ -151,7 +150,8 @@ struct seat *seat_of(const struct coll_comm *m, uint32_t index)
 	return NULL;
 }
 
-/* Room for one more of an array of `count`, which grows in powers of two; false: has failed. */
+/* Grows an array of `count` elements, in powers of two, to hold one more; false: the engine has
+ * failed. */
 static bool room_for_one(struct coll *c, void **array, uint32_t count, size_t size)
 {
 	void *more;
@@ -234,14 +234,14 @@ static void step_start(struct coll *c, struct coll_piece *p, const struct step *
 		c->io.scale(c->io.arg, s->dst, s->a, s->count, shape->dtype, NULL, p->comm->nranks,
 			    p->token);
 		break;
-	case STEP_FETCH: break; /* fetch_start */
+	case STEP_FETCH: break; /* see fetch_start */
 	}
 }
 
 void piece_next(struct coll *c, struct coll_piece *p)
 {
 	if (p->op && p->comm->stopped)
-		return; /* abort.c */
+		return; /* see abort.c */
 	while (p->step < p->step_count && p->steps[p->step].kind == STEP_FETCH && !c->failed)
 		fetch_start(c, p, &p->steps[p->step++]);
 	if (c->failed || p->awaited)
@@ -304,7 +304,7 @@ void step_fetched(struct coll *c, uint64_t token, struct hal_ref place, int erro
 		fetch_fail(c, p, f, error);
 		return;
 	}
-	f->at = place; /* of a job that has failed as well: it is released with the piece */
+	f->at = place; /* also in a failed job: it is released with the piece */
 	f->here = true;
 	p->awaited--;
 	if (c->failed)

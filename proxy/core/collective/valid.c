@@ -1,4 +1,4 @@
-/* valid.c: do the engine's counts and links agree with each other? Before each save, as
+/* valid.c: checks that the engine's counts and links agree. Called before each save, as
  * core_invalid. See engine.h. */
 #include "engine.h"
 
@@ -53,7 +53,7 @@ const char *coll_invalid(const struct coll *c)
 	const char *wrong = NULL;
 
 	if (c->failed)
-		return NULL; /* it stops in the middle */
+		return NULL; /* it stopped midway */
 	for (const struct coll_comm *m = c->comms; m && !wrong; m = m->next)
 		wrong = comm_invalid(c, m);
 	for (const struct coll_piece *p = c->pieces; p && !wrong; p = p->next)
