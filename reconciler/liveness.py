@@ -1,7 +1,7 @@
-"""Whether the background reconciler of a state directory answers, and if not, which process is to
-blame.
+"""Checks whether the background reconciler of a state directory answers, and if not, which process
+is responsible.
 
-Its lock says whether one runs, its socket whether it answers. Neither waits for a long operation:
+Its lock shows whether one runs, its socket whether it answers. Neither waits for a long operation:
 a reconciler that works answers `hello` within a turn of its loop.
 """
 
@@ -26,7 +26,7 @@ from rankfold.reconciler.layout import Layout, is_locked, lock_holder
 
 _AGAIN_S = 0.02
 _STOPPED = "Tt"  # states of a process in /proc/PID/stat
-_BUSY = "RD"  # it computes or waits for the processor, or for a disk
+_BUSY = "RD"  # runs, waits for a CPU, or waits for a disk
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Seen:
     """runs: a process holds the lock, or listens; pid: which one, 0 if that is not known.
 
     trouble: why it does not answer, for people; empty: it does, or none runs. patient: it may only
-    be busy. note: what is to be said of one that answers.
+    be busy. note: a remark about a reconciler that answers, for people.
     """
 
     runs: bool = False
@@ -52,7 +52,7 @@ NONE = Seen()
 
 
 def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
-    """Ask for a sign of life, for at most `within_s`."""
+    """Send `hello`, and wait for the reply for at most `within_s`."""
     deadline = time.monotonic() + within_s
     while True:
         pid = 0
@@ -65,7 +65,7 @@ def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
         except control.ControlError as error:
             if error.code == "version":
                 return Seen(True, pid, f"the reconciler (process {pid}) {error}; {_way_out(pid)}")
-            if error.code not in ("unreachable", "timeout"):  # it answers, whatever it says
+            if error.code not in ("unreachable", "timeout"):  # any other error is an answer, too
                 return Seen(True, pid)
             if error.code == "unreachable" and not is_locked(layout.lock):
                 return NONE
@@ -75,7 +75,7 @@ def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
 
 
 def _other_version(pid: int, version: object) -> str:
-    """In words, that a reconciler is of another version than we are; empty: it is of ours."""
+    """A sentence if a reconciler's version is not ours; empty: it is."""
     if version == __version__:
         return ""
     theirs = f"of version {legible(str(version))}" if version else "older"
@@ -86,7 +86,7 @@ def _other_version(pid: int, version: object) -> str:
 
 
 def _silent(layout: Layout, listener: int, waited_s: float) -> Seen:
-    """listener: pid of who listens; 0: nobody does, or it is not known."""
+    """listener: pid of the process that listens; 0: none does, or it is not known."""
     pid = listener or lock_holder(layout.lock)
     state, which = process_state(pid), f" (process {pid})" if pid else ""
     told = f"the reconciler{which} has not answered for {waited_s:g} s"
@@ -106,7 +106,7 @@ def _way_out(pid: int) -> str:
 
 
 def process_state(pid: int) -> str:
-    """The letter of /proc/PID/stat; empty: there is no such process."""
+    """The state letter in /proc/PID/stat; empty: there is no such process."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
     return ""
@@ -122,15 +122,18 @@ def is_stopped(pid: int) -> bool:
 
 @dataclass
 class Watched:
-    """Why the connection was given up; empty: it was not."""
+    """Why `watching` closed the connection; empty: it did not."""
 
     why: str = ""
 
 
 @contextlib.contextmanager
 def watching(client: control.Client, hangs: Callable[[], str]) -> Iterator[Watched]:
-    """Close a connection whose other side `hangs`: that gives the reason, or nothing. It is called
-    again and again, from a thread of its own, while this lasts."""
+    """Close a connection when its other side does not answer.
+
+    hangs: returns why the other side is to be given up, or "". A thread calls it repeatedly during
+    the context.
+    """
     found, over = Watched(), threading.Event()
 
     def run() -> None:
@@ -150,8 +153,8 @@ def watching(client: control.Client, hangs: Callable[[], str]) -> Iterator[Watch
 
 
 def hangs(layout: Layout, tell: Callable[[str], None]) -> str:
-    """Why the reconciler is not waited for any longer; empty: it answers. One that is merely busy
-    gets more time, and `tell` hears that it is waited for."""
+    """Why no command should wait for the reconciler any longer; empty: it answers. A reconciler
+    that may only be busy gets more time, after a message to `tell`."""
     seen = look(layout, RECONCILER_ANSWERS_S)
     if not seen.trouble or not seen.patient:
         return seen.trouble

@@ -1,4 +1,4 @@
-"""What a person may set by hand in a job: checked here, set by the daemon."""
+"""Checks what a person may change in a job by hand. The daemon makes the changes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ RESTING = ("new", "started", "detached", "stored")  # steps from which a job may
 
 
 def check(journal: Journal, each: Object, fields: Json, force: bool, no_saves: str) -> None:
-    """Whether these fields of a job may be set so now. Raises ControlError.
+    """Check whether these fields of a job may be overridden now. Raises ControlError.
 
-    force: also where the job is described in a source; no_saves: why none can be saved here.
+    force: allowed for a job that a source describes, too; no_saves: why no job can be saved here.
     """
     record = journal.record(each.name) or Record(each.name)
     check_source(each, force)
@@ -60,7 +60,7 @@ def check_source(each: Object, force: bool) -> None:
 
 
 def check_save(record: Record, no_saves: str) -> None:
-    """Whether a job may be asked for a save now. Raises ControlError."""
+    """Check whether a save of a job may be requested now. Raises ControlError."""
     if no_saves and record.step != "stored":
         raise ControlError("unavailable", f"{record.name} cannot be saved: {no_saves}")
     if record.step == "ended":
@@ -70,7 +70,7 @@ def check_save(record: Record, no_saves: str) -> None:
 
 
 def saved_already(each: Object, record: Record) -> str:
-    """The checkpoint in which a job rests; empty: it runs, or rests in no store."""
+    """The checkpoint in which a job rests; empty: it runs, or does not rest in the store."""
     job = each.effective()
     assert isinstance(job, Job)
     rests = job.suspended and record.step == "stored" and record.stored != NODE
@@ -78,7 +78,7 @@ def saved_already(each: Object, record: Record) -> str:
 
 
 def check_going_back(each: Object, record: Record, asked: GoBack) -> None:
-    """Whether a job may go on from that checkpoint now. Raises ControlError."""
+    """Check whether a job may continue from that checkpoint now. Raises ControlError."""
     check_source(each, asked.force)
     job = each.effective()
     assert isinstance(job, Job)
@@ -97,7 +97,7 @@ def check_going_back(each: Object, record: Record, asked: GoBack) -> None:
 
 
 def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun) -> Record:
-    """The record of a job that another state directory has started and stored."""
+    """The record of a job that another owner has started and stored."""
     job = each.effective()
     assert isinstance(job, Job)
     found = Checkpoint(checkpoint, begun.time, begun.bytes)
@@ -109,7 +109,7 @@ def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun)
 
 
 def taken_up(record: Record, begun: Begun | None) -> Json:
-    """Fields of a record: what another state directory has begun of a job is over from here on."""
+    """Fields of a record that takes a job over: the other owner's incarnation is superseded."""
     if begun is None:
         return {}
     newest = begun.incarnation

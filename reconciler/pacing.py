@@ -1,10 +1,10 @@
-"""How often the loop plans, and how long it sleeps between two turns: a fleet at rest costs next to
-nothing, however large it is.
+"""Decides how often the loop plans, and how long it sleeps between two turns, so that a fleet at
+rest uses almost no CPU time, however large it is.
 
-A plan takes time in proportion to the fleet. One that asks for nothing is kept until its input
-changes. Time is part of the input, and changes always: a kept plan is renewed after a while, which
-grows with what planning costs and is at most `KEPT_MAX_S`. So an interval that ends (the next
-checkpoint, the next question to the store) is noticed that much later in a large fleet.
+Planning takes time in proportion to the fleet. A plan without actions is kept until its input
+changes. Time is part of the input, and always changes: a kept plan is renewed after an interval
+that grows with the cost of planning and is at most `KEPT_MAX_S`. In a large fleet the end of an
+interval (the next checkpoint, the next query to the store) is noticed that much later.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from rankfold.reconciler.model.observed import (
 )
 from rankfold.reconciler.model.recorded import Record
 
-PLAN_SHARE = 0.005  # of a core, for renewing plans where only time has passed
+PLAN_SHARE = 0.005  # of a core, for renewing plans when only time has passed
 KEPT_MAX_S = 5.0
 TURN_SHARE = 0.015  # of a core, for turns that find nothing new
 SLEEP_MAX_S = 1.0
 
 
 class LastPlan:
-    """plan: what was planned last."""
+    """plan: the newest plan."""
 
     def __init__(self) -> None:
         self.plan = plan.Plan()
-        self._input: object = None  # it was made from this; None: there is none that counts
-        self._due = 0.0  # CLOCK_MONOTONIC: when it is renewed for time alone
+        self._input: object = None  # the input of `plan`; None: plan again
+        self._due = 0.0  # CLOCK_MONOTONIC: when to plan again although only time has passed
 
     def renew(
         self,
@@ -47,16 +47,17 @@ class LastPlan:
         now: float,
         in_flight: frozenset[str],
     ) -> bool:
-        """Plan anew unless the result would be the same; gives whether it did. `version` differs
+        """Plan again unless the result would be the same; returns whether it did. `version` differs
         whenever `desired` or `records` do; `now` and `in_flight` are as `plan` takes them.
 
-        A plan with actions is never kept: they hold the time at which they were planned.
+        A plan with actions is never kept, because actions contain the time at which they were
+        planned.
         """
         found = version, in_flight, without_measurements(desired, observed)
         kept = found == self._input and not self.plan.actions
         if kept and time.monotonic() < self._due:
             return False
-        self._input = None  # a plan that fails is made again
+        self._input = None  # if planning fails, the next call plans again
         begun = time.thread_time()
         self.plan = plan.plan(desired, records, observed, now, in_flight)
         self._input, took_s = found, time.thread_time() - begun
@@ -64,17 +65,17 @@ class LastPlan:
         return True
 
     def outdate(self) -> None:
-        """The next `renew` plans, whatever its input is."""
+        """Make the next `renew` plan, whatever its input is."""
         self._input = None
 
 
 def sleep_after(turn_s: float, least_s: float) -> float:
-    """How long to sleep after a turn that found nothing new and took so long."""
+    """Seconds to sleep after a turn of `turn_s` CPU seconds that found nothing new."""
     return max(least_s, min(SLEEP_MAX_S, turn_s / TURN_SHARE))
 
 
 def without_measurements(desired: Desired, observed: Observed) -> Observed:
-    """Only what a plan depends on: counters and usage change while nothing happens."""
+    """Only what a plan depends on: counters and usage change without any event."""
     devices = {name: _device(desired, seen) for name, seen in observed.devices.items()}
     return replace(observed, devices=devices)
 

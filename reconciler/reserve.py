@@ -1,5 +1,5 @@
-"""Room on the state directory's disk that is kept free for one purpose: to record that jobs are
-cancelled though the disk is full. A job to be cancelled may be the one that fills it.
+"""Disk space reserved in the state directory for one purpose: to record that jobs are cancelled
+although the disk is full. The job to be cancelled may be the one that fills it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import os
 
 from rankfold.reconciler.layout import Layout
 
-BYTES = 512 << 10  # cancelling a job takes some hundred kilobytes of the journal's log
-_ROOM = 4 * BYTES  # what has to be free for it to be kept
+BYTES = 512 << 10  # cancelling a job writes some hundred kilobytes to the journal's log
+_ROOM = 4 * BYTES  # least free space with which the reserve is made
 
 
 def keep(layout: Layout) -> None:
-    """Reserve the room, unless it is reserved or too little is left."""
+    """Make the reserve, unless it exists or too little space is free."""
     disk = os.statvfs(layout.state)
     with contextlib.suppress(FileNotFoundError):
         if layout.reserve.stat().st_size == BYTES:
@@ -29,7 +29,7 @@ def keep(layout: Layout) -> None:
 
 
 def give_up(layout: Layout) -> bool:
-    """Make the room free; False: there is none."""
+    """Free the reserved space; False: there is none."""
     try:
         layout.reserve.unlink()
     except OSError:

@@ -1,4 +1,4 @@
-"""What steers the reconciler from the environment (docs/switches.md), where it is a number."""
+"""The reconciler's numeric environment variables (docs/switches.md)."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import os
 from rankfold.reconciler.deadlines import STUCK_S
 
 LINGER_S = 2.0
-REST_DUMP_AFTER_S = 2.0  # watchdogs of 5 s notice nothing: a rank's clock goes on until then
+REST_DUMP_AFTER_S = 2.0  # short for watchdogs of 5 s: a rank's clock runs until its local snapshot
 
 
 class BadSwitch(ValueError):
-    """Names the variable, its value and what it may be."""
+    """The message has the variable, its value and the values that are allowed."""
 
 
 def check() -> None:
-    """Raises BadSwitch, before anything is done."""
+    """Check all variables, before anything is done. Raises BadSwitch."""
     linger_s(), stuck_s(), rest_dump_after_s(), host_memory()
 
 
@@ -29,7 +29,7 @@ def stuck_s() -> float:
 
 
 def rest_dump_after_s() -> float | None:
-    """For so long a job rests in memory, before it is dumped; None: always."""
+    """Seconds for which a job rests in memory before its local snapshot is made; None: it stays."""
     name = "RANKFOLD_REST_DUMP_AFTER"
     if os.environ.get(name) == "never":
         return None
@@ -37,7 +37,7 @@ def rest_dump_after_s() -> float | None:
 
 
 def host_memory() -> int | None:
-    """Bytes; None: nobody has said."""
+    """Bytes of host memory for jobs; None: not set."""
     name = "RANKFOLD_HOST_MEMORY"
     if not (text := os.environ.get(name)):
         return None

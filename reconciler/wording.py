@@ -1,4 +1,4 @@
-"""Sentences that are said in more than one place."""
+"""Phrases used in more than one message."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NAMED_MAX = 3
 
 
 def named(id: str) -> str:
-    """A checkpoint, or the dump, that a job goes on from."""
+    """The checkpoint or local snapshot that a job continues from."""
     return "the dump on this node" if id == NODE else f"checkpoint {id}"
 
 
 def silence(who: str, since: float, pid: int = 0) -> str:
-    """What to say of a process that hangs. since: wall clock; pid: 0 if it is not known."""
+    """A sentence about an unresponsive process. since: wall clock; pid: 0 if it is not known."""
     when = time.strftime("%H:%M:%S", time.localtime(since))
     one = f"process {pid}" if pid else "the process"
     return (
@@ -28,26 +28,27 @@ def silence(who: str, since: float, pid: int = 0) -> str:
 
 
 def some(names: Sequence[str], count: int = 0) -> str:
-    """The first few of them, and how many more there are, of `count` if not all are given."""
+    """The first few names, and how many more there are: of `count` if not all are given."""
     left = max(count, len(names)) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {left} more" if left > 0 else "")
 
 
 def still_running(killed: Mapping[int, Sequence[str]]) -> list[str]:
-    """A sentence on processes that were killed because their rank had exited, by rank; no sentence
-    if there were none."""
+    """A sentence on the processes, by rank, that were killed because their rank had exited; an
+    empty list if there were none."""
     found = [f"{some(names)} of rank {rank}" for rank, names in killed.items() if names]
     return [f"still running then, and killed: {some(found)}"] if found else []
 
 
 def some_ranks(ranks: Sequence[int]) -> str:
-    """``rank 3``, ``ranks 0, 1, 2 and 61 more``"""
+    """For example ``rank 3`` or ``ranks 0, 1, 2 and 61 more``."""
     return ("rank " if len(ranks) == 1 else "ranks ") + some([str(rank) for rank in ranks])
 
 
 def files_amiss(told: Sequence[Json]) -> str:
-    """What launchers say of files after a restore (messages.Restored). Each knows of the ranks
-    before it, so one knows most. Empty: nothing is amiss."""
+    """What launchers report about files after a restore (messages.Restored); empty: no problem.
+    Each launcher also reports the findings of the ranks before it, so the longest report is
+    used."""
     found = []
     for what, sentence in _AMISS.items():
         most = max((each[what] for each in told if each), key=_count, default=None)
@@ -74,7 +75,7 @@ def time_of_day(when: float) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes for people."""
+    """A number of bytes, for people."""
     amount = float(number)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,1 +1,1 @@
-"""What the other folders speak of: desired, recorded and observed state. Plain frozen records."""
+"""Desired, recorded and observed state as plain frozen records, which the other folders share."""

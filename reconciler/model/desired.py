@@ -1,5 +1,5 @@
-"""What should be: pools and their devices, jobs, where their checkpoints go. Plain frozen records
-without behaviour of their own."""
+"""Desired state: pools and their devices, jobs, and the store of their checkpoints. Plain frozen
+records without behaviour of their own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RESTARTS_MAX = 10**6
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a person wrote something: file and line, 1 is the first."""
+    """Where an object is described: file and line; the first line is 1."""
 
     file: str = ""
     line: int = 0
@@ -41,14 +41,14 @@ class Origin:
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator of a pool. Its name is ``<pool>/<type>-<index>``."""
+    """One device of a pool. Its name is ``<pool>/<type>-<index>``."""
 
     name: DeviceName
     type: Annotated[str, Meta(pattern=r"^(soft|nvidia)\Z")]
     memory: Memory
     cc: Annotated[str, Meta(pattern=r"^[0-9]{1,3}\.[0-9]\Z")] = "8.0"
     speed: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    only_for: str | None = None  # a temporary fleet serves the one job that `run` made it for
+    only_for: str | None = None  # the job for which `run` made a temporary fleet
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Pool:
 class Job:
     """A normalised Job: every default is filled in, `workdir` is absolute.
 
-    The one table of a Job's fields. Of each: what the journal takes; where it is written, what a
-    file may say there, and how it is reported to people (fields.py).
+    The only table of a Job's fields. Each row defines what the journal accepts, where a file has
+    the field, which values the file may give, and how the field is reported to people (fields.py).
     """
 
     name: ObjectName = field(
@@ -167,7 +167,7 @@ class Job:
             shown="{}", fixed=True, read=lambda env: tuple(sorted(env.items())),
         ),
     )  # fmt: skip
-    device_types: tuple[str, ...] = field(  # () is any
+    device_types: tuple[str, ...] = field(  # () means any
         default=(),
         metadata=written(
             "spec.deviceTypes",
@@ -273,13 +273,13 @@ class Job:
             shown="3", read=int,
         ),
     )  # fmt: skip
-    # What no file says:
-    store: bool = False  # while suspended it rests in the store, not in memory
-    created: Seconds = 0.0  # steady; the order in which pending jobs are served
-    orphaned: bool = False  # its file is gone
+    # Not in a file:
+    store: bool = False  # while suspended, the job rests in the store, not in memory
+    created: Seconds = 0.0  # steady; decides the order in which waiting jobs are served
+    orphaned: bool = False  # its file was removed
     drifted: bool = False  # overridden by hand
     cancelled: bool = False
-    env_whole: bool = False  # `env` is all there is, not on top of the reconciler's own
+    env_whole: bool = False  # `env` is the whole environment; nothing of the reconciler's is added
 
     @property
     def suspended(self) -> bool:
@@ -288,7 +288,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Desired:
-    """All that should be, by name."""
+    """The whole desired state, by name."""
 
     pools: Mapping[str, Pool] = field(default_factory=dict)
     jobs: Mapping[str, Job] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""What is said of a field of desired state beside its type, in one row: see `Job` in desired.py.
+"""Describes a field of desired state, except its type, in one row: see `Job` in desired.py.
 
-The row stands in the dataclass, as the field's metadata. From it come the schema check and the
-defaults (spec.py), what cannot change and what `plan` compares (revision.py), the journal (the
-field's own type, the journal), and, compared by tests, schemas/ and docs/spec.md. Pure.
+The row is in the field's metadata. These are based on it: the schema check and the defaults
+(spec.py), which fields cannot change and which ones `plan` compares (revision.py), and, compared by
+tests, schemas/ and docs/spec.md. The journal uses the field's own type. Pure.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ _KEY = "rankfold"
 
 @dataclass(frozen=True)
 class Written:
-    """A field as people write it.
+    """A field as a file has it.
 
-    path: where it stands in a document, such as ``spec.worldSize``. rule: its JSON Schema, with the
-    description that messages quote, and the default, if it is a value. words: the same for the
-    reference, and shown: the default there, if it is none or another field's. fixed: it cannot
-    change once the job has started. read: from what is written to the attribute.
+    path: its place in a document, such as ``spec.worldSize``. rule: its JSON Schema, with the
+    description that messages quote, and with the default if that is a value. words: the description
+    in the reference; shown: the default in the reference, if it is not a value or is another
+    field's. fixed: it cannot change once the job has started. read: converts the document's value
+    to the attribute.
     """
 
     path: str
@@ -34,7 +35,7 @@ class Written:
     read: Callable[[Any], Any] = lambda value: value
 
     def value(self, document: Mapping[str, Any]) -> Any:
-        """The attribute that a document gives, or the default; None if there is neither."""
+        """The attribute as a document gives it, or the default; None if there is neither."""
         found: Any = document
         for part in self.path.split("."):
             found = found.get(part, ...) if isinstance(found, Mapping) else ...
@@ -42,17 +43,17 @@ class Written:
         return None if found is None else self.read(found)
 
     def row(self) -> str:
-        """Its line in the table of docs/spec.md."""
+        """The field's line in the table of docs/spec.md."""
         words = f"{self.words}. *Fixed*" if self.fixed else self.words
         return f"| `{self.path}` | {self.shown}{' ' if self.shown else ''}| {words} |"
 
 
 def written(path: str, rule: Mapping[str, Any], words: str, **more: Any) -> dict[str, Written]:
-    """The metadata of a dataclass' field: as `Written`."""
+    """The metadata of a dataclass field; arguments as for `Written`."""
     return {_KEY: Written(path, rule, words, **more)}
 
 
 @functools.cache
 def fields_of(kind: type) -> Mapping[str, Written]:
-    """Attribute → how it is written, of those that people write."""
+    """Attribute → its `Written`, of the fields that a file may have."""
     return {f.name: f.metadata[_KEY] for f in dataclasses.fields(kind) if _KEY in f.metadata}

@@ -1,5 +1,4 @@
-"""The fleet as it answers: devices, ranks, and what goes into the store or comes out of it. Plain
-frozen records."""
+"""Observed state: devices, ranks, and uploads and fetches. Plain frozen records."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ class RankOnDevice:
     state: str
     counters: Json = field(default_factory=dict)
     error: str = ""
-    at: str = ""  # what it gets on by next (messages.py, RankAt)
-    quiet_s: float = 0.0  # for so long it has called for nothing, and no work has begun or ended
+    at: str = ""  # what it waits for (messages.py, RankAt)
+    quiet_s: float = 0.0  # seconds in which it made no request, and no work of it began or ended
 
 
 @dataclass(frozen=True)
 class Spent:
-    """How long a job has been on a device, and for how much of that the device ran nothing of it:
-    because it went from rank to rank, because memory was moved or copied, because ranks waited for
-    one another. Seconds; of several devices, added up."""
+    """How long a job has been on a device, and for how much of that time the device ran nothing of
+    the job: because of switches between ranks, because memory was moved or copied, because ranks
+    waited for one another. Seconds; summed over several devices."""
 
     seconds: float = 0.0
     switches: float = 0.0
@@ -33,9 +32,12 @@ class Spent:
 
 @dataclass(frozen=True)
 class Guard:
-    """What watches over sharing: at each `every` collectives `compared` parts of buffers were
-    compared, and of `unwatched` ranks none is any more; launches of kernels of which nothing is
-    known, `measured`, and of these `alike`."""
+    """Counts of the cross-check, which runs at each `every` collectives.
+
+    compared: parts of buffers that were compared. unwatched: ranks that are no longer checked.
+    measured: launches of opaque kernels that were measured. alike: those of them with equal effects
+    in all ranks.
+    """
 
     every: int
     compared: int = 0
@@ -50,12 +52,12 @@ class JobOnDevice:
     epoch: int
     state: str  # joining | running | stopping | cut | saved | failed
     reason: str = ""
-    cut_at: float | None = None  # steady, as the next
+    cut_at: float | None = None  # steady, as released_at
     released_at: float | None = None
     ranks: tuple[RankOnDevice, ...] = ()
     races: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
-    shared: int = 0  # bytes of chunks that several of these ranks have
+    shared: int = 0  # bytes of chunks that several of these ranks share
     spent: Spent = Spent()
     guard: Guard | None = None
     incarnation: int = 1
@@ -65,7 +67,7 @@ class JobOnDevice:
 class SeenDevice:
     """What a proxy answered; `ready` false: it holds its lock but does not answer (yet).
 
-    silent_since: wall clock; not None: it listens, and has not answered for a while.
+    silent_since: wall clock; not None: the proxy listens, but has not answered for a while.
     """
 
     name: str
@@ -79,12 +81,12 @@ class SeenDevice:
     counters: Json = field(default_factory=dict)
     kernels: Mapping[str, int] = field(default_factory=dict)  # "<job>/<rank>" → kernels run here
     silent_since: float | None = None
-    trouble: str = ""  # what keeps jobs from leaving it
-    lost: str = ""  # why it serves nobody any more, until another proxy has it
+    trouble: str = ""  # what prevents jobs from leaving it
+    lost: str = ""  # why it serves no job any more, until another proxy opens the device
     cc: str = "8.0"
     speed: float = 1.0
-    shares: bool | None = None  # whether ranks may share there; None: it does not say
-    loaded: int = 0  # kernels whose code it has, of whatever job
+    shares: bool | None = None  # whether ranks may share there; None: not reported
+    loaded: int = 0  # kernels whose code is loaded, of any job
 
     def job(self, name: str) -> JobOnDevice | None:
         return next((each for each in self.jobs if each.job == name), None)
@@ -92,7 +94,7 @@ class SeenDevice:
 
 @dataclass(frozen=True)
 class SeenRank:
-    """What a rank's launcher answered, or what its exit file says."""
+    """What a rank's launcher answered, or what its exit file contains."""
 
     job: str
     rank: int
@@ -103,16 +105,16 @@ class SeenRank:
     error: str = ""
     silent_since: float | None = None
     incarnation: int = 1
-    launcher: int = 0  # pid of its launcher where that is silent; 0: not known
-    stopped: tuple[str, ...] = ()  # processes of it that a signal has stopped: "name (pid N)"
-    killed: tuple[str, ...] = ()  # that were still running when it had exited, likewise
+    launcher: int = 0  # pid of its launcher if that is unresponsive; 0: not known
+    stopped: tuple[str, ...] = ()  # its processes that a signal has stopped: "name (pid N)"
+    killed: tuple[str, ...] = ()  # processes that were still running when it exited, likewise
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What is said of bringing the snapshots of a save into the store, or back out of it. Bytes.
+    """State of an upload or a fetch of snapshots, as its process reports it. Sizes in bytes.
 
-    state: none (nothing said yet) | working | done | failed; lives: a process works at it.
+    state: none (no report yet) | working | done | failed; lives: a process works on it.
     """
 
     number: int
@@ -125,15 +127,15 @@ class Transfer:
     error: str = ""
     retry: bool = False
     code: str = ""  # why it failed, for programs: checkpoint/background.py
-    stuck: bool = False  # it lives, and got no further for a long time
-    waits_for: str = ""  # in words, where that is not the store
-    stopped: int = 0  # pid of the process, while a signal has stopped it
+    stuck: bool = False  # the process lives, but has made no progress for a long time
+    waits_for: str = ""  # what it waits for, in words, if that is not the store
+    stopped: int = 0  # pid of the process, if a signal has stopped it
 
 
 @dataclass(frozen=True)
 class Asked:
-    """When the store was asked last who has the jobs that run (steady), and how many times running
-    it has answered for none."""
+    """The last query to the store about the owners of the running jobs: when it was (steady), and
+    how many queries in succession the store has not answered for any job."""
 
     at: float = 0.0
     silent: int = 0
@@ -144,14 +146,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Observed:
-    """The fleet as it answers. A device or a rank that is missing here does not exist."""
+    """The observed state. A device or a rank that is missing here does not exist."""
 
     devices: Mapping[str, SeenDevice] = field(default_factory=dict)
     ranks: Mapping[tuple[str, int], SeenRank] = field(default_factory=dict)
-    host_memory: int = 1 << 62  # bytes of host memory that jobs may need beside their devices
-    failing: Mapping[str, str] = field(default_factory=dict)  # bad devices: a proxy ends whenever
-    # it is started, and these were its last words
+    host_memory: int = 1 << 62  # for memory that is not on the devices
+    failing: Mapping[str, str] = field(default_factory=dict)  # bad devices: each proxy that
+    # is started there ends; the value is the end of its log
     transfers: Mapping[str, Transfer] = field(default_factory=dict)  # of each job that has one
-    no_saves: str = ""  # why no process can be saved here; empty: it can
-    dump_after: float | None = None  # seconds for which a job rests in memory; None: always
+    no_saves: str = ""  # why no process can be saved here; empty: processes can be saved
+    dump_after: float | None = None  # seconds for which a job rests in memory; None: without limit
     asked: Asked = Asked()

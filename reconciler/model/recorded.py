@@ -1,5 +1,5 @@
-"""What the journal says: of each job how far it is, of each change how long it took, and what is to
-be said of a job. Plain frozen records."""
+"""Recorded state, as it is in the journal: the progress of each job, the times of each change, and
+the conditions of a job. Plain frozen records."""
 
 from __future__ import annotations
 
@@ -15,73 +15,76 @@ from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Count, DeviceName, Json, ObjectName, Seconds
 
 TERMINAL = ("Succeeded", "Failed")
-NODE = "node"  # in the place of a checkpoint's id: the dump on this node
-RESTARTING = "Restarting"  # the phase of an ending that is none
+NODE = "node"  # replaces a checkpoint's id: the local snapshot
+RESTARTING = "Restarting"  # phase of an ending after which the job continues
 STEPS = r"^(new|started|placing|placed|detaching|detached|vacating|stored|restoring|ended)\Z"
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job is going to end, once its devices are free and its ranks are gone. In the phase
-    RESTARTING it goes on then, from its newest checkpoint or from its beginning."""
+    """How a job ends once its devices are free and its ranks are gone. In the phase RESTARTING the
+    job then continues, from its newest checkpoint or from its beginning."""
 
     phase: str
     reason: str
     message: str
     since: Seconds  # steady
-    rank: Annotated[int, Meta(ge=0, lt=RANKS_MAX)] | None = None  # that failed, if one did
+    rank: Annotated[int, Meta(ge=0, lt=RANKS_MAX)] | None = None  # the rank that failed, if one did
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that exists in the store."""
+    """A checkpoint that exists in the store."""
 
     id: str
     time: Seconds  # wall clock of the cut
-    bytes: Count  # that a restore brings back
-    cut: Seconds | None = None  # steady, of the cut; None: it was made elsewhere
+    bytes: Count  # bytes that a restore fetches
+    cut: Seconds | None = None  # steady; None: another owner made it
 
 
 @dataclass(frozen=True)
 class Save:
-    """A save that is under way.
+    """A save in progress.
 
-    stage: "stopping" (the job is being brought to a cut) → "saving" (its ranks stand still, and
-    snapshots of them are made) → "uploading" (the job goes on, unless it shall rest in the store).
+    stage: "stopping" (the job is being brought to a cut) → "saving" (its ranks are frozen while
+    snapshots of them are made) → "uploading" (the job continues, unless it is to rest in the
+    store).
     """
 
-    number: Count  # of its folder: layout.py
+    number: Count  # number of its folder: layout.py
     why: str  # "interval" | "steps" | "request" | "rest"
     since: Seconds  # steady
     stage: Annotated[str, Meta(pattern=r"^(stopping|saving|uploading)\Z")] = "stopping"
     token: str = ""  # of the request that it serves
     at: Seconds = 0.0  # wall clock of the cut
     cut: Seconds | None = None  # steady, of the cut
-    tries: Count = 0  # how often its upload was begun
+    tries: Count = 0  # number of uploads begun
     tried_at: Seconds = 0.0  # steady
-    error: str = ""  # why the last of them failed
+    error: str = ""  # why the last upload failed
 
 
 @dataclass(frozen=True)
 class Dump:
-    """Snapshots of a job that rests, kept on this node.
+    """The local snapshot of a resting job, kept on this node.
 
-    whole: they are on the disk, and its processes may end.
+    whole: it is completely on the disk, and the job's processes may end.
     """
 
-    number: Count  # of its folder: layout.py
+    number: Count  # number of its folder: layout.py
     whole: bool = False
 
 
 @dataclass(frozen=True)
 class Restore:
-    """A checkpoint, or the dump, that is being brought back. As `Save`, for its fetch.
+    """A checkpoint or local snapshot that is being restored. Other fields as in `Save`, for the
+    fetch.
 
-    failed: it cannot be restored; what was started of it is ended. damaged: it never can.
+    failed: it cannot be restored; processes that were started for it are ended. damaged: it never
+    can.
     """
 
     number: Count
-    id: str  # NODE: the dump
+    id: str  # NODE: the local snapshot
     tries: Count = 0
     tried_at: Seconds = 0.0
     error: str = ""
@@ -91,7 +94,7 @@ class Restore:
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of a requested save."""
+    """The result of a requested save."""
 
     token: str
     id: str = ""
@@ -100,16 +103,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class Record:
-    """What has been done for a job so far. Written before an action starts and after it ended.
+    """What has been done for a job so far. Written before an action starts and after it has ended.
 
     step: "new" (nothing started) → "started" (launchers run or are being started) → "placing"
-    (proxies of `epoch` are being told) → "placed" → "detaching" → "detached" → "placing" at
-    epoch + 1 …; "ended" is final. A job that shall rest in the store goes on from "started" or
-    "detached": "vacating" (its checkpoint exists, its ranks are ended) → "stored" (it has no
-    process) → "restoring" → "detached", its ranks frozen until they are placed. So does a job
-    that rests on this node: `dump` has it then.
-    placement: device of rank 0, 1, …: of `epoch`; after a detach, what the job keeps reserved for
-    its move, or () where it was suspended.
+    (proxies of `epoch` are getting the request) → "placed" → "detaching" → "detached" → "placing"
+    at epoch + 1 …; "ended" is final. A job that is to rest in the store continues from "started" or
+    "detached" with "vacating" (its checkpoint exists, its ranks are being ended) → "stored" (it has
+    no process) → "restoring" → "detached", with its ranks frozen until they are placed. So does a
+    job that rests in a local snapshot (`dump`). placement: the devices of rank 0, 1, … in `epoch`;
+    after a detach, what the job keeps reserved for its move, or () if it was suspended.
     """
 
     name: ObjectName
@@ -124,43 +126,43 @@ class Record:
     master_port: Annotated[int, Meta(ge=0, le=65535)] = 0
     ending: Ending | None = None
     phase: str = ""  # one of TERMINAL when step is "ended"
-    exits: tuple[int | None, ...] = ()  # of each rank, when ended
+    exits: tuple[int | None, ...] = ()  # exit status of each rank, when ended
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
-    held_since: Seconds | None = None  # steady; since when `placement` counts for gpu_seconds
-    races: tuple[str, ...] = ()  # accesses that its program does not order, where that is checked
-    alarms: tuple[str, ...] = ()  # contents of its ranks that should be equal and were not
-    error: str = ""  # of the last action that failed
+    held_since: Seconds | None = None  # steady; from when `placement` counts for gpu_seconds
+    races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
+    alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not
+    error: str = ""  # of the last action, if it failed
     error_permanent: bool = False
-    incarnation: Count = 1  # rises with each restore and restart
-    known: Count = 0  # the newest incarnation in the store that is its own, or that it took over
-    rival: str = ""  # who had it when it was taken over, as the store says; until it is restored
+    incarnation: Count = 1  # incremented by each restore and restart
+    known: Count = 0  # newest incarnation in the store that is its own, or that it took over
+    rival: str = ""  # owner that it was taken over from, as in the store; until it is restored
     restarts: Count = 0
-    saves: Count = 0  # the highest number that a save or restore has had
+    saves: Count = 0  # the highest number of a save or restore
     save: Save | None = None
     restore: Restore | None = None
     checkpoints: tuple[Checkpoint, ...] = ()  # those that are kept, oldest first
-    stored: str = ""  # the checkpoint that it rests in, or is to go on from; NODE: its dump
-    dump: Dump | None = None  # its folder is there, or is being written or removed
-    rested_at: Seconds = 0.0  # steady: since when it is on no device
-    rest_failed_at: Seconds = 0.0  # steady: when the last dump failed
-    rest_error: str = ""  # why it failed, since it rests
+    stored: str = ""  # checkpoint that it rests in or continues from; NODE: local snapshot
+    dump: Dump | None = None  # its folder exists, or is being written or removed
+    rested_at: Seconds = 0.0  # steady: when it left its devices
+    rest_failed_at: Seconds = 0.0  # steady: when the last local snapshot failed
+    rest_error: str = ""  # why that failed, during this rest
     unusable: tuple[str, ...] = ()  # checkpoints that could not be restored
-    asked: str = ""  # token of a save that a person requested and that has not begun
-    asked_tries: Count = 0  # how often it has failed, and is to be tried again
+    asked: str = ""  # token of a requested save that has not begun
+    asked_tries: Count = 0  # failed tries of that save, before the next one
     answer: Answer | None = None  # to the last such request
-    saved_at: Seconds = 0.0  # steady: from when the interval counts; 0: not yet placed
-    saved_steps: Count = 0  # the same for steps
+    saved_at: Seconds = 0.0  # steady: start of the save interval; 0: not yet placed
+    saved_steps: Count = 0  # the same, in steps
     save_error: str = ""  # why the last save failed
-    looked: Count = 0  # the incarnation whose launchers were asked what cannot be saved
-    looked_at: Seconds = 0.0  # steady: when that was, the last time
-    hindered: str = ""  # what they said
+    looked: Count = 0  # incarnation whose launchers were queried about what cannot be saved
+    looked_at: Seconds = 0.0  # steady: time of the last such query
+    hindered: str = ""  # their answer
     lost: str = ""  # what the last restart cost
-    amiss: str = ""  # what is amiss with its files since then, for it was restored
-    back_to: str = ""  # the checkpoint that a person wants it to go on from
+    amiss: str = ""  # problems with its files since its last restore
+    back_to: str = ""  # the checkpoint that a person wants it to continue from
 
     def holds(self) -> frozenset[str]:
-        """Devices that serve this job, or may."""
+        """Devices that serve this job, or may serve it."""
         if self.step not in ("placing", "placed", "detaching"):
             return frozenset()
         return frozenset(self.placement) - frozenset(self.detached)
@@ -176,7 +178,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a started job's devices, from the wish to the fact."""
+    """A change of a started job's devices, from the request to convergence."""
 
     id: Count
     job: ObjectName
@@ -184,7 +186,7 @@ class Change:
     to_gpus: Count
     commit: str
     wanted_at: Seconds  # wall clock: commit, or save of the file
-    epoch: Count = 0  # of the job when the change was wished
+    epoch: Count = 0  # of the job when the change was requested
     wanted: Seconds | None = None  # the same moment, steady, as all that follow
     cut_at: Seconds | None = None
     placed_at: Seconds | None = None

@@ -1,8 +1,8 @@
-"""What a value must be like to be taken from the journal or from a message. The schemas in schemas/
-say it to people.
+"""Constraints on values in the journal and in messages. The schemas in schemas/ give the same
+constraints for files.
 
-Sizes are bytes. Times named ``*_at`` are seconds; which clock is said at the field: ``steady`` is
-the fleet's own (reconciler/clock.py).
+Sizes are bytes. Times named ``*_at`` are seconds; a comment at the field names the clock:
+``steady`` is the fleet's own time (reconciler/clock.py).
 """
 
 from __future__ import annotations

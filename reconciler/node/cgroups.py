@@ -1,6 +1,6 @@
-"""What stays of a launcher that is killed while its rank is frozen: the cgroup, empty by then.
+"""Removes the empty cgroup that a launcher leaves if it is killed while its rank is frozen.
 
-It lies below the cgroup that the launcher was in. The next launcher there that freezes its rank
+The cgroup is below the one that the launcher was in. The next launcher there that freezes its rank
 would remove it, but there may be none.
 """
 
@@ -14,19 +14,19 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_ENDS_S = 1.0  # who was killed in it is in it until the kernel has let go of all it had
+_ENDS_S = 1.0  # a killed process stays in its cgroup until the kernel has released its resources
 
 
 def remove(doors: Iterable[Path]) -> None:
-    """Those of dead launchers that listened at `doors`. What is mounted nowhere here, or is not
-    ours to remove, stays."""
+    """Remove the cgroups of dead launchers that listened at `doors`. A cgroup stays if no hierarchy
+    with it is mounted here, or if we may not remove it."""
     for path in find({name(door) for door in doors}):
         with contextlib.suppress(OSError):
             _remove(path)
 
 
 def find(names: set[str]) -> Iterator[str]:
-    """Paths of the cgroups that are called so."""
+    """Paths of the cgroups with these names."""
     for root in _mounted() if names else ():
         for folder, inside, _ in os.walk(root):
             for each in names.intersection(inside):
@@ -34,12 +34,12 @@ def find(names: set[str]) -> Iterator[str]:
 
 
 def name(door: Path) -> str:
-    """Of the cgroup of the rank whose launcher listens at `door`."""
+    """Name of the cgroup of the rank whose launcher listens at `door`."""
     return f"rankfold-{hashlib.sha256(os.fsencode(door)).hexdigest()[:16]}"
 
 
 def _mounted() -> list[str]:
-    """Roots of the second version's tree."""
+    """Mount points of cgroup v2."""
     with open("/proc/mounts") as mounts:
         lines = [line.split() for line in mounts]
     return [point for _, point, kind, *_ in lines if kind == "cgroup2"]

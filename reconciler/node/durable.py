@@ -1,8 +1,8 @@
-"""Files that are on the disk for good, and a list by which one sees later that they still are.
+"""Makes files durable, and writes a list by which a later check finds missing or changed files.
 
-The list has each file's length and the BLAKE3 of its content. Holes count as zeros, and zeros are
-not hashed: a rank's image is a sparse file of gigabytes with little in it. What comes later into
-the folder, such as the log of a restore, is no matter.
+The list has each file's length and a BLAKE3 of its content. Holes count as zeros, and zeros are not
+hashed: a rank's image is a sparse file of gigabytes with little data. Files added to the folder
+later, such as the log of a restore, are ignored.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from blake3 import blake3
 from rankfold.plural import count
 
 LIST = "whole.json"
-CHANGES = "files.shared"  # notes of the ranks for each other, also as they are restored
+CHANGES = "files.shared"  # notes that the ranks share; a restore changes them, too
 _BLOCK = 1 << 20
 
 
 class Damaged(ValueError):
-    """What lies on the disk is not what was written."""
+    """A file on the disk is missing, or is not what was written."""
 
 
 def settle(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
-    """Have all that is below `folder`, and below what it needs, on the disk, and the list in it;
-    then as many of the folders above. Raises OSError."""
+    """Sync everything below `folder` and below `also`, which it depends on, and write the list into
+    `folder`; then sync as many parent folders as `above`. Raises OSError."""
     for kept in (folder, *also):
         for path in (kept, *kept.rglob("*")) if kept.exists() else ():
             try:
@@ -39,7 +39,8 @@ def settle(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
             except FileNotFoundError:
                 if kept == folder:
                     raise
-                # A proxy has given what it wrote another name: nothing that was here before.
+                # A proxy has renamed a file that it was writing: it was not there when the snapshot
+                # was made.
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if _counts(path))
     (folder / LIST).write_text(json.dumps({name: _told(folder / name) for name in names}))
     for path in (folder / LIST, folder, *folder.parents[:above]):
@@ -47,7 +48,7 @@ def settle(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
 
 
 def check(folder: Path) -> None:
-    """Whether what was settled is as it was. Raises Damaged, OSError."""
+    """Check that the settled files are unchanged. Raises Damaged, OSError."""
     try:
         listed = dict(json.loads((folder / LIST).read_text()))
     except (FileNotFoundError, ValueError, TypeError) as error:
@@ -72,7 +73,7 @@ def _counts(path: Path) -> bool:
 
 
 def _told(path: Path) -> list[int | str]:
-    """Length in bytes, and the digest of all that is not zero, with where it lies."""
+    """The length in bytes, and a digest of all nonzero blocks with their offsets."""
     digest = blake3()
     with path.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
@@ -83,7 +84,8 @@ def _told(path: Path) -> list[int | str]:
 
 
 def _blocks(fd: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """What is not zero, by its place: whole blocks, for a copy may have other holes."""
+    """Offset and content of the nonzero blocks. Blocks are whole because a copy may have other
+    holes."""
     at, zeros = 0, bytes(_BLOCK)
     while at < size:
         try:

@@ -1,7 +1,8 @@
-"""What a rank's environment begins with, before what makes it a rank (see the launcher).
+"""The base of a rank's environment, to which the launcher adds what makes the process a rank.
 
-A job that a file describes runs the same whoever started the reconciler, in whatever shell: it gets
-who and where it is, and nothing that changes what is loaded or computed. docs/spec.md lists it.
+A job that a file describes must run the same whoever started the reconciler, in any shell. It
+inherits who and where it is, and nothing that changes what is loaded or computed. docs/spec.md
+lists the variables.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from collections.abc import Iterable, Mapping
 
 from rankfold.reconciler.model.desired import Job
 
-# Names, or patterns of names, of the reconciler's environment that ranks of such jobs have too.
+# Names, or patterns of names, in the reconciler's environment that ranks of such jobs inherit.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR")
-# What the launcher, a program of Python, needs besides to be found and loaded as we were.
+# What the launcher, a Python program, also needs to be found and loaded as the reconciler was.
 _LAUNCHERS = ("RANKFOLD_*", "PYTHON*", "LD_*")
 
 
 def of_ranks(job: Job, ours: Mapping[str, str]) -> dict[str, str]:
-    """For the ranks of a job; `ours` is the reconciler's environment."""
-    if job.env_whole:  # `rankfold run`: that command's, not that of whoever started us
+    """The environment of a job's ranks; `ours` is the reconciler's environment."""
+    if job.env_whole:  # `rankfold run`: the environment of that command
         return dict(job.env)
     return _chosen(ours, INHERITED) | dict(job.env)
 
 
 def of_launcher(ours: Mapping[str, str]) -> dict[str, str]:
-    """For the launcher's own process: a rank may read it."""
+    """The environment of the launcher's own process, which a rank may read."""
     ours = {name: value for name, value in ours.items() if name != "RANKFOLD_FAULT"}
     return _chosen(ours, (*INHERITED, *_LAUNCHERS))
 
@@ -48,7 +49,7 @@ def names(env: Pairs) -> list[str]:
 
 
 def changed_names(old: Pairs, new: Pairs) -> list[str]:
-    """The names of `new`; those that have another value than in `old` say so."""
+    """The names in `new`; a name is marked if its value in `old` is different."""
     was = dict(old)
     return [
         name if was.get(name, value) == value else f"{name} (another value)" for name, value in new
@@ -56,7 +57,7 @@ def changed_names(old: Pairs, new: Pairs) -> list[str]:
 
 
 def change_in_words(old: Pairs, new: Pairs) -> str:
-    """``A has another value, B is new, C is missing``"""
+    """For example ``A has another value, B is new, C is missing``."""
     was, now = dict(old), dict(new)
     told = [f"{name} has another value" for name in was if name in now and was[name] != now[name]]
     told += [f"{name} is new" for name in now if name not in was]

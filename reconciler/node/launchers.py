@@ -1,8 +1,8 @@
-"""The machine on which ranks live: how their launchers are started and asked, and their files.
+"""The machine on which ranks run: starts their launchers, sends them requests, keeps their files.
 
-Everything that the reconciler does to a launcher, a rank's files or a local snapshot goes through a
+Everything that the reconciler does to a launcher, a rank's files or a local snapshot is done by a
 `Node`; there is one, this machine. Operations block, and none of them writes the journal: they run
-beside the loop (inflight.py). Who serves a rank's device is no matter of the node's.
+concurrently with the loop (inflight.py). A Node does not know which proxy serves a rank.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node import cgroups, durable, environment
 
 _COPY_BYTES = 1 << 20
-LATE = "has not started within"  # says interpose/launcher/launcher.py
+LATE = "has not started within"  # part of a message of interpose/launcher/launcher.py
 
 
 class CannotLaunch(Exception):
@@ -50,7 +50,7 @@ class CannotLaunch(Exception):
 
 
 class _Told(Struct):
-    """What a transfer says of itself, in state.json."""
+    """What a transfer reports in state.json."""
 
     state: Literal["", "working", "done", "failed"]
     id: str | None = None
@@ -64,14 +64,14 @@ class _Told(Struct):
 
 
 class _Known(Struct):
-    """A job that the store is asked about: checkpoint/taken.py."""
+    """A job in a query to the store: checkpoint/taken.py."""
 
     folder: str
     known: int
 
 
 class _Heard(Struct):
-    """What the store says of it."""
+    """The answer for one job."""
 
     job: str
     taken: bool
@@ -85,15 +85,15 @@ class Node:
     # ---- launchers
 
     def door(self, job: str, rank: int) -> Path:
-        """Where a rank's launcher listens, for its proxy and for those who ask it."""
+        """The socket of a rank's launcher, for its proxy and for requests."""
         return self.layout.launcher_socket(job, rank)
 
     def launch(self, configs: Sequence[Json]) -> None:
-        """Start launchers of a job's ranks. None is ever the second of its rank, so doing it twice
-        is harmless.
+        """Start launchers of a job's ranks. A rank never gets a second launcher, so repeating the
+        call is harmless.
 
-        A config lacks what the node knows: where sockets, logs and the exit file lie. Raises
-        CannotLaunch, when all others have started, and OSError.
+        The node adds to each config the paths of sockets, logs and the exit file. Raises
+        CannotLaunch, when all others have started, TimeoutError and other OSErrors.
         """
         files = {config["rank"]: self._config_file(config) for config in configs}
         seconds = LAUNCH_S + LAUNCH_EACH_S * len(files)
@@ -119,7 +119,7 @@ class Node:
             raise CannotLaunch(f"the launcher of rank {missing[0]} did not start{more}: {why}")
 
     def _config_file(self, config: Json) -> str:
-        """Written down, with where things lie."""
+        """Write the config to its file, with the paths added; return the file's path."""
         job, rank, layout = config["job"], config["rank"], self.layout
         where: Json = {
             "socket": str(self.door(job, rank)),
@@ -134,7 +134,7 @@ class Node:
         return str(file)
 
     def tell(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
-        """Send a launcher a request. Raises ControlError, also when it hangs meanwhile."""
+        """Send a launcher a request. Raises ControlError, also if it stops answering meanwhile."""
         door, watched = self.door(job, rank), liveness.Watched()
         try:
             with (
@@ -151,12 +151,12 @@ class Node:
             raise control.ControlError(code, f"rank {rank}: {text}") from error
 
     def lives(self, job: str, rank: int) -> bool:
-        """Whether a process is the rank's launcher, whatever it answers."""
+        """Whether a process is the rank's launcher, whether or not it answers."""
         return is_locked(self.layout.launcher_lock(job, rank))
 
     def lives_at(self, owner: str, job: str, ranks: Iterable[int]) -> Path | None:
         """The other state directory of this machine, known to the store as `owner`, under which
-        launchers of a job live. None: there is none, or nobody here can see it."""
+        launchers of a job live. None: there is none, or it cannot be determined."""
         with contextlib.suppress(OSError):
             folder = owners.here(owner)
             if folder is None or folder == self.layout.job(job).absolute():
@@ -166,23 +166,24 @@ class Node:
         return None
 
     def ended(self, job: str, rank: int) -> SeenRank | None:
-        """How a rank ended, as its launcher wrote it down."""
+        """How a rank ended, from its launcher's exit file; None: there is none."""
         return read_exit(self.layout, job, rank)
 
     # ---- a job's files
 
     def begin(self, job: str) -> None:
-        """A job starts, or starts anew: with empty logs, and nothing of an earlier one."""
+        """Prepare for a start of a job: empty logs, and nothing of an earlier job of that name."""
         shutil.rmtree(self.layout.job(job), ignore_errors=True)
         self.layout.logs(job).mkdir(parents=True, mode=0o700)
 
     def forget_logs(self, job: str) -> None:
-        """Who follows what a job writes is not to see what one of its name had written."""
+        """Remove a job's logs, so that a reader does not see those of an earlier job of that
+        name."""
         shutil.rmtree(self.layout.logs(job), ignore_errors=True)
 
     def sweep(self, job: str, ranks: Iterable[int]) -> None:
-        """Sockets, cgroups and kept files of launchers that were killed; the others take theirs
-        with them."""
+        """Remove sockets, cgroups and kept files of launchers that were killed; others remove their
+        own."""
         dead = [rank for rank in ranks if not self.lives(job, rank)]
         cgroups.remove(door for rank in dead if (door := self.door(job, rank)).exists())
         for rank in dead:
@@ -191,29 +192,29 @@ class Node:
             shutil.rmtree(self.layout.rank_file(job, rank, ".kept"), ignore_errors=True)
 
     def forget_ends(self, job: str, ranks: Iterable[int]) -> None:
-        """Its ranks will live again: how they ended is no matter any longer."""
+        """Remove the exit files of ranks that will run again."""
         for rank in ranks:
             self.layout.rank_file(job, rank, ".exit").unlink(missing_ok=True)
         self.layout.logs(job).mkdir(parents=True, mode=0o700, exist_ok=True)
 
     def last_lines(self, job: str, rank: int) -> str:
-        """The end of what a rank wrote to its standard error."""
+        """The end of a rank's standard error."""
         return last_lines(self.layout.logs(job) / f"rank-{rank}.err")
 
     # ---- snapshots, and their way into the store and out of it
 
     def snapshot(self, job: str, number: int, rank: int) -> Path:
-        """The folder of a rank's snapshot, in that of the save of this number."""
+        """The folder of a rank's snapshot in the save of this number."""
         return self.layout.save(job, number) / f"rank-{rank}"
 
     def make_room(self, job: str, number: int) -> None:
-        """An empty folder for the snapshots of a save."""
+        """Create an empty folder for the snapshots of a save."""
         self.drop(job, number)
         self.layout.save(job, number).mkdir(parents=True, mode=0o700)
 
     def keep_logs(self, job: str, number: int, rank: int) -> None:
-        """What a rank had written when its snapshot was made goes along: elsewhere nobody has it.
-        Later lines may be there already; logs only grow."""
+        """Copy a rank's logs, as long as they were at the snapshot, into the snapshot: another
+        machine does not have them. The logs may be longer by now; they only grow."""
         folder = self.snapshot(job, number, rank)
         (folder / "logs").mkdir(exist_ok=True)
         for kind, size in _logged(folder).items():
@@ -226,7 +227,7 @@ class Node:
                     size -= len(data)
 
     def bring_logs(self, job: str, number: int, rank: int) -> None:
-        """Where a rank's logs are shorter than at its snapshot, they become what they were."""
+        """Restore each log of a rank that is shorter than at its snapshot."""
         folder, logs = self.snapshot(job, number, rank), self.layout.logs(job)
         logs.mkdir(parents=True, mode=0o700, exist_ok=True)
         for kind, size in _logged(folder).items():
@@ -236,17 +237,17 @@ class Node:
                 log.chmod(0o600)
 
     def settle(self, job: str, number: int) -> None:
-        """Have the snapshots on the disk, with all that they need of the state directory, and a
-        list by which `check` finds what lacks. Raises OSError."""
+        """Make the snapshots durable, with all files of the state directory that they need, and
+        write the list that `check` reads. Raises OSError."""
         durable.settle(self.layout.save(job, number), [self.layout.modules], above=3)
 
     def check(self, job: str, number: int) -> None:
-        """Whether the snapshots that were settled are as they were. Raises Damaged, OSError."""
+        """Check that the settled snapshots are unchanged. Raises Damaged, OSError."""
         durable.check(self.layout.save(job, number))
 
     def misfit(self, folder: Path) -> str:
-        """Why snapshots cannot be restored here, by what a folder has of each rank that is compared
-        first; empty: they can, as far as that tells."""
+        """Why snapshots cannot be restored here, according to those files of each rank in `folder`
+        that are compared first; empty: no obstacle found."""
         done = subprocess.run(
             [sys.executable, "-m", "rankfold.interpose.launcher.snapshot.fits", str(folder),
              str(self.layout.interposers)],
@@ -256,14 +257,15 @@ class Node:
         return _last_words(done.stderr) if done.returncode else ""
 
     def drop(self, job: str, number: int) -> None:
-        """Remove the snapshots of a save. Raises OSError."""
+        """Remove the snapshots of a save, and end the process that works on them. Raises
+        OSError."""
         self.end_transfer(job, number)
         shutil.rmtree(self.layout.save(job, number), ignore_errors=True)
 
     def transfer(self, kind: str, job: str, number: int, task: Json) -> None:
-        """Have a process of its own bring the snapshots of a save into the store ("upload"), or a
-        checkpoint out of it ("fetch"). It goes on where an earlier one was killed, and there is one
-        at a time. Raises CannotLaunch."""
+        """Start a process that brings the snapshots of a save into the store ("upload"), or a
+        checkpoint out of it ("fetch"). It continues where an earlier one was killed; at most one
+        runs at a time. Raises CannotLaunch."""
         folder = self.layout.save(job, number)
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
         write_atomically(folder / "task.json", json.dumps(task, indent=1))
@@ -276,8 +278,8 @@ class Node:
             raise CannotLaunch(_last_words(done.stderr))
 
     def end_transfer(self, job: str, number: int) -> None:
-        """Kill the process that brings these snapshots somewhere, if one does. Raises
-        OSError where it lives on."""
+        """Kill the process that uploads or fetches these snapshots, if one runs. Raises OSError if
+        it does not end."""
         folder = self.layout.save(job, number)
         deadline = time.monotonic() + KILLED_S
         while is_locked(folder / "lock"):
@@ -287,13 +289,13 @@ class Node:
             time.sleep(0.01)
 
     def forget_transfer(self, job: str, number: int) -> None:
-        """End what works on these snapshots, and what it said of itself. Raises OSError."""
+        """End the process that works on these snapshots, and remove its report. Raises OSError."""
         self.end_transfer(job, number)
         (self.layout.save(job, number) / "state.json").unlink(missing_ok=True)
 
     def tidy(self, job: str, but: Iterable[int] = (), last: int | None = None) -> None:
-        """Remove the snapshots of all saves but some, and of those after the `last`, with who works
-        on them. Raises OSError."""
+        """Remove the snapshots of all saves except those in `but` and those after `last`, and end
+        the processes that work on them. Raises OSError."""
         kept = {str(number) for number in but}
         with contextlib.suppress(FileNotFoundError):
             for folder in self.layout.save(job, 0).parent.iterdir():
@@ -303,11 +305,11 @@ class Node:
                     self.drop(job, int(folder.name))
 
     def transferred(self, job: str, number: int) -> Transfer:
-        """How far that is."""
+        """The state of the upload or fetch in this folder."""
         folder = self.layout.save(job, number)
         pid = lock_holder(folder / "lock")
         stopped = pid if liveness.is_stopped(pid) else 0
-        lives = is_locked(folder / "lock")  # before: it writes, then ends
+        lives = is_locked(folder / "lock")  # before the report is read: it writes, then ends
         try:
             told = msgspec.json.decode((folder / "state.json").read_bytes(), type=_Told)
         except (OSError, msgspec.MsgspecError):
@@ -319,16 +321,16 @@ class Node:
         )  # fmt: skip
 
     def no_saves(self) -> str:
-        """Why no rank can be saved here; empty: it can."""
+        """Why no rank can be saved here; empty: ranks can be saved."""
         return _no_saves()
 
     def store_trouble(self, url: str) -> str:
-        """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Begins the store."""
+        """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Creates the store."""
         return self._ask_store("begin", url, STORE_ANSWERS_S)[1]
 
     def taken(self, url: str, known: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
-        """Of each of these jobs, of which incarnation `known` is the newest that is ours: whether
-        the store says that somebody else has taken it over, and who; or why it did not answer."""
+        """Job → (whether the store reports that another owner has taken it over, which one or why
+        the store did not answer). `known` has the newest incarnation that is ours of each job."""
         jobs = {
             job: _Known(str(self.layout.job(job).absolute()), number)
             for job, number in known.items()
@@ -345,7 +347,8 @@ class Node:
     def _ask_store(
         self, what: str, url: str, within: float, asked: bytes = b""
     ) -> tuple[bytes, str]:
-        """What a process says that looks at a store, which may hang, and what was wrong with it."""
+        """Run a process that queries the store, which may not answer; return its output, and why it
+        failed or ""."""
         limit = min(within, switches.stuck_s())
         module = f"rankfold.checkpoint.{what}"
         with open(os.memfd_create("asked"), "w+b") as question:
@@ -360,7 +363,7 @@ class Node:
         try:
             told, words = looking.communicate(timeout=limit + KILLED_S)
         except subprocess.TimeoutExpired:
-            looking.kill()  # it is stopped; or it waits in the kernel, and ends when that lets it
+            looking.kill()  # it is stopped, or in the kernel and ends on return
             with contextlib.suppress(subprocess.TimeoutExpired):
                 told, _ = looking.communicate(timeout=1.0)
             return told, _no_answer(url, limit)
@@ -371,7 +374,7 @@ class Node:
         return told, _last_words(words) or f"{url}: who asked it ended ({looking.returncode})"
 
     def fleet(self) -> str:
-        """The name under which this fleet keeps its checkpoints: made once."""
+        """The name under which this fleet keeps its checkpoints; created at the first call."""
         file = self.layout.state / "fleet"
         with contextlib.suppress(FileNotFoundError):
             return file.read_text().strip()
@@ -379,7 +382,7 @@ class Node:
         return file.read_text().strip()
 
     def adopt(self, fleet: str) -> None:
-        """From now on this is the fleet of that name."""
+        """Make this the fleet of that name."""
         write_atomically(self.layout.state / "fleet", fleet + "\n")
 
 
@@ -395,7 +398,7 @@ def _no_saves() -> str:
 
 
 def _hangs(door: Path) -> str:
-    """Whether a launcher answers nobody any more."""
+    """Why a launcher is to be given up: it answers no request; empty: it answers."""
     try:
         control.call(door, "status", timeout=HUNG_S)
     except control.ControlError as error:
@@ -404,7 +407,8 @@ def _hangs(door: Path) -> str:
 
 
 def _kill_worker(folder: Path) -> None:
-    """The holder of the lock has written its pid there; one that is about to has not."""
+    """Kill the lock's holder, by the pid that it has written to the lock file; it may not have
+    written it yet."""
     with contextlib.suppress(OSError, ValueError):
         pid = int((folder / "lock").read_text())
         process = os.pidfd_open(pid)
@@ -440,7 +444,7 @@ def last_lines(file: Path, count: int = 3, bytes_max: int = 4096) -> str:
 
 
 def _logged(folder: Path) -> dict[str, int]:
-    """Bytes that a rank had written to its "out" and "err", as its snapshot says."""
+    """Bytes of "out" and "err" that a rank had written, as recorded in its snapshot."""
     return {
         kind: int(size)
         for kind, size in json.loads((folder / "about.json").read_text())["logs"].items()
@@ -456,12 +460,13 @@ def _last_words(stderr: bytes) -> str:
 
 
 def child_environment() -> dict[str, str]:
-    """Ours, less what is meant for the reconciler alone."""
+    """Our environment without what is meant for the reconciler only."""
     return {k: v for k, v in os.environ.items() if k != "RANKFOLD_FAULT"}
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """For our own eyes: environments may hold what is nobody else's business."""
+    """Replace a file atomically; only our user may read it, because environments may have
+    secrets."""
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
         file.write(text)
