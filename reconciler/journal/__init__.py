@@ -1,1 +1,1 @@
-"""What the reconciler remembers on disk: the journal, and how long it keeps what has ended."""
+"""The reconciler's persistent state: the journal, and how long it keeps what has ended."""

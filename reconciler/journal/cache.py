@@ -1,7 +1,7 @@
-"""Rows of a table, decoded once: callers get the same values until their row is written.
+"""Caches decoded rows of a table: callers get the same values until a row is written.
 
-The journal reports each row before it writes it, and each transaction that was rolled back. A
-reported row is read and decoded again at the next request; all others are not.
+The journal reports each row before it writes it, and each transaction that was rolled back. The
+next request reads and decodes a reported row again; other rows stay cached.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ V = TypeVar("V")
 
 
 class Table(Generic[K, V]):
-    """`read` gives the row of a key, if there is one, or all rows for None, decoded.
+    """read: returns the decoded row of a key, if there is one, or all rows for None.
 
-    version: grows whenever a row may be different from what was read before.
+    version: grows whenever a row may differ from what was read before.
     """
 
     def __init__(self, read: Callable[[K | None], Iterable[tuple[K, V]]]):
@@ -24,30 +24,31 @@ class Table(Generic[K, V]):
         self._read = read
         self._rows: dict[K, V] = {}
         self._absent: set[K] = set()  # keys that have no row
-        self._stale: set[K] = set()  # keys whose row is to be read again
+        self._stale: set[K] = set()  # keys whose row has to be read again
         self._complete = False  # every row is in `_rows`, or its key in `_stale`
         self._uncommitted: set[K] = set()
 
     def wrote(self, key: K, uncommitted: bool) -> None:
-        """The row of this key is about to be written, or removed."""
+        """The row of this key is about to be written or removed."""
         self.version += 1
         self._drop(key)
         if uncommitted:
             self._uncommitted.add(key)
 
     def over(self) -> None:
-        """The transaction has ended; `undone` was called before if it was rolled back."""
+        """The transaction has ended. If it was rolled back, `undone` was called before."""
         self._uncommitted.clear()
 
     def undone(self) -> None:
-        """Rows that the transaction wrote may be again as they were before."""
+        """The transaction was rolled back: rows that it wrote may have their earlier content
+        again."""
         if self._uncommitted:
             self.version += 1
         for key in self._uncommitted:
             self._drop(key)
 
     def forget(self) -> None:
-        """Any row may have been written, by anybody."""
+        """Drop everything: any row may have been written, by any process."""
         self.version += 1
         self._rows, self._absent, self._stale, self._complete = {}, set(), set(), False
 
@@ -59,7 +60,7 @@ class Table(Generic[K, V]):
         return self._rows.get(key)
 
     def all(self) -> Mapping[K, V]:
-        """Every row. Do not change it, nor keep it."""
+        """Every row. The caller must neither change nor keep the mapping."""
         if not self._complete:
             self._rows = dict(self._read(None))
             self._complete = True

@@ -1,12 +1,12 @@
 """The journal: desired objects, records of jobs, actions, changes and events, in SQLite.
 
-One writer (the background reconciler, which holds the state directory's lock) and any number of
-readers (`status` works while nothing runs). Every write is one transaction, made before an action
-starts and after it ended, so that a reconciler which is killed finds what it was about to do.
-Records and specs are JSON: they are read whole, never queried. What is read is decoded into its
-class and checked; a row that does not hold what it should is refused by table and name
-(JournalError), and a reconciler does not start on it. What was decoded is kept until its row is
-written (cache.py), by this process or by another: a turn of the loop costs what has changed.
+There is one writer (the background reconciler, which holds the state directory's lock) and any
+number of readers (`status` works while no reconciler runs). Every write is one transaction, made
+before an action starts and after it has ended, so that the next reconciler after a kill finds what
+was in progress. Records and specs are JSON: they are read whole, never queried. Each row that is
+read is decoded into its class and checked. A row with unexpected content is refused with its table
+and name (JournalError), and a reconciler does not start with it. A decoded row stays cached until
+this or another process writes it (cache.py): a turn of the loop costs what has changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rankfold.reconciler.model.values import Json
 
 SCHEMA_VERSION = 1
 EVENTS_KEPT = 10_000
-OF_JOB_KEPT = 256  # actions, and changes
+OF_JOB_KEPT = 256  # most actions, and most changes, kept of a job
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -77,11 +77,11 @@ T = TypeVar("T")
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the message says what to do."""
+    """The journal cannot be used; the message explains what to do."""
 
 
 class NotAccepted(Exception):
-    """Accepting an object raised the cause of this."""
+    """Accepting an object raised the cause of this exception."""
 
     def __init__(self, kind: str, name: str):
         super().__init__(f"{kind}/{name}")
@@ -93,12 +93,12 @@ def _columns(kind: type[T]) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str:
-    """JSON that will be read again: raises for what is no text (half a character)."""
+    """Encode as JSON that can be decoded again; raises for text that is not valid (a surrogate)."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
 def _key(spec: Job | Pool) -> tuple[str, str]:
-    """Kind and name."""
+    """Kind and name of an object."""
     return ("Job" if isinstance(spec, Job) else "Pool"), spec.name
 
 
@@ -107,22 +107,22 @@ def database(state: Path) -> Path:
 
 
 def _make_tables(db: sqlite3.Connection) -> None:
-    """Make an empty journal."""
+    """Create the tables of an empty journal."""
     db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
 
 
 def _create(path: Path, fill: Callable[[sqlite3.Connection], None] = _make_tables) -> None:
-    """A journal at `path`, all at once: who looks meanwhile sees none, or all of it."""
+    """Create a journal at `path` atomically: a concurrent reader sees none, or all of it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_suffix(".new")
-    for left in path.parent.glob(f"{new.name}*"):  # by one that was killed here
+    for left in path.parent.glob(f"{new.name}*"):  # left by a process that was killed here
         left.unlink()
-    new.touch(0o600)  # it holds the environments of jobs
+    new.touch(0o600)  # it has the environments of jobs
     with contextlib.closing(sqlite3.connect(new)) as db:
         db.execute("PRAGMA synchronous=FULL")
         fill(db)
         db.execute("PRAGMA journal_mode=WAL")
-    new.rename(path)  # alone: closed, it has no log beside it
+    new.rename(path)  # this file only: once closed, the database has no -wal file
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -131,7 +131,7 @@ def _create(path: Path, fill: Callable[[sqlite3.Connection], None] = _make_table
 
 
 class Journal:
-    """Open with `Journal(state)`; `readonly` for everyone but the background reconciler."""
+    """Open with `Journal(state)`; every process except the reconciler passes `readonly`."""
 
     def __init__(self, state: Path, readonly: bool = False):
         self.state = state
@@ -147,29 +147,29 @@ class Journal:
             self.db.isolation_level = None
             self._check_version()
             if not readonly:
-                with contextlib.suppress(sqlite3.OperationalError):  # a full disk: it goes without
+                with contextlib.suppress(sqlite3.OperationalError):  # full disk: no indices
                     self.db.executescript(_INDICES)
                 self.check()
         except sqlite3.Error as error:
             raise JournalError(f"{path}: {error}") from error
 
     def _open(self) -> None:
-        """To write."""
+        """Open the database for writing."""
         path = database(self.state)
         self.db = sqlite3.connect(path, timeout=10, isolation_level=None)
         self.db.execute("PRAGMA synchronous=FULL")
         self._file = os.stat(path)
 
     def put_back(self) -> bool:
-        """Write the file again if somebody has removed it, or put another in its place, which is
-        renamed; the writer still has its own open. Gives whether it had to. Raises OSError,
-        sqlite3.Error."""
+        """Write the database file again if it was removed or replaced; a replacement is renamed.
+        The writer still has its own file open. Returns whether the file had to be written. Raises
+        OSError, sqlite3.Error."""
         path, old = database(self.state), self.db
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(self._file, os.stat(path)):
                 return False
             path.rename(path.with_name(f"{path.name}.replaced"))
-        for log in ("-wal", "-shm"):  # of the file that is not there; SQLite would apply it
+        for log in ("-wal", "-shm"):  # of the file that is gone; SQLite would apply it
             path.with_name(path.name + log).unlink(missing_ok=True)
         _create(path, old.backup)
         self._open()
@@ -178,7 +178,7 @@ class Journal:
         return True
 
     def _keep_nothing(self) -> None:
-        """Nothing has been read yet."""
+        """Start with empty caches."""
         self._objects = Table(self._read_objects)
         self._records = Table(self._read_records)
         self._conditions = Table(self._read_conditions)
@@ -187,8 +187,8 @@ class Journal:
             self._objects, self._records, self._conditions, self._meta,
         )  # fmt: skip
         self._seen = (0, 0)  # see `_look`
-        self._around = False  # in this transaction somebody used `db` itself
-        self._listed: tuple[int, list[Object]] = (-1, [])  # in order, of a version of `_objects`
+        self._around = False  # whether this transaction includes writes through `db` itself
+        self._listed: tuple[int, list[Object]] = (-1, [])  # `objects()`, and its version
         self._desired: tuple[tuple[int, str], Desired] = ((-1, ""), Desired())
 
     def _check_version(self) -> None:
@@ -200,14 +200,14 @@ class Journal:
             )
 
     def check(self) -> None:
-        """Read every row. Raises JournalError for the first that cannot be used."""
+        """Read every row. Raises JournalError for the first one that cannot be used."""
         self.objects(), self.records(), self.changes(), self.events()
         for (job,) in self.db.execute("SELECT DISTINCT job FROM actions").fetchall():
             self.actions(job)
         self._conditions.all(), self._meta.all()
 
     def _decode(self, text: Any, kind: Any, table: str, row: Any) -> Any:
-        """The JSON of a column."""
+        """Decode the JSON of a column. Raises JournalError."""
         try:
             if not isinstance(text, str):
                 raise msgspec.ValidationError(f"no text, but {type(text).__name__}")
@@ -216,7 +216,8 @@ class Journal:
             raise self._bad_row(table, row, error) from error
 
     def _row(self, values: Iterable[Any], kind: type[T], table: str) -> T:
-        """A whole row; its columns are the fields of `kind`, in order."""
+        """Decode a whole row; its columns are the fields of `kind`, in order. Raises
+        JournalError."""
         row = dict(zip(_columns(kind), values, strict=True))
         try:
             return msgspec.convert(row, kind)
@@ -240,7 +241,8 @@ class Journal:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing. Nested ones are undone alone, and done with the outermost."""
+        """Run a transaction. A nested one can be rolled back alone, and commits with the
+        outermost."""
         nested = self.db.in_transaction
         self.db.execute("SAVEPOINT nested" if nested else "BEGIN IMMEDIATE")
         try:
@@ -249,7 +251,7 @@ class Journal:
             yield
             self.db.execute("RELEASE nested" if nested else "COMMIT")  # fails on a full disk
         except BaseException:
-            if self.db.in_transaction:  # some errors end it by themselves
+            if self.db.in_transaction:  # some errors end the transaction themselves
                 self.db.execute("ROLLBACK TO nested" if nested else "ROLLBACK")
                 if nested:
                     self.db.execute("RELEASE nested")
@@ -265,10 +267,10 @@ class Journal:
                     table.over()
 
     def _look(self) -> None:
-        """Forget what was read if anybody else has written: another process, or whoever used `db`
+        """Drop the caches if there were other writes: by another process, or through `db`
         itself."""
         if self.db.in_transaction and self._seen[1] == self.db.total_changes:
-            return  # nobody else can
+            return  # no other process can write now
         (others,) = self.db.execute("PRAGMA data_version").fetchone()
         if self._seen != (now := (others, self.db.total_changes)):
             self._seen = now
@@ -279,7 +281,7 @@ class Journal:
     def _write(
         self, table: Table[Any, Any], key: Any, statement: str, values: Sequence[Any]
     ) -> None:
-        """Write, or remove, the row of a key."""
+        """Write or remove the row of a key."""
         self._look()
         table.wrote(key, self.db.in_transaction)
         try:
@@ -288,7 +290,7 @@ class Journal:
             self._seen = (self._seen[0], self.db.total_changes)
 
     def _write_other(self, statement: str, values: Sequence[Any]) -> None:
-        """Write rows of which none is kept."""
+        """Write rows of tables that are not cached."""
         self._look()
         try:
             self.db.execute(statement, values)
@@ -297,14 +299,14 @@ class Journal:
 
     @property
     def version(self) -> tuple[int, int, str]:
-        """Differs whenever `desired` or `records` may give something else than before."""
+        """Differs whenever `desired` or `records` may return something else than before."""
         url = self.get("checkpoint_store", "")
         return self._objects.version, self._records.version, url
 
     # ---- meta
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Do not change what it gives."""
+        """The value of a key. The caller must not change it."""
         self._look()
         found = self._meta.get(key)
         return default if found is None else found[0]
@@ -319,7 +321,7 @@ class Journal:
         self._write(self._meta, key, statement, (key, _text(value)))
 
     def _select(self, statement: str, column: str, value: str | None) -> Iterable[Any]:
-        """All rows, or for a value those that have it in a column."""
+        """All rows, or those with `value` in a column."""
         if value is None:
             return self.db.execute(statement)
         return self.db.execute(f"{statement} WHERE {column} = ?", (value,))
@@ -327,7 +329,7 @@ class Journal:
     # ---- objects
 
     def objects(self) -> list[Object]:
-        """In the order of creation."""
+        """All objects in the order of their creation."""
         self._look()
         rows, version = self._objects.all(), self._objects.version
         if self._listed[0] != version:
@@ -365,7 +367,7 @@ class Journal:
         return self._objects.get((kind, name))
 
     def desired(self) -> Desired:
-        """The same one as long as no object changes."""
+        """The desired state; the same object as long as nothing changes."""
         url, objects = self.get("checkpoint_store", ""), self.objects()
         now = self._objects.version, url
         if self._desired[0] != now:
@@ -373,7 +375,8 @@ class Journal:
         return self._desired[1]
 
     def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
-        """Create or update one object. True if its spec is new or another than before."""
+        """Create or update an object. True if its spec is new or different, or if it was
+        removed."""
         key = _key(spec)
         old = self.object(*key)
         if old and old.spec == spec:
@@ -395,7 +398,7 @@ class Journal:
         return True
 
     def rename_source(self, old: str, new: str) -> None:
-        """The same source has another name: its objects stay what they are."""
+        """Record that a source has another name. Its objects stay unchanged."""
         with self.transaction():
             for each in self.objects():
                 if each.source == old:
@@ -408,8 +411,8 @@ class Journal:
         self, desired: Desired, origins: Mapping[tuple[str, str], Origin], source: str,
         revision: str,
     ) -> list[str]:  # fmt: skip
-        """Take a whole revision of a source; gives the jobs whose object changed. Raises
-        NotAccepted for an object that a fault of ours concerns."""
+        """Accept a whole revision of a source; return the jobs whose object changed. Raises
+        NotAccepted if a bug prevents an object from being accepted."""
         changed: list[str] = []
         specs: list[Job | Pool] = [*desired.pools.values(), *desired.jobs.values()]
         kept = {_key(spec) for spec in specs}
@@ -434,7 +437,7 @@ class Journal:
         return changed
 
     def _retire(self, old: Object) -> bool:
-        """A source does not name this object any longer. True: a live job lost its file."""
+        """Handle an object that is no longer in a source. True if a live job has lost its file."""
         record = self.record(old.name) if old.kind == "Job" else None
         if record is None or record.step in ("new", "ended"):
             self.forget(old.kind, old.name)
@@ -446,8 +449,8 @@ class Journal:
         return not old.removed
 
     def forget(self, kind: str, name: str) -> None:
-        """Remove an object; of a job, its record too. Events stay, and which incarnations it had:
-        the journal may know the next job of this name by them."""
+        """Remove an object and, for a job, its record. Its events stay, and so does its last
+        incarnation: the next job of this name must not repeat it."""
         with self.transaction():
             if kind == "Job" and (record := self.record(name)):
                 had = self.get("incarnations", {})
@@ -491,7 +494,7 @@ class Journal:
         self._write(self._records, record.name, statement, (record.name, _text(record)))
 
     def begin(self, job: str, epoch: int, kind: str, detail: Json) -> None:
-        """Journal that an action starts; called twice (after a kill) it stays one action."""
+        """Record that an action starts. Repeated calls (after a kill) record one action."""
         self._write_other(
             "INSERT OR IGNORE INTO actions VALUES (?, ?, ?, ?, ?, NULL)",
             (job, epoch, kind, _text(detail), time.time()),
@@ -506,8 +509,8 @@ class Journal:
         )
 
     def _keep_last(self, table: str, job: str) -> None:
-        """A job may live for months. What is older decides nothing: people look at it. (A change
-        that is not over is its job's last.)"""
+        """Remove old rows: a job may live for months. Old rows decide nothing, they are for people.
+        (A change that has not ended is its job's last.)"""
         self._write_other(
             f"DELETE FROM {table} WHERE job = ? AND rowid <="
             f" (SELECT rowid FROM {table} WHERE job = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
@@ -524,7 +527,7 @@ class Journal:
     # ---- changes
 
     def open_change(self, change: Change) -> None:
-        """Note a wish; an earlier one of the same job that is still open is superseded."""
+        """Record a requested change; an earlier one of the job that is still open is superseded."""
         with self.transaction():
             for earlier in self.changes(change.job, only_open=True):
                 self.save_change(dataclasses.replace(earlier, superseded=True), open=False)
@@ -542,7 +545,7 @@ class Journal:
             self._keep_last("changes", change.job)
 
     def changes(self, job: str | None = None, only_open: bool = False) -> list[Change]:
-        """only_open: looked for in each turn, so they have an index."""
+        """only_open: these have an index, because every turn queries them."""
         rows = self.db.execute(
             f"SELECT id, change FROM changes WHERE (? IS NULL OR job = ?)"
             f"{' AND open' if only_open else ''} ORDER BY id",
@@ -556,8 +559,8 @@ class Journal:
     # ---- events and conditions
 
     def event(self, object: str, reason: str, message: str, type: str = "Normal") -> None:
-        """Append to the history; the same twice in a row is noted once. `message` may hold what
-        others wrote."""
+        """Append an event, unless it repeats the last one of its object. `message` may contain text
+        from elsewhere."""
         message = legible(message)
         last = self.db.execute(
             "SELECT reason, message FROM events WHERE object = ? ORDER BY id DESC LIMIT 1",
@@ -587,7 +590,7 @@ class Journal:
         return self._conditions.get(job) or ([], 0)
 
     def all_conditions(self) -> Mapping[str, tuple[list[Json], int]]:
-        """As `conditions`, of every job that has some. Do not change it, nor keep it."""
+        """`conditions` of every job that has some. The caller must neither change nor keep them."""
         self._look()
         return self._conditions.all()
 

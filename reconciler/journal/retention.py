@@ -1,6 +1,6 @@
-"""What is left of things that are over: of `run`s, each a job of its own, and of devices that no
-pool has any longer. Those of the last day are kept, and the last hundred, for who wants to know how
-they ended. A few go at a time, beside the turns of the reconciler."""
+"""Removes what is left of jobs of `run` that have ended, and of devices that are in no pool any
+more. Those of the last day and the newest hundred are kept, so that people can see how they ended.
+A few are removed at a time, between the turns of the reconciler."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, is_locked
 
 KEPT, DAY_S = 100, 24 * 3600.0
-FEW = 4  # that go at once
-AGAIN_S, MORE_S = 60.0, 0.5  # until the next ones go: if none is left, or some are
+FEW = 4  # removed per call
+AGAIN_S, MORE_S = 60.0, 0.5  # until the next call: if none is left, or some are
 
 
 def forget(journal: Journal, layout: Layout, kept: int = KEPT) -> float:
-    """Forgets what has been over for long enough; gives the seconds until the next call is due. A
-    run's checkpoints in a store stay there. Raises sqlite3.Error, JournalError, OSError."""
+    """Remove what ended long enough ago; return the seconds until the next call is due. Checkpoints
+    of a run stay in the store. Raises sqlite3.Error, JournalError, OSError."""
     runs = _runs(journal, layout)
     over = _over(journal, {**runs, **_devices(journal, layout)})
     old_runs = _old({each: since for each, since in over.items() if each in runs}, kept)
@@ -34,8 +34,8 @@ def forget(journal: Journal, layout: Layout, kept: int = KEPT) -> float:
 
 
 def _over(journal: Journal, changed: dict[str, float]) -> dict[str, float]:
-    """Since when each of these is over (steady). Noted when it is first seen: the wall clock, by
-    which files are dated, may be set later."""
+    """When each of these ended (steady). The time is recorded when an end is first seen, because
+    the wall clock, which dates files, may be set later."""
     noted: dict[str, float] = journal.get("over") or {}
     over = {each: noted.get(each, clock.of_wall(at)) for each, at in changed.items()}
     if over != noted:
@@ -44,7 +44,7 @@ def _over(journal: Journal, changed: dict[str, float]) -> dict[str, float]:
 
 
 def _runs(journal: Journal, layout: Layout) -> dict[str, float]:
-    """Folders of jobs made by `run` that have ended, and when: their launchers wrote it down."""
+    """Folders of jobs of `run` that have ended, with the time of their last change."""
     records = journal.records()
     ended = (
         each.name for each in journal.objects()
@@ -55,8 +55,8 @@ def _runs(journal: Journal, layout: Layout) -> dict[str, float]:
 
 
 def _devices(journal: Journal, layout: Layout) -> dict[str, float]:
-    """Locks of proxies that have ended, of devices that no pool has, and when they were last
-    held."""
+    """Locks of proxies that have ended, of devices that are in no pool, with the time of their last
+    change."""
     described = {layout.proxy_file(name, ".lock") for name in journal.desired().devices()}
     locks = layout.proxy_file("any", ".lock").parent.glob("*.lock")
     gone = (file for file in locks if file not in described and not is_locked(file))
@@ -68,7 +68,7 @@ def _changed(path: Path) -> float:
 
 
 def _old(ended: dict[str, float], kept: int) -> list[str]:
-    """The oldest first."""
+    """Those to remove, the oldest first: over a day old, and not among the newest `kept`."""
     order = sorted(ended, key=ended.__getitem__)
     return [name for name in order[: max(0, len(order) - kept)]
             if clock.now() - ended[name] > DAY_S]  # fmt: skip

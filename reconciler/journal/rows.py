@@ -1,7 +1,7 @@
-"""What the journal's rows hold, and what they are put together to. Pure.
+"""The types of the journal's rows, and the desired state that they form. Pure.
 
-Each row is decoded into one of these and checked (journal.py). Added fields have a default, because
-older journals lack them.
+Each row is decoded into one of these types and checked (journal.py). Fields that were added later
+have a default, because older journals do not have them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
 
 
 class Override(TypedDict, total=False):
-    """What a person laid over a job."""
+    """Fields of a job that a person has overridden."""
 
     gpus: Ranks
     suspend: bool
@@ -75,7 +75,7 @@ META: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Object:
-    """A desired object and where it came from."""
+    """A desired object and its origin."""
 
     kind: str
     name: str
@@ -89,7 +89,7 @@ class Object:
     override: Override
 
     def effective(self) -> Job | Pool:
-        """The spec with what a person or a removed file laid over it."""
+        """The spec with overrides applied, and marked as orphaned if its file was removed."""
         return self._effective
 
     @functools.cached_property

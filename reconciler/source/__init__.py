@@ -1,1 +1,1 @@
-"""Desired state: where it comes from, what it says, and what a new revision changes."""
+"""Desired state: reads and validates it, and determines what a new revision changes."""

@@ -1,4 +1,4 @@
-"""The files of desired state in a commit: read from git's objects, never from a work tree."""
+"""Reads the files of desired state in a commit from git's objects, never from a work tree."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rankfold.reconciler.source.git import Git, GitError
 from rankfold.reconciler.source.trees import BYTES_MAX, Found, counts, is_hidden
 
 FILE, FOLDER, LINK, NOTHING = "file", "folder", "link", ""
-LINKS_MAX = 40  # on the way to one file
-_KINDS = {b"100": FILE, b"120": LINK, b"040": FOLDER}  # modes begin so; not 160, a submodule
+LINKS_MAX = 40  # symbolic links to follow on the way to one file
+_KINDS = {b"100": FILE, b"120": LINK, b"040": FOLDER}  # by the mode's start; 160: a submodule
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class _Entry:
 
 
 class Outside(Exception):
-    """A link leads out of the repository; the message says where to."""
+    """A symbolic link leads out of the repository; the message is its target."""
 
 
 class Commit:
-    """What is at `path` in a commit, a folder or a file; links are followed as the file system
-    would, within the repository. `top`: its work tree, if it has one. Raises GitError."""
+    """The folder or file at `path` in a commit. Links are followed as the file system would, within
+    the repository. `top`: the repository's work tree, if it has one. Raises GitError."""
 
     def __init__(self, git: Git, commit: str, path: str, top: str | None):
         self.git, self.path, self.top = git, path, top
         self._entries = _listed(git, commit)
 
     def files(self) -> list[Found]:
-        """All that are there, in the order of their names."""
+        """All files of desired state, ordered by name."""
         found = []
         for path, below in self._named():
             try:
@@ -50,7 +50,7 @@ class Commit:
         ]  # fmt: skip
 
     def _named(self) -> list[tuple[str, str]]:
-        """Of each file that counts, its path in the repository, and from `self.path`."""
+        """Each file that counts: its path in the repository, and its path below `self.path`."""
         try:
             at = self._resolve(self.path)
         except Outside:
@@ -82,7 +82,7 @@ class Commit:
         return FOLDER if not path else entry.kind if entry else NOTHING
 
     def _resolve(self, path: str) -> str | None:
-        """What `path` leads to; None: nothing. Raises Outside."""
+        """The entry that `path` leads to; None: there is none. Raises Outside."""
         done: list[str] = []
         todo, links = path.split("/")[::-1], 0
         while todo:
@@ -119,7 +119,7 @@ def _outside(error: Outside) -> str:
 
 
 def _listed(git: Git, commit: str) -> dict[str, _Entry]:
-    """All entries of its tree, and of the trees in it, by path."""
+    """All entries of the commit's tree and its subtrees, by path."""
     found = {}
     for line in git("ls-tree", "-r", "-t", "-z", "--full-tree", commit).split(b"\0"):
         about, tab, name = line.partition(b"\t")
@@ -131,8 +131,8 @@ def _listed(git: Git, commit: str) -> dict[str, _Entry]:
 
 
 def _blobs(git: Git, objects: Iterable[str]) -> dict[str, bytes]:
-    """The contents of objects; one that is too large as so many zero bytes. Git runs twice, however
-    many there are."""
+    """The contents of objects; the content of one that is too large is too many zero bytes. Git
+    runs twice, however many objects there are."""
     wanted = sorted(objects)
     if not wanted:
         return {}

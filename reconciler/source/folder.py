@@ -1,8 +1,9 @@
-"""The files of desired state below a place, kept up to date at the cost of those files alone.
+"""Keeps the list of desired-state files at a place current, at a cost that depends only on those
+files.
 
-A folder is listed once, and again only when something named like a folder or a file of desired
-state comes, goes or is renamed in it. A file is looked at when the kernel reports a change of it.
-Other files cost nothing while they are written, however many there are; each folder takes a watch.
+A folder is listed once, and again only when an entry named like a folder or a file of desired state
+is created, removed or renamed in it. A file is examined when the kernel reports a change of it.
+Writes to other files cost nothing, however many there are. Each folder needs a watch.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from rankfold.reconciler.source.trees import counts
 
 log = area(__file__)
 
-RECHECK_S = 5.0  # between looks at all files, for changes that the kernel does not report
-RECENT_NS = 2_000_000_000  # a folder that changed so recently may change again at the same time
+RECHECK_S = 5.0  # between checks of all files, for changes that the kernel does not report
+RECENT_NS = 2_000_000_000  # within this time a folder may change twice with one timestamp
 _OF_FOLDERS = (
     inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
     | inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.ONLYDIR
@@ -34,15 +35,15 @@ State = tuple[int, ...]  # of a file: its times, size and inode
 
 @dataclass
 class _Folder:
-    """A folder as it was listed."""
+    """A folder as it was when it was listed."""
 
     files: set[str] = field(default_factory=set)  # paths
     folders: set[str] = field(default_factory=set)
-    changed_ns: int = 0  # its time then; 0: it may have changed since
+    changed_ns: int = 0  # its mtime then; 0: it may have changed since
 
 
 class Files:
-    """The files at `place`: a folder, or one file. Raises OSError for a folder that cannot be
+    """The files at `place`: a folder or one file. Raises OSError for a folder that cannot be
     read."""
 
     def __init__(self, place: Path):
@@ -53,16 +54,16 @@ class Files:
 
     def _begin(self) -> None:
         self.close()
-        self.blind = False  # changes are not reported: each folder's time says whether to list it
+        self.blind = False  # no reports: a folder is listed again when its mtime changes
         self._single = not self.place.is_dir()
         self._top = str(self.place.parent if self._single else self.place)
         self._stale = {self._top}
         self._folders: dict[str, _Folder] = {}
-        self._states: dict[str, State | None] = {}  # by path; None: it is no file
-        self._links: set[str] = set()  # of these paths
-        self._paths: dict[int, str] = {}  # by number of the watch
+        self._states: dict[str, State | None] = {}  # by path; None: not a regular file
+        self._links: set[str] = set()  # which of these paths are symbolic links
+        self._paths: dict[int, str] = {}  # by watch number
         self._watches: dict[str, int] = {}
-        self._devices: dict[int, bool] = {}  # whether changes there are reported
+        self._devices: dict[int, bool] = {}  # by st_dev: whether changes are reported
         self._checked_at = time.monotonic()
         self._said: object = None
         try:
@@ -76,20 +77,20 @@ class Files:
             self._inotify = None
 
     def descriptors(self) -> list[int]:
-        """`look` may find something once one of these can be read."""
+        """When one of these is readable, `look` may find a change."""
         return [self._inotify.fileno()] if self._inotify else []
 
     def paths(self) -> list[Path]:
-        """The files that were there at the last look."""
+        """The files that the last `look` found."""
         return sorted(Path(path) for path, state in self._states.items() if state)
 
     def look(self) -> object:
-        """What there is now: equal to what an earlier call gave if nothing has changed."""
+        """The current state: equal to the result of an earlier call if nothing has changed."""
         place = self._identity()
-        if self._place and place != self._place:  # the name means another folder now
+        if self._place and place != self._place:  # the name refers to another folder now
             self._begin()
         self._place = place
-        due = self._hear() | self._links  # what a link leads to is not watched
+        due = self._hear() | self._links  # the targets of links are not watched
         if self.blind:
             self._stale |= {path for path, seen in self._folders.items() if _differs(path, seen)}
         listed = bool(self._stale)
@@ -108,7 +109,7 @@ class Files:
         return info.st_dev, info.st_ino, self.place.is_dir()
 
     def _hear(self) -> set[str]:
-        """Take the kernel's reports: folders to list become stale, files to look at are given."""
+        """Process the kernel's reports: mark folders to list as stale, return files to check."""
         files: set[str] = set()
         for event in self._inotify.read() if self._inotify else ():
             path = self._paths.get(event.watch, "")
@@ -117,7 +118,7 @@ class Files:
                 files |= self._states.keys()
             elif path in self._states:
                 files.add(path)
-            elif path and not event.name:  # it was moved, or is gone: another may have its name
+            elif path and not event.name:  # moved or removed: another may have its name
                 self._stale |= {path, os.path.dirname(path)} & self._folders.keys()
             elif path and self._counts(event.name, bool(event.mask & inotify.ISDIR)):
                 self._stale.add(path)
@@ -133,12 +134,12 @@ class Files:
     # ---- listing ----
 
     def _list(self, path: str) -> set[str]:
-        """List a folder; those that are new in it become stale. Gives its files."""
+        """List a folder, and mark new folders in it as stale. Returns its files."""
         above = self._folders.get(os.path.dirname(path), _Folder())
         if path != self._top and path not in above.folders:
-            return set()  # it is gone
+            return set()  # it was removed
         was, now = self._folders.get(path, _Folder()), _Folder()
-        self._watch(path, _OF_FOLDERS)  # first, so that no change is missed
+        self._watch(path, _OF_FOLDERS)  # before listing, so that no change is missed
         try:
             info = os.stat(path)
             with os.scandir(path) as entries:
@@ -201,12 +202,12 @@ class Files:
         try:
             watch = self._inotify.watch(path, mask)
         except (FileNotFoundError, NotADirectoryError):
-            return  # it is gone again: its folder's watch reports that
-        except OSError as error:  # there are no watches left, or it may not be read
+            return  # removed again: its folder's watch reports that
+        except OSError as error:  # no watches are left, or it is not readable
             self._be_blind(path, error)
             return
         was = self._watches.get(path, watch)
-        if was != watch and self._paths.get(was) == path:  # of what had this name before
+        if was != watch and self._paths.get(was) == path:  # of the previous owner of this name
             self._inotify.forget(was)
             del self._paths[was]
         self._watches[path], self._paths[watch] = watch, path
@@ -218,13 +219,14 @@ class Files:
         self.blind = True
 
     def _reported(self, device: int) -> bool:
-        """Whether the kernel reports changes: of a remote file system it knows only its own."""
+        """Whether the kernel reports all changes; on a remote file system it reports only its
+        own."""
         if device not in self._devices:
             self._devices[device] = not _type_of(device).startswith(_REMOTE)
         return self._devices[device]
 
     def _check(self, path: str) -> bool:
-        """Whether a file is another than before."""
+        """Update the state of a file; return whether it has changed."""
         if path not in self._states:
             return False
         state: State | None = None
@@ -237,7 +239,7 @@ class Files:
 
 
 def _differs(path: str, seen: _Folder) -> bool:
-    """Whether a folder may hold other names than when it was listed."""
+    """Whether the names in a folder may have changed since it was listed."""
     try:
         return not seen.changed_ns or os.stat(path).st_mtime_ns != seen.changed_ns
     except OSError:
@@ -245,7 +247,7 @@ def _differs(path: str, seen: _Folder) -> bool:
 
 
 def _type_of(device: int) -> str:
-    """What kind of file system a device number is; empty: no mount has it."""
+    """The type of file system with this device number; empty: no mount has it."""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo", errors="replace") as mounts:
         for line in mounts:

@@ -1,7 +1,8 @@
-"""The source that the fleet follows: who requested it, what it says, what is accepted of it.
+"""The source that the fleet follows: which clients requested it, its content, and what was
+accepted.
 
-The daemon's half of `watch`: a source is read beside the loop (`watch.Reader`); here, in the loop,
-what was read is accepted whole or refused whole, and what cannot be read is told.
+This is the daemon's half of `watch`. A thread reads the source (reader.Reader); this module runs in
+the loop, accepts or refuses each revision as a whole, and reports what cannot be read.
 """
 
 from __future__ import annotations
@@ -35,20 +36,20 @@ from rankfold.reconciler.source.revision import (
 
 log = area(__file__)
 
-CLOSING_S = 3.0  # for git to end, when the reconciler does
+CLOSING_S = 3.0  # for git to end when the reconciler ends
 
 
 @dataclasses.dataclass
 class _Attaching:
-    """A client that requested a source of which nothing has been read yet."""
+    """A client that requested a source that has not been read yet."""
 
     request: service.Request[Attach]
     reader: Reader
 
 
 class Sources:
-    """`wish` is called for each job that a revision touches (job or None, revision, wall clock),
-    within the journal's transaction; `accepted` after it."""
+    """`wish` is called for each job that a revision changes (job or None, revision, wall clock),
+    within the journal's transaction; `accepted` is called after it."""
 
     def __init__(
         self, server: service.Server, journal: Journal, state: Path,
@@ -58,18 +59,18 @@ class Sources:
         self.wish, self.accepted = wish, accepted
         self.node = Node(Layout(state))
         self.source: Reader | None = None
-        self.watchers: list[control.Channel] = []  # the source is followed while one is there
+        self.watchers: list[control.Channel] = []  # the source is followed while there is one
         self.attaching: list[_Attaching] = []
         self.faults: list[spec.Fault] = []
-        self.trouble = ""  # why what the source says is not what is desired; for who watches
-        # What was followed, and since when nobody follows it; nobody ended that on purpose.
+        self.trouble = ""  # why the source's content is not desired state now; for watchers
+        # The source that lost its last watcher unintentionally, and when that happened.
         self._unwatched: Json | None = journal.get("unwatched")
         if lost := journal.get("watching"):
             self._is_unwatched(lost)
-        self._on_purpose = False  # the reconciler ends because somebody requested it
-        self._unconsidered: Revision | None = None  # it could not be written down yet
+        self._on_purpose = False  # the reconciler ends because a client requested it
+        self._unconsidered: Revision | None = None  # a revision that could not be journalled yet
         self._last = Reading()
-        self._noted: Json | None = None  # what the journal says of it; None: not known
+        self._noted: Json | None = None  # the same as in the journal; None: not known
         self._checkpoint_store = journal.get("checkpoint_store", "")  # for `_examine`
         self._note()
 
@@ -84,7 +85,7 @@ class Sources:
     # ---- clients
 
     def attach(self, request: service.Request[Attach]) -> None:
-        """Answered once the source has been read, or could not be."""
+        """Attach a source. The reply is sent once the source has been read, or could not be."""
         source = request.message.source.told()
         attaching = _Attaching(request, Reader(source, self.state, self._examine))
         self.attaching.append(attaching)
@@ -117,7 +118,8 @@ class Sources:
             request.reply(**reply)
 
     def _attached(self, request: service.Request[Attach], reader: Reader, reading: Reading) -> Json:
-        """What to answer. `again`: it was followed before, so it is whatever may be wrong now."""
+        """The reply. `again`: follow the source whatever is wrong with it, as it was followed
+        before."""
         watch, again = request.message.watch, request.message.again
         self._refuse_other_source(reader.identity)
         if watch and again:
@@ -159,7 +161,7 @@ class Sources:
             )
 
     def closed(self, channel: control.Channel) -> None:
-        """A source is followed as long as one of the clients that attached it stays."""
+        """A client has disconnected. A source is followed while one of its watchers stays."""
         for attaching in [each for each in self.attaching if each.request.channel is channel]:
             self.attaching.remove(attaching)
             self.server.remove(attaching.reader.wake)
@@ -170,7 +172,7 @@ class Sources:
             self._stop_watching(channel)
 
     def unwatch(self, channel: control.Channel) -> None:
-        """A client ends its watching on purpose."""
+        """A client ends its watching deliberately."""
         if channel in self.watchers:
             self._stop_watching(channel)
 
@@ -180,12 +182,12 @@ class Sources:
             self._unfollow()
 
     def stops(self) -> None:
-        """The reconciler is about to end because somebody requested it: its watchers see that."""
+        """A client has requested the reconciler to end; watchers get to know that."""
         self._on_purpose = True
         self.forget_unwatched()
 
     def close(self) -> None:
-        """The reconciler ends."""
+        """End all reading, because the reconciler ends."""
         for attaching in self.attaching:
             attaching.reader.close()
         if self.source and not self._on_purpose:
@@ -216,7 +218,8 @@ class Sources:
         self._unwatched = {"source": identity, "since": time.time()}
 
     def forget_unwatched(self) -> None:
-        """Whoever applies files by hand, or stops us, knows that nobody follows them."""
+        """Clear the warning: whoever applies files by hand, or stops us, knows that no watcher is
+        left."""
         self._unwatched = None
         self._note()
 
@@ -225,7 +228,7 @@ class Sources:
         self._note()
 
     def poll(self) -> None:
-        """Called by the loop, and when the reader has news. Never raises."""
+        """Process news. Called by the loop, and when the reader has some. Never raises."""
         try:
             self._poll()
         except Exception as error:  # noqa: BLE001 - it must not end the loop
@@ -250,7 +253,7 @@ class Sources:
             try:
                 self._consider(self.source, reading.revision, True)
                 self._unconsidered = None
-            except sqlite3.Error as error:  # whoever watches gets it, and it is tried again
+            except sqlite3.Error as error:  # reported to watchers, and tried again
                 self._unconsidered = reading.revision
                 trouble = trouble or storage_error(self.state, error).message
                 if trouble != self.trouble:
@@ -259,7 +262,7 @@ class Sources:
         self._note()
 
     def _note(self) -> None:
-        """For readers of the journal: what is followed, and since when it cannot be read."""
+        """Journal for readers what is followed, and since when it cannot be read."""
         last = self._last
         unreachable = {"message": last.error, "since": last.since} if last.error else None
         now: Json = {
@@ -280,8 +283,9 @@ class Sources:
     # ---- revisions
 
     def _consider(self, reader: Reader, revision: Revision, followed: bool) -> None:
-        """Accept a revision whole, or refuse it whole and leave the fleet as it is. What accepting
-        it raises refuses it, too: tried again, it would raise again. Raises sqlite3.Error."""
+        """Accept a revision as a whole, or refuse it as a whole and leave the fleet unchanged. An
+        exception while it is accepted refuses it, too: another try would raise it again. Raises
+        sqlite3.Error."""
         try:
             faults = self._faults(revision.loaded, reader.in_parts and followed)
             if not faults:
@@ -337,8 +341,9 @@ class Sources:
         return sorted(faults)
 
     def _examine(self, loaded: spec.Loaded) -> None:
-        """Beside the loop: stores may be far away. One that the fleet has already keeps no revision
-        out when it cannot be reached: whoever saves there says so."""
+        """Check a new store; runs in the reader's thread, because stores may be remote. If the
+        fleet's present store cannot be reached, that does not refuse a revision: saves report
+        it."""
         url = loaded.desired.checkpoint_store
         known = url in ("", self._checkpoint_store)
         if not known and not loaded.faults and (why := self.node.store_trouble(url)):
@@ -362,17 +367,17 @@ def _saved_at(revision: Revision, name: str) -> float:
 
 
 def _failed(revision: Revision, error: Exception) -> spec.Fault:
-    """A fault of ours, at the object that it concerns, if that is known."""
+    """A bug, reported at the object that it concerns if that is known."""
     place = Origin("-", 1)
     if isinstance(error, NotAccepted):
         place = revision.loaded.origins[error.key]
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
     note_fault(f"accepting {revision.id[:19]}", error)
-    kind = type(error).__name__  # not what it says: that may be a value of `env`
+    kind = type(error).__name__  # without its message, which may contain a value of `env`
     reason = f"accepting it failed: a fault in rankfold ({kind}); see the reconciler's log"
     return spec.Fault(place.file, place.line, "-", reason)
 
 
 def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:
-    """A journal that cannot be written (full disk), for the requester."""
+    """The error that the requester gets if the journal cannot be written (full disk)."""
     return control.ControlError("storage", f"the journal in {state} cannot be written: {error}")

@@ -1,10 +1,10 @@
-"""Runs git for `watch`: without the caller's settings or prompts, and never waited for without end.
+"""Runs git for `watch`: without the caller's settings or prompts, and with limited waiting.
 
-A remote that accepts a connection and sends nothing would block git for ever, and with it whoever
-waits: a command that has printed nothing for `SILENT_S` is ended, with all that it started.
+A remote that accepts a connection and sends nothing would block git, and its caller, without limit.
+So a command without output for `SILENT_S` is ended, together with all processes that it started.
 
-A password in a URL is for git alone: people, files and the mirror see the URL `masked`, and git
-gets the whole one beside it, in its environment.
+Only git gets a password in a URL. People, files and the mirror get the URL `masked`; git gets the
+complete URL in its environment.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import time
 from pathlib import Path
 
 SILENT_S = 20.0  # git reports its progress every second while there is some
-LIMIT_S = 600  # of a command that talks to a remote, also when we are killed meanwhile
+LIMIT_S = 600  # for a command that uses a remote; also enforced if we are killed
 TICK_S = 0.1
-ENDING_S = 2.0  # to put away its lock files
-# Of the caller's variables for git: how to reach a remote. Others would lead to other files.
+ENDING_S = 2.0  # for git to remove its lock files
+# The caller's variables that git keeps: how to reach a remote. Others would select other files.
 _KEPT = (
     "GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_PROXY_COMMAND", "GIT_ALLOW_PROTOCOL",
     "GIT_PROTOCOL", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY",
@@ -35,42 +35,42 @@ _KEPT = (
 _TELLING = ("fatal: ", "error: ", "ssh: ")
 
 
-# Of a URL: a password, or, where git sends that as one, a name that may be a token.
+# In a URL: a password, or over HTTP, where git sends it as one, a user name that may be a token.
 _SECRET = re.compile(r"(?<=://)([^/@:\s]*):[^/\s]*@|(?<=http://)[^/\s]+@|(?<=https://)[^/\s]+@")
 
 
 def masked(text: str) -> str:
-    """The text, with the passwords of all URLs in it left out."""
+    """The text without the passwords of all URLs in it."""
     return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else "***@", text)
 
 
 class GitError(Exception):
-    """git could not do it; the message says why."""
+    """git failed; the message explains why."""
 
 
 class Git:
-    """git in one repository. Once `stopped` is set, whatever runs is ended. url: what git
-    is to talk to wherever a command or the repository says `masked(url)`."""
+    """Runs git in one repository. Once `stopped` is set, running commands are ended. url: the URL
+    that git uses wherever a command or the repository has `masked(url)`."""
 
     def __init__(self, repo: Path, stopped: threading.Event, url: str = ""):
         self.repo, self.stopped = repo, stopped
         self._env = _environment(url)
 
     def at(self, repo: Path) -> Git:
-        """The same in another folder."""
+        """The same for another folder."""
         other = copy.copy(self)
         other.repo = repo
         return other
 
     def __call__(self, *arguments: str, given: str = "") -> bytes:
-        """What it prints. `given`: its standard input. Raises GitError."""
+        """Run a command and return its output. `given`: its standard input. Raises GitError."""
         return self._run(["git", "-C", str(self.repo), *arguments], os.fsencode(given))
 
     def text(self, *arguments: str) -> str:
         return self(*arguments).decode(errors="replace").strip()
 
     def remote(self, *arguments: str) -> None:
-        """A command that talks to a remote, with its progress. Raises GitError."""
+        """Run a command that uses a remote; it must print its progress. Raises GitError."""
         limit = ["timeout", f"--kill-after={ENDING_S}", str(LIMIT_S)] if _has_timeout() else []
         self._run([*limit, "git", "-C", str(self.repo), *arguments])
 
@@ -95,7 +95,8 @@ class Git:
     def _listen(
         self, process: subprocess.Popen[bytes], command: list[str], given: bytes
     ) -> tuple[bytes, bytes]:
-        """Its output, once it has ended by itself."""
+        """The output of a process, once it has ended by itself. Raises GitError if it has to be
+        ended."""
         heard, since = 0, time.monotonic()
         left: bytes | None = given  # `communicate` takes it once
         while True:
@@ -121,8 +122,8 @@ class Git:
 
 
 def is_elsewhere(repository: str) -> bool:
-    """Whether git would take this for a URL or ``host:path``, by its own rule: not by what is
-    there now, because a folder may be away for a while."""
+    """Whether git takes this for a URL or ``host:path``, by git's own rule. Does not check whether
+    a folder of that name exists, because it may be temporarily unavailable."""
     before, colon, _ = repository.partition(":")
     return bool(colon) and "/" not in before
 
@@ -151,7 +152,7 @@ def _environment(url: str) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """And its children: it has a session of its own."""
+    """End a process and its children, which share its session."""
     for signum in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signum)

@@ -1,9 +1,9 @@
-"""Where desired state comes from: a plain directory, or a branch of a git repository.
+"""Reads desired state from its source: a plain directory, or a branch of a git repository.
 
-A source is read by a thread of its own (`Reader`), because disks and networks hang and the
-reconciler's loop must not. It gives a `Revision` when there is something new, and never raises for
-what people wrote: that is in the revision's faults. SourceError means that the source itself
-cannot be read now; it is opened anew, again and again, until it can.
+A thread of its own (`Reader`) reads a source, because disks and networks may stop answering and the
+reconciler's loop must not wait for them. It returns a `Revision` when there is something new. It
+never raises for the content of files: those errors are in the revision's faults. SourceError means
+that the source itself cannot be read now; it is opened again repeatedly until it can be read.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from rankfold.reconciler.source.trees import named
 
 log = area(__file__)
 
-REST_S = 0.05  # a directory is read when nothing in it has changed for so long
-RESTLESS_S = 10.0  # and is reported as unreadable when it never rests
-LOOK_S = 0.2  # between looks at what inotify does not report: where links lead, other machines
-STAT_S = 0.1  # between looks at a branch
-RECHECK_S = 5.0  # run git even if the branch's files look the same
-FETCH_S = 5.0  # between fetches of a repository elsewhere
-AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0  # before a source that cannot be read is opened anew
+REST_S = 0.05  # a directory is read when nothing in it has changed for this long
+RESTLESS_S = 10.0  # and reported as unreadable if that does not happen
+LOOK_S = 0.2  # between checks for changes without inotify: targets of links, other machines
+STAT_S = 0.1  # between checks of a branch's files
+RECHECK_S = 5.0  # between runs of git, even if the branch's files look unchanged
+FETCH_S = 5.0  # between fetches from a remote repository
+AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0  # before a source that cannot be read is opened again
 
 
 class SourceError(Exception):
-    """The source cannot be read; the message says why."""
+    """The source cannot be read; the message explains why."""
 
 
 @dataclass(frozen=True)
 class Revision:
-    """One state of a source. `saved_at`: wall clock of the commit or the save, by file."""
+    """One state of a source. `saved_at`: wall clock of the commit or of the newest save."""
 
     id: str
     loaded: spec.Loaded
@@ -58,20 +58,20 @@ class Revision:
 
 class Source(Protocol):
     def poll(self) -> Revision | None:
-        """The current revision if it is another than at the last call. Raises SourceError."""
+        """The current revision if it differs from that of the last call. Raises SourceError."""
 
     def pause(self) -> None:
-        """Wait until it is worth polling again, or `stop` was called."""
+        """Wait until polling is worthwhile, or until `stop` is called."""
 
     def stop(self) -> None:
-        """Let `poll` and `pause` return soon; from any thread."""
+        """Make `poll` and `pause` return soon; may be called from any thread."""
 
     def close(self) -> None: ...
 
 
 def identity_of(description: Json) -> str:
-    """What a source is called. `description`: what a client sends, {"dir": absolute path} or
-    {"git": repository, "branch": b, "path": p}. With another password it is the same source."""
+    """The name of a source. `description`: as a client sends it, {"dir": absolute path} or {"git":
+    repository, "branch": b, "path": p}. It does not depend on a password in the URL."""
     if "dir" in description:
         return f"directory {named(Path(description['dir']))}"
     path = description.get("path", "").strip("/")
@@ -80,7 +80,7 @@ def identity_of(description: Json) -> str:
 
 
 def same(identity: str, other: str) -> bool:
-    """Whether two names of sources mean the same now: a directory may have several."""
+    """Whether two names mean the same source now: a directory may have several names."""
     kind, _, place = identity.partition(" ")
     other_kind, _, other_place = other.partition(" ")
     if kind != other_kind or kind != "directory":
@@ -94,12 +94,12 @@ def open_source(description: Json, state: Path) -> Source:
     return GitSource(description["git"], description["branch"], description.get("path", ""), state)
 
 
-# ---- beside the loop ---------------------------------------------------------------------------
+# ---- in a thread of its own --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What is new of a source. `error`: why it cannot be read since `since` (wall clock)."""
+    """News of a source. `error`: why it cannot be read, since `since` (wall clock)."""
 
     revision: Revision | None = None
     error: str = ""
@@ -107,18 +107,18 @@ class Reading:
 
 
 class Reader:
-    """Follows a source in a thread, through everything that may pass. `examine` is called there
-    with what was read, and may add faults."""
+    """Follows a source in a thread, and continues after any error. `examine` is called in that
+    thread with what was read, and may add faults."""
 
     def __init__(
         self, description: Json, state: Path,
         examine: Callable[[spec.Loaded], None] = lambda _: None,
     ):  # fmt: skip
         self.identity = identity_of(description)
-        self.in_parts = "dir" in description  # what is being saved may be seen half done
+        self.in_parts = "dir" in description  # a save may be seen before it is complete
         self._description, self._state, self._examine = description, state, examine
         self._lock = threading.Lock()
-        self._reading: Reading | None = None  # that nobody has taken
+        self._reading: Reading | None = None  # not taken yet
         self._error, self._since = "", 0.0
         self._source: Source | None = None
         self._stopped = threading.Event()
@@ -127,7 +127,7 @@ class Reader:
         self._thread.start()
 
     def take(self) -> Reading | None:
-        """What is new since the last call."""
+        """What is new since the last call; None: nothing."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.wake)
         with self._lock:
@@ -135,7 +135,7 @@ class Reader:
         return reading
 
     def close(self, wait_s: float = 0.0) -> None:
-        """End it; git commands too if they do so in time."""
+        """End the thread, and its git commands if they end within `wait_s`."""
         with self._lock:
             self._stopped.set()
             os.close(self.wake)
@@ -152,7 +152,7 @@ class Reader:
                 problem = str(error)
             except OSError as error:
                 problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            except Exception as error:  # noqa: BLE001 - a fault of ours: the files may be mended
+            except Exception as error:  # noqa: BLE001 - a bug: other files may work
                 problem = f"reading it failed ({type(error).__name__}); see the reconciler's log"
                 note_fault("reading a source", error)
             else:
@@ -162,7 +162,7 @@ class Reader:
             self._stopped.wait(again)
 
     def _follow(self) -> None:
-        """Returns when it has to stop; raises what keeps the source from being read."""
+        """Follow the source until stopped; raises what keeps it from being read."""
         source = open_source(self._description, self._state)
         with self._lock:
             self._source = source
@@ -194,7 +194,7 @@ class Reader:
 
 
 def note_fault(what: str, error: Exception) -> None:
-    """For the log: where it happened, and not what it was about, which may be a secret."""
+    """Log where an exception occurred, without its message, which may contain a secret."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("%s:\n%s%s", what, frames, type(error).__name__)
 
@@ -205,8 +205,8 @@ def note_fault(what: str, error: Exception) -> None:
 class DirectorySource:
     """Every ``*.yaml`` below a directory, followed with inotify.
 
-    Nothing says that a save is complete, so a directory is read when it has rested: what an editor
-    writes in parts, or renames away and puts back, is seen once.
+    Nothing marks a save as complete, so a directory is read when it has been unchanged for a while:
+    a file that an editor writes in parts, or renames away and puts back, is seen once.
     """
 
     def __init__(self, path: Path):
@@ -257,8 +257,8 @@ class DirectorySource:
 
 
 def directory_revision(loaded: spec.Loaded) -> Revision:
-    """A directory has no commits: its revision is a digest of what it says, faults included, so
-    that what is refused is not named as what runs."""
+    """The revision of a directory. A directory has no commits, so its id is a digest of its
+    content. Faults are included, so that a refused state never has the id of the one in use."""
     said = sorted(loaded.desired.pools.items()), sorted(loaded.desired.jobs.items())
     text = repr((*said, [str(fault) for fault in loaded.faults]))
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -271,9 +271,9 @@ _mirrors: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 class GitSource:
-    """The files of one commit: of a branch, a tag or a hash. The working tree is never read.
+    """The files of one commit, given by a branch, a tag or a hash. The work tree is never read.
 
-    Of a repository elsewhere there is a mirror in the state directory, fetched every `FETCH_S`.
+    A remote repository has a mirror in the state directory, updated every `FETCH_S`.
     """
 
     def __init__(self, repository: str, branch: str, path: str, state: Path):
@@ -303,7 +303,7 @@ class GitSource:
         self._opened = True
 
     def _mirror(self) -> None:
-        """Have what the remote has. Raises GitError."""
+        """Update the mirror if that is due. Raises GitError."""
         now = time.monotonic()
         if self._fetched_at is None or now - self._fetched_at >= FETCH_S:
             with _mirrors[self.repo]:
@@ -319,7 +319,7 @@ class GitSource:
         raise SourceError(f"{where} has no branch {self.branch}: {there}")
 
     def _refs_stamp(self) -> object:
-        """Changes whenever the branch does: running git costs a process each time."""
+        """A value that changes whenever the branch does; cheaper than running git."""
         stamp: list[object] = []
         for name in (*full_names(self.branch), "packed-refs"):
             try:
@@ -353,7 +353,7 @@ class GitSource:
         return revision
 
     def _committed_at(self, commit: str) -> float:
-        """When the branch came to this commit: to the millisecond if its ref is a file."""
+        """When the branch got this commit: exact to the millisecond if its ref is a file."""
         ref = self._common / "refs/heads" / self.branch
         try:
             if ref.read_text().strip() == commit:
@@ -377,4 +377,4 @@ class GitSource:
         self._stopped.set()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no resource is held."""

@@ -1,4 +1,4 @@
-"""Which commit a branch, a tag or a hash means, here or in a repository elsewhere."""
+"""Resolves a branch, a tag or a hash to a commit, in a local or a remote repository."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _NOT_THERE = "couldn't find remote ref"
 
 
 def full_names(ref: str) -> list[str]:
-    """What `ref` may be short for, a branch first."""
+    """The full names that `ref` may abbreviate, a branch first."""
     if ref.startswith("refs/"):
         return [ref]
     return [f"refs/{kind}/{ref}" for kind in ("heads", "tags", "remotes")]
 
 
 def tip(git: Git, ref: str) -> str | None:
-    """The commit; None if there is none. Raises GitError for what is no repository."""
+    """The commit; None if there is none. Raises GitError if this is not a repository."""
     names = full_names(ref) + ([ref] if _HASH.fullmatch(ref) else [])
     for name in names:
         try:
@@ -34,36 +34,36 @@ def tip(git: Git, ref: str) -> str | None:
 
 
 def branches(git: Git) -> list[str]:
-    """Their names, for a message."""
+    """Names of the branches, for a message."""
     return git.text("for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads").split()
 
 
 class Mirror:
-    """A copy at `repo` of what one ref of the repository at `url` is now: its history and other
-    refs, pull requests among them, are not fetched."""
+    """A mirror at `repo` of one ref of the repository at `url`. Its history and other refs, such as
+    pull requests, are not fetched."""
 
     def __init__(self, repo: Path, git: Git, url: str, ref: str):
         self.repo, self.git, self.url, self.ref = repo, git, url, ref
 
     def update(self) -> None:
-        """Have what the remote has. Raises GitError."""
+        """Bring the mirror to the remote's state. Raises GitError."""
         if not (self.repo / "HEAD").exists():
             self._make()
         else:
             try:
                 self._fetch(self.git)
             except GitError as error:
-                if ".lock" in str(error):  # left by one that was killed: no other is here
+                if ".lock" in str(error):  # of a killed process: no other uses the mirror
                     shutil.rmtree(self.repo, ignore_errors=True)
                 raise
 
     def branches(self) -> list[str]:
-        """Of the remote, for a message."""
+        """Names of the remote's branches, for a message."""
         told = self.git.text("ls-remote", "--heads", "--", self.url)
         return [line.partition("refs/heads/")[2] for line in told.splitlines()]
 
     def _make(self) -> None:
-        """All of it or nothing: half a mirror would look like an empty one."""
+        """Create the mirror atomically: half a mirror would look like an empty one."""
         new = self.repo.with_suffix(".new")
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir(parents=True)
@@ -85,7 +85,7 @@ class Mirror:
             self._fetched(git, self.ref, f"refs/followed/{self.ref}")
 
     def _fetched(self, git: Git, there: str, here: str) -> bool:
-        """Whether the remote has it; then we have it, too."""
+        """Fetch a ref; return whether the remote has it."""
         for depth in (["--depth=1"], []):
             fetch = "fetch", "--progress", "--no-tags", *depth
             try:
@@ -94,7 +94,7 @@ class Mirror:
             except GitError as error:
                 if _NOT_THERE in str(error):
                     return False
-                if not depth or "shallow capabilities" not in str(error):  # as of dumb servers
+                if not depth or "shallow capabilities" not in str(error):  # of dumb servers
                     raise
         return False
 

@@ -1,6 +1,8 @@
-"""A new revision against what is: why it is refused, what it changes, whom it disturbs. Pure.
+"""Compares a new revision with the present state: why it is refused, what it changes, which jobs it
+disturbs. Pure.
 
-Called by the daemon before it accepts a revision, and by `rankfold plan`, which accepts nothing.
+The daemon calls this before it accepts a revision. `rankfold plan` calls it, too, and accepts
+nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from rankfold.reconciler.wording import count, size, some
 def revision_faults(
     loaded: Loaded, records: Mapping[str, Record], by_hand: frozenset[str]
 ) -> list[Fault]:
-    """Why a revision cannot follow what runs. `by_hand`: live jobs that `run` started."""
+    """Conflicts of a revision with running jobs. `by_hand`: live jobs that `run` started."""
     faults: list[Fault] = []
     for job in loaded.desired.jobs.values():
         record = records.get(job.name)
@@ -50,8 +52,8 @@ def revision_faults(
 
 
 def save_faults(loaded: Loaded, no_saves: str) -> list[Fault]:
-    """Jobs that say when they are to be saved, where none can be. The default says it in a
-    condition."""
+    """Jobs whose files request saves although no job can be saved here. For jobs with the default
+    interval, a condition reports it."""
     faults = []
     for name, job in loaded.desired.jobs.items():
         asks = "checkpoint" in loaded.documents["Job", name].value["spec"]
@@ -61,7 +63,7 @@ def save_faults(loaded: Loaded, no_saves: str) -> list[Fault]:
 
 
 def store_faults(loaded: Loaded, now: Desired, records: Mapping[str, Record]) -> list[Fault]:
-    """A store that changes while jobs live that have checkpoints in the one before."""
+    """A change of the store while live jobs have checkpoints in the present one."""
     live = [n for n, r in records.items() if r.step != "ended" and _in_store(r)]
     if not live or loaded.desired.checkpoint_store == now.checkpoint_store:
         return []
@@ -75,8 +77,8 @@ def _in_store(record: Record) -> bool:
 
 
 def emptied_files(loaded: Loaded, objects: Iterable[Object]) -> list[Fault]:
-    """Files that hold nothing where accepted objects came from: a save that went wrong. Whoever
-    wants them gone removes the file."""
+    """Files without content from which objects were accepted, which looks like a failed save. A
+    person who wants to remove the objects removes the file."""
     faults = []
     for name, (file, _, lost) in _losses(loaded, objects).items():
         if lost and not file.documents:
@@ -91,10 +93,10 @@ def emptied_files(loaded: Loaded, objects: Iterable[Object]) -> list[Fault]:
 def cut_files(
     loaded: Loaded, objects: Iterable[Object], never_ended: Collection[str]
 ) -> list[Fault]:
-    """Files of a followed directory that look as if their save went on, or stopped half way.
+    """Files of a followed directory that look as if their save was incomplete.
 
-    docs/decisions/0057-when-a-save-of-files-is-complete.md gives the reasons.
-    `never_ended`: paths of files whose last line had no end when they were accepted.
+    docs/decisions/0057-when-a-save-of-files-is-complete.md gives the reasons. `never_ended`: paths
+    of files whose last line had no newline when they were accepted.
     """
     faults = []
     kept_in = Counter(
@@ -120,8 +122,8 @@ def cut_files(
 def _losses(
     loaded: Loaded, objects: Iterable[Object]
 ) -> dict[str, tuple[File, list[Object], list[Object]]]:
-    """Of each file that is there and from which objects were accepted: they, in the order in which
-    they stood there, and those that no file holds now."""
+    """File name → the file, the objects that were accepted from it, in the order of their lines,
+    and those of them that are in no file now. Only for files that exist and had objects."""
     came: dict[str, list[Object]] = {}
     for each in objects:
         if each.source is not None and not each.removed:
@@ -142,7 +144,7 @@ _WAY_OUT = "Cancel the job first, or give the new one another name"
 
 @dataclass(frozen=True)
 class Difference:
-    """One line of `rankfold plan`."""
+    """One line of the output of `rankfold plan`."""
 
     object: str
     action: str  # create | update | suspend | resume | remove
@@ -152,7 +154,7 @@ class Difference:
 
 
 def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> list[Difference]:
-    """What accepting `new` changes in the desired state, and which of it stops a running job."""
+    """What accepting `new` changes in the desired state, and which changes stop a running job."""
     found: list[Difference] = []
     for name, pool in new.pools.items():
         if name not in old.pools:
@@ -187,7 +189,7 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
 
 
 def _pool_changed(old: Pool, new: Pool) -> tuple[tuple[str, Any, Any], ...]:
-    """How many devices there are, if that changes, and what is said of them in another way."""
+    """The number of devices, if that changes, and the fields that differ."""
     more = len(old.devices) != len(new.devices)
     found: list[tuple[str, Any, Any]] = []
     if more:
@@ -207,7 +209,7 @@ def _shown(value: object) -> str:
 
 
 def _runs(values: list[str]) -> str:
-    """``1 GiB``, or with how many devices have each, in their order: ``1 GiB × 2, 2 GiB × 1``"""
+    """``1 GiB``, or if values differ, the number of devices with each: ``1 GiB × 2, 2 GiB × 1``"""
     runs = [(value, len(list(same))) for value, same in itertools.groupby(values)]
     return runs[0][0] if len(runs) == 1 else ", ".join(f"{v} × {n}" for v, n in runs)
 
@@ -245,9 +247,9 @@ def merged(
     records: Mapping[str, Record],
     overridden: Mapping[str, Job],
 ) -> Desired:
-    """What would be desired if `loaded` were accepted: what `run` made stays, and so do started
-    jobs whose file is gone. `overridden`: what the source says of jobs that were changed by hand;
-    the change lasts while the source says the same."""
+    """The desired state if `loaded` were accepted: objects of `run` stay, and so do started jobs
+    whose file was removed. `overridden`: the source's version of jobs that were overridden; an
+    override lasts while that version is unchanged."""
     pools = {n: p for n, p in desired.pools.items() if ("Pool", n) in hand_made}
     jobs = {n: j for n, j in desired.jobs.items() if ("Job", n) in hand_made}
     pools.update(loaded.desired.pools)

@@ -1,4 +1,4 @@
-"""What the schemas in ``schemas/`` have against a document, and what would be right."""
+"""Reports how a document violates the schemas in ``schemas/``, and what would be correct."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def validator(schema: Json) -> Draft202012Validator:
 
 @functools.cache
 def _validators() -> Any:
-    import jsonschema  # here, as most commands need none, and it takes a quarter of their start
+    import jsonschema  # here: most commands do not need it, and it takes a quarter of their start
 
     def unique(_: Any, wanted: bool, items: Any, rule: Json) -> Iterable[ValidationError]:
-        """jsonschema compares each item with each other one, which takes minutes for a long list;
-        its own message is not used."""
+        """Replaces the check of jsonschema, which compares each item with each other one and takes
+        minutes for a long list. The text of the error is not used."""
         if wanted and isinstance(items, list):
             texts = {json.dumps(each, sort_keys=True) for each in items}
             if len(texts) < len(items):
@@ -44,7 +44,7 @@ def _validators() -> Any:
 @functools.cache
 def load_schema(kind: str) -> Json:
     schema: Json = json.loads(paths.schema(kind).read_text())
-    if kind == "Job":  # what is built comes from its table; the file says the same, for editors
+    if kind == "Job":  # the table defines the fields; the file repeats them, for editors
         for field in fields_of(Job).values():
             *where, name = field.path.split(".")
             within = functools.reduce(lambda rule, part: rule["properties"][part], where, schema)
@@ -56,7 +56,7 @@ def load_schema(kind: str) -> Json:
 def walk(
     schema: Json, value: Any, path: yamldoc.Path = ()
 ) -> Iterable[tuple[yamldoc.Path, Json, Any]]:
-    """(path, schema, value) of every field that is given and known."""
+    """Yield (path, schema, value) of every field that is given and known."""
     yield path, schema, value
     if isinstance(value, dict):
         known = schema.get("properties", {})
@@ -69,21 +69,21 @@ def walk(
 
 
 def default_of(path: yamldoc.Path, rule: Json, document: Json) -> Any:
-    """The default of a field; that of ``parallelism.data`` is another field's value."""
+    """The default of a field; the default of ``parallelism.data`` is worldSize."""
     if path == ("spec", "parallelism", "data"):
         return document["spec"].get("worldSize") if isinstance(document.get("spec"), dict) else None
     return rule.get("default")
 
 
 def schema_faults(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
-    """What a schema has against a value, in words."""
+    """The path and a description of each violation of a schema."""
     for error in validator(schema).iter_errors(value):
         path: yamldoc.Path = tuple(error.absolute_path)
         yield from _explain(error, path)
 
 
 def not_built(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
-    """A field that is not built yet is refused by name unless it has its default."""
+    """Fields and values that are not built yet; a field may have its default value."""
     for path, rule, given in walk(schema, value):
         default = default_of(path, rule, value)
         if path == ("spec", "gpus") and isinstance(given, dict):
@@ -123,7 +123,7 @@ A_NUMBER = "a number"
 
 
 def _quoted(got: Any, path: yamldoc.Path) -> str:
-    """A wrong value as it is reported: what may hold values of `env` only by its kind."""
+    """A wrong value for a message. For values that may contain values of `env`, only the type."""
     if isinstance(got, dict):
         return "a mapping"
     if isinstance(got, list) and any(isinstance(each, (dict, list)) for each in got):

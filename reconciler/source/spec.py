@@ -1,9 +1,9 @@
 """Desired state from YAML files: load, check, normalise.
 
-`load_dir` (and `load_texts` for a git commit) give objects and faults. A set of files with a
-fault is refused whole, so nobody has to guess which half of a commit is running. Each fault
-says file, line, field, and what would be right. Schemas lie in ``schemas/``; what a schema
-cannot say (sizes, names across files, commands that start ranks) is here.
+`load_dir`, and `load_found` for a git commit, return objects and faults. A set of files with a
+fault is refused as a whole, so that part of a commit never runs. Each fault has file, line, field,
+and what would be correct. The schemas are in ``schemas/``; this module checks what a schema cannot
+express (sizes, names across files, commands that start ranks).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ API_VERSION = "rankfold/v1alpha1"
 DEVICE_MEMORY_MIN = 4 << 20
 DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
 FLEET_DEVICES_MAX = 1 << 16
-WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without its end: Linux starts nothing with more
+WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without the zero byte: Linux's limit per word
 PATH_BYTES_MAX = 4095
-FAULTS_MAX = 100  # of a file that are reported
+FAULTS_MAX = 100  # most faults reported of a file
 OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
@@ -61,7 +61,7 @@ class Fault:
 
 
 def shown(path: yamldoc.Path) -> str:
-    """A field's path for people. In `env` people slip, and values come to stand where names do."""
+    """A field's path for people, without values of `env` that were written in place of names."""
     if path[:2] == ENV:
         path = path[:3]
     named = path and isinstance(path[-1], str) and path[-1].partition("=")
@@ -77,7 +77,7 @@ def _is_null(value: Any, path: yamldoc.Path) -> bool:
 
 
 class InvalidInput(Exception):
-    """Files that are refused; exit code 65."""
+    """Files are refused; exit code 65."""
 
     def __init__(self, faults: Iterable[Fault]):
         self.faults = sorted(set(faults))
@@ -86,51 +86,51 @@ class InvalidInput(Exception):
 
 @dataclass(frozen=True)
 class File:
-    """A file as it was read. `path`: as origins of accepted objects name it."""
+    """A file that was read. `path`: its name in the origins of accepted objects."""
 
     path: str
-    documents: int  # that are not empty
+    documents: int  # without empty ones
     lines: int
-    ended: bool  # its last line has an end
+    ended: bool  # its last line ends with a newline
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a file is: its folder, and the tree `root` that it was found in."""
+    """Where a file is: its folder, and the tree `root` in which it was found."""
 
     folder: str
     root: str
 
     def workdir(self, given: str) -> str:
-        """An absolute path with links followed, except one that the root is: the same job may be
-        described by the next release that this leads to."""
-        real = Path(os.path.realpath(Path(self.folder) / given))  # a loop of links raises nothing
+        """An absolute path with links resolved, except a link that is the root itself: the next
+        release that this link leads to may describe the same job."""
+        real = Path(os.path.realpath(Path(self.folder) / given))  # no error for a loop
         root = Path(os.path.realpath(self.root))
         return str(Path(self.root) / real.relative_to(root) if real.is_relative_to(root) else real)
 
 
 @dataclass
 class Loaded:
-    """What the files say. `desired` counts only while there is no fault."""
+    """The content of the files. `desired` is valid only if there is no fault."""
 
     desired: Desired = field(default_factory=Desired)
     origins: dict[tuple[str, str], Origin] = field(default_factory=dict)  # (kind, name)
     faults: list[Fault] = field(default_factory=list)
     warnings: list[Fault] = field(default_factory=list)
     saved_at: dict[str, float] = field(default_factory=dict)  # file → wall clock
-    files: dict[str, File] = field(default_factory=dict)  # by the name that faults have
+    files: dict[str, File] = field(default_factory=dict)  # by the name that faults use
     documents: dict[tuple[str, str], yamldoc.Document] = field(default_factory=dict)
-    failures: list[Exception] = field(default_factory=list)  # faults of ours, for the log
+    failures: list[Exception] = field(default_factory=list)  # bugs, for the log
 
     def fault(self, kind: str, name: str, where: str, reason: str) -> Fault:
-        """A fault of an object's field, such as ``spec.command``."""
+        """A fault in an object's field, such as ``spec.command``."""
         document = self.documents[kind, name]
         return Fault(
             self.origins[kind, name].file, document.line(tuple(where.split("."))), where, reason
         )
 
     def policy_fault(self, where: str, reason: str) -> Fault:
-        """A fault of a field of a Policy, or of its being left out."""
+        """A fault in a field of a Policy, whether or not a Policy has the field."""
         path = tuple(where.split("."))
         for (kind, name), document in self.documents.items():
             if kind == "Policy" and path[-1] in document.value["spec"]:
@@ -153,8 +153,8 @@ def load_dir(
 ) -> Loaded:
     """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
 
-    `files_at`: gives the files of a place, where they are known without a search. `parsed`: what
-    was parsed there before.
+    `files_at`: returns the files of a place if they are known without a search. `parsed`: cache of
+    what was parsed there before.
     """
     found: list[trees.Found] = []
     faults: list[Fault] = []
@@ -176,9 +176,9 @@ def load_dir(
 
 
 def yaml_files(place: Path) -> list[Path]:
-    """The files of desired state at a place, hidden ones left out; links lead anywhere.
+    """The files of desired state at a place, without hidden ones; links may lead anywhere.
 
-    Raises OSError for a folder that cannot be read: its files are not gone.
+    Raises OSError for a folder that cannot be read, because its files are not gone.
     """
     if not place.is_dir():
         return [place] if place.is_file() else []
@@ -201,9 +201,9 @@ def load_found(
     workdir: str | None = None,
     parsed: ParseCache | None = None,
 ) -> Loaded:
-    """Check and normalise files of a directory or a commit. `faults`: what is wrong besides.
-    `workdir`: of jobs that give none; default: their file's folder. `parsed`: what was parsed
-    of that source before."""
+    """Check and normalise the files of a directory or a commit. `faults`: faults found before.
+    `workdir`: for jobs that give none; default: their file's folder. `parsed`: cache of what was
+    parsed of that source before."""
     texts: dict[str, str] = {}
     workdirs: dict[str, str | Place] = {}
     told, by_name = list(faults), {each.name: each for each in found}
@@ -229,7 +229,7 @@ def _unreadable(error: OSError) -> str:
 
 
 def _decoded(found: trees.Found) -> str:
-    """The text of a file, its line ends as ``\n``. Raises InvalidInput."""
+    """The text of a file, with ``\n`` as line ends. Raises InvalidInput."""
     line, reason = 1, found.problem
     if not found.is_utf8:
         reason = "its name is not UTF-8: rename it"
@@ -251,9 +251,9 @@ def load_texts(
     workdir: str | None = None,
     parsed: ParseCache | None = None,
 ) -> Loaded:
-    """Check and normalise. `workdirs`: what a relative workdir of each file is relative to; a
-    file without an entry (bare or remote repository) needs an absolute one. `workdir`: of jobs that
-    give none."""
+    """Check and normalise texts. `workdirs`: the base of relative workdirs in each file; a file
+    without an entry (bare or remote repository) needs absolute ones. `workdir`: for jobs that give
+    none."""
     reader, parsed = _Reader(workdirs, workdir), parsed or ParseCache()
     files: dict[str, File] = {}
     for file, text in sorted(texts.items()):
@@ -300,7 +300,7 @@ class _Reader:
         self.faults += [Fault(file, p.line, shown(p.path), p.reason) for p in problems]
         for document in documents:
             if document.unusable or len(self.faults) - before > FAULTS_MAX:
-                self.broken_pool = True  # it may have been one
+                self.broken_pool = True  # it may have been a pool
             else:
                 with self.guarded(file, document):
                     self.read(file, document)
@@ -314,14 +314,15 @@ class _Reader:
 
     @contextlib.contextmanager
     def guarded(self, file: str, doc: yamldoc.Document | None = None) -> Iterator[None]:
-        """Whatever reading a file raises is an error of that file: others are still checked."""
+        """Turn any exception while a file is read into a fault of that file, and check the
+        others."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - see above
-            kind = type(error).__name__  # not what it says: that may be a value of `env`
+            kind = type(error).__name__  # without its message, which may contain a value of `env`
             reason = f"cannot be read: a fault in rankfold ({kind})"
             self.faults.append(Fault(file, doc.line(()) if doc else 1, "-", reason))
-            self.broken_pool = True  # it may have been one
+            self.broken_pool = True  # it may have been a pool
             self.failures.append(error)
 
     def read(self, file: str, doc: yamldoc.Document) -> None:
@@ -426,7 +427,7 @@ class _Reader:
             self.fault(file, doc, ("spec", "parallelism", "data"), reason)
         default = self.workdir if "workdir" not in spec else None
         given["workdir"] = default or self._workdir(file, doc, given["workdir"])
-        # A field that has no default in files has one in `Job`.
+        # `Job` has defaults for the fields that have none in files.
         job = Job(**{k: v for k, v in given.items() if v is not None})
         if len(self.faults) == before and (reason := not_kept(job)):
             self.fault(file, doc, ("spec",), reason)
@@ -453,12 +454,12 @@ class _Reader:
             reason = "must be an absolute path: the repository has no work tree here"
             self.fault(file, doc, path, reason)
             return workdir
-        resolved = os.path.realpath(os.path.join(base, workdir))  # a loop of links raises nothing
+        resolved = os.path.realpath(os.path.join(base, workdir))  # no error for a loop of links
         self._fits(file, doc, path, resolved, PATH_BYTES_MAX)
         return resolved
 
     def check_fleet(self) -> None:
-        """More devices requested than the pools of these files have, however empty they are."""
+        """Refuse jobs that request more devices than all pools in these files have, used or not."""
         if not self.pools or self.broken_pool:
             return
         devices = [d for pool in self.pools.values() for d in pool.devices]
@@ -476,7 +477,7 @@ class _Reader:
 
 
 def not_kept(made: Job | Pool) -> str:
-    """Why the journal could not give this object back as it is; empty if it can."""
+    """Why the journal could not return this object unchanged; empty if it can."""
     try:
         kept = msgspec.json.decode(msgspec.json.encode(made), type=type(made))
     except (msgspec.MsgspecError, OverflowError, UnicodeError, RecursionError) as error:
@@ -488,7 +489,7 @@ def not_kept(made: Job | Pool) -> str:
 
 
 def parse_size(text: str | int) -> int | None:
-    """Bytes of ``1GiB``, ``1.5 GiB``, ``500MB`` or a plain number; None if it is no size."""
+    """Bytes of ``1GiB``, ``1.5 GiB``, ``500MB`` or a plain number; None if it is not a size."""
     match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]{0,3})\s*", str(text))
     if isinstance(text, bool) or not match or match[2] not in _UNITS:
         return None
@@ -500,7 +501,7 @@ def parse_size(text: str | int) -> int | None:
 
 
 def device_memory(text: str | int) -> int | None:
-    """Bytes of a device's memory as written; None if it is no size, or no device has it."""
+    """Bytes of a device's memory as written; None if it is not a size that a device can have."""
     size = parse_size(text)
     return size if size is not None and DEVICE_MEMORY_MIN <= size <= DEVICE_MEMORY_MAX else None
 
@@ -514,7 +515,7 @@ _PREFIXES = ("env", "nice", "nohup", "time", "stdbuf", "taskset", "setsid", "exe
 
 
 def command_faults(command: list[str]) -> list[str]:
-    """Refuse a command that starts ranks of its own: rankfold starts one process per rank."""
+    """Faults of a command that starts ranks itself: rankfold starts one process per rank."""
     if not command[0].strip():
         return ["must begin with a program"]
     words = list(command)

@@ -1,4 +1,4 @@
-"""The files of desired state in a directory or a commit: which names count, and what is found."""
+"""Files of desired state in a directory or a commit: which names count, and their content."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 
 from rankfold import legible
 
-BYTES_MAX = 16 << 20  # of a file
+BYTES_MAX = 16 << 20  # of one file
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file of desired state. `name`: for people, on one line; `problem`: why `data` is not there.
-    `folder`: where it is in the file system, links followed, and `root` the place at which it was
-    looked for, which may be a link; None: they are not there."""
+    """A file of desired state. `name`: for people, on one line; `problem`: why `data` is missing.
+    `folder`: its folder in the file system with links resolved, and `root`: the place below which
+    it was found, which may be a link; None: they do not exist."""
 
     name: str
     data: bytes = b""
     problem: str = ""
     folder: str | None = None
     root: str | None = None
-    path: str = ""  # as origins of accepted objects name it
+    path: str = ""  # its name in the origins of accepted objects
     saved_at: float | None = None  # wall clock
-    is_utf8: bool = True  # its name, as it is
+    is_utf8: bool = True  # whether its name is
 
 
 def counts(name: str) -> bool:
@@ -33,18 +33,18 @@ def counts(name: str) -> bool:
 
 
 def is_hidden(path: str) -> bool:
-    """Whether a file, or a folder that it is in, is hidden; `path`: from where one looks."""
+    """Whether a file, or a folder on `path`, is hidden."""
     return any(part.startswith(".") for part in path.split("/"))
 
 
 def named(place: Path) -> Path:
-    """An absolute path with its links kept: they may lead elsewhere later."""
+    """An absolute path with its links kept, because they may lead elsewhere later."""
     absolute = place.absolute()
     return absolute.resolve() if ".." in absolute.parts else absolute
 
 
 def read(file: Path, place: Path) -> Found:
-    """A file that is at `place`, or below it. Raises OSError."""
+    """Read a file at or below `place`. Raises OSError."""
     with file.open("rb") as stream:
         data, saved_at = stream.read(BYTES_MAX + 1), os.fstat(stream.fileno()).st_mtime
     return Found(

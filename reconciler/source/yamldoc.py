@@ -1,11 +1,11 @@
-"""YAML text to plain values that remember their lines.
+"""Converts YAML text to plain values with the line of each.
 
 Used by `spec` only. The text is read as YAML 1.2 with its core schema: ``yes`` and ``1_000`` are
 texts, ``010`` is ten. Merge keys (``<<``) work, although YAML 1.2 no longer has them. A repeated
 key, an unknown tag and a number that no field can hold are problems, each with its line.
 
-PyYAML's loaders follow YAML 1.1, forget where a value stood and let a repeated key win silently.
-Only its libyaml parser is used here: it gives events, and no recursion of its own.
+PyYAML's loaders follow YAML 1.1, drop the line of a value and silently let the last repeated key
+win. So only its libyaml parser is used here: it produces events and does not recurse.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import yaml
 from rankfold.legible import legible
 
 _YAML_TAG = "tag:yaml.org,2002:"
-TEXT_MAX = 4 << 20  # characters of a file
-NODES_MAX = 100_000  # values of a document after alias expansion: ends a "billion laughs" file
+TEXT_MAX = 4 << 20  # characters in a file
+NODES_MAX = 100_000  # values in a document with aliases expanded: stops a "billion laughs" file
 LEVELS_MAX = 50
-DIGITS_MAX = 50  # of a whole number: Python refuses to print very long ones
+DIGITS_MAX = 50  # in a whole number: Python refuses to print very long ones
 SHOWN_MAX = 100  # characters of a key or a value in a message
 Path = tuple[str | int, ...]
 
@@ -32,7 +32,7 @@ Path = tuple[str | int, ...]
 @dataclass(frozen=True)
 class Problem:
     line: int
-    path: Path  # () where it is the text that is wrong, not a value
+    path: Path  # () if the text as a whole is wrong
     reason: str
 
 
@@ -42,18 +42,18 @@ class Document:
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
-    unusable: bool = False  # holds a value that is reported as a problem and must go no further
+    unusable: bool = False  # has a value that is reported as a problem and must not be used
     checked: list[tuple[Path, str]] | None = None  # violations of its schema, once checked
 
     def line(self, path: Path) -> int:
-        """Line of `path`, or of the nearest thing around it that is there."""
+        """Line of `path`, or of its nearest enclosing value that has a line."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def excerpt(text: str) -> str:
-    """A text of a file as messages show it: its beginning, on one line."""
+    """The beginning of a text, on one line, for messages."""
     text = text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
     return legible(text).replace("\n", "\\n").replace("\t", "\\t")
 
@@ -68,9 +68,9 @@ def dotted(path: Path) -> str:
 
 
 def parse(text: str, secret: str = "") -> tuple[list[Document], list[Problem]]:
-    """All documents of `text` that are not empty, and what is wrong with it as YAML.
+    """All documents of `text` that are not empty, and its problems as YAML.
 
-    Nothing is quoted that stands below a key `secret`.
+    No problem quotes text below a key `secret`.
     """
     problems: list[Problem] = []
     documents: list[Document] = []
@@ -97,7 +97,7 @@ def parse(text: str, secret: str = "") -> tuple[list[Document], list[Problem]]:
 
 
 def unusable(value: Any) -> str:
-    """Why a scalar cannot stand in a program's arguments, a file name or JSON; empty if it can."""
+    """Why a scalar cannot be in a program's arguments, a file name or JSON; empty if it can."""
     if isinstance(value, float) and not math.isfinite(value):
         return "must be a finite number"
     if not isinstance(value, str):
@@ -124,8 +124,8 @@ def _too_large(line: int) -> _Refused:
 
 
 def _unquoted(problem: str) -> str:
-    """What PyYAML says, without what it quotes of the text: that may be a secret. Single characters
-    and its own words for what it met, such as '<block end>', stay."""
+    """PyYAML's message without its quotations of the text, which may be secret. Single characters
+    and names of syntax elements, such as '<block end>', stay."""
     return re.sub(r"'(?!<[a-z ]+>')[^']{2,}'", "…", problem.replace('"', "'"))
 
 
@@ -134,26 +134,26 @@ def _unquoted(problem: str) -> str:
 
 @dataclass(slots=True)
 class _Node:
-    """A value as it is written: `text`, `items` or `pairs`. An alias is the node of its anchor."""
+    """A value as written: `text`, `items` or `pairs`. An alias is its anchor's node."""
 
     line: int
-    tag: str  # empty: it has none
+    tag: str  # empty: none
     text: str | None = None
-    plain: bool = False  # the text has no quotes: it may be a number
+    plain: bool = False  # the text is not quoted: it may be a number
     items: list[_Node] | None = None
     pairs: list[tuple[_Node, _Node]] | None = None
 
 
 class _Composer:
-    """Makes nodes of the parser's events."""
+    """Makes nodes from the parser's events."""
 
     def __init__(self, text: str):
         self.parser = yaml.CBaseLoader(text)
         self.anchors: dict[str, _Node | None] = {}  # None: its value has not ended yet
-        self.count = 0  # of the document's nodes
+        self.count = 0  # nodes of the document
 
     def documents(self) -> Iterator[_Node]:
-        """Each document's outermost value."""
+        """The root node of each document."""
         while self.parser.check_event():
             if isinstance(self.parser.get_event(), yaml.DocumentStartEvent):
                 self.anchors.clear()
@@ -181,7 +181,7 @@ class _Composer:
         return node
 
     def _nodes(self, level: int) -> Iterator[_Node]:
-        """What a list or a mapping holds, up to its end."""
+        """The nodes in a list or a mapping, up to its end."""
         ends = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
         while not isinstance(event := self.parser.get_event(), ends):
             yield self._node(event, level)
@@ -210,7 +210,7 @@ _SCALARS = ("str", "null", "bool", "int", "float")
 
 
 def _resolved(text: str) -> tuple[str, Any]:
-    """What the core schema makes of a scalar without quotes: the kind, and the value."""
+    """The kind and value of an unquoted scalar by the core schema."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INT.fullmatch(text):
@@ -221,7 +221,7 @@ def _resolved(text: str) -> tuple[str, Any]:
 
 
 class _Walk:
-    """Makes the value of one document's nodes."""
+    """Makes the value of one document from its nodes."""
 
     def __init__(self, document: Document, problems: list[Problem], secret: str):
         self.document, self.problems, self.secret = document, problems, secret
@@ -246,7 +246,7 @@ class _Walk:
             raise _too_large(node.line)
 
     def _check_tag(self, node: _Node, path: Path, what: str, known: tuple[str, ...]) -> bool:
-        """Report a tag that would be ignored."""
+        """Report a tag that would be ignored; return whether there is none."""
         short = node.tag.removeprefix(_YAML_TAG)
         if node.tag in ("", "!") or (short != node.tag and short in known):
             return True
@@ -276,8 +276,8 @@ class _Walk:
         return value
 
     def _entries(self, node: _Node, path: Path, merges: int) -> dict[str, tuple[int, _Node]]:
-        """Key → line and value of a mapping. Its own keys win over those that it merges, whatever
-        their order; of several mappings that it merges, the first one wins."""
+        """Key → line and value of a mapping. Its own keys take precedence over merged ones, in any
+        order; of several merged mappings, the first takes precedence."""
         result: dict[str, tuple[int, _Node]] = {}
         merged: list[_Node] | None = None
         for key_node, value in node.pairs or ():
@@ -307,7 +307,7 @@ class _Walk:
         return given
 
     def _key(self, node: _Node, path: Path) -> str | None:
-        """A key as it is written: `on` and `1` stay the texts that they are."""
+        """A key as written: `on` and `1` stay texts."""
         if node.text is None:
             self.problems.append(Problem(node.line, path, "a key must be a text"))
             return None
