@@ -1,5 +1,5 @@
-/* allocations.c: memory, as programs allocate and free it, and what they query of addresses. Memory
- * that both APIs may wait for is refused while a capture forbids that.
+/* allocations.c: allocates and frees memory for the program, and queries addresses. Calls that may
+ * wait in either API are refused while a capture forbids that.
  *
  * No lock; nothing here blocks by itself.
  */
@@ -7,7 +7,7 @@
 
 #include "bodies.h"
 
-/* ---- the device's ---- */
+/* ---- device memory ---- */
 
 cudaError_t cudaMalloc(void **devPtr, size_t size)
 {
@@ -65,7 +65,7 @@ int free_now(const void *address)
 	return managed_is(address) ? managed_free((void *)address) : memory_free(address);
 }
 
-/* The runtime's forms do that; a capture forbids it as well. */
+/* The runtime's frees of NULL: a capture forbids them as well. */
 int free_nothing(void)
 {
 	int error = channel_enter();
@@ -94,7 +94,7 @@ int memory_info_get(size_t *free_bytes, size_t *total_bytes)
 	return error;
 }
 
-/* ---- the host's ---- */
+/* ---- host memory ---- */
 
 int host_alloc(void **out, size_t bytes, unsigned flags)
 {
@@ -130,7 +130,7 @@ int host_device_pointer(void **device, void *host, unsigned flags)
 	}
 	if (!memory_on_device(reached, 1) || memory_where(reached) != AT_PINNED)
 		return INVALID_VALUE;
-	*device = reached; /* the arena lies at the same address in the device's window */
+	*device = reached; /* the arena has the same address in the device's window */
 	return CUDA_OK;
 }
 
@@ -139,7 +139,7 @@ int host_flags(unsigned *flags, const void *host)
 	struct allocation a;
 	if (!flags || !pinned_find(host, &a) || a.flags & PINNED_MANAGED)
 		return INVALID_VALUE;
-	*flags = a.flags | 2; /* mapped: all of it is */
+	*flags = a.flags | 2; /* 2: mapped, as all of it is */
 	return CUDA_OK;
 }
 
@@ -169,7 +169,7 @@ int managed_prefetch(const void *address, size_t bytes, cudaMemLocation location
 	return error ? error : managed_prefetched(address, bytes, location);
 }
 
-/* The program promises where it uses the memory. Here it may use it anywhere. */
+/* The program declares where it will use the memory. Here it may use it anywhere. */
 int managed_attach(const void *stream, const void *address, size_t bytes, unsigned flags)
 {
 	struct allocation a;
@@ -189,7 +189,7 @@ int managed_attach(const void *stream, const void *address, size_t bytes, unsign
 	return CUDA_OK;
 }
 
-/* ---- from pools ---- */
+/* ---- memory from pools ---- */
 
 int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
 {
@@ -237,6 +237,6 @@ int pool_free(const void *address, const void *stream)
 int pool_attribute(const void *pool, int attribute, void *value)
 {
 	uint64_t unused, total;
-	int error = memory_info(&unused, &total); /* others may have taken what it kept */
+	int error = memory_info(&unused, &total); /* pools first release what others took */
 	return error ? error : pool_get(pool, attribute, value);
 }

@@ -1,9 +1,9 @@
-/* blas.c: how the routines of BLAS other than plain products reach the device.
+/* blas.c: runs the routines of BLAS, except plain products, on the device.
  *
- * Their kernels (interpose/blas) are PTX that this library carries. It is a module like the
- * program's own, loaded at the first call of its type, and its kernels are launched in the handle's
- * stream: so captures, folding and moves need nothing special. Scalars in host memory go through a
- * few bytes of device memory, and the call waits for a result, as cuBLAS does.
+ * This library contains their kernels (interpose/blas) as PTX. They are a module like the program's
+ * own, loaded at the first call for its type, and launched in the handle's stream: so captures,
+ * folding and moves need nothing special. Scalars in host memory pass through a few bytes of device
+ * memory, and the call waits for a result, as in cuBLAS.
  */
 #include "blas.h"
 
@@ -141,7 +141,8 @@ static int copy(const struct blas_call *c, void *to, const void *from, size_t by
 	return memory_copy_1d(to, from, bytes, kind, c->handle->stream, false);
 }
 
-/* One after another in `place`, each where any number may begin. */
+/* Stores the numbers in `place`, each aligned for any type, runs the kernel, and copies the results
+ * back. */
 static int through(struct blas_call *c, enum blas_kernel kernel, struct blas_number *numbers,
 		   size_t count, char *place)
 {
@@ -177,7 +178,7 @@ int blas_with_numbers(struct blas_call *c, enum blas_kernel kernel, struct blas_
 	}
 	if (c->on_device)
 		return blas_launch(c, kernel, 1);
-	error = stream_idle_number(c->handle->stream, &stream); /* no capture waits for a result */
+	error = stream_idle_number(c->handle->stream, &stream); /* a capture cannot wait */
 	if (error)
 		return CUBLAS_STATUS_EXECUTION_FAILED;
 	if (pool_alloc(&place, 2 * NUMBERS_BYTES, NULL, c->handle->stream))

@@ -1,4 +1,4 @@
-/* blas.h: what a routine of BLAS requests of its kernels (interpose/blas). */
+/* blas.h: calls of the kernels of BLAS (interpose/blas). */
 #ifndef RANKFOLD_BLAS_H
 #define RANKFOLD_BLAS_H
 
@@ -19,22 +19,23 @@ enum blas_kernel {
 	BLAS_KERNELS,
 };
 
-/* What a handle says of a call in this type; an error: of the handle, or of the type. */
+/* A call for a handle and a type. blas_begin fails for an invalid handle or an unsupported type. */
 struct blas_call {
 	const struct handle *handle;
 	int type;     /* cudaDataType: real or complex, float or double */
-	size_t bytes; /* of a number */
+	size_t bytes; /* of one number */
 	bool real, on_device;
 	struct blas_args args;
 };
 int blas_begin(struct blas_call *, const void *handle, int type);
-/* alpha or beta, by value or by address; `real`: a real number of a complex routine. */
+/* alpha or beta, by value or by address; `real`: a real number in a complex routine. */
 int blas_alpha(struct blas_call *, const void *alpha, bool real);
 int blas_beta(struct blas_call *, const void *beta, bool real);
-/* `work` threads, of each product of args.count. */
+/* Launches `work` threads for each product of args.count. */
 int blas_launch(struct blas_call *, enum blas_kernel, int64_t work);
-/* Numbers that a routine reads, writes or both, wherever the pointer mode has them: the device
- * sees them at the addresses that come back. Waits, where they are the host's. */
+/* Numbers that a routine reads, writes or both, in the memory that the pointer mode selects:
+ * *device receives the address that the kernel uses. Waits for results if they are in host
+ * memory. */
 struct blas_number {
 	void *at;
 	size_t bytes;

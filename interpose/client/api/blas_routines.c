@@ -1,7 +1,7 @@
-/* blas_routines.c: what each routine of BLAS requests of the kernels of interpose/blas.
+/* blas_routines.c: translates each routine of BLAS to calls of the kernels of interpose/blas.
  *
- * Arguments are checked as cuBLAS does, so that its answers come at once; addresses by the device.
- * Errors are cublasStatus_t.
+ * Arguments are checked here as in cuBLAS, so that errors are returned at once; the device checks
+ * addresses. Errors are cublasStatus_t.
  */
 #include "blas.h"
 
@@ -45,8 +45,8 @@ static struct blas_matrix plain(const void *at, int64_t ld, int64_t batch, int o
 				    .conj = op == CUBLAS_OP_C};
 }
 
-/* One triangle of a matrix of order n. `k` of its diagonals are stored as a band, or BLAS_FULL, or
- * they lie BLAS_PACKED. */
+/* One triangle of a matrix of order n, stored as a band of `k` diagonals, or BLAS_FULL, or
+ * BLAS_PACKED. */
 static struct blas_matrix half(const void *at, int64_t ld, int shape, int uplo, int64_t n,
 			       int64_t k)
 {
@@ -135,7 +135,7 @@ int blas_rot(const void *handle, int type, int64_t n, void *x, int64_t incx, voi
 	return blas_launch(&c, KERNEL_EACH, n);
 }
 
-/* Parameters in the host's memory are copied first; one block then does all the work. */
+/* Parameters in host memory are copied first; then one block does all the work. */
 int blas_rotm(const void *handle, int type, int64_t n, void *x, int64_t incx, void *y, int64_t incy,
 	      const void *param)
 {
@@ -186,7 +186,7 @@ int blas_rotmg(const void *handle, int type, void *d1, void *d2, void *x1, const
 	return blas_with_numbers(&c, KERNEL_ROTATION, numbers, 5);
 }
 
-/* The one type of all of them, or -1. */
+/* Returns the type that all of them have, or -1. */
 int blas_one_type(const int *types, size_t count)
 {
 	for (size_t i = 1; i < count; i++)
@@ -230,7 +230,7 @@ int blas_gemv(const void *handle, int type, int trans, int64_t m, int64_t n, con
 	c.args.count = count;
 	c.args.flags |= listed ? BLAS_LISTED : 0;
 	c.args.a = plain(a.at, a.ld, a.stride, trans);
-	if (!m || !n) /* as in BLAS, where y stays as it is */
+	if (!m || !n) /* as in BLAS: y is unchanged */
 		return CUBLAS_STATUS_SUCCESS;
 	return times_vector(&c, turned ? n : m, turned ? m : n, alpha, beta,
 			    vector(x.at, x.ld, x.stride), vector(y.at, y.ld, y.stride));
@@ -296,7 +296,7 @@ int blas_ger(const void *handle, int type, bool conj, int64_t m, int64_t n, cons
 	return blas_launch(&c, KERNEL_UPDATE, m * n);
 }
 
-/* Of rank 1 (y is x) or 2 (BLAS_TWICE). */
+/* An update of rank 1 (y is x) or 2 (BLAS_TWICE). */
 int blas_syr(const void *handle, int type, uint32_t flags, int uplo, int64_t n, int64_t k,
 	     const void *alpha, const void *x, int64_t incx, const void *y, int64_t incy, void *a,
 	     int64_t lda)
@@ -317,7 +317,7 @@ int blas_syr(const void *handle, int type, uint32_t flags, int uplo, int64_t n, 
 
 /* ---- level 3 ---- */
 
-/* Its factors are in place. */
+/* The caller has set the factors. */
 static int times_matrix(struct blas_call *c, int64_t m, int64_t n, int64_t k, const void *alpha,
 			const void *beta, bool real_alpha, bool real_beta)
 {
@@ -331,7 +331,7 @@ static int times_matrix(struct blas_call *c, int64_t m, int64_t n, int64_t k, co
 	return blas_launch(c, KERNEL_TIMES_MATRIX, m * n);
 }
 
-/* gemm in complex numbers; in real ones it is a record of its own (cublas.c). */
+/* gemm for complex numbers; for real ones it is a record (cublas.c). */
 int blas_gemm(const void *handle, int type, int transa, int transb, int64_t m, int64_t n, int64_t k,
 	      const void *alpha, struct operand a, struct operand b, const void *beta,
 	      struct operand c, int64_t count, bool listed)

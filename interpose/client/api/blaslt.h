@@ -1,5 +1,5 @@
-/* blaslt.h: the descriptors of cuBLASLt, as cublaslt_descriptors.c lays them out and
- * cublaslt.c reads them.
+/* blaslt.h: the layout of cuBLASLt's descriptors, which cublaslt_descriptors.c writes and
+ * cublaslt.c reads.
  */
 #ifndef RANKFOLD_BLASLT_H
 #define RANKFOLD_BLASLT_H
@@ -41,7 +41,7 @@ _Static_assert(sizeof(struct preference) <= 64, "as the layout");
 _Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");
 
 /* cublaslt_descriptors.c */
-/* The value, in an object of the program's that has `room` bytes. */
+/* Copies the value into an object of the program, which has `room` bytes. */
 int described_init(void *object, size_t room, const void *value, size_t bytes);
 
 #endif

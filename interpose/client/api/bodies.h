@@ -1,5 +1,5 @@
-/* bodies.h: the bodies of the API's functions, and what the expressions of its descriptions may
- * call beside them and the headers of the floors below.
+/* bodies.h: the bodies of the API's functions, and the functions that expressions in the API's
+ * descriptions may call in addition to those and to the headers of the layers below.
  */
 #ifndef RANKFOLD_BODIES_H
 #define RANKFOLD_BODIES_H
@@ -9,19 +9,19 @@
 #include "enqueue.h"
 
 /* errors.c */
-/* End of every runtime call: remembers the error for cudaGetLastError. */
+/* Called at the end of every runtime call: stores the error for cudaGetLastError. */
 cudaError_t runtime_result(int error);
 
 /* devices.c */
 #define CUDA_VERSION 13000
-int context_begin_driver(void); /* cuInit, as the runtime calls it; the body knows why not */
+int context_begin_driver(void); /* cuInit, for the runtime; always CUDA_OK */
 int version_get(int *version);
 int zero_int(int *value);
 int cache_config(int config);
 int no_peer(int *value, int device, int peer);
 int pci_bus_id(char *out, int bytes, int device);
 int device_by_pci_bus_id(int *device, const char *id);
-int number_of_pci_bus_id(int *number, const char *id); /* of all devices of the job */
+int number_of_pci_bus_id(int *number, const char *id); /* for all devices of the job */
 int same_device(int dst_device, int src_device);
 
 /* streams.c */
@@ -70,14 +70,15 @@ int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, si
 int copy_batch_3d(const cudaMemcpy3DBatchOp *, size_t count, size_t *failed,
 		  unsigned long long flags, const void *stream);
 int fill_3d(cudaPitchedPtr at, int value, cudaExtent extent, const void *stream);
-/* In the default stream; of memory that the host sees it has happened when they return. */
+/* In the default stream. If the host can see the memory, the fill is complete when they return. */
 int fill_now(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 	     uint64_t height);
 int fill_3d_now(cudaPitchedPtr at, int value, cudaExtent extent);
 
 /* modules.c */
 int library_load(void **library, const void *code);
-/* The logs that CUjit_options name: nothing in the first, why it failed in the second. */
+/* Writes the logs that CUjit_options name: an empty information log, and the reason of a
+ * failure. */
 void fill_logs(int error, unsigned count, const int *options, void **values);
 int library_load_with(void **library, const void *code, unsigned count, const int *options,
 		      void **values);
@@ -105,8 +106,8 @@ int entry_point(const char *symbol, void **function, int version, unsigned long 
 struct api_entry {
 	const char *name;
 	void *function;
-	uint32_t since;  /* first version (13000, …) that means this one; 0: all */
-	uint8_t refused; /* 1: a stub that only says that it is not covered */
+	uint32_t since;  /* first version (13000, …) with this meaning; 0: all */
+	uint8_t refused; /* 1: a stub that only reports that the function is not covered */
 };
 extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[], api_cublas[],
 	api_cublasLt[];
@@ -176,11 +177,11 @@ int gemm_scalars(struct rf_gemm *, const void *alpha, const void *beta, bool on_
 int gemm_send(struct rf_gemm_aux *, const void *stream);
 
 /* blas_routines.c: types are numbers of cudaDataType; an operand's ld may be a vector's step */
-#define BLAS_FULL (-1) /* how a triangle is stored, in place of how many diagonals it has */
+#define BLAS_FULL (-1) /* storage of a triangle, in place of its number of diagonals */
 #define BLAS_PACKED (-2)
 #define BLAS_BAND(k) ((k) < 0 ? -3 : (k))
 #define ONE_TYPE(...) blas_one_type((int[]){__VA_ARGS__}, sizeof (int[]){__VA_ARGS__} / sizeof(int))
-/* Of x, or of its parts, whose type the others have. */
+/* The type of x if the others have it, or the type of its real part. */
 #define ONE_REAL(x, result, execution) blas_one_real(x, result, execution)
 int blas_one_real(int x, int result, int execution);
 int blas_one_type(const int *types, size_t count);

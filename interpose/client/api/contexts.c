@@ -1,8 +1,8 @@
-/* contexts.c: the driver's contexts, as programs create, destroy and query them.
+/* contexts.c: creates, destroys and queries the driver's contexts.
  *
- * A primary context lives from when it is first retained, or used by the runtime, to a reset or its
- * last release; others to their destruction. What belongs to one ends with it. Blocks only
- * until the device has completed its work, before anything is destroyed.
+ * A primary context lives from its first retain, or its first use by the runtime, to a reset or its
+ * last release; other contexts live until they are destroyed. A context's objects end with it.
+ * Blocks only before objects are destroyed, until the device has completed its work.
  */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 #define FLAGS_MASK 0xffu /* CU_CTX_FLAGS_MASK */
 #define MAP_HOST 8u
 
-/* ---- beginning and end ---- */
+/* ---- creation and destruction ---- */
 
 int context_create(void **out, int device, unsigned flags)
 {
@@ -45,7 +45,7 @@ int context_create_with(void **out, int device, unsigned flags, const CUctxCreat
 	return context_create(out, device, flags);
 }
 
-/* Waits for the device, whose errors do not keep anything alive. */
+/* Waits for the device; an error of the device does not keep the objects. */
 static int end(uint64_t number)
 {
 	int error = channel_open();
@@ -70,14 +70,14 @@ int context_reset(int device)
 	atomic_store(&c->of_runtime, false);
 	int used = context_used_ordinal();
 	if (!channel_header || (used >= 0 && used != device))
-		return CUDA_OK; /* nothing was ever made there */
+		return CUDA_OK; /* nothing was ever created there */
 	error = end(atomic_load(&c->number));
 	module_reset();
 	kernel_heap_reset();
 	return error;
 }
 
-/* With another context current nothing but the runtime's own state may go. */
+/* If another context is current, only the runtime's own state may be destroyed. */
 cudaError_t cudaDeviceReset(void)
 {
 	struct context *c = context_now();
@@ -92,7 +92,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 	if (error)
 		return error;
 	if (c == context_primary(c->device))
-		return INVALID_CONTEXT; /* it is released, or reset */
+		return INVALID_CONTEXT; /* it must be released, or reset */
 	error = channel_header ? end(atomic_load(&c->number)) : CUDA_OK;
 	atomic_store(&c->lives, false);
 	if (context_now() == c)
@@ -100,7 +100,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 	return error;
 }
 
-/* ---- the primary one ---- */
+/* ---- the primary context ---- */
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 {
@@ -114,7 +114,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev)
 	return CUDA_OK;
 }
 
-/* The last one resets it, unless the runtime uses it too. */
+/* The last release resets the context, unless the runtime also uses it. */
 int context_release(int device)
 {
 	int error = device < DEVICES_MAX ? device_check(device) : INVALID_DEVICE;
@@ -139,7 +139,7 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *acti
 	return CUDA_OK;
 }
 
-/* ---- which one is current ---- */
+/* ---- the current context ---- */
 
 CUresult cuCtxSetCurrent(CUcontext ctx)
 {
@@ -177,7 +177,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *pctx)
 	return CUDA_OK;
 }
 
-/* ---- facts ---- */
+/* ---- queries ---- */
 
 CUresult cuCtxGetDevice(CUdevice *device)
 {
@@ -187,7 +187,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
 	return CUDA_OK;
 }
 
-/* The one that is named, or else the current one. */
+/* The named context, or the current one if the name is NULL. */
 static int named(const void *context, struct context **out)
 {
 	*out = context_now();
@@ -217,7 +217,7 @@ int context_device_get(int *device, const void *context)
 	return error;
 }
 
-/* They do not change how a thread waits here: they are only kept. */
+/* Flags do not change how a thread waits here: they are only stored. */
 static int note_flags(struct context *c, unsigned flags)
 {
 	unsigned schedule = flags & 7;
@@ -257,7 +257,7 @@ cudaError_t cudaGetDeviceFlags(unsigned int *flags)
 	struct context *c = context_now();
 	if (!flags)
 		return runtime_result(INVALID_VALUE);
-	*flags = (c ? c : context_primary(current_device))->flags | MAP_HOST; /* it always can be */
+	*flags = (c ? c : context_primary(current_device))->flags | MAP_HOST; /* always possible */
 	return CUDA_OK;
 }
 
@@ -267,7 +267,7 @@ int context_flags(unsigned *flags)
 		return flags ? INVALID_CONTEXT : INVALID_VALUE;
 	*flags = context_now()->flags;
 	if (context_now() == context_primary(context_now()->device))
-		*flags |= MAP_HOST; /* the runtime's context has it */
+		*flags |= MAP_HOST; /* set by the runtime for its context */
 	return CUDA_OK;
 }
 
@@ -298,7 +298,7 @@ CUresult cuStreamGetCtx_v2(CUstream hStream, CUcontext *pCtx, CUgreenCtx *pGreen
 	return cuStreamGetCtx(hStream, pCtx);
 }
 
-/* Copies that name the contexts of both sides: they have one device. */
+/* For copies that name the contexts of both sides: both must be on one device. */
 int same_context(const void *dst, const void *src)
 {
 	struct context *to, *from;

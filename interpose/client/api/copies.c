@@ -1,7 +1,7 @@
-/* copies.c: copies and fills as programs request them: lines, boxes, variables, batches.
+/* copies.c: copies and fills that programs request: lines, boxes, variables, batches.
  *
- * No lock; blocks as memory_copy does. A batch waits for its stream where it says when a source is
- * read and the copy alone would read it earlier or later.
+ * No lock; blocks as memory_copy does. A batch waits for its stream if its attributes specify when
+ * a source is read and the copy alone would read it earlier or later.
  */
 #include <string.h>
 
@@ -19,7 +19,7 @@ int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size
 	return error ? error : memory_copy(&c);
 }
 
-/* One side of a described copy: its first byte. */
+/* The first byte of one side of a described copy. */
 static void *side(int type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch)
 {
 	char *base = type == CU_HOST ? (char *)host : (char *)device;
@@ -71,7 +71,7 @@ int copy_runtime_3d(const cudaMemcpy3DParms *p, const void *stream, bool async)
 	return error ? error : copy_slices(&c, &slices);
 }
 
-/* ---- between what are devices, or contexts, to the program ---- */
+/* ---- between devices or contexts, as the program sees them ---- */
 
 int copy_peer(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
 	      const void *stream)
@@ -147,10 +147,10 @@ cudaError_t cudaGetSymbolSize(size_t *size, const void *symbol)
 
 /* ---- batches ---- */
 
-/* Which copy failed, if it was one of them. */
+/* The value of *failed if the error is not due to one copy. */
 #define NONE_OF_THEM SIZE_MAX
 
-/* The stream of a batch; the legacy one cannot be. */
+/* The stream of a batch; the legacy stream is not allowed. */
 static int batch_stream(const void *stream, uint64_t *number)
 {
 	int error = stream_number(stream, number);
@@ -162,7 +162,8 @@ static bool attributes_valid(int order, unsigned flags)
 	return order >= SOURCE_IN_STREAM_ORDER && order <= SOURCE_IN_ANY_ORDER && flags <= 1;
 }
 
-/* Pageable memory is read during the call; in stream order means then: once the stream is there. */
+/* Pageable memory is read during the call. So for a read in stream order the call first waits for
+ * the stream. */
 static int copy_of_batch(const struct copy *c, const struct slices *slices, int order,
 			 const void *stream)
 {
@@ -173,7 +174,7 @@ static int copy_of_batch(const struct copy *c, const struct slices *slices, int 
 	return error ? error : copy_slices(c, slices);
 }
 
-/* attributes[k] are those of the copies from number firsts[k] to the next one's first. */
+/* attributes[k] apply to the copies from number firsts[k] up to firsts[k + 1]. */
 int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, size_t count,
 	       const cudaMemcpyAttributes *attributes, const size_t *firsts, size_t attribute_count,
 	       size_t *failed, const void *stream)
@@ -206,7 +207,7 @@ int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, si
 	return !error && wait ? stream_sync(stream) : error;
 }
 
-/* The lengths of an operand that is a pointer. False: the box does not fit in them. */
+/* Computes pitch and slice of an operand that is a pointer. False: the box does not fit in them. */
 static bool operand(const cudaMemcpy3DOperand *o, const cudaExtent *e, size_t *pitch, size_t *slice)
 {
 	size_t height = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : e->height;

@@ -1,10 +1,10 @@
 /* cublas.c: handles of cuBLAS, and its matrix products.
  *
  * A handle is a number and a few modes in the client; the server does not know it. Every product,
- * whatever function it comes from, becomes one record (struct rf_gemm) in its stream: with scalars
- * by value in host pointer mode, and with an address and two strides for each matrix. Combinations
- * of types are checked here, so that a program gets cuBLAS's answer at once; addresses by the
- * device. Errors are cublasStatus_t. Nothing here blocks but a full ring, and synchronous copies.
+ * of whatever function, becomes one record (struct rf_gemm) in its stream: with scalars by value in
+ * host pointer mode, and with an address and strides for each matrix. Combinations of types are
+ * checked here, so that a program gets cuBLAS's error at once; the device checks addresses. Errors
+ * are cublasStatus_t. Only a full ring and synchronous copies block.
  */
 #include <string.h>
 
@@ -33,7 +33,7 @@ int blas_create(void *out, enum handle_kind kind)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Products that it has enqueued go on. */
+/* Enqueued products of the handle continue. */
 int blas_destroy(const void *handle, enum handle_kind kind)
 {
 	struct handle *h = handle_get(kind, handle);
@@ -90,7 +90,7 @@ int mode_get(const void *handle, enum blas_mode mode, int *value)
 
 cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int *version)
 {
-	(void)handle; /* NULL, in many programs */
+	(void)handle; /* many programs pass NULL */
 	if (!version)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	*version = BLAS_VERSION;
@@ -143,7 +143,7 @@ const char *blas_status_text(int status)
 
 /* ---- types and scalars ---- */
 
-/* What alpha and beta are for a cublasComputeType_t; -1: not known. */
+/* The type of alpha and beta for a cublasComputeType_t; -1: unknown. */
 static int scale_of(int compute)
 {
 	switch (compute) {
@@ -162,7 +162,7 @@ static int scale_of(int compute)
 	}
 }
 
-/* The real combinations that cuBLAS documents, short of 8-bit floats and int8 results. */
+/* Accepts the real combinations that cuBLAS documents, except 8-bit floats and int8 results. */
 int gemm_types(struct rf_gemm *m, int a, int b, int c, int compute)
 {
 	static const struct {
@@ -209,7 +209,7 @@ int gemm_scalars(struct rf_gemm *m, const void *alpha, const void *beta, bool on
 
 /* ---- products ---- */
 
-/* Unless it has nothing to do. */
+/* Sends a product, unless there is nothing to do. */
 int gemm_send(struct rf_gemm_aux *call, const void *stream)
 {
 	const struct rf_gemm *m = &call->g;
@@ -224,7 +224,7 @@ int gemm_send(struct rf_gemm_aux *call, const void *stream)
 	return gemm_post(call, stream) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 
-/* op(X), which has `rows` and `columns`; X lies by columns, `ld` elements each. */
+/* Describes op(X), which has `rows` and `columns`; X is stored by columns of `ld` elements each. */
 static int matrix(struct rf_matrix *to, const struct operand *x, int op, int64_t rows,
 		  int64_t columns, int64_t count)
 {
@@ -252,7 +252,7 @@ static bool is_complex(int a, int b, int c, int compute)
 		(a == CUDA_C_64F && scale_of(compute) == CUDA_R_64F));
 }
 
-/* Of cuBLAS's products all; `pointers`: A, B and C are lists of matrices in device memory. */
+/* Runs any product of cuBLAS; `pointers`: A, B and C are lists of matrices in device memory. */
 int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
 	 const void *alpha, struct operand a, struct operand b, const void *beta, struct operand c,
 	 int64_t count, int compute, bool pointers)
@@ -289,7 +289,7 @@ int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64
 
 /* ---- copies ---- */
 
-/* `height` lines of `width` elements; lines are so many elements apart. */
+/* Copies `height` lines of `width` elements; dst_ld and src_ld are the distances between lines. */
 int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, int64_t width,
 		  int64_t height, int64_t element, int kind, const void *stream, bool async)
 {

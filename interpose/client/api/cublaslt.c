@@ -1,8 +1,9 @@
 /* cublaslt.c: cuBLASLt's matrix products, and its one algorithm.
  *
- * A product becomes the same record as cuBLAS's; a value of a descriptor that would change a result
- * in a way that is not built is refused by its name. There is one algorithm: configurations are
- * kept and given back, and compute the same. Errors are cublasStatus_t.
+ * A product becomes the same record as cuBLAS's. If a descriptor has an unsupported value that
+ * would change the result, the product is refused, and the message names the attribute. There is
+ * one algorithm: its configurations are stored and returned, and compute the same result. Errors
+ * are cublasStatus_t.
  */
 #include <string.h>
 
@@ -10,15 +11,15 @@
 
 /* ---- products ---- */
 
-/* An attribute's value that is not built. */
+/* Reports an unsupported value of an attribute. */
 static int lacks(const char *what, long long value)
 {
 	SAY_ONCE("a cuBLASLt product with %s %lld is not supported by rankfold", what, value);
 	return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* What each epilogue is to the record, beside what DEFAULT is. */
-#define BIASED 0x80000000u /* no flag of a record: bias is an operand */
+/* The record's flags for each epilogue. */
+#define BIASED 0x80000000u /* not a flag of the record: bias is an operand */
 static const struct {
 	uint32_t epilogue, flags;
 } epilogues[] = {
@@ -56,7 +57,7 @@ static int bias(struct rf_gemm *m, const struct desc *d)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ReLU's is of bits, by columns as GELU's, which is of D's type. */
+/* Sets the auxiliary matrix, stored by columns: ReLU's has bits, GELU's has D's type. */
 static int aux(struct rf_gemm_aux *call, const struct desc *d)
 {
 	bool bits = call->g.flags & (RF_GEMM_RELU | RF_GEMM_DRELU);
@@ -90,7 +91,7 @@ static int epilogue(struct rf_gemm_aux *call, const struct desc *d)
 	return !status && flags & WITH_AUX ? aux(call, d) : status;
 }
 
-/* The addresses that its epilogue needs. */
+/* True if the addresses that the epilogue needs are set. */
 static bool has_operands(const struct rf_gemm_aux *call, const struct desc *d)
 {
 	bool biased = d->epilogue & CUBLASLT_EPILOGUE_BIAS ||
@@ -99,7 +100,7 @@ static bool has_operands(const struct rf_gemm_aux *call, const struct desc *d)
 	return (!biased || call->g.bias) && (!(call->g.flags & WITH_AUX) || call->aux.addr);
 }
 
-/* op(X), which must have `rows` and `columns`. */
+/* Describes op(X), which must have `rows` and `columns`. */
 static int matrix(struct rf_matrix *to, const void *at, const struct layout *x, bool turned,
 		  uint64_t rows, uint64_t columns, int32_t count)
 {
@@ -126,7 +127,7 @@ struct operands {
 	const struct layout *la, *lb, *lc, *ld;
 };
 
-/* All of a product but its scalars. */
+/* Fills in a product, except its scalars. */
 static int product(struct rf_gemm_aux *call, const struct desc *d, const struct operands *o)
 {
 	struct rf_gemm *m = &call->g;
@@ -162,7 +163,7 @@ static int product(struct rf_gemm_aux *call, const struct desc *d, const struct 
 	return status ? status : epilogue(call, d);
 }
 
-/* A cuBLAS handle may be used in place of ours. */
+/* A cuBLAS handle may be used instead of a cuBLASLt handle. */
 static bool is_handle(const void *handle)
 {
 	return handle_get(HANDLE_BLASLT, handle) || handle_get(HANDLE_BLAS, handle);

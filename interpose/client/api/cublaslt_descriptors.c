@@ -1,8 +1,8 @@
 /* cublaslt_descriptors.c: descriptors of cuBLASLt and their attributes.
  *
- * Descriptors are plain memory, the program's (Init) or ours (Create), and hold attributes at fixed
- * places; an attribute that is not built is refused by its number. Errors are cublasStatus_t. No
- * lock; nothing blocks.
+ * Descriptors are plain memory, allocated by the program (Init) or by us (Create), with attributes
+ * at fixed places; an unsupported attribute is refused, and the message has its number. Errors are
+ * cublasStatus_t. No lock; nothing blocks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -102,7 +102,7 @@ int attribute_set(void *object, enum described what, int number, const void *fro
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-/* `bytes` 0: only how many it takes. */
+/* With `bytes` 0 only returns the attribute's size. */
 int attribute_get(const void *object, enum described what, int number, void *to, size_t bytes,
 		  size_t *written)
 {

@@ -1,6 +1,6 @@
-/* devices.c: the device, as both APIs describe it.
+/* devices.c: queries of devices in both APIs.
  *
- * Bodies of functions of the runtime end in runtime_result, which remembers the error for
+ * Bodies of functions of the runtime end in runtime_result, which stores the error for
  * cudaGetLastError; helpers return the plain number. No lock; nothing here blocks by itself.
  */
 #include <dlfcn.h>
@@ -25,7 +25,7 @@ int context_begin_driver(void)
 	return CUDA_OK;
 }
 
-/* The runtime that a program links statically, and profilers, come through here first. */
+/* A statically linked runtime, and profilers, call this function first. */
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
 	(void)pExportTableId;
@@ -34,7 +34,7 @@ CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTable
 	Dl_info asking = {0};
 	dladdr(__builtin_return_address(0), &asking);
 	if (asking.dli_fname && strstr(asking.dli_fname, "/libnvrtc."))
-		return NOT_SUPPORTED; /* it does without */
+		return NOT_SUPPORTED; /* NVRTC works without it */
 	SAY_ONCE(
 		"%s contains the CUDA runtime (static libcudart), which cannot be served: rebuild it "
 		"with `nvcc -cudart shared`; or it is a profiler (CUPTI): profile the program without "
@@ -51,7 +51,7 @@ int version_get(int *version)
 	return CUDA_OK;
 }
 
-/* What to prefer, shared memory or the cache, is a hint. */
+/* The preference for shared memory or cache is only a hint. */
 int cache_config(int config) { return config < 0 || config > 3 ? INVALID_VALUE : CUDA_OK; }
 
 int zero_int(int *value)
@@ -120,7 +120,7 @@ cudaError_t cudaChooseDevice(int *device, const cudaDeviceProp *prop)
 	return cudaGetDevice(device);
 }
 
-/* Copies that name the devices of both sides: there is one. */
+/* For copies that name the devices of both sides: they must be the same. */
 int same_device(int dst_device, int src_device)
 {
 	int error = device_check(dst_device);

@@ -1,11 +1,11 @@
-/* errors.c: what the API reports of errors: the runtime's last one, and their names. */
+/* errors.c: error reporting of the APIs: the runtime's last error, and the names of errors. */
 #include "bodies.h"
 
 static _Thread_local cudaError_t last_error;
 
 cudaError_t runtime_result(int error)
 {
-	if (error && error != NOT_READY) /* an answer, and no error */
+	if (error && error != NOT_READY) /* NOT_READY is a result, not an error */
 		last_error = error;
 	return error;
 }
@@ -17,10 +17,10 @@ cudaError_t cudaGetLastError(void)
 	return error;
 }
 
-/* Of this thread's calls alone: a fault is among them when a call has met it. */
+/* Only errors of this thread's calls, including a fault that a call has returned. */
 cudaError_t cudaPeekAtLastError(void)
 {
-	(void)sticky_error(); /* says what it is about */
+	(void)sticky_error(); /* reports the fault */
 	return last_error;
 }
 

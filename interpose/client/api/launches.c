@@ -1,9 +1,10 @@
-/* launches.c: kernels, as programs launch them. */
+/* launches.c: the APIs' kernel launches. */
 #include "bodies.h"
 
 /* ---- the runtime ---- */
 
-/* What <<<…>>> sets for the next launch. It nests only if an argument launches: a few levels. */
+/* The configuration that <<<…>>> sets for the next launch. It nests only if an argument launches: a
+ * few levels. */
 #define CALLS_MAX 16
 struct call {
 	dim3 grid, block;

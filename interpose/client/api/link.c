@@ -1,8 +1,8 @@
-/* link.c: the driver's linker. Inputs are PTX texts; the image it makes is one PTX text of all of
- * them, which is compiled when it is loaded. Machine code, LTO-IR and archives are refused.
+/* link.c: the driver's linker. Inputs are PTX texts; the image is one PTX text of all of them,
+ * which is compiled when it is loaded. Machine code, LTO-IR and archives are refused.
  *
- * A state is live from its creation to its destruction; LINK_LOCK guards the list of live ones and
- * what is in them. No channel, no device; errno is kept.
+ * A state lives from its creation to its destruction; LINK_LOCK protects the list of live states
+ * and their content. No channel, no device; errno is preserved.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -15,13 +15,13 @@ enum { INPUT_PTX = 1 };
 
 struct link {
 	struct link *next;
-	char *text; /* ends with a zero */
+	char *text; /* ends with a zero byte */
 	size_t bytes;
 };
 
 static struct link *links;
 
-/* Under LINK_LOCK: where the list holds it; NULL: it is not a live one. */
+/* Under LINK_LOCK: the link to the state in the list; NULL: no live state. */
 static struct link **link_place(const void *state)
 {
 	for (struct link **place = &links; *place; place = &(*place)->next)
@@ -40,7 +40,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 	errno = kept;
 	if (!link)
 		return OUT_OF_MEMORY;
-	fill_logs(CUDA_OK, numOptions, options, optionValues); /* nothing follows */
+	fill_logs(CUDA_OK, numOptions, options, optionValues); /* later calls write no logs */
 	lock(LINK_LOCK);
 	link->next = links;
 	links = link;
@@ -49,7 +49,7 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 	return CUDA_OK;
 }
 
-/* A later module's own .version, .target and .address_size: one text has them once. */
+/* Skips a later module's own .version, .target and .address_size: one text has them only once. */
 static const char *past_header(const char *text, const char *end)
 {
 	static const char last[] = ".address_size";
@@ -124,7 +124,7 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 	if (!error) {
 		*cubinOut = (*place)->text;
 		if (sizeOut)
-			*sizeOut = (*place)->bytes + 1; /* with the zero that ends PTX */
+			*sizeOut = (*place)->bytes + 1; /* includes the zero byte that ends PTX */
 	}
 	unlock(LINK_LOCK);
 	return error;

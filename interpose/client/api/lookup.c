@@ -1,10 +1,10 @@
-/* lookup.c: looking functions up: dlsym, dlvsym, dlopen, cuGetProcAddress and the runtime's form of
+/* lookup.c: looks functions up: dlsym, dlvsym, dlopen, cuGetProcAddress and the runtime's form of
  * it.
  *
- * A program that looks functions up must get ours, whatever library its handle names: some carry a
- * search path that finds NVIDIA's own library before ours. Everything else is passed on untouched,
- * by tail calls, because libc looks at the caller (RTLD_NEXT, $ORIGIN). No lock; errno and dlerror
- * stay libc's.
+ * A program that looks functions up must get ours, whatever library its handle refers to: some
+ * programs have a search path that finds NVIDIA's own library before ours. All other look-ups are
+ * passed on unchanged, by tail calls, because libc inspects the caller (RTLD_NEXT, $ORIGIN). No
+ * lock; errno and dlerror are libc's.
  */
 #pragma GCC optimize("O2") /* for the tail calls, in every build */
 #include <dlfcn.h>
@@ -64,7 +64,8 @@ const struct api_entry *api_find(const char *name)
 	return NULL;
 }
 
-/* One name, of one form (_v2, …), with or without the suffix of per-thread streams. */
+/* Finds a name with one version suffix (_v2, …), with or without the suffix for per-thread
+ * streams. */
 static const struct api_entry *driver_form(const char *name, const char *form, bool per_thread)
 {
 	static const char *const suffixes[] = {"", "_ptsz", "_ptds"};
@@ -80,8 +81,8 @@ static const struct api_entry *driver_form(const char *name, const char *form, b
 	return found;
 }
 
-/* The newest form that is not newer than what the caller was compiled for. too_new: there are
- * newer ones only. */
+/* Finds the newest form that is not newer than the version for which the caller was compiled.
+ * *too_new: only newer ones exist. */
 static const struct api_entry *driver_entry(const char *name, int version, bool per_thread,
 					    bool *too_new)
 {
@@ -89,7 +90,7 @@ static const struct api_entry *driver_entry(const char *name, int version, bool 
 	const struct api_entry *best = NULL;
 	bool any = false;
 	if (!strcmp(name, "cuGraphInstantiate") && version >= 12000)
-		name = "cuGraphInstantiateWithFlags"; /* the one name that was given to another */
+		name = "cuGraphInstantiateWithFlags"; /* the one name whose meaning changed */
 	for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
 		const struct api_entry *e = driver_form(name, forms[i], per_thread);
 		any |= e != NULL;
@@ -128,7 +129,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 
 /* ---- libc's look-ups ---- */
 
-/* Found once; a second thread finds the same. */
+/* Finds libc's function once; a second thread finds the same. */
 static void *libc_kept(void *_Atomic *kept, const char *name)
 {
 	void *f = atomic_load_explicit(kept, memory_order_relaxed);
@@ -162,7 +163,8 @@ static bool is_ours(const char *path, size_t *which)
 	return false;
 }
 
-/* What was found in a library of one of our names, ours or NVIDIA's, is replaced by ours. */
+/* Replaces a function that was found in a library with one of our names (ours or NVIDIA's) by
+ * ours. */
 static void *replace(void *found, const char *name)
 {
 	const struct api_entry *e = api_find(name);
@@ -192,8 +194,8 @@ RF_API void *dlvsym(void *handle, const char *name, const char *version)
 	return replace(libc_dlvsym()(handle, name, version), name);
 }
 
-/* The shim of this name beside this library. A function of its own: its buffer would keep dlopen
- * from a tail call. */
+/* Opens our library of that name, which is next to this one. A separate function, because its
+ * buffer would prevent a tail call in dlopen. */
 static __attribute__((noinline)) void *open_shim(dlopen_function open, size_t which, int mode)
 {
 	char path[4096];

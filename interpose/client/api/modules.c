@@ -1,4 +1,4 @@
-/* modules.c: modules, libraries, which are modules by another name, and the functions in them. */
+/* modules.c: modules; libraries, which are modules under another name; and their functions. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,8 @@ int library_load(void **library, const void *code)
 	return library && code ? module_load(code, (struct module **)library) : INVALID_VALUE;
 }
 
-/* Numbers of CUjit_option: what is written back. All others tune a compiler that is not here. */
+/* Numbers of the CUjit_options with a result. All others tune a compiler that does not exist
+ * here. */
 enum { JIT_WALL_TIME = 2, JIT_INFO_LOG, JIT_INFO_BYTES, JIT_ERROR_LOG, JIT_ERROR_BYTES };
 
 void fill_logs(int error, unsigned count, const int *options, void **values)
@@ -30,7 +31,7 @@ void fill_logs(int error, unsigned count, const int *options, void **values)
 		else if (options[i] == JIT_ERROR_BYTES)
 			room = (size_t)values[i];
 		if (options[i] == JIT_WALL_TIME || options[i] == JIT_INFO_BYTES)
-			values[i] = NULL; /* zero, as a number of either kind */
+			values[i] = NULL; /* zero, in either type of number */
 	}
 	if (info && info_room)
 		*info = 0;
@@ -100,7 +101,8 @@ int library_global(CUdeviceptr *address, size_t *bytes, void *library, const cha
 
 /* ---- modules ---- */
 
-/* A file's bytes, to be freed, and a zero after them, as PTX ends; NULL: it cannot be read. */
+/* Returns a file's bytes, followed by a zero byte as in PTX; the caller frees them. NULL:
+ * unreadable. */
 char *file_content(const char *path, size_t *bytes)
 {
 	int kept = errno;

@@ -1,8 +1,8 @@
 /* nccl.c: NCCL's collectives, reduction operators and memory.
  *
- * What NCCL would enqueue becomes a record of the ring (nccl_group.c). Errors are ncclResult_t;
- * each call that fails leaves its reason for ncclGetLastError (nccl_error.c). Nothing here blocks
- * but reading an operator's scalar from device memory.
+ * Operations that NCCL would enqueue become records of the ring (nccl_group.c). Errors are
+ * ncclResult_t; each call that fails stores its reason for ncclGetLastError (nccl_error.c). Only
+ * reading an operator's scalar from device memory blocks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ ncclResult_t ncclGetVersion(int *version)
 
 ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 {
-	uint64_t address = 0; /* of nothing, as cudaMalloc gives */
+	uint64_t address = 0; /* for 0 bytes, as cudaMalloc returns */
 	if (!ptr)
 		return ended("ncclMemAlloc", NULL, NCCL_INVALID_ARGUMENT);
 	ncclResult_t error = size ? nccl_error(memory_alloc_for(0, size, &address)) : NCCL_SUCCESS;
@@ -45,9 +45,9 @@ ncclResult_t ncclMemFree(void *ptr)
 
 /* ---- reduction operators ---- */
 
-/* One that a program made. ncclRedOp_t has 31 bits, so names are used again, as NCCL does; numbers
- * are not. `address` is that of a factor in device memory, whose value counts when a collective
- * runs, and 0 of one that the core has by its number. */
+/* An operator that a program created. ncclRedOp_t has 31 bits, so names are reused, as in NCCL;
+ * numbers are not. `address` refers to a factor in device memory, which is read when a collective
+ * runs; it is 0 if the server has the operator under its number. */
 struct operator {
 	ncclRedOp_t name;
 	uint32_t dtype;
@@ -58,7 +58,7 @@ struct operator {
 static struct operator *operators, *spare;
 static ncclRedOp_t next_name = RF_HANDLE_FIRST;
 
-/* Names it. */
+/* Adds an operator and chooses its name. */
 static ncclResult_t operator_add(struct operator *given)
 {
 	struct operator *fresh = malloc(sizeof *fresh);
@@ -96,7 +96,8 @@ static bool operator_of(ncclRedOp_t name, struct operator *out, bool goes)
 	return o;
 }
 
-/* The collective gets an operator of its own, with the value that its stream comes to: waits. */
+/* Creates a separate operator for the collective, with the factor's value at this place in its
+ * stream. Waits for the stream. */
 static ncclResult_t bring_factor(struct rf_collective *m, const struct operator *o,
 				 const struct comm *c, const void *stream)
 {
@@ -118,7 +119,7 @@ ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t ty
 	if (!op || !scalar || !bytes || !c)
 		return ended("ncclRedOpCreatePreMulSum", c, NCCL_INVALID_ARGUMENT);
 	struct operator o = {.number = handle_number(), .bytes = bytes, .dtype = (uint32_t)type};
-	if (residence == 0) /* in device memory */
+	if (residence == 0) /* 0: in device memory */
 		o.address = (uint64_t)scalar;
 	ncclResult_t error = nccl_error(channel_enter());
 	if (!error)
@@ -147,7 +148,7 @@ ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm)
 
 /* ---- collectives ---- */
 
-/* Elements that one call reads and writes on this rank; 0 where a buffer does not count. */
+/* Elements that one call reads and writes on this rank; 0 for an unused buffer. */
 static void extents(enum rf_coll kind, const struct comm *c, int root, uint64_t count,
 		    uint64_t *send, uint64_t *recv)
 {

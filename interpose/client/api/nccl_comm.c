@@ -1,8 +1,8 @@
-/* nccl_comm.c: communicators as objects: which there are, what they know, and how they end.
+/* nccl_comm.c: communicators as objects: their list, their properties and their state.
  *
  * Errors are ncclResult_t. The list only grows. Nothing here blocks.
  *
- * Lock: COMM_LOCK around a request in progress of a communicator that does not block.
+ * Lock: COMM_LOCK around a request in progress of a nonblocking communicator.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "nccl_parts.h"
 #include "plural.h"
 
-static struct comm *_Atomic comms; /* all there ever were; never freed, so handles can be checked */
+static struct comm *_Atomic comms; /* all that ever existed; never freed, to check handles */
 
 struct comm *comm_of(const void *handle)
 {
@@ -35,8 +35,7 @@ struct comm *comm_new(int count, int rank)
 {
 	for (struct comm *k = atomic_load(&comms); k; k = k->next)
 		if (k->dead && k->pending)
-			(void)comm_progress(
-				k); /* it was aborted before its request was looked at */
+			(void)comm_progress(k); /* aborted before its request was checked */
 	struct comm *c = calloc(1, sizeof *c);
 	if (!c)
 		return NULL;
@@ -50,9 +49,9 @@ struct comm *comm_new(int count, int rank)
 	return c;
 }
 
-/* ---- communicators that do not block ---- */
+/* ---- nonblocking communicators ---- */
 
-#define IN_PROGRESS_MAX (RF_SLOT_COUNT / 2) /* others need reply slots, too */
+#define IN_PROGRESS_MAX (RF_SLOT_COUNT / 2) /* the rest of the reply slots is for other requests */
 
 static uint32_t in_progress;
 
@@ -104,7 +103,7 @@ static bool under_way(struct comm *c)
 ncclResult_t comm_progress(struct comm *c)
 {
 	bool pending = under_way(c);
-	/* A split is also the parent's request. */
+	/* A split is a request of the parent, too. */
 	for (struct comm *k = atomic_load(&comms); k; k = k->next)
 		if (k->parent == c && k->nonblocking)
 			pending |= under_way(k);
@@ -161,13 +160,13 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void *buff, size_t size, vo
 			"%zu byte%s at %p: not in a live allocation that the device reaches", size,
 			plural(size), buff);
 	else if (c && handle) {
-		*handle = buff; /* nothing to register: every buffer is reached the same way */
+		*handle = buff; /* nothing to register: every buffer is reached in the same way */
 		return NCCL_SUCCESS;
 	}
 	return ended("ncclCommRegister", c, NCCL_INVALID_ARGUMENT);
 }
 
-/* Windows only make collectives faster: of one that there is not NCCL says so by NULL. */
+/* Windows only make collectives faster: NCCL returns NULL if there is none. */
 ncclResult_t comm_window(const void *comm, void *buff, size_t size, ncclWindow_t *win)
 {
 	void *handle;

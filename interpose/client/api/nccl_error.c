@@ -1,10 +1,9 @@
-/* nccl_error.c: what went wrong, as NCCL reports it: a result's text, and the text of
- * ncclGetLastError.
+/* nccl_error.c: NCCL's error reporting: a result's text, and the text of ncclGetLastError.
  *
- * A call that fails keeps its name, the rank and the reason in a text of its thread; what makes a
- * communicator unusable later is in the channel, for every thread. Nothing blocks, and there is no
- * lock. The texts are allocated at a thread's first error: memory of thread-local variables is
- * scarce in a library that is loaded late.
+ * A call that fails stores its name, the rank and the reason in a text of its thread; the reason
+ * why a communicator becomes unusable later is in the channel, for every thread. Nothing blocks,
+ * and there is no lock. The texts are allocated at a thread's first error: a library that is loaded
+ * late has little thread-local memory.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,9 +13,9 @@
 #include "nccl_parts.h"
 
 struct texts {
-	char reason[384]; /* of the call in progress; empty: its result says all */
+	char reason[384]; /* of the call in progress; empty: its result is sufficient */
 	char last[512];   /* of the last call that failed */
-	bool told;        /* whether what comm_error found has been in one of these */
+	bool told;        /* the result of comm_error has been in one of these */
 };
 
 static _Thread_local struct texts *texts; /* NULL: no error yet, or no memory for one */
@@ -62,7 +61,7 @@ ncclResult_t nccl_error(int cuda)
 		       e ? e->text : "no error of CUDA");
 }
 
-/* Of the device or all communicators, or of this one; NULL: of any. */
+/* Returns a lasting error: of the device, of all communicators, or of this one; NULL: of any. */
 static ncclResult_t lasting_error(const struct comm *c)
 {
 	ncclResult_t error = (ncclResult_t)atomic_load(&channel_header->comm_error);
@@ -103,10 +102,11 @@ const char *ncclGetErrorString(ncclResult_t result)
 									    : "unknown result code";
 }
 
-/* Of this thread's last call that failed, or what has made communicators unusable since then. */
+/* The text of this thread's last failed call, or of what has made communicators unusable since
+ * then. */
 const char *ncclGetLastError(ncclComm_t comm)
 {
-	(void)comm; /* as in NCCL */
+	(void)comm; /* ignored, as in NCCL */
 	if (!texts || !texts->told)
 		ended("an earlier call", NULL, comm_error(NULL));
 	return texts ? texts->last : "";

@@ -1,8 +1,8 @@
-/* nccl_group.c: groups, and the communicators that are made in them.
+/* nccl_group.c: groups, and the communicators that are created in them.
  *
- * An outermost group's operations become records that follow each other without a gap; its
- * communicators are made when it ends, all in flight together. Errors are ncclResult_t. No lock: a
- * group is its thread's. Blocking: making communicators (until all members have joined).
+ * The operations of an outermost group become consecutive records; its communicators are created
+ * when it ends, all in flight together. Errors are ncclResult_t. No lock: a group belongs to its
+ * thread. Blocking: creating communicators (until all members have joined).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -12,15 +12,15 @@
 #include "nccl_parts.h"
 #include "plural.h"
 
-#define GROUP_MAX 1024u /* what a server takes as one group */
+#define GROUP_MAX 1024u /* the server's limit for one group */
 #define NO_COLOR (-1)
 #define SHRINK_ABORT 1 /* NCCL_SHRINK_ABORT */
 
-/* A communicator that the group in progress will make. */
+/* A communicator that the group in progress will create. */
 struct joining {
 	struct comm *comm;
 	ncclComm_t *out;
-	bool split; /* else init, by its id */
+	bool split; /* true: by a split; false: by an id */
 	int color, key;
 	uint32_t slot;
 };
@@ -32,7 +32,7 @@ struct group {
 	uint32_t count, room;
 	struct joining *joinings;
 	uint32_t joining_count, joining_room;
-	uint64_t *redops; /* that go when it ends */
+	uint64_t *redops; /* operators to destroy when it ends */
 	uint32_t redop_count, redop_room;
 };
 
@@ -77,7 +77,7 @@ static ncclResult_t finish_joining(struct joining *j)
 	return error;
 }
 
-/* Up to half of the reply slots in flight: others need some too. */
+/* Keeps up to half of the reply slots in flight: other requests need some too. */
 static ncclResult_t join_all(void)
 {
 	ncclResult_t error = NCCL_SUCCESS;
@@ -92,7 +92,7 @@ static ncclResult_t join_all(void)
 	return error;
 }
 
-/* +1: a send of the communicator's rank to itself, -1: a receive from itself, 0: anything else. */
+/* +1: the rank sends to itself; -1: it receives from itself; 0: anything else. */
 static int to_itself(const struct rf_collective *operation)
 {
 	const struct comm *c = comm_numbered(operation->comm);
@@ -103,7 +103,8 @@ static int to_itself(const struct rf_collective *operation)
 	return operation->kind == RF_COLL_SEND ? 1 : -1;
 }
 
-/* As in NCCL, a rank's sends to itself are received in the same group: nobody else can do it. */
+/* As in NCCL, a rank's sends to itself are received in the same group: no other thread can do
+ * it. */
 static ncclResult_t check_own_sends(void)
 {
 	for (uint32_t i = 0; i < group.count; i++) {
@@ -153,7 +154,7 @@ ncclResult_t group_end(void)
 	if (--group.depth)
 		return NCCL_SUCCESS;
 	ncclResult_t before = group.error, error = end_outermost();
-	return before ? before : ended("ncclGroupEnd", NULL, error); /* its call has said why */
+	return before ? before : ended("ncclGroupEnd", NULL, error); /* its call gave the reason */
 }
 
 ncclResult_t group_call(const char *call, const struct comm *c, ncclResult_t error)
@@ -161,7 +162,7 @@ ncclResult_t group_call(const char *call, const struct comm *c, ncclResult_t err
 	if (error && !group.error)
 		group.error = error;
 	if (!group.depth)
-		error = end_outermost(); /* which gives an error of this call back */
+		error = end_outermost(); /* also returns this call's error */
 	return ended(call, c, error);
 }
 
@@ -250,7 +251,8 @@ ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int 
 	return group_call("ncclCommInitRank", NULL, error);
 }
 
-/* The same for all members of what is made of a communicator, and for nothing else. */
+/* Computes the id: the same for all members of a communicator derived from `parent`, and unique to
+ * it. */
 static void descend(struct comm *c, struct comm *parent, uint64_t which)
 {
 	uint64_t hash = ++parent->descendants, word;
@@ -305,12 +307,12 @@ ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out,
 	return group_call("ncclCommSplit", parent, error);
 }
 
-/* As the other members do: all of them name the same ranks. */
+/* Computes this rank's number in the smaller communicator. All members name the same ranks. */
 static ncclResult_t shrunk(const struct comm *parent, const int *excluded, int count, int *rank,
 			   uint64_t *which)
 {
 	*rank = parent->rank;
-	*which = 0x736872696e6bull; /* no color of a split */
+	*which = 0x736872696e6bull; /* differs from every split's color */
 	if (!excluded || count < 1 || count >= parent->count)
 		return because(NCCL_INVALID_ARGUMENT, "%d rank%s of %d cannot be excluded", count,
 			       plural(count), parent->count);

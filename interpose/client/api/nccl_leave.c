@@ -1,11 +1,12 @@
-/* nccl_leave.c: how communicators end: finalized, destroyed, aborted.
+/* nccl_leave.c: ends communicators: finalizes, destroys, aborts them.
  *
- * Errors are ncclResult_t. Blocking: ncclCommFinalize of a communicator that blocks, until its
- * operations have completed; ncclCommAbort, until the server has ended them.
+ * Errors are ncclResult_t. Blocking: ncclCommFinalize of a blocking communicator, until its
+ * operations have completed; ncclCommDestroy, until the communicator's request in progress is
+ * answered; ncclCommAbort, until the server has ended the operations.
  */
 #include "nccl_parts.h"
 
-/* Only what was issued before may complete. */
+/* Only operations that were issued before may complete. */
 ncclResult_t comm_finalize(const void *comm)
 {
 	struct comm *c = comm_of(comm);
@@ -21,7 +22,7 @@ ncclResult_t comm_finalize(const void *comm)
 	return ended("ncclCommFinalize", c, channel_finish(slot, NULL, 0));
 }
 
-/* Its handle is no communicator from now on; false: nor was it before. */
+/* Invalidates the handle; false: it was invalid already. */
 static bool take(void *handle, struct comm **out)
 {
 	struct comm *c = *out = comm_of(handle);
@@ -61,8 +62,8 @@ ncclResult_t comm_abort(void *comm)
 		return ended("ncclCommAbort", c, NCCL_INVALID_ARGUMENT);
 	group_forget(c);
 	(void)channel_abort_comm(c->number);
-	(void)comm_progress(c); /* what was in progress has ended */
-	/* Where the ring is full its name stays, which costs the server a few bytes. */
+	(void)comm_progress(c); /* its request in progress has ended */
+	/* If the ring is full, the handle stays, which costs the server a few bytes. */
 	struct rf_handle m = {.handle = c->number};
 	(void)channel_try_post(&m.r, RF_OP_COMM_ABORT, sizeof m);
 	return NCCL_SUCCESS;

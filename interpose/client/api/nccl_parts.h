@@ -1,5 +1,5 @@
-/* nccl_parts.h: what the files of NCCL's bodies share. From low to high: nccl_error.c, nccl_comm.c,
- * nccl_group.c, nccl_leave.c, nccl.c.
+/* nccl_parts.h: declarations for the files of NCCL's bodies. From low to high: nccl_error.c,
+ * nccl_comm.c, nccl_group.c, nccl_leave.c, nccl.c.
  */
 #ifndef RANKFOLD_NCCL_PARTS_H
 #define RANKFOLD_NCCL_PARTS_H
@@ -12,48 +12,50 @@ struct comm {
 	uint64_t number;
 	int count, rank, device;
 	uint8_t id[RF_UNIQUE_ID_BYTES]; /* the same for all members */
-	uint64_t descendants;           /* communicators that have been made of it */
+	uint64_t descendants;           /* communicators that were derived from it */
 	const struct comm *parent;      /* or NULL */
 	bool made, nonblocking, finalized;
-	bool stopped;        /* its operations were ended: only its end is left */
-	_Atomic bool dead;   /* its handle is no communicator any more */
-	uint32_t pending;    /* slot + 1 of the request that is in progress; COMM_LOCK */
-	ncclResult_t result; /* of the last such */
+	bool stopped;        /* its operations were ended: it can only be destroyed */
+	_Atomic bool dead;   /* its handle is no longer valid */
+	uint32_t pending;    /* slot + 1 of the request in progress; COMM_LOCK */
+	ncclResult_t result; /* of the last finished request */
 	struct comm *next;
 };
 
-/* nccl_error.c: each returns `error`, which may be NCCL_SUCCESS but in the first */
-/* Inside a call: why it is going to fail. The first reason counts. */
+/* nccl_error.c: each returns `error`, which may be NCCL_SUCCESS except in the first */
+/* Within a call: stores the reason why it will fail. The first reason counts. */
 ncclResult_t because(ncclResult_t error, const char *format, ...)
 	__attribute__((format(__printf__, 2, 3)));
-/* At its end: keeps its name, the rank (comm may be NULL) and the reason for ncclGetLastError. */
+/* At the end of a call: stores its name, the rank (comm may be NULL) and the reason for
+ * ncclGetLastError. */
 ncclResult_t ended(const char *call, const struct comm *, ncclResult_t error);
-/* NCCL's result for an error of CUDA, with that as the reason. */
+/* NCCL's result for an error of CUDA, with that error as the reason. */
 ncclResult_t nccl_error(int cuda);
-/* What made a communicator (NULL: any) or the device unusable since; never a call's own error. */
+/* The error that made a communicator (NULL: any) or the device unusable; never a call's own
+ * error. */
 ncclResult_t comm_error(const struct comm *);
 
 /* nccl_comm.c */
-/* NULL, with a reason: no communicator, or one that was destroyed. */
+/* NULL, with a reason: invalid handle, or a destroyed communicator. */
 struct comm *comm_of(const void *handle);
 struct comm *comm_numbered(uint64_t number);
 struct comm *comm_new(int count, int rank);                             /* NULL: out of memory */
 bool comm_nonblocking(const ncclConfig_t *, const struct comm *parent); /* both may be NULL */
-/* NCCL_IN_PROGRESS, or how its last request, or its joining, has ended. Never blocks. */
+/* NCCL_IN_PROGRESS, or the result of its last request or of its creation. Never blocks. */
 ncclResult_t comm_progress(struct comm *);
-/* From now on the request in this slot is in progress. False: too many are: wait for it. */
+/* The request in this slot is now in progress. False: too many are; the caller waits for it. */
 bool comm_begin(struct comm *, uint32_t slot);
-ncclResult_t comm_joined(struct comm *, uint32_t slot); /* its joining: blocks until it has ended */
+ncclResult_t comm_joined(struct comm *, uint32_t slot); /* its creation: waits for the reply */
 
 /* nccl_group.c */
-/* One more operation of the group in progress. */
+/* Adds an operation to the group in progress. */
 ncclResult_t group_add(const struct rf_collective *);
-/* An operator goes when what the group in progress has of it is under way. */
+/* Destroys an operator after the group in progress has posted its operations. */
 ncclResult_t group_destroy_redop(uint64_t op);
-/* The group in progress forgets a communicator that is aborted in it. */
+/* Removes an aborted communicator from the group in progress. */
 void group_forget(const struct comm *);
-/* End of every call that may stand in a group, and is a group of its own where it stands in none. A
- * group's first error is what its end returns. */
+/* Called at the end of every call that may be part of a group; outside of groups the call is a
+ * group of its own. The end of a group returns its first error. */
 ncclResult_t group_call(const char *call, const struct comm *, ncclResult_t error);
 
 #endif

@@ -1,9 +1,10 @@
-/* nvml.c: the management library's view of the virtual devices: what the CUDA API says of them, in
- * NVML's words. Answered here, without claiming the channel: programs ask NVML before they decide
- * whether to use CUDA. A process sees its own part of a device's memory and processes. What a
- * virtual device cannot answer (clocks that change, power, links) is NVML's own "not supported".
+/* nvml.c: the management library's view of the virtual devices: the same values as in the CUDA API,
+ * in NVML's form. Answered here, without claiming the channel: programs query NVML before they
+ * decide whether to use CUDA. A process sees its own part of a device's memory and processes. For
+ * values that a virtual device does not have (changing clocks, power, links) the result is NVML's
+ * "not supported".
  *
- * Results are nvmlReturn_t. No lock; nothing blocks but the first request to the launcher.
+ * Results are nvmlReturn_t. No lock; only the first request to the launcher blocks.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -16,10 +17,10 @@
 #define ARCHITECTURE_UNKNOWN 0xFFFFFFFFu
 #define STRUCTURE_VERSION(type, number) ((unsigned)sizeof(type) | (number) << 24)
 
-static _Atomic int initialised;   /* nvmlInit less nvmlShutdown */
-static char devices[DEVICES_MAX]; /* the address of devices[i]: the handle of the job's device i */
+static _Atomic int initialised;   /* calls of nvmlInit minus those of nvmlShutdown */
+static char devices[DEVICES_MAX]; /* &devices[i] is the handle of the job's device i */
 
-/* ---- beginning and end ---- */
+/* ---- initialisation ---- */
 
 int nvml_init(void)
 {
@@ -79,7 +80,7 @@ const char *nvmlErrorString(nvmlReturn_t result)
 
 /* ---- handles ---- */
 
-/* The device that a handle stands for. */
+/* The device number of a handle. */
 static int number_of(const void *device, int *number)
 {
 	ptrdiff_t at = (const char *)device - devices;
@@ -168,7 +169,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 	return NVML_NOT_FOUND;
 }
 
-/* ---- what a device is ---- */
+/* ---- properties of a device ---- */
 
 int nvml_text(char *out, unsigned bytes, const char *text)
 {
@@ -182,7 +183,7 @@ int nvml_text(char *out, unsigned bytes, const char *text)
 	return NVML_SUCCESS;
 }
 
-/* The one answer that needs no nvmlInit. */
+/* The one query that needs no nvmlInit. */
 int nvml_cuda_version(int *version)
 {
 	return version_get(version) ? NVML_INVALID_ARGUMENT : NVML_SUCCESS;
@@ -194,7 +195,7 @@ int nvml_lacks(const void *device)
 	return error ? error : NVML_NOT_SUPPORTED;
 }
 
-/* A number that CUDA has as an attribute of the device. */
+/* A value that is an attribute of the device in CUDA. */
 int nvml_number(const void *device, unsigned *out, int attribute)
 {
 	int number, value, error = number_of(device, &number);
@@ -274,7 +275,7 @@ int nvml_pci(const void *device, nvmlPciInfo_t *out, size_t bytes)
 	return NVML_SUCCESS;
 }
 
-/* Clocks are constants of the virtual device: now and at most. */
+/* Clocks are constants of the virtual device: the current and the maximum value are equal. */
 int nvml_clock(const void *device, int type, unsigned *mhz)
 {
 	enum { GRAPHICS, SM, MEMORY };
@@ -294,7 +295,7 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t device2,
 		error = number_of(device2, &two);
 	if (error || !p2pStatus || p2pIndex < 0 || one == two)
 		return error ? error : NVML_INVALID_ARGUMENT;
-	*p2pStatus = 5; /* NVML_P2P_STATUS_NOT_SUPPORTED, as cudaDeviceCanAccessPeer says */
+	*p2pStatus = 5; /* NVML_P2P_STATUS_NOT_SUPPORTED, as in cudaDeviceCanAccessPeer */
 	return NVML_SUCCESS;
 }
 
@@ -306,11 +307,11 @@ nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device1, nvmlDevic
 		error = number_of(device2, &two);
 	if (error || !pathInfo || one == two)
 		return error ? error : NVML_INVALID_ARGUMENT;
-	*pathInfo = 50; /* NVML_TOPOLOGY_SYSTEM: where a rank's device lies may change */
+	*pathInfo = 50; /* NVML_TOPOLOGY_SYSTEM: the place of a rank's device may change */
 	return NVML_SUCCESS;
 }
 
-/* Each value has a result of its own. */
+/* Each value has its own result. */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount,
 				      nvmlFieldValue_t *values)
 {
@@ -324,7 +325,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount,
 
 /* ---- memory and processes ---- */
 
-/* cudaMemGetInfo of the device that this process uses; on another it has nothing. */
+/* cudaMemGetInfo for the device that this process uses; on other devices it uses no memory. */
 static int memory_of(const void *device, uint64_t *unused, uint64_t *total)
 {
 	int number, error = number_of(device, &number);
@@ -358,7 +359,8 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 	return NVML_SUCCESS;
 }
 
-/* This process, once it uses the device; `bytes` of an entry, whose form depends on the version. */
+/* Lists this process, if it uses the device; `bytes`: size of an entry, which depends on the
+ * version. */
 int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
 {
 	uint64_t unused, total;
@@ -379,7 +381,7 @@ int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
 	return NVML_SUCCESS;
 }
 
-/* Graphics, and those of the multi-process service. */
+/* Graphics processes, and those of the multi-process service: none. */
 int nvml_no_processes(const void *device, unsigned *count)
 {
 	int number, error = number_of(device, &number);

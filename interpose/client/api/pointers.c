@@ -1,4 +1,4 @@
-/* pointers.c: what an address is, as both APIs report it. No lock. */
+/* pointers.c: queries of addresses in both APIs. No lock. */
 #include <string.h>
 
 #include "bodies.h"

@@ -1,5 +1,5 @@
-/* register.c: how constructors of programs register their kernels and variables. Nothing is
- * sent: that is done when the first of them is used.
+/* register.c: registers kernels and variables for the program's constructors. Nothing is sent: that
+ * happens at the first use of one of them.
  */
 #include "bodies.h"
 
@@ -7,7 +7,8 @@ void **__cudaRegisterFatBinary(void *fatCubin) { return (void **)module_register
 
 void __cudaRegisterFatBinaryEnd(void **fatCubinHandle) { (void)fatCubinHandle; }
 
-/* At exit, or when a shared object goes. Nothing is sent: the process must not wait here. */
+/* Called at exit, or when a shared object is unloaded. Nothing is sent: the process must not wait
+ * here. */
 void __cudaUnregisterFatBinary(void **fatCubinHandle)
 {
 	symbols_end((const struct module *)fatCubinHandle);
@@ -43,7 +44,7 @@ void __cudaRegisterManagedVar(void **fatCubinHandle, void **hostVarPtrAddress, c
 				     deviceName);
 }
 
-/* Before the program's first look at one of the module's. */
+/* Called before the program first reads the address of one of the module's managed variables. */
 char __cudaInitModule(void **fatCubinHandle)
 {
 	context_of_runtime();

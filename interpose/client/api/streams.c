@@ -1,4 +1,4 @@
-/* streams.c: what programs query of streams. */
+/* streams.c: queries of streams. */
 #include "bodies.h"
 
 int priority_range(int *least, int *greatest)

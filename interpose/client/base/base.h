@@ -191,8 +191,7 @@ struct handle {
 };
 uint64_t handle_number(void); /* a new number, never reused */
 struct handle *handle_new(enum handle_kind kind, uint64_t context);
-struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: no live handle of
-								      * that kind */
+struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: no live one */
 void handle_drop(struct handle *);
 /* Iterates over the live handles, starting with *place = 0; NULL at the end. */
 struct handle *handle_next(uint64_t *place);
@@ -237,8 +236,7 @@ int visible_ordinal(int number, int total);
 bool context_current(void);              /* true if the thread has a current context */
 uint64_t context_owner(void);            /* the number of the context to which new objects belong */
 void *context_numbered(uint64_t number); /* the current context if none has that number */
-int context_set_device(int device);      /* as in the runtime: makes the device's primary context
-					  * current */
+int context_set_device(int device);      /* makes its primary context current */
 
 /* For calls that use the thread's current device. The first such call makes it the device of the
  * process; any other device is refused later. Calls that name a stream, an event or an address do

@@ -5,8 +5,7 @@
 #include "base.h"
 
 struct context {
-	_Atomic uint64_t number; /* a handle's number; 0: a primary context that was never
-				  * retained */
+	_Atomic uint64_t number; /* a handle's; 0: a primary one, never retained */
 	int device;
 	unsigned flags;
 	_Atomic bool lives;

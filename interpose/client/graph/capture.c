@@ -1,14 +1,14 @@
-/* capture.c: stream capture. While a stream is captured, what is issued to it becomes a node of a
- * graph instead, which needs what came before it on that stream. An event recorded there stands for
- * those nodes, and a stream that waits for it joins the capture.
+/* capture.c: stream capture. While a stream is captured, work issued to it becomes a node of a
+ * graph instead, which depends on the work before it on that stream. An event recorded there stands
+ * for those nodes, and a stream that waits for the event joins the capture.
  *
- * What cannot be done meanwhile is of three kinds: what asks how far a captured stream or event is
- * (always wrong); what uses the legacy stream, on which the captured blocking streams would depend
- * (always wrong); and what is only unsafe, which the modes of captures and threads govern
- * (capture_forbids). Each has its error and invalidates the captures that it offends.
+ * Three kinds of calls are not allowed meanwhile: queries of the progress of a captured stream or
+ * event (always wrong); uses of the legacy stream, on which the captured blocking streams would
+ * depend (always wrong); and calls that are only unsafe, which depend on the modes of captures and
+ * threads (capture_forbids). Each has its error and invalidates the captures that it violates.
  *
- * Lock: CAPTURE_LOCK around the list of captures; nothing is taken or awaited under it. The hot
- * path reads one counter.
+ * Lock: CAPTURE_LOCK around the list of captures; no thread waits or takes another lock under it.
+ * The hot path reads one counter.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -25,13 +25,13 @@ struct capture {
 	bool broken, own_graph;
 	pthread_t thread;
 };
-/* A stream that is captured, or an event recorded in one: what comes next needs `tails`. */
+/* A captured stream, or an event recorded in one: the next node depends on `tails`. */
 struct captured {
 	uint64_t number;
 	struct capture *capture;
 	struct nodes tails;
 	struct captured *next;
-	bool blocking; /* a stream that orders with the legacy one */
+	bool blocking; /* a stream that is ordered with the legacy stream */
 };
 
 _Atomic uint32_t captures_active;
@@ -63,7 +63,7 @@ static void drop(struct captured **list, const struct capture *capture, uint64_t
 	}
 }
 
-/* The capture has ended. */
+/* Removes an ended capture from the lists. */
 static void forget(const struct capture *capture)
 {
 	drop(&streams, capture, 0);
@@ -71,7 +71,7 @@ static void forget(const struct capture *capture)
 	atomic_fetch_sub(&captures_active, 1);
 }
 
-/* After that, without the lock: there is no graph of it. */
+/* After forget, without the lock: frees a capture that leaves no graph. */
 static void discard(struct capture *capture)
 {
 	if (capture->own_graph)
@@ -93,9 +93,9 @@ static struct captured *add(struct captured **list, uint64_t number, struct capt
 	return *list = c;
 }
 
-/* ---- what may not be done meanwhile ---- */
+/* ---- calls that are not allowed during a capture ---- */
 
-/* Under CAPTURE_LOCK: would the use of this stream reach into a capture that it is not part of? */
+/* Under CAPTURE_LOCK: true if using this stream would affect a capture that it is not part of. */
 static bool implicit(uint64_t stream)
 {
 	bool found = false;
@@ -104,7 +104,7 @@ static bool implicit(uint64_t stream)
 	return found;
 }
 
-/* Under CAPTURE_LOCK: it was used nevertheless. */
+/* Under CAPTURE_LOCK: the stream was used nevertheless. */
 static int refuse_implicit(void)
 {
 	for (struct captured *c = streams; c; c = c->next)
@@ -136,7 +136,7 @@ int capture_refuse(uint64_t stream)
 	struct captured *c = find(streams, stream);
 	if (c) {
 		c->capture->broken = true;
-		error = CAPTURE_UNSUPPORTED; /* also when it was already */
+		error = CAPTURE_UNSUPPORTED; /* also if it was already invalidated */
 	} else if (implicit(stream))
 		error = refuse_implicit();
 	unlock(CAPTURE_LOCK);
@@ -210,7 +210,7 @@ int event_idle_number(const void *event, uint64_t *number)
 	return c ? CAPTURED_EVENT : INVALID_VALUE;
 }
 
-/* It is destroyed. */
+/* Called before a stream is destroyed. */
 static void stream_ends(uint64_t stream)
 {
 	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
@@ -230,7 +230,7 @@ static void stream_ends(uint64_t stream)
 		discard(capture);
 }
 
-/* ---- what becomes a node ---- */
+/* ---- calls that become nodes ---- */
 
 int capture_add(uint64_t stream, struct node *n)
 {
@@ -258,7 +258,7 @@ int capture_add(uint64_t stream, struct node *n)
 	return error;
 }
 
-/* Under CAPTURE_LOCK. */
+/* Under CAPTURE_LOCK: lets an event stand for the stream's last nodes. */
 static int mark(uint64_t event, const struct captured *s)
 {
 	if (s->capture->broken)
@@ -288,7 +288,7 @@ bool capture_record(struct handle *event, uint64_t stream, int *error)
 	return s || *error;
 }
 
-/* Under CAPTURE_LOCK: stream s, captured or not, is to wait for event e, captured or not. */
+/* Under CAPTURE_LOCK: checks that stream s may wait for event e. Either is NULL if not captured. */
 static int wait_check(struct captured *s, struct captured *e, uint64_t stream, bool stale)
 {
 	if (s && s->capture->broken)
@@ -304,7 +304,7 @@ static int wait_check(struct captured *s, struct captured *e, uint64_t stream, b
 	if (e && e->capture->broken)
 		return CAPTURE_INVALIDATED;
 	if (e && stream == RF_STREAM_LEGACY)
-		return spoil(e, CAPTURE_UNSUPPORTED); /* it cannot join */
+		return spoil(e, CAPTURE_UNSUPPORTED); /* the legacy stream cannot join */
 	return stale && !e ? INVALID_VALUE : CUDA_OK;
 }
 
@@ -325,7 +325,7 @@ bool capture_wait(uint64_t stream, const struct handle *event, int *error)
 	return s || e || *error;
 }
 
-/* ---- beginning and end ---- */
+/* ---- begin and end ---- */
 
 static int start(uint64_t stream, void *graph, const struct nodes *tails, int mode, bool own)
 {
@@ -383,7 +383,7 @@ int capture_begin_to(const void *stream, void *graph, void *const *dependencies,
 	return error ? error : start(number, graph, &tails, mode, false);
 }
 
-/* Under CAPTURE_LOCK: does all that other streams did lead back to the first one? */
+/* Under CAPTURE_LOCK: true if all work of the other streams leads back to the first one. */
 static bool joined(const struct captured *origin)
 {
 	for (const struct captured *s = streams; s; s = s->next)
@@ -393,7 +393,8 @@ static bool joined(const struct captured *origin)
 	return true;
 }
 
-/* Under CAPTURE_LOCK. Another thread than the one that began it ends it too, and gets no graph. */
+/* Under CAPTURE_LOCK: the result of ending a capture. If another thread than the one that began it
+ * ends it, the capture ends without a graph. */
 static int how_it_ends(const struct captured *origin)
 {
 	const struct capture *capture = origin->capture;
@@ -437,7 +438,7 @@ int capture_end(const void *stream, void **graph)
 	return CUDA_OK;
 }
 
-/* ---- questions ---- */
+/* ---- queries ---- */
 
 int capture_info(const void *stream, int *status, unsigned long long *id, void **graph,
 		 const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count)

@@ -1,15 +1,16 @@
-/* enqueue.c: work that goes into a stream. Where the stream is captured it becomes a node of a
- * graph; where not, it is issued. What cannot be captured is refused, and what a capture forbids
- * meanwhile.
+/* enqueue.c: work that goes into a stream. If the stream is captured, the work becomes a node of a
+ * graph; otherwise it is issued. Work that cannot be captured is refused, as are calls that a
+ * capture forbids.
  *
- * The hot path reads one counter (capturing). No lock of its own; blocks as what it issues does.
+ * The hot path reads one counter (capturing). It has no lock of its own, and blocks like the
+ * functions that issue.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "graph.h"
 
-/* cudaEventRecordExternal, cudaEventWaitExternal: in a capture a node that does it. */
+/* cudaEventRecordExternal, cudaEventWaitExternal: in a capture, these make a node that does it. */
 #define EVENT_EXTERNAL 1u
 
 /* ---- copies and fills ---- */
@@ -104,7 +105,7 @@ int gemm_post(const struct rf_gemm_aux *given, const void *stream)
 
 /* ---- events and host functions ---- */
 
-/* An event and a stream, by their numbers. */
+/* Fills in the numbers of an event and a stream. */
 static int name_both(struct rf_event *m, const struct handle *event, const void *stream)
 {
 	memset(m, 0, sizeof *m);
@@ -174,7 +175,7 @@ int stream_callback(const void *stream, cudaStreamCallback_t callback, void *dat
 	return issue_callback(stream, callback, data);
 }
 
-/* ---- waiting ---- */
+/* ---- waits ---- */
 
 int stream_sync(const void *stream)
 {

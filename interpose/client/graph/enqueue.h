@@ -1,5 +1,5 @@
-/* enqueue.h: graphs and captures as the API has them, and work that goes into a stream: it becomes
- * a node where the stream is captured, and is issued otherwise.
+/* enqueue.h: graphs and captures for the API's functions, and work that goes into a stream: it
+ * becomes a node if the stream is captured, and is issued otherwise.
  */
 #ifndef RANKFOLD_ENQUEUE_H
 #define RANKFOLD_ENQUEUE_H
@@ -9,21 +9,22 @@
 /* ---- capture.c ---- */
 
 extern _Atomic uint32_t captures_active;
-/* Is the stream captured, or would its use reach into a capture (the legacy stream)? Then what is
- * asked of it goes to capture_add, capture_refuse or one of the two for events. */
+/* True if the stream is captured, or if its use would affect a capture (the legacy stream). Then
+ * the caller passes the request to capture_add, capture_refuse or one of the two functions for
+ * events. */
 bool capture_has(uint64_t stream);
 static inline bool capturing(uint64_t stream)
 {
 	return atomic_load_explicit(&captures_active, memory_order_relaxed) && capture_has(stream);
 }
-/* A captured stream cannot do what was requested: the capture is invalidated. */
+/* A captured stream cannot do what was requested: invalidates the capture. */
 int capture_refuse(uint64_t stream);
-int capture_refuse_memory(uint64_t stream); /* because it would allocate or free */
-/* The same for unsafe calls that are not of one stream: only for captures that forbid them. */
+int capture_refuse_memory(uint64_t stream); /* because the call would allocate or free */
+/* The same for unsafe calls that concern no single stream: only for captures that forbid them. */
 int capture_forbids(void);
-/* The same for what waits for the whole device: no capture allows it. */
+/* The same for calls that wait for the whole device: every capture forbids them. */
 int capture_forbids_device(void);
-/* stream_number and event_number for calls that ask how far they are: not while captured. */
+/* stream_number and event_number for calls that query progress: fail while it is captured. */
 int stream_idle_number(const void *stream, uint64_t *number);
 int event_idle_number(const void *event, uint64_t *number);
 int capture_begin(const void *stream, int mode);
@@ -35,12 +36,13 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags);
 int exchange_capture_mode(int *mode);
 
-/* ---- enqueue.c: whether captured or not ---- */
+/* ---- enqueue.c: work for captured and other streams ---- */
 
 int memory_copy(const struct copy *);
 int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const void *stream,
 		   bool async);
-/* All slices; copies to pageable memory wait by themselves, and a synchronous copy for its last. */
+/* All slices. A copy to pageable memory waits by itself; a synchronous copy waits for its last
+ * piece. */
 int copy_slices(const struct copy *, const struct slices *);
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 		uint64_t height, const void *stream);
@@ -50,7 +52,7 @@ int event_record(const void *event, const void *stream, unsigned flags);
 int stream_wait(const void *stream, const void *event, unsigned flags);
 int stream_host_function(const void *stream, CUhostFn function, void *data);
 int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags);
-/* What waits for a stream, an event or the device: not while that is captured. */
+/* Wait for a stream, an event or the device: fail while it is captured. */
 int stream_sync(const void *stream);
 int event_sync(const void *event);
 int device_sync(void);
@@ -69,7 +71,7 @@ enum node_kind { /* numbers of CUgraphNodeType */
 		 NODE_KINDS = 8,
 		 NODE_KINDS_KNOWN =
 			 14, /* semaphores, memory, operations on memory, conditions: refused */
-		 NODE_GEMM = 1000, /* a kernel, to the program */
+		 NODE_GEMM = 1000, /* a kernel, for the program */
 };
 int graph_event_set(const void *node, enum node_kind, const void *event);
 
@@ -109,7 +111,7 @@ int graph_event_get(const void *node, enum node_kind, void **event);
 
 int graph_add_kernel(void **out, void *graph, const CUgraphNode *needs, size_t count,
 		     const cudaKernelNodeParams *);
-/* The setters take no exec for a node of the graph itself. */
+/* The setters change a node of the graph itself if exec is NULL. */
 int graph_set_kernel(void *exec, void *node, const cudaKernelNodeParams *);
 int graph_get_kernel(void *node, cudaKernelNodeParams *);
 int graph_add_copy(void **out, void *graph, const CUgraphNode *needs, size_t count,

@@ -1,11 +1,10 @@
-/* graph.c: graphs and their nodes as objects, kept in the client: made, put in order, copied,
- * freed.
+/* graph.c: graphs and their nodes as objects of the client: creates, orders, copies and frees them.
  *
- * Launching a graph issues its nodes one after the other into the stream, in an order that
- * respects their dependencies: every order that does is a legal execution. So the server knows
- * nothing of graphs, and a graph moves with the process. An instantiated graph has nodes of its
- * own; a node has a number, and its copies say whose they are. As in CUDA, one graph is used by
- * one thread at a time. Nothing blocks.
+ * Launching a graph issues its nodes one after the other into the stream, in an order that respects
+ * their dependencies: every such order is a legal execution. So the server knows nothing of graphs,
+ * and a graph moves with the process. An instantiated graph has its own nodes; each node has a
+ * number, and a copy records the number of its original. As in CUDA, one graph is used by one
+ * thread at a time. Nothing blocks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +71,7 @@ bool nodes_reach(const struct graph *g, const struct nodes *from, const struct n
 	bool *seen = calloc(g->count + 1, sizeof *seen), more = seen != NULL, all = more;
 	for (size_t i = 0; seen && i < from->count; i++)
 		seen[from->at[i]->index] = true;
-	while (more) { /* once, where nodes were made after what they need */
+	while (more) { /* once if all nodes were created after those that they need */
 		more = false;
 		for (size_t i = g->count; i-- > 0;)
 			for (size_t k = 0; seen[i] && k < g->nodes[i]->needs.count; k++) {
@@ -170,7 +169,7 @@ int graph_add(struct graph *g, struct node *n)
 	return CUDA_OK;
 }
 
-/* Takes the node, whatever it returns. */
+/* Takes ownership of the node, whatever it returns. */
 int graph_append(struct graph *g, struct node *n, const struct nodes *needs)
 {
 	int error = g && n && nodes_join(&n->needs, needs) ? graph_add(g, n) : OUT_OF_MEMORY;

@@ -1,4 +1,4 @@
-/* graph.h: graphs, their nodes and what captures make of them, for the files of this floor. */
+/* graph.h: graphs, their nodes and what captures make of them, for the files of this layer. */
 #ifndef RANKFOLD_GRAPH_H
 #define RANKFOLD_GRAPH_H
 
@@ -16,17 +16,17 @@ struct node {
 	enum node_kind kind;
 	size_t index; /* in its graph, in order of creation */
 	uint64_t number;
-	uint64_t origin; /* number of the one that it was copied from */
+	uint64_t origin; /* number of the node that it was copied from */
 	struct graph *graph;
 	struct nodes needs;
-	bool disabled;        /* of an exec: left out */
+	bool disabled;        /* exec: skipped */
 	struct launch launch; /* kernel; `packed` is owned */
-	bool buffer;          /* its parameters came as one */
+	bool buffer;          /* its parameters were passed as one buffer */
 	struct hints hints;   /* of a kernel */
-	void **shown;         /* what was returned about them; owned */
-	CUDA_MEMCPY3D box;    /* a copy, as it was described */
-	struct copy copy;     /* the same */
-	struct slices slices; /* of the copy */
+	void **shown;         /* pointers to the parameters that a query returned; owned */
+	CUDA_MEMCPY3D box;    /* copy: the description */
+	struct copy copy;     /* copy: the same as addresses */
+	struct slices slices; /* slices of the copy */
 	CUDA_MEMSET_NODE_PARAMS fill;
 	CUDA_HOST_NODE_PARAMS host;
 	struct rf_gemm_aux gemm;
@@ -34,7 +34,7 @@ struct node {
 	struct graph *child; /* owned; an exec's is an exec */
 };
 
-/* What holds references, and how many to each object. */
+/* References to objects, with a count for each object. */
 struct user_objects {
 	struct reference *at;
 	size_t count;
@@ -45,18 +45,18 @@ struct graph {
 	bool owned; /* by a node */
 	struct node **nodes;
 	size_t count, room;
-	size_t *order;            /* of an exec: indices of its nodes */
-	unsigned long long flags; /* of an exec: those of its instantiation */
+	size_t *order;            /* exec: indices of its nodes */
+	unsigned long long flags; /* exec: flags of its instantiation */
 	struct user_objects objects;
 };
 
-/* NULL: it is none. */
+/* NULL: no graph of that kind. */
 static inline struct graph *graph_check(const void *handle, uint32_t magic)
 {
 	struct graph *g = (struct graph *)handle;
 	return g && g->magic == magic ? g : NULL;
 }
-/* NULL: it is not of that kind. */
+/* NULL: no node of that kind. */
 static inline struct node *node_of(const void *node, enum node_kind kind)
 {
 	struct node *n = (struct node *)node;
@@ -70,29 +70,30 @@ int user_objects_share(struct user_objects *to, const struct user_objects *from)
 /* graph.c */
 struct graph *graph_new(void);
 void graph_free(struct graph *);
-int graph_copy(const struct graph *, bool exec, struct graph **out); /* nodes at the same indices */
-/* An order in which every node comes after what it needs; of several that could be next, the one
- * that was made first. Returns how many have a place in it: not all, if there is a circle. */
+int graph_copy(const struct graph *, bool exec, struct graph **out); /* with the same indices */
+/* Computes an order in which every node comes after those that it needs; of several candidates, the
+ * one created first comes first. Returns the number of nodes in it: fewer than all if there is a
+ * cycle. */
 size_t graph_order(const struct graph *, bool *done, size_t *order);
 bool nodes_hold(const struct nodes *, const struct node *);
 bool nodes_add(struct nodes *, struct node *);
 bool nodes_join(struct nodes *, const struct nodes *other);
 bool nodes_remove(struct nodes *, const struct node *);
 void nodes_clear(struct nodes *);
-bool nodes_in(const struct graph *, const struct nodes *); /* are all of them the graph's? */
-/* Is each wanted node one of `from`, or needed by one of them? */
+bool nodes_in(const struct graph *, const struct nodes *); /* true if all belong to the graph */
+/* True if each wanted node is one of `from`, or needed by one of them. */
 bool nodes_reach(const struct graph *, const struct nodes *from, const struct nodes *wanted);
-/* Takes the node, whatever it returns. */
+/* Takes ownership of the node, whatever it returns. */
 int graph_append(struct graph *, struct node *, const struct nodes *needs);
-int graph_add(struct graph *, struct node *); /* the same without what it needs; takes it if 0 */
+int graph_add(struct graph *, struct node *); /* without needs; takes the node if it returns 0 */
 struct node *node_new(enum node_kind);
 void node_free(struct node *);
-/* Parameters of a kernel, of which the launch has a copy from then on. NULL: zeros. */
+/* Copies a kernel's parameters into memory that the launch then owns. NULL: zeros. */
 int node_keep(struct launch *, const void *packed, size_t bytes);
 void node_drop_parameters(struct node *);
 
 /* node.c */
-/* Say what a node does; it stays as it was if that is wrong. */
+/* Set what a node does; on an error it stays as it was. */
 int node_set(struct node *, const CUgraphNodeParams *);
 int node_set_kernel(struct node *, void *function, const CUDA_KERNEL_NODE_PARAMS *);
 int node_set_copy(struct node *, const CUDA_MEMCPY3D *);
@@ -100,9 +101,9 @@ int node_set_fill(struct node *, const CUDA_MEMSET_NODE_PARAMS *);
 int node_set_host(struct node *, const CUDA_HOST_NODE_PARAMS *);
 int node_set_event(struct node *, enum node_kind, const void *event);
 int node_set_child(struct node *, const void *graph, int ownership);
-void *node_function(const CUDA_KERNEL_NODE_PARAMS *); /* whichever of its forms is given */
+void *node_function(const CUDA_KERNEL_NODE_PARAMS *); /* from either of its two fields */
 int node_params_check(const void *params, const size_t used[NODE_KINDS]);
-/* What a capture makes; NULL: memory is short. */
+/* Create the nodes of captured work; NULL: out of memory. */
 struct node *node_launch(const struct launch *, const void *packed, size_t bytes);
 struct node *node_copy(const struct copy *);
 struct node *node_fill(const CUDA_MEMSET_NODE_PARAMS *);
@@ -111,9 +112,10 @@ struct node *node_gemm(const struct rf_gemm_aux *);
 struct node *node_event(enum node_kind, uint64_t event);
 
 /* capture.c */
-/* The node becomes what the stream did last; it is taken, whatever this returns. */
+/* The node becomes the stream's last work. Takes ownership of it, whatever it returns. */
 int capture_add(uint64_t stream, struct node *);
-/* True: a capture is in it. The event stands for nodes, or the stream waits for them, or *error. */
+/* True: the stream or event is captured. Then the event stands for nodes, or the stream waits for
+ * them, or *error is set. */
 bool capture_record(struct handle *event, uint64_t stream, int *error);
 bool capture_wait(uint64_t stream, const struct handle *event, int *error);
 

@@ -1,4 +1,4 @@
-/* graph_build.c: graphs as programs build them: nodes and edges, added and taken away. */
+/* graph_build.c: graphs that programs build: adds and removes nodes and edges. */
 #include <string.h>
 
 #include "graph.h"
@@ -22,7 +22,7 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 	return CUDA_OK;
 }
 
-/* Put a filled-in node into the graph, or free it. */
+/* Adds a filled-in node to the graph, or frees it. */
 static int finish(int error, struct node *n, void **out, const void *graph,
 		  const CUgraphNode *dependencies, size_t count)
 {
@@ -137,7 +137,8 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 	return add_event(NODE_WAIT, phGraphNode, hGraph, dependencies, numDependencies, event);
 }
 
-/* Data on an edge allow it to be met before its first node completes. It is met on completion. */
+/* Data on an edge permit it to be satisfied before its first node completes. Here that is on
+ * completion. */
 static int check_edge(const CUgraphEdgeData *d)
 {
 	static const CUgraphEdgeData plain;
@@ -177,7 +178,7 @@ int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to,
 	return error;
 }
 
-/* All edges are there without data. */
+/* All edges are stored without data. */
 int graph_cut(void *graph, const CUgraphNode *from, const CUgraphNode *to,
 	      const CUgraphEdgeData *data, size_t count)
 {

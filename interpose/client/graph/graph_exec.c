@@ -1,16 +1,16 @@
-/* graph_exec.c: instantiated graphs, made, changed, launched. A launch issues the nodes one after
- * the other into the stream.
+/* graph_exec.c: creates, changes and launches instantiated graphs. A launch issues the nodes one
+ * after the other into the stream.
  *
- * An exec is a graph whose nodes are copies of their own, with an order. No lock, nothing that
- * blocks of its own.
+ * An exec is a graph with copies of the nodes, and an order. It has no lock, and does not block by
+ * itself.
  */
 #include <stdlib.h>
 
 #include "graph.h"
 
-/* ---- made ---- */
+/* ---- instantiation ---- */
 
-/* A node that is in a circle, or after one, also in a child; NULL: there is none. */
+/* A node in a cycle, or after one, also in a child graph; NULL: none. */
 static void *stuck(const struct graph *g)
 {
 	bool *done = calloc(g->count + 1, sizeof *done);
@@ -43,7 +43,7 @@ static int instantiate(void **out, const struct graph *g, unsigned long long fla
 	int error = graph_copy(g, true, &exec);
 	if (error)
 		return error;
-	exec->flags = flags & ~(unsigned long long)UPLOAD; /* is not given back */
+	exec->flags = flags & ~(unsigned long long)UPLOAD; /* is not returned */
 	*out = exec;
 	return CUDA_OK;
 }
@@ -79,7 +79,7 @@ CUresult cuGraphExecGetFlags(CUgraphExec hGraphExec, cuuint64_t *flags)
 	return CUDA_OK;
 }
 
-/* ---- changed ---- */
+/* ---- changes ---- */
 
 /* Numbers of CUgraphExecUpdateResult. */
 enum update { UPDATE_OK = 0, UPDATE_ERROR = 1, UPDATE_TOPOLOGY = 2, UPDATE_KIND = 3 };
@@ -113,7 +113,7 @@ static CUgraphExecUpdateResultInfo compare(const struct graph *e, const struct g
 	return why;
 }
 
-/* The nodes that the program calls them by stay, and which of them are left out. */
+/* Keeps the numbers by which the program names the nodes, and which of them are disabled. */
 static void take_over(struct graph *e, const struct graph *old)
 {
 	for (size_t i = 0; i < e->count; i++) {
@@ -127,7 +127,8 @@ static void take_over(struct graph *e, const struct graph *old)
 	e->flags = old->flags;
 }
 
-/* Give the exec what the nodes of a graph of the same shape do. Nothing changes otherwise. */
+/* Gives the exec the node parameters of a graph with the same shape. On an error nothing
+ * changes. */
 int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *info)
 {
 	struct graph *e = graph_check(exec, EXEC_MAGIC), *fresh = NULL;
@@ -158,7 +159,7 @@ int graph_update_plain(void *exec, const void *graph, void **failed, int *result
 	return error;
 }
 
-/* The exec's copy of a node, whatever it does. */
+/* The exec's copy of a node of any kind. */
 static struct node *any_copy_of(const void *exec, const void *node)
 {
 	struct graph *g = graph_check(exec, EXEC_MAGIC);
@@ -167,7 +168,7 @@ static struct node *any_copy_of(const void *exec, const void *node)
 		return NULL;
 	if (n->index < g->count && g->nodes[n->index]->origin == n->number)
 		return g->nodes[n->index];
-	for (size_t i = 0; i < g->count; i++) /* nodes before it have been removed from the graph */
+	for (size_t i = 0; i < g->count; i++) /* earlier nodes were removed from the graph */
 		if (g->nodes[i]->origin == n->number)
 			return g->nodes[i];
 	return NULL;
@@ -239,7 +240,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode,
 	return n && n->kind != NODE_CHILD ? node_set(n, nodeParams) : INVALID_VALUE;
 }
 
-/* Only these can be left out. */
+/* Only these kinds of nodes can be disabled. */
 static struct node *switchable(const void *exec, const void *node)
 {
 	struct node *n = any_copy_of(exec, node);
@@ -266,7 +267,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 	return CUDA_OK;
 }
 
-/* ---- launched ---- */
+/* ---- launch ---- */
 
 static int run_all(const struct graph *exec, const void *stream);
 
@@ -281,7 +282,8 @@ static int run(const struct node *n, const void *stream)
 	copy.stream = l.stream;
 	switch (n->kind) {
 	case NODE_KERNEL: return launch(&l);
-	case NODE_COPY: /* unlike a copy outside of graphs it reads pageable memory when it is due */
+	case NODE_COPY: /* unlike a copy outside of graphs, it reads pageable memory when it is
+			 * due */
 		if (memory_where(copy.src) == AT_PAGEABLE && !capturing(copy.stream))
 			error = stream_before_reading(copy.stream);
 		return error ? error : copy_slices(&copy, &n->slices);
@@ -320,7 +322,8 @@ static void launch_over(void *set)
 	free(set);
 }
 
-/* Into the stream, behind the launch; a capture's graph has the references instead. */
+/* Releases the references in the stream after the launch; in a capture, its graph keeps them
+ * instead. */
 static int hold(struct user_objects *set, const void *stream)
 {
 	int status;

@@ -1,5 +1,5 @@
-/* graph_query.c: what a program can query of a graph: nodes, edges, parameters, a picture. Nothing
- * is changed but what a kernel's node has shown of its parameters, which it owns. No lock.
+/* graph_query.c: queries of a graph: nodes, edges, parameters, a drawing. Queries change only the
+ * list of a kernel node's parameters, which the node owns. No lock.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -121,7 +121,8 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 	return CUDA_OK;
 }
 
-/* The parameters in the form in which they came; they are the node's until it gets others. */
+/* Lists the parameters in the form in which they were passed; the list belongs to the node until it
+ * gets other parameters. */
 static int show(struct node *n)
 {
 	const struct launch *l = &n->launch;
@@ -213,7 +214,7 @@ int graph_event_get(const void *node, enum node_kind kind, void **event)
 	return CUDA_OK;
 }
 
-/* ---- a picture, in the language of Graphviz ---- */
+/* ---- a drawing, in the language of Graphviz ---- */
 
 enum dot_flags {
 	DOT_ALL = 1 << 0,
@@ -234,7 +235,7 @@ static const char *copy_direction(const CUDA_MEMCPY3D *d)
 	return text;
 }
 
-/* What stands in a node's box, line by line. */
+/* Writes the text in a node's box, line by line. */
 static void dot_label(FILE *out, const struct node *n, unsigned flags)
 {
 	static const char *const names[] = {"KERNEL", "MEMCPY", "MEMSET",     "HOST",
@@ -267,7 +268,7 @@ static void dot_label(FILE *out, const struct node *n, unsigned flags)
 		fprintf(out, "\\nevent: %p", (void *)n->event);
 }
 
-/* A graph and those in it; they have numbers from *next on. */
+/* Draws a graph and its child graphs, numbered from *next. */
 static void dot(FILE *out, const struct graph *g, unsigned flags, int *next)
 {
 	int me = (*next)++;

@@ -1,5 +1,5 @@
 /* graph_runtime.c: the runtime API's forms of graph functions, where its structures differ from the
- * driver's. No lock, nothing that blocks.
+ * driver's. No lock; nothing blocks.
  */
 #include "graph.h"
 
@@ -38,7 +38,7 @@ int graph_set_kernel(void *exec, void *node, const cudaKernelNodeParams *p)
 		    : cuGraphKernelNodeSetParams(node, &driver);
 }
 
-/* Not of kernels that the runtime has no name for: a library's, or the driver API's. */
+/* Fails for kernels that have no name in the runtime: a library's, or the driver API's. */
 int graph_get_kernel(void *node, cudaKernelNodeParams *p)
 {
 	CUDA_KERNEL_NODE_PARAMS d;
@@ -59,11 +59,11 @@ int graph_get_kernel(void *node, cudaKernelNodeParams *p)
 	return CUDA_OK;
 }
 
-/* What the operands of a copy are, by its kind. */
+/* The memory types of a copy's operands, by its kind. */
 static const int src_types[] = {CU_HOST, CU_HOST, CU_DEVICE, CU_DEVICE, CU_UNIFIED};
 static const int dst_types[] = {CU_HOST, CU_DEVICE, CU_HOST, CU_DEVICE, CU_UNIFIED};
 
-/* The driver's description of a runtime copy. */
+/* Converts a runtime copy to the driver's description. */
 static int description_of(const cudaMemcpy3DParms *p, CUDA_MEMCPY3D *d)
 {
 	struct copy c;
@@ -220,7 +220,7 @@ static int params_of(const cudaGraphNodeParams *p, CUgraphNodeParams *d)
 	case NODE_CHILD: d->graph = p->graph; break;
 	case NODE_WAIT:
 	case NODE_RECORD:
-		d->eventWait = p->eventWait; /* where the other's is */
+		d->eventWait = p->eventWait; /* eventRecord is at the same place */
 		break;
 	}
 	return CUDA_OK;

@@ -1,6 +1,6 @@
-/* node.c: what a node does: its parameters, checked and kept, for nodes that the program
- * makes and for those that a capture makes. A node's parameters are copied when it is made or
- * changed; it stays as it was if new ones are wrong. No lock, nothing blocks.
+/* node.c: checks and stores the parameters of nodes, both those that the program creates and those
+ * of a capture. A node's parameters are copied when it is created or changed; if new ones are
+ * invalid, it stays as it was. No lock; nothing blocks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -118,8 +118,8 @@ int node_set_child(struct node *n, const void *graph, int ownership)
 	return CUDA_OK;
 }
 
-/* Both interfaces' structures are 256 bytes: the type, 12 bytes of zeros, and the member of that
- * type, of which `used` has the size, padded with zeros. */
+/* Both APIs' structures are 256 bytes: the type, 12 bytes of zeros, and the member for that type
+ * (of `used` bytes), padded with zeros. */
 int node_params_check(const void *params, const size_t used[NODE_KINDS])
 {
 	const uint8_t *bytes = params;
@@ -162,9 +162,9 @@ int node_set(struct node *n, const CUgraphNodeParams *p)
 	}
 }
 
-/* ---- nodes that a capture makes ---- */
+/* ---- nodes of captured work ---- */
 
-/* Of the launch that it was: its own, and else its stream's. */
+/* Stores the hints of the captured launch: its own, and for the others its stream's. */
 static void take_hints(struct node *n, const struct launch *l)
 {
 	const struct hints of = l->hints ? *l->hints : stream_hints(l->stream);
@@ -233,7 +233,7 @@ struct node *node_event(enum node_kind kind, uint64_t event)
 	return n;
 }
 
-/* ---- other parameters for a node ---- */
+/* ---- changes of a node's parameters ---- */
 
 CUresult cuGraphKernelNodeSetParams(CUgraphNode hNode, const CUDA_KERNEL_NODE_PARAMS *nodeParams)
 {

@@ -1,9 +1,10 @@
 /* user_object.c: objects of the program that graphs keep alive: each has a reference count, and a
- * function that is called when none is left.
+ * function that is called when the count becomes 0.
  *
- * Who releases a reference may hold any lock of the program's, so one thread of ours calls these
- * functions, one after the other; it is started with the first of them. A launch holds references
- * to what its graph has until it completes. Lock: OBJECT_LOCK, under which nothing is awaited.
+ * The caller that releases a reference may hold any lock of the program. So one thread of the
+ * client calls these functions, one after the other; it is started for the first object. A launch
+ * holds references to its graph's objects until it completes. Lock: OBJECT_LOCK, under which
+ * nothing is awaited except the next object to destroy (which releases the lock).
  */
 #include <limits.h>
 #include <pthread.h>
@@ -21,7 +22,7 @@ struct object {
 	uint64_t count;
 	CUhostFn destroy;
 	void *data;
-	struct object *next; /* that nobody refers to */
+	struct object *next; /* list of objects without references */
 };
 struct reference {
 	struct object *object;

@@ -24,8 +24,7 @@ struct frame {
 	const uint64_t *at; /* the place of the return address */
 	uint64_t address;
 	const uint64_t *next;      /* place of the caller's return address; NULL: outermost frame */
-	uint64_t offset, function; /* of the address and of its function, relative to their
-				    * module */
+	uint64_t offset, function; /* relative to the module: of address, function */
 };
 struct walk {
 	struct frame frames[CALL_SITE_FRAMES + 1]; /* one more, for the last one's `next` */

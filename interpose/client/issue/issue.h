@@ -31,8 +31,7 @@ void print_kernels_output(void);   /* what is complete by now, to stdout */
 /* Counts memory that is about to be allocated; pool NULL is the device's current pool. */
 int pool_book(const void *pool, uint64_t bytes, uint64_t *number);
 void pool_took(uint64_t number);                    /* the allocation succeeded */
-void pool_got_back(uint64_t owner, uint64_t bytes); /* an allocation was freed; ignored if the
-						     * owner is no pool */
+void pool_got_back(uint64_t owner, uint64_t bytes); /* freed; ignored if the owner is no pool */
 void pool_synchronised(void);                       /* the program has synchronised */
 /* Bytes that pools hold without allocations, out of `room` bytes that are not allocated. */
 uint64_t pool_kept(uint64_t room);
@@ -79,8 +78,7 @@ int stream_number(const void *stream, uint64_t *number);
 int event_number(const void *event, uint64_t *number);
 int stream_create(void **out, unsigned flags, int priority);
 int stream_destroy(const void *stream);
-void stream_tell_end(void (*told)(uint64_t stream)); /* sets a function that is called before a
-						      * stream is destroyed */
+void stream_tell_end(void (*told)(uint64_t stream)); /* told: called before a stream ends */
 struct hints stream_hints(uint64_t stream);
 void stream_end(uint64_t context); /* destroys the context's streams and events */
 int event_create(void **out, unsigned flags);
@@ -217,13 +215,11 @@ struct function {
 bool module_is(const void *value);
 bool function_is(const void *value);
 int module_load(const void *image, struct module **out);
-struct module *module_register(const void *image); /* the program's own module; NULL: no memory,
-						    * or no valid image */
+struct module *module_register(const void *image); /* the program's own; NULL: it cannot be */
 void module_has_managed(struct module *);          /* one of its variables is managed */
 int module_unload(struct module *);
 void module_end(uint64_t context);       /* unloads the context's modules */
-void module_reset(void);                 /* the program's own modules are as before their first
-					  * use */
+void module_reset(void);                 /* the program's own are as before their first use */
 uint64_t module_number(struct module *); /* a different one after each reset; 0: not loaded */
 int module_global(struct module *, const char *name, uint64_t *address, uint64_t *bytes);
 
@@ -278,8 +274,7 @@ struct launch {
 	const struct hints *hints; /* instead, with those of its stream */
 };
 int launch_check(const struct launch *);             /* also makes the kernel ready */
-int launch_pack(const struct launch *, uint8_t *to); /* writes the parameters in the kernel's
-						      * layout */
+int launch_pack(const struct launch *, uint8_t *to); /* into `to`, in the kernel's layout */
 int issue_launch(const struct launch *);             /* after launch_check */
 int packed_parameters(void **extra, const void **packed, size_t *bytes);
 void issue_gemm(struct rf_gemm_aux *);

@@ -25,8 +25,7 @@ static int check_shape(const struct launch *l)
 		return error;
 	const struct rf_device *d = &welcome->device;
 	if (!grid_valid(l, f->info.max_threads) || !grid_valid(l, d->max_threads_per_block))
-		return INVALID_VALUE; /* as in CUDA 13; earlier runtimes had their own error for
-				       * it */
+		return INVALID_VALUE; /* as in CUDA 13, not in earlier runtimes */
 	uint64_t dynamic = f->max_dynamic_shared >= 0
 				   ? (uint64_t)f->max_dynamic_shared
 				   : d->shared_per_block -

@@ -14,8 +14,7 @@ struct symbol {
 	const char *name;
 	struct function *function; /* NULL: a variable */
 	uint64_t address, bytes;   /* of a variable, once fetched */
-	uint64_t loaded_as;        /* the module's number at that time: the address is valid as
-				    * long */
+	uint64_t loaded_as;        /* module number at that time; valid as long */
 };
 
 static struct symbol *symbols; /* open addressing */
