@@ -1,21 +1,22 @@
-/* hal.h: the table of driver functions a proxy drives. hal/soft and hal/cuda offer it; the
- * proxy's core does not know which one it has.
+/* hal.h: the table of functions through which a proxy drives a device. hal/soft and hal/cuda
+ * implement it; the proxy's core does not depend on which of them it uses.
  *
  * Rules:
- *  - No entry blocks. Work goes into in-order queues (hal_stream); what is done is read
- *    from a counter. When a counter moves, the HAL rings the proxy's doorbell.
- *  - All entries are called from the proxy's loop thread only, unless said otherwise.
+ *  - No entry blocks. Work goes into in-order queues (hal_stream); a counter reports completed
+ *    work. When a counter changes, the HAL rings the proxy's doorbell.
+ *  - All entries are called from the proxy's loop thread only, unless stated otherwise.
  *  - Errors are CUresult numbers; 0 is success.
- *  - A work record is copied at submit, parameters included.
+ *  - submit copies the work record, including its parameters.
  *
- * Memory: the device has `memory_bytes` of physical chunks of RF_CHUNK_BYTES. A space is one
- * rank's window of addresses (RF_DEV_BASE, RF_WINDOW_BYTES); chunks are mapped into it. A
- * kernel runs in one space and may touch all that is mapped there and nothing else.
+ * Memory: the device has `memory_bytes` of physical chunks of RF_CHUNK_BYTES. A space is one rank's
+ * window of addresses (RF_DEV_BASE, RF_WINDOW_BYTES); chunks are mapped into it. A kernel runs in
+ * one space and may access everything that is mapped there and nothing else.
  *
- * Read-only mappings keep a chunk that several spaces map as it is. A copy, a fill, a sum or a
- * product that would write to one fails the space with CUDA_ERROR_ILLEGAL_ADDRESS (700): the caller
- * knew. A kernel's write was not foreseen: where the device can, the page gets a chunk of its own
- * with the same bytes at that moment and the kernel goes on (space_copied); else that is error 700.
+ * Read-only mappings protect a chunk that several spaces map. A copy, fill, sum or product that
+ * would write to one fails the space with CUDA_ERROR_ILLEGAL_ADDRESS (700), because the caller knew
+ * what it writes. A kernel's write may be unforeseen: if the device supports it, the page gets its
+ * own chunk with the bytes of that moment, and the kernel continues (space_copied); otherwise the
+ * write is error 700.
  */
 #ifndef RANKFOLD_HAL_H
 #define RANKFOLD_HAL_H
@@ -24,48 +25,50 @@
 #include <stdint.h>
 #include "channel.h"
 
-/* Numbers of chunks for so many bytes of memory: each may have a copy beside it. */
+/* Number of chunk numbers for this many bytes of memory: twice the chunks, because each may have a
+ * copy. */
 #define HAL_CHUNK_NUMBERS(bytes) (2 * ((bytes) / RF_CHUNK_BYTES))
 
 struct hal_device;
 struct hal_space;
 struct hal_stream;
-struct hal_function; /* made by the Python side of the HAL when a module is loaded */
+struct hal_function; /* made by the Python part of the HAL when a module is loaded */
 
 struct hal_config {
 	uint64_t memory_bytes; /* capacity, a multiple of RF_CHUNK_BYTES */
 	uint32_t workers;      /* kernel worker threads */
 	uint32_t cc_major, cc_minor;
-	double speed; /* soft: 1.0 as fast as it can; 0.5 takes twice as long */
-	/* Called (from any thread) after a counter moved or a space failed. */
+	double speed; /* soft: 1.0: as fast as possible; 0.5: takes twice as long */
+	/* Called (from any thread) after a counter has changed or a space has failed. */
 	void (*ring)(void *ring_arg);
 	void *ring_arg;
-	uint32_t index; /* nvidia: which of the machine's GPUs */
-	char *text;     /* or NULL: why device_open fails, a line for people */
+	uint32_t index; /* nvidia: index among the machine's GPUs */
+	/* receives the reason why device_open fails, as a line for people; or NULL */
+	char *text;
 	uint32_t text_bytes;
 };
 
 enum hal_kind {
-	HAL_KERNEL,   /* run a kernel in `space` */
-	HAL_COPY,     /* rows from src to dst */
-	HAL_FILL,     /* rows of one element value */
+	HAL_KERNEL,   /* runs a kernel in `space` */
+	HAL_COPY,     /* copies rows from src to dst */
+	HAL_FILL,     /* fills rows with one element value */
 	HAL_REDUCE,   /* dst[i] = a[i] op b[i]; each result rounded to dtype */
 	HAL_SCALE,    /* dst[i] = a[i] * scalar, or / divisor */
-	HAL_GEMM,     /* matrix products in `space` */
+	HAL_GEMM,     /* computes matrix products in `space` */
 	HAL_CHECKSUM, /* of bytes, into the proxy's memory (checksum.h) */
 };
 
-/* What HAL_REDUCE does: the first of ncclRedOp_t. */
+/* The operation of HAL_REDUCE: the first values of ncclRedOp_t. */
 enum hal_reduction { HAL_SUM, HAL_PROD, HAL_MAX, HAL_MIN };
 
-/* An address: in a space, or (space NULL) plain host memory of the proxy or scratch memory. */
+/* An address: in a space, or (space NULL) in host memory of the proxy or in scratch memory. */
 struct hal_ref {
 	struct hal_space *space;
-	uint64_t addr; /* window address, scratch address, or the host pointer as an integer */
+	uint64_t addr; /* window address, scratch address, or host pointer as an integer */
 };
 
-/* Operands of HAL_REDUCE and HAL_SCALE may lie in host memory or in any spaces. A space fails with
- * CUDA_ERROR_MISALIGNED_ADDRESS (716) if one in it is not aligned to an element, and with
+/* Operands of HAL_REDUCE and HAL_SCALE may be in host memory or in any spaces. A space fails with
+ * CUDA_ERROR_MISALIGNED_ADDRESS (716) if an operand in it is not aligned to an element, and with
  * CUDA_ERROR_ILLEGAL_ADDRESS (700) where nothing is mapped. */
 struct hal_work {
 	enum hal_kind kind;
@@ -76,7 +79,7 @@ struct hal_work {
 			uint32_t grid[3], block[3];
 			uint32_t shared_bytes, param_bytes;
 			const void *params;
-			uint64_t globals_addr; /* where this rank's globals of the module lie */
+			uint64_t globals_addr; /* address of this rank's globals of the module */
 			uint32_t cooperative;
 		} kernel;
 		struct {
@@ -99,7 +102,8 @@ struct hal_work {
 			uint64_t count;
 			uint32_t dtype;
 			uint32_t
-				divide; /* 1: divide by `divisor` (ncclAvg), 0: multiply by scalar */
+				/* 1: divide by `divisor` (ncclAvg); 0: multiply by `scalar` */
+				divide;
 			uint64_t divisor;
 			uint8_t scalar[8]; /* in dtype */
 		} scale;
@@ -107,8 +111,9 @@ struct hal_work {
 			struct hal_space *space;
 			const struct rf_gemm_aux *call;
 		} gemm;
-		struct { /* added to `sum`, which is there until the work is over */
-			struct hal_ref src; /* across chunks only from a multiple of 8 on */
+		struct { /* added to `sum`, which stays valid until the work completes */
+			/* may cross chunks only if it begins at a multiple of 8 */
+			struct hal_ref src;
 			uint64_t bytes, *sum;
 		} checksum;
 	};
@@ -119,73 +124,79 @@ struct hal {
 
 	int (*device_open)(const struct hal_config *, struct hal_device **);
 	void (*device_close)(struct hal_device *); /* waits for its worker threads */
-	/* Why the device serves nobody any more, as a line for people; NULL: it does. An entry that
-	 * is NULL: it always will. All its spaces have failed then, and all work counts as done. */
+	/* Returns why the device no longer serves anything, as a line for people; NULL: it works.
+	 * If the entry is NULL, the device is never lost. All spaces of a lost device have failed,
+	 * and all its work counts as done. */
 	const char *(*device_lost)(const struct hal_device *);
-	/* Devices of one type that have the same number here leave the same bits where they run the
-	 * same kernel or product on the same bits. Of others nobody knows. */
+	/* Devices of one type that return the same number produce the same bits when they run the
+	 * same kernel or product on the same bits. For other devices nothing is known. */
 	uint64_t (*arithmetic)(const struct hal_device *);
 
 	/* Physical chunks. create fails with CUDA_ERROR_OUT_OF_MEMORY (2) at capacity, and while
-	 * copies of pages have gone beyond it (space_copied); with CUDA_ERROR_NOT_READY (600) if a
-	 * kernel is taking some of them, of which space_copied will tell by its end. A new chunk
-	 * reads as zero. A chunk may only be destroyed when nothing maps it and no submitted work
-	 * uses it. Their numbers are below HAL_CHUNK_NUMBERS. */
+	 * copies of pages exceed it (space_copied); and with CUDA_ERROR_NOT_READY (600) if a
+	 * running kernel is taking chunks, which space_copied reports by the kernel's end. A new
+	 * chunk reads as zero. A chunk may only be destroyed when nothing maps it and no submitted
+	 * work uses it. Chunk numbers are below HAL_CHUNK_NUMBERS. */
 	int (*chunk_create)(struct hal_device *, uint32_t *chunk);
-	/* The same, but it may hold anything: whoever calls overwrites all of it before it is read.
-	 * NULL: there is nothing to be gained by it. */
+	/* The same, but the chunk may hold any content: the caller overwrites all of it before it
+	 * is read. NULL: the device gains nothing by it. */
 	int (*chunk_create_unclean)(struct hal_device *, uint32_t *chunk);
 	void (*chunk_destroy)(struct hal_device *, uint32_t chunk);
 
-	/* Scratch memory for what is summed up, near the device and beside its capacity: an address
-	 * for refs without a space, which only copies, sums and scalings may name. 0, or entries
-	 * that are NULL: host memory will do. scratch_free: false, if it is none of it. */
+	/* Scratch memory for sums, near the device and in addition to its capacity. Returns an
+	 * address for refs without a space, which only copies, sums and scalings may use. 0, or
+	 * NULL entries: the caller uses host memory. scratch_free returns false if addr is not
+	 * scratch memory. */
 	uint64_t (*scratch_alloc)(struct hal_device *, uint64_t bytes);
 	bool (*scratch_free)(struct hal_device *, uint64_t addr, uint64_t bytes);
 
-	/* A window. map, unmap and protect only when no submitted kernel or product runs in the
-	 * space, and no submitted copy, fill or sum touches the chunk. protect: `chunks` mappings
-	 * from addr on become writable, or read-only; after an error they are to be taken for
-	 * read-only. On a device with space_own they may become writable under work that runs, and
-	 * read-only under copies and sums that do not write there. */
+	/* A rank's window. map, unmap and protect are called only when no submitted kernel or
+	 * product runs in the space, and no submitted copy, fill or sum uses the chunk. protect
+	 * makes `chunks` mappings from addr on writable or read-only; after an error the caller
+	 * treats them as read-only. On a device with space_own, mappings may become writable while
+	 * work runs, and read-only while copies and sums run that do not write there. */
 	int (*space_create)(struct hal_device *, struct hal_space **);
 	void (*space_destroy)(struct hal_space *);
 	int (*space_map)(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
 	int (*space_unmap)(struct hal_space *, uint64_t addr);
 	int (*space_protect)(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
-	/* Under work that runs: the page, mapped read-only, is from now on this other chunk, which
-	 * has the same bytes, and can be written: so who reads there cannot tell. CUDA_ERROR_NOT_READY
-	 * (600): a kernel has written there first, and has a chunk of its own (space_copied). After
-	 * any error the mapping is what it was. NULL: the device cannot. */
+	/* Replaces a read-only mapping while work runs: the page is mapped, writable, to another
+	 * chunk with the same bytes, so work that reads there cannot distinguish them.
+	 * CUDA_ERROR_NOT_READY (600): a kernel has written there first, and the page has its own
+	 * chunk (space_copied). After any error the mapping is unchanged. NULL: the device does not
+	 * support it. */
 	int (*space_own)(struct hal_space *, uint64_t addr, uint32_t chunk);
-	/* The next of the pages that got chunks of their own because a kernel wrote to them: its
-	 * address and the new chunk, which is the caller's now and mapped writable; the old one is
-	 * not mapped there any more. False: no other. A kernel's are all there when it is
-	 * complete. What was submitted behind it may have read what it wrote. To be asked before
-	 * the mappings of the space are changed, when kernels have run in it since. */
+	/* Returns the next page that got its own chunk because a kernel wrote to it: its address
+	 * and the new chunk, which now belongs to the caller and is mapped writable; the old chunk
+	 * is not mapped there any more. False: there is no further page. All pages of a kernel are
+	 * available when it completes. Work submitted after the kernel may have read what it wrote.
+	 * The caller must call this before it changes mappings of the space, if kernels have run in
+	 * it since the last call. */
 	bool (*space_copied)(struct hal_space *, uint64_t *addr, uint32_t *chunk);
-	/* Host memory (the pinned arena) at an address of the window: file offset of fd. */
+	/* Maps host memory (the pinned arena) at an address of the window, from file `fd` at
+	 * `offset`. */
 	int (*space_map_host)(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
 			      uint64_t bytes);
-	/* The sticky error of the space (700: illegal address, 719: launch failure, …), 0 if
-	 * none; text, if wanted, gets a line for people. Work of a failed space is skipped. */
+	/* Returns the sticky error of the space (700: illegal address, 719: launch failure, …), 0
+	 * if none; `text`, unless NULL, receives a line for people. Work of a failed space is
+	 * skipped. */
 	int (*space_error)(struct hal_space *, char *text, uint32_t text_bytes);
-	/* End the kernel that runs in this space soon; the space gets error 719. */
+	/* Ends the kernel that runs in this space soon; the space gets error 719. */
 	void (*space_cancel)(struct hal_space *);
 
-	/* In-order queues. submit returns the work's number: 1, 2, 3 …, or 0 when the queue is full
-	 * or the device cannot do such work (an unknown data type); completed is the
-	 * number of the last finished work. Different streams may run at the same time. The
-	 * queue holds at least 64 works; room says how many more fit, at least: 0 is true. */
+	/* In-order queues. submit returns the work's number: 1, 2, 3 …, or 0 if the queue is full
+	 * or the device cannot do such work (an unknown data type). completed returns the number of
+	 * the last finished work. Different streams may run at the same time. A queue holds at
+	 * least 64 works; room returns a lower bound of how many more fit: 0 if none. */
 	int (*stream_create)(struct hal_device *, struct hal_stream **);
 	void (*stream_destroy)(struct hal_stream *); /* only when idle */
 	uint32_t (*room)(struct hal_stream *);
 	uint64_t (*submit)(struct hal_stream *, const struct hal_work *);
 	uint64_t (*completed)(const struct hal_stream *);
-	/* Before `number` nobody waits for this stream: its works up to there need not ring
-	 * the doorbell one by one. 0, the default: each rings. A failing space rings at once. The
-	 * caller looks at `completed` once more afterwards: a work that ended meanwhile may not
-	 * have rung. */
+	/* Before work `number` completes, nothing waits for this stream: earlier works need not
+	 * ring the doorbell. 0, the default: each work rings. A failing space rings at once. The
+	 * caller reads `completed` once more after this call, because a work that ended meanwhile
+	 * may not have rung. */
 	void (*notify_at)(struct hal_stream *, uint64_t number);
 };
 

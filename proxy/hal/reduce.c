@@ -1,5 +1,5 @@
-/* reduce.c: element-wise arithmetic of collectives (elements.h), for NCCL's data types, at places
- * in host memory that whoever runs such a work has found. */
+/* reduce.c: element-wise arithmetic of collectives (elements.h) for NCCL's data types, at host
+ * addresses that the caller has resolved. */
 #pragma GCC optimize("O3")
 #include <string.h>
 
@@ -46,8 +46,8 @@ bool hal_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const v
 		return false;
 	switch (dtype) {
 	case INT8:
-		/* A divisor beyond the type's range: every quotient truncates to zero or ±1; no
-		 * communicator of more than 127 ranks averages int8 in one byte. */
+		/* With a divisor beyond the type's range every quotient would truncate to zero or
+		 * ±1; no communicator of more than 127 ranks averages int8 in one byte. */
 		return (scalar || divisor <= INT8_MAX) &&
 		       scale_int8(dst, a, count, scalar, divisor);
 	case UINT8:
@@ -65,7 +65,7 @@ bool hal_scale(void *dst, const void *a, uint64_t count, uint32_t dtype, const v
 	return false;
 }
 
-/* ---- the works that consist of it ---- */
+/* ---- works that consist of this arithmetic ---- */
 
 bool hal_sum_acceptable(const struct hal_work *w)
 {

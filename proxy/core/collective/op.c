@@ -116,8 +116,8 @@ static bool first_at_its_address(const struct op *op, uint32_t seat)
 	return true;
 }
 
-/* Of the seats that receive at this seat's address, chooses the one that is written to: the one that
- * io.receiver names, or the root of an in-place broadcast if it is among them. */
+/* Of the seats that receive at this seat's address, chooses the one that is written to: the one
+ * that io.receiver names, or the root of an in-place broadcast if it is among them. */
 static void choose_receiver(struct coll *c, struct op *op, uint32_t seat, uint64_t bytes)
 {
 	const struct coll_comm *m = op->comm;

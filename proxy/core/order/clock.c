@@ -1,4 +1,4 @@
-/* clock.c: streams, events and the host: what is ordered behind what (order.h). */
+/* clock.c: streams, events and the host, and the order between them (order.h). */
 #include "order/clock.h"
 
 #include <stdlib.h>
@@ -47,8 +47,9 @@ static bool host_knows(const struct clocks *c, const struct clock *clock)
 	return n == c->count;
 }
 
-/* A place whose stream is gone, and all of which is before whatever comes. Numbers go on there: the
- * host's clock, which has the last one, is joined before the next. */
+/* Finds a place whose stream is gone and whose operations all come before any later one.
+ * Numbering continues there: the host's clock, which contains the last number, is joined before
+ * the next one. */
 static struct lane *unused(const struct clocks *c)
 {
 	for (uint32_t n = 0; n < c->count; n++)
@@ -138,7 +139,7 @@ void clocks_seen(struct clocks *c, const struct order_mark *m)
 	join(&c->host, m->done, m->count);
 }
 
-/* Who waits for the legacy stream waits for what that would wait for. */
+/* Waiting for the legacy stream also waits for the blocking streams that it would wait for. */
 void clocks_seen_lane(struct clocks *c, struct lane *l)
 {
 	if (l->kind == ORDER_LEGACY)

@@ -1,10 +1,10 @@
-/* clock.h: streams and what is ordered behind what (clock.c); for order.c. */
+/* clock.h: streams and the order between them (clock.c); for order.c. */
 #ifndef RANKFOLD_ORDER_CLOCK_H
 #define RANKFOLD_ORDER_CLOCK_H
 
 #include "order/order.h"
 
-/* How many operations of each stream, by its place. */
+/* A vector clock: a number of operations for each stream, by its place. */
 struct clock {
 	uint64_t done[ORDER_STREAMS_MAX];
 };
@@ -12,19 +12,19 @@ struct clock {
 struct lane { /* a stream */
 	uint64_t id;
 	enum order_stream kind;
-	bool gone; /* destroyed: another one gets its place when the host has seen all of it */
+	bool gone; /* destroyed: its place is reused once the host has seen all its operations */
 	struct clock clock;
 };
 
-struct turns { /* of operations that have one key */
+struct turns { /* the order of operations that have one key */
 	uint64_t key;
 	struct clock clock;
 };
 
 struct clocks {
 	struct lane *lanes[ORDER_STREAMS_MAX];
-	uint32_t count;    /* places that were ever taken */
-	struct clock host; /* what it has seen to be done */
+	uint32_t count;    /* places that were ever used */
+	struct clock host; /* the operations that the host knows are done */
 	struct turns *turns;
 	uint32_t turn_count;
 };
@@ -35,13 +35,14 @@ struct order_mark {
 };
 
 void clocks_close(struct clocks *);
-/* NULL: there are too many, or no memory. */
+/* NULL: there are too many streams, or no memory. */
 struct lane *clocks_lane(struct clocks *, uint64_t id, enum order_stream);
 void clocks_gone(struct clocks *, uint64_t id);
-struct lane *clocks_find(const struct clocks *, uint64_t id); /* NULL: there is none */
-/* Something comes into the lane: it is behind all that it has to be behind. */
+struct lane *clocks_find(const struct clocks *, uint64_t id); /* NULL: not found */
+/* Updates the lane's clock for what is about to enter it: it is after everything that CUDA orders
+ * before it. */
 void clocks_begin(struct clocks *, struct lane *);
-/* And it is an operation: its number there. */
+/* The same for an operation; returns its number in the lane. */
 uint64_t clocks_next(struct clocks *, struct lane *);
 uint32_t clocks_place(const struct clocks *, const struct lane *);
 struct order_mark *clocks_mark(struct clocks *, struct lane *);

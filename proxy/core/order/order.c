@@ -1,7 +1,7 @@
-/* order.c: the accesses to each range that others may still race with (order.h).
+/* order.c: the accesses to each range that later ones may still race with (order.h).
  *
- * One sorted array of extents; what lies between them nobody has reached, or everybody who comes is
- * behind it. Neighbours of which the same is known are one.
+ * The extents are one sorted array. A gap between them has no access with which a later one could
+ * race. Neighbours with equal accesses are merged.
  */
 #include "order/order.h"
 
@@ -10,10 +10,10 @@
 
 #include "order/clock.h"
 
-#define ENTRIES_MAX 64 /* of one extent; beyond it the oldest is forgotten */
+#define ENTRIES_MAX 64 /* per extent; with more, the oldest is dropped */
 
 struct operation {
-	uint32_t refs; /* the last one's, and one per entry */
+	uint32_t refs; /* one of `now`, and one per entry */
 	uint32_t place;
 	uint64_t tick; /* its number in its stream's clock */
 	uint64_t number, stream;
@@ -22,7 +22,7 @@ struct operation {
 
 struct trace { /* an access that reaches an extent */
 	struct operation *op;
-	uint64_t addr, bytes; /* all of it */
+	uint64_t addr, bytes; /* the whole access */
 	enum order_use use;
 	bool whole;
 };
@@ -35,13 +35,13 @@ struct stretch {
 
 struct order {
 	struct clocks clocks;
-	struct lane *lane;     /* of the operation whose accesses come now */
+	struct lane *lane;     /* of the current operation, whose accesses follow */
 	struct operation *now; /* NULL: there is none */
 	struct stretch *extents;
 	uint32_t count, room;
 	order_told *told;
 	void *to;
-	struct known { /* what has been told: digests of the pairs */
+	struct known { /* races reported already: digests of the pairs */
 		uint64_t pairs[ORDER_RACES_MAX];
 		uint32_t count;
 	} possible, certain;
@@ -92,7 +92,7 @@ static bool add(struct stretch *e, const struct trace *x)
 	return true;
 }
 
-/* The same is known of another range. */
+/* Copies the entries of an extent to another range. */
 static bool copied(struct stretch *to, const struct stretch *from, uint64_t begin, uint64_t end)
 {
 	*to = (struct stretch){begin, end, NULL, 0};
@@ -124,7 +124,7 @@ static bool before(const struct operation *op, const struct clock *clock)
 	return op->tick <= clock->done[op->place];
 }
 
-/* Whoever would race with x races with y too, if x is before y. */
+/* True if every access that would race with x also races with y, given that x comes before y. */
 static bool replaced(const struct trace *x, const struct trace *y)
 {
 	return (y->use == ORDER_WRITE || y->use == x->use) && (y->whole || !x->whole);
@@ -141,7 +141,7 @@ static bool within(const struct trace *inner, const struct trace *outer)
 	       inner->addr + inner->bytes <= outer->addr + outer->bytes;
 }
 
-/* They overlap: is there a byte that both reach for certain? */
+/* For overlapping accesses: true if both certainly reach a common byte. */
 static bool certain(const struct trace *x, const struct trace *y)
 {
 	return (x->whole && y->whole) || (x->whole && within(y, x)) || (y->whole && within(x, y));
@@ -166,7 +166,7 @@ static void tell(struct order *o, const struct trace *x, const struct trace *y, 
 {
 	struct order_race race = {side_of(x), side_of(y), certain(x, y), begin, end - begin};
 	struct known *known = race.certain ? &o->certain : &o->possible;
-	uint64_t pair = digest_of(x->op) + digest_of(y->op); /* whichever comes first */
+	uint64_t pair = digest_of(x->op) + digest_of(y->op); /* the same in either order */
 	if (known->count == ORDER_RACES_MAX)
 		return;
 	for (uint32_t n = 0; n < known->count; n++)
@@ -176,7 +176,7 @@ static void tell(struct order *o, const struct trace *x, const struct trace *y, 
 	o->told(o->to, &race);
 }
 
-/* The access reaches this extent. False: no memory. */
+/* Adds an access to an extent, and reports races. False: no memory. */
 static bool reach(struct order *o, struct stretch *e, const struct trace *x)
 {
 	const struct clock *now = &o->lane->clock;
@@ -198,7 +198,8 @@ static bool reach(struct order *o, struct stretch *e, const struct trace *x)
 
 /* ---- the array ---- */
 
-static uint32_t first_behind(const struct order *o, uint64_t addr) /* that ends behind it */
+/* the first extent that ends after addr */
+static uint32_t first_behind(const struct order *o, uint64_t addr)
 {
 	uint32_t low = 0, high = o->count;
 	while (low < high) {
@@ -211,7 +212,8 @@ static uint32_t first_behind(const struct order *o, uint64_t addr) /* that ends 
 	return low;
 }
 
-/* Room for one more extent at a place. False: none, and the check has ended or begins anew. */
+/* Makes space for one more extent at an index. False: there is none, and the check has ended or all
+ * extents were dropped. */
 static bool insert(struct order *o, uint32_t at)
 {
 	if (o->count == ORDER_EXTENTS_MAX) {
@@ -234,7 +236,7 @@ static bool insert(struct order *o, uint32_t at)
 	return true;
 }
 
-/* Extent n, cut at an address inside of it, or not at all. */
+/* Splits extent n at an address if the address is inside it. */
 static bool cut(struct order *o, uint32_t n, uint64_t at)
 {
 	if (n >= o->count || o->extents[n].begin >= at || o->extents[n].end <= at)
@@ -250,7 +252,8 @@ static bool cut(struct order *o, uint32_t n, uint64_t at)
 	return true;
 }
 
-/* From extent `from` up to the one that ends behind `until`, and its neighbour: equal ones are one.
+/* Merges equal neighbours, from extent `from` up to the neighbour of the one that ends after
+ * `until`.
  */
 static void merge(struct order *o, uint32_t from, uint64_t until)
 {
@@ -269,7 +272,7 @@ static void merge(struct order *o, uint32_t from, uint64_t until)
 	o->count -= n - kept - 1;
 }
 
-/* The extents of a range: cut at its ends, and gaps filled. */
+/* Makes extents cover a range: splits them at its ends, and fills gaps. */
 static bool cover(struct order *o, uint64_t begin, uint64_t until)
 {
 	uint32_t n = first_behind(o, begin);
@@ -290,7 +293,7 @@ static bool cover(struct order *o, uint64_t begin, uint64_t until)
 	return true;
 }
 
-/* ---- what is told ---- */
+/* ---- the calls in program order ---- */
 
 struct order *order_open(order_told *told, void *to)
 {
@@ -411,7 +414,7 @@ void order_seen_stream(struct order *o, uint64_t stream)
 		clocks_seen_lane(&o->clocks, l);
 }
 
-/* Nobody can race with anything of before any more. */
+/* No later access can race with an earlier one any more. */
 void order_seen_all(struct order *o)
 {
 	clocks_seen_all(&o->clocks);

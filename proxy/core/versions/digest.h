@@ -1,28 +1,28 @@
 /* digest.h: 128-bit digests of how content came about: SipHash-2-4 with 128 bits of output, key 0
  * (Aumasson and Bernstein, "SipHash: a fast short-input PRF"; the reference code's vectors are in
- * tests/versions). All of a job's devices digest alike, whatever program or process they are in.
+ * tests/versions). All devices of a job compute the same digests, in whatever program or process.
  *
- * Rules: what is absorbed is words and runs of bytes, each run with its length, so that two lists
- * never look alike; addresses of the host and padding do not get in. Devices of one job have one
- * byte order.
- * Whoever could find two inputs with one digest would deceive ranks of their own job only. */
+ * Rules: the input consists of words and runs of bytes, each run with its length, so that two
+ * different lists never produce the same input; host addresses and padding are never part of it.
+ * Devices of one job have one byte order. A rank that finds two inputs with one digest can deceive
+ * only ranks of its own job. */
 #ifndef RANKFOLD_DIGEST_H
 #define RANKFOLD_DIGEST_H
 
 #include <stdint.h>
 
-struct version { /* of content: equal versions are equal bytes */
+struct version { /* of content: equal versions mean equal bytes */
 	uint64_t a, b;
 };
 
-/* What a digest is of comes first in it: nothing of one kind looks like another. */
+/* The kind of input, which comes first in a digest, so that inputs of different kinds differ. */
 enum digest_of {
 	OF_FILL = 1,
 	OF_PRIVATE,
 	OF_BYTES,
 	OF_REST,
 	OF_SUM,
-	OF_QUEUE = 16 /* and on: effects.c */
+	OF_QUEUE = 16 /* and higher: effects.c */
 };
 
 struct digest {

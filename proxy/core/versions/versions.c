@@ -1,5 +1,6 @@
-/* versions.c: the map of versions (versions.h). One sorted array: programs have some hundred
- * buffers, what they write again and again keeps its place in it, and a rank's map moves as it is.
+/* versions.c: the map of versions (versions.h). It is one sorted array: programs have some hundred
+ * buffers, a buffer that is written repeatedly keeps its place in the array, and a rank's map moves
+ * unchanged.
  */
 #include "versions/versions.h"
 
@@ -15,7 +16,7 @@ static uint64_t end_of(const struct versions *v, uint32_t i)
 	return i + 1 < v->count ? v->extents[i + 1].addr : v->end;
 }
 
-static uint32_t at(const struct versions *v, uint64_t addr) /* the extent that holds it */
+static uint32_t at(const struct versions *v, uint64_t addr) /* the extent that contains addr */
 {
 	uint32_t low = 0, high = v->count;
 	while (high - low > 1) {
@@ -28,7 +29,7 @@ static uint32_t at(const struct versions *v, uint64_t addr) /* the extent that h
 	return low;
 }
 
-static struct content later(struct content c, uint64_t bytes) /* the content from there on */
+static struct content later(struct content c, uint64_t bytes) /* the content from `bytes` on */
 {
 	c.offset += bytes;
 	if (c.period)
@@ -95,7 +96,7 @@ void versions_close(struct versions *v)
 	*v = (struct versions){0};
 }
 
-/* Half as many extents: each two of them become private together. */
+/* Halves the number of extents: each pair becomes private together. */
 static void coarsen(struct versions *v)
 {
 	uint32_t kept = 0;
@@ -117,7 +118,7 @@ static bool has_room(struct versions *v, uint64_t count)
 		return false;
 	while (room < count)
 		room *= 2;
-	if (room > EXTENTS_MAX) /* one that came from elsewhere had as much as it needed */
+	if (room > EXTENTS_MAX) /* a loaded map has exactly as many as it needs */
 		room = EXTENTS_MAX;
 	struct extent *more = realloc(v->extents, room * sizeof *more);
 	if (!more)
@@ -127,8 +128,7 @@ static bool has_room(struct versions *v, uint64_t count)
 	return true;
 }
 
-/* Neighbours of which the second goes on where the first ends become one: from extent `from` on,
- * `count` of them. */
+/* Merges neighbours where the second continues the first: `count` extents from `from` on. */
 static void join(struct versions *v, uint32_t from, uint32_t count)
 {
 	uint32_t end = from + count < v->count ? from + count : v->count, kept = from;
@@ -139,7 +139,7 @@ static void join(struct versions *v, uint32_t from, uint32_t count)
 	v->count -= end - kept - 1;
 }
 
-/* The range holds these extents, of which there is one at least. False: no room. */
+/* Sets a range to these extents, of which there is at least one. False: no capacity. */
 static bool put(struct versions *v, uint64_t addr, uint64_t bytes, const struct extent *new,
 		uint32_t count)
 {
