@@ -1,9 +1,10 @@
-/* accesses.c: what a rank issues, for the check of its order (order/order.h): each item's ranges,
- * in program order, when it goes into its stream.
+/* accesses.c: passes what a rank issues to the check of its order (order/order.h): the ranges of
+ * each item, in program order, when it is added to its stream.
  *
- * Only device memory counts: pinned and managed memory is also the host's, which orders it in ways
- * that nobody sees here. Of a kernel that is open nothing is known, and nothing is said. A host
- * function may tell the host anything: what the program issues after one counts as behind it.
+ * Only device memory is checked: the host also uses pinned and managed memory, and orders that in
+ * ways that are not visible here. Nothing is known of an open kernel, so nothing is reported. A
+ * host function may signal anything to the host: what the program issues after it counts as ordered
+ * after it.
  */
 #include "queue/accesses.h"
 
@@ -13,8 +14,8 @@
 #include "queue/product.h"
 #include "rank/bounds.h"
 
-#define ROWS_MAX 256    /* of a copy or fill that are told one by one */
-#define REACHED_MAX 256 /* of a kernel's parameters that are addresses; of more nothing is told */
+#define ROWS_MAX 256    /* of a copy or fill that are passed one by one */
+#define REACHED_MAX 256 /* of a kernel's parameters that are addresses; with more, none is passed */
 
 bool accesses_open(struct rank *r, order_told *told, void *to)
 {
@@ -120,14 +121,15 @@ static void copy(struct order *o, const struct rf_copy *c)
 
 /* ---- kernels ---- */
 
-/* Through an address: the part of its buffer that it is bounded by, or all of that. */
+/* An access through an address: to the part of its buffer within its bounds, or to all of the
+ * buffer. */
 static void part(struct order *o, const struct buffer *b, uint64_t word, const struct bounds *x,
 		 const struct bound *bound, enum order_use use)
 {
 	int64_t at = (int64_t)(word - b->addr);
 	bool known = x->known & (use == ORDER_READ ? PROXY_READ : PROXY_WRITTEN);
 	if (known && bound->low >= bound->high)
-		return; /* no thread comes there */
+		return; /* no thread executes it */
 	if (known && at + bound->low >= 0 && at + bound->high <= (int64_t)b->bytes)
 		access(o, word + (uint64_t)bound->low, (uint64_t)(bound->high - bound->low), use,
 		       false);
@@ -139,7 +141,7 @@ static void reached(struct order *o, const struct buffer *b, uint64_t word, uint
 		    const struct bounds *x)
 {
 	if (use &
-	    PROXY_ATOMIC) { /* whatever else it does there: what that is, is not known apart */
+	    PROXY_ATOMIC) { /* covers its other accesses there, which are not known separately */
 		part(o, b, word, x, &x->written, ORDER_ATOMIC);
 		return;
 	}
@@ -235,7 +237,7 @@ static const char *name_of(uint32_t kind)
 	return kind < sizeof names / sizeof *names ? names[kind] : "a collective";
 }
 
-/* What is written but for this rank's own part, where that lies in its place already. */
+/* Writes everything except this rank's own part, if that is in place already. */
 static void gathered(struct order *o, const struct rf_collective *c, uint64_t own, uint64_t at,
 		     uint64_t all)
 {
@@ -305,7 +307,7 @@ static void collectives(struct rank *r, const struct stream *s, const struct ite
 		return;
 	for (uint32_t n = 0; n < i->coll.count; n++) {
 		order_operation(o, s->o.id, name_of(ops[n].kind), ops[n].r.seq);
-		order_in_turn(o, s->o.id, i->coll.comm->o.id); /* as NCCL does */
+		order_in_turn(o, s->o.id, i->coll.comm->o.id); /* as NCCL runs them */
 		collective(o, &ops[n], &place);
 	}
 }

@@ -1,8 +1,8 @@
 /* collective.c: one group's operations on one communicator, at their place in a stream.
  *
- * The engine gets the groups of a communicator in program order, also those of different streams,
- * as NCCL does. It reports a ticket when it has completed; the item may be freed by then, with its
- * rank.
+ * The engine receives the groups of a communicator in program order, including those of different
+ * streams, as NCCL does. It reports a ticket when it has completed; the item may be freed by then,
+ * together with its rank.
  */
 #include "loop/internal.h"
 #include "queue/effects.h"
@@ -13,7 +13,7 @@ static void done(struct rank *r, struct item *i, int error)
 	i->execution->told = true;
 	i->execution->error = error;
 	if (i->coll.comm->aborted) {
-		/* Nobody knows what is where it writes. */
+		/* The content at its destination is unknown. */
 	} else if (error) {
 		char text[RF_FAULT_BYTES];
 		snprintf(text, sizeof text,
@@ -29,7 +29,7 @@ static void done(struct rank *r, struct item *i, int error)
 	turn_progress(&r->proxy->turn);
 }
 
-/* Before some collectives it is seen whether what the rank holds is what its versions say. */
+/* Before some collectives, the cross-check compares the rank's memory with its versions. */
 static bool looked_at_first(struct rank *r, const struct item *i)
 {
 	struct coll_place p;
@@ -47,7 +47,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 		return true;
 	}
 	if (c->submitted != i->coll.turn)
-		return false; /* an older group goes first */
+		return false; /* an older group must be submitted first */
 	bool nothing = coll_nothing_to_do(coll, r->rank, c->o.id, item_ops(i), i->coll.count);
 	if (!nothing && s->head != i)
 		return false; /* its inputs are not ready */
@@ -70,7 +70,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 
 bool collective_heard(const struct item *i) { return !i->execution->told; }
 
-/* It is at the head of a stream, or freed. */
+/* The item is at the head of a stream, or freed. */
 void collective_told(struct rank *r, uint64_t ticket, int error)
 {
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
@@ -95,7 +95,7 @@ void collective_settle(struct rank *r, struct comm *c)
 {
 	if ((!c->slot && !c->doomed) || collective_queued(r, c))
 		return;
-	if (!c->aborted) { /* else the engine says when */
+	if (!c->aborted) { /* otherwise the engine reports when (coll_io.left) */
 		ring_reply(r, c->slot, NCCL_OK, NULL, 0);
 		c->slot = 0;
 	}

@@ -8,12 +8,12 @@
 struct comm;
 struct rank;
 
-void collective_told(struct rank *, uint64_t ticket, int error); /* ncclResult_t */
-/* Something that was queued for it may have ended: answers the client if it waits for that, and
- * drops the communicator if it is to go. */
+void collective_told(struct rank *, uint64_t ticket, int error); /* completes it; ncclResult_t */
+/* Something queued for the communicator may have ended: replies to the client if it waits for that,
+ * and drops the communicator if it is doomed. */
 void collective_settle(struct rank *, struct comm *);
 bool collective_queued(const struct rank *, const struct comm *);
-/* Does one that the engine has not seen yet use the reduction operation? */
+/* True if an operation that the engine has not received yet uses the reduction operator. */
 bool collective_awaits(const struct rank *, uint64_t redop);
 
 #endif

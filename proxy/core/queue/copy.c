@@ -1,14 +1,14 @@
-/* copy.c: copies and fills: given to the device in pieces, so that none holds up other ranks.
+/* copy.c: copies and fills: submitted in pieces, so that none holds up other ranks.
  *
- * They run for any rank, also one that is not resident: then a piece lies within one page, on the
- * device or in the rank's image (memory_resolve).
+ * They run for any rank, including one that is not resident: then a piece is within one page, on
+ * the device or in the rank's image (memory_resolve).
  */
 #include "loop/internal.h"
 #include "queue/kinds.h"
 
 #define PIECE_ROWS 65536u
 
-/* One side of a copy at (row, column): as much of the row as lies together. */
+/* Resolves one side of a copy at (row, column). Returns how much of the row is contiguous. */
 static uint64_t side(struct rank *r, struct item *i, bool destination, uint64_t bytes,
 		     struct hal_ref *ref)
 {
@@ -27,7 +27,7 @@ static uint64_t side(struct rank *r, struct item *i, bool destination, uint64_t 
 	}
 }
 
-/* How many whole rows go at once; 0: the next row is not in one place, or too long. */
+/* Returns how many whole rows to submit at once; 0: the next row is not contiguous, or too long. */
 static uint64_t whole_rows(const struct rank *r, uint64_t width, uint64_t left, uint64_t column)
 {
 	uint64_t rows = PIECE_BYTES / width;
@@ -37,7 +37,7 @@ static uint64_t whole_rows(const struct rank *r, uint64_t width, uint64_t left, 
 	return rows < left ? rows : left;
 }
 
-/* As many rows at once as make a piece where the rank is resident, else chunk by chunk. */
+/* Submits as many rows at once as fit a piece if the rank is resident, otherwise chunk by chunk. */
 bool copy_submit(struct rank *r, struct stream *s, struct item *i)
 {
 	const struct hal *hal = r->proxy->hal;
@@ -91,7 +91,7 @@ bool fill_submit(struct rank *r, struct stream *s, struct item *i)
 	return true;
 }
 
-/* As copy_submit and fill_submit cut rows, where the rank is resident. */
+/* Counts works as copy_submit and fill_submit cut rows for a resident rank. */
 static uint64_t works(uint64_t width, uint64_t rows)
 {
 	uint64_t at_once = width ? PIECE_BYTES / width : 0;

@@ -1,9 +1,10 @@
-/* effects.c: how the content of a rank's memory came about, item by item (versions/versions.h):
- * what an item reads and writes is foreseen, and noted when it has been submitted.
+/* effects.c: tracks how the content of a rank's memory came about, item by item
+ * (versions/versions.h): computes an item's footprint before submission, and records its effect
+ * after it.
  *
- * Rules: everything that decides which bytes are written gets into the digest, and nothing that
- * differs between ranks without deciding it: addresses count by what lies there. Whatever is not
- * surely described becomes private.
+ * Rules: everything that decides which bytes are written goes into the digest, and nothing that
+ * differs between ranks without deciding that: an address counts by the content there. Anything
+ * that is not certainly described becomes private.
  */
 #include "queue/effects.h"
 
@@ -14,16 +15,16 @@
 #include "queue/product.h"
 #include "rank/bounds.h"
 
-#define ROWS_MAX 256 /* that are noted one by one */
+#define ROWS_MAX 256 /* recorded one by one */
 #define REACHES_MAX 256
-#define AUX_TYPE 1 /* of elements that are no smaller than those of any aux */
+#define AUX_TYPE 1 /* a type whose elements are at least as large as those of any aux */
 
-/* What a digest is of, first in it. */
+/* The first word of a digest: what it describes. */
 enum { OF_KERNEL = OF_QUEUE, OF_PRODUCT, OF_COLLECTIVE, OF_COPIED, OF_FILLED };
 
 /* ---- copies and fills ---- */
 
-/* From the first row to the end of the last one. */
+/* Adds the range from the first row to the end of the last one. */
 static void add_rows(struct foreseen *f, uint64_t addr, uint64_t pitch, uint64_t width,
 		     uint64_t rows, uint32_t use)
 {
@@ -31,7 +32,7 @@ static void add_rows(struct foreseen *f, uint64_t addr, uint64_t pitch, uint64_t
 		foreseen_add(f, addr, (rows - 1) * pitch + width, use);
 }
 
-/* Where in the range is written: rows of these. */
+/* Begins a digest with where in the range is written: rows of this form. */
 static void begin_rows(struct digest *d, uint32_t what, uint64_t pitch, uint64_t width,
 		       uint64_t rows)
 {
@@ -53,7 +54,7 @@ static bool apart(const struct range *x, const struct range *y)
 	return x->addr + x->bytes <= y->addr || y->addr + y->bytes <= x->addr;
 }
 
-/* A copy within the device has a key. What the host copies has none: its bytes would be read again
+/* A copy within the device has a key. A copy from the host has none: its bytes would be read again
  * and again while it waits. */
 void copy_foresee(struct rank *r, const struct item *i, struct foreseen *f)
 {
@@ -97,7 +98,7 @@ void copy_effect(struct rank *r, const struct item *i, const struct foreseen *f)
 	if (c->dst_place != RF_AT_ADDRESS || !width || !rows)
 		return;
 	if (rows > 1 && c->dst_pitch == width && c->src_pitch == width) {
-		width *= rows; /* on_copy has seen that it fits */
+		width *= rows; /* on_copy has checked for overflow */
 		rows = 1;
 	}
 	if (rows > ROWS_MAX) {
@@ -133,7 +134,7 @@ void fill_effect(struct rank *r, const struct item *i, const struct foreseen *fo
 		content_is(&r->memory, f->dst + row * f->pitch, width, content);
 }
 
-/* The same content, row by row. */
+/* Compares the content row by row. */
 bool copy_there(struct rank *r, const struct item *i)
 {
 	const struct rf_copy *c = &i->copy.copy;
@@ -173,8 +174,9 @@ static uint32_t reach_of(const struct proxy_access *a)
 	       (a->use & PROXY_ATOMIC ? REACH_UNORDERED : 0);
 }
 
-/* What addresses there are among the parameters does not stay in them, unless it matters itself.
- * What nothing is reached through stays, as the number that it is. Returns how many there are. */
+/* Collects the addresses among the parameters that the kernel reaches memory through, and removes
+ * them from `params` unless their values matter. Other words stay there as numbers. Returns how
+ * many there are. */
 static uint32_t take_words(const struct function *f, const struct rf_launch *l, uint8_t *params,
 			   struct reach *reaches)
 {
@@ -204,7 +206,7 @@ static struct reach variable(const struct function *f, const struct proxy_access
 	return (struct reach){f->module->globals_addr + a->at, reach_of(a), a->bounded, all, all};
 }
 
-/* What kernels and products compute: devices may differ in their arithmetic. */
+/* Begins a digest of a kernel or product: devices may differ in their arithmetic. */
 static void begin_computed(const struct rank *r, struct digest *d, uint32_t what)
 {
 	digest_begin(d);
@@ -213,7 +215,7 @@ static void begin_computed(const struct rank *r, struct digest *d, uint32_t what
 	digest_word(d, r->proxy->arithmetic.b);
 }
 
-/* All that it has is noted by its key: kernels and products. */
+/* The effect of kernels and products follows from their key. */
 void run_effect(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	(void)i;
@@ -264,8 +266,8 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 
 /* ---- matrix products ---- */
 
-/* An address in the record: out of it, and into the reaches. The library may choose how it computes
- * by how an address is aligned. */
+/* Moves an address from the record to the reaches. Its alignment counts, because the library may
+ * choose its algorithm by that. */
 static struct reach *take(struct digest *d, uint64_t *addr, uint32_t use, struct reach *reaches,
 			  uint32_t *count)
 {
@@ -276,7 +278,7 @@ static struct reach *take(struct digest *d, uint64_t *addr, uint32_t use, struct
 	return reach;
 }
 
-/* It goes no further than matrices of this form do. */
+/* Limits the reach to what matrices of this form span. */
 static void limit(struct reach *reach, const struct rf_matrix *x, uint64_t rows, uint64_t columns,
 		  uint64_t count, uint8_t type)
 {
@@ -287,7 +289,7 @@ static void limit(struct reach *reach, const struct rf_matrix *x, uint64_t rows,
 	reach->read = reach->written = (struct bound){0, (int64_t)bytes};
 }
 
-/* What a product reaches besides its matrices. A bias is a result where it is a sum. */
+/* What a product reaches in addition to its matrices. A bias is a result if it is a sum. */
 static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *reaches,
 			uint32_t *count)
 {
@@ -340,8 +342,8 @@ void product_foresee(struct rank *r, const struct item *i, struct foreseen *fore
 
 /* ---- collectives ---- */
 
-/* The elements of the result that this rank gets, and from which on; 0: it gets none, or what no
- * other rank can have. */
+/* Returns the number of elements of the result that this rank gets, beginning at element *from; 0:
+ * none, or elements that no other rank can have. */
 static uint64_t received(const struct rf_collective *o, const struct coll_place *p, uint64_t *from)
 {
 	bool root = o->root >= 0 && (uint32_t)o->root == p->index;

@@ -1,23 +1,23 @@
-/* effects.h: what items do to what their rank's memory holds (effects.c). */
+/* effects.h: footprints of items and the content that they leave in memory (effects.c). */
 #ifndef RANKFOLD_QUEUE_EFFECTS_H
 #define RANKFOLD_QUEUE_EFFECTS_H
 
 #include "queue/item.h"
 
-/* What the item will have done, were it submitted now. */
+/* Compute the item's footprint as if it were submitted now. */
 void copy_foresee(struct rank *, const struct item *, struct foreseen *);
 void fill_foresee(struct rank *, const struct item *, struct foreseen *);
 void kernel_foresee(struct rank *, const struct item *, struct foreseen *);
 void product_foresee(struct rank *, const struct item *, struct foreseen *);
-/* All of the item has just been submitted. */
+/* Record the content that the item leaves; all of it was just submitted. */
 void copy_effect(struct rank *, const struct item *, const struct foreseen *);
 void fill_effect(struct rank *, const struct item *, const struct foreseen *);
 void kernel_effect(struct rank *, const struct item *, const struct foreseen *);
 void run_effect(struct rank *, const struct item *, const struct foreseen *);
-/* What it will have written lies there already. */
+/* Return whether memory already holds what the item would write. */
 bool copy_there(struct rank *, const struct item *);
 bool fill_there(struct rank *, const struct item *);
-/* Its results lie where they should. */
+/* Records the content of a collective's results, which are in place. */
 void collective_effect(struct rank *, struct item *, const struct coll_place *);
 
 #endif

@@ -1,4 +1,4 @@
-/* event.c: events: their records, what waits for these in streams, and the replies that are due. */
+/* event.c: events: their records, stream items that wait for these, and replies that are due. */
 #include <stdlib.h>
 
 #include "invariant.h"

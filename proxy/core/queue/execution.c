@@ -29,7 +29,7 @@ bool execution_over(const struct rank *r, struct execution *e)
 	case EXECUTION_DEVICE: return seen(r->proxy->hal, e);
 	case EXECUTION_ENGINE: return e->told || r->async_error;
 	case EXECUTION_CLIENT:
-		/* Or nobody knows how many were called. */
+		/* If not sound, the number of calls is unknown. */
 		return !ring_host_sound(r) ||
 		       (int32_t)(atomic_load(&r->ring.header->hostfunc_tail) -
 				 (uint32_t)e->number) > 0;

@@ -1,9 +1,10 @@
-/* execution.h: something that runs once, somewhere, and that items complete on (execution.c).
+/* execution.h: something that runs once, somewhere, and on which items complete (execution.c).
  *
- * An item has an execution of its own, which lies in it: a launch allocates nothing but its item.
- * Another item may complete on the same one (item_share), also one of another rank; then the memory
- * that it lies in stays until the last of them has released it. Whose work it is may be gone before
- * the others have looked: so the first who sees that it is over notes how it ended.
+ * An item contains an execution of its own, so a launch allocates only its item. Another item,
+ * possibly of another rank, may complete on the same execution (item_share); the item that contains
+ * it then stays allocated until the last of them has released it. The rank whose work it is may be
+ * gone before the others have checked: so the first check that finds it complete records how it
+ * ended.
  */
 #ifndef RANKFOLD_QUEUE_EXECUTION_H
 #define RANKFOLD_QUEUE_EXECUTION_H
@@ -25,17 +26,19 @@ enum execution_place {
 struct execution {
 	uint32_t refs; /* items that complete on it */
 	enum execution_place place;
-	bool told; /* ENGINE: it was reported; DEVICE: it was seen: `queue` may be gone */
-	int error; /* ENGINE: reported with it, ncclResult_t; DEVICE: CUresult */
-	char *why; /* or NULL: a line about the error, for people */
+	bool told; /* ENGINE: the engine has reported it. DEVICE: its completion was seen:
+		    * `queue` may be gone */
+	int error; /* ENGINE: reported, ncclResult_t; DEVICE: CUresult */
+	char *why; /* or NULL: a line of text about the error */
 	struct rank_memory
-		*memory; /* DEVICE, for items of several ranks: whose it uses; else NULL */
+		*memory; /* DEVICE, for items of several ranks: the memory that it uses; else
+			  * NULL */
 	struct hal_stream *queue;
 	uint64_t number;
 };
 
-/* Does what runs for an item of this rank run no longer? Nobody waits for what was given away of a
- * rank that has failed, but for its device work, which may use its memory. */
+/* True if the execution has ended for an item of this rank. For a failed rank, only device work
+ * still counts, because it may use the rank's memory. */
 bool execution_over(const struct rank *, struct execution *);
 
 #endif

@@ -1,7 +1,7 @@
 /* fence.c: fences, and the frees that wait for them.
  *
- * A FREE takes effect when everything older is done, and frees take effect in their order: the
- * client knows them by one number.
+ * A FREE takes effect when everything older is complete. Frees take effect in their order, because
+ * the client identifies them by one number.
  */
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ struct fence *fence_new(uint16_t slot)
 
 void fence_push(struct rank *r, uint64_t seq, struct fence *f)
 {
-	f->left = 1; /* ours, until all are pushed */
+	f->left = 1; /* held here until all are pushed */
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		if (!r->queue.streams[n]->head)
 			continue;
@@ -55,7 +55,7 @@ void fence_complete(struct rank *r, struct item *i)
 	if (f->left)
 		f->left--;
 	if (f->left || f->free_addr)
-		return; /* frees retire in their order */
+		return; /* frees retire in order */
 	ring_reply(r, f->slot, r->async_error, NULL, 0);
 	free(f);
 }

@@ -1,15 +1,16 @@
 /* group.c: an outermost NCCL group: all its collectives are issued at once, or none yet.
  *
- * Its records are read from the ring once, into operations; when they are all there, these become
- * one item per communicator and a list of rounds, which are requested of the barrier in each turn
- * until it allows all of them. Only then the items go into their streams, and the records out of
- * the ring: at a cut a group that is held lies in the ring as the client wrote it.
+ * The group's records are read from the ring once, into operations. When all are there, they become
+ * one item per communicator and a list of rounds, which are requested from the barrier every turn
+ * until it allows all of them. Only then the items go into their streams and the records leave the
+ * ring: at a cut, a held group is in the ring as the client wrote it.
  *
- * While a group is held nothing behind it in the ring is looked at, so its streams cannot go. But a
- * communicator that it names may just be joining: it appears or disappears when the other ranks
- * have answered. rank.comms_changed tells, and the group is planned anew, from what was read.
+ * While a group is held, nothing after it in the ring is handled, so its streams cannot be
+ * destroyed. But a communicator that it names may still be joining: it appears or disappears when
+ * the other ranks have answered. rank_queue.comms_changed then changes, and the group is planned
+ * again from its operations.
  *
- * A group of a rank that has failed is not held: it is forgotten where it would be.
+ * A group of a failed rank is not held: it is dropped where it would be.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +73,7 @@ static int add(struct rank *r, const struct rf_collective *c)
 
 /* ---- planning ---- */
 
-/* Those of one communicator lie together, communicators as they come first. */
+/* Sorts the operations by communicator, in order of the communicators' first operations. */
 static void gather(struct nccl_group *g)
 {
 	struct rf_collective *from = g->ops, *to = from + GROUP_MAX;
@@ -98,7 +99,7 @@ static int by_key(const void *a, const void *b)
 	return (x->key > y->key) - (x->key < y->key);
 }
 
-/* The operations on one communicator become an item behind *end, which moves. */
+/* Appends an item for the operations on one communicator at *end, and advances *end. */
 static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t count,
 		     struct item ***end)
 {
@@ -107,8 +108,8 @@ static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t c
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
 	if (c->aborted)
-		return NCCL_OK; /* it comes too late */
-	/* At most one per operation: there is room. */
+		return NCCL_OK; /* too late: it is dropped */
+	/* At most one per operation, so they fit. */
 	struct coll_round *rounds = g->rounds + g->round_count;
 	uint32_t n = coll_rounds(r->job->coll, r->rank, c->o.id, ops, count, rounds,
 				 GROUP_MAX - g->round_count);
@@ -148,7 +149,7 @@ static void plan(struct rank *r)
 		}
 		int error = plan_part(r, g->ops + i, n, &end);
 		if (error && !g->error)
-			g->first.comm = g->ops[i].comm; /* the error is that one's */
+			g->first.comm = g->ops[i].comm; /* the error is about that communicator */
 		g->error = g->error ? g->error : error;
 	}
 	qsort(g->rounds, g->round_count, sizeof *g->rounds, by_key);
@@ -200,7 +201,7 @@ static void issue(struct rank *r)
 	}
 }
 
-/* 0: all of it has been read. */
+/* Reads more of the group. 0: all of it has been read. */
 static int read_on(struct rank *r)
 {
 	struct nccl_group *g = &r->queue.group;
@@ -211,7 +212,7 @@ static int read_on(struct rank *r)
 			return GROUP_HELD;
 		int error = n < 0 ? GROUP_GONE : add(r, (const void *)record);
 		if (error)
-			return error; /* what breaks the ring is found again, behind the group */
+			return error; /* what breaks the ring is found again after the group */
 	}
 	return NCCL_OK;
 }
@@ -229,8 +230,8 @@ int group_turn(struct rank *r, const struct rf_collective *first, struct place *
 	if (!error) {
 		if (!g->planned || g->comms != r->queue.comms_changed)
 			plan(r);
-		/* Nothing of a failed rank runs any more, so nobody will ever allow more of it; and
-		 * behind it its client waits for the error. */
+		/* Nothing of a failed rank runs any more, so no more rounds will be allowed; and
+		 * its client waits for the error in later requests. */
 		bool may = may_issue(r);
 		if (!may && !r->async_error)
 			return GROUP_HELD;

@@ -1,8 +1,9 @@
-/* hidden.c: kernels of which nothing says what they read and write: what has been seen of them
- * (opaque/opaque.h) says what is foreseen, and whether they are measured first.
+/* hidden.c: kernels whose reads and writes nothing describes: the observations of them
+ * (opaque/opaque.h) determine their footprint, and whether they are measured first.
  *
- * Rules: only where ranks of a job share a device; alone nothing is trusted that need not be. What
- * gets an address of pinned memory may write what the host reads: it is never trusted.
+ * Rules: only where ranks of a job share a device; elsewhere, trusting observations would be an
+ * unnecessary risk. A launch that gets an address of pinned memory may write what the host reads:
+ * it is never trusted.
  */
 #include "queue/hidden.h"
 
@@ -10,7 +11,7 @@
 
 #include "loop/internal.h"
 
-enum { OF_HIDDEN = OF_QUEUE + 8, OF_PLACE, OF_LAUNCH }; /* effects.c has those before */
+enum { OF_HIDDEN = OF_QUEUE + 8, OF_PLACE, OF_LAUNCH }; /* after those of effects.c */
 
 void hidden_collective(struct rank *r, struct item *i)
 {
@@ -46,7 +47,7 @@ bool hidden_folded(const struct rank *r)
 	       r->job->attached > 1;
 }
 
-/* Does it have a place at which it comes again, and which? */
+/* Returns whether the launch has a recurring place, and its identity. */
 static bool known_by(struct rank *r, const struct item *i, struct version *id)
 {
 	const struct function *f = i->kernel.function;
@@ -87,8 +88,8 @@ static enum trust trust(struct rank *r, const struct item *i, struct version *id
 			      r->proxy->validate, trusted);
 }
 
-/* Inputs that differ between ranks are not in it: so it is of this occurrence, and what was there
- * at another one is no result of it. */
+/* The key excludes inputs that differ between ranks. So it is valid for this occurrence only, and
+ * content from another occurrence is not its result. */
 static void foresee_key(struct rank *r, const struct item *i, struct version id,
 			const struct trusted *trusted, struct foreseen *f)
 {

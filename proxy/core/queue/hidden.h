@@ -1,4 +1,4 @@
-/* hidden.h: kernels of which nothing says what they read and write (hidden.c, opaque/opaque.h). */
+/* hidden.h: kernels whose reads and writes nothing describes (hidden.c, opaque/opaque.h). */
 #ifndef RANKFOLD_QUEUE_HIDDEN_H
 #define RANKFOLD_QUEUE_HIDDEN_H
 
@@ -12,27 +12,27 @@ struct item;
 struct rank;
 
 struct hidden_place {           /* of a launch in its rank's program */
-	struct version context; /* the last collective before it, */
-	uint64_t comm;          /* its communicator, a handle; 0: there was none since it came */
-	uint64_t number;        /* its number there since then, */
-	uint64_t index;         /* and launches since it */
+	struct version context; /* the last collective before it */
+	uint64_t comm;          /* its communicator, a handle; 0: none since the attach */
+	uint64_t number;        /* its number on that communicator since then */
+	uint64_t index;         /* launches since that collective */
 };
 
-/* In the order of the program: a collective; a kernel, which gets its place. */
+/* Called in program order: for a collective; for a kernel, which gets its place. */
 void hidden_collective(struct rank *, struct item *);
 void hidden_launch(struct rank *, struct item *);
 
-/* Is anything measured or trusted here? */
+/* True if kernels of the rank are measured or trusted. */
 bool hidden_folded(const struct rank *);
 void hidden_foresee(struct rank *, const struct item *, struct foreseen *);
-/* Everything else is there: has it to be measured first? Then again later. */
+/* Starts the measurement of an item that is otherwise ready. True: the item must wait for it. */
 bool hidden_first(struct rank *, const struct item *);
-/* Is it to be measured? */
+/* True if the item is to be measured. */
 bool hidden_measured(struct rank *, const struct item *);
-/* Is it held up until collectives of its rank are over? */
+/* True if the item waits until collectives of its rank are complete. */
 bool hidden_waits(const struct rank *, const struct item *);
-void hidden_done(struct rank *, const struct item *); /* submitted, or it need not be */
+void hidden_done(struct rank *, const struct item *); /* submitted, or it need not run */
 void hidden_complete(struct rank *, const struct item *);
-bool hidden_still(const struct rank *); /* no collective of the rank is under way */
+bool hidden_still(const struct rank *); /* no collective of the rank is in progress */
 
 #endif

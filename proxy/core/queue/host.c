@@ -1,4 +1,4 @@
-/* host.c: host functions, which the client calls for us, one after another. */
+/* host.c: host functions: the client calls them for the proxy, one after another. */
 #include "loop/internal.h"
 #include "queue/kinds.h"
 
@@ -14,7 +14,7 @@ bool host_submit(struct rank *r, struct stream *s, struct item *i)
 	e->place = EXECUTION_CLIENT;
 	e->number = r->queue.host_place;
 	if (!ring_host_function(r, i->token, r->queue.host_place))
-		return !ring_host_sound(r); /* no room; or the client's count is nonsense */
+		return !ring_host_sound(r); /* no space; or the client's count is wrong */
 	r->queue.host_place++;
 	return true;
 }
@@ -24,7 +24,7 @@ static bool returned(struct rank *r, struct item *i)
 	return i->execution->place == EXECUTION_CLIENT && execution_over(r, i->execution);
 }
 
-/* The oldest host function that will never return, since the rank has exited. */
+/* Returns the oldest host function that never returns, because the rank has exited. */
 static uint64_t broken_off(struct rank *r)
 {
 	uint64_t first = UINT64_MAX;

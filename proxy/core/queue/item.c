@@ -1,4 +1,4 @@
-/* item.c: what is the same for all kinds of items. */
+/* item.c: what all kinds of items have in common. */
 #include <stddef.h>
 #include <stdlib.h>
 

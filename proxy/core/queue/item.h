@@ -1,27 +1,27 @@
-/* item.h: what lies in a stream: one item per request that takes its turn there (item.c).
+/* item.h: an item: one request in a stream (item.c).
  *
- * The files of this room, from the lowest to the highest: one calls those above it here and no
- * other (tests/proxy/test_floors.py).
+ * The files of this folder, from the lowest to the highest layer: a file calls those above it in
+ * this list and no others (tests/proxy/test_floors.py).
  *
  *   execution.c   when something that runs has completed
- *   item.c        what is the same for all kinds of items
+ *   item.c        what all kinds of items have in common
  *   accesses.c    what is issued, for the check of its order
  *   stream.c      a rank's streams, and the items in each, in their order
- *   event.c       events, their records, and who waits for them
- *   fence.c       what completes when all streams have done all that is older; frees
- *   hidden.c      kernels of which nothing says what they read and write
- *   effects.c     what items do to what their rank's memory holds, before and after submission
+ *   event.c       events, their records, and what waits for them
+ *   fence.c       completes when all streams have completed everything older; frees
+ *   hidden.c      kernels whose reads and writes nothing describes
+ *   effects.c     footprints of items, and the content that they leave
  *   copy.c        copies and fills
  *   launch.c      kernels and matrix products
  *   host.c        host functions
  *   collective.c  one group's operations on one communicator
  *   kinds.c       the table of kinds
- *   ready.c       whose turn it is
- *   reuse.c       what need not be done: its result is on the device
- *   squash.c      what would write what several ranks share: once for all, or alone
- *   pump.c        items are submitted and complete
- *   group.c       an outermost NCCL group: issued at once, or not yet
- *   valid.c       do counters and lists agree?
+ *   ready.c       which items may be next
+ *   reuse.c       work that need not run because its result is on the device
+ *   squash.c      writes to memory that ranks share: run once for all, or alone
+ *   pump.c        submits and completes items
+ *   group.c       issues an outermost NCCL group at once, or not yet
+ *   valid.c       checks that counters and lists agree
  */
 #ifndef RANKFOLD_QUEUE_ITEM_H
 #define RANKFOLD_QUEUE_ITEM_H
@@ -59,14 +59,14 @@ enum item_kind {
 struct item {
 	struct item *next;
 	enum item_kind kind;
-	bool submitted;              /* all of it given to the device, the engine or the client */
-	bool apart;                  /* it is not run for other ranks, too: squash.c */
-	bool marked;                 /* it ran at a certain time: rank_mark_running */
+	bool submitted;              /* completely given to the device, the engine or the client */
+	bool apart;                  /* not run for other ranks, too: squash.c */
+	bool marked;                 /* it ran at the last rank_mark_running */
 	uint16_t slot;               /* reply when complete, or 0 */
-	uint32_t weight;             /* 1, and 1 for each 8 KiB that it carries */
+	uint32_t weight;             /* 1, plus 1 for each 8 KiB of its data */
 	uint64_t seq;                /* program order */
-	struct execution *execution; /* what it completes on: */
-	struct execution own;        /* this one, if it does not share another's */
+	struct execution *execution; /* the item completes on this: */
+	struct execution own;        /* this one, unless it shares another item's */
 	union {
 		struct {
 			struct function *function;
@@ -85,7 +85,7 @@ struct item {
 		struct {
 			struct comm *comm;
 			uint64_t turn;
-			struct coll_place place; /* key 0: it has not changed anything */
+			struct coll_place place; /* key 0: it has changed nothing */
 			uint32_t count, rounds;
 		} coll;
 		uint64_t token; /* of a host function */
@@ -100,54 +100,56 @@ static inline struct coll_round *item_rounds(struct item *i)
 	return (void *)(item_ops(i) + i->coll.count);
 }
 
-/* What an item needs besides its turn: pump.c looks, before it is submitted. */
+/* What an item needs in addition to being next: pump.c checks that before submission. */
 enum item_needs {
-	NEEDS_ACTIVE = 1, /* its rank is the device's active one, and resident */
-	NEEDS_STILL = 2,  /* its rank's memory is not on its way, nor about to be */
-	NEEDS_ROOM = 4,   /* the stream's device queue has room */
-	NEEDS_HEAD = 8,   /* it is the oldest of its stream: all before it is complete */
-	HOLDS_NEXT = 16,  /* what is behind it needs it to be complete */
-	EVEN_FAILED = 32, /* it is submitted although its rank has failed */
+	NEEDS_ACTIVE = 1, /* its rank is active and resident */
+	NEEDS_STILL = 2,  /* its rank's memory neither moves nor is about to */
+	NEEDS_ROOM = 4,   /* the stream's device queue has space */
+	NEEDS_HEAD = 8,   /* it is the oldest of its stream: all earlier items are complete */
+	HOLDS_NEXT = 16,  /* later items need its completion */
+	EVEN_FAILED = 32, /* it is submitted even if its rank has failed */
 };
 
 enum item_ready { ITEM_LATER, ITEM_READY, ITEM_BROKEN };
 
-/* A kind of items. Functions may be NULL: nothing is to be done, or (ready) it always is. */
+/* A kind of items. Functions may be NULL: nothing to do, or (ready) always ready. */
 struct item_row {
 	const char *name;
 	uint32_t needs;
-	/* Is what it names there? BROKEN: it never will be, and submit says why. */
+	/* Whether what it refers to exists. BROKEN: it never will, and submit reports why. */
 	enum item_ready (*ready)(const struct item *);
-	/* Ready, and all else is there: what will it have read and written? */
+	/* Computes its footprint. Called when it is ready and all its needs are met. */
 	void (*foresee)(struct rank *, const struct item *, struct foreseen *);
-	/* As how many works it is submitted, if its rank is resident; NULL: as one. */
+	/* The number of works that it is submitted as, if its rank is resident; NULL: one. */
 	uint64_t (*works)(const struct item *);
-	/* Does the rank's memory hold already what it will have written? NULL: nobody knows. */
+	/* True if the rank's memory already holds what it would write. NULL: unknown. */
 	bool (*there)(struct rank *, const struct item *);
-	/* True: all of it is given away, and its execution is set. False: again later. */
+	/* True: all of it is submitted, and its execution is set. False: try again later. */
 	bool (*submit)(struct rank *, struct stream *, struct item *);
-	/* All of it is given away: what the rank's memory holds when it is over. */
+	/* Records what the rank's memory holds when it is complete. All of it is submitted. */
 	void (*effect)(struct rank *, const struct item *, const struct foreseen *);
 	void (*complete)(struct rank *, struct item *);
-	void (*drop)(struct item *); /* it goes with its rank, complete or not */
-	/* Does anybody depend on its completion but the items behind it? NULL: yes. */
+	void (*drop)(struct item *); /* it is removed with its rank, complete or not */
+	/* True if anything other than later items in the stream waits for its completion; NULL
+	 * means always. */
 	bool (*heard)(const struct item *);
 };
 extern const struct item_row item_rows[ITEM_KINDS];
 static inline const struct item_row *item_row(const struct item *i) { return &item_rows[i->kind]; }
 
-/* Who has a new one fills in its request (and its slot) before it is pushed.
- * NULL: host memory is short, and the rank has failed for it. */
+/* The caller fills in a new item's request (and its slot) before pushing it. Returns NULL, and
+ * fails the rank, if host memory is short. */
 struct item *item_new(struct rank *, enum item_kind, uint64_t seq, uint64_t data_bytes);
-/* It has completed, or is dropped. */
+/* Frees an item that has completed or is dropped. */
 void item_free(struct item *);
-/* From now on it completes on what another item runs; it must not have begun anything itself. */
+/* Lets the item complete on another item's execution; its own must not have begun. */
 void item_share(struct item *, struct execution *);
-/* Work `number` of the stream's device queue is, so far, the last one that it waits for. */
+/* Records work `number` of the stream's device queue as the last one so far that the item waits
+ * for. */
 void item_on_device(struct rank *, const struct stream *, struct item *, uint64_t number);
-/* One of the rank's was given away, is over, or has completed: others may be next. */
+/* Counts that an item of the rank was submitted or has completed: others may be next. */
 void item_moved(struct rank *);
-/* May it be given away now, as far as these needs go? */
+/* True if these needs of the item are met now. */
 bool item_may(const struct rank *, const struct stream *, const struct item *, uint32_t needs);
 
 #endif

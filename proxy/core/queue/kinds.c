@@ -45,7 +45,7 @@ const struct item_row item_rows[ITEM_KINDS] = {
 		       .complete = wait_complete,
 		       .drop = event_drop,
 		       .heard = heard_if_asked},
-	/* It needs the head of its stream, too, unless it changes nothing. */
+	/* It also needs to be at the head of its stream, unless it changes nothing. */
 	[ITEM_COLLECTIVE] = {.name = "collective",
 			     .needs = HOLDS_NEXT,
 			     .submit = collective_submit,

@@ -1,4 +1,5 @@
-/* kinds.h: what each kind of item does, for the table in kinds.c; nobody else includes it. */
+/* kinds.h: the functions of each kind of item, for the table in kinds.c and the files that
+ * implement them. */
 #ifndef RANKFOLD_QUEUE_KINDS_H
 #define RANKFOLD_QUEUE_KINDS_H
 

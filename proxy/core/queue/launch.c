@@ -1,4 +1,4 @@
-/* launch.c: kernels and matrix products: what only the active rank may run. */
+/* launch.c: kernels and matrix products, which only the active rank may run. */
 #include <string.h>
 
 #include "loop/internal.h"

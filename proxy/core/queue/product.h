@@ -1,4 +1,4 @@
-/* product.h: how far a matrix product reaches. */
+/* product.h: the memory that a matrix product reaches. */
 #ifndef RANKFOLD_QUEUE_PRODUCT_H
 #define RANKFOLD_QUEUE_PRODUCT_H
 
@@ -7,7 +7,7 @@
 
 #include "channel.h"
 
-/* Bytes of an element of a cudaDataType; 0: of a type that is not known here. */
+/* Bytes of an element of a cudaDataType; 0: unknown type. */
 static inline uint64_t element_bytes(uint8_t type)
 {
 	switch (type) {
@@ -23,7 +23,8 @@ static inline uint64_t element_bytes(uint8_t type)
 	}
 }
 
-/* Bytes from the first element of `count` matrices to the end of the last one; false: not known. */
+/* Computes the bytes from the first element of `count` matrices to the end of the last one. Returns
+ * false if unknown. */
 static inline bool matrix_bytes(const struct rf_matrix *x, uint64_t rows, uint64_t columns,
 				uint64_t count, uint8_t type, uint64_t *bytes)
 {

@@ -1,17 +1,17 @@
-/* pump.c: the items of a rank's streams are submitted and complete. Order, and nothing else: what
- * an item needs, does and leaves is its kind's (kinds.c).
+/* pump.c: submits and completes the items of a rank's streams. It handles order only: what an item
+ * needs, does and leaves is defined by its kind (kinds.c).
  *
  * Items are submitted in order, as soon as their dependencies allow, and complete in order.
  *
- * After a sticky error items complete without doing anything, and replies carry the error.
+ * After a sticky error, items complete without doing anything, and replies carry the error.
  */
 #include "loop/internal.h"
 #include "queue/ready.h"
 #include "queue/reuse.h"
 #include "queue/squash.h"
 
-#define NEAR_WORKS 2u    /* so long before the one that is waited for the loop is woken up */
-#define REFILL_WORKS 32u /* a full device queue (64 works or more) is filled up after so many */
+#define NEAR_WORKS 2u    /* works before the awaited one at which the loop wakes up */
+#define REFILL_WORKS 32u /* completions before a full device queue (64 works or more) is refilled */
 
 /* ---- completion ---- */
 
@@ -48,7 +48,7 @@ static void complete_stream(struct rank *r, struct stream *s)
 	while (s->head && s->head->submitted && execution_over(r, s->head->execution)) {
 		const struct execution *e = s->head->execution;
 		if (e->place == EXECUTION_DEVICE)
-			note_fault(r); /* before whoever waits for it learns of that */
+			note_fault(r); /* before a waiting request learns of the completion */
 		if (e->place == EXECUTION_DEVICE && e->error)
 			rank_fail(r, e->error,
 				  e->why ? e->why : "what ran for several ranks failed");
@@ -58,7 +58,7 @@ static void complete_stream(struct rank *r, struct stream *s)
 
 /* ---- submission ---- */
 
-/* What has begun goes on. */
+/* Submits an item with a footprint. If part of it is submitted already, it continues. */
 static bool submit_foreseen(struct rank *r, struct stream *s, struct item *i)
 {
 	const struct item_row *row = item_row(i);
@@ -138,7 +138,7 @@ static bool listened(const struct item *i)
 	return !row->heard || row->heard(i) || i->execution->refs > 1;
 }
 
-/* The first work of the stream whose completion lets anything happen. */
+/* Returns the first work of the stream whose completion has a consequence. */
 static uint64_t wake_at(const struct rank *r, const struct stream *s)
 {
 	const struct hal *hal = r->proxy->hal;
@@ -180,7 +180,7 @@ static uint64_t woken_at(const struct rank *r, const struct stream *s)
 	return last - NEAR_WORKS;
 }
 
-/* A stream that is held up by another one's middle makes each completion count. */
+/* If another stream's items hold up a stream, each completion counts. */
 void rank_sleep(struct rank *r)
 {
 	bool each = check_holds(&r->check) || measure_holds(&r->measure, NULL);
@@ -192,8 +192,8 @@ void rank_sleep(struct rank *r)
 	}
 }
 
-/* The stream's next item, if it is one that may wait for other ranks, and its turn: what would
- * become of it? */
+/* Judges the stream's next item. Returns false if it is not one that may wait for other ranks, or
+ * may not be next. */
 static bool judge(struct rank *r, const struct stream *s, struct foreseen *f, enum verdict *verdict)
 {
 	struct team team;
@@ -266,7 +266,7 @@ bool rank_runs_marked(const struct rank *r)
 	return false;
 }
 
-/* Forget everything queued; nothing of it is in flight. */
+/* Drops everything queued; none of it is in flight. */
 void rank_drop_streams(struct rank *r)
 {
 	for (uint32_t n = 0; n < r->queue.stream_count; n++)

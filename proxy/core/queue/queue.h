@@ -1,4 +1,4 @@
-/* queue.h: what of a rank's the queues keep: each line is written by its file only. */
+/* queue.h: the queues' part of a rank: only the named file writes each member. */
 #ifndef RANKFOLD_QUEUE_H
 #define RANKFOLD_QUEUE_H
 
@@ -15,9 +15,9 @@ struct rank_queue {
 	struct stream **streams; /* stream.c */
 	uint32_t stream_count;
 	struct stream *legacy;
-	uint32_t items; /* weight of all that lies in them */
+	uint32_t items; /* weight of all queued items */
 
-	uint64_t moves; /* item.c: how often an item was given away, was over, or completed */
+	uint64_t moves; /* item.c: how often an item was submitted or completed */
 
 	struct waiter *waiters; /* event.c */
 	uint32_t waiter_count, waiter_room;
@@ -26,19 +26,19 @@ struct rank_queue {
 
 	uint32_t host_place; /* host.c: host functions queued so far */
 
-	/* launch.c: handle of the kernel launched last: tells one bucket from another */
+	/* launch.c: handle of the kernel launched last; tells buckets apart (round signatures) */
 	uint64_t last_function;
 
-	uint64_t tickets; /* collective.c: given to the engine so far */
+	uint64_t tickets; /* collective.c: number of tickets given to the engine */
 
 	struct squashing squashing; /* squash.c */
 
 	struct hidden_place place; /* hidden.c: of the rank's next launch */
 
 	struct nccl_group group; /* group.c */
-	uint64_t comms_changed;  /* communicators that came or went by others' answers */
+	uint64_t comms_changed;  /* how often other ranks' answers added or removed one */
 
-	struct order *order; /* accesses.c; NULL: nobody checks the order */
+	struct order *order; /* accesses.c; NULL: the order is not checked */
 };
 
 #endif

@@ -1,8 +1,8 @@
-/* ready.c: whose turn it is.
+/* ready.c: which items may be next.
  *
- * Ordering between streams: an item of the legacy stream waits for everything older in the blocking
- * streams, an item of a blocking stream for everything older in the legacy stream; "older" is the
- * record's number (CUDA programming guide, "Default stream").
+ * Order between streams: an item of the legacy stream waits for everything older in the blocking
+ * streams, and an item of a blocking stream waits for everything older in the legacy stream; age is
+ * the record's number (CUDA programming guide, "Default stream").
  */
 #include "queue/ready.h"
 

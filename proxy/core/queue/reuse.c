@@ -1,10 +1,11 @@
-/* reuse.c: an item need not be done if its result is on the device already: in its rank's own
- * memory, or in that of another rank of the job, which it then shares (memory/adopt.c).
+/* reuse.c: an item need not run if its result is on the device already: in its rank's own memory,
+ * or in that of another rank of the job, which it then shares (memory/adopt.c).
  *
- * What a rank's memory holds is noted when a work is submitted. So what the rank's own versions
- * promise counts only where all that is under way comes before the item in its own device queue.
+ * Content of a rank's memory is recorded when a work is submitted. So the rank's own versions count
+ * only if everything in progress precedes the item in its own device queue.
  *
- * Only where ranks of a job share a device: alone, nothing is trusted that need not be.
+ * Only done where ranks of a job share a device: elsewhere, trusting versions would be an
+ * unnecessary risk.
  */
 #include "queue/reuse.h"
 

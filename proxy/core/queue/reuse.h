@@ -1,4 +1,4 @@
-/* reuse.h: what need not be done, as its result is on the device already (reuse.c). */
+/* reuse.h: skips work whose result is on the device already (reuse.c). */
 #ifndef RANKFOLD_QUEUE_REUSE_H
 #define RANKFOLD_QUEUE_REUSE_H
 
@@ -8,8 +8,8 @@ struct item;
 struct rank;
 struct stream;
 
-/* The item is its stream's next one, and could be submitted now. DONE: it is complete, as soon as
- * what is before it; of its effect nothing is left to be noted. */
+/* The item is next in its stream, and could be submitted now. DONE: it completes as soon as earlier
+ * items have, and its effect is recorded. */
 enum adoption reuse(struct rank *, const struct stream *, const struct item *,
 		    const struct foreseen *);
 

@@ -1,39 +1,39 @@
-/* squash.c: an item that would write what several ranks share (Singularity §5.2.3): it waits until
- * all of them have come to the same, and then runs once, in place, for all; or its rank gets memory
- * of its own first, and runs it alone.
+/* squash.c: squashing (Singularity §5.2.3): an item that would write memory that several ranks
+ * share waits until all of them have reached the same, and then runs once, in place, for all; or
+ * its rank first gets memory of its own and runs it alone.
  *
- * Kernels, products, fills and copies within the device are. The same is: the same key (all that
- * decides what is written, queue/effects.c) and the same addresses written. All who share what it
- * writes must take part, each with an item that could be submitted now, but for the device being
- * another's.
+ * This concerns kernels, products, fills and copies within the device. Items are the same if they
+ * have the same key (of everything that decides what is written, queue/effects.c) and write to the
+ * same addresses. All ranks that share the written memory must take part, each with an item that
+ * could be submitted now except that another rank is active.
  *
  * Rules:
- *  - nothing is ever rolled back: what is shared is as it was until all take part, and whoever goes
- *    alone writes a copy;
- *  - correctness does not depend on who waits for whom: the verdict ALONE is always right;
- *  - a rank waits for another only while that may still come to the same: slice.c lets it go alone
- *    when nothing else can happen. Waiting that was in vain is not tried again at once (regret);
- *  - a fill waits for nobody while there is room for all: who waits gives the device away, for
- *    what costs less than that, and what is filled is what each is about to add to (gradients),
- *    and would copy then;
- *  - what runs for several uses the memory of each (memory_use): pages neither move nor come to be
- *    shared meanwhile;
- *  - the device's queues know nothing of each other: an item behind one that completes on another
- *    stream's work is submitted when that is complete (stream_abroad), unless it goes to the
- *    same queue;
- *  - shared pages can be written in one rank's space only while nothing but squashed kernels, and
- *    sums, which write where they say, run there: a fault there is a fault of all who take part.
- *    They stay open for the next such kernel while nothing else runs, the rank has the device and
- *    nobody wants memory, and are opened while the sum before it is computed: each opening and
- *    closing is a call of the system that interrupts the device's workers;
- *  - what has a key is known to write nothing but its ranges. If it does all the same, that is a
- *    fault of ours, and of all who take part (execution.c);
- *  - what may write anywhere runs while nothing else of its rank is submitted, behind a fence
- *    (memory_fence): so what has been foreseen of others holds;
+ *  - nothing is ever rolled back: shared memory is unchanged until all take part, and a rank that
+ *    runs alone writes to a copy;
+ *  - correctness does not depend on which rank waits for which: the verdict ALONE is always right;
+ *  - a rank waits for another only while that may still reach the same: slice.c lets it run alone
+ *    when nothing else can happen. Waiting without success is followed by a backoff (regret);
+ *  - a fill does not wait while there is free capacity for all: a rank that waits gives up the
+ *    device for work that costs less than that, and each rank is about to add to the filled memory
+ *    (gradients) and would copy it then;
+ *  - what runs for several ranks uses the memory of each (memory_use): meanwhile pages neither move
+ *    nor become shared;
+ *  - the device's queues are independent: an item after one that completes on another stream's work
+ *    is submitted when that is complete (stream_abroad), unless it goes to the same queue;
+ *  - shared pages may be writable in one rank's space only while nothing runs there except squashed
+ *    kernels, and sums, whose writes are known: a fault there is a fault of all who take part. The
+ *    pages stay open for the next such kernel while nothing else runs, the rank is active and no
+ *    rank requests memory. They are opened while the sum before it is computed. Both serve to save
+ *    system calls: each opening and closing is one, and interrupts the device's workers;
+ *  - an item with a key writes only to its ranges. If it writes elsewhere, that is a bug of
+ *    rankfold, and an error of all who take part (execution.c);
+ *  - an item that may write anywhere runs while nothing else of its rank is submitted, behind a
+ *    fence (memory_fence): so the footprints of other items stay valid;
  *  - a kernel may wait for what another stream of its rank writes. So where a copy can be made
- *    beneath what runs, the first item of a stream waits no longer than BESIDE_NS for it; then,
- *    until nothing runs, it goes alone, even if what runs was squashed: a fault of it is then one
- *    of all. Only what may write anywhere waits on, and what waits for such.
+ *    under running work, the first item of a stream waits for running work no longer than
+ *    BESIDE_NS. After that, until nothing runs, it runs alone, even if the running work was
+ *    squashed: a fault of it is then a fault of all. Only items that may write anywhere continue to
+ *    wait, and those that wait for them.
  */
 #include "queue/squash.h"
 
@@ -45,7 +45,7 @@
 
 #define SKIP_MAX 63u
 #define BESIDE_NS 250000000ull
-#define WORKS_MAX 32u /* of one item, which are submitted at one time: a device queue has room */
+#define WORKS_MAX 32u /* of one item, submitted at once: a device queue has space for them */
 
 static struct rank *rank_of(struct rank_memory *m)
 {
@@ -82,7 +82,8 @@ static uint64_t chunks_of(const struct range *range)
 	return (range->addr + range->bytes + RF_CHUNK_BYTES - 1) / RF_CHUNK_BYTES - first;
 }
 
-/* Could each of so many have its own of what is written? One keeps what is there. */
+/* True if each of so many ranks could have its own copy of what is written. One of them keeps the
+ * original. */
 static bool room_for_all(const struct rank *r, const struct foreseen *f, uint32_t sharers)
 {
 	uint64_t chunks = 0;
@@ -91,7 +92,7 @@ static bool room_for_all(const struct rank *r, const struct foreseen *f, uint32_
 	return memory_has_room(&r->memory, (sharers - 1) * chunks);
 }
 
-/* Do both write the same, to the same addresses? */
+/* True if both write the same content to the same addresses. */
 static bool alike(const struct foreseen *f, const struct foreseen *g)
 {
 	bool same = f->keyed && g->keyed && f->key.a == g->key.a && f->key.b == g->key.b &&
@@ -118,7 +119,7 @@ static bool overlap(const struct foreseen *f, const struct foreseen *g)
 	return false;
 }
 
-/* ---- regret ---- */
+/* ---- backoff ---- */
 
 static struct regret *regret_of(struct rank *r, const struct item *i, const struct foreseen *f,
 				uint64_t *what)
@@ -138,7 +139,7 @@ static bool impatient(struct rank *r, const struct item *i, const struct foresee
 	return regret->what == what && regret->skip;
 }
 
-/* Did it run for all who share, the last time? */
+/* True if it ran for all sharers the last time. */
 static bool ran_together(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	uint64_t what;
@@ -153,7 +154,7 @@ static void not_together(struct rank *r, const struct item *i, const struct fore
 	regret->together &= regret->what != what;
 }
 
-/* It was waited for: in vain, or not. */
+/* Records whether waiting for it was successful. */
 static void learn(struct rank *r, const struct item *i, const struct foreseen *f,
 		  enum verdict verdict)
 {
@@ -173,9 +174,10 @@ static void learn(struct rank *r, const struct item *i, const struct foreseen *f
 	}
 }
 
-/* ---- who takes part ---- */
+/* ---- participants ---- */
 
-/* What has been submitted of this stream is over, or runs before whatever comes to that queue. */
+/* True if everything submitted of this stream is complete, or precedes whatever is added to that
+ * queue. */
 static bool follows(struct rank *r, const struct stream *s, const struct hal_stream *queue)
 {
 	for (const struct item *i = s->head; i && i != s->next; i = i->next)
@@ -186,12 +188,12 @@ static bool follows(struct rank *r, const struct stream *s, const struct hal_str
 	return true;
 }
 
-/* It has nothing like it now: may it come to it? At a cut nothing waits, and who ends is gone as
- * soon as it has nothing left. */
+/* The rank has no such item now: returns whether it may reach one. At a cut nothing waits, and a
+ * rank that ends is detached as soon as it has nothing left. */
 static bool may_come(struct rank *o, const struct foreseen *f)
 {
 	if (o->job->state != PROXY_JOB_RUNNING && o->intake.held)
-		return false; /* its ring is not read on before the cut is released */
+		return false; /* its ring is not read again before the cut is released */
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct buffer *b = memory_find(&o->memory, f->ranges[n].addr);
 		if (written(&f->ranges[n]) && (!b || b->freed))
@@ -200,7 +202,7 @@ static bool may_come(struct rank *o, const struct foreseen *f)
 	return true;
 }
 
-/* Has it come to the same? TOGETHER: with the next item of *with. */
+/* Judges whether the rank has reached the same. TOGETHER: with the next item of *with. */
 static enum verdict partner(struct rank *o, const struct hal_stream *queue,
 			    const struct foreseen *f, struct stream **with)
 {
@@ -212,7 +214,7 @@ static enum verdict partner(struct rank *o, const struct hal_stream *queue,
 		struct stream *s = o->queue.streams[n];
 		if (!ready_open(o, s) || !item_row(s->next)->foresee ||
 		    ready_item(s->next) != ITEM_READY)
-			continue; /* what has begun writes what its rank owns: nothing of these */
+			continue; /* a begun item writes memory that its rank owns: none of these */
 		item_row(s->next)->foresee(o, s->next, &g);
 		*with = s;
 		if (alike(f, &g))
@@ -228,7 +230,7 @@ static uint64_t works(const struct item *i)
 	return item_row(i)->works ? item_row(i)->works(i) : 1;
 }
 
-/* Does it go alone, beside what runs? Not if it would wait for that all the same. */
+/* True if the item can run alone next to running work, without waiting for that. */
 static bool goes_beside(struct rank *r, const struct foreseen *f)
 {
 	bool beneath = r->queue.squashing.beside;
@@ -240,7 +242,7 @@ static bool goes_beside(struct rank *r, const struct foreseen *f)
 	return beneath;
 }
 
-/* Is it one that all who share could take part in? */
+/* True if all sharers could take part in the item. */
 static bool squashable(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	return f->keyed && !i->apart && !r->proxy->apart && !r->memory.doubted &&
@@ -274,13 +276,14 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 		verdict = its > verdict ? its : verdict;
 	}
 	if (verdict == VERDICT_TOGETHER && memory_resident(&r->memory))
-		return verdict; /* else another of them may be, and submit it at one time */
+		return verdict; /* otherwise another resident rank may submit it */
 	if (i->kind == ITEM_FILL && room_for_all(r, f, count))
 		return VERDICT_ALONE;
 	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
 }
 
-/* What was in vain for one is so for the others, who run the same program and come to it next. */
+/* Waiting without success counts for the other ranks, too: they run the same program and reach the
+ * item next. */
 void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum verdict verdict)
 {
 	bool first = !i->apart && verdict != VERDICT_ALONE;
@@ -295,8 +298,9 @@ void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum
 
 /* ---- running ---- */
 
-/* It waits for other ranks, or for what runs: for that of other streams, if it is its own one's
- * first. What runs in its own does not wait for what comes behind it. */
+/* Notes that the item waits for other ranks, or for running work. Only the first item of a stream
+ * counts, which can wait for work of other streams only: running work of its own stream does not
+ * wait for later items. */
 static bool held(struct rank *r, const struct stream *own, const struct item *i)
 {
 	struct squashing *s = &r->queue.squashing;
@@ -305,7 +309,7 @@ static bool held(struct rank *r, const struct stream *own, const struct item *i)
 	return true;
 }
 
-/* It need not be the first any longer: it is given away, or looked at anew. */
+/* The item need not be first any longer: it is submitted, or judged again. */
 static void not_first(struct rank *r, const struct item *i)
 {
 	if (r->queue.squashing.first == i)
@@ -320,7 +324,8 @@ bool squash_held(struct rank *r, const struct stream *own, const struct item *i)
 	return (r->memory.fenced || behind) && held(r, own, i);
 }
 
-/* Nothing else of the rank runs, and where it may write unforeseen is guarded. */
+/* True if nothing else of the rank runs, and memory where it may write unforeseen is
+ * write-protected. */
 static bool fenced(struct rank *r, const struct foreseen *f)
 {
 	struct memory_range ranges[RANGES_MAX];
@@ -340,8 +345,9 @@ static void close_all(struct rank *r)
 		r->queue.squashing.open = false;
 }
 
-/* What may write anywhere finds nothing else open. All of it is opened, or nothing: what waits for
- * the rest would be closed and opened again in each turn. */
+/* Opens the shared pages that the item writes. An item that may write anywhere must find none open.
+ * Opens all or none: partly opened pages would be closed and opened again in each turn while the
+ * item waits. */
 static bool opened(struct rank *r, const struct foreseen *f)
 {
 	if (f->astray)
@@ -374,7 +380,7 @@ static void copied(void *rank, enum memory_purpose purpose, int result)
 			  "the device has no room for memory of its own where the rank writes");
 }
 
-/* The first of what the rank will write and does not own. */
+/* Requests a copy of the first range that the rank will write and does not own. */
 static void ask_for_copy(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	struct memory_request q = {.purpose = PURPOSE_COPY,
@@ -394,7 +400,7 @@ static void ask_for_copy(struct rank *r, const struct item *i, const struct fore
 	memory_ask(&r->memory, &q);
 }
 
-/* What runs for this rank alone is no squashed kernel: then nothing that is shared is open. */
+/* An item that runs for this rank alone is not squashed: no shared page may be open then. */
 static bool closed(struct rank *r, const struct item *i, const struct foreseen *f)
 {
 	if (item_row(i)->needs & NEEDS_ACTIVE)
@@ -412,7 +418,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 		    opened(r, f));
 	not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {
-		if (!may && !r->queue.squashing.owed) /* else what a fence has held comes first */
+		if (!may && !r->queue.squashing.owed) /* else items that a fence held are first */
 			r->queue.squashing.first = i;
 	} else if (verdict != VERDICT_WAITS) {
 		squash_alone(r, i, f, verdict);
@@ -433,7 +439,7 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 {
 	if (i->execution->place != EXECUTION_DEVICE)
 		return;                          /* the device has refused it */
-	f->key = content_version(&r->memory, f); /* one for all, whatever comes of it */
+	f->key = content_version(&r->memory, f); /* the same for all, whatever the result */
 	f->unordered = false;
 	i->execution->memory = &r->memory;
 	learn(r, i, f, VERDICT_TOGETHER);
@@ -455,8 +461,8 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 	}
 }
 
-/* What comes right behind a collective that is under way; NULL: nothing, or something else may
- * begin before it. */
+/* Returns the item right after a collective in progress; NULL if there is none, or if something
+ * else may begin before it. */
 static const struct item *behind_sum(const struct rank *r)
 {
 	const struct item *found = NULL;
@@ -475,9 +481,10 @@ static const struct item *behind_sum(const struct rank *r)
 	return found;
 }
 
-/* The device has nothing to run between a sum and an update but would wait for calls of the system:
- * so these come while it adds. What ran for all the last time, and goes alone now, has them closed
- * again first. One range in a turn: the sum's next part may have to be submitted. */
+/* Between a sum and an update the device has nothing to run and would wait for system calls: so
+ * they are made while it sums. If the update ran for all the last time but runs alone now, its
+ * pages are closed again first. One range per turn: the sum's next part may have to be
+ * submitted. */
 static void open_early(struct rank *r)
 {
 	struct squashing *s = &r->queue.squashing;
@@ -496,14 +503,15 @@ static void open_early(struct rank *r)
 		if (!written(range) || memory_owns(&r->memory, range->addr, range->bytes))
 			continue;
 		s->open = true;
-		memory_open_shared(&r->memory, range->addr, range->bytes); /* or later, for it */
+		/* or later, for the item */
+		memory_open_shared(&r->memory, range->addr, range->bytes);
 		turn_progress(&r->proxy->turn);
 		return;
 	}
 	s->early = RANGES_MAX + 1;
 }
 
-/* One page in a turn: what comes meanwhile is looked at first. */
+/* Closes one page per turn, so that new items are considered in between. */
 static void close_some(struct rank *r)
 {
 	const struct proxy *p = r->proxy;
@@ -515,7 +523,7 @@ static void close_some(struct rank *r)
 	turn_progress(&r->proxy->turn);
 }
 
-/* Has something waited for long, while something ran that may wait for it? */
+/* Sets `beside` if an item has waited long while work ran that may wait for it. */
 static void look_beside(struct rank *r)
 {
 	struct squashing *s = &r->queue.squashing;

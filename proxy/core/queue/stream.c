@@ -1,7 +1,7 @@
-/* stream.c: a rank's streams: real queues, so that one that waits never holds up another.
+/* stream.c: a rank's streams: independent queues, so that one that waits never holds up another.
  *
- * A stream keeps its items from the oldest incomplete to the newest: behind those that are
- * submitted lies the next one to be.
+ * A stream keeps its items from the oldest incomplete one to the newest: first the submitted ones,
+ * then the next one to submit.
  */
 #include <stdlib.h>
 

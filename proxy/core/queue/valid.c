@@ -1,5 +1,5 @@
-/* valid.c: do the counters of a rank's streams agree with what lies in them? For builds that look
- * at each turn of the loop (core_invalid). Nothing is allocated: host memory may be what is short.
+/* valid.c: checks that the counters of a rank's streams agree with their contents, for builds that
+ * check each turn of the loop (core_invalid). Allocates nothing: host memory may be short.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +12,13 @@
 			return text;                                                               \
 	while (0)
 
-/* Who refers to what: one entry per reference. Beyond its room nothing is compared. */
+/* References to things: one entry per reference. If they do not fit, nothing is compared. */
 #define TALLY_MAX 16384u
 struct tally {
 	const void *what[TALLY_MAX];
 	uint32_t count;
 };
-/* Of each loop: one process may have several devices. */
+/* One per loop: a process may have several devices. */
 static _Thread_local struct tally marks, fences, executions;
 
 static void refer(struct tally *t, const void *what)
@@ -34,7 +34,7 @@ static int by_address(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* How many references the next thing has, which *what becomes; 0: that was all. */
+/* Sets *what to the next thing and returns how many references it has; 0: no more things. */
 static uint32_t next_of(const struct tally *t, uint32_t *at, const void **what)
 {
 	uint32_t first = *at;
@@ -49,7 +49,7 @@ static const char *stream_invalid(const struct rank *r, const struct stream *s, 
 				  uint32_t *slots)
 {
 	uint32_t abroad = 0;
-	bool behind = false; /* the first that is not wholly submitted */
+	bool behind = false; /* reached the first that is not completely submitted */
 	const struct item *last = NULL;
 	WRONG(table_get(&r->objects, s->o.id, OBJ_STREAM) != &s->o, "a stream has another handle");
 	for (const struct item *i = s->head; i; last = i, i = i->next) {
@@ -72,7 +72,7 @@ static const char *stream_invalid(const struct rank *r, const struct stream *s, 
 	return NULL;
 }
 
-/* Works that use the rank's memory. */
+/* Counts works that use the rank's memory. */
 static void count_inflight(uint32_t *inflight)
 {
 	const void *what;
