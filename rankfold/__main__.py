@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run the command line. Ctrl-C while modules are still imported ends it without a traceback."""
+    """Run the command line. Ctrl-C while modules are being imported exits without a traceback."""
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

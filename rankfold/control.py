@@ -1,8 +1,8 @@
-"""The control protocol: how the reconciler, the proxies and the launchers speak to each other.
+"""The control protocol between the reconciler, the proxies and the launchers.
 
-A Unix stream socket, mode 0600; who connects must be of the same user and no rank's process
-(rankfold/peers.py). The messages and their form stand in rankfold/messages.py. Here: connections,
-and who asks; rankfold/service.py has who answers.
+It uses a Unix stream socket of mode 0600. A client must run as the same user and must not be a
+rank's process (rankfold/peers.py). rankfold/messages.py defines the messages and their form. This
+module has connections and the client side; rankfold/service.py has the server side.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ControlError(Exception):
 
 
 def expect(kind: type[T], reply: object) -> T:
-    """A reply as what it should be. Raises ControlError("nonsense")."""
+    """Convert a reply to `kind`. Raises ControlError("nonsense")."""
     try:
         return msgspec.convert(reply, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -57,7 +57,7 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes, code: str) -> T:
 
 
 def encode(message: Message) -> bytes:
-    """With its length in front. Raises ControlError for what no message can hold."""
+    """Encode a message with its length in front. Raises ControlError if it cannot be encoded."""
     try:
         body = msgspec.json.encode({"v": VERSION, **message})
     except UnicodeError as error:
@@ -73,7 +73,7 @@ def refusal(number: int | None, error: ControlError) -> Message:
 
 @dataclass(frozen=True)
 class Frame:
-    """One message as it came: its head is checked, the rest is not. Its descriptors are ours."""
+    """One message as received: its head is checked, the rest is not. We own its descriptors."""
 
     head: Head
     body: bytes
@@ -95,7 +95,7 @@ def close_all(fds: list[int]) -> None:
 
 
 class Channel:
-    """One connection: messages in, messages out, with descriptors."""
+    """One connection: sends and receives messages with descriptors."""
 
     def __init__(self, sock: socket.socket):
         self.sock = sock
@@ -112,18 +112,18 @@ class Channel:
         self.sock.close()
 
     def send(self, message: Message, fds: list[int] | None = None) -> None:
-        """Send one message whole. Raises OSError when the peer is gone, ControlError."""
+        """Send one whole message. Raises OSError if the peer is gone, ControlError."""
         self.queue(encode({**message, **({"fds": len(fds)} if fds else {})}), fds)
         while not self.flush():
             pass
 
     def queue(self, data: bytes, fds: list[int] | None = None) -> None:
-        """Have `data` sent by `flush`, with duplicates of the descriptors."""
+        """Queue `data` for `flush`, with duplicates of the descriptors."""
         self._out.append((data, [os.dup(fd) for fd in fds or ()]))
         self.unsent += len(data)
 
     def flush(self) -> bool:
-        """Send what is queued. False: the socket takes no more now. Raises OSError."""
+        """Send what is queued. Returns False if the socket accepts no more now. Raises OSError."""
         while self._out:
             data, fds = self._out[0]
             rights = array.array("i", fds).tobytes()
@@ -142,9 +142,10 @@ class Channel:
         return True
 
     def fill(self) -> bool:
-        """Read what is there (blocks if the socket does). False at the end of the stream.
+        """Read available data (blocks if the socket does). Returns False at the end of the stream.
 
-        Raises ControlError for more descriptors than a message may have, or than we can hold.
+        Raises ControlError for more descriptors than a message may have, or than this process can
+        hold.
         """
         space = socket.CMSG_SPACE(FDS_MAX * 4)
         data, ancillary, flags, _addr = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
@@ -160,11 +161,12 @@ class Channel:
 
     @property
     def partial(self) -> bool:
-        """Whether a message has begun that has not come whole."""
+        """Whether part of a message has been received, but not all of it."""
         return bool(self._in)
 
     def take(self) -> Frame | None:
-        """The next whole message of what was read, or None. Raises ControlError on bad input."""
+        """Return the next whole message that was read, or None. Raises ControlError on bad
+        input."""
         if len(self._in) < 4:
             return None
         (length,) = struct.unpack_from("<I", self._in)
@@ -188,8 +190,8 @@ class Channel:
 class Client:
     """A connection to a server, one request at a time.
 
-    Raises ControlError("unreachable") when nobody answers at `path`, ("timeout") when the
-    reply does not come in time, and the server's own error otherwise.
+    Raises ControlError("unreachable") if no server answers at `path`, ("timeout") if the reply does
+    not come in time, and otherwise the server's own error.
     """
 
     def __init__(self, path: str | Path, timeout: float = 10.0):
@@ -199,7 +201,7 @@ class Client:
         try:
             sock.settimeout(timeout)
             sock.connect(self.path)
-            self.pid = peers.credentials(sock)  # of who listens; 0: not known here
+            self.pid = peers.credentials(sock)  # of the server; 0: not known here
         except (OSError, ValueError, peers.Denied) as error:
             sock.close()
             raise ControlError("unreachable", f"{self.path}: {error}") from error
@@ -216,7 +218,7 @@ class Client:
         self.channel.close()
 
     def interrupt(self) -> None:
-        """From another thread: what waits for a reply fails, as if the server had ended."""
+        """Called from another thread: make a pending request fail, as if the server had ended."""
         with contextlib.suppress(OSError):
             self.channel.sock.shutdown(socket.SHUT_RDWR)
 
@@ -228,16 +230,16 @@ class Client:
         fds: list[int] | None = None,
         **arguments: Any,
     ) -> tuple[Message, list[int]]:
-        """Send a request, wait for its reply: (reply, descriptors). Notices are dropped.
+        """Send a request and wait for its reply: (reply, descriptors). Notices are dropped.
 
-        Who relies on what the reply holds gives it to `expect`.
+        A caller that relies on the reply's fields passes it to `expect`.
         """
         self._id += 1
         limit = self.timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
         try:
             self.channel.sock.settimeout(limit)
-            with contextlib.suppress(BrokenPipeError):  # why it hung up may be there to read
+            with contextlib.suppress(BrokenPipeError):  # its reason for closing may be readable
                 self.channel.send({"id": self._id, "op": op, **arguments}, fds)
             while True:
                 while (frame := self.channel.take()) is not None:
@@ -254,7 +256,7 @@ class Client:
             raise ControlError("unreachable", f"{self.path}: {error}") from error
 
     def _answer(self, frame: Frame) -> tuple[Message, list[int]] | None:
-        """The reply, if it is ours. Raises ControlError if it is a refusal."""
+        """The reply, if it is to our request. Raises ControlError if it is a refusal."""
         head = frame.head
         ours = head.id == self._id or (head.id is None and head.ok is False)
         if not ours or not head.ok:
@@ -272,7 +274,7 @@ class Client:
 
 
 def call(path: str | Path, op: str, *, timeout: float = 10.0, **arguments: Any) -> Message:
-    """One request on a connection of its own; descriptors of the reply are closed."""
+    """Make one request on a connection of its own; descriptors of the reply are closed."""
     with Client(path, timeout) as client:
         reply, fds = client.ask(op, **arguments)
         close_all(fds)

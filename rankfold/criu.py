@@ -1,4 +1,4 @@
-"""Where CRIU and nft are: what saves and restores a rank's processes. `tools/criu` fetches them."""
+"""Finds CRIU and nft, which save and restore a rank's processes. `tools/criu` fetches them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from pathlib import Path
 
 from rankfold import paths
 
-NEEDED = (4, 2)  # older ones dump no TCP socket from Linux 6.16 on
+NEEDED = (4, 2)  # older versions cannot dump TCP sockets from Linux 6.16 on
 FETCHED = paths.REPOSITORY / "build" / "criu" / "bin"
 
-# What CRIU finds out about the kernel it keeps in `_FOUND`, but only on a tmpfs, since it must not
-# outlive that kernel: where /run is none, as in containers, it begins anew each time. The
-# link leads to one that is no one else's to write to; the next kernel finds it dangling.
+# CRIU keeps what it finds out about the kernel in `_FOUND`, but only on a tmpfs, since the file
+# must not outlive that kernel. Where /run is not a tmpfs, as in containers, CRIU starts anew each
+# time. So `_FOUND` becomes a link to a file on a tmpfs that no other user can write to; after a
+# reboot the link dangles.
 _FOUND, _KEPT = Path("/run/criu.kdat"), Path("/dev/criu.kdat")
 _KEEP = """
 is_tmpfs() { [ "$(stat -f -c %T "$1")" = tmpfs ]; }
@@ -27,13 +28,15 @@ is_tmpfs /dev && ! is_tmpfs /run && mount -t tmpfs -o mode=0700,size=1m criu /ru
 
 
 class Missing(Exception):
-    """It is not here; the message says what to do."""
+    """The program is missing; the message says what to do."""
 
 
 @functools.cache
 def command() -> str:
-    """The path of a CRIU that is new enough, and finds the kernel good where we are root: the
-    system's, or else the fetched one. `tools/criu` has the same rule. Raises Missing.
+    """The path of a usable CRIU: the system's, otherwise the fetched one.
+
+    The system's must be new enough and, if we are root, its check of the kernel must succeed.
+    `tools/criu` follows the same rule. Raises Missing.
     """
     theirs = shutil.which("criu")
     found = version(theirs) if theirs else None
@@ -52,7 +55,7 @@ def command() -> str:
 
 @functools.cache
 def nft() -> str:
-    """The path of nft: the system's, or else the fetched one. Raises Missing."""
+    """The path of nft: the system's, otherwise the fetched one. Raises Missing."""
     found = shutil.which("nft") or shutil.which(str(FETCHED / "nft"))
     if not found:
         raise Missing(f"no nft: run {paths.REPOSITORY}/tools/criu")
@@ -60,7 +63,7 @@ def nft() -> str:
 
 
 def version(path: str) -> tuple[int, ...] | None:
-    """As that program says; None if it says none."""
+    """The version that the program reports; None if it reports none."""
     try:
         done = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=10, check=False
@@ -72,7 +75,7 @@ def version(path: str) -> tuple[int, ...] | None:
 
 
 def trouble() -> str:
-    """Why CRIU cannot work here: its own words; empty if it can. Raises Missing."""
+    """Why CRIU cannot work here, in its own words; empty if it can. Raises Missing."""
     _keep()
     return _trouble_of(command())
 
@@ -86,18 +89,18 @@ def _trouble_of(path: str) -> str:
         return str(error)
     if done.returncode == 0:
         return ""
-    lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]  # the latter of capabilities
+    lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]  # stdout: about capabilities
     told = next((line for line in lines if "Error" in line), lines[0] if lines else "")
     return told[:300].strip() or "its check fails"
 
 
 def _keep() -> None:
-    """Let CRIU keep what it finds out about the kernel: half of the time that a dump takes."""
+    """Let CRIU keep its findings about the kernel, which take half of the time of a dump."""
     if _FOUND.exists() or os.geteuid() != 0:
         return
     argv = ["unshare", "--mount", "sh", "-c", _KEEP, "sh", command(), str(_FOUND), str(_KEPT)]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(argv, capture_output=True, timeout=30, check=False)
         if done.returncode == 0:
-            _FOUND.unlink(missing_ok=True)  # it leads nowhere
+            _FOUND.unlink(missing_ok=True)  # a dangling link
             _FOUND.symlink_to(_KEPT)

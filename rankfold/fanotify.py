@@ -1,7 +1,7 @@
-"""What happens to files on this machine, as the kernel tells it: fanotify(7), with names.
+"""Reports what happens to files on this machine: fanotify(7), with names.
 
-A group hears of whole file systems, whoever changes something there and however it calls the
-kernel; nobody waits for it. It takes Linux 5.17, CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH, and file
+A group gets events from whole file systems, for changes by any process and any system call; no
+process waits for it. It requires Linux 5.17, CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH, and file
 systems whose file handles can be opened: NFS and most overlays are not among them.
 """
 
@@ -31,7 +31,7 @@ _INIT = (
     | 0x200 | 0x400 | 0x800 | 0x1000  # handles of the file and of its folder, names, targets
 )  # fmt: skip
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
-_MARK_IGNORE, _CHILDREN = 0x440, 0x0800_0000  # for good, of the files in a folder
+_MARK_IGNORE, _CHILDREN = 0x440, 0x0800_0000  # permanently, for the files in a folder
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
 _METADATA, _INFO, _HANDLE = struct.Struct("<IBBHQii"), struct.Struct("<BBH"), struct.Struct("<Ii")
 _FSID_BYTES = 8
@@ -39,7 +39,7 @@ _FILE, _NAME, _FOLDER, _OLD_NAME, _NEW_NAME = 1, 2, 3, 10, 12  # kinds of inform
 _READ_BYTES = 1 << 18
 _HANDLE_BYTES = 128
 
-# Of the kernel's own: nothing there is a file of anybody.
+# The kernel's own file systems: they hold no user's files.
 _NO_FILES = frozenset((
     "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
     "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore",
@@ -50,8 +50,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Node(NamedTuple):
-    """A file or folder, whatever it is called: its file system and its handle there, which no
-    later one gets."""
+    """A file or folder, independent of its name: its file system, and its handle there, which is
+    never reused."""
 
     fsid: bytes
     handle: bytes
@@ -74,8 +74,8 @@ class Place(NamedTuple):
 
 
 class Event(NamedTuple):
-    """`mask` may hold several things that happened to the same name, in any order. `pid`: of the
-    process, as our namespace numbers it. `old`: of a renamed one, whose new name is `place`."""
+    """`mask` may combine several events on the same name, in any order. `pid`: of the process, as
+    our namespace numbers it. `old`: the old name of a renamed object, whose new name is `place`."""
 
     mask: int
     pid: int
@@ -85,7 +85,7 @@ class Event(NamedTuple):
 
 
 class Group:
-    """Hears of the file systems that were marked. Raises OSError."""
+    """Gets events from the file systems that were marked. Raises OSError."""
 
     def __init__(self) -> None:
         self._fd = _checked(_libc.fanotify_init(_INIT, os.O_RDONLY), "fanotify_init")
@@ -95,13 +95,13 @@ class Group:
         return self._fd
 
     def mark(self, path: str) -> None:
-        """Hear of the file system that `path` lies in. Raises OSError."""
+        """Get events from the file system of `path`. Raises OSError."""
         fsid = os.statvfs(path).f_fsid.to_bytes(_FSID_BYTES, "little")
         if fsid in self._mounts:
             return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            os.close(_opened(fd, _handle_of(fd)))  # may it be opened at all?
+            os.close(_opened(fd, _handle_of(fd)))  # check that handles can be opened
             flags, mask = _MARK_ADD | _MARK_FILESYSTEM, ctypes.c_uint64(_MASK)
             result = _libc.fanotify_mark(self._fd, flags, mask, _AT_FDCWD, os.fsencode(path))
             _checked(result, "fanotify_mark")
@@ -111,8 +111,8 @@ class Group:
         self._mounts[fsid] = fd
 
     def ignore(self, folder: str) -> None:
-        """Do not hear of the files that lie in a folder, nor be woken by them. Raises OSError: it
-        takes Linux 6.0."""
+        """Ignore events on the files in a folder, and do not be woken by them. Raises OSError: it
+        requires Linux 6.0."""
         mask = ctypes.c_uint64(MODIFY | ATTRIB | CLOSE_WRITE | _CHILDREN)
         flags, path = _MARK_ADD | _MARK_IGNORE, os.fsencode(folder)
         result = _libc.fanotify_mark(self._fd, flags, mask, _AT_FDCWD, path)
@@ -123,11 +123,10 @@ class Group:
             os.close(fd)
 
     def events(self, above: int = 0) -> Iterator[Event]:
-        """All there are by now, of processes of our pid namespace with a pid above that (those
-        outside have 0), and what concerns the queue. Raises OSError.
+        """The events so far, of processes of our pid namespace with a pid larger than `above`
+        (processes outside have 0), and events about the queue. Raises OSError.
 
-        What comes meanwhile is for the next time: where somebody never stops writing it has no
-        end.
+        Later events are for the next call: while a process keeps writing, they would never end.
         """
         left = self._queued()
         while left > 0:
@@ -144,13 +143,13 @@ class Group:
                 left -= 1
 
     def _queued(self) -> int:
-        """Events that wait to be read: the kernel counts their heads alone."""
+        """The number of pending events: the kernel counts only their heads."""
         size = fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4))
         return int.from_bytes(size, sys.byteorder) // _METADATA.size
 
     def path(self, node: Node) -> str | None:
-        """What a folder or file is called now; None if it is gone. Raises OSError: ENAMETOOLONG, if
-        no call could take it."""
+        """The present path of a folder or file; None if it is gone. Raises OSError: ENAMETOOLONG if
+        the path is too long for any call."""
         mount = self._mounts.get(node.fsid)
         if mount is None:
             return None
@@ -167,13 +166,13 @@ class Group:
             os.close(fd)
 
     def opened(self, node: Node) -> int | None:
-        """A descriptor that names it; None if it is gone. Raises OSError."""
+        """An O_PATH descriptor of the object; None if it is gone. Raises OSError."""
         mount = self._mounts.get(node.fsid)
         return None if mount is None else found(node, mount)
 
     def above(self, node: Node) -> str:
-        """Of a folder for which there are too many bytes in its name: the last above it that has a
-        name. Raises OSError."""
+        """For a folder whose path is too long: the nearest folder above it whose path is not.
+        Raises OSError."""
         fd = self.opened(node)
         while fd is not None:
             try:
@@ -215,13 +214,13 @@ def _event(data: bytes, at: int, end: int, mask: int, pid: int) -> Event:
 
 
 def node_of(fd: int) -> Node:
-    """What a descriptor stands for. Raises OSError."""
+    """The node of a descriptor. Raises OSError."""
     return Node(_fsid_of(fd), _handle_of(fd))
 
 
 def found(node: Node, near: int) -> int | None:
-    """A descriptor that names it, if it is on the file system of the folder `near` and has a name
-    there, whichever. Raises OSError."""
+    """An O_PATH descriptor of the object, if it is on the file system of the folder `near` and has
+    any name there. Raises OSError."""
     if node.fsid != _fsid_of(near):
         return None
     try:
@@ -266,15 +265,15 @@ def _checked(result: int, what: str) -> int:
 
 
 class Mount(NamedTuple):
-    device: str  # its numbers
-    root: str  # what of the file system is mounted
+    device: str  # major and minor number
+    root: str  # the part of the file system that is mounted
     path: str
     kind: str
 
 
 def mounts() -> list[Mount]:
-    """One for each file system that may be written, as we see them; of several the one that shows
-    most of it."""
+    """One mount for each writable file system, as we see them; of several, the one that shows most
+    of it."""
     found: dict[str, Mount] = {}
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         words, _, more = line.partition(" - ")
@@ -290,12 +289,12 @@ def mounts() -> list[Mount]:
 
 
 def _plain(text: str) -> str:
-    """As mountinfo writes a path: a space is ``\\040``."""
+    """Decode a path of mountinfo, in which a space is ``\\040``."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def mark_all(group: Group) -> dict[str, str]:
-    """Hear of every file system that may be written: where that cannot be, and why."""
+    """Mark every writable file system. Returns those that cannot be marked, and why."""
     unseen = {}
     for mount in mounts():
         try:
@@ -306,7 +305,7 @@ def mark_all(group: Group) -> dict[str, str]:
 
 
 def trouble() -> str:
-    """What of files is not seen on this machine, and why; empty: nothing."""
+    """Which files' events cannot be seen on this machine, and why; empty: none."""
     try:
         with contextlib.closing(Group()) as group:
             unseen = mark_all(group)

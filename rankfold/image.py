@@ -1,9 +1,10 @@
-"""A rank's image as its proxy saves it (proxy/core/loop/saved.h): what of it is alive.
+"""Reads a rank's image as its proxy saves it (proxy/core/loop/saved.h): which parts are in use.
 
-By heap offset lies the memory, behind it the state: records, of which some name the live buffers
-and the chunks that have content. What no chunk of these holds reads as zeros; what no buffer holds
-is nobody's. What several ranks hold alike may lie in the image of one of them: where a job was
-saved and stayed the others' states name it, where a checkpoint was fetched a note beside each.
+The image has the memory by heap offset, then the state: records, some of which name the live
+buffers and the chunks that have content. Memory of a buffer outside of these chunks reads as zeros;
+memory outside of all buffers is unused. Content that several ranks share may be in the image of
+only one of them: after a save at which the job stayed, the other ranks' states name that rank; in a
+fetched checkpoint, a note next to each image does.
 """
 
 from __future__ import annotations
@@ -20,27 +21,28 @@ from rankfold import records
 from rankfold.plural import count
 
 NOTE = "image.elsewhere"
-GRAIN = 4 << 20  # of what is left out for being empty, from a buffer's start
+GRAIN = 4 << 20  # granularity at which empty parts are left out, counted from a buffer's start
 _SAVED = records.saved()
 _RECORD = struct.Struct("<IHHQ")
-_RECORD_MAX = 4096  # bytes of the fixed part of one
-_READ = 1 << 20  # bytes that are read at once
+_RECORD_MAX = 4096  # largest fixed part of a record, in bytes
+_READ = 1 << 20  # bytes per read
 
 
 class Malformed(ValueError):
-    """No saved state, or one of another version; or no such note."""
+    """Not a saved state, a saved state of another version, or not a valid note."""
 
 
 class Range(NamedTuple):
-    """Memory of a live buffer: all of it, or what of it lies between chunks that hold nothing."""
+    """Memory of a live buffer: all of it, or a part between chunks without content."""
 
     address: int
     length: int
-    whole: int  # bytes of the buffer
+    whole: int  # bytes of the whole buffer
 
 
 class Elsewhere(NamedTuple):
-    """A part of an image, by offset, that lies at the same place of another rank's."""
+    """A part of an image, by offset, whose content is at the same offset of another rank's
+    image."""
 
     begin: int
     end: int
@@ -48,24 +50,24 @@ class Elsewhere(NamedTuple):
 
 
 class Image(NamedTuple):
-    """What is alive in an image."""
+    """The used parts of an image."""
 
     ranges: list[Range]  # by address
-    state: int  # bytes of header and records, 0: the rank has saved nothing yet
-    modules: frozenset[str]  # hashes of those that are not in the state
-    elsewhere: list[Elsewhere]  # one behind the other
-    keys: dict[int, bytes]  # of chunks: equal ones are equal bytes, in all ranks of the job
+    state: int  # bytes of header and records; 0: the rank has saved nothing yet
+    modules: frozenset[str]  # hashes of modules whose code is not in the state
+    elsewhere: list[Elsewhere]  # sorted, without overlap
+    keys: dict[int, bytes]  # of chunks: equal keys mean equal bytes, in all ranks of the job
 
     def known(self, begin: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
-        """Of each chunk between two offsets the key (nothing: it has none), where the chunk begins,
-        and from where to where it lies between them."""
+        """For each chunk between two offsets: its key (empty: it has none), where the chunk begins,
+        and where its part between the offsets begins and ends."""
         size = _SAVED.constants["RF_CHUNK_BYTES"]
         for at in range(begin // size * size, end, size):
             yield self.keys.get(at // size, b""), at, max(at, begin), min(at + size, end)
 
     def pieces(self, begin: int, end: int) -> Iterator[tuple[int | None, int, int]]:
-        """Parts of the memory between two offsets: the rank in whose image it lies (None: in this
-        one), where it begins and ends."""
+        """Parts of the memory between two offsets: the rank whose image has the part (None: this
+        image), and where the part begins and ends."""
         at, n = begin, bisect_right(self.elsewhere, begin, key=lambda each: each.end)
         while n < len(self.elsewhere) and self.elsewhere[n].begin < end:
             first, last, rank = self.elsewhere[n]
@@ -78,18 +80,18 @@ class Image(NamedTuple):
 
 
 def heap_offset(address: int) -> int:
-    """Where in the image the memory at a device address lies."""
+    """The offset in the image of the memory at a device address."""
     base: int = _SAVED.constants["RF_DEV_BASE"]
     return address - base
 
 
 def state_offset() -> int:
-    """Where in the image the state lies."""
+    """The offset in the image of the state."""
     return _SAVED.constants["STATE_OFFSET"]
 
 
 def look(file: int) -> Image:
-    """Of the image with this descriptor. Raises Malformed."""
+    """Read which parts of the image with this descriptor are in use. Raises Malformed."""
     shape = _SAVED.structs["state_header"]
     data = os.pread(file, shape.size, state_offset())
     header = _SAVED.unpack(shape, data.ljust(shape.size, b"\0"))
@@ -102,7 +104,7 @@ def look(file: int) -> Image:
         raise Malformed(f"has a saved state of {count(header['bytes'], 'byte')}")
     first = state_offset() + shape.size
     buffers: list[tuple[int, int]] = []
-    chunks: dict[int, int] = {}  # and with whom they lie
+    chunks: dict[int, int] = {}  # and the rank whose image has the content
     keys: dict[int, bytes] = {}
     modules: set[str] = set()
     own = -1
@@ -128,7 +130,7 @@ def look(file: int) -> Image:
         Elsewhere(n * size, (n + 1) * size, with_) for n, with_ in chunks.items() if with_ != own
     )
     if not header["elsewhere"]:
-        elsewhere = []  # they have been brought
+        elsewhere = []  # their content has been copied here
     elif header["elsewhere"] != len(elsewhere):
         raise Malformed(f"names {len(elsewhere)} chunks of other ranks, not {header['elsewhere']}")
     alive = list(_alive(buffers, chunks.keys()))
@@ -136,7 +138,8 @@ def look(file: int) -> Image:
 
 
 def state_version(file: int) -> int:
-    """Of the state in the image with this descriptor, 0: the rank has saved nothing yet."""
+    """The version of the state in the image with this descriptor; 0: the rank has saved nothing
+    yet."""
     shape = _SAVED.structs["state_header"]
     data = os.pread(file, shape.size, state_offset())
     header = _SAVED.unpack(shape, data.ljust(shape.size, b"\0"))
@@ -144,14 +147,14 @@ def state_version(file: int) -> int:
 
 
 def note(image: Path, elsewhere: Iterable[Elsewhere]) -> None:
-    """Beside the image: what of it lies in those of other ranks, in the folders beside its own.
-    Raises OSError."""
+    """Write a note next to the image: which parts are in the images of other ranks, whose folders
+    are next to its own. Raises OSError."""
     text = json.dumps([list(each) for each in elsewhere])
     image.with_name(NOTE).write_text(text)
 
 
 def noted(image: Path) -> list[Elsewhere]:
-    """What `note` wrote beside the image, in order. Raises Malformed, OSError."""
+    """Read what `note` wrote next to the image, in order. Raises Malformed, OSError."""
     try:
         text = image.with_name(NOTE).read_text()
     except FileNotFoundError:
@@ -169,8 +172,8 @@ def noted(image: Path) -> list[Elsewhere]:
 
 
 def own(file: int) -> list[tuple[int, int]]:
-    """Where the image has the memory that its rank has, from the first byte to the last: what lies
-    in others' it may hold as it was before. An image that is malformed is so in all of it."""
+    """Ranges of the image, (begin, end), with current memory of its rank. Parts whose content is in
+    other ranks' images may be outdated here. Of a malformed image: all of it."""
     size = min(os.fstat(file).st_size, state_offset())
     try:
         pieces = look(file).pieces(0, size)
@@ -180,20 +183,20 @@ def own(file: int) -> list[tuple[int, int]]:
 
 
 def state_range(file: int) -> tuple[int, int]:
-    """Where the image has its state, from the first byte to the last that it may have."""
+    """The range of the image that its state may use: begin, end."""
     size = os.fstat(file).st_size
     end = state_offset() + _SAVED.constants["STATE_BYTES_MAX"]
     return min(size, state_offset()), min(size, end)
 
 
 def whole(header: bytes) -> bytes:
-    """The beginning of a state, as it is when nothing lies in other ranks' images any more."""
+    """A state's header, changed to show that no content is in other ranks' images any more."""
     field = _SAVED.structs["state_header"]["elsewhere"]
     return header[: field.offset] + bytes(field.size) + header[field.offset + field.size :]
 
 
 def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """(opcode, the fixed part) of each record, to the last."""
+    """For each record up to the last: (opcode, fixed part)."""
     by_number, at, begin, held = _SAVED.by_number(), 0, 0, b""
     while size - at >= _RECORD.size:
         if at + _RECORD_MAX > begin + len(held):
@@ -210,9 +213,10 @@ def _records(file: int, first: int, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _alive(buffers: list[tuple[int, int]], chunks: Set[int]) -> Iterator[Range]:
-    """Buffers, without the pieces that lie in no chunk. Pieces count from a buffer's start, so that
-    equal buffers are cut alike. Each reaches as far as the allocation: programs read and write a
-    little beyond what they asked for, as real devices let them."""
+    """The buffers, without pieces that no chunk covers. Pieces are counted from a buffer's start,
+    so that equal buffers are divided alike. Each buffer extends to the end of its allocation:
+    programs access memory slightly beyond the size that they requested, as real devices let
+    them."""
     constants = _SAVED.constants
     chunk, align = constants["RF_CHUNK_BYTES"], constants["RF_ALLOC_ALIGN"]
     end = 0

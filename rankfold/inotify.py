@@ -21,8 +21,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Event(NamedTuple):
-    """`watch`: the number that `Inotify.watch` gave, -1 with OVERFLOW. `name`: in a watched folder,
-    else empty."""
+    """`watch`: the number that `Inotify.watch` returned, -1 with OVERFLOW. `name`: the file in a
+    watched folder, otherwise empty."""
 
     watch: int
     mask: int
@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """One queue of events. Raises OSError where the kernel gives no more of them."""
+    """One queue of events. Raises OSError if the kernel grants no more queues."""
 
     def __init__(self) -> None:
         self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -39,14 +39,15 @@ class Inotify:
         return self._fd
 
     def watch(self, path: str, mask: int) -> int:
-        """The number of the watch: the same for the same inode. Raises OSError."""
+        """Add a watch and return its number, which is the same for the same inode. Raises
+        OSError."""
         return _checked(_libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
 
     def forget(self, watch: int) -> None:
         _libc.inotify_rm_watch(self._fd, watch)  # fails if the inode is gone, and the watch with it
 
     def read(self) -> Iterator[Event]:
-        """What has happened since the last call."""
+        """The events since the last call."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._fd, _READ_BYTES):
                 at = 0

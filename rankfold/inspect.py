@@ -1,8 +1,8 @@
-"""A rank's channel, or the saved state in its image, as text: what `rankfold inspect` prints.
+"""Prints a rank's channel, or the saved state in its image, as text, for `rankfold inspect`.
 
-The file may be a copy, or the memfd itself (``/proc/PID/fd/N``), which is only read: of a live rank
-one sees a moment, of which parts may be newer than others. Nothing in the file is trusted: what
-cannot be is said to be so, where it stands, and ends the list that it is in.
+The file may be a copy, or the memfd itself (``/proc/PID/fd/N``), which is only read. For a live
+rank the text shows one moment, of which parts may be newer than others. Nothing in the file is
+trusted: an impossible value is reported at its place and ends the list that it is in.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rankfold import records
 from rankfold.plural import count
 from rankfold.records import Contract, Field, Opcode
 
-CHECKED_BYTES_MAX = 16 << 20  # of saved state: the checksum of more is not computed
-SHOWN_BYTES_MAX = 64 << 10  # of one record
-TEXT_MAX = 256  # characters of a text
-HEX_MAX = 32  # bytes of others
+CHECKED_BYTES_MAX = 16 << 20  # of saved state; the checksum of a larger one is not computed
+SHOWN_BYTES_MAX = 64 << 10  # bytes shown of one record
+TEXT_MAX = 256  # characters shown of a text
+HEX_MAX = 32  # bytes shown of other values
 ADDRESS = 1 << 40  # numbers from here on are shown as addresses
 ENUMS = {
     ("rf_copy", "dst_place"): "rf_place", ("rf_copy", "src_place"): "rf_place",
@@ -30,18 +30,18 @@ ENUMS = {
 
 
 class NotOurs(Exception):
-    """The file is neither a channel nor an image. The text says what was looked for."""
+    """The file is neither a channel nor an image. The message says what was expected."""
 
 
 @dataclass
 class Found:
-    """Lines of text, and whether something was damaged."""
+    """Whether anything in the file was damaged."""
 
     damaged: bool = False
 
 
 class Source:
-    """A file of which any part may be missing."""
+    """A file in which any part may be missing."""
 
     def __init__(self, file: BinaryIO):
         self.file = file
@@ -59,14 +59,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Record:
-    at: int  # bytes: in the ring as the header counts them, or behind the state's header
+    at: int  # position in bytes: in the ring as the header counts, or after the state's header
     size: int
     opcode: int
     slot: int
     seq: int
 
     def fault(self, contract: Contract, room: int) -> str:
-        """Why it cannot be a record where `room` bytes are left for it; "": it can."""
+        """Why this cannot be a record if `room` bytes are left for it; "": it can."""
         align = contract.constants["RF_RECORD_ALIGN"]
         if contract.constants["RF_OP_PAD"] < self.opcode < contract.constants["RF_OP_STATE_FIRST"]:
             room = min(room, contract.constants["RF_RECORD_MAX"])
@@ -78,7 +78,7 @@ class Record:
 
 
 def lines(path: Path, consumed: int, found: Found) -> Iterator[str]:
-    """The file as text; of records that the proxy has taken the newest `consumed`.
+    """The file as text, with the newest `consumed` of the records that the proxy has taken.
 
     Raises NotOurs, and OSError for a file that cannot be read.
     """
@@ -203,10 +203,11 @@ def _ring(source: Source, head: int, tail: int, consumed: int, found: Found) -> 
 
 
 def _taken(source: Source, head: int, tail: int) -> list[Record]:
-    """The longest row of records that ends at `tail`: what the client has not written over yet.
+    """The longest row of records that ends at `tail`: those that the client has not overwritten
+    yet.
 
-    Where it begins is not noted anywhere, so each place that a record may have is looked at, from
-    the end: it belongs to the row if what follows it does.
+    The start of the row is not recorded, so each possible position of a record is tried, from the
+    end: a record belongs to the row if the one after it does.
     """
     c = records.channel()
     ring, align, pad = (
@@ -214,7 +215,7 @@ def _taken(source: Source, head: int, tail: int) -> list[Record]:
     )
     base = c.constants["RF_OFF_RING"]
     data = source.read(base, ring)
-    row: dict[int, tuple[Record, int]] = {}  # by place: the record, and the number expected there
+    row: dict[int, tuple[Record, int]] = {}  # by position: record, and number expected there
     first = max(0, head - ring)
     for at in range(tail - align, first - align, -align):
         if at % ring + 16 > len(data):
@@ -304,7 +305,7 @@ def _saved_records(source: Source, first: int, size: int, found: Found) -> Itera
 
 
 def _checksum(source: Source, at: int, size: int) -> int:
-    """FNV-1a, 64 bits, as proxy/core/loop/state.c has it."""
+    """FNV-1a, 64 bits, as in proxy/core/loop/state.c."""
     result = 0xCBF29CE484222325
     for start in range(at, at + size, 1 << 20):
         for byte in source.read(start, min(1 << 20, at + size - start)):
@@ -316,7 +317,7 @@ def _checksum(source: Source, at: int, size: int) -> int:
 
 
 def described(contract: Contract, record: Record, body: bytes) -> str:
-    """Its opcode's name and its fields; `body`: what there is of it."""
+    """The record's opcode name and fields. `body`: the available bytes of it."""
     opcode = contract.by_number().get(record.opcode)
     if opcode is None:
         return f"of no kind known here (opcode {record.opcode}, {count(record.size, 'byte')})"
@@ -332,7 +333,7 @@ def described(contract: Contract, record: Record, body: bytes) -> str:
 
 
 def _words(contract: Contract, owner: str, each: Field, value: Any) -> Iterator[str]:
-    """field=value; of a struct its fields, without the record that one may begin with."""
+    """field=value; for a struct its fields, without the record header that it may begin with."""
     if isinstance(value, dict):
         inner = contract.structs[each.type]
         for part in inner.fields:
@@ -357,7 +358,8 @@ def _text(value: Any) -> str:
 
 
 def _behind(opcode: Opcode, values: dict[str, Any], rest: bytes) -> list[str]:
-    """What follows the fixed part: a name where the record says that it is one, else its bytes."""
+    """The data after the fixed part: as a name if the record has a name's length, otherwise as
+    bytes."""
     if "name_bytes" in values:
         return ["name=" + _text(rest[: values["name_bytes"]].decode(errors="replace"))]
     size = values.get("param_bytes" if opcode.name == "LAUNCH" else "image_bytes", 0)

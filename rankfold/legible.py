@@ -1,8 +1,8 @@
-"""Text from outside, as people may see it: what would steer a terminal is escaped.
+"""Makes text from outside safe to print: characters that would control a terminal are escaped.
 
 File names, messages of other programs and the ends of logs reach terminals, tables, events and log
 files. A control character in them could clear the screen, retitle the window, hide a line or
-reverse it; bytes that are not UTF-8 cannot be written anywhere at all.
+reverse it; bytes that are not UTF-8 cannot be written at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 
 
 def legible(text: str) -> str:
-    """Text of one or more lines, with escapes such as ``\\x1b``. Line ends and tabs stay."""
+    """Escape text of one or more lines, as in ``\\x1b``. Line ends and tabs stay."""
     return "".join(c if c.isprintable() or c in "\n\t" else _escape(c) for c in text)
 
 
@@ -25,12 +25,12 @@ def name(path: str | os.PathLike[str]) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a journal, a message or a stream can hold it: a file's name may not be text."""
+    """Whether text can be stored as UTF-8: a file's name may not be valid text."""
     return not re.search("[\ud800-\udfff]", text)
 
 
 def json_text(encoded: str) -> str:
-    """JSON that says the same and steers no terminal: such characters stand only in its texts."""
+    """Escape JSON without changing its meaning: control characters occur only in its strings."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in encoded)
 
 
@@ -38,7 +38,7 @@ def _escape(character: str) -> str:
     code = ord(character)
     if character == "\\":
         return "\\\\"
-    if 0xDC80 <= code <= 0xDCFF:  # Python has undecodable bytes as U+DC80 to U+DCFF
+    if 0xDC80 <= code <= 0xDCFF:  # Python represents undecodable bytes as U+DC80 to U+DCFF
         code -= 0xDC00
     if code < 0x100:
         return f"\\x{code:02x}"

@@ -1,15 +1,15 @@
-"""Limits of the shell that rankfold was started from (`ulimit`): its processes inherit them.
+"""Resource limits of the shell that started rankfold (`ulimit`), which its processes inherit.
 
 They were set for that shell's programs. A proxy reserves as much address space as its device's
 ranks may ever use and computes for as long as they do; a launcher lives as long as its rank, which
-ends with it. So both take what they may have, and a rank what it would have had without them.
+ends with it. So both raise their limits as far as allowed, and a rank gets the original limits.
 """
 
 from __future__ import annotations
 
 import resource
 
-# What a device takes, in the shell's words.
+# What a proxy needs, with the names and units of the shell's ulimit.
 _NAMES = {
     resource.RLIMIT_AS: ("KiB of address space", 1024, "v"),
     resource.RLIMIT_DATA: ("KiB of data", 1024, "d"),
@@ -23,28 +23,28 @@ _before: dict[int, tuple[int, int]] = {}
 
 
 def lift() -> None:
-    """Each soft limit of this process becomes the hard one."""
+    """Raise each soft limit of this process to the hard limit."""
     for each in _NAMES:
         _before[each] = resource.getrlimit(each)
         resource.setrlimit(each, (_before[each][1],) * 2)
 
 
 def put_back() -> None:
-    """As they were, for a child that is to be a program of somebody's."""
+    """Restore the original limits, in a child that will execute a user's program."""
     for each, before in _before.items():
         resource.setrlimit(each, before)
 
 
 def compute_for(seconds: int) -> None:
-    """This process is killed (SIGXCPU) when it has computed for so long."""
+    """Have the kernel end this process (SIGXCPU) after it has computed for this long."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     soft = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
     resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def hint() -> str:
-    """For the end of an error: the hard limits of this process, which may be why; empty: there are
-    none, of files that are open none below 1024."""
+    """Text to append to an error: the hard limits of this process, which may be the reason. Empty
+    if there are none; a limit of open files counts only if it is below 1024."""
     found = []
     for each, (what, unit, option) in _NAMES.items():
         hard = resource.getrlimit(each)[1]

@@ -1,8 +1,8 @@
-"""The one set-up of logging, for reconciler, proxies and launchers: time, level, area, text.
+"""The common set-up of logging for reconciler, proxies and launchers: time, level, area, text.
 
-An area is a source file, by its name; a package's is the folder's. RANKFOLD_LOG=plan:debug,warning
-says how much an area tells, and how much all others do: info, where it says nothing. Values of
-`env` are never logged: of a job or an action, name it.
+An area is a source file, by its name, or a package, by its folder's name.
+RANKFOLD_LOG=plan:debug,warning sets the level of one area, and of all others; the default is info.
+Values of `env` are never logged: to refer to a job or an action, log its name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def area(file: str) -> logging.Logger:
 
 
 def set_up(environ: Mapping[str, str] = os.environ) -> None:
-    """Log to stderr from now on, as the switch says. What it says wrongly is logged first."""
+    """Log to stderr from now on, as RANKFOLD_LOG says. Invalid parts of the setting are logged
+    first."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Line())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
@@ -41,7 +42,7 @@ def set_up(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def parse(setting: str) -> tuple[dict[str, str], list[str]]:
-    """Level of each area, "" for all others; and what is not understood."""
+    """Return the level of each area ("" for all others), and the invalid parts."""
     levels, wrong = {"": "info"}, []
     for each in filter(None, (part.strip() for part in setting.split(","))):
         name, colon, level = each.rpartition(":")

@@ -1,18 +1,18 @@
-"""The messages of the control protocol: the requests that a proxy and a launcher take, and
-their replies. (Those of the reconciler stand in reconciler/operations.py, those of the compiler in
+"""The messages of the control protocol: the requests to proxies and launchers, and their replies.
+(Those of the reconciler are in reconciler/operations.py, those of the compiler in
 proxy/hal/soft/compiler/server.py.)
 
 Each message is a length (u32, little endian) and that many bytes of JSON. A request is ``{"v": 1,
 "id": n, "op": name, …}``, its reply ``{"v": 1, "id": n, "ok": true, …}`` or ``{"v": 1, "id": n,
-"ok": false, "error": {"code": …, "message": …}}``; ``id`` is null where the request could not be
-read, and then the connection ends. Replies may come in any order. A message with ``event`` instead
-is a notice. Descriptors travel as SCM_RIGHTS with the message whose ``fds`` counts them.
+"ok": false, "error": {"code": …, "message": …}}``; ``id`` is null if the request could not be read,
+and then the connection ends. Replies may come in any order. A message with ``event`` instead is a
+notice. Descriptors travel as SCM_RIGHTS with the message whose ``fds`` counts them.
 
-A request is decoded into its class here and checked, ranges and all, before anything acts on it;
-a field that it does not have is refused. Replies may hold more than their classes know.
+Each request is decoded into its class here and checked, including ranges, before any code acts on
+it; unknown fields are refused. Replies may contain more fields than their classes.
 
-Every operation is idempotent: asked twice, it answers twice the same. Sizes are bytes; times named
-``*_at`` are seconds of CLOCK_MONOTONIC unless said otherwise.
+Every operation is idempotent: a repeated request gets the same reply. Sizes are in bytes; times
+named ``*_at`` are seconds of CLOCK_MONOTONIC unless noted otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rankfold import records
 VERSION = 1
 FDS_MAX = 16
 RANKS_MAX = records.limits()["RANKS_MAX"]
-DEVICES_MAX = records.limits()["DEVICES_MAX"]  # of one job
+DEVICES_MAX = records.limits()["DEVICES_MAX"]  # per job
 CHUNK_BYTES = records.channel().constants["RF_CHUNK_BYTES"]  # ranks share whole chunks
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
@@ -49,18 +49,18 @@ RankAt = Literal["", "host", "device", "turn", "others"]
 turn on the device, or what its proxy does for it; what other ranks call. Empty: an older proxy."""
 
 
-# ---- what every message has ------------------------------------------------------------------
+# ---- common to all messages ------------------------------------------------------------------
 
 
 class Fault(Struct, frozen=True):
-    """Why a request was refused: `code` for programs, `message` for people."""
+    """The reason for a refusal: `code` for programs, `message` for people."""
 
     code: str
     message: str
 
 
 class Head(Struct, frozen=True):
-    """What is read of any message first: what it is, and what belongs to it."""
+    """The fields read first of any message: what it is, and how many descriptors belong to it."""
 
     v: int
     id: Number | None = None
@@ -74,7 +74,7 @@ class Head(Struct, frozen=True):
 class Operation(Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknown_fields=True):
     """A request."""
 
-    takes_fds: ClassVar[int] = 0  # descriptors that come with it
+    takes_fds: ClassVar[int] = 0  # number of descriptors that come with the request
 
     v: Literal[1]
     id: Number
@@ -82,27 +82,27 @@ class Operation(Struct, frozen=True, kw_only=True, tag_field="op", forbid_unknow
 
 
 class Done(Struct, frozen=True):
-    """The reply of an operation that has nothing to say."""
+    """A reply without fields."""
 
 
-# ---- asked of each server ----------------------------------------------------------------------
+# ---- requests to every server ------------------------------------------------------------------
 
 
 class Hello(Operation, frozen=True, tag="hello"):
-    """Who are you? → ProxyHello, LauncherHello."""
+    """Identify the server. → ProxyHello, LauncherHello."""
 
 
 class Status(Operation, frozen=True, tag="status"):
-    """How are things? → ProxyStatus, LauncherStatus."""
+    """Report the server's state. → ProxyStatus, LauncherStatus."""
 
 
 class Shutdown(Operation, frozen=True, tag="shutdown"):
-    """→ Done, then the process ends. Not of a launcher: that ends with its rank."""
+    """→ Done, then the process exits. Launchers do not take it: they exit with their rank."""
 
 
 def of_life(incarnation: int) -> dict[str, int]:
-    """What a request says of its incarnation. A job's first is left out: its launchers and proxies
-    may be older than the field, and would refuse it."""
+    """The incarnation field of a request. The first incarnation is omitted: launchers and proxies
+    older than the field would refuse it."""
     return {"incarnation": incarnation} if incarnation > 1 else {}
 
 
@@ -115,21 +115,21 @@ class ProxyHello(Struct, frozen=True):
     type: Name
     memory: Size
     pid: Annotated[int, Meta(ge=1, le=2**31)]
-    cc: str = ""  # an older proxy sends none: it is another device than any pool has now
+    cc: str = ""  # an older proxy sends none: its device then equals none of a pool
     speed: float = 0.0
 
 
 class RankFault(Struct, frozen=True):
-    """The error that sticks to a rank."""
+    """The persistent error of a rank."""
 
     code: int
     text: str = ""
 
 
 class RankTold(Struct, frozen=True):
-    """A rank on a device. Counters are since the rank began, ``*_here`` since it came here. Of what
-    is shared: ProxyStatus. `quiet_s`: for how long it was not seen to call for anything, nor work
-    of it to begin or end."""
+    """A rank on a device. Counters run from the start of the rank; ``*_here``, from its arrival on
+    this device. ProxyStatus describes those about sharing. `quiet_s`: seconds since the rank last
+    made a request and since work of it last began or ended."""
 
     rank: Rank
     state: RankState
@@ -167,9 +167,9 @@ class RankGone(RankTold, frozen=True, kw_only=True):
 
 
 class Spent(Struct, frozen=True):
-    """`seconds` since a job was opened on a device, and in how many of them the device ran nothing
-    because it went from rank to rank, because memory was moved or copied for a rank that was to
-    run, and because ranks waited for others to come to the same."""
+    """`seconds` since a job was opened on a device, and for how many of them the device was idle:
+    `switches`, because it changed ranks; `copies`, because memory was moved or copied for the next
+    rank; `waiting`, because ranks waited for others to reach the same point."""
 
     seconds: float
     switches: float
@@ -178,10 +178,9 @@ class Spent(Struct, frozen=True):
 
 
 class Guarded(Struct, frozen=True):
-    """At each `every` collectives what should be equal is compared; `compared` parts were;
-    of so many ranks none is any more (`unwatched`), because their kernels do not let them stop.
-    Launches of kernels of which nothing is known: so many were `measured`, and so many of them
-    do the same for all ranks (`alike`)."""
+    """The cross-check, which runs once per `every` collectives. `compared`: parts compared.
+    `unwatched`: ranks that are no longer checked, because their kernels cannot be stopped. Launches
+    of opaque kernels: `measured` counts them, and `alike` those that do the same for all ranks."""
 
     every: Size
     compared: Size
@@ -191,10 +190,10 @@ class Guarded(Struct, frozen=True):
 
 
 class JobTold(Struct, frozen=True):
-    """A job on a device, and those of its ranks that are placed there. `races`: accesses that its
-    program does not order, where that is checked; `alarms`: contents that should be equal and are
-    not. `shared`: bytes of chunks that several of these ranks have now, each chunk once.
-    `cut_age_s`, `released_age_s`: seconds since its cut, and since its first rank was let go."""
+    """A job on a device, and its ranks that are placed there. `races`: accesses that the program
+    does not order, where that is checked. `alarms`: contents that should be equal and are not.
+    `shared`: bytes of chunks that several of these ranks share now, each chunk counted once.
+    `cut_age_s`, `released_age_s`: seconds since its cut, and since its first rank was released."""
 
     job: Name
     epoch: Epoch
@@ -212,16 +211,20 @@ class JobTold(Struct, frozen=True):
 
 
 class ProxyStatus(Struct, frozen=True):
-    """`used`: resident chunks; `swap`: host memory that holds content which is not resident;
-    `history`: ranks of the last placements that ended; `trouble`: what keeps jobs from leaving;
-    `lost`: why the device serves nobody any more, until another proxy has it.
-    Counters are since the proxy began: `squashed` operations were done by another rank's; `spared`
-    bytes were not moved in or out, because another rank had them here or the host had them already;
-    `swapped_alike` of those that were, though another rank held the same at that address;
-    `copies` of chunks were made before they were written, `unforeseen` ones while they were.
-    `prepared` chunks came before their rank's turn. `shared`: bytes of several ranks now;
-    `shares`: whether ranks may share here, null if an older proxy does not say. `loaded`: kernels
-    whose code it has."""
+    """The state of a proxy and its device.
+
+    `used`: resident chunks. `swap`: host memory with content that is not resident. `history`: ranks
+    of the last placements that ended. `trouble`: what prevents jobs from leaving. `lost`: why the
+    device serves no jobs any more, until another proxy takes it over. `loaded`: kernels whose code
+    is loaded. `shared`: bytes that several ranks share now. `shares`: whether ranks may share
+    memory here; null from an older proxy.
+
+    Counters run from the start of the proxy. `squashed`: operations done by another rank's.
+    `spared`: bytes not swapped in or out, because another rank had them here or the host had them
+    already. `swapped_alike`: bytes that were swapped though another rank had the same content at
+    that address. `copies`: chunks copied before they were written; `unforeseen`: chunks copied
+    while they were written. `prepared`: chunks prefetched before their rank's turn.
+    """
 
     device: Name
     type: Name
@@ -272,12 +275,14 @@ class OfJob(Operation, frozen=True):
 
 
 class Place(OfJob, frozen=True, tag="place"):
-    """→ Done. Serve these ranks: `members` are all of the job, `devices` all that serve one. The
-    proxy claims its ranks from their launchers, meets the other devices, and starts to serve as
-    soon as all have met. A higher epoch supersedes. Answered when noted; progress is in ``status``.
-    Refused as "incarnation" where the job has been placed here in a later one.
-    `cc`: the compute capability that the job sees, for which its code is chosen; empty: the
-    device's. `check_order`: which accesses that the program does not order are told.
+    """→ Done. Serve these ranks.
+
+    `members` are all ranks of the job, `devices` all devices that serve one. The proxy claims its
+    ranks from their launchers, connects to the other devices, and starts to serve when all have
+    connected. A higher epoch supersedes. The reply comes when the request is noted; ``status``
+    reports progress. Refused as "incarnation" if the job has been placed here in a later one. `cc`:
+    the compute capability that the job sees, for which its code is chosen; empty: the device's.
+    `check_order`: which accesses that the program does not order are reported.
     """
 
     determinism: Literal["D0", "D1"]
@@ -297,71 +302,71 @@ class Place(OfJob, frozen=True, tag="place"):
 
 
 class Barrier(OfJob, frozen=True, tag="barrier"):
-    """→ Standing. Request: stop at a cut. Withdraw: before it is acquired, or after (acquired, then
-    released): go on in place. A new request right away goes to the device that withdrew, or to
-    all; a withdrawal at the job's lowest device is known to all when it is answered."""
+    """→ Standing. "request": stop at a cut. "withdraw": continue in place, before the cut is
+    reached or after. A new request right away goes to the device that withdrew, or to all devices;
+    when a withdrawal at the job's lowest device is answered, all devices know of it."""
 
     action: Literal["request", "withdraw"]
 
 
 class Wait(OfJob, frozen=True, tag="wait"):
-    """→ Standing, once the job's state is one of these or the time is up; "failed" always ends
-    it."""
+    """→ Standing, once the job's state is one of `states` or the time is up; the state "failed"
+    always ends the wait."""
 
     states: Annotated[list[JobState], Meta(max_length=16)]
     within_s: Annotated[float, Meta(ge=0, le=86400)]
 
 
 class Standing(Struct, frozen=True):
-    """Where a job stands on this device."""
+    """The state of a job on this device."""
 
     state: JobState
     reason: str = ""
 
 
 class Save(OfJob, frozen=True, tag="save"):
-    """→ Saved. Only at a cut, where the job stays: writes each local rank's state and memory into
-    the image its launcher holds. The images hold good until the job goes on from the cut; who wants
-    to keep them copies them before. A save that fails leaves the job as it was."""
+    """→ Saved. Only at a cut, when the job stays: writes each local rank's state and memory to the
+    image that its launcher holds. The images are valid until the job continues from the cut; a
+    caller that needs them copies them before. If a save fails, the job stays as it was."""
 
 
 class Saved(Struct, frozen=True):
-    """What was written to the images."""
+    """The bytes written to the images."""
 
     saved_bytes: Size
 
 
 class Detach(OfJob, frozen=True, tag="detach"):
-    """→ Detached. Only at a cut, unless `discard`: writes each local rank's state and memory into
-    the image its launcher holds, releases the ranks, frees the device. With `discard`: releases at
-    once, nothing is saved."""
+    """→ Detached. Only at a cut, unless `discard`: writes each local rank's state and memory to the
+    image that its launcher holds, releases the ranks, and frees the device. With `discard`:
+    releases the ranks immediately and saves nothing."""
 
     discard: bool
 
 
 class Detached(Struct, frozen=True):
-    """What was written to the images."""
+    """The bytes written to the images."""
 
     saved_bytes: Size
 
 
 class Peer(OfJob, frozen=True, tag="peer"):
-    """→ Done and one descriptor: the job's shared segment, from its lowest device to `device`. The
-    connection stays open; its end means that the device is lost."""
+    """→ Done and one descriptor: the job's shared segment, which its lowest device sends to
+    `device`. The connection stays open; its end means that the device is lost."""
 
     device: Name
 
 
 class Dump(Operation, frozen=True, tag="dump"):
-    """→ {text}: what the loop sees now, for people who look for a fault."""
+    """→ {text}: the current state of the loop, for debugging."""
 
 
 # ---- a launcher: one per rank ------------------------------------------------------------------
 
 
 class LauncherHello(Struct, frozen=True):
-    """`pid`: of the rank, as the machine's first namespace sees it; null while there is none.
-    `incarnation`: how often the job has been restored, and 1."""
+    """`pid`: of the rank, as the machine's first namespace numbers it; null while there is none.
+    `incarnation`: one more than the number of times that the job was restored."""
 
     kind: Literal["launcher"]
     job: Name
@@ -372,9 +377,9 @@ class LauncherHello(Struct, frozen=True):
 
 
 class LauncherStatus(Struct, frozen=True):
-    """`channel`: the rank's program has made one. `epoch`: last claimed, 0: never. `state`:
-    "frozen": all of the rank's processes stand still; "empty": there is no rank. `stopped`: those
-    that a signal has stopped, each as "name (pid N)"."""
+    """`channel`: whether the rank's program has made one. `epoch`: last claimed, 0: never. `state`:
+    "frozen": all of the rank's processes are frozen; "empty": there is no rank. `stopped`:
+    processes that a signal has stopped, each as "name (pid N)"."""
 
     state: Literal["running", "frozen", "empty", "exited"]
     channel: bool
@@ -384,8 +389,9 @@ class LauncherStatus(Struct, frozen=True):
 
 
 class OfRank(Operation, frozen=True, kw_only=True):
-    """A request about a launcher's rank, in an incarnation of its job. Refused as "incarnation" by
-    a launcher that was begun for another; what ends a rank, only for an earlier one."""
+    """A request about a launcher's rank, in an incarnation of its job. A launcher of another
+    incarnation refuses it as "incarnation"; a request that ends the rank, only if it is for an
+    earlier one."""
 
     ends: ClassVar[bool] = False
 
@@ -393,19 +399,19 @@ class OfRank(Operation, frozen=True, kw_only=True):
 
 
 class Claim(OfRank, frozen=True, tag="claim"):
-    """→ Done and two descriptors: the rank's channel and its image. Deferred until the rank has
-    made its channel. The image is a sparse memfd of the launcher's that outlives the proxies: swap
-    space while the rank is served, its saved state while it is not. Refused as "stale" for an
-    epoch lower than one already claimed, and as "exited" once the rank has ended. The connection
-    stays open for notices."""
+    """→ Done and two descriptors: the rank's channel and its image. The reply is deferred until the
+    rank has made its channel. The image is a sparse memfd of the launcher that outlives the
+    proxies: it is swap space while the rank is served, and has its saved state while it is not.
+    Refused as "stale" for an epoch lower than one already claimed, and as "exited" once the rank
+    has ended. The connection stays open for notices."""
 
     epoch: Epoch
     device: Name
 
 
 class Signal(OfRank, frozen=True, tag="signal"):
-    """→ Done. To the rank and all its children; if they are frozen, it waits for the thaw, but for
-    SIGKILL."""
+    """→ Done. Sends a signal to the rank and all its children. While they are frozen, any signal
+    except SIGKILL takes effect at the thaw."""
 
     ends = True
 
@@ -413,69 +419,70 @@ class Signal(OfRank, frozen=True, tag="signal"):
 
 
 class Freeze(OfRank, frozen=True, tag="freeze"):
-    """→ Done, once all of the rank's processes stand still; no signal reaches them. Refused as
-    "unavailable" where the machine or our privileges do not allow it, with the reason."""
+    """→ Done, once all of the rank's processes are frozen; no signal reaches them. Refused as
+    "unavailable", with the reason, if the machine or our privileges do not allow it."""
 
 
 class Thaw(OfRank, frozen=True, tag="thaw"):
-    """→ Done. The rank's processes go on."""
+    """→ Done. The rank's processes continue."""
 
 
 class Snapshot(OfRank, frozen=True, tag="snapshot"):
-    """→ Snapshotted. Only of a frozen rank, which stays so: writes its processes, its channel and
-    its image to `folder`, made anew. `beside`: the rank will go on where it is, and the image may
-    be copied meanwhile; the folder is locked until that is over. Refused as "undumpable", which
-    names a process and what to do, as "unavailable" (no CRIU, no privileges), or as "failed"; then
-    the rank is as it was."""
+    """→ Snapshotted. Only of a frozen rank, which stays frozen: writes its processes, its channel
+    and its image to `folder`, which is made anew. `beside`: the rank will continue in place, and
+    its image may be copied after that; the folder is locked until the copy ends. Refused as
+    "undumpable", naming a process and a remedy; as "unavailable" (no CRIU, no privileges); or as
+    "failed". Then the rank is as it was."""
 
     folder: FolderPath
     beside: bool = False
 
 
 class Snapshotted(Struct, frozen=True):
-    """What a snapshot takes on disk."""
+    """The size of a snapshot on disk."""
 
     bytes: Size
 
 
 class Examine(OfRank, frozen=True, tag="examine"):
-    """→ Examined. Of a rank that runs, which notices nothing: what keeps it from being saved, as
-    far as is known without trying. Refused as "busy" where it is not left to run meanwhile."""
+    """→ Examined. For a running rank, which does not notice: what prevents it from being saved, as
+    far as is known without trying. Refused as "busy" if the rank is frozen or in another
+    operation."""
 
 
 class Examined(Struct, frozen=True):
-    """Each with its process and what to do; none: nothing is known."""
+    """Each hindrance names a process and a remedy; an empty list means that none is known."""
 
     hindrances: list[str]
 
 
 class Vacate(OfRank, frozen=True, tag="vacate"):
-    """→ Done, once the rank is seen gone: its processes are killed, frozen or not, its channel and
-    its image are let go. The launcher lives on, empty, and writes no exit file."""
+    """→ Done, once the rank is gone: its processes, frozen or not, are killed, its channel and its
+    image are released. The launcher stays, empty, and writes no exit file."""
 
     ends = True
 
 
 class Restore(OfRank, frozen=True, tag="restore"):
-    """→ Restored. Only of an empty launcher, or of one whose rank is back from that folder and
-    still frozen: the rank of the snapshot in `folder` is here, with channel and image. Refused as
-    "snapshot" where something does not fit, which is named, or as "unavailable"; then nothing has
+    """→ Restored. Brings back the rank of the snapshot in `folder`, with channel and image, frozen.
+    Only for an empty launcher, or for one whose rank was restored from that folder and is still
+    frozen. Refused as "snapshot", naming what does not fit, or as "unavailable"; then nothing has
     been started."""
 
     folder: FolderPath
 
 
 class Named(Struct, frozen=True):
-    """Files: the first, and of how many."""
+    """Names of files: the first few, and how many there are."""
 
     first: list[str]
     count: Size
 
 
 class Restored(Struct, frozen=True):
-    """Files with which something is amiss, of all ranks restored here so far. `stay`: were there
-    before the job, which first wrote to or removed them after the snapshot, so that nobody has what
-    they were. `renewed`: ranks have them open for writing, and they are other files by their
+    """Problems with files, of all ranks restored here so far. `stay`: files that existed before the
+    job, which first wrote or removed them after the snapshot, so that their old content is lost.
+    `renewed`: files that ranks have open for writing, and that are other files now by their inode
     numbers."""
 
     stay: Named
@@ -483,19 +490,21 @@ class Restored(Struct, frozen=True):
 
 
 class End(OfRank, frozen=True, tag="end"):
-    """→ Done, then an empty launcher ends, without an exit file."""
+    """→ Done, then an empty launcher exits, without an exit file."""
 
     ends = True
 
 
 class Exited(Struct, frozen=True, tag_field="event", tag="exited"):
-    """To who claimed: the rank has ended. `exit_status` negative: killed by that signal."""
+    """To proxies that claimed the rank: it has ended. `exit_status` negative: killed by that
+    signal."""
 
     exit_status: int
 
 
 class ChannelReplaced(Struct, frozen=True, tag_field="event", tag="channel"):
-    """To who claimed: another process of the rank has made a channel. Claim again, same epoch."""
+    """To proxies that claimed the rank: another process of it has made a channel. Claim again, same
+    epoch."""
 
 
 Notice = Exited | ChannelReplaced

@@ -1,9 +1,10 @@
-"""By which name the store knows who has a job: a job's folder in a state directory of a machine.
+"""The name of a job's owner in the object store: the job's folder in a state directory of a
+machine.
 
-``HOST#MARK:FOLDER``, at most 255 characters. The mark belongs to the state directory on its
-machine: it stays when the machine gets another host name. A state directory that is copied to
-another machine is another one there, and so is one of the same path on a machine made from the same
-image. A name without a mark, as they once were, counts by the host name.
+``HOST#MARK:FOLDER``, at most 255 characters. The mark belongs to the state directory on its machine
+and stays when the machine's host name changes. A copy of a state directory on another machine has
+another mark, and so has one at the same path on a machine made from the same disk image. For a name
+without a mark, as in older versions, the host name counts.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ _NAME = re.compile(r"(?P<host>[^:#]*)(#(?P<mark>[0-9a-f]{12}))?:(?P<folder>/.*)\
 
 class _Parts(NamedTuple):
     host: str
-    mark: str  # empty: it has none
+    mark: str  # empty: the name has none
     folder: Path
 
 
 def of(job: Path) -> str:
-    """Of a job's folder on this machine. Raises OSError where the state directory cannot be
-    written."""
+    """The owner's name for a job's folder on this machine. Raises OSError if the state directory
+    cannot be written."""
     state = job.parents[1]
     own = _own(state) or _make_own(state)
     who = f"{socket.gethostname()}#{_mark(own)}:"
-    return who + str(job)[-(255 - len(who)) :]  # of a long path the end, but always whose it is
+    return who + str(job)[-(255 - len(who)) :]  # of a long path its end, but the whole `who`
 
 
 def same(one: str, other: str) -> bool:
@@ -46,8 +47,8 @@ def same(one: str, other: str) -> bool:
 
 
 def here(owner: str) -> Path | None:
-    """The folder of the job, where it is on this machine. Raises OSError where that cannot be
-    looked at."""
+    """The folder of the job, if it is on this machine, otherwise None. Raises OSError if that
+    cannot be determined."""
     parts = _parts(owner)
     if parts is None or len(parts.folder.parents) < 2:
         return None
@@ -58,7 +59,7 @@ def here(owner: str) -> Path | None:
 
 
 def told(owner: str) -> str:
-    """For people."""
+    """The name for people: without the mark."""
     parts = _parts(owner)
     return f"{parts.host}:{parts.folder}" if parts else owner
 
@@ -73,7 +74,7 @@ def _mark(own: str) -> str:
 
 
 def _machine() -> str:
-    """Known by its host name where it has no other name."""
+    """The machine's id; its host name if it has none."""
     with contextlib.suppress(OSError):
         if (id := MACHINE.read_text().strip()) not in ("", "uninitialized"):
             return id
@@ -81,7 +82,7 @@ def _machine() -> str:
 
 
 def _own(state: Path) -> str:
-    """What a state directory has of its own; empty: nothing yet, or only half of it."""
+    """The state directory's own random id; empty: none yet, or an incomplete one."""
     with contextlib.suppress(FileNotFoundError):
         text = (state / "mark").read_text()
         return text.strip() if text.endswith("\n") else ""
@@ -89,7 +90,8 @@ def _own(state: Path) -> str:
 
 
 def _make_own(state: Path) -> str:
-    """The first of those who make it at the same time makes it for all."""
+    """Make the state directory's id. If several processes do so at once, the first one's id
+    holds."""
     with (state / "mark").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not (own := _own(state)):

@@ -1,6 +1,6 @@
-"""Where built and installed files lie. The one place that knows.
+"""Where built and installed files are; no other module knows.
 
-Everybody who needs a native library, a generated header or a JSON Schema asks here.
+All code that needs a native library, a generated header or a JSON Schema gets its path here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ REPOSITORY = _PACKAGE.parent
 
 
 def native(name: str) -> Path:
-    """The built file `name` (``lib/librankfold.so``, ``include/nccl.h`` …).
+    """The path of the built file `name` (``lib/librankfold.so``, ``include/nccl.h`` …).
 
-    `RANKFOLD_NATIVE` names another build (sanitizers). Raises FileNotFoundError with what
-    to do when it is not there.
+    `RANKFOLD_NATIVE` names another build (sanitizers). Raises FileNotFoundError, with what to do,
+    if the file does not exist.
     """
     root = os.environ.get("RANKFOLD_NATIVE")
     for folder in [Path(root)] if root else [_PACKAGE / "native", REPOSITORY / "build/native"]:
@@ -44,7 +44,7 @@ def default_state() -> Path:
 
 
 def kernel_cache(state: Path) -> Path:
-    """Where compiled kernels lie: `$RANKFOLD_CACHE`, else in the state directory.
+    """The folder of compiled kernels: `$RANKFOLD_CACHE`, otherwise in the state directory.
 
     Its entries are named by content and checked when read, so that fleets may share one.
     """
@@ -54,8 +54,8 @@ def kernel_cache(state: Path) -> Path:
 def sockets(state: Path) -> Path:
     """A short private folder for the Unix sockets of the fleet in `state`.
 
-    A socket's path holds 108 bytes, so they cannot lie in the state directory itself.
-    Created with mode 0700 and checked to be ours.
+    A socket's path may have at most 108 bytes, so sockets cannot be in the state directory itself.
+    The folder is created with mode 0700 and checked to be ours.
     """
     digest = hashlib.sha256(str(state.resolve()).encode()).hexdigest()[:12]
     base = Path(os.environ.get("RANKFOLD_RUNTIME") or f"/tmp/rankfold-{os.getuid()}")
@@ -66,8 +66,8 @@ def sockets(state: Path) -> Path:
 
 
 def private_again(folder: Path) -> None:
-    """The same for one that may be gone with those above it; and nobody but root or us can put
-    another in the place of any of them. Raises OSError, PermissionError."""
+    """As `private`, for a folder that may be gone together with those above it. Also checks that
+    only root or we can replace any of them. Raises OSError, PermissionError."""
     above = folder.parent
     if not above.exists():
         private_again(above)
@@ -79,8 +79,8 @@ def private_again(folder: Path) -> None:
 
 
 def private(folder: Path) -> None:
-    """Make sure that a folder is there, is ours and closed to others. Raises OSError,
-    PermissionError; in /tmp anybody may have made it."""
+    """Make sure that a folder exists, is ours, and is closed to other users, since in /tmp any user
+    may have made it. Raises OSError, PermissionError."""
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if folder.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:

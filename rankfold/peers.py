@@ -1,14 +1,15 @@
-"""Who may speak on a control socket: processes of the same user (or root) that are no rank's.
+"""Access control for control sockets: processes of the same user (or root), except ranks'
+processes.
 
-A rank is a program of somebody's, with the user id of rankfold's own processes, so the socket's
-mode keeps it out of nothing. What tells its processes from others is what they cannot shed:
+A rank is a user's program, with the user id of rankfold's own processes, so the socket's mode does
+not keep it out. Ranks' processes are recognised by properties that they cannot remove:
 
-* the pid namespace, where the launcher could make one: no process gets out of it;
-* a finite hard limit of real-time CPU time (`RLIMIT_RTTIME`; 146,000 years, nobody meets it), which
-  `mark` sets before the program starts: it passes to all children, also to those that leave the
-  session or lose their parents, and only CAP_SYS_RESOURCE raises it again.
+* the pid namespace, where the launcher could make one: no process can leave it;
+* a finite hard limit of real-time CPU time (`RLIMIT_RTTIME`; 146,000 years, so no process reaches
+  it), which `mark` sets before the program starts: all children inherit it, also those that leave
+  the session or lose their parents, and only CAP_SYS_RESOURCE can raise it again.
 
-docs/decisions/0063-control-socket-access.md says what this protects against, with and without
+docs/decisions/0063-control-socket-access.md describes what this protects against, with and without
 privileges.
 """
 
@@ -31,11 +32,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Denied(Exception):
-    """The peer may not speak here; the message says why."""
+    """The peer may not connect; the message has the reason."""
 
 
 def mark() -> None:
-    """Make the calling process, and all that it starts, permanently recognisable as a rank's."""
+    """Mark the calling process, and all that it starts, permanently as a rank's."""
     soft, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     limit = RANK_LIMIT_US if hard == resource.RLIM_INFINITY else min(hard, RANK_LIMIT_US)
     soft = limit if soft == resource.RLIM_INFINITY else min(soft, limit)
@@ -44,8 +45,8 @@ def mark() -> None:
 
 @functools.cache
 def told() -> bool:
-    """Whether this kernel tells who connected, of whatever pid namespace. Where it does not, what
-    keeps ranks out is that they do not see our sockets."""
+    """Whether this kernel identifies the connecting process, in any pid namespace. Where it does
+    not, ranks are kept out only because they cannot see our sockets."""
     ours, other = socket.socketpair()
     with ours, other:
         try:
@@ -56,15 +57,15 @@ def told() -> bool:
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:
-    """The pid of the process that connected (of a server: that listens), 0 if this pid namespace
-    does not have it, and its user. Raises OSError for a socket that is broken."""
+    """The pid and user of the peer: the process that connected or, for a client, that listens. The
+    pid is 0 if this pid namespace does not have the process. Raises OSError for a broken socket."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _gid = _CREDENTIALS.unpack(raw)
     return int(pid), int(uid)
 
 
 def credentials(sock: socket.socket) -> int:
-    """The pid as `peer` gives it. Raises Denied for another user, OSError as `peer`."""
+    """The peer's pid, as from `peer`. Raises Denied for another user, OSError as `peer`."""
     pid, uid = peer(sock)
     if uid not in (os.getuid(), 0):
         raise Denied(f"the peer is user {uid}")
@@ -72,10 +73,10 @@ def credentials(sock: socket.socket) -> int:
 
 
 class Gate:
-    """Lets through who is no rank.
+    """Admits processes that are not ranks'.
 
-    `proc`: a descriptor of /proc as it is where rankfold's processes live. A launcher is the first
-    process of its rank's namespace, so it brings one from outside.
+    `proc`: a descriptor of the /proc where rankfold's processes live. A launcher is the first
+    process of its rank's namespace, so it brings a descriptor from outside.
     """
 
     def __init__(self, proc: int | None = None):
@@ -87,20 +88,20 @@ class Gate:
             os.close(self._proc)
 
     def check(self, sock: socket.socket) -> None:
-        """Raises Denied, OSError for a socket that is broken."""
+        """Check the peer of a connection. Raises Denied, OSError for a broken socket."""
         pid = credentials(sock)
         with _pidfd(sock) as pidfd:
             if pidfd is not None:
                 pid = self._pid_of(pidfd)
             elif pid == 0 and not self._own:
-                return  # an older kernel cannot tell; ranks' mounts hide our socket from them
+                return  # an older kernel cannot identify it; ranks' mounts hide our socket
             self._check_process(pid)
-            # Its number may have become another's meanwhile, but not while it lived.
+            # The pid may have been reused meanwhile, but not while the process lived.
             if pidfd is not None and _has_ended(pidfd):
                 raise Denied("the process that connected has ended")
 
     def _pid_of(self, pidfd: int) -> int:
-        """As our /proc numbers it; 0 or less where it has no such process."""
+        """The pid in our /proc; 0 or less if the process is not there."""
         text = self._read(f"self/fdinfo/{pidfd}")
         return int(_field(text, "Pid:") or 0)
 
@@ -130,14 +131,15 @@ class Gate:
 
 
 def _field(text: str, name: str) -> str:
-    """What follows `name` on its line; empty where there is none."""
+    """The text after `name` on its line; empty if there is none."""
     lines = (line for line in text.splitlines() if line.startswith(name))
     return next(lines, name)[len(name) :].strip()
 
 
 @contextlib.contextmanager
 def _pidfd(sock: socket.socket) -> Iterator[int | None]:
-    """Of who connected. None: this kernel has none to give. Raises Denied if it has ended."""
+    """A pidfd of the process that connected. None: this kernel provides none. Raises Denied if the
+    process has ended."""
     try:
         fd = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except ProcessLookupError as error:

@@ -1,4 +1,4 @@
-"""Numbers of things, as messages say them. Pure."""
+"""Formats numbers of things for messages. Pure."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The records of the channel and of a rank's saved state, as the headers describe them.
+"""The records of the channel and of a rank's saved state, read from the C headers.
 
 ``interpose/channel/channel.h`` and ``proxy/core/loop/saved.h`` are the contracts, ``opcodes.def``
-and ``saved.def`` beside them the lists; ``proxy/core/job_limits.h`` says how large a job may be.
-They are read here, so that no number of theirs is written in Python a second time: by launchers, by
-the control protocol, by the generator of the client's stubs, by ``rankfold inspect`` and by the
-tests. What is understood is what those headers need: structs of fixed-width numbers and arrays,
-enums and macros that are numbers. (A test compares every offset with the compiler's.)
+and ``saved.def`` next to them are the lists; ``proxy/core/job_limits.h`` has the limits of a job's
+size. This module reads them, so that Python code repeats none of their numbers: launchers, the
+control protocol, the generator of the client's stubs, ``rankfold inspect`` and the tests use it. It
+understands what those headers need: structs of fixed-width numbers and arrays, enums, and macros
+that are numbers. (A test compares every offset with the compiler's.)
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ HELD = "proxy/core/memory/held.h"
 LIMITS = "proxy/core/job_limits.h"
 NUMBERS = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B",
            "int32_t": "i", "float": "f", "char": "c"}  # fmt: skip
-RECORD = "rf_record"  # what every record begins with
+RECORD = "rf_record"  # the beginning of every record
 
 
 class Unreadable(Exception):
-    """A header that says something this module does not understand."""
+    """A header contains something that this module does not understand."""
 
 
 @dataclass(frozen=True)
 class Field:
     name: str
     offset: int  # bytes, in its struct
-    type: str  # of NUMBERS, or the name of a struct
-    size: int  # bytes of one
-    count: int | None = None  # of an array; 0: as much as follows the struct
+    type: str  # a key of NUMBERS, or the name of a struct
+    size: int  # bytes of one element
+    count: int | None = None  # of an array; 0: variable, up to the end of the record
 
     @property
     def reserved(self) -> bool:
@@ -53,13 +53,13 @@ class Struct:
 
     @property
     def arguments(self) -> tuple[Field, ...]:
-        """Of a record: what it says beside its header, without what is reserved."""
+        """Of a record: its fields without the header and without reserved fields."""
         said = self.fields if self.name != RECORD else ()
         return tuple(f for f in said if f.type != RECORD and not f.reserved)
 
     def layout(self, until: str = "") -> struct.Struct:
-        """For packing and unpacking: one value for each number, arrays of char and structs inside
-        as bytes. until: the name of the first field that is left out."""
+        """A format for packing and unpacking: one value for each number; arrays of char and nested
+        structs are bytes. `until`: the first field to leave out."""
         text, end = "<", 0
         for each in self.fields:
             if each.name == until:
@@ -77,12 +77,12 @@ class Struct:
 
 @dataclass(frozen=True)
 class Opcode:
-    """A row of opcodes.def; of saved.def without the last four."""
+    """A row of opcodes.def; rows of saved.def lack the last four fields."""
 
     name: str
     number: int
     record: Struct
-    about: str = ""  # the field that says what a request is about
+    about: str = ""  # the field with the subject of a request
     kind: str = ""  # enum rf_kind
     errors: str = ""  # CUDA or NCCL
     reply: Struct | None = None
@@ -99,10 +99,10 @@ class Contract:
         return {opcode.number: opcode for opcode in self.opcodes.values()}
 
     def unpack(self, shape: Struct, data: bytes) -> dict[str, Any]:
-        """The struct's fields, the reserved ones left out. `data` has all of them.
+        """Unpack a struct without its reserved fields. `data` must contain all of it.
 
-        An array of char is text up to its first zero, one of uint8_t bytes, others are lists; a
-        struct in it is a dictionary again. What follows the struct is not looked at.
+        An array of char becomes text up to its first zero, one of uint8_t bytes, others lists; a
+        nested struct becomes a dictionary. Data after the struct is ignored.
         """
         found: dict[str, Any] = {}
         for each in shape.fields:
@@ -132,7 +132,7 @@ class Contract:
 
 
 def parse(text: str, known: Contract | None = None) -> Contract:
-    """What the text of headers and lists says, beside what is `known`. Raises Unreadable."""
+    """Parse the text of headers and lists, given what is `known`. Raises Unreadable."""
     found = Contract()
     if known:
         found = Contract(dict(known.constants), dict(known.enums), dict(known.structs))
@@ -156,12 +156,12 @@ def parse(text: str, known: Contract | None = None) -> Contract:
 
 
 def _number(text: str, constants: dict[str, int]) -> int | None:
-    """The value of a C expression of numbers and known names; None: it is something else."""
+    """The value of a C expression of numbers and known names; None for any other text."""
     expression = re.sub(r"\b(0x[0-9a-f]+|\d+)[ul]+\b", r"\1", text, flags=re.IGNORECASE)
     expression = re.sub(r"\b[A-Za-z_]\w*\b", lambda m: str(constants.get(m[0], m[0])), expression)
     if not re.fullmatch(r"(0x[0-9a-fA-F]+|\d+|<<|[-+*/()\s])+", expression):
         return None
-    return int(eval(expression.replace("/", "//"), {"__builtins__": {}}))  # digits and operators
+    return int(eval(expression.replace("/", "//"), {"__builtins__": {}}))  # digits, operators
 
 
 def _enumerators(inside: str, constants: dict[str, int]) -> dict[str, int]:
@@ -178,7 +178,7 @@ def _enumerators(inside: str, constants: dict[str, int]) -> dict[str, int]:
 
 
 def _struct(name: str, inside: str, known: Contract) -> Struct:
-    """Laid out as C does: each field at a multiple of its alignment."""
+    """Lay a struct out as C does: each field at a multiple of its alignment."""
     fields: list[Field] = []
     end, strictest = 0, 1
     for declaration in filter(None, map(str.strip, inside.split(";"))):
@@ -199,7 +199,7 @@ def _struct(name: str, inside: str, known: Contract) -> Struct:
             end = -(-end // align) * align
             fields.append(Field(array[1] if array else declarator, end, kind, size, count))
             end += size * (1 if count is None else count)
-            align = size if kind in NUMBERS else align  # _Alignas is said of one field
+            align = size if kind in NUMBERS else align  # _Alignas applies to one field
     return Struct(name, tuple(fields), -(-end // strictest) * strictest, strictest)
 
 
@@ -229,24 +229,24 @@ def _row(macro: str, words: list[str], found: Contract) -> None:
 
 @cache
 def channel() -> Contract:
-    """What a rank and its proxy share."""
+    """The channel between a rank and its proxy."""
     return parse("".join((paths.REPOSITORY / name).read_text() for name in CHANNEL))
 
 
 @cache
 def limits() -> dict[str, int]:
-    """How large a job may be: RANKS_MAX, DEVICES_MAX."""
+    """The limits of a job's size: RANKS_MAX, DEVICES_MAX."""
     return parse((paths.REPOSITORY / LIMITS).read_text()).constants
 
 
 @cache
 def saved() -> Contract:
-    """What a rank's image holds behind its memory; knows the channel's names, too."""
+    """The saved state in a rank's image; includes the channel's names."""
     text = "".join((paths.REPOSITORY / name).read_text() for name in SAVED)
     return parse(text, channel())
 
 
 @cache
 def held() -> Contract:
-    """What a rank's image holds while it is copied; knows the channel's names, too."""
+    """The image hold in a rank's image; includes the channel's names."""
     return parse((paths.REPOSITORY / HELD).read_text(), channel())

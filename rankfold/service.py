@@ -1,9 +1,9 @@
 """A server of the control protocol: one thread that accepts, checks, dispatches and answers.
 
-Nothing that comes in ends or stops it: what is no message of the protocol is refused and costs the
-sender its connection; who says nothing, stops in the middle of a message or does not take its
-replies loses the connection after `PATIENCE_S`; where descriptors are short, connections that never
-said anything go first; a socket whose name somebody removed is given another one.
+No input stops it. Data that is not a message of the protocol is refused and ends the sender's
+connection. A client that sends nothing, stops in the middle of a message or does not read its
+replies loses its connection after `PATIENCE_S`. When descriptors are short, connections that never
+made a request are closed first. A socket whose name was removed is made again under that name.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from rankfold.control import (
 from rankfold.log import area
 from rankfold.messages import Operation
 
-UNSENT_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # of replies to one client
+UNSENT_BYTES_MAX = 4 * MESSAGE_BYTES_MAX  # bytes of unsent replies to one client
 PATIENCE_S = 10.0
 ACCEPT_AGAIN_S = 0.1  # while there is no descriptor for another connection
-NAME_AGAIN_S = 1.0  # between two looks whether a socket still has its name
+NAME_AGAIN_S = 1.0  # between two checks that a socket still has its name
 
 log = area(__file__)
 
@@ -52,7 +52,8 @@ _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def _encode_reply(message: Message) -> bytes:
-    """What cannot be written exactly (names of files may be no UTF-8) is written with ``?``."""
+    """Encode a reply. Text that is not valid UTF-8, as names of files may be, is written with
+    ``?``."""
     try:
         return encode(message)
     except ControlError as error:
@@ -62,12 +63,12 @@ def _encode_reply(message: Message) -> bytes:
 
 
 def listen(path: str | Path, mode: int = 0o600) -> socket.socket:
-    """A listening socket at `path`; a stale one of a dead server is replaced."""
+    """Return a listening socket at `path`; replaces a stale socket of a dead server."""
     path = str(path)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    os.fchmod(sock.fileno(), 0o600)  # Linux gives it to the file, less the umask of our threads
+    os.fchmod(sock.fileno(), 0o600)  # Linux gives the file this mode, less the umask of our threads
     sock.bind(path)
     if mode != 0o600:
         os.chmod(path, mode)
@@ -77,7 +78,7 @@ def listen(path: str | Path, mode: int = 0o600) -> socket.socket:
 
 
 class Request(Generic[M]):
-    """A request being served. Reply once, now or later, from the server's thread."""
+    """A request being served. The handler replies once, now or later, in the server's thread."""
 
     def __init__(self, server: Server, channel: Channel, message: M, fds: list[int]):
         self.server, self.channel, self.message, self.fds = server, channel, message, fds
@@ -93,14 +94,15 @@ Handler = Callable[[Request[Any]], Message | None]
 
 
 class Listener:
-    """Accepts who connects to a server's socket, and goes on when descriptors are short.
+    """Accepts connections to a server's socket, and survives a shortage of descriptors.
 
-    A socket lives for weeks, often in /tmp. Where somebody cleaned up there it gets its name again,
-    in folders that are private again, and who has the old one (a rank does, in a mount) still
-    reaches us. But not where what the server serves is gone: its name may be another's by now.
+    A socket lives for weeks, often in /tmp. If its name is removed there, it gets its name again,
+    in folders that are private again; clients with the old socket (a rank has it in a mount) still
+    reach us. That does not happen if the folder that the server serves is gone: its name may belong
+    to another server by now.
 
-    `admit` gets each connection, non-blocking, and owns it. `make_room` closes a connection that
-    nobody would miss; False if there is none. `mode`: of the socket's file.
+    `admit` gets each connection, non-blocking, and owns it. `make_room` closes a connection that no
+    client needs; False if there is none. `mode`: of the socket's file.
     """
 
     def __init__(
@@ -132,7 +134,8 @@ class Listener:
         self.server.add(sock, lambda: self._accept(sock))
 
     def _look(self) -> None:
-        """Another server's is left alone."""
+        """Check that the socket has its name; another server's socket of that name is left
+        alone."""
         if self._closed:
             return
         if not os.path.lexists(self.path):
@@ -147,7 +150,7 @@ class Listener:
         self.server.after(NAME_AGAIN_S, self._look)
 
     def _name_again(self) -> None:
-        """Raises OSError."""
+        """Make the socket's name again. Raises OSError."""
         serves = self.server.serves
         if serves and not serves.is_there():
             raise FileNotFoundError(f"{serves.path} was removed, too")
@@ -162,12 +165,12 @@ class Listener:
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS and not self.make_room():
                 self._rest(listening)
-            return  # otherwise it hung up before we came
+            return  # otherwise the client hung up before we accepted
         sock.setblocking(False)
         self.admit(sock)
 
     def _rest(self, listening: socket.socket) -> None:
-        """No connection can be closed: those that wait stay in the socket's queue meanwhile."""
+        """Pause accepting, as no connection can be closed; new ones wait in the socket's queue."""
         self.server.remove(listening)
         self.server.after(ACCEPT_AGAIN_S, lambda: self._accept_again(listening))
 
@@ -177,7 +180,7 @@ class Listener:
 
 
 class _Folder:
-    """A folder as it is now. Held open, so that no other one gets its number."""
+    """A folder's present inode, held open so that its number is not reused."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -195,22 +198,22 @@ class _Folder:
 
 @dataclass
 class _Visit:
-    """What a server remembers of a connection. Times are CLOCK_MONOTONIC."""
+    """A server's record of a connection. Times are CLOCK_MONOTONIC."""
 
     since: float = field(default_factory=time.monotonic)
     spoke: bool = False  # it has made a request
-    hung_since: float | None = None  # in the middle of a message, or with replies not taken
-    ending: bool = False  # nothing more is read, it goes when its replies are sent
+    hung_since: float | None = None  # in the middle of a message, or with unread replies
+    ending: bool = False  # nothing more is read; closed when its replies are sent
 
 
 class Server:
-    """Serves a socket in one thread, beside other descriptors and timers.
+    """Serves a socket in one thread, together with other descriptors and timers.
 
-    `handlers`: for each operation, what does it. It gets the checked message, and gives the
-    reply's fields, or None if it replies later through the Request. ControlError raised in a
-    handler is sent to the client; any other exception is a fault of ours: it is logged, answered as
-    "internal", and the connection ends. `gate` decides who may speak. `serves`: the folder of what
-    it serves, None if it has none.
+    `handlers`: the function for each operation. It gets the checked request, and returns the
+    reply's fields, or None if it replies later through the Request. A ControlError raised in a
+    handler is sent to the client. Any other exception is a defect of ours: it is logged, answered
+    as "internal", and ends the connection. `gate` decides which peers may connect. `serves`: the
+    folder of what the server serves, None if it has none.
     """
 
     def __init__(
@@ -302,13 +305,13 @@ class Server:
             self.after(PATIENCE_S / 2, self._sweep)
 
     def refused(self, reason: str) -> None:
-        """Log who was not let in; repeated attempts are logged once."""
+        """Log a refused connection; repeated attempts are logged once."""
         if reason != self._denied:
             self._denied = reason
             log.warning("%s: a connection is refused: %s", self.path, reason)
 
     def _sweep(self) -> None:
-        """Let go of who holds a connection and does nothing with it."""
+        """Close connections whose clients do nothing with them."""
         patient = time.monotonic() - PATIENCE_S
         for channel, visit in list(self._visits.items()):
             silent = not visit.spoke and visit.since < patient
@@ -332,7 +335,7 @@ class Server:
             channel.close()
 
     def _guarded(self, step: Callable[[], None]) -> bool:
-        """A fault of ours in what a message led to is logged and goes no further."""
+        """Run `step`. Logs an exception, a defect of ours, and does not pass it on."""
         try:
             step()
         except Exception:
@@ -343,7 +346,7 @@ class Server:
     # ---- messages
 
     def _ready(self, channel: Channel) -> None:
-        self._flush(channel)  # before we may wait for more from one that waits for us
+        self._flush(channel)  # before reading: the client may be waiting for our reply
         visit = self._visits.get(channel)
         if visit is None or visit.ending:
             return
@@ -375,14 +378,14 @@ class Server:
             self.post(channel, refusal(number, error))
         except Exception as error:
             log.exception("%s: a fault in serving %s", self.path, frame.head.op)
-            kind = type(error).__name__  # not what it says: that may be a value of an environment
+            kind = type(error).__name__  # not its text: that may be a value of an environment
             text = f"{frame.head.op}: a fault in rankfold ({kind}); its log says where"
             self._end(channel, refusal(number, ControlError("internal", text)))
         finally:
             frame.close()
 
     def _read(self, frame: Frame) -> Operation:
-        """The request, checked. Raises ControlError naming what is wrong."""
+        """Decode and check a request. Raises ControlError naming what is wrong."""
         head = frame.head
         if head.op not in self._names:
             raise ControlError("unknown_op", f"unknown operation {head.op!r:.80}")
@@ -396,12 +399,12 @@ class Server:
         return message
 
     def post(self, channel: Channel, message: Message, fds: list[int] | None = None) -> None:
-        """Send to a client; one that is gone or does not read is dropped."""
+        """Send to a client; a client that is gone or does not read is dropped."""
         if channel not in self._visits:
             return
         try:
             channel.queue(_encode_reply({**message, **({"fds": len(fds)} if fds else {})}), fds)
-        except OSError:  # no descriptor is left to keep one for it
+        except OSError:  # no descriptor is left to duplicate one for the message
             self._drop(channel)
             return
         if channel.unsent > UNSENT_BYTES_MAX:
@@ -410,7 +413,7 @@ class Server:
             self._flush(channel)
 
     def _end(self, channel: Channel, last_words: Message) -> None:
-        """Say one more thing, then hang up."""
+        """Send a last message, then close the connection."""
         self.post(channel, last_words)
         if channel in self._visits:
             self._visits[channel].ending = True
@@ -430,7 +433,7 @@ class Server:
         self._note(channel)
 
     def _note(self, channel: Channel) -> None:
-        """Since when does it hang, and is it to be called when it can take more?"""
+        """Note since when the connection hangs, and select the events to wait for."""
         visit = self._visits.get(channel)
         if visit is None:
             return
@@ -447,12 +450,12 @@ class Server:
 
 
 class Outgoing(Generic[T]):
-    """A request to another server, made from inside a Server's thread without waiting.
+    """A request to another server, made in a Server's thread without waiting.
 
-    Connects now and again every 50 ms until `patience` seconds have passed; then sends the request.
-    The connection stays open after the reply, which must be a `reply` with `descriptors`: those
-    belong to `on_reply`. `on_notice` gets what comes later, `on_end` (once) that the other side
-    has ended or refused, or sends what is no message, with the reason.
+    Tries to connect every 50 ms until `patience` seconds have passed, then sends the request. The
+    connection stays open after the reply, which must be a `reply` with `descriptors` descriptors;
+    these belong to `on_reply`. `on_notice` gets later messages. `on_end` is called once, with the
+    reason, when the server ends the connection, refuses, or sends something that is not a message.
     """
 
     def __init__(
@@ -477,7 +480,7 @@ class Outgoing(Generic[T]):
         self._connect()
 
     def close(self) -> None:
-        """Hang up; no callback comes any more."""
+        """Close the connection; no callback is called afterwards."""
         self._closed = True
         if self._channel:
             self.server.remove(self._channel.sock)
@@ -489,7 +492,7 @@ class Outgoing(Generic[T]):
             return
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.setblocking(False)  # one whose queue is full is tried again
+            sock.setblocking(False)  # if the server's queue is full, connect fails and is retried
             sock.connect(self.path)
             peers.credentials(sock)
             channel = Channel(sock)
