@@ -1,11 +1,11 @@
 """Executes the planner's actions, each journalled before and after.
 
-An action is a generator: what may block it yields as calls, and it is resumed with their results
-(inflight.py); all else, the journal above all, happens in the daemon's loop. Before an action
-speaks to anybody, the record says that it starts; after everybody answered, that it is done.
-Killed in between, the next reconciler plans the same action again, and since every operation of
-proxies and launchers is idempotent, asking again is harmless. Raises Temporary, Permanent or
-JobFailed; none of them stops the fleet.
+An action is a generator: it yields everything that may block as calls, and is resumed with their
+results (inflight.py). Everything else, above all the journal, happens in the daemon's loop. Before
+an action sends a request, the record says that the action starts; after all replies, that it is
+done. If the reconciler is killed in between, the next one plans the same action again; since every
+operation of proxies and launchers is idempotent, repeating it is harmless. Raises Temporary,
+Permanent or JobFailed; none of them stops the fleet.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Temporary(Exception):
 
 
 class Permanent(Exception):
-    """An action that will fail again until somebody changes something."""
+    """An action that will fail again until a person changes something."""
 
 
 class JobFailed(Exception):
-    """A device reports that the job itself has failed: trying again could only hide it."""
+    """A device reports that the job itself has failed; another try could only hide that."""
 
 
 class Executor:
@@ -59,8 +59,8 @@ class Executor:
         self.recovery = Recovery(layout, journal, self.node, self._launcher_config)
 
     def steps(self, action: actions.Action, observed: Observed) -> Steps:
-        """Do one action. Raises Temporary, Permanent or JobFailed. observed: what it was planned
-        for."""
+        """Execute one action. Raises Temporary, Permanent or JobFailed. observed: the state for
+        which it was planned."""
         try:
             match action:
                 case actions.StartProxy():
@@ -144,14 +144,14 @@ class Executor:
         if lock is None:
             return  # one lives already
         os.ftruncate(lock, 0)
-        os.write(lock, device.name.encode())  # `observe` finds devices by it that no pool names
+        os.write(lock, device.name.encode())  # by this `observe` finds devices that are in no pool
         arguments = [
             "--device", device.name, "--type", device.type, "--memory", str(device.memory),
             "--cc", device.cc, "--speed", str(device.speed), "--state", str(self.layout.state),
             "--index", device.name.rpartition("-")[2],
             "--socket", str(self.layout.proxy_socket(device.name)),
         ]  # fmt: skip
-        program = os.environ.get("RANKFOLD_PROXY")  # tests stand in for a device with it
+        program = os.environ.get("RANKFOLD_PROXY")  # tests replace the proxy program with it
         command = (
             shlex.split(program) if program else [sys.executable, "-m", "rankfold.proxy.server"]
         )
@@ -176,7 +176,7 @@ class Executor:
     # ---- start of a job
 
     def start(self, action: actions.Start, observed: Observed) -> Steps:
-        """Fix what never changes for the job, then start the launchers that are not there."""
+        """Record what never changes for the job, then start the launchers that do not exist."""
         job, record = action.job, self._record(action.job.name)
         if record.step == "new":
             if not Path(job.workdir).is_dir():  # nothing is fixed yet: the file can still change
@@ -193,7 +193,7 @@ class Executor:
                 self.journal.event(f"Job/{job.name}", "Started", count(job.world_size, "rank"))
             point("start.journalled")
         ranks = list(action.ranks)
-        while ranks:  # the first alone where a test wants that
+        while ranks:  # only the first one at first, if a test requests that
             first = 1 if asked_for("start.partly") else len(ranks)
             told, ranks = ranks[:first], ranks[first:]
             (trouble,) = yield [self._launching(record, told)]
@@ -204,8 +204,8 @@ class Executor:
         self.journal.done(job.name, 0, "start")
 
     def _incarnation(self, record: Record, observed: Observed) -> int:
-        """Above all that an earlier job of this name has had: the store and devices may remember
-        it."""
+        """An incarnation above those of any earlier job of this name: the store and devices may
+        remember them."""
         had = [int(self.journal.get("incarnations", {}).get(record.name, 0))]
         there = (each.job(record.name) for each in observed.devices.values())
         had += [each.incarnation for each in there if each]
@@ -216,7 +216,7 @@ class Executor:
         return lambda: self.node.launch(configs)
 
     def _launcher_config(self, record: Record, rank: int) -> Json:
-        """All but where things lie, which the node knows."""
+        """The configuration of a rank's launcher, without the paths that the node adds."""
         job = record.fixed
         assert job is not None
         return {
@@ -320,10 +320,10 @@ class Executor:
         action: actions.Place | actions.Barrier | actions.Detach,
         arguments: Json,
     ) -> Steps:
-        """Send to all devices at once, and journal which of them have released the job.
+        """Send a request to all devices at once, and journal which of them have detached the job.
 
-        Raises the first ControlError after all have answered. The fault point ``<op>.partly``
-        makes the first device get the request alone.
+        Raises the first ControlError after all have answered. The fault point ``<op>.partly`` makes
+        the first device get the request alone.
         """
         left = list(devices)
         while left:
@@ -345,7 +345,7 @@ class Executor:
         action: actions.Place | actions.Barrier | actions.Detach | actions.Discard,
         arguments: Json,
     ) -> list[Call]:
-        """One question for each device."""
+        """One request for each device."""
         request = {"job": action.job, "epoch": action.epoch, **arguments}
         timeout = DETACH_S if op == "detach" else TELL_S
 
@@ -370,7 +370,7 @@ class Executor:
             self.journal.event(f"Job/{action.job}", ending.reason, ending.message, kind)
 
     def _never_started(self, record: Record, ending: Ending) -> None:
-        """It holds nothing that must be released: it has ended at once."""
+        """End a job that holds nothing to be released, at once."""
         ended = dataclasses.replace(
             record, step="ended", phase=ending.phase, ending=ending, error=""
         )
@@ -380,8 +380,8 @@ class Executor:
                 self.journal.event(f"Job/{record.name}", reason, ending.message, "Warning")
 
     def discard(self, action: actions.Discard) -> Steps:
-        """Before a device forgets the ranks it is asked what it counted for them: what it said
-        when their end was noticed may be older than the last that they did."""
+        """Discard a job on a device, and record its counters before: those recorded when its end
+        was noticed may be older than its last work."""
         devices, path = (action.device,), self.layout.proxy_socket(action.device)
         if self._record(action.job).ending:
             results = yield [lambda: control.call(path, "status", timeout=TELL_S)]
@@ -392,7 +392,7 @@ class Executor:
         _agreed(devices, (yield self._tell(devices, "detach", action, DISCARD)))
 
     def _signal(self, action: actions.Signal) -> Steps:
-        """Some of them may be gone by now."""
+        """Send a signal to ranks. Errors are ignored: some of them may have ended by now."""
 
         told = {"signum": action.signum, **of_life(self._record(action.job).incarnation)}
 
@@ -402,7 +402,7 @@ class Executor:
         yield [signalling(rank) for rank in action.ranks]
 
     def finish(self, action: actions.Finish) -> Steps:
-        yield [lambda: self.node.tidy(action.job)]  # an upload that nobody needs any more, too
+        yield [lambda: self.node.tidy(action.job)]  # also ends an upload that is no longer needed
         record = self._record(action.job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
         seen = [self.node.ended(action.job, rank) for rank in ranks]
@@ -429,13 +429,13 @@ class Executor:
             self.journal.event(f"Job/{action.job}", action.phase, ending.message, kind)
 
     def _with_stderr(self, record: Record, rank: int, message: str) -> str:
-        """Add the last lines of the failed rank's stderr: what people look for first."""
+        """Add the last lines of the failed rank's stderr, which people look for first."""
         text = self.node.last_lines(record.name, rank)
         known = text.removeprefix("rankfold: ") in message
         return message if known else f"{message}\n{text}"
 
     def _mark(self, job: str, **fields: float) -> None:
-        """Note a time in the job's open change."""
+        """Record a time in the job's open change."""
         for change in self.journal.changes(job, only_open=True):
             self.journal.save_change(dataclasses.replace(change, **fields), open=True)  # type: ignore[arg-type]
 
@@ -448,7 +448,8 @@ def _is_error(result: object) -> bool:
 
 
 def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
-    """Raises what the first device that did not agree has said; that the job failed goes before."""
+    """Raise the first error among the results; an error that means that the job failed goes
+    first."""
     errors = []
     for device, error in zip(devices, results, strict=True):
         if isinstance(error, control.ControlError):
@@ -460,12 +461,13 @@ def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
 
 
 def _going_on(save: Save | None) -> Save | None:
-    """A job that was to rest in the store is placed: what is uploaded is a checkpoint like any."""
+    """The save of a job that is placed: if it was to let the job rest, it becomes an ordinary
+    one."""
     return dataclasses.replace(save, why="request") if save and save.why == "rest" else save
 
 
 def _last_counters(record: Record, told: Iterable[JobOnDevice]) -> dict[str, Json]:
-    """What is known of each rank, with what devices that serve it have told."""
+    """The recorded counters of each rank, updated with the devices' reports."""
     counters = dict(record.counters)
     for there in told:
         if there.epoch == record.epoch:
@@ -474,7 +476,7 @@ def _last_counters(record: Record, told: Iterable[JobOnDevice]) -> dict[str, Jso
 
 
 def describe_placement(placement: tuple[str, ...]) -> str:
-    """``ranks 0-1 on a, 2-3 on b``"""
+    """For example ``ranks 0-1 on a, 2-3 on b``."""
     parts = []
     for device in dict.fromkeys(placement):
         ranks = [r for r, d in enumerate(placement) if d == device]
@@ -484,7 +486,8 @@ def describe_placement(placement: tuple[str, ...]) -> str:
 
 
 def free_port() -> int:
-    """A TCP port that is free now. Ranks share the host's network: nobody holds it for them."""
+    """A TCP port that is free now. Ranks share the host's network, and it is not reserved for
+    them."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])

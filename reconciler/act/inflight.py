@@ -1,11 +1,11 @@
-"""Actions under way, beside the loop: one at a time per subject.
+"""Actions in progress concurrently with the loop: one at a time per subject.
 
-An action is a generator (executor.py) that the loop begins and resumes: it decides, and writes the
-journal, in the loop's thread alone, and between two steps nobody waits for it. What may block (a
-question to a proxy, the start of a launcher) it yields as calls; they run in threads of their own,
-and when the last has come back the action gets all results. The planner is told the subjects that
-are in flight and leaves them alone. Threads are daemons: a reconciler that ends waits for nobody,
-and the next one finds in the journal what was begun.
+An action is a generator (executor.py) that the loop begins and resumes. It makes decisions and
+writes the journal in the loop's thread only, and the loop does not wait for it between two steps.
+It yields everything that may block (a request to a proxy, the start of a launcher) as calls. They
+run in threads of their own, and when the last one has returned, the action gets all results. The
+planner leaves the subjects that are in flight alone. Threads are daemons: a reconciler that ends
+does not wait for them, and the next one finds in the journal what was begun.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 
 from rankfold.reconciler import actions
 
-WORKERS = 8  # calls of one action that run at once: a snapshot takes a core for a while
+WORKERS = 8  # concurrent calls of one action: a snapshot takes a core for a while
 
 Call = Callable[[], Any]
-Steps = Generator[Sequence[Call], list[Any], None]  # gets results; what a call raised among them
+Steps = Generator[Sequence[Call], list[Any], None]  # gets results, or what calls raised
 
 
 @dataclass(frozen=True)
 class Landed:
-    """An action that has ended. error: what it raised."""
+    """An action that has ended. error: the exception that it raised."""
 
     action: actions.Action
     error: Exception | None
@@ -39,24 +39,24 @@ class _Flight:
     action: actions.Action
     steps: Steps
     results: list[Any] = field(default_factory=list)
-    missing: int = 0  # calls that have not come back
+    missing: int = 0  # calls that have not returned
 
 
 class InFlight:
-    """All actions that have begun and are not over."""
+    """All actions that have begun and have not ended."""
 
     def __init__(self) -> None:
-        # Readable when a call has come back. Never closed: a thread may outlive whoever reads it.
+        # Readable when a call has returned. Never closed: a thread may outlive its reader.
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._flights: dict[str, _Flight] = {}
         self._back: queue.SimpleQueue[tuple[_Flight, int, Any]] = queue.SimpleQueue()
 
     def subjects(self) -> frozenset[str]:
-        """What is being acted on."""
+        """The subjects of the actions in flight."""
         return frozenset(self._flights)
 
     def begin(self, action: actions.Action, steps: Steps) -> Landed | None:
-        """Run an action up to its first calls. Gives its end if it has none."""
+        """Run an action up to its first calls. Returns its end if there are none."""
         name = actions.subject(action)
         if name in self._flights:
             raise ValueError(f"an action on {name} is in flight already")
@@ -64,7 +64,8 @@ class InFlight:
         return self._go_on(flight, None)
 
     def collect(self) -> list[tuple[actions.Action, Landed | None]]:
-        """Resume the actions whose calls have all come back: each, and its end if that was it."""
+        """Resume the actions whose calls have all returned; return each, with its end if it
+        ended."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
         resumed = []
@@ -106,14 +107,14 @@ class InFlight:
             result: Any
             try:
                 result = call()
-            except Exception as error:  # noqa: BLE001 - the action learns of it
+            except Exception as error:  # noqa: BLE001 - the action gets it
                 result = error
             self._back.put((flight, index, result))
             os.eventfd_write(self.fd, 1)
 
 
 def agreed(results: Sequence[object]) -> None:
-    """Raises what the first call has raised that did."""
+    """Raise the first exception among the results."""
     for each in results:
         if isinstance(each, Exception):
             raise each

@@ -1,8 +1,8 @@
-"""How saves, and what brings a job into the store and back, are carried out: for executor.py.
+"""Executes saves, and the steps that bring a job into the store and back, for executor.py.
 
-As there: an action journals before it acts and after, and yields what may block. A save leaves no
-job standing, whatever fails: its ranks are let go and its barrier is withdrawn before anything is
-said; what is left undone, because somebody died, the planner asks for again.
+As there, an action journals before it acts and afterwards, and yields what may block. A save never
+leaves a job paused, whatever fails: its ranks are thawed and its barrier is withdrawn before a
+failure is recorded. The planner requests again what was not done because a process ended.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, files_amiss, named, size, time_of_day
 
-FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save fails so again
+FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save would fail so again
 
 
 class Recovery:
-    """config: of a rank's launcher, as `Node.launch` takes it."""
+    """config: returns the configuration of a rank's launcher, as `Node.launch` takes it."""
 
     def __init__(
         self, layout: Layout, journal: Journal, node: Node, config: Callable[[Record, int], Json]
@@ -64,7 +64,7 @@ class Recovery:
     # ---- saves
 
     def begin(self, job: str, why: str) -> None:
-        """A save begins, with the barrier that is journalled now."""
+        """Record that a save begins, with the barrier that is being journalled."""
         record = self._record(job)
         if record.save is None:
             number = record.saves + 1
@@ -72,11 +72,11 @@ class Recovery:
             self._update(job, save=save, saves=number, asked="")
 
     def save(self, action: actions.Save, observed: Observed) -> Steps:
-        """Raises nothing because of a save that fails: the job's record says it."""
+        """Save a job. A save that fails raises nothing; the job's record has the error."""
         yield from self.drop_dump(action.job)
         try:
             save = self._journal_cut(action, observed)
-        except sqlite3.Error:  # the job stands at a cut, and must not wait for space on a disk
+        except sqlite3.Error:  # the job is paused at a cut, and must not wait for disk space
             yield from self._let_go_on(action)
             raise
         cut = time.monotonic() - _stands(action, observed)
@@ -86,7 +86,7 @@ class Recovery:
             written = yield from self._snapshots(action)
         except (control.ControlError, OSError) as failure:
             error, again = str(failure), getattr(failure, "code", "") not in FOR_GOOD
-        except Exception:  # a fault of ours is nothing to stand still for either
+        except Exception:  # a bug must not leave the job paused either
             yield from self._let_go_on(action)
             raise
         if error or action.devices or save.why != "rest":
@@ -106,9 +106,10 @@ class Recovery:
             self._event(action.job, "Snapshot", text)
 
     def dump(self, action: actions.Save) -> Steps:
-        """Of a job that rests in memory. Where it fails, that goes on, and the record says why.
+        """Make the local snapshot of a job that rests in memory. If it fails, the job continues to
+        rest in memory, and its record has the error.
 
-        Raises ControlError ("busy") while a launcher is at something that was begun before.
+        Raises ControlError ("busy") while a launcher still works on an earlier request.
         """
         job, number = action.job, action.number
         with self.journal.transaction():
@@ -122,7 +123,7 @@ class Recovery:
             agreed((yield [self._keeping(action, rank) for rank in action.ranks]))
             agreed((yield [lambda: self.node.settle(job, number)]))
         except (control.ControlError, OSError) as failure:
-            if getattr(failure, "code", "") == "busy":  # the folder may be in use
+            if getattr(failure, "code", "") == "busy":  # the launcher may be using the folder
                 raise
             error = str(failure)
         except Exception:
@@ -139,14 +140,14 @@ class Recovery:
         with self.journal.transaction():
             wanted = self.journal.desired().jobs.get(job)
             stays = wanted is not None and wanted.suspended and not wanted.store
-            moved = {"step": "vacating", "stored": NODE} if stays else {}  # or it was resumed
+            moved = {"step": "vacating", "stored": NODE} if stays else {}  # unless it was resumed
             self._update(job, dump=Dump(number, whole=True), rest_error="", **moved)
             self.journal.done(job, action.epoch, f"dump-{number}")
             self._event(job, "Dumped", f"{size(written)} of its processes and devices")
 
     def drop_dump(self, job: str) -> Steps:
-        """Remove the dump of a job that goes on, or goes on from something else. One that is on its
-        way into the store is removed when it is there."""
+        """Remove the local snapshot of a job that continues, from it or from elsewhere. If it is
+        being uploaded, it is removed after that."""
         record = self._record(job)
         if dump := record.dump:
             if record.save is None or record.save.number != dump.number:
@@ -173,22 +174,22 @@ class Recovery:
         return save
 
     def _resting(self, job: str) -> str:
-        """Why a job that rests is saved."""
+        """The reason (Save.why) for a save of a resting job."""
         wanted = self.journal.desired().jobs.get(job)
         return "rest" if wanted is not None and wanted.store else "request"
 
     def _snapshots(self, action: actions.Save) -> Generator[Sequence[Call], list[Any], int]:
-        """Gives the bytes of all snapshots. Raises ControlError or OSError."""
+        """Make the snapshots; return their bytes. Raises ControlError or OSError."""
         job, node = action.job, self.node
         saves = self._proxies(action, "save", DETACH_S, {}) if action.devices else []
         freezes = [self._asking(job, rank, "freeze", FREEZE_S) for rank in action.ranks]
-        agreed((yield [*saves, *freezes]))  # at a cut neither needs the other
+        agreed((yield [*saves, *freezes]))  # at a cut, proxies and launchers do not need each other
         point("save.frozen")
         agreed((yield [lambda: node.make_room(job, action.number)]))
 
         def snapshot(rank: int) -> Call:
             folder = str(node.snapshot(job, action.number, rank))
-            beside = bool(action.devices)  # else the ranks rest, and may be ended next
+            beside = bool(action.devices)  # if not, the ranks rest, and may be ended next
             return self._asking(job, rank, "snapshot", SNAPSHOT_S, folder=folder, beside=beside)
 
         told = yield [snapshot(rank) for rank in action.ranks]
@@ -200,8 +201,8 @@ class Recovery:
         return lambda: self.node.keep_logs(action.job, action.number, rank)
 
     def _let_go_on(self, action: actions.Save) -> Steps:
-        """All at once: nobody waits for one that hangs. Who cannot be told now is told by the
-        planner's rules."""
+        """Withdraw the barrier and thaw the ranks, all at once, so that none waits for one that
+        hangs. A request that fails now is repeated by the planner's rules."""
         thaws = [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
         yield [*self._proxies(action, "barrier", TELL_S, {"action": "withdraw"}), *thaws]
 
@@ -219,7 +220,8 @@ class Recovery:
         return lambda: self.node.tell(job, rank, op, timeout, **told)
 
     def _failed(self, job: str, save: Save, error: str, again: bool) -> None:
-        """again: the reason may pass, and who requested it waits for another try."""
+        """Record that a save failed. again: the reason may pass, so a requested save is tried
+        again."""
         record = self._record(job)
         tries = record.asked_tries + 1
         if save.token and again and tries < saving.ASKED_TRIES and not record.asked:
@@ -257,7 +259,7 @@ class Recovery:
         dump = self._record(action.job).dump
         if dump is None or dump.number != action.number:
             yield [lambda: self.node.drop(action.job, action.number)]
-        elif found is None:  # it goes on resting there, and may be sent again
+        elif found is None:  # it still rests in it, and another upload may follow
             yield [lambda: self.node.forget_transfer(action.job, action.number)]
 
     # ---- the way into the store and out of it
@@ -271,7 +273,7 @@ class Recovery:
             self._update(action.job, save=save, asked="")
         if save is None or save.number != action.number:
             return
-        if dump is not None and dump.number == save.number:  # it may have lain there for long
+        if dump is not None and dump.number == save.number:  # it may have been stored for long
             (error,) = yield [lambda: self.node.check(action.job, action.number)]
             if error:
                 self._failed(action.job, save, str(error), not isinstance(error, Damaged))
@@ -308,14 +310,15 @@ class Recovery:
         self._begun(action, trouble, "FetchFailed")
 
     def _tidying(self, job: str) -> Call:
-        """Of snapshots that nobody has use for some may be left, by a reconciler that was killed.
-        One that is made meanwhile has a later number than all that the record knows."""
+        """Remove snapshots that are no longer used, which a killed reconciler may have left. A
+        snapshot made meanwhile has a number above all that the record has."""
         record = self._record(job)
         used = {each.number for each in (record.save, record.restore, record.dump) if each}
         return lambda: self.node.tidy(job, used, record.saves)
 
     def _transfer(self, kind: str, action: actions.Upload | actions.Fetch, task: Json) -> Call:
-        """Begun, or anew: then it says what was wrong with who was stuck."""
+        """Start an upload or fetch. If one is stuck, end it first, and return a description of
+        it."""
 
         def begin() -> str:
             stuck = ""
@@ -343,7 +346,7 @@ class Recovery:
         return self.journal.desired().checkpoint_store or self.layout.checkpoints
 
     def _about(self, job: str, save: Save) -> Json:
-        """What another state directory has to know to go on with a job: operations.Begun."""
+        """What another state directory must know to continue a job: operations.Begun."""
         record = self._record(job)
         assert record.fixed is not None
         return {
@@ -353,7 +356,7 @@ class Recovery:
         }  # fmt: skip
 
     def _begun(self, action: actions.Upload | actions.Fetch, trouble: object, reason: str) -> None:
-        """A process that transfers was started, or said why not: it is tried again later."""
+        """Record the error, if any, of starting an upload or fetch; it is tried again later."""
         job, record = action.job, self._record(action.job)
         if isinstance(trouble, Exception) and not isinstance(trouble, (CannotLaunch, OSError)):
             raise trouble
@@ -368,7 +371,7 @@ class Recovery:
     def restore(self, action: actions.Restore) -> Steps:
         job, record = action.job, self._record(action.job)
         restore, incarnation = record.restore, record.incarnation
-        if restore is None:  # the dump: as with a fetch, it is another incarnation from here on
+        if restore is None:  # a local snapshot: as for a fetch, another incarnation begins here
             yield from self.takeover.need_own(job)
             restore, incarnation = Restore(action.number, NODE), incarnation + 1
         if record.step != "restoring":
@@ -397,13 +400,14 @@ class Recovery:
             if amiss:
                 self._event(job, "FilesDiffer", amiss, "Warning")
         point("restore.done")
-        if restore.id != NODE:  # that is dropped before its ranks are let go
+        if restore.id != NODE:  # a local snapshot is removed before its ranks are thawed
             yield [lambda: self.node.drop(job, action.number)]
 
     def _bring_back(
         self, action: actions.Restore, record: Record
     ) -> Generator[Sequence[Call], list[Any], str]:
-        """Gives what is amiss with the ranks' files. Raises ControlError, CannotLaunch, OSError."""
+        """Restore the ranks; return problems with their files. Raises ControlError, CannotLaunch,
+        OSError."""
 
         if record.stored == NODE:
             agreed((yield [lambda: self.node.check(action.job, action.number)]))
@@ -442,7 +446,8 @@ class Recovery:
         agreed((yield [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]))
 
     def look(self, action: actions.Look) -> Steps:
-        """Raises nothing: who does not answer, or does not know the question, says nothing."""
+        """Record what cannot be saved. Raises nothing: launchers that do not answer, or do not know
+        the request, are ignored."""
         incarnation = self._record(action.job).incarnation
         told = yield [self._asking(action.job, rank, "examine", TELL_S) for rank in action.ranks]
         found = [
@@ -451,7 +456,7 @@ class Recovery:
             if isinstance(each, dict) and each.get("hindrances")
         ]
         before = self._record(action.job)
-        if before.incarnation != incarnation or before.step != "placed":  # ended, even forgotten
+        if before.incarnation != incarnation or before.step != "placed":  # ended, or even removed
             return
         more = f" (and {count(len(found) - 1, 'more rank')})" if len(found) > 1 else ""
         text = found[0] + more if found else ""
@@ -476,7 +481,7 @@ class Recovery:
         agreed([each for each in told if getattr(each, "code", "") != "unreachable"])
 
     def wait_gone(self, job: str) -> Steps:
-        """Until the launchers of a job have ended, or will not soon."""
+        """Wait until the launchers of a job have ended, for GONE_S at most."""
         record = self._record(job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
 
@@ -488,7 +493,8 @@ class Recovery:
         yield [wait]
 
     def rest(self, action: actions.Rest) -> None:
-        """Raises ControlError while a launcher still lives: the old is *seen* gone first."""
+        """Record that a job rests. Raises ControlError while a launcher lives: it must be *seen*
+        gone."""
         job, record = action.job, self._record(action.job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
         for rank in ranks:
@@ -566,7 +572,8 @@ def _stands(action: actions.Save, observed: Observed) -> float:
 
 
 def _tried_again(restore: Restore | None) -> Restore | None:
-    """What was begun of a restore that failed is gone: it may be tried again."""
+    """The restore without its failed try, whose processes are gone, so that it may be tried
+    again."""
     if restore is None:
         return None
     error = restore.error or "a rank ended while it was being restored"
@@ -576,7 +583,7 @@ def _tried_again(restore: Restore | None) -> Restore | None:
 
 
 def used_so_far(record: Record) -> float:
-    """Device-seconds of a job: each of its devices counts while it is placed there."""
+    """Device-seconds of a job: each of its devices counts while the job is placed there."""
     if record.held_since is None:
         return record.gpu_seconds
     held = max(0.0, clock.now() - record.held_since)
@@ -584,8 +591,8 @@ def used_so_far(record: Record) -> float:
 
 
 def count_until(journal: Journal, booted_after: float) -> None:
-    """The machine was booted at some time after this (steady): no device has served a job since
-    then, whatever the journal says."""
+    """Correct the device-seconds after a boot: since `booted_after` (steady) no device has served a
+    job, although records say so."""
     with journal.transaction():
         for record in journal.records().values():
             if record.held_since is not None:

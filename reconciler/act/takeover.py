@@ -1,7 +1,8 @@
-"""A job that another state directory has taken over is not run here, nor one that still runs there.
+"""Prevents a job from running here if another owner has taken it over, or if the owner it was taken
+from still runs it.
 
-The store says who has begun a job's newest incarnation; on this machine, locks say whose launchers
-live. For recovery.py: as there, calls that may block are yielded.
+The store records the owner of a job's newest incarnation; on this machine, locks show whose
+launchers live. For recovery.py: as there, calls that may block are yielded.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rankfold.reconciler.node.launchers import Node
 
 
 class Takeover:
-    """url: gives that of the store of checkpoints."""
+    """url: returns the URL of the store of checkpoints."""
 
     def __init__(self, journal: Journal, node: Node, url: Callable[[], str]):
         self.journal, self.node, self.url = journal, node, url
@@ -29,8 +30,8 @@ class Takeover:
         return self.journal.record(job) or Record(job)
 
     def need_own(self, job: str) -> Steps:
-        """Raises ControlError where a job that rested here has been taken over elsewhere. It goes
-        on where the store cannot be asked: what it needs lies here."""
+        """Raises ControlError if another owner has taken over a job that rested here. If the store
+        does not answer, the job continues: all it needs is here."""
         known = self._record(job).known
         if not known:
             return
@@ -42,9 +43,9 @@ class Takeover:
             self.journal.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
 
     def ask(self, jobs: Sequence[str]) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
-        """The ends of those of these jobs that run here and go on elsewhere.
+        """Job → its end, for those of `jobs` that run here and that another owner has taken over.
 
-        Raises ControlError where the store answers for none: that ends nothing.
+        Raises ControlError if the store answers for none of them; then no job ends.
         """
         before = {job: self._record(job).known for job in jobs}
         answers = yield from self._taken(before)
@@ -61,15 +62,15 @@ class Takeover:
         self, known: Mapping[str, int]
     ) -> Generator[Sequence[Call], list[Any], dict[str, tuple[bool, str]]]:
         """As `Node.taken`."""
-        url = self.url()  # here: the journal is this thread's
+        url = self.url()  # here: only this thread may use the journal
         told = yield [lambda: self.node.taken(url, known)]
         agreed(told)
         found: dict[str, tuple[bool, str]] = told[0]
         return found
 
     def need_gone(self, job: str) -> Steps:
-        """Raises ControlError while the copy of a job runs on this machine from which it was taken
-        over."""
+        """Raises ControlError while the owner that a job was taken over from still runs it on this
+        machine."""
         record = self._record(job)
         rival, ranks = record.rival, range(record.fixed.world_size if record.fixed else 0)
         if not rival:
@@ -85,8 +86,8 @@ class Takeover:
 
 
 def _runs_at(node: Node, owner: str, job: str, ranks: range) -> Path | None:
-    """The other state directory of this machine under which a job lives, unless it rests in memory
-    there: it is not woken then."""
+    """The other state directory of this machine under which a job lives. None: it does not, or it
+    rests in memory there, where it is not resumed then."""
     state = node.lives_at(owner, job, ranks)
     if state is None:
         return None

@@ -1,1 +1,1 @@
-"""What the fleet does: answers of proxies and launchers, and what follows from them."""
+"""Observed state: the answers of proxies and launchers, and what follows from them."""

@@ -1,6 +1,6 @@
-"""What a change of a running job cost: from the wish to the fact. Pure.
+"""Measures a change of a running job's devices, from the request to convergence. Pure.
 
-Called by the daemon: `wish` when desired state changes, `follow` after every observation.
+The daemon calls `wish` when desired state changes, and `follow` after every observation.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rankfold.reconciler.model.recorded import Change, Record
 
 
 def devices_now(record: Record) -> int:
-    """Devices under a started job; 0 while it is suspended."""
+    """The number of devices of a started job; 0 while it is suspended."""
     return len(set(record.placement))
 
 
@@ -33,7 +33,7 @@ def wish(job: Job, record: Record, commit: str, wanted_at: float, wanted: float)
 def follow(
     change: Change, record: Record, observed: Observed, converged: bool, now: float
 ) -> Change:
-    """Fill in what can be seen now (steady)."""
+    """Fill in the times of what is observed now (steady)."""
     seen = [
         there for device in dict.fromkeys(record.placement)
         if (there_is := observed.devices.get(device)) and (there := there_is.job(change.job))
@@ -58,7 +58,8 @@ def follow(
 
 
 def _untouched(there: JobOnDevice, observed: Observed) -> bool:
-    """Whether no program of these ranks has asked for a device: there is nothing to release."""
+    """Whether no program of these ranks has requested a device, so that nothing has to be
+    released."""
     ranks = [observed.ranks.get((there.job, each.rank)) for each in there.ranks]
     return bool(ranks) and all(each is not None and not each.channel for each in ranks)
 

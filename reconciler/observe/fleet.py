@@ -1,7 +1,7 @@
-"""What the fleet really does: the answers of proxies and launchers, and exit files.
+"""The observed state of the fleet: answers of proxies and launchers, and exit files.
 
-Never a pid: a process that does not answer on its socket is not there, unless it still holds its
-lock file (then it starts, or is busy). Reads only; `status` uses it without a reconciler.
+Never relies on a pid: a process that does not answer on its socket does not exist, unless it holds
+its lock file (then it is starting or busy). Only reads; `status` uses it without a reconciler.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.observe.prober import Answer, Prober
 
-HOST_MEMORY_SHARE = 0.8  # of the machine's memory may be promised to folded and resting ranks
+HOST_MEMORY_SHARE = 0.8  # share of the machine's memory that folded and resting ranks may need
 
 
 def observe(
@@ -52,10 +52,11 @@ def observe(
     noted: Mapping[str, float],
     no_saves: str = "",
 ) -> Observed:
-    """Ask every device of `devices` and every rank of the jobs that have started.
+    """Query every device of `devices` and every rank of the jobs that have started.
 
-    noted: who is known not to answer, and since when (wall clock): a device's name, or
-    ``<job>/<rank>``. They are queried too, and not waited for. no_saves: as `Node` says it.
+    noted: processes known to be unresponsive, and since when (wall clock), by a device's name or
+    ``<job>/<rank>``. They are queried, too, but not waited for. no_saves: as `Node.no_saves`
+    returns it.
     """
     node = Node(layout)
     doors = {layout.proxy_socket(name): name for name in devices}
@@ -65,7 +66,7 @@ def observe(
         if record.fixed is None or record.step == "ended":
             continue
         for rank in range(record.fixed.world_size):
-            # The exit file counts first: a launcher writes it, then ends.
+            # The exit file takes precedence: a launcher writes it, then ends.
             if seen := node.ended(record.name, rank):
                 ended[record.name, rank] = seen
             else:
@@ -94,26 +95,26 @@ def observe(
 
 
 def transfer_of(record: Record) -> int | None:
-    """Which of a job's folders of snapshots goes into the store now, or came out of it."""
+    """The number of the folder of snapshots that a job uploads, or fetches, now; None: none."""
     if record.save is not None and record.save.stage == "uploading":
         return record.save.number
     return None if record.restore is None else record.restore.number
 
 
 def rank_name(job: str, rank: int) -> str:
-    """As people name a rank, and `noted` does."""
+    """The name of a rank for people, and in `noted`."""
     return f"{job}/{rank}"
 
 
 def _silent_since(answer: Answer, noted: float | None) -> float | None:
-    """Wall clock; None: it has not owed its answer for long."""
+    """Since when a process is unresponsive (wall clock); None: it is not, or not for long."""
     if noted is not None:
         return noted
     return answer.asked if answer.waited_s >= SILENT_AFTER_S else None
 
 
 def known_devices(layout: Layout) -> set[str]:
-    """Devices that have a lock file somebody holds: also those no pool names any longer."""
+    """Devices whose lock file a process holds, also those that are in no pool any more."""
     found = set()
     with contextlib.suppress(FileNotFoundError):
         for file in (layout.state / "proxies").iterdir():
@@ -125,7 +126,7 @@ def known_devices(layout: Layout) -> set[str]:
 def see_device(
     layout: Layout, name: str, answer: Answer | None, noted: float | None = None
 ) -> SeenDevice | None:
-    """What a device's proxy answered; None: it has none."""
+    """The state of a device by its proxy's answer; None: it has no proxy."""
     silent_since, pid = None, answer.pid if answer else 0
     if answer is not None and answer.status is not None:
         with contextlib.suppress(control.ControlError):
@@ -140,8 +141,8 @@ def see_device(
 
 
 def jobs_told(status: Json) -> list[JobOnDevice]:
-    """What a proxy that has just answered so says of its jobs. Raises ControlError for one that
-    makes no sense."""
+    """The jobs in the status that a proxy has just reported. Raises ControlError if it is
+    malformed."""
     return [_job(each, clock.now()) for each in control.expect(ProxyStatus, status).jobs]
 
 
@@ -161,7 +162,7 @@ def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> SeenDevice:
 
 
 def _kernels(status: ProxyStatus) -> dict[str, int]:
-    """Kernels that each rank ran here, those of ended placements included."""
+    """Kernels that each rank ran on this device, including ended placements."""
     counted: dict[str, int] = {}
     ended = [(gone.job, gone) for gone in status.history]
     now = [(job.job, rank) for job in status.jobs if job.state != "saved" for rank in job.ranks]
@@ -199,7 +200,8 @@ def _error_text(error: RankFault | None) -> str:
 def see_rank(
     node: Node, job: str, rank: int, answer: Answer | None, noted: float | None = None
 ) -> SeenRank | None:
-    """What a rank's launcher answered, or left behind; None: there is none, and never was."""
+    """The state of a rank by its launcher's answer, lock or exit file; None: it has none of
+    these."""
     silent_since = None
     if answer is not None and answer.status is not None:
         with contextlib.suppress(control.ControlError):
@@ -212,7 +214,7 @@ def see_rank(
                 )  # fmt: skip
     elif answer is not None:
         silent_since = _silent_since(answer, noted)
-    # It may have ended between the two looks, or be about to write.
+    # It may have ended since its exit file was read, or be about to write it.
     if ended := node.ended(job, rank):
         return ended
     if node.lives(job, rank):
@@ -223,7 +225,8 @@ def see_rank(
 
 
 def host_memory() -> int:
-    """Bytes that jobs may need beside their devices: a share of the machine's, or the cgroup's."""
+    """Bytes of host memory that jobs may need: a share of the machine's, or of the cgroup's
+    limit."""
     if (explicit := switches.host_memory()) is not None:
         return explicit
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,9 +1,9 @@
-"""Asks many processes at once how they are, and waits for none of them.
+"""Queries the state of many processes at once, without waiting for any of them.
 
-One connection to each proxy and launcher, one open question on each: a process that hangs has its
-question until it goes on or ends, and nobody else notices. Everything happens in the caller's
-thread, on sockets that do not block. An answer counts only if it was asked for after the last
-action that spoke to the process (`void`): what it said before is not true any longer.
+It has one connection to each proxy and launcher, with at most one open query. An unresponsive
+process keeps its query until it continues or ends, and does not delay others. Everything happens in
+the caller's thread, on non-blocking sockets. An answer counts only if its query was sent after the
+last action that sent the process a request (`void`): an earlier answer is out of date.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from rankfold.reconciler.model.values import Json
 
 @dataclass(frozen=True)
 class Answer:
-    """What a process says of itself (`hello`) and of its state now: None while it owes the answer.
+    """A process's `hello` and its present status. status: None while the process has not answered.
 
-    asked: wall clock of the request; waited_s: seconds since then; pid: of who listens, 0 where
-    that is not known; heard: steady, when the answer came.
+    asked: wall clock of the query; waited_s: seconds since then; pid: of the listening process, 0
+    if that is not known; heard: when the answer came, steady.
     """
 
     hello: Json
@@ -38,30 +38,31 @@ class Answer:
 
 
 class Line:
-    """The connection to one process, with its open question."""
+    """The connection to one process, with its open query."""
 
     def __init__(self, path: Path, selector: selectors.BaseSelector):
         self.path, self.selector = path, selector
         self.hello: Json = {}
         self.status: Json | None = None
-        self.asked_at: float | None = None  # CLOCK_MONOTONIC; None: no question is open
+        self.asked_at: float | None = None  # CLOCK_MONOTONIC; None: no query is open
         self.asked = 0.0  # wall clock
-        self.pid = 0  # of who listens
+        self.pid = 0  # of the listening process
         self.heard = 0.0  # steady
-        self.void = False  # the answer that is still to come does not count
+        self.void = False  # the pending answer does not count
         self._channel: control.Channel | None = None
         self._open: dict[int, str] = {}  # id → operation
         self._id = 0
 
     def ask(self) -> None:
-        """Ask unless a question is open. A process that nobody can reach has none afterwards."""
+        """Send a query unless one is open. If the process cannot be reached, none is open
+        afterwards."""
         if self._channel is not None and self.asked_at is not None:
             return
         try:
             if self._channel is None:
                 self._connect()
             self._send()
-        except BlockingIOError:  # too many have called it already, and it takes no call
+        except BlockingIOError:  # its backlog is full, and it accepts no connection
             self._hang_up()
             self._begin()
         except (OSError, ValueError, peers.Denied, control.ControlError):
@@ -86,7 +87,8 @@ class Line:
         self.selector.register(sock, selectors.EVENT_READ, self)
 
     def _send(self) -> None:
-        """`hello` once per connection; of a launcher until its rank has a pid."""
+        """Send `status`, and `hello` until its reply has a pid (a launcher's has one with its
+        rank)."""
         assert self._channel is not None
         for op in ["status"] if self.hello.get("pid") else ["hello", "status"]:
             self._id += 1
@@ -95,7 +97,7 @@ class Line:
         self._begin()
 
     def read(self) -> None:
-        """Take what has come."""
+        """Process what has arrived."""
         if self._channel is None:
             return
         try:
@@ -105,7 +107,7 @@ class Line:
         except BlockingIOError:
             return
         except (OSError, control.ControlError):
-            alive = False  # gone, or what it says makes no sense
+            alive = False  # it has ended, or its answer is malformed
         if not alive:
             self.close()
 
@@ -125,7 +127,7 @@ class Line:
                 self._send()
 
     def close(self) -> None:
-        """Hang up, and forget the question too."""
+        """Disconnect, and drop the open query."""
         self._hang_up()
         self.asked_at, self.status, self.void, self.hello = None, None, False, {}
 
@@ -139,7 +141,7 @@ class Line:
 
 
 class Prober:
-    """The lines to all processes of a fleet."""
+    """The connections to all processes of a fleet."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -148,10 +150,10 @@ class Prober:
     def look(
         self, paths: Iterable[Path], within_s: float, hung: Container[Path] = ()
     ) -> dict[Path, Answer]:
-        """Ask the process behind each of `paths`, and nobody else any longer.
+        """Query the process behind each of `paths`, and disconnect from all others.
 
-        Waits at most `within_s` for those that are queried now, and not for those in `hung`. A path
-        that is missing in the result has nobody who could answer.
+        Waits at most `within_s` for processes that are queried now, and not for those in `hung`. A
+        path is missing in the result if no process listens there.
         """
         wanted = list(dict.fromkeys(paths))
         for path in set(self._lines) - set(wanted):
@@ -160,7 +162,7 @@ class Prober:
         lines = [self._lines.setdefault(p, Line(p, self._selector)) for p in wanted]
         awaited = set()
         for line in lines:
-            if line.status is None:  # one may have come since the last look
+            if line.status is None:  # an answer may have arrived since the last look
                 new = line.asked_at is None
                 line.ask()
                 if new and line.asked_at is not None and line.path not in hung:
@@ -172,7 +174,8 @@ class Prober:
         return {line.path: answer for line in lines if (answer := _taken(line))}
 
     def void(self, paths: Iterable[Path]) -> None:
-        """Somebody speaks, or spoke, to these in between: answers to earlier questions are old."""
+        """A request is being, or was, sent to these: answers to open queries will be out of
+        date."""
         for path in paths:
             if (line := self._lines.get(path)) and line.asked_at is not None:
                 line.void = True

@@ -1,8 +1,8 @@
-"""What becomes of proxies and launchers: events for those that end, or do not answer; devices that
-are bad, because their proxy ends whenever it is started.
+"""Follows proxies and launchers: records events for those that end or do not answer, and finds bad
+devices, whose proxy ends whenever it is started.
 
-Called by the daemon after each look. What it knows it keeps in the journal: the next reconciler,
-and `status`, go on from there.
+The daemon calls it after each observation. Its state is in the journal, so that the next
+reconciler, and `status`, continue from it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from rankfold.reconciler.node.launchers import last_lines
 from rankfold.reconciler.observe.fleet import rank_name
 from rankfold.reconciler.wording import silence
 
-BAD_AFTER = 3  # starts of a proxy in vain, one after another
+BAD_AFTER = 3  # failed starts of a proxy in a row
 
 
 def still_bad(failing: Mapping[str, str], observed: Observed) -> dict[str, str]:
-    """Without the devices that answer now."""
+    """The bad devices without those that answer now."""
     devices = observed.devices
     return {n: words for n, words in failing.items() if n not in devices or not devices[n].ready}
 
 
 class Processes:
-    """proxies: device → pid of the proxy that lives, 0 while it is not known.
+    """proxies: device → pid of the living proxy, 0 while it is not known.
 
-    silent: who does not answer, and since when, as `observe` takes it. failing: as in `Observed`.
+    silent: unresponsive processes and since when, as `observe` takes it. failing: as in `Observed`.
     """
 
     def __init__(self, layout: Layout, journal: Journal):
@@ -36,35 +36,36 @@ class Processes:
         self.proxies: dict[str, int] = journal.get("proxies") or {}
         self.silent: dict[str, float] = journal.get("silent") or {}
         self.failing: dict[str, str] = journal.get("failing") or {}
-        # Last starts of each proxy since it answered: why it could not be started, if it could not.
+        # The newest starts of each proxy since it last answered: the error of each, or "".
         self._starts: dict[str, list[str]] = {}
         self._told_to_end: set[str] = set(journal.get("told_to_end") or ())
 
     def started(self, device: str) -> None:
-        """A proxy was started."""
+        """Record that a proxy was started."""
         self.proxies[device] = 0
         self.tried(device)
         self._expect(self._told_to_end - {device})
 
     def tried(self, device: str, error: str = "") -> None:
-        """A proxy was started, or could not be: then there is an error."""
+        """Record an attempt to start a proxy; error: why it failed, if it did."""
         self._starts[device] = [*self._starts.get(device, ()), error][-BAD_AFTER:]
 
     def told_to_end(self, device: str) -> None:
-        """A proxy was requested to end: no event when it does."""
+        """Record that a proxy was requested to end, so that its end is no event."""
         self._expect(self._told_to_end | {device})
 
     def all_told_to_end(self, left: dict[str, str]) -> None:
-        """The reconciler ends, and all proxies with it but those that are left.
+        """Record that the reconciler ends together with all proxies except those in `left`.
 
-        The next one may still see some of them on their way, and finds out anew which are bad.
+        The next reconciler may still see some proxies that are ending; it determines anew which
+        devices are bad.
         """
         self._expect(self._told_to_end | (self.proxies.keys() - left.keys()))
         self.journal.set("proxies", {n: pid for n, pid in self.proxies.items() if n in left})
         self._is_failing({})
 
     def note(self, observed: Observed, desired: Collection[str]) -> None:
-        """Look at who is there now. desired: devices that shall be."""
+        """Process an observation. desired: names of the desired devices."""
         self._note_ends(observed)
         self._note_bad(observed, desired)
         self._note_silence(observed)
@@ -73,7 +74,7 @@ class Processes:
         now = {name: seen.pid for name, seen in observed.devices.items()}
         for name, pid in self.proxies.items():
             if name in now and (not now[name] or not pid):
-                now[name] = now[name] or pid  # it does not answer, or has not before
+                now[name] = now[name] or pid  # unresponsive, or not known before
             elif now.get(name) != pid:
                 self._ended(name, pid)
         if now != self.proxies:
@@ -95,7 +96,8 @@ class Processes:
         self.journal.event(f"Device/{device}", "ProxyEnded", text, "Warning")
 
     def _note_bad(self, observed: Observed, desired: Collection[str]) -> None:
-        """One that starts slowly, or hangs, is not bad: it has not ended."""
+        """Update the bad devices. One that starts slowly or hangs is not bad: its proxy has not
+        ended."""
         there = observed.devices
         self._starts = {
             name: starts for name, starts in self._starts.items()

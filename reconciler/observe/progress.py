@@ -1,7 +1,7 @@
-"""Whether those who bring snapshots into the store, or back, get on.
+"""Detects uploads and fetches that make no progress.
 
-What they say of themselves tells how far they are, not since when: that is remembered here, in the
-memory of the reconciler. The next one begins to count anew.
+Their reports contain how far they are, but not since when. That is remembered here, in the
+reconciler's memory; the next reconciler starts counting from zero.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rankfold.reconciler.model.observed import Transfer
 
 
 class Progress:
-    """Called with what is seen at each look."""
+    """Remembers since when each transfer's report is unchanged."""
 
     def __init__(self, patience_s: float | None = None) -> None:
         self.patience_s = patience_s or switches.stuck_s()
-        self._since: dict[str, tuple[Transfer, float]] = {}  # of each job: CLOCK_MONOTONIC
+        self._since: dict[str, tuple[Transfer, float]] = {}  # by job; since: CLOCK_MONOTONIC
 
     def note(self, transfers: Mapping[str, Transfer]) -> dict[str, Transfer]:
-        """The same, and which of them are stuck."""
+        """The same transfers, with `stuck` set. Call with each observation."""
         now = time.monotonic()
         self._since = {job: self._still(job, seen, now) for job, seen in transfers.items()}
         return {
@@ -31,7 +31,7 @@ class Progress:
         }
 
     def ended(self, job: str) -> None:
-        """It is begun anew."""
+        """Start counting from zero: the job's transfer is started again."""
         self._since.pop(job, None)
 
     def _still(self, job: str, seen: Transfer, now: float) -> tuple[Transfer, float]:

@@ -1,9 +1,9 @@
-"""Whether the background reconciler stays up: how often it ended unexpectedly, and why.
+"""Records whether the background reconciler stays up: how often it ended unexpectedly, and why.
 
-One that runs holds the state directory (`claimed`) and keeps a note there. It removes the note when
-it ends as it should, and starts a new one once it has run for a while. Whoever starts the next one
-sees in the note how many have ended before they did any lasting good, and waits longer each time.
-The note is no part of the journal: the journal may be the reason.
+A running reconciler holds the state directory (`claimed`) and keeps a note in it. It removes the
+note when it ends normally, and resets it after running for a while. From the note, the process that
+starts the next reconciler knows how many have ended early in a row, and waits longer each time. The
+note is not in the journal, because the journal may be the cause.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rankfold.reconciler.journal.journal import Journal, JournalError
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.wording import count
 
-STEADY_AFTER_S = 10.0  # of one that has run for so long: what ended those before is over
-LOOP_AFTER = 3  # so many unexpected ends in a row are a crash loop
+STEADY_AFTER_S = 10.0  # after running this long, earlier unexpected ends no longer count
+LOOP_AFTER = 3  # this many unexpected ends in a row are a crash loop
 WAIT_MIN_S, WAIT_MAX_S = 0.5, 30.0  # before the next start in a crash loop
 
 
@@ -35,11 +35,11 @@ class AlreadyRunning(Exception):
 class Note(msgspec.Struct):
     """What a reconciler leaves for the next one."""
 
-    ends: int = 0  # how many before it ended unexpectedly, one after the other
-    reason: str = ""  # why the last of these did
+    ends: int = 0  # how many before it ended unexpectedly in a row
+    reason: str = ""  # why the last of these ended
     began: clock.Reading | None = None
     failed: str = ""  # why this one ends, if it knows
-    trouble: str = ""  # why it does nothing, though it runs
+    trouble: str = ""  # why it does nothing although it runs
 
 
 class Claim:
@@ -48,29 +48,30 @@ class Claim:
     def __init__(self, layout: Layout, lock: int):
         self.layout, self._lock = layout, lock
         before = _left(layout)
-        self.ended_before = before.reason  # empty: as it should
+        self.ended_before = before.reason  # empty: it ended normally
         self.crash_loop = _in_words(before)
         self._note = Note(before.ends, before.reason, clock.reading())
         self._write()
         with contextlib.suppress(OSError):
             os.ftruncate(lock, 0)
-            os.pwrite(lock, str(os.getpid()).encode(), 0)  # names us while we do not listen
+            os.pwrite(lock, str(os.getpid()).encode(), 0)  # names us until we listen
 
     def is_there(self) -> bool:
-        """Whoever removes a state directory may make it anew: that is another fleet's then."""
+        """Whether the state directory is still ours: if it was removed and created again, it is
+        another fleet's."""
         try:
             return os.path.samestat(os.fstat(self._lock), os.stat(self.layout.lock))
         except FileNotFoundError:
             return False
 
     def steady(self) -> None:
-        """It has run for `STEADY_AFTER_S`."""
+        """Forget earlier ends: the reconciler has run for `STEADY_AFTER_S`."""
         self.crash_loop = ""
         self._note.ends, self._note.reason = 0, ""
         self._write()
 
     def tell(self, journal: Journal) -> None:
-        """Events for those who watch: the one before ended unexpectedly."""
+        """Record an event if the previous reconciler ended unexpectedly."""
         if self.crash_loop:
             _event(journal, "CrashLoop", self.crash_loop)
         elif self.ended_before:
@@ -78,7 +79,7 @@ class Claim:
             _event(journal, "Restarted", text)
 
     def trouble(self, error: BaseException | None, journal: Journal) -> None:
-        """Its turns fail, or succeed again."""
+        """Record that turns fail, or succeed again (None)."""
         now = cause(error) if error else ""
         if now == self._note.trouble:
             return
@@ -97,7 +98,7 @@ class Claim:
                 _file(self.layout).unlink(missing_ok=True)
 
     def _write(self) -> None:
-        """At once or not at all; a full disk must not keep a reconciler from running."""
+        """Write the note atomically, ignoring errors: a reconciler must run on a full disk, too."""
         new = _file(self.layout).with_suffix(".new")
         with contextlib.suppress(OSError):
             if self.is_there():
@@ -107,7 +108,7 @@ class Claim:
 
 @contextlib.contextmanager
 def claimed(state: Path) -> Iterator[Claim]:
-    """Hold a state directory while this lasts, and note how it ends. Raises AlreadyRunning."""
+    """Hold a state directory during the context, and note how it ends. Raises AlreadyRunning."""
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     layout = Layout(state)
     lock = try_lock(layout.lock)
@@ -123,7 +124,8 @@ def claimed(state: Path) -> Iterator[Claim]:
 
 
 def cause(error: BaseException) -> str:
-    """An error of ours: its kind and place. Its words may hold a value of an environment."""
+    """Kind and place of an error. Its text is left out: it may contain a value of an
+    environment."""
     if isinstance(error, JournalError):
         return legible(str(error))
     frames = traceback.extract_tb(error.__traceback__)
@@ -131,11 +133,11 @@ def cause(error: BaseException) -> str:
     return f"{type(error).__name__}{where}"
 
 
-# ---- for those who start it, or look -----------------------------------------------------------
+# ---- for clients that start or query a reconciler ------------------------------------------------
 
 
 def report(layout: Layout) -> str:
-    """In words, that it crashes again and again, or does nothing; empty if neither."""
+    """A sentence if the reconciler crashes repeatedly or does nothing; empty if neither."""
     if not is_locked(layout.lock):
         return _in_words(_left(layout))
     note = _read(layout)
@@ -143,7 +145,7 @@ def report(layout: Layout) -> str:
 
 
 def wait_s(layout: Layout) -> float:
-    """How long to wait before the next one is started."""
+    """Seconds to wait before the next reconciler is started."""
     left = _left(layout)
     if left.ends < LOOP_AFTER or left.began is None or is_locked(layout.lock):
         return 0.0
@@ -168,7 +170,7 @@ def _read(layout: Layout) -> Note:
 
 
 def _left(layout: Layout) -> Note:
-    """What the last one left that runs no longer, with its own end counted in."""
+    """The note of the last reconciler, which runs no more, with its own end counted."""
     note = _read(layout)
     if note.began:
         note.ends += 1

@@ -1,4 +1,4 @@
-"""What sharing a device did for a job and what it cost, from what the proxies counted. Pure."""
+"""Benefits and costs of sharing devices for a job, from the proxies' counters. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.values import Json
 
-TOLD = {  # by the name of the proxies' counter
+TOLD = {  # proxies' counter → name in docs/status.md
     "squashed": "operationsSquashed",
     "spared": "bytesNotSwapped",
     "copies": "copiesOnWrite",
     "unforeseen": "copiesUnforeseen",
     "prepared": "chunksPrepared",
 }
-SETTLED_S = 10.0  # on a device, before its overhead is a job's and not its beginning's
-OVERHEAD_MAX = 0.05  # of the devices' time; beyond it there is a condition
-REASONS = {  # of `Overhead`: what most of it is, and what to do
+SETTLED_S = 10.0  # on a device, before overhead is reported: the beginning does not count
+OVERHEAD_MAX = 0.05  # share of the devices' time; above it there is a condition
+REASONS = {  # of condition `Overhead`: by the largest part of it, with advice
     "switches": (
         "Switches",
         "its ranks take turns on their devices often: give it more devices, or let it compute more "
@@ -38,7 +38,7 @@ REASONS = {  # of `Overhead`: what most of it is, and what to do
 
 
 def serving(record: Record, observed: Observed) -> Iterator[tuple[SeenDevice, JobOnDevice]]:
-    """The devices that serve the job's last epoch, with what each says of it."""
+    """The devices that serve the job's last epoch, with each device's report on the job."""
     for name in sorted(record.holds()):
         seen = observed.devices.get(name)
         there = seen.job(record.name) if seen else None
@@ -47,8 +47,8 @@ def serving(record: Record, observed: Observed) -> Iterator[tuple[SeenDevice, Jo
 
 
 def done(record: Record, observed: Observed) -> Json | None:
-    """`sharing` of docs/status.md: of its ranks since they began. None: nobody tells, as while it
-    rests."""
+    """`sharing` of docs/status.md: counted since the ranks began. None: no device reports it, for
+    example while the job rests."""
     devices = list(serving(record, observed))
     ranks = [rank.counters for _, there in devices for rank in there.ranks]
     if record.step == "ended":
@@ -78,7 +78,7 @@ def guard(record: Record, observed: Observed) -> Json | None:
 
 
 def overhead(record: Record, observed: Observed) -> Json | None:
-    """`overhead` of docs/status.md. None: no device tells."""
+    """`overhead` of docs/status.md. None: no device reports it."""
     spent = [there.spent for _, there in serving(record, observed) if there.spent.seconds]
     if not spent:
         return None
@@ -91,7 +91,8 @@ def overhead(record: Record, observed: Observed) -> Json | None:
 
 
 def too_much(record: Record, observed: Observed) -> Condition | None:
-    """If the devices' time goes elsewhere than into the job's work."""
+    """A condition if the devices spend too much of their time on other things than the job's
+    work."""
     found = overhead(record, observed)
     if found is None or found["seconds"] < SETTLED_S:
         return None

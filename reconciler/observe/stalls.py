@@ -1,8 +1,10 @@
-"""Why a job gets no further though all its processes live: what its ranks wait for. Pure.
+"""Determines why a job makes no progress although all its processes live: what its ranks wait for.
+Pure.
 
-It does get further while work of any of its ranks begins or ends. Nothing is done about it: a rank
-may compute on the host for an hour, and then go on; whether it does, or hangs, its author knows.
-What ranks wait for without CUDA and NCCL, a message of another rank's say, is not seen.
+A job makes progress while work of any of its ranks begins or ends. A stall has no consequence: a
+rank may compute on the host for an hour and then continue, and only the program's author knows
+whether it does. Waiting outside of CUDA and NCCL, for example for a message of another rank, is not
+visible here.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.observe.sharing import serving
 from rankfold.reconciler.wording import some, some_ranks
 
-WAITS_S = 60.0  # before it is said: long for a step, and far less than programs' own watchdogs take
-STOPPED_S = 3.0  # of a rank: a program may well stop a process of its own, and go on
+WAITS_S = 60.0  # before it is reported: long for a step, far shorter than programs' watchdogs
+STOPPED_S = 3.0  # for a rank: a program may stop a process of its own and continue it
 
 
 def waiting(
     record: Record, observed: Observed, processes: Mapping[int, SeenRank]
 ) -> Condition | None:
-    """The condition `Waiting` of a job that is on devices, or whose checkpoint is transferred.
-    `processes`: its ranks' launchers."""
+    """The condition `Waiting` of a job that is on devices, or whose checkpoint is uploaded or
+    fetched. `processes`: the launchers of its ranks."""
     served = list(serving(record, observed))
     there = sorted((each for _, job in served for each in job.ranks), key=lambda each: each.rank)
     attached = [each for each in there if each.state == "attached"]

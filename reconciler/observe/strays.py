@@ -1,7 +1,7 @@
-"""Processes of a fleet that neither its journal nor a device tells of: the compiler of the software
-GPU, and proxies and launchers whose state directory was removed.
+"""Finds processes of a fleet that are neither in its journal nor on a device: the compiler of the
+software GPU, and proxies and launchers whose state directory was removed.
 
-Their sockets lie outside the state directory, so they are found there.
+Their sockets are outside the state directory, so they can be found there.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.liveness import is_stopped
 from rankfold.reconciler.model.values import Json
 
-_PROXY, _LAUNCHER, _COMPILER = "d", "l", "compiler"  # how the names of sockets begin
+_PROXY, _LAUNCHER, _COMPILER = "d", "l", "compiler"  # first part of the sockets' names
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class _Heard:
-    """Who listens on a socket: `hello` is None if the process `pid` does not answer."""
+    """The process that listens on a socket. `hello` is None if the process `pid` does not
+    answer."""
 
     kind: str
     pid: int
@@ -32,9 +33,10 @@ class _Heard:
 
 
 def look(layout: Layout, known: Container[Path]) -> tuple[str, ...]:
-    """What is wrong, for people. known: sockets of proxies and launchers that are asked anyway.
+    """Descriptions of problems, for people. known: sockets of proxies and launchers that are
+    queried elsewhere.
 
-    Takes no longer than SILENT_AFTER_S for each 16 processes that do not answer.
+    Takes at most SILENT_AFTER_S for each 16 processes that do not answer.
     """
     paths = [
         path for path in sorted(layout.sockets.glob("*.sock"))
@@ -52,7 +54,7 @@ def _kind(path: Path) -> str:
 
 
 def _ask(path: Path) -> _Heard | None:
-    """None: nobody listens there."""
+    """Send `hello`; None: no process listens there."""
     pid = 0
     try:
         with control.Client(path, SILENT_AFTER_S) as client:
@@ -79,7 +81,7 @@ def _silent_compilers(heard: Iterable[_Heard]) -> Iterable[str]:
 
 
 def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:
-    """One line for all processes whose state directory was removed."""
+    """One sentence for all processes whose state directory was removed."""
     left = [each for each in heard if each.kind != _COMPILER and not _is_held(layout, each)]
     if not left:
         return
@@ -93,12 +95,12 @@ def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:
 
 
 def _is_held(layout: Layout, each: _Heard) -> bool:
-    """Whether the state directory that is there now is the one that the process was started for:
-    it holds a lock there for its life."""
+    """Whether the present state directory is the one that the process was started for: the process
+    holds a lock there for its life."""
     if not layout.state.exists():
         return False
     if not each.hello:
-        return True  # whose it is is not known
+        return True  # its owner is not known
     with contextlib.suppress(OSError, KeyError, TypeError):
         if each.kind == _LAUNCHER:
             return is_locked(layout.launcher_lock(each.hello["job"], each.hello["rank"]))

@@ -1,18 +1,18 @@
-"""Desired + recorded + observed → the next actions. Pure: no I/O, no clock but `now`.
+"""Desired + recorded + observed → the next actions. Pure: no I/O, no clock except `now`.
 
-Called by the daemon's loop before `act`, by `plan` and `status` to say what they would do. It is
-level-triggered: it looks only at what is, never at what changed, and gives at most the next step
-of each job; the loop observes again after every step. A step that was done already, or half, is
-simply asked for again (every operation is idempotent). The rules it keeps:
+Called by the daemon's loop before `act`, and by `plan` and `status` to show what it would do. It is
+level-triggered: it considers only the present state, never what changed, and returns at most the
+next step of each job; the loop observes again after every step. A step that was done completely or
+partly is requested again (every operation is idempotent). Its rules:
 
-- a device serves one job at a time, and is given away only when it is *seen* free;
-- nothing leaves a device but at a consistent cut, unless the job has ended;
-- what cannot be placed, or cannot grow, waits, and says why; it has a claim on what becomes free
-  before those behind it, as long as what it misses can come by itself;
-- what is in flight is left alone: one action at a time for each subject;
-- while one of its proxies or launchers does not answer, nothing is asked of a job but to go on.
+- A device serves one job at a time, and is given to another only when it is *seen* free.
+- Nothing leaves a device except at a consistent cut, unless the job has ended.
+- A job that cannot be placed, or cannot grow, waits with a condition that gives the reason. It has
+  a claim on devices that become free, before later jobs, as long as they can suffice.
+- Subjects of actions in flight are left alone: one action at a time for each subject.
+- While one of a job's proxies or launchers does not answer, the job is only requested to continue.
 
-Who gets which devices is decided in allocation.py, what brings one job there in steps.py. Both ask
+allocation.py decides which job gets which devices, steps.py how a job gets there. Both use
 index.py, so that a plan takes time in proportion to the fleet.
 """
 
@@ -37,10 +37,10 @@ __all__ = ["Plan", "assume_fleet", "delayed", "or_restart", "plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do next, and what to say about every job.
+    """The next actions, and the conditions of every job.
 
-    targets: placement each job should have now (() for none); converged: jobs that are as desired;
-    degraded: jobs that run as well as they can, on fewer devices than is desired.
+    targets: placement that each job should have now (() for none); converged: jobs that are as
+    desired; degraded: jobs that run as well as they can, on fewer devices than desired.
     """
 
     actions: tuple[Action, ...] = ()
@@ -48,7 +48,7 @@ class Plan:
     targets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     converged: frozenset[str] = frozenset()
     degraded: frozenset[str] = frozenset()
-    fleet_ready: bool = True  # every desired device answers, no other one is there
+    fleet_ready: bool = True  # every desired device answers, and there is no other one
 
 
 def plan(
@@ -58,7 +58,7 @@ def plan(
     now: float,
     in_flight: frozenset[str] = frozenset(),
 ) -> Plan:
-    """in_flight: subjects of the actions that have begun and are not over."""
+    """Plan. in_flight: subjects of the actions that have begun and have not ended."""
     index = Index(desired, records, observed, in_flight)
     of_proxies, fleet_ready = proxies.tend(index)
     allocation = Allocation(index)
@@ -74,8 +74,8 @@ def plan(
 
 
 def assume_fleet(desired: Desired, observed: Observed) -> Observed:
-    """As if every desired device were up that is not known to be bad: `rankfold plan` shows where
-    jobs would go then."""
+    """The observed state if every desired device that is not known to be bad were up: `rankfold
+    plan` shows where jobs would go then."""
     devices = dict(observed.devices)
     for name, device in desired.devices().items():
         seen = devices.get(name)

@@ -1,8 +1,8 @@
-"""Who gets which devices: a target for each job, or why it has none.
+"""Decides which job gets which devices: a target for each job, or the reason why it has none.
 
-First what each job has already, then free devices in the order of creation. A job that has begun
-goes on with fewer than it requests if it misses no more than what is bad: were those devices well
-and free, it would have enough. Called once per plan, before the steps towards the targets.
+Jobs first keep what they have; then free devices are given in the order of creation. A job that has
+begun continues with fewer devices than it requests if only bad devices are missing: if those were
+usable and free, it would have enough. Runs once per plan, before the steps towards the targets.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from rankfold.reconciler.wording import count, some
 
 
 class Allocation:
-    """targets: placement each job should have now (() for none); waiting: why a job has not what
-    it requests; degraded: the same of one that goes on with fewer devices meanwhile."""
+    """targets: placement that each job should have now (() for none); waiting: why a job does not
+    have what it requests; degraded: the same, for a job that continues with fewer devices
+    meanwhile."""
 
     def __init__(self, index: Index):
         self.index = index
@@ -38,15 +39,15 @@ class Allocation:
         self._free: dict[Group, deque[int]] = {}  # positions of devices to give, ascending
         self._can_come: dict[Group, int] = {}  # see `_most_to_come`
         self._bad: dict[Group, list[str]] = {}  # see `_bad_of`
-        # A job that has started goes before one that has not: it holds host memory already. One
-        # that cannot start (its folder is missing) goes last: what it is given would lie idle.
+        # A job that has started goes before one that has not: it uses host memory already. A job
+        # that cannot start (its folder is missing) goes last: its devices would be idle.
         wanted.sort(key=lambda each: (each[1].step == "new", each[1].error_permanent))
         self._taken = frozenset(taken)
         for job, record, own in wanted:
             self._give(job, record, own)
 
     def memory_allows(self, job: Job, record: Record, devices: int) -> bool:
-        """Whether a job may be folded onto so many devices; if not, it waits and says why."""
+        """Whether a job may be folded onto this many devices; if not, it waits, with the reason."""
         objection = self.memory.objection(job, record, devices)
         if objection:
             self.waiting[job.name] = objection
@@ -56,10 +57,10 @@ class Allocation:
         self.targets[job.name] = target
         self.memory.note_target(job, record, target)
 
-    # ---- what each has already
+    # ---- what each job has already
 
     def _own(self, taken: set[str]) -> list[tuple[Job, Record, list[str]]]:
-        """Jobs that want devices, and which of theirs each keeps."""
+        """Jobs that want devices, and which of its devices each keeps."""
         wanted: list[tuple[Job, Record, list[str]]] = []
         for name in self.index.order:
             job, record = self.index.desired.jobs.get(name), self.index.records[name]
@@ -68,7 +69,7 @@ class Allocation:
             if job.suspended:
                 self._aim(job, record, ())
                 continue
-            if name in self.index.silent:  # it keeps what it has, and cannot use more
+            if name in self.index.silent:  # it keeps its devices, and cannot use more
                 taken.update(record.placement)
                 if self.index.holds[name]:
                     self._aim(job, record, record.placement)
@@ -82,7 +83,7 @@ class Allocation:
     def _keeps(self, device: str, job: Job, record: Record, taken: set[str]) -> bool:
         if device in taken:
             return False
-        if device in self.index.holds[job.name]:  # also while its proxy is slow, or shall change
+        if device in self.index.holds[job.name]:  # even if its proxy is slow or to be replaced
             wanted = self.index.devices.get(device)
             return wanted is not None and may_use(wanted, job, record)
         return self.index.is_eligible(device, job, record) and self.index.is_free(device)
@@ -106,13 +107,13 @@ class Allocation:
             if holds:
                 self._aim(job, record, record.placement)
             elif own and not self.memory.objection(job, record, len(own)):
-                # In the middle of a move, and somebody was faster: it goes on as it was.
+                # In the middle of a move, another job got the devices: it continues as before.
                 self._aim(job, record, assign(job.world_size, tuple(own)))
             if sum(map(self._most_to_come, groups)) >= fewest:
                 for each in free:
                     each.clear()  # the first in line is not overtaken
             return
-        # Of each group the first, so that taking them away again is taking from its front.
+        # Take the first of each group, so that they can be removed from the front of its deque.
         new = list(itertools.islice(heapq.merge(*free), there - len(own)))
         at = sorted([*(self.index.position[device] for device in own), *new])
         target = assign(job.world_size, tuple(self.index.names[each] for each in at))
@@ -132,7 +133,7 @@ class Allocation:
         self._aim(job, record, target)
 
     def _free_of(self, group: Group) -> deque[int]:
-        """Positions of a group's devices that nobody has, as far as they were not given yet."""
+        """Positions of a group's devices that no job has and that were not given yet."""
         if group not in self._free:
             names = self.index.names
             self._free[group] = deque(
@@ -143,8 +144,9 @@ class Allocation:
         return self._free[group]
 
     def _most_to_come(self, group: Group) -> int:
-        """How many of a group a job could have if all others went: those that do not answer, do not
-        start, or are a job's to which no request can be sent, stay away until somebody acts."""
+        """How many devices of a group a job could have if all other jobs left. Devices that do not
+        answer, do not start, or are held by a job to which no request can be sent stay away until a
+        person acts."""
         if group not in self._can_come:
             names = (self.index.names[at] for at in group.positions)
             self._can_come[group] = sum(
@@ -155,8 +157,8 @@ class Allocation:
         return self._can_come[group]
 
     def _bad_of(self, group: Group) -> list[str]:
-        """Devices of a group that nobody has, because they went bad. One that a job still holds is
-        missing there, until it has let go of it."""
+        """Bad devices of a group that no job holds. A device that a job still holds counts there,
+        until the job has released it."""
         if group not in self._bad:
             failing = self.index.observed.failing
             names = (self.index.names[at] for at in (group.positions if failing else ()))
@@ -171,7 +173,7 @@ class Allocation:
 
     @functools.cached_property
     def _down(self) -> str:
-        """Devices that are not up yet, as every job that waits names them."""
+        """Names of devices that are not up yet, for the message of each waiting job."""
         return some([device for device in self.index.devices if not self.index.is_up(device)])
 
     def _why_bad(self, bad: list[str]) -> str:
@@ -187,8 +189,8 @@ class Allocation:
         return Condition("Degraded", "True", "DevicesBad", message)
 
     def _wait_for_devices(self, job: Job, free: int, most: int, by_hand: bool) -> None:
-        """free: devices that it could have now; most: that it could ever have; by_hand: fewer would
-        do, but nobody but a person may say so."""
+        """free: devices that the job could have now; most: that it could ever have; by_hand: fewer
+        would suffice, but only a person may request that."""
         kind = " or ".join(job.device_types) or "any kind"
         wanted = count(job.gpus, "device")
         if most < job.gpus:
@@ -205,13 +207,13 @@ class Allocation:
 
 
 def fewest_of(job: Job, record: Record, bad: int) -> int:
-    """With how many devices a job starts, or goes on, while so many are bad."""
+    """The fewest devices with which a job starts, or continues, while `bad` devices are bad."""
     if record.fixed is None or keeps_its_number(record):
         return job.gpus
     return max(1, job.gpus - bad)
 
 
 def keeps_its_number(record: Record) -> bool:
-    """Whether a job has begun whose bits depend on the number of its devices: who requests
-    another one must be a person."""
+    """Whether a job has begun whose bits depend on the number of its devices, so that only a person
+    may change it."""
     return record.fixed is not None and record.fixed.determinism == "D0"

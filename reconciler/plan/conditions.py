@@ -1,4 +1,4 @@
-"""What to say about each job."""
+"""The conditions of each job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rankfold.reconciler.observe import stalls as waits
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, named
 
-OPAQUE = "opaque code: "  # so begin alarms about it (proxy/core/loop/guard.c)
+OPAQUE = "opaque code: "  # prefix of alarms about opaque code (proxy/core/loop/guard.c)
 APART = "; its ranks share nothing any more"
 
 
 def conditions(
     index: Index, name: str, waiting: Mapping[str, Condition], converged: Set[str]
 ) -> tuple[Condition, ...]:
-    """waiting: why jobs have not what they request; converged: jobs that are as desired."""
+    """waiting: why jobs do not have what they request; converged: jobs that are as desired."""
     job, record = index.desired.jobs[name], index.records[name]
     found = [_ready(job, record, name in converged)]
     if name in index.silent:
@@ -51,7 +51,7 @@ def conditions(
 
 
 def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
-    """What keeps a job from being saved, or from being brought back."""
+    """What prevents a job from being saved, or from being restored."""
     if (restore := record.restore) is not None and (why := delayed(index.observed, record)):
         message = f"{named(restore.id)}: {why}; it is tried again"
         return [Condition("Progressing", "True", "RestoreFailed", message)]
@@ -71,8 +71,7 @@ def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
 
 
 def delayed(observed: Observed, record: Record) -> str:
-    """Why the way of a job's checkpoint into the store, or back, was begun again; empty: it gets
-    on."""
+    """Why the upload or fetch of a job's checkpoint was started again; empty: it makes progress."""
     save, restore, seen = record.save, record.restore, observed.transfers.get(record.name)
     if restore is not None:
         done, before = (seen.bytes if seen else 0), restore.error
@@ -109,7 +108,8 @@ def _races(record: Record) -> Condition:
 
 
 def _alarms(record: Record) -> list[Condition]:
-    """Whatever made the bytes differ may have made others wrong: the job should not be believed."""
+    """Conditions for alarms. What made the bytes differ may have affected others: the job's results
+    should not be trusted."""
     opaque = tuple(text for text in record.alarms if text.startswith(OPAQUE))
     others = tuple(text for text in record.alarms if not text.startswith(OPAQUE))
     found = []

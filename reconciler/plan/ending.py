@@ -1,4 +1,4 @@
-"""Whether a job has ended, and the actions that release it then."""
+"""Decides whether a job has ended, and which actions release it then."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from rankfold.reconciler.plan import restoring, saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, some_ranks, still_running
 
-KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, then SIGKILL
+KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, and after this SIGKILL
 RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")
 
 
 def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | None:
-    """Whether a job has ended: its ranks ended, its devices are lost, or it is not wanted."""
+    """The end of a job whose ranks ended, whose devices are lost, or that is not wanted; or
+    None."""
     if record.step == "new":
         if job is not None and job.cancelled:
             return Ending("Failed", "Cancelled", "cancelled before it started", now)
@@ -43,13 +44,13 @@ def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | No
 
 
 def _never_ran(index: Index, record: Record, failed: Ending) -> bool:
-    """Whether it failed because its command cannot be started: it never will be."""
+    """Whether it failed because its command cannot be started, which would fail again."""
     seen = None if failed.rank is None else index.ranks(record.name).get(failed.rank)
     return bool(seen and seen.error and seen.exit_status in (126, 127))
 
 
 def or_restart(job: Job | None, record: Record, ending: Ending) -> Ending:
-    """What a fault means for its job: the end, or another try, as long as it may have one."""
+    """Turn a fault into a restart, if the job may have another one."""
     if ending.phase != "Failed" or ending.reason not in RESTARTABLE:
         return ending
     if job is not None and not job.cancelled and record.restarts < job.max_restarts:
@@ -99,7 +100,7 @@ def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
             ranks = some_ranks([r for r, d in enumerate(record.placement) if d == device])
             message = f"the proxy of {device} ended; what {ranks} had on the device is lost"
             return Ending("Failed", "DeviceLost", message, now)
-    return reported  # a device that is gone says more than what its peers noticed
+    return reported  # a lost device explains more than what its peers noticed
 
 
 def _not_wanted(job: Job | None, now: float) -> Ending | None:
@@ -111,7 +112,7 @@ def _not_wanted(job: Job | None, now: float) -> Ending | None:
 def let_go(
     index: Index, job: Job | None, record: Record, ending: Ending, now: float
 ) -> list[Action]:
-    """Let go of devices, end the ranks, and when nothing is left, say so, or begin anew."""
+    """Release the devices and end the ranks; when nothing is left, finish the job or restart it."""
     unwanted = _not_wanted(job, now)
     if ending.phase == RESTARTING and unwanted:
         return [End(record.name, unwanted)]
@@ -127,7 +128,7 @@ def let_go(
     ]  # fmt: skip
     live = tuple(rank for rank, state in ranks if state == "running")
     still = tuple(rank for rank, state in ranks if state in ("frozen", "empty"))
-    if still:  # no signal reaches them
+    if still:  # frozen and empty ranks get no signal
         actions.append(Vacate(record.name, still))
     elif live:
         late = not 0 <= now - ending.since <= KILL_AFTER_S  # or the clock was set back
@@ -141,11 +142,11 @@ def let_go(
 def _over(
     index: Index, job: Job | None, record: Record, ending: Ending, now: float
 ) -> list[Action]:
-    """Nothing of a job runs any longer."""
+    """The next action when nothing of the job runs any more."""
     if ending.phase != RESTARTING:
         return [Finish(record.name, ending.phase)]
     assert job is not None
-    if record.save is not None and record.save.stage == "uploading":  # it may become the newest
+    if record.save is not None and record.save.stage == "uploading":  # may become the newest
         action = saving.upload(index, record, job.keep, False, now)
         return [action] if action else []
     if record.save is not None:

@@ -1,7 +1,8 @@
-"""Which devices a job may be put on at all, whoever has them now, and what its ranks see of them.
+"""Determines which devices a job may use, whichever job has them now, and which device its ranks
+see.
 
-Thousands of devices are of a few kinds. `Groups` puts together those that no job can tell apart, so
-that a question about one job costs as much as there are kinds, not as much as there are devices.
+Thousands of devices are of a few kinds. `Groups` combines devices that are equivalent for every
+job, so that a query about a job takes time in proportion to the kinds, not to the devices.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from rankfold.reconciler.model.values import Json
 
 @dataclass(eq=False)
 class Group:
-    """Devices that are alike to every job. positions: in the order of the files, ascending."""
+    """Devices that are equivalent for every job. positions: in the order of the files,
+    ascending."""
 
     device: Device  # the first of them
     positions: list[int] = field(default_factory=list)
@@ -37,7 +39,7 @@ class Groups:
         self._fitting: dict[Hashable, list[Group]] = {}
 
     def fitting(self, job: Job, record: Record) -> list[Group]:
-        """Groups that a job may use, that of the first device in the files first."""
+        """Groups that a job may use, in the order of their first devices in the files."""
         own = self._for_one.get(job.name)
         wishes = _wishes(job, record)
         key = (job.name, wishes) if own else wishes
@@ -54,7 +56,7 @@ class Groups:
         return found
 
     def virtual(self, job: Job, record: Record) -> Json:
-        """The device that a job's ranks see, or will if it starts now."""
+        """The device that a job's ranks see, or would see if the job started now."""
         if record.device:
             return dict(record.device)
         kind = most_frequent(self.count(job, record))
@@ -63,7 +65,7 @@ class Groups:
 
 
 def _wishes(job: Job, record: Record) -> Hashable:
-    """All that `may_use` reads of a job, but for its name."""
+    """Everything that `may_use` reads of a job, except its name."""
     if record.device_type:
         virtual = record.device
         cc = (virtual.get("cc_major", 0), virtual.get("cc_minor", 0))
@@ -72,7 +74,7 @@ def _wishes(job: Job, record: Record) -> Hashable:
 
 
 def may_use(device: Device, job: Job, record: Record) -> bool:
-    """Whether a device is one of those that a job may be put on, whoever has it now."""
+    """Whether a job may be placed on a device, whichever job has it now."""
     if device.only_for not in (None, job.name):
         return False
     if record.device_type:
@@ -84,12 +86,12 @@ def may_use(device: Device, job: Job, record: Record) -> bool:
 
 
 def fitting_devices(devices: Iterable[Device], job: Job, record: Record) -> dict[str, int]:
-    """How many devices of each kind a job may be put on, the first kind in the files first."""
+    """How many devices of each type a job may use, in the order of the files."""
     return Counter(d.type for d in devices if may_use(d, job, record))
 
 
 def most_frequent(kinds: dict[str, int]) -> str:
-    """The kind with the most devices, of equals the first; empty if there is none."""
+    """The type with the most devices, the first of equals; empty if there is none."""
     return max(kinds, key=lambda kind: kinds[kind], default="")
 
 
@@ -99,10 +101,10 @@ def cc_of(device: Device) -> tuple[int, int]:
 
 
 def virtual_device(devices: list[Device]) -> Json:
-    """The device that a job's ranks see: what the least of those it may get can hold.
+    """The device that a job's ranks see: with the least of what the devices offer that it may get.
 
-    Fixed at admission, so that out-of-memory does not depend on the placement. Fields of
-    ``struct rf_device``; those left out are the launcher's defaults.
+    Fixed at admission, so that out-of-memory errors do not depend on the placement. Fields of
+    ``struct rf_device``; the launcher has defaults for those that are missing.
     """
     if not devices:
         return {"name": "none", "memory_bytes": 0, "cc_major": 0, "cc_minor": 0}

@@ -1,7 +1,7 @@
-"""What is desired, recorded and observed, so that each question about it is one look-up.
+"""Index of desired, recorded and observed state: each query about a job or a device is one look-up.
 
-Built once at the beginning of a plan, in time that grows with the fleet and not with jobs times
-devices; what is asked of every job or of every device is asked of this, never of all records.
+Built once at the beginning of a plan, in time in proportion to the fleet, not to jobs times
+devices. Queries about every job or every device use it instead of scanning all records.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from rankfold.reconciler.plan.fitting import may_use
 from rankfold.reconciler.wording import silence
 
 LOADED_MAX = 8192  # kernels; on the software GPU each takes 3 of a process's 65,530 mappings
-HOLDING = ("joining", "running", "stopping", "cut", "failed")  # a proxy's job states that use it
+HOLDING = ("joining", "running", "stopping", "cut", "failed")  # job states that occupy a device
 
 
 class Index:
-    """in_flight: subjects of the actions that have begun and are not over.
+    """in_flight: subjects of the actions that have begun and have not ended.
 
-    order: names of all jobs, desired or recorded, in the order of creation. held: devices that some
-    job's journal says it may be on. silent: jobs to which no request can be sent, and why.
+    order: names of all jobs, desired or recorded, in the order of creation. held: devices on which
+    some job may be according to its record. silent: jobs to which no request can be sent, and why.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Index:
         }
         self.order = sorted(self.records, key=self._age)
         self.devices: dict[str, Device] = desired.devices()
-        self.names = list(self.devices)  # position → device, as `Groups` counts
+        self.names = list(self.devices)  # position → device, as in `Groups`
         self.position = {name: at for at, name in enumerate(self.names)}
         self.holds = {name: record.holds() for name, record in self.records.items()}
         self.held = frozenset(device for held in self.holds.values() for device in held)
-        self._there: dict[str, dict[str, JobOnDevice]] = {}  # job → device → what it says
+        self._there: dict[str, dict[str, JobOnDevice]] = {}  # job → device → its report on the job
         for name, seen in observed.devices.items():
             for there in seen.jobs:
                 self._there.setdefault(there.job, {}).setdefault(name, there)
@@ -68,7 +68,7 @@ class Index:
         return self.observed.devices.get(device)
 
     def is_up(self, device: str) -> bool:
-        """Its proxy answers."""
+        """Whether a device's proxy answers."""
         seen = self.seen(device)
         return seen is not None and seen.ready
 
@@ -77,40 +77,41 @@ class Index:
         return seen is not None and seen.silent_since is not None
 
     def is_free(self, device: str) -> bool:
-        """Seen free: the proxy answers, lists no job that uses it, and no job was sent there."""
+        """Seen free: the proxy answers, reports no job that occupies it, and no record has a job
+        there."""
         seen = self.seen(device)
         if seen is None or not seen.ready or device in self.in_flight:
             return False
         return not any(j.state in HOLDING for j in seen.jobs) and device not in self.held
 
     def is_as_described(self, device: str) -> bool:
-        """A pool has it, its proxy answers, it works, and it is what its pool says. One that is to
-        begin anew before its next job is not."""
+        """Whether a device is in a pool, its proxy answers, it works, and it is as its pool
+        describes it. False for a device whose proxy is to be restarted before the next job."""
         wanted, seen = self.devices.get(device), self.seen(device)
         if wanted is None or seen is None or not seen.ready or seen.lost:
             return False
         return not differs(wanted, seen) and not self.is_worn(device)
 
     def is_worn(self, device: str) -> bool:
-        """Full of code of jobs that were there, for no proxy unloads any, and no job's; one in the
-        middle of a move may come back to it."""
+        """Whether a device is free but has too much code of earlier jobs, because no proxy unloads
+        code. A device that a job in the middle of a move may return to is not worn."""
         seen = self.seen(device)
         if seen is None or seen.loaded < LOADED_MAX:
             return False
         return all(device not in record.placement for record in self.records.values())
 
     def is_eligible(self, device: str, job: Job, record: Record) -> bool:
-        """Whether a job may be put on a device, free or not."""
+        """Whether a job may be placed on a device, free or not."""
         return self.is_as_described(device) and may_use(self.devices[device], job, record)
 
     # ---- jobs
 
     def on_devices(self, job: str) -> Mapping[str, JobOnDevice]:
-        """What each device says of a job."""
+        """Device → its report on a job."""
         return self._there.get(job, {})
 
     def state(self, device: str, record: Record) -> str:
-        """State of the job on a device at the recorded epoch; "lost" if it is not there."""
+        """The state of the job on a device in the recorded epoch; "lost" if it is not there."""
         there = self.on_devices(record.name).get(device) if self.is_up(device) else None
         return there.state if there and there.epoch == record.epoch else "lost"
 
@@ -118,16 +119,16 @@ class Index:
         return self._ranks.get(job, {})
 
     def pools_only_for(self, job: str) -> list[str]:
-        """Temporary pools, which go with their job."""
+        """Temporary pools, which are removed with their job."""
         return self._pools_only_for.get(job, [])
 
     def unheard(self, record: Record) -> list[str]:
-        """Devices that serve a job, or may, and live, and have not answered this time."""
+        """Devices that serve a job, or may, whose proxies live but have not answered this time."""
         seen = ((name, self.seen(name)) for name in sorted(self.holds[record.name]))
         return [name for name, each in seen if each is not None and not each.ready]
 
     def _silent(self, record: Record) -> Condition | None:
-        """Why no request can be sent to a job: a proxy or launcher of it hangs."""
+        """A condition if no request can be sent to a job: one of its proxies or launchers hangs."""
         message = ""
         for name in reversed(self.unheard(record)):
             seen_there = self.observed.devices[name]
@@ -146,7 +147,7 @@ class Index:
 
 
 def differs(device: Device, seen: SeenDevice) -> bool:
-    """Whether a device is another one than its pool describes."""
+    """Whether a device is not as its pool describes it."""
     return (device.type, device.memory, device.cc, device.speed) != (
         seen.type, seen.memory, seen.cc, seen.speed,
     )  # fmt: skip

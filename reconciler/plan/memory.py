@@ -1,5 +1,4 @@
-"""Host memory that jobs may need beside their devices, and a proxy's address space: both are
-counted before one more is folded."""
+"""Limits folding by the host memory that jobs may need, and by a proxy's address space."""
 
 from __future__ import annotations
 
@@ -11,15 +10,15 @@ from rankfold.reconciler.plan.fitting import Groups
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count
 
-# A proxy is one process with 128 TiB of addresses, and each rank takes 2.3 of them: its window,
-# guards on both sides of that, and its image, all of them sparse (proxy/hal/soft/soft.h,
-# proxy/core/memory/held.h). The rest is for peers' outboxes, and for the sanitizers' builds. On
-# NVIDIA's a rank takes 0.6; one number will do.
+# A proxy is one process with 128 TiB of addresses, and each rank takes 2.3 of them: its window with
+# guards on both sides, and its image, all of them sparse (proxy/hal/soft/soft.h,
+# proxy/core/memory/held.h). The rest is for peers' outboxes, and for builds with sanitizers. On the
+# NVIDIA GPU a rank takes 0.6; one number serves both.
 RANKS_ON_A_DEVICE = 40
 
 
 class HostMemory:
-    """What each job may need, and the sum, kept up while targets are given. Bytes."""
+    """The bytes that each job may need, and their sum, updated as targets are given."""
 
     def __init__(self, index: Index, groups: Groups):
         self._index, self._groups = index, groups
@@ -27,7 +26,7 @@ class HostMemory:
         self._sum = sum(self._needs.values())
 
     def note_target(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
-        """A job shall have this placement: count what it may need there."""
+        """Account for the placement that a job is to have."""
         need = 0
         if target or record.step not in ("new", "stored"):
             memory = self._groups.virtual(job, record)["memory_bytes"]
@@ -36,7 +35,7 @@ class HostMemory:
         self._needs[job.name] = need
 
     def objection(self, job: Job, record: Record, devices: int) -> Condition | None:
-        """Why a job cannot be folded onto so many devices, 0 to suspend it; None if it can."""
+        """Why a job cannot be folded onto this many devices, 0 to suspend it; None if it can."""
         if message := too_many(job.world_size, devices):
             return Condition("Stalled", "True", "TooManyRanks", message)
         others = self._sum - self._needs[job.name]
@@ -55,12 +54,12 @@ class HostMemory:
 
 
 def host_need(world_size: int, memory: int, devices: int) -> int:
-    """Host bytes a job may need at most: all its ranks' memory less what its devices hold."""
+    """Bytes of host memory that a job may need at most: all its ranks' memory less its devices'."""
     return max(0, world_size - devices) * memory
 
 
 def too_many(world_size: int, devices: int) -> str:
-    """Why a proxy cannot serve its part of so many ranks on so many devices; empty: it can."""
+    """Why proxies cannot serve this many ranks on this many devices; empty: they can."""
     if not devices or world_size <= devices * RANKS_ON_A_DEVICE:
         return ""
     return (
@@ -71,8 +70,8 @@ def too_many(world_size: int, devices: int) -> str:
 
 
 def hopeless(job: Job, devices: Iterable[Device], limit: int) -> str:
-    """Why a job cannot be folded onto as many of these devices as it requests, though there were no
-    other job; empty: it can."""
+    """Why a job cannot be folded onto as many of these devices as it requests, even without other
+    jobs; empty: it can."""
     if message := too_many(job.world_size, job.gpus):
         return message
     memory = min((each.memory for each in devices), default=0)
@@ -87,7 +86,7 @@ def hopeless(job: Job, devices: Iterable[Device], limit: int) -> str:
 
 
 def recorded_need(record: Record) -> int:
-    """The same for what has been done already."""
+    """`host_need` of a job's recorded placement."""
     if record.fixed is None or record.step in ("new", "stored", "ended"):
         return 0
     devices = len(set(record.placement))

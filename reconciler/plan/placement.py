@@ -1,9 +1,9 @@
-"""Which rank goes to which device: contiguous blocks in rank order, aligned to the reduction tree.
+"""Assigns ranks to devices: contiguous blocks in rank order, aligned to the reduction tree.
 
-Pure. With D1 the ranks' values combine along one binary tree over the ranks (node [lo, hi) splits
-at lo + the largest power of two below hi − lo). A block of ranks costs its device as many partial
-sums as tree nodes are needed to cover it, so among all ways to cut the ranks into blocks whose
-sizes differ by at most one, the one with the fewest such nodes is taken.
+Pure. With D1 the ranks' values are combined along one binary tree over the ranks (node [lo, hi)
+splits at lo + the largest power of two below hi − lo). A device computes one partial sum per tree
+node that is needed to cover its block of ranks. So of all ways to cut the ranks into blocks whose
+sizes differ by at most one, the one with the fewest such nodes is used.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from rankfold import plural
 
 @functools.lru_cache(maxsize=4096)  # called for the same jobs at every turn
 def block_sizes(world_size: int, devices: int) -> tuple[int, ...]:
-    """How many ranks each device gets, in rank order. Sizes differ by at most one."""
+    """How many ranks each device gets, in rank order; sizes differ by at most one. Raises
+    ValueError if there are more devices than ranks, or none."""
     if not 1 <= devices <= world_size:
         raise ValueError(
             f"{plural.count(world_size, 'rank')} cannot use {plural.count(devices, 'device')}"
         )
     small, larger = divmod(world_size, devices)
 
-    # best[k]: (nodes, sizes) over the devices so far, of which k got one rank more
+    # best[k]: (nodes, sizes) over the devices so far, k of which have one rank more
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for placed in range(devices):
         found: dict[int, tuple[int, tuple[int, ...]]] = {}
@@ -41,7 +42,7 @@ def block_sizes(world_size: int, devices: int) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=65536)
 def cover(lo: int, hi: int, start: int, stop: int) -> int:
-    """How many nodes of the tree over [lo, hi) make up the ranks [start, stop)."""
+    """How many nodes of the tree over [lo, hi) cover the ranks [start, stop)."""
     if start >= stop or stop <= lo or hi <= start:
         return 0
     if start <= lo and hi <= stop:

@@ -1,4 +1,4 @@
-"""A proxy for each desired device and no other, and nothing on them that nobody placed there."""
+"""Keeps a proxy for each desired device and no other, without jobs that were not placed there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER = "its pool describes another device now"
 def tend(index: Index) -> tuple[list[Action], bool]:
     """Start the proxies of desired devices, stop the others when they are free.
 
-    Gives also whether every desired device answers and no other one is there.
+    Also returns whether every desired device answers and there is no other one.
     """
     actions: list[Action] = []
     ready = True
@@ -45,6 +45,6 @@ def tend(index: Index) -> tuple[list[Action], bool]:
 
 
 def _is_unknown(index: Index, job: str) -> bool:
-    """A job on a device that the journal has never placed, or has seen end."""
+    """Whether a job on a device was never placed according to the journal, or has ended."""
     record = index.records.get(job)
     return record is None or record.step in ("new", "ended")

@@ -1,8 +1,8 @@
-"""The way of a job into the store and back out of it: vacate, fetch, restore.
+"""The steps of a job into the store and out of it: vacate, fetch, restore.
 
 Nothing of a new incarnation begins before the old one is *seen* gone, and restored ranks stay
-frozen until they are placed. A checkpoint that cannot be used is said and skipped, for an older
-one; what was begun of a restore that fails is ended again.
+frozen until they are placed. A checkpoint that cannot be used is reported and skipped for an older
+one; processes that were started for a failed restore are ended.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from rankfold.reconciler.wording import named
 
 
 def vacating(index: Index, record: Record) -> Action:
-    """A checkpoint has the job: end its ranks, and see that they are gone."""
+    """A checkpoint has the job: end its ranks, and check that they are gone."""
     live = living(index, record)
     return Vacate(record.name, live) if live else Rest(record.name, record.stored)
 
 
 def fetching(index: Index, record: Record, now: float) -> Action | None:
-    """Bring the checkpoint that a job is to go on from out of the store. None: wait."""
+    """The next step to fetch the checkpoint that a job is to continue from. None: wait."""
     restore, name = record.restore, record.name
     if record.stored == NODE:
         tries, tried_at = (restore.tries, restore.tried_at) if restore else (0, 0.0)
         return restoring(index, record, now) if waited(tries, tried_at, now) else None
-    if restore is None:  # what is on its way into the store has come there, or has failed, before
+    if restore is None:  # an upload must have ended, or failed, before
         return None if record.save else Fetch(name, record.saves + 1, record.stored)
     seen = index.observed.transfers.get(name)
     if seen is None or seen.number != restore.number:
@@ -49,9 +49,9 @@ def fetching(index: Index, record: Record, now: float) -> Action | None:
 
 
 def restoring(index: Index, record: Record, now: float) -> Action | None:
-    """Bring back the ranks of a checkpoint that is here, or end what was begun of it."""
+    """Restore the ranks of a checkpoint that was fetched, or end those of a failed restore."""
     restore, ranks = record.restore, index.ranks(record.name)
-    if restore is None:  # as far as the dump goes: nothing had to be fetched
+    if restore is None:  # a local snapshot: nothing had to be fetched
         assert record.dump is not None
         restore = recorded.Restore(record.dump.number, NODE)
     assert record.fixed is not None
@@ -63,7 +63,7 @@ def restoring(index: Index, record: Record, now: float) -> Action | None:
     if any(each.state in ("starting", "silent") for each in ranks.values()):
         return None
     missing = tuple(r for r in range(record.fixed.world_size) if r not in ranks)
-    # Those that are back answer again what they have found, if nobody has written it down.
+    # Ranks that are restored already report their result again, in case it was not recorded.
     there = tuple(r for r, each in ranks.items() if each.state in ("empty", "frozen"))
     return Restore(record.name, restore.number, missing, tuple(sorted((*missing, *there))))
 
@@ -75,12 +75,12 @@ def living(index: Index, record: Record) -> tuple[int, ...]:
 
 
 def newest(record: Record, without: tuple[str, ...]) -> str:
-    """The newest of a job's checkpoints that may be good; empty: it has none."""
+    """The newest of a job's checkpoints that is not in `without`; empty: none."""
     return next((each.id for each in reversed(record.checkpoints) if each.id not in without), "")
 
 
 def _skip(record: Record, id: str, why: str, now: float) -> Action:
-    """A checkpoint that cannot be used: go back to the one before, if there is one."""
+    """Skip a checkpoint that cannot be used: return to the one before, or end the job."""
     older = newest(record, without=(*record.unusable, id))
     if older:
         return Rest(record.name, older, unusable=id, error=why)

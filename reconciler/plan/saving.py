@@ -1,8 +1,8 @@
-"""When a job is saved, and the way of a save from the cut to the checkpoint.
+"""Decides when a job is saved, and the steps of a save from the cut to the checkpoint.
 
-A save never holds a job up: what fails, or takes too long, is recorded as failed, and the job goes
-on (`Save` sees to that, and so do the rules in steps.py for a job that stands still for nothing).
-It is tried again when the next one would be due, never at once.
+A save never blocks a job: one that fails, or takes too long, is recorded as failed, and the job
+continues. The execution of `Save` ensures that, and so do the rules in steps.py for a job that is
+paused without a reason. A failed save is tried again when the next one would be due, never at once.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from rankfold.reconciler.model.observed import Transfer
 from rankfold.reconciler.model.recorded import Checkpoint, Ending, Record
 from rankfold.reconciler.plan.index import Index
 
-CUT_WITHIN_S = 120.0  # a job that does not come to a cut for so long goes on unsaved
-SAVE_AGAIN_S = 60.0  # a save whose reconciler was killed is gone on with for so long
-REST_AGAIN_S = 300.0  # between attempts to save a job that is to rest in the store, or on disk
-ASKED_TRIES = 3  # of a save that a person requested, where the reason may pass
+CUT_WITHIN_S = 120.0  # a job that reaches no cut in this time continues unsaved
+SAVE_AGAIN_S = 60.0  # for this long a save is continued whose reconciler was killed
+REST_AGAIN_S = 300.0  # between tries to save a resting job, in the store or on disk
+ASKED_TRIES = 3  # of a requested save, if the reason may pass
 ASKED_AGAIN_S = 10.0  # between two of them
-LOOK_AFTER_S = 10.0  # a program has imported what it needs, and opened what it works with
+LOOK_AFTER_S = 10.0  # then a program has imported and opened what it works with
 LOOK_AGAIN_S = 60.0  # whether it still has what cannot be saved
-ASK_STORE_AGAIN_S = 15.0  # which jobs that run were taken over: one process of 0.2 s for all
-TRIES = 8  # of an upload, while the job goes on
-WAIT_MAX_S = 300.0  # between two of them, and between questions to a store that is silent
+ASK_STORE_AGAIN_S = 15.0  # queries for jobs that were taken over: one process of 0.2 s for all
+TRIES = 8  # of an upload, while the job runs
+WAIT_MAX_S = 300.0  # between two of them, and between queries to a store that does not answer
 
 
 def due(index: Index, job: Job, record: Record, now: float) -> str:
-    """Why a placed job should be saved now (recorded.Save.why); empty: it should not."""
+    """Why a placed job should be saved now (recorded.Save.why); empty: it should not be."""
     if record.save is not None:
         return ""
     if record.asked and _may_again(record, now):
@@ -46,14 +46,14 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
         return ""
     if job.save_every_s and not 0 <= now - record.saved_at < job.save_every_s:
         return "interval"
-    done = steps(index, record)  # fewer than at the last save: it went back
+    done = steps(index, record)  # fewer than at the last save: it was restored
     if job.save_every_steps and done and not 0 <= done - record.saved_steps < job.save_every_steps:
         return "steps"
     return ""
 
 
 def unknown(index: Index, record: Record, now: float) -> bool:
-    """Whether the ranks of a placed job should be looked at for what cannot be saved: once they
+    """Whether to query the launchers of a placed job about what cannot be saved: once its ranks
     have had time to open it, and again while they have it."""
     if index.observed.no_saves or record.save is not None or record.held_since is None:
         return False
@@ -65,8 +65,8 @@ def unknown(index: Index, record: Record, now: float) -> bool:
 
 
 def asking(index: Index, running: Sequence[Record], now: float) -> Action | None:
-    """What asks the store which of these jobs go on elsewhere: all at once, as soon as one has run
-    unasked for long enough. An upload asks for itself."""
+    """A query to the store for these jobs' owners: for all at once, as soon as one has run long
+    enough since the last query. An upload makes this query itself."""
     asked = index.observed.asked
     wait = _doubled(ASK_STORE_AGAIN_S, asked.silent)
     known = [each for each in running if each.known and each.save is None]
@@ -82,7 +82,7 @@ def _may_again(record: Record, now: float) -> bool:
 
 
 def steps(index: Index, record: Record) -> int:
-    """Collectives that each rank of a placed job has done: of the one that has done fewest."""
+    """Collectives completed by each rank of a placed job: the minimum over its ranks."""
     counted = {
         each.rank: int(each.counters.get("collectives", 0))
         for there in index.on_devices(record.name).values() if there.epoch == record.epoch
@@ -114,12 +114,12 @@ def stopping(
 
 
 def resting(index: Index, job: Job, record: Record, now: float) -> Action | None:
-    """The next step of a job that rests in memory and shall rest in the store, or is to be saved
-    where it rests. None: wait, or nothing is wanted."""
+    """The next step of a job that rests in memory and is to rest in the store, or to be saved
+    without ending its processes. None: wait, or nothing is requested."""
     save, number = record.save, record.saves + 1
     if save is not None:
         if save.stage == "uploading":
-            return None  # `upload` goes on with it
+            return None  # `upload` continues it
         if save.stage == "stopping":
             return Conclude(job.name, save.number, error="the job was suspended meanwhile")
         number = save.number  # its reconciler was killed
@@ -133,16 +133,16 @@ def _shall_be_stored(job: Job, record: Record, now: float) -> bool:
 
 
 def _saved_in_memory(index: Index, record: Record, now: float) -> bool:
-    """Whether a person wants a checkpoint of a job that rests in memory, and it will not be dumped:
-    of a dump there is nothing left to save."""
+    """Whether a person wants a checkpoint of a job that rests in memory, and no local snapshot will
+    be made, which would end the processes to save."""
     if record.step != "detached" or not record.asked or not _may_again(record, now):
         return False
     return index.observed.dump_after is None or bool(record.rest_error)
 
 
 def sending(job: Job, record: Record, now: float) -> Action | None:
-    """What begins to bring the dump of a job that rests on this node into the store: nothing of it
-    is woken. None: nobody wants that, or it is under way."""
+    """The start of the upload of a local snapshot; no process of the job is started for it. None:
+    it was not requested, or is in progress."""
     assert record.dump is not None
     asked = bool(record.asked) and _may_again(record, now)
     if record.save is None and (asked or _shall_be_stored(job, record, now)):
@@ -151,7 +151,8 @@ def sending(job: Job, record: Record, now: float) -> Action | None:
 
 
 def dumping(index: Index, job: Job, record: Record, now: float) -> Action | None:
-    """What makes a job that rests in memory rest on this node's disk. None: it stays, or waits."""
+    """The action that makes a local snapshot of a job that rests in memory. None: not yet, or
+    never."""
     after, save = index.observed.dump_after, record.save
     if record.step != "detached" or after is None or index.observed.no_saves:
         return None
@@ -166,7 +167,7 @@ def dumping(index: Index, job: Job, record: Record, now: float) -> Action | None
 
 
 def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> Action | None:
-    """What brings the snapshots of a save into the store, beside whatever its job does.
+    """The next step of the upload of a save's snapshots, concurrently with the job.
 
     rests: the job waits for it, to rest in the store.
     """
@@ -174,7 +175,7 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
     if save is None or save.stage != "uploading" or seen is None or seen.number != save.number:
         return None
     again = Upload(record.name, save.number, keep)
-    if subject(again) in index.in_flight:  # who it starts is not there yet
+    if subject(again) in index.in_flight:  # its process does not exist yet
         return None
     if seen.lives and seen.stuck:
         if save.tries < TRIES or rests:
@@ -197,15 +198,17 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
 
 
 def taken_over(record: Record, seen: Transfer, now: float) -> Ending | None:
-    """The end of a job that goes on elsewhere, as the store said when it refused this one: a second
-    copy of its ranks must not run. A job that the store never had from here is only not saved."""
+    """The end of a job that the store refused because another owner has taken it over: a second
+    copy of its ranks must not run. A job that this owner never had in the store is only not
+    saved."""
     if not record.known or seen.state != "failed" or seen.code != "old-incarnation":
         return None
     return Ending("Failed", "TakenOver", seen.error, now)
 
 
 def _stands_still(index: Index, record: Record) -> bool:
-    """Whether all ranks are frozen, as they were when they were saved, or the dump was."""
+    """Whether all ranks are still frozen as in their save, or rest in the local snapshot it is
+    of."""
     assert record.fixed is not None and record.save is not None
     if record.step == "stored":
         return record.dump is not None and record.dump.number == record.save.number
@@ -216,10 +219,10 @@ def _stands_still(index: Index, record: Record) -> bool:
 
 
 def waited(tries: int, tried_at: float, now: float) -> bool:
-    """Whether what has been tried so often, last then, may be tried again."""
+    """Whether something that was tried this often, last at `tried_at`, may be tried again."""
     return tries == 0 or not 0 <= now - tried_at < _doubled(1.0, tries)
 
 
 def _doubled(first_s: float, times: int) -> float:
-    """A wait that doubles each time; a store may be away for weeks."""
+    """A wait that doubles each time, up to a limit: a store may be unreachable for weeks."""
     return min(WAIT_MAX_S, first_s * 2.0 ** min(times, 20))

@@ -1,4 +1,4 @@
-"""What brings one job to its target: at most its next step, whatever was done before.
+"""Brings a job to its target: returns at most its next step, whatever was done before.
 
 A target is a placement, () for none, or None while there is no place for the job.
 """
@@ -32,8 +32,8 @@ Target = tuple[str, ...] | None
 
 
 class Steps:
-    """actions: the next of each job; converged: jobs that are as desired; degraded: jobs that run
-    as well as they can, on fewer devices than is desired."""
+    """actions: the next action of each job; converged: jobs that are as desired; degraded: jobs
+    that run as well as they can, on fewer devices than desired."""
 
     def __init__(self, index: Index, allocation: Allocation, now: float):
         self.index, self.allocation, self.now = index, allocation, now
@@ -60,8 +60,8 @@ class Steps:
             self._advance(job, record, self.allocation.targets.get(name))
 
     def _let_go_on(self, job: Job, record: Record) -> None:
-        """A proxy or launcher of a job hangs: no save makes the others stand still for it, and who
-        brings an earlier one into the store needs neither."""
+        """Let a job continue one of whose proxies or launchers hangs: the others must not be paused
+        for a save. An upload of an earlier save needs no proxy or launcher, and continues."""
         save, why = record.save, self.index.silent[job.name].message
         action: Action | None = None
         if save is not None and save.stage == "uploading":
@@ -85,7 +85,7 @@ class Steps:
         self.actions += [Forget("Pool", pool) for pool in self.index.pools_only_for(name)]
 
     def _advance(self, job: Job, record: Record, target: Target) -> None:
-        if old := self._old_ranks(record):  # nothing is let go before they are gone
+        if old := self._old_ranks(record):  # nothing else is done before they are gone
             self.actions.append(old)
             return
         if (
@@ -119,7 +119,8 @@ class Steps:
             self._store(job, record, target)
 
     def _old_ranks(self, record: Record) -> Action | None:
-        """What ends ranks of an earlier incarnation that still live."""
+        """The action that ends ranks of an earlier incarnation that still live, if there are
+        any."""
         if record.step == "new":
             return None
         old = {
@@ -132,7 +133,8 @@ class Steps:
         return Vacate(record.name, still) if still else None
 
     def _rest(self, job: Job, record: Record) -> None:
-        """A job that shall hold no device, and holds none: it rests in memory, or in the store."""
+        """The next step of a job that is to rest and holds no device: it rests in memory, or is
+        saved."""
         action = saving.resting(self.index, job, record, self.now)
         if not job.store:
             self.converged.add(job.name)
@@ -140,10 +142,10 @@ class Steps:
         self.actions += [action] if action else []
 
     def _store(self, job: Job, record: Record, target: Target) -> None:
-        """A job on its way into the store, or out of it."""
+        """The next step of a job on its way into the store, or out of it."""
         action = None
         if target == () and record.stored == NODE and not job.store:
-            self.converged.add(job.name)  # it holds no device, however far its dump is
+            self.converged.add(job.name)  # it holds no device, uploaded or not
         if record.step == "vacating":
             action = restoring.vacating(self.index, record)
         elif record.step == "restoring":
@@ -158,7 +160,8 @@ class Steps:
             self.actions.append(action)
 
     def _next_epoch(self, record: Record) -> int:
-        """Above all that any device has seen: it may remember an earlier job of this name."""
+        """An epoch above all that any device has seen: it may remember an earlier job of this
+        name."""
         there = self.index.on_devices(record.name).values()
         return 1 + max([record.epoch, *(each.epoch for each in there)])
 
@@ -186,7 +189,7 @@ class Steps:
             self._rest(job, record)
 
     def _serve(self, job: Job, record: Record, target: Target) -> None:
-        """A placed job: leave it alone, or bring it to a cut and take it off its devices."""
+        """A placed job: leave it running, or bring it to a cut and detach it from its devices."""
         devices = tuple(dict.fromkeys(record.placement))
         states = {d: self.index.state(d, record) for d in devices}
         stays = target is None or target == record.placement
