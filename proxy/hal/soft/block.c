@@ -1,20 +1,20 @@
 /* block.c: runs a block from cut to cut.
  *
- * As long as all its threads stand at the same cut, that cut's operation is carried out for the
- * whole block and the next segment runs over all threads, in small loops round by round. Where
- * they part, the block goes on in rounds: every warp, and in it every group of lanes that stand at
- * one cut and wait for nobody else, goes one segment further, in ascending order; then barriers
- * that are complete open. A round in which nothing moves is a deadlock of the program and fails
- * the launch. The order never depends on time, so the same launch gives the same bits.
+ * While all its threads are at the same cut, that cut's operation is executed for the whole block,
+ * and the next segment runs over all threads, in small loops iteration by iteration. After they
+ * diverge, the block continues in rounds: every warp, and in it every group of lanes that are at
+ * one cut and wait for no other lane, runs one more segment, in ascending order; then complete
+ * barriers open. A round without progress is a deadlock of the program and fails the launch. The
+ * order never depends on time, so the same launch produces the same bits.
  *
- * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch.
+ * Runs in a fault scope (fault.c): it takes no locks and uses no memory but the worker's own.
  */
 #include <string.h>
 
 #include "block.h"
 #include "soft.h"
 
-#define TURNS_MAX 16384u /* of lanes that others wait for further on */
+#define TURNS_MAX 16384u /* times that lanes wait for others further on */
 
 /* ---- running segments ------------------------------------------------------------------ */
 
@@ -26,7 +26,7 @@ __attribute__((visibility("default"))) void rankfold_soft_stand(const struct sof
 		block->next[t] = (uint16_t)cut;
 }
 
-/* Fills the slots of `count` threads behind the first one's. */
+/* Fills the slots of the `count` - 1 threads after the first one. */
 static void spread(uint8_t *slot, const struct soft_kept *kept, uint32_t count)
 {
 	uint64_t value = 0;
@@ -45,14 +45,14 @@ __attribute__((visibility("default"))) void rankfold_soft_part(const struct soft
 	const struct soft_cut *at = &block->function->cuts[cut];
 
 	if (t0 == t1)
-		return; /* and `cut` is none */
+		return; /* and `cut` is not valid */
 	rankfold_soft_stand(block, cut, t0, t1);
 	for (const struct soft_kept *kept = at->kept; kept < at->kept + at->kept_count; kept++)
 		spread(block->frame + (size_t)kept->slot * block->stride + (size_t)t0 * kept->bytes,
 		       kept, t1 - t0);
 }
 
-/* Threads [t0, t1), of whole rows if they are in lockstep, stand at `cut`, each for itself. */
+/* Sets threads [t0, t1), whole rows if they are in lockstep, to be at `cut` individually. */
 static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t cut)
 {
 	uint32_t width = launch->lockstep ? launch->block.ntid[0] : t1 - t0;
@@ -62,8 +62,8 @@ static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t c
 									      row, row + width);
 }
 
-/* Run the segment behind `cut` for threads [t0, t1), row by row. Returns the cut they all came
- * to, or MIXED; then next[] is valid for all of them. */
+/* Runs the segment after `cut` for threads [t0, t1), row by row. Returns the cut that they all
+ * reached, or MIXED; then next[] is valid for all of them. */
 static uint32_t run_range(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t1)
 {
 	const struct soft_cut *at = &launch->function->cuts[cut];
@@ -93,7 +93,7 @@ static uint32_t run_range(struct launch *launch, uint32_t cut, uint32_t t0, uint
 	return all;
 }
 
-/* As run_range, but next[] is valid in any case. */
+/* As run_range, but next[] is always valid afterwards. */
 static void advance(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t1)
 {
 	uint32_t end = run_range(launch, cut, t0, t1);
@@ -102,7 +102,7 @@ static void advance(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t
 		stand_at(launch, t0, t1, end);
 }
 
-/* The lanes of `lanes`, in runs of neighbours. */
+/* Runs the lanes of `lanes`, in runs of neighbours. */
 static void advance_lanes(struct launch *launch, uint32_t cut, uint32_t first, uint32_t lanes)
 {
 	while (lanes) {
@@ -165,7 +165,7 @@ static void count_waiting(const struct launch *launch, struct block_barrier barr
 	}
 }
 
-/* Threads of a warp that wait at one barrier go on together, warp by warp. */
+/* Threads of a warp that wait at one barrier continue together, warp by warp. */
 static void open_barrier(struct launch *launch, uint32_t id)
 {
 	uint16_t stood[SOFT_THREADS_MAX];
@@ -209,7 +209,7 @@ static bool open_barriers(struct launch *launch)
 
 /* ---- a block ----------------------------------------------------------------------------- */
 
-/* The lanes `at` of a warp stand at `number`: those that wait for nobody go on. */
+/* The lanes `at` of a warp are at cut `number`: runs those that do not have to wait. */
 static bool advance_group(struct launch *launch, uint32_t number, uint32_t first, uint32_t at,
 			  uint32_t alive)
 {
@@ -230,16 +230,17 @@ static bool advance_group(struct launch *launch, uint32_t number, uint32_t first
 	return go != 0;
 }
 
-/* Two operations of a warp that are one, if their lanes name the same members: PTX ISA asks for the
- * same qualifiers, and not for the same instruction, but where it says .aligned (matrices). */
+/* True if two operations of a warp are the same operation when their lanes name the same
+ * members: PTX ISA requires the same qualifiers, and the same instruction only if it is .aligned
+ * (matrices). */
 static bool alike(const struct soft_cut *a, const struct soft_cut *b)
 {
 	return a->kind == b->kind && a->op == b->op && !((a->flags | b->flags) & SOFT_LOOSE) &&
 	       a->kind >= SOFT_CUT_SYNC && a->kind <= SOFT_CUT_ELECT && a->kind != SOFT_CUT_ACTIVE;
 }
 
-/* The operation of those of the lanes that name the same members, each set by itself. Returns
- * the lanes that have had it. */
+/* Executes the operation for each set of lanes that name the same members. Returns the lanes for
+ * which it was executed. */
 static uint32_t resolve_sets(const struct launch *launch, const struct soft_cut *cut,
 			     uint32_t first, uint32_t at, uint32_t alive)
 {
@@ -257,7 +258,8 @@ static uint32_t resolve_sets(const struct launch *launch, const struct soft_cut 
 	return done;
 }
 
-/* Lanes stand at several cuts that are alike: as at one whose operands are all in the frame. */
+/* Executes one operation for lanes at several cuts that are alike: all operands are first copied to
+ * the frame. */
 static bool advance_alike(struct launch *launch, const uint16_t stood[WARP], uint32_t first,
 			  uint32_t at, uint32_t alive)
 {
@@ -287,11 +289,11 @@ static bool advance_alike(struct launch *launch, const uint16_t stood[WARP], uin
 	return go != 0;
 }
 
-/* One round of a warp whose lanes may stand at different cuts. Where an operation names no members,
- * lanes wait until no other lane of the warp can move, and the first such cut in the kernel's text
- * goes first: so lanes that parted come together again behind what parted them, as on the devices
- * that have such operations. Lanes that wait for others which stand further on would do so for
- * ever, so at times the last cut goes. */
+/* Runs one round of a warp whose lanes may be at different cuts. At an operation that names no
+ * members, lanes wait until no other lane of the warp can move; then the cut that is first in the
+ * kernel's text goes first, so that diverged lanes reconverge, as on the devices that have such
+ * operations. If lanes wait for others that are further on, this would never end, so the last cut
+ * goes first from time to time. */
 static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 {
 	uint16_t stood[WARP];
@@ -347,7 +349,7 @@ static bool advance_warp(struct launch *launch, uint32_t first, uint32_t count)
 	return moved;
 }
 
-/* Barriers are looked at when no warp can move, or when those that move only poll memory. */
+/* Barriers are checked when no warp can move, or when the warps that move only poll memory. */
 static uint32_t mixed_round(struct launch *launch)
 {
 	bool moved = false;
@@ -366,7 +368,7 @@ static uint32_t mixed_round(struct launch *launch)
 	return MIXED;
 }
 
-/* All threads stand at `cut`: carry it out. False: it needs the rounds. */
+/* All threads are at `cut`: executes it. False: it needs rounds. */
 static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uint32_t number)
 {
 	uint32_t threads = launch->threads, first = 0;
@@ -406,8 +408,8 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 	return true;
 }
 
-/* The threads of a block in lockstep have parted: those that stopped in a loop go on, each for
- * itself, to a real cut. If that is the same for all, they are together again. */
+/* The threads of a block in lockstep have diverged: each of those that stopped in a loop continues
+ * to a real cut. If all reach the same one, they are in lockstep again. */
 static uint32_t part(struct launch *launch)
 {
 	uint32_t threads = launch->threads;

@@ -1,5 +1,5 @@
-/* block.h: a block of threads while it runs, for kernel.c (a launch), block.c (from
- * cut to cut), warp.c and matrix.c (the operations of a warp).
+/* block.h: a thread block while it runs; for kernel.c (a launch), block.c (execution from cut to
+ * cut), warp.c and matrix.c (the operations of a warp).
  */
 #ifndef RANKFOLD_BLOCK_H
 #define RANKFOLD_BLOCK_H
@@ -18,9 +18,10 @@ struct launch {
 	uint16_t *next;
 	uint64_t *arrived; /* named barriers: threads that passed bar.arrive */
 	uint32_t threads;
-	uint32_t turns;       /* for which lanes have waited that stand further on than others */
-	uint32_t at;          /* where all threads stand, or MIXED */
-	bool lockstep;        /* its threads have passed the same cuts since it began */
+	/* counts turns in which lanes waited although others wait further on */
+	uint32_t turns;
+	uint32_t at;          /* the cut that all threads have reached, or MIXED */
+	bool lockstep;        /* all its threads have passed the same cuts since it began */
 	bool yielded;         /* in this round a thread waits for memory to change */
 	uint8_t *shared_copy; /* cooperative: shared memory while other blocks run */
 };
@@ -46,19 +47,20 @@ static inline void result(const struct launch *launch, uint32_t out, uint32_t t,
 	for (uint32_t rest_ = (lanes), lane; rest_ && (lane = (uint32_t)__builtin_ctz(rest_), 1);  \
 	     rest_ &= rest_ - 1)
 
-/* block.c. All threads stand at `cut`: run what follows. */
+/* block.c. All threads are at `cut`: runs the segment that follows it. */
 void soft_go_on(struct launch *, uint32_t cut);
-/* Runs the block to its end (true), or, if it shall `give_way`, until a thread of it waits for
- * memory to change. */
+/* Runs the block to its end (true), or, with `give_way`, until one of its threads waits for memory
+ * to change. */
 bool soft_run_block(struct launch *, bool give_way);
 
-/* warp.c. Lanes that name the same members act together. `at` stand at the cut, `alive` have not
- * exited; returns the lanes whose members are all there, after their operation. */
+/* warp.c. Lanes that name the same members act together. The lanes `at` are at the cut, the lanes
+ * `alive` have not exited. Executes the operation for each set of members that is complete, and
+ * returns the lanes of these sets. */
 uint32_t soft_resolve_warp(const struct launch *, const struct soft_cut *, uint32_t first,
 			   uint32_t at, uint32_t alive);
-/* matrix.c: the matrix operation of a warp, of its `lanes`. */
+/* matrix.c: executes the matrix operation of a warp for its `lanes`. */
 void soft_matrix(const struct launch *, const struct soft_cut *, uint32_t first, uint32_t lanes);
-/* A shuffle by constants, for the `whole` first threads: full warps. */
+/* Executes a shuffle with constant operands for the first `whole` threads: full warps. */
 void soft_shfl_block(const struct launch *, const struct soft_cut *, uint32_t whole);
 
 #endif

@@ -1,8 +1,8 @@
-/* copy.c: rows of bytes between spaces and host memory, rows of one value, sums of collectives, and
- * checksums.
+/* copy.c: copies rows of bytes between spaces and host memory, fills rows with one value, and
+ * computes sums of collectives and checksums.
  *
- * Runs guarded: a row that leaves what is mapped fails the space. A range that leaves the window
- * itself is refused before a byte is written.
+ * Runs in a fault scope: a row that leaves mapped memory fails the space. A range that leaves the
+ * window itself is refused before a byte is written.
  */
 #include <string.h>
 
@@ -10,7 +10,8 @@
 #include "reduce.h"
 #include "soft.h"
 
-/* Where `height` rows of `width` bytes begin; leaves the work if they are not in the window. */
+/* The host address of `height` rows of `width` bytes; fails the work if they are not in the
+ * window. */
 static uint8_t *rows_at(struct hal_ref ref, uint64_t width, uint64_t height, uint64_t pitch)
 {
 	uint64_t bytes, offset = ref.addr - RF_DEV_BASE;

@@ -1,13 +1,13 @@
-/* fault.c: how work is left early: an access to an unmapped page, a trap, a cancel.
+/* fault.c: how work ends early: an access to an unmapped page, a trap, a cancel.
  *
- * Work runs between sigsetjmp and the clearing of `guarded`, on a worker thread. There it holds no
- * lock and owns no memory, so that the signal handler may jump out at any instruction. Faults of
- * other threads, and of workers outside guarded work, go to the handlers that were there before.
+ * Work runs between sigsetjmp and the clearing of `guarded`, on a worker thread. Meanwhile it holds
+ * no lock and owns no memory, so the signal handler may jump out at any instruction. Faults of
+ * other threads, and of workers outside guarded work, go to the previously installed handlers.
  *
- * A kernel's write to a page that is read-only is no fault of its own (unforeseen.c): it goes on.
+ * A kernel's write to a read-only page is not an error (unforeseen.c): the kernel continues.
  *
- * A cancel is a signal to the worker: compiled kernels need no check at their loops' ends. The
- * cancel flag is set before the signal is sent and read after `guarded` is set, so none is lost.
+ * A cancel is a signal to the worker, so compiled kernels need no check in their loops. The cancel
+ * flag is set before the signal is sent, and read after `guarded` is set, so no cancel is lost.
  */
 #include <errno.h>
 #include <signal.h>
@@ -25,8 +25,8 @@ static struct sigaction previous_segv, previous_bus, previous_fpe;
 
 static int cancel_signal(void) { return SIGRTMIN + 6; }
 
-/* Sheltered: before a call that does not return the address sanitizer takes locks, which a cancel
- * must not interrupt. So soft_leave is not declared _Noreturn. */
+/* Sheltered: before a call that does not return, the address sanitizer takes locks, which a cancel
+ * must not interrupt. soft_leave is therefore not declared _Noreturn. */
 _Noreturn static void escape(int error, uintptr_t address)
 {
 	self->fault_error = error;
@@ -39,7 +39,7 @@ static void chain(const struct sigaction *previous, int signum, siginfo_t *info,
 	if (previous->sa_flags & SA_SIGINFO) {
 		previous->sa_sigaction(signum, info, context);
 	} else if (previous->sa_handler == SIG_DFL || previous->sa_handler == SIG_IGN) {
-		signal(signum, SIG_DFL); /* the access is tried again and ends the process */
+		signal(signum, SIG_DFL); /* the access is repeated and ends the process */
 	} else {
 		previous->sa_handler(signum);
 	}
@@ -57,7 +57,7 @@ static void on_fault(int signum, siginfo_t *info, void *context)
 			escape(0, address);
 		errno = saved;
 		soft_expose();
-		return; /* to the same instruction */
+		return; /* repeats the instruction */
 	}
 	chain(signum == SIGSEGV  ? &previous_segv
 	      : signum == SIGBUS ? &previous_bus
@@ -108,7 +108,7 @@ int soft_worker_signals(struct soft_worker *worker)
 	stack_t stack = {.ss_size = SIGNAL_STACK_BYTES};
 	sigset_t all;
 
-	/* Signals of the process are for its main thread; only ours may come here. */
+	/* Signals of the process are for its main thread; only these are for a worker. */
 	sigfillset(&all);
 	sigdelset(&all, SIGSEGV);
 	sigdelset(&all, SIGBUS);
@@ -159,7 +159,7 @@ void soft_expose(void)
 {
 	self->guarded = 1;
 	atomic_signal_fence(memory_order_seq_cst);
-	if (atomic_load(&soft_working_in()->cancel)) /* it may have come in between */
+	if (atomic_load(&soft_working_in()->cancel)) /* it may have been set meanwhile */
 		soft_leave(SOFT_LAUNCH_FAILED);
 }
 
@@ -246,7 +246,7 @@ void soft_guard(struct soft_worker *worker, struct hal_space *space,
 	worker->refused = 0;
 	worker->others = others;
 	atomic_store(&worker->space, space);
-	if (sigsetjmp(worker->escape, 0) == 0) { /* without the mask: no system call */
+	if (sigsetjmp(worker->escape, 0) == 0) { /* without the signal mask: no system call */
 		worker->guarded = 1;
 		atomic_signal_fence(memory_order_seq_cst);
 		if (atomic_load(&space->cancel))

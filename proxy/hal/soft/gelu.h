@@ -1,6 +1,6 @@
-/* gelu.h: GELU in its form with tanh, and its derivative, in double.
+/* gelu.h: GELU in its tanh form, and its derivative, in double.
  *
- * Without the C library, whose bits depend on its version.
+ * It does not use the C library, whose results depend on its version.
  */
 #ifndef RANKFOLD_GELU_H
 #define RANKFOLD_GELU_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* e^x to the last bit or so. */
+/* e^x, accurate to about the last bit. */
 static inline double exponential(double x)
 {
 	static const double inverse[] = {
@@ -61,7 +61,7 @@ static inline double gelu_slope(double x)
 	double u = GELU_ROOT * __builtin_fma(0.044715 * x * x, x, x);
 	double s = 1.0 / (1.0 + exponential(-2.0 * u));
 
-	if (!(__builtin_fabs(x) < 64.0)) /* there s is 0 or 1, and u' may be infinite */
+	if (!(__builtin_fabs(x) < 64.0)) /* here s is 0 or 1, and u' may be infinite */
 		return x != x ? x : x > 0.0 ? 1.0 : 0.0;
 	return s + 2.0 * x * s * (1.0 - s) * GELU_ROOT * __builtin_fma(3 * 0.044715 * x, x, 1.0);
 }

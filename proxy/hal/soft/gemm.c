@@ -1,19 +1,20 @@
 /* gemm.c: matrix products of libraries: D = step(alpha * A * B + beta * C + bias), and what
- * training has from them besides: what a step was given, and sums for a bias's gradient.
+ * training needs in addition: the step's input, and sums for a bias's gradient.
  *
- * The order of operations is fixed: an element's sum runs over k in ascending order, one fused
+ * The order of operations is fixed. An element's sum runs over k in ascending order, one fused
  * multiply-add each, from zero, in the type of the sum (double for double, int32 for int8 into
  * int32, else float); then alpha * sum, fused beta * C, + bias, the step, and one rounding to D's
- * type. So the bits depend on the operands alone: not on tiles, workers or the machine. As in BLAS,
- * A and B are not read where alpha is 0, and C is not read where beta is 0. Sums of rows or columns
- * run upwards too, in the type of the sum; those of D's rows take elements before that rounding.
+ * type. The bits therefore depend only on the operands: not on tiles, workers or the machine. As in
+ * BLAS, A and B are not read if alpha is 0, and C is not read if beta is 0. Sums of rows or columns
+ * are also in ascending order, in the type of the sum; sums of D's rows use elements before that
+ * rounding.
  *
- * Work is cut into tiles of D, which any worker may compute. A tile packs panels of A and B into
- * the worker's scratch memory, in the type of the sum, and multiplies those. Where D's rows are
- * summed, one worker takes all tiles of these rows, from left to right.
+ * Work is divided into tiles of D, which any worker may compute. A tile packs panels of A and B
+ * into the worker's own memory, in the type of the sum, and multiplies them. If D's rows are
+ * summed, one worker computes all tiles of these rows, from left to right.
  *
- * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch. The call comes from
- * a program: matrix_at alone makes addresses of what it says.
+ * Runs in a fault scope (fault.c): it takes no locks and uses no memory but the worker's own. The
+ * call comes from a program: only matrix_at turns its values into addresses.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -24,15 +25,15 @@
 
 #pragma GCC optimize("O3")
 #if defined(__x86_64__)
-#pragma GCC target("avx2,fma") /* of x86-64-v3, which compiled kernels need as well */
+#pragma GCC target("avx2,fma") /* part of x86-64-v3, which compiled kernels also need */
 #endif
 
 #define TILE_M 128u
 #define TILE_N 96u
 #define DEPTH 256u /* of a packed panel */
-#define COLUMNS 6u /* of D that one pass of the innermost loop computes */
+#define COLUMNS 6u /* of D, in one pass of the innermost loop */
 #define VECTOR_BYTES 32u
-#define SLICE (1ull << 29) /* multiplications until another stream gets its turn */
+#define SLICE (1ull << 29) /* multiplications until other streams get a turn */
 #define SCRATCH_BYTES ((TILE_M * DEPTH + TILE_N * DEPTH + TILE_M * TILE_N) * sizeof(double))
 
 enum { R_32F = 0, R_64F = 1, R_16F = 2, R_8I = 3, R_32I = 10, R_16BF = 14 }; /* cudaDataType */
@@ -68,7 +69,7 @@ static enum sum sum_of(const struct rf_gemm *g)
 #define WITH_BITS (RF_GEMM_RELU | RF_GEMM_DRELU)
 #define SUMMED (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
 
-/* Flags that go together, and bits that fill bytes of their tile's own. */
+/* True if the flags are compatible, and if each tile's bits fill whole bytes. */
 static bool extras_good(const struct rf_gemm_aux *call)
 {
 	uint32_t flags = call->g.flags, sums = flags & SUMMED;
@@ -93,7 +94,7 @@ static uint64_t tiles_across(const struct rf_gemm *g)
 	return g->flags & RF_GEMM_SUM_D ? 1 : (g->n + TILE_N - 1) / TILE_N;
 }
 
-/* The number of tiles; 0: this device cannot do it. */
+/* The number of tiles; 0: not supported. */
 uint64_t soft_gemm_tiles(const struct rf_gemm_aux *call)
 {
 	const struct rf_gemm *g = &call->g;
@@ -114,10 +115,10 @@ uint64_t soft_gemm_tiles(const struct rf_gemm_aux *call)
 	return tiles;
 }
 
-/* So many tiles at a time, so that a long product does not hold up other streams. */
+/* The number of tiles computed at a time, so that a long product does not delay other streams. */
 uint64_t soft_gemm_slice(const struct rf_gemm *g)
 {
-	bool whole = g->flags & RF_GEMM_SUM_D; /* rows */
+	bool whole = g->flags & RF_GEMM_SUM_D; /* whole rows */
 	uint64_t width = whole && g->n > TILE_N ? g->n : TILE_N, least = whole ? 1 : 8;
 	uint64_t tiles = SLICE / (TILE_M * width) / (g->k ? g->k : 1);
 
@@ -133,16 +134,16 @@ bool soft_gemm_ready(struct soft_scratch *scratch)
 
 /* ---- addresses --------------------------------------------------------------------------- */
 
-struct tile_job { /* what one tile is about */
+struct tile_job { /* the work of one tile */
 	const struct rf_gemm *call;
 	const struct rf_matrix *aux;
 	struct hal_space *space;
 	uint64_t batch;
 	uint32_t i, j, rows, columns; /* of D */
-	uint32_t end;                 /* the column behind the last that it is about */
+	uint32_t end;                 /* the column after its last one */
 };
 
-/* Host address of `bytes` at a device address, which must be a multiple of `align`. */
+/* The host address of `bytes` at a device address, which must be a multiple of `align`. */
 static uint8_t *window_at(const struct hal_space *space, uint64_t addr, uint64_t bytes,
 			  uint32_t align)
 {
@@ -153,7 +154,7 @@ static uint8_t *window_at(const struct hal_space *space, uint64_t addr, uint64_t
 	return space->base + offset;
 }
 
-/* The b-th address of a list, or the b-th step behind one address. */
+/* The b-th address of a list, or a base address plus b strides. */
 static uint64_t batch_addr(const struct tile_job *b, uint64_t addr, uint64_t stride, uint32_t size,
 			   bool listed)
 {
@@ -173,7 +174,7 @@ static uint64_t batch_addr(const struct tile_job *b, uint64_t addr, uint64_t str
 	return addr;
 }
 
-/* Where this product's matrix begins; all of it lies in the window. */
+/* The host address of this product's matrix; all of it is in the window. */
 static uint8_t *matrix_at(const struct tile_job *b, const struct rf_matrix *x, uint64_t rows,
 			  uint64_t columns, uint8_t type)
 {
@@ -220,7 +221,7 @@ static void put(void *at, double x, uint8_t type)
 	}
 }
 
-/* Alpha or beta: exact as a double, also the integers. */
+/* Alpha or beta: exact as a double, also for integers. */
 static double scalar(const struct tile_job *b, const uint64_t *value)
 {
 	uint8_t type = b->call->type_scale;
@@ -239,7 +240,7 @@ static double step(double x, uint32_t flags)
 {
 	if (flags & RF_GEMM_GELU)
 		return gelu(x);
-	return flags & RF_GEMM_RELU && x <= 0.0 ? 0.0 : x; /* a NaN stays one */
+	return flags & RF_GEMM_RELU && x <= 0.0 ? 0.0 : x; /* a NaN remains one */
 }
 
 /* ---- packing: `width` rows side by side for each p, missing ones zero -------------------- */
@@ -288,7 +289,7 @@ static void pack_single(float *to, const void *at, uint64_t row, uint64_t col, u
 /* ---- sums -------------------------------------------------------------------------------- */
 
 /* Two vectors of rows by COLUMNS columns stay in registers over the depth. Contraction makes the
- * fused multiply-adds that the promise above names; integers wrap. */
+ * fused multiply-adds that the order above requires; integers wrap. */
 #define SUMS(name, real, PACK)                                                                     \
 	typedef real vector_##name __attribute__((vector_size(VECTOR_BYTES)));                     \
 	enum { rows_##name = 2 * VECTOR_BYTES / sizeof(real) };                                    \
@@ -345,7 +346,7 @@ SUMS(single, float, PACK_SINGLE)
 SUMS(double, double, PACK_DOUBLE)
 SUMS(int, uint32_t, PACK_INT)
 
-/* ---- what becomes of a sum ---------------------------------------------------------------- */
+/* ---- from a sum to D --------------------------------------------------------------------- */
 
 struct finish {
 	double alpha, beta;
@@ -354,7 +355,7 @@ struct finish {
 	double *sums;            /* of the rows of D, or NULL */
 };
 
-/* Bits are a matrix of bytes. */
+/* Bits are addressed as a matrix of bytes. */
 static uint8_t *aux_at(const struct tile_job *t)
 {
 	const struct rf_gemm *g = t->call;
@@ -365,7 +366,7 @@ static uint8_t *aux_at(const struct tile_job *t)
 				    : matrix_at(t, x, g->m, g->n, g->type_cd);
 }
 
-/* Bias, or sums that go there. */
+/* The address of the bias, or of the sums stored there. */
 static uint8_t *bias_at(const struct tile_job *t)
 {
 	const struct rf_gemm *g = t->call;
@@ -397,7 +398,7 @@ static inline const uint8_t *element(const uint8_t *base, const struct rf_matrix
 	return base + (i * x->row + j * x->col) * size;
 }
 
-/* The step at element (i, j) of D, with what it leaves or takes in `aux`. */
+/* Applies the step to element (i, j) of D; reads or writes its `aux`. */
 static double step_at(const struct tile_job *t, const struct finish *f, double x, uint64_t i,
 		      uint64_t j)
 {
@@ -510,7 +511,8 @@ static void store_sums(const struct tile_job *t, const double *sums, uint32_t fi
 		    type == R_64F ? canonical_d(sums[i]) : canonical_f((float)sums[i]), type);
 }
 
-/* Of a factor's: rows of A by the first tile across, columns of B by the first one down. */
+/* Sums a factor: the first tile of each row sums rows of A, the first tile of each column sums
+ * columns of B. */
 static void sum_factor(const struct tile_job *t)
 {
 	const struct rf_gemm *g = t->call;
@@ -558,7 +560,7 @@ RUN(single, float)
 RUN(double, double)
 RUN(int, uint32_t)
 
-/* Tiles go down D's columns first, then across, then on to the next product. */
+/* Tiles are numbered down D's columns first, then across, then by product. */
 static struct tile_job tile(const struct hal_work *work, uint64_t number)
 {
 	const struct rf_gemm *g = &work->gemm.call->g;

@@ -1,16 +1,17 @@
 /* heap.c: malloc and free of kernels.
  *
- * All there is to know lies in the heap itself, in the rank's device memory (struct rf_heap): so it
- * swaps and moves with it. What a kernel gets depends on the calls before it alone. Blocks lie one
- * behind the other, each with a header that has its own size and its neighbour's; free ones are
- * in lists by size. Sizes are in units of 16 bytes, which is what addresses are multiples of;
- * places are in units from the heap's beginning.
+ * All state is in the heap itself, in the rank's device memory (struct rf_heap), so it is swapped
+ * and moved with it. What a kernel gets depends only on the earlier calls. Blocks are contiguous;
+ * each has a header with its own size and that of the block before it. Free blocks are in lists by
+ * size. Sizes are in units of 16 bytes, which is also the alignment of addresses; places are in
+ * units from the heap's beginning.
  *
- * Kernels can write anywhere in it, so nothing that is read there is trusted: a place is looked at
- * before it is used, and what cannot be true ends the launch. Runs guarded (fault.c).
+ * Kernels can write anywhere in the heap, so nothing that is read from it is trusted: a place is
+ * checked before it is used, and an impossible value ends the launch. Runs in a fault scope
+ * (fault.c).
  *
- * Locks: hal_space.allocating, held for one call. Whoever waits for it gives up when the space has
- * failed, for a fault in that call leaves it held.
+ * Locks: hal_space.allocating, held for one call. A worker that waits for it gives up when the
+ * space has failed, because a fault in that call leaves it locked.
  */
 #include <sched.h>
 #include <stddef.h>
@@ -20,31 +21,31 @@
 #include "soft.h"
 
 #define UNIT 16u
-#define CLASSES 160u       /* four for each doubling of the size */
-#define BLOCK_UNITS_MIN 2u /* a header, and what a free block's list needs */
+#define CLASSES 160u       /* four per doubling of the size */
+#define BLOCK_UNITS_MIN 2u /* a header, and the links of a free block */
 #define UNITS_MAX UINT32_MAX
-#define SCAN_MAX 64u /* blocks looked at in a list where not all are large enough */
+#define SCAN_MAX 64u /* blocks inspected in a list where not all are large enough */
 
 struct heap {
 	struct rf_heap about;
-	uint64_t units; /* of the heap; behind the last block stands a header of size 0 */
+	uint64_t units; /* of the heap; after the last block there is a header of size 0 */
 	uint64_t filled[CLASSES / 64 + 1]; /* bit c: class c has a free block */
 	uint64_t first[CLASSES];           /* places of headers; 0: none */
 };
 
 struct header {
-	uint32_t units;  /* of the block, this header too */
-	uint32_t before; /* of the block before it; 0: none */
+	uint32_t units;  /* of the block, including this header */
+	uint32_t before; /* units of the block before it; 0: none */
 	uint32_t state, reserved;
 };
 
 #define HEADER_UNITS 1u
 #define FREE 0u
-#define USED 0x6b656570u /* what is neither is no header */
+#define USED 0x6b656570u /* any other value is not a header */
 _Static_assert(sizeof(struct header) == HEADER_UNITS * UNIT, "a header is whole units");
 _Static_assert(sizeof(struct heap) % UNIT == 0, "blocks begin at a unit");
 
-/* In a free block, behind its header. */
+/* In a free block, after its header. */
 struct links {
 	uint64_t next, last;
 };
@@ -53,9 +54,9 @@ struct links {
 #define NOT_GIVEN "free of what malloc has not given, or what is free already"
 
 struct view {
-	struct heap *heap; /* on the host */
-	uint64_t address;  /* of the device */
-	uint64_t units;    /* read once: a kernel may change what stands there; 0: too small */
+	struct heap *heap; /* host address */
+	uint64_t address;  /* device address */
+	uint64_t units;    /* read once, because a kernel may change it; 0: too small */
 };
 
 static _Noreturn void damaged(struct hal_space *space, const char *what)
@@ -67,7 +68,7 @@ static _Noreturn void damaged(struct hal_space *space, const char *what)
 
 static uint64_t first_block(void) { return sizeof(struct heap) / UNIT; }
 
-/* The header at a place, if there can be one. */
+/* The header at a place, if the place is valid. */
 static struct header *at(struct hal_space *space, const struct view *v, uint64_t place)
 {
 	if (place < first_block() || place > v->units - HEADER_UNITS)
@@ -77,7 +78,7 @@ static struct header *at(struct hal_space *space, const struct view *v, uint64_t
 
 static struct links *links(struct header *h) { return (struct links *)(h + 1); }
 
-/* Blocks of a class have at least its size; exact below 4 units. */
+/* The size class: blocks of a class have at least its size; exact below 4 units. */
 static uint32_t class_of(uint32_t units)
 {
 	uint32_t log = 31u - (uint32_t)__builtin_clz(units | 1);
@@ -130,7 +131,7 @@ static void make(struct hal_space *space, struct view *v)
 	v->heap->about.made = 1;
 	units = units < UNITS_MAX ? units : UNITS_MAX;
 	if (units < start + HEADER_UNITS + BLOCK_UNITS_MIN)
-		return; /* too small for anything */
+		return; /* too small for any block */
 	v->heap->units = v->units = units;
 	*at(space, v, start) = (struct header){.units = (uint32_t)(units - start - HEADER_UNITS)};
 	*at(space, v, units - HEADER_UNITS) = (struct header){.state = USED};
@@ -138,7 +139,7 @@ static void make(struct hal_space *space, struct view *v)
 	insert(space, v, start);
 }
 
-/* The place of a free block of so many units, or 0. */
+/* The place of a free block of at least `units`, or 0. */
 static uint64_t find(struct hal_space *space, const struct view *v, uint32_t units)
 {
 	uint32_t c = class_of(units);
@@ -220,7 +221,7 @@ static void give_back(struct hal_space *space, const struct view *v, uint64_t ad
 	insert(space, v, place);
 }
 
-/* The heap that the module's struct rf_setup points to, with its lock held. False: none. */
+/* Locks the heap that the module's struct rf_setup points to. False: there is none. */
 static bool enter(const struct soft_block *block, struct hal_space *space, uint64_t setup,
 		  struct view *v)
 {

@@ -1,11 +1,11 @@
 /* kernel.c: runs a launch, block after block (block.c).
  *
- * Blocks run one after another, in ascending order; where a kernel cannot tell the difference, as
- * one long block. Where their order cannot matter (SOFT_ORDERED is not set) other workers take
- * blocks too, once a launch turns out to take long. The blocks of a cooperative launch are all
- * there at once: one that waits for memory to change gives way to the next.
+ * Blocks run one after another, in ascending order; as one long block if the kernel cannot
+ * distinguish that. If their order cannot matter (SOFT_ORDERED is not set), other workers also take
+ * blocks once a launch turns out to take long. The blocks of a cooperative launch all exist at
+ * once: one that waits for memory to change yields to the next.
  *
- * Runs guarded (fault.c): no locks, no memory that is not the worker's scratch.
+ * Runs in a fault scope (fault.c): it takes no locks and uses no memory but the worker's own.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +15,11 @@
 #include "block.h"
 #include "soft.h"
 
-#define LOCKSTEP_WIDTH_MIN 32u /* threads in a row: with fewer, more calls cost what they save */
+/* threads in a row; with fewer, the additional calls cost what lockstep saves */
+#define LOCKSTEP_WIDTH_MIN 32u
 
-/* A shared address may lie anywhere in its window, and a copy to it may be as long as what is
- * mapped: behind it nothing else must lie. */
+/* A shared address may be anywhere in its window, and a copy to it may be as long as the mapped
+ * part, so nothing else may follow the window. */
 #define SHARED_RESERVED (SOFT_SHARED_WINDOW + SOFT_SHARED_BYTES + 4096)
 
 int soft_scratch_open(struct soft_scratch *scratch)
@@ -69,13 +70,14 @@ static bool grow(uint8_t **memory, size_t *have, size_t wanted)
 	wanted = (wanted + 65535) & ~(size_t)65535;
 	*memory = aligned_alloc(64, wanted);
 	*have = *memory ? wanted : 0;
-	/* What a kernel reads before it writes may be an earlier kernel's, but never the proxy's. */
+	/* A kernel that reads before it writes may see an earlier kernel's data, but never the
+	 * proxy's. */
 	if (*memory)
 		memset(*memory, 0, wanted);
 	return *memory != NULL;
 }
 
-/* NULL, or why this device cannot run the launch. */
+/* NULL, or the reason why this device cannot run the launch. */
 static const char *refusal(const struct hal_function *function, const struct hal_work *work)
 {
 	const uint32_t *grid = work->kernel.grid, *block = work->kernel.block;
@@ -89,7 +91,7 @@ static const char *refusal(const struct hal_function *function, const struct hal
 		return "invalid number of threads in a block";
 	if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0)
 		return "a grid without blocks";
-	for (int i = 0; i < 3; i++) /* compiled code relies on it: ctaid * ntid + tid fits an int */
+	for (int i = 0; i < 3; i++) /* compiled code relies on ctaid * ntid + tid fitting an int */
 		if ((uint64_t)grid[i] * block[i] > INT32_MAX)
 			return "more than 2^31 threads in one dimension";
 	if (work->kernel.param_bytes < function->param_bytes)
@@ -99,7 +101,7 @@ static const char *refusal(const struct hal_function *function, const struct hal
 	return NULL;
 }
 
-/* What each block needs, in bytes. */
+/* Bytes that each block needs. */
 struct needs {
 	size_t frame, local, shared;
 };
@@ -113,7 +115,8 @@ static struct needs needs_of(const struct hal_work *work)
 
 	return (struct needs){
 		.frame = function->frame_bytes * stride,
-		.local = function->local_stride * threads + 64, /* an access may end behind */
+		/* an access may extend beyond the end */
+		.local = function->local_stride * threads + 64,
 		.shared = (size_t)function->static_shared + work->kernel.shared_bytes,
 	};
 }
@@ -127,7 +130,7 @@ static bool prepare(struct launch *launch, struct soft_worker *worker, const str
 	struct needs needs = needs_of(work);
 	bool there;
 
-	soft_shelter(); /* malloc's locks must not be left behind by a cancel */
+	soft_shelter(); /* a cancel must not leave malloc's locks held */
 	there = grow(&scratch->frame, &scratch->frame_bytes, needs.frame) &&
 		grow(&scratch->local, &scratch->local_bytes, needs.local);
 	soft_expose();
@@ -172,8 +175,8 @@ static void run_new_block(struct launch *launch, uint64_t number)
 
 /* ---- blocks that run as one ---- */
 
-#define WIDE_THREADS 65536u /* enough that what a call costs does not count */
-#define WIDE_BATCHES_MIN 4u /* for each worker, so that they get equal shares */
+#define WIDE_THREADS 65536u /* enough to make the cost of a call negligible */
+#define WIDE_BATCHES_MIN 4u /* per worker, so that they get equal shares */
 
 static bool wide(const struct hal_work *work)
 {
@@ -211,8 +214,8 @@ static void run_wide(struct launch *launch, uint64_t number, uint32_t count)
 
 static size_t rounded(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 
-/* Blocks that are all resident: each has memory of its own; shared memory is copied in and out,
- * since its addresses end at unmapped pages. False: not enough host memory. */
+/* Makes all blocks resident: each has its own memory. Shared memory is copied in and out, because
+ * its addresses end at unmapped pages. False: not enough host memory. */
 static bool make_resident(struct launch **blocks, const struct launch *model, uint64_t count,
 			  struct soft_worker *worker, const struct hal_work *work)
 {
@@ -278,7 +281,7 @@ static void run_together(struct launch *model, uint64_t count, struct soft_worke
 		}
 }
 
-/* ---- */
+/* ---- running a launch ---- */
 
 void soft_kernel(struct soft_worker *worker, const struct hal_work *work)
 {

@@ -1,15 +1,16 @@
 /* kernel.h: the contract between compiled kernels (lower.py) and the scheduler (block.c).
  *
- * A kernel is cut at every operation that involves other threads: barriers, shuffles, votes. A
- * segment runs threads [t0, t1) of a block from one cut to each thread's next one, and keeps what
- * is live there in the frame: slot s of thread t lies at frame + s * stride + t * size. The
- * scheduler carries out the cut's operation on the frame and calls the segment behind it. While
- * all threads of a block are at the same cut, they stop in small loops, too, at each round, so that
- * a round can be vectorised; there is a second function of the segment for that. What grows evenly
- * along a row of threads is then kept for the row's first thread only: struct soft_kept.
+ * A kernel is divided at every operation that involves other threads (barriers, shuffles, votes);
+ * these places are its cuts. A segment runs threads [t0, t1) of a block from one cut to each
+ * thread's next one, and keeps live values in the frame: slot s of thread t is at frame + s *
+ * stride + t * size. The scheduler executes the cut's operation on the frame and calls the segment
+ * after it. While all threads of a block are at the same cut, they also stop in small loops, after
+ * each iteration, so that an iteration can be vectorised; the segment has a second function for
+ * that. A value that grows evenly along a row of threads is then kept only for the row's first
+ * thread: struct soft_kept.
  *
- * lower.py writes struct hal_function and its cuts as data of the compiled object. A change of
- * anything here forces a new SOFT_KERNEL_ABI, which is part of the object cache's key.
+ * lower.py writes struct hal_function and its cuts as data of the compiled object. Any change here
+ * requires a new SOFT_KERNEL_ABI, which is part of the object cache's key.
  */
 #ifndef RANKFOLD_KERNEL_H
 #define RANKFOLD_KERNEL_H
@@ -19,7 +20,7 @@
 
 #define SOFT_KERNEL_ABI 8u
 
-/* Cut numbers that every kernel has. */
+/* Numbers of cuts that every kernel has. */
 #define SOFT_EXIT 0u
 #define SOFT_ENTRY 1u
 
@@ -28,7 +29,8 @@ struct soft_block {
 	uint8_t *shared, *local, *frame;
 	const uint8_t *params;
 	uint64_t globals; /* device address of the module's globals */
-	uint16_t *next;   /* cut of each thread; written when a segment has several ends */
+	/* cut of each thread; written when threads of a segment end at different cuts */
+	uint16_t *next;
 	uint32_t ntid[3], nctaid[3], ctaid[3];
 	uint32_t stride; /* threads of the block, rounded up to whole warps */
 	uint32_t dynamic_shared, reserved;
@@ -36,8 +38,9 @@ struct soft_block {
 	const struct hal_function *function;
 };
 
-/* Threads t0 to t1 lie in one row of the block: tid.x = t - row. Returns the bitwise OR of the
- * cuts the threads came to (high half) and the AND (low half): equal if all came to one. */
+/* Runs threads t0 to t1, which are in one row of the block: tid.x = t - row. Returns the bitwise OR
+ * of the cuts that the threads reached (high half) and the AND (low half): equal if all reached the
+ * same one. */
 typedef uint64_t (*soft_segment)(const struct soft_block *, uint32_t t0, uint32_t t1, uint32_t row,
 				 uint32_t tid_y, uint32_t tid_z);
 
@@ -45,8 +48,8 @@ enum soft_cut_kind {
 	SOFT_CUT_NONE,    /* EXIT and ENTRY */
 	SOFT_CUT_BARRIER, /* in: id, threads (0: all), predicate; op: enum soft_barrier */
 	SOFT_CUT_ARRIVE,  /* in: id, threads */
-	SOFT_CUT_YIELD,   /* let the others run */
-	/* the operations of a warp; in[3] is the member mask */
+	SOFT_CUT_YIELD,   /* lets the other threads run */
+	/* The operations of a warp; in[3] is the member mask. */
 	SOFT_CUT_SYNC,
 	SOFT_CUT_SHFL,    /* in: value, lane, clamp; out: value, predicate */
 	SOFT_CUT_VOTE,    /* in: predicate; out: result */
@@ -55,12 +58,13 @@ enum soft_cut_kind {
 	SOFT_CUT_ACTIVE,  /* out: mask */
 	SOFT_CUT_ELECT,   /* out: lane, predicate */
 	SOFT_CUT_REGROUP, /* only a block in lockstep stops here */
-	/* the matrix operations of a warp (matrix.c): an operand is the slot of its first word, and
-	 * how many follow one another; 64 bits are two, the low one first; out[0] is the first */
+	/* The matrix operations of a warp (matrix.c). An operand is the slot of its first word and
+	 * the number of consecutive words; a 64-bit value is two words, the low one first; out[0]
+	 * is the first word of the result. */
 	SOFT_CUT_MMA,  /* in: A, B, C; out: D */
-	SOFT_CUT_TILE, /* in: address, stride, what to store; out: what was loaded */
-	SOFT_CUT_ROWS, /* in: address, what to store; out: what was loaded */
-	SOFT_CUT_TURN, /* in: a matrix; out: the same, its columns as rows */
+	SOFT_CUT_TILE, /* in: address, stride, data to store; out: data loaded */
+	SOFT_CUT_ROWS, /* in: address, data to store; out: data loaded */
+	SOFT_CUT_TURN, /* in: a matrix; out: its transpose */
 };
 enum soft_barrier { SOFT_BARRIER_SYNC, SOFT_BARRIER_POPC, SOFT_BARRIER_AND, SOFT_BARRIER_OR };
 enum soft_shfl { SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_BFLY, SOFT_SHFL_IDX };
@@ -77,7 +81,8 @@ enum soft_redux {
 	SOFT_REDUX_XOR,
 };
 
-/* The op of the matrix operations, which matrix.py writes, from its low bits on.
+/* The op of the matrix operations, written by matrix.py; fields from the low bits up.
+ *
  * MMA:  m / 8 (3 bits), n / 8 (3), log2 of k (4), elements of A, B, C, D (4 each), flags (4),
  *       rounding of doubles (2)
  * TILE: m / 8, n / 8, log2 of k, element, part (2), flags (2), space (2), words of a lane
@@ -97,7 +102,7 @@ enum soft_element {
 	SOFT_B1,
 	SOFT_S32,
 };
-enum soft_mma { /* flags; the columns are those of m8n8k4 alone */
+enum soft_mma { /* flags; the COLUMN flags are for m8n8k4 only */
 		SOFT_MMA_SATURATES = 1,
 		SOFT_MMA_AND = 2,
 		SOFT_MMA_COLUMN_A = 4,
@@ -109,7 +114,7 @@ enum soft_tile { SOFT_TILE_COLUMNS = 1, SOFT_TILE_STORES = 2 };
 enum soft_rows { SOFT_ROWS_TURNED = 1, SOFT_ROWS_STORES = 2 };
 enum soft_space { SOFT_SPACE_GENERIC, SOFT_SPACE_GLOBAL, SOFT_SPACE_SHARED };
 
-/* Bits of an address above 2^40 that name something else than the window: memory.py. */
+/* Bits of an address above 2^40 that mark memory outside the window: memory.py. */
 #define SOFT_TAG_SHARED 0x10u
 #define SOFT_TAG_LOCAL 0x11u
 #define SOFT_GRID_BYTES 64u
@@ -117,23 +122,25 @@ enum soft_space { SOFT_SPACE_GENERIC, SOFT_SPACE_GLOBAL, SOFT_SPACE_SHARED };
 #define SOFT_NO_SLOT UINT32_MAX
 #define SOFT_FLAT 1u          /* `run` reads no thread coordinates: rows do not matter to it */
 #define SOFT_LOCKSTEP_FLAT 2u /* nor does `step` */
-#define SOFT_LOOSE 4u         /* names no members: whoever of the warp can come here first does */
+/* names no members: acts for the lanes of the warp that can be here first */
+#define SOFT_LOOSE 4u
 
-/* The slot of a cut's operand n, if it is in one; results are 4 and 5. */
+/* The slot of a cut's operand n, if it is in a slot; results are 4 and 5. */
 #define SOFT_OPERAND(n) (4 * (n))
 struct soft_operand {
 	uint32_t slot, value;
-}; /* value, where slot is SOFT_NO_SLOT */
-/* What `step` finds in the slot of a row's first thread t, and nowhere else: that of thread t + n
- * is greater by n * slope, modulo the width. (Slope 0: any value.) */
+}; /* value: used if slot is SOFT_NO_SLOT */
+/* A value that `step` finds only in the slot of a row's first thread t: that of thread t + n is
+ * greater by n * slope, modulo the width. (Slope 0: any value.) */
 struct soft_kept {
 	uint32_t slot, bytes;
 	int64_t slope;
 };
 struct soft_cut {
-	soft_segment run;  /* what follows the cut */
-	soft_segment step; /* the same, up to the next SOFT_CUT_REGROUP, for a block in
-				 * lockstep: its threads have passed the same cuts until now */
+	soft_segment run; /* the segment after the cut */
+	/* The same, up to the next SOFT_CUT_REGROUP, for a block in lockstep: its threads have
+	 * passed the same cuts until now. */
+	soft_segment step;
 	uint16_t kind, flags;
 	uint32_t op;
 	struct soft_operand in[4];
@@ -147,34 +154,35 @@ struct hal_function {
 	const struct soft_cut *cuts;
 	uint32_t abi, cut_count;
 	uint32_t param_bytes, static_shared;
-	uint32_t local_stride; /* local memory of a thread: 0 or a power of two */
-	uint32_t frame_bytes;  /* of a thread */
-	uint32_t max_threads;  /* of a block */
+	uint32_t local_stride; /* bytes of local memory of a thread: 0 or a power of two */
+	uint32_t frame_bytes;  /* per thread */
+	uint32_t max_threads;  /* per block */
 	uint32_t flags;
 };
 #define SOFT_ORDERED 1u /* the order of its blocks may change what it computes or prints */
-/* A thread knows no more of its place in x than ctaid * ntid + tid, and waits for nobody: blocks
- * that follow one another in x can run as one long block. */
+/* A thread uses its position in x only as ctaid * ntid + tid, and waits for no other thread:
+ * consecutive blocks in x can run as one long block. */
 #define SOFT_WIDE 2u
 
-/* For compiled kernels: ends the launch. error: 714 for a full stack, 719 for a trap, 801 for the
- * call of a function that there is not. */
+/* For compiled kernels: ends the launch. error: 714 for a stack overflow, 719 for a trap, 801 for a
+ * call of a function that does not exist. */
 void rankfold_soft_trap(uint32_t error);
 /* For compiled kernels: __assertfail, with the device addresses of its texts. Ends the launch with
  * error 710. */
 void rankfold_soft_assert(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
 			  uint64_t message, uint64_t file, uint32_t line, uint64_t function);
-/* For compiled kernels: threads [t0, t1) came to `cut`, others to another one: next[]. */
+/* For compiled kernels: threads [t0, t1) reached `cut`, others another one: sets next[]. */
 void rankfold_soft_stand(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
-/* The same of threads of one row in lockstep, which part here: what was kept for the first of them
- * is kept for each. */
+/* The same for threads of one row in lockstep, which diverge here: a value kept for the first
+ * thread is stored for each of them. */
 void rankfold_soft_part(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
-/* For compiled kernels: printf. `local`, `local_stride`: of the thread; the others are device
- * addresses: what to print, and the pointer to the rank's struct rf_print. Returns as vprintf. */
+/* For compiled kernels: printf. `local`, `local_stride`: of the thread. The others are device
+ * addresses: of the pointer to the rank's struct rf_print, the format, and the arguments. Returns
+ * as vprintf. */
 int32_t rankfold_soft_print(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
 			    uint64_t print, uint64_t format, uint64_t arguments);
 /* For compiled kernels: malloc and free, on the heap that the struct rf_setup at device address
- * `setup` points to. malloc gives 0 where there is no room; a wrong free ends the launch. */
+ * `setup` points to. malloc returns 0 if the heap is full; an invalid free ends the launch. */
 uint64_t rankfold_soft_malloc(const struct soft_block *, uint64_t setup, uint64_t bytes);
 void rankfold_soft_free(const struct soft_block *, uint64_t setup, uint64_t address);
 /* For compiled kernels: %clock and %globaltimer. Not deterministic, as on any device. */

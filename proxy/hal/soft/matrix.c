@@ -1,19 +1,19 @@
 /* matrix.c: the matrix operations of a warp: mma and wmma, ldmatrix, stmatrix, movmatrix, on the
  * frame of the block (kernel.h). PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions".
  *
- * The order of operations is fixed: an element's sum begins with C's and runs over k in ascending
- * order, one fused multiply-add each, in float (double for double). So it has the bits that gemm.c
- * gives, whatever shapes the work is cut into; accumulators in half are widened before and rounded
- * once behind each instruction. The other products of a warp are of integers and bits, and exact.
- * A NaN that comes out is the canonical one.
+ * The order of operations is fixed: an element's sum begins with C's element and runs over k in
+ * ascending order, one fused multiply-add each, in float (double for double). It therefore has the
+ * same bits as in gemm.c, whatever shapes the work is divided into; half accumulators are widened
+ * before each instruction and rounded once after it. The other products of a warp, of integers and
+ * bits, are exact. A NaN result is the canonical one.
  *
- * A fragment is brought into the matrix that it is a part of, row by row (B: column by column), in
- * an image; in the registers, words of eight rows and four lanes each stand side by side. WMMA's
- * fragments, whose layout PTX leaves open, are laid out as those of mma, one beside the other; what
- * registers they have more hold the same again.
+ * A fragment is assembled into its matrix, row by row (B: column by column), in an image; in the
+ * registers, words of eight rows and four lanes each are side by side. WMMA's fragments, whose
+ * layout PTX does not specify, are laid out like those of mma, side by side; their additional
+ * registers repeat the same content.
  *
- * Runs guarded (fault.c): no locks, nothing but the frame is touched, and the memory that at()
- * makes addresses of.
+ * Runs in a fault scope (fault.c): it takes no locks and accesses only the frame, and the memory
+ * whose addresses at() computes.
  */
 #include <string.h>
 
@@ -23,10 +23,10 @@
 
 #pragma GCC optimize("O3")
 #if defined(__x86_64__)
-#pragma GCC target("avx2,fma,f16c") /* of x86-64-v3, which compiled kernels need as well */
+#pragma GCC target("avx2,fma,f16c") /* part of x86-64-v3, which compiled kernels also need */
 #endif
 
-#define ROWS 8u            /* of a matrix that the words of one register lie in */
+#define ROWS 8u            /* rows of a matrix that one register's words cover */
 #define WORDS_MAX 16u      /* of a lane: its registers of one operand */
 #define ELEMENTS_MAX 1024u /* of one operand: 16 x 64 */
 #define SUMS_MAX 256u      /* 16 x 16 */
@@ -48,7 +48,8 @@ static uint32_t bits_of(uint32_t element)
 
 /* ---- registers --------------------------------------------------------------------------- */
 
-/* The lanes' registers of an operand: as many as its value says. Those of others are zero. */
+/* Reads the lanes' registers of an operand, as many as its value says. Those of other lanes are
+ * zero. */
 static void fetch(const struct launch *launch, const struct soft_operand *in, uint32_t first,
 		  uint32_t lanes, uint32_t (*to)[WARP])
 {
@@ -80,14 +81,15 @@ static void copy(void *image, void *lane, size_t bytes, bool to_image)
 	memcpy(to_image ? image : lane, to_image ? lane : image, bytes);
 }
 
-/* An element of 8 bytes, in two registers of a lane. */
+/* Copies an 8-byte element, which is in two registers of a lane. */
 static void copy_wide(uint8_t *image, uint32_t (*lane_words)[WARP], uint32_t lane, bool to_image)
 {
 	copy(image, &lane_words[0][lane], 4, to_image);
 	copy(image + 4, &lane_words[1][lane], 4, to_image);
 }
 
-/* A (`paired` if it has more than eight rows) or the columns of B. Returns the registers. */
+/* Converts A (`paired` if it has more than eight rows) or the columns of B between registers and
+ * image. Returns the number of registers. */
 __attribute__((noinline)) static uint32_t multiplicand(uint32_t (*lane_words)[WARP], uint8_t *image,
 						       uint32_t rows, uint32_t row_bytes, bool wide,
 						       bool paired, bool to_image)
@@ -111,7 +113,7 @@ __attribute__((noinline)) static uint32_t multiplicand(uint32_t (*lane_words)[WA
 	return rows / ROWS * groups * (wide ? 2 : 1);
 }
 
-/* C or D. Returns the registers. */
+/* The same for C or D. */
 __attribute__((noinline)) static uint32_t accumulator(uint32_t (*lane_words)[WARP], uint8_t *image,
 						      uint32_t m, uint32_t n, uint32_t bytes,
 						      bool to_image)
@@ -156,7 +158,7 @@ static float from_e4m3(uint8_t x)
 	return bits_float(sign | float_bits(bits_float(rest << 20) * 0x1p120f));
 }
 
-/* Eight at a time: the counts of all shapes are multiples of it. */
+/* Eight at a time: the counts of all shapes are multiples of eight. */
 static void from_halves(const uint16_t *from, uint32_t count, float *to)
 {
 	for (uint32_t i = 0; i < count; i += 8) {
@@ -202,7 +204,7 @@ static void decode(uint32_t element, const void *image, uint32_t count, float *t
 		for (uint32_t i = 0; i < count; i++)
 			to[i] = from_bfloat16(halves[i]);
 		break;
-	case SOFT_TF32: /* the other 13 bits do not count */
+	case SOFT_TF32: /* the other 13 bits are ignored */
 		for (uint32_t i = 0; i < count; i++)
 			to[i] = bits_float(singles[i] & 0xffffe000);
 		break;
@@ -236,8 +238,8 @@ static void decode(uint32_t element, const void *image, uint32_t count, float *t
 
 /* ---- products ---------------------------------------------------------------------------- */
 
-/* Sums of eight rows by eight columns, `ld` elements from row to row. Contraction makes the fused
- * multiply-adds that are promised above. */
+/* Sums of eight rows by eight columns, with a row distance of `ld` elements. Contraction makes the
+ * fused multiply-adds that the order above requires. */
 #define MULTIPLY(real, bytes)                                                                      \
 	typedef real vector_##real                                                                 \
 		__attribute__((vector_size(bytes), may_alias, aligned(sizeof(real))));             \
@@ -258,7 +260,7 @@ static void decode(uint32_t element, const void *image, uint32_t count, float *t
 				*(vector_##real *)(sums + i * ld + j) = sum[i];                    \
 		}                                                                                  \
 	}                                                                                          \
-	/* sums (m x n) += a (m x k) * b, of which the columns lie one behind the other */         \
+	/* sums (m x n) += a (m x k) * b, whose columns are contiguous */                          \
 	static void product_##real(const real *a, const real *b, real *sums, uint32_t m,           \
 				   uint32_t n, uint32_t k)                                         \
 	{                                                                                          \
@@ -300,7 +302,7 @@ static struct mma mma_of(uint32_t op)
 	};
 }
 
-/* Rounds as double products require, from here to the next call. */
+/* Sets the rounding mode that double products require, until the next call. */
 static void round_by(uint32_t rounding)
 {
 #if defined(__x86_64__)
@@ -333,7 +335,7 @@ static void mma_float(const struct mma *x, const uint8_t *a, const uint8_t *b, c
 		to_halves(sums, count, d);
 }
 
-/* Products of integers of 8 bits or fewer: floats hold all their sums. */
+/* Products of integers of 8 bits or fewer: float represents all their sums exactly. */
 static void mma_integer(const struct mma *x, const uint8_t *a, const uint8_t *b, const int32_t *c,
 			int32_t *d)
 {
@@ -381,8 +383,8 @@ static void mma_bits(const struct mma *x, const uint32_t *a, const uint32_t *b, 
 		}
 }
 
-/* mma.m8n8k4 of halves: four products, each by four lanes of both halves of the warp, with
- * fragments of their own. */
+/* mma.m8n8k4 of halves: four products, each by four lanes of both halves of the warp, with its own
+ * fragment layout. */
 static void mma_quads(const struct mma *x, uint32_t (*a)[WARP], uint32_t (*b)[WARP],
 		      uint32_t (*c)[WARP], uint32_t (*d)[WARP])
 {
@@ -467,7 +469,7 @@ static void mma(const struct launch *launch, const struct soft_cut *cut, uint32_
 
 /* ---- memory ------------------------------------------------------------------------------ */
 
-/* Host address of what lies at a device address of the space that the op names. */
+/* The host address of a device address in the space that the op names. */
 static uint8_t *at(const struct launch *launch, uint32_t space, uint64_t addr, uint64_t bytes)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
@@ -486,7 +488,7 @@ static uint8_t *at(const struct launch *launch, uint32_t space, uint64_t addr, u
 	return launch->block.base + offset;
 }
 
-struct tile { /* SOFT_CUT_TILE's op: lines of elements that follow one another in memory */
+struct tile { /* SOFT_CUT_TILE's op: lines of elements that are contiguous in memory */
 	uint32_t element, rows, row_bytes, lines, line_bytes, words, space;
 	bool sum, paired, turned, stores; /* turned: its lines are the columns of the image */
 };
@@ -525,7 +527,8 @@ static uint32_t registers(const struct tile *x, uint32_t (*lane_words)[WARP], ui
 			    to_image);
 }
 
-/* wmma.load and wmma.store. All lanes give one address and one stride: the first one's count. */
+/* wmma.load and wmma.store. All lanes give one address and one stride: those of the first one are
+ * used. */
 static void tile(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
 		 uint32_t lanes)
 {
@@ -559,7 +562,7 @@ static void tile(const struct launch *launch, const struct soft_cut *cut, uint32
 	}
 }
 
-/* Eight rows of eight 16-bit elements, as the words of one register. */
+/* Transposes eight rows of eight 16-bit elements, held as the words of one register. */
 static void turn(uint32_t from[WARP], uint32_t to[WARP])
 {
 	uint16_t rows[ROWS][ROWS], columns[ROWS][ROWS];
@@ -571,7 +574,7 @@ static void turn(uint32_t from[WARP], uint32_t to[WARP])
 	memcpy(to, columns, sizeof columns);
 }
 
-/* ldmatrix and stmatrix: row r of matrix i lies where lane 8 i + r says. */
+/* ldmatrix and stmatrix: lane 8 i + r gives the address of row r of matrix i. */
 static void rows(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
 		 uint32_t lanes)
 {

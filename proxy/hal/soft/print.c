@@ -1,12 +1,12 @@
-/* print.c: what kernels say: printf, and the assertion that failed.
+/* print.c: output of kernels: printf, and failed assertions.
  *
- * What a thread prints is made into text here, at once, and put into a ring in the rank's pinned
- * memory; the client writes it to the rank's stdout at its next synchronisation. Format, arguments
- * and strings are device memory: they are read guarded (fault.c), once, and trusted in nothing.
- * Only conversions that are known reach the C library, one at a time, and none that writes.
+ * A thread's output is formatted here at once and put into a ring in the rank's pinned memory; the
+ * client writes it to the rank's stdout at its next synchronisation. Format, arguments and strings
+ * are device memory: they are read once, in a fault scope (fault.c), and are not trusted. Only
+ * known conversions reach the C library, one at a time, and none that writes to memory.
  *
- * Locks: hal_space.printing, held for one copy into the ring. Whoever waits for it gives up when
- * the space has failed, for a fault in that copy leaves it held.
+ * Locks: hal_space.printing, held for one copy into the ring. A worker that waits for it gives up
+ * when the space has failed, because a fault in that copy leaves it locked.
  */
 #include <sched.h>
 #include <stdio.h>
@@ -16,9 +16,9 @@
 #include "soft.h"
 
 #define FORMAT_BYTES 4096u
-#define TEXT_BYTES 16384u /* of one printf: what is longer is cut */
+#define TEXT_BYTES 16384u /* of one printf; longer output is truncated */
 #define ARGUMENTS_MAX 32  /* as CUDA */
-#define WIDTH_MAX 9999    /* of a field, and its precision */
+#define WIDTH_MAX 9999    /* of a field, and of its precision */
 
 struct print {
 	const struct soft_block *block;
@@ -30,12 +30,12 @@ struct print {
 	char text[TEXT_BYTES];
 };
 
-/* The host address of a generic address, and how many bytes may be read there. */
+/* The host address of a generic address, and the number of bytes that may be read there. */
 static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t *room)
 {
 	uint64_t place = address & ((1ull << 40) - 1), offset = address - RF_DEV_BASE;
 
-	*room = UINT64_MAX; /* unmapped memory ends it */
+	*room = UINT64_MAX; /* an unmapped page ends it */
 	if (address >> 40 == SOFT_TAG_SHARED)
 		return p->block->shared + (place & (SOFT_SHARED_WINDOW - 1));
 	if (address >> 40 == SOFT_TAG_LOCAL) {
@@ -46,7 +46,7 @@ static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t 
 	return p->block->base + (offset < RF_WINDOW_BYTES ? offset : SOFT_NOWHERE);
 }
 
-/* A string of device memory, cut to `bytes` with its end. */
+/* Copies a string from device memory, truncated to `bytes` including its end. */
 static void copy_string(const struct print *p, uint64_t address, char *to, uint64_t bytes)
 {
 	uint64_t room;
@@ -59,7 +59,7 @@ static void copy_string(const struct print *p, uint64_t address, char *to, uint6
 	to[bytes - 1] = 0;
 }
 
-/* Arguments lie one behind the other, each at a multiple of its size. */
+/* Takes the next argument; each is at a multiple of its size. */
 static uint64_t take(struct print *p, uint32_t bytes)
 {
 	uint64_t room, value = 0, at = (p->arguments + bytes - 1) & ~(uint64_t)(bytes - 1);
@@ -80,7 +80,7 @@ static void put(struct print *p, const char *text, uint32_t bytes)
 	p->used += bytes;
 }
 
-/* One conversion, by the C library. `bits`: the argument. */
+/* Formats one conversion with the C library. `bits`: the argument. */
 static void convert(struct print *p, const char *spec, char kind, bool wide, uint64_t bits)
 {
 	char *to = p->text + p->used, string[TEXT_BYTES];
@@ -119,20 +119,20 @@ static void add(struct spec *s, char c)
 		s->text[s->used++] = c;
 }
 
-/* A width or precision: digits, or an argument. Returns what follows it. */
+/* Adds a width or precision: digits, or an argument. Returns the text after it. */
 static const char *number(struct print *p, struct spec *s, const char *at)
 {
-	char digits[24]; /* of any long */
+	char digits[24]; /* enough for any long */
 	long value = 0;
 
 	if (*at == '*') {
 		value = (int32_t)take(p, 4);
 		at++;
-		if (value < 0 && s->text[s->used - 1] == '.') { /* as if there were none */
+		if (value < 0 && s->text[s->used - 1] == '.') { /* treated as absent */
 			s->used--;
 			return at;
 		}
-		if (value < 0) { /* to the left */
+		if (value < 0) { /* left-aligned */
 			add(s, '-');
 			value = -value;
 		}
@@ -147,7 +147,7 @@ static const char *number(struct print *p, struct spec *s, const char *at)
 	return at;
 }
 
-/* What stands behind a '%'. Returns what follows it, or NULL: it is no conversion we know. */
+/* Handles the text after a '%'. Returns the text after the conversion, or NULL if it is unknown. */
 static const char *conversion(struct print *p, const char *at)
 {
 	struct spec s = {.text = "%", .used = 1};
@@ -229,7 +229,7 @@ rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32
 		return -1;
 	memcpy(&ring, resolve(&p, print, &room), sizeof ring);
 	if (!ring)
-		return -2; /* whoever launched it wants no output */
+		return -2; /* the launching program wants no output */
 	copy_string(&p, format_at, text, sizeof text);
 	format(&p, text);
 	if (p.used) {

@@ -1,16 +1,16 @@
 /* queue.c: the device, its in-order queues, and the workers that serve them.
  *
- * A stream with work is in the run queue or in the hands of one worker, never both: that keeps it
+ * A stream with work is either in the run queue or served by one worker, never both; that keeps it
  * in order. After each work, and between parts of a long matrix product, a worker puts its stream
- * at the end if another one waits, so streams share the workers fairly. The lock guards the run
- * queue; while a worker has a stream, submit and the worker meet only in its counters. submit
- * copies the work and returns; a worker that finds nothing to do sleeps on the condition variable,
- * or helps with what has taken long and whose blocks may run in any order.
+ * at the end of the run queue if another stream waits, so streams share the workers fairly. The
+ * lock guards the run queue; while a worker serves a stream, submit and the worker share only its
+ * counters. submit copies the work and returns. A worker without work sleeps on the condition
+ * variable, or helps with a launch that has taken long and whose blocks may run in any order.
  *
- * A kernel may wait for what another stream is to do, and all workers be busy with such. So where a
- * stream has waited for long, and no worker has taken any meanwhile, a spare worker does. One spare
- * worker looks for that, ten times a second while there is work; before it serves it has the next
- * one look, as long as there may be more.
+ * A kernel may wait for what another stream will do, and such kernels may occupy all workers.
+ * Therefore, if a stream has waited for long and no worker has taken any stream meanwhile, a spare
+ * worker takes it. One spare worker observes the run queue, ten times a second while there is work;
+ * before it serves a stream it lets the next spare worker observe, up to a maximum number.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -23,10 +23,10 @@
 #include "spin.h"
 
 #define HELP_AFTER_NS 30000u   /* waking a helper costs a few thousand */
-#define WORKER_SPIN_NS 250000u /* a worker stays awake without work */
-#define LOOKS 8                /* before it lets go of a stream */
+#define WORKER_SPIN_NS 250000u /* for which a worker spins without work */
+#define LOOKS 8                /* at `submitted`, before a worker releases a stream */
 #define SPARES_MAX 8u
-#define STARVED_NS 100000000u /* between two looks of a spare worker */
+#define STARVED_NS 100000000u /* between two observations by a spare worker */
 
 /* A device of lower speed takes proportionally longer. */
 static void slow_down(const struct hal_device *device, uint64_t started_ns)
@@ -54,7 +54,8 @@ uint64_t soft_blocks(const struct hal_work *work)
 	return (uint64_t)work->kernel.grid[0] * work->kernel.grid[1] * work->kernel.grid[2];
 }
 
-/* From inside a kernel. One launch at a time is offered; there is nobody left to help with two. */
+/* Called inside a kernel. One launch at a time is offered; there are no workers to help with
+ * two. */
 static void offer(struct hal_device *device, struct soft_share *share)
 {
 	share->offered = true;
@@ -98,7 +99,7 @@ static void run_share(struct soft_worker *worker, struct soft_share *share, bool
 				"a matrix product: no host memory for its panels");
 }
 
-/* The share goes away with its owner: wait for everybody who has it. */
+/* The share ends with its owner, so the owner waits for all helpers. */
 static void withdraw(struct hal_device *device, struct soft_share *share)
 {
 	pthread_mutex_lock(&device->lock);
@@ -132,7 +133,7 @@ static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
 		run_blocks(worker, &share);
 }
 
-/* The next slice of it; true: that was all. */
+/* Runs the next slice; true: it was the last one. */
 static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
 {
 	const struct rf_gemm_aux *call = item->work.gemm.call;
@@ -149,7 +150,7 @@ static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
 	return item->begun == tiles;
 }
 
-/* A worker without work. */
+/* Called by a worker without other work. */
 static void help(struct soft_worker *worker, struct soft_share *share)
 {
 	struct hal_device *device = worker->device;
@@ -170,7 +171,7 @@ static void run_copy(struct soft_worker *worker, const struct hal_work *work)
 			   soft_copy, work);
 }
 
-/* The spaces of its operands, one behind the other, and NULL. */
+/* Collects the spaces of the operands, terminated by NULL. */
 static void sum_spaces(const struct hal_work *work, struct hal_space *spaces[HAL_SUM_REFS + 1])
 {
 	struct hal_ref refs[HAL_SUM_REFS];
@@ -202,7 +203,7 @@ static void run_sum(struct soft_worker *worker, const struct hal_work *work)
 		soft_guard(worker, spaces[0], spaces, "a sum of a collective", soft_sum, work);
 }
 
-/* False: there is more of it to do. */
+/* False: more of the work remains. */
 static bool run(struct soft_worker *worker, struct soft_item *item)
 {
 	const struct hal_work *work = &item->work;
@@ -226,7 +227,7 @@ static bool run(struct soft_worker *worker, struct soft_item *item)
 	return true;
 }
 
-/* Work that can never run is refused at submit, so that run needs no error of its own. */
+/* Impossible work is refused at submit, so that run needs no error path. */
 static bool acceptable(const struct hal_work *work)
 {
 	uint32_t element = work->fill.element;
@@ -257,7 +258,7 @@ static void enqueue(struct hal_device *device, struct hal_stream *stream)
 	}
 }
 
-/* Under the lock, where one waits. */
+/* Called with the lock held, when a stream waits. */
 static struct hal_stream *dequeue(struct hal_device *device)
 {
 	struct hal_stream *stream = device->first;
@@ -270,7 +271,7 @@ static struct hal_stream *dequeue(struct hal_device *device)
 	return stream;
 }
 
-/* The next stream with work; else a launch to help with; neither when the device closes. */
+/* Returns the next stream with work; else a launch to help with; neither when the device closes. */
 static struct hal_stream *take(struct hal_device *device, struct soft_share **share,
 			       struct spin *spin)
 {
@@ -311,7 +312,7 @@ static bool has_failed(const struct hal_work *work)
 	return false;
 }
 
-/* Behind the others. */
+/* Puts the stream at the end of the run queue. */
 static void put_off(struct hal_device *device, struct hal_stream *stream)
 {
 	pthread_mutex_lock(&device->lock);
@@ -319,7 +320,7 @@ static void put_off(struct hal_device *device, struct hal_stream *stream)
 	pthread_mutex_unlock(&device->lock);
 }
 
-/* One more kernel or product (`change` 1), or one less, in its space. */
+/* Counts one more kernel or product in its space (`change` 1), or one less. */
 static void count_running(const struct hal_work *work, int change)
 {
 #ifdef SOFT_CHECKED
@@ -339,29 +340,31 @@ static void complete(struct hal_device *device, struct hal_stream *stream,
 	bool loud = has_failed(&item->work);
 
 	count_running(&item->work, -1);
-	/* Either the loop sees this completion after its notify_at, or we see its number. */
+	/* Either the loop sees this completion after its notify_at, or the worker sees its
+	 * number. */
 	atomic_store(&stream->completed, done);
 	loud |= done >= atomic_load(&stream->notify_at);
 	if (loud && device->config.ring)
 		device->config.ring(device->config.ring_arg);
 }
 
-/* A worker that has the stream and has done all it knew of lets go of it. True: there came more,
- * and it has the stream again. */
+/* A worker that has done all known work of a stream releases it. True: more work was submitted, and
+ * the worker has taken the stream again. */
 static bool keep(struct hal_stream *stream)
 {
 	do {
-		/* Either we see the next work, or its submit sees that nobody has the stream. */
+		/* Either this worker sees the next work, or its submit sees that no worker has the
+		 * stream. */
 		atomic_store(&stream->active, false);
 		if (atomic_load(&stream->completed) == atomic_load(&stream->submitted) ||
 		    atomic_exchange(&stream->active, true))
 			return false;
-		/* Another worker may have had it in between, and done all. */
+		/* Another worker may have had it meanwhile, and done all work. */
 	} while (atomic_load(&stream->completed) == atomic_load(&stream->submitted));
 	return true;
 }
 
-/* The next work was written by another core: on its way here while this one runs. */
+/* Prefetches the next work, which another core wrote, while this one runs. */
 static void fetch(const struct soft_item *item)
 {
 	__builtin_prefetch(item);
@@ -369,7 +372,7 @@ static void fetch(const struct soft_item *item)
 	__builtin_prefetch((const uint8_t *)item + 128);
 }
 
-/* Releasing a stream and taking it again costs more than a few looks. */
+/* Polls a few times, because releasing a stream and taking it again costs more. */
 static uint64_t await_more(struct hal_stream *stream, uint64_t done)
 {
 	uint64_t known = atomic_load(&stream->submitted);
@@ -383,8 +386,8 @@ static uint64_t await_more(struct hal_stream *stream, uint64_t done)
 	return known;
 }
 
-/* Work after work, while no other stream waits for a worker. What was submitted is looked at only
- * when what was known is done: the submitter is writing there. */
+/* Runs work after work while no other stream waits for a worker. `submitted` is read only when all
+ * known work is done, because the submitter is writing it. */
 static void serve(struct soft_worker *worker, struct hal_stream *stream)
 {
 	struct hal_device *device = worker->device;
@@ -409,7 +412,7 @@ static void serve(struct soft_worker *worker, struct hal_stream *stream)
 			break;
 		}
 	}
-	atomic_fetch_sub(&stream->servers, 1); /* the last touch: it may be destroyed now */
+	atomic_fetch_sub(&stream->servers, 1); /* the last access: it may be destroyed now */
 }
 
 static void *worker_main(void *arg)
@@ -432,7 +435,7 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-/* One more; under the lock, or where nobody else can be. */
+/* Starts one more worker; with the lock held, or while no other thread exists. */
 static int start_worker(struct hal_device *device, void *(*how)(void *))
 {
 	struct soft_worker *worker = &device->workers[device->thread_count];
@@ -453,7 +456,7 @@ static int start_worker(struct hal_device *device, void *(*how)(void *))
 	return 0;
 }
 
-/* Until a stream is left waiting, from one look to the next; NULL: the device closes. */
+/* Waits until a stream has waited from one observation to the next; NULL: the device closes. */
 static struct hal_stream *starving(struct hal_device *device)
 {
 	const struct hal_stream *seen = NULL;
@@ -467,12 +470,12 @@ static struct hal_stream *starving(struct hal_device *device)
 		if (!device->first && device->taken == taken) {
 			device->rests = true;
 			pthread_cond_wait(&device->starved, &device->lock);
-			seen = NULL; /* it has only just come */
+			seen = NULL; /* it was queued just now */
 			continue;
 		}
 		seen = device->first;
 		taken = device->taken;
-		clock_gettime(CLOCK_MONOTONIC, &until); /* the other one may jump */
+		clock_gettime(CLOCK_MONOTONIC, &until); /* the real-time clock may jump */
 		until.tv_nsec += STARVED_NS;
 		until.tv_sec += until.tv_nsec / 1000000000;
 		until.tv_nsec %= 1000000000;
@@ -493,8 +496,10 @@ static void *spare_main(void *arg)
 	pthread_mutex_lock(&device->lock);
 	while ((stream = starving(device)) != NULL) {
 		if (device->thread_count < device->worker_count + SPARES_MAX)
-			(void)start_worker(device, spare_main); /* without it: when this is done */
-		pthread_cond_broadcast(&device->starved);       /* one of those that rest looks */
+			/* on failure: when this one is done */
+			(void)start_worker(device, spare_main);
+		/* one of the resting ones observes */
+		pthread_cond_broadcast(&device->starved);
 		pthread_mutex_unlock(&device->lock);
 		serve(worker, stream);
 		pthread_mutex_lock(&device->lock);
@@ -610,7 +615,8 @@ uint64_t soft_completed(const struct hal_stream *stream)
 	return atomic_load_explicit(&stream->completed, memory_order_acquire);
 }
 
-/* The worker's counter is read when the queue seems full: to read it is to take it from him. */
+/* Reads the worker's counter only when the queue seems full, because reading it moves its cache
+ * line. */
 uint32_t soft_room(struct hal_stream *stream)
 {
 	uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_relaxed);
@@ -620,7 +626,7 @@ uint32_t soft_room(struct hal_stream *stream)
 	return SOFT_QUEUE_WORKS - (uint32_t)(submitted - stream->seen);
 }
 
-/* Parameters lie behind the item; a zeroed tail lets a kernel load whole vectors. */
+/* Copies parameters for an item; the zeroed tail lets a kernel load whole vectors. */
 static const void *copy_params(struct soft_item *item, const void *params, uint32_t bytes)
 {
 	uint32_t wanted = bytes + SOFT_PARAMS_PAD;
@@ -638,7 +644,7 @@ static const void *copy_params(struct soft_item *item, const void *params, uint3
 	return item->params;
 }
 
-/* The item has the work and all that it refers to. */
+/* Copies the work and everything that it refers to. */
 static bool copy_work(struct soft_item *item, const struct hal_work *work)
 {
 	item->work = *work;
@@ -655,7 +661,7 @@ static bool copy_work(struct soft_item *item, const struct hal_work *work)
 	return true;
 }
 
-/* 0 when the queue is full or the work cannot be run by this device. */
+/* Returns 0 if the queue is full or this device cannot run the work. */
 uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 {
 	struct hal_device *device = stream->device;
@@ -670,9 +676,9 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 	number = atomic_load_explicit(&stream->submitted, memory_order_relaxed) + 1;
 	atomic_store(&stream->submitted, number);
 	if (atomic_exchange(&stream->active, true))
-		return number; /* a worker has the stream, and looks once more before it lets go */
+		return number; /* a worker has the stream, and checks again before it releases it */
 	if (atomic_load(&stream->completed) == number) {
-		atomic_store(&stream->active, false); /* it did, and has done this work already */
+		atomic_store(&stream->active, false); /* it did, and has already done this work */
 		return number;
 	}
 	pthread_mutex_lock(&device->lock);

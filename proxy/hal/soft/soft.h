@@ -1,14 +1,14 @@
-/* soft.h: what the files of the software GPU share.
+/* soft.h: declarations that the files of the software GPU share.
  *
- * A device is one memfd of chunks and a few worker threads that serve in-order queues. A space
- * is a reservation of addresses in this process; device address a of a rank is the host address
- * base + (a - RF_DEV_BASE), checked by compiled code, so a stray address reaches no other rank.
- * An access to a page that is not mapped raises SIGSEGV on the worker, which leaves the work and
- * marks the space.
+ * A device is one memfd of chunks and a few worker threads that serve in-order queues. A space is a
+ * reservation of addresses in this process. Device address a of a rank is the host address base +
+ * (a - RF_DEV_BASE); compiled code checks it, so a wrong address cannot reach another rank. An
+ * access to a page that is not mapped raises SIGSEGV on the worker, which abandons the work and
+ * marks the space as failed.
  *
- * Locks: hal_device.lock guards the run queue and the queues' producer side; it is held for a few
- * instructions only and never while work runs. hal_space.error is written once, by the worker that
- * wins the exchange.
+ * Locks: hal_device.lock guards the run queue and the producer side of the queues. It is held for a
+ * few instructions only, and never while work runs. hal_space.error is written once, by the worker
+ * whose exchange succeeds.
  */
 #ifndef RANKFOLD_SOFT_H
 #define RANKFOLD_SOFT_H
@@ -23,23 +23,24 @@
 
 #include "hal.h"
 
-/* A window lies amid unmapped addresses: compiled code may miss it by this much on both sides
- * (addressing.py). What is further away goes to SOFT_NOWHERE, an offset from the window's base.
- * Only a build that runs no compiled code may say less. */
+/* A window is surrounded by unmapped addresses: compiled code may exceed it by this much on both
+ * sides (addressing.py). Accesses that are further away are redirected to SOFT_NOWHERE, an offset
+ * from the window's base. Only a build that runs no compiled code may define a smaller value. */
 #ifndef SOFT_GUARD_BYTES
 #define SOFT_GUARD_BYTES (1ull << 38)
 #endif
 #define SOFT_SPAN_BYTES (RF_WINDOW_BYTES + 3 * SOFT_GUARD_BYTES)
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
-#define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* what is not aligned, likewise */
+#define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* the same for misaligned accesses */
 #define SOFT_WINDOW_PAGES (RF_WINDOW_BYTES / RF_CHUNK_BYTES)
 #define SOFT_UNTOLD (1ull << 32)
 #define SOFT_QUEUE_WORKS 128u           /* power of two */
-#define SOFT_SHARED_BYTES (256u << 10)  /* shared memory of a block: what is mapped */
-#define SOFT_SHARED_WINDOW (1ull << 32) /* what a shared address can name */
+#define SOFT_SHARED_BYTES (256u << 10)  /* mapped shared memory of a block */
+#define SOFT_SHARED_WINDOW (1ull << 32) /* range of shared addresses */
 #define SOFT_THREADS_MAX 1024u
 #define SOFT_BARRIERS 16u
-#define SOFT_RESIDENT_BYTES (1ull << 30) /* host memory for the blocks of a cooperative launch */
+/* limit of host memory for the blocks of a cooperative launch */
+#define SOFT_RESIDENT_BYTES (1ull << 30)
 #define SOFT_NO_BLOCK UINT64_MAX
 #define SOFT_TEXT_BYTES 256u
 #define SOFT_PARAMS_PAD 16u /* a kernel may load a whole vector at the end */
@@ -58,7 +59,7 @@ enum soft_error {
 
 struct soft_block;
 
-/* Scratch memory of a worker that kernels use; grows, never shrinks. */
+/* Memory of a worker that kernels use; it grows and never shrinks. */
 struct soft_scratch {
 	uint8_t *shared; /* SOFT_SHARED_WINDOW reserved, SOFT_SHARED_BYTES mapped */
 	uint8_t *frame, *local, *resident;
@@ -68,35 +69,39 @@ struct soft_scratch {
 	uint64_t arrived[SOFT_BARRIERS];
 };
 
-/* The blocks of a launch, or tiles of a matrix product, as workers take them. It is the owner's,
- * who waits for its helpers. */
+/* The blocks of a launch, or tiles of a matrix product, that workers take. Its owner waits for its
+ * helpers before it ends. */
 struct soft_share {
 	const struct hal_work *work;
 	uint64_t blocks;
 	uint32_t batch; /* blocks that a worker takes at a time */
-	bool ordered;   /* blocks are not for other workers: their order counts */
+	bool ordered;   /* only the owner runs blocks, because their order matters */
 	_Atomic uint64_t next;
 	uint64_t begun_ns;
-	bool offered;     /* to other workers; the owner's */
-	uint32_t helpers; /* under the device's lock */
+	bool offered;     /* offered to other workers; set by the owner */
+	uint32_t helpers; /* guarded by the device's lock */
 };
 
 struct soft_worker {
 	struct hal_device *device;
 	pthread_t thread;
 	void *signal_stack;
-	struct hal_space *_Atomic space; /* whose work runs guarded, else NULL */
-	struct hal_space *const *others; /* more spaces that its work reaches, then NULL; or NULL */
-	struct soft_share *share;        /* of the kernel that runs */
-	bool owner;                      /* of the share */
-	volatile sig_atomic_t guarded;   /* faults on this thread belong to the work */
-	volatile bool kernel;            /* the work is one: what it writes to may be read-only */
-	const char *volatile doing;      /* for the text of an error */
+	struct hal_space *_Atomic space; /* the space of the work in a fault scope, else NULL */
+	/* further spaces that the work accesses, terminated by NULL; or NULL */
+	struct hal_space *const *others;
+	struct soft_share *share; /* of the running kernel */
+	bool owner;               /* it owns the share */
+	/* in a fault scope: faults on this thread belong to the work */
+	volatile sig_atomic_t guarded;
+	/* the work is a kernel: its writes to read-only pages may be unforeseen */
+	volatile bool kernel;
+	const char *volatile doing; /* description of the work for error texts */
 	sigjmp_buf escape;
 	volatile uintptr_t fault_address;
-	volatile uintptr_t refused; /* where it could not write although the space says so */
+	/* address of a failed write where the page is marked writable */
+	volatile uintptr_t refused;
 	volatile int fault_error;   /* enum soft_error; 0: an invalid access */
-	char said[SOFT_TEXT_BYTES]; /* why, if the body knows; else "" */
+	char said[SOFT_TEXT_BYTES]; /* reason, if the body knows it; else "" */
 	volatile bool started;
 	struct soft_scratch scratch;
 };
@@ -108,7 +113,7 @@ struct soft_whole { /* whole.c */
 	pthread_mutex_t lock; /* held for a few instructions */
 	pthread_cond_t wake;
 	uint32_t count;
-	uint8_t *asked[SOFT_WHOLE_MAX]; /* mappings of a chunk */
+	uint8_t *asked[SOFT_WHOLE_MAX]; /* mappings of chunks */
 };
 
 enum soft_mapping { SOFT_UNMAPPED, SOFT_READ_ONLY, SOFT_WRITABLE };
@@ -116,16 +121,17 @@ enum soft_mapping { SOFT_UNMAPPED, SOFT_READ_ONLY, SOFT_WRITABLE };
 struct hal_space {
 	struct hal_device *device;
 	uint8_t *reservation, *base;
-	_Atomic uint8_t *pages;  /* by place in the window: enum soft_mapping */
-	uint8_t *closed;         /* likewise: how often since it was mapped (whole.c) */
-	atomic_flag copying;     /* held by who makes a page writable under work that runs */
-	_Atomic uint32_t copied; /* the last such chunk + 1 that the loop has not taken, or 0 */
-	uint32_t told;           /* the next one of those it has taken, likewise */
-	_Atomic bool failed;     /* somebody is about to set `error`, and the text before it */
+	_Atomic uint8_t *pages; /* enum soft_mapping, by page of the window */
+	uint8_t *closed;        /* by page: write-protections since it was mapped (whole.c) */
+	atomic_flag copying;    /* held while a page is made writable during work */
+	/* newest chunk + 1 of a copied page that the loop has not taken, or 0 */
+	_Atomic uint32_t copied;
+	uint32_t told;       /* next chunk + 1 of those that the loop has taken, or 0 */
+	_Atomic bool failed; /* claimed by the caller that sets the text and then `error` */
 	_Atomic int error;
 	_Atomic bool cancel;
 	_Atomic uint32_t running; /* submitted kernels and products; only in checked builds */
-	atomic_flag printing;     /* held by the worker that puts text into the rank's ring */
+	atomic_flag printing;     /* held by the worker that writes to the rank's print ring */
 	atomic_flag allocating; /* held by the worker that changes the heap of the rank's kernels */
 	char text[SOFT_TEXT_BYTES];
 };
@@ -137,53 +143,59 @@ struct soft_item {
 	uint32_t params_capacity;
 };
 
-/* What is hardly ever written, what the submitter writes, and what workers write: on cache lines of
- * their own. */
+/* Rarely written fields, fields that the submitter writes, and fields that workers write are on
+ * separate cache lines. */
 struct hal_stream {
 	struct hal_device *device;
 	_Atomic uint64_t notify_at; /* completions below it do not ring */
 	_Alignas(64) _Atomic uint64_t submitted;
-	uint64_t seen;       /* the submitter's: so many are complete, at least */
-	_Atomic bool active; /* in the run queue, or a worker serves it */
+	uint64_t seen;       /* submitter's lower bound of completed works */
+	_Atomic bool active; /* in the run queue, or served by a worker */
 	_Alignas(64) _Atomic uint64_t completed;
-	_Atomic uint32_t servers; /* workers that may still touch the stream */
+	_Atomic uint32_t servers; /* workers that may still access the stream */
 	struct hal_stream *next;  /* in the run queue */
 	_Alignas(64) struct soft_item items[SOFT_QUEUE_WORKS];
 };
 
-#define SOFT_UNCLEAN_MAX 64u /* free chunks that keep memory of the host's */
+#define SOFT_UNCLEAN_MAX 64u /* free chunks that keep host memory */
 
 struct soft_chunk {
-	_Atomic uint32_t next; /* chunk + 1, among the free or a space's copied ones; 0: the last */
-	uint32_t page;         /* copied: where it is */
-	bool unclean;          /* free, and holds what it held */
-	bool overwritten;      /* all of it is going to be, so its pages are wanted at once */
-	bool unzeroed;         /* taken as zeros, and holds what it held until it is mapped */
+	/* chunk + 1: next in the free list or in a space's list of copied chunks; 0: the last */
+	_Atomic uint32_t next;
+	uint32_t page; /* copied: its page */
+	bool unclean;  /* free, with old content */
+	/* the caller overwrites all of it, so its pages are populated at once */
+	bool overwritten;
+	bool unzeroed; /* to read as zeros, but has old content until it is mapped */
 };
 
 struct hal_device {
 	struct hal_config config;
 	int memfd;
-	uint32_t chunk_count;  /* the capacity */
-	uint32_t numbers;      /* HAL_CHUNK_NUMBERS of it: of so many there are numbers */
-	_Atomic uint64_t held; /* chunks; and SOFT_UNTOLD for each that the loop has not heard of */
+	uint32_t chunk_count; /* the capacity */
+	uint32_t numbers;     /* HAL_CHUNK_NUMBERS of the capacity */
+	/* chunks in use; plus SOFT_UNTOLD for each that the loop does not know of yet */
+	_Atomic uint64_t held;
 	struct soft_chunk *chunks;
-	/* The first free chunk + 1, the lowest at first; the high half counts what was taken, so that
-	 * nobody takes a list for the one it was. */
+	/* The first free chunk + 1, initially the lowest. The high half counts removals, so that a
+	 * compare-and-swap detects a list that has changed and changed back. */
 	_Atomic uint64_t free;
-	_Atomic uint32_t unclean; /* of these, SOFT_UNCLEAN_MAX at most */
+	_Atomic uint32_t unclean; /* unclean free chunks, at most SOFT_UNCLEAN_MAX */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
-	struct hal_stream *_Atomic first, *last; /* under the lock, but for looks while spinning */
-	struct soft_share *_Atomic share;        /* a launch that others may help with, or NULL */
-	pthread_cond_t helped;                   /* the last helper is done */
+	/* guarded by the lock, except for reads while spinning */
+	struct hal_stream *_Atomic first, *last;
+	/* a launch that other workers may help with, or NULL */
+	struct soft_share *_Atomic share;
+	pthread_cond_t helped; /* signalled when the last helper is done */
 	bool stopping;
 	struct soft_whole whole;
 	uint32_t worker_count;
-	uint64_t taken;         /* streams by workers; under the lock, as the next two */
-	pthread_cond_t starved; /* for the spare worker that looks, while it `rests` */
+	/* streams taken by workers; guarded by the lock, as are the next two */
+	uint64_t taken;
+	pthread_cond_t starved; /* for the observing spare worker while it `rests` */
 	bool rests;
-	_Atomic uint32_t thread_count; /* workers, and behind them spare ones */
+	_Atomic uint32_t thread_count; /* workers, followed by spare workers */
 	struct soft_worker *workers;
 };
 
@@ -191,7 +203,8 @@ struct hal_device {
 int soft_chunk_create(struct hal_device *, uint32_t *chunk);
 int soft_chunk_create_unclean(struct hal_device *, uint32_t *chunk);
 void soft_chunk_destroy(struct hal_device *, uint32_t chunk); /* from any thread */
-/* Whatever the capacity says; its content is unknown. From any thread, in signal handlers too. */
+/* Takes a chunk regardless of capacity; its content is undefined. From any thread and from signal
+ * handlers. */
 bool soft_chunk_take(struct hal_device *, uint32_t *chunk, bool *unclean);
 int soft_memory_open(struct hal_device *);
 void soft_memory_close(struct hal_device *);
@@ -202,36 +215,35 @@ int soft_space_unmap(struct hal_space *, uint64_t addr);
 int soft_space_protect(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
 int soft_space_own(struct hal_space *, uint64_t addr, uint32_t chunk);
 int soft_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
-/* What a chunk of the window is mapped as; `at`: a host address. */
+/* How the page at host address `at` is mapped. */
 enum soft_mapping soft_space_mapping(const struct hal_space *, uintptr_t at);
 int soft_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void soft_space_cancel(struct hal_space *);
 void soft_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* unforeseen.c: at a fault of a kernel. True: now it may write there. */
+/* unforeseen.c: called at a fault of a kernel. True: the kernel may now write there. */
 bool soft_unforeseen(struct soft_worker *, struct hal_space *, uintptr_t address);
 bool soft_space_copied(struct hal_space *, uint64_t *addr, uint32_t *chunk);
 
-/* whole.c: the mapping of a chunk at `at` has become read-only, once more. */
+/* whole.c: called when the mapping of a chunk at `at` has become read-only; `times` counts that. */
 int soft_whole_open(struct soft_whole *);
 void soft_whole_close(struct soft_whole *);
 void soft_whole_closed(struct soft_whole *, uint8_t *at, uint8_t *times);
 
-/* fault.c: run `body` so that an invalid access, a trap or a cancel ends it and fails the space
- * (or that of `others`, up to a NULL, where the address lies). Without a space a fault takes its
- * ordinary course. */
+/* fault.c: runs `body` in a fault scope: an invalid access, a trap or a cancel ends it and fails
+ * the space (or the one of `others`, terminated by NULL, that contains the address). Without a
+ * space, faults are not caught. */
 int soft_fault_install(void);
 int soft_worker_signals(struct soft_worker *);
 void soft_guard(struct soft_worker *, struct hal_space *, struct hal_space *const *others,
 		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
 		const struct hal_work *);
-void soft_leave(int error); /* from inside a body; does not return */
+void soft_leave(int error); /* called inside a body; does not return */
 void soft_leave_saying(int error, const char *why);
-void soft_leave_in(const struct hal_space *,
-		   int error);           /* it is this one of the spaces that fails */
-struct hal_space *soft_working_in(void); /* whose work this thread runs */
-/* What stands between these may take locks of the C library and must not fault. */
+void soft_leave_in(const struct hal_space *, int error); /* fails this one of the spaces */
+struct hal_space *soft_working_in(void);                 /* the space whose work this thread runs */
+/* Code between these two calls may take locks of the C library and must not fault. */
 void soft_shelter(void);
 void soft_expose(void);
 void soft_signal_cancel(struct soft_worker *);
@@ -242,19 +254,19 @@ void soft_checksum(struct soft_worker *, const struct hal_work *);
 void soft_copy(struct soft_worker *, const struct hal_work *);
 void soft_fill(struct soft_worker *, const struct hal_work *);
 void soft_kernel(struct soft_worker *, const struct hal_work *);
-/* Blocks that are best run by one worker at a time. */
+/* The number of blocks that one worker should run at a time. */
 uint32_t soft_batch(const struct hal_work *, uint32_t workers);
 int soft_scratch_open(struct soft_scratch *);
 void soft_scratch_close(struct soft_scratch *);
 const char *soft_function_name(const struct hal_function *);
 void soft_gemm(struct soft_worker *, const struct hal_work *);
-uint64_t soft_gemm_tiles(const struct rf_gemm_aux *); /* 0: this device cannot do it */
+uint64_t soft_gemm_tiles(const struct rf_gemm_aux *); /* 0: not supported */
 uint64_t soft_gemm_slice(const struct rf_gemm *);     /* tiles until other streams get a turn */
 bool soft_gemm_ready(struct soft_scratch *);          /* false: host memory is short */
 
 /* queue.c */
 uint64_t soft_blocks(const struct hal_work *);
-/* For a running kernel: the first of `count` blocks to run next, or SOFT_NO_BLOCK. */
+/* For a running kernel: takes the next blocks; returns the first of `count`, or SOFT_NO_BLOCK. */
 uint64_t soft_next_blocks(struct soft_worker *, uint32_t *count);
 int soft_device_open(const struct hal_config *, struct hal_device **);
 void soft_device_close(struct hal_device *);

@@ -1,8 +1,8 @@
-/* space.c: physical chunks and the address spaces they are mapped into.
+/* space.c: physical chunks, and the address spaces that they are mapped into.
  *
- * Called from the proxy's loop thread, but for what unforeseen.c calls. Nothing here waits for
- * work: the caller promises that no submitted work uses a chunk or a mapping that goes away. The
- * free chunks are a list that workers take from, too.
+ * Called from the proxy's loop thread, except for calls by unforeseen.c. Nothing here waits for
+ * work: the caller ensures that no submitted work uses a chunk or mapping that is removed. Workers
+ * also take chunks from the free list.
  */
 #include <fcntl.h>
 #include <sched.h>
@@ -62,12 +62,12 @@ bool soft_chunk_take(struct hal_device *device, uint32_t *chunk, bool *unclean)
 	return true;
 }
 
-/* The hole gives the pages back and makes the next owner read zeros. */
+/* Punches a hole, which frees the pages and makes the next owner read zeros. */
 static void clean(const struct hal_device *device, uint32_t chunk)
 {
 	if (fallocate(device->memfd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		      (off_t)chunk * (off_t)RF_CHUNK_BYTES, RF_CHUNK_BYTES) != 0)
-		abort(); /* a chunk that keeps its content must never be given out */
+		abort(); /* a chunk with old content must never be handed out as zeros */
 }
 
 static int create(struct hal_device *device, uint32_t *chunk, bool *unclean)
@@ -112,8 +112,8 @@ static void give_back(struct hal_device *device)
 	atomic_store(&device->unclean, 0);
 }
 
-/* Some free chunks keep what they hold: most are taken again at once, for something that is copied
- * there, and new pages of the system cost more than that copy. An empty device has none. */
+/* Some free chunks keep their content: most are taken again soon and are overwritten by a copy, and
+ * new system pages cost more than that copy. An empty device keeps none. */
 void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 {
 	uint64_t first = atomic_load(&device->free), next;
@@ -130,14 +130,14 @@ void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 		atomic_store(&device->chunks[chunk].next, (uint32_t)first);
 		next = first >> 32 << 32 | (chunk + 1);
 	} while (!atomic_compare_exchange_weak(&device->free, &first, next));
-	if (empty && atomic_load(&device->unclean)) /* nothing runs that takes any */
+	if (empty && atomic_load(&device->unclean)) /* no running work takes any */
 		give_back(device);
 }
 
 /* ---- spaces ---- */
 
-/* A span of addresses of no access that begins at a multiple of RF_CHUNK_BYTES, so that a chunk may
- * be one page of the system's; or NULL. */
+/* Reserves inaccessible addresses from a multiple of RF_CHUNK_BYTES on, so that a chunk may be one
+ * huge page; NULL on failure. */
 static uint8_t *reserve(void)
 {
 	uint8_t *got = mmap(NULL, SOFT_SPAN_BYTES + RF_CHUNK_BYTES, PROT_NONE,
@@ -191,7 +191,7 @@ void soft_space_destroy(struct hal_space *space)
 	space_free(space);
 }
 
-/* The host address of [addr, addr + bytes), NULL if that is not inside the window. */
+/* The host address of [addr, addr + bytes); NULL if that is not inside the window. */
 static uint8_t *window_range(struct hal_space *space, uint64_t addr, uint64_t bytes)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
@@ -202,7 +202,7 @@ static uint8_t *window_range(struct hal_space *space, uint64_t addr, uint64_t by
 	return space->base + offset;
 }
 
-/* `flags`: beside those that it takes. */
+/* `flags`: in addition to the usual ones. */
 static int map_file(uint8_t *at, uint64_t bytes, int access, int flags, int fd, uint64_t offset)
 {
 	void *got = mmap(at, bytes, access, MAP_SHARED | MAP_FIXED | flags, fd, (off_t)offset);
@@ -210,7 +210,7 @@ static int map_file(uint8_t *at, uint64_t bytes, int access, int flags, int fd, 
 	return got == MAP_FAILED ? SOFT_OUT_OF_MEMORY : 0;
 }
 
-/* The rules of hal.h for map, unmap and protect, which the sanitizers' builds check. */
+/* Checks the rules of hal.h for map, unmap and protect, in builds with sanitizers. */
 static void nothing_runs(struct hal_space *space)
 {
 #ifdef SOFT_CHECKED
@@ -221,7 +221,7 @@ static void nothing_runs(struct hal_space *space)
 #endif
 }
 
-/* Workers that write where it is read-only change mappings, too (unforeseen.c). */
+/* Locks mappings: workers that write to read-only pages also change them (unforeseen.c). */
 static void changing(struct hal_space *space)
 {
 	while (atomic_flag_test_and_set(&space->copying))
@@ -232,7 +232,8 @@ static void changed(struct hal_space *space) { atomic_flag_clear(&space->copying
 
 static int access_of(bool writable) { return writable ? PROT_READ | PROT_WRITE : PROT_READ; }
 
-/* Pages that come one by one, as each is written, take the worker twice as long. */
+/* Populates the pages: if each were allocated at its first write, the worker would take twice as
+ * long. */
 static int map_chunk(const struct hal_space *space, uint8_t *at, uint32_t chunk, bool writable)
 {
 	const struct hal_device *device = space->device;
@@ -243,8 +244,8 @@ static int map_chunk(const struct hal_space *space, uint8_t *at, uint32_t chunk,
 			chunk * RF_CHUNK_BYTES);
 }
 
-/* Zeros are written over what is there where nobody reads it yet (`alone`): new pages take three
- * times as long. */
+/* Zeroes old content in place if nothing reads it yet (`alone`): new pages take three times as
+ * long. */
 static int map_zeroed(const struct hal_space *space, uint8_t *at, uint32_t chunk, bool writable,
 		      bool alone)
 {
@@ -263,7 +264,7 @@ static int map_zeroed(const struct hal_space *space, uint8_t *at, uint32_t chunk
 	return error;
 }
 
-/* The page at an address of the window. */
+/* The page of a host address in the window. */
 static uint64_t page_at(const struct hal_space *space, const uint8_t *at)
 {
 	return (uint64_t)(at - space->base) / RF_CHUNK_BYTES;
@@ -319,7 +320,7 @@ int soft_space_unmap(struct hal_space *space, uint64_t addr)
 	return 0;
 }
 
-/* One call of the system, however many mappings. If it fails none is left writable. */
+/* One system call for all mappings. If it fails, none is left writable. */
 int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, bool writable)
 {
 	uint64_t bytes = chunks * RF_CHUNK_BYTES;
@@ -345,7 +346,7 @@ int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 	return error;
 }
 
-/* The system replaces a mapping at once: who reads meanwhile finds the one or the other. */
+/* The system replaces a mapping atomically: a concurrent reader sees the old or the new one. */
 int soft_space_own(struct hal_space *space, uint64_t addr, uint32_t chunk)
 {
 	uint8_t *at = window_range(space, addr, RF_CHUNK_BYTES);
@@ -386,9 +387,8 @@ void soft_space_fail(struct hal_space *space, int error, const char *format, ...
 {
 	va_list arguments;
 
-	if (atomic_exchange(&space->failed, true)) { /* the first error stays */
-		while (!atomic_load(
-			&space->error)) /* but no work seems to have done well meanwhile */
+	if (atomic_exchange(&space->failed, true)) { /* the first error remains */
+		while (!atomic_load(&space->error))  /* no work may seem successful meanwhile */
 			sched_yield();
 		return;
 	}
@@ -402,8 +402,8 @@ void soft_space_cancel(struct hal_space *space)
 {
 	struct hal_device *device = space->device;
 
-	/* Once is enough, the flag is seen by all who begin later; and a worker that leaves its work
-	 * would get no further while signals keep coming. */
+	/* Once is enough: all later work sees the flag. A worker that abandons its work would make
+	 * no progress while signals keep coming. */
 	if (atomic_exchange(&space->cancel, true))
 		return;
 	for (uint32_t i = 0; i < atomic_load(&device->thread_count); i++)

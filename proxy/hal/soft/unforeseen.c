@@ -1,14 +1,14 @@
-/* unforeseen.c: a kernel writes to a page that is mapped read-only: the page gets a chunk of its
- * own with the same bytes, there and then, and the instruction is tried again.
+/* unforeseen.c: when a kernel writes to a page that is mapped read-only, the page immediately gets
+ * its own chunk with the same bytes, and the instruction is repeated.
  *
- * Called in the handler of the fault (fault.c), on the worker's thread, sheltered: only calls that
- * are allowed in a signal handler, and no lock but hal_space.copying, which nobody holds who can be
- * interrupted. Other workers may run in the space meanwhile: they read the old chunk until the
- * system replaces the mapping, which it does at once, and then the new one; who writes waits here.
- * Whoever else maps the old chunk sees nothing of it.
+ * Called in the handler of the fault (fault.c), on the worker's thread, sheltered: it uses only
+ * calls that are allowed in a signal handler, and no lock but hal_space.copying, whose holder
+ * cannot be interrupted. Other workers may run in the space meanwhile: they read the old chunk
+ * until the system replaces the mapping, which it does atomically, and then the new one; writers
+ * wait here. Other spaces that map the old chunk are not affected.
  *
- * The chunk is taken beyond the device's capacity, if need be: the core hears of it, counts it, and
- * makes room later (soft_space_copied).
+ * The chunk may exceed the device's capacity: the core is informed, counts it, and frees capacity
+ * later (soft_space_copied).
  */
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +17,7 @@
 
 #include "soft.h"
 
-/* The bytes at `from` to the chunk. */
+/* Copies the bytes at `from` to the chunk. */
 static bool fill_chunk(const struct hal_device *device, uint32_t chunk, const uint8_t *from)
 {
 	off_t to = (off_t)(chunk * RF_CHUNK_BYTES);
@@ -40,7 +40,7 @@ static bool replace(struct hal_device *device, uint8_t *at, uint32_t chunk)
 		    device->memfd, (off_t)(chunk * RF_CHUNK_BYTES)) != MAP_FAILED;
 }
 
-/* For the loop, which may take all of them at any time. */
+/* Adds the chunk to the list for the loop, which may take all of it at any time. */
 static void tell(struct hal_space *space, uint32_t chunk, uint32_t page)
 {
 	struct soft_chunk *entry = &space->device->chunks[chunk];
@@ -56,7 +56,7 @@ static bool copy(struct hal_space *space, uint32_t page)
 {
 	struct hal_device *device = space->device;
 	uint32_t chunk;
-	bool unclean; /* all of it is overwritten */
+	bool unclean; /* ignored: all of it is overwritten */
 
 	if (!soft_chunk_take(device, &chunk, &unclean))
 		return false;
@@ -82,7 +82,9 @@ bool soft_unforeseen(struct soft_worker *worker, struct hal_space *space, uintpt
 	if (soft_space_mapping(space, address) != SOFT_WRITABLE) {
 		there = copy(space,
 			     (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
-	} else { /* another has made it writable; if it is so again here, the system refuses it */
+		/* another worker has made it writable; a second fault here means that the system refuses
+	 * the write */
+	} else {
 		there = worker->refused != address;
 		worker->refused = address;
 	}

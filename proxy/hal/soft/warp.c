@@ -1,8 +1,8 @@
 /* warp.c: the operations of a warp: shuffles, votes, matches, reductions, on the frame of the block
- * (kernel.h). Lanes that name the same members act together, once all of these are there. PTX ISA,
- * "Parallel Synchronization and Communication Instructions" and "shfl.sync".
+ * (kernel.h). Lanes that name the same members act together, once all of them have arrived. PTX
+ * ISA, "Parallel Synchronization and Communication Instructions" and "shfl.sync".
  *
- * Runs guarded (fault.c): no locks, nothing but the frame is touched.
+ * Runs in a fault scope (fault.c): it takes no locks and accesses only the frame.
  */
 #include <string.h>
 
@@ -33,7 +33,7 @@ static uint32_t shfl_source(uint32_t op, uint32_t lane, uint32_t b, uint32_t c, 
 	return *in_range ? from : lane;
 }
 
-/* A lane that is not there gives the reader 0: undefined in CUDA, and what an H200 does. */
+/* Reading from an absent lane gives 0: undefined in CUDA, and what an H200 does. */
 static void shfl(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
 		 uint32_t lanes)
 {
@@ -53,7 +53,7 @@ static void shfl(const struct launch *launch, const struct soft_cut *cut, uint32
 	}
 }
 
-/* Where each lane reads is the same in all warps. */
+/* With constant operands the source lanes are the same in all warps. */
 void soft_shfl_block(const struct launch *launch, const struct soft_cut *cut, uint32_t whole)
 {
 	uint32_t from[WARP], range[WARP], value[WARP];

@@ -1,11 +1,11 @@
-/* whole.c: chunks that are opened and closed again and again become one large page of the system
- * each, so that this costs a change of one entry in its tables and not of 512.
+/* whole.c: chunks that are write-protected and made writable repeatedly become one huge page each,
+ * so that a change costs one page-table entry and not 512.
  *
- * The system does it when asked (MADV_COLLAPSE), in a millisecond or two, and copies what is there:
- * so a thread of its own asks, for mappings whose protection has changed a few times. Nobody has
- * to know: the content stays as it is, who accesses it meanwhile waits, and where the system
- * cannot, or the mapping is gone, or another one is there by now, nothing has happened. A chunk
- * that is destroyed is large no more.
+ * The system collapses pages on request (MADV_COLLAPSE), in a millisecond or two, and copies the
+ * content. A separate thread therefore requests it, for mappings whose protection has changed a few
+ * times. No other code depends on it: the content stays the same, concurrent accesses wait, and if
+ * the system cannot do it, or the mapping is gone or replaced, nothing changes. A destroyed chunk
+ * loses its huge page.
  */
 #include <pthread.h>
 #include <sys/mman.h>
@@ -72,7 +72,7 @@ void soft_whole_closed(struct soft_whole *w, uint8_t *at, uint8_t *times)
 	if (w->count < SOFT_WHOLE_MAX)
 		w->asked[w->count++] = at;
 	else
-		*times = 0; /* another time */
+		*times = 0; /* tried again later */
 	pthread_cond_signal(&w->wake);
 	pthread_mutex_unlock(&w->lock);
 }
