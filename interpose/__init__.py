@@ -1,1 +1,1 @@
-"""What is loaded into a job: the preloaded library, its generator, and the launcher of a rank."""
+"""Code that is loaded into a job: the preloaded library, its generator, a rank's launcher."""

@@ -3,29 +3,29 @@
 A function of the description has ``params`` and one of
 
 ``record: STRUCT OPCODE``  with ``set: {field: expression}`` for every field of that record of
-                     ``channel.h``; ``reply: true`` waits for the answer. ``stream(x)`` and
-                     ``event(x)`` as an expression check a handle, ``idle_stream(x)`` and
-                     ``idle_event(x)`` also that no capture stands in the way.
+                     ``channel.h``; ``reply: true`` waits for the reply. ``stream(x)`` and
+                     ``event(x)`` as an expression check a handle; ``idle_stream(x)`` and
+                     ``idle_event(x)`` also check that no capture prevents the call.
 ``local: EXPRESSION``  a C expression that gives the result
-``hand: FILE``       the body is in ``interpose/client/``, in FILE of whichever folder
-``refuse: REASON``   a stub that names itself once on stderr and fails
+``hand: FILE``       the body is in FILE, in any folder of ``interpose/client/``
+``refuse: REASON``   a stub that reports its name once on stderr and fails
 
 Further keys: ``returns`` (default: the library's result type, through its ``finish``), ``ignore``
-(parameters that need no attention), ``per_thread: ptsz | ptds``, ``also`` (further names with the
-same ABI), ``since`` (first API version that means this one; for names that never meant another,
-``first_version`` lists them by version), ``in_stream: EXPRESSION`` (the stream it works in, if no
-parameter is one). ``typed_functions`` explains entries of ``typed``. What only has its name in
-``names`` (``name@since``) is refused.
+(parameters that need no handling), ``per_thread: ptsz | ptds``, ``also`` (further names with the
+same ABI), ``since`` (first API version in which the name means this function; for names whose
+meaning never changed, ``first_version`` lists them by version), ``in_stream: EXPRESSION`` (the
+stream in which the function works, if no parameter is a stream). ``typed_functions`` explains
+entries of ``typed``. A function with only an entry in ``names`` (``name@since``) is refused.
 
-A library's ``contexts`` say what the calling thread needs before a function's body is reached:
-``usual`` is ``current`` (a context, or a stream, whose context will do) or ``runtime`` (the
-primary context, which is made current). The functions in ``driver`` need cuInit only, which the
-runtime calls itself; those in ``nothing`` nothing at all. ``failure`` is what those without it get,
-if not the CUDA error. What programs call is then an entry of its own; the client itself calls
+A library's ``contexts`` define what the calling thread needs before a function's body is called:
+``usual`` is ``current`` (a current context, or a stream, whose context is used) or ``runtime`` (the
+primary context, which is made current). The functions in ``driver`` need only cuInit, which the
+runtime calls itself; those in ``nothing`` need nothing. ``failure`` is the result if the need is
+not met; default: the CUDA error. Programs then call a separate entry; the client itself calls
 bodies, unchecked.
 
-An annotation that does not match its prototype is an error: a forgotten parameter must not pass in
-silence.
+An annotation that does not match its prototype is an error, so that no parameter is forgotten
+silently.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rankfold.interpose import headers
 from rankfold.interpose.headers import Declared
 
 API = Path(__file__).resolve().parent / "api"
-WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # where tools/nvcc puts them
+WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # tools/nvcc installs them there
 LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
 KINDS = ("record", "local", "hand", "refuse")
 KEYS = {*KINDS, "params", "set", "reply", "returns", "ignore", "per_thread", "also", "since",
@@ -56,7 +56,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class Mismatch(Exception):
-    """A description that contradicts its prototype or the channel."""
+    """A description contradicts its prototype or the channel."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Function:
     also: tuple[str, ...] = ()
     since: int = 0
     in_stream: str = ""
-    check: str = ""  # C: the error that keeps the calling thread from the body
+    check: str = ""  # C: an error that prevents the call of the body
 
     def since_of(self, name: str) -> int:
         return 0 if name in self.also else self.since
@@ -104,14 +104,14 @@ class Library:
     result: str
     finish: str
     refused_result: str
-    failure: str  # of a check of the context; "": its error
-    prefix: str  # every function has an alias with it (NCCL: pncclAllReduce)
+    failure: str  # result if the check of the context fails; "": the CUDA error
+    prefix: str  # every function has an alias with this prefix (NCCL: pncclAllReduce)
     functions: tuple[Function, ...]
     enums: dict[str, dict[str, Any]]
 
 
 def split_parameters(text: str) -> tuple[Parameter, ...]:
-    """``"int *a, size_t b"`` → names and declarations. Raises Mismatch for one without a name."""
+    """Split ``"int *a, size_t b"`` into parameters. Raises Mismatch if a name is missing."""
     text = " ".join(text.split())
     if text == "void":
         return ()
@@ -144,7 +144,7 @@ def check_record(function: Function, channel: records.Contract) -> None:
 
 
 def check_parameters(function: Function) -> None:
-    """Every parameter is used or ignored on purpose; nothing else is named as if it were one."""
+    """Check that every parameter is used or explicitly ignored, and that no other name is one."""
     if function.parameters is None or function.kind == "hand":
         return
     names = {p.name for p in function.parameters}
@@ -202,7 +202,7 @@ def streams_of(function: Function) -> list[str]:
 
 
 def check_of(function: Function, contexts: dict[str, str]) -> str:
-    """What its entry checks before it calls the body; empty: it has no entry."""
+    """The check in the function's entry, before its body is called; empty: it has no entry."""
     usual = contexts.get("usual", "")
     if not usual or function.kind == "refuse" or not function.plain:
         return ""
@@ -219,7 +219,7 @@ def check_of(function: Function, contexts: dict[str, str]) -> str:
 
 
 def check_contexts(contexts: dict[str, str], functions: dict[str, Function]) -> None:
-    """What is listed is there, and once."""
+    """Check that every listed function is described, and listed only once."""
     if unknown := set(contexts) - {"usual", "driver", "nothing", "failure"}:
         raise Mismatch(f"contexts: unknown keys {sorted(unknown)}")
     listed = [n for key in ("driver", "nothing") for n in contexts.get(key, "").split()]
@@ -228,7 +228,7 @@ def check_contexts(contexts: dict[str, str], functions: dict[str, Function]) -> 
 
 
 def enums_of(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Those with a number each, and those that are counted: ``PREFIX_ FIRST SECOND FIFTH@4``."""
+    """The enums with explicit numbers, and the counted ones: ``PREFIX_ FIRST SECOND FIFTH@4``."""
     enums = dict(data.get("enums", {}))
     for enum, text in data.get("counted", {}).items():
         prefix, *names = text.split()
@@ -252,11 +252,11 @@ def spelled(text: str, letter: str, wide: bool) -> str:
 
 
 def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
-    """``typed``: a function for each type and, if it takes an ``INT``, once more for 64 bits.
+    """Expand ``typed``: one function per type and, for an ``INT``, one more with 64 bits.
 
-    In the name ``?`` is the type's letter, or what ``letters`` has for it. ``T`` is the type, ``R``
-    its real one, ``KIND`` its cudaDataType. A name without ``?`` has no type of its own. Two
-    entries for one name differ in ``letters``, and say it in ``function``.
+    In the name, ``?`` is replaced by the type's letter, or by its entry in ``letters``. ``T`` is
+    the type, ``R`` its real type, ``KIND`` its cudaDataType. A name without ``?`` has no type. Two
+    entries for one name differ in ``letters``, and have that name in ``function``.
     """
     functions: dict[str, Any] = {}
     for name, entry in data.get("typed", {}).items():
@@ -275,7 +275,7 @@ def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
 def load_library(
     text: str, channel: records.Contract, extra_names: set[str] | None = None
 ) -> Library:
-    """Parse and check one description. Raises Mismatch, naming the function."""
+    """Parse and check one description. Raises Mismatch with the function's name."""
     data = yaml.safe_load(text)
     prefix = data.get("prefix", "")
     functions: dict[str, Function] = {}
@@ -318,11 +318,11 @@ def load_library(
     )
 
 
-# ---- names in NVIDIA's headers, where there are any ----
+# ---- names in NVIDIA's headers, if they are installed ----
 
 
 def header_folders(library: str = "cudart") -> list[Path]:
-    """Where that library's header is: in the toolkit, or in a wheel."""
+    """The folders with that library's header: in the toolkit, or in a wheel."""
     folders = [Path("/usr/local/cuda/include")]
     folders += sorted(Path("/usr/local").glob("cuda-13*/include"))
     folders += [site / "nvidia/cu13/include" for site in (WHEELS, *map(Path, sys.path))]
@@ -334,7 +334,7 @@ def read_header(library: str) -> dict[str, Declared]:
 
 
 def check_header(library: Library, header: dict[str, Declared]) -> None:
-    """As many parameters as the header's function has. (Their types: tests/interpose.)"""
+    """Check the number of parameters of each function. (tests/interpose checks their types.)"""
     for function in library.functions:
         if function.parameters is None:
             continue

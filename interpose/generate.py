@@ -1,19 +1,20 @@
 """Generates the client's stubs from the annotated API description in ``interpose/api/*.yaml``.
 
-For each library it writes, into the folder given by ``--out``:
+For each library it writes these files into the folder given by ``--out``:
 
 ``api.h``            prototypes of every described function of all libraries
-``api_LIB.c``        bodies of the functions that need no hand-written one, stubs for what is not
-                     covered, per-thread-stream variants, and the table that look-ups use
-``shim_LIB.S``       what the library of NVIDIA's name exports: a jump through that table
-``shim_LIB.map``     its version nodes, where the real library has them
-``coverage.txt``     what is generated, hand-written, refused
+``api_LIB.c``        bodies of the functions that need no hand-written one, stubs for functions
+                     that are not covered, per-thread-stream variants, and the table for look-ups
+``shim_LIB.S``       exports of the library with NVIDIA's name: a jump through that table
+``shim_LIB.map``     its version nodes, if the real library has them
+``coverage.txt``     which functions are generated, hand-written, refused
 
-and into ``--include`` the headers that descriptions have a ``header`` for (``macros``, ``enums``,
-``counted`` enumerations, ``types``, then every described function), for machines without those
-libraries. The file of its ``names``, if it has one, includes it and names functions as source does.
+Into ``--include`` it writes headers for machines without those libraries, from the descriptions
+with a ``header`` (``macros``, ``enums``, ``counted`` enumerations, ``types``, then every described
+function). The file of its ``names``, if it has one, includes that header and renames functions to
+their names in source code.
 
-What the keys of a description mean, ``descriptions.py`` says.
+``descriptions.py`` explains the keys of a description.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def checked(function: Function, finish: str, failure: str) -> list[str]:
 
 
 def entry(function: Function, finish: str, failure: str) -> str:
-    """What programs know by the function's name, if the body is behind a check."""
+    """The function that programs call by this name, if the body is behind a check."""
     name, call = f"entry_{function.name}", f"{function.name}({call_arguments(function)})"
     lines = [*checked(function, finish, failure), f"return {call};"]
     text = "\n".join(f"\t{line}" for line in lines)
@@ -182,7 +183,7 @@ def api_source(library: Library) -> str:
 
 
 def shim_source(library: Library) -> str:
-    """A jump per function through the core's table: one source of truth, no prototypes needed."""
+    """A jump per function through the core library's table: no second list, and no prototypes."""
     lines = [NOTICE, "\t.text"]
     for index, (name, _function) in enumerate(table_names(library)):
         offset = index * 24 + 8
@@ -224,7 +225,7 @@ def coverage(library: Library, in_headers: set[str]) -> str:
 
 
 def names_in_source(name: str) -> str:
-    """A function's name as programs write it, if the header has a macro for that."""
+    """A function's name in programs, if the header has a macro for that."""
     return re.sub(r"_v2(_64)?$", r"\1", name)
 
 
@@ -270,7 +271,7 @@ def program_header(data: dict[str, Any]) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Only when it differs: an unchanged file compiles nothing anew."""
+    """Write a file only if it differs: an unchanged file causes no compilation."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_text() != text:
         path.write_text(text)

@@ -1,8 +1,7 @@
-"""The functions that NVIDIA's headers declare, by the names that programs link.
+"""Reads the functions that NVIDIA's headers declare, by their names for the linker.
 
-A real C parser reads what the compiler's preprocessor makes of them. The headers are asked for
-everything they know (``DEFINES``): older forms of a function and its variants for per-thread
-default streams are declared then as well.
+A C parser reads the output of the compiler's preprocessor. ``DEFINES`` make the headers declare
+everything: also older forms of a function and its variants for per-thread default streams.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pycparser import c_ast, c_generator, c_parser
 
-# What the C library's headers give to NVIDIA's; their own text is beyond the parser.
+# Replacements for the C library's headers, which the parser cannot read.
 LIBC = {
     "stddef.h": "typedef unsigned long size_t;",
     "stdlib.h": "typedef unsigned long size_t;",
@@ -36,7 +35,7 @@ FILES = {
     "cudart": "cuda_runtime_api.h", "cuda": "cuda.h", "nccl": "nccl.h", "nvml": "nvml.h",
     "cublas": "cublas_v2.h", "cublasLt": "cublasLt.h",
 }  # fmt: skip
-# Names begin with it, and not with another library's that is longer.
+# Prefixes of a library's names; the longest match decides.
 PREFIXES = {
     "cudart": ("cuda", "__cuda"), "cuda": ("cu",), "nccl": ("nccl",), "nvml": ("nvml",),
     "cublas": ("cublas",), "cublasLt": ("cublasLt",),
@@ -45,14 +44,14 @@ PREFIXES = {
 
 @dataclass(frozen=True)
 class Declared:
-    """A declaration as text, and how many parameters it has."""
+    """A declaration as text, and its number of parameters."""
 
     text: str
     parameters: int
 
 
 def preprocess(header: Path, *include: Path, compiler: str = "gcc") -> str:
-    """The header with all it includes, but without the C library's. Raises `OSError`."""
+    """The preprocessed header and its includes, except the C library's. Raises `OSError`."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in LIBC.items():
             (Path(folder) / name).write_text(text)
@@ -66,7 +65,7 @@ def preprocess(header: Path, *include: Path, compiler: str = "gcc") -> str:
 
 
 def declared(library: str, text: str) -> dict[str, Declared]:
-    """Functions of that library in preprocessed C. Raises `pycparser`'s ParseError."""
+    """The functions of that library in preprocessed C. Raises `pycparser`'s ParseError."""
     found = {}
     printer = c_generator.CGenerator()
     for node in c_parser.CParser().parse(text).ext:
@@ -79,7 +78,7 @@ def declared(library: str, text: str) -> dict[str, Declared]:
 
 
 def library_of(name: str) -> str:
-    """Whose function that is; '' for nobody's."""
+    """The library to which a function belongs; '': none."""
     known = [(prefix, library) for library, all_of in PREFIXES.items() for prefix in all_of]
     return max((len(p), library) for p, library in [*known, ("", "")] if name.startswith(p))[1]
 
@@ -94,7 +93,7 @@ def count_parameters(function: c_ast.FuncDecl) -> int:
 
 
 def read(library: str, folders: list[Path]) -> dict[str, Declared]:
-    """From the first folder that has the library's header; none: nothing."""
+    """Read the first of the folders that has the library's header; without one: empty."""
     for folder in folders:
         if (folder / FILES[library]).exists():
             return declared(library, preprocess(folder / FILES[library]))

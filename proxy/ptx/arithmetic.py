@@ -1,4 +1,4 @@
-"""What the registers of a kernel can hold, as far as addresses go: the arithmetic of sets.py."""
+"""Tracks which addresses the registers of a kernel can hold: the arithmetic of sets.py."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ from .model import (
 from .origins import NOTHING, WHOLE, Origin, Origins, Part, Place
 from .parameters import Flat
 
-LOW_MASK_MAX = 255  # buffers are aligned to more
-HEAP = "%heap"  # stands for shared and local memory among registers
-PLACES_MAX = 16  # addresses in a parameter that are told from each other
+LOW_MASK_MAX = 255  # buffers are aligned to more than this
+HEAP = "%heap"  # represents shared and local memory among the registers
+PLACES_MAX = 16  # distinct addresses in a parameter that are tracked
 FLOATS = frozenset(("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64", "tf32"))
 
 
 class Use(enum.IntFlag):
-    """How a word of the parameters or a variable is used (enum proxy_use). VALUE: the bits of the
-    address matter otherwise than to reach memory: they are compared, stored, computed with.
-    LOW_BITS: only the lowest eight of them."""
+    """How a word of the parameters or a variable is used (enum proxy_use).
+
+    VALUE: the bits of the address matter other than for accessing memory: they are compared,
+    stored, computed with. LOW_BITS: only the lowest eight of them.
+    """
 
     READ = 1
     WRITTEN = 2
@@ -46,12 +48,12 @@ class Use(enum.IntFlag):
 
 @dataclass
 class Heap:
-    """What was stored in the launch's own memory of one kind, by the bytes of a store."""
+    """The origins stored in one kind of the launch's own memory, by the bytes of a store."""
 
     stored: dict[int, Origins] = field(default_factory=dict)
 
     def put(self, size: int, origins: Origins) -> bool:
-        """Is that new?"""
+        """Add origins; True if that changed something."""
         old = self.stored.get(size, NOTHING)
         if origins <= old:
             return False
@@ -59,7 +61,7 @@ class Heap:
         return True
 
     def get(self, size: int) -> Origins:
-        """What other sizes left may be a piece of this, or have this as a piece."""
+        """The origins of a load. A store of another size may be a piece of it, or contain it."""
         out = self.stored.get(size, NOTHING)
         for other, origins in self.stored.items():
             if other != size:
@@ -73,7 +75,7 @@ def _further(place: Place, by: int | None) -> Place:
 
 
 def _pointers(origins: Origins) -> Origins:
-    """What is left to be said of values that no address is made of."""
+    """The origins that must be tracked for values from which no address is made."""
     if not origins:
         return origins
     return frozenset(o for o in origins if o.kind in ("word", "variable") and o.shape in _POINTERS)
@@ -83,14 +85,16 @@ _POINTERS = (WHOLE, og.LOW, og.HIGH)
 
 
 def _half(origins: Origins) -> Origins:
-    """The lower half of 64 bits; a part of the parameters is no more than that."""
+    """The lower half of a 64-bit value; a 4-byte part of the parameters already is that."""
     parts = frozenset(o for o in origins if isinstance(o.at, Part) and o.at.bytes == 4)
     return parts | og.lower_half(origins - parts)
 
 
 class Registers:
-    """The origins of every register, and what was found out on the way. A method for each way in
-    which an instruction computes (flows.py)."""
+    """The origins of every register, and the findings of the analysis.
+
+    There is a method for each way in which an instruction computes (flows.py).
+    """
 
     def __init__(self, module: Module, kernel: Function, flat: Flat, fixed_code: bool):
         self.module, self.flat, self.fixed_code = module, flat, fixed_code
@@ -101,10 +105,10 @@ class Registers:
         self.words: dict[int, Use] = defaultdict(lambda: Use(0))
         self.variables: dict[str, Use] = defaultdict(lambda: Use(0))
         self.reasons: dict[str, str] = {}
-        self.addressing: set[str] = set()  # registers that addresses are made of
+        self.addressing: set[str] = set()  # registers from which addresses are made
         self.changed: set[str] = set()  # in this round
 
-    # ---- what is known
+    # ---- state
 
     def open(self, what: str, instr: Instr) -> None:
         self.reasons.setdefault(what, instr.text or ".".join(instr.op))
@@ -120,7 +124,7 @@ class Registers:
                 self.changed.add(name)
 
     def _few(self, origins: Origins) -> Origins:
-        """Addresses in parameters that go on and on, as in a loop, become one that may be any."""
+        """Replace many addresses in parameters, as from a loop, by one of unknown offset."""
         places = {o.at for o in origins if isinstance(o.at, Place)}
         if len(places) < PLACES_MAX:
             return origins
@@ -135,7 +139,7 @@ class Registers:
             self.changed.add(HEAP)
 
     def of(self, operand: Operand) -> Origins:
-        """The origins of an operand's value; of an address, without its offset."""
+        """The origins of an operand's value; for a memory operand, of its address."""
         if isinstance(operand, Reg):
             return self.registers.get(operand.name, NOTHING)
         if isinstance(operand, Sym):
@@ -162,7 +166,7 @@ class Registers:
         return frozenset([Origin("function", name)])
 
     def _moved(self, origins: Origins, by: int | None) -> Origins:
-        """With a number added; None: not known."""
+        """Add a number to addresses in parameters; None: unknown number."""
         if by == 0 or not any(o.kind == "place" for o in origins):
             return origins
         return frozenset(
@@ -170,7 +174,7 @@ class Registers:
         )
 
     def value(self, origins: Origins) -> None:
-        """The bits themselves matter."""
+        """Record that the bits of these values matter."""
         self._use(origins, Use.VALUE)
 
     def _use(self, origins: Iterable[Origin], use: Use) -> None:
@@ -180,7 +184,7 @@ class Registers:
             elif kind == "variable" and isinstance(at, str):
                 self.variables[at] |= use
 
-    # ---- computing
+    # ---- arithmetic
 
     def move(self, i: Instr) -> None:
         to, what = i.args[:2]
@@ -296,7 +300,7 @@ class Registers:
         size = TYPE_BYTES.get(i.op[-1], 8)
         mask = constant.value & ((1 << 8 * size) - 1)
         low = mask & -mask
-        if mask <= LOW_MASK_MAX:  # where in a line of memory
+        if mask <= LOW_MASK_MAX:  # the position in a line of memory
             whole = frozenset(o for o in origins if o.shape in (WHOLE, og.LOW))
             self._use(whole, Use.LOW_BITS)
             self.value(origins - whole)
@@ -305,7 +309,7 @@ class Registers:
         elif size == 8 and mask < 1 << 32:
             self.value(origins)
             self.put(i.args[0], og.bounded(og.mixed(origins)))
-        elif size == 8 and mask + low == 1 << 64:  # the boundary before it
+        elif size == 8 and mask + low == 1 << 64:  # rounding down to a boundary
             self._use(origins, Use.LOW_BITS if low <= LOW_MASK_MAX + 1 else Use.VALUE)
             self.put(i.args[0], self._moved(origins, None))
         else:
@@ -336,7 +340,7 @@ class Registers:
         self.put(i.args[0], origins)
 
     def insert(self, i: Instr) -> None:
-        """bfi: low halves of two values become one."""
+        """bfi: joins the low halves of two values."""
         if i.op[-1] == "b64" and i.args[3:] == (Int(32), Int(32)):
             low, high = (_half(self.of(i.args[n])) for n in (2, 1))
             self.put(i.args[0], og.joined(low, high))

@@ -1,4 +1,4 @@
-"""The blocks of a kernel's instructions, the ways between them, and which dominate which.
+"""Splits a kernel's instructions into basic blocks; computes the edges between them and dominance.
 
 (Cooper, Harvey, Kennedy, "A Simple, Fast Dominance Algorithm", 2001.)
 """
@@ -18,18 +18,18 @@ _ENDS = _LEAVES | {"bra", "brx"}
 
 
 class NoLabel(KeyError):
-    """A branch leads nowhere."""
+    """A branch has no target."""
 
 
 class Condition(NamedTuple):
-    """That a predicate register holds, or that it does not."""
+    """A predicate register holds, or does not hold."""
 
     register: str
     holds: bool
 
 
 class Way(NamedTuple):
-    """From the end of another block; `condition`: if it is taken only where that is so."""
+    """An edge from the end of another block. `condition`: it is only taken if that is true."""
 
     source: int
     condition: Condition | None
@@ -37,20 +37,26 @@ class Way(NamedTuple):
 
 @dataclass
 class Block:
-    """Instructions that are executed one after another, the first of them number `first` of the
-    kernel's. `above`: the nearest block that all ways to this one lead through; itself: none."""
+    """Instructions that are executed one after another; `first` is the number of the first one.
+
+    `above`: the immediate dominator, the nearest block that all paths to this one lead through; the
+    block itself if there is none.
+    """
 
     number: int
     first: int
     instrs: list[Instr]
-    ways: list[Way] = field(default_factory=list)  # into this block
+    ways: list[Way] = field(default_factory=list)  # edges into this block
     after: list[int] = field(default_factory=list)
     above: int = -1
 
 
 class Blocks:
-    """`all`: the blocks in the order of the instructions. `order`: numbers of those that can be
-    reached, each behind all that dominate it; all else is told of these only. Raises NoLabel."""
+    """The basic blocks of a kernel.
+
+    `all`: the blocks in the order of the instructions. `order`: numbers of the reachable blocks,
+    each after all that dominate it; everything else concerns only these. Raises NoLabel.
+    """
 
     def __init__(self, instrs: list[Instr]):
         self.all = _split(instrs)
@@ -64,14 +70,16 @@ class Blocks:
         return self.all[number]
 
     def dominates(self, upper: int, lower: int) -> bool:
-        """Do all ways to the lower one lead through the upper one? (Each dominates itself.)"""
+        """True if all paths to `lower` lead through `upper`. (Each block dominates itself.)"""
         while self.place[lower] > self.place[upper]:
             lower = self.all[lower].above
         return lower == upper
 
     def joins(self, where: set[int]) -> set[int]:
-        """Where different things meet that happen in these blocks and at the beginning: their
-        iterated dominance frontier."""
+        """The iterated dominance frontier of these blocks.
+
+        If there is a definition in each of them and one at the start, different ones meet there.
+        """
         found: set[int] = set()
         todo = list(where)
         while todo:
@@ -84,7 +92,7 @@ class Blocks:
 
     @functools.cached_property
     def _frontiers(self) -> dict[int, set[int]]:
-        """Of each block: those that some ways lead to through it, and not all."""
+        """The dominance frontiers: blocks that some, but not all, paths reach through a block."""
         found: dict[int, set[int]] = {number: set() for number in self.order}
         for number in self.order:
             block = self.all[number]
@@ -96,7 +104,7 @@ class Blocks:
         return found
 
     def loop(self, head: int) -> set[int]:
-        """The blocks of the loops that begin at a block: from there to the ways back to it."""
+        """The blocks of the loops with this head: all on paths from it back to it."""
         found = {head}
         todo = [w.source for w in self.all[head].ways if self.dominates(head, w.source)]
         while todo:
@@ -108,9 +116,11 @@ class Blocks:
 
 
 def dominators(root: int, after: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, int]]:
-    """The nodes of a graph that can be reached from `root`, in reverse postorder, and of each the
-    nearest that all ways from there to it lead through (the root's: itself). `after[n]`: where node
-    n leads."""
+    """The reachable nodes of a graph in reverse postorder, and the immediate dominator of each.
+
+    The immediate dominator is the nearest node through which all paths from `root` lead (the
+    root's: itself). `after[n]`: the successors of node n.
+    """
     order = _depth_first(root, after)
     place = {node: at for at, node in enumerate(order)}
     before = defaultdict[int, list[int]](list)
@@ -138,9 +148,12 @@ def dominators(root: int, after: Sequence[Sequence[int]]) -> tuple[list[int], di
 
 
 def post_dominators(after: Sequence[Sequence[int]]) -> list[int]:
-    """Of each node of a graph the nearest other one that all ways from it to an end (a node that
-    leads nowhere) lead through; -1 if there is none. `after[n]`: where node n leads."""
-    end = len(after)  # behind all ends
+    """The immediate post-dominator of each node of a graph; -1 if there is none.
+
+    It is the nearest other node through which all paths from the node to an end lead; an end is a
+    node without successors. `after[n]`: the successors of node n.
+    """
+    end = len(after)  # a node after all ends
     before: list[list[int]] = [[] for _ in range(end + 1)]
     for node, following in enumerate(after):
         for other in following or (end,):
@@ -150,7 +163,7 @@ def post_dominators(after: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _depth_first(root: int, after: Sequence[Sequence[int]]) -> list[int]:
-    """The nodes that can be reached, in reverse postorder."""
+    """The reachable nodes, in reverse postorder."""
     done, seen = list[int](), {root}
     stack = [(root, iter(after[root]))]
     while stack:
@@ -174,7 +187,7 @@ def _split(instrs: list[Instr]) -> list[Block]:
             starts.add(at + 1)
     begins = sorted(at for at in starts if at < len(instrs))
     ends = [*begins[1:], len(instrs)]
-    # An empty one first: nothing leads back to it.
+    # The first block is empty: no edge leads back to it.
     blocks = [Block(0, 0, [])]
     for begin, end in zip(begins, ends, strict=True):
         blocks.append(Block(len(blocks), begin, instrs[begin:end]))

@@ -64,7 +64,7 @@ def parse_body(function: Function, elements: dict[str, int] | None = None) -> Bo
 
 
 def _parameter(name: str, param: Param) -> Instr:
-    """A parameter of a device function, to or from the register that it is declared as."""
+    """The load or store between a device function's parameter and the register declared for it."""
     place, register = Mem(Sym(param.name)), Reg(param.name)
     operands = (register, place) if name == "ld" else (place, register)
     op = (name, "param", param.register)
@@ -72,7 +72,7 @@ def _parameter(name: str, param: Param) -> Instr:
 
 
 def _declare_labels(text: str, at: int, scope: Scope) -> None:
-    """Labels of a nested scope are local to it and may be used before they stand."""
+    """Declare the labels of a nested scope, which may be used before they appear."""
     depth = 0
     for match in re.compile(r"[{}]|(?<![\w$.%])([A-Za-z_$][\w$]*)\s*:(?!:)").finditer(text, at):
         if match.group() == "{":

@@ -1,12 +1,15 @@
-"""How far from its parameters a kernel reads and writes: a program of steps (steps.py), which a
-proxy runs at each launch with its shape and its numbers.
+"""Computes how far from its parameters' addresses a kernel reads and writes.
 
-Each address is a value (values.py), and each value has a range: that of what it is computed from,
-as far as the branches that lead there leave it. Branches are known by the comparisons that decide
-them; a value that changes in a loop by the steps it takes and by how often the loop can turn. What
-is not understood may be anything; then its words are taken to reach a whole buffer.
+The result is a program of steps (steps.py), which a proxy runs at each launch with the launch's
+shape and parameters.
 
-A range holds for every thread at once: a thread's coordinates are ranges, too.
+Each address is a value (values.py), and each value has a range. The range follows from the ranges
+of the operands, restricted by the branches that lead to the place. A branch is known by the
+comparison that decides it; a value that changes in a loop, by its increment and by the maximum
+number of iterations. A value that is not understood may be anything; then its words are taken to
+reach a whole buffer.
+
+A range holds for all threads together: a thread's coordinates are ranges, too.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from .values import INTEGERS, LITERAL_BITS, Kind, Seen, Value, Values
 
 INSTRS_MAX = 20_000
 VISITS_MAX = 50_000
-DEPTH_MAX = 150  # of values that are computed of values
+DEPTH_MAX = 150  # of the nesting of values
 STEPS_DEPTH_MAX = 8
 SPECIAL = {name: n for n, name in enumerate(SPECIAL_NAMES)}
 LANES = 32
@@ -33,8 +36,10 @@ LANES = 32
 
 @dataclass(frozen=True)
 class Access:
-    """What an instruction reaches through words of the parameters and through variables: `where`
-    is its operand."""
+    """An instruction's access to memory through words of the parameters and through variables.
+
+    `where` is its operand.
+    """
 
     instr: Instr
     where: Mem
@@ -45,7 +50,7 @@ class Access:
 
 @dataclass(eq=False)
 class Context:
-    """Where a value is used: what is so there, by the values of which it says something."""
+    """The facts that hold where a value is used, by the values that they concern."""
 
     facts: dict[Value, tuple[Fact, ...]]
 
@@ -53,7 +58,10 @@ class Context:
 def bounds_of(
     kernel: Function, flat: Flat, accesses: list[Access], sizes: Mapping[str, int]
 ) -> Bounds:
-    """Of a closed kernel, whose instructions make these accesses. `sizes`: bytes of variables."""
+    """The bounds of a closed kernel whose instructions make these accesses.
+
+    `sizes`: bytes of variables.
+    """
     if len(flat.instrs) > INSTRS_MAX or not accesses:
         return Bounds()
     params = {p.name: p.offset for p in kernel.params}
@@ -70,7 +78,7 @@ def bounds_of(
 
 
 def _inside(values: Values, accesses: list[Access], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The variables that are only reached where their names say."""
+    """The variables that are only accessed at constant offsets within them."""
     seen: dict[int, list[Seen]] = {}
     for each in values.seen:
         seen.setdefault(id(each.instr), []).append(each)
@@ -90,12 +98,12 @@ def _inside(values: Values, accesses: list[Access], sizes: Mapping[str, int]) ->
 
 
 def sides_of(use: int) -> list[Use]:
-    """What an atomic does counts as written, and as read what it finds."""
+    """Split a use into reads and writes: an atomic operation writes, and reads what it finds."""
     sides = [Use.READ] if use & Use.READ else []
     return [*sides, Use.WRITTEN] if use & (Use.WRITTEN | Use.ATOMIC) else sides
 
 
-Turning = dict[Value, int]  # values in a loop: the step that says what they are taken to be
+Turning = dict[Value, int]  # for values in a loop: the step that represents the assumed range
 
 
 class _Ranges:
@@ -140,7 +148,7 @@ class _Ranges:
     def _is_any(self, step: int) -> bool:
         return self.steps.steps[step].op == Op.ANY
 
-    # ---- what is so where
+    # ---- facts by place
 
     def _block(self, number: int) -> Context:
         if number not in self._contexts:
@@ -154,7 +162,7 @@ class _Ranges:
         return self._contexts[number]
 
     def _by(self, context: Context, way: Way) -> Context:
-        """With what holds where a way is taken."""
+        """Add what holds if an edge is taken."""
         found = self.values.predicate(way)
         return self._with(context, *found) if found else context
 
@@ -173,7 +181,7 @@ class _Ranges:
         return self.steps.add(Op.ANY, min(bits or 64, 64))
 
     def range(self, value: Value, context: Context, turning: Turning) -> int:
-        """The step that gives the range of a value."""
+        """The step that computes the range of a value."""
         self.visits += 1
         if self.visits > VISITS_MAX or self.depth > DEPTH_MAX:
             return self.any(value.bits)
@@ -221,7 +229,7 @@ class _Ranges:
         return self._found(value)
 
     def _found(self, value: Value) -> int:
-        """What lies in memory may be short."""
+        """The range of a value from memory follows from its size."""
         if value.op[:1] in (("ld",), ("ldu",)) and value.op[-1] in ("u8", "b8", "u16", "b16"):
             return self.steps.add(Op.UP_TO, number=(1 << 8 * TYPE_BYTES[value.op[-1]]) - 1)
         if value.op[:1] in (("ld",), ("ldu",)) and value.op[-1] in ("u32", "b32"):
@@ -270,7 +278,7 @@ class _Ranges:
         return found
 
     def _ways(self, value: Value, back: bool) -> Iterator[tuple[Value, Way]]:
-        """What comes to where values meet, from outside or around a loop."""
+        """The incoming values of a MEET value: from outside a loop, or (`back`) around it."""
         assert isinstance(value.about, tuple)
         head = value.about[0]
         for each, way in zip(value.args, self.blocks[head].ways, strict=True):
@@ -278,7 +286,7 @@ class _Ranges:
                 yield each, way
 
     def _coming(self, value: Value, back: bool, turning: Turning, raw: bool = False) -> int:
-        """The range of all that; raw: without what is known of the value that comes itself."""
+        """The joint range of these values; `raw`: without facts about the incoming value."""
         steps = []
         for each, way in self._ways(value, back):
             context = self._by(self._block(way.source), way)
@@ -308,7 +316,7 @@ class _Ranges:
         self, value: Value, start: int, around: list[list[tuple[int, Value]] | None],
         turning: Turning,
     ) -> int:  # fmt: skip
-        """Guesses a range, and lets the proxy see whether a turn of the loop stays in it."""
+        """Guess a range; the proxy checks whether an iteration of the loop stays within it."""
         falling = any(_falls(a, value.bits) for a in around)
         bits = value.bits
         by = self._by_turn(value, around, {**turning, value: self.any(bits)})
@@ -318,14 +326,14 @@ class _Ranges:
         return self.steps.add(Op.LOOP, bits, a=start, b=guess, c=around_step)
 
     def _edge(self, value: Value, falling: bool, turning: Turning) -> int:
-        """How far the value can go, by what must hold of it where the loop turns."""
+        """The limit of the value, from what must hold of it where the loop continues."""
         steps = []
         for each, way in self._ways(value, True):
             context = self._by(self._block(way.source), way)
             step = self.any(value.bits)
             for fact in context.facts.get(each, ()):
                 op = fact.op
-                if op is Op.OTHER:  # a guess: it counts up or down to there
+                if op is Op.OTHER:  # a guess: it counts up or down to that value
                     op = Op.ABOVE if falling else Op.BELOW
                 outside = {**turning, value: self.any(value.bits)}
                 other = self.range(fact.other, context, outside)
@@ -337,7 +345,7 @@ class _Ranges:
     def _by_turn(
         self, value: Value, around: list[list[tuple[int, Value]] | None], turning: Turning
     ) -> int:
-        """By how much it changes in a turn of the loop."""
+        """The change of the value in one iteration of the loop."""
         found = []
         for parts, (_, way) in zip(around, self._ways(value, True), strict=True):
             if parts is None:
@@ -352,7 +360,7 @@ class _Ranges:
         return self._join(found, 64)
 
     def _turns(self, value: Value, turning: Turning) -> int | None:
-        """How often the loop can turn, by values that count; not by this one."""
+        """The maximum number of iterations, from other values that count."""
         assert isinstance(value.about, tuple)
         found: int | None = None
         for counter in self._counters(value.about[0]):
@@ -370,7 +378,7 @@ class _Ranges:
         return found
 
     def _counters(self, head: int) -> tuple[Value, ...]:
-        """Values that go by steps in the loop that begins at a block, and decide when it ends."""
+        """Values that change by steps in the loop with this head, and decide when it ends."""
         if head not in self._counting:
             self._counting[head] = self._find_counters(head)
         return self._counting[head]
@@ -388,7 +396,7 @@ class _Ranges:
         return tuple(found)
 
     def _counted(self, value: Value, head: int) -> Iterator[Value]:
-        """The meeting at this block that a value is some steps away from."""
+        """The MEET value of this block from which a value differs by some steps."""
         todo, seen = [value], set[Value]()
         while todo and len(seen) < DEPTH_MAX:
             each = todo.pop()
@@ -436,7 +444,7 @@ class _Ranges:
         return found
 
     def _operand(self, value: Value, bits: int, context: Context, turning: Turning) -> int:
-        """Numbers of fewer bits are signed: so they are small."""
+        """A constant of fewer bits is read as signed, so that its magnitude is small."""
         if value.kind is Kind.NUMBER:
             assert isinstance(value.about, int)
             return self.steps.add(Op.NUMBER, number=as_signed(value.about, bits))
@@ -455,8 +463,10 @@ class _Ranges:
 
 
 def steps_to(value: Value, start: Value, depth: int = 0) -> list[tuple[int, Value]] | None:
-    """What is added (1) or subtracted (-1) on the way from one value to another; None: there is
-    another way, or it is long."""
+    """What is added (1) or subtracted (-1) on the way from `start` to `value`.
+
+    None: it is computed in another way, or the chain is too long.
+    """
     if value is start:
         return []
     if value.kind is not Kind.COMPUTED or len(value.op) != 2 or depth > STEPS_DEPTH_MAX:
@@ -472,8 +482,11 @@ def steps_to(value: Value, start: Value, depth: int = 0) -> list[tuple[int, Valu
 
 
 def division_of(value: Value) -> Value | None:
-    """The n / d in n - n / d * d: so compilers write what is left of a division whose quotient is
-    needed, too. All are of as many bits; the sign is the division's."""
+    """The n / d in n - n / d * d.
+
+    Compilers compute the remainder in this way if they also need the quotient. All operands have
+    the same number of bits; the sign is the division's.
+    """
     if value.op[0] != "sub" or len(value.op) != 2:
         return None
     number, product = value.args
@@ -506,7 +519,7 @@ def _memory(instr: Instr) -> list[Mem]:
 
 
 def bytes_of(instr: Instr) -> int:
-    """How many bytes an instruction reaches at each address that it names; 0: that is not known."""
+    """The number of bytes that an instruction accesses at each of its addresses; 0: unknown."""
     op = instr.op
     if op[0] in ("ld", "ldu", "st", "atom", "red"):
         items = [len(a.items) for a in instr.args if isinstance(a, Vec)]
@@ -518,7 +531,7 @@ def bytes_of(instr: Instr) -> int:
 
 
 def _pruned(bounds: Bounds) -> Bounds:
-    """Without the steps that nothing needs; accesses by one address together."""
+    """Remove steps that are not needed, and combine accesses with one address."""
     together: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
     for r in bounds.reached:
         key = (r.step, r.use, r.words)

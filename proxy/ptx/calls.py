@@ -1,4 +1,4 @@
-"""Which functions a kernel can come to call."""
+"""Determines which functions a kernel may call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .model import Body, Module, symbols_of
 
 
 class Bodies:
-    """The bodies of a module's functions, each read when it is first needed."""
+    """The bodies of a module's functions; each is read when it is first needed."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -15,14 +15,14 @@ class Bodies:
         self._taken: dict[str, set[str]] = {}
 
     def body(self, name: str) -> Body:
-        """Raises ModuleError."""
+        """A function's body. Raises ModuleError."""
         if name not in self._bodies:
             elements = {v.name: v.element for v in self.module.variables.values()}
             self._bodies[name] = parse_body(self.module.functions[name], elements)
         return self._bodies[name]
 
     def taken(self, kernel: str) -> set[str]:
-        """Functions whose address a variable, a function or this kernel holds."""
+        """Functions whose address a variable, a function or this kernel contains."""
         if kernel not in self._taken:
             known = {f.name for f in self.module.functions.values() if f.body_text and not f.entry}
             held = {p[1] for v in self.module.variables.values() for p in v.pointers}
@@ -35,8 +35,11 @@ class Bodies:
 
 
 def called(module: Module, kernel: str, by_address: bool) -> set[str]:
-    """The functions that a kernel can come to call, those without a body too; whether or not by
-    addresses that somebody holds."""
+    """The functions that a kernel may call, including those without a body.
+
+    `by_address`: assume that indirect calls reach every function whose address is taken. Otherwise
+    indirect calls are ignored.
+    """
     bodies, found, todo = Bodies(module), set[str](), [kernel]
     held = bodies.taken(kernel) | set(module.held_by_kernels) if by_address else set()
     while todo:

@@ -1,4 +1,4 @@
-"""What an instruction computes, as steps (steps.py) of the ranges of its operands."""
+"""Translates what an instruction computes into steps (steps.py) on the ranges of its operands."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _product_and_sum(
 
 
 def _from(number: int) -> Write:
-    """The operand, taken from a number."""
+    """Subtracts the operand from a number."""
     return lambda steps, _, bits, _sign, args: steps.add(
         Op.SUBTRACT, bits, a=steps.add(Op.NUMBER, number=number), b=args[0])  # fmt: skip
 
@@ -56,7 +56,7 @@ ARITHMETIC: dict[str, Write] = {
     "or": _simple(Op.OR), "xor": _simple(Op.XOR), "div": _simple(Op.DIVIDE),
     "rem": _simple(Op.REST), "min": _simple(Op.LEAST), "max": _simple(Op.MOST),
     "neg": _from(0), "not": _from(-1), "abs": _magnitude,
-    "cvt": _simple(Op.AS), "selp": _simple(Op.JOIN),  # these two are known by name
+    "cvt": _simple(Op.AS), "selp": _simple(Op.JOIN),  # the caller handles these two by name
 }  # fmt: skip
 MODIFIERS = {
     "add": frozenset(["cc"]), "sub": frozenset(["cc"]), "mul": frozenset(["lo", "wide", "hi"]),

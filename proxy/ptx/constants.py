@@ -1,4 +1,4 @@
-"""Constant expressions of PTX: C's operators on integers. PTX ISA, chapter 4.6."""
+"""Evaluates constant expressions of PTX: C's operators on integers. PTX ISA, chapter 4.6."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _TOKEN = re.compile(
 
 
 def _quotient(a: int, b: int) -> int:
-    """Towards zero. Raises ValueError for a division by zero."""
+    """The quotient, rounded towards zero. Raises ValueError for a division by zero."""
     if not b:
         raise ValueError("a division by zero")
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-_BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (  # the loosest first
+_BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (  # the lowest precedence first
     {"||": lambda a, b: int(bool(a or b))},
     {"&&": lambda a, b: int(bool(a and b))},
     {"|": lambda a, b: a | b},
@@ -36,7 +36,7 @@ _UNARY: dict[str, Callable[[int], int]] = {
 
 
 def number(digits: str) -> int:
-    """A literal without a sign. Raises ValueError."""
+    """The value of a literal without a sign. Raises ValueError."""
     digits = digits.lower().rstrip("u")
     base = 16 if digits.startswith("0x") else 2 if digits.startswith("0b") else 10
     if base == 10 and len(digits) > 1 and digits.startswith("0"):
@@ -45,7 +45,7 @@ def number(digits: str) -> int:
 
 
 def evaluate(text: str) -> int:
-    """The value, of which the lowest 64 bits count. Raises ValueError for anything else."""
+    """The value, of which the lowest 64 bits are used. Raises ValueError for anything else."""
     tokens, at = [], 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)

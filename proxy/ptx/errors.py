@@ -1,4 +1,4 @@
-"""What can be wrong with a module or a kernel."""
+"""Errors in a module or a kernel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ NOT_SUPPORTED = 801
 
 
 class ModuleError(Exception):
-    """A CUresult number, and what it means here, for people. `about`: the PTX that it is about, if
-    that is a place, with other blanks maybe. `line`: of the module's text; 0: not known."""
+    """A CUresult number, and a message for people.
+
+    `about`: the PTX text that the error concerns, if it concerns a place; its whitespace may
+    differ. `line`: in the module's text; 0: unknown.
+    """
 
     line = 0
 
@@ -23,14 +26,14 @@ class ModuleError(Exception):
 
 
 def place_of(text: str, about: str, at: int = 0) -> int | None:
-    """Where an error's `about` begins in a text that may have other blanks, from `at` on."""
+    """The position of an error's `about` in a text with other whitespace, searched from `at`."""
     letters = "".join(about.split())
     found = re.compile(r"\s*".join(map(re.escape, letters))).search(text, at) if letters else None
     return found.start() if found else None
 
 
 def line_at(text: str, at: int) -> int:
-    """The number of the line that holds a place of a text."""
+    """The line number of a position in a text."""
     return text.count("\n", 0, at) + 1
 
 

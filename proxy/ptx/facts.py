@@ -1,4 +1,4 @@
-"""What a predicate says of the values that were compared for it."""
+"""Derives facts about compared values from a predicate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .model import TYPE_BYTES
 from .steps import Op, Sign
 from .values import INTEGERS, Kind, Value
 
-COMPARED = {  # what is so if the comparison holds, and what if it does not
+COMPARED = {  # the fact if the comparison holds, and if it does not
     "lt": (Op.BELOW, Op.AT_LEAST), "le": (Op.AT_MOST, Op.ABOVE),
     "gt": (Op.ABOVE, Op.AT_MOST), "ge": (Op.AT_LEAST, Op.BELOW),
     "eq": (Op.EQUAL, Op.OTHER), "ne": (Op.OTHER, Op.EQUAL),
@@ -23,7 +23,7 @@ UNSIGNED = ("lo", "ls", "hi", "hs")
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """That `op` holds of the value and the other one, whose bits are read so."""
+    """`op` holds between the value and `other`, with their bits read as `sign` and `bits`."""
 
     value: Value
     op: Op
@@ -33,7 +33,7 @@ class Fact:
 
 
 def facts_of(predicate: Value, holds: bool) -> list[Fact]:
-    """What is so if a predicate holds, or if it does not."""
+    """The facts that follow if a predicate holds, or if it does not."""
     if predicate.kind is not Kind.COMPUTED:
         return []
     op, args = predicate.op, predicate.args

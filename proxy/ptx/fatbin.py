@@ -1,7 +1,7 @@
-"""Finds the PTX in a fatbin, as nvcc puts them into programs and NVRTC hands them out.
+"""Finds the PTX in a fatbin, in the format of nvcc and NVRTC.
 
 A fatbin is a header ``{u32 magic, u16 version, u16 header bytes, u64 bytes}`` and entries; a
-section of a program may hold several, one after another. An entry is PTX text or machine code,
+section of a program may contain several, one after another. An entry is PTX text or machine code,
 plain or compressed (zstd, LZ4).
 """
 
@@ -35,7 +35,7 @@ class Entry:
     payload: bytes
 
     def text(self) -> str:
-        """The PTX, unpacked. Raises ModuleError when the entry is damaged."""
+        """The PTX, decompressed. Raises ModuleError if the entry is damaged."""
         data = self.payload
         if self.flags & _ZSTD:
             try:
@@ -48,7 +48,7 @@ class Entry:
 
 
 def decode(data: bytes) -> str:
-    """PTX text from a buffer that may end with zeros."""
+    """PTX text from a buffer that may end with zero bytes."""
     try:
         return data.split(b"\0", 1)[0].decode()
     except UnicodeDecodeError as error:
@@ -63,7 +63,7 @@ def entries(image: bytes) -> Iterator[Entry]:
         if magic != MAGIC:
             if at == 0:
                 raise ModuleError(INVALID_IMAGE, f"not a fatbin: begins with {magic:#x}")
-            return  # padding behind the last one
+            return  # padding after the last one
         end = at + header_bytes + size
         if header_bytes < _HEADER.size or end > len(image):
             raise ModuleError(INVALID_IMAGE, "fatbin: shorter than its header says")
@@ -84,9 +84,9 @@ def _entries_of(image: bytes, at: int, end: int) -> Iterator[Entry]:
 
 
 def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
-    """The PTX of each fatbin module in `image` that fits the device best: one text, as a rule.
+    """The PTX of each fatbin module in `image` that fits the device best; usually one text.
 
-    Raises ModuleError: NO_BINARY_FOR_GPU when there is no PTX the device can take.
+    Raises ModuleError: NO_BINARY_FOR_GPU if no PTX is for the device or an older architecture.
     """
     limit = compute_capability[0] * 10 + compute_capability[1]
     found = list(entries(image))
@@ -116,7 +116,7 @@ def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
 
 
 def lz4_block(data: bytes, size: int) -> bytes:
-    """One LZ4 block (no frame) of `size` bytes unpacked."""
+    """Decompress one LZ4 block (no frame) of `size` bytes; size 0: unknown."""
     out = bytearray()
     at = 0
     try:

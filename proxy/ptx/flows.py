@@ -1,7 +1,7 @@
-"""What each instruction does with addresses: how it passes them on, and how it uses them.
+"""Defines what each instruction does with addresses: how it passes them on, and how it uses them.
 
-Every instruction that a kernel with known sets may have stands here, by its first word. One that
-does not makes a kernel's sets unknown (sets.py): nothing is passed over in silence.
+The table has every instruction that a kernel with known sets may contain, by its first word. Any
+other instruction makes a kernel's sets unknown (sets.py): none is ignored silently.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import functools
 
 
 class Flow(enum.Enum):
-    """What becomes of the origins (origins.py) of an instruction's operands."""
+    """The effect of an instruction on the origins (origins.py) of its operands."""
 
     MOVE = "the result is an operand, or one of several"
     MOVE_FIRST = "the result is the first operand; the others say when or where"
@@ -86,7 +86,7 @@ WHY_OPEN = {
     "vprintf": "prints", "assertfail": "may fail an assertion",
     "malloc": "allocates on the device's heap", "free": "allocates on the device's heap",
 }  # fmt: skip
-# Special registers whose values follow from the launch alone. Any other one is open.
+# Special registers whose values follow from the launch alone. Any other one makes a kernel open.
 STEADY = frozenset(
     f"{name}.{axis}"
     for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
@@ -97,12 +97,12 @@ STEADY = frozenset(
     "total_smem_size", "dynamic_smem_size", "aggr_smem_size", "cluster_ctarank",
     "cluster_nctarank", "is_explicit_cluster",
 }  # fmt: skip
-GRID = ("envreg1", "envreg2")  # where a cooperative launch keeps what its blocks meet at
+GRID = ("envreg1", "envreg2")  # the workspace in which a cooperative launch's blocks synchronise
 
 
 @functools.cache
 def flow_of(op: tuple[str, ...]) -> Flow | None:
-    """Of an instruction that is not known: None."""
+    """The flow of an instruction; None: unknown instruction."""
     for word in op[1:]:
         if f"{op[0]}.{word}" in _SECOND:
             return FLOWS[f"{op[0]}.{word}"]

@@ -1,4 +1,4 @@
-"""What a proxy reports of modules and kernels, whatever the kind of its device."""
+"""The properties of modules and kernels that a proxy reports, for any kind of device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sets import Sets
 
 @dataclass(frozen=True)
 class Global:
-    """A variable of a module: where it lies in the module's globals area, in bytes."""
+    """A variable of a module: its offset in the module's globals area, and its size, in bytes."""
 
     name: str
     offset: int
@@ -22,7 +22,7 @@ class Global:
 
 @dataclass(frozen=True)
 class ModuleInfo:
-    """A module. Its globals area has `globals_bytes` and begins as `globals_image`."""
+    """A module. Its globals area has `globals_bytes`, initially `globals_image`."""
 
     hash: str
     functions: tuple[str, ...]
@@ -34,20 +34,24 @@ class ModuleInfo:
 
 @dataclass(frozen=True)
 class Access:
-    """A place that a kernel uses so, in bytes: an address among its parameters, or a variable in
-    its module's globals area."""
+    """A place that a kernel uses in this way, in bytes.
+
+    It is an address among the kernel's parameters, or a variable in its module's globals area.
+    """
 
     at: int
     bytes: int
     use: Use
-    bounded: int  # the uses (Use.READ, Use.WRITTEN) that stay within it
+    bounded: int  # the uses (Use.READ, Use.WRITTEN) whose range is known
 
 
 @dataclass(frozen=True)
 class FunctionInfo:
-    """A kernel. `address` is that of its struct hal_function, valid while the loader lives.
-    Sizes and offsets in bytes. `sets`: what it reads and writes; `variables`: where those of it
-    lie."""
+    """A kernel. `address` refers to its struct hal_function, valid while the loader lives.
+
+    Sizes and offsets are in bytes. `sets`: what it reads and writes; `variables`: the places of the
+    variables in `sets`.
+    """
 
     name: str
     address: int
@@ -64,7 +68,7 @@ class FunctionInfo:
 
 
 def module_info(text: str, digest: str) -> ModuleInfo:
-    """What a module has, and its globals laid out as for every device. Raises ModuleError."""
+    """Parse a module, and lay out its globals as on every device. Raises ModuleError."""
     module = parse_module(text)
     laid_out = layout.globals_layout(module)
     sizes = {v.name: v.size for v in module.variables.values()}
@@ -78,7 +82,7 @@ def module_info(text: str, digest: str) -> ModuleInfo:
 
 
 def variables_of(module: ModuleInfo, sets: Sets) -> tuple[Access, ...]:
-    """The variables that a kernel of the module uses, in the globals area."""
+    """The variables that a kernel of the module uses, as places in the globals area."""
     placed = {g.name: g for g in module.globals}
     inside = dict.fromkeys(sets.bounds.inside, Use.READ | Use.WRITTEN)
     return tuple(

@@ -1,7 +1,7 @@
-"""Makes one list of instructions of a kernel and the device functions that it calls.
+"""Makes one list of instructions from a kernel and the device functions that it calls.
 
-Functions are inlined; those that can call themselves are recursion.py's. Parameters of calls
-become registers, or local memory where they are not used like registers.
+Functions are inlined; recursion.py handles those that can call themselves. Parameters of calls
+become registers, or local memory if they are not used like registers.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class _Inliner:
         self.flat = Flat()
         self.bodies = Bodies(module)
         self.count = 0
-        self.chosen = False  # among functions by their address: one that is here may not be called
+        self.chosen = False  # inside a choice by address: a function in it may never be called
         self.stack = recursion.Stack(self.flat)
-        self.shared: dict[str, recursion.Shared] = {}  # the functions that stand once
+        self.shared: dict[str, recursion.Shared] = {}  # the functions that are shared, not inlined
         self._calls: dict[str, set[str]] = {}  # which functions a function calls
         self._reach: dict[str, set[str]] = {}
 
     def kernel_body(self) -> None:
-        """The kernel, and behind it the functions that it branches to."""
+        """Write the kernel, followed by the functions to which it branches."""
         self.expand(self.module.functions[self.kernel], "", {}, self.kernel)
         self.flat.instrs.append(Instr(("exit",)))
         done: list[str] = []
@@ -64,7 +64,11 @@ class _Inliner:
         self, function: Function, prefix: str, formals: dict[str, str], within: str,
         frame: recursion.Shared | None = None,
     ) -> None:  # fmt: skip
-        """`within`: the function, if this is its own copy and not part of another one."""
+        """Append the instructions of a function.
+
+        `within`: the function's name if this is its shared copy (or the kernel), "" if it is
+        inlined.
+        """
         body = self.bodies.body(function.name)
         for name, kind in body.registers.items():
             self.flat.registers[prefix + name] = kind
@@ -104,7 +108,7 @@ class _Inliner:
             self.flat.instrs.append(instr)
 
     def _guarded(self, instr: Instr, write: Callable[[Instr], None]) -> None:
-        """What becomes several instructions, under the predicate of the one."""
+        """Write several instructions for one, under the predicate of that one."""
         over = f"{self.count}:guard {len(self.flat.instrs)}"
         if instr.pred:
             self.flat.instrs.append(
@@ -161,7 +165,7 @@ class _Inliner:
             self.flat.instrs.append(Instr(("label",), target=over))
 
     def _call_with_registers(self, instr: Instr, within: str) -> None:
-        """Registers and constants are passed like all else, by way of .param variables."""
+        """Pass registers and constants as all else, through .param variables."""
         callee = self.module.functions.get(instr.target)
         formals = [*callee.returns, *callee.params] if callee else []
         self.count += 1
@@ -191,7 +195,7 @@ class _Inliner:
         self.flat.instrs += after[:given]
 
     def _bound(self, instr: Instr, callee: Function) -> list[tuple[Param, Sym]]:
-        """What the callee's parameters and results are at this call."""
+        """The callee's results and parameters, with their variables at this call."""
         returned, params = instr.args[:2]
         assert isinstance(returned, Vec) and isinstance(params, Vec)
         actuals = [a for a in (*returned.items, *params.items) if isinstance(a, Sym)]
@@ -200,7 +204,7 @@ class _Inliner:
             raise ModuleError(INVALID_PTX, f"kernel {self.kernel}: bad call of {callee.name}")
         return list(zip(formals, actuals, strict=True))
 
-    # ---- functions that stand once: recursion.py
+    # ---- shared functions: recursion.py
 
     def reach(self, name: str) -> set[str]:
         """The functions that a call of this one can lead to."""
@@ -244,7 +248,7 @@ class _Inliner:
         self.flat.instrs.append(Instr(("bra",), target=own.prefix + "return"))
 
     def _in_frame(self, instr: Instr, own: recursion.Shared) -> Instr:
-        """With the function's variables at their places on the stack."""
+        """Replace the function's variables by their places on the stack."""
         args = list(instr.args)
         for index, arg in enumerate(args):
             inner = arg.base if isinstance(arg, Mem) else arg
@@ -264,7 +268,7 @@ class _Inliner:
         return dataclasses.replace(instr, args=tuple(args))
 
     def _call_shared(self, instr: Instr, callee: Function, within: str) -> None:
-        """Parameters are copied to the callee's own, its results from there."""
+        """Call a shared function: copies parameters to its own variables, and results from them."""
         bound, name = self._bound(instr, callee), callee.name
         if name not in self.shared:
             self.shared[name] = recursion.Shared(f"{name}:", self.chosen)
@@ -303,7 +307,7 @@ class _Inliner:
             ]
 
     def _given(self, instr: Instr, *kinds: str) -> list[Reg]:
-        """What the parameters of a call hold, which has exactly these."""
+        """Load the parameters of a call, which must be of exactly these types."""
         returned, params = instr.args[:2]
         assert isinstance(returned, Vec) and isinstance(params, Vec)
         if len(params.items) != len(kinds) or len(returned.items) > 1:
@@ -319,7 +323,7 @@ class _Inliner:
         return words
 
     def _print(self, instr: Instr) -> None:
-        """vprintf(format, arguments): an instruction of ours."""
+        """vprintf(format, arguments): becomes an internal instruction."""
         words = self._given(instr, "b64", "b64")
         printed = Reg(f"{self.count}:printed")
         self.flat.registers[printed.name] = "u32"
@@ -331,7 +335,7 @@ class _Inliner:
             self.flat.instrs.append(stored)
 
     def _assert(self, instr: Instr) -> None:
-        """__assertfail(message, file, line, function, bytes of a character)"""
+        """__assertfail(message, file, line, function, bytes per character)"""
         said = self._given(instr, "b64", "b64", "b32", "b64", "b64")
         self.flat.instrs += [
             Instr(("assertfail",), tuple(said[:4]), text=instr.text),
@@ -339,7 +343,7 @@ class _Inliner:
         ]
 
     def _allocation(self, instr: Instr) -> None:
-        """malloc(bytes), free(address): instructions of ours."""
+        """malloc(bytes), free(address): become internal instructions."""
         (word,) = self._given(instr, "b64")
         if instr.target == "free":
             self.flat.instrs.append(Instr(("free",), (Sink(), word), text=instr.text))
@@ -354,7 +358,7 @@ class _Inliner:
             self.flat.instrs.append(stored)
 
     def _call_indirect(self, instr: Instr, within: str) -> None:
-        """A choice between the functions whose address is taken and that take and give the same."""
+        """Choose among the functions whose address is taken and whose parameter sizes match."""
         returned, params, where = instr.args
         assert isinstance(returned, Vec) and isinstance(params, Vec)
         sizes = {n: v.size for n, v in self.flat.variables.items()}
@@ -424,7 +428,7 @@ def _rename(operand: Operand, prefix: str, names: dict[str, str]) -> Operand:
 
 
 def flatten(module: Module, kernel: Function) -> Flat:
-    """The kernel with every call inlined; parameters of calls become registers or local memory."""
+    """Inline every call of a kernel; parameters of calls become registers or local memory."""
     inliner = _Inliner(module, kernel.name)
     inliner.kernel_body()
     in_memory = promote(inliner.flat)

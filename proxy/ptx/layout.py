@@ -1,4 +1,4 @@
-"""Where a module's variables lie in a rank's globals area: the same on every kind of device.
+"""Lays out a module's variables in a rank's globals area: equally on every kind of device.
 
 So a rank may move between them. interpose/channel/channel.h: struct rf_setup.
 """
@@ -11,16 +11,19 @@ from dataclasses import dataclass
 from .errors import NOT_SUPPORTED, ModuleError
 from .model import Module
 
-SETUP = "__rankfold"  # RF_SETUP_NAME: what the client fills in before the first launch
+SETUP = "__rankfold"  # RF_SETUP_NAME: the client fills it in before the first launch
 _SETUP_HEADER = 24  # struct rf_setup: print, heap, count
-ALLOCATING = ("malloc", "free")  # functions of CUDA's
-FUNCTION_TAG, FUNCTION_STEP = 0x14 << 40, 16  # addresses of device functions: no memory
+ALLOCATING = ("malloc", "free")  # CUDA's allocation functions
+FUNCTION_TAG, FUNCTION_STEP = 0x14 << 40, 16  # addresses of device functions: not in any memory
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a module's variables lie in its globals area. `pointers`: places in it that hold such
-    an offset and become addresses when the client has chosen where the area lies."""
+    """The offsets of a module's variables in its globals area.
+
+    `pointers`: places in the area that contain such an offset; they become addresses when the
+    client has chosen the area's address.
+    """
 
     offsets: dict[str, int]
     bytes: int
@@ -48,20 +51,22 @@ def globals_layout(module: Module) -> Layout:
 
 
 def allocates(module: Module) -> bool:
-    """May its kernels call CUDA's malloc or free?"""
+    """True if the module's kernels may call CUDA's malloc or free."""
     found = (module.functions.get(name) for name in ALLOCATING)
     return any(function is not None and function.body_text is None for function in found)
 
 
 def function_addresses(module: Module) -> dict[str, int]:
-    """What stands for the address of a device function: the same in every part of a module."""
+    """The numbers used as addresses of device functions: equal in every part of a module."""
     names = [f.name for f in module.functions.values() if not f.entry and f.body_text is not None]
     return {name: FUNCTION_TAG + FUNCTION_STEP * (i + 1) for i, name in enumerate(names)}
 
 
 def globals_image(module: Module) -> bytes:
-    """What the area begins as; pointers to its variables hold offsets until they are filled in.
-    Raises ModuleError."""
+    """The initial content of the area. Raises ModuleError.
+
+    Pointers to its variables contain offsets until the client fills them in.
+    """
     layout, functions = globals_layout(module), function_addresses(module)
     image = bytearray(layout.bytes)
     for name, offset in layout.offsets.items():

@@ -1,4 +1,4 @@
-"""What PTX is once it is read: modules, functions, bodies, instructions, operands.
+"""The representation of PTX: modules, functions, bodies, instructions, operands.
 
 PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables).
 """
@@ -37,7 +37,7 @@ class Int:
 
 @dataclass(frozen=True, slots=True)
 class Float:
-    """A floating-point constant, by its bits as f64 (`single`: it was written as f32 bits)."""
+    """A floating-point constant as f64 (`single`: its bits, if it was written as f32 bits)."""
 
     value: float
     single: int | None = None
@@ -79,13 +79,15 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """``_``: the result is not wanted."""
+    """``_``: the result is discarded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes or half-words of a register (``r.b2``, ``r.h10``), or all of it, negated or not: in
-    video instructions."""
+    """Bytes or half-words of a register (``r.b2``, ``r.h10``), or all of it, negated or not.
+
+    Only in video instructions.
+    """
 
     register: Reg
     selector: str = ""
@@ -118,9 +120,9 @@ class Variable:
     size: int
     initial: bytes = b""
     extern: bool = False
-    pointers: tuple[tuple[int, str, int], ...] = ()  # place in it, symbol, what is added
+    pointers: tuple[tuple[int, str, int], ...] = ()  # offset in it, symbol, addend
     element: int = 1  # bytes
-    managed: bool = False  # the host reaches it too
+    managed: bool = False  # the host accesses it too
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ class Param:
     name: str
     offset: int
     bytes: int
-    register: str = ""  # its type, if a device function has it in a register
+    register: str = ""  # its type, if a device function receives it in a register
 
 
 @dataclass
@@ -138,8 +140,8 @@ class Body:
     instrs: list[Instr] = field(default_factory=list)
     registers: dict[str, str] = field(default_factory=dict)
     variables: dict[str, Variable] = field(default_factory=dict)
-    vectors: dict[str, tuple[Reg, ...]] = field(default_factory=dict)  # of registers
-    elements: dict[str, int] = field(default_factory=dict)  # bytes, of the module's arrays
+    vectors: dict[str, tuple[Reg, ...]] = field(default_factory=dict)  # vectors of registers
+    elements: dict[str, int] = field(default_factory=dict)  # bytes, in the module's arrays
 
 
 @dataclass
@@ -151,7 +153,7 @@ class Function:
     text: str  # header and body
     body_text: str | None  # None: only declared
     max_threads: int = 1024
-    min_blocks: int = 1  # that a multiprocessor must hold
+    min_blocks: int = 1  # minimum number on a multiprocessor
 
     @property
     def param_bytes(self) -> int:
@@ -167,11 +169,11 @@ class Module:
     target: int
     variables: dict[str, Variable]
     functions: dict[str, Function]
-    declarations: str  # all text outside of functions
+    declarations: str  # all text outside functions
 
     @functools.cached_property
     def held_by_kernels(self) -> list[str]:
-        """The functions whose address some kernel takes, which another one may call."""
+        """The functions whose address some kernel takes; another kernel may call them."""
         names = {f.name for f in self.functions.values() if f.body_text and not f.entry}
         if not names:
             return []

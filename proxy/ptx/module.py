@@ -1,4 +1,4 @@
-"""Reads module scope: variables, and functions whose bodies stay text until a kernel needs them.
+"""Reads module scope: variables, and functions whose bodies remain text until a kernel needs them.
 
 PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables).
 """
@@ -22,14 +22,16 @@ _IDENT = r"[A-Za-z_$%][\w$]*|[_$%]"
 
 
 def strip(text: str) -> str:
-    """Without comments, source positions and pragmas. Every line keeps its number."""
+    """Remove comments, source positions and pragmas. Every line keeps its number."""
     text = _COMMENT.sub(lambda m: m.group(1) or " " + "\n" * m.group().count("\n"), text)
     return _PRAGMA.sub(lambda m: "\n" * m.group().count("\n"), _LINE_DIRECTIVE.sub("", text))
 
 
 def spread(declaration: str) -> str:
-    """With a space before every directive: ``.visible.entry`` and ``.param.u64`` have none. What a
-    variable begins with is left alone."""
+    """Insert a space before every directive: ``.visible.entry`` and ``.param.u64`` have none.
+
+    The initial value of a variable is unchanged.
+    """
     head, equals, initial = declaration.partition("=")
     return _DIRECTIVE.sub(" .", head) + equals + initial
 
@@ -56,7 +58,7 @@ def parse_module(text: str) -> Module:
             at = _top_level(text, at, module, declarations)
         except ModuleError as error:
             raise _located(error, text, at) from error.__cause__
-        except ValueError as error:  # it ends before what it must have
+        except ValueError as error:  # the statement ends too early
             bad = ModuleError(INVALID_PTX, f"cannot read {text[at : at + 40]!r}")
             raise _located(bad, text, at) from error
     module.declarations = "".join(text + ";\n" for text in declarations)
@@ -64,7 +66,7 @@ def parse_module(text: str) -> Module:
 
 
 def _located(error: ModuleError, text: str, at: int) -> ModuleError:
-    """With its line: of what it is about, in the statement that begins at `at`, or of that."""
+    """Set an error's line: of its `about` in the statement that starts at `at`, or of `at`."""
     found = place_of(text, error.about, at)
     error.line = error.line or line_at(text, at if found is None else found)
     return error
@@ -77,7 +79,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _closing(text: str, at: int) -> int:
-    """The brace that closes the one at `at`."""
+    """The position of the brace that closes the one at `at`."""
     depth = 0
     for match in re.compile(r"[{}]").finditer(text, at):
         depth += 1 if match.group() == "{" else -1
@@ -123,8 +125,11 @@ def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> i
 
 
 def _counts(header: str, name: str, declared: bool, known_declared: bool | None) -> bool:
-    """Whether this replaces what is known of `name` (None: nothing). A linked module may declare
-    and define it in any order, but define it once, or weakly."""
+    """Decide whether this replaces what is known of `name` (None: nothing).
+
+    A linked module may declare and define a name in any order, but may define it only once, or
+    weakly.
+    """
     if known_declared is None or known_declared:
         return known_declared is None or not declared
     if not declared and not re.search(r"\.(?:weak|common)\b", header):
@@ -172,7 +177,7 @@ def _params(text: str) -> tuple[Param, ...]:
 
 
 def _count(text: str) -> int:
-    """How many elements; 0 for those of an array without a size."""
+    """The number of elements; 0 for an array without a size."""
     try:
         return constants.number(text.strip()) if text.strip() else 0
     except ValueError:
@@ -189,7 +194,7 @@ def _layout(modifiers: str, count: int = 1) -> tuple[int, int]:
     size = TYPE_BYTES[kinds[-1]]
     vector = next((int(word[1]) for word, _ in words if word in ("v2", "v4")), 1)
     align = size * vector
-    pointer = False  # .ptr .align N speaks of what is pointed to
+    pointer = False  # after .ptr, .align describes the memory pointed to
     for word, number in words:
         pointer |= word == "ptr"
         if word == "align" and not pointer:
@@ -235,8 +240,11 @@ _ADDRESS = re.compile(
 
 
 def _initial(text: str, kind: str, name: str) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
-    """The bytes, and where they are addresses. A variable of bytes names an address byte by byte,
-    ``0xFF(a), 0xFF00(a)`` …: its first one stands for all."""
+    """The bytes of an initial value, and the addresses in it.
+
+    A variable of bytes names an address byte by byte, ``0xFF(a), 0xFF00(a)`` …: its first byte
+    represents all.
+    """
     values = text.replace("{", " ").replace("}", " ").split(",")
     out = bytearray()
     pointers = []
@@ -264,7 +272,7 @@ def _initial(text: str, kind: str, name: str) -> tuple[bytes, tuple[tuple[int, s
 
 
 def find(module: Module, name: str) -> Function:
-    """A kernel with a body. Raises ModuleError(NOT_FOUND)."""
+    """The kernel of that name. Raises ModuleError(NOT_FOUND) if there is none with a body."""
     function = module.functions.get(name)
     if function is None or not function.entry or function.body_text is None:
         raise ModuleError(NOT_FOUND, f"the module has no kernel {name}")

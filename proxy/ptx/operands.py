@@ -1,4 +1,4 @@
-"""Reads one instruction and its operands, with the names of the scope it stands in."""
+"""Reads one instruction and its operands, with the names of its scope."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .model import (
 
 
 def split(text: str) -> list[str]:
-    """At commas that are in no bracket."""
+    """Split at commas that are not in brackets."""
     parts, depth, start = [], 0, 0
     for index, char in enumerate(text):
         if char in "[{(":
@@ -43,7 +43,7 @@ def split(text: str) -> list[str]:
 
 
 class Scope:
-    """Names of one brace scope; those that hide or repeat an outer name get a new one."""
+    """Names of one brace scope; names in an inner scope become unique by its number."""
 
     def __init__(self, number: int, outer: Scope | None, body: Body):
         self.number, self.outer, self.body = number, outer, body
@@ -68,8 +68,11 @@ _VIDEO = re.compile(r"v(?!ote)\w+")
 
 
 def _words(op: str) -> tuple[str, ...]:
-    """Types last, as the PTX ISA spells it: ptxas takes modifiers in any order, and CUDA's own
-    headers write min.s32.relu. Packed video instructions have them in the middle."""
+    """The words of an opcode, types last as in the PTX ISA.
+
+    ptxas accepts modifiers in any order, and CUDA's own headers write min.s32.relu. Packed video
+    instructions have types in the middle.
+    """
     name, *words = op.replace("::", "_").split(".")
     if not _VIDEO.fullmatch(name):
         words.sort(key=lambda word: bool(_TYPE.fullmatch(word)))
@@ -98,7 +101,7 @@ def parse_instr(text: str, scope: Scope, function: str) -> Instr:
                 tuple(parse_operand(p, scope) for p in split(rest)) if rest.strip() else ()
             )
         except ValueError:
-            instr.args = ()  # an operand of a form that no instruction we know has
+            instr.args = ()  # an operand form that no known instruction has
     if instr.op[0] in ("ld", "ldu", "st"):  # ld a, array[i]
         at = instr.op[0] != "st"
         instr.args = tuple(
@@ -109,7 +112,10 @@ def parse_instr(text: str, scope: Scope, function: str) -> Instr:
 
 
 def _call(instr: Instr, rest: str, scope: Scope | None) -> None:
-    """args: (Vec of returned variables, Vec of parameters), and the address of an indirect call."""
+    """Read a call's operands: Vec of returned variables, Vec of parameters.
+
+    A third one is the address of an indirect call.
+    """
     parts = [part.strip() for part in split(rest)]
     returned: tuple[Operand, ...] = ()
     if parts and parts[0].startswith("("):
@@ -137,7 +143,7 @@ _INDEXED = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\[(.+)\]$", re.S)
 
 
 def parse_operand(text: str, scope: Scope | None) -> Operand:
-    """Raises ValueError for what is no operand."""
+    """Read an operand. Raises ValueError if it is none."""
     text = text.strip()
     first = text[:1]
     if first == "[":
@@ -185,8 +191,10 @@ def _part(text: str, scope: Scope | None) -> Part:
 
 
 def _element(array: str, index: str, scope: Scope | None) -> Reg | Sym:
-    """The address of ``array[index]``, the index a constant, or a register plus one. What that
-    takes is computed here, before the instruction."""
+    """The address of ``array[index]``, the index a constant, or a register plus a constant.
+
+    The instruction that computes it is inserted before the current one.
+    """
     name = scope.find(array) if scope else None
     if not scope:
         if constants.evaluate(index):

@@ -1,13 +1,14 @@
-"""Where a value comes from: what an address may be made of, and what arithmetic does to that.
+"""Tracks where a value comes from: what addresses are made of, and what arithmetic changes.
 
 A value has a set of *origins*: words of the parameters, variables, memory. An origin's *shape*
-says how much of it is left. A pointer that only moves, or to which numbers are added, stays WHOLE;
-the two halves of one in 32-bit registers are LOW and HIGH; a number of 32 bits made longer, and
-what is multiplied, is an index, whose shape is how many bits it was moved up at most; all else is
-MIXED, which may be anything again. An index points nowhere by itself: it counts from a pointer.
+describes how much of it is left. A pointer that is only moved, or to which numbers are added,
+remains WHOLE; its two halves in 32-bit registers are LOW and HIGH. A 32-bit number that was
+extended, and the result of a multiplication, is an index; its shape is the maximum number of bits
+by which it was shifted up. Everything else is MIXED, which may be anything again. An index alone
+refers to no memory: it is an offset from a pointer.
 
-Origins do not follow conditions: a pointer that is put together bit by bit, by branches on another
-one's bits, is not seen.
+Origins do not follow conditions: a pointer that is assembled bit by bit, by branches on the bits of
+another one, is not detected.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 WHOLE, LOW, HIGH, MIXED = -1, -2, -3, -4
-INDEX = 0  # and what is above it: of a number of 32 bits, how far it was moved up at most
-SCALED = 32  # and what is above it: of any other value
-PLACE_BITS = 32  # what was moved up so far may be the upper half of a pointer
-ADDRESS_BITS = 40  # no address of device memory is as small (channel.h: RF_DEV_BASE)
-SOME_BITS = 4  # what a factor that is no power of two counts for
+INDEX = 0  # and above: a 32-bit number, shifted up by at most this many bits
+SCALED = 32  # and above: the same for any other value
+PLACE_BITS = 32  # a value that was shifted up so far may be the upper half of a pointer
+ADDRESS_BITS = 40  # every address of device memory has more bits (channel.h: RF_DEV_BASE)
+SOME_BITS = 4  # the assumed bits of a factor that is no power of two
 
 
 class Part(NamedTuple):
-    """Bytes of the parameters, not 8."""
+    """Bytes of the parameters other than 8."""
 
     start: int
     bytes: int
@@ -34,16 +35,19 @@ ANYWHERE = Part(-1, 0)
 
 
 class Place(NamedTuple):
-    """An address in the parameters; None: anywhere in that one."""
+    """An address in the parameters; offset None: anywhere in that parameter."""
 
     param: str
     offset: int | None
 
 
 class Origin(NamedTuple):
-    """One origin. `kind` and `at`: "word": the 8 bytes at an offset of the parameters; "part": a
-    Part; "place": a Place; "variable": a name; "own": shared, local or grid memory of the launch;
-    "function"; "memory": what was found in memory."""
+    """One origin.
+
+    `kind` and `at`: "word": the 8 bytes at an offset of the parameters; "part": a Part; "place": a
+    Place; "variable": a name; "own": shared, local or grid memory of the launch; "function";
+    "memory": read from memory.
+    """
 
     kind: str
     at: int | str | Part | Place
@@ -53,7 +57,7 @@ class Origin(NamedTuple):
 Origins = frozenset[Origin]
 NOTHING: Origins = frozenset()
 FOUND: Origins = frozenset([Origin("memory", "")])
-_FIXED = ("own", "function")  # shapes mean nothing to them
+_FIXED = ("own", "function")  # kinds without a meaningful shape
 
 
 def _each(origins: Origins, shape: Callable[[int], int]) -> Origins:
@@ -65,7 +69,7 @@ def mixed(origins: Origins) -> Origins:
 
 
 def bounded(origins: Origins) -> Origins:
-    """A number of at most 32 bits in a 64-bit register. A part of the parameters is still that."""
+    """A number of at most 32 bits in a 64-bit register. A part of the parameters remains one."""
     return frozenset(
         o if o.kind in _FIXED else
         o._replace(shape=INDEX) if o.kind != "part" or o.shape in (WHOLE, INDEX) else
@@ -75,7 +79,7 @@ def bounded(origins: Origins) -> Origins:
 
 
 def narrowed(origins: Origins, bits: int) -> Origins:
-    """The lowest bits of 64."""
+    """The lowest bits of a 64-bit value."""
     if not origins:
         return origins
     if bits == 32:
@@ -101,26 +105,31 @@ def scaled(origins: Origins, factor: int | None) -> Origins:
 
 
 def divided(origins: Origins) -> Origins:
-    """Shifted down, divided, or the rest of that: what was moved up may be back, but for what was
-    too small before."""
+    """Shifted down, divided, or a remainder.
+
+    Bits that were shifted up may be back, except in a number that was too small before.
+    """
     return _each(origins, lambda s: s if INDEX <= s < SCALED else MIXED) if origins else origins
 
 
 def lowered(origins: Origins, by: int) -> Origins:
-    """64 bits, shifted down so far. From ADDRESS_BITS on what is left is too small for an address;
-    moved up again as far, it may be part of one."""
+    """A 64-bit value, shifted down by so many bits.
+
+    From 64 - ADDRESS_BITS on the result is too small for an address; shifted up again as far, it
+    may be part of one.
+    """
     if by < 64 - ADDRESS_BITS:
         return divided(origins)
     return _each(origins, lambda s: HIGH if s == WHOLE and by == 32 else INDEX + max(32 - by, 0))
 
 
 def bitwise(origins: Origins) -> Origins:
-    """What has other bits now, but not at other places."""
+    """Values whose bits changed, but not their positions."""
     return _each(origins, lambda s: s if s >= INDEX else MIXED) if origins else origins
 
 
 def upper_half(origins: Origins) -> Origins:
-    """Of 64 bits, in a 32-bit register or at the lower end of a longer one."""
+    """The upper half of a 64-bit value, in a 32-bit register or the low end of a longer one."""
     return _each(origins, lambda s: HIGH if s == WHOLE else MIXED) if origins else origins
 
 
@@ -129,8 +138,11 @@ def lower_half(origins: Origins) -> Origins:
 
 
 def joined(low: Origins, high: Origins) -> Origins:
-    """64 bits of two halves. What is only below is a number of 32 bits; halves of one pointer, or
-    two neighbouring parts of the parameters, are that."""
+    """A 64-bit value made of two halves.
+
+    An origin that is only in the lower half is a number of 32 bits. Two halves of one pointer, or
+    two neighbouring parts of the parameters, become that pointer or word.
+    """
     out: set[Origin] = set()
     taken: set[Origin] = set()
     for below in low:

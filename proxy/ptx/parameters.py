@@ -1,4 +1,4 @@
-"""The parameters of inlined calls become registers, or local memory."""
+"""Turns the parameters of inlined calls into registers or local memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .model import TYPE_BYTES, Instr, Mem, Reg, Sym, Variable, Vec, symbols_of
 
 @dataclass
 class Flat:
-    """A kernel with its callees inlined. `calls`: parameter variables of calls."""
+    """A kernel with its callees inlined; `variables` include the parameters of calls."""
 
     instrs: list[Instr] = field(default_factory=list)
     registers: dict[str, str] = field(default_factory=dict)
@@ -19,8 +19,10 @@ class Flat:
 
 
 def promote(flat: Flat) -> set[str]:
-    """Makes registers of the parameters of calls, or local memory where they are not used like
-    registers. Gives the names of those in memory."""
+    """Turn the parameters of calls into registers; returns the names of those in local memory.
+
+    A parameter that is not used like registers is put into local memory.
+    """
     accesses: dict[str, set[tuple[int, int]]] = {
         v.name: set() for v in flat.variables.values() if v.space == "param"
     }
@@ -53,7 +55,7 @@ def promote(flat: Flat) -> set[str]:
 def _parameter(
     instr: Instr, known: dict[str, set[tuple[int, int]]]
 ) -> tuple[str, list[tuple[int, int]]] | None:
-    """The variable and (offset, bytes) that an ld.param or st.param names."""
+    """The variable and the (offset, bytes) that an ld.param or st.param accesses."""
     if instr.op[:2] not in (("ld", "param"), ("st", "param")):
         return None
     where = instr.args[1 if instr.op[0] == "ld" else 0]

@@ -1,9 +1,9 @@
-"""Device functions that can come back to themselves, and memory that a thread takes as it runs.
+"""Device functions that can call themselves, and memory that a thread allocates as it runs.
 
-Such a function stands once in the kernel and is branched to. Each thread has a stack in its local
-memory: a call puts there the number of the place to return to, and before it, if the callee can
-come back to the caller, all that the caller holds. Variables of the function lie there too, since
-their addresses may be handed down. `alloca` takes memory from the same stack.
+Such a function exists once in the kernel and is branched to. Each thread has a stack in its local
+memory: a call pushes the number of the return place and, before it, if the callee can lead back to
+the caller, everything that the caller holds. Variables of the function are on the stack too,
+because their addresses may be passed on. `alloca` takes memory from the same stack.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Protocol
 
 from .model import TYPE_BYTES, Instr, Int, Mem, Operand, Reg, Sym, Variable
 
-STACK_BYTES = 31 << 10  # of a thread; with its other local memory mostly below 32 KiB
-_SLACK = 64  # what a check may come late by
+STACK_BYTES = 31 << 10  # per thread; with its other local memory mostly below 32 KiB
+_SLACK = 64  # a check may come late by this much
 _STEP = 16
 STACK, TOP = "%stack", "%stack top"
 
 
 class Flat(Protocol):
-    """The kernel that is being made: inline.py's."""
+    """The kernel that is being built: inline.py's."""
 
     instrs: list[Instr]
     registers: dict[str, str]
@@ -29,7 +29,7 @@ class Flat(Protocol):
 
 
 def instr(op: str, *args: Operand, text: str = "") -> Instr:
-    """``instr("add.u64", d, a, b)``"""
+    """Make an instruction: ``instr("add.u64", d, a, b)``"""
     return Instr(tuple(op.split(".")), args, text=text or op)
 
 
@@ -39,14 +39,17 @@ def rounded(size: int) -> int:
 
 @dataclass
 class Shared:
-    """A function that stands once. `prefix` begins the names of what is its own, `frame` is where
-    its variables lie from the beginning of its part of the stack. `chosen`: as in inline.py."""
+    """A function that exists once.
+
+    `prefix` begins its own names. `frame`: offsets of its variables in its part of the stack.
+    `chosen`: as in inline.py.
+    """
 
     prefix: str
     chosen: bool
     frame: dict[str, int] = field(default_factory=dict)
     frame_bytes: int = 0
-    returns: list[str] = field(default_factory=list)  # the places that call it
+    returns: list[str] = field(default_factory=list)  # the labels to which calls return
 
     @property
     def entry(self) -> str:
@@ -58,7 +61,7 @@ class Shared:
 
 
 def reachable(calls: dict[str, set[str]], name: str) -> set[str]:
-    """The functions that a call of `name` can lead to; itself, if it is recursive."""
+    """The functions to which a call of `name` can lead, including itself if it is recursive."""
     found: set[str] = set()
     todo = list(calls.get(name, ()))
     while todo:
@@ -70,7 +73,7 @@ def reachable(calls: dict[str, set[str]], name: str) -> set[str]:
 
 
 class Stack:
-    """Writes what works on the stack to the kernel's instructions."""
+    """Appends instructions that use the stack to the kernel."""
 
     def __init__(self, flat: Flat):
         self.flat, self.used, self._checks = flat, False, 0
@@ -83,12 +86,12 @@ class Stack:
         return Reg(TOP)
 
     def begin(self) -> None:
-        """At the kernel's beginning the stack is empty."""
+        """At the start of the kernel the stack is empty."""
         if self.used:
             self.flat.instrs.insert(0, instr("mov.u64", Reg(TOP), Sym(STACK)))
 
     def take(self, size: Operand) -> None:
-        """So many bytes more; ends the launch if there are not as many."""
+        """Allocate `size` bytes; ends the launch if there are not as many."""
         top, over, fits = self.top(), f"{STACK} {self._checks}", Reg(f"{STACK} fits")
         self._checks += 1
         self.flat.registers[fits.name] = "pred"
@@ -145,7 +148,7 @@ class Stack:
         ]
 
     def jump(self, callee: Shared, back: str) -> None:
-        """Branch to the function, which comes back behind this."""
+        """Branch to the function, which returns to the label after this."""
         number = Reg(f"{STACK} number")
         self.flat.registers[number.name] = "u32"
         self.flat.instrs += [
@@ -160,8 +163,10 @@ class Stack:
         ]
 
     def keep(self, caller: Shared) -> None:
-        """What the caller holds is known only when its parameters have become registers or memory:
-        see expand()."""
+        """Save what the caller holds.
+
+        That is known only when its parameters have become registers or memory: see expand().
+        """
         self.flat.instrs.append(Instr(("keep",), target=caller.prefix))
 
     def restore(self, caller: Shared) -> None:
@@ -186,7 +191,8 @@ class Stack:
                 self.give(size)
 
     def _held(self, prefix: str, memory: list[str]) -> list[tuple[Reg | Mem, str]]:
-        """The registers and the variables in memory whose names begin so, widest first."""
+        """The registers and the variables in memory whose names begin with `prefix`, widest first.
+        """
         own = [(Reg(n), k) for n, k in self.flat.registers.items() if n.startswith(prefix)]
         held: list[tuple[Reg | Mem, str]] = [(r, "u32" if k == "pred" else k) for r, k in own]
         for name in memory:

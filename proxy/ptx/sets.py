@@ -1,16 +1,16 @@
-"""What a kernel reads and writes: found in its PTX, before it runs.
+"""Determines what a kernel reads and writes, from its PTX, before it runs.
 
-For each kernel: through which words of its parameters, and through which variables of its module,
-it reads and writes memory, whatever it is launched with. A kernel of which that cannot be said is
-*open*, with the reasons. Every access to device memory of a closed kernel lies in the same buffer
-as an address that one of the words held at the launch, or in one of the variables, if these rules
-of C hold: a number that is added to an address does not lead to another buffer, and what was
-multiplied is a number and no address. What they do not hold for, a write past the end of a buffer,
-no list of words could say.
+For each kernel it finds through which words of its parameters, and through which variables of its
+module, the kernel reads and writes memory, in every possible launch. A kernel for which that cannot
+be determined is *open*, with the reasons. Every access of a closed kernel to device memory is in
+the same buffer as an address that one of the words contained at the launch, or in one of the
+variables, if these rules of C hold: a number that is added to an address does not lead to another
+buffer, and the result of a multiplication is a number and not an address. Where they do not hold (a
+write past the end of a buffer), no list of words would be sufficient.
 
-The analysis knows no order of instructions: it asks which values a register can ever have. Origins
-(origins.py) go from the parameters on through registers, shared and local memory, until nothing new
-turns up. docs/sets.md has the rules for people.
+The analysis ignores the order of instructions: it determines which values a register can ever have.
+Origins (origins.py) are propagated from the parameters through registers, shared and local memory,
+until nothing new is found. docs/sets.md explains the rules.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NO_OPERANDS = frozenset(("commit_group", "wait_all"))  # of cp.async
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a kernel is open, and the instruction as it stands in the PTX, blanks aside."""
+    """Why a kernel is open, and the instruction as in the PTX, except for whitespace."""
 
     what: str
     instr: str
@@ -61,10 +61,13 @@ class Reason:
 
 @dataclass(frozen=True)
 class Sets:
-    """Words: by their offsets in the parameters, 8 bytes each. Variables: by their names. Only
-    those through which memory is reached; a word that may be but a number that is added to an
-    address is among them. `reasons`: why the kernel is open; none: it is closed. `bounds`: how far
-    from its words a closed kernel goes."""
+    """What a kernel reads and writes.
+
+    Words: by their offsets in the parameters, 8 bytes each. Variables: by their names. Only those
+    through which memory is accessed; a word that may only be a number that is added to an address
+    is included. `reasons`: why the kernel is open; empty: it is closed. `bounds`: how far from its
+    words' addresses a closed kernel accesses memory.
+    """
 
     words: tuple[tuple[int, Use], ...] = ()
     variables: tuple[tuple[str, Use], ...] = ()
@@ -77,11 +80,11 @@ class Sets:
 
     @property
     def why_open(self) -> str:
-        """The first reason, for people; closed: ""."""
+        """The first reason, for people; "" for a closed kernel."""
         return f"it {self.reasons[0].what}: {self.reasons[0].instr}" if self.reasons else ""
 
     def plain(self) -> dict[str, list[Any]]:
-        """As JSON has it."""
+        """The content as JSON."""
         return self.bounds.plain() | {
             name: [list(item) for item in items] for name, items in (
             ("words", self.words), ("variables", self.variables),
@@ -98,9 +101,12 @@ class Sets:
 
 
 def sets_of(module: Module, kernel: Function, fixed_code: bool) -> Sets:
-    """Of one kernel; open if its code cannot be resolved. `fixed_code`: a device function has the
-    same address wherever the module is loaded, and one that is called by its address is one of
-    those that stand in the kernel's list. Otherwise what uses such addresses is open."""
+    """The sets of one kernel; open if its code cannot be resolved.
+
+    `fixed_code`: a device function has the same address wherever the module is loaded, and a
+    function that is called by its address is one of those in the kernel's list. Otherwise code that
+    uses such addresses makes the kernel open.
+    """
     try:
         return analyse(module, kernel, flatten(module, kernel), fixed_code)
     except ModuleError as error:
@@ -108,7 +114,7 @@ def sets_of(module: Module, kernel: Function, fixed_code: bool) -> Sets:
 
 
 def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> Sets:
-    """The same of a kernel that is one list of instructions already."""
+    """The sets of a kernel that already is one list of instructions."""
     analysis = _Analysis(module, kernel, flat, fixed_code)
     analysis.run()
     accessed = Use.READ | Use.WRITTEN
@@ -178,7 +184,7 @@ class _Analysis(Registers):
             self.open("speaks to what is no memory", instr)
 
     def _is_function(self, name: str) -> bool:
-        """A parameter and a variable of the kernel hide a function of the same name."""
+        """True for a function's name. The kernel's parameters and variables hide functions."""
         hidden = name in self.params or name in self.flat.variables
         return name in self.module.functions and not hidden
 
@@ -188,7 +194,7 @@ class _Analysis(Registers):
     # ---- memory
 
     def _space(self, i: Instr, base: Operand) -> str:
-        """Of an access; "": any."""
+        """The state space of an access; "": any."""
         space = next((SPACES[word] for word in i.op[1:] if word in SPACES), "")
         if not space and isinstance(base, Sym):
             space = {"own": "own", "variable": "global", "place": "param"}.get(
@@ -198,8 +204,10 @@ class _Analysis(Registers):
     def _reach(
         self, i: Instr, where: Mem, space: str, use: Use
     ) -> tuple[bool, frozenset[str], Origins]:
-        """What may lie at an address: device memory? which heaps? places in the parameters. Notes
-        the access."""
+        """What may be at an address: whether device memory; which heaps; places in the parameters.
+
+        Records the access.
+        """
         origins = self.of(where)
         if space in ("shared", "local"):
             return False, frozenset([space]), NOTHING
@@ -222,7 +230,7 @@ class _Analysis(Registers):
     def _note(
         self, i: Instr, where: Mem, origins: Origins, pointing: list[Origin], use: Use
     ) -> None:
-        """An access to device memory."""
+        """Record an access to device memory."""
         wrong = {why for o in origins if (why := self._why_not(o))}
         if not pointing and not wrong:
             wrong = {"has an address that comes from no parameter and no variable"}
@@ -237,7 +245,7 @@ class _Analysis(Registers):
         self._noted[id(i), where] = (i, known | words, named | names, uses | use)
 
     def accesses(self) -> list[Access]:
-        """Those to device memory."""
+        """The accesses to device memory."""
         return [
             Access(instr, where, tuple(sorted(words)), tuple(sorted(names)), use)
             for (_, where), (instr, words, names, use) in self._noted.items()
@@ -292,7 +300,7 @@ class _Analysis(Registers):
             self.put(item, og.bounded(value) if size < 8 and self.is_wide(item) else value)
 
     def _write(self, i: Instr, where: Mem, what: Origins, size: int, use: Use) -> Origins:
-        """Gives what may have been there, of the launch's own memory and beyond."""
+        """Write; returns what may have been there, in the launch's own memory and elsewhere."""
         outside, heaps, places = self._reach(i, where, self._space(i, where.base), use)
         if places:
             self.open("writes to its parameters", i)
@@ -327,7 +335,7 @@ class _Analysis(Registers):
             self.put(i.args[0], held)
 
     def copy(self, i: Instr) -> None:
-        """cp: the places say in which memory each address lies, destination first."""
+        """cp: the spaces are those of its addresses, destination first."""
         where = [a for a in i.args if isinstance(a, Mem)]
         spaces = [SPACES[word] for word in i.op if word in SPACES]
         if not where and "wait_group" in i.op:
@@ -398,8 +406,10 @@ class _Analysis(Registers):
 
 
 def _addressing(instrs: list[Instr]) -> set[str]:
-    """The registers that an address in device memory or in the parameters may be made of; only of
-    them must be known whether they hold what was found in memory."""
+    """The registers from which an address in device memory or in the parameters may be made.
+
+    Only for them it matters whether they contain values from memory.
+    """
     made_of: dict[str, list[str]] = defaultdict(list)
     todo: list[str] = []
     for instr in instrs:

@@ -1,8 +1,9 @@
-"""Programs that a proxy runs at each launch: which values can a number of the kernel have?
+"""Programs that a proxy runs at each launch, to compute the range of a value in the kernel.
 
-A step gives a range: all whole numbers from a lowest to a highest, perhaps added to a word of the
-parameters; or anything; or nothing at all, for what is never executed. A register of n bits holds
-one of them, modulo 2^n. proxy/core/rank/bounds.c runs these steps and says what each does.
+The result of a step is a range: all whole numbers from a lowest to a highest, perhaps relative to a
+word of the parameters; or anything; or empty, for code that is never executed. A register of n bits
+contains one of them, modulo 2^n. proxy/core/rank/bounds.c runs these steps; proxy/core/proxy.h
+describes each.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _COUNT = {op: count for count, ops in _OPERANDS.items() for op in ops}
 
 
 class Step(NamedTuple):
-    """struct proxy_step. a, b, c: earlier steps."""
+    """struct proxy_step. a, b, c: numbers of earlier steps."""
 
     op: int
     bits: int
@@ -86,8 +87,10 @@ class Step(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """Accesses to `bytes` bytes, `offset` behind the address that a step gives; struct
-    proxy_reached. `words`: offsets of those through which it may be; `use`: Use."""
+    """Accesses to `bytes` bytes at `offset` from the address that a step computes.
+
+    struct proxy_reached. `words`: offsets of the words through which it may be; `use`: Use.
+    """
 
     step: int
     use: int
@@ -98,9 +101,12 @@ class Reached(NamedTuple):
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a kernel reads by way of the words `read`, and writes by way of those `written`, is
-    within what is `reached`; by way of the others it may be anywhere. So it is with variables: what
-    it does by way of those `inside` is within them."""
+    """The bounds of a kernel's accesses.
+
+    Reads through the words in `read`, and writes through the words in `written`, are within
+    `reached`; those through other words may be anywhere. Likewise, accesses to the variables
+    `inside` are within them.
+    """
 
     steps: tuple[Step, ...] = ()
     reached: tuple[Reached, ...] = ()
@@ -109,7 +115,7 @@ class Bounds:
     inside: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, list[Any]]:
-        """As JSON has it."""
+        """The content as JSON."""
         return {"steps": [list(s) for s in self.steps], "read": list(self.read),
                 "written": list(self.written),
                 "inside": list(self.inside),
@@ -129,13 +135,13 @@ class Bounds:
         )
 
     def uses(self, word: int) -> int:
-        """Of which its bounds are known: Use.READ, Use.WRITTEN."""
+        """The uses of a word whose bounds are known: Use.READ, Use.WRITTEN."""
         return (word in self.read) * Use.READ | (word in self.written) * Use.WRITTEN
 
     def by_place(
         self, places: Mapping[int, int]
     ) -> tuple[list[tuple[int, int, int, int, int, int]], list[int]]:
-        """For struct proxy_reached: what is reached, and the words' places, one after another."""
+        """The rows for struct proxy_reached, and the places of their words, one after another."""
         reached, words = [], list[int]()
         for r in self.reached:
             reached.append((r.step, r.use, len(words), len(r.words), r.offset, r.bytes))
@@ -144,12 +150,12 @@ class Bounds:
 
 
 class TooLong(Exception):
-    """There would be more steps than a proxy runs."""
+    """The program would have more steps than a proxy runs."""
 
 
 @dataclass
 class Steps:
-    """A program in the making. Equal steps are one."""
+    """A program under construction. Equal steps are stored once."""
 
     steps: list[Step] = field(default_factory=list)
     _known: dict[Step, int] = field(default_factory=dict)
@@ -158,7 +164,7 @@ class Steps:
         self, op: Op, bits: int = 64, sign: int = 0, a: int = 0, b: int = 0, c: int = 0,
         number: int = 0,
     ) -> int:  # fmt: skip
-        """The number of such a step. Raises TooLong."""
+        """Add a step unless it exists; returns its number. Raises TooLong."""
         step = Step(op, bits, sign, a, b, c, number)
         if step not in self._known:
             if len(self.steps) >= STEPS_MAX:
@@ -173,7 +179,7 @@ def operands_of(step: Step) -> list[int]:
 
 
 def text_of(bounds: Bounds) -> list[str]:
-    """For people: a line for each step, and for each access."""
+    """The bounds for people: a line for each step and for each access."""
     lines = []
     for n, step in enumerate(bounds.steps):
         kind = f"{'bsu'[step.sign]}{step.bits}"

@@ -1,13 +1,13 @@
-"""The values that a kernel's registers have: each register's definitions are told apart.
+"""Determines the values of a kernel's registers, with a separate value for each assignment.
 
-PTX assigns registers several times. Here each assignment makes a *value*, and where different ones
-meet, a MEET value has one operand for each way there (static single assignment form: Cytron et
-al., 1991). Instructions that give the same of the same values give one value, wherever they stand.
-What is not computed of other values alone (found in memory, of other threads, of an instruction
-that is not known) is a value of its own for each assignment.
+PTX assigns registers several times. Here each assignment makes a *value*. Where different values
+meet, a MEET value has one operand for each incoming edge (static single assignment form: Cytron et
+al., 1991). Instructions that compute the same from the same values make one value, wherever they
+are. A result that does not depend on other values alone (read from memory, received from other
+threads, computed by an unknown instruction) is a separate value for each assignment.
 
-A value is at any time what its last assignment made it. Those of which it is computed were
-assigned before it and not since: so what a branch has found out about one of them holds of it.
+At any time, a value is what its last assignment made it. The values from which it is computed were
+assigned before it and not since: so what a branch implies about one of them holds for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .model import (
 from .parameters import Flat
 
 INTEGERS = frozenset(f"{sign}{bits}" for sign in "bsu" for bits in (8, 16, 32, 64))
-# What gives the same of the same values.
+# Instructions whose result depends on their operands alone.
 PURE = frozenset(
     "add sub mul mad min max neg abs shl shr and or xor not div rem cvt selp setp".split()
 )
@@ -50,12 +50,12 @@ class Kind(enum.Enum):
     UNKNOWN = "anything; `op` gives it"
 
 
-LITERAL_BITS = 0  # of a constant that no register holds yet
+LITERAL_BITS = 0  # bits of a constant that is not in a register yet
 
 
 @dataclass(slots=True, eq=False)
 class Value:
-    """`bits`: of the register; 1: a predicate."""
+    """A value. `bits`: width of the register; 1: a predicate."""
 
     number: int
     kind: Kind
@@ -67,8 +67,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Instruction number `at` of the kernel, the values of the registers that addresses in it are
-    made of, and that of its predicate."""
+    """An instruction with memory operands.
+
+    `at`: its number in the kernel. `bases`: the values of the bases of its addresses. `pred`: that
+    of its predicate.
+    """
 
     at: int
     block: int
@@ -78,9 +81,11 @@ class Seen:
 
 
 class Values:
-    """The values of a kernel. `seen`: its instructions that name memory, in reachable blocks.
-    `conditions`: of the ways between blocks, which predicate decides. Raises KeyError for branches
-    to nowhere."""
+    """The values of a kernel.
+
+    `seen`: its instructions with memory operands, in reachable blocks. Raises KeyError for branches
+    without a target.
+    """
 
     def __init__(self, flat: Flat, params: dict[str, int]):
         self.flat, self.params = flat, params
@@ -100,10 +105,10 @@ class Values:
                 value.args = tuple(self.at_end(way.source, name) for way in ways)
 
     def __iter__(self) -> Iterator[Value]:
-        """Each value once, behind those of which it is computed (a MEET value may come before)."""
+        """Each value once, after those from which it is computed (a MEET value may come before)."""
         return iter(self._known.values())
 
-    # ---- looking up
+    # ---- look-up
 
     def at_end(self, block: int, name: str) -> Value:
         """A register's value at the end of a block."""
@@ -126,7 +131,7 @@ class Values:
         return found
 
     def predicate(self, way: Way) -> tuple[Value, bool] | None:
-        """What must hold where a way is taken."""
+        """The predicate that must hold for an edge to be taken, and its value."""
         if way.condition is None:
             return None
         return self.at_end(way.source, way.condition.register), way.condition.holds
@@ -135,7 +140,7 @@ class Values:
         kind = self.flat.registers.get(name, "b64")
         return 1 if kind == "pred" else 8 * TYPE_BYTES[kind]
 
-    # ---- making
+    # ---- creation
 
     def _make(
         self, kind: Kind, bits: int, op: tuple[str, ...] = (), args: Iterable[Value] = (),
@@ -149,7 +154,7 @@ class Values:
         return self._known[key]
 
     def _number(self, number: object, bits: int) -> Value:
-        """A constant in a register: signed."""
+        """A constant in a register, as a signed number."""
         assert isinstance(number, int)
         half = 1 << max(bits - 1, 0)
         return self._make(Kind.NUMBER, bits, about=(number + half) % (2 * half) - half)
@@ -203,7 +208,7 @@ class Values:
     def _given(
         self, block: int, instr: Instr, where: tuple[int, int]
     ) -> Iterator[tuple[str, Value]]:
-        """The registers that an instruction assigns, and what."""
+        """The registers that an instruction assigns, with their values."""
         names = assigned(instr)
         if not names:
             return
@@ -217,7 +222,7 @@ class Values:
             yield name, value
 
     def _computed(self, block: int, instr: Instr) -> list[Value] | None:
-        """The values that it gives, if they can be said."""
+        """The values of the results, if they can be determined."""
         op, to = instr.op, instr.args[0]
         if op[-1] not in INTEGERS | {"pred"}:
             return None
@@ -257,13 +262,16 @@ class Values:
 
 
 def _same_address(op: tuple[str, ...]) -> bool:
-    """cvta between generic addresses and those of device memory or parameters."""
+    """True for cvta between generic addresses and those of device memory or parameters."""
     return "global" in op or "param" in op or "const" in op
 
 
 def assigned(instr: Instr) -> list[str]:
-    """The registers that it may write. Of one that writes none the first operand may be named:
-    then that register holds anything."""
+    """The registers that the instruction may write.
+
+    For some instructions that write no register it returns the first operand; that register then
+    has an unknown value.
+    """
     if not instr.args or isinstance(instr.args[0], Mem) or instr.op[0] in ("bra", "brx", "st"):
         return []
     return registers_of(instr.args[0])
