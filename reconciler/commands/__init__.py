@@ -1,1 +1,1 @@
-"""The commands of `rankfold`: who looks, who changes what is desired, who runs one job."""
+"""The commands of `rankfold`: to inspect a fleet, to change its desired state, to run one job."""

@@ -1,4 +1,4 @@
-"""The commands that change a job by hand, and `stop`."""
+"""The commands that override a job, save it or resume it, and `stop`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.report.console import say, tell
 
-# Of what a save writes into the manifest: recovery.py.
+# Fields of a save's manifest that operations.Begun has: recovery.py writes them.
 BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 
 def by_hand(
     state: Path, name: str, override: bool, limit: float | None = None, **fields: Any
 ) -> int:
-    """limit: how many seconds to wait until the job is as requested; None: not at all."""
+    """limit: seconds to wait until the job is as requested; None: do not wait."""
     with Reconciler(state) as reconciler:
         done = reconciler.ask("override", name=name, fields=fields, force=override)
         if limit is not None:
@@ -58,7 +58,7 @@ WAIT = click.option(
 
 
 def limit_of(wait_: bool, timeout: str) -> float | None:
-    """Seconds to wait; None: not at all."""
+    """Seconds to wait; None: do not wait."""
     limit = duration(timeout)
     return limit if wait_ else None
 
@@ -109,7 +109,7 @@ def suspend(
 def resume(
     state: Path, name: str, origin: str | None, override: bool, wait_: bool, timeout: str
 ) -> int:  # fmt: skip
-    """Let a suspended job go on, where it was, or with --from where a checkpoint has it."""
+    """Let a suspended job continue, where it was, or with --from where a checkpoint has it."""
     if origin is not None:
         begun = known(state, name, origin)
         with Reconciler(state) as reconciler:
@@ -120,8 +120,8 @@ def resume(
 
 
 def known(state: Path, job: str, checkpoint: str) -> Json:
-    """What a checkpoint says of its job (operations.Begun). One that the store does not have whole,
-    or that cannot be restored here, is refused before anything is stopped."""
+    """What a checkpoint contains about its job (operations.Begun). Fails if the store does not have
+    all of it, or if it cannot be restored here, before anything is stopped."""
     from rankfold.checkpoint.snapshot import Unfit, write_compared
     from rankfold.checkpoint.store import Damaged, Id, Missing, StoreError, look
 
@@ -137,7 +137,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
         try:
             found = store.checkpoint(job, id)
             faults = [found.told(each) for each in found.verify()]
-        except Missing:  # it says which there are
+        except Missing:  # its message lists the existing ones
             raise
         except Damaged as error:
             faults = [str(error)]
@@ -170,7 +170,7 @@ def cancel(state: Path, name: str, override: bool) -> int:
 @click.option("--wait", "wait_", is_flag=True, help="Return when it is in the store; print its ID.")
 @click.pass_obj
 def checkpoint(state: Path, name: str, wait_: bool) -> int:
-    """Save a job now, while it goes on, or where it rests.
+    """Save a job now, while it runs, or where it rests.
 
     With --wait: exit code 1 if it could not be saved.
     """
@@ -203,12 +203,12 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
 @click.option("--cancel", "cancel_", is_flag=True, help="Cancel every job first.")
 @click.pass_obj
 def stop(state: Path, cancel_: bool) -> int:
-    """End the background reconciler and idle proxies. Jobs go on, and are found again."""
+    """End the background reconciler and idle proxies. Jobs continue, and are found again."""
     with Reconciler(state, cancel=cancel_) as reconciler:
         try:
             reconciler.ask("hello", start=cancel_)
         except NoReconciler as error:
-            if cancel_:  # one is needed, and could not be started
+            if cancel_:  # a reconciler is needed, and could not be started
                 raise
             say(str(error))
             return 0
@@ -223,7 +223,7 @@ def stop(state: Path, cancel_: bool) -> int:
 
 
 def _cancel_all(reconciler: Reconciler) -> None:
-    """Returns when all jobs are over."""
+    """Cancel all jobs; return when all of them have ended."""
     if why := reconciler.ask("cancel_all")["unrecorded"]:
         fail(
             f"every job is cancelled and is being killed, but this is recorded only when there is "

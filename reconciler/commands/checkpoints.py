@@ -1,4 +1,4 @@
-"""The commands about a store of checkpoints: list, check, adopt."""
+"""The commands for a store of checkpoints: list, check, adopt."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.report.console import say, tell
 from rankfold.reconciler.wording import count
 
-if TYPE_CHECKING:  # where it is needed, for few commands open a store
+if TYPE_CHECKING:  # imported where needed, because few commands open a store
     from rankfold.checkpoint.store import Manifest, Store
     from rankfold.checkpoint.store.checking import Report
 
 
 @click.group()
 def store() -> None:
-    """Look at a store of checkpoints, or make it this fleet's."""
+    """Inspect a store of checkpoints, or make it this fleet's."""
 
 
 @store.command("list")
@@ -70,10 +70,10 @@ def list_command(url: str, output: str) -> int:
 @click.argument("url")
 @output_option()
 def check_command(url: str, output: str) -> int:
-    """Read all of the store at URL and say of each checkpoint what is wrong with it.
+    """Read all of the store at URL and report what is wrong with each checkpoint.
 
-    What is damaged is marked, so that no later save counts on it; nothing else changes.
-    Exit code 1 if a checkpoint cannot be restored.
+    What is damaged is marked, so that no later save relies on it; nothing else changes. Exit code 1
+    if a checkpoint cannot be restored.
     """
     from rankfold.checkpoint.store import StoreError
     from rankfold.checkpoint.store.checking import check
@@ -103,7 +103,7 @@ def check_command(url: str, output: str) -> int:
 def adopt_command(state: Path, url: str) -> int:
     """Make this state directory one of the fleet whose store is at URL.
 
-    Its jobs can be resumed here then. Refused where jobs of another fleet live here.
+    Its jobs can be resumed here then. Refused if jobs of another fleet live here.
     """
     fleet = _look(url).fleet
     with Journal(state) as journal:

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, ways to end, the forms of output."""
+"""What the commands share: exit codes, ways to end, formats of output."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def output_option(*more: str) -> Callable[[Any], Any]:
 
 @contextlib.contextmanager
 def terminating() -> Iterator[None]:
-    """SIGTERM interrupts like Ctrl-C while this lasts."""
+    """Make SIGTERM interrupt like Ctrl-C during the context."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -56,7 +56,7 @@ def terminating() -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering(url: str) -> Iterator[None]:
-    """A store that is opened while this lasts does not keep a person waiting: Unavailable."""
+    """Limit the time for which a store may be opened in the context. Raises Unavailable."""
     from rankfold.checkpoint.store import Unavailable
 
     limit = min(STORE_ANSWERS_S, switches.stuck_s())
@@ -89,8 +89,8 @@ def duration(text: str) -> float:
 def wait_converged(
     reconciler: Reconciler, names: set[str], limit: float, fleet: bool = True
 ) -> int:
-    """Until the jobs of these names are as desired, and all devices of the `fleet` are up; 1 if
-    they are not within `limit` seconds."""
+    """Wait until the jobs of these names are as desired and, with `fleet`, all devices are up.
+    Returns 1 if a job has failed or stalled, or after `limit` seconds."""
     deadline = time.monotonic() + limit
     told: set[str] = set()
     while True:

@@ -1,4 +1,4 @@
-"""The commands about files of desired state: validate, plan, apply, watch."""
+"""The commands for files of desired state: validate, plan, apply, watch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from rankfold.reconciler.wording import count
 )
 @output_option()
 def validate(places: tuple[Path, ...], output: str) -> int:
-    """Check YAML files, without looking at the fleet.
+    """Check YAML files, without using the fleet.
 
     Exit code 65 and one line for each fault, as file:line: field: reason.
     """
@@ -73,7 +73,7 @@ def warn(loaded: spec.Loaded) -> None:
 @output_option("markdown")
 @click.pass_obj
 def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str) -> int:
-    """Say what `apply` would change, and which of it disturbs a running job.
+    """Show what `apply` would change, and which changes disturb a running job.
 
     Changes nothing. With --detailed-exitcode: 0 nothing would change, 2 something would.
     """
@@ -120,9 +120,9 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
 @output_option()
 @click.pass_obj
 def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> int:
-    """Make the fleet as the files say, once.
+    """Bring the fleet to the state that the files describe, once.
 
-    The files become the fleet's desired state as a whole: a job that they no longer name is
+    The files become the fleet's desired state as a whole: a job that they no longer describe is
     suspended. With --wait: exit code 1 if a job failed or the time was over.
     """
     limit = duration(timeout)
@@ -156,11 +156,11 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
 def watch_command(
     state: Path, place: Path | None, repo: str | None, branch: str, inside: str, output: str
 ) -> int:
-    """Keep the fleet as a directory or a git branch says.
+    """Keep the fleet in the state that a directory or a git branch describes.
 
     Follows the files of DIR as they are saved, or the commits of a branch. Prints what happens; on
     a terminal, jobs and devices are shown below it. What cannot be read or written for a while is
-    reported once, and waited for. Ctrl-C ends the watching; jobs go on.
+    reported once, and waited for. Ctrl-C ends the watching; jobs continue.
     """
     if (place is None) == (repo is None):
         raise click.UsageError("give either a directory, or --git REPO")

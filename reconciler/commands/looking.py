@@ -1,4 +1,4 @@
-"""The commands that look and change nothing: status, describe, events, inspect, logs, doctor."""
+"""The commands that only read: status, describe, events, inspect, logs, doctor."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rankfold.reconciler.wording import time_of_day
 @output_option()
 @click.pass_obj
 def status(state: Path, output: str) -> int:
-    """Show jobs and devices as they are now.
+    """Show the present jobs and devices.
 
     Exit code 0 whatever state they are in; 1 if the state cannot be read.
     """
@@ -60,7 +60,8 @@ def status(state: Path, output: str) -> int:
 
 
 def warn_of_reconciler(reconciler: Json) -> None:
-    """One line if none runs and one is needed."""
+    """Print a line if no reconciler runs although one is needed, or if something is wrong with
+    it."""
     if reconciler["message"]:
         say(f"rankfold: {reconciler['message']}")
 
@@ -126,8 +127,8 @@ def events(state: Path, name: str | None, output: str) -> int:
 def inspect_command(file: Path, consumed: int) -> int:
     """Print a rank's channel, or the saved state in its image, as text.
 
-    FILE is a copy of one, or the memfd itself: /proc/PID/fd/N of the rank's launcher, where
-    `ls -l` says /memfd:rankfold and /memfd:rankfold-image-RANK. Exit code 1 if it is damaged.
+    FILE is a copy of one, or the memfd itself: /proc/PID/fd/N of the rank's launcher, which `ls -l`
+    shows as /memfd:rankfold and /memfd:rankfold-image-RANK. Exit code 1 if it is damaged.
     """
     found = inspect.Found()
     try:
@@ -159,7 +160,7 @@ def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
     with terminating():
         try:
             while True:
-                # Look first: what is written before the end is printed after we saw the end.
+                # Query first, so that everything written before the end is printed.
                 over = not follow or job_over(state, name)
                 follower.pump()
                 if over:
@@ -180,9 +181,9 @@ def job_over(state: Path, name: str) -> bool:
 @output_option()
 @click.pass_obj
 def doctor_command(state: Path, output: str) -> int:
-    """Say what is missing on this machine, and what works without it.
+    """Report what is missing on this machine, and what works without it.
 
-    Exit code 1 if something is missing that rankfold cannot do without.
+    Exit code 1 if something is missing that rankfold requires.
     """
     findings = doctor.examine(state)
     if output == "json":

@@ -1,4 +1,4 @@
-"""`rankfold run`: one job in the foreground."""
+"""`rankfold run`: runs one job in the foreground."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from rankfold.reconciler.source import spec
 from rankfold.reconciler.source.yamldoc import unusable
 from rankfold.reconciler.wording import count
 
-SAVE_EVERY_S = 600  # a job that may be restarted
-QUIET_S = 3.0  # before `run` says why its job has not started
+SAVE_EVERY_S = 600  # for a job that may be restarted
+QUIET_S = 3.0  # before `run` reports why its job has not started
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -72,7 +72,7 @@ def run(
 ) -> int:  # fmt: skip
     """Run one job in the foreground; the exit status is the job's.
 
-    The job uses the fleet's devices. Where no pool has been applied, as many as --gpus says are
+    The job uses the fleet's devices. If no pool has been applied, as many as --gpus requests are
     made for it, software GPUs unless --device says otherwise, and removed after it. Its ranks have
     the environment of this command, without CUDA_VISIBLE_DEVICES. Ctrl-C cancels the job.
     """
@@ -108,8 +108,9 @@ def run(
 
 
 def own_environment() -> tuple[tuple[str, str], ...]:
-    """For the ranks. What steers rankfold itself is the background reconciler's, and which of the
-    machine's devices are to be seen here is nothing that ranks have to do with: they see the job's.
+    """The environment of the ranks. Variables of rankfold itself are left out: those of the
+    background reconciler apply. So is CUDA_VISIBLE_DEVICES, which is about this machine's devices:
+    ranks see the job's.
     """
     ours = {k: v for k, v in os.environ.items() if not k.startswith("RANKFOLD_")}
     ours.pop("CUDA_VISIBLE_DEVICES", None)
@@ -139,7 +140,7 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
                 return EXIT_ERROR if stalled else run_status(now, interrupted)
             if now["stalled"]:
                 say(f"rankfold: {now['stalled']}")
-                stalled = True  # that is why, and not who cancels it
+                stalled = True  # this is the reason; the cancel below is not
                 reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
             why = "; ".join([*now["waiting"], *map(": ".join, fleet["devices_failing"].items())])
             if now["step"] != "new":
@@ -150,7 +151,7 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
                 say(f"rankfold: {why}")
             told = why
             time.sleep(POLL_S / 2)
-        except Unresponsive as error:  # its exit status is the job's: it is waited for
+        except Unresponsive as error:  # wait: our exit status has to be the job's
             if told != error.message:
                 say(f"rankfold: {error}; waiting for it")
             told = error.message
@@ -160,23 +161,23 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
                 say("rankfold: the job is being cancelled in the background")
                 return 130
             say(f"rankfold: cancelling {job.name} (again: do not wait)")
-            # The interrupt may have cut a request in two: begin a fresh connection.
+            # The interrupt may have cut a request off, so use a new connection.
             reconciler.close()
             reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
 
 
 def run_status(now: Json, interrupted: int) -> int:
-    """The job's exit status as a shell would give it: of the first rank that failed."""
+    """The job's exit status as a shell would return it: that of the first rank that failed."""
     if interrupted:
         return 130
     if now["phase"] == "Succeeded":
         return 0
-    how = now["message"].split("\n")[0]  # the rank's last words, which follow, were printed already
+    how = now["message"].split("\n")[0]  # without the rank's last lines, which were printed already
     say(f"rankfold: {now['reason']}: {how}")
     if now["reason"] == "RankFailed":
         exits, rank = dict(enumerate(now["exits"])), now["rank"]
         first = exits.get(rank)
-        if rank is None:  # the journal was written by an older rankfold
+        if rank is None:  # an older rankfold wrote the journal
             first = next(filter(None, exits.values()), None)
         if first:
             return 128 - first if first < 0 else int(first)
@@ -203,7 +204,7 @@ def temporary_pool(job: str, kind: str, number: int, memory: int) -> Pool:
 
 
 def check_capacity(snap: snapshot.Snapshot, job: Job, pool: Pool | None) -> None:
-    """Refuse what could never start."""
+    """Refuse a job that could never start."""
     pools = [pool] if pool else permanent_pools(snap)
     fit = [
         d for p in pools for d in p.devices if not job.device_types or d.type in job.device_types
@@ -218,6 +219,6 @@ def check_capacity(snap: snapshot.Snapshot, job: Job, pool: Pool | None) -> None
 def unused_name(snap: snapshot.Snapshot, program: str) -> str:
     stem = "".join(c if c.isalnum() and c.isascii() else "-" for c in Path(program).stem.lower())
     stem = stem.strip("-")[:40] or "job"
-    # A name that was forgotten, too: the store may have checkpoints of that job.
+    # Exclude names of removed jobs, too: the store may have checkpoints of them.
     taken = {o.name for o in snap.objects} | (snap.meta.get("incarnations") or {}).keys()
     return next(n for n in (stem, *(f"{stem}-{i}" for i in range(2, 10**6))) if n not in taken)

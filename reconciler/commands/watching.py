@@ -1,7 +1,7 @@
-"""`rankfold watch`: attaches a source, prints what happens, and outlives whatever may pass.
+"""`rankfold watch`: attaches a source, prints what happens, and survives temporary failures.
 
-The reconciler that follows the source may be killed, the disk be full, the branch or the directory
-be gone, a file be half saved: each is told once on stderr, and waited for.
+The reconciler that follows the source may be killed, the disk may be full, the branch or the
+directory may be missing, a file may be half saved: each is reported once on stderr, and waited for.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report.console import last_event, live_view, print_events, say
 
 POLL_S = 0.1
-END_S = 2.0  # for the reconciler, when this is interrupted
+END_S = 2.0  # for the reconciler, when the command is interrupted
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0
 LASTING = ("source", "denied", "version", "unknown_op", "argument", "bad_request", "nonsense")
 _PASSING = (control.ControlError, NoReconciler, JournalError, sqlite3.Error, OSError)
 
 
 class Watching:
-    """One `rankfold watch`. What is wrong before the source was ever read ends it: somebody looks,
-    and it may be a slip of the pen. Later only what no waiting mends does."""
+    """One `rankfold watch`. An error before the source was first read ends it, because a person is
+    present and may have mistyped something. After that, only errors that waiting cannot resolve
+    do."""
 
     def __init__(self, state: Path, reconciler: Reconciler, source: Json, output: str):
         self.state, self.reconciler = state, reconciler
         self.source, self.output = source, output
-        self.client: control.Client | None = None  # on which the source is attached
-        self.attached = False  # it was, once
+        self.client: control.Client | None = None  # the connection that attached the source
+        self.attached = False  # whether it ever was
         self.trouble = ""
         self.faults: list[str] = []
 
     def run(self) -> NoReturn:
-        """Until it is interrupted. Raises what ends it."""
+        """Run until interrupted. Raises the error that ends it."""
         self.after, again = last_event(self.state), AGAIN_MIN_S
         with live_view(self.state, self.output) as refresh:
             while True:
@@ -56,7 +57,7 @@ class Watching:
                     time.sleep(POLL_S)
 
     def end(self) -> None:
-        """It was interrupted: what it followed is not to be reported as unwatched."""
+        """Stop following, after an interrupt, so that the source is not reported as unwatched."""
         if self.client is not None and self.reconciler.client is self.client:
             with contextlib.suppress(*_PASSING):
                 self.client.ask("unwatch", timeout=END_S)
@@ -90,4 +91,4 @@ class Watching:
 def _lasts(error: Exception) -> bool:
     if isinstance(error, control.ControlError):
         return error.code in LASTING
-    return isinstance(error, BrokenPipeError)  # nobody reads what we print
+    return isinstance(error, BrokenPipeError)  # no process reads our output

@@ -1,1 +1,1 @@
-"""What people and programs read: status, tables, logs."""
+"""Output for people and programs: status, tables, logs."""

@@ -1,6 +1,6 @@
-"""What commands print: tables, events, and the view below the events of `watch`.
+"""Output of the commands: tables, events, and the view below the events of `watch`.
 
-Data go to stdout, the rest to stderr.
+Data go to stdout, everything else to stderr.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.wording import time_of_day
 
-REDRAW_S = 0.5  # of what `watch` shows on a terminal
-NAME_MIN = 16  # characters of a name that are shown on the narrowest terminal
+REDRAW_S = 0.5  # for the view of `watch` on a terminal
+NAME_MIN = 16  # least characters of a name that are shown on a narrow terminal
 MESSAGE_LINES = 4  # of a message in a table on a terminal; `describe` prints all of it
-WRAPPED = ("RANKS", "MESSAGE")  # columns that give way where the terminal is narrow
+WRAPPED = ("RANKS", "MESSAGE")  # columns that become narrower on a narrow terminal
 Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
 
 
@@ -33,12 +33,12 @@ _screen: Any = None  # rich's console, while `live_view` draws below what is pri
 
 
 def say(text: str) -> None:
-    """A line to stderr, whatever the strings in it come from."""
+    """Print a line to stderr; characters that could control a terminal are replaced."""
     _print(legible(text), err=True)
 
 
 def tell(text: str) -> None:
-    """The same to stdout."""
+    """As `say`, to stdout."""
     _print(legible(text), err=False)
 
 
@@ -49,11 +49,11 @@ def _print(text: str, err: bool) -> None:
         return
     from rich.text import Text
 
-    _screen.print(Text(text), soft_wrap=True)  # above what it draws, which it moves
+    _screen.print(Text(text), soft_wrap=True)  # above the view, which it moves down
 
 
 def blocks_of(data: Json, width: int | None = None) -> list[Block]:
-    """width: of the terminal on which names have to fit; None: they are shown whole."""
+    """The tables of a status. width: of the terminal, to shorten names; None: do not shorten."""
     jobs, devices = snapshot.job_rows(data), snapshot.device_rows(data)
     if width is not None:
         limit = max(NAME_MIN, width // 3)
@@ -73,9 +73,9 @@ def _ranks(ranks: str, names: Mapping[str, str]) -> str:
 
 
 def elided(names: Sequence[str], limit: int) -> dict[str, str]:
-    """Names of at most `limit` characters, each different from the others. The middle of a long
-    name is cut out; of names that would then look the same, another part is. Names that no single
-    cut tells apart stay whole."""
+    """Shorten names to at most `limit` characters, each different from the others. The middle of a
+    long name is cut out; for names that would become equal, another part is. Names that no single
+    cut keeps different stay whole."""
     found = {name: name for name in names if len(name) <= limit}
     groups: dict[str, list[str]] = {}
     for name in names:
@@ -100,7 +100,7 @@ def _all_differ(cut: Mapping[str, str], taken: set[str]) -> bool:
 
 
 def tables(blocks: list[Block]) -> None:
-    """With frames on a terminal, as plain columns elsewhere."""
+    """Print tables: with frames on a terminal, as plain columns otherwise."""
     if not sys.stdout.isatty():
         for _, head, rows in blocks:
             tell("\n".join(snapshot.columns(head, rows)) + "\n")
@@ -113,8 +113,8 @@ def tables(blocks: list[Block]) -> None:
 
 
 def framed(block: Block, width: int) -> Any:
-    """A block as a table of rich, at most `width` columns wide; what people wrote is text, never
-    markup. A long message wraps and is cut; what stands in the other columns stays whole."""
+    """A block as a table of rich, at most `width` columns wide. Cells are plain text, never markup.
+    A long message is wrapped and cut; cells of other columns stay whole."""
     from rich.table import Table
     from rich.text import Text
 
@@ -131,7 +131,7 @@ def framed(block: Block, width: int) -> Any:
 
 
 class _Message:
-    """A text of rich of which no more than MESSAGE_LINES are drawn."""
+    """A text of rich of which at most MESSAGE_LINES are drawn."""
 
     def __init__(self, text: Any):
         self.text = text
@@ -150,7 +150,8 @@ class _Message:
 
 @contextlib.contextmanager
 def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
-    """On a terminal, jobs and devices stay below the printed lines; gives what draws them anew."""
+    """On a terminal, keep jobs and devices below the printed lines; yields the function to
+    redraw."""
     if output != "text" or not sys.stdout.isatty():
         yield lambda: None
         return
@@ -192,7 +193,7 @@ def last_event(state: Path) -> int:
 
 
 def print_events(state: Path, after: int, output: str) -> Iterator[int]:
-    """Print the events after the one of this number; gives each number once it is printed."""
+    """Print the events after number `after`; yield each number once it is printed."""
     if database(state).exists():
         with Journal(state, readonly=True) as journal:
             for each in journal.events(after=after):

@@ -1,4 +1,4 @@
-"""`rankfold doctor`: what this machine lacks, and what works without it."""
+"""`rankfold doctor`: what is missing on this machine, and what works without it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Finding:
     what: str
     ok: bool
     detail: str
-    needed: bool = True  # false: the rest works without it
+    needed: bool = True  # False: everything else works without it
 
 
 def examine(state: Path) -> list[Finding]:
@@ -86,7 +86,7 @@ def _git() -> Finding:
     return Finding("git", bool(found), found or "not found: `watch --git` needs it", needed=False)
 
 
-# Of pids and of mounts: root may lack the capability.
+# For namespaces of pids and of mounts: root may lack the capability.
 _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x2002_0000) != 0)"
 
 
@@ -101,7 +101,7 @@ def _namespaces() -> Finding:
 
 
 def _criu() -> Finding:
-    """What is missing is only that ranks are saved: jobs are moved and suspended in memory."""
+    """Without CRIU ranks cannot be saved; jobs are still moved, and suspended in memory."""
     without = "; jobs run, fold and are suspended in memory, and cannot be checkpointed"
     if os.geteuid() != 0:
         return Finding("CRIU", False, f"not root, which CRIU needs{without}", needed=False)
@@ -123,7 +123,7 @@ def _nft() -> Finding:
 
 
 def _files() -> Finding:
-    """Where it cannot be had, checkpoints are made all the same."""
+    """Without fanotify checkpoints are made, too."""
     if trouble := fanotify.trouble():
         without = "; a checkpoint does not hold it, and files must be there as they were"
         return Finding("fanotify", False, f"{trouble}{without}", needed=False)

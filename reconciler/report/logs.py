@@ -1,11 +1,11 @@
 """Prints the logs of a job's ranks as they grow: whole lines, each rank's in order.
 
-Used by `run` and `logs`. Standard output goes to ours, standard error to ours; with several ranks
-every line begins with its rank. A job that begins anew has another folder of logs, all of which is
-new. A job that goes back to a checkpoint keeps its logs. Its launcher first notes in
-``rank-<r>.cut`` that it cuts them to their length at that time; what the job writes again is not
-printed again. A log that becomes shorter without such a note was emptied by somebody: it is printed
-from its beginning, and so is a file that replaces a log.
+Used by `run` and `logs`. Standard output goes to ours, standard error to ours; with several ranks,
+every line begins with its rank. A job that starts again from its beginning has another folder of
+logs, all of which is new. A job that returns to a checkpoint keeps its logs: before its launcher
+cuts them to their length at that time, it writes this length to ``rank-<r>.cut``, and what the job
+writes again is not printed again. A log that becomes shorter without such a note was truncated by
+another process: it is printed from its beginning, and so is a file that replaces a log.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 READ_BYTES = 1 << 16
-LINE_BYTES = 1 << 16  # of a line without an end: then what a progress bar has overwritten is one
+LINE_BYTES = 1 << 16  # in a line without an end: then the part before its last \r is printed
 
 
 class Follower:
     def __init__(self, folder: Path, ranks: Sequence[int], prefix: bool):
         self._path = folder
-        self._folder = -1  # open, so that no other one has its number
+        self._folder = -1  # kept open, so that no other folder gets its inode number
         self._streams = [
             _Stream(rank, kind, f"[{rank}] ".encode() if prefix else b"", target)
             for rank in ranks
@@ -32,7 +32,7 @@ class Follower:
         ]
 
     def pump(self) -> None:
-        """Print what has come since the last call."""
+        """Print what was written since the last call."""
         self._look()
         for stream in self._streams:
             if self._folder >= 0:
@@ -41,11 +41,12 @@ class Follower:
         sys.stderr.buffer.flush()
 
     def _look(self) -> None:
-        """Is it the folder that it was?"""
+        """Check whether the path still refers to the same folder; if not, print the new one's
+        logs."""
         try:
             now = os.open(self._path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
-            return  # soon
+            return  # it will be created soon
         if self._folder >= 0 and os.path.samestat(os.fstat(now), os.fstat(self._folder)):
             os.close(now)
             return
@@ -56,7 +57,7 @@ class Follower:
             stream.anew()
 
     def finish(self) -> None:
-        """Print all that is left, last lines without an end too."""
+        """Print everything that is left, including last lines without an end."""
         self.pump()
         for stream in self._streams:
             stream.finish()
@@ -68,18 +69,18 @@ class _Stream:
     def __init__(self, rank: int, kind: str, prefix: bytes, target: BinaryIO):
         self.rank, self.kind, self.prefix, self.target = rank, kind, prefix, target
         self.rest = b""
-        self._whole = True  # the last byte that was printed ends a line
-        self._note: tuple[int, int] | None = None  # of the last cut
+        self._whole = True  # whether the last printed byte ends a line
+        self._note: tuple[int, int] | None = None  # inode and time of the last note of a cut
         self.anew()
 
     def anew(self) -> None:
-        """Another text takes the place of this one: all of it is new, and begins a line."""
+        """Another text replaces this one: print all of it, beginning with a new line."""
         self.finish()
         if not self._whole:
             self.target.write(b"\n")
             self._whole = True
-        self.at = 0  # bytes of the file that have been printed
-        self._size = 0  # of the file at the last look; below `at` after a cut
+        self.at = 0  # bytes of the file that were printed
+        self._size = 0  # of the file at the last check; below `at` after a cut
         self._file: tuple[int, int] | None = None
         self._due: int | None = None  # bytes to which a restore is about to cut the file
 
@@ -99,10 +100,10 @@ class _Stream:
                 self.anew()
 
     def _look(self, folder: int, status: os.stat_result) -> None:
-        """Begin anew if the file is another one, or is shorter and no restore has cut it."""
+        """Start over if the file was replaced, or is shorter although no restore has cut it."""
         file = status.st_dev, status.st_ino
         if not self._look_for_cut(folder) and status.st_size > self._size:
-            self._due = None  # the cut is made: its rank writes again
+            self._due = None  # the cut was made: the rank writes again
         if self._file is None:
             self._due = None
         elif self._file != file:
@@ -114,7 +115,7 @@ class _Stream:
         self._file = file
 
     def _look_for_cut(self, folder: int) -> bool:
-        """Whether a restore has begun to cut this rank's logs since the last look."""
+        """Whether a restore has begun to cut this rank's logs since the last check."""
         try:
             with open(_opened(folder, f"rank-{self.rank}.cut"), "rb") as file:
                 status = os.fstat(file.fileno())

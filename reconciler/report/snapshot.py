@@ -1,7 +1,7 @@
 """Reports for people and programs: status as JSON, tables, plans.
 
-`snapshot` needs no reconciler: it reads the journal and asks proxies and launchers itself. What the
-JSON holds is a promise (docs/status.md); it may grow.
+`snapshot` needs no reconciler: it reads the journal and queries proxies and launchers itself. The
+content of the JSON is stable (docs/status.md); fields may be added.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FORMAT_VERSION = 1
 FULL_BYTES = 1 << 20  # the journal's log takes some hundred kilobytes
 RESTING = ("started", "detached", "vacating", "stored", "restoring")  # steps on no device
 TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
-TOLD_FIRST = (  # in the table of jobs
+TOLD_FIRST = (  # in the table of jobs: types of conditions, the first that a job has is shown
     "Stalled", "Orphaned", "Waiting", "Progressing", "Degraded", "SourceUnreachable", "Drifted",
     "Ready",
 )  # fmt: skip
@@ -52,7 +52,7 @@ _META = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A fleet at one moment. `objects` is empty where nothing was ever applied."""
+    """The state of a fleet at one moment. `objects` is empty if nothing was ever applied."""
 
     objects: tuple[Object, ...]
     records: dict[str, Record]
@@ -62,7 +62,7 @@ class Snapshot:
     meta: Json
     layout: Layout
     reconciler: liveness.Seen = liveness.NONE
-    trouble: tuple[str, ...] = ()  # processes that nothing else tells of: see strays.py
+    trouble: tuple[str, ...] = ()  # processes that no other part reports: see strays.py
 
     def reconciler_status(self) -> Json:
         wrong = wrong_with(self.layout)
@@ -70,7 +70,7 @@ class Snapshot:
 
 
 def wrong_with(layout: Layout) -> str:
-    """What keeps any reconciler from working here: a full disk, a crash loop."""
+    """What prevents any reconciler from working here: a full disk, a crash loop; empty: nothing."""
     full = ""
     with contextlib.suppress(FileNotFoundError):
         disk = os.statvfs(layout.state)
@@ -83,9 +83,9 @@ def wrong_with(layout: Layout) -> str:
 
 
 def snapshot(state: Path) -> Snapshot:
-    """Look now. Raises JournalError."""
+    """Observe the fleet now. Raises JournalError."""
     layout = Layout(state)
-    with ThreadPoolExecutor(1) as pool:  # a process that hangs is waited for once, not in turn
+    with ThreadPoolExecutor(1) as pool:  # wait for all unresponsive processes at the same time
         reconciler = pool.submit(liveness.look, layout)
         snap = Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
         if database(state).exists():
@@ -101,14 +101,14 @@ def _asked(snap: Snapshot) -> set[Path]:
 
 
 def _journalled(state: Path, layout: Layout) -> Snapshot:
-    """What the journal, proxies and launchers say."""
+    """The fleet's state from the journal, proxies and launchers."""
     store, prober = Journal(state, readonly=True), Prober()
     try:
         clock.follow(layout.clock)
         objects, records = tuple(store.objects()), store.records()
         desired = store.desired()
         devices = {*desired.devices(), *known_devices(layout)}
-        silent = store.get("silent") or {}  # as the reconciler has seen it
+        silent = store.get("silent") or {}  # as recorded by the reconciler
         no_saves = store.get("no_saves", "")
         observed = observe(
             layout, sorted(devices), records, prober, SILENT_AFTER_S, silent, no_saves
@@ -143,8 +143,8 @@ def reconciler_status(
     seen: liveness.Seen, objects: Iterable[Object], records: Mapping[str, Record], meta: Json,
     wrong: str,
 ) -> Json:  # fmt: skip
-    """Whether one runs and answers, and what is not done because none does. `meta`: what the
-    journal says of the source, by its keys. `wrong`: see `wrong_with`."""
+    """Whether a reconciler runs and answers, and what is not done if not. `meta`: the journal's
+    keys about the source. `wrong`: see `wrong_with`."""
     jobs = [each.name for each in objects if each.kind == "Job"]
     live = [name for name in jobs if records.get(name, Record(name)).step != "ended"]
     unwatched = meta.get("unwatched") or {}
@@ -219,8 +219,8 @@ def phase(job: Job, record: Record, interrupted: bool = False) -> str:
 
 
 def _interrupted(snap: Snapshot, record: Record) -> list[Condition]:
-    """Why a job has stopped and nobody does anything about it; empty: it runs, or a reconciler is
-    about to restart it or to record its end."""
+    """A condition if a job has stopped and no reconciler handles that; empty: it runs, or a
+    reconciler will restart it or record its end."""
     if snap.reconciler.answers or record.step == "ended":
         return []
     planned = (each for each in snap.plan.actions if isinstance(each, actions.End))
@@ -277,7 +277,7 @@ def _suspended_in(record: Record) -> str | None:
 
 
 def _unchecked(snap: Snapshot, each: Object) -> list[Condition]:
-    """A job may be as a revision says of which nobody knows whether it is still the last one."""
+    """A condition if the source cannot be read: its revision may not be the newest any more."""
     unreachable = snap.meta.get("unreachable")
     if not unreachable or each.source is None:
         return []
@@ -286,7 +286,7 @@ def _unchecked(snap: Snapshot, each: Object) -> list[Condition]:
 
 
 def rank_status(snap: Snapshot, record: Record, rank: int) -> Json:
-    """One rank: its process, and what the proxy that serves it counted."""
+    """One rank: its process, and the counters of the proxy that serves it."""
     seen = snap.observed.ranks.get((record.name, rank))
     device = record.placement[rank] if record.holds() and rank < len(record.placement) else None
     found: Json = {
@@ -353,7 +353,7 @@ def devices_status(snap: Snapshot) -> list[Json]:
 
 
 def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, stopped: bool) -> str:
-    """Why a device is not `Ready`, or what keeps jobs from leaving it."""
+    """Why a device is not `Ready`, or what prevents jobs from leaving it."""
     pid = (snap.meta.get("proxies") or {}).get(name, 0)
     if stopped:
         return ""
@@ -417,13 +417,13 @@ def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) ->
 
 
 def _will_be(condition: Condition) -> bool:
-    """Whether a plan tells it. For a plan all devices are up that are not bad: who waits for a
-    proxy there, waits until somebody acts."""
+    """Whether a plan reports the condition. A plan assumes that all devices are up that are not
+    bad, so a job that waits for a proxy there waits until a person acts."""
     return condition.type in TOLD_IN_PLANS or condition.reason == "WaitingForProxies"
 
 
 def plan_lines(data: Json, markdown: bool = False) -> list[str]:
-    """A plan for people; as Markdown for a pull request's comment."""
+    """The lines of a plan for people; as Markdown for a comment on a pull request."""
     signs = {"create": "+", "update": "~", "suspend": "~", "resume": "~", "remove": "-"}
     lines = []
     for each in data["changes"]:
@@ -454,7 +454,7 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
 
 
 def _value(value: Any) -> str:
-    """Lists as people write them."""
+    """A value as text; lists separated by commas."""
     if not isinstance(value, (list, tuple)):
         return str(value)
     return ", ".join(map(str, value)) or "none"
@@ -490,7 +490,7 @@ def device_rows(data: Json) -> list[tuple[str, ...]]:
 
 
 def describe_lines(job: Json) -> list[str]:
-    """``describe`` for people; `job` is what its JSON says."""
+    """The lines of ``describe`` for people; `job` is its JSON."""
     source = job["source"]
     place = f"{source['file']}:{source['line']}" if source["line"] else "rankfold run"
     resting = f", in {job['suspendedIn']}" if job["suspendedIn"] else ""
@@ -568,7 +568,7 @@ def _overhead_lines(spent: Json | None) -> list[str]:
 
 
 def _block(title: str, rows: list[tuple[str, ...]]) -> list[str]:
-    """A headed list in columns; text of several lines goes on below its first."""
+    """A headed list in columns; further lines of the last cell are indented below its first."""
     if not rows:
         return []
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
