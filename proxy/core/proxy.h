@@ -29,7 +29,7 @@ struct proxy_config {
 	/* The cross-check compares contents with equal versions at every so many collectives of a
 	 * communicator; 0: never. */
 	uint64_t validate;
-	uint32_t opaque; /* 1: treat every kernel as opaque: measure its reads and writes */
+	uint32_t opaque; /* 1: treat closed kernels as opaque: measure their reads and writes */
 };
 
 /* Returns NULL on failure, with the reason in `error`. */

@@ -1,9 +1,9 @@
-/* check.c: a rank's buffers are gone through, part by part (guard.h): it is held up, its memory
- * becomes quiet, the device computes checksums, and it goes on.
+/* check.c: checks a rank's buffers, part by part (guard.h): the rank stops, its memory becomes
+ * quiet, the device computes checksums, and the rank continues.
  *
- * Not all of it each time: one page of PARTS, others at each check. Who has come from another
- * placement is looked at whole before its next PARTS groups of collectives, however seldom checks
- * are: all at the first one, it would be most of what the move costs.
+ * Each check covers one page of PARTS, other pages each time. The buffers of a rank from another
+ * placement are checked completely before its next PARTS groups of collectives, however rare checks
+ * are. Not all of them at the first one: that would cost most of what the move costs.
  */
 #include "guard/guard.h"
 
@@ -32,7 +32,7 @@ bool check_gave_up(const struct check *c) { return c->every && c->vain >= VAIN_M
 
 static uint32_t part_of(uint64_t number) { return 1u << (PARTS - 1 - number % PARTS); }
 
-/* Of those that are due, which may be none: the next one from the number's on. */
+/* Of the parts that are due, if any, returns the next one from the number's part on. */
 static uint32_t due_of(uint32_t due, uint64_t number)
 {
 	uint32_t part = part_of(number);
@@ -61,7 +61,7 @@ bool check_first(struct check *c, uint64_t key, uint64_t number, uint64_t count,
 	return true;
 }
 
-/* ---- what there is ---- */
+/* ---- contents to check ---- */
 
 static struct version digest_of(const struct rank_memory *m, const struct witness *who)
 {
@@ -83,8 +83,8 @@ static bool add(struct check *c, const struct rank_memory *m, const struct pairs
 	return c->count < CHECK_PARTS_MAX;
 }
 
-/* Is there anything but the zeros that a page begins with, which counts for something, and is it
- * this page's turn? */
+/* True if the page is checked now: it has valid content other than the zeros that it begins with,
+ * and it is the page's turn. */
 static bool looked_at(const struct check *c, const struct rank_memory *m, uint64_t page)
 {
 	const struct page *p = &m->pages[page];
@@ -92,7 +92,7 @@ static bool looked_at(const struct check *c, const struct rank_memory *m, uint64
 	       c->looks >> page % PARTS & 1;
 }
 
-/* What lies from one address to another on one page: of a buffer, or of none. */
+/* Adds the memory between two addresses on one page: of a buffer, or of none. */
 static bool add_part(struct check *c, struct rank_memory *m, const struct pairs *pairs,
 		     const struct buffer *b, uint64_t from, uint64_t to)
 {
@@ -124,7 +124,7 @@ static bool add_buffer(struct check *c, struct rank_memory *m, const struct pair
 	return true;
 }
 
-/* What no buffer covers, between one and the next, on the pages of either. */
+/* Adds the memory between two buffers, on their pages. */
 static bool add_gap(struct check *c, struct rank_memory *m, const struct pairs *pairs,
 		    uint64_t from, uint64_t to)
 {
@@ -135,7 +135,7 @@ static bool add_gap(struct check *c, struct rank_memory *m, const struct pairs *
 	       (begin >= to || add_part(c, m, pairs, NULL, begin, to));
 }
 
-/* Every buffer; `gaps`: and what lies between them. */
+/* Adds every buffer; `gaps`: and the memory between them. */
 static bool add_all(struct check *c, struct rank_memory *m, const struct pairs *pairs, bool gaps)
 {
 	uint64_t end = RF_DEV_BASE;
@@ -151,7 +151,7 @@ static bool add_all(struct check *c, struct rank_memory *m, const struct pairs *
 	       add_gap(c, m, pairs, end, (end + RF_CHUNK_BYTES - 1) & ~(RF_CHUNK_BYTES - 1));
 }
 
-/* ---- its turn ---- */
+/* ---- a turn ---- */
 
 static void end(struct check *c)
 {
@@ -192,7 +192,7 @@ static bool wait(struct check *c, struct rank_memory *m, struct checks *checks,
 	if (now_ns - c->since_ns < QUIET_NS)
 		return false;
 	c->vain++;
-	c->due = 0; /* at the next ones it would be no quieter */
+	c->due = 0; /* it would not be quieter at the next ones */
 	end(c);
 	return true;
 }
@@ -211,8 +211,8 @@ static bool submit(struct check *c, struct rank_memory *m, const struct checks *
 	return true;
 }
 
-/* Whatever writes changes the versions when it is submitted: so nothing had written, or was about
- * to, when the checksum was computed. */
+/* True if the part did not change. A write changes the versions when it is submitted: so when the
+ * checksum was computed, no write had happened or was submitted. */
 static bool holds_still(const struct rank_memory *m, const struct pair *pair)
 {
 	struct version now = digest_of(m, &pair->who);

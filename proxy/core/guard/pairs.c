@@ -1,7 +1,8 @@
-/* pairs.c: contents by the digest of their versions, each with the checksum of its bytes (guard.h).
+/* pairs.c: known contents by the digest of their versions, each with the checksum of its bytes
+ * (guard.h).
  *
- * A cache: sets of a few places each; a content that comes takes the place of the one of its set
- * that was seen longest ago. What is no longer there is not compared, and nothing is wrong.
+ * This is a set-associative cache: a new content replaces the one of its set that was seen longest
+ * ago. Contents that were replaced are not compared, which only misses differences.
  */
 #include <stdlib.h>
 
@@ -12,7 +13,7 @@
 
 struct kept {
 	struct pair pair;
-	uint64_t used; /* 0: nothing */
+	uint64_t used; /* 0: unused */
 };
 
 static bool equal(struct version x, struct version y) { return x.a == y.a && x.b == y.b; }
@@ -43,7 +44,7 @@ static bool same_time(const struct witness *x, const struct witness *y)
 enum pair_is pairs_add(struct pairs *p, const struct pair *pair, struct witness *other)
 {
 	if (!p->kept && !(p->kept = calloc((size_t)SETS * WAYS, sizeof *p->kept)))
-		return PAIR_NEW; /* there is nothing to compare it with */
+		return PAIR_NEW; /* nothing to compare it with */
 	struct kept *there = find(p, pair->digest);
 	if (!there) {
 		*oldest(p, pair->digest) = (struct kept){*pair, ++p->clock};

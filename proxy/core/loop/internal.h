@@ -78,7 +78,7 @@ struct proxy {
 	bool apart;         /* api.c: nothing is squashed */
 	bool unprepared;    /* api.c: no rank's memory is prefetched */
 	uint64_t validate;  /* api.c: the cross-check runs at every so many collectives; 0: never */
-	bool opaque;        /* api.c: every kernel is treated as opaque */
+	bool opaque;        /* api.c: closed kernels are treated as opaque */
 	bool told_lost;     /* loop.c: PROXY_EVENT_LOST was sent */
 	struct checks checks;
 

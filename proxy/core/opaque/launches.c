@@ -1,17 +1,17 @@
 /* launches.c: what launches of a job's ranks on this device were seen to do, and what they are
- * trusted to do (opaque.h): a table of launches, each with what its ranks have seen, and with the
- * last occurrences that they vote on.
+ * trusted to do (opaque.h): a table of launches. Each has what its ranks have seen, and the last
+ * occurrences that they vote on.
  */
 #include <stdlib.h>
 
 #include "opaque/opaque.h"
 
-#define LAUNCHES_MAX 65536u /* of more nothing is trusted */
+#define LAUNCHES_MAX 65536u /* with more, further ones are not trusted */
 #define BALLOTS 4u
-#define RECENT 8u   /* occurrences that are told from each other: who is further behind is alone */
+#define RECENT 8u   /* occurrences that are distinguished: a rank further behind is alone */
 #define HOLDS 2u    /* occurrences in which all must agree */
-#define TRIES 3u    /* occurrences after which it is unlike if not all ranks come to it, */
-#define SETTLES 32u /* or if others do not come to be what they are */
+#define TRIES 3u    /* occurrences after which it is UNLIKE if not all ranks reach it, */
+#define SETTLES 32u /* or if other launches continue to become UNLIKE */
 
 struct seen { /* by a rank */
 	uint32_t rank;
@@ -20,12 +20,12 @@ struct seen { /* by a rank */
 	uint32_t measured;
 };
 
-struct ballot { /* on an occurrence */
+struct ballot { /* on one occurrence */
 	uint64_t occurrence;
-	uint32_t count, voters, first; /* votes, of so many; who was the first */
-	uint64_t unlike;               /* when that one voted, so many had come to be so */
+	uint32_t count, voters, first; /* number of votes, expected votes; the first rank to vote */
+	uint64_t unlike;               /* launches.unlike at the first vote */
 	struct version effect;
-	struct parts before, changed; /* the same in all that have voted; the first one's */
+	struct parts before, changed; /* equal in all votes; changed in the first one */
 };
 
 enum verdict_is { LAUNCH_OPEN, LAUNCH_ALIKE, LAUNCH_UNLIKE };
@@ -33,13 +33,13 @@ enum verdict_is { LAUNCH_OPEN, LAUNCH_ALIKE, LAUNCH_UNLIKE };
 struct watched {
 	struct version id;
 	enum verdict_is is;
-	uint64_t count;           /* occurrences, */
-	uint64_t numbers[RECENT]; /* and after which collectives the last ones were */
-	uint64_t base;            /* OPEN: since when; ALIKE: from which occurrence on */
+	uint64_t count;           /* of occurrences */
+	uint64_t numbers[RECENT]; /* the collectives before the last occurrences */
+	uint64_t base;            /* OPEN: voting began there; ALIKE: it holds from there */
 	struct ranges writes, reads;
-	struct ranges strays; /* where it wrote and changed nothing while it was measured */
+	struct ranges strays; /* written but unchanged while measured */
 	uint64_t held_key, held_number;
-	bool used; /* since then it has been trusted */
+	bool used; /* since then it was trusted */
 	struct ballot ballots[BALLOTS];
 	struct seen *seen;
 	uint32_t seen_count, seen_room;
@@ -49,7 +49,7 @@ struct watched {
 
 static bool equal(struct version x, struct version y) { return x.a == y.a && x.b == y.b; }
 
-/* Its place, or that where it would be. */
+/* Returns the index of the launch, or where it would be inserted. */
 static uint32_t place(const struct launches *l, struct version id)
 {
 	uint32_t at = (uint32_t)id.a & (l->room - 1);
@@ -142,7 +142,8 @@ void launches_forget(struct launches *l)
 
 static bool few(const struct ranges *r) { return r->count <= RANGES_MAX; }
 
-/* Which occurrence that is; `count`: a new one. NO_OCCURRENCE: nobody knows any more. */
+/* Returns the occurrence after this collective, possibly a new one; NO_OCCURRENCE if it is too old
+ * to tell. */
 static uint64_t occurrence(const struct watched *it, uint64_t number)
 {
 	uint64_t first = it->count > RECENT ? it->count - RECENT : 0;
@@ -197,7 +198,7 @@ static void decide(struct launches *l, struct watched *it, enum verdict_is is)
 	it->is = is;
 }
 
-/* All vote anew. */
+/* Lets all ranks vote again. */
 static void begin_anew(struct launches *l, struct watched *it)
 {
 	forget_ballots(it);
@@ -260,7 +261,7 @@ static bool touches(const struct parts *changed, uint64_t buffer)
 	return false;
 }
 
-/* Parts of which all ranks hold the same, in buffers of which the launch has changed anything, or
+/* Adds parts that all ranks hold alike, in buffers in which the launch has changed anything, or
  * where it has written: it may change them another time. */
 static bool add_beside(struct watched *it, const struct parts *same, const struct parts *x,
 		       const struct parts *y)
@@ -275,8 +276,8 @@ static bool add_beside(struct watched *it, const struct parts *same, const struc
 	return true;
 }
 
-/* All have agreed on both: what it reads and writes, as far as one can tell. What they hold alike
- * before the later one, it may have read. */
+/* All ranks have agreed on both ballots: sets what the launch reads and writes, as far as can be
+ * seen. It may have read everything that they held alike before the later one. */
 static bool agree(struct watched *it, const struct ballot *x, const struct ballot *y)
 {
 	const struct parts *same = x->occurrence > y->occurrence ? &x->before : &y->before;
@@ -287,8 +288,9 @@ static bool agree(struct watched *it, const struct ballot *x, const struct ballo
 	       add_beside(it, same, &x->changed, &y->changed) && few(&it->writes);
 }
 
-/* Two that are complete, and between which no launch came to be unlike: what those write has
- * versions of its own in each rank from then on, which it need not have had before. */
+/* Decides the launch if the votes suffice: two complete ballots between which no launch became
+ * UNLIKE. A launch that becomes UNLIKE writes private versions in each rank from then on, which it
+ * may not have done before. */
 static void close_votes(struct launches *l, struct watched *it, const struct ballot *last,
 			const struct measured *m)
 {
@@ -314,7 +316,7 @@ static void close_votes(struct launches *l, struct watched *it, const struct bal
 		forget_ballots(it);
 }
 
-/* Of what is decided already no more is kept than what it did. */
+/* Counts a vote. For a launch that is decided already, only the effect is kept. */
 static bool count_vote(struct ballot *b, const struct measured *m, const struct parts *changed,
 		       struct version effect, uint64_t unlike, bool decided)
 {

@@ -1,5 +1,5 @@
-/* measure.c: one launch of a rank is measured (opaque.h): the rank is held up until it is quiet,
- * all of its buffers are gone through (guard/check.c), the launch runs, and they are again.
+/* measure.c: measures one launch of a rank (opaque.h): the rank stops until it is quiet, all of its
+ * buffers are checked (guard/check.c), the launch runs, and they are checked again.
  */
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 #define PATIENCE_NS 10000000000ull /* for the rank to become quiet, and for the launch to run */
 
-static const struct pairs NO_PAIRS; /* every part is looked at */
+static const struct pairs NO_PAIRS; /* every part is checked */
 
 void measure_first(struct measure *m, const void *item, const char *name,
 		   const struct measured *what, uint64_t now_ns)
@@ -62,8 +62,8 @@ static void heard(void *arg, const struct pair *pair)
 	m->missed |= !parts_add(m->state == MEASURE_BEFORE ? &m->it.before : &m->it.after, &part);
 }
 
-/* What has changed is known by its checksum. What has not is what it was: equal to what it was
- * equal to, and else to nothing. */
+/* Changed content is identified by its checksum. Unchanged content keeps its identity: it stays
+ * equal to what it was equal to, and to nothing else. */
 static void note(struct rank_memory *memory, const struct part *p, const struct part *before)
 {
 	struct digest d;
@@ -89,7 +89,7 @@ static void note_all(struct rank_memory *memory, const struct measured *it)
 	}
 }
 
-/* It goes through all buffers now. */
+/* Starts the check of all buffers. */
 static enum measure_is begin(struct measure *m, struct rank_memory *memory, struct checks *checks,
 			     bool still)
 {

@@ -1,4 +1,4 @@
-/* parts.c: what a rank's buffers hold, by checksums, and where (opaque.h). */
+/* parts.c: contents of a rank's buffers by checksums, with their addresses (opaque.h). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ static bool same_versions(const struct part *x, const struct part *y)
 	return same(x, y) && x->digest.a == y->digest.a && x->digest.b == y->digest.b;
 }
 
-/* The first from *at on that does not lie before this one, or NULL. */
+/* Returns the first part from *at on that is not before this one, or NULL. */
 static const struct part *meet(const struct parts *p, uint32_t *at, const struct part *part)
 {
 	while (*at < p->count && p->all[*at].addr < part->addr)

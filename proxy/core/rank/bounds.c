@@ -1,6 +1,6 @@
-/* bounds.c: runs the steps that say which addresses a launch reaches (proxy/ptx/bounds.py makes
- * them; spans.h says what each gives). A program launches the same shapes again and again: what the
- * last launches of a kernel reach is kept, wherever their buffers lie.
+/* bounds.c: runs the steps that compute which addresses a launch reaches (proxy/ptx/bounds.py
+ * generates them; spans.h defines their results). Programs repeat launches of the same shapes: so
+ * the results of a kernel's last launches are kept; they do not depend on the addresses of buffers.
  */
 #include "rank/bounds.h"
 
@@ -20,9 +20,9 @@ struct reaches {
 	uint32_t step_count, reached_count, word_count;
 	struct proxy_step *steps;
 	struct proxy_reached *reached;
-	uint32_t *words; /* indices of words; of each that is reached a part of this */
+	uint32_t *words; /* indices of words; each access refers to a part of this array */
 	struct proxy_access *at;
-	uint32_t number_count, *numbers; /* the steps that look at the parameters */
+	uint32_t number_count, *numbers; /* the steps that read the parameters */
 	uint64_t *kept[KEPT_MAX];
 };
 
@@ -63,7 +63,7 @@ static struct span run(const struct proxy_step *s, const struct span *before,
 	}
 }
 
-/* ---- what a function says ---- */
+/* ---- checking a function's steps ---- */
 
 static bool sensible(const struct proxy_step *s, uint32_t n, uint32_t param_bytes)
 {
@@ -102,7 +102,7 @@ static bool all_sensible(const struct proxy_function *f)
 	return true;
 }
 
-/* An empty one is a byte. */
+/* An empty array takes one byte. */
 static void *copy(const void *from, uint64_t bytes)
 {
 	void *to = malloc(bytes + 1);
@@ -168,7 +168,8 @@ static uint32_t sides(uint32_t use)
 	return (use & PROXY_READ) | (use & (PROXY_WRITTEN | PROXY_ATOMIC) ? PROXY_WRITTEN : 0);
 }
 
-/* An access: to the word that its address is added to, or to what nobody knows. */
+/* Adds an access to the bounds of the word that its address is based on; if there is none, the
+ * bounds of all its words become unknown. */
 static void note(const struct reaches *r, const struct proxy_reached *reached, struct span at,
 		 struct bounds *words)
 {
@@ -229,7 +230,7 @@ void bounds_of(struct reaches *r, const struct bound_shape *shape, const uint8_t
 	take_key(r, shape, params, key);
 	for (uint32_t n = 0; n < length; n++)
 		mixed = (mixed ^ key[n]) * 0x9e3779b97f4a7c15ull;
-	uint64_t **kept = &r->kept[mixed >> KEPT_SHIFT]; /* a key, and behind it the bounds */
+	uint64_t **kept = &r->kept[mixed >> KEPT_SHIFT]; /* a key, followed by the bounds */
 	if (*kept && memcmp(*kept, key, length * sizeof *key) == 0) {
 		memcpy(words, *kept + length, bytes);
 		return;

@@ -13,21 +13,22 @@ struct proxy_function;
 
 struct bounds { /* of one word */
 	struct bound read, written;
-	uint32_t known; /* of these: PROXY_READ, PROXY_WRITTEN; else it may be anything */
+	uint32_t known; /* mask of PROXY_READ and PROXY_WRITTEN: that bound is known; otherwise
+			 * it may be anything */
 };
 
-/* What a kernel reaches, by the steps that say where. Everything in it has been checked. */
+/* What a kernel reaches, with the steps that compute it. Everything in it has been checked. */
 struct reaches;
 
-/* A copy of what the function says of `words`. NULL: `error` says why: it makes no sense, or host
- * memory is short. */
+/* Copies what the function specifies about `words`. Returns NULL with `error`: CU_INVALID_IMAGE or
+ * CU_OUT_OF_MEMORY. */
 struct reaches *bounds_copy(const struct proxy_function *, int *error);
 void bounds_free(struct reaches *);
 
 struct bound_shape {
 	uint32_t grid[3], block[3];
 };
-/* Of each word, for a launch with these parameters. */
+/* Computes the bounds of each word, for a launch with these parameters. */
 void bounds_of(struct reaches *, const struct bound_shape *, const uint8_t *params,
 	       struct bounds *words);
 

@@ -1,4 +1,4 @@
-/* comm.c: a rank's communicators come and go (comm.h). */
+/* comm.c: creates and removes the handles of a rank's communicators (comm.h). */
 #include <stdlib.h>
 
 #include "loop/internal.h"

@@ -1,6 +1,6 @@
-/* fault.c: a rank's sticky error: the first thing that went wrong with it, and why.
+/* fault.c: a rank's sticky error: its first error, and the reason.
  *
- * From then on nothing of it runs: what is queued completes, and replies carry the error.
+ * From then on nothing of the rank runs: queued items complete, and replies carry the error.
  */
 #include "loop/internal.h"
 

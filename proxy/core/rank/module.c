@@ -1,9 +1,9 @@
-/* module.c: how long a rank's modules and their functions live.
+/* module.c: the lifetime of a rank's modules and their functions.
  *
- * A module is used by every queued kernel of it and by every question about it or its functions
- * that Python has not answered. Unloaded, it and its functions cannot be named any more; they go
- * when the last use has ended, so that what a rank keeps does not grow with its history. Nothing
- * waits for that: a kernel may be queued behind what other ranks have yet to do.
+ * Each queued kernel of a module uses it, and so does each request about it or its functions that
+ * Python has not answered. After an unload, the module and its functions cannot be referred to any
+ * more; they are freed when the last use has ended, so that a rank's memory does not grow with its
+ * history. Nothing waits for that: a kernel may be queued behind work that depends on other ranks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static bool is_function_of(const struct object *o, const struct module *m)
 	return o->kind == OBJ_FUNCTION && ((const struct function *)o)->module == m;
 }
 
-/* A copy, of which each lies within `end` bytes. NULL: `error` says why. */
+/* Copies accesses, each of which must be within `end` bytes; otherwise sets `error`. */
 static struct proxy_access *accesses(const struct proxy_access *from, uint32_t count, uint64_t end,
 				     int *error)
 {
@@ -68,7 +68,7 @@ static struct version identity(const struct function *f)
 int function_fill(struct function *f, const struct proxy_function *from, const uint32_t *params)
 {
 	int error = CU_OK;
-	/* After a restore a function may be known before its module. */
+	/* After a restore, a function may be known before its module. */
 	uint64_t globals_bytes = f->module->loaded ? f->module->globals_bytes : UINT64_MAX;
 	struct function new = {
 		.params = layout(from, params, &error),
@@ -201,7 +201,7 @@ void module_ask(struct module *m)
 
 void module_place(struct module *m, uint64_t globals_addr) { m->globals_addr = globals_addr; }
 
-/* So many zero-terminated names, one after another. NULL: host memory is short. */
+/* Copies this many zero-terminated names, one after another. NULL: host memory is short. */
 static char *copy_names(const char *names, uint32_t count)
 {
 	uint64_t bytes = 0;

@@ -2,7 +2,7 @@
 #ifndef RANKFOLD_MODULE_H
 #define RANKFOLD_MODULE_H
 
-#define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are on their way */
+#define MODULE_BYTES_MAX (1ull << 30) /* of the images of one rank that are arriving */
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,8 +22,9 @@ struct module {
 	uint8_t *image; /* while it arrives */
 	uint64_t image_bytes, image_room;
 	bool loading, loaded; /* requested; answered */
-	bool doomed;          /* unloaded: goes when nothing uses it */
-	uint32_t uses;        /* queued kernels and open questions, also its functions' */
+	bool doomed;          /* unloaded: freed when nothing uses it */
+	uint32_t uses;        /* queued kernels and open requests, including those of its
+			       * functions */
 	char hash[65];
 	uint64_t globals_bytes, globals_addr;
 	uint8_t *globals_image;
@@ -38,42 +39,43 @@ struct function {
 	const struct hal_function *hal; /* NULL until compiled */
 	int error;                      /* of a compilation after a restore */
 	uint32_t param_bytes, max_threads, static_shared_bytes;
-	/* Known while it is compiled, and requested again after a restore: */
+	/* Set when it is compiled, and requested again after a restore: */
 	uint32_t param_count;
-	struct rf_param *params; /* where each lies in a launch's parameters */
+	struct rf_param *params; /* offset and size of each in a launch's parameters */
 	/* What it reads and writes (proxy.h); not closed: anything. */
-	bool closed, hidden;     /* hidden: it may be found out (opaque/opaque.h) */
-	struct version identity; /* of the code, on every device */
+	bool closed, hidden;     /* hidden: opaque, may be measured (opaque/opaque.h) */
+	struct version identity; /* of the code, the same on every device */
 	uint32_t word_count, variable_count;
 	struct proxy_access *words, *variables;
-	struct reaches *reaches; /* how far from its words it goes */
+	struct reaches *reaches; /* how far from its words it reads and writes */
 	char *why_open;          /* NULL: closed, or not compiled */
 	char *name;
 };
 
-/* It is compiled. CUresult: host memory is short, or what it says lies behind the
- * parameters' or the globals' end. */
+/* Sets what compilation found. CUresult: CU_OUT_OF_MEMORY, or CU_INVALID_IMAGE if something is
+ * beyond the end of the parameters or globals. */
 int function_fill(struct function *, const struct proxy_function *, const uint32_t *params);
-/* Nothing is said of it, as of machine code, if it says all of it. */
+/* Makes a closed function opaque, as if it were machine code. An open one stays open. */
 void function_hide(struct function *);
 void function_free(struct function *);
 
 struct function *function_new(uint64_t id, struct module *, const char *name, uint32_t bytes);
-/* Of what it was elsewhere: launches are checked before it is compiled again. */
+/* Sets what was known before the restore: launches are checked before it is compiled again. */
 void function_from(struct function *, uint32_t param_bytes, uint32_t max_threads,
 		   uint32_t static_shared_bytes);
-void function_refuse(struct function *, int error); /* it could not be compiled */
+void function_refuse(struct function *, int error); /* compilation failed */
 
-struct module *module_new(struct rank *, uint64_t id); /* NULL: no such handle, or no memory */
-/* In no table yet. NULL: host memory is short. */
+struct module *module_new(struct rank *, uint64_t id); /* NULL: bad handle, or no memory */
+/* Not in a table yet. NULL: host memory is short. */
 struct module *module_restored(uint64_t id, const char *hash, uint64_t globals_addr,
 			       const void *image, uint64_t image_bytes);
-/* More of its image. CUresult: it is not the next part, is too much, or host memory is short. */
+/* Appends to its image. CUresult: CU_INVALID_VALUE if this is not the next part, or too much;
+ * CU_OUT_OF_MEMORY. */
 int module_append(struct rank *, struct module *, uint64_t offset, const uint8_t *, uint64_t bytes);
 void module_arrives(struct rank *, const struct module *); /* restored, with its image so far */
-void module_ask(struct module *);                          /* it is to be loaded; a use of it */
+void module_ask(struct module *);                          /* loading was requested: a use */
 void module_place(struct module *, uint64_t globals_addr);
-/* The answer: what it has, or CUresult. Returns that, or that host memory is short. */
+/* Python's answer: its contents, or a CUresult. Returns that error, or CU_OUT_OF_MEMORY. */
 struct module_contents {
 	const char *hash;
 	uint64_t globals_bytes;
@@ -85,7 +87,7 @@ struct module_contents {
 int module_answered(struct rank *, struct module *, int error, const struct module_contents *);
 void module_use(struct module *); /* until module_release */
 void module_unload(struct rank *, struct module *);
-void module_release(struct rank *, struct module *); /* one use has ended; may free it */
+void module_release(struct rank *, struct module *); /* ends a use; may free it */
 void module_free(struct module *);
 
 #endif

@@ -1,16 +1,16 @@
-/* rank.h: what a rank is on this device: one part for each that owns one.
+/* rank.h: a rank on this device: one part for each owner.
  *
- * A part is written by its owner's files only; others read it, and call the owner's verbs
- * (tests/proxy/test_owners.py). The files of this room, from the lowest to
- * the highest: one calls those above it here and no other (tests/proxy/test_floors.py).
+ * Only the owner's files write a part; others read it and call the owner's functions
+ * (tests/proxy/test_owners.py). The files of this folder, from the lowest to the highest layer: a
+ * file calls those above it in this list and no others (tests/proxy/test_floors.py).
  *
  *   table.c   virtual handles
  *   ring.c    the rank's channel: mapping, records out, replies in
  *   fault.c   its sticky error
  *   spans.c   arithmetic with ranges of numbers
  *   bounds.c  how far from its parameters a launch reads and writes
- *   module.c  its modules and functions: how they come to be, and how long they live
- *   comm.c    its communicators, as handles
+ *   module.c  its modules and functions: creation and lifetime
+ *   comm.c    handles of its communicators
  */
 #ifndef RANKFOLD_RANK_H
 #define RANKFOLD_RANK_H
@@ -30,29 +30,30 @@ struct proxy;
 
 struct rank_counters {
 	uint64_t kernels, collectives, switches;
-	uint64_t squashed; /* works that were not done, as another rank's was for both */
+	uint64_t squashed; /* works not run because another rank's execution served both */
 };
 
 struct rank {
-	struct proxy *proxy; /* these: loop/rank.c */
+	struct proxy *proxy; /* loop/rank.c writes these */
 	struct job *job;
 	uint32_t rank;
 
 	int async_error;    /* rank/fault.c */
-	bool failed_before; /* it had that at the last cut already */
+	bool failed_before; /* it had that error at the last cut */
 	char error_text[RF_FAULT_BYTES];
 
 	struct rank_ring ring;     /* rank/ring.c */
-	struct table objects;      /* its handles: by table.h's verbs */
+	struct table objects;      /* its handles: written by table.h's functions */
 	uint64_t arriving;         /* rank/module.c: bytes of images that are not loaded yet */
 	struct rank_queue queue;   /* queue/ */
 	struct rank_memory memory; /* memory/ */
 	struct check check;        /* guard/ */
 	struct measure measure;    /* opaque/ */
 	struct intake intake;      /* loop/dispatch.c */
-	uint32_t pending;  /* loop/ask.c: questions and joinings that the client waits for */
-	struct ending end; /* loop/job.c */
-	/* By the verbs below: its own, and the device's, of all ranks that were ever here. */
+	uint32_t pending;          /* loop/ask.c: requests and joinings that the client waits for */
+	struct ending end;         /* loop/job.c */
+	/* Written by the functions below: counters of the rank, and of the device for all ranks
+	 * ever here. */
 	struct rank_counters counters, *device;
 };
 

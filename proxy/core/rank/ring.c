@@ -1,8 +1,8 @@
-/* ring.c: the server's end of one rank's channel (interpose/channel/channel.h).
+/* ring.c: the proxy's end of one rank's channel (interpose/channel/channel.h).
  *
- * Rules: the memfd belongs to a program we do not trust. Everything is copied out before it is
- * looked at; a length, an offset or a slot number from there is checked here. Nothing blocks.
- * The memfd is sealed against shrinking, so that no access of ours can fault.
+ * Rules: the memfd belongs to an untrusted program. Everything is copied out before it is examined;
+ * lengths, offsets and slot numbers from it are checked here. Nothing blocks. The memfd is sealed
+ * against shrinking, so that no access of the proxy can fault.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +57,7 @@ int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 	atomic_store(&r->ring.header->epoch, r->job->epoch);
 	atomic_store(&r->ring.header->served, 1);
 	r->ring.tail.bytes = r->ring.head = atomic_load(
-		&r->ring.header->tail); /* its number: state_restore */
+		&r->ring.header->tail); /* state_restore sets its number */
 	return 0;
 }
 
@@ -84,7 +84,7 @@ bool ring_empty(const struct rank *r)
 		       r->ring.tail.bytes;
 }
 
-/* The fence: a server that no longer owns the epoch consumes nothing. */
+/* A proxy that no longer owns the epoch consumes nothing. */
 bool ring_owned(const struct rank *r)
 {
 	return atomic_load_explicit(&r->ring.header->epoch, memory_order_acquire) == r->job->epoch;
@@ -96,7 +96,7 @@ int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 	if (!ring_owned(r))
 		return 0;
 	for (;;) {
-		if (at->bytes == r->ring.head) /* else the client is left alone with it */
+		if (at->bytes == r->ring.head) /* otherwise the client's cache line is left alone */
 			r->ring.head = atomic_load_explicit(&r->ring.header->head,
 							    memory_order_acquire);
 		uint64_t head = r->ring.head;
@@ -117,7 +117,7 @@ int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 			continue;
 		}
 		memcpy(out, ring + place, first.bytes);
-		memcpy(out, &first, sizeof first); /* what was checked is what is used */
+		memcpy(out, &first, sizeof first); /* use exactly the header that was checked */
 		if (first.seq != at->seq + 1)
 			return RING_NUMBER;
 		at->bytes += first.bytes;
@@ -221,7 +221,7 @@ bool ring_take_abort(struct rank *r, uint32_t *at, uint64_t *comm, uint16_t *slo
 	return *comm;
 }
 
-/* Host functions are handed over in order; the client counts those that have returned. */
+/* Passes a host function to the client, in order; the client counts those that have returned. */
 bool ring_host_function(struct rank *r, uint64_t token, uint32_t place)
 {
 	uint64_t *queue = (uint64_t *)(void *)(r->ring.map + RF_OFF_HOSTFUNC);

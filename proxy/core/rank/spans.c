@@ -1,9 +1,10 @@
-/* spans.c: arithmetic with spans (spans.h). A method for each step that has operands: proxy.h, enum
- * proxy_step_op, says what each gives.
+/* spans.c: arithmetic with spans (spans.h): one function for each step that has operands; enum
+ * proxy_step_op in proxy.h defines their results.
  *
- * Rules: a span is never too small; what does not fit becomes anything, never something else. Sums
- * and products need no wrapping; who reads the bits of a register (compares, divides, makes them
- * longer) first moves the span to where numbers of so many bits lie, signed or not (as_bits).
+ * Rules: a span is never too small; a result that does not fit becomes anything, never something
+ * wrong. Sums and products need no wrapping. Operations that read the bits of a register (compare,
+ * divide, extend) first move the span to the range of numbers of that width, signed or not
+ * (as_bits).
  */
 #include "rank/spans.h"
 
@@ -19,7 +20,7 @@ struct span span_anything(uint32_t bits)
 	return (struct span){.low = -half, .high = half - 1};
 }
 
-/* High minus low, at most UINT64_MAX. */
+/* High minus low; at most UINT64_MAX. */
 static uint64_t width(struct span r) { return (uint64_t)r.high - (uint64_t)r.low; }
 
 static bool is_anything(struct span r, uint32_t bits)
@@ -45,8 +46,8 @@ static struct span of(int64_t low, int64_t high, uint32_t base, uint32_t zeros, 
 	return is_anything(r, bits) || (base && bits < 64) ? span_anything(bits) : r;
 }
 
-/* Moved to where numbers of so many bits lie. Unsigned ones of 64 bits are only those that are
- * signed ones, too: `ok` is false for others, and for addresses as numbers of fewer bits. */
+/* Moves the span to the range of numbers of this width. Unsigned 64-bit numbers must be valid
+ * signed ones, too: otherwise `ok` is false, as it is for addresses as numbers of fewer bits. */
 static struct span as_bits(struct span r, uint32_t bits, uint32_t sign, bool *ok)
 {
 	*ok = true;
@@ -138,7 +139,7 @@ static struct span shift_down(struct span a, struct span by, uint32_t bits, uint
 		  zeros, bits);
 }
 
-/* All bits up to the highest of a number that is not negative. */
+/* Sets all bits below the highest one of a number that is not negative. */
 static int64_t filled(int64_t number)
 {
 	return number ? (int64_t)(UINT64_MAX >> __builtin_clzll((uint64_t)number)) : 0;
@@ -228,7 +229,7 @@ static struct span extreme(struct span a, struct span b, uint32_t bits, uint32_t
 		    : of(low_of(a.low, b.low), low_of(a.high, b.high), 0, zeros, bits);
 }
 
-/* ---- one of two; what a comparison leaves ---- */
+/* ---- unions, and the effect of comparisons ---- */
 
 static struct span join(struct span a, struct span b, uint32_t bits)
 {
@@ -238,10 +239,10 @@ static struct span join(struct span a, struct span b, uint32_t bits)
 		  least(zeros_of(a), zeros_of(b)), bits);
 }
 
-/* Two ranges of which both hold. */
+/* Two ranges that both hold: returns the smaller one. */
 static struct span both(struct span a, struct span b) { return width(b) < width(a) ? b : a; }
 
-/* Without the number, if it is the first or the last. */
+/* Removes the number if it is the first or the last. */
 static struct span without(struct span r, int64_t number)
 {
 	int64_t step = 1ll << zeros_of(r);
@@ -256,7 +257,7 @@ static struct span without(struct span r, int64_t number)
 	return r;
 }
 
-/* Only multiples of 2^zeros. */
+/* Keeps only multiples of 2^zeros. */
 static struct span rounded(struct span r, uint32_t zeros)
 {
 	int64_t step = 1ll << zeros, low;
@@ -268,7 +269,7 @@ static struct span rounded(struct span r, uint32_t zeros)
 	return r;
 }
 
-/* Addresses are compared by what is added to them, if that is small. */
+/* Addresses can be compared by their offsets, if these are small. */
 static bool comparable(struct span a, struct span b)
 {
 	if (a.base != b.base)
@@ -312,7 +313,7 @@ static struct span compared(struct span a, struct span b, const struct proxy_ste
 	b = as_bits(b, s->bits, s->sign, &also);
 	if (!also || !comparable(bits, b))
 		return a;
-	if (!ok) { /* unsigned, perhaps above all signed ones: only an upper limit says something */
+	if (!ok) { /* unsigned, perhaps above all signed ones: only an upper limit helps */
 		if (s->op != PROXY_STEP_BELOW && s->op != PROXY_STEP_AT_MOST &&
 		    s->op != PROXY_STEP_EQUAL)
 			return a;
@@ -336,8 +337,8 @@ static struct span guess(struct span start, struct span edge, struct span by, ui
 	return rounded(r, least(zeros_of(start), zeros_of(by)));
 }
 
-/* What a value in a loop can be: what it begins as, and what it is after a turn in which it was
- * one of `guess`, if no turn leads out of these. */
+/* The possible values of a variable in a loop: its start, and its value after a turn in which it
+ * was in `guess`, if no turn leads out of `guess`. Otherwise anything. */
 static struct span closed(struct span start, struct span guess, struct span next, uint32_t bits)
 {
 	if (span_empty(start) || span_empty(next))
@@ -356,15 +357,15 @@ static bool within(struct span r, uint32_t bits)
 					 (bits < 64 && r.low >= 0 && r.high < 2 * half));
 }
 
-/* How often a loop turns in which a value goes from one end of `all` to the other in steps of `by`,
- * without wrapping around: `next` is what it becomes. */
+/* How often a loop can turn in which a value moves through `all` in steps of `by` without wrapping
+ * around; `next`: its value after a turn. */
 static struct span turns(struct span all, struct span by, struct span next, uint32_t bits)
 {
 	struct span none = {0};
 	if (span_empty(all) || span_empty(next) || span_empty(by))
 		return none;
 	bool inside = all.base == next.base && !by.base && within(all, bits) && within(next, bits);
-	/* The same numbers for both: all signed ones, or none negative. */
+	/* Both in the same range: all signed numbers, or none negative. */
 	struct span whole = join(all, next, bits);
 	if (!inside || !within(whole, bits) || (by.low <= 0 && by.high >= 0))
 		return span_anything(64);

@@ -1,8 +1,8 @@
-/* spans.h: the numbers that a register can hold, from one to another (spans.c).
+/* spans.h: ranges of numbers that a register can hold (spans.c).
  *
- * A span holds whole numbers, each of them added to the word `base` of the parameters if that is an
- * address. A register of n bits holds one of them, modulo 2^n. An empty one says that no thread
- * comes where the register would be computed. */
+ * A span contains whole numbers; if `base` names a parameter word that is an address, each is
+ * relative to that address. A register of n bits holds one of them, modulo 2^n. An empty span means
+ * that no thread computes the register. */
 #ifndef RANKFOLD_SPANS_H
 #define RANKFOLD_SPANS_H
 
@@ -22,9 +22,9 @@ struct span {
 
 static inline bool span_empty(struct span r) { return r.low > r.high; }
 
-struct span span_anything(uint32_t bits); /* that a register of so many can hold */
+struct span span_anything(uint32_t bits); /* all numbers that a register of this width can hold */
 
-/* What a step gives that has operands; it uses those that its kind has. */
+/* Computes a step that has operands; it uses as many as its kind has. */
 struct span span_of(const struct proxy_step *, struct span a, struct span b, struct span c);
 
 #endif

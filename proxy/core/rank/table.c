@@ -56,7 +56,7 @@ struct object *table_get(const struct table *t, uint64_t id, enum object_kind ki
 
 bool table_has(const struct table *t, uint64_t id) { return find(t, id) != NULL; }
 
-/* False when the number is taken, there are too many, or memory is short. */
+/* Returns false if the number is taken, there are too many objects, or host memory is short. */
 bool table_put(struct table *t, struct object *object)
 {
 	if (t->count >= OBJECTS_MAX)

@@ -20,9 +20,10 @@ struct table { /* id -> object, open addressing */
 };
 struct object *table_get(const struct table *, uint64_t id, enum object_kind);
 bool table_put(struct table *, struct object *);
-bool table_has(const struct table *, uint64_t id); /* of whatever kind */
+bool table_has(const struct table *, uint64_t id); /* of any kind */
 void table_remove(struct table *, uint64_t id);
-/* All of them in no order, from *at = 0 on; NULL: that was all. What was given may be removed. */
+/* Iterates over all objects in no particular order, from *at = 0; NULL: no more. The object
+ * returned last may be removed. */
 struct object *table_next(const struct table *, uint32_t *at);
 /* Objects in ascending order of id; caller frees the array. */
 struct object **table_sorted(const struct table *, uint32_t *count);
