@@ -1,46 +1,47 @@
-/* barrier.c: the protocol behind barrier.h (Singularity §4.3.1, and past it the cut vector).
+/* barrier.c: the protocol of barrier.h (Singularity §4.3.1; the cut vector goes beyond it).
  *
- * Rules kept here: no I/O, no clock, no thread, no lock; nothing blocks. Every decision that all
- * devices must share is taken by device 0 (coordinator.c) and reaches a device in order. Messages
- * to oneself go through the caller like all others.
+ * Rules for all files here: no I/O, no clock, no thread, no lock; nothing blocks. Device 0 makes
+ * every decision that all devices must share (coordinator.c); decisions reach each device in order.
+ * Messages to oneself go through the caller like all others.
  *
- * Stage one, the tandem meta-allreduce. Rounds on communicators that span the job are numbered
- * 1, 2, … per rank. For round n each device adds up (need, ack) of its ranks when all of them
- * have issued it and the result of n - 1 is known, and device 0 answers with the sum (VERDICT).
+ * Stage one: the tandem meta-allreduce. Each rank numbers its rounds on communicators that span the
+ * job: 1, 2, … For round n each device sums (need, ack) over its ranks when all of them have issued
+ * it and the result of n - 1 is known, and device 0 replies with the total (VERDICT).
  *   need  the device was requested to stop
  *   ack   ranks in phase 2 that have issued n and nothing after it
  * Phase 1 (steady) is asynchronous: a rank may have `window` unresolved rounds; a round is
- * unresolved until it is complete on the rank and its verdict is known. The window is the length
- * of a mini-batch in rounds, learnt as the period of the rank's signatures. Phase 2 begins when
- * the device is requested to stop or a verdict says need > 0: a rank issues nothing past n until n
- * is resolved. When ack sums to all living ranks, all stand after the same round. That takes at
- * most `window` rounds past the highest one issued when the request came: the verdict of the next
- * round spreads the need, by then nobody is more than `window` - 1 rounds past that one, and from
- * there on all are synchronous.
+ * unresolved until it is complete on the rank and its verdict is known. The window is the length of
+ * a mini-batch in rounds, learnt as the period of the rank's signatures. Phase 2 begins when the
+ * device is requested to stop or a verdict says need > 0: a rank issues nothing after n until n is
+ * resolved. When ack equals the number of living ranks, all have stopped after the same round. That
+ * takes at most `window` rounds after the highest one issued when the request arrived: the verdict
+ * of the next round spreads the need, by then no rank is more than `window` - 1 rounds past that
+ * one, and from there on all are synchronous.
  *
- * Stage two, the cut vector, completes the first (rounds of other communicators, sends) and
- * stands in for it where it cannot decide: no communicator spans the job, ranks use them in
- * different orders (OFF), a rank has exited, or the caller hurries; and where it need not: no
- * device has offered a round when the request comes, and to wait for the next would gain nothing.
+ * Stage two, the cut vector, completes stage one (for rounds of other communicators, and sends). It
+ * replaces stage one where that cannot decide: no communicator spans the job, ranks use them in
+ * different orders (OFF), a rank has exited, or the caller hurries; and where stage one is not
+ * needed: no device has offered a round when the request arrives, so waiting for the next one would
+ * gain nothing.
  *   FREEZE    rounds are held; devices report how many each rank has issued (COUNT, REPORTED)
  *   TARGET    per communicator the maximum over its members; a rank runs up to it
  *   RAISE     a rank that owes a round, but whose next record is one past another target, needs
  *             that target raised: a monotone fixpoint
- *   LEVEL     1 while someone owes: all may be consumed, rounds past their target held.
- *             2 while a joining is incomplete (who the others are is not known), while a rank
- *             waits for a round of a broken communicator, or hurried: every rank counts as
- *             owing. 0 when nobody owes: nothing is consumed, streams drain.
- *   BROKEN    a member has aborted the communicator: nobody owes a round of it any more. A rank
+ *   LEVEL     1 while a rank owes a round: every rank's records may be consumed, rounds past their
+ *             target are held. 2 while a joining is incomplete (the other members are unknown),
+ *             while a rank waits for a round of a broken communicator, or hurried: every rank
+ *             counts as owing. 0 when no rank owes: nothing is consumed, streams drain.
+ *   BROKEN    a member has aborted the communicator: no rank owes a round of it any more. A rank
  *             that waits for one may have to abort it, too, and need the others before: level 2
  *   STAND     all ranks of a device are idle at level 0. It carries the number of the LEVEL
- *             message it answers, so a report from before a change never counts.
- *   CUT       all devices stand.
+ *             message that it answers, so a report from before a change never counts.
+ *   CUT       all devices have reported STAND.
  * At level 0 all members of each communicator have issued equally many rounds, so everything in
- * flight completes; and a rank's idleness lasts, because nothing of it is consumed.
+ * flight completes; and a rank stays idle, because nothing of it is consumed.
  *
- * Each stop has a generation number; STEADY ends it and begins the next. What a device says of an
- * older generation is ignored, except requests, which are never lost: STEADY tells each device
- * how many of its requests it answers.
+ * Each stop has a generation number; STEADY ends it and begins the next. Messages about a stop are
+ * ignored when its generation is over. Requests are never lost: STEADY informs each device how many
+ * of its requests it answers.
  */
 #include "barrier_parts.h"
 
@@ -91,7 +92,7 @@ void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 	INVARIANT(b->ranks[rank].joining >= m->joining, "a rank counts what it joins");
 	b->ranks[rank].joining -= m->joining;
 	m->joining = 0;
-	/* What was issued still counts until it is complete; a failed joining never happened. */
+	/* Issued rounds count until they are complete; a failed joining never happened. */
 	m->gone = joining || m->complete == m->issued;
 	if (b->frozen && m->gone) {
 		INVARIANT(b->ranks[rank].owed >= owed, "a rank counts what it owes");
@@ -215,7 +216,8 @@ void barrier_exited(struct barrier *b, uint32_t rank)
 
 void barrier_request(struct barrier *b)
 {
-	/* At the cut it stands already, or the release is on its way: device 0 knows. */
+	/* If at the cut, the device has stopped already, or the release is on its way: device 0
+	 * knows. */
 	b->leaving |= b->cut;
 	b->asked = b->stopping = true;
 	b->requests++;
@@ -254,7 +256,7 @@ void barrier_hurry(struct barrier *b)
 		barrier_send(b, (struct barrier_message){.kind = GIVE_UP});
 }
 
-/* ---- the whole ------------------------------------------------------------------------- */
+/* ---- messages, creation, queries -------------------------------------------------------- */
 
 static void on_steady(struct barrier *b, const struct barrier_message *m)
 {

@@ -1,13 +1,14 @@
-/* barrier_parts.h: what the files of the barrier share; nobody else includes it. From the lowest to
- * the highest: a file calls those above it here and no other (tests/proxy/test_floors.py).
+/* barrier_parts.h: what the barrier's files share; no other file includes it. From the lowest to
+ * the highest layer: a file calls those above it in this list and no others
+ * (tests/proxy/test_floors.py).
  *
  *   messages.c     failure, messages on their way out
- *   rounds.c       a hash table of the rounds by rank and communicator
+ *   rounds.c       a hash table of rounds by rank and communicator
  *   tandem.c       a device's half of the tandem meta-allreduce
  *   vector.c       a device's half of the cut vector
- *   valid.c        whether counts and tables agree with each other
+ *   valid.c        checks that counts and tables agree
  *   coordinator.c  device 0's half of both
- *   barrier.c      the protocol, as a whole: the caller's reports, messages in
+ *   barrier.c      the caller's reports, messages in, the protocol as a whole
  */
 #ifndef RANKFOLD_BARRIER_PARTS_H
 #define RANKFOLD_BARRIER_PARTS_H
@@ -15,10 +16,10 @@
 #include "barrier.h"
 #include "invariant.h"
 
-#define KEYS 128u    /* remembered rounds per rank; more unresolved ones turn the tandem off */
+#define KEYS 128u    /* remembered rounds per rank; more unresolved ones turn off the tandem */
 #define PATIENCE 30u /* hurries in steady state, without a round resolved, before giving up */
 #define WINDOW_MIN 2u
-#define WINDOW_MAX 64u /* also while no period is known */
+#define WINDOW_MAX 64u /* also while the period is unknown */
 
 enum kind {
 	/* to the coordinator */
@@ -47,7 +48,7 @@ enum kind {
 
 enum level { DRAIN = 0, CATCH_UP = 1, LET_GO = 2 };
 
-/* What is known about one communicator, or about one rank on one communicator. */
+/* The state of one communicator, or of one rank on one communicator. */
 struct entry {
 	uint64_t comm;
 	uint32_t rank; /* in a table of targets: 0 */
@@ -56,9 +57,9 @@ struct entry {
 	uint64_t complete;
 	uint64_t raised;  /* RAISE was sent up to here */
 	uint32_t joining; /* waits for the others; in the coordinator's targets: how many do */
-	uint32_t joined;  /* coordinator's targets: how many are past the joining */
+	uint32_t joined;  /* coordinator's targets: number of ranks past the joining */
 	bool spans, gone;
-	bool broken;       /* a member aborted it; in a table of targets: this is known to all */
+	bool broken;       /* a member aborted it; in a table of targets: all devices know */
 	uint32_t src, dst; /* of a pair; else equal */
 };
 
@@ -66,7 +67,7 @@ struct entry {
 struct rounds {
 	struct entry *entry;
 	uint32_t *slot;       /* entry number + 1, 0: free */
-	uint32_t count, room; /* room: a power of two; at most half of the slots are used */
+	uint32_t count, room; /* room: number of slots, a power of two; at most half are used */
 };
 
 struct barrier_rank {
@@ -74,13 +75,13 @@ struct barrier_rank {
 	bool idle, exited;
 	bool refused; /* its next record may not be consumed: a round on refused_comm */
 	uint64_t refused_comm;
-	uint32_t joining; /* joinings it waits in */
+	uint32_t joining; /* number of joinings in which it waits */
 	uint64_t owed;    /* communicators on which it is below the target */
 	/* the tandem's view: rounds on communicators that span the job */
 	uint64_t round, complete;
 	uint64_t keys[KEYS], signatures[KEYS];
-	uint32_t matches[WINDOW_MAX + 1]; /* [p]: how long signatures have had period p */
-	uint32_t period;                  /* 0: not known */
+	uint32_t matches[WINDOW_MAX + 1]; /* [p]: rounds for which period p has held */
+	uint32_t period;                  /* 0: unknown */
 	uint32_t longest;                 /* matches of a period that proved wrong */
 };
 
@@ -91,12 +92,12 @@ struct coordinator {
 	enum stage stage;
 	uint64_t generation, cuts;
 	bool wanted; /* requested, and not withdrawn since */
-	bool spread; /* some verdict of this generation said need > 0 */
+	bool spread; /* some verdict of this generation had need > 0 */
 	bool off;    /* the tandem cannot decide any more */
 	bool hurried;
 	uint32_t exited;
 	uint64_t requests[DEVICES_MAX], withdrawals[DEVICES_MAX];
-	/* the meta-allreduce under way: round verdict + 1 */
+	/* the meta-allreduce in progress: round verdict + 1 */
 	uint64_t verdict, need, ack, comm;
 	uint32_t offers;
 	bool offered[DEVICES_MAX], mismatch;
@@ -115,14 +116,14 @@ struct barrier {
 	struct rounds targets;
 
 	uint64_t generation, cuts;
-	bool asked;                     /* this device was, in this generation */
-	uint64_t requests, withdrawals; /* sent; a release is a withdrawal */
+	bool asked;                     /* this device has requested a stop in this generation */
+	uint64_t requests, withdrawals; /* number sent; a release counts as a withdrawal */
 	bool stopping;                  /* phase 2 */
 	bool off;
-	uint64_t verdict; /* the last round whose meta-allreduce is known */
-	uint64_t offered; /* the last round this device has added up */
+	uint64_t verdict; /* the last round with a known verdict */
+	uint64_t offered; /* the last round that this device has offered */
 	bool frozen, cut;
-	bool leaving; /* STEADY may come: withdrawn, released, or requested at the cut */
+	bool leaving; /* STEADY may follow: withdrawn, released, or requested at the cut */
 	uint32_t level;
 	uint64_t version, stood;
 	uint64_t catch_up;
@@ -137,10 +138,10 @@ struct barrier {
 
 /* messages.c */
 void barrier_fail(struct barrier *, const char *what, uint32_t rank, uint64_t comm);
-void barrier_send(struct barrier *, struct barrier_message);     /* m.to: which device */
-void barrier_send_all(struct barrier *, struct barrier_message); /* also to oneself */
-bool barrier_local(const struct barrier *, uint32_t rank);       /* is it a rank, and here? */
-/* A rank that the caller speaks of; NULL, and an error: it is not here. */
+void barrier_send(struct barrier *, struct barrier_message);     /* m.to: the receiver */
+void barrier_send_all(struct barrier *, struct barrier_message); /* including this device */
+bool barrier_local(const struct barrier *, uint32_t rank);       /* a valid rank, and here */
+/* Returns the caller's rank; NULL, and an error, if it is not on this device. */
 struct barrier_rank *barrier_checked(struct barrier *, uint32_t rank, const char *what);
 
 /* coordinator.c */
@@ -153,7 +154,7 @@ void rounds_clear(struct rounds *);
 void rounds_free(struct rounds *);
 
 /* tandem.c */
-void tandem_offer(struct barrier *); /* adds up the next round, if it is due */
+void tandem_offer(struct barrier *); /* offers the next round, if it is due */
 bool tandem_allows(const struct barrier *, const struct barrier_rank *);
 void tandem_issue(struct barrier *, struct barrier_rank *, uint64_t comm, uint64_t signature);
 uint32_t tandem_window(const struct barrier_rank *);
@@ -164,9 +165,9 @@ uint64_t vector_target(const struct barrier *, uint64_t comm);
 bool vector_owes(const struct barrier *, const struct barrier_rank *);
 bool vector_owes_on(const struct barrier *, const struct entry *);
 void vector_on_broken(struct barrier *, uint64_t comm);
-void vector_member(struct barrier *, struct entry); /* what is known of a rank there, anew */
+void vector_member(struct barrier *, struct entry); /* replaces the entry of a rank */
 void vector_report(struct barrier *, const struct entry *);
-/* A rank that owes, but stands before a round past its target, requests a higher one. */
+/* A rank that owes a round, but waits at a round past its target, requests a higher one. */
 void vector_ask_raise(struct barrier *, uint32_t rank);
 void vector_stand(struct barrier *);
 void vector_freeze(struct barrier *);

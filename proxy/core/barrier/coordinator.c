@@ -1,7 +1,8 @@
 /* coordinator.c: device 0's half of the barrier. See barrier.c for the protocol.
  *
- * Rules kept here: every decision that all devices must share is taken here, and reaches a device
- * in order; what a device says of an older generation counts for nothing but its requests.
+ * Rules: every decision that all devices must share is made here, and reaches a device in order.
+ * Messages about a stop carry its generation and are ignored when that is over; requests,
+ * withdrawals and exits always count.
  */
 #include "barrier_parts.h"
 
@@ -29,14 +30,14 @@ static void lead_steady(struct barrier *b)
 
 	c->stage = RUNNING;
 	c->wanted = c->spread = false;
-	c->need = c->ack = 0; /* of the round under way: sent in the generation that has ended */
+	c->need = c->ack = 0; /* of the round in progress: sent in the generation that has ended */
 	for (m.to = 0; m.to < b->device_count; m.to++) {
 		m.b = c->requests[m.to];
 		barrier_send(b, m);
 	}
 }
 
-/* The tandem can say when to stop: it has run, in one order, and all who took part live. */
+/* True if the tandem can decide when to stop: it has run, in one order, and no rank has exited. */
 static bool lead_tandem_alive(const struct coordinator *c)
 {
 	return !c->off && !c->exited && c->verdict > 0;
@@ -74,7 +75,7 @@ static void lead_verdict(struct barrier *b)
 	}
 	c->verdict++;
 	c->spread |= c->need > 0;
-	/* Before the verdict: whoever knows it must not take it for leave to go on. */
+	/* Before the verdict: a device that knows it must not take it as permission to continue. */
 	if (c->need > 0 && c->ack >= living)
 		lead_freeze(b);
 	barrier_send_all(b, (struct barrier_message){.kind = VERDICT,
@@ -101,7 +102,8 @@ static void lead_tandem(struct barrier *b, const struct barrier_message *m)
 	c->offers++;
 	c->mismatch |= !m->comm || (c->comm && c->comm != m->comm);
 	c->comm = m->comm;
-	/* Asked again right after a withdrawal, a device may not know the new generation yet. */
+	/* After a request right after a withdrawal, a device may not know the new generation
+	 * yet. */
 	if (m->d == c->generation || c->wanted)
 		c->need += m->b;
 	if (m->d == c->generation)
@@ -109,7 +111,7 @@ static void lead_tandem(struct barrier *b, const struct barrier_message *m)
 	lead_verdict(b);
 }
 
-/* Who owes, after all that was reported? */
+/* Returns the level that follows from all reports. */
 static uint32_t lead_survey(struct barrier *b)
 {
 	struct coordinator *c = &b->lead;
@@ -179,7 +181,7 @@ static void lead_broken(struct barrier *b, uint64_t comm)
 	barrier_send_all(b, (struct barrier_message){.kind = BROKEN, .comm = comm});
 }
 
-/* Both sides of a pair count, also the one that has not used it yet. */
+/* Both sides of a pair count, including one that has not used it yet. */
 static bool lead_pair(struct barrier *b, const struct barrier_message *m)
 {
 	uint32_t src = (m->c >> 16) & 0xffff, dst = (m->c >> 32) & 0xffff;
@@ -286,8 +288,9 @@ void coordinator_receive(struct barrier *b, const struct barrier_message *m)
 		c->wanted = true;
 		if (c->stage == STOPPED)
 			lead_cut(b, m->from);
-		/* It has no rank whose need would spread; or no round is under way, which could spread
-		 * it: where they stand is as good as where they would after the next one. */
+		/* The device has no rank whose need would spread; or no round is in progress that
+		 * could spread it: then the ranks' present rounds are as good as those after the
+		 * next one. */
 		if (!c->living[m->from] || !c->offers)
 			lead_freeze(b);
 		lead_stop(b);

@@ -1,5 +1,5 @@
-/* messages.c: what the barrier's files stand on: failure, messages on their way out, whose a rank
- * is. See barrier.c for the protocol. */
+/* messages.c: the barrier's base: failure, messages on their way out, and where a rank is. See
+ * barrier.c for the protocol. */
 #include "barrier_parts.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* rounds.c: a hash table of the rounds by rank and communicator. See barrier.c.
+/* rounds.c: a hash table of rounds by rank and communicator. See barrier.c.
  *
- * Rules kept here: entries lie in the order in which they came, so that a walk over them is the
- * same everywhere; they stay until the table is cleared.
+ * Rules: entries are kept in order of insertion, so that an iteration over them is the same
+ * everywhere; they stay until the table is cleared.
  */
 #include "barrier_parts.h"
 
@@ -39,7 +39,8 @@ static void rounds_place(struct rounds *t, uint32_t number)
 	t->slot[i] = number + 1;
 }
 
-/* Find or make. NULL, and an error: no memory. Pointers to other entries become invalid. */
+/* Finds or creates an entry. Returns NULL, with an error, if memory is short. Pointers to other
+ * entries become invalid. */
 struct entry *rounds_put(struct barrier *b, struct rounds *t, uint32_t rank, uint64_t comm)
 {
 	struct entry *e = rounds_get(t, rank, comm);

@@ -1,7 +1,7 @@
 /* tandem.c: a device's half of the tandem meta-allreduce. See barrier.c for the protocol.
  *
- * Rules kept here: a round is offered once, when all living ranks of the device have issued it and
- * the result of the one before is known.
+ * Rules: a round is offered once, when all living ranks of the device have issued it and the result
+ * of the previous one is known.
  */
 #include "barrier_parts.h"
 
@@ -9,7 +9,7 @@ static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static uint32_t max32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-/* Adds up this device's part of the meta-allreduce of the next round, if it is due. */
+/* Sums and sends this device's part of the meta-allreduce of the next round, if it is due. */
 void tandem_offer(struct barrier *b)
 {
 	uint64_t n = b->verdict + 1, ack = 0, comm = 0;
@@ -42,9 +42,9 @@ void tandem_offer(struct barrier *b)
 						 .d = b->generation});
 }
 
-/* Keeps, for each possible period, how long the signatures have repeated with it. The period is
- * the smallest that explains a whole repetition, and more than any that has proved wrong: equal
- * buckets in a row do not make a mini-batch. */
+/* Tracks, for each possible period, how long the signatures have repeated with it. The period is
+ * the smallest that explains a whole repetition, and for longer than any that has proved wrong:
+ * equal buckets in a row are not yet a mini-batch. */
 static void learn(struct barrier_rank *r, uint64_t signature)
 {
 	r->signatures[r->round % KEYS] = signature;

@@ -1,5 +1,5 @@
-/* valid.c: do the barrier's counts and tables agree with each other? Before each save, as
- * core_invalid; after each event of the tests. See barrier.c for the protocol. */
+/* valid.c: checks that the barrier's counts and tables agree: before each save, as core_invalid
+ * does, and after each event of the tests. See barrier.c for the protocol. */
 #include "barrier_parts.h"
 
 #include <stddef.h>

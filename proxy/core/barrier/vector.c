@@ -1,8 +1,8 @@
-/* vector.c: a device's half of the cut vector, and what it knows of communicators. See barrier.c
+/* vector.c: a device's half of the cut vector, and its knowledge of communicators. See barrier.c
  * for the protocol.
  *
- * Rules kept here: while the device is frozen, each change of what a rank has issued is reported; a
- * rank's `owed` counts the communicators on which it is below the target.
+ * Rules: while the device is frozen, each change of what a rank has issued is reported; a rank's
+ * `owed` is the number of communicators on which it is below the target.
  */
 #include "barrier_parts.h"
 
@@ -20,7 +20,7 @@ bool vector_owes(const struct barrier *b, const struct barrier_rank *r)
 	return r->owed > 0 || b->level == LET_GO;
 }
 
-/* Broken: it keeps the cut waiting as long as it waits for a round that may never complete. */
+/* Broken: the rank delays the cut as long as it waits for a round that may never complete. */
 static bool owes_at(const struct entry *m, bool broken, uint64_t target)
 {
 	if (m->gone || m->joining)
@@ -49,7 +49,7 @@ void vector_report(struct barrier *b, const struct entry *m)
 				.d = b->generation});
 }
 
-/* A rank that owes, but stands before a round past its target, requests a higher one. */
+/* A rank that owes a round, but waits at a round past its target, requests a higher one. */
 void vector_ask_raise(struct barrier *b, uint32_t rank)
 {
 	struct barrier_rank *r = &b->ranks[rank];
@@ -96,7 +96,7 @@ void vector_freeze(struct barrier *b)
 
 		m->raised = 0;
 		b->ranks[m->rank].owed += vector_owes_on(b, m);
-		/* What a rank has sent is to be received, also when it has exited since. */
+		/* What a rank has sent is to be received, even if it has exited since. */
 		if (!m->gone &&
 		    (!b->ranks[m->rank].exited || (m->src != m->dst && m->src == m->rank)))
 			vector_report(b, m);
