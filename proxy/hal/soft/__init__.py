@@ -1,1 +1,1 @@
-"""The software GPU: PTX compiled to the host, run by the C scheduler beside this file."""
+"""The software GPU: PTX compiled for the host, run by the C scheduler in this folder."""

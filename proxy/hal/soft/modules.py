@@ -1,4 +1,4 @@
-"""What a proxy uses of the software GPU's Python side: modules, and kernels that C can launch.
+"""The Python interface of the software GPU for a proxy: modules, and kernels that C can launch.
 
 Calls block (a compilation takes up to seconds) and may come from several threads at once.
 """
@@ -25,9 +25,9 @@ from rankfold.proxy.ptx.module import find
 
 from .compiler import cache, objects
 
-COMPILE_TIMEOUT_S = 1800.0  # the compiler has limits of its own, and others to serve
+COMPILE_TIMEOUT_S = 1800.0  # the compiler has its own limits, and serves other proxies
 START_TIMEOUT_S = 30.0
-ATTEMPTS = 5  # a connection may still reach one that is just being killed
+ATTEMPTS = 5  # a connection may still reach a process that is being killed
 RUNTIME_SYMBOLS = tuple(
     f"rankfold_soft_{name}"
     for name in ("trap", "nanoseconds", "print", "assert", "stand", "part", "malloc", "free")
@@ -35,14 +35,15 @@ RUNTIME_SYMBOLS = tuple(
 
 
 def open_loader(state: Path, cc: tuple[int, int]) -> Loader:
-    """The loader of a proxy of the fleet in `state`, for a device of compute capability `cc`."""
+    """Returns the loader for a proxy of the fleet in `state` and a device of compute capability
+    `cc`."""
     core = paths.native("lib/librankfold-proxy.so")
     return Loader(core, paths.kernel_cache(state), compiler_socket(state), cc)
 
 
 def compiler_socket(state: Path) -> Path:
-    """Where the compiler of a fleet answers. One of another version, which serves proxies that
-    were started before rankfold was changed, has another."""
+    """Returns the socket of a fleet's compiler. A compiler of another version of rankfold, which
+    serves proxies started before the change, has a different socket."""
     return paths.sockets(state) / f"compiler-{objects.version()[:12]}.sock"
 
 
@@ -50,7 +51,7 @@ class Loader:
     """Loads modules and kernels into this process.
 
     `core_lib`: librankfold-proxy.so. `cache_dir`: compiled objects. `socket`: of the node's
-    compiler process, which is started when it is not there. `compute_capability`: of the device.
+    compiler process, which is started if it does not run. `compute_capability`: of the device.
     """
 
     def __init__(
@@ -63,27 +64,27 @@ class Loader:
         self._functions: dict[tuple[str, str], FunctionInfo] = {}
         self._addresses: dict[str, int] = {}
         self._keep_alive: Client | None = None
-        self.children: set[int] = set()  # compiler processes that were started from here
+        self.children: set[int] = set()  # compiler processes started by this loader
         library = ctypes.CDLL(str(core_lib))
         for name in RUNTIME_SYMBOLS:
             llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-        # llvmlite's memory manager keeps an object's sections together; LLVM's own may put code
+        # llvmlite's memory manager keeps an object's sections together; LLVM's own may place code
         # and constants further apart than relocations reach.
         self._engine = llvm.create_mcjit_compiler(
             llvm.parse_assembly(""), objects.target_machine(), use_lmm=True
         )
 
     def close(self) -> None:
-        """Lets the compiler process go. Kernels stay valid."""
+        """Closes the connection to the compiler process. Kernels stay valid."""
         with self._lock:
             if self._keep_alive:
                 self._keep_alive.close()
                 self._keep_alive = None
 
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
-        """Read a fatbin or PTX text; `kind` (enum rf_image) is what the program said it is, the
-        first bytes decide. cc: for which its code is chosen; default: the device's. Raises
-        ModuleError."""
+        """Reads a fatbin or PTX text. `kind` (enum rf_image) is the program's claim; the first
+        bytes decide. `cc`: the compute capability for which code is chosen; default: the
+        device's. Raises ModuleError."""
         text = ptx_of(image, cc or self.compute_capability)
         digest = hashlib.sha256(text.encode()).hexdigest()
         with self._lock:
@@ -92,7 +93,7 @@ class Loader:
             return self._modules[digest]
 
     def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
-        """A kernel, compiled when nobody has before. Raises ModuleError."""
+        """Returns a kernel, compiled if no object exists. Raises ModuleError."""
         with self._lock:
             known = self._functions.get((module.hash, name))
         if known:
@@ -132,7 +133,7 @@ class Loader:
     # ---- the compiler process
 
     def _compile(self, key: str, name: str, source: str) -> objects.Compiled:
-        """Ask the compiler; if it dies meanwhile, the next one."""
+        """Requests a compilation; if the compiler dies meanwhile, from the next one."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 given = self._request(key, name, source)
@@ -147,7 +148,7 @@ class Loader:
         return compiled
 
     def _request(self, key: str, name: str, source: str) -> bytes:
-        """Gives the object where the cache had no room for it, else nothing."""
+        """Returns the object if it could not be stored in the cache, otherwise nothing."""
         for pid in list(self.children):
             self._ended(pid)
         client = self._connect()
@@ -170,14 +171,14 @@ class Loader:
         return given
 
     def _give_back(self, client: Client) -> None:
-        """One connection stays open: while there is one the compiler does not end."""
+        """Keeps one connection open, because the compiler does not end while it has a client."""
         with self._lock:
             old, self._keep_alive = self._keep_alive, client
         if old:
             old.close()
 
     def _connect(self) -> Client:
-        """A connection to the compiler, which is started if nobody answers."""
+        """Returns a connection to the compiler, which is started if no process answers."""
         deadline = time.monotonic() + START_TIMEOUT_S
         child = 0
         while True:
@@ -190,7 +191,8 @@ class Loader:
             time.sleep(0.02)
 
     def _spawn(self) -> int:
-        """In a session of its own: it serves other proxies too and may outlive this one."""
+        """Starts a compiler in its own session: it also serves other proxies and may outlive this
+        one."""
         command = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler.server",
                    "--socket", str(self.socket), "--cache", str(self.cache_dir)]  # fmt: skip
         quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
@@ -200,7 +202,7 @@ class Loader:
         return pid
 
     def _ended(self, pid: int) -> bool:
-        """Also takes its exit status, so that no zombie stays."""
+        """Returns True if the process has ended; also reaps it, so that no zombie remains."""
         try:
             ended = os.waitpid(pid, os.WNOHANG)[0] != 0
         except ChildProcessError:

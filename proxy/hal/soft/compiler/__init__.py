@@ -1,5 +1,5 @@
-"""The software GPU's compiler: one kernel's PTX becomes an object for the host.
+"""The software GPU's compiler: it turns one kernel's PTX into an object for the host.
 
-PTX is read and inlined (rankfold.proxy.ptx), divided into blocks at the cuts (flow.py), lowered
+PTX is read and inlined (rankfold.proxy.ptx), divided into blocks at the cuts (flow.py), and lowered
 (lower.py, segment.py, and the modules of instructions) to LLVM IR, which codegen.py compiles.
 """

@@ -1,4 +1,4 @@
-"""``python -m rankfold.proxy.hal.soft.compiler FILE.ptx``: what the compiler makes of a kernel."""
+"""``python -m rankfold.proxy.hal.soft.compiler FILE.ptx``: prints what the compiler produces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rankfold.proxy.ptx.steps import text_of
 from . import codegen, objects
 
 COMMENT = {"sets": "//", "flat": "//", "llvm": ";", "optimised": ";", "asm": "#"}
-FATBINS_FOR = (9, 0)  # of a fatbin the best PTX for this compute capability
+FATBINS_FOR = (9, 0)  # from a fatbin, takes the best PTX for this compute capability
 
 
 @click.command()
@@ -48,13 +48,13 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
 
 
 def sets(file: Path, text: str, module: Module, name: str) -> str:
-    """What the kernel reads and writes, and why that is not all."""
+    """Returns what the kernel reads and writes, and why that may be incomplete, as text."""
     found = sets_of(module, find(module, name), fixed_code=True)
     begin = max(text.find(f".entry {name}"), 0)
     lines = ["closed" if found.closed else "open"]
     for reason in found.reasons:
         at = place_of(text, reason.instr, begin)
-        at = place_of(text, reason.instr) if at is None else at  # in a function before it
+        at = place_of(text, reason.instr) if at is None else at  # in a function before the kernel
         where = file if at is None else f"{file}:{line_at(text, at)}"
         lines.append(f"  {where}: it {reason.what}: {reason.instr}")
     for at, use in found.words:
@@ -78,11 +78,11 @@ def _uses(use: Use) -> str:
 
 
 class _Enough(Exception):
-    """The requested stage, as text."""
+    """The requested stage is complete; carries its text."""
 
 
 def made(module: Module, name: str, emit: str) -> str:
-    """One stage of a kernel, as text. Raises ModuleError."""
+    """Returns one stage of a kernel as text. Raises ModuleError."""
 
     def keep(stage: str, text: str) -> None:
         if stage == emit:
@@ -96,7 +96,7 @@ def made(module: Module, name: str, emit: str) -> str:
 
 
 def line_of(text: str, error: ModuleError) -> str:
-    """``:LINE`` of what an error is about; "" if it is not found."""
+    """Returns ``:LINE`` of the place that an error is about; "" if it is not found."""
     if error.line:
         return f":{error.line}"
     found = place_of(text, error.about)

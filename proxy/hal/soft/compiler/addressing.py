@@ -1,10 +1,10 @@
-"""Finds addresses that are a base plus a small offset, so that the check need not stand between.
+"""Finds addresses that are a base plus a small offset, so that the check applies to the base only.
 
-A global address is checked to lie in the window, and the check hides from LLVM that neighbouring
-threads use neighbouring addresses. Where an address is the sum of any value and an offset that
-cannot exceed 2^36 in magnitude (a 32-bit index times a small constant), checking the first part is
-enough: the window lies amid unmapped addresses, 2^38 bytes on both sides (SOFT_GUARD_BYTES). The
-base itself may lie 2^37 bytes outside, as where a program subtracts first and adds then.
+A global address is checked to be in the window, and the check hides from LLVM that neighbouring
+threads use neighbouring addresses. If an address is the sum of any value and an offset that cannot
+exceed 2^36 in magnitude (a 32-bit index times a small constant), checking the first part is enough,
+because the window is surrounded by 2^38 unmapped bytes on both sides (SOFT_GUARD_BYTES). The base
+itself may be 2^37 bytes outside, for programs that subtract first and add afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INTEGERS = frozenset(("s16", "u16", "b16", "s32", "u32", "b32", "s64", "u64", "
 
 
 def single_definitions(instrs: list[Instr]) -> dict[str, Instr]:
-    """Registers with one unconditional definition."""
+    """Returns the registers with one unconditional definition."""
     count = Counter(name for instr in instrs for name in defs_of(instr))
     return {
         name: instr
@@ -32,7 +32,7 @@ def single_definitions(instrs: list[Instr]) -> dict[str, Instr]:
 
 
 def _magnitude(operand: Operand, single: dict[str, Instr]) -> int | None:
-    """What a 64-bit value cannot exceed whatever the registers hold, if that is little."""
+    """Returns a bound of a 64-bit value's magnitude for any register contents, if it is small."""
     if not isinstance(operand, Reg) or operand.name not in single:
         return None
     instr = single[operand.name]
@@ -54,7 +54,7 @@ MULTIPLE_MAX = 256  # more than any access needs
 
 
 def _multiple(operand: Operand, single: dict[str, Instr], depth: int = 8) -> int:
-    """A power of two of which an integer is a multiple, whatever the registers hold."""
+    """Returns a power of two that divides an integer, for any register contents."""
     if isinstance(operand, Int):
         return min(operand.value & -operand.value or MULTIPLE_MAX, MULTIPLE_MAX)
     if not isinstance(operand, Reg) or operand.name not in single or not depth:
@@ -76,9 +76,9 @@ def _multiple(operand: Operand, single: dict[str, Instr], depth: int = 8) -> int
 
 
 class Split(NamedTuple):
-    """How the two parts of a register come about, of which it is the sum: a base, and an offset
-    that is small. Of (base, offset): those two. Of (source, None): the parts of `source`, shifted
-    left by `shift`, the base moved by `base`. The offset is a multiple of `multiple`."""
+    """How the two parts of a register, a base and a small offset whose sum it is, are computed.
+    With (base, offset): from these two. With (source, None): from the parts of `source`, shifted
+    left by `shift`, plus `base` for the base. The offset is a multiple of `multiple`."""
 
     base: Operand | None
     offset: Operand | None
@@ -88,7 +88,7 @@ class Split(NamedTuple):
 
 
 def splits(instrs: list[Instr]) -> dict[str, Split]:
-    """Registers that are such sums, in the order of `instrs`."""
+    """Returns the registers that are such sums, in the order of `instrs`."""
     single = single_definitions(instrs)
     found: dict[str, Split] = {}
     magnitude: dict[str, int] = {}
@@ -135,7 +135,7 @@ def _add(
 
 
 def constants(instrs: list[Instr]) -> dict[str, Int]:
-    """Registers that one mov of an integer sets."""
+    """Returns the registers that are set by a single mov of an integer."""
     return {
         name: instr.args[1]
         for name, instr in single_definitions(instrs).items()

@@ -1,8 +1,8 @@
 """Compiled kernels on disk.
 
 A file is ``sha256 of the rest | u32 header bytes | header (JSON) | object``. It is written under
-another name, synced and renamed, and checked whenever it is read: one that is damaged counts as
-not there and is compiled again.
+another name, synced and renamed, and verified at every read: a damaged file counts as missing, and
+its kernel is compiled again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def load(folder: Path, key: str) -> Compiled | None:
 
 
 def decode(data: bytes) -> Compiled | None:
-    """What `encode` gave; None if it is damaged."""
+    """Decodes the output of `encode`; None if it is damaged."""
     try:
         if hashlib.sha256(data[32:]).digest() != data[:32]:
             return None
@@ -41,14 +41,14 @@ def decode(data: bytes) -> Compiled | None:
 
 
 def encode(compiled: Compiled) -> bytes:
-    """As it lies in a file."""
+    """Returns the bytes of a file."""
     header = json.dumps(compiled.header()).encode()
     body = struct.pack("<I", len(header)) + header + compiled.code
     return hashlib.sha256(body).digest() + body
 
 
 def store(folder: Path, key: str, compiled: Compiled) -> None:
-    """Raises OSError; then there is nothing new in the folder."""
+    """Stores a kernel. Raises OSError; the folder is then unchanged."""
     target = path_of(folder, key)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".new-", delete=False) as file:

@@ -1,6 +1,6 @@
 """From PTX to a relocatable object: parsing, lowering and LLVM, for one kernel at a time.
 
-Nothing lets LLVM change a floating-point result: no fast-math flags, no contraction.
+LLVM is never allowed to change a floating-point result: no fast-math flags, no contraction.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from rankfold.proxy.ptx.sets import sets_of
 from . import listing, lower
 from .objects import Compiled, key_of, target_machine
 
-Keep = Callable[[str, str], None]  # a stage, its text
+Keep = Callable[[str, str], None]  # of a stage and its text
 STAGES = ("ptx", "flat", "llvm", "optimised", "asm")
 
 
 def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled:
-    """Raises ModuleError. May take seconds, and may crash as any compiler: see server.py. `keep`
-    is given each of STAGES as soon as there is one."""
+    """Compiles one kernel. Raises ModuleError. May take seconds, and may crash like any compiler:
+    see server.py. `keep` is called for each of STAGES as soon as it is complete."""
     if keep:
         keep("ptx", source)
     symbol = "rf_" + key_of(source, name)[:32]
@@ -37,7 +37,8 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
     optimised = _optimised(lowered.ir, name, machine)
     if keep:
         keep("optimised", str(optimised))
-        # of a copy: to write it out changes it, and the object must be the same with and without
+        # from a copy: emitting assembly changes the module, and the object must be the same without
+        # it
         keep("asm", target_machine().emit_assembly(optimised.clone()))
     return Compiled(
         symbol,

@@ -1,14 +1,14 @@
-"""Which registers differ between the threads of a row, and by how much from one to the next.
+"""Finds which registers differ between the threads of a row, and by how much per thread.
 
-A register's *slope* is what it grows by from a thread to its neighbour in x: 0 where all threads of
-a row hold the same value, 1 for %tid.x, 4 for the address of a thread's own word; it has none where
-nothing is known. Slopes hold modulo the register's width, and only between threads that came to a
-cut side by side: that have passed the same cuts since the block began. So where threads part in a
-segment and meet again in it, what is written between and read behind has no slope.
+A register's *slope* is its increase from a thread to its neighbour in x: 0 if all threads of a row
+hold the same value, 1 for %tid.x, 4 for the address of a thread's own word; it has no slope if
+nothing is known. Slopes hold modulo the register's width, and only between threads that reached a
+cut in lockstep, that is, passed the same cuts since the block began. If threads diverge in a
+segment and reconverge in it, registers written in between and read afterwards have no slope.
 
-Threads that pass the same real cuts may still differ in how often they went round a loop that they
-regroup in (flow.regroup). So a register that is kept at a real cut has a slope only if it has one
-as well when such a loop is taken for a part of its segment.
+Threads that pass the same real cuts may still differ in the number of iterations of a loop in which
+they regroup (flow.regroup). A register that is kept at a real cut therefore has a slope only if it
+also has one when such a loop is treated as part of its segment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rankfold.proxy.ptx.model import TYPE_BYTES, Float, Instr, Int, Mem, Operand
 from .flow import Block, Cut, Graph
 from .instructions import Effect, defs_of, row_of, uses_of
 
-Slopes = dict[str, int | None]  # None: it has no slope
+Slopes = dict[str, int | None]  # None: no slope
 
 _SAME = ("tid.y", "tid.z", "ntid.", "nctaid.", "ctaid.")
 _SHARED_SPACES = frozenset(("global", "shared", "const"))
@@ -35,7 +35,7 @@ class _Analysis:
         self.slopes: Slopes = {}
         self.parted: dict[int, list[str]] = {}
         self.index = {name: i for i, name in enumerate([*graph.flat.registers, "%cc"])}
-        for name, index in self.index.items():  # a register that nobody wrote is 0
+        for name, index in self.index.items():  # registers that are never written are 0
             if graph.blocks[0].live_in >> index & 1:
                 self.join(name, 0)
 
@@ -59,7 +59,7 @@ class _Analysis:
         self.slopes[name] = slope if known == slope else None
 
     def waits(self, instr: Instr) -> bool:
-        """Is an operand still to be looked at? Then the result is, too."""
+        """Returns True if an operand has not been analysed yet; then the result has to wait too."""
         return any(name not in self.slopes for name in uses_of(instr))
 
     # ---- one instruction
@@ -93,7 +93,7 @@ class _Analysis:
         )
 
     def same_load(self, instr: Instr, words: set[str]) -> bool:
-        """Threads that read one place between two cuts read one value, or the program races."""
+        """Threads that read one address between two cuts read one value, or the program races."""
         where = instr.args[1]
         if not isinstance(where, Mem) or words & _STRONG:
             return False
@@ -102,7 +102,7 @@ class _Analysis:
         return bool(words & _SHARED_SPACES) and self.of(where.base) == 0
 
     def linear(self, instr: Instr) -> int | None:
-        """The slope of an integer that is a linear function of others."""
+        """Returns the slope of an integer that is a linear function of others."""
         kind, last, args = instr.op[0], instr.op[-1], instr.args[1:]
         if last[0] not in "bus":
             return None
@@ -122,7 +122,7 @@ class _Analysis:
         return None
 
     def is_widened(self, operand: Operand) -> bool:
-        """A 32-bit integer that grows along a row without wrapping."""
+        """Returns True for a 32-bit integer that increases along a row without wrapping."""
         return isinstance(operand, Reg) and self.widened(operand.name)
 
     # ---- control flow
@@ -137,8 +137,9 @@ class _Analysis:
                 self.slopes.update(dict.fromkeys(self.parted[block.number]))
 
     def parted_at(self, block: Block) -> list[str]:
-        """Threads leave `block` on several ways. What is written before all of them come together
-        again, and is alive there or where some ways meet earlier, differs between threads."""
+        """Returns the registers that differ after threads leave `block` on different paths: those
+        that are written before all paths reconverge, and are live there or where some paths join
+        earlier."""
         blocks = self.graph.blocks
         together = self.together[block.number]
         ways = [self.reachable(number, {block.number, together}) for number in block.goto]
@@ -165,7 +166,7 @@ class _Analysis:
 
     @functools.cached_property
     def together(self) -> list[int]:
-        """Of each block the first one that every way from it leads through, or -1."""
+        """For each block, the first block that every path from it passes, or -1."""
         return post_dominators([self.following(n) for n in range(len(self.graph.blocks))])
 
 
@@ -182,8 +183,8 @@ def _product(slopes: list[int | None], args: tuple[Operand, ...]) -> int | None:
 
 
 def slopes(graph: Graph, places: set[str]) -> Slopes:
-    """Of all registers, at cuts and between them, while threads are side by side. `places`:
-    registers that are %tid.x or a thread's place in the grid, which do not wrap."""
+    """Returns the slopes of all registers, at cuts and between them, for threads in lockstep.
+    `places`: registers that are %tid.x or a thread's index in the grid, which do not wrap."""
     behind = _Analysis(graph, False, places.__contains__).run()
     kept = {name for cut in graph.cuts.values() if not cut.soft for name in cut.saved}
     unknown = [name for name in kept if behind.get(name) is None]
@@ -191,9 +192,9 @@ def slopes(graph: Graph, places: set[str]) -> Slopes:
 
 
 def worth_regrouping(graph: Graph, cut: Cut) -> bool:
-    """Can a round of the loop at `cut` be vectorised? It can, if it reads what is the same for all
-    threads or lies side by side, and writes what lies side by side; LLVM checks that no index
-    wraps."""
+    """Decides whether an iteration of the loop at `cut` can be vectorised: it can if it reads
+    values that are the same for all threads or contiguous, and writes contiguous ones; LLVM
+    checks that no index wraps."""
     analysis = _Analysis(graph, True, lambda name: True)
     analysis.run()
     side_by_side = 0

@@ -1,4 +1,4 @@
-"""Writes LLVM IR as text: values, constants and the PTX types' meaning in LLVM."""
+"""Writes LLVM IR as text: values, constants, and the LLVM types of PTX types."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BITS = {
 
 
 def llvm_type(kind: str) -> str:
-    """How a register of a PTX type is kept. 16-bit floats are kept as their bits."""
+    """Returns the type of a register of a PTX type. 16-bit floats are kept as their bits."""
     return _LLVM.get(kind) or f"i{8 * TYPE_BYTES[kind]}"
 
 
@@ -51,7 +51,7 @@ def const(type_: str, value: int | float) -> Value:
 
 
 def float_const(type_: str, value: float) -> Value:
-    """By its bits, so that no decimal conversion stands between."""
+    """Returns a constant given by its bits, so that no decimal conversion is involved."""
     if type_ == "float":
         (bits,) = struct.unpack("<i", struct.pack("<f", value))
         return Value("float", f"bitcast (i32 {bits} to float)")
@@ -65,7 +65,7 @@ def float_bits(bits: int) -> Value:
 
 
 class Emitter:
-    """A growing list of lines. `head` goes to the function's entry block."""
+    """A growing list of lines. Lines in `head` go to the function's entry block."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -105,7 +105,7 @@ class Emitter:
         return self.op(a.type, f"{op} {a.type} {a.ref}, {b.ref}")
 
     def cmp(self, op: str, a: Value, b: Value) -> Value:
-        """`op`: "icmp slt", "fcmp olt" …"""
+        """Compares; `op` is "icmp slt", "fcmp olt" …"""
         return self.op("i1", f"{op} {a.type} {a.ref}, {b.ref}")
 
     def select(self, condition: Value, a: Value, b: Value) -> Value:
@@ -121,7 +121,7 @@ class Emitter:
         return self.bin("xor", a, const(a.type, -1 if a.type != "i1" else 1))
 
     def call(self, type_: str, function: str, *args: Value) -> Value:
-        """A function of LLVM's or of mathlib.py; declared when first used."""
+        """Calls a function of LLVM or of mathlib.py; it is declared at its first use."""
         if function.startswith("llvm."):
             kinds = ", ".join(a.type for a in args)
             self.declared.add(f"declare {type_} @{function}({kinds})")
@@ -131,7 +131,7 @@ class Emitter:
         return self.op(type_, f"call {type_} @{function}({operands})")
 
     def intrinsic(self, name: str, *args: Value) -> Value:
-        """An overloaded LLVM intrinsic on its first argument's type."""
+        """Calls an LLVM intrinsic that is overloaded on its first argument's type."""
         first = args[0].type
         suffix = {"float": "f32", "double": "f64"}.get(first, first)
         return self.call(first, f"llvm.{name}.{suffix}", *args)
@@ -144,7 +144,7 @@ class Emitter:
         return self.op(type_, f"bitcast {value.type} {value.ref} to {type_}")
 
     def resize(self, value: Value, type_: str, signed: bool = False) -> Value:
-        """An integer, cut or extended."""
+        """Truncates or extends an integer."""
         have, want = BITS[value.type], BITS[type_]
         if have == want:
             return value
@@ -155,7 +155,7 @@ class Emitter:
         return self.op(type_, f"{op} {value.type} {value.ref} to {type_}")
 
     def coerce(self, value: Value, type_: str, signed: bool = False) -> Value:
-        """The same bits as another type; narrower integers are extended, wider cut."""
+        """Reinterprets bits as another type; integers are extended or truncated."""
         if value.type == type_:
             return value
         if BITS[value.type] == BITS[type_]:

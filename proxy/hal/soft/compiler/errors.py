@@ -1,4 +1,4 @@
-"""What the software GPU does not do, and what to do instead."""
+"""Errors for what the software GPU does not support, and their remedies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPARSE = "its tensor cores multiply whole matrices: give zeros too"
 INSTEAD = {
     **dict.fromkeys(("tex", "tld4", "txq", "suld", "sust", "sured", "suq"), _TEXTURES),
     **dict.fromkeys(("wgmma", "tcgen05"), _WARP_GROUPS),
-}  # of a refused instruction, by its first word: what to do
+}  # remedy for a refused instruction, by its first word
 
 
 def unsupported_instruction(text: str, op: str, kernel: str) -> ModuleError:

@@ -1,9 +1,8 @@
-"""From a kernel's instructions to blocks, cuts and what is live at each cut.
+"""From a kernel's instructions to blocks, cuts, and the registers live at each cut.
 
-A *cut* is an instruction that involves other threads (barrier, shuffle, vote …). It ends its
-block; what follows is compiled as a segment of its own, entered by the scheduler. Device
-functions have become part of the kernel before (ptx/inline.py), so that a cut may stand anywhere in
-them.
+A *cut* is an instruction that involves other threads (barrier, shuffle, vote …). It ends its block;
+what follows is compiled as a separate segment, entered by the scheduler. Device functions have
+already been inlined (ptx/inline.py), so a cut may be anywhere in them.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ REMATERIALISED_MAX = 24
 
 @dataclass
 class Block:
-    """Straight-line instructions and how they end: a branch to goto[0] (with `pred`: if it holds,
-    or does not when `negated`; else to goto[1]), a switch over `index`, a cut, or the exit."""
+    """Straight-line instructions and their end: a branch to goto[0] (with `pred`: if it is true, or
+    false when `negated`; else to goto[1]), a switch over `index`, a cut, or the exit."""
 
     number: int
     instrs: list[Instr] = field(default_factory=list)
@@ -59,7 +58,7 @@ class Block:
 
 @dataclass
 class Cut:
-    """Number 1 is the kernel's entry. `resume` is the block behind the cut."""
+    """A cut. Number 1 is the kernel's entry. `resume` is the block after the cut."""
 
     number: int
     instr: Instr | None
@@ -69,7 +68,7 @@ class Cut:
 
     @property
     def soft(self) -> bool:
-        """Only threads that are all together stop here: see regroup()."""
+        """True if only threads in lockstep stop here: see regroup()."""
         return self.instr is not None and self.instr.op[0] == "regroup"
 
 
@@ -79,20 +78,20 @@ class Graph:
     blocks: list[Block]
     cuts: dict[int, Cut]
     rematerialise: dict[str, Instr]
-    slots: dict[str, int] = field(default_factory=dict)  # offset in the frame, bytes of a thread
+    slots: dict[str, int] = field(default_factory=dict)  # offset in the frame, in bytes per thread
     frame_bytes: int = 0
 
     def ends_segment(self, block: Block, lockstep: bool) -> bool:
         return bool(block.cut) and (lockstep or not self.cuts[block.cut].soft)
 
     def segment(self, cut: Cut, lockstep: bool) -> list[Block]:
-        """The blocks that a thread can reach from a cut before the next one where it stops."""
+        """Returns the blocks that a thread can reach from a cut before its next stop."""
         return self.reachable(
             cut, lambda block: () if self.ends_segment(block, lockstep) else block.goto
         )
 
     def reachable(self, cut: Cut, ways: Callable[[Block], Iterable[int]]) -> list[Block]:
-        """The blocks behind a cut, if `ways` lead on from a block."""
+        """Returns the blocks reachable from a cut if `ways` gives the successors of a block."""
         seen, todo = set(), [cut.resume]
         while todo:
             number = todo.pop()
@@ -102,7 +101,7 @@ class Graph:
         return [self.blocks[n] for n in sorted(seen)]
 
     def touched(self, cut: Cut, blocks: list[Block]) -> tuple[set[str], set[str]]:
-        """The registers that a segment reads (at its end too), and that it writes."""
+        """Returns the registers that a segment reads (also at its end), and those it writes."""
         used: set[str] = set()
         changed = set(defs_of(cut.instr)) if cut.instr else set()
         for block in blocks:
@@ -116,7 +115,7 @@ class Graph:
         return used, changed
 
     def closure(self, names: list[str]) -> list[str]:
-        """With the registers that their recomputation needs, in an order that works."""
+        """Adds the registers that the recomputation of `names` needs, in a valid order."""
         out: dict[str, None] = {}
 
         def add(name: str) -> None:
@@ -134,10 +133,11 @@ Worth = Callable[[Graph, Cut], bool]
 
 
 def build(module: Module, kernel: Function, worth: Worth) -> Graph:
-    """`worth` says of a loop, by the cut at its head, whether its threads shall regroup."""
+    """Builds the graph. `worth` decides for a loop, given by the cut at its head, whether its
+    threads regroup."""
     flat = flatten(module, kernel)
     instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
-    with contextlib.suppress(NoLabel):  # _graph() refuses it
+    with contextlib.suppress(NoLabel):  # _graph() reports the error
         instrs = in_step(dataclasses.replace(flat, instrs=instrs), kernel, module.variables)
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
@@ -158,7 +158,7 @@ def _graph(flat: Flat, instrs: list[Instr], kernel: str) -> Graph:
 
 
 def _small_loops(instrs: list[Instr]) -> dict[str, int]:
-    """Loops of one basic block without a cut: the label at the head, the index of the branch."""
+    """Finds loops of one block without a cut: the label at the head, the index of the branch."""
     found = {}
     head = ""
     for index, instr in enumerate(instrs):
@@ -172,10 +172,10 @@ def _small_loops(instrs: list[Instr]) -> dict[str, int]:
 
 
 def regroup(instrs: list[Instr], loops: dict[str, int]) -> list[Instr]:
-    """With a soft cut at the head of each of these loops and behind it. While the threads of a
-    block are all together they go through such a loop side by side, one round at a time: a round
-    is a segment, which can be vectorised over the threads, as the whole loop could not. As soon as
-    they part, each thread goes on for itself to the next real cut."""
+    """Adds a soft cut at the head of each of these loops and after it. While the threads of a block
+    are in lockstep they run such a loop together, one iteration at a time: an iteration is a
+    segment, which can be vectorised over the threads, unlike the whole loop. As soon as they
+    diverge, each thread continues on its own to the next real cut."""
     branches = {index: label for label, index in loops.items()}
     out: list[Instr] = []
     for index, instr in enumerate(instrs):
@@ -188,7 +188,7 @@ def regroup(instrs: list[Instr], loops: dict[str, int]) -> list[Instr]:
 
 
 def _normalise(instrs: list[Instr]) -> list[Instr]:
-    """Predicated instructions become branches around them, except branches themselves."""
+    """Turns predicated instructions, except branches, into branches around them."""
     out: list[Instr] = []
     for index, instr in enumerate(instrs):
         if instr.pred is None or instr.op[0] == "bra":
@@ -202,8 +202,9 @@ def _normalise(instrs: list[Instr]) -> list[Instr]:
 
 
 def _yield_in_waits(instrs: list[Instr]) -> list[Instr]:
-    """Before a thread looks at an mbarrier it lets the others run, whatever it does when it looks
-    in vain. (Only then would be enough, but what follows would stand in two segments.)"""
+    """Adds a yield before each test of an mbarrier, whatever the thread does if the test fails.
+    (Yielding only after a failed test would be enough, but would split the following code into two
+    segments.)"""
     out: list[Instr] = []
     for instr in instrs:
         out += [Instr(("yield",)), instr] if row_of(instr).waits else [instr]
@@ -211,12 +212,12 @@ def _yield_in_waits(instrs: list[Instr]) -> list[Instr]:
 
 
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
-_NOT_OWN = frozenset(("global", "shared", "const", "param"))  # memory that is not a thread's
+_NOT_OWN = frozenset(("global", "shared", "const", "param"))  # memory that other threads can access
 
 
 def _yield_in_spin_loops(instrs: list[Instr]) -> list[Instr]:
-    """A loop whose end depends on what other threads write gives them their turn each time round:
-    threads of a block run one after the other, so it would never end otherwise."""
+    """Adds a yield to each iteration of a loop whose end depends on writes by other threads:
+    threads of a block run one after the other, so the loop would never end otherwise."""
     labels = {instr.target: index for index, instr in enumerate(instrs) if instr.op[0] == "label"}
     spins = set()
     for index, instr in enumerate(instrs):
@@ -240,13 +241,14 @@ def _yield_in_spin_loops(instrs: list[Instr]) -> list[Instr]:
 
 
 def _spins(loop: list[Instr]) -> bool:
-    """Does a branch in the loop depend on a volatile load or an atomic in it? Maybe by way of the
-    thread's own memory, where functions leave their results, and unoptimised code everything."""
+    """Decides whether a branch in the loop depends on a volatile load or an atomic in it, possibly
+    through the thread's own memory, where functions store results and unoptimised code stores
+    everything."""
     if any(is_cut(instr) for instr in loop):
         return False
     tainted: set[str] = set()
-    kept = False  # in the thread's own memory
-    for _ in range(2):  # twice: round the loop
+    kept = False  # a dependent value is in the thread's own memory
+    for _ in range(2):  # twice: values pass from one iteration to the next
         for instr in loop:
             kind, words = instr.op[0], set(instr.op)
             strong = kind == "atom" or (kind == "ld" and _STRONG & words)
@@ -263,7 +265,7 @@ def _blocks(instrs: list[Instr], kernel: str) -> tuple[list[Block], dict[int, Cu
     cuts = {1: Cut(1, None, 0)}
     labels: dict[str, int] = {}
     pending: list[tuple[Block, tuple[str, ...]]] = []  # branches to be resolved
-    falls: list[Block] = []  # blocks that fall through to the next one
+    falls: list[Block] = []  # blocks that fall through
 
     def fresh() -> Block:
         block = Block(len(blocks))
@@ -319,8 +321,9 @@ def _resolve(
 
 
 def _rematerialisable(flat: Flat) -> dict[str, Instr]:
-    """Registers that cheap arithmetic on the thread's coordinates and the parameters gives: they
-    are computed again behind a cut and not kept, which also lets the compiler see them."""
+    """Finds registers that follow from the thread's coordinates and the parameters by cheap
+    arithmetic: they are computed again after a cut and not kept, which also makes them visible to
+    the compiler."""
     defined: dict[str, Instr | None] = {}
     for instr in flat.instrs:
         for name in defs_of(instr):
@@ -340,7 +343,8 @@ def _rematerialisable(flat: Flat) -> dict[str, Instr]:
 
 
 def is_arithmetic(instr: Instr) -> bool:
-    """On integers, coordinates and parameters, with one result: cheap, and always the same."""
+    """Decides whether an instruction works on integers, coordinates and parameters, with one
+    result: it is then cheap and always gives the same result."""
     kind, last = instr.op[0], instr.op[-1]
     if any(
         isinstance(a, Special) and a.name.startswith(("clock", "globaltimer")) for a in instr.args
@@ -396,21 +400,23 @@ def _liveness(graph: Graph) -> None:
         live = graph.blocks[cut.resume].live_in & ~cut_defs.get(cut.number, 0)
         alive = [n for n in names if live >> index[n] & 1]
         cut.recomputed = tuple(n for n in alive if n in graph.rematerialise)
-        if cut.number > 1:  # at the entry nothing has a value yet
+        if cut.number > 1:  # at the entry no register has a value yet
             cut.saved = tuple(n for n in alive if n not in graph.rematerialise)
 
 
-OPERAND_SLOTS = 6  # words at the frame's beginning: four operands of a cut, two results; or those
-# of a matrix operation, whose results take the operands' place
+# Words at the frame's beginning: four operands and two results of a cut; or those of a matrix
+# operation, whose results overwrite the operands.
+OPERAND_SLOTS = 6
 
 
 def _frame(graph: Graph) -> None:
-    """A slot for each register that is kept at some cut; two that are never kept together share."""
+    """Assigns a slot to each register that is kept at a cut; two that are never kept together share
+    one."""
     at_cuts: dict[str, set[int]] = {}
     for cut in graph.cuts.values():
         for name in cut.saved:
             at_cuts.setdefault(name, set()).add(cut.number)
-    slots: list[tuple[int, int, set[int]]] = []  # offset, bytes, cuts where it is taken
+    slots: list[tuple[int, int, set[int]]] = []  # offset, bytes, cuts at which it is in use
     tiles = (c.instr for c in graph.cuts.values() if c.instr and row_of(c.instr).tile)
     end = 4 * max(OPERAND_SLOTS, max(map(matrix.frame_words, tiles), default=0))
     kinds = graph.flat.registers

@@ -1,9 +1,9 @@
-"""Every instruction, one row each: all that the compiler knows of it before it sees its operands.
+"""The table of instructions: everything that the compiler knows about each, except its operands.
 
-Those of PTX (ISA, chapter 9.7) and our own, which stand for what the compiler makes of calls. A row
-is found by the first word; a name of two words is for the forms in which the second one stands
-too, and comes before the row of the first word alone. docs/adding-an-instruction.md says how to add
-one.
+It contains the instructions of PTX (ISA, chapter 9.7) and our own, which the compiler generates
+from calls. A row is found by the first word; a name of two words is for the forms that also contain
+the second word, and precedes the row of the first word alone. docs/adding-an-instruction.md
+describes how to add one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .ops import Handler
 
 
 class Effect(enum.Enum):
-    """What an instruction does beside its result, or instead of one."""
+    """What an instruction does in addition to its result, or instead of one."""
 
     CHEAP = "its result follows from its operands; to compute it again costs less than to keep it"
     COMPUTES = "its result follows from its operands"
@@ -39,11 +39,11 @@ class Row:
     """One instruction.
 
     `form`: its operands as the PTX ISA writes them. Results (d, p, q) come first; %cc is named
-    where it is read; `[, b]` may be left out; `…` stands for what the second word decides. Exactly
-    one of these says what becomes of it: `write` its LLVM IR, `meet` the cut, `tile` the cut of a
-    matrix operation; none does of what ptx/inline.py and flow.py resolve. `waits`: for what other
-    threads do, in a loop. `ordered`: what the program sees depends on the order of the blocks.
-    `ours`: not PTX's.
+    where it is read; `[, b]` is optional; `…` stands for what the second word decides. Exactly one
+    of these gives its translation: `write` its LLVM IR, `meet` the cut, `tile` the cut of a matrix
+    operation; none for instructions that ptx/inline.py and flow.py resolve. `waits`: in a loop, for
+    what other threads do. `ordered`: what the program observes depends on the order of the blocks.
+    `ours`: not part of PTX.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def gives(self) -> bool:
-        """Is the first operand a result?"""
+        """True if the first operand is a result."""
         return self.form[:1] in ("d", "p")
 
 
@@ -158,7 +158,7 @@ _PTX = [
     # where the thread goes on, and its stack
     *_rows("ret exit", "", _BRANCHES),
     *_rows("trap", "", _BRANCHES, system.trap),
-    *_rows("bra", "", _BRANCHES),  # labels and callees are no operands of the model
+    *_rows("bra", "", _BRANCHES),  # labels and callees are not operands of the model
     *_rows("brx", "a", _BRANCHES),
     *_rows("call", "(d), (a)[, b]", _BRANCHES),
     *_rows("alloca", "d, a[, b]", _BRANCHES),
@@ -195,12 +195,12 @@ def _row(op: tuple[str, ...]) -> Row:
 
 
 def row_of(instr: Instr) -> Row:
-    """Of an instruction that is not known: UNKNOWN."""
+    """Returns the row of an instruction; UNKNOWN if it has none."""
     return _row(instr.op)
 
 
 def known() -> dict[str, str]:
-    """Each instruction of PTX's: "translated", or "no effect" for hints."""
+    """Returns for each instruction of PTX "translated", or "no effect" for hints."""
     return {
         row.name.partition(".")[0]: "no effect" if row.effect is Effect.NOTHING else "translated"
         for row in _PTX
@@ -212,7 +212,7 @@ def is_cut(instr: Instr) -> bool:
 
 
 def defs_of(instr: Instr) -> list[str]:
-    """The registers that an instruction writes."""
+    """Returns the registers that an instruction writes."""
     if not instr.args or not row_of(instr).gives or isinstance(instr.args[0], Mem):
         return []
     names = registers_of(instr.args[0])
@@ -220,7 +220,7 @@ def defs_of(instr: Instr) -> list[str]:
 
 
 def uses_of(instr: Instr) -> list[str]:
-    """The registers that an instruction reads."""
+    """Returns the registers that an instruction reads."""
     row = row_of(instr)
     first = 1 if row.gives and not (instr.args and isinstance(instr.args[0], Mem)) else 0
     names = [name for operand in instr.args[first:] for name in registers_of(operand)]

@@ -1,4 +1,4 @@
-"""A kernel as text for people: its blocks behind the cuts, every call resolved."""
+"""A kernel as text for people: its blocks after the cuts, with every call resolved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .flow import Block, Graph
 
 
 def flat(graph: Graph) -> str:
-    """Blocks in order: their instructions, where they lead, and what a cut keeps."""
+    """Lists blocks in order: their instructions, their successors, and what each cut keeps."""
     resumed = {cut.resume: cut for cut in graph.cuts.values()}
     lines: list[str] = []
     for block in graph.blocks:

@@ -1,7 +1,7 @@
-"""Lowers a kernel to an LLVM module: one function per segment, and the tables kernel.h asks for.
+"""Lowers a kernel to an LLVM module: one function per segment, and the tables of kernel.h.
 
-segment.py writes the functions: one for threads that have parted, and, in a kernel with loops in
-which threads regroup, one for a block whose threads are all together.
+segment.py writes the functions: one for threads that have diverged, and, in a kernel with loops in
+which threads regroup, one for a block in lockstep.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_SLOT = 0xFFFFFFFF
 ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
 FLAT, LOCKSTEP_FLAT, LOOSE = 1, 2, 4  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT, SOFT_LOOSE
 SHARED_BYTES_MAX = 256 << 10
-REGISTERS = 65536  # of a multiprocessor
+REGISTERS = 65536  # per multiprocessor
 _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
               "match": 7, "redux": 8, "active": 9, "elect": 10, "regroup": 11,
               **matrix.KINDS}  # fmt: skip
@@ -48,7 +48,7 @@ _CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl
 
 @dataclass(frozen=True)
 class Lowered:
-    """LLVM IR of a kernel and what a caller must know about it. Sizes in bytes."""
+    """LLVM IR of a kernel and the properties that callers need. Sizes in bytes."""
 
     ir: str
     symbol: str
@@ -58,7 +58,7 @@ class Lowered:
 
 
 class Kernel:
-    """One kernel on its way to IR."""
+    """One kernel while it is lowered to IR."""
 
     def __init__(self, module: Module, function: Function, symbol: str):
         self.module, self.function, self.symbol = module, function, symbol
@@ -88,12 +88,12 @@ class Kernel:
         self.constants = addressing.constants(self.graph.flat.instrs)
         self.in_grid = threads.in_grid(self.graph.flat.instrs)
         self.steps = {c.number for c in self.graph.cuts.values() if self._lockstep_pays(c)}
-        self.runs: dict[int, str] = {}  # a cut's functions and flags, as they stand in its row
+        self.runs: dict[int, str] = {}  # a cut's functions and flags, as written in its table row
         self.helpers: set[str] = set()
         self.declared: set[str] = {"declare void @rankfold_soft_trap(i32)"}
 
     def _place(self, space: str) -> int:
-        """Offsets of the variables that the kernel names; dynamic shared memory comes last."""
+        """Assigns offsets to the variables that the kernel uses; dynamic shared memory is last."""
         used = {
             name for instr in graph_instrs(self.graph) for a in instr.args for name in symbols_of(a)
         }
@@ -114,9 +114,9 @@ class Kernel:
         return any(isinstance(a, Special) and a.name.startswith("reserved_smem") for a in operands)
 
     def kept_once(self, cut: flow.Cut) -> tuple[str, ...]:
-        """Registers that a block in lockstep keeps at a cut once for a row of threads: the others'
-        values follow from the first one's (struct soft_kept). Only where such a block has a segment
-        of its own."""
+        """Returns the registers that a block in lockstep keeps at a cut once for a row of threads:
+        the other threads' values follow from the first one's (struct soft_kept). Only where such
+        a block has its own segment."""
         if cut.number not in self.steps:
             return ()
         return tuple(name for name in cut.saved if self.slopes.get(name) is not None)
@@ -138,7 +138,8 @@ class Kernel:
                        self._register_count())  # fmt: skip
 
     def _functions(self, cut: flow.Cut) -> list[str]:
-        """The segment behind a cut, for threads that have parted, and for a block in lockstep."""
+        """Writes the segment after a cut, for threads that have diverged and for a block in
+        lockstep."""
         apart = together = Guarded(self, cut, False)
         text = apart.write_all()
         if cut.number in self.steps:
@@ -155,8 +156,9 @@ class Kernel:
         return text
 
     def _lockstep_pays(self, cut: flow.Cut) -> bool:
-        """In kernels with loops to regroup in: where there is one, or a branch that can be decided
-        for many threads at once. Elsewhere it would only be more to compile."""
+        """Decides whether the segment gets a lockstep version: in kernels with loops to regroup in,
+        if it has such a loop, or a branch that can be decided for many threads at once.
+        Elsewhere it would only cost compile time."""
         if not any(each.soft for each in self.graph.cuts.values()):
             return False
         blocks = self.graph.segment(cut, True)
@@ -168,8 +170,8 @@ class Kernel:
         )
 
     def describe(self, instr: Instr | None) -> Described:
-        """A cut; registers that only ever hold one constant count as that constant. Not of a matrix
-        operation: that is describe_matrix's."""
+        """Describes a cut; registers that only ever hold one constant count as that constant. For
+        matrix operations, use describe_matrix."""
         kind, code, operands, results = describe(instr, self.function.name)
         operands = [self.constants.get(o.name, o) if isinstance(o, Reg) else o for o in operands]
         return kind, code, operands, results
@@ -179,8 +181,8 @@ class Kernel:
             return matrix.describe(instr)
 
     def _register_count(self) -> int:
-        """What cudaFuncAttributes.numRegs gives: the 32-bit words of the declared registers, as far
-        as a device would have them: it gives them out by eights, and blocks of full size fit."""
+        """Returns cudaFuncAttributes.numRegs: the 32-bit words of the declared registers, limited
+        as on a device, which allocates registers by eights so that blocks of full size fit."""
         words = sum((TYPE_BYTES[kind] + 3) // 4 for kind in self.graph.flat.registers.values())
         threads = -(-min(self.function.max_threads, 1024) // 32) * 32
         most = REGISTERS // (threads * max(self.function.min_blocks, 1)) // 8 * 8
@@ -242,9 +244,9 @@ _COMMUTE = frozenset(("add", "and", "or", "xor", "min", "max"))
 
 
 def _ordered(instrs: list[Instr]) -> bool:
-    """May the order of the blocks change what the kernel computes? (SOFT_ORDERED) An atomic on
-    memory of all blocks does not, if it is of integers, commutes, and nobody looks at its result;
-    what a correct program does besides never races."""
+    """Decides whether the order of the blocks may change what the kernel computes (SOFT_ORDERED).
+    An atomic on memory of all blocks does not if it is of integers, commutes, and its result is
+    unused; other accesses of a correct program never race."""
     used = {name for instr in instrs for name in uses_of(instr)}
 
     def matters(instr: Instr) -> bool:
@@ -304,7 +306,7 @@ def graph_instrs(graph: flow.Graph) -> list[Instr]:
 
 
 def describe(instr: Instr | None, kernel: str) -> Described:
-    """A cut's kind, its variant, its operands and its results, as kernel.h wants them."""
+    """Returns a cut's kind, variant, operands and results, as kernel.h defines them."""
     if instr is None:
         return "none", 0, [], []
     with refusing(instr, kernel):
@@ -316,7 +318,7 @@ def describe(instr: Instr | None, kernel: str) -> Described:
 
 @contextlib.contextmanager
 def refusing(instr: Instr, kernel: str) -> Iterator[None]:
-    """A form that there is not is refused by name."""
+    """Turns an unknown form into an error that names the instruction."""
     try:
         yield
     except (Unsupported, KeyError, IndexError, ValueError) as error:
@@ -324,5 +326,5 @@ def refusing(instr: Instr, kernel: str) -> Iterator[None]:
 
 
 def lower(module: Module, name: str, symbol: str) -> Lowered:
-    """The LLVM IR of kernel `name`, which defines `symbol`. Raises ModuleError."""
+    """Returns the LLVM IR of kernel `name`, which defines `symbol`. Raises ModuleError."""
     return Kernel(module, find(module, name), symbol).lower()

@@ -1,10 +1,11 @@
 """Loads, stores, atomics and address conversions.
 
-A global address is checked to lie in the rank's window and moved there, the others to lie in their
-areas; one that does not goes where nothing is mapped, so that no address reaches foreign memory. So
-does a global or generic one that is not a multiple of the access's size, to another place, if the
-size is 8 bytes or more: to look at smaller ones costs some 5 % where little else is done.
-A generic address outside of the window names one of those areas by its bits above 2^40.
+A global address is checked to be in the rank's window and translated; other addresses are checked
+to be in their areas. An address outside is redirected to unmapped memory, so no address reaches
+foreign memory. A global or generic address that is not a multiple of the access's size is
+redirected to another unmapped place, if the size is 8 bytes or more: checking smaller accesses
+costs some 5 % where little else is done. A generic address outside of the window identifies one of
+the areas by its bits above 2^40.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from .emit import BITS, Value, const, is_float, is_signed, llvm_type
 from .ops import Context, Unsupported, pack_float
 
 DEV_BASE, WINDOW_BYTES = 0x200000000000, 1 << 40  # channel.h
-BASE_SLACK = 1 << 37  # a base may lie this far outside of the window
+BASE_SLACK = 1 << 37  # a base may be this far outside of the window
 IMMEDIATE_MAX = 1 << 35  # an offset that the slack covers
 NOWHERE = WINDOW_BYTES + (1 << 37)  # SOFT_NOWHERE: never mapped
 MISALIGNED = WINDOW_BYTES + (1 << 38) + (1 << 37)  # SOFT_MISALIGNED: the same
 CHECKED_BYTES = 8  # accesses of this size or more must be aligned
-LOW_MASK = (1 << 40) - 1  # of a generic address: the place in its area
-SHARED_WINDOW = 1 << 32  # SOFT_SHARED_WINDOW: behind what a block has nothing is mapped
+LOW_MASK = (1 << 40) - 1  # of a generic address: the offset in its area
+SHARED_WINDOW = 1 << 32  # SOFT_SHARED_WINDOW: nothing is mapped after a block's own memory
 GRID_MASK = 63  # SOFT_GRID_BYTES - 1
 TAGS = {"shared": 0x10, "local": 0x11, "param": 0x12, "grid": 0x13}
 SPACES = {  # a block is its own cluster
@@ -57,7 +58,7 @@ class MemoryContext(Context, Protocol):
 
 
 def split(instr: Instr, *extra: str) -> tuple[str, set[str]]:
-    """The state space ("" generic) and the modifiers; unknown ones are unsupported."""
+    """Returns the state space ("" generic) and the modifiers; unknown ones are unsupported."""
     space, words = "", set()
     for word in instr.op[1:-1]:
         if word in SPACES:
@@ -75,7 +76,7 @@ def split(instr: Instr, *extra: str) -> tuple[str, set[str]]:
 
 
 def address_of(c: MemoryContext, where: Mem) -> Value:
-    """The address as i64."""
+    """Returns the address as i64."""
     if isinstance(where.base, Reg) and c.kind_of(where.base) not in ("b64", "u64", "s64"):
         value = c.e.resize(c.read(where.base, "u32"), "i64")
         if where.offset:
@@ -90,7 +91,7 @@ def _gep(c: MemoryContext, base: str, offset: Value) -> Value:
 
 
 def pointer(c: MemoryContext, space: str, where: Mem, size: int) -> Value:
-    """The host address of a device address, where so many bytes are accessed at once."""
+    """Returns the host address of a device address for an access of `size` bytes."""
     if isinstance(where.base, Sym) and not space:
         space = c.variable_space(where.base.name)
     if space == "global" and isinstance(where.base, Reg) and abs(where.offset) < IMMEDIATE_MAX:
@@ -113,8 +114,8 @@ def _aligned(c: MemoryContext, address: Value, size: int) -> Value:
 def _of_parts(
     c: MemoryContext, parts: tuple[Value, Value, int], immediate: int, size: int
 ) -> Value:
-    """The same for a sum. Where its second part is aligned whatever it is, only the first needs a
-    look, which is often the same for all threads."""
+    """Returns the same for a sum. If the second part is always aligned, only the first one is
+    checked, which is often the same for all threads."""
     first, second, multiple = parts
     place = _offset(c, first, BASE_SLACK)
     if size >= CHECKED_BYTES:
@@ -127,7 +128,7 @@ def _of_parts(
 
 
 def _offset(c: MemoryContext, address: Value, slack: int) -> Value:
-    """From the window's base; an address more than `slack` bytes outside goes nowhere."""
+    """Returns the offset from the window's base; NOWHERE if more than `slack` bytes outside."""
     offset = c.e.bin("sub", address, const("i64", DEV_BASE))
     moved = c.e.bin("add", offset, const("i64", slack)) if slack else offset
     inside = c.e.cmp("icmp ult", moved, const("i64", WINDOW_BYTES + 2 * slack))
@@ -135,7 +136,7 @@ def _offset(c: MemoryContext, address: Value, slack: int) -> Value:
 
 
 def _below(c: MemoryContext, base: str, address: Value, limit: int) -> Value:
-    """The place in an area of so many bytes, or nowhere."""
+    """Returns the place in an area of `limit` bytes, or NOWHERE."""
     inside = c.e.cmp("icmp ult", address, const("i64", limit))
     place = _gep(c, base, address)
     return c.e.select(inside, place, _gep(c, c.pointers["base"], const("i64", NOWHERE)))
@@ -196,7 +197,7 @@ def isspacep(c: Context, instr: Instr) -> None:
 
 
 def _in_constants(m: MemoryContext, address: Value) -> Value:
-    """Does a .const variable lie there? They lie among the global ones."""
+    """Decides whether a .const variable is there; they are among the global ones."""
     inside = const("i1", 0)
     for start, size in m.constant_ranges():
         offset = m.e.bin("sub", address, start)
@@ -205,7 +206,7 @@ def _in_constants(m: MemoryContext, address: Value) -> Value:
 
 
 def mapa(c: Context, instr: Instr) -> None:
-    """mapa d, a, rank: the address in another block of the cluster; there is only this one."""
+    """mapa d, a, rank: the address in another block of the cluster; there is only this block."""
     kind = instr.op[-1]
     c.write(instr.args[0], c.read(instr.args[1], kind))
 
@@ -215,7 +216,7 @@ def cluster_rank(c: Context, instr: Instr) -> None:
 
 
 def policy(c: Context, instr: Instr) -> None:
-    """What a cache hint names. There are no caches."""
+    """Writes a cache policy. There are no caches."""
     c.write(instr.args[0], const("i64", 0))
 
 
@@ -223,7 +224,7 @@ def policy(c: Context, instr: Instr) -> None:
 
 
 def _flavour(words: set[str], kind: str, store: bool) -> tuple[str, str]:
-    """What stands before the type, and behind the pointer."""
+    """Returns the text before the type, and the text after the pointer."""
     type_ = llvm_type(kind)
     align = f", align {TYPE_BYTES[kind]}"
     if "volatile" in words:
@@ -309,7 +310,8 @@ def atomic(c: Context, instr: Instr) -> None:
     operands = instr.args[first + 1 : first + (3 if found[0] == "cas" else 2)]
     base = pointer(m, space, where, TYPE_BYTES[kind] * len(_items(operands[0])))
     results = _items(instr.args[0]) if first else ()
-    for index, values in enumerate(zip(*map(_items, operands), strict=True)):  # of a vector, each
+    # for each element of a vector
+    for index, values in enumerate(zip(*map(_items, operands), strict=True)):
         at = base
         if index:
             at = c.e.op("ptr", f"getelementptr i8, ptr {base.ref}, i64 {index * TYPE_BYTES[kind]}")
@@ -321,7 +323,7 @@ def atomic(c: Context, instr: Instr) -> None:
 def _apply(
     m: MemoryContext, space: str, name: str, kind: str, at: Value, values: list[Value]
 ) -> Value:
-    """What was there before."""
+    """Applies an atomic operation; returns the previous value."""
     if space == "shared":
         return _by_hand(m, name, kind, at, values)
     if kind in ("f16", "bf16", "f16x2", "bf16x2") or (is_float(kind) and name != "add"):
@@ -346,7 +348,7 @@ def _locked(c: MemoryContext, name: str, kind: str, at: Value, values: list[Valu
 
 
 def _combine(c: MemoryContext, name: str, kind: str, old: Value, values: list[Value]) -> Value:
-    """What an atomic leaves in memory."""
+    """Returns the value that an atomic leaves in memory."""
     e, value = c.e, values[0]
     if name == "exch":
         return value
@@ -400,7 +402,8 @@ def _combine_float(c: MemoryContext, name: str, kind: str, old: Value, value: Va
 
 
 def _by_hand(c: MemoryContext, name: str, kind: str, at: Value, values: list[Value]) -> Value:
-    """Shared memory belongs to one worker: a plain read, change, write is atomic there."""
+    """Applies an atomic to shared memory, which belongs to one worker: read, change and write are
+    atomic there."""
     type_ = values[0].type
     old = c.e.op(type_, f"load {type_}, ptr {at.ref}, align {TYPE_BYTES[kind]}")
     new = _combine(c, name, kind, old, values)

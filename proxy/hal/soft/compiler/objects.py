@@ -1,7 +1,7 @@
-"""What a compiled kernel is, what it is stored under, and for which machine it is.
+"""Compiled kernels: their content, their cache key, and their target machine.
 
-A proxy needs this and not the compiler, a process of its own: it imports none of that. The CPU is
-pinned so that objects may move between machines.
+A proxy needs only this module; it imports nothing of the compiler, which is a separate process. The
+CPU is fixed so that objects can move between machines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ABI = 8  # SOFT_KERNEL_ABI
 
 @dataclass(frozen=True)
 class Compiled:
-    """An object and what a caller must know about its kernel. Sizes in bytes."""
+    """An object and the properties of its kernel that callers need. Sizes in bytes."""
 
     symbol: str
     static_shared: int
@@ -38,19 +38,19 @@ class Compiled:
     code: bytes
 
     def header(self) -> dict[str, object]:
-        """All but the code, as JSON has it."""
+        """Returns everything but the code, for JSON."""
         fields = {name: value for name, value in vars(self).items() if name != "code"}
         return fields | {"sets": self.sets.plain()}
 
     @classmethod
     def of(cls, header: dict[str, Any], code: bytes) -> Compiled:
-        """Raises KeyError, TypeError, ValueError."""
+        """Creates it from `header` and code. Raises KeyError, TypeError, ValueError."""
         return cls(**(header | {"sets": Sets.of_plain(header["sets"])}), code=code)
 
 
 @functools.cache
 def version() -> str:
-    """Changes with anything that can change an object: these sources, LLVM, the CPU."""
+    """Returns a digest of everything that can change an object: these sources, LLVM, the CPU."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for folder, pattern in (
@@ -64,26 +64,26 @@ def version() -> str:
 
 
 def kernel_source(module: Module, name: str) -> str:
-    """The part of a module that one kernel can depend on, as PTX."""
+    """Returns the part of a module that one kernel can depend on, as PTX."""
     kernel = find(module, name)
     parts = [f".version {module.version}", f".target sm_{module.target}", ".address_size 64"]
     parts.append(module.declarations)
     for function in module.functions.values():
         if function is not kernel and not function.entry:
             parts.append(function.text)
-    if held := module.held_by_kernels:  # behind the others: their order is their addresses
+    if held := module.held_by_kernels:  # after the others: their order decides their addresses
         moves = "".join(f" mov.u64 %held, {other};" for other in held)
         parts.append(f".func __rankfold_held() {{ .reg .b64 %held;{moves} ret; }}")
     return "\n".join([*parts, kernel.text])
 
 
 def key_of(source: str, name: str) -> str:
-    """What the object of this kernel is stored under."""
+    """Returns the key under which this kernel's object is stored."""
     return hashlib.sha256(f"{version()}\n{name}\n{source}".encode()).hexdigest()
 
 
 def target_machine() -> llvm.TargetMachine:
-    """A new one: whoever is given it owns it."""
+    """Returns a new target machine, which the caller owns."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()  # mathlib.py's directed roundings

@@ -1,7 +1,7 @@
-"""What the handlers of instructions share: the segment that they write to, and floats.
+"""Shared by the handlers of instructions: the segment that they write to, and floats.
 
-A handler raises Unsupported for a form that it does not implement; nothing is approximated in
-silence. Which one an instruction has stands in instructions.py.
+A handler raises Unsupported for a form that it does not implement; nothing is approximated
+silently. instructions.py assigns handlers to instructions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Unsupported(Exception):
 
 
 class Context(Protocol):
-    """What handlers need of the segment that is being written."""
+    """The interface of the segment being written, as handlers use it."""
 
     e: Emitter
 
@@ -33,7 +33,7 @@ ROUNDINGS = frozenset(("rn", "rz", "rm", "rp"))
 
 
 def allow(instr: Instr, *known: str) -> set[str]:
-    """The modifiers between the name and the type; one that is not `known` is unsupported."""
+    """Returns the modifiers between name and type; one that is not in `known` is unsupported."""
     words = set(instr.op[1:-1])
     if words - set(known):
         raise Unsupported
@@ -44,7 +44,7 @@ def allow(instr: Instr, *known: str) -> set[str]:
 
 
 def read_float(c: Context, operand: Operand, kind: str) -> Value:
-    """As a value to compute with: 16-bit floats become float, exactly."""
+    """Reads a float to compute with: 16-bit floats are converted to float, exactly."""
     value = c.read(operand, kind)
     if kind == "f16":
         return c.e.cast("fpext", c.e.bitcast(value, "half"), "float")
@@ -54,7 +54,7 @@ def read_float(c: Context, operand: Operand, kind: str) -> Value:
 
 
 def pack_float(c: Context, value: Value, kind: str) -> Value:
-    """A computed value rounded to the type, as a register keeps it."""
+    """Rounds a computed value to the type, in the form that a register keeps."""
     if kind == "f16":
         return c.e.bitcast(c.e.cast("fptrunc", value, "half"), "i16")
     if kind == "bf16":
@@ -81,7 +81,7 @@ def join(c: Context, low: Value, high: Value) -> Value:
 
 
 def relu(c: Context, value: Value) -> Value:
-    """0 for what is not above it; NaN stays."""
+    """Returns 0 for values not above 0; NaN remains."""
     above = c.e.cmp("fcmp ugt", value, const(value.type, 0))
     return c.e.select(above, value, const(value.type, 0))
 
@@ -93,14 +93,14 @@ def flush(c: Context, value: Value, words: set[str] | tuple[str, ...]) -> Value:
 
 
 def saturate(c: Context, value: Value) -> Value:
-    """To [0, 1]; NaN becomes 0."""
+    """Clamps to [0, 1]; NaN becomes 0."""
     zero, one = const(value.type, 0), const(value.type, 1)
     low = c.e.select(c.e.cmp("fcmp ogt", value, zero), value, zero)
     return c.e.select(c.e.cmp("fcmp olt", low, one), low, one)
 
 
 def float_op(c: Context, instr: Instr, words: set[str], compute: Callable[..., Value]) -> None:
-    """d = compute(sources) for one float type, its packed pair too; with ftz, sat and relu."""
+    """Writes d = compute(sources) for a float type or its packed pair; with ftz, sat and relu."""
     kind = instr.op[-1]
     half = kind in ("f16", "f16x2")
 

@@ -1,9 +1,9 @@
-"""Writes the function of one segment: its threads in a loop, and in it the PTX as LLVM IR.
+"""Writes the function of one segment: a loop over its threads, with the PTX as LLVM IR.
 
-Registers are stack slots that LLVM's mem2reg turns into values; what is the same for all threads
-(parameters, coordinates of the block) is read once, before the loop. The loop is marked parallel:
-between two cuts the threads of a correct program do not touch each other's data, except by atomics,
-which carry no mark.
+Registers are stack slots that LLVM's mem2reg turns into values; values that are the same for all
+threads (parameters, coordinates of the block) are read once, before the loop. The loop is marked
+parallel: between two cuts, threads of a correct program do not access each other's data, except by
+atomics, which carry no mark.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 ROW = "i32 %row, i32 %ty, i32 %tz"
 SEGMENT_PARAMS = f"ptr noalias readonly %block, i32 %t0, i32 %t1, {ROW}"
-NOBODY = 0xFFFFFFFF  # the ends of no thread: OR is zero, AND all ones
+NOBODY = 0xFFFFFFFF  # result for no threads: OR is zero, AND all ones
 
 
 class Segment(Values):
     """Writes the function of one segment; the context that instruction handlers work in. In
-    `lockstep`, the threads of the block have always stood at the same cut. With a `guard`: the part
-    for threads of a row, side by side, of which it `holds` or for which it does not."""
+    `lockstep`, the threads of the block have always been at the same cut. With a `guard` (a
+    predicate range), it writes the part for the contiguous threads of a row for which the predicate
+    `holds`, or does not."""
 
     def __init__(
         self, kernel: Kernel, cut: flow.Cut, lockstep: bool,
@@ -51,11 +52,11 @@ class Segment(Values):
         if guard:
             self.name += ".holds" if holds else ".fails"
         self.ends: list[tuple[int, str]] = []  # cut number, LLVM block
-        self.unanimous = False  # do all threads of a row come to the same cut?
+        self.unanimous = False  # all threads of a row end at the same cut
         self.used: set[str] = set()  # registers that are read in this segment
-        self.changed: set[str] = set()  # and written
-        self.once: dict[str, str] = {}  # registers to be kept once for a row: stack slots
-        self.once_at: dict[int, list[str]] = {}  # and at which cut
+        self.changed: set[str] = set()  # registers that are written in it
+        self.once: dict[str, str] = {}  # registers kept once for a row: stack slots
+        self.once_at: dict[int, list[str]] = {}  # the cuts at which they are kept
 
     # ---- the function
 
@@ -78,19 +79,19 @@ class Segment(Values):
         ]  # fmt: skip
 
     def _ways(self, block: flow.Block) -> tuple[int, ...]:
-        """Where a thread goes on in this segment."""
+        """Returns the successors of a block in this segment."""
         if self.kernel.graph.ends_segment(block, self.lockstep):
             return ()
         if self.guard and block.pred and block.pred.name == self.guard.predicate:
-            # What it was before it is computed here must not be looked at.
+            # The predicate's value from before it is computed here must not be used.
             before = {*self.cut.saved, *self.cut.recomputed} if self.guard.test else ()
             if block.pred.name not in before:
                 return (block.goto[self.holds == block.negated],)
         return block.goto
 
     def _agree(self, blocks: list[flow.Block]) -> bool:
-        """Do all threads of a row come to the same cut? They do, if wherever they may part all ways
-        lead to one."""
+        """Decides whether all threads of a row end at the same cut. They do if, wherever they may
+        diverge, all paths lead to one."""
         ends: dict[int, set[int]] = {block.number: self._ends(block) for block in blocks}
         changed = True
         while changed:
@@ -102,7 +103,7 @@ class Segment(Values):
         return all(len(ends[block.number]) <= 1 for block in blocks if self._may_part(block))
 
     def _ends(self, block: flow.Block) -> set[int]:
-        """The cut that a block itself leads to."""
+        """Returns the cut that a block itself leads to."""
         if self.kernel.graph.ends_segment(block, self.lockstep):
             return {block.cut}
         return set() if block.goto or _traps(block) else {0}
@@ -113,14 +114,14 @@ class Segment(Values):
         return len(set(self._ways(block))) > 1 and not (self.lockstep and same)
 
     def _parameters(self) -> str:
-        """Parts have read before what is kept once for a row: one may overwrite what the other one
-        needs."""
+        """Returns the function's parameters. Parts receive values that are kept once for a row as
+        parameters, because one part may overwrite what the other needs."""
         kinds = self.kernel.registers
         kept = [f", {llvm_type(kinds[name])} %kept{i}" for i, name in enumerate(self._kept_once())]
         return SEGMENT_PARAMS + "".join(kept if self.guard else ())
 
     def _kept_once(self) -> tuple[str, ...]:
-        """Registers that are kept once for a row at the cut where this segment begins."""
+        """Returns the registers that are kept once for a row at this segment's first cut."""
         return self.kernel.kept_once(self.cut) if self.lockstep else ()
 
     def instr(self, instr: Instr) -> None:
@@ -142,13 +143,13 @@ class Segment(Values):
             ) from error
 
     def _grid_coordinate(self, instr: Instr) -> None:
-        """ctaid * ntid + tid, which kernel.c promises to fit an int."""
+        """Writes ctaid * ntid + tid; kernel.c ensures that it fits an int."""
         a, b, c = (self.read(x, "u32") for x in instr.args[1:4])
         product = self.e.bin("mul nuw nsw", a, b)
         self.write(instr.args[0], self.e.bin("add nuw nsw", product, c))
 
     def _keep_split(self, instr: Instr) -> None:
-        """Beside an address, the two parts it is the sum of: see addressing.py."""
+        """Stores, next to an address, the two parts of which it is the sum: see addressing.py."""
         name = _target(instr)
         split = self.kernel.splits[name]
         if split.source:
@@ -167,7 +168,7 @@ class Segment(Values):
         self.e.do(f"store i64 {offset.ref}, ptr {self._part(name, 'o')}")
 
     def _begin(self) -> None:
-        """Bring back what was kept at the cut, and what the cut itself gives."""
+        """Restores the values that were kept at the cut, and reads the cut's results."""
         kept = set(self.cut.saved)
         for name in self.cut.saved:
             if self.guard and not self.guard.test and name == self.guard.predicate:
@@ -184,7 +185,7 @@ class Segment(Values):
             self._undefined(kept)
 
     def _kept(self, name: str) -> Value:
-        """A register's value from the frame."""
+        """Reads a register's value from the frame."""
         at = self._slot(self.kernel.graph.slots[name], name)
         type_ = llvm_type(self.kernel.registers[name])
         memory_type = "i8" if type_ == "i1" else type_
@@ -192,7 +193,8 @@ class Segment(Values):
         return self.e.cast("trunc", value, "i1") if type_ == "i1" else value
 
     def _in_row(self, name: str) -> Value:
-        """A register that is kept once for the row, from the row's first thread."""
+        """Computes a register that is kept once for the row from the value of the row's first
+        thread."""
         self.uses_coordinates = True
         if self.guard:
             type_ = llvm_type(self.kernel.registers[name])
@@ -206,7 +208,7 @@ class Segment(Values):
         return self.e.bin("add", value, self.e.bin("mul", distance, const(value.type, slope)))
 
     def _of_row(self, name: str) -> Value:
-        """What the row's first thread kept."""
+        """Reads the value that the row's first thread kept."""
         e, type_ = self.e, llvm_type(self.kernel.registers[name])
         self.uses_coordinates = True
         at = self._once_slot(name, "%row64")
@@ -239,14 +241,14 @@ class Segment(Values):
         return self.e.op("i32", f"load i32, ptr {at.ref}, !llvm.access.group !0")
 
     def _undefined(self, kept: set[str]) -> None:
-        """Registers that may be read before they are written have one value: zero."""
+        """Sets registers that may be read before they are written to one value: zero."""
         live = self.kernel.graph.blocks[self.cut.resume].live_in
         for index, name in enumerate([*self.kernel.graph.flat.registers, "%cc"]):
             if live >> index & 1 and name not in kept:
                 self._set(name, Value(llvm_type(self.kernel.registers[name]), "zeroinitializer"))
 
     def _set(self, name: str, value: Value) -> None:
-        """The value of a register at the segment's beginning."""
+        """Sets the value of a register at the segment's beginning."""
         self.e.do(f"store {value.type} {value.ref}, ptr {self.place(name)}")
         if name in self.kernel.splits:
             self._store_parts(name, value, const("i64", 0))
@@ -263,7 +265,7 @@ class Segment(Values):
         return self.e.op("ptr", f"getelementptr i{8 * size}, ptr {slots.ref}, i64 %t64")
 
     def _slots(self, offset: int) -> Value:
-        """Where the slots of all threads begin."""
+        """Returns the address at which the slots of all threads begin."""
         start = self.e.in_head("i64", f"mul i64 %stride64, {offset}")
         return self.e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {start.ref}")
 
@@ -289,7 +291,7 @@ class Segment(Values):
             self.e.do(f"br {goto[0]}")
 
     def _leave(self, cut: flow.Cut) -> None:
-        """Keep the operands of a cut and what is live behind it."""
+        """Keeps the operands of a cut and the registers that are live after it."""
         for index, value in self._operands(cut):
             at = self._operand_slot(index)
             self.e.do(f"store i32 {value.ref}, ptr {at.ref}, !llvm.access.group !0")
@@ -298,7 +300,7 @@ class Segment(Values):
             once = name in there and self.unanimous
             same = name in self.cut.saved and name not in self.changed
             if same and (not self.guard if once else name not in here):
-                continue  # its slot holds it already
+                continue  # its slot has the value already
             type_ = llvm_type(self.kernel.registers[name])
             value = self.e.op(type_, f"load {type_}, ptr {self.place(name)}")
             if once:
@@ -314,7 +316,7 @@ class Segment(Values):
         self.branch_to("latch")
 
     def _operands(self, cut: flow.Cut) -> Iterator[tuple[int, Value]]:
-        """The words that a cut wants to find, by their places."""
+        """Yields the words that a cut's operation reads, with their indices."""
         if cut.instr and row_of(cut.instr).tile:
             fragments = self.kernel.describe_matrix(cut.instr)[2]
             for index, word in enumerate(word for words in fragments for word in words):
@@ -325,7 +327,7 @@ class Segment(Values):
                 yield index, self._word(operand, cut.instr, index)
 
     def _word(self, operand: Operand, instr: Instr | None, index: int) -> Value:
-        """A cut's operand as 32 bits; match's second one is the upper half of its value."""
+        """Returns a cut's operand as 32 bits; match's second one is the upper half of its value."""
         inner = operand.operand if isinstance(operand, Not) else operand
         if isinstance(inner, Reg) and self.kind_of(inner) == "pred":
             return self.e.resize(self.read(operand, "pred"), "i32")
@@ -338,7 +340,8 @@ class Segment(Values):
         return self.read(operand, "b32")
 
     def _entry(self) -> list[str]:
-        """A part may have no threads: what is before the loop must not look at them, then."""
+        """Returns the entry block. A part may have no threads, so code before the loop must not
+        access them."""
         return [
             "entry:",
             *(f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
@@ -380,8 +383,8 @@ class Segment(Values):
         return len({number for number, _ in self.ends}) > 1
 
     def _behind_loop(self) -> list[str]:
-        """What is kept once at the cut where all are now: from what the last thread computed, what
-        it is for the first one."""
+        """Keeps values once for a row at the cut that all threads have reached: computes the first
+        thread's value from the last one's."""
         e = self.e
         lines, e.lines = e.lines, []
         if self.once:

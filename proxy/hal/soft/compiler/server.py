@@ -1,10 +1,10 @@
 """The compiler process: one per node, it turns PTX into cached objects for all proxies.
 
-``python -m rankfold.proxy.hal.soft.compiler.server --socket PATH --cache DIR``. Started by the
-first proxy that needs it; a lock file beside the socket keeps it the only one; it ends when it has
-had no client and no work for a while. Each compilation runs in a child process with a time limit,
-so that a crash or a hang of LLVM is an error of that kernel and of nothing else. Counted is the
-processor's time: on a busy machine a child may get little of it.
+``python -m rankfold.proxy.hal.soft.compiler.server --socket PATH --cache DIR``. The first proxy
+that needs it starts it; a lock file next to the socket ensures that there is only one; it ends
+after a while without clients and work. Each compilation runs in a child process with a time limit,
+so that a crash or hang of LLVM affects only that kernel. The limit applies to processor time,
+because on a busy machine a child may get little of it.
 
 Operations: `Compile`; ``status`` → pid, compiled, running; ``shutdown``.
 """
@@ -40,13 +40,14 @@ log = area(__file__)
 
 IDLE_S = 2.0
 TIME_LIMIT_S = 120.0
-BUSY = 10  # so many times as long one waits for a child that gets little of the processor
+BUSY = 10  # factor between the wall-clock limit and the processor-time limit of a child
 SOURCE_BYTES_MAX = 1 << 28
 
 
 class Compile(messages.Operation, frozen=True, tag="compile"):
-    """With a descriptor of the PTX → {} once the object lies in the cache, with a descriptor of the
-    object where it cannot be stored there, or {code, message}: a CUresult and why."""
+    """Request with a descriptor of the PTX. Reply: {} once the object is in the cache; with a
+    descriptor of the object if it cannot be stored there; or {code, message}: a CUresult and the
+    reason."""
 
     takes_fds: ClassVar[int] = 1
 
@@ -57,14 +58,14 @@ class Compile(messages.Operation, frozen=True, tag="compile"):
 
 @dataclass
 class Job:
-    """One compilation and everybody who waits for it."""
+    """One compilation and all requests that wait for it."""
 
     key: str
     name: str
     source: str
     requests: list[Request[Compile]] = field(default_factory=list)
     pid: int = 0
-    object: int = -1  # memory for what the cache has no room for
+    object: int = -1  # memory for an object that the cache cannot store
     output: bytes = b""
     timed_out: bool = False
 
@@ -77,7 +78,7 @@ class Compiler:
         self.slots = max(1, os.cpu_count() or 1)
         self.compiled = 0
         self.told = False
-        self.full = False  # the cache takes nothing
+        self.full = False  # the cache accepts nothing more
         self.dumps, why = dump.folder()
         self.not_kept(why)
         self.server = Server(
@@ -182,14 +183,14 @@ class Compiler:
         self.start_more()
 
     def not_kept(self, why: str) -> None:
-        """Say so once, and keep nothing more."""
+        """Logs the reason once, and stops keeping intermediate files."""
         if why and not self.told:
             self.told = True
             log.warning("%s", why)
         self.dumps = None if why else self.dumps
 
     def not_stored(self, why: str) -> None:
-        """Say so when it begins."""
+        """Logs when storing begins to fail."""
         if why and not self.full:
             log.warning("%s; kernels are handed over and not kept, until there is room: make some",
                         why)  # fmt: skip
@@ -210,8 +211,8 @@ def failure(job: Job, what: str) -> Message:
 
 
 def _child(folder: Path, dumps: Path | None, job: Job, output: int, limit_s: float) -> None:
-    """Never returns. What it has to say goes through the pipe: the answer, and why it could not
-    keep what it compiled."""
+    """Compiles in the child; never returns. Writes to the pipe the result, and why intermediate
+    files or the object could not be stored."""
     status, not_stored = 1, ""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -248,10 +249,10 @@ def main() -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return 0  # another one serves
+        return 0  # another process serves
     set_up()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    objects.target_machine()  # children inherit what is initialised
+    objects.target_machine()  # children inherit the initialised state
     Compiler(arguments.socket, arguments.cache, arguments.time_limit, arguments.idle).run()
     return 0
 

@@ -1,5 +1,5 @@
-"""What the handlers of instructions see of the segment that is written: registers, variables,
-parameters, special registers, and where memory lies.
+"""The values that handlers of instructions use: registers, variables, parameters, special
+registers, and the base addresses of memory.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "global
           "dynamic_shared": 96, "grid": 104}  # fmt: skip
 POINTERS = ("base", "shared", "local", "frame", "params", "next", "grid")
 _CONSTANT = {"nsmid": 1, "smid": 0, "gridid": 0, "nwarpid": 32,
-             # each block is a cluster of its own
+             # each block is its own cluster
              "cluster_ctarank": 0, "cluster_nctarank": 1, "is_explicit_cluster": 0,
              **{f"cluster_ctaid.{d}": 0 for d in "xyz"},
              **{f"cluster_nctaid.{d}": 1 for d in "xyz"},
-             # what cooperative groups keep in shared memory lies at its beginning
+             # cooperative groups' reserved shared memory is at its beginning
              "reserved_smem_offset_begin": 0, "reserved_smem_offset_0": 0,
              "reserved_smem_offset_1": 32, "reserved_smem_offset_end": RESERVED_SHARED,
              "reserved_smem_offset_cap": RESERVED_SHARED}  # fmt: skip
@@ -47,7 +47,7 @@ _CLOCKS = ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "glo
 
 
 class Values:
-    """The values that handlers read and write; Segment adds the function around them."""
+    """Reads and writes values for handlers; Segment adds the function around them."""
 
     def __init__(self, kernel: Kernel):
         self.kernel = kernel
@@ -95,7 +95,7 @@ class Values:
         self.e.do(f"store {type_} {value.ref}, ptr {self.place(operand.name)}")
 
     def place(self, name: str) -> str:
-        """The stack slot of a register."""
+        """Returns the stack slot of a register."""
         if name not in self.places:
             if name not in self.kernel.registers:
                 raise ModuleError(
@@ -121,7 +121,7 @@ class Values:
         return self.kernel.addresses[name][0] if name in self.kernel.addresses else ""
 
     def param(self, offset: int, kind: str) -> Value:
-        """A parameter, read before the loop."""
+        """Returns a parameter, read before the loop."""
         key = (offset, llvm_type(kind))
         if key not in self.params:
             at = self.e.in_head("ptr", f"getelementptr i8, ptr %params, i64 {offset}")
@@ -174,8 +174,8 @@ class Values:
         return [(self.address(v.name, 0), v.size) for v in variables if v.space == "const"]
 
     def _grid_workspace(self, high: bool) -> Value:
-        """Half of the address of a cooperative launch's workspace, which nvcc's code for
-        grid.sync() finds in these registers; 0 in other launches."""
+        """Returns half of the address of a cooperative launch's workspace, which nvcc's code for
+        grid.sync() reads from these registers; 0 in other launches."""
         e = self.e
         there = e.in_head("i1", "icmp ne ptr %grid, null")
         half = memory.TAGS["grid"] << 8 if high else 0
@@ -206,7 +206,7 @@ class Values:
         return f"{self.place(name)}.{part}"
 
     def split_address(self, name: str) -> tuple[Value, Value, int] | None:
-        """The parts, and what the second is a multiple of."""
+        """Returns the two parts, and what the second one is a multiple of."""
         if name not in self.kernel.splits:
             return None
         return (*self._parts(name), self.kernel.splits[name].multiple)
