@@ -1,1 +1,1 @@
-"""Checkpoints of jobs: what outlives the processes of a rank, and the machine under them."""
+"""Checkpoints of jobs, which outlive the ranks' processes and the machine."""

@@ -1,15 +1,15 @@
-"""Work on a save's folder in a process of its own: what an upload and a fetch have in common.
+"""Runs work on a save's folder in a background process; common to upload and fetch.
 
-    FOLDER/task.json    what to do, by whoever starts it; never changed
-    FOLDER/lock         held while a process works on it, whose pid it has
-    FOLDER/state.json   how far it is, rewritten atomically
-    FOLDER/log          what went wrong, with more words
+    FOLDER/task.json    what to do; written by the process that starts the work, never changed
+    FOLDER/lock         held while a process works on the folder; contains its pid
+    FOLDER/state.json   the progress, rewritten atomically
+    FOLDER/log          errors in detail
     FOLDER/rank-N/      the snapshots
 
-FOLDER is STATE/jobs/JOB/saves/N; beside the jobs lie the images of modules, STATE/modules.
+FOLDER is STATE/jobs/JOB/saves/N; the images of modules are in STATE/modules.
 
-`state` is "working", "done" or "failed". Who finds "working" and the lock free knows that the
-process has died, and starts it again: it goes on with what is there.
+`state` is "working", "done" or "failed". If it is "working" and the lock is free, the process has
+died: the reconciler starts it again, and it continues with what is there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from rankfold.checkpoint.store import (
     Unavailable,
 )
 
-BUSY, WRONG = 1, 2  # exit statuses: somebody works on it, the task cannot be read
-TELL_S = 0.25  # between two writings of state.json
+BUSY, WRONG = 1, 2  # exit statuses: another process works on the folder; the task cannot be read
+TELL_S = 0.25  # between two writes of state.json
 CODES: dict[type[Exception], str] = {
     Full: "full", Unavailable: "unavailable", OldIncarnation: "old-incarnation",
     Overtaken: "overtaken", Refused: "refused", Missing: "missing", Damaged: "damaged",
@@ -53,13 +53,14 @@ logger = logging.getLogger(__name__)
 
 
 class Task(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What `task.json` says. `url` and `fleet` are the store's; `options` as fsspec takes them.
+    """The content of `task.json`. `url` and `fleet` are the store's; `options` as fsspec takes
+    them.
 
-    Of an upload: `incarnation` is the one that saves, `keep` how many checkpoints stay (null: all),
-    `about` goes into the manifest. Of a fetch: `incarnation` is the one that begins with this
-    checkpoint (null: none does), `id` is which one, null for the newest that is whole. `known`: the
-    newest incarnation in the store that is this job's or was before it was brought here, 0: none; a
-    later one of somebody else's has taken the job over.
+    For an upload: `incarnation` is the one that saves, `keep` the number of checkpoints to keep
+    (null: all), `about` goes into the manifest. For a fetch: `incarnation` is the one that begins
+    with this checkpoint (null: none does), `id` names the checkpoint (null: the newest that is
+    whole). `known`: the newest incarnation in the store that belongs to this job, or did before the
+    job was brought here; 0: none. If another owner has begun a later one, the job was taken over.
     """
 
     url: str
@@ -75,11 +76,11 @@ class Task(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class State(msgspec.Struct):
-    """What `state.json` says. Bytes: of `total` so many are done, `stored` were new to the store.
-    `error` is for people, `code` for programs; `retry`: begun again later it may well succeed.
-    While it works, `error` says why the attempt before failed.
-    `skipped`: newer checkpoints that cannot be used, each with the reason. `waits_for`: whom, where
-    that is not the store."""
+    """The content of `state.json`. Sizes in bytes: `bytes` of `total` are done, `stored` were new
+    to the store. `error` is for people, `code` for programs; `retry`: a later attempt may succeed.
+    While it works, `error` is the reason why the previous attempt failed. `skipped`: newer
+    checkpoints that cannot be used, each with the reason. `waits_for`: what the work waits for, if
+    not for the store."""
 
     state: Literal["", "working", "done", "failed"] = ""
     id: str | None = None
@@ -91,13 +92,13 @@ class State(msgspec.Struct):
     retry: bool = False
     note: str | None = None
     skipped: list[tuple[str, str]] = []
-    token: str = ""  # of this save, in its manifest: so that nothing is saved twice
+    token: str = ""  # identifies this save in its manifest, so that nothing is saved twice
     boot: str = ""
     waits_for: str = ""
 
 
 class Place:
-    """A save's folder, while we hold its lock."""
+    """A save's folder while we hold its lock."""
 
     def __init__(self, folder: Path, task: Task):
         self.folder, self.task, self.before = folder, task, _read_state(folder)
@@ -110,29 +111,30 @@ class Place:
 
     @property
     def modules(self) -> Path:
-        """Where the proxies of this state directory keep the images of modules."""
+        """The folder in which the proxies of this state directory keep the images of modules."""
         return self.folder.parents[3] / "modules"
 
     @property
     def owner(self) -> str:
-        """Who takes the job in the store: this job's folder on this machine."""
+        """The job's owner in the store: this job's folder on this machine."""
         return owners.of(self.folder.parent.parent)
 
     def forget(self) -> None:
-        """Nothing has been done here yet."""
+        """Discard the record of earlier work."""
         self.before = State()
         self.state.id = None
 
     def tell(self) -> None:
-        """Writes state.json."""
+        """Write state.json."""
         half = self.folder / "state.part"
         half.write_bytes(msgspec.json.encode(self.state))
         half.rename(self.folder / "state.json")
 
 
 class Work(NamedTuple):
-    """What is done with a folder; raises StoreError, Unfit and OSError. `nice`: how far it gives
-    way to others on this machine; `durable`: it is not undone when the machine stops."""
+    """The work to do with a folder; `run` raises StoreError, Unfit and OSError. `nice`: how far it
+    gives way to other processes on this machine. `durable`: a stop of the machine does not undo
+    it."""
 
     run: Callable[[Place], None]
     nice: int
@@ -140,8 +142,8 @@ class Work(NamedTuple):
 
 
 def start(arguments: list[str], work: Work) -> int:
-    """Begins the work on the folder named in `arguments` and returns while it goes on: 0, or an
-    exit status after a word on stderr. What is done stays done."""
+    """Begin the work on the folder named in `arguments` and return while it runs: 0, or an exit
+    status after a message on stderr. Finished work is not repeated."""
     if len(arguments) != 1:
         print("name the folder of a save", file=sys.stderr)
         return WRONG
@@ -151,7 +153,7 @@ def start(arguments: list[str], work: Work) -> int:
     except (OSError, msgspec.MsgspecError) as error:
         print(f"{folder / 'task.json'}: {error}", file=sys.stderr)
         return WRONG
-    # A child keeps the lock: it belongs to the open file.
+    # The lock belongs to the open file, so the child keeps it.
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,7 +172,7 @@ def start(arguments: list[str], work: Work) -> int:
         os.write(lock, str(os.getpid()).encode())
         limits.lift()
         _leave(folder)
-        os.nice(work.nice)  # and with it the priority of what it reads and writes
+        os.nice(work.nice)  # this also lowers the priority of its I/O
         run(place, work)
     finally:
         logging.shutdown()
@@ -178,11 +180,11 @@ def start(arguments: list[str], work: Work) -> int:
 
 
 def prepared(folder: Path, task: Task, work: Work) -> Place | None:
-    """The folder as it was left, and it is said that somebody works on it. None where all is
+    """Read the folder's earlier state, and record that a process works on it. None if all is
     done."""
     place = Place(folder, task)
     if place.before.boot != place.state.boot and not work.durable:
-        place.forget()  # what was written then may never have reached the disk
+        place.forget()  # what was written before the reboot may not have reached the disk
     if place.before.state == "done":
         return None
     place.tell()
@@ -205,7 +207,7 @@ def run(place: Place, work: Work) -> None:
         state.code = next(code for kind, code in CODES.items() if isinstance(error, kind))
         state.retry = state.code in RETRY
         logger.warning("%s", error)
-    except Exception as error:  # whatever it is: who waits for it is told
+    except Exception as error:  # whatever it is, report it in state.json
         end = "failed"
         state.error = f"a fault of rankfold's, see {place.folder / 'log'}: {error!r}"
         state.code = "internal"
@@ -226,12 +228,12 @@ def _words(place: Place, error: Exception) -> str:
 
 def _tell(place: Place, over: threading.Event) -> None:
     while not over.wait(TELL_S):
-        with contextlib.suppress(OSError):  # of a disk that is full the work itself tells
+        with contextlib.suppress(OSError):  # the work itself reports a full disk
             place.tell()
 
 
 def _leave(folder: Path) -> None:
-    """What whoever started us has open is no longer ours."""
+    """Detach from the caller: session, folder and standard streams."""
     os.setsid()
     os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -249,5 +251,5 @@ def _read_state(folder: Path) -> State:
 
 
 def boot() -> str:
-    """Which start of this machine it is."""
+    """The id of this boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,8 +1,8 @@
-"""Begins a store, or says what is wrong with it: `python -m rankfold.checkpoint.begin URL FLEET S`.
+"""Begins a store, or reports why that fails: `python -m rankfold.checkpoint.begin URL FLEET S`.
 
-In a process of its own, for a store may hang, and whoever asks must not: after S seconds it is
-ended by SIGALRM. Exit status 1, and a word on stderr, where this fleet cannot keep checkpoints
-there.
+It runs in a process of its own, because a store may hang and the caller must not: after S seconds
+SIGALRM ends it. If this fleet cannot keep checkpoints at the URL, the exit status is 1 and the
+reason is on stderr.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Brings a checkpoint's snapshots here: `python -m rankfold.checkpoint.fetch FOLDER`
 (background.py).
 
-Every unit is verified on its way. A rank's snapshot is whole when its about.json is there. When all
-are, the job's next incarnation begins with this checkpoint. Without an `id` it is the newest one
-that is whole; newer ones that are not are marked and reported.
+Every unit is verified as it arrives. A rank's snapshot is whole when its about.json exists. When
+all are whole, the job's next incarnation begins with this checkpoint. Without an `id`, the newest
+checkpoint that is whole is used; newer ones that are not are marked and reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankfold.checkpoint.store import Damaged, Id, Missing, Refused, Store
 
 
 def fetch(place: Place) -> None:
-    """Raises StoreError, Unfit and OSError."""
+    """Fetch the snapshots of a task. Raises StoreError, Unfit and OSError."""
     task, state = place.task, place.state
     store = stores.open(task.url, task.fleet, options=task.options, begin=False)
     store.refuse_taken(task.job, task.known, place.owner)
@@ -40,7 +40,7 @@ def fetch(place: Place) -> None:
 
 
 def _candidates(store: Store, place: Place) -> Iterator[Id]:
-    """First the one of which something is here already; then from the newest on."""
+    """The checkpoints to try: first one that is partly here, then from the newest to the oldest."""
     task = place.task
     if task.id is not None:
         each = Id.parse(task.id)
@@ -60,12 +60,12 @@ def _candidates(store: Store, place: Place) -> Iterator[Id]:
 def _bring(store: Store, place: Place, each: Id) -> None:
     task, state = place.task, place.state
     checkpoint = store.checkpoint(task.job, each)
-    if place.before.id != str(each):  # what lies here is another one's
+    if place.before.id != str(each):  # what is here belongs to another checkpoint
         for rank in task.ranks:
             shutil.rmtree(place.rank(rank), ignore_errors=True)
     state.id, state.bytes = str(each), 0
     place.before.id = state.id
-    place.tell()  # before anything of it is here
+    place.tell()  # before anything of the checkpoint is here
     state.total = sum(part.size for part in checkpoint.parts if part.rank in task.ranks)
 
     def told(count: int) -> None:
@@ -75,12 +75,12 @@ def _bring(store: Store, place: Place, each: Id) -> None:
         snapshot.modules.write(checkpoint, place.modules)
         snapshot.write(checkpoint, {rank: place.rank(rank) for rank in task.ranks}, told)
     except OSError:
-        for rank in task.ranks:  # a full disk needs room for the word that it is full
+        for rank in task.ranks:  # a full disk: free space to record that
             if not (place.rank(rank) / snapshot.ABOUT).exists():
                 shutil.rmtree(place.rank(rank), ignore_errors=True)
         raise
     except Damaged:
-        if each in store.checkpoints(task.job):  # else it was collected meanwhile
+        if each in store.checkpoints(task.job):  # otherwise it was collected meanwhile
             store.mark(task.job, checkpoint.verify())
         raise
     state.bytes = state.total

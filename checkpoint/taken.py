@@ -1,12 +1,13 @@
-"""Which of a fleet's jobs go on elsewhere: `python -m rankfold.checkpoint.taken URL FLEET S`.
+"""Which of a fleet's jobs were taken over: `python -m rankfold.checkpoint.taken URL FLEET S`.
 
-On stdin, as JSON, JOB → {folder: the job's on this machine, known: the newest incarnation in the
-store that it knows of}. On stdout a line of JSON for each, as soon as it is known: {job, taken:
-whether somebody else has taken it over, why: who; or why the store could not be asked about it}.
+On stdin, as JSON: JOB → {folder: the job's on this machine, known: the newest incarnation in the
+store that the job knows of}. On stdout one line of JSON for each job, as soon as it is known: {job,
+taken: whether another owner has taken it over, why: by whom, or why the store could not be queried
+about it}.
 
-In a process of its own, for a store may hang: after S seconds it is ended by SIGALRM, and what it
-has not said by then nobody knows. Exit status 1, and a word on stderr, where the store cannot be
-asked at all.
+It runs in a process of its own, because a store may hang: after S seconds SIGALRM ends it, and for
+jobs without a line the answer is unknown. If the store cannot be queried at all, the exit status is
+1 and the reason is on stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-AT_ONCE = 16  # jobs: of a far store each takes two answers
+AT_ONCE = 16  # jobs: each takes two round trips to a remote store
 
 
 def main(url: str, fleet: str, seconds: str) -> int:

@@ -1,7 +1,8 @@
 """Stores a save's snapshots: `python -m rankfold.checkpoint.upload FOLDER` (background.py).
 
-The job goes on meanwhile. Killed at any moment and started again it goes on where it was, and what
-it had finished is not saved twice. In the end checkpoints beyond the last `keep` are collected.
+The job runs meanwhile. An upload that was killed at any moment continues where it was when it is
+started again, and what it had finished is not saved twice. At the end, checkpoints beyond the last
+`keep` are collected.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from rankfold.checkpoint.store import Id, Progress, Refused, Save, Store, StoreE
 
 LOOK_AGAIN_S = 0.02
 READERS = 4  # ranks whose snapshots are read at the same time
-TOKEN = "token"  # in the manifest's about
+TOKEN = "token"  # key in the manifest's `about`
 
 
 def upload(place: Place) -> None:
-    """Raises StoreError, Unfit and OSError."""
+    """Upload the snapshots of a task. Raises StoreError, Unfit and OSError."""
     task, state = place.task, place.state
     folders = [place.rank(rank) for rank in task.ranks]
     while copied := images_on_their_way(folders):
         names = ", ".join(sorted(folder.name for folder in copied))
         state.waits_for = f"the launchers that still copy device memory of {names}"
-        state.bytes = sum(copied.values())  # so that it is seen to get on
+        state.bytes = sum(copied.values())  # shows that there is progress
         time.sleep(LOOK_AGAIN_S)
     state.waits_for = ""
     snapshots = {rank: _snapshot(place, rank) for rank in task.ranks}
@@ -47,13 +48,14 @@ def upload(place: Place) -> None:
     if task.keep is not None:
         try:
             store.collect(task.job, task.keep)
-        except StoreError as error:  # the checkpoint is there all the same
+        except StoreError as error:  # the checkpoint exists nevertheless
             state.note = f"nothing was collected: {error}"
 
 
 def _snapshot(place: Place, rank: int) -> Snapshot:
     snapshot = Snapshot(place.rank(rank))
-    # What was not synced before a machine stops may be lost, and nothing would tell.
+    # Data that was not synced before the machine stopped may be lost, and nothing would detect
+    # that.
     if snapshot.about.get("boot", place.state.boot) != place.state.boot:
         what = "was written before this machine was started last"
         raise Unfit(place.rank(rank) / ABOUT, what, "restore the last checkpoint")
@@ -61,7 +63,7 @@ def _snapshot(place: Place, rank: int) -> Snapshot:
 
 
 def _take(store: Store, place: Place) -> int:
-    """The job is ours, in this incarnation; it begins here if it was not restored."""
+    """Make the job ours in this incarnation, which begins here unless a restore began it."""
     task, life = place.task, store.life(place.task.job)
     if task.incarnation is None:
         raise Refused(task.url, f"{task.job} saves in no incarnation", "name one")
@@ -72,11 +74,11 @@ def _take(store: Store, place: Place) -> int:
         who = owners.told(life.owner)
         what = f"incarnation {life.incarnation} of {task.job} has been begun by {who}"
         raise Refused(task.url, what, "leave the job to it, or restore it here")
-    return task.incarnation  # where it is over, the save is refused
+    return task.incarnation  # if it is over, the save is refused
 
 
 def _finished(store: Store, place: Place) -> Id | None:
-    """The checkpoint that this save became before it was interrupted."""
+    """The checkpoint that this save made before it was interrupted, or None."""
     for each in reversed(store.checkpoints(place.task.job)):
         if each.incarnation != place.task.incarnation:
             break
@@ -114,7 +116,7 @@ def _give(save: Save, snapshots: dict[int, Snapshot]) -> None:
             for each in given:
                 each.result()
         except BaseException:
-            save.close()  # the others end soon
+            save.close()  # the other threads then end soon
             raise
 
 

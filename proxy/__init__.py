@@ -1,1 +1,1 @@
-"""The device proxy: one server process per device. Python decides, C carries the hot path."""
+"""The device proxy: one process per device. Python decides; C handles every call of a rank."""

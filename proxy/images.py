@@ -1,9 +1,8 @@
 """Images of modules on disk: `<state>/modules/<hash>.<kind>`, kind as in enum rf_image.
 
 An image that cannot be stored (the disk is full) stays in this process's memory, so that its
-program goes on, and storing it is tried again later. Only what is on disk is found by another
-proxy: a job must not leave this one before all of its images are stored. All calls may come from
-several threads.
+program continues, and is stored later. Another proxy only finds images on disk: a job must not
+leave this proxy before all of its images are stored. All calls may come from several threads.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from rankfold.proxy.ptx.fatbin import IMAGE_FATBIN, IMAGE_PTX
 
 log = area(__file__)
 
-AGAIN_S, AGAIN_MAX_S = 1.0, 60.0  # until storing is tried again: first, and at most
+AGAIN_S, AGAIN_MAX_S = 1.0, 60.0  # until the next attempt to store: first, and at most
 
 
 @dataclass
 class _Waiting:
-    """An image that is not on disk, and the jobs that brought it."""
+    """An image that is not on disk yet, and the jobs that brought it."""
 
     image: bytes
     jobs: set[int] = field(default_factory=set)
 
 
 class Images:
-    """The images in `folder`, and those that wait for room there."""
+    """The images in `folder`, and those that wait for disk space there."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -42,17 +41,17 @@ class Images:
         self._waiting: dict[str, _Waiting] = {}  # by file name
         self._wait_s = AGAIN_S
         self._again_at = 0.0
-        self.trouble = ""  # why images wait; "": none does
+        self.trouble = ""  # why images wait; "": none waits
 
     def find(self, digest: str) -> Iterator[tuple[Path, bytes, int]]:
-        """What is on disk under this hash: the file, the image in it, its kind."""
-        for kind in (IMAGE_FATBIN, IMAGE_PTX):  # the folder may have those of years
+        """The images on disk with this hash: the file, its content, its kind."""
+        for kind in (IMAGE_FATBIN, IMAGE_PTX):  # no listing: the folder may have very many files
             path = self.folder / f"{digest}.{kind}"
             with contextlib.suppress(FileNotFoundError):
                 yield path, path.read_bytes(), kind
 
     def keep(self, digest: str, image: bytes, kind: int, job: int) -> None:
-        """Store an image that `job` brought, now or, where that fails, later."""
+        """Store an image that `job` brought, now or, if that fails, later."""
         name = f"{digest}.{kind}"
         if (self.folder / name).exists():
             return
@@ -61,15 +60,15 @@ class Images:
         self._store(name, image)
 
     def store(self, job: int | None = None) -> str:
-        """Try to store what waits (of `job`; None: of all). Gives why something still waits, else
-        nothing."""
+        """Try to store the images that wait (of `job`; None: all). Returns why one still waits, or
+        ""."""
         with self._lock:
             names = [n for n, each in self._waiting.items() if job is None or job in each.jobs]
             todo = {name: self._waiting[name].image for name in names}
         return next(filter(None, (self._store(name, image) for name, image in todo.items())), "")
 
     def due(self) -> bool:
-        """Whether to `store` again. Says yes once for each time; the next is twice as far away."""
+        """Whether to `store` again. Returns true once per attempt; the pause doubles each time."""
         now = time.monotonic()
         with self._lock:
             if not self._waiting or now < self._again_at:
@@ -79,7 +78,7 @@ class Images:
             return True
 
     def gone(self, job: int) -> None:
-        """The job is not here any more: what only it has brought is not needed."""
+        """The job has left: drop images that wait and that only it has brought."""
         with self._lock:
             for each in self._waiting.values():
                 each.jobs.discard(job)
@@ -87,13 +86,13 @@ class Images:
             self._settle()
 
     def _store(self, name: str, image: bytes) -> str:
-        """Gives why it failed, else nothing."""
+        """Store an image. Returns why it failed, or ""."""
         try:
             self._write(name, image)
         except OSError as error:
             why = f"modules cannot be stored in {self.folder}: {error.strerror or error}"
             with self._lock:
-                if not self.trouble:  # said once, until all are stored
+                if not self.trouble:  # logged once, until all are stored
                     self._wait_s = AGAIN_S
                     self._again_at = time.monotonic() + AGAIN_S
                     log.warning("%s; they are kept in memory, and their jobs cannot leave this "
@@ -111,10 +110,10 @@ class Images:
             self.trouble = ""
 
     def _write(self, name: str, image: bytes) -> None:
-        """Whole or not at all, also when the machine stops."""
+        """Write an image whole or not at all, also if the machine stops."""
         temporary = self.folder / f".{name}.{os.getpid()}.{threading.get_ident()}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleaned up
+            self.folder.mkdir(parents=True, exist_ok=True)  # the folder may have been removed
             with temporary.open("wb") as file:
                 file.write(image)
                 file.flush()

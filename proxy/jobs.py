@@ -1,4 +1,4 @@
-"""The job epochs that a proxy serves: where their ranks are, and how far each has come."""
+"""The job epochs that a proxy serves: where their ranks are, and the progress of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rankfold.control import Channel, Message
 from rankfold.proxy.native import RankStatus
 from rankfold.service import Outgoing, Request
 
-COUNTED = (  # of a rank, as it came and now
+COUNTED = (  # of a rank: at its arrival and now
     "kernels", "collectives", "records", "switches", "squashed", "spared", "copies", "unforeseen",
     "prepared",
 )  # fmt: skip
@@ -27,7 +27,7 @@ class Placement:
     sockets: tuple[str, ...]
     rank_device: tuple[int, ...]
     launchers: tuple[str, ...]
-    cc: str  # that the job sees; empty: the device's
+    cc: str  # the compute capability that the job sees; empty: the device's
     check_order: str
     incarnation: int
 
@@ -60,13 +60,13 @@ class Job:
     opened: bool = False
     segment: int = -1
     met: set[int] = field(default_factory=set)  # devices that hold the segment
-    left: set[int] = field(default_factory=set)  # devices that hung up while it stood at a cut
+    left: set[int] = field(default_factory=set)  # devices that disconnected while it was at a cut
     peers: dict[Channel, int] = field(default_factory=dict)
     calls: list[Outgoing[messages.Done]] = field(default_factory=list)
     exited: set[int] = field(default_factory=set)
-    attached: dict[int, RankStatus] = field(default_factory=dict)  # as it came here
+    attached: dict[int, RankStatus] = field(default_factory=dict)  # at its arrival
     last: dict[int, RankStatus] = field(default_factory=dict)
-    moved_at: dict[int, float] = field(default_factory=dict)  # when a rank was seen to get on
+    moved_at: dict[int, float] = field(default_factory=dict)  # last progress of each rank
     cut_at: float | None = None
     released_at: float | None = None
     saved_bytes: int = 0
@@ -81,7 +81,7 @@ class Job:
         return [r for r, d in enumerate(self.placement.rank_device) if d == self.device]
 
     def lives(self) -> bool:
-        """Whether a rank of it may still need this device, which can be one of several."""
+        """Whether a rank of the job may still need this device, possibly among others."""
         if self.state == "saved":
             return False
         return bool(set(self.local) - self.exited) or any(map(_listens, self.placement.launchers))
@@ -93,7 +93,8 @@ class Job:
         self.last[rank] = status
 
     def describe_rank(self, rank: int) -> Message:
-        """As `status` reports it: counters since the job began, and `_here` since the rank came."""
+        """The rank as `status` reports it: counters since its start and, with `_here`, since it
+        arrived."""
         came, now = self.attached.get(rank), self.last.get(rank)
         state = "exited" if rank in self.exited else "attached" if came else "waiting"
         result: Message = {
@@ -124,13 +125,13 @@ class Job:
 
 
 def _listens(path: str) -> bool:
-    """Whether a launcher still has its socket: it ends with its rank."""
+    """Whether a launcher still listens on its socket: it exits with its rank."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
         sock.setblocking(False)
         try:
             sock.connect(path)
         except (FileNotFoundError, ConnectionRefusedError, ValueError):
             return False
-        except OSError:  # it is busy
+        except OSError:  # the launcher is busy
             return True
         return True

@@ -1,8 +1,8 @@
-"""Modules by content: images on disk (images.py), loaded once per proxy, found again by hash after
-a move.
+"""Modules by content: images on disk (images.py), loaded once per proxy, found by hash after a
+move.
 
-A rank's module travels once, from the program; its saved state names it by hash only. All calls
-may come from several threads.
+A rank's module is transferred once, from the program; the rank's saved state names it by hash only.
+All calls may come from several threads.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 
 log = area(__file__)
 
-FOLDERS = {"soft": "soft", "nvidia": "cuda"}  # of a device's type, below hal/
+FOLDERS = {"soft": "soft", "nvidia": "cuda"}  # folder below hal/ for each type of device
 
 
 class Loader(Protocol):
-    """What a kind's `modules.py` opens: modules and kernels of the device this process has open."""
+    """The loader of a type of device, from its `modules.py`: modules and kernels of this process's
+    device."""
 
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo: ...
 
@@ -33,13 +34,14 @@ class Loader(Protocol):
 
 
 def _loader(hal: str, state: Path, cc: tuple[int, int]) -> Loader:
-    """Of this kind of device. A proxy loads its own kind only: another one may not be installed."""
+    """The loader for this type of device. A proxy imports only its own: others may not be
+    installed."""
     kind = importlib.import_module(f"rankfold.proxy.hal.{FOLDERS[hal]}.modules")
     return cast(Loader, kind.open_loader(state, cc))
 
 
 class ModuleStore:
-    """The modules of a proxy, whose device is of kind `hal`."""
+    """The modules of a proxy, whose device is of type `hal`."""
 
     def __init__(self, hal: str, state: Path, cc: tuple[int, int]):
         self.images = Images(state / "modules")
@@ -49,12 +51,12 @@ class ModuleStore:
         self._loader = _loader(hal, state, cc)
 
     def close(self) -> None:
-        """Let go of the compiler."""
+        """Release the compiler."""
         self._loader.close()
 
     @property
     def kernels(self) -> int:
-        """How many have been loaded. Their code stays as long as this process."""
+        """The number of kernels loaded. Their code stays for the life of this process."""
         return len(self._kernels)
 
     def module(
@@ -62,7 +64,7 @@ class ModuleStore:
     ) -> tuple[Any, int]:
         """Load an image, or (empty image) the stored one: (ModuleInfo, 0) or (None, CUresult).
 
-        cc: the compute capability for which its code is chosen. job: that needs it.
+        `cc`: the compute capability for which its code is chosen. `job`: the job that needs it.
         """
         try:
             if digest and not image:

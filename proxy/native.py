@@ -1,7 +1,7 @@
-"""The proxy's C half, as Python sees it (proxy/core/proxy.h, through cffi).
+"""The proxy's C half, as seen from Python (proxy/core/proxy.h, through cffi).
 
-Every method runs in the C loop's thread and returns at once; none waits for a device, a rank or a
-peer. The loop never calls Python: what happens is read with `events`.
+Every method runs in the C loop's thread and returns when it has run there; none waits for a device,
+a rank or a peer. The loop never calls Python: `events` returns what has happened.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def _library() -> tuple[cffi.FFI, Any]:
 
 
 class NativeError(Exception):
-    """The C half refused; the message says why."""
+    """The C half refused; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in the loop; see enum proxy_event_kind."""
+    """An event of the loop; see enum proxy_event_kind."""
 
     kind: int
     job: int
@@ -57,7 +57,7 @@ class Event:
 
 @dataclass(frozen=True)
 class RankStatus:
-    """What the loop knows of an attached rank; memory in bytes, the rest counts."""
+    """The loop's data on an attached rank: memory in bytes, everything else is counts."""
 
     exited: bool
     resident: bool
@@ -80,7 +80,7 @@ class RankStatus:
 
 
 class Native:
-    """One device, open until `close`. Raises NativeError when it cannot be opened."""
+    """One device, open until `close`. Raises NativeError if it cannot be opened."""
 
     def __init__(
         self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
@@ -110,7 +110,7 @@ class Native:
         self._lib.proxy_close(self._proxy)
 
     def events(self) -> Iterator[Event]:
-        """All that has happened since the last time."""
+        """The events since the last call."""
         string = self._ffi.string
         while self._lib.proxy_next_event(self._proxy, self._event):
             e = self._event
@@ -130,7 +130,7 @@ class Native:
         rank_device: list[int],
         segment: int,
     ) -> None:
-        """Begin to serve a job epoch; `segment` is the shared memfd, -1 with one device."""
+        """Begin to serve a job epoch. `segment`: the shared memfd, -1 with one device."""
         if self._lib.proxy_job_open(
             self._proxy, job, epoch, device, device_count, len(rank_device), rank_device, segment,
             self._error, 512,
@@ -138,11 +138,11 @@ class Native:
             raise NativeError(self._reason())
 
     def check_order(self, job: int, races: str) -> None:
-        """Tell of races in the ranks that are attached from now on: EVENT_RACE."""
+        """Report races in the ranks that are attached from now on: EVENT_RACE."""
         self._lib.proxy_job_check_order(self._proxy, job, RACES[races])
 
     def job_names(self, job: int, names: Iterable[str]) -> None:
-        """What the job's devices are called in alarms: EVENT_ALARM."""
+        """Set the names of the job's devices in alarms: EVENT_ALARM."""
         self._lib.proxy_job_names(self._proxy, job, "".join(f"{n}\n" for n in names).encode())
 
     def job_close(self, job: int) -> None:
@@ -150,13 +150,12 @@ class Native:
             raise NativeError("the job still has ranks here")
 
     def job_save(self, job: int) -> bool:
-        """Start to save all ranks of a job that stands at its cut, and stays there. EVENT_SAVED
-        ends it, with the reason in `text` if it failed."""
+        """Start to save all ranks of a job that is at its cut and stays there. EVENT_SAVED ends it,
+        with the reason in `text` if it failed."""
         return not self._lib.proxy_job_save(self._proxy, job)
 
     def job_leave(self, job: int) -> bool:
-        """Start to save all ranks of a job that stands at its cut, and to release them; EVENT_SAVED
-        ends it."""
+        """Start to save and release all ranks of a job that is at its cut; EVENT_SAVED ends it."""
         return not self._lib.proxy_job_leave(self._proxy, job)
 
     def job_discard(self, job: int) -> bool:
@@ -270,14 +269,14 @@ class Native:
         )  # fmt: skip
 
     def dump(self) -> str:
-        """What the loop sees now, as text for people."""
+        """The current state of the loop, as text for people."""
         text = self._ffi.new("char[]", 1 << 16)
         self._lib.proxy_dump(self._proxy, text, 1 << 16)
         return str(self._ffi.string(text).decode(errors="replace"))
 
 
 def segment_create(device_count: int) -> int:
-    """A fresh shared segment for a job epoch on several devices: its descriptor."""
+    """Create a shared segment for a job epoch on several devices; returns its descriptor."""
     _ffi, lib = _library()
     fd = int(lib.peer_segment_create(device_count))
     if fd < 0:

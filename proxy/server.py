@@ -1,9 +1,9 @@
 """The device proxy's process: `python -m rankfold.proxy.server`, one per device.
 
-Started by the reconciler; serves the operations that `rankfold.messages` lists. This half decides
-and talks: it meets the other proxies of a job, claims ranks from their launchers, has modules
-loaded. The C half (`native`) does everything that happens per call of a rank, and is never waited
-for.
+The reconciler starts it; it serves the operations listed in `rankfold.messages`. This half decides
+and communicates: it connects the proxies of a job, claims ranks from their launchers, and has
+modules loaded. The C half (`native`) does everything that happens per call of a rank; this half
+never waits for it.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from rankfold.service import Outgoing, Request, Server
 
 log = area(__file__)
 
-# For programs to end of their errors, before the proxy of a device that was lost ends; to jobs that
-# are still there it is as if it had been killed. The reconciler does not wait if there are none.
+# Time for programs to exit by their errors before the proxy of a lost device exits; remaining jobs
+# then see the proxy as killed. The reconciler does not wait if there are no jobs.
 LOST_S = 3.0
-LOOK_S = 1.0  # how often to look whether a job moves at all
-UNASKED_S = 600.0  # without ranks and without a request for so long, a proxy exits
-MOVING = ("running", "stopping", "cut")  # a job that has met, between its barriers
-VALIDATE = 256  # collectives of a communicator from one comparison of contents to the next
+LOOK_S = 1.0  # between two checks of jobs' progress
+UNASKED_S = 600.0  # without ranks and without a request for this long, a proxy exits
+MOVING = ("running", "stopping", "cut")  # a job whose devices have connected, until it ends
+VALIDATE = 256  # collectives of a communicator between two cross-checks
 HISTORY = 256  # ranks of ended placements that `status` still reports
-SAVED_JOBS = 16  # jobs that it still reports after they were released
+SAVED_JOBS = 16  # jobs that `status` still reports after they were released
 
 
 class Proxy:
@@ -62,7 +62,7 @@ class Proxy:
     def __init__(self, options: argparse.Namespace):
         self.options = options
         major, minor = (int(part) for part in options.cc.split("."))
-        unasked = "0" if options.type == "nvidia" else "1"  # it saves no time there yet
+        unasked = "0" if options.type == "nvidia" else "1"  # sharing saves no time there yet
         self.native = Native(
             options.type, options.memory, (major, minor), options.speed, options.workers,
             _quantum_ns(), index=options.index,
@@ -77,9 +77,9 @@ class Proxy:
         self.jobs: dict[str, Job] = {}
         self.history: list[Message] = []
         self._next_id = 0
-        self.lost = ""  # why the device serves nobody any more
+        self.lost = ""  # why the device serves no jobs any more
         self._asked_at = time.monotonic()
-        self._stays = False  # it would exit if it had no ranks: logged once
+        self._stays = False  # it would exit if it had no ranks; logged once
         self.server = Server(
             options.socket,
             {
@@ -101,10 +101,10 @@ class Proxy:
         self.server.after(LOOK_S, self._look)
 
     def run(self) -> None:
-        """Serve until `shutdown`, or until the device is lost; then another proxy may have it."""
+        """Serve until `shutdown`, or until the device is lost; then another proxy may open it."""
         log.info("device %s serves at %s", self.options.device, self.options.socket)
         self.server.run()
-        if self.lost:  # a kernel may run for ever: no driver waits for it
+        if self.lost:  # a kernel may never end: do not wait for the driver
             os._exit(1)
         self.pool.shutdown(cancel_futures=True)
         self.native.close()
@@ -209,14 +209,15 @@ class Proxy:
         return None
 
     def _store_modules(self, job: Job) -> None:
-        """Where a job goes on, its modules are found on disk: it stays until all are there."""
+        """Store the job's modules: on its next devices they are found on disk, so it stays until
+        all are stored. Raises ControlError."""
         if why := self.modules.images.store(job.id):
             raise ControlError(
                 "storage", f"{why}; job {job.placement.job} stays at its cut until there is room"
             )
 
     def peer(self, request: Request[messages.Peer]) -> Message | None:
-        """The job's shared segment, from its lowest device to another one."""
+        """Send the job's shared segment, from its lowest device to another one."""
         asked = request.message
         job = self.jobs.get(asked.job)
         if job is None or job.placement.epoch != asked.epoch:
@@ -231,7 +232,7 @@ class Proxy:
         self._all_met(job)
         return None
 
-    # ---- meeting ----
+    # ---- connecting the devices of a job ----
 
     def _job(self, asked: messages.OfJob) -> Job:
         job = self.jobs.get(asked.job)
@@ -251,7 +252,8 @@ class Proxy:
         self._all_met(job)
 
     def _ask_segment(self, job: Job, deadline: float) -> None:
-        """From the lowest device, which may not have the placement yet: try again."""
+        """Request the segment from the lowest device; retry, as it may not have the placement
+        yet."""
 
         def got(_reply: messages.Done, fds: list[int]) -> None:
             job.segment = fds[0]
@@ -344,7 +346,7 @@ class Proxy:
         )  # fmt: skip
 
     def _claim_again(self, job: Job, rank: int) -> None:
-        """The rank has a new channel; claim it when the old one is gone from here."""
+        """The rank has a new channel; claim it when the old one is closed here."""
         if job.opened and self.native.rank_status(job.id, rank):
             self.server.after(0.01, lambda: self._claim_again(job, rank))
         elif job.opened:
@@ -363,11 +365,11 @@ class Proxy:
             if index is None or job.state in ("saved", "failed") or job.detaches:
                 continue
             if job.state == "cut":
-                job.left.add(index)  # requested to detach before we are: nothing is under way here
+                job.left.add(index)  # it detaches first: nothing is in progress here
             else:
                 self._fail(job, f"device {job.placement.devices[index]} was lost")
 
-    # ---- what happens ----
+    # ---- events ----
 
     def _fail(self, job: Job, reason: str) -> None:
         if job.state in ("saved", "failed"):
@@ -379,7 +381,7 @@ class Proxy:
         self._answer_waits(job)
 
     def _forget(self, job: Job) -> None:
-        """The epoch has ended here: hang up, keep its name as saved."""
+        """The epoch has ended here: close its connections, keep its name as saved."""
         for call in job.calls:
             call.close()
         if job.opened:
@@ -402,8 +404,8 @@ class Proxy:
         self._tidy(job)
 
     def _tidy(self, latest: Job) -> None:
-        """Of all the jobs that were here once the last few are told of: who asks about another
-        gets the answer of a device that has never seen it."""
+        """Keep only the last few saved jobs; a request about an older one gets the reply of a
+        device that has never had it."""
         self.jobs.pop(latest.placement.job, None)
         self.jobs[latest.placement.job] = latest
         saved = [name for name, job in self.jobs.items() if job.state == "saved"]
@@ -456,7 +458,7 @@ class Proxy:
         requests.clear()
 
     def _refresh(self, job: Job) -> None:
-        """Where the barrier is now: what events say may be out of date when they are read."""
+        """Update the state of the barrier: events may be out of date when they are read."""
         if job.state not in MOVING:
             return
         status = self.native.job_status(job.id)
@@ -482,8 +484,8 @@ class Proxy:
         self.server.after(LOOK_S, self._look)
 
     def _unneeded(self) -> str:
-        """Why nobody will want this proxy if no job is here; empty: somebody may. A reconciler that
-        comes back starts another one: without a job nothing is lost with it."""
+        """Why this proxy is not needed if it has no jobs; empty: it may be needed. A reconciler
+        that returns starts another one: without a job nothing is lost."""
         if self.server.serves and not self.server.serves.is_there():
             return f"its state directory {self.options.state} was removed"
         if time.monotonic() - self._asked_at > self.options.unasked:
@@ -507,7 +509,7 @@ class Proxy:
     ) -> None:
         try:
             load(event, cc)
-        except Exception:  # a fault of ours must reach the program as an error, not as silence
+        except Exception:  # report a defect of ours to the program as an error
             log.exception("loading for job %d rank %d", event.job, event.rank)
             if event.kind == EVENT_MODULE:
                 self.native.module_ready(event.token, 999)
@@ -515,7 +517,8 @@ class Proxy:
                 self.native.function_ready(event.token, 999)
 
     def _cc(self, job: Job | None) -> tuple[int, int]:
-        """The same on each device that serves a job: it must not change under it."""
+        """The job's compute capability: the same on all devices, as it must not change while the
+        job runs."""
         major, minor = ((job and job.placement.cc) or self.options.cc).split(".")
         return int(major), int(minor)
 
@@ -550,12 +553,13 @@ class Proxy:
 
 
 def age(at: float | None) -> float | None:
-    """Seconds since a reading of CLOCK_MONOTONIC: the receiver may have another such clock."""
+    """Seconds since a reading of CLOCK_MONOTONIC. Ages are sent because the receiver's clock may
+    differ."""
     return None if at is None else max(0.0, time.monotonic() - at)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; see `--help`."""
+    """Parse the command line; see `--help`."""
     parser = argparse.ArgumentParser(prog="rankfold-proxy", description="Serve one device.")
     parser.add_argument("--device", required=True, help="its name: <pool>/<type>-<index>")
     parser.add_argument("--type", required=True, choices=["soft", "nvidia"])
@@ -570,11 +574,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-_NEVER = 1 << 62  # so many nanoseconds, or collectives, do not come; the core adds to it
+_NEVER = 1 << 62  # never: nanoseconds or collectives; the core adds to it
 
 
 def _validate() -> int:
-    """At which collectives of a communicator contents are compared; 0: never."""
+    """After how many collectives of a communicator contents are cross-checked; 0: never."""
     try:
         return min(_NEVER, max(0, int(os.environ.get("RANKFOLD_VALIDATE", VALIDATE))))
     except ValueError:
@@ -582,16 +586,16 @@ def _validate() -> int:
 
 
 def _quantum_ns() -> int:
-    """How long a rank may keep the device while others want it; 0: as long as it does anyway."""
+    """How long a rank may keep the device while others wait, in ns; 0: the core's default."""
     try:
         seconds = float(os.environ.get("RANKFOLD_QUANTUM", 0))
         return 0 if seconds <= 0 else _NEVER if 1e9 * seconds >= _NEVER else int(1e9 * seconds)
-    except ValueError:  # of a number that is none, too
+    except ValueError:  # also for NaN
         sys.exit("rankfold-proxy: RANKFOLD_QUANTUM is not a number of seconds")
 
 
 def _moves_fd() -> int:
-    """Where each page that is swapped is told of; 0: nowhere."""
+    """A descriptor for a log of each page that is swapped; 0: none."""
     if not (path := os.environ.get("RANKFOLD_MOVES")):
         return 0
     try:
@@ -601,8 +605,9 @@ def _moves_fd() -> int:
 
 
 def _keep_to_itself() -> None:
-    """The device's lock, inherited open, must not live on in a compiler that this process starts:
-    the device would look served as long as that lives."""
+    """Keep inherited descriptors from child processes. The device's lock must not stay open in a
+    compiler that this process starts: the device would seem to be served for as long as the
+    compiler lives."""
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own
             if int(fd) > 2:
@@ -610,7 +615,7 @@ def _keep_to_itself() -> None:
 
 
 def main() -> None:
-    """Entry point of the process."""
+    """Run the proxy."""
     options: Any = parse(sys.argv[1:])
     set_up()
     faulthandler.enable()

@@ -1,6 +1,6 @@
-"""A rank's snapshot, a folder on this machine, as parts of a checkpoint and back.
+"""Converts a rank's snapshot, a folder on this machine, to parts of a checkpoint and back.
 
-It knows how CRIU and a proxy lay out what they write, and nothing of jobs or launchers.
+This package knows the layout of what CRIU and a proxy write, and nothing of jobs or launchers.
 docs/checkpoints.md describes both sides.
 """
 

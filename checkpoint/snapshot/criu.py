@@ -1,10 +1,10 @@
-"""Which memory a pages image of CRIU holds: its pagemap image, as far as that is needed.
+"""Reads CRIU's pagemap images, which describe the memory in a pages image, as far as needed here.
 
-`pagemap-*.img` is two magic numbers and then messages of protocol buffers, each behind its length:
-a head with the number of the `pages-N.img`, then entries. The pages of those that are present lie
-in that file one after the other. Addresses are virtual ones of a process; of shared memory and
-memfds (`pagemap-shmem-*.img`) they count from its start. What other versions of CRIU have beside
-(pages in a parent's images, compressed ones) is not what our dumps have, and is refused.
+`pagemap-*.img` is two magic numbers and then protobuf messages, each after its length: a head with
+the number of the `pages-N.img`, then entries. The pages of entries that are present follow each
+other in that file. Addresses are virtual addresses of a process; for shared memory and memfds
+(`pagemap-shmem-*.img`) they count from its start. Features of other versions of CRIU that our dumps
+do not use (pages in a parent's images, compressed pages) are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rankfold.plural import count
 
 PAGE = 4096
-_MAGIC = struct.pack("<II", 0x54564319, 0x56084025)  # of CRIU's images, of pagemaps
+_MAGIC = struct.pack("<II", 0x54564319, 0x56084025)  # of CRIU's images, and of pagemaps
 _PAGES_ID = 1  # field of the head
 _VADDR, _COMPAT_PAGES, _IN_PARENT, _FLAGS, _PAGES = range(1, 6)  # fields of an entry
 _KNOWN = {_VADDR, _COMPAT_PAGES, _IN_PARENT, _FLAGS, _PAGES}
@@ -26,11 +26,11 @@ _TOP = 1 << 64
 
 
 class Malformed(ValueError):
-    """No pagemap, or one of a form that is not known here."""
+    """Not a pagemap, or one of an unknown form."""
 
 
 class Run(NamedTuple):
-    """Neighbouring pages that lie together in the file, too."""
+    """A run of pages that are consecutive in memory and in the file."""
 
     address: int
     length: int  # bytes
@@ -38,18 +38,19 @@ class Run(NamedTuple):
 
 
 class Pagemap(NamedTuple):
-    """The pages image that belongs to it, and what that holds, by address."""
+    """A pagemap: the name of its pages image, and the runs in it, by address."""
 
     file: str
     runs: list[Run]
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The size of the pages image in bytes."""
         return sum(run.length for run in self.runs)
 
     def offset(self, address: int, length: int) -> int:
-        """Where these bytes lie in the file. Raises Malformed where they are not together there."""
+        """The offset of these bytes in the file. Raises Malformed if they are not contiguous
+        there."""
         at = bisect_right(self.runs, address, key=lambda run: run.address) - 1
         if at < 0 or address + length > self.runs[at].address + self.runs[at].length:
             raise Malformed(f"{count(length, 'byte')} at {address:#x} are none of its pages")
@@ -57,7 +58,7 @@ class Pagemap(NamedTuple):
 
 
 def parse(data: bytes) -> Pagemap:
-    """Raises Malformed."""
+    """Parse a pagemap image. Raises Malformed."""
     if not data.startswith(_MAGIC):
         raise Malformed("is no pagemap of CRIU's")
     messages = _messages(data, len(_MAGIC))
@@ -91,7 +92,7 @@ def parse(data: bytes) -> Pagemap:
 
 
 def _messages(data: bytes, at: int) -> Iterator[dict[int, int]]:
-    """Each message's fields, all of them numbers."""
+    """The fields of each message, all of which are numbers."""
     while at < len(data):
         if at + 4 > len(data):
             raise Malformed("ends within a length")
@@ -108,7 +109,7 @@ def _fields(message: bytes) -> dict[int, int]:
     at = 0
     while at < len(message):
         tag, at = _varint(message, at)
-        if tag & 7:  # anything but a number
+        if tag & 7:  # anything except a number
             raise Malformed(f"a field of a kind that is not known here ({tag:#x})")
         found[tag >> 3], at = _varint(message, at)
     return found

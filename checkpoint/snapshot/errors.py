@@ -1,4 +1,4 @@
-"""What is wrong with a snapshot, in words for people."""
+"""Errors of snapshots, in words for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 
 class Unfit(Exception):
-    """A snapshot, or the parts of one, that cannot be what was written. Names the file."""
+    """A snapshot, or its parts in a checkpoint, cannot be what was written. The message names the
+    file."""
 
     def __init__(self, where: Path | str, what: str, remedy: str = "save again"):
         self.where, self.what, self.remedy = where, what, remedy

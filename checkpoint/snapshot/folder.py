@@ -1,14 +1,14 @@
-"""A rank's snapshot as it lies on this machine, read and given to a save.
+"""A rank's snapshot on this machine, read and given to a save.
 
-    about.json   written last, but for an image that is copied beside the going rank
-    image        the rank's device memory and its saved state, sparse; not there without a channel.
-                 What other ranks hold, too, may lie in theirs, in the folders beside this one:
-                 its state names it, or image.elsewhere
-    criu/ …      what CRIU wrote, and whatever else the snapshot needs
+    about.json   written last, except for an image that is copied while the rank runs
+    image        the rank's device memory and its saved state, sparse; only with a channel. Content
+                 that other ranks share may be in their images, in the folders next to this one:
+                 the image's state or image.elsewhere names them
+    criu/ …      what CRIU wrote, and all other files of the snapshot
 
-As parts of a checkpoint: `image` is the live buffers (device memory; small ones are a part of their
-own), the state (a blob) and a note of its size; a pages image is pages by address; every other file
-is a blob of its name.
+As parts of a checkpoint: `image` becomes the live buffers (device memory; small ones are a part of
+their own), the state (a blob) and a record of its size; a pages image becomes pages by address;
+every other file becomes a blob of its name.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from rankfold.plural import count
 
 ABOUT = "about.json"
 IMAGE, LOST = "image", "image.lost"
-DEVICE = "image/buffers"  # parts of the image
-SMALL = "image/small"  # buffers that are divided by pages
-SMALL_BYTES = 64 << 10  # such as are copied from a rank's host memory, and lie there, too
+DEVICE = "image/buffers"  # names of the image's parts
+SMALL = "image/small"  # buffers that are divided into pages
+SMALL_BYTES = 64 << 10  # often copied from a rank's host memory, and also there
 STATE = "image/state"
 SIZE = "image/size"
-COMPARED = (ABOUT, "criu/cpuinfo.img", "files.json")  # before anything is restored
-CHUNK = 1 << 20  # bytes that are read at once
+COMPARED = (ABOUT, "criu/cpuinfo.img", "files.json")  # files that are compared before a restore
+CHUNK = 1 << 20  # bytes per read
 
 
 class Snapshot:
-    """A snapshot that is whole. Raises Unfit where it is not, or cannot be what was written."""
+    """A whole snapshot. Raises Unfit if it is not whole, or cannot be what was written."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -52,7 +52,7 @@ class Snapshot:
         if self.about.get("has_channel") and not (folder / IMAGE).exists():
             raise Unfit(folder, f"has no {IMAGE}: {_why_lost(folder)}")
         self.pages: dict[str, Pagemap] = {}  # by name of the pages image
-        self.files: dict[str, int] = {}  # bytes of those that are blobs
+        self.files: dict[str, int] = {}  # sizes of the files that become blobs
         for name, size in sorted(_files(folder)):
             if name == IMAGE:
                 if size != self.about.get("image_bytes", size):
@@ -76,18 +76,19 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """Bytes that a save is given."""
+        """The bytes that are given to a save."""
         pages = sum(pagemap.size for pagemap in self.pages.values())
         device = self.image.state + sum(r.length for r in self.image.ranges) if self.image else 0
         return sum(self.files.values()) + pages + device
 
     @property
     def modules(self) -> frozenset[str]:
-        """Hashes of modules that its device memory's state counts on (modules.py)."""
+        """Hashes of modules that the saved state refers to (modules.py)."""
         return self.image.modules if self.image else frozenset()
 
     def give(self, save: Save, rank: int) -> None:
-        """All of it, as parts of this rank. Raises StoreError as the save does, and Unfit."""
+        """Give the snapshot to a save, as parts of this rank. Raises StoreError from the save, and
+        Unfit."""
         for name in self.files:
             with (self.folder / name).open("rb") as file:
                 save.blob(rank, name, iter(lambda: file.read(CHUNK), b""))
@@ -99,7 +100,7 @@ class Snapshot:
                 self._give_image(save, rank, self.image, stack)
 
     def _give_image(self, save: Save, rank: int, found: Image, stack: contextlib.ExitStack) -> None:
-        """As it is when all of it has been brought: so it is written, too."""
+        """Give the image as if it held all of its content itself; a restore writes it that way."""
         files: dict[int | None, int] = {None: stack.enter_context(_opened(self.folder))}
         for other in {each.rank for each in found.elsewhere}:
             folder = self.folder.with_name(f"rank-{other}")
@@ -121,8 +122,8 @@ class Snapshot:
 
 
 def images_on_their_way(folders: Iterable[Path]) -> dict[Path, int]:
-    """The snapshots whose images launchers still copy, beside the going ranks: bytes that are there
-    by now. Raises OSError."""
+    """The snapshots whose images launchers still copy while the ranks run, and how many bytes of
+    each are there. Raises OSError."""
     return {folder: _copied(folder) for folder in folders if _is_locked(folder)}
 
 
@@ -136,7 +137,7 @@ def _why_lost(folder: Path) -> str:
 def _copied(folder: Path) -> int:
     found = 0
     for path in folder.glob(f"{IMAGE}*"):
-        with contextlib.suppress(FileNotFoundError):  # by now it is whole, and has another name
+        with contextlib.suppress(FileNotFoundError):  # it is complete by now, and has another name
             found += path.stat().st_blocks * 512
     return found
 
@@ -156,7 +157,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def pagemap_of(folder: Path, name: str) -> Pagemap | None:
-    """What a file of a snapshot says of pages, if it is a pagemap. Raises Unfit."""
+    """Parse a file of a snapshot if it is a pagemap; otherwise None. Raises Unfit."""
     path = folder / name
     if not (path.name.startswith("pagemap-") and path.suffix == ".img"):
         return None
@@ -179,7 +180,7 @@ def _about(path: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, int]]:
-    """(path within the snapshot, bytes)."""
+    """Yield (path within the snapshot, bytes) of each file."""
     for where, folders, files in os.walk(folder):
         for each in [*folders, *files]:
             path = Path(where, each)
@@ -221,8 +222,8 @@ def _reader(found: Image, files: dict[int | None, int], start: int) -> Callable[
 
 
 def _namer(found: Image, folder: Path, start: int) -> Callable[[int, int], Hashable]:
-    """By the keys of chunks and where in them it lies; by images and where in them it lies, as far
-    as there are no keys."""
+    """A function that names content by the chunks' keys and the range in each; without a key, by
+    image and range."""
 
     def name(at: int, length: int) -> Hashable:
         parts: list[tuple[Path | bytes, int, int]] = []
@@ -242,7 +243,7 @@ def _namer(found: Image, folder: Path, start: int) -> Callable[[int, int], Hasha
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """Its image. Raises Unfit."""
+    """Open the folder's image. Raises Unfit."""
     try:
         file = (folder / IMAGE).open("rb")
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""Images of the modules that ranks have loaded: their saved states name them by hash, and proxies
-find them in their state directory as HASH.KIND (proxy/images.py). In a checkpoint they are blobs of
-the job, each there once."""
+"""Images of the modules that ranks have loaded. Saved states name them by hash, and proxies find
+them in their state directory as HASH.KIND (proxy/images.py). In a checkpoint they are blobs of the
+job, each stored once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILE = re.compile(r"[0-9a-f]{64}\.[0-9]+\Z")
 
 
 def find(hashes: Iterable[str], folder: Path) -> list[Path]:
-    """Their files. Raises Unfit where one is not there."""
+    """The files of these modules. Raises Unfit if one is missing."""
     there: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if _FILE.match(path.name):
@@ -31,13 +31,13 @@ def find(hashes: Iterable[str], folder: Path) -> list[Path]:
 
 
 def give(save: Save, files: Iterable[Path]) -> None:
-    """Raises StoreError."""
+    """Give the files to a save, as blobs of the job. Raises StoreError."""
     for path in files:
         save.blob(None, _PREFIX + path.name, [path.read_bytes()])
 
 
 def write(checkpoint: Checkpoint, folder: Path) -> None:
-    """Those of a checkpoint into a folder of a proxy's; what is there stays. Raises StoreError,
+    """Write a checkpoint's modules into a proxy's folder; existing files stay. Raises StoreError,
     OSError."""
     for part in checkpoint.parts:
         name = part.name.removeprefix(_PREFIX)

@@ -1,7 +1,10 @@
-"""Snapshots written from the parts of a checkpoint. Every unit was compared with its digest before
-it comes here; the images are, byte for byte, those that were saved, but for what nobody owns in a
-device's. What several ranks hold at the same address is written for the first of them: into each
-image it would be most of what a large job's way back takes."""
+"""Writes snapshots from the parts of a checkpoint.
+
+Every unit is compared with its digest before it gets here. The files are byte for byte those that
+were saved, except for unused memory in a device image. Content that several ranks have at the same
+address is written to the image of the first of them only: written to each image, it would take most
+of the time of a large job's restore.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,14 @@ from rankfold.checkpoint.snapshot.folder import (
 from rankfold.checkpoint.store import Checkpoint, Part
 from rankfold.image import Elsewhere
 
-TOGETHER = 256  # pages that are written at once
-GROUP_BYTES = 4 << 30  # of pages whose places are known at one time: those take a sixteenth of it
+TOGETHER = 256  # pages per write
+GROUP_BYTES = 4 << 30  # bytes of pages at a time; their positions take a sixteenth of that
 _REMEDY = "restore another checkpoint"
 
 
 class _Target(NamedTuple):
-    """Where a part goes: a file, and where in it what is at an address begins."""
+    """The destination of a part: a file, and a function from (address, length) to the offset in
+    it."""
 
     file: int
     offset: Callable[[int, int], int]
@@ -45,10 +49,13 @@ class _Target(NamedTuple):
 def write(
     checkpoint: Checkpoint, folders: dict[int, Path], told: Callable[[int], None] = lambda _: None
 ) -> None:
-    """The snapshots of these ranks, each into its folder, which is made anew; what is whole already
-    stays. What another rank's image has, too, lies there only if the folders are `rank-N`, side by
-    side. `told` hears how many bytes were written since it was called last. Raises StoreError for
-    what cannot be read, Unfit for parts that are no snapshot's, OSError for what cannot be written.
+    """Write the snapshots of these ranks, each to its folder, which is made anew; whole snapshots
+    stay.
+
+    Content that is also in another rank's image is written only there, if the folders are `rank-N`
+    in one folder. `told` is called with the number of bytes written since its last call. Raises
+    StoreError for what cannot be read, Unfit for parts that are not a snapshot's, OSError for what
+    cannot be written.
     """
     todo = {rank: folder for rank, folder in folders.items() if not (folder / ABOUT).exists()}
     parts = [part for part in checkpoint.parts if part.rank in todo]
@@ -71,7 +78,7 @@ def write(
 
 
 def _groups(parts: list[Part]) -> Iterator[list[Part]]:
-    """Those that are read together, since they share files, and have pages alike."""
+    """Groups of parts to read together, because they share files and have equal pages."""
     group: list[Part] = []
     for part in parts:
         if group and sum(each.size for each in group) + part.size > GROUP_BYTES:
@@ -83,8 +90,8 @@ def _groups(parts: list[Part]) -> Iterator[list[Part]]:
 
 
 def write_compared(checkpoint: Checkpoint, folder: Path) -> None:
-    """What is compared before a rank is restored, for each into `folder`/rank-N. Raises StoreError,
-    Unfit where a rank is missing, OSError."""
+    """Write the files that are compared before a restore, for each rank to `folder`/rank-N. Raises
+    StoreError, Unfit if a rank is missing, OSError."""
     ranks = {part.rank for part in checkpoint.parts if part.rank is not None}
     for rank in ranks - {part.rank for part in checkpoint.parts if part.name == ABOUT}:
         raise Unfit(checkpoint.files.url, f"has no snapshot of rank {rank}", _REMEDY)
@@ -124,7 +131,8 @@ class _Writing:
             pages.write()
 
     def images(self, parts: list[Part]) -> None:
-        """Device memory: of each unit, by address, the first rank has it."""
+        """Write device memory. Of the ranks with the same unit at the same address, only the first
+        gets it."""
         once = len({path.parent for path in self.folders.values()}) == 1 and all(
             path.name == f"rank-{rank}" for rank, path in self.folders.items()
         )
@@ -132,7 +140,7 @@ class _Writing:
         with ExitStack() as stack:
             parts = sorted(parts, key=lambda part: part.rank or 0)
             targets = {part: self._target(part, stack) for part in parts}
-            unit, lies = memoryview(b""), dict[int, int]()  # of the unit: the rank, by its address
+            unit, lies = memoryview(b""), dict[int, int]()  # rank by address
             for part, address, data in self.checkpoint.read_all(parts):
                 file, offset = targets[part]
                 at = offset(address, len(data))
@@ -192,7 +200,7 @@ class _Writing:
 
 
 def _joined(parts: list[Elsewhere]) -> Iterator[Elsewhere]:
-    """Those of one rank that touch are one."""
+    """Join adjacent parts of the same rank."""
     last = parts[0]
     for each in parts[1:]:
         if (last.end, last.rank) != (each.begin, each.rank):
@@ -203,7 +211,7 @@ def _joined(parts: list[Elsewhere]) -> Iterator[Elsewhere]:
 
 
 class _Pages:
-    """Pages that follow each other in a file are written together."""
+    """Collects pages that follow each other in a file, and writes them together."""
 
     def __init__(self) -> None:
         self._file, self._start, self._end = -1, 0, 0
@@ -232,7 +240,7 @@ _NOTHING = bytes(64 << 10)
 
 
 def _write_sparse(file: int, data: memoryview, at: int) -> None:
-    """Without what is empty, for the file is so far."""
+    """Write data except blocks of zeros: the file has holes there."""
     for start in range(0, len(data), len(_NOTHING)):
         block = data[start : start + len(_NOTHING)]
         if bytes(block) != _NOTHING[: len(block)]:  # much faster than comparing views

@@ -1,4 +1,4 @@
-"""The store of checkpoints: content-addressed files below one URL, wherever fsspec can write.
+"""The object store of checkpoints: content-addressed files below one URL that fsspec can write.
 
 It knows nothing of processes, devices or the reconciler. docs/checkpoints.md describes it.
 """

@@ -1,8 +1,8 @@
-"""What the checkpoint before has in the place of a unit that is new. A page of which some words
-have changed, or a list of digests of which one has, is stored as its difference from that
+"""Finds what the previous checkpoint has in the place of a new unit. A page in which some words
+have changed, or a list in which a digest has changed, is stored as its difference from that
 (units.py).
 
-This is for room alone: where something cannot be read, or too much would have to be, the unit is
+This only saves space: if something cannot be read, or too much would have to be read, the unit is
 stored as it is.
 """
 
@@ -17,13 +17,13 @@ from rankfold.checkpoint.store.manifest import Part
 from rankfold.checkpoint.store.reading import Checkpoint
 from rankfold.checkpoint.store.units import Row
 
-READ_BYTES_MAX = 256 << 20  # of its files, at most, in one save
+READ_BYTES_MAX = 256 << 20  # bytes of its files that one save reads at most
 
 T = TypeVar("T")
 
 
 class Before:
-    """The checkpoint before, None if there is none. Several threads may ask."""
+    """The previous checkpoint; None if there is none. Several threads may use it."""
 
     def __init__(self, checkpoint: Checkpoint | None):
         self._checkpoint = checkpoint
@@ -34,7 +34,7 @@ class Before:
         return PartBefore(self, self._parts.get((rank, name)))
 
     def unit(self, digest: bytes) -> memoryview | None:
-        """One of its units, verified."""
+        """One of its units, verified; None if it cannot be read."""
         return self.ask(lambda checkpoint: checkpoint.unit(digest))
 
     def ask(self, question: Callable[[Checkpoint], T]) -> T | None:
@@ -49,19 +49,20 @@ class Before:
 
 
 class PartBefore:
-    """A part of it, for one thread: digests of what it has, None where it has nothing."""
+    """A part of the previous checkpoint, for one thread: digests of its content, None where it has
+    none."""
 
     def __init__(self, before: Before, part: Part | None):
         self._before, self._part = before, part
-        self._rows: list[Row] | None = None  # read when somebody asks
-        self._row: Row | None = None  # of which `_units` are known
+        self._rows: list[Row] | None = None  # read at the first use
+        self._row: Row | None = None  # the range of `_units`
         self._units: dict[int, bytes] = {}  # by address
 
     def table(self) -> bytes | None:
         return self._part.table if self._part else None
 
     def list_at(self, address: int) -> bytes | None:
-        """Of the list of the units of a range that begins there."""
+        """The digest of the list of units of the range that begins here."""
         row = self._find(address)
         return row.digest if row and self._part and row.length > self._part.grain else None
 
@@ -75,7 +76,7 @@ class PartBefore:
         return self._units.get(address)
 
     def _find(self, address: int) -> Row | None:
-        """The range that the address lies in."""
+        """The range that contains the address."""
         part = self._part
         if part is None:
             return None

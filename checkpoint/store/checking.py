@@ -1,4 +1,4 @@
-"""`rankfold store check`: everything in a store is read, and what is wrong is said of each
+"""`rankfold store check`: reads everything in a store, and reports the faults of each
 checkpoint."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rankfold.plural import count
 
 
 class Report(NamedTuple):
-    """Of one checkpoint; of the whole job where `id` is None. `faults` in words, none if all is as
-    it was saved. `note`: nothing wrong, and worth knowing."""
+    """A report on one checkpoint, or on the whole job if `id` is None. `faults`: in words, none if
+    all is as it was saved. `note`: useful information that is not a fault."""
 
     job: str
     id: Id | None
@@ -27,8 +27,8 @@ class Report(NamedTuple):
 
 
 def check(store: Store, told: Callable[[str], None] | None = None) -> Iterator[Report]:
-    """Reads every checkpoint whole, each file once. What is damaged is marked, so that no later
-    save counts on it. `told` hears what is read next."""
+    """Read every checkpoint whole, each file once. Damaged files are marked, so that no later save
+    relies on them. `told` is called with what is read next."""
     for job in store.jobs():
         yield from _check_job(store, job, told or (lambda _: None))
 
@@ -64,7 +64,7 @@ def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) 
 
 
 def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
-    """What belongs to no checkpoint: a running or interrupted save's, or not collected yet."""
+    """Report data of no checkpoint: of a running or interrupted save, or not collected yet."""
     try:
         life = lives.life(store.files, job)
         claim = lives.claim(store.files, job, life.incarnation) if life else None

@@ -1,19 +1,21 @@
-"""Collecting: what nobody counts on any more is removed, beside saves and other collections.
+"""Garbage collection: removes data that is no longer needed, concurrently with saves and other
+collections.
 
-The order of the steps is what makes it safe, without clocks and without a lock:
+The order of the steps makes it safe, without clocks and without a lock:
 
-1.  list the data: only what lies there now can be removed;
+1.  list the data: only what exists now can be removed;
 2.  read incarnation, fence and claims, then the manifests: a save that was running at 1 is seen as
-    a claim, or it had finished and is seen as a manifest;
-3.  move the manifests that go to `doomed`. A save names its pins in its claim and looks for their
-    manifests *afterwards*: so either it finds that one is gone and does not count on it, or
-4.  its claim is seen when those are read again, or it has finished since 2, and
-    its manifest is seen when manifests are listed again after that;
-5.  remove what was listed at 1 and is needed by no manifest of 2 (but those moved at 3) or 4, by
-    nothing that is pinned, doomed or not, and lies in no running save's folder. The manifests of 2
-    count, for another collection may have doomed one of them since, and a save pinned it before.
+    a claim, or has finished and is seen as a manifest;
+3.  move the manifests to be removed to `doomed`. A save names its pins in its claim and reads their
+    manifests *afterwards*: so either it finds that one is gone and does not rely on it, or
+4.  its claim is seen when claims are read again, or it has finished since 2 and its manifest is
+    seen when manifests are listed again after that;
+5.  remove what was listed at 1, except data that is needed by a manifest of 2 (other than those
+    moved at 3) or of 4 or by a pinned one, doomed or not, and data in a running save's folder. The
+    manifests of 2 count because another collection may have doomed one of them since, and a save
+    may have pinned it before.
 
-No folder of a save is ever used by another, so what is removed late hits nothing new.
+No folder of a save is ever used by another save, so a late removal hits nothing new.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Collected(NamedTuple):
-    """What a collection removed."""
+    """The checkpoints, files and bytes that a collection removed."""
 
     checkpoints: tuple[Id, ...]
     files: int
@@ -40,8 +42,8 @@ class Collected(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """The manifests of a job, None for one that is damaged; `begun` is the newest claim or
-    incarnation, read after them."""
+    """The manifests of a job, None for a damaged one. `begun`: the newest claim or incarnation,
+    read after them."""
 
     life: Life | None
     fence: Fence
@@ -76,7 +78,7 @@ def collect(store: Store, job: str, keep: int) -> Collected:
     second = _look(store, job, first)
     needed = _needed(store, job, first, second, goes)
     running = {claim.folder for claim in first.running + second.running}
-    # Of a damaged manifest nobody knows what it names: what was begun under its number stays.
+    # The files that a damaged manifest names are unknown: data saved under its number stays.
     damaged = {each for each, manifest in second.manifests.items() if manifest is None}
     removed = [
         place for place in data
@@ -89,8 +91,8 @@ def collect(store: Store, job: str, keep: int) -> Collected:
 
 
 def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
-    """The incarnation and the fence first, then claims, not those before the fence, then the
-    manifests; those that were read before are not read again."""
+    """Read incarnation and fence first, then the claims that are not older than the fence, then the
+    manifests. Manifests of `before` are not read again."""
     try:
         life, fence = lives.life(store.files, job), lives.fence(store.files, job)
         claims = lives.claims(store.files, job, fence.holds)
@@ -100,7 +102,7 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
     read = before.manifests if before else {}
     found: dict[Id, Manifest | None] = {}
     for each in lives.ids(store.files, names.manifest(job)):
-        with contextlib.suppress(Missing):  # another collection was faster
+        with contextlib.suppress(Missing):  # another collection removed it
             found[each] = read[each] if each in read else _read(store, job, each)
     numbers = lives.numbers(store.files, names.incarnation(job))
     begun = [*lives.ids(store.files, names.claim(job)), *(Id(number, 0) for number in numbers)]
@@ -108,7 +110,7 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
 
 
 def _read(store: Store, job: str, each: Id) -> Manifest | None:
-    """A manifest, doomed or not; None where it is damaged."""
+    """Read a manifest, doomed or not; None if it is damaged. Raises Missing, Refused."""
     for name in (names.manifest(job, each), names.doomed(job, each)):
         try:
             return Manifest.decode(store.url, job, each, store.files.get(name), name)
@@ -116,21 +118,22 @@ def _read(store: Store, job: str, each: Id) -> Manifest | None:
             continue
         except Damaged:
             return None
-        except Refused as error:  # a newer rankfold's, and what it needs is not known
+        except Refused as error:  # a newer version's: which files it needs is unknown
             remedy = "nothing was removed; collect with the newer rankfold"
             raise Refused(error.url, error.what, remedy, name=error.name) from error
     raise Missing(store.url, "is not there", name=names.manifest(job, each))
 
 
 def _goes(store: Store, job: str, seen: _Seen, keep: int, data: dict[Place, int]) -> list[Id]:
-    """All that are older than the last `keep` good ones, and those that came too late to count; not
-    what somebody counts on. One whose files are not there, or not of their size, is not good."""
+    """The checkpoints to remove: those older than the last `keep` good ones, and those that came
+    too late to count; except those that are pinned. A checkpoint is not good if its files are
+    missing or have another size."""
     marked, pins, good, goes = store.damaged(job), seen.pins(), 0, []
     for each in sorted(seen.manifests, reverse=True):
         manifest = seen.manifests[each]
         late = not seen.fence.counts(each)
         if seen.fence.since <= each < seen.begun:
-            continue  # whether it counts is known when what has begun since has its fence
+            continue  # whether it counts is known once the later one has its fence
         if (good >= keep or late) and each not in pins:
             goes.append(each)
         elif not late and manifest is not None and not marked & manifest.files.keys():
@@ -139,7 +142,7 @@ def _goes(store: Store, job: str, seen: _Seen, keep: int, data: dict[Place, int]
 
 
 def _doom(store: Store, job: str, each: Id) -> None:
-    """A manifest is in one of the two folders at every moment."""
+    """Doom a manifest. At every moment it is in at least one of the two folders."""
     try:
         data = store.files.get(names.manifest(job, each))
     except Missing:
@@ -159,7 +162,7 @@ def _needed(store: Store, job: str, first: _Seen, second: _Seen, goes: list[Id])
 
 
 def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]) -> None:
-    """Doomed manifests that nobody pins, marks of files that are gone, incarnations that are over,
+    """Remove doomed manifests without pins, marks of files that are gone, ended incarnations, and
     empty folders."""
     files, pins = store.files, first.pins() | second.pins()
     for each in lives.ids(files, names.doomed(job)):

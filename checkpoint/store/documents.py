@@ -1,4 +1,4 @@
-"""The JSON files of a store: sealed with a digest, and checked before anything is believed."""
+"""The JSON documents of a store: sealed with a digest, and checked before they are used."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from blake3 import blake3
 from rankfold import paths
 from rankfold.checkpoint.store.errors import Damaged, Refused
 
-FORMAT, VERSION = "rankfold-checkpoints", 3  # 1 had no packs of differences, 2 no small buffers
+FORMAT, VERSION = "rankfold-checkpoints", 3  # 1: no packs of differences; 2: no small buffers
 Json = dict[str, Any]
 SOUND_MAX = 10_000
-_sound: set[tuple[str, str]] = set()  # kind and digest of documents that the schema allows
+_sound: set[tuple[str, str]] = set()  # kind and digest of documents that match the schema
 
 
 def seal(kind: str, **fields: Any) -> bytes:
-    """The bytes of a new document of this kind. Raises ValueError where the schema has something
-    against it: that is a fault of ours."""
+    """The bytes of a new document of this kind. Raises ValueError if it violates the schema, which
+    is a defect of ours."""
     document = {"format": FORMAT, "version": VERSION, "kind": kind, **fields}
     document["digest"] = _digest(document)
     if fault := _fault(kind, document):
@@ -28,15 +28,15 @@ def seal(kind: str, **fields: Any) -> bytes:
 
 
 def unseal(url: str, name: str, kind: str, data: bytes) -> Json:
-    """What `seal` was given. Raises `Refused` for what no version of ours or a newer one wrote, and
-    `Damaged` for what is not as it was written. All versions are to seal alike: so one flipped bit
-    makes nothing newer."""
+    """The document that `seal` wrote. Raises `Refused` if rankfold did not write it, or a newer
+    version did, and `Damaged` if it has changed. All versions must compute the digest alike, so
+    that a flipped bit never makes a document look newer."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise Damaged(url, f"is no JSON: {error}", name=name) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        if kind == "root":  # a folder of somebody else's
+        if kind == "root":  # a folder that is not ours
             raise Refused(url, "was not written by rankfold", "name another URL", name=name)
         raise Damaged(url, f"is not of the format {FORMAT}", name=name)
     if document.get("digest") != _digest(document):
@@ -59,7 +59,8 @@ def _digest(document: Json) -> str:
 
 
 def _fault(kind: str, document: Json) -> str | None:
-    """What the schema has against a document; one of the same digest is not looked at again."""
+    """The first violation of the schema, or None. A document with a known digest is not checked
+    again."""
     digest = document["digest"]
     if (kind, digest) in _sound:
         return None
@@ -73,14 +74,15 @@ def _fault(kind: str, document: Json) -> str | None:
 
 @functools.cache
 def _validator(kind: str) -> Any:
-    import jsonschema  # here, for most processes validate nothing
+    import jsonschema  # imported here, as most processes validate nothing
 
     schema = json.loads(paths.schema("checkpoint").read_text())
     return jsonschema.Draft202012Validator(_resolved(schema["$defs"], schema["$defs"][kind]))
 
 
 def _resolved(definitions: Json, rule: Any) -> Any:
-    """With what is referred to in its place: jsonschema takes ten times as long to look it up."""
+    """Replace references by what they refer to: jsonschema takes ten times as long to resolve
+    them."""
     if isinstance(rule, list):
         return [_resolved(definitions, each) for each in rule]
     if not isinstance(rule, dict):

@@ -1,10 +1,10 @@
-"""What goes wrong with a store, in words for people: where, what, what to do."""
+"""Errors of the store, in words for people: where, what, and a remedy."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """Says the store's URL, the object and the rank, as far as they are known, and the remedy."""
+    """Names the store's URL, the object and the rank, as far as they are known, and the remedy."""
 
     def __init__(
         self, url: str, what: str, remedy: str = "", *, name: str = "", rank: int | None = None
@@ -16,28 +16,28 @@ class StoreError(Exception):
 
 
 class Unavailable(StoreError):
-    """The store cannot be reached, read or written now. What was begun can be taken up again."""
+    """The store cannot be reached, read or written now. Interrupted work can be resumed."""
 
 
 class Full(Unavailable):
-    """There is no room left in the store."""
+    """There is no space left in the store."""
 
 
 class Refused(StoreError):
-    """Nothing is wrong with the store, but this may not be done with it, or not by this one."""
+    """The store is intact, but this must not be done with it, or not by this caller."""
 
 
 class OldIncarnation(Refused):
-    """The job has been restored since: who asks belongs to what was before."""
+    """The job has been restored since: the caller belongs to an earlier incarnation."""
 
 
 class Overtaken(Refused):
-    """Somebody else has taken this save over."""
+    """Another process has taken this save over."""
 
 
 class Damaged(StoreError):
-    """Something in the store is not what was written: it is never used."""
+    """Something in the store is not what was written; it is never used."""
 
 
 class Missing(Damaged):
-    """Something that should be in the store is not there."""
+    """Something that should be in the store is missing."""

@@ -1,14 +1,15 @@
-"""What the store asks of a file system, any that fsspec opens, and how a local one gives it.
+"""The operations that the store needs of a file system, for any that fsspec opens, and for local
+ones.
 
-Five operations. Every file is written once, whole, and never again: `create` either makes it or
-finds it there; that, and the order of operations, is all that several machines agree by. A listing
-shows what was created before it began and nothing that was removed before: S3 and local file
-systems do so.
+There are five operations. Every file is written once, whole, and never again: `create` either makes
+it or finds that it exists; several machines coordinate only by that and by the order of operations.
+A listing shows what was created before it began, and nothing that was removed before: S3 and local
+file systems guarantee that.
 
-fsspec's local file system writes in place and syncs nothing, and its transactions go through
-another folder. So writing and listing are our own there (`LocalFiles`): a file is written without a
-name, synced, and linked to its name, which a process that dies never leaves half done; `settle`
-syncs the folders.
+fsspec's local file system writes in place and syncs nothing, and its transactions use another
+folder. So `LocalFiles` writes and lists by itself: a file is written without a name, synced, and
+then linked to its name, so that a process that dies never leaves it incomplete; `settle` syncs the
+folders.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from rankfold.checkpoint.store.errors import Full, Missing, StoreError, Unavaila
 Data = bytes | bytearray | memoryview
 AGAIN = "what was saved so far stays; see that it can be reached, then save again"
 MAKE_ROOM = "make room, or let checkpoints go to another store; what was saved so far stays"
-PART = ".part"  # ends the name of a file in the making, where one needs a name
+PART = ".part"  # suffix of an incomplete file, where one needs a name
 
-_MEMORY = threading.Lock()  # fsspec's memory looks first and writes then
+_MEMORY = threading.Lock()  # fsspec's memory file system checks first and writes afterwards
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Files:
-    """Names are relative to the store's URL. Every error is a `StoreError`."""
+    """A store's files. Names are relative to the store's URL. Every error is a `StoreError`."""
 
     def __init__(self, fs: Any, root: str, url: str):
         self.fs, self.root, self.url = fs, root.rstrip("/"), url
 
     def create(self, name: str, data: Data) -> bool:
-        """Whether this made it: False where it is there already. Whole or not at all."""
+        """Create a file, whole or not at all. Returns False if it exists already."""
         with self._named(name):
             try:
                 with _MEMORY if self.fs.protocol == "memory" else contextlib.nullcontext():
@@ -48,13 +49,13 @@ class Files:
                 return True
             except FileExistsError:
                 return False
-            except OSError:  # some servers have no word of their own for it
+            except OSError:  # some servers report this as another error
                 if name in self.below(name.rpartition("/")[0]):
                     return False
                 raise
 
     def settle(self, folders: Iterable[str]) -> None:
-        """Afterwards what was created in these folders survives a loss of power."""
+        """Make files that were created in these folders survive a loss of power."""
 
     def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
         with self._named(name):
@@ -62,20 +63,20 @@ class Files:
             return data
 
     def below(self, folder: str) -> dict[str, int]:
-        """All files below it, and their bytes; none where there is no such folder."""
+        """All files below a folder, and their sizes in bytes; none if there is no such folder."""
         with self._named(folder):
             self.fs.invalidate_cache()
             path = self._path(folder).rstrip("/")
             return dict(self._flat(path) if "s3" in self.fs.protocol else self._walk(path))
 
     def _flat(self, path: str) -> Iterator[tuple[str, int]]:
-        """S3 lists folders within folders at once, and s3fs tells its errors."""
+        """S3 lists nested folders in one request, and s3fs reports its errors."""
         for name, entry in self.fs.find(path, detail=True).items():
             if entry["type"] == "file" and name.startswith(path + "/"):
                 yield name[len(self.root) + 1 :], int(entry["size"])
 
     def some(self) -> str | None:
-        """Something that lies directly below the URL, None where there is nothing."""
+        """The name of something directly below the URL; None if there is nothing."""
         with self._named(""):
             try:
                 entries = self.fs.ls(self.root, detail=True)
@@ -85,7 +86,8 @@ class Files:
             return next((name for name in found if not name.endswith(PART)), None)
 
     def _walk(self, path: str) -> Iterator[tuple[str, int]]:
-        """Not `find`, which on most file systems takes an error for an empty folder."""
+        """List files without `find`, which on most file systems treats an error as an empty
+        folder."""
         try:
             entries = self.fs.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
@@ -100,12 +102,12 @@ class Files:
                 yield found[len("/" + self.root.strip("/")) :].lstrip("/"), int(entry["size"])
 
     def remove(self, name: str) -> None:
-        """Gone already is as good."""
+        """Remove a file; one that is gone already is no error."""
         with self._named(name), contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(self._path(name))
 
     def sweep(self, folder: str) -> None:
-        """Of an empty folder of a local file system nothing stays."""
+        """Remove empty folders and incomplete files; local file systems only."""
 
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
@@ -152,7 +154,7 @@ class LocalFiles(Files):
             while data:
                 data = data[os.write(file, data) :]
             os.fsync(file)
-            # With a folder, for without one Python calls link(2), which follows no link.
+            # With a folder: without one Python calls link(2), which does not follow links.
             if temporary is None:
                 os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder)
             else:
@@ -192,9 +194,9 @@ class LocalFiles(Files):
 
 
 def connect(url: str, options: dict[str, Any] | None = None) -> Files:
-    """The file system of a URL as fsspec knows it (`/path`, `file:///path`, `memory://x`, `s3://…`);
-    `options` as fsspec takes them. Raises `Unavailable` where there is no such kind."""
-    import fsspec.core  # here, for it takes long, and most commands open no store
+    """The file system of a URL, as fsspec opens it (`/path`, `file:///path`, `memory://x`,
+    `s3://…`); `options` as fsspec takes them. Raises `Unavailable` if fsspec cannot open it."""
+    import fsspec.core  # imported here, as it takes long and most commands open no store
 
     try:
         fs, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **(options or {})})

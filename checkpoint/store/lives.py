@@ -1,8 +1,8 @@
 """Incarnations of a job, and claims of running saves: who may save, and what must stay meanwhile.
 
-No clock and no process is asked: a claim holds until its checkpoint exists, until a later claim of
-the job takes its place, or until a later incarnation of the job has begun. docs/checkpoints.md says
-why that is enough.
+This module depends on no clock and no process: a claim holds until its checkpoint exists, until a
+later claim of the job replaces it, or until a later incarnation of the job has begun.
+docs/checkpoints.md explains why that suffices.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Life(NamedTuple):
 
 
 class Fence(NamedTuple):
-    """What a claim or an incarnation found when it had begun: older checkpoints that come later do
-    not count, for what they name may be gone. `known` is None where it cannot be read: then all
-    count, and nothing of theirs may go."""
+    """The checkpoints that a claim or an incarnation found when it had begun. Older checkpoints
+    that appear later do not count, because data that they name may be gone. `known` is None if the
+    fence cannot be read: then all checkpoints count, and none of their data may be removed."""
 
     since: Id
     known: frozenset[Id] | None
@@ -38,7 +38,7 @@ class Fence(NamedTuple):
 
     @property
     def holds(self) -> Id:
-        """Claims from this one on may still become checkpoints."""
+        """Claims from this number on may still become checkpoints."""
         return START if self.known is None else self.since
 
 
@@ -46,8 +46,8 @@ START = Id(0, 0)
 
 
 class Claim(NamedTuple):
-    """A save that was begun, which will be the checkpoint of this number: where it stores (None: it
-    was given up), and the checkpoints that must stay as long as it runs."""
+    """A save that was begun: the number of its future checkpoint, the folder in which it stores
+    (None: it was given up), and the checkpoints that must stay as long as it runs."""
 
     number: Id
     folder: str | None
@@ -59,7 +59,7 @@ def numbers(files: Files, folder: str) -> list[int]:
 
 
 def ids(files: Files, folder: str) -> list[Id]:
-    """Oldest first."""
+    """The ids of a folder's files, oldest first."""
     return sorted(each for name in files.below(folder) if (each := names.id_of(name)) is not None)
 
 
@@ -69,7 +69,7 @@ def life(files: Files, job: str) -> Life | None:
         try:
             record = documents.unseal(files.url, name, "incarnation", files.get(name))
         except Missing:
-            continue  # removed since, for there is a newer one
+            continue  # removed since, as there is a newer one
         if (record["job"], record["incarnation"]) != (job, found[-1]):
             raise Damaged(files.url, "is another incarnation's", name=name)
         return Life(found[-1], Id.parse(record["origin"] or ""), record["owner"])
@@ -77,8 +77,8 @@ def life(files: Files, job: str) -> Life | None:
 
 
 def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owner: str) -> Life:
-    """See `Store.take`. First the record, from which on the older one is refused, then what the
-    older one had saved by then: so nothing that it was told is saved is lost."""
+    """See `Store.take`. Writes the record first, after which the older incarnation is refused; then
+    lists what the older one had saved by then. So nothing is lost that it was told is saved."""
     found = numbers(files, names.incarnation(job))
     if not found or found[-1] < incarnation:
         record = documents.seal("incarnation", job=job, incarnation=incarnation, owner=owner,
@@ -97,13 +97,13 @@ def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owne
 
 
 def fence(files: Files, job: str) -> Fence:
-    """The newest one."""
+    """The newest fence of the job."""
     while found := ids(files, names.fence(job)):
         name = names.fence(job, found[-1])
         try:
             record = documents.unseal(files.url, name, "fence", files.get(name))
         except Missing:
-            continue  # removed since, for there is a newer one
+            continue  # removed since, as there is a newer one
         except (Damaged, Refused):
             return Fence(found[-1], None)
         if (record["job"], record["since"]) != (job, str(found[-1])):
@@ -113,8 +113,8 @@ def fence(files: Files, job: str) -> Fence:
 
 
 def make_fence(files: Files, job: str, since: Id) -> None:
-    """When the claim or the incarnation that it belongs to is there: who asked before that may
-    still write its manifest. It counts if it is here by now, and never if it comes later."""
+    """Make the fence of a claim or an incarnation that exists already. A save that checked before
+    may still write its manifest: that counts if it is here by now, and never if it comes later."""
     before = fence(files, job)
     if before.since >= since and before.known is not None:
         return
@@ -129,7 +129,7 @@ def make_fence(files: Files, job: str, since: Id) -> None:
 
 
 def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> None:
-    """Raises where this is not the job's newest incarnation."""
+    """Check that this is the job's newest incarnation. Raises OldIncarnation, Refused."""
     if now is None or now.incarnation < incarnation:
         what = f"incarnation {incarnation} of {job} has not been begun"
         raise Refused(files.url, what, "take the job first")
@@ -140,9 +140,10 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> No
 
 
 def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | None) -> None:
-    """Raises where somebody else has begun an incarnation after the newest one, `known`, that
-    `owner` had or knew of: whatever number `owner` has come to meanwhile, the job is no longer its
-    own. A job that the store has never had from it (0) is not taken from it."""
+    """Check that no other owner has begun an incarnation after `known`, the newest one that `owner`
+    had or knew of. Raises OldIncarnation. If another owner has, the job is no longer `owner`'s,
+    whatever number `owner` has reached meanwhile. A job that the store never had from `owner` (0)
+    is not taken from it."""
     if not known or now is None or now.incarnation <= known:
         return
     if not owners.same(now.owner, owner):
@@ -153,16 +154,16 @@ def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | Non
 
 
 def claim(files: Files, job: str, incarnation: int) -> Claim | None:
-    """The newest one of an incarnation."""
+    """The newest claim of an incarnation, or None."""
     while found := [each for each in ids(files, names.claim(job))
                     if each.incarnation == incarnation]:  # fmt: skip
-        with contextlib.suppress(Missing):  # removed since, for there is a newer one
+        with contextlib.suppress(Missing):  # removed since, as there is a newer one
             return _claim(files, job, found[-1])
     return None
 
 
 def claims(files: Files, job: str, least: Id) -> list[Claim]:
-    """The newest one of each incarnation, of those from the `least` on."""
+    """The newest claim of each incarnation that has claims from `least` on."""
     incarnations = {each.incarnation for each in ids(files, names.claim(job)) if each >= least}
     found = (claim(files, job, each) for each in sorted(incarnations))
     return [each for each in found if each]
@@ -178,7 +179,7 @@ def _claim(files: Files, job: str, number: Id) -> Claim:
 
 
 def make_claim(files: Files, job: str, wanted: Claim) -> bool:
-    """Whether it is ours: False where somebody else took this number."""
+    """Make a claim. Returns False if another save took this number."""
     record = documents.seal("claim", job=job, claim=str(wanted.number), folder=wanted.folder,
                             pins=sorted(map(str, wanted.pins)))  # fmt: skip
     made = files.create(names.claim(job, wanted.number), record)

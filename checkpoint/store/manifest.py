@@ -1,4 +1,4 @@
-"""A checkpoint as its manifest describes it."""
+"""A checkpoint as described by its manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Literal["buffers", "pages", "blob"]
 
 class PackUse(NamedTuple):
     """A pack that a checkpoint uses: size of the file, rows of its index, bytes of all its units,
-    and of those that this checkpoint needs, be it as references."""
+    and bytes of the units that this checkpoint needs, including as references."""
 
     size: int
     rows: int
@@ -24,8 +24,8 @@ class PackUse(NamedTuple):
 
 @dataclass(frozen=True)
 class Part:
-    """Something of a rank, or of the whole job where `rank` is None. `table` is a
-    unit's digest, `rows` how many ranges it has, `size` their bytes."""
+    """A part of a rank, or of the whole job if `rank` is None. `table`: the digest of the unit with
+    its table; `rows`: the number of its ranges; `size`: their bytes."""
 
     rank: int | None
     name: str
@@ -50,17 +50,17 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Of all parts, each counted by itself."""
+        """The size of all parts, each counted by itself."""
         return sum(part.size for part in self.parts)
 
     @property
     def files(self) -> dict[Place, int]:
-        """Every file that it needs, and its bytes."""
+        """All files that the checkpoint needs, and their sizes in bytes."""
         return {**self.objects, **{place: use.size for place, use in self.packs.items()}}
 
     @property
     def stored(self) -> int:
-        """Bytes of the files that hold it; other checkpoints may need them, too."""
+        """The size of the files that hold the checkpoint; other checkpoints may need them, too."""
         return sum(self.files.values())
 
     def encode(self) -> bytes:
@@ -80,7 +80,8 @@ class Manifest:
 
     @classmethod
     def decode(cls, url: str, job: str, each: Id, data: bytes, name: str = "") -> Manifest:
-        """Raises `Refused` or `Damaged`. `name`: where it lies, if not among the manifests."""
+        """Decode a manifest. `name`: its path, if it is not among the manifests. Raises `Refused`
+        or `Damaged`."""
         name = name or names.manifest(job, each)
         found = documents.unseal(url, name, "manifest", data)
         if found["job"] != job or found["id"] != str(each):

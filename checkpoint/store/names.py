@@ -1,5 +1,4 @@
-"""How files of a store are called, all below its URL. What a name means stands in
-docs/checkpoints.md."""
+"""Names of a store's files, relative to its URL. docs/checkpoints.md describes their meaning."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _DATA = re.compile(rf"([0-9]+-[0-9]+-[0-9a-f]{{8}})/(objects|packs)/({HEX})\Z")
 
 
 class Id(NamedTuple):
-    """Which checkpoint of a job: those of a later incarnation are newer."""
+    """The id of a job's checkpoint: those of a later incarnation are newer."""
 
     incarnation: int
     number: int
@@ -37,13 +36,13 @@ class Id(NamedTuple):
         return cls.parse(found[1]) if found else None
 
     def new_folder(self) -> str:
-        """A folder for its data that was never there and never will be again: so nothing that is
-        removed late can hit what was written since."""
+        """A new name for the folder of its data, never used before or again: so a late removal
+        cannot hit data that was written since."""
         return f"{self}-{secrets.token_hex(4)}"
 
 
 class Place(NamedTuple):
-    """A file with data: in which save's folder, whether a pack, its name (BLAKE3)."""
+    """A data file: the folder of its save, its kind, its name (BLAKE3)."""
 
     folder: str
     kind: str  # "objects" or "packs"
@@ -60,7 +59,7 @@ class Place(NamedTuple):
 
 
 def probe(name: str = "") -> str:
-    """Of no job and no use: whether anything can be written is tried there."""
+    """A name outside of all jobs, for a test whether the store can be written."""
     return "probe" + (f"/{name}" if name else "")
 
 
@@ -97,7 +96,7 @@ def fence(job_name: str, since: Id | None = None) -> str:
 
 
 def damage(job_name: str, place: Place | None = None) -> str:
-    """A mark: this file was found damaged, nobody shall count on it."""
+    """A mark: this file was found damaged, and no save may rely on it."""
     return f"jobs/{job_name}/damaged" + (f"/{place.name.replace('/', '.')}" if place else "")
 
 
@@ -106,12 +105,12 @@ def of_damage(name: str) -> Place | None:
 
 
 def id_of(name: str) -> Id | None:
-    """Of a manifest, a claim or a fence, by its name."""
+    """The id in the name of a manifest, a claim or a fence."""
     file = name.rpartition("/")[2]
     return Id.parse(file.removesuffix(".json")) if file.endswith(".json") else None
 
 
 def number_of(name: str) -> int | None:
-    """Of an incarnation, by its name."""
+    """The number in the name of an incarnation."""
     found = _NUMBERED.match(name.rpartition("/")[2])
     return int(found[1]) if found else None

@@ -1,4 +1,4 @@
-"""Reading a checkpoint: every unit is compared with its digest before anybody gets it."""
+"""Reads a checkpoint: every unit is compared with its digest before it is returned."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ from rankfold.checkpoint.store.manifest import Manifest, Part
 from rankfold.checkpoint.store.names import Place
 from rankfold.checkpoint.store.units import Malformed, PackIndex
 
-READERS = 8  # files that are read at the same time
-PACKS_KEPT = 8  # decompressed, of those read last
+READERS = 8  # files that are read concurrently
+PACKS_KEPT = 8  # decompressed packs kept, those read last
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Fault(NamedTuple):
-    """What is wrong with a checkpoint: the file, if it is one, and the reason in words."""
+    """A fault of a checkpoint: the file, if it is in one, and the reason in words."""
 
     place: Place | None
     reason: str
 
 
 class Checkpoint:
-    """A checkpoint that can be read. Several threads may do so. `indexes`: of packs, that somebody
-    has read already."""
+    """A checkpoint that can be read, by several threads. `indexes`: of packs, read already."""
 
     def __init__(
         self, files: Files, manifest: Manifest, indexes: Mapping[Place, PackIndex] | None = None
     ):
         self.files, self.manifest = files, manifest
-        self.bytes_read = 0  # of files with data
+        self.bytes_read = 0  # of data files
         self._lock = threading.Lock()
         self._indexes = dict(indexes or {})
         self._where: dict[bytes, tuple[Place, int]] | None = None
@@ -54,11 +53,11 @@ class Checkpoint:
         raise self._damaged(None, f"has no part {name!r}", rank)
 
     def extents(self, part: Part) -> list[tuple[int, int]]:
-        """(address, bytes) of its ranges, in the order of their addresses."""
+        """(address, bytes) of a part's ranges, ordered by address."""
         return [(row.address, row.length) for row in self.rows(part)]
 
     def rows(self, part: Part) -> list[units.Row]:
-        """Its table."""
+        """The table of a part. Raises Damaged."""
         try:
             rows = units.decode_table(bytes(self.unit(part.table)), part.rows)
         except Malformed as error:
@@ -80,12 +79,12 @@ class Checkpoint:
         return [(*place, digest) for place, digest in zip(places, digests, strict=True)]
 
     def read(self, part: Part) -> Iterator[tuple[int, memoryview]]:
-        """(address, content) of all its units, each verified, in no order: as the files come in.
-        Raises `Damaged` at the first that is not what was saved."""
+        """Yield (address, content) of all units of a part, each verified, in the order in which
+        files arrive. Raises `Damaged` at the first unit that is not what was saved."""
         yield from ((address, data) for _, address, data in self.read_all([part]))
 
     def read_all(self, parts: Sequence[Part]) -> Iterator[tuple[Part, int, memoryview]]:
-        """As `read`, of several parts: what they share is read once."""
+        """As `read`, for several parts: what they share is read once."""
         wanted: dict[bytes, list[tuple[Part, int]]] = defaultdict(list)
         for part in parts:
             for address, digest in self._units(part):
@@ -95,14 +94,14 @@ class Checkpoint:
             yield from ((part, address, data) for part, address in wanted[digest])
 
     def whole(self, part: Part) -> bytes:
-        """All of a part that begins at address 0 and has no gaps, as a blob does."""
+        """The content of a part that begins at address 0 and has no gaps, as a blob does."""
         out = bytearray(part.size)
         for address, data in self.read(part):
             out[address : address + len(data)] = data
         return bytes(out)
 
     def unit(self, digest: bytes) -> memoryview:
-        """One unit, verified."""
+        """Read and verify one unit."""
         found = self._located().get(digest)
         if found is None:
             raise self._damaged(None, f"names unit {digest.hex()}, which none of its files holds")
@@ -117,8 +116,8 @@ class Checkpoint:
         return data
 
     def verify(self, seen: dict[Place, str | None] | None = None) -> list[Fault]:
-        """Reads all of it; what is wrong with it, nothing if it can be restored. `seen`: files that
-        were read already, each with what is wrong with it; those read here are added."""
+        """Read the whole checkpoint. Returns its faults; none if it can be restored. `seen`: files
+        that were read already, each with its fault or None; those read here are added."""
         faults: list[Fault] = []
         seen = {} if seen is None else seen
         files = [place for place in self.manifest.files if place not in seen]
@@ -138,13 +137,13 @@ class Checkpoint:
         return faults
 
     def told(self, fault: Fault) -> str:
-        """In words, with the file."""
+        """Describe a fault, with its file."""
         if fault.place is None:
             return fault.reason
         return f"{self.files.url.rstrip('/')}/{self._name(fault.place)}: {fault.reason}"
 
     def _needed_by(self, place: Place) -> str:
-        """In words, the parts that cannot be restored without a file, as far as can be read."""
+        """Describe the parts that cannot be restored without a file, as far as can be read."""
         found = []
         for part in self.parts:
             try:
@@ -163,8 +162,8 @@ class Checkpoint:
     # ---- units ---------------------------------------------------------------------------------
 
     def _units(self, part: Part) -> Iterator[tuple[int, bytes]]:
-        """(address, digest) of all its units; each is in one of the files, and as long as it has to
-        be."""
+        """Yield (address, digest) of all units of a part. Checks that each is in one of the files
+        and has the required length."""
         where = self._located()
         for row in self.rows(part):
             for address, length, digest in self.units_of(part, row):
@@ -177,7 +176,7 @@ class Checkpoint:
     # ---- files ---------------------------------------------------------------------------------
 
     def _located(self) -> dict[bytes, tuple[Place, int]]:
-        """In which file each unit lies, and its bytes."""
+        """The file and the size of each unit."""
         with self._lock:
             if self._where is not None:
                 return self._where
@@ -186,7 +185,7 @@ class Checkpoint:
             for place, size in self.manifest.objects.items()
         }
         packs = list(_side_by_side(list(self.manifest.packs), self._index))
-        # What is there itself and as a difference, is read where it is itself.
+        # A unit that is stored both as itself and as a difference is read as itself.
         for place, index in sorted(packs, key=lambda pack: not pack[1].references):
             where.update((digest, (place, length)) for digest, length in index.units)
         with self._lock:
@@ -214,7 +213,7 @@ class Checkpoint:
             raise self._damaged(place, str(error)) from error
 
     def _open(self, place: Place) -> dict[bytes, memoryview]:
-        """The units of a file, unverified; packs that were read last are kept."""
+        """The units of a file, unverified. The packs read last are kept."""
         data = self.files.get(self._name(place))
         with self._lock:
             self.bytes_read += len(data)
@@ -236,7 +235,7 @@ class Checkpoint:
     def _undone(
         self, place: Place, index: PackIndex, differences: dict[bytes, memoryview]
     ) -> dict[bytes, memoryview]:
-        """The units whose differences a pack holds, unverified; their references are verified."""
+        """The units of a pack of differences, unverified; their references are verified."""
         where, by_file = self._located(), defaultdict[Place, list[tuple[bytes, bytes]]](list)
         for (digest, _), reference in zip(index.units, index.references, strict=True):
             other = where.get(reference[0], (None, 0))
@@ -264,7 +263,7 @@ class Checkpoint:
     def _fetch(
         self, wanted: Iterable[bytes], rank: int | None
     ) -> Iterator[tuple[bytes, memoryview]]:
-        """(digest, content) of each of these units, verified; each file is read once."""
+        """Yield (digest, content) of each of these units, verified; each file is read once."""
         where, by_file = self._located(), defaultdict[Place, list[bytes]](list)
         for digest in wanted:
             by_file[where[digest][0]].append(digest)
@@ -275,8 +274,8 @@ class Checkpoint:
                 yield digest, pack[digest]
 
     def _examine(self, place: Place) -> str | None:
-        """What is wrong with a file; all its units are looked at, needed or not. Nothing is, where
-        it is another file that spoils it: that one has a fault of its own."""
+        """The fault of a file, or None. Checks all of its units, needed or not. If another file
+        causes the fault, the result is None: that file has a fault of its own."""
         try:
             for digest, data in self._open(place).items():
                 if units.digest_of(data) != digest:
@@ -300,7 +299,7 @@ def _whose(rank: int | None) -> str:
 
 
 def _side_by_side(keys: list[K], work: Callable[[K], V]) -> Iterator[tuple[K, V]]:
-    """Each key with what `work` makes of it, in order; no more than READERS are ahead."""
+    """Yield each key with the result of `work`, in order; at most READERS run ahead."""
     if len(keys) < 2:
         yield from ((key, work(key)) for key in keys)
         return

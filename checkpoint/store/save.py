@@ -1,9 +1,9 @@
-"""A save: units are hashed as they are given, and those that the store lacks are uploaded beside.
+"""A save: hashes units as they are given, and concurrently uploads those that the store lacks.
 
-What is there already counts only if it lies in this save's own folder, from an attempt that was
-interrupted, or is named by a checkpoint that the claim pins (lives.py). Nothing is ever written
-over. What is nearly there is stored as a difference (before.py); a pack of differences needs all
-packs that it refers to, so each manifest that names it names those, too.
+An existing file counts only if it is in this save's own folder, from an interrupted attempt, or if
+a checkpoint that the claim pins names it (lives.py). No file is ever overwritten. A unit that is
+nearly equal to an earlier one is stored as a difference (before.py). A pack of differences needs
+all packs that it refers to, so each manifest that names it names those, too.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rankfold.plural import count
 
 
 class Buffer(NamedTuple):
-    """A live buffer of a rank's device memory. `read(offset, bytes)` gives its content, as it is at
-    the cut. `name(offset, bytes)` says what it is, by where it lies or what is known of it:
-    what has the name of something that was given already, of whatever rank, is not read again."""
+    """A live buffer of a rank's device memory. `read(offset, bytes)` returns its content at the
+    cut. `name(offset, bytes)` identifies the content, by where it is or what is known of it:
+    content with the name of something given already, by any rank, is not read again."""
 
     address: int
     length: int
@@ -50,8 +50,8 @@ class Buffer(NamedTuple):
 
 @dataclass
 class Progress:
-    """Of a save, in bytes: given, of these found by their hash; size of the files to upload, and of
-    those uploaded."""
+    """The progress of a save, in bytes: given; of these, found in the store by hash; size of the
+    files to upload; of these, uploaded."""
 
     given: int = 0
     found: int = 0
@@ -59,13 +59,13 @@ class Progress:
     uploaded: int = 0
 
 
-ALIKE = 1 / 8  # bits that differ, at most, in what is stored as a difference
+ALIKE = 1 / 8  # maximal share of differing bits in a unit that is stored as a difference
 _NOWHERE = Place("", "", "")
 
 
 class Own(NamedTuple):
-    """What the store holds that a save may count on; packs of differences with those that they
-    refer to. `before`: the last of the checkpoints that it counts on."""
+    """The contents of the store that a save may rely on; packs of differences together with those
+    that they refer to. `before`: the newest checkpoint that the save relies on."""
 
     objects: dict[Place, int]
     packs: dict[Place, PackIndex]
@@ -74,7 +74,7 @@ class Own(NamedTuple):
 
 @dataclass
 class _Pack:
-    """Units that will travel together: as they are, or each as its difference from a reference."""
+    """Units to store in one pack: as they are, or each as its difference from a reference."""
 
     units: list[tuple[bytes, bytes]] = field(default_factory=list)
     references: list[tuple[bytes, int]] = field(default_factory=list)
@@ -82,8 +82,8 @@ class _Pack:
 
 
 class Save:
-    """One save, from `Store.begin`. Several threads may give parts. After a StoreError it is over:
-    `Store.begin` takes up what it has uploaded."""
+    """One save, from `Store.begin`. Several threads may give parts. A StoreError ends it:
+    `Store.begin` resumes with what it has uploaded."""
 
     def __init__(
         self, files: Files, fleet: str, job: str, claim: Claim, present: Own, *,
@@ -100,7 +100,7 @@ class Save:
         self._indexes = dict(present.packs)
         self._sizes = dict(present.objects)
         self._where = {bytes.fromhex(place.digest): place for place in present.objects}
-        # What is there itself and as a difference, counts as there itself.
+        # A unit that is stored both as itself and as a difference counts as stored itself.
         for place, index in sorted(present.packs.items(), key=lambda item: len(item[1].references)):
             for digest, _ in index.units:
                 self._where.setdefault(digest, place)
@@ -110,10 +110,10 @@ class Save:
             for (digest, _), reference in zip(index.units, index.references, strict=False)
             if self._indexes.get(self._where[digest]) is index
         }
-        self._open: dict[tuple[Kind, bool], _Pack] = {}  # True: differences
-        self._pending: dict[bytes, _Pack] = {}  # units in packs that are still open
-        self._used: dict[bytes, int] = {}  # bytes of each unit that this checkpoint needs
-        self._digests: dict[Hashable, bytes] = {}  # of pieces that were read, by their names
+        self._open: dict[tuple[Kind, bool], _Pack] = {}  # True: pack of differences
+        self._pending: dict[bytes, _Pack] = {}  # units in packs that are not sealed yet
+        self._used: dict[bytes, int] = {}  # sizes of the units that this checkpoint needs
+        self._digests: dict[Hashable, bytes] = {}  # digests of pieces that were read, by name
         self._parts: list[Part] = []
         self._pool = ThreadPoolExecutor(workers, "rankfold-save") if workers else None
         self._room = threading.BoundedSemaphore(2 * workers + 1)
@@ -125,7 +125,8 @@ class Save:
     def buffers(
         self, rank: int | None, name: str, given: Iterable[Buffer], grain: int = GRAIN
     ) -> None:
-        """A rank's device memory, buffer by buffer, in units of `grain` from each one's start."""
+        """Give a rank's device memory, buffer by buffer, in units of `grain` from each buffer's
+        start."""
         rows, before = [], self._before.part(rank, name)
         for buffer in given:
             digests = tuple(
@@ -136,7 +137,7 @@ class Save:
         self._part(rank, name, "buffers", grain, rows, before)
 
     def pages(self, rank: int | None, name: str, runs: Iterable[tuple[int, Data]]) -> None:
-        """Host memory: (address, content) of whole pages, in any order, none twice."""
+        """Give host memory: (address, content) of whole pages, in any order, none twice."""
         found: dict[int, bytes] = {}
         before = self._before.part(rank, name)
         for address, data in runs:
@@ -160,7 +161,7 @@ class Save:
         self._part(rank, name, "pages", PAGE, rows, before)
 
     def blob(self, rank: int | None, name: str, chunks: Iterable[Data]) -> None:
-        """Bytes one after the other, from address 0."""
+        """Give consecutive bytes, from address 0."""
         digests, rest, length = [], bytearray(), 0
         before = self._before.part(rank, name)
 
@@ -180,8 +181,8 @@ class Save:
         self._part(rank, name, "blob", GRAIN, rows, before)
 
     def finish(self, about: dict[str, Any] | None = None) -> Manifest:
-        """Waits until all is durable, then writes the manifest: from then on the checkpoint exists.
-        Raises `OldIncarnation` or `Overtaken` where another one has the job by now."""
+        """Wait until all is durable, then write the manifest: from then on the checkpoint exists.
+        Raises `OldIncarnation` or `Overtaken` if another process has the job by now."""
         try:
             self._live()
             for which in list(self._open):
@@ -193,7 +194,7 @@ class Save:
             self._permitted()
             name, data = names.manifest(self.job, self.id), manifest.encode()
             if not self.files.create(name, data) and self.files.get(name) != data:
-                self._overtaken()  # else it is ours: the word that it was made had been lost
+                self._overtaken()  # otherwise it is ours: an earlier success was not reported
             self.files.settle([names.manifest(self.job)])
             self._counts()
         finally:
@@ -201,13 +202,13 @@ class Save:
         return manifest
 
     def close(self) -> None:
-        """Ends the uploads. What is stored stays, for `Store.begin` to take up."""
+        """End the uploads. What is stored stays, for `Store.begin` to resume."""
         self._over = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def abandon(self) -> None:
-        """Gives the save up: what it has stored will be collected."""
+        """Give the save up: what it has stored will be collected."""
         self.close()
         self._permitted()
         number = Id(self.id.incarnation, self.id.number + 1)
@@ -231,8 +232,9 @@ class Save:
         self, data: Data, kind: Kind, rank: int | None,
         before: Callable[[], bytes | None] | None = None, length: int | None = None,
     ) -> bytes:  # fmt: skip
-        """The digest of a unit that the store has, or will have when this save is finished.
-        `before` gives that of what the checkpoint before has in its place."""
+        """Store a unit if it is new. Returns its digest. The store has the unit when this save is
+        finished. `before` returns the digest of the unit that the previous checkpoint has in its
+        place."""
         self._live()
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
         if length is not None and size != length:
@@ -270,7 +272,7 @@ class Save:
         return digest
 
     def _found(self, digest: bytes, size: int) -> bool:
-        """Whether the store has it, or will have it; from now on this checkpoint needs it."""
+        """Whether the store has the unit or will have it; if so, this checkpoint now needs it."""
         with self._lock:
             self.progress.given += size
             self._used[digest] = size
@@ -284,8 +286,9 @@ class Save:
     def _difference(
         self, data: Data, before: bytes | None
     ) -> tuple[bytes, tuple[bytes, int]] | None:
-        """From what there was before it in its place, or from what that differs from; with digest
-        and length of that. None where there is nothing, or too little is alike."""
+        """The unit's difference from the previous one in its place, or from that one's reference,
+        with digest and length of the reference. None if there is none, or too few bits are
+        equal."""
         if before is None:
             return None
         with self._lock:
@@ -327,7 +330,7 @@ class Save:
         return Row(address, length, listed)
 
     def _named(self, data: bytes, rank: int | None, before: Callable[[], bytes | None]) -> bytes:
-        """A table or a list, which is not what was given."""
+        """Store a table or a list; it does not count as given."""
         digest = self._unit(data, "blob", rank, before)
         with self._lock:
             self.progress.given -= len(data)
@@ -408,14 +411,14 @@ class Save:
             self._overtaken()
 
     def _holds(self) -> bool:
-        """Nobody has begun another save of this incarnation."""
+        """Whether no other save of this incarnation has begun."""
         claims = lives.ids(self.files, names.claim(self.job))
         return [each for each in claims if each.incarnation == self.id.incarnation][-1:] == [
             self.id
         ]
 
     def _counts(self) -> None:
-        """The manifest is there; was it in time? Who begins something else now, sees it."""
+        """Check that the written manifest counts: whatever begins after it sees it."""
         lives.refuse_old(
             self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
         )

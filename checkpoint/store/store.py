@@ -1,8 +1,8 @@
-"""A store of checkpoints: what `rankfold.checkpoint.store.open` gives.
+"""A store of checkpoints, as returned by `rankfold.checkpoint.store.open`.
 
-Saving: `take` the job (once for each incarnation), `begin`, give the parts, `finish`. Restoring:
-`newest` gives the newest checkpoint that verifies, `checkpoint` one by its id. Everything may be
-called again after a failure, or after the death of who called it, and goes on from what is there.
+To save: `take` the job (once per incarnation), `begin`, give the parts, `finish`. To restore:
+`newest` returns the newest checkpoint that verifies, `checkpoint` one by its id. Every call may be
+repeated after a failure, or after the death of its caller, and continues with what is there.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from rankfold.checkpoint.store.reading import READERS, Checkpoint, Fault
 from rankfold.checkpoint.store.save import Own, Progress, Save
 from rankfold.checkpoint.store.units import Malformed, PackIndex
 
-WORKERS = 8  # files that a save uploads at the same time
-SPARE_BYTES = 32 << 20  # of units that nobody needs, in packs that a new checkpoint still uses
+WORKERS = 8  # files that a save uploads concurrently
+SPARE_BYTES = 32 << 20  # bytes of unneeded units allowed in packs that a new checkpoint still uses
 
 
 class Skipped(NamedTuple):
-    """A checkpoint that cannot be used, and why."""
+    """A checkpoint that cannot be used, and the reason."""
 
     id: Id
     reason: str
 
 
 class Newest(NamedTuple):
-    """The newest checkpoint that verifies, None if there is none; the newer ones that do not."""
+    """The newest checkpoint that verifies, None if there is none, and the newer ones that do
+    not."""
 
     checkpoint: Checkpoint | None
     skipped: tuple[Skipped, ...]
@@ -52,8 +53,8 @@ class Store:
         self._indexes: dict[Place, PackIndex] = {}  # packs never change
 
     def need_writable(self) -> None:
-        """Writes something that is nobody's, and removes it, with what others have left there who
-        were killed. Raises `Refused`, or `Full`, where that does not go."""
+        """Write a probe file and remove it, together with probes of processes that were killed.
+        Raises `Refused` or `Full` if that fails."""
         name = names.probe(secrets.token_hex(8))
         try:
             self.files.create(name, b"")
@@ -68,10 +69,11 @@ class Store:
     # ---- incarnations --------------------------------------------------------------------------
 
     def take(self, job: str, incarnation: int, origin: Id | None = None, owner: str = "") -> Life:
-        """Begins an incarnation of a job: from its start, or from the checkpoint `origin`, which
-        stays until the incarnation has one of its own. Earlier ones can save no more. Asked again
-        by the same `owner`, it does nothing. Raises `OldIncarnation`, `Refused` where it is another
-        owner's, `Missing` where `origin` is gone: then begin the next one from another."""
+        """Begin an incarnation of a job: from its start, or from the checkpoint `origin`, which
+        stays until the incarnation has a checkpoint of its own. Earlier incarnations can then no
+        longer save. A repeated call by the same `owner` does nothing. Raises `OldIncarnation`;
+        `Refused` if the incarnation is another owner's; `Missing` if `origin` is gone: then begin
+        the next incarnation from another checkpoint."""
         self._job(job)
         life = lives.begin_life(self.files, job, incarnation, origin, owner)
         if origin is not None and origin not in self.checkpoints(job):
@@ -80,12 +82,12 @@ class Store:
         return life
 
     def life(self, job: str) -> Life | None:
-        """The job's newest incarnation, None if it was never taken."""
+        """The job's newest incarnation; None if the job was never taken."""
         return lives.life(self.files, self._job(job))
 
     def refuse_taken(self, job: str, known: int, owner: str) -> None:
-        """Raises `OldIncarnation` where somebody else has taken over the job since incarnation
-        `known`."""
+        """Check that no other owner has taken over the job since incarnation `known`. Raises
+        `OldIncarnation`."""
         lives.refuse_taken(self.files, job, known, owner, self.life(job))
 
     # ---- saving --------------------------------------------------------------------------------
@@ -94,9 +96,10 @@ class Store:
         self, job: str, incarnation: int, *, workers: int = WORKERS,
         progress: Callable[[Progress], None] | None = None,
     ) -> Save:  # fmt: skip
-        """Begins a save, or takes up the one that was interrupted: its uploads count. A job has
-        one at a time; who began it before can no longer finish it. `workers` files are uploaded at
-        the same time, 0: each before the next unit is taken. Their threads call `progress`."""
+        """Begin a save, or resume one that was interrupted: its uploads count. A job has one save
+        at a time; a process that began it earlier can no longer finish it. `workers` files are
+        uploaded concurrently; 0: each is uploaded before the next unit is taken. The workers'
+        threads call `progress`."""
         self._job(job)
         while True:
             lives.refuse_old(self.files, job, incarnation, lives.life(self.files, job))
@@ -105,24 +108,25 @@ class Store:
             if not lives.make_claim(self.files, job, claim):
                 continue
             lives.make_fence(self.files, job, claim.number)
-            # The folder of one that was finished before this claim may be collected already.
+            # If the earlier save was finished before this claim, its folder may be collected
+            # already.
             finished = lives.ids(self.files, names.manifest(job)) if resumed else []
             if before is None or before.number not in finished:
                 break
         for each in lives.ids(self.files, names.claim(job)):
             if each.incarnation == incarnation and each < claim.number:
                 self.files.remove(names.claim(job, each))
-        # Only now: what is there after the claim stays.
+        # Only now, because what is there after the claim stays.
         present = self._present(job, claim, resumed)
         return Save(self.files, self.fleet, job, claim, present, resumed=resumed,
                     workers=workers, told=progress)  # fmt: skip
 
     def _claimed(self, job: str, incarnation: int) -> Claim | None:
-        """The newest claim. One that cannot be read, or was lost, is as good as given up; what is
-        known of it is its number, which no other save shall have."""
+        """The newest claim. A claim that is unreadable or lost counts as given up; only its number
+        is known, which no other save may use."""
         lost = self._last(job, incarnation, names.manifest, names.doomed, names.fence)
         given_up = Claim(lost, None, frozenset())
-        try:  # only now: what left these had made its claim before
+        try:  # only now: the saves that left these files had made their claims before
             found = lives.claim(self.files, job, incarnation)
         except Damaged:
             number = self._last(job, incarnation, names.claim)
@@ -130,7 +134,7 @@ class Store:
         return given_up if lost.number and (found is None or found.number < lost) else found
 
     def _last(self, job: str, incarnation: int, *folders: Callable[[str], str]) -> Id:
-        """The last number of an incarnation in these folders, 0 if there is none."""
+        """The largest id of an incarnation in these folders; number 0 if there is none."""
         found = (each for folder in folders for each in lives.ids(self.files, folder(job)))
         numbers = (each.number for each in found if each.incarnation == incarnation)
         return Id(incarnation, max(numbers, default=0))
@@ -146,7 +150,7 @@ class Store:
         return Claim(number, number.new_folder(), pins), False
 
     def _present(self, job: str, claim: Claim, resumed: bool) -> Own:
-        """What a save may count on: see save.py."""
+        """What a save may rely on: see save.py."""
         data, marked = self.data(job), self.damaged(job)
         objects: dict[Place, int] = {}
         wanted: dict[Place, PackUse | None] = {}
@@ -170,7 +174,7 @@ class Store:
         return Own(objects, _complete(packs), before)
 
     def _index(self, job: str, place: Place, use: PackUse | None) -> PackIndex | None:
-        """None where it cannot be read as a pack: then nobody counts on it."""
+        """Read a pack's index; None if it is not readable as a pack: then no save relies on it."""
         with self._lock:
             if place in self._indexes:
                 return self._indexes[place]
@@ -187,34 +191,34 @@ class Store:
             self._indexes[place] = index
         return index
 
-    # ---- looking -------------------------------------------------------------------------------
+    # ---- reading -------------------------------------------------------------------------------
 
     def jobs(self) -> list[str]:
-        """Of which there is anything."""
+        """The jobs of which the store has any file."""
         found = {name.split("/")[1] for name in self.files.below(names.jobs())}
         return sorted(name for name in found if names.JOB.match(name))
 
     def checkpoints(self, job: str) -> list[Id]:
-        """Its checkpoints, oldest first, by their names: whether they can be used, `verify` tells.
-        Those that an older incarnation wrote when it was over already are not among them."""
+        """The job's checkpoints, oldest first, by name only: `verify` checks whether they can be
+        used. Omits those that an older incarnation wrote after its end."""
         while True:
             fence = lives.fence(self.files, self._job(job))
             found = lives.ids(self.files, names.manifest(job))
-            if lives.fence(self.files, job) == fence:  # else they do not belong together
+            if lives.fence(self.files, job) == fence:  # otherwise the fence changed in between
                 return [each for each in found if fence.counts(each)]
 
     def manifest(self, job: str, each: Id) -> Manifest:
-        """Raises `Missing`, `Damaged` or `Refused`, by name."""
+        """Read a manifest. Raises `Missing`, `Damaged` or `Refused`, naming the file."""
         name = names.manifest(self._job(job), each)
         return self._own(Manifest.decode(self.url, job, each, self.files.get(name)), name)
 
     def checkpoint(self, job: str, each: Id) -> Checkpoint:
-        """One that the job has, by its id. Raises as `manifest` does."""
+        """One of the job's checkpoints, by its id. Raises as `manifest` does."""
         if each in self.checkpoints(job):
             with contextlib.suppress(Missing):  # a collection has doomed it meanwhile
                 return Checkpoint(self.files, self.manifest(job, each))
         life = lives.life(self.files, job)
-        if life and life.origin == each:  # it may be doomed, and stays there
+        if life and life.origin == each:  # it may be doomed, but is kept
             name = names.doomed(job, each)
             found = Manifest.decode(self.url, job, each, self.files.get(name), name)
             return Checkpoint(self.files, self._own(found, name))
@@ -222,8 +226,8 @@ class Store:
         raise Missing(self.url, f"{job} has no checkpoint {each}", f"it has: {known}")
 
     def newest(self, job: str) -> Newest:
-        """Reads newest first and gives the first in which every unit is what was saved. What is
-        damaged is marked, so that no later save counts on it."""
+        """Read checkpoints, newest first, and return the first in which every unit is what was
+        saved. Damaged files are marked, so that no later save relies on them."""
         seen: dict[Place, str | None] = {}
         while True:
             skipped: list[Skipped] = []
@@ -235,12 +239,12 @@ class Store:
                 skipped.append(Skipped(each, why))
             if set(listed) <= set(self.checkpoints(job)):
                 return Newest(None, tuple(skipped))
-            seen = {}  # a collection came between: look at what is there now
+            seen = {}  # a collection ran meanwhile: read again
 
     def _sound(
         self, job: str, each: Id, seen: dict[Place, str | None]
     ) -> tuple[Checkpoint | None, str]:
-        """A checkpoint that verifies, or why it does not."""
+        """The checkpoint if it verifies, or the reason why it does not."""
         try:
             checkpoint = self.checkpoint(job, each)
             faults = checkpoint.verify(seen)
@@ -248,22 +252,23 @@ class Store:
             return None, str(error)
         if not faults:
             return checkpoint, ""
-        if each in self.checkpoints(job):  # else it was collected meanwhile
+        if each in self.checkpoints(job):  # otherwise it was collected meanwhile
             self.mark(job, faults)
         return None, describe(checkpoint, faults)
 
     # ---- keeping -------------------------------------------------------------------------------
 
     def collect(self, job: str, keep: int) -> Collected:
-        """Removes all but the last `keep` checkpoints that are not known to be damaged, and what
-        no checkpoint and no running save counts on. Several may collect at the same time, beside
-        saves; one that was interrupted is done again by the next."""
+        """Remove all but the last `keep` checkpoints that are not known to be damaged, and all data
+        that no checkpoint and no running save needs. Several collections may run concurrently, and
+        concurrently with saves; the next one completes a collection that was interrupted."""
         return collect(self, self._job(job), keep)
 
     # ---- damage --------------------------------------------------------------------------------
 
     def mark(self, job: str, faults: list[Fault]) -> None:
-        """Nobody shall count on these files; where nothing can be written, nobody will."""
+        """Mark these files as damaged, so that no save relies on them. Errors are ignored: if the
+        store cannot be written, no save can rely on anything."""
         for place in {fault.place for fault in faults if fault.place}:
             with contextlib.suppress(StoreError):
                 self.files.create(names.damage(job, place), b"")
@@ -275,7 +280,7 @@ class Store:
     # ---- within --------------------------------------------------------------------------------
 
     def _usable(self, job: str, wanted: Iterable[Id]) -> Iterator[Manifest]:
-        """Of those wanted, the ones that are as they were written and name no marked file."""
+        """The manifests of these checkpoints that are undamaged and name no marked file."""
         marked = self.damaged(job)
         for each in wanted:
             with contextlib.suppress(Damaged, Refused):
@@ -284,7 +289,7 @@ class Store:
                     yield manifest
 
     def data(self, job: str) -> dict[Place, int]:
-        """All files with data, needed or not, and their bytes."""
+        """All data files, needed or not, and their sizes in bytes."""
         folder = names.data(job)
         found = self.files.below(folder).items()
         places = ((Place.parse(name[len(folder) + 1 :]), size) for name, size in found)
@@ -303,7 +308,7 @@ class Store:
 
 
 def describe(checkpoint: Checkpoint, faults: list[Fault]) -> str:
-    """The first of a checkpoint's faults, and how many more there are."""
+    """The first of a checkpoint's faults, and the number of the others."""
     first = faults[0]
     job = checkpoint.manifest.job
     where = (
@@ -316,8 +321,9 @@ def describe(checkpoint: Checkpoint, faults: list[Fault]) -> str:
 
 
 def _dense(manifest: Manifest) -> dict[Place, PackUse]:
-    """The packs of a checkpoint that the next one goes on using: while all of them hold more than
-    twice what is needed, the emptiest do not travel on, and their units are stored once more."""
+    """The packs of a checkpoint that the next one continues to use. While all of them hold more
+    than twice what is needed, the least used are left out, and their needed units are stored
+    again."""
     packs = dict(
         sorted(manifest.packs.items(), key=lambda item: item[1].used / max(1, item[1].raw))
     )
@@ -331,7 +337,7 @@ def _dense(manifest: Manifest) -> dict[Place, PackUse]:
 
 
 def _complete(packs: dict[Place, PackIndex]) -> dict[Place, PackIndex]:
-    """Without packs of differences that refer to what is not there."""
+    """Remove packs of differences that refer to missing units."""
     wanted = {unit for index in packs.values() for unit in index.references}
     plain = (index for index in packs.values() if not index.references)
     there = {unit for index in plain for unit in index.units if unit in wanted}
@@ -341,9 +347,9 @@ def _complete(packs: dict[Place, PackIndex]) -> dict[Place, PackIndex]:
 def open(
     url: str, fleet: str, *, options: dict[str, Any] | None = None, begin: bool = True
 ) -> Store:
-    """The store at `url` (`/path`, `file:///path`, `memory://name`, `s3://bucket/prefix`, whatever
-    fsspec opens; `options` as it takes them), begun if there is nothing and `begin` is wanted.
-    Raises `Refused` where it is another fleet's, or holds something else, `Missing` where it was
+    """Open the store at `url` (`/path`, `file:///path`, `memory://name`, `s3://bucket/prefix`,
+    anything that fsspec opens; `options` as fsspec takes them). If there is none, begin it if
+    `begin`. Raises `Refused` if it is another fleet's or holds something else, `Missing` if it was
     not begun, and `Unavailable`."""
     files = connect(url, options)
     if not fleet:
@@ -364,7 +370,7 @@ def open(
 
 
 def look(url: str, *, options: dict[str, Any] | None = None) -> Store:
-    """A store that somebody began, whosever it is, to look at."""
+    """Open an existing store of any fleet, for inspection."""
     files = connect(url, options)
     fleet = _fleet_of(files)
     if fleet is None:

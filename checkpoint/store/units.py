@@ -1,17 +1,18 @@
-"""How contents are divided into units, and what the tables and packs that name them look like.
+"""Divides contents into units, and defines the tables and packs that name them.
 
-A *unit* is a run of bytes, named by its BLAKE3. A *part* is a list of ranges of addresses; its
-*table* has a row for each: address, bytes, a digest. A range of no more than the part's grain is
-one unit, and the digest is that unit's; a longer one is divided from its start on, and the digest
-is that of its *list*, the digests one after the other. Tables and lists are units, too.
+A *unit* is a run of bytes, named by its BLAKE3. A *part* is a list of address ranges; its *table*
+has a row for each: address, bytes, a digest. A range no longer than the part's grain is one unit,
+and the row has that unit's digest. A longer range is divided from its start, and the row has the
+digest of its *list*: the digests of its units in order. Tables and lists are units, too.
 
-A *pack* holds small units: a header, a row for each unit (digest, bytes), and then the units, one
-after the other, as one zstd frame or as they are. It is named by the BLAKE3 of header and rows, so
-that these can be read and verified without the rest; the rest is verified unit by unit.
+A *pack* holds small units: a header, a row for each unit (digest, bytes), and then the units in
+order, as one zstd frame or uncompressed. It is named by the BLAKE3 of header and rows, so that
+these can be read and verified without the rest; the rest is verified unit by unit.
 
-A pack of *differences* holds units that are nearly those of an earlier checkpoint, each as its
-exclusive or with that *reference*, which has a second row. References lie in other packs, none of
-which is one of differences. Of units as long as pages little but zeros is left, which compress.
+A pack of *differences* holds units that are nearly equal to units of an earlier checkpoint, each as
+its exclusive or with that *reference*, for which there is a second row. References are in other
+packs, none of which is a pack of differences. The difference of page-sized units is mostly zeros,
+which compress.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from blake3 import blake3
 from rankfold import plural
 
 PAGE = 4096
-RUN_PAGES = 16  # of host memory, aligned: what is named by one list
+RUN_PAGES = 16  # of host memory, aligned: the pages that one list names
 GRAIN = 4 << 20  # of buffers and blobs
-OBJECT_BYTES = 1 << 20  # a unit of so many is a file of its own
-PACK_BYTES = 8 << 20  # units of a pack, before they are compressed
+OBJECT_BYTES = 1 << 20  # a unit of at least this size is a file of its own
+PACK_BYTES = 8 << 20  # bytes of a pack's units, before compression
 DIGEST = 32
 
 _ROW = struct.Struct("<QQ32s")
@@ -48,7 +49,7 @@ class Row(NamedTuple):
 
 
 class Malformed(ValueError):
-    """What was read is not what is written there."""
+    """The data that was read is malformed."""
 
 
 def digest_of(data: bytes | bytearray | memoryview) -> bytes:
@@ -87,20 +88,21 @@ def decode_list(data: bytes, count: int) -> list[bytes]:
 def difference(
     data: bytes | bytearray | memoryview, reference: bytes | bytearray | memoryview
 ) -> bytes:
-    """Exclusive or, as long as `data`: the difference of that is `data` again."""
+    """The exclusive or of `data` and `reference`, as long as `data`. Applied to the result, it
+    returns `data` again."""
     size, common = len(data), min(len(data), len(reference))
     both = int.from_bytes(data, "little") ^ int.from_bytes(reference[:common], "little")
     return both.to_bytes(size, "little")
 
 
 class PackIndex(NamedTuple):
-    """The beginning of a pack."""
+    """The header and rows of a pack."""
 
     digest: bytes
     units: tuple[tuple[bytes, int], ...]  # digest, bytes
-    references: tuple[tuple[bytes, int], ...]  # of each unit, if it is a pack of differences
-    start: int  # of the rest, in the file
-    stored: int  # bytes of the rest
+    references: tuple[tuple[bytes, int], ...]  # of each unit, in a pack of differences
+    start: int  # offset of the units in the file
+    stored: int  # bytes of the units in the file
     raw: int  # bytes of all units
     coded: bool
 
@@ -116,7 +118,8 @@ class PackIndex(NamedTuple):
 def encode_pack(
     units: Sequence[tuple[bytes, bytes]], references: Sequence[tuple[bytes, int]] = ()
 ) -> tuple[PackIndex, bytes]:
-    """Of units (digest, bytes); of differences, if each has a reference (digest, its length)."""
+    """Encode a pack of units (digest, bytes); a pack of differences if each unit has a reference
+    (digest, length of the reference)."""
     assert not references or len(references) == len(units)
     raw = b"".join(data for _, data in units)
     body = zstandard.ZstdCompressor(level=1).compress(raw)
@@ -138,7 +141,8 @@ def header_bytes(rows: int) -> int:
 
 
 def count_rows(head: bytes) -> int:
-    """How many rows the pack has whose file begins so: what the index takes follows from it."""
+    """The number of rows of the pack whose file begins with `head`; the size of the index follows
+    from it. Raises Malformed."""
     if len(head) < _HEADER.size or head[: len(_MAGIC)] != _MAGIC:
         raise Malformed("is no pack")
     count: int = _HEADER.unpack_from(head)[1]
@@ -148,7 +152,8 @@ def count_rows(head: bytes) -> int:
 
 
 def decode_index(digest: bytes, head: bytes) -> PackIndex:
-    """`head`: at least header and rows. Raises `Malformed` where its name is not its digest."""
+    """Decode a pack's index. `head`: at least header and rows. Raises `Malformed`, also if the
+    pack's name is not its digest."""
     count = count_rows(head)
     start = header_bytes(count)
     if len(head) < start or digest_of(head[:start]) != digest:
@@ -165,8 +170,7 @@ def decode_index(digest: bytes, head: bytes) -> PackIndex:
 
 
 def decode_pack(index: PackIndex, file: bytes) -> bytes:
-    """All units of a pack, one after the other, unverified; of one of differences, these. Raises
-    `Malformed`."""
+    """The concatenated units of a pack, or its differences, unverified. Raises `Malformed`."""
     if len(file) != index.size:
         raise Malformed(f"a pack has {plural.count(len(file), 'byte')} instead of {index.size}")
     body = file[index.start :]
@@ -182,7 +186,7 @@ def decode_pack(index: PackIndex, file: bytes) -> bytes:
 
 
 def split_pack(index: PackIndex, raw: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """(digest, bytes) of each unit, unverified."""
+    """Yield (digest, bytes) of each unit, unverified."""
     view, at = memoryview(raw), 0
     for digest, length in index.units:
         yield digest, view[at : at + length]
