@@ -1,1 +1,1 @@
-"""Measurements that back what the documentation says; `make bench-NAME` runs one."""
+"""Measurements for the documentation's claims; `make bench-NAME` runs one."""

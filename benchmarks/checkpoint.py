@@ -1,45 +1,50 @@
-"""What does a checkpoint of a job cost: bytes in the store, time that the job stands still, and the
-way into another state directory, or back after a crash?
+"""What does a checkpoint of a job cost?
+
+It costs bytes in the store, time for which the job is paused, and time to move it into another
+state directory, or to bring it back after a crash.
 
 Question. Replicas hold the same parameters and moments, and host memory hardly changes from one
-checkpoint to the next: is each stored once? How long does the job stand still for it, and for a
-resize? How long does a move through the store take, against copying the same bytes there and back,
-and a restart, against that of the same program with checkpoints of its own?
+checkpoint to the next: is each stored once? How long does the job pause for a checkpoint, and for a
+resize? How long does a move through the store take, compared with copying the same bytes there and
+back, and a restart, compared with that of the same program with its own checkpoints?
 
-Method. Launchers and proxies without a reconciler, which asks for the same in the same order. A job
-is saved some steps after its start and again a hundred steps later: barrier; save in the proxies
-and freeze; snapshots, all ranks at once; thaw, withdraw; then images are copied, beside the job. In
-between it is saved a few times more, and resized, for their pauses. It goes on to its end. Then the
-second checkpoint is fetched into another state directory, restored under fresh launchers, and goes
-on there; what it prints must be what the first one printed from there on.
-  device_bytes_over_replica_…   bytes of a store that is given the images alone, over the bytes of
-               one copy of each distinct live buffer: those are counted by the reader of images that
-               the tests have, and compared by SHA-256
-  rank_specific_bytes_…   of live buffers that no other rank equals, a rank. The target is what a
-               rank has alive beside what the program saves itself: parameters and moments
-  host_following_over_first_…   what the second checkpoint adds to a store with all of both, beside
-               what it adds to one with the images alone, over the same of the first; the larger one
-               of 4 and 8 ranks
-  resize_pause_s_…   from the cut until the ranks run on the other devices: from one to two and back
-               again, median. Nobody has set a target: that of a checkpoint, for the memory moved
-  checkpoint_pause_over_bound_…   from the cut to the withdrawn barrier, median, over 0.3 s + 2.5 s
-               per GiB of host pages; the larger one of 4 and 8 ranks
+Method. Launchers and proxies run without a reconciler; the benchmark sends the same requests in the
+same order. A job is saved some steps after its start and again a hundred steps later: barrier; save
+in the proxies and freeze; snapshots, all ranks at once; thaw, withdraw; then images are copied
+while the job runs. In between it is saved a few more times, and resized, to measure the pauses. It
+then runs to its end. The second checkpoint is fetched into another state directory and restored
+under new launchers, and the job continues there; its output must equal what the first job printed
+from that point on.
+  device_bytes_over_replica_…   bytes of a store that receives only the images, divided by the bytes
+               of one copy of each distinct live buffer; these are counted by the image reader of
+               the tests, and compared by SHA-256
+  rank_specific_bytes_…   bytes per rank of live buffers that equal no other rank's. The target is
+               what a rank has alive in addition to what the program saves itself: parameters and
+               moments
+  host_following_over_first_…   bytes that the second checkpoint adds to a store with everything of
+               both, in addition to what it adds to one with only the images, divided by the same
+               of the first; the larger value of 4 and 8 ranks
+  resize_pause_s_…   from the cut until the ranks run on the other devices: from one to two and
+               back, median. There is no separate target: a checkpoint's is used, for the memory
+               moved
+  checkpoint_pause_over_bound_…   from the cut to the withdrawn barrier, median, divided by 0.3 s +
+               2.5 s per GiB of host pages; the larger value of 4 and 8 ranks
   migration_over_copy_…   all seconds from the cut until the ranks run in the other state directory,
-               less one, over those of copying the snapshots' bytes into the store's file system and
-               out again with BLAKE3; the larger one
-  restart_over_user_level_…   from kill -9 of all ranks and launchers to the first step that is
-               printed: fetched, restored and placed, over started again with the program's own
-               checkpoint. Both sides take turns, ABBA; the quotient of medians
+               minus one, divided by those of copying the snapshots' bytes into the store's file
+               system and back with BLAKE3; the larger value
+  restart_over_user_level_…   from kill -9 of all ranks and launchers to the first printed step:
+               fetched, restored and placed, divided by a new start with the program's own
+               checkpoint. Both sides alternate, ABBA; the quotient of medians
 
-Noise. Disks that others use, and processes that share the cores: each pause is a race of all ranks'
-processes for them. Bytes are exact, times are not.
+Noise. Other users of the disks, and processes that share the cores: in each pause, all ranks'
+processes compete for them. Bytes are exact, times are not.
 
 Estimate before measuring. Tables and state add a few hundred bytes per buffer to the device's
 megabytes: 1.01. Of host memory 2 % of the pages change, and they are compressed with neighbours
-that do not: 3 %, and the ring's content beside. In a page some words have changed: 1 %. Saving a
-rank takes 40 ms of a processor: with eight on two cores 0.2 s. A hundred processes' start-ups are
-what a small job's move consists of: the second of the target is most of it. A restart saves the
-program's own start, but reads a checkpoint with all that processes are: 1.
+that do not: 3 %, plus the ring's content. In a page some words have changed: 1 %. Saving a rank
+takes 40 ms of a processor: with eight on two cores 0.2 s. A small job's move consists of the
+start-up of a hundred processes: most of the second that the target subtracts. A restart avoids the
+program's own start, but reads a checkpoint with the processes' whole state: 1.
 """
 
 from __future__ import annotations
@@ -83,10 +88,10 @@ from support.fleet import Fleet, MiB, RunningJob, launch, until
 from support.leaks import State, Watch
 from support.wheels import nvrtc
 
-LINE = "step "  # of output: one a mini-batch
+LINE = "step "  # in the output: one per mini-batch
 LOOK_S = 0.005
 FIRST = 5  # steps before the first checkpoint
-STEP_BYTES = 4  # of a program's own checkpoint: all else are parameters and moments
+STEP_BYTES = 4  # in a program's own checkpoint: the rest are parameters and moments
 MEMORY = 4096 * MiB
 STILL_S, STILL_S_PER_GIB = 0.3, 2.5
 GIB = 1 << 30
@@ -94,8 +99,12 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Program:
-    """`before` and `behind` the number of steps; `rest`: steps behind the second checkpoint.
-    `options`: of its own checkpoints, if they are not asked for by own_checkpoint.h."""
+    """A program to measure.
+
+    `before` and `behind`: arguments before and after the number of steps; `rest`: steps after the
+    second checkpoint. `options`: its own checkpoints are controlled by options, and not by
+    own_checkpoint.h.
+    """
 
     source: Path
     before: tuple[str, ...] = ()
@@ -105,7 +114,7 @@ class Program:
 
     @property
     def is_python(self) -> bool:
-        """A script, on tinygrad; it has no checkpoints of its own."""
+        """True for a script, on tinygrad; it has no checkpoints of its own."""
         return self.source.suffix == ".py"
 
     def command(self, steps: int) -> list[str]:
@@ -123,7 +132,7 @@ class Program:
         }  # fmt: skip
 
     def saving(self, file: Path, every: int) -> tuple[list[str], dict[str, str]]:
-        """More arguments and environment."""
+        """Additional arguments and environment that make it save its own checkpoints."""
         if self.options:
             return ["--save", str(file), "--save-every", str(every)], {}
         return [], {"SAVE_TO": str(file), "SAVE_EVERY": str(every)}
@@ -158,13 +167,13 @@ QUICK = Effort(("mlp",), (2,), 10, 0, 1, 1)
 
 @dataclass
 class Measured:
-    """One program with n ranks. Bytes and seconds."""
+    """The results of one program with n ranks, in bytes and seconds."""
 
     device: int = 0
     distinct: int = 0
-    alone: float = 0.0  # a rank, in buffers that no other one equals
-    alive: float = 0.0  # a rank
-    host: list[int] = field(default_factory=list)  # of each checkpoint, what was new
+    alone: float = 0.0  # per rank, in buffers that equal no other rank's
+    alive: float = 0.0  # per rank
+    host: list[int] = field(default_factory=list)  # new bytes of each checkpoint
     pages: int = 0  # of host memory
     still: list[float] = field(default_factory=list)
     resized: list[float] = field(default_factory=list)
@@ -188,7 +197,7 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 
 
 def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
-    """A checkpoint's snapshots, while the job stands at a cut: for so many seconds."""
+    """Write a checkpoint's snapshots while the job is at a cut; returns the pause in seconds."""
 
     def ask(op: str, **arguments: Any) -> None:
         each(lambda rank: call(job.launcher(rank), op, timeout=120, **arguments), job.world_size)
@@ -215,7 +224,7 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
 
 
 def resized(job: RunningJob, placement: list[str]) -> float:
-    """Seconds from the cut until it runs there."""
+    """Seconds from the cut until the job runs there."""
     job.stop()
     begun = time.monotonic()
     job.detach()
@@ -226,7 +235,7 @@ def resized(job: RunningJob, placement: list[str]) -> float:
 
 
 def spread(fleet: Fleet, ranks: int) -> list[str]:
-    """Over both devices, as evenly as it goes."""
+    """Distribute the ranks over both devices, as evenly as possible."""
     return [fleet.names[2 * rank // ranks] for rank in range(ranks)]
 
 
@@ -238,7 +247,7 @@ def task(folder: Path, url: str, ranks: int, **more: Any) -> None:
 
 
 def work(module: str, folder: Path) -> Told:
-    """Uploads or fetches, to its end."""
+    """Run an upload or a fetch to its end."""
     command = [sys.executable, "-m", f"rankfold.checkpoint.{module}", str(folder)]
     subprocess.run(command, check=True)
     subprocess.run(["flock", str(folder / "lock"), "true"], check=True)
@@ -252,7 +261,7 @@ def work(module: str, folder: Path) -> Told:
 
 
 def image_of(folder: Path, target: Path) -> Path:
-    """The snapshot with nothing but its image."""
+    """A copy of the snapshot with only its image."""
     target.mkdir(parents=True)
     for name in ("about.json", "image"):
         os.link(folder / name, target / name)
@@ -260,7 +269,7 @@ def image_of(folder: Path, target: Path) -> Path:
 
 
 def new_bytes(store: Store, folders: list[Path]) -> int:
-    """What a save of these snapshots adds to a store."""
+    """The bytes that a save of these snapshots adds to a store."""
     before = sum(store.data("bench").values())
     save = store.begin("bench", 1)
     for rank, folder in enumerate(folders):
@@ -276,7 +285,7 @@ def bare(name: str) -> Store:
 
 
 def count(found: Measured, folders: list[Path]) -> None:
-    """Live buffers: all, one copy of each distinct one, those that one rank alone has."""
+    """Count live buffers: all, one copy of each distinct one, and those that only one rank has."""
     owners: Counter[tuple[bytes, int]] = Counter()
     images: dict[int, Image] = {}
     for rank, folder in enumerate(folders):
@@ -294,7 +303,7 @@ def count(found: Measured, folders: list[Path]) -> None:
 
 
 def copied(folders: list[Path], target: Path) -> float:
-    """Seconds for the snapshots' bytes there and back, each time with BLAKE3."""
+    """Seconds for copying the snapshots' bytes there and back, each time with BLAKE3."""
     target.mkdir()
     begun = time.monotonic()
     for n, folder in enumerate(folders):
@@ -305,7 +314,7 @@ def copied(folders: list[Path], target: Path) -> float:
 
 
 def copy(source: Path, target: Path) -> None:
-    """What is not a hole."""
+    """Copy a file, except its holes."""
     digest, at = blake3(), 0
     with source.open("rb") as reads, target.open("xb") as writes:
         size = os.fstat(reads.fileno()).st_size
@@ -324,14 +333,14 @@ def copy(source: Path, target: Path) -> None:
         os.fsync(writes.fileno())
 
 
-# ---- coming back -------------------------------------------------------------------------------
+# ---- restore -----------------------------------------------------------------------------------
 
 
 def empty(fleet: Fleet, job: RunningJob, name: str) -> RunningJob:
     """The same job under other launchers, which have no ranks yet."""
     folder, configs = fleet.state.path / "jobs" / name, []
     (folder / "logs").mkdir(parents=True)
-    made = RunningJob(fleet, name, job.world_size, folder, job.epoch)  # ranks know it
+    made = RunningJob(fleet, name, job.world_size, folder, job.epoch)  # the ranks know the epoch
     fleet.jobs.append(made)
     for rank in range(job.world_size):
         config = json.loads((job.folder / f"rank-{rank}.json").read_text())
@@ -350,7 +359,7 @@ def restored(
     fleet: Fleet, job: RunningJob, name: str, url: str, seconds: dict[str, float],
     incarnation: int = 2,
 ) -> RunningJob:  # fmt: skip
-    """From the store, on the first device of `fleet`."""
+    """Restore the job from the store, on the first device of `fleet`."""
     ranks = job.world_size
     folder = fleet.state.path / "jobs" / name / "saves" / "1"
     task(folder, url, ranks, incarnation=incarnation)
@@ -368,17 +377,17 @@ def restored(
 
 
 def killed(job: RunningJob) -> None:
-    """All its ranks and launchers, with -9; they are gone."""
+    """Kill all its ranks and launchers with -9, and wait until they are gone."""
     pids = [job.fleet.rank_pid(job, rank) for rank in range(job.world_size)]
     for pid in pids:
         launcher = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
-        os.kill(int(launcher), signal.SIGKILL)  # its rank goes with it
+        os.kill(int(launcher), signal.SIGKILL)  # its rank ends with it
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), what="they are gone")
 
 
 @contextlib.contextmanager
 def fleets() -> Iterator[tuple[Fleet, Fleet, Path]]:
-    """Two state directories, with two devices and with one."""
+    """Two state directories, one with two devices and one with one."""
     folder = Path(tempfile.mkdtemp(prefix="rankfold-bench-", dir="/tmp"))
     os.environ.update(RANKFOLD_RUNTIME=str(folder / "run"), RANKFOLD_CACHE=str(KERNEL_CACHE))
     states = [State(folder, folder / n, folder / "run", Watch(folder)) for n in ("one", "two")]
@@ -400,12 +409,15 @@ def fleets() -> Iterator[tuple[Fleet, Fleet, Path]]:
 
 
 def steps_of(job: RunningJob) -> int:
-    """Steps that rank 0 has printed."""
+    """The number of steps that rank 0 has printed."""
     return job.output(0).count(LINE)
 
 
 def all_begun(job: RunningJob, program: Program) -> bool:
-    """Ranks of a script wait for nobody, and each prints; those of the others keep together."""
+    """True if the first steps are printed.
+
+    Ranks of a script run independently, and each prints; those of the other programs stay together.
+    """
     ranks = range(job.world_size if program.is_python else 1)
     return all(job.output(rank).count(LINE) >= FIRST for rank in ranks)
 
@@ -467,8 +479,11 @@ def ended(job: RunningJob) -> None:
 
 @dataclass
 class Restarts:
-    """Seconds from the kill to the first step, with rankfold's checkpoint and with the program's,
-    in which so many bytes are parameters and moments."""
+    """Seconds from the kill to the first step, with rankfold's checkpoint and with the program's
+    own.
+
+    `own_bytes`: parameters and moments in the latter.
+    """
 
     ours: list[float] = field(default_factory=list)
     own: list[float] = field(default_factory=list)
@@ -543,7 +558,7 @@ def migration(found: Measured) -> float:
 
 
 def worst(found: dict[int, Measured], value: Callable[[Measured], float], how: str) -> Any:
-    """The largest value of all numbers of ranks, and how each came: fields of `Measured`."""
+    """The largest value over all numbers of ranks, and a text with each value."""
     told = [f"{ranks} ranks: {value(each):.3g}" for ranks, each in found.items()]
     return max(map(value, found.values())), f"{'; '.join(told)}. {how}"
 
@@ -551,7 +566,7 @@ def worst(found: dict[int, Measured], value: Callable[[Measured], float], how: s
 def figures_of(
     name: str, found: dict[int, Measured], restarted: Restarts | None
 ) -> dict[str, Figure]:
-    """Of one program, with all numbers of ranks."""
+    """The figures of one program, with all numbers of ranks."""
     most = found[max(found)]
     host, host_how = worst(
         found, lambda each: each.host[1] / each.host[0],

@@ -1,27 +1,27 @@
-"""What does a CUDA call cost through the proxy, and what do the software GPU's kernels cost?
+"""What does a CUDA call cost through the proxy, and how fast are the software GPU's kernels?
 
-Question. A program under rankfold talks to a server instead of calling a driver. How much time
-does a call take from it, how much longer does a training step become, and is the software GPU fast
-enough (against the same loops compiled by gcc -O3) that such ratios mean something?
+Question. A program under rankfold communicates with a server instead of calling a driver. How much
+time does a call cost the program, how much longer does a training step become, and is the software
+GPU fast enough (compared with the same loops compiled by gcc -O3) for such ratios to be meaningful?
 
 Method. Everything runs as in production: a proxy process with one soft device and one kernel
 worker, a launcher, an unmodified program with our libraries preloaded.
-  calls   dispatch_calls.cu takes the time of each call with the CPU's cycle counter.
+  calls   dispatch_calls.cu measures each call with the CPU's cycle counter.
   steps   The same executable runs through the proxy and over the same soft device in its own
-          process (dispatch_inprocess.c: the same machine code and worker, no proxy), in turns.
-          Steps end where the program flushes its line of output. One rank: in-process its
-          all-reduce is nothing at all, so what it costs through the proxy counts as overhead.
-  kernels The kernel on the device (submitted and waited for) and the C loop in this process, in
-          turns, on the same memory sizes; gcc -O3 for the CPU that the device's code is made for.
-Ratios are taken per round, both sides next to each other in time, and the median ratio counts.
+          process (dispatch_inprocess.c: the same machine code and worker, no proxy), alternately.
+          Steps end where the program flushes its line of output. There is one rank: in-process its
+          all-reduce does nothing, so its cost through the proxy counts as overhead.
+  kernels The kernel on the device (submitted and waited for) and the C loop in this process,
+          alternately, on the same memory sizes; gcc -O3 for the same CPU as the device's code.
+Ratios are taken per round, both sides next to each other in time; the median ratio counts.
 
-Noise. Others may use the machine, which has few cores: three busy threads on two cores. Other
-people's work only ever adds time, so `calls` reports the quietest of several runs (the one with the
-lowest median); ratios are medians over rounds, and the plot shows every round.
+Noise. Others may use the machine, which has few cores: three busy threads on two cores. Other load
+only ever adds time, so `calls` reports the quietest of several runs (the one with the lowest
+median); ratios are medians over rounds, and the plot shows every round.
 
 Estimate before measuring. A record of 192 bytes into a ring in shared memory: 20-40 ns, plus two
-atomic operations for the lock and one fence (20 ns each), plus packing: ~100 ns. A round trip:
-0.35 µs for a bare ring, plus a turn of the loop on each side: ~1 µs. A step of the GPT has some 60
+atomic operations for the lock and one fence (20 ns each), plus packing: ~100 ns. A round trip: 0.35
+µs for a bare ring, plus a turn of the loop on each side: ~1 µs. A step of the GPT has some 60
 launches and 5-10 ms of kernels on one core: overhead below 1 %, if the loop's thread does not take
 the worker's core away.
 """
@@ -67,8 +67,8 @@ from rankfold.proxy.hal.soft.compiler import objects
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.fatbin import IMAGE_PTX
 
-# Turns of the loop in its kernels, and what share of the usual steps. The first is the target's;
-# real GPUs begin a kernel in 2 µs or more, so their programs do not get to the last.
+# Iterations of the loop in its kernels, and the share of the usual steps. The first has a target;
+# real GPUs take 2 µs or more to start a kernel, so their programs do not reach the last rate.
 LAUNCH_RATES = {
     "launch_bound": (1200, 0.05), "launch_30k": (400, 0.1), "launch_100k": (100, 0.2),
     "launch_flood": (0, 1),
@@ -77,7 +77,7 @@ LAUNCH_RATES = {
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: the usual run, or a quick one that only shows that all works."""
+    """How much is measured: the usual run, or a quick one that only shows that everything works."""
 
     call_runs: int
     launch_rounds: int
@@ -114,7 +114,7 @@ def measure_calls(
 
 
 def system_calls(where: Place, kind: str, rounds: int) -> float | None:
-    """System calls of the program per 1000 calls, with strace, from the difference of two runs."""
+    """System calls of the program per 1000 calls, by strace, from the difference of two runs."""
     if not shutil.which("strace"):
         return None
     program, out = cuda.build(HERE / "dispatch_calls.cu"), where.folder / "strace"
@@ -124,7 +124,7 @@ def system_calls(where: Place, kind: str, rounds: int) -> float | None:
         try:
             where.run(command, {"DISPATCH_CALLS": str(where.folder / "calls")})
         except RuntimeError:
-            return None  # tracing is not allowed here
+            return None  # tracing is not permitted here
         totals.append(int(out.read_text().splitlines()[-1].split()[2]))
     calls = 2 * rounds * (64 if kind == "launch" else 1)
     return 1000 * (totals[1] - totals[0]) / calls
@@ -228,7 +228,7 @@ def bench_steps(
 # ---- kernels --------------------------------------------------------------------------------
 
 ELEMENTS, ROWS, COLUMNS, MATRIX = 1 << 18, 256, 1024, 512
-REPEATS = 64  # of a work in one timing, so that waking the worker does not count
+REPEATS = 64  # of a work in one measurement, so that waking the worker does not count
 Work = Callable[[], None]
 
 
@@ -263,15 +263,18 @@ def host_library(folder: Path) -> ctypes.CDLL:
 
 
 def in_host_memory(address: int) -> int:
-    """Where a soft device's first space keeps what the device knows by this address."""
+    """The host address at which a soft device's first space keeps this device address."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     window = min(int(line.partition("-")[0], 16) for line in maps if "rankfold-device" in line)
     return window + address - (DEV_BASE + CHUNK)
 
 
 class Kernels:
-    """The four kernels and their C twins, over the same memory: which pages it has, and how the
-    arrays lie, alone makes some 7 % of a loop whose arrays do not fit the nearer caches."""
+    """The four kernels and their C versions, on the same memory.
+
+    The choice of pages and the position of the arrays alone change the time of a loop by some 7 %
+    if its arrays do not fit the nearer caches.
+    """
 
     def __init__(self, made: Loader, space: Space, folder: Path):
         self.space, self.host = space, host_library(folder)
@@ -297,7 +300,7 @@ class Kernels:
         return run
 
     def pair(self, name: str) -> tuple[Work, Work, int]:
-        """Device, host, and the index of the array that both write."""
+        """The device's work, the host's work, and the index of the array that both write."""
         a, b, m, v, to = (ctypes.c_void_p(in_host_memory(each)) for each in self.device)
         n, rate = ELEMENTS, ctypes.c_float(1e-3)
         da, db, dm, dv, dto = self.device
@@ -317,7 +320,7 @@ class Kernels:
         return self.work(name, grid, 256, *device_args), twin, index
 
     def check(self, mine: Work, theirs: Work, index: int) -> None:
-        """What the device computes is what C computes from the same input."""
+        """Check that the device and C compute the same from the same input."""
         results = []
         for work in (mine, theirs):
             for address, values in zip(self.device, self.values, strict=True):
@@ -325,7 +328,7 @@ class Kernels:
             work()
             self.space.check()
             results.append(self.space.read(self.device[index], ELEMENTS, np.float32))
-        np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)  # sums in another order
+        np.testing.assert_allclose(*results, rtol=1e-4, atol=1e-5)  # sums in a different order
 
 
 def bench_kernels(
@@ -372,7 +375,7 @@ def matmul(kernels: Kernels, effort: Effort) -> Figure:
 
 
 def plot(path: Path, calls: dict[str, Any], steps: dict[str, Steps], kernels: Any) -> None:
-    """Distributions of calls, every round's step times, and the kernels' ratios."""
+    """Plot distributions of calls, every round's step times, and the kernels' ratios."""
     import matplotlib
 
     matplotlib.use("Agg")

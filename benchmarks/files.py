@@ -1,18 +1,18 @@
 """What do 1,000 jobs in 1,000 files cost the reconciler?
 
-Question. How long until the first revision is accepted, and one edited file of them; for how long
-does the loop answer nobody meanwhile; how much of a core does it take when nothing happens; and how
-long does `stop --cancel` take, does anything start that was queued?
+Question. How long does it take until the first revision is accepted, and one edited file of it; for
+how long is the loop blocked meanwhile; how much of a core does it use when nothing happens; how
+long does `stop --cancel` take, and does any queued job start?
 
-Method. A state directory of its own, one soft device, and jobs that run for ever: one runs, all
-others wait. A client asks the reconciler's socket `hello` every few milliseconds: the longest wait
-is the longest time for which the loop was blocked. Acceptance is read from the journal. CPU time is
+Method. A separate state directory, one soft device, and jobs that never end: one runs, all others
+wait. A client sends `hello` to the reconciler's socket every few milliseconds: the longest wait is
+the longest time for which the loop was blocked. Acceptance is read from the journal. CPU time is
 the process's own, from /proc.
 
-Noise. Other people's work adds to everything: the machine's load is written down.
+Noise. Other load increases every figure: the machine's load is recorded.
 
-Estimate before measuring. Reading 1,000 small YAML files: 0.6 s, again after an edit only one: 0.1
-s with looking at all. A thousand rows: 50 ms. A plan: 30 ms, once. `stop --cancel`: 1 s.
+Estimate before measuring. Reading 1,000 small YAML files: 0.6 s; after an edit only one: 0.1 s
+including the check of all. A thousand rows: 50 ms. A plan: 30 ms, once. `stop --cancel`: 1 s.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROBE_S, POLL_S, PATIENCE_S, EDITS = 0.003, 0.005, 300.0, 5
 
 
 class Fleet:
-    """A reconciler that follows a folder with so many jobs, one in each file."""
+    """A reconciler that follows a folder with `jobs` jobs, one in each file."""
 
     def __init__(self, folder: Path, jobs: int):
         self.specs, self.state, self.ran = folder / "specs", folder / "state", folder / "ran"
@@ -76,7 +76,7 @@ class Fleet:
 
 
 def until(what: Callable[[], object]) -> float:
-    """Gives how long it took."""
+    """Wait until it is true; returns the seconds that it took."""
     begun = time.monotonic()
     while not what():
         if time.monotonic() - begun > PATIENCE_S:
@@ -87,7 +87,7 @@ def until(what: Callable[[], object]) -> float:
 
 @contextmanager
 def probing(fleet: Fleet) -> Iterator[list[float]]:
-    """Asks the reconciler all the time; gives how long each answer took."""
+    """Query the reconciler continuously; yields a list with the time of each reply."""
     took: list[float] = []
     over = threading.Event()
 
@@ -155,7 +155,7 @@ def measure(jobs: int, rest_s: float) -> dict[str, Figure]:
 
 
 def edited(fleet: Fleet, jobs: int) -> tuple[list[float], float]:
-    """Seconds from each save to its acceptance, and the longest for which nobody was answered."""
+    """The seconds from each save to its acceptance, and the longest wait for a reply."""
     took = []
     with probing(fleet) as answers:
         for number in range(EDITS):

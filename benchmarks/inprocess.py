@@ -1,7 +1,7 @@
-"""Programs through a proxy, and the same programs over the software GPU in their own process.
+"""Runs programs through a proxy, and the same programs over the software GPU in their own process.
 
-What benchmarks that compare the two share: a proxy to run on, the runtime that stands in for
-CUDA's and NCCL's (dispatch_inprocess.c), the kernels that it runs, and the times of steps.
+Shared by the benchmarks that compare the two: a proxy to run on, the runtime that replaces CUDA's
+and NCCL's (dispatch_inprocess.c), the kernels that it runs, and the times of steps.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ HERE = REPOSITORY / "benchmarks"
 KERNEL_CACHE = REPOSITORY / "build/bench/kernels"
 GPT = REPOSITORY / "examples/gpt/train_gpt.cu"
 LAUNCH_BOUND = REPOSITORY / "tests/programs/launch_bound.cu"
-LAUNCHES_PER_STEP = 400  # of launch_bound.cu
+LAUNCHES_PER_STEP = 400  # in launch_bound.cu
 
-# One core of a machine may be 15 % slower than another, where somebody else uses what it shares.
-# So both sides of a comparison run their worker on the same core, now on one, now on another.
+# One core may be 15 % slower than another, where others use what it shares. So both sides of a
+# comparison run their worker on the same core, first on one, then on another.
 CORES = (min(os.sched_getaffinity(0)), max(os.sched_getaffinity(0)))
 
 
 def workers_of(pid: int) -> set[int]:
-    """The threads of a process that run kernels, as soon as there are any."""
+    """The threads of a process that run kernels; waits until there are any."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         found = set()
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with contextlib.suppress(OSError):  # it has just ended
+            with contextlib.suppress(OSError):  # the thread has just ended
                 if (task / "comm").read_text() == "soft-worker\n":
                     found.add(int(task.name))
         if found:
@@ -58,7 +58,7 @@ def workers_of(pid: int) -> set[int]:
 
 @dataclass
 class Place:
-    """A fleet, first of one device, and how many programs have run on it."""
+    """A fleet, initially with one device, and the number of programs that have run on it."""
 
     fleet: Fleet
     folder: Path
@@ -66,11 +66,11 @@ class Place:
     started: int = 0
 
     def add(self, memory: int, **switches: str) -> int:
-        """One more device, of so many bytes: its index."""
+        """Add a device with `memory` bytes; returns its index."""
         index, kind = len(self.memory), self.fleet.names[0].split("/")[1].split("-")[0]
         self.fleet.names.append(f"local/{kind}-{index}")
         self.memory.append(memory)
-        self.fleet.memory = memory  # of the proxies that it starts
+        self.fleet.memory = memory  # for the proxies that it starts
         os.environ.update(switches)
         self.fleet.start_proxy(self.fleet.names[index])
         for name in switches:
@@ -87,15 +87,18 @@ class Place:
         self, command: Sequence[str], env: dict[str, str], ranks: int = 1, device: int = 0,
         under_way: Callable[[RunningJob], bool] = lambda _job: True,
     ) -> list[str]:  # fmt: skip
-        """The program through a proxy, all its ranks on one device: what each printed. `under_way`
-        is called now and then until it is true."""
+        """Run the program through a proxy, all its ranks on one device; returns what each rank
+        printed.
+
+        `under_way` is called repeatedly until it is true.
+        """
         self.started += 1
         job = self.fleet.start(
             f"bench-{self.started}", list(command), [device] * ranks, env=env, workdir=GPT.parent,
             memory=self.memory[device],
         )  # fmt: skip
         until(lambda: under_way(job) or job.exit_status(0) is not None, 300.0, "it begins")
-        statuses = job.wait(300.0, every=0.05)  # as subprocess.Popen: it takes the core from them
+        statuses = job.wait(300.0, every=0.05)  # as Popen polls: polling uses their core
         job.detach(discard=True)
         for rank, status in enumerate(statuses):
             if status:
@@ -110,8 +113,10 @@ class Place:
 def place(
     kind: str = "soft", memory: int = 256 * MiB, proxies: AbstractContextManager[Any] | None = None
 ) -> Iterator[Place]:
-    """A proxy in a state directory of its own, which is gone afterwards. `proxies`: in which they
-    are started, if in anything."""
+    """A proxy in its own state directory, which is removed afterwards.
+
+    `proxies`: a context in which they are started.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rankfold-bench-", dir="/tmp"))
     os.environ.update(
         RANKFOLD_STATE=str(folder / "state"),
@@ -132,14 +137,14 @@ def place(
 
 
 def timed(source: Path) -> Path:
-    """The program of `source`, its steps timed; its source is as it was."""
+    """Build the program of `source` with timed steps; its source is unchanged."""
     header = HERE / "dispatch_steps.h"
     digest = hashlib.sha256(header.read_bytes()).hexdigest()[:16]
     return cuda.build(source, args=["-include", str(header), f"-DDISPATCH_{digest}"])
 
 
 def kernel_library(made: Loader, source: Path, folder: Path) -> Path:
-    """All kernels of `source` as the proxy would load them, in a shared object."""
+    """All kernels of `source`, compiled as for the proxy, in a shared object."""
     module = made.module(cuda.ptx(source).encode(), IMAGE_PTX)
     rows, layouts, objects, declared = [], [], [], []
     for index, name in enumerate(module.functions):
@@ -186,9 +191,11 @@ def inprocess_libraries(folder: Path) -> Path:
 
 
 def step_time(path: Path, rank: int = 0, first: int = 5) -> float:
-    """Milliseconds per step of a rank that ran with DISPATCH_STEPS=`path`, without the `first`, in
-    which kernels are loaded, or half of all if they are fewer. The mean: a program that runs ahead
-    of its device ends some steps early and others late."""
+    """Mean milliseconds per step of a rank that ran with DISPATCH_STEPS=`path`.
+
+    The `first` steps, in which kernels are loaded, are excluded, or half of all if there are fewer.
+    The mean, because a program that runs ahead of its device ends some steps early and others late.
+    """
     mine = Path(f"{path}.{rank}")
     steps = np.loadtxt(mine, ndmin=1) / 1e6
     mine.unlink()

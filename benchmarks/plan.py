@@ -1,19 +1,20 @@
-"""How long does the reconciler think before it acts?
+"""How long does the reconciler plan before it acts?
 
-Question. Once a turn the planner looks at all jobs and devices and says what to do next. How long
-does that take for 1,000 jobs on 10,000 devices, and does it grow with the fleet or faster?
+Question. Once per turn the planner considers all jobs and devices and returns what to do next. How
+long does that take for 1,000 jobs on 10,000 devices, and does it grow in proportion to the fleet or
+faster?
 
-Method. A simulated fleet (tests/support/crowd.py) is led through its life: all start, and a fifth
-too many wait; then jobs shrink, rest, are cancelled and fail; then devices are lost. The time of
-`plan.plan` alone is taken at each turn: nothing is asked of processes, nothing is journalled. The
-slowest turn counts, and the growth is the ratio of two fleets' slowest turns per job, a small one
-and a large one, both of the same run.
+Method. A simulated fleet (tests/support/crowd.py) goes through its life: all jobs start, and a
+fifth too many wait; then jobs shrink, rest, are cancelled and fail; then devices are lost. Only the
+time of `plan.plan` is measured at each turn: no process is queried, nothing is journalled. The
+slowest turn counts. The growth is the ratio of two fleets' slowest turns per job, a small one and a
+large one, both from the same run.
 
-Noise. The planner is Python on one core and waits for nobody, so other people's work only adds
-time: the whole life is led several times, and the quietest time of each turn counts.
+Noise. The planner is Python on one core and waits for nothing, so other load only adds time: the
+whole life is repeated several times, and the shortest time of each turn counts.
 
 Estimate before measuring. Some 20 look-ups for each of 10,000 devices and as many ranks, 0.1 µs
-each: 50 ms, and as much again for sentences and records. Growth: 1, a little more for the caches.
+each: 50 ms, and as much again for messages and records. Growth: 1, a little more for the caches.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.report import Figure
 from rankfold.reconciler import plan
 from support.crowd import DEVICES_PER_JOB, crowd, moments
 
-Turns = list[tuple[str, float]]  # what goes on, seconds of planning
+Turns = list[tuple[str, float]]  # the event, seconds of planning
 
 
 def life(jobs: int) -> Turns:

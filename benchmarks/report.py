@@ -1,4 +1,4 @@
-"""What every benchmark writes: build/bench/NAME.json, figures with targets, and how they came."""
+"""Writes the result of a benchmark: build/bench/NAME.json, figures with targets and methods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = REPOSITORY / "build/bench"
 
 @dataclass(frozen=True)
 class Figure:
-    """One number, what it should be, if anybody has said, and how it was measured."""
+    """One number, its target if there is one, and how it was measured."""
 
     value: float
     unit: str
@@ -34,7 +34,7 @@ class Figure:
 
 
 def machine() -> str:
-    """Processor, cores and kernel; load and cores decide how much noise to expect."""
+    """Processor, cores and kernel; load and cores determine how much noise to expect."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     load = os.getloadavg()[0]
@@ -45,7 +45,7 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit that is measured, with a + if the tree differs from it."""
+    """The measured commit, with a + if the tree differs from it."""
     git = ["git", "-C", str(REPOSITORY)]
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout
     changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True).stdout
@@ -68,7 +68,7 @@ def write(name: str, where: str, figures: Mapping[str, Figure], folder: Path = F
 
 
 def table(figures: Mapping[str, Figure]) -> str:
-    """The figures for people."""
+    """The figures as text for people."""
     lines = []
     for name, f in figures.items():
         sign = "≤" if f.better == "lower" else "≥"

@@ -1,48 +1,47 @@
-"""What do several ranks on one device cost, against the same ranks with a device in each process?
+"""What do several ranks on one device cost, compared with a device in each rank's process?
 
-Question. Ranks of one job that share a device take turns, share what is equal in their memory,
-and do once what all of them would do. How long is a mini-batch, how much memory does it take, how
-many bytes does it move, how often does the device change hands, and how long does that take?
+Question. Ranks of one job that share a device take turns, share equal content of their memory, and
+do once what all of them would do. How long is a mini-batch, how much memory does it take, how many
+bytes does it move, how often does the device switch ranks, and how long does a switch take?
 
 Method. `programs`: the reference is the same executable as n processes without a proxy, each with
-a soft device of its own (dispatch_inprocess.c: the same machine code), whose all-reduce adds in
-shared memory along the same tree; what both sides print, their losses' bits, must be equal. The
+its own soft device (dispatch_inprocess.c: the same machine code), whose all-reduce adds in shared
+memory along the same tree. The output of both sides, the bits of their losses, must be equal. The
 workers of all devices, the reference's and the proxy's, are bound to one core: both sides have the
-same core for kernels, and the rest of the machine for everything else. Sides take turns, ABBA; a
-mini-batch is the mean over the ranks, and over the steps behind the first, in which kernels are
-loaded and ranks learn for whom to wait; the median of the rounds' ratios counts.
+same core for kernels, and the rest of the machine for everything else. Sides alternate, ABBA. A
+mini-batch is the mean over the ranks, and over the steps after the first ones, in which kernels are
+loaded and ranks learn which others to wait for; the median of the rounds' ratios counts.
   fold_…            the device has memory for all ranks
-  fold_one_…        it has memory for one, and an eighth: what the rank alone has at its peak
-  fold_nosquash_…   as fold_…, and each rank does all of its own work; one round
-  fold_one_noprepare_…   as fold_one_…, and no rank's memory comes before its turn; one round of
-                    eight ranks
-Counters are the proxy's own, from the first lines of output to the end of the run. It also writes
-down which pages it swaps (RANKFOLD_MOVES), and the program where its buffers lie: of that
-moved_stable_… is what were parameters and moments, moved_alike_… what another rank held alike,
-which sums of gradients are, too.
-  switch   Two ranks with kernels without end, whose time slice is nothing: the device changes hands
-           as often as it can. Their time beyond that of the same launches in whole slices, per
-           switch.
-  memory   Chunks in use, on the device and in images, looked at every few milliseconds.
+  fold_one_…        it has memory for one rank, and an eighth: the peak of a rank alone
+  fold_nosquash_…   as fold_…, but each rank does all of its own work; one round
+  fold_one_noprepare_…   as fold_one_…, but no rank's memory is prefetched before its turn; one
+                    round of eight ranks
+Counters are the proxy's own, from the first lines of output to the end of the run. The proxy also
+records which pages it swaps (RANKFOLD_MOVES), and the program where its buffers are: of those,
+moved_stable_… counts parameters and moments, and moved_alike_… content that another rank also held,
+which includes sums of gradients.
+  switch   Two ranks with endless kernels, whose time slice is zero: the device switches as often as
+           it can. Their time beyond that of the same launches in whole slices, per switch.
+  memory   Chunks in use, on the device and in images, sampled every few milliseconds.
   resize   Four ranks go from one device to two and back, eight times a run, on devices where ranks
-           share and on such where they do not. Seconds to stop, save and place; a suspension
+           share and on devices where they do not. Seconds to stop, save and place; a suspension
            is the first two.
   tandem, versions, order   Builds in which each call from outside into some files is timed: the
-           barrier's; those that keep versions, and find what a launch reads and writes; those of
+           barrier's; those that keep versions, and compute what a launch reads and writes; those of
            the check of a program's order, which is off.
 
-With --device nvidia there is no such reference: NCCL does not let two ranks share a GPU. Programs
-only, and sides are compared with the mini-batch of one rank alone, so many times (gpu_fold_…;
+With --device nvidia there is no such reference: NCCL does not let two ranks share a GPU. Only
+programs run, and sides are compared with n times the mini-batch of one rank alone (gpu_fold_…;
 gpu_fold_shared_… with RANKFOLD_SHARE=1).
 
 Noise. Two busy threads on two cores, and others may use the machine. Starting ranks takes longer
-than what is measured, so there are few rounds; the plot shows every one.
+than the measured part, so there are few rounds; the plot shows every one.
 
 Estimate before measuring. Without sharing, n ranks in turns do the reference's work on the same
-core: 1.0, less what n processes lose by taking a core from one another in the midst of their
-kernels, plus n-1 switches of some 20 µs. With memory for one rank each switch moves all of it both
-ways, 0.2 ms a MiB: twice the time of the large state's step. Squashing takes n-1 of n updates away,
-6 ms each of a large state's 55, and n-1 of n copies of the all-reduce's result, 3 ms each.
+core: 1.0, minus what n processes lose by preempting one another in the middle of their kernels,
+plus n-1 switches of some 20 µs. With memory for one rank each switch moves all of it both ways, 0.2
+ms per MiB: twice the time of the large state's step. Squashing removes n-1 of n updates, 6 ms each
+of a large state's 55, and n-1 of n copies of the all-reduce's result, 3 ms each.
 """
 
 from __future__ import annotations
@@ -82,8 +81,8 @@ from support.ring_client import CHUNK
 
 SHARED_BYTES = 4096 + 2 * 8 * (4 * MiB)  # struct shared of dispatch_inprocess.c
 EVERYBODY = 4096 * MiB  # memory for all ranks
-LINE, FIRST_LINES = "step ", 2  # of output: one a mini-batch
-LEARNING = 12  # of them: kernels are loaded, and ranks learn for whom to wait; or half of all
+LINE, FIRST_LINES = "step ", 2  # in the output: one per mini-batch
+LEARNING = 12  # mini-batches: kernels are loaded, and ranks learn which to wait for; or half of all
 COUNTERS = (
     "switches", "swapped_in", "swapped_out", "swapped_alike", "kernels", "squashed", "spared",
     "copies", "prepared",
@@ -93,15 +92,19 @@ TARGETS = {"fold_large_state_4": 0.95, "fold_one_large_state_4": 0.95}
 
 @dataclass(frozen=True)
 class Program:
-    """`before` and `behind` the number of steps, of which `steps` are run by eight ranks. `stable`:
-    its parameters and moments, by their place among the buffers that are as large as the first."""
+    """A program to measure.
+
+    `before` and `behind`: arguments before and after the number of steps; eight ranks run `steps`
+    of them. `stable`: its parameters and moments, as indices among the buffers with the size of the
+    first.
+    """
 
     source: Path
     steps: int
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
     stable: tuple[int, ...] = ()
-    more: int = 0  # rounds of the reference and `fold` alone: its mini-batches are the shortest
+    more: int = 0  # extra rounds of the reference and `fold`: its mini-batches are the shortest
 
     def command(self, executable: Path, steps: int) -> list[str]:
         return [str(executable), *self.before, str(steps), *self.behind]
@@ -121,7 +124,7 @@ PROGRAMS = {
 class Effort:
     ranks: tuple[int, ...]
     rounds: int
-    large: int  # rounds of the program whose runs take longest
+    large: int  # rounds of the program with the longest runs
     share: float  # of the usual steps
 
 
@@ -129,7 +132,7 @@ USUAL = Effort((2, 4, 8), 3, 2, 1.0)
 QUICK = Effort((2,), 1, 1, 0.25)
 USUAL_ON_GPU = Effort((2, 4), 1, 1, 1.0)
 ON_GPU = 4  # times as many steps, which take less time there
-BESIDE = {"fold_nosquash": 1, "fold_one_noprepare": 1}  # to compare with; rounds
+BESIDE = {"fold_nosquash": 1, "fold_one_noprepare": 1}  # sides for comparison; their rounds
 UNPREPARED = "fold_one_noprepare"  # with one number of ranks only
 
 
@@ -191,13 +194,13 @@ class Reference:
 
 @dataclass
 class Folded:
-    """The programs on a device of the fleet, which writes to `moves` what it swaps."""
+    """The programs on a device of the fleet, whose proxy writes to `moves` what it swaps."""
 
     where: Place
     device: int
     moves: Path | None = None
-    counted: dict[str, float] = field(default_factory=dict)  # a mini-batch, in the last run
-    moved: list[str] = field(default_factory=list)  # in the mini-batches that were counted
+    counted: dict[str, float] = field(default_factory=dict)  # per mini-batch, in the last run
+    moved: list[str] = field(default_factory=list)  # in the counted mini-batches
     counted_for: int = 0  # mini-batches
 
     def run(self, command: Sequence[str], ranks: int, core: int) -> list[str]:
@@ -231,7 +234,7 @@ class Folded:
         return printed
 
     def moved_of(self, program: Program, rank: int) -> float:
-        """Bytes of a rank's parameters and moments that were swapped, a mini-batch."""
+        """Bytes of a rank's parameters and moments that were swapped, per mini-batch."""
         buffers = np.loadtxt(Path(f"{self.where.folder / 'steps'}.{rank}.buffers"), np.uint64)
         alike = buffers[buffers[:, 1] == buffers[0, 1]]
         stable = [(int(at) // CHUNK, int(at + size - 1) // CHUNK) for at, size in alike]
@@ -242,7 +245,7 @@ class Folded:
         return found * CHUNK / self.counted_for
 
     def counters(self) -> dict[str, float]:
-        """What its proxy has counted so far."""
+        """The counters of its proxy so far."""
         status = self.where.status(self.device)
         return {name: status[name] for name in status if name in COUNTERS}
 
@@ -277,7 +280,7 @@ def measure(
 
 
 def one_rank(where: Place, program: Program, executable: Path) -> splicing_parts.Peak:
-    """The memory that a rank alone takes; the proxy has its kernels afterwards."""
+    """The memory of a rank alone; afterwards the proxy has its kernels."""
     with splicing_parts.Peak(where, 0) as peak:
         where.run(program.command(executable, 4), {}, 1, 0)
     return peak
@@ -364,7 +367,7 @@ def bench_program(
 
 
 def bench_on_gpu(where: Place, shared: int, name: str, effort: Effort) -> dict[str, Figure]:
-    """A mini-batch of n ranks on one GPU over n mini-batches of one rank there."""
+    """The mini-batch of n ranks on one GPU, divided by n mini-batches of one rank there."""
     program, figures = PROGRAMS[name], dict[str, Figure]()
     executable = timed(program.source)
     peak = one_rank(where, program, executable)
@@ -400,7 +403,7 @@ def memory_figures(
     where: Place, program: Program, executable: Path, small: int, alone: splicing_parts.Peak,
     effort: Effort,
 ) -> dict[str, Figure]:  # fmt: skip
-    """Nearly all of this program's memory is parameters, optimizer and gradients."""
+    """The memory's peak. Nearly all of it is parameters, optimizer and gradients."""
 
     def begun(job: RunningJob) -> bool:
         if job.output(3).count(LINE) < FIRST_LINES:
@@ -428,10 +431,10 @@ def bench_switch(made: Any, effort: Effort) -> dict[str, Figure]:
 
 
 def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
-    """Both sides take turns, ABBA; what they print must be equal."""
+    """Time resizes. Both sides alternate, ABBA; their output must be equal."""
     program = PROGRAMS["large_state"]
     executable = timed(program.source)
-    pairs = {  # whether ranks share: devices
+    pairs = {  # devices, by whether ranks share
         switch: (where.add(EVERYBODY, RANKFOLD_SHARE=switch),
                  where.add(EVERYBODY, RANKFOLD_SHARE=switch))
         for switch in ("1", "0")
@@ -479,8 +482,10 @@ def time_in(
     name: str, files: Sequence[str], runs: Sequence[tuple[str, int]], effort: Effort,
     launches_a_second: float | None = None,
 ) -> tuple[float, str]:  # fmt: skip
-    """The largest share of a mini-batch that is spent in these files, of some programs with so many
-    ranks each, and how that was found; at so many launches a second, if that is given."""
+    """The largest share of a mini-batch that is spent in these files, and how it was found.
+
+    `runs`: programs, with numbers of ranks. `launches_a_second`: scales the share to that rate.
+    """
     shares, how = [], []
     sums = KERNEL_CACHE.parent / f"hooks-{os.getpid()}"
     with place(memory=EVERYBODY, proxies=splicing_parts.timed_proxies(sums, name, files)) as where:
@@ -516,7 +521,7 @@ def time_in(
 
 
 def bench_tandem(effort: Effort) -> dict[str, Figure]:
-    """Of the programs with the most collectives and launches."""
+    """Measure the programs with the most collectives and launches."""
     runs = [("gpt", 2), ("launch_bound", 2)]
     value, how = time_in("barrier", splicing_parts.BARRIER, runs, effort)
     how = f"time in the barrier's code over a mini-batch's: {how}, and idle turns of the loop"
@@ -544,7 +549,7 @@ def bench_order(effort: Effort) -> dict[str, Figure]:
 
 
 def plot(path: Path, programs: dict[str, dict[int, Measured]]) -> None:
-    """Each round's ratio, by program and number of ranks."""
+    """Plot each round's ratio, by program and number of ranks."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -613,7 +618,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             figures.update(bench_versions(effort))
         if re.search(options.only, "order"):
             figures.update(bench_order(effort))
-    finally:  # what was measured before something failed is not lost
+    finally:  # keep what was measured before a failure
         kind = "-nvidia" if on_gpu else ""
         path = report.write(f"splicing{kind}", machine, figures, options.out)
         if plots:

@@ -1,5 +1,7 @@
-"""The parts of splicing.py that need more than a program's steps: switches, memory, time in
-some files' code, resizes."""
+"""The measurements of splicing.py that need more than a program's steps.
+
+Switches, memory, time in the code of some files, resizes.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,9 @@ from support.ring_client import (
 
 # ---- switches -------------------------------------------------------------------------------
 
-ELEMENTS = 1 << 12  # of a kernel: it takes longer than to submit one
+ELEMENTS = 1 << 12  # per kernel: it takes longer to run than to submit
 CHUNKS_PER_RANK = 64
-LAUNCHES = 3000  # of each rank: fewer than its ring and its queue hold
+LAUNCHES = 3000  # per rank: fewer than its ring and its queue hold
 LAUNCH_BODY = struct.pack(
     "<QQ6I4IQI", 1, 17, ELEMENTS // 256, 1, 1, 256, 1, 1, 0, 12, 0, 0, DEV_BASE, ELEMENTS
 )
@@ -49,7 +51,7 @@ WHOLE_SLICE = 10**12
 
 
 def _load(client: RingClient) -> None:
-    """Memory that holds other bytes than the other rank's: nothing of it is shared."""
+    """Fill memory with other bytes than the other rank's, so that nothing of it is shared."""
     bytes_ = CHUNKS_PER_RANK * CHUNK
     client.alloc(DEV_BASE, bytes_)
     client.post(FILL, struct.pack("<5QII", 1, DEV_BASE, bytes_, bytes_ // 4, 1, client.rank + 1, 4))
@@ -61,8 +63,8 @@ def _load(client: RingClient) -> None:
 
 
 def _launches(native: Native, clients: Sequence[RingClient]) -> tuple[float, int]:
-    """Seconds for all launches of all ranks, and how often the device changed hands."""
-    native.barrier(1, True)  # all are there before the first runs
+    """Seconds for all launches of all ranks, and the number of switches."""
+    native.barrier(1, True)  # all launches are queued before the first runs
     settle(native, 1, "cut")
     for client in clients:
         for _ in range(LAUNCHES):
@@ -72,7 +74,7 @@ def _launches(native: Native, clients: Sequence[RingClient]) -> tuple[float, int
     start = time.perf_counter()
     native.barrier(1, False)
     while not all(client.answered() for client in clients):
-        time.sleep(1e-4)  # and does not keep the interpreter from the device's own threads
+        time.sleep(1e-4)  # gives the device's own threads the interpreter
     seconds = time.perf_counter() - start
     return seconds, native.status()["switches"] - before
 
@@ -113,7 +115,7 @@ def switch_us(kernels: Loader, rounds: int) -> tuple[float, str]:
 
 
 class Peak(threading.Thread):
-    """The most memory that was in use on a device at any time, with what of it lay in images."""
+    """Samples the maximum of the memory in use on a device, including memory in images."""
 
     EVERY_S = 0.004
 
@@ -134,7 +136,7 @@ class Peak(threading.Thread):
             self.looks += 1
 
     def go_on(self) -> None:
-        """What is looked at from now on is no beginning any more."""
+        """Mark the end of the start phase: later samples are also counted in `later`."""
         self._later = True
 
     def __enter__(self) -> Peak:
@@ -147,11 +149,11 @@ class Peak(threading.Thread):
 
 
 def room_for_one(peak_used: int) -> int:
-    """The bytes of a device for a rank that needs so many, and an eighth for scratch."""
+    """The memory of a device for a rank that needs `peak_used` bytes, and an eighth for scratch."""
     return (peak_used + max(peak_used // 8, 8 * MiB) + CHUNK - 1) // CHUNK * CHUNK
 
 
-# ---- time in some files' code ----------------------------------------------------------------
+# ---- time in the code of some files -----------------------------------------------------------
 
 BARRIER = ("proxy/core/barrier/",)
 VERSIONS = (
@@ -164,8 +166,10 @@ DEFINED = re.compile(r"^(static )?\w[\w ]*[ *](\w+)\(", re.MULTILINE)
 
 
 def inner(files: Sequence[Path]) -> list[str]:
-    """Functions of these files that are called from within, again and again: hooks would take
-    longer than they do. Names that are part of another's cannot be told to gcc."""
+    """Functions of these files that are only called from within, very often.
+
+    Hooks would take longer than the functions. gcc cannot exclude a name that is part of another's.
+    """
     found = [each for path in files for each in DEFINED.findall(path.read_text())]
     outer = {name for static, name in found if not static} - INNERMOST
     static = INNERMOST | {name for static, name in found if static}
@@ -173,8 +177,10 @@ def inner(files: Sequence[Path]) -> list[str]:
 
 
 def timed_build(name: str, files: Sequence[str]) -> Path:
-    """A build in which calls into these files, and files of these folders, are marked; the hooks
-    lie in it."""
+    """A build in which calls into these files, and files of these folders, are marked.
+
+    It also contains the hooks.
+    """
     sources = [
         path for each in ("proxy", "interpose") for path in (REPOSITORY / each).rglob("*.[ch]")
     ]
@@ -205,7 +211,7 @@ def timed_build(name: str, files: Sequence[str]) -> Path:
 
 @contextlib.contextmanager
 def timed_proxies(sums: Path, name: str, files: Sequence[str]) -> Iterator[None]:
-    """Proxies that are started meanwhile run the marked build, and add to the file `sums`."""
+    """Proxies started within this context run the marked build, and add to the file `sums`."""
     build = timed_build(name, files)
     sums.write_bytes(bytes(16))
     mine = {
@@ -225,24 +231,26 @@ def timed_proxies(sums: Path, name: str, files: Sequence[str]) -> Iterator[None]
 
 
 def sums_of(path: Path) -> tuple[int, int]:
-    """Nanoseconds in the marked code, and calls into it."""
+    """Nanoseconds in the marked code, and the number of calls into it."""
     nanoseconds, calls = struct.unpack("<QQ", path.read_bytes())
     return nanoseconds, calls
 
 
 # ---- resizes --------------------------------------------------------------------------------
 
-RESIZES = 8  # there and back, of a run
+RESIZES = 8  # to and fro, per run
 
 
 @dataclass
 class Resizes:
-    """From one of two devices to both and back. Called while the job runs; seconds of each resize,
-    and of its parts."""
+    """Resizes from one of two devices to both and back.
+
+    Called while the job runs; records the seconds of each resize and of its parts.
+    """
 
     devices: tuple[str, str]
-    line: str  # of output: one a mini-batch
-    ready: int  # so many of them before the first
+    line: str  # in the output: one per mini-batch
+    ready: int  # number of lines before the first resize
     seconds: list[float] = field(default_factory=list)
     parts: dict[str, list[float]] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
 """Runs the demo: `python -m examples.demo` in the repository's root; see `make demo`.
 
 Writes ``report.json``, ``timeline.png`` and the folders ``reference/`` and ``elastic/`` into
-``build/demo``. Exit status 0 only if everything that it claims was seen to be true.
+``build/demo``. Exit status 0 only if every claim was verified.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TEXT = ROOT / "examples/gpt/text/genesis.txt"
 
 
 def main() -> int:
-    """Exit status: 0 everything holds, 1 it does not or something broke."""
+    """Run the demo. Exit status: 0 every claim holds, 1 one does not or something failed."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=300, help="of training; at least 50")
     parser.add_argument("--out", type=Path, default=ROOT / "build/demo", help="folder for it all")
@@ -39,7 +39,7 @@ def main() -> int:
     screen, out, began = Screen(), arguments.out.resolve(), time.monotonic()
     # Kernels are compiled once for both runs.
     os.environ.setdefault("RANKFOLD_CACHE", str(out / "cache"))
-    # The processes are to be seen to stay the same ones, however long a busy machine suspends them.
+    # The demo shows that processes stay the same, however long a busy machine suspends them.
     os.environ.setdefault("RANKFOLD_REST_DUMP_AFTER", "never")
     try:
         build(screen)
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def build(screen: Screen) -> None:
-    """The training program, with whatever CUDA compiler there is."""
+    """Build the training program, with any available CUDA compiler."""
     screen.line("[bold]Building examples/gpt[/bold]")
     done = subprocess.run(
         ["make", "--no-print-directory", "-C", "examples/gpt", "NVCC=../../tools/nvcc",
@@ -69,7 +69,7 @@ def build(screen: Screen) -> None:
 
 
 def follow(screen: Screen, folder: Path, steps: int, changes: tuple[Change, ...]) -> Record:
-    """One run, on the screen."""
+    """Perform one run, and show it on the screen."""
     path = " → ".join(str(c.gpus) if c.gpus else "suspended" for c in changes)
     title = f"The disturbed run: 4 → {path} devices" if changes else "The undisturbed run"
     run = Run(folder, ROOT / "specs", PROGRAM, TEXT, steps, screen.show)
@@ -80,11 +80,11 @@ def follow(screen: Screen, folder: Path, steps: int, changes: tuple[Change, ...]
         return run.go(changes, crash=bool(changes) and not trouble)
 
 
-# ---- what came of it ---------------------------------------------------------------------------
+# ---- the result --------------------------------------------------------------------------------
 
 
 def judge(out: Path, reference: Record, elastic: Record) -> dict[str, Any]:
-    """The report. `holds` is the conjunction of everything the demo claims."""
+    """The report. `holds` is the conjunction of all claims of the demo."""
     found = verdict(out / "reference", out / "elastic")
     before, after = proof(reference), proof(elastic)
     lost = lost_steps(before, after, elastic.steps)
@@ -118,12 +118,12 @@ def summary(found: Verdict) -> dict[str, Any]:
 
 
 def recovery(record: Record) -> dict[str, Any] | None:
-    """What the crash cost; None: there was none."""
+    """The cost of the crash; None: there was none."""
     return asdict(record.recovery) if record.recovery else None
 
 
 def changes_of(record: Record) -> list[dict[str, Any]]:
-    """Per change what the fleet says, checked against what was committed."""
+    """The fleet's record of each change, checked against the commits."""
     said = record.job()["changes"]
     if [each["commit"] for each in said] != [made.commit for made in record.committed]:
         raise FleetError(f"the fleet tells of other changes than were committed: {said}")
@@ -148,7 +148,7 @@ def counted(found: Proof) -> dict[str, Any]:
 
 
 def shared(found: dict[str, Any]) -> str:
-    """What sharing did, for people."""
+    """The effect of sharing, for people."""
     if not found["on"]:
         return "ranks shared nothing where they were folded: sharing is off"
     return (
@@ -160,7 +160,7 @@ def shared(found: dict[str, Any]) -> str:
 
 
 def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
-    """The verdict, for people."""
+    """Print the verdict."""
     proof_, line = report["proof"], screen.line
     if report["bit_identical"]:
         line(

@@ -1,4 +1,4 @@
-"""A fleet as its user has it: a git repository of desired state, and the `rankfold` command."""
+"""A fleet as its user sees it: a git repository of desired state, and the `rankfold` command."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Json = dict[str, Any]
 
 
 class FleetError(Exception):
-    """A command of the fleet failed; holds what it said."""
+    """A command of the fleet failed; contains its message."""
 
 
 class Repository:
-    """A git repository with a copy of the desired state, made anew."""
+    """A new git repository with a copy of the desired state."""
 
     def __init__(self, path: Path, specs: Path):
         self.path = path
@@ -31,7 +31,7 @@ class Repository:
         self._git("init", "--quiet", "--initial-branch", "main")
 
     def edit(self, file: str, fields: Mapping[str, str]) -> None:
-        """Sets fields that stand on a line of their own, as a person would in an editor."""
+        """Set fields that have their own line, as a person would in an editor."""
         path = self.path / file
         text = path.read_text()
         for name, value in fields.items():
@@ -42,13 +42,13 @@ class Repository:
         path.write_text(text)
 
     def commit(self, message: str) -> str:
-        """The id of a commit of everything."""
+        """Commit everything; returns the commit's id."""
         self._git("add", "--all")
         self._git("commit", "--quiet", "--message", message)
         return self._git("rev-parse", "HEAD").strip()
 
     def _git(self, *arguments: str) -> str:
-        # Whatever the user has configured, signing and hooks above all, stays out.
+        # Ignore the user's configuration, above all signing and hooks.
         identity = ["-c", "user.name=rankfold demo", "-c", "user.email=demo@localhost"]
         settings = ["-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"]
         done = subprocess.run(
@@ -61,7 +61,7 @@ class Repository:
 
 
 class Fleet:
-    """A state directory, watched over by `rankfold watch` while `watching` lasts."""
+    """A state directory, which `rankfold watch` follows while `watching` lasts."""
 
     def __init__(self, state: Path, log: Path):
         self.state, self.log = state, log
@@ -74,7 +74,7 @@ class Fleet:
 
     @contextlib.contextmanager
     def watching(self, repository: Path) -> Iterator[None]:
-        """Runs `rankfold watch --git`; at the end stops it and the fleet, whatever happened."""
+        """Run `rankfold watch --git`; at the end stop it and the fleet, whatever happened."""
         self._watch(repository)
         try:
             yield
@@ -83,7 +83,7 @@ class Fleet:
         except BaseException:
             _interrupt(self._watcher)
             with contextlib.suppress(FleetError, subprocess.TimeoutExpired):
-                self._stop()  # what went wrong before is what people must hear of
+                self._stop()  # the first failure is the one to report
             raise
         _interrupt(self._watcher)
         self._stop()
@@ -96,8 +96,11 @@ class Fleet:
             )  # fmt: skip
 
     def crash(self) -> int:
-        """Kills every process of the fleet with -9 at one moment, ranks and all, until none is
-        left: how many there were."""
+        """Kill every process of the fleet with -9 at one moment, including ranks, until none is
+        left.
+
+        Returns their number.
+        """
         killed: set[int] = set()
         while found := set(self._processes()):
             ends: list[int] = []
@@ -105,15 +108,15 @@ class Fleet:
                 with contextlib.suppress(ProcessLookupError):
                     ends.append(os.pidfd_open(pid))
                     signal.pidfd_send_signal(ends[-1], signal.SIGKILL)
-            for end in ends:  # a rank has another parent then, and would not be found again
+            for end in ends:  # an orphaned rank gets another parent, and would not be found again
                 select.select([end], [], [])
                 os.close(end)
             killed |= found
-            self._watcher.poll()  # else it stays as a zombie
+            self._watcher.poll()  # otherwise it remains as a zombie
         return len(killed)
 
     def _processes(self) -> Iterator[int]:
-        """Those that the state directory is named to, and whose launcher it is: the ranks."""
+        """The processes whose command line has the state directory, and their children: ranks."""
         launchers: set[int] = set()
         parents: dict[int, int] = {}
         for folder in Path("/proc").glob("[0-9]*"):
@@ -129,18 +132,18 @@ class Fleet:
         yield from (pid for pid, parent in parents.items() if parent in launchers)
 
     def goes_on(self, repository: Path) -> None:
-        """After a crash: watches again."""
+        """After a crash: watch again."""
         self._watch(repository)
 
     def can_save(self) -> str:
-        """Why processes cannot be saved on this machine; "": they can."""
+        """The reason why this machine cannot save processes; "": it can."""
         done = subprocess.run(self.command("doctor", "-o", "json"), capture_output=True, text=True)
         found = {each["what"]: each for each in json.loads(done.stdout)}
         return next((found[name]["detail"] for name in ("CRIU", "pid namespaces")
                      if not found[name]["ok"]), "")  # fmt: skip
 
     def checkpoint(self, job: str) -> None:
-        """Returns when it is in the store. Raises FleetError."""
+        """Make a checkpoint; returns when it is in the store. Raises FleetError."""
         done = subprocess.run(
             self.command("checkpoint", job, "--wait"), capture_output=True, text=True
         )
@@ -148,14 +151,14 @@ class Fleet:
             raise FleetError(f"rankfold checkpoint: {done.stderr.strip()}")
 
     def _stop(self) -> None:
-        """Ends whatever of the fleet is still there: a failed run's ranks, the proxies."""
+        """End all remaining processes of the fleet: a failed run's ranks, the proxies."""
         stop = self.command("stop", "--cancel")
         done = subprocess.run(stop, capture_output=True, text=True, timeout=60)
         if done.returncode:
             raise FleetError(f"rankfold stop: {done.stderr.strip()}")
 
     def status(self) -> Json:
-        """What `rankfold status -o json` says."""
+        """The output of `rankfold status -o json`."""
         done = subprocess.run(self.command("status", "-o", "json"), capture_output=True, text=True)
         if done.returncode:
             raise FleetError(f"rankfold status: {done.stderr.strip()}")
@@ -167,7 +170,7 @@ class Fleet:
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:
-    """As Ctrl-C does, and with force where that does not help."""
+    """Interrupt a process as Ctrl-C does, and kill it if that has no effect."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     try:

@@ -1,8 +1,8 @@
-"""What the proxies counted: that ranks were really folded, and that no step was made twice.
+"""Evaluates the proxies' counters: that ranks were really folded, and that no step was repeated.
 
 A rank's counters travel with it: ``kernels`` counts over its whole life, ``kernels_here`` since it
-came to the device it is on. The difference is what it had at its arrival, so what ran on each
-device follows exactly, whenever the fleet was asked.
+came to its present device. The difference is its count at arrival, so the kernels run on each
+device are exact, whenever the fleet was queried.
 """
 
 from __future__ import annotations
@@ -16,31 +16,30 @@ from .run import JOB, WORLD_SIZE, Record, job_of
 
 @dataclass(frozen=True)
 class Sharing:
-    """What ranks that shared a device did not each have and do; numbers are of all ranks, and of
-    the whole run."""
+    """What ranks that shared a device did not each have or do, over all ranks and the whole run."""
 
-    on: bool  # whether any device let them
-    shared_max: int  # most chunks that several ranks had, as far as was seen
-    squashed: int  # operations that were not done again
+    on: bool  # whether any device permitted sharing
+    shared_max: int  # maximum of shared chunks, in any sample
+    squashed: int  # operations that were not repeated
     spared: int  # bytes that were not swapped in
     copies: int  # chunks that were copied to be written
-    unforeseen: int  # and while they were
+    unforeseen: int  # unforeseen writes
 
 
 @dataclass(frozen=True)
 class Proof:
     """Numbers of one run."""
 
-    kernels: dict[str, dict[int, int]]  # device → rank → kernels it ran there
+    kernels: dict[str, dict[int, int]]  # device → rank → kernels that it ran there
     collectives: tuple[int, ...]  # of each rank, over its whole life
-    switches: dict[str, int]  # device → how often it changed the resident rank
+    switches: dict[str, int]  # device → number of changes of the active rank
     swapped_in: dict[str, int]  # device → bytes
     swapped_out: dict[str, int]
-    used_max: dict[str, int]  # device → most bytes in use that were seen
+    used_max: dict[str, int]  # device → maximum of bytes in use, in any sample
     pids: tuple[int, ...]
     pids_constant: bool
-    folded_on: str  # the device that ran everything while there was one; "" if it did not
-    folded_kernels: int  # that ran there meanwhile
+    folded_on: str  # the device that ran everything while there was one; "" if none did
+    folded_kernels: int  # kernels run there in that time
     sharing: Sharing
 
     def kernels_of(self, rank: int) -> int:
@@ -48,7 +47,7 @@ class Proof:
 
 
 def proof(record: Record) -> Proof:
-    """From all that the fleet said during a run. Raises FleetError if it said too little."""
+    """Evaluate the fleet's status during a run. Raises FleetError if the status is incomplete."""
     arrivals, final = _arrivals(record), _final_counters(record)
     kernels: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     folded: dict[int, tuple[str, int]] = {}  # rank → where, and kernels there
@@ -89,8 +88,11 @@ def _sharing(record: Record, final: list[Json]) -> Sharing:
 
 
 def lost_steps(reference: Proof, elastic: Proof, steps: int) -> int:
-    """Steps computed more than once, by the slowest rank: collectives beyond the undisturbed
-    run's, which are the printed steps' own. A run with fewer has skipped some: FleetError."""
+    """Steps computed more than once, by the slowest rank.
+
+    Counts collectives beyond those of the undisturbed run, which belong to the printed steps.
+    Raises FleetError for a run with fewer, which has skipped some.
+    """
     extra = [e - r for e, r in zip(elastic.collectives, reference.collectives, strict=True)]
     if min(extra) < 0:
         raise FleetError(f"{-min(extra)} collectives fewer than in the undisturbed run")
@@ -99,7 +101,7 @@ def lost_steps(reference: Proof, elastic: Proof, steps: int) -> int:
 
 
 def _arrivals(record: Record) -> list[dict[int, tuple[str, int]]]:
-    """Per rank: epoch → (device, kernels that the rank had run when it came)."""
+    """Per rank: epoch → (device, kernels that the rank had run when it arrived)."""
     found: list[dict[int, tuple[str, int]]] = [{} for _ in range(WORLD_SIZE)]
     for sample in record.samples:
         job = job_of(sample.status)
@@ -131,7 +133,7 @@ def _single_epochs(record: Record) -> set[int]:
 
 
 def _others_empty(record: Record, epochs: set[int]) -> bool:
-    """While the job was on one device no other one held a rank of it."""
+    """True if no other device held a rank while the job was on one device."""
     for sample in record.samples:
         job = job_of(sample.status)
         if job.get("epoch") not in epochs or len(sample.placement) < WORLD_SIZE:
@@ -158,7 +160,7 @@ def _device_totals(record: Record) -> dict[str, dict[str, int]]:
 
 
 def _pids(record: Record) -> list[set[int]]:
-    """Every pid that each rank was seen with before a crash."""
+    """All pids of each rank before a crash."""
     seen: list[set[int]] = [set() for _ in range(WORLD_SIZE)]
     end = record.recovery.time if record.recovery else float("inf")
     for sample in record.samples:

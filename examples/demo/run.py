@@ -1,9 +1,9 @@
 """One run of the job: starts the fleet, follows the job, and makes the planned changes.
 
-A change is committed when the job has made a twelfth of its steps since the one before it was
-seen to be complete; one that resumes the job, as soon as the fleet says that it is suspended.
-Behind the last change the job is saved, some steps later every process of the fleet is killed at
-once, and `rankfold watch` is started again.
+A change is committed when the job has made a twelfth of its steps since the previous change
+completed; one that resumes the job, as soon as the fleet reports that it is suspended. After the
+last change the job is saved; some steps later every process of the fleet is killed at once, and
+`rankfold watch` is started again.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from .verdict import parse_line, to_float
 
 JOB = "gpt"
 WORLD_SIZE = 4
-POLL_S = 0.05  # looking at the ranks' output
-STATUS_S = 0.2  # between answers of the fleet
-CRASH_AFTER = 10  # steps behind the checkpoint
-STALL_S = 120.0  # nothing has changed for so long: something is wrong
+POLL_S = 0.05  # between reads of the ranks' output
+STATUS_S = 0.2  # between queries of the fleet
+CRASH_AFTER = 10  # steps after the checkpoint
+STALL_S = 120.0  # without any progress for so long, the run fails
 
 
 @dataclass(frozen=True)
 class Change:
-    """A commit: what it sets in the job's file, and how many devices that means."""
+    """A commit: the fields that it sets in the job's file, and the resulting number of devices."""
 
     title: str
     fields: dict[str, str]
@@ -47,7 +47,7 @@ CHANGES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """What the fleet said at a time (seconds since the start of the run)."""
+    """The fleet's status at a time (seconds since the start of the run)."""
 
     time: float
     phase: str
@@ -57,7 +57,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Committed:
-    """A change that was committed, when, and after how many steps of the slowest rank."""
+    """A committed change, its time, and the number of steps of the slowest rank."""
 
     change: Change
     commit: str
@@ -67,19 +67,19 @@ class Committed:
 
 @dataclass(frozen=True)
 class Recovery:
-    """A crash, and what it cost."""
+    """A crash, and its cost."""
 
     checkpoint: str  # its ID
     killed: int  # processes
     time: float  # when they were killed
-    step: int  # that the slowest rank had printed
-    again: int  # steps that were made again, those that nobody saw not counted
+    step: int  # printed by the slowest rank
+    again: int  # repeated steps, excluding those that were never seen
     seconds: float  # from the crash until each rank had printed something new
 
 
 @dataclass
 class Record:
-    """Everything that was seen during a run."""
+    """Everything that was observed during a run."""
 
     steps: int
     samples: list[Sample] = field(default_factory=list)
@@ -99,16 +99,16 @@ class Record:
         return job_of(self.last.status)
 
 
-Show = Callable[[Record, str], None]  # the record so far, and a line if there is news
+Show = Callable[[Record, str], None]  # the record so far, and a line to keep, or ""
 
 
 def job_of(status: Json) -> Json:
-    """The demo's job in a status, {} before it is known."""
+    """The demo's job in a status; {} before it is known."""
     return next((job for job in status["jobs"] if job["name"] == JOB), {})
 
 
 class Run:
-    """Follows one run in `folder`. Everything it writes lies below that folder."""
+    """Follows one run in `folder`. Writes only below that folder."""
 
     def __init__(
         self, folder: Path, specs: Path, program: Path, text: Path, steps: int, show: Show
@@ -126,13 +126,15 @@ class Run:
         self._offsets = [0] * WORLD_SIZE
         self._printed = [0] * WORLD_SIZE  # steps
         self._moved_at = 0.0  # when something last changed
-        self._asker = ThreadPoolExecutor(1)  # so that nobody waits for an answer of the fleet
+        self._asker = ThreadPoolExecutor(1)  # queries the fleet without blocking the loop
         self._answer: Future[Json] | None = None
         self._answered_at = float("-inf")
 
     def go(self, changes: tuple[Change, ...], crash: bool = False) -> Record:
-        """From the first commit to the last rank's end; raises FleetError when it fails. `crash`:
-        behind the last change."""
+        """Run from the first commit to the last rank's end. Raises FleetError if it fails.
+
+        `crash`: kill everything after the last change.
+        """
         self._start = time.monotonic()
         self.repository.commit(f"gpt on {WORLD_SIZE} devices")
         with self._asker, self.fleet.watching(self.repository.path):
@@ -178,7 +180,7 @@ class Run:
         return len(changes) >= count and changes[-1]["converge_s"] is not None
 
     def _rest(self) -> None:
-        """Suspended means that nothing moves: looks at the output over two answers."""
+        """Check that nothing moves while suspended: counts output over two status replies."""
         before, asked = sum(self._printed), len(self.record.samples)
         self._until(lambda: len(self.record.samples) >= asked + 2, "two answers of the fleet")
         self.record.steps_while_suspended += sum(self._printed) - before
@@ -195,7 +197,7 @@ class Run:
         before = self._steps()
         self._tell(f"step {before}: checkpoint {saved} is in the store")
         self._until(lambda: self._steps() >= before + CRASH_AFTER, "some steps")
-        if self._answer:  # who asks would be killed, too
+        if self._answer:  # the running query would be killed, too
             self._note(self._answer.result())
             self._answer = None
         lines, at = self._lines(), self._now()
@@ -223,12 +225,12 @@ class Run:
         )
 
     def _lines(self) -> list[int]:
-        """In each rank's output, as it is now: a restart cuts it back."""
+        """The number of lines in each rank's present output: a restart truncates it."""
         return [
             self.fleet.output(JOB, rank).read_bytes().count(b"\n") for rank in range(WORLD_SIZE)
         ]
 
-    # ---- looking
+    # ---- observation
 
     def _now(self) -> float:
         return time.monotonic() - self._start
@@ -275,7 +277,7 @@ class Run:
         return bool(self.record.samples) and len(self.record.last.placement) == WORLD_SIZE
 
     def _read_output(self) -> None:
-        """Takes the complete new lines of every rank."""
+        """Read the complete new lines of every rank."""
         for rank in range(WORLD_SIZE):
             path = self.fleet.output(JOB, rank)
             if not path.exists():
@@ -301,7 +303,7 @@ class Run:
         self._moved_at = self._now()
 
     def _complaint(self) -> str:
-        """What is known about a failure, for the person in front of the terminal."""
+        """What is known about a failure, for the user."""
         conditions = self.record.job().get("conditions", []) if self.record.samples else []
         said = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in conditions]
         for rank in range(WORLD_SIZE):

@@ -1,4 +1,4 @@
-"""What the person in front of the demo sees: a live table on a terminal, plain lines elsewhere."""
+"""The demo's display: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINES_SHOWN = 14
 
 
 class Screen:
-    """Shows runs. `show` is called often; a line is news and stays visible."""
+    """Shows runs. `show` is called often; a line of news stays visible."""
 
     def __init__(self) -> None:
         plain = bool(os.environ.get("NO_COLOR"))
@@ -32,12 +32,12 @@ class Screen:
         self._told = 0  # steps at the last plain line of progress
 
     def line(self, text: str) -> None:
-        """A line that stays, outside of a run."""
+        """Print a line that stays, outside of a run."""
         self.console.print(text, soft_wrap=True)
 
     @contextlib.contextmanager
     def run(self, title: str) -> Iterator[None]:
-        """While a run lasts; the table is removed at its end, the news stay."""
+        """Display a run; the table is removed at its end, the news stay."""
         self._title, self._news, self._told = title, [], 0
         self.line(f"[bold]{title}[/bold]")
         if not self.console.is_terminal:
@@ -50,7 +50,7 @@ class Screen:
             self.line(each)
 
     def show(self, record: Record, news: str) -> None:
-        """The run as far as it is known; `news` is empty or a line to keep."""
+        """Show the run so far; `news` is empty or a line to keep."""
         if news:
             stamp = f"  {record.seconds:6.1f} s  {news}"
             self._news.append(stamp)

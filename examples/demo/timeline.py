@@ -1,4 +1,4 @@
-"""The picture of a run: which rank was on which device, and the loss under it."""
+"""Draws a run: which rank was on which device, and the loss below."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RESTING = ""  # a rank without a device
 
 
 def intervals(record: Record) -> dict[int, list[tuple[float, float, str]]]:
-    """Per rank, (from, to, device) in seconds; "" where it rests, or is gone."""
+    """Per rank, (from, to, device) in seconds; "" while it rests, or is gone."""
     ends = [since for since, _ in record.settled[1:]] + [record.seconds]
     return {
         rank: [
@@ -22,7 +22,7 @@ def intervals(record: Record) -> dict[int, list[tuple[float, float, str]]]:
 
 
 def draw(record: Record, path: Path) -> None:
-    """Writes the picture as a PNG."""
+    """Write the drawing as a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,8 +1,8 @@
-"""Did two runs compute the same? Compares what they left behind, bit for bit.
+"""Did two runs compute the same? Compares their results, bit for bit.
 
 A run is a folder with ``rank-<r>.out`` (a line per step, with the loss and its bits) and
-``params-rank<r>.bin`` (raw final parameters) for each rank. What cannot be compared counts as
-different.
+``params-rank<r>.bin`` (raw final parameters) for each rank. Results that cannot be compared count
+as different.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LINE = re.compile(r"step (\d+) loss (\S+) ([0-9a-f]{8})")
-_SHOWN = 8  # differences that are told one by one
+_SHOWN = 8  # differences that are listed one by one
 
 
 class Malformed(Exception):
-    """A run's folder does not hold what a finished run leaves; says what is wrong."""
+    """A run's folder lacks the results of a finished run; the message describes what is wrong."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run left: per rank its losses as bits, and its final parameters."""
+    """The results of one run: per rank its losses as bits, and its final parameters."""
 
     losses: tuple[tuple[int, ...], ...]
     params: tuple[bytes, ...]
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def verdict(reference_dir: Path, elastic_dir: Path) -> Verdict:
-    """Compares two runs. Never raises for what the folders hold: a fault is a difference."""
+    """Compare two runs. Never raises because of the folders' content: a fault is a difference."""
     try:
         reference, elastic = read_run(reference_dir), read_run(elastic_dir)
     except Malformed as fault:
@@ -68,7 +68,7 @@ def verdict(reference_dir: Path, elastic_dir: Path) -> Verdict:
 
 
 def read_run(folder: Path) -> Run:
-    """The run in `folder`; raises `Malformed` where it is not complete."""
+    """The run in `folder`. Raises `Malformed` if it is not complete."""
     ranks = len(list(folder.glob("rank-*.out")))
     if ranks == 0:
         raise Malformed(f"{folder} holds no rank-<r>.out")
@@ -121,7 +121,7 @@ def _read_params(path: Path) -> bytes:
 
 
 def differences(reference: Run, elastic: Run) -> list[str]:
-    """What is not equal, the first few one by one."""
+    """The differences, the first few one by one."""
     if len(reference.losses) != len(elastic.losses):
         return [f"{len(reference.losses)} ranks became {len(elastic.losses)}"]
     if reference.steps != elastic.steps:

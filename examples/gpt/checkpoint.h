@@ -1,5 +1,5 @@
-// checkpoint.h: a training program's own checkpoints: the step that comes next, and floats of the
-// device, in a file.
+// checkpoint.h: a training program's own checkpoints: the next step, and floats of the device,
+// in a file.
 #pragma once
 
 #include <unistd.h>
@@ -14,7 +14,7 @@ struct Floats {
 	size_t count;
 };
 
-// What all streams have done by now. The file is there whole, or as it was before.
+// Saves the result of all streams' work. The file is replaced as a whole, or not at all.
 inline void save_checkpoint(const std::string &path, int next, const std::vector<Floats> &parts)
 {
 	std::string fresh = path + ".new";
@@ -33,7 +33,7 @@ inline void save_checkpoint(const std::string &path, int next, const std::vector
 		die("cannot write %s", path.c_str());
 }
 
-// The step that comes next; any stream may use the floats at once.
+// Returns the next step; any stream may use the floats at once.
 inline int load_checkpoint(const std::string &path, const std::vector<Floats> &parts)
 {
 	int next;

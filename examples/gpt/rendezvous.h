@@ -1,7 +1,7 @@
-// rendezvous.h: who am I among the ranks, and how do all of them learn rank 0's ncclUniqueId.
+// rendezvous.h: a process's place among the ranks, and how all of them get rank 0's ncclUniqueId.
 //
 // The environment is the one that torchrun and most launchers set: RANK, WORLD_SIZE, LOCAL_RANK,
-// MASTER_ADDR, MASTER_PORT. Rank 0 listens on MASTER_PORT; everybody else connects and reads.
+// MASTER_ADDR, MASTER_PORT. Rank 0 listens on MASTER_PORT; the other ranks connect and read.
 #pragma once
 
 #include <arpa/inet.h>
@@ -80,7 +80,7 @@ inline int connect_to_master(const World &world)
 	die("no answer from rank 0 at %s:%s", world.address.c_str(), world.port.c_str());
 }
 
-// `data` of rank 0 becomes everybody's.
+// Copies rank 0's `data` to all ranks.
 inline void share(const World &world, void *data, size_t bytes)
 {
 	if (world.rank == 0) {

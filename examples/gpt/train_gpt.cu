@@ -305,7 +305,7 @@ private:
         return event;
     }
 
-    // What a checkpoint holds: everything else follows from the step.
+    // The content of a checkpoint: everything else follows from the step.
     std::vector<Floats> state() const
     {
         return {{model.params.data, model.params.count}, {first.data, first.count},
@@ -324,7 +324,7 @@ private:
         update(n + 1);
     }
 
-    // Starts the all-reduce of a bucket while the backward pass goes on.
+    // Starts the all-reduce of a bucket while the backward pass continues.
     void average(int bucket)
     {
         Bucket range = model.grads.buckets[bucket];
