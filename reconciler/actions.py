@@ -158,7 +158,7 @@ class Thaw:
 
 @dataclass(frozen=True)
 class Look:
-    """Query from the launchers of a running job what prevents a save, and record it."""
+    """Query the launchers of a running job for what prevents a save, and record it."""
 
     job: str
     ranks: tuple[int, ...]
@@ -166,8 +166,7 @@ class Look:
 
 @dataclass(frozen=True)
 class AskStore:
-    """Query from the store which of the running jobs another state directory has taken over; those
-    jobs end."""
+    """Query the store for the running jobs that another owner has taken over; those jobs end."""
 
     jobs: tuple[str, ...]
 

@@ -70,8 +70,8 @@ class Reconciler:
 
     def ask(self, op: str, start: bool = True, **arguments: Any) -> Json:
         """Send a request and return the reply. Raises ControlError when it is refused, Unresponsive
-        when the reconciler does not answer, NoReconciler when none runs and none is to be or could
-        be started.
+        when the reconciler does not answer, NoReconciler when none runs and none is
+        started.
 
         If the reconciler is killed during the request, it is started again and gets the request
         again, so every operation is idempotent.

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-NOTE_S = 10.0  # between two notes by the reconciler: the largest error in the time of a reboot
+NOTE_S = 10.0  # between two notes by the reconciler: so exactly the time of a reboot is known
 
 
 @dataclass(frozen=True)

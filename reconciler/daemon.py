@@ -104,6 +104,7 @@ class Unwritten:
 
 
 class Daemon:
+    """The reconciler of one state directory: its loop, and the requests that it serves."""
     def __init__(self, claim: Claim):
         self.claim, self.layout = claim, claim.layout
         booted_after = clock.follow(self.layout.clock)
@@ -243,7 +244,7 @@ class Daemon:
         return record is not None and record.step == "ended"
 
     def _shutdown_proxies(self) -> dict[str, str]:
-        """Request all proxies to end; return those that could not be reached, with the reason."""
+        """Request all proxies to end; return each device whose proxy did not accept, and why."""
         devices = sorted({*known_devices(self.layout), *self.observed.devices})
         with ThreadPoolExecutor(WORKERS) as pool:
             errors = dict(zip(devices, pool.map(self._shutdown_proxy, devices), strict=True))
@@ -258,7 +259,7 @@ class Daemon:
         """Request a proxy to end; wait for one that was just started, which would outlive us
         otherwise.
 
-        Returns "" or why the request was not sent."""
+        Returns "", or why the proxy did not accept the request."""
         deadline = time.monotonic() + STARTING_S
         patience = LOOK_WITHIN_S if device in self.processes.silent else TELL_S
         while True:

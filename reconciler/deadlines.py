@@ -44,7 +44,7 @@ SNAPSHOT_S = 600.0
 
 # A launcher answers other requests while it works on one. If it has not answered for HUNG_S, its
 # request fails, since its job may be paused for it. HUNG_LOOK_S is the interval between checks,
-# also of the reconciler.
+# also of a command that waits for the reconciler.
 HUNG_S = 10.0
 HUNG_LOOK_S = 1.0
 

@@ -18,7 +18,7 @@ _NAME_MAX = 24
 
 
 class Layout:
-    """Paths of the fleet in `state`. Creates the folder of the proxies' files on request."""
+    """Paths of the fleet in `state`. Of their folders, creates only that of the proxies' files."""
 
     def __init__(self, state: Path):
         self.state = state

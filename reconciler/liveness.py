@@ -31,10 +31,13 @@ _BUSY = "RD"  # runs, waits for a CPU, or waits for a disk
 
 @dataclass(frozen=True)
 class Seen:
-    """runs: a process holds the lock, or listens; pid: which one, 0 if that is not known.
+    """What is known about the reconciler.
 
-    trouble: why it does not answer, for people; empty: it does, or none runs. patient: it may only
-    be busy. note: a remark about a reconciler that answers, for people.
+    runs: a process holds the lock, or listens.
+    pid: of that process; 0 if it is not known.
+    trouble: why it does not answer, for people; empty: it does, or none runs.
+    patient: it may only be busy.
+    note: a remark about a reconciler that answers, for people.
     """
 
     runs: bool = False

@@ -54,6 +54,7 @@ class JobFailed(Exception):
 
 
 class Executor:
+    """Executes actions: writes the journal, starts proxies and launchers, sends them requests."""
     def __init__(self, layout: Layout, journal: Journal):
         self.layout, self.journal, self.node = layout, journal, Node(layout)
         self.recovery = Recovery(layout, journal, self.node, self._launcher_config)
@@ -380,8 +381,8 @@ class Executor:
                 self.journal.event(f"Job/{record.name}", reason, ending.message, "Warning")
 
     def discard(self, action: actions.Discard) -> Steps:
-        """Discard a job on a device, and record its counters before: those recorded when its end
-        was noticed may be older than its last work."""
+        """Discard a job on a device. If the job is ending, record its counters first: those
+        recorded when its end was noticed may be older than its last work."""
         devices, path = (action.device,), self.layout.proxy_socket(action.device)
         if self._record(action.job).ending:
             results = yield [lambda: control.call(path, "status", timeout=TELL_S)]
@@ -448,8 +449,8 @@ def _is_error(result: object) -> bool:
 
 
 def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
-    """Raise the first error among the results; an error that means that the job failed goes
-    first."""
+    """Raise the first error among the results. Of several ControlErrors, one with code "failed"
+    takes precedence: the job has failed."""
     errors = []
     for device, error in zip(devices, results, strict=True):
         if isinstance(error, control.ControlError):

@@ -56,7 +56,7 @@ class InFlight:
         return frozenset(self._flights)
 
     def begin(self, action: actions.Action, steps: Steps) -> Landed | None:
-        """Run an action up to its first calls. Returns its end if there are none."""
+        """Run an action up to its first calls. Returns its end if it makes none."""
         name = actions.subject(action)
         if name in self._flights:
             raise ValueError(f"an action on {name} is in flight already")

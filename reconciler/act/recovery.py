@@ -572,8 +572,7 @@ def _stands(action: actions.Save, observed: Observed) -> float:
 
 
 def _tried_again(restore: Restore | None) -> Restore | None:
-    """The restore without its failed try, whose processes are gone, so that it may be tried
-    again."""
+    """The restore, to be tried again: all processes of the failed try are gone."""
     if restore is None:
         return None
     error = restore.error or "a rank ended while it was being restored"

@@ -25,7 +25,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.report.console import say, tell
 
-# Fields of a save's manifest that operations.Begun has: recovery.py writes them.
+# Fields of a checkpoint's manifest that operations.Begun takes; recovery.py writes them.
 BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 

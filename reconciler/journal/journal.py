@@ -131,7 +131,7 @@ def _create(path: Path, fill: Callable[[sqlite3.Connection], None] = _make_table
 
 
 class Journal:
-    """Open with `Journal(state)`; every process except the reconciler passes `readonly`."""
+    """Open with `Journal(state)`; all but the reconciler and `store adopt` pass `readonly`."""
 
     def __init__(self, state: Path, readonly: bool = False):
         self.state = state

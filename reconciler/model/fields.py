@@ -20,11 +20,13 @@ _KEY = "rankfold"
 class Written:
     """A field as a file has it.
 
-    path: its place in a document, such as ``spec.worldSize``. rule: its JSON Schema, with the
-    description that messages quote, and with the default if that is a value. words: the description
-    in the reference; shown: the default in the reference, if it is not a value or is another
-    field's. fixed: it cannot change once the job has started. read: converts the document's value
-    to the attribute.
+    path: its place in a document, such as ``spec.worldSize``.
+    rule: its JSON Schema, with the description that messages quote, and with the default if that is
+        a value.
+    words: the description in the reference.
+    shown: the default in the reference, if it is not a value or is another field's.
+    fixed: it cannot change once the job has started.
+    read: converts the document's value to the attribute.
     """
 
     path: str

@@ -34,9 +34,11 @@ class Spent:
 class Guard:
     """Counts of the cross-check, which runs at each `every` collectives.
 
-    compared: parts of buffers that were compared. unwatched: ranks that are no longer checked.
-    measured: launches of opaque kernels that were measured. alike: those of them with equal effects
-    in all ranks.
+    compared: parts of buffers that were compared.
+    unwatched: ranks that are not compared before the next placement, because their kernels do not
+        end.
+    measured: launches of opaque kernels that were measured.
+    alike: places in the program where such a launch has equal effects in all ranks.
     """
 
     every: int
@@ -65,9 +67,10 @@ class JobOnDevice:
 
 @dataclass(frozen=True)
 class SeenDevice:
-    """What a proxy answered; `ready` false: it holds its lock but does not answer (yet).
+    """What a proxy answered.
 
-    silent_since: wall clock; not None: the proxy listens, but has not answered for a while.
+    ready: it answers; false: it holds its lock but does not answer (yet).
+    silent_since: wall clock; not None: it listens, but has not answered for a while.
     """
 
     name: str
@@ -114,7 +117,8 @@ class SeenRank:
 class Transfer:
     """State of an upload or a fetch of snapshots, as its process reports it. Sizes in bytes.
 
-    state: none (no report yet) | working | done | failed; lives: a process works on it.
+    state: none (no report yet) | working | done | failed.
+    lives: a process works on it.
     """
 
     number: int
@@ -152,7 +156,7 @@ class Observed:
     ranks: Mapping[tuple[str, int], SeenRank] = field(default_factory=dict)
     host_memory: int = 1 << 62  # for memory that is not on the devices
     failing: Mapping[str, str] = field(default_factory=dict)  # bad devices: each proxy that
-    # is started there ends; the value is the end of its log
+    # is started there ends; the value is the error, or the last line of its log
     transfers: Mapping[str, Transfer] = field(default_factory=dict)  # of each job that has one
     no_saves: str = ""  # why no process can be saved here; empty: processes can be saved
     dump_after: float | None = None  # seconds for which a job rests in memory; None: without limit

@@ -76,11 +76,10 @@ class Dump:
 
 @dataclass(frozen=True)
 class Restore:
-    """A checkpoint or local snapshot that is being restored. Other fields as in `Save`, for the
-    fetch.
+    """A checkpoint or local snapshot that is being restored. Other fields are as in `Save`.
 
-    failed: it cannot be restored; processes that were started for it are ended. damaged: it never
-    can.
+    failed: it cannot be restored; processes that were started for it are ended.
+    damaged: it never can be.
     """
 
     number: Count
@@ -110,8 +109,10 @@ class Record:
     at epoch + 1 …; "ended" is final. A job that is to rest in the store continues from "started" or
     "detached" with "vacating" (its checkpoint exists, its ranks are being ended) → "stored" (it has
     no process) → "restoring" → "detached", with its ranks frozen until they are placed. So does a
-    job that rests in a local snapshot (`dump`). placement: the devices of rank 0, 1, … in `epoch`;
-    after a detach, what the job keeps reserved for its move, or () if it was suspended.
+    job that rests in a local snapshot (`dump`).
+
+    placement: the devices of rank 0, 1, … in `epoch`; after a detach, what the job keeps reserved
+    for its move, or () if it was suspended.
     """
 
     name: ObjectName

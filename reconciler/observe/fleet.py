@@ -55,8 +55,8 @@ def observe(
     """Query every device of `devices` and every rank of the jobs that have started.
 
     noted: processes known to be unresponsive, and since when (wall clock), by a device's name or
-    ``<job>/<rank>``. They are queried, too, but not waited for. no_saves: as `Node.no_saves`
-    returns it.
+        ``<job>/<rank>``. They are queried, too, but not waited for.
+    no_saves: as `Node.no_saves` returns it.
     """
     node = Node(layout)
     doors = {layout.proxy_socket(name): name for name in devices}

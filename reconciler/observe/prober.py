@@ -23,10 +23,14 @@ from rankfold.reconciler.model.values import Json
 
 @dataclass(frozen=True)
 class Answer:
-    """A process's `hello` and its present status. status: None while the process has not answered.
+    """What a process answered.
 
-    asked: wall clock of the query; waited_s: seconds since then; pid: of the listening process, 0
-    if that is not known; heard: when the answer came, steady.
+    hello: who it is, from its first answer.
+    status: its present state; None: it has not answered the open query.
+    asked: wall clock of the query.
+    waited_s: seconds since then.
+    pid: of the listening process; 0 if it is not known.
+    heard: when the answer came, steady.
     """
 
     hello: Json

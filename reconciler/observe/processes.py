@@ -26,9 +26,11 @@ def still_bad(failing: Mapping[str, str], observed: Observed) -> dict[str, str]:
 
 
 class Processes:
-    """proxies: device → pid of the living proxy, 0 while it is not known.
+    """The proxies and launchers of a fleet.
 
-    silent: unresponsive processes and since when, as `observe` takes it. failing: as in `Observed`.
+    proxies: device → pid of the living proxy, 0 while it is not known.
+    silent: unresponsive processes and since when, as `observe` takes it.
+    failing: as in `Observed`.
     """
 
     def __init__(self, layout: Layout, journal: Journal):

@@ -8,7 +8,8 @@ partly is requested again (every operation is idempotent). Its rules:
 - A device serves one job at a time, and is given to another only when it is *seen* free.
 - Nothing leaves a device except at a consistent cut, unless the job has ended.
 - A job that cannot be placed, or cannot grow, waits with a condition that gives the reason. It has
-  a claim on devices that become free, before later jobs, as long as they can suffice.
+  a claim on devices that become free, before later jobs, as long as enough devices can become
+  free without a person's help.
 - Subjects of actions in flight are left alone: one action at a time for each subject.
 - While one of a job's proxies or launchers does not answer, the job is only requested to continue.
 
@@ -39,8 +40,9 @@ __all__ = ["Plan", "assume_fleet", "delayed", "or_restart", "plan"]
 class Plan:
     """The next actions, and the conditions of every job.
 
-    targets: placement that each job should have now (() for none); converged: jobs that are as
-    desired; degraded: jobs that run as well as they can, on fewer devices than desired.
+    targets: placement that each job should have now (() for none).
+    converged: jobs that are as desired.
+    degraded: jobs that run as well as they can, on fewer devices than desired.
     """
 
     actions: tuple[Action, ...] = ()

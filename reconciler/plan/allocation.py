@@ -23,9 +23,12 @@ from rankfold.reconciler.wording import count, some
 
 
 class Allocation:
-    """targets: placement that each job should have now (() for none); waiting: why a job does not
-    have what it requests; degraded: the same, for a job that continues with fewer devices
-    meanwhile."""
+    """The devices of every job.
+
+    targets: placement that each job should have now (() for none).
+    waiting: why a job does not have what it requests.
+    degraded: the same, for a job that continues with fewer devices meanwhile.
+    """
 
     def __init__(self, index: Index):
         self.index = index
@@ -157,8 +160,8 @@ class Allocation:
         return self._can_come[group]
 
     def _bad_of(self, group: Group) -> list[str]:
-        """Bad devices of a group that no job holds. A device that a job still holds counts there,
-        until the job has released it."""
+        """Bad devices of a group that no job holds. A bad device that a job still holds is not
+        included before the job has released it."""
         if group not in self._bad:
             failing = self.index.observed.failing
             names = (self.index.names[at] for at in (group.positions if failing else ()))

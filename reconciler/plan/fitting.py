@@ -101,7 +101,7 @@ def cc_of(device: Device) -> tuple[int, int]:
 
 
 def virtual_device(devices: list[Device]) -> Json:
-    """The device that a job's ranks see: with the least of what the devices offer that it may get.
+    """The device that a job's ranks see: the least memory and compute capability of `devices`.
 
     Fixed at admission, so that out-of-memory errors do not depend on the placement. Fields of
     ``struct rf_device``; the launcher has defaults for those that are missing.

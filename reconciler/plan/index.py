@@ -19,10 +19,12 @@ HOLDING = ("joining", "running", "stopping", "cut", "failed")  # job states that
 
 
 class Index:
-    """in_flight: subjects of the actions that have begun and have not ended.
+    """Look-up tables for one plan.
 
-    order: names of all jobs, desired or recorded, in the order of creation. held: devices on which
-    some job may be according to its record. silent: jobs to which no request can be sent, and why.
+    in_flight: subjects of the actions that have begun and have not ended.
+    order: names of all jobs, desired or recorded, in the order of creation.
+    held: devices on which some job may be according to its record.
+    silent: jobs to which no request can be sent, and why.
     """
 
     def __init__(
@@ -77,8 +79,8 @@ class Index:
         return seen is not None and seen.silent_since is not None
 
     def is_free(self, device: str) -> bool:
-        """Seen free: the proxy answers, reports no job that occupies it, and no record has a job
-        there."""
+        """Seen free: the proxy answers and reports no job that occupies it, no record has a job
+        there, and no action on the device is in flight."""
         seen = self.seen(device)
         if seen is None or not seen.ready or device in self.in_flight:
             return False
@@ -93,8 +95,8 @@ class Index:
         return not differs(wanted, seen) and not self.is_worn(device)
 
     def is_worn(self, device: str) -> bool:
-        """Whether a device is free but has too much code of earlier jobs, because no proxy unloads
-        code. A device that a job in the middle of a move may return to is not worn."""
+        """Whether a device has loaded too much code, which no proxy unloads, and is in no job's
+        placement: a job in the middle of a move may return to it."""
         seen = self.seen(device)
         if seen is None or seen.loaded < LOADED_MAX:
             return False

@@ -207,8 +207,8 @@ def taken_over(record: Record, seen: Transfer, now: float) -> Ending | None:
 
 
 def _stands_still(index: Index, record: Record) -> bool:
-    """Whether all ranks are still frozen as in their save, or rest in the local snapshot it is
-    of."""
+    """Whether nothing has run since the save: all ranks are still frozen, or the job rests in the
+    local snapshot that was uploaded."""
     assert record.fixed is not None and record.save is not None
     if record.step == "stored":
         return record.dump is not None and record.dump.number == record.save.number

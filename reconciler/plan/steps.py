@@ -32,8 +32,12 @@ Target = tuple[str, ...] | None
 
 
 class Steps:
-    """actions: the next action of each job; converged: jobs that are as desired; degraded: jobs
-    that run as well as they can, on fewer devices than desired."""
+    """The next step of every job.
+
+    actions: the next action of each job.
+    converged: jobs that are as desired.
+    degraded: jobs that run as well as they can, on fewer devices than desired.
+    """
 
     def __init__(self, index: Index, allocation: Allocation, now: float):
         self.index, self.allocation, self.now = index, allocation, now

@@ -33,7 +33,7 @@ _screen: Any = None  # rich's console, while `live_view` draws below what is pri
 
 
 def say(text: str) -> None:
-    """Print a line to stderr; characters that could control a terminal are replaced."""
+    """Print a line to stderr; characters that could control a terminal are escaped."""
     _print(legible(text), err=True)
 
 

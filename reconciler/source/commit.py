@@ -12,7 +12,7 @@ from rankfold.reconciler.source.trees import BYTES_MAX, Found, counts, is_hidden
 
 FILE, FOLDER, LINK, NOTHING = "file", "folder", "link", ""
 LINKS_MAX = 40  # symbolic links to follow on the way to one file
-_KINDS = {b"100": FILE, b"120": LINK, b"040": FOLDER}  # by the mode's start; 160: a submodule
+_KINDS = {b"100": FILE, b"120": LINK, b"040": FOLDER}  # by mode prefix; not 160, a submodule
 
 
 @dataclass(frozen=True)

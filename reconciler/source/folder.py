@@ -207,7 +207,7 @@ class Files:
             self._be_blind(path, error)
             return
         was = self._watches.get(path, watch)
-        if was != watch and self._paths.get(was) == path:  # of the previous owner of this name
+        if was != watch and self._paths.get(was) == path:  # of the file that had this name before
             self._inotify.forget(was)
             del self._paths[was]
         self._watches[path], self._paths[watch] = watch, path

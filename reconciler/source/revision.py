@@ -101,7 +101,7 @@ def cut_files(
     faults = []
     kept_in = Counter(
         origin.file for (kind, _), origin in loaded.origins.items()
-        if kind != "Policy"  # policies are no objects yet
+        if kind != "Policy"  # policies are not objects yet
     )  # fmt: skip
     for name, (file, had, lost) in _losses(loaded, objects).items():
         reason, kept = "", kept_in[name]
@@ -248,8 +248,11 @@ def merged(
     overridden: Mapping[str, Job],
 ) -> Desired:
     """The desired state if `loaded` were accepted: objects of `run` stay, and so do started jobs
-    whose file was removed. `overridden`: the source's version of jobs that were overridden; an
-    override lasts while that version is unchanged."""
+    whose file was removed.
+
+    overridden: the source's version of jobs that were overridden; an override lasts while that
+        version is unchanged.
+    """
     pools = {n: p for n, p in desired.pools.items() if ("Pool", n) in hand_made}
     jobs = {n: j for n, j in desired.jobs.items() if ("Job", n) in hand_made}
     pools.update(loaded.desired.pools)

@@ -153,8 +153,8 @@ def load_dir(
 ) -> Loaded:
     """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
 
-    `files_at`: returns the files of a place if they are known without a search. `parsed`: cache of
-    what was parsed there before.
+    files_at: returns the files of a place, if they are known without a search.
+    parsed: cache of what was parsed there before.
     """
     found: list[trees.Found] = []
     faults: list[Fault] = []
@@ -201,9 +201,12 @@ def load_found(
     workdir: str | None = None,
     parsed: ParseCache | None = None,
 ) -> Loaded:
-    """Check and normalise the files of a directory or a commit. `faults`: faults found before.
-    `workdir`: for jobs that give none; default: their file's folder. `parsed`: cache of what was
-    parsed of that source before."""
+    """Check and normalise the files of a directory or a commit.
+
+    faults: faults found before.
+    workdir: for jobs that give none; default: their file's folder.
+    parsed: cache of what was parsed of that source before.
+    """
     texts: dict[str, str] = {}
     workdirs: dict[str, str | Place] = {}
     told, by_name = list(faults), {each.name: each for each in found}
@@ -251,9 +254,12 @@ def load_texts(
     workdir: str | None = None,
     parsed: ParseCache | None = None,
 ) -> Loaded:
-    """Check and normalise texts. `workdirs`: the base of relative workdirs in each file; a file
-    without an entry (bare or remote repository) needs absolute ones. `workdir`: for jobs that give
-    none."""
+    """Check and normalise texts.
+
+    workdirs: the base of relative workdirs in each file; a file without an entry (bare or remote
+        repository) needs absolute ones.
+    workdir: for jobs that give none.
+    """
     reader, parsed = _Reader(workdirs, workdir), parsed or ParseCache()
     files: dict[str, File] = {}
     for file, text in sorted(texts.items()):
