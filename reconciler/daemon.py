@@ -105,6 +105,7 @@ class Unwritten:
 
 class Daemon:
     """The reconciler of one state directory: its loop, and the requests that it serves."""
+
     def __init__(self, claim: Claim):
         self.claim, self.layout = claim, claim.layout
         booted_after = clock.follow(self.layout.clock)

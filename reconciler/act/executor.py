@@ -55,6 +55,7 @@ class JobFailed(Exception):
 
 class Executor:
     """Executes actions: writes the journal, starts proxies and launchers, sends them requests."""
+
     def __init__(self, layout: Layout, journal: Journal):
         self.layout, self.journal, self.node = layout, journal, Node(layout)
         self.recovery = Recovery(layout, journal, self.node, self._launcher_config)

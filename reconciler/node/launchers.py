@@ -80,6 +80,7 @@ class _Heard(Struct):
 
 class Node:
     """This machine, for one state directory."""
+
     def __init__(self, layout: Layout):
         self.layout = layout
 
