@@ -1,14 +1,14 @@
-"""Which values and branches are the same for all threads of a block, whatever order they run in.
+"""Finds values and branches that are the same for all threads of a block, in any execution order.
 
 A value *agrees* if it is computed from constants, parameters and the launch's shape alone. Where
-several assignments meet, it agrees if each of them does and all threads come there on the same way:
-so the place must not lie between a branch that may part threads and the block where its ways join,
-nor be that block (a loop that some threads leave earlier is such a branch). Every thread that
-has not exited therefore executes the same sequence of assignments to what agrees. This holds of
-threads that run at any pace, not only of those that are at the same cut (divergence.py).
+several assignments merge, it agrees if each of them does and all threads arrive on the same path:
+the place must be neither between a branch at which threads may diverge and the block where its
+paths join, nor that block itself (a loop that some threads leave earlier is such a branch). Every
+thread that has not exited therefore executes the same sequence of assignments to values that agree.
+This is true for threads that run at any pace, not only for those that are at the same cut
+(divergence.py).
 
-A way on which a thread does nothing more than exit does not count: what it would do later never
-happens.
+A path on which a thread only exits does not count, because nothing happens after it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _FULL_WARP = (Int(0xFFFFFFFF), Int(-1))
 
 
 class Agreement:
-    """Of a kernel's values."""
+    """The agreement of a kernel's values and branches."""
 
     def __init__(self, values: Values):
         self.values, self.blocks = values, values.blocks
         leaving = _leaving(self.blocks.all)
         self._after = [self._staying(block, leaving) for block in self.blocks.all]
         self._behind = post_dominators(self._after)
-        self._parting = set[int]()  # blocks whose branch may part threads
+        self._parting = set[int]()  # blocks at whose branch threads may diverge
         self._parted = set[int]()  # blocks between such a branch and its join
         self._joins = set[int]()
         self._differ = set[Value]()
@@ -42,15 +42,15 @@ class Agreement:
         return value not in self._differ
 
     def branch_agrees(self, block: int) -> bool:
-        """Do all threads that come to the end of a block go the same way there?"""
+        """Returns True if all threads that reach the end of a block take the same branch there."""
         return block not in self._parting
 
     def crossed(self, block: int) -> bool:
-        """Do all threads wait for each other before any executes a block once more?"""
+        """Returns True if all threads wait for each other before any executes a block again."""
         return block not in self.reached_from(self._after[block], self._barriers)
 
     def reached_from(self, start: list[int], stop: frozenset[int]) -> set[int]:
-        """Blocks that can be reached without passing one of `stop`. Those are not among them."""
+        """Returns the blocks that can be reached without passing one of `stop`, excluding those."""
         seen = set[int]()
         todo = [number for number in start if number not in stop]
         while todo:
@@ -71,16 +71,18 @@ class Agreement:
         )
 
     def _staying(self, block: Block, leaving: set[int]) -> list[int]:
-        """Where threads go from a block, without those that exit if others go on from there. (Those
-        behind a kernel's last loop are kept, for else that would lead nowhere.)"""
+        """Returns the successors of a block, without those of exiting threads if other threads
+        continue from there. (After a kernel's last loop they are kept, because otherwise there
+        would be no successor.)"""
         place = self.blocks.place
         here = place.get(block.number, 0)
         stay = [n for n in block.after if n not in leaving]
         return stay if any(place.get(n, 0) > here for n in stay) else block.after
 
     def _look(self) -> bool:
-        """Finds values that differ because of what is known to differ. Returns whether there were
-        any. (Values are taken to agree until then: what is left contradicts nothing.)"""
+        """Finds values that differ because of values already known to differ; returns whether there
+        were any. (Until then, values are assumed to agree; the remaining assumptions are
+        consistent.)"""
         before = len(self._differ), len(self._parting)
         for value in self.values:
             if value not in self._differ and self._may_differ(value):
@@ -118,9 +120,9 @@ class Agreement:
 
 
 def _leaving(blocks: list[Block]) -> set[int]:
-    """Blocks from which a thread does nothing but exit."""
+    """Returns the blocks from which a thread only exits."""
     found = set[int]()
-    for block in reversed(blocks):  # what they branch to mostly comes later
+    for block in reversed(blocks):  # a block mostly precedes its branch targets
         last = block.instrs[-1] if block.instrs else None
         if last and last.op[0] in ("ret", "exit", "bra") and not last.pred:
             only = all(instr.op[0] == "label" for instr in block.instrs[:-1])
@@ -130,7 +132,7 @@ def _leaving(blocks: list[Block]) -> set[int]:
 
 
 def _waits_for_all(instr: Instr) -> bool:
-    """A barrier without a number of threads, or of a full warp."""
+    """Returns True for a barrier without a number of threads, or of a full warp."""
     words = set(instr.op)
     if instr.op[0] not in ("bar", "barrier") or "sync" not in words or "cluster" in words:
         return False

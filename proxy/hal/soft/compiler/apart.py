@@ -1,27 +1,28 @@
-"""Which accesses to shared memory are never of the same bytes, in any two threads of a block.
+"""Finds accesses to shared memory that never overlap, in any two threads of a block.
 
-The loop of a sum over a block is `if (t < h) s[t] += s[t + h]`. What one thread stores there no
-other one loads in the same round: the stores lie below `s + h`, the loads of `s[t + h]` from there
-on. Threads need not meet between the two (meeting.py).
+The loop of a sum over a block is `if (t < h) s[t] += s[t + h]`. No other thread loads in the same
+iteration what a thread stores there: the stores are below `s + h`, the loads of `s[t + h]` from
+there on. Threads need not meet between the two (meeting.py).
 
-In general, access P is of w bytes at U + k·T, access Q of v bytes at D behind that, and
+In general, access P covers w bytes at U + k·T, access Q covers v bytes at D after that, and
 
 1. U, D and F agree (agreement.py): they are the same for all threads;
-2. where P stands T ≤ F is known, of T as an unsigned number: from the branches that dominate it;
-3. D = k·F + r with a constant r ≥ w. So P's bytes lie within U + [0, D), and Q's behind U + D;
-4. T is at most M where Q stands, and k·M + D + v ≤ 2^32, with the greatest D that there is: so no
-   address of 32 bits wraps round to those of P;
-5. if U, D or F change in a loop, all threads wait for each other at a barrier in each round, and
-   only accesses in the same round are compared. Else threads could be in different rounds.
+2. at P, T ≤ F is known for T as an unsigned number, from the branches that dominate P;
+3. D = k·F + r with a constant r ≥ w. So P's bytes are within U + [0, D), and Q's after U + D;
+4. at Q, T is at most M, and k·M + D + v ≤ 2^32 for the greatest possible D, so no 32-bit address
+   wraps around to those of P;
+5. if U, D or F change in a loop, all threads wait for each other at a barrier in each iteration,
+   and only accesses in the same iteration are compared. Otherwise threads could be in different
+   iterations.
 
-T may be any value that differs between threads, and several threads may have the same. All is
-computed modulo 2^32.
+T may be any value that differs between threads, and several threads may have the same value.
+Everything is computed modulo 2^32.
 
-Accesses at the addresses of two variables, each plus any number, are apart as well: PTX does not
-say where variables lie, so a program must not reach one from another. Only those whose size the
-launch says all lie at one place.
+Accesses at the addresses of two variables, each plus any number, do not overlap either: PTX does
+not specify where variables are, so a program must not reach one from another. Only variables whose
+size the launch decides share one address.
 
-All other accesses may meet.
+All other accesses may overlap.
 """
 
 from __future__ import annotations
@@ -39,21 +40,20 @@ from .agreement import Agreement
 
 INSTRS_MAX = 20_000
 PAIRS_MAX = 4096
-DEPTH_MAX = 30  # of values that are computed of values
-VISITS_MAX = 20_000  # of values, to see how much they can be
+DEPTH_MAX = 30  # of nested computations
+VISITS_MAX = 20_000  # of values, to bound them
 _WORD = 1 << 32
 _HALF = 1 << 31
-_THREADS_MAX = {"x": 1024, "y": 1024, "z": 64}  # of a block, in each dimension
+_THREADS_MAX = {"x": 1024, "y": 1024, "z": 64}  # per block, in each dimension
 _ONE = None  # in a Form: the constant
 
-# A sum of values, and of the addresses of variables by their names, each times a number, modulo
-# 2^32.
+# A sum of values, and of addresses of variables by name, each times a number, modulo 2^32.
 Form = dict[Value | str | None, int]
 
 
 class Apart:
-    """Of one kernel. `params`: offsets of its parameters; `variables`: those that it may name.
-    Raises NoLabel."""
+    """The analysis of one kernel. `params`: offsets of its parameters; `variables`: those that
+    it may name. Raises NoLabel."""
 
     def __init__(self, flat: Flat, params: dict[str, int], variables: Mapping[str, Variable]):
         self.variables = variables
@@ -65,8 +65,9 @@ class Apart:
         self._most: dict[Value, int] = {}
 
     def apart(self, one: int, other: int, same_round: bool) -> bool:
-        """Can two instructions, loads or stores of shared memory by their numbers, never be of the
-        same bytes? `same_round`: only as long as no loop has begun again between them."""
+        """Returns True if two instructions, loads or stores of shared memory given by their
+        numbers, never access the same bytes. `same_round`: only while no loop has begun a new
+        iteration between them."""
         self.pairs += 1
         if self.pairs > PAIRS_MAX or one not in self.seen or other not in self.seen:
             return False
@@ -78,7 +79,8 @@ class Apart:
         )
 
     def _of_two_variables(self, a: Seen, b: Seen) -> bool:
-        """Is each at the address of one variable, plus a number, and not both of the same?"""
+        """Returns True if each is at the address of one variable plus a number, of two different
+        variables."""
         names = set[str]()
         for seen in (a, b):
             terms = self._address(seen) or {}
@@ -102,7 +104,7 @@ class Apart:
     def _is_below(
         self, fact: Fact, p: Form, q: Form, accesses: tuple[Seen, Seen], same_round: bool
     ) -> bool:
-        """The names are those above."""
+        """Checks the conditions of the module's docstring, with its names."""
         if not self._unsigned(fact):
             return False
         t, f = self._form(fact.value), self._form(fact.other)
@@ -122,7 +124,8 @@ class Apart:
         return all(map(self.agreement.agrees, shared)) and self._keep(shared, same_round)
 
     def _keep(self, values: set[Value], same_round: bool) -> bool:
-        """Are these the same for two threads, one at each of the accesses?"""
+        """Returns True if these values are the same for two threads, one at each of the
+        accesses."""
         changing = {
             number
             for number in _assigned_in(values)
@@ -141,7 +144,7 @@ class Apart:
         return _sum(self._form(base), {_ONE: where.offset}, 1)
 
     def _facts(self, seen: Seen) -> Iterator[Fact]:
-        """What the branches say that dominate an access."""
+        """Yields the facts given by the branches that dominate an access."""
         blocks = self.values.blocks
         number = seen.block
         while blocks[number].above != number:
@@ -151,13 +154,13 @@ class Apart:
             number = blocks[number].above
 
     def _unsigned(self, fact: Fact) -> bool:
-        """Does it hold of unsigned numbers?"""
+        """Returns True if the fact is true for unsigned numbers."""
         if fact.sign is Sign.UNSIGNED or fact.op is Op.EQUAL:
             return True
         return self.most(fact.value) < _HALF and self.most(fact.other) < _HALF
 
     def _most_at(self, value: Value, seen: Seen) -> int:
-        """No more than that where an access stands."""
+        """Returns an upper bound of the value at an access."""
         bounds = [
             self.most(fact.other)
             for fact in self._facts(seen)
@@ -171,7 +174,7 @@ class Apart:
     # ---- how much a value can be
 
     def most(self, value: Value) -> int:
-        """The most that a value of 32 bits can be, as an unsigned number."""
+        """Returns an upper bound of a 32-bit value, as an unsigned number."""
         if value not in self._most:
             self._most[value] = self._bound(value, {}, 0)
         return self._most[value]
@@ -190,7 +193,7 @@ class Apart:
             case Kind.SPECIAL:
                 return _most_special(str(value.about))
             case Kind.MEET:
-                # If it is no more than at the beginning, does that stay so in each round?
+                # If it is bounded by its initial value: does the bound persist in each iteration?
                 least = assumed | {value: 0}
                 most = max(self._bound(each, least, depth + 10) for each in value.args)
                 then = assumed | {value: most}
@@ -206,7 +209,7 @@ class Apart:
     # ---- values as sums
 
     def _form(self, value: Value, depth: int = 0) -> Form:
-        """A value of 32 bits as a sum."""
+        """Returns a 32-bit value as a sum."""
         if value not in self._forms:
             self._forms[value] = self._terms(value, depth + 1) or {value: 1}
         return self._forms[value]
@@ -234,13 +237,13 @@ class Apart:
 
 
 def _number(value: Value) -> int:
-    """The second argument of an operation if it is a constant; else, or if it is negative, -1."""
+    """Returns an operation's second argument if it is a constant that is not negative, else -1."""
     about = value.args[1].about if len(value.args) > 1 else None
     return about if isinstance(about, int) and value.args[1].kind is Kind.NUMBER else -1
 
 
 def _sum(a: Form, b: Form, times: int) -> Form:
-    """a + b · times"""
+    """Returns a + b · times."""
     return _tidy({each: a.get(each, 0) + times * b.get(each, 0) for each in (a | b)})
 
 
@@ -262,7 +265,7 @@ def _most_special(name: str) -> int:
 
 
 def _most_computed(value: Value, of: list[int]) -> int:
-    """`of`: the most that each argument can be. May be more than 32 bits hold."""
+    """Bounds a computed value; `of`: the bounds of its arguments. May exceed 32 bits."""
     number, kind = _number(value), value.op[-1]
     if value.bits != 32 or TYPE_BYTES[kind] != 4 or (kind[0] == "s" and max(of) >= _HALF):
         return _WORD - 1
@@ -289,7 +292,7 @@ def _most_computed(value: Value, of: list[int]) -> int:
 
 
 def _assigned_in(values: set[Value]) -> set[int]:
-    """The blocks in which what these are computed of is assigned once more."""
+    """Returns the blocks in which inputs of these values are assigned again."""
     found, seen, todo = set[int](), set[Value](), list(values)
     while todo:
         value = todo.pop()

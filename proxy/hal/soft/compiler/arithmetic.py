@@ -70,7 +70,7 @@ def _integer_arithmetic(c: Context, instr: Instr) -> None:
 
 
 def in_halves(c: Context, instr: Instr, compute: Callable[[Value, Value], Value]) -> None:
-    """Both 16-bit halves of two words, each for itself."""
+    """Computes both 16-bit halves of two words separately."""
     words = [c.read(operand, "b32") for operand in instr.args[1:3]]
     parts = []
     for shift in (0, 16):
@@ -90,9 +90,9 @@ def _high(c: Context, wide: Value, type_: str) -> Value:
 
 
 def _with_carry(c: Context, instr: Instr, carry: Value) -> None:
-    """add/sub with carry in, and carry out if the instruction says .cc. A device subtracts by
-    adding the complement: its carry says that nothing was borrowed, and nvcc's 128-bit division
-    goes on from it with addc."""
+    """Adds or subtracts with carry in, and with carry out if the instruction has .cc. A device
+    subtracts by adding the complement: its carry means that nothing was borrowed, and nvcc's
+    128-bit division continues from it with addc."""
     kind = instr.op[-1]
     a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
     wide = f"i{2 * BITS[a.type]}"
@@ -151,7 +151,7 @@ def fma(c: Context, instr: Instr) -> None:
     words = allow(instr, "ftz", "sat", "relu", "rn", "rz", "rm", "rp")
     mode = rounding(words)
     if kind in ("f16", "bf16", "f16x2", "bf16x2"):
-        # float's own rounding must not round twice: to odd first
+        # to odd first, so that float's own rounding does not round twice
         mode = "ro" if mode == "rn" else "?"
     if mode == "rn":
         float_op(c, instr, words, lambda a, b, d: c.e.intrinsic("fma", a, b, d))
@@ -241,7 +241,8 @@ def _quotient(c: Context, mode: str, a: Value, b: Value) -> Value:
 
 
 def _fast_quotient(e: Emitter, a: Value, b: Value) -> Value:
-    """Where 1/b would be subnormal it is taken for 0: nothing, or NaN of an infinity (PTX ISA)."""
+    """If 1/b would be subnormal, it is treated as 0: the result is 0, or NaN for an infinity (PTX
+    ISA)."""
     size = e.intrinsic("fabs", b)
     huge = e.bin(
         "and",
@@ -253,7 +254,7 @@ def _fast_quotient(e: Emitter, a: Value, b: Value) -> Value:
 
 
 def _divide(e: Emitter, name: str, a: Value, b: Value, signed: bool) -> Value:
-    """As NVIDIA's devices: x / 0 and x % 0 are all ones, and the quotient wraps."""
+    """Divides as NVIDIA GPUs do: x / 0 and x % 0 are all ones, and the quotient wraps."""
     zero = e.cmp("icmp eq", b, const(b.type, 0))
     safe = e.select(zero, const(b.type, 1), b)
     if not signed:
@@ -324,7 +325,7 @@ def extreme(c: Context, instr: Instr) -> None:
     name, kind = instr.op[0], instr.op[-1]
     if is_float(kind):
         words = allow(instr, "ftz", "NaN", "xorsign", "abs")
-        # a number wins over a NaN, -0 is less than +0; with .NaN a NaN wins
+        # a number is preferred to a NaN, -0 is less than +0; with .NaN, a NaN is preferred
         which = f"{name}imum" if "NaN" in words else f"{name}imumnum"
 
         def compute(*values: Value) -> Value:
@@ -357,7 +358,7 @@ def extreme(c: Context, instr: Instr) -> None:
 
 
 def _xor_signs(c: Context, which: str, a: Value, b: Value) -> Value:
-    """.xorsign.abs: of the magnitudes, with the product's sign."""
+    """Computes .xorsign.abs: the extreme of the magnitudes, with the product's sign."""
     bits = c.e.bin("xor", c.e.bitcast(a, "i32"), c.e.bitcast(b, "i32"))
     size = c.e.intrinsic(which, c.e.intrinsic("fabs", a), c.e.intrinsic("fabs", b))
     signed = c.e.intrinsic("copysign", size, c.e.bitcast(bits, a.type))
@@ -382,7 +383,7 @@ def testp(c: Context, instr: Instr) -> None:
     elif test in ("number", "notanumber"):
         result = e.cmp("fcmp ord" if test == "number" else "fcmp uno", x, x)
     elif test == "normal":
-        none = e.cmp("fcmp oeq", size, const(kind_type, 0))  # which NVIDIA's devices call normal
+        none = e.cmp("fcmp oeq", size, const(kind_type, 0))  # NVIDIA GPUs call zero normal
         large = e.bin("or", none, e.cmp("fcmp oge", size, least))
         result = e.bin("and", large, e.cmp("fcmp olt", size, infinity))
     elif test == "subnormal":

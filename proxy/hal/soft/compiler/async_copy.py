@@ -1,7 +1,7 @@
 """Copies between global and shared memory that a thread starts: cp.async. PTX ISA, 9.7.9.25.
 
-They are done when they are issued, which is a legal order: groups and barriers that wait for them
-need no waiting. Tensors, several blocks and reductions are refused.
+They complete when they are issued, which is a legal order, so groups and barriers never have to
+wait for them. Tensors, several blocks and reductions are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .ops import Context, Unsupported
 
 
 def copy(c: Context, instr: Instr) -> None:
-    """cp.async copies at once: a legal order. Its groups then need no waiting."""
+    """Copies immediately, which is a legal order; groups then need no waiting."""
     m: MemoryContext = c  # type: ignore[assignment]
     if instr.op[1:2] != ("async",):
         raise Unsupported
@@ -42,7 +42,7 @@ def copy(c: Context, instr: Instr) -> None:
 
 
 def _wanted_bytes(c: Context, instr: Instr, size: int) -> Value | None:
-    """How many bytes of the source count, if the instruction says so; the rest becomes zero."""
+    """Returns the number of source bytes to use, if the instruction gives one; the rest is zero."""
     options = instr.args[3 : -1 if "L2_cache_hint" in instr.op else None]
     if not options:
         return None
@@ -53,8 +53,8 @@ def _wanted_bytes(c: Context, instr: Instr, size: int) -> Value | None:
 
 
 def _first_bytes(c: Context, at: Value, instead: Value, count: Value) -> Value:
-    """The first `count` bytes of a word, the others zero. If none count, nothing is read there:
-    the address may be invalid."""
+    """Returns the first `count` bytes of a word, the others zero. With a count of 0 nothing is
+    read, because the address may be invalid."""
     e = c.e
     none = e.cmp("icmp eq", count, const("i32", 0))
     safe = e.select(none, instead, at)
@@ -64,16 +64,16 @@ def _first_bytes(c: Context, at: Value, instead: Value, count: Value) -> Value:
     return e.bin("and", word, e.cast("trunc", ones, "i32"))
 
 
-# ---- of many bytes -------------------------------------------------------------------------------
+# ---- bulk copies --------------------------------------------------------------------------------
 
 _SHARED_BYTES = 256 << 10  # SOFT_SHARED_BYTES
-_BULK = 16  # what addresses and sizes are multiples of
+_BULK = 16  # alignment of addresses and sizes
 _GROUPS = (("commit_group",), ("wait_group",), ("wait_group", "read"))
 
 
 def _copy_bulk(c: Context, instr: Instr) -> None:
-    """cp.async.bulk.to.from.done [to], [from], bytes[, [barrier]][, policy]: one of both is shared
-    memory, and `done` is bulk_group or mbarrier::complete_tx::bytes."""
+    """cp.async.bulk.to.from.done [to], [from], bytes[, [barrier]][, policy]: one of the two
+    spaces is shared memory, and `done` is bulk_group or mbarrier::complete_tx::bytes."""
     words = tuple(word for word in instr.op[3:] if word != "L2_cache_hint")
     if words in _GROUPS:
         return
@@ -94,7 +94,8 @@ def _copy_bulk(c: Context, instr: Instr) -> None:
 
 
 def _bulk(c: Context, space: str, where: Operand, nbytes: Value) -> Value:
-    """Where the bytes begin on the host. More than shared memory holds are nowhere."""
+    """Returns the host address of the bytes; unmapped if there are more than shared memory
+    holds."""
     m: MemoryContext = c  # type: ignore[assignment]
     if not isinstance(where, Mem):
         raise Unsupported

@@ -25,8 +25,8 @@ def logical_not(c: Context, instr: Instr) -> None:
 
 
 def lop3(c: Context, instr: Instr) -> None:
-    """lop3[.bool].b32 d[|p], a, b, c, table[, q]: the table's rows that are set, or-ed.
-    p = (d != 0) bool q."""
+    """lop3[.bool].b32 d[|p], a, b, c, table[, q]: the disjunction of the table's set rows. p =
+    (d != 0) bool q."""
     words = allow(instr, "and", "or")
     table = instr.args[4]
     if instr.op[-1] != "b32" or not isinstance(table, Int):
@@ -104,7 +104,8 @@ def count(c: Context, instr: Instr) -> None:
 
 
 def bfind(c: Context, instr: Instr) -> None:
-    """The highest bit that is set (signed: that differs from the sign); -1 if none."""
+    """Finds the highest set bit (signed: the highest bit that differs from the sign); -1 if
+    none."""
     kind = instr.op[-1]
     e, value = c.e, c.read(instr.args[1], kind)
     bits = BITS[value.type]
@@ -117,8 +118,8 @@ def bfind(c: Context, instr: Instr) -> None:
 
 
 def _up_to(c: Context, operand: Operand, bits: int) -> Value:
-    """A position or length. They are to be below 256; of more, NVIDIA's devices take the lowest
-    byte where words have 32 bits, and the number as it is where they have 64."""
+    """Returns a position or length. It should be below 256; of larger values NVIDIA GPUs use the
+    lowest byte for 32-bit words, and the whole number for 64-bit words."""
     value = c.read(operand, "u32")
     if bits == 32:
         value = c.e.bin("and", value, const("i32", 255))
@@ -126,7 +127,7 @@ def _up_to(c: Context, operand: Operand, bits: int) -> Value:
 
 
 def bfe(c: Context, instr: Instr) -> None:
-    """bfe d, a, position, length; what lies beyond the word is the sign (or zero)."""
+    """bfe d, a, position, length; bits beyond the word are the sign (or zero)."""
     kind = instr.op[-1]
     e, value = c.e, c.read(instr.args[1], kind)
     bits = BITS[value.type]
@@ -144,7 +145,7 @@ def bfe(c: Context, instr: Instr) -> None:
 
 
 def bfi(c: Context, instr: Instr) -> None:
-    """bfi d, a, b, position, length: the low bits of a put into b."""
+    """bfi d, a, b, position, length: inserts the low bits of a into b."""
     e = c.e
     kind = instr.op[-1]
     a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
@@ -159,7 +160,7 @@ def bfi(c: Context, instr: Instr) -> None:
     c.write(instr.args[0], e.bin("or", kept, e.bin("and", moved, mask)))
 
 
-# which bytes of {b, a} each mode takes for the result's bytes 0 to 3, by the selector's low bits
+# the byte of {b, a} that each mode takes for the result's bytes 0 to 3, by the selector's low bits
 _PERMUTE: dict[str, Callable[[int, int], int]] = {
     "f4e": lambda s, i: s + i,
     "b4e": lambda s, i: (s - i) & 7,
@@ -193,14 +194,14 @@ def prmt(c: Context, instr: Instr) -> None:
 
 
 def _place(e: Emitter, selector: Value, place: Callable[[int, int], int], index: int) -> Value:
-    """The byte that a mode takes, looked up in a word of four nibbles."""
+    """Looks up the byte that a mode takes in a word of four nibbles."""
     table = sum(place(s, index) << 4 * s for s in range(4))
     low = e.bin("and", selector, const("i32", 3))
     return e.bin("lshr", const("i32", table), e.bin("shl", low, const("i32", 2)))
 
 
 def bmsk(c: Context, instr: Instr) -> None:
-    """bmsk.mode.b32 d, position, length: as many ones from there on, as fit."""
+    """bmsk.mode.b32 d, position, length: as many ones from the position on, as far as they fit."""
     e, words = c.e, allow(instr, "clamp", "wrap")
     position, length = (_bit_count(c, x, words) for x in instr.args[1:3])
     ones = e.bin("sub", e.bin("shl", const("i64", 1), length), const("i64", 1))
@@ -208,7 +209,7 @@ def bmsk(c: Context, instr: Instr) -> None:
 
 
 def _bit_count(c: Context, operand: Operand, words: set[str]) -> Value:
-    """At most 32 (clamp), or modulo 32 (wrap); as i64."""
+    """Returns a count of at most 32 (clamp), or modulo 32 (wrap); as i64."""
     value = c.read(operand, "u32")
     if "wrap" in words:
         return c.e.resize(c.e.bin("and", value, const("i32", 31)), "i64")
@@ -216,7 +217,7 @@ def _bit_count(c: Context, operand: Operand, words: set[str]) -> Value:
 
 
 def szext(c: Context, instr: Instr) -> None:
-    """szext.mode.type d, a, length: the low bits of a, extended; none give 0."""
+    """szext.mode.type d, a, length: the low bits of a, extended; 0 for length 0."""
     e, signed = c.e, is_signed(instr.op[-1])
     length = _bit_count(c, instr.args[2], allow(instr, "clamp", "wrap"))
     rest = e.bin("sub", const("i64", 64), length)
@@ -228,8 +229,8 @@ def szext(c: Context, instr: Instr) -> None:
 
 
 def fns(c: Context, instr: Instr) -> None:
-    """fns.b32 d, mask, base, offset: the position of the offset-th bit that is set, from base
-    upwards (offset > 0) or downwards; all ones if there is none."""
+    """fns.b32 d, mask, base, offset: the position of the offset-th set bit, from base upwards
+    (offset > 0) or downwards; all ones if there is none."""
     e = c.e
     mask, base, offset = (c.read(x, "u32") for x in instr.args[1:4])
     zero = const("i32", 0)

@@ -36,7 +36,7 @@ def mov(c: Context, instr: Instr) -> None:
 
 
 def _move_vector(c: Context, instr: Instr) -> None:
-    """Element by element; all are read before one is written."""
+    """Moves element by element; all are read before one is written."""
     target, source = instr.args
     if not isinstance(target, Vec) or not isinstance(source, Vec):
         raise Unsupported
@@ -67,7 +67,7 @@ def _unpack(c: Context, target: Vec, value: Value, kind: str) -> None:
 
 
 def parameter_move(c: Context, instr: Instr) -> None:
-    """A parameter of an inlined call: like a store and a load of the type."""
+    """Moves a parameter of an inlined call: like a store and a load of the type."""
     kind = instr.op[-1]
     c.write(instr.args[0], c.read(instr.args[1], kind), is_signed(kind))
 
@@ -124,7 +124,7 @@ _LARGEST_HALF = {"f16": 0x7BFF, "f16x2": 0x7BFF, "bf16": 0x7F7F, "bf16x2": 0x7F7
 
 
 def _finite(c: Context, half: Value, kind: str) -> Value:
-    """The largest finite half of the sign instead of infinity; NaN is 0x7FFF."""
+    """Replaces infinity by the largest finite half of the sign; NaN becomes 0x7FFF."""
     e, largest = c.e, _LARGEST_HALF[kind]
     magnitude = e.bin("and", half, const("i16", 0x7FFF))
     sign = e.bin("and", half, const("i16", 0x8000))
@@ -133,13 +133,13 @@ def _finite(c: Context, half: Value, kind: str) -> Value:
     return e.select(is_nan, const("i16", 0x7FFF), finite)
 
 
-# Floats of 8 bits: bits of the fraction, bias of the exponent, the largest finite one's bits.
+# 8-bit floats: bits of the fraction, bias of the exponent, bits of the largest finite value.
 _FLOAT8 = {"e4m3x2": (3, 7, 0x7E), "e5m2x2": (2, 15, 0x7B)}
 
 
 def _cvt_float8(c: Context, instr: Instr, words: set[str]) -> None:
-    """Two floats or halves to two floats of 8 bits, the first one to the upper byte; and back to
-    two halves."""
+    """Converts two floats or halves to two 8-bit floats, the first one in the upper byte; or
+    back to two halves."""
     to, source = instr.op[-2], instr.op[-1]
     if to == "f16x2" and source in _FLOAT8 and words <= {"rn", "relu"}:
         pair = c.e.resize(c.read(instr.args[1], "b16"), "i32")
@@ -162,7 +162,7 @@ def _cvt_float8(c: Context, instr: Instr, words: set[str]) -> None:
 
 
 def _float8_of(c: Context, value: Value, kind: str) -> Value:
-    """Rounded to nearest even, at most the largest finite one; NaN is 0x7F. An i32."""
+    """Rounds to nearest even, at most to the largest finite value; NaN is 0x7F. An i32."""
     e = c.e
     fraction, bias, largest = _FLOAT8[kind]
     shift = 23 - fraction
@@ -172,7 +172,7 @@ def _float8_of(c: Context, value: Value, kind: str) -> Value:
     rounded = e.bin("add", e.bin("add", magnitude, const("i32", (1 << (shift - 1)) - 1)), odd)
     normal = e.bin("sub", e.bin("lshr", rounded, const("i32", shift)),
                    const("i32", (127 - bias) << fraction))  # fmt: skip
-    # a subnormal one: adding this rounds to a multiple of the smallest, which is in the low bits
+    # subnormal: adding this rounds to a multiple of the smallest value, found in the low bits
     magic = const("float", 2.0 ** (24 - bias - fraction))
     size = e.bitcast(magnitude, "float")
     sum_ = e.bitcast(e.bin("fadd", size, magic), "i32")
@@ -184,7 +184,7 @@ def _float8_of(c: Context, value: Value, kind: str) -> Value:
 
 
 def _half_of(c: Context, bits: Value, kind: str, words: set[str]) -> Value:
-    """The float of 8 bits in the low byte, as the bits of a half; NaN is 0x7FFF."""
+    """Returns the 8-bit float in the low byte as the bits of a half; NaN is 0x7FFF."""
     e = c.e
     fraction, bias, largest = _FLOAT8[kind]
     last = 0x7C if kind == "e5m2x2" else largest  # infinity; e4m3 has none
@@ -208,7 +208,7 @@ def _half_of(c: Context, bits: Value, kind: str, words: set[str]) -> Value:
 
 
 def _cvt_tf32(c: Context, instr: Instr, words: set[str]) -> None:
-    """A float with a fraction of 10 bits: the rest is zero."""
+    """Converts to a float with a fraction of 10 bits: the other bits are zero."""
     e = c.e
     mode = words & {"rna", "rn", "rz"}
     if instr.op[-1] != "f32" or len(mode) != 1 or words - {"rna", "rn", "rz", "satfinite", "relu"}:
@@ -235,7 +235,7 @@ _PACKED_BITS = {"u16": 16, "s16": 16, "u8": 8, "s8": 8, "u4": 4, "s4": 4, "u2": 
 
 
 def _pack_integers(c: Context, instr: Instr) -> None:
-    """cvt.pack.sat.to.s32[.b32] d, a, b[, c]: c moves up for the clamped a and b."""
+    """cvt.pack.sat.to.s32[.b32] d, a, b[, c]: shifts c up and appends the clamped a and b."""
     e, to = c.e, instr.op[3]
     if instr.op[2] != "sat" or instr.op[4] != "s32":
         raise Unsupported
@@ -253,7 +253,7 @@ def _pack_integers(c: Context, instr: Instr) -> None:
 
 
 def pack_directed(c: Context, value: Value, kind: str, mode: str) -> Value:
-    """pack_float, in any rounding mode."""
+    """As pack_float, in any rounding mode."""
     if mode == "rn" or kind not in ("f16", "bf16"):
         return pack_float(c, value, kind)
     return c.e.call("i16", f"rf_to_{kind}_{mode}", value)
@@ -285,8 +285,8 @@ def _float_to_float(c: Context, value: Value, to: str, source: str, words: set[s
 
 
 def _float_to_int(c: Context, operand: Operand, to: str, source: str, words: set[str]) -> Value:
-    """Out of range gives the nearest integer of the type; NaN gives 0, or the highest bit alone
-    where either side has 64 bits (PTX ISA, cvt)."""
+    """Converts to an integer. Out of range gives the nearest integer of the type; NaN gives 0,
+    or only the highest bit if either side has 64 bits (PTX ISA, cvt)."""
     e = c.e
     value = flush(c, read_float(c, operand, source), words)
     for word, name in INTEGER_ROUNDINGS.items():

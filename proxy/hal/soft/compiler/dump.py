@@ -1,6 +1,6 @@
-"""What was compiled, kept for people: with RANKFOLD_DUMP=DIR a folder for each kernel's hash.
+"""Keeps the stages of compilations for people: with RANKFOLD_DUMP=DIR, a folder per kernel hash.
 
-A fault here is said once and never fails a compilation.
+An error here is reported once and never fails a compilation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ FILES = {"ptx": "kernel.ptx", "flat": "flat.txt", "llvm": "lowered.ll",
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
-    """Where to keep it, or None; and why not, if it was requested and cannot be."""
+    """Returns the folder or None, and the reason if it was requested and cannot be used."""
     asked = environ.get(SWITCH, "")
     if not asked:
         return None, ""
@@ -31,8 +31,8 @@ def folder(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
 
 
 class Kept:
-    """The stages of one compilation, each in a file as soon as there is one, so that they are there
-    if the next one fails or crashes. `failed`: why one could not be kept."""
+    """Writes each stage of one compilation to a file as soon as it is complete, so that it
+    exists if the next stage fails or crashes. `failed`: why a stage could not be written."""
 
     def __init__(self, folder: Path | None, key: str, name: str):
         self.folder = folder / key if folder else None

@@ -1,6 +1,6 @@
-"""A segment that first looks at a guard (threads.py): one part for the threads for which it holds,
-another one for the rest. In either the guard is a constant, so that its loop needs no masks and
-often all threads come to the same cut."""
+"""Divides a segment by a predicate range (threads.py): one part for the threads for which the
+predicate is true, another one for the rest. In each part the predicate is a constant, so its loop
+needs no masks, and often all threads end at the same cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .segment import ROW, SEGMENT_PARAMS, Segment
 
 
 class Guarded(Segment):
-    """Writes the function of a segment, with a guard if there is one to be found."""
+    """Writes the function of a segment, divided by a predicate range if one is found."""
 
     def write_all(self) -> list[str]:
         kernel = self.kernel
@@ -35,8 +35,8 @@ class Guarded(Segment):
         return text + (self._in_two_ranges if guard.test else self._if_unanimous)(guard, *parts)
 
     def _in_two_ranges(self, guard: threads.Guard, holds: Segment, fails: Segment) -> list[str]:
-        """The segment, as its part for the threads before the one where the guard changes and its
-        part for those from there on."""
+        """Writes the segment as one part for the threads before the one at which the predicate
+        changes, and another part for the remaining threads."""
         e = self.e
         self._at_first_thread(guard)
         place, bound = self.read(guard.place, "u32"), self.read(guard.bound, "u32")
@@ -68,8 +68,8 @@ class Guarded(Segment):
         ])  # fmt: skip
 
     def _stand(self, part: Segment, ends: str, start: str, end: str) -> list[str]:
-        """The threads of a part came to another cut than those of the other part. (If they did not
-        all come to the same, the part has noted that itself.)"""
+        """Returns code for when the threads of a part end at another cut than those of the other
+        part. (If they do not all end at the same one, the part itself has recorded that.)"""
         if not part.unanimous:
             return []
         function = "@rankfold_soft_part" if self.lockstep else "@rankfold_soft_stand"
@@ -81,7 +81,8 @@ class Guarded(Segment):
         ]
 
     def _if_unanimous(self, guard: threads.Guard, holds: Segment, fails: Segment) -> list[str]:
-        """The segment, as one of its parts if a predicate that was kept is the same for all."""
+        """Writes the segment as one of its parts if a kept predicate is the same for all
+        threads."""
         e = self.e
         at = self._slot(self.kernel.graph.slots[guard.predicate], guard.predicate)
         e.do("br label %look")
@@ -119,8 +120,8 @@ class Guarded(Segment):
             self.instr(instr)
 
     def _or_apart(self, condition: Value) -> None:
-        """Go on if the condition holds, else as if the threads had parted; if they have, without a
-        look at the guard."""
+        """Continues if the condition is true, else as if the threads had diverged; if they have,
+        without regard to the predicate."""
         self.e.do(f"br i1 {condition.ref}, label %parts, label %apart")
         self.e.at("apart")
         if self._kept_once():

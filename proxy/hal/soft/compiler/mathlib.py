@@ -1,10 +1,10 @@
 """PTX's approximate functions and directed roundings, as LLVM IR.
 
-Written here and not taken from a C library, so that the same program gives the same bits on every
-machine. Straight-line code of correctly rounded operations only (add, multiply, fma, divide,
-square root), so that it can be vectorised without a change of the result. Errors are below those
-that the PTX ISA allows (2^-22 relative for ex2, lg2 and rsqrt; 2^-20.9 absolute for sin and cos in
-[-pi, pi]; 2^-11 relative for tanh).
+They do not use a C library, so the same program produces the same bits on every machine. The code
+is straight-line and uses correctly rounded operations only (add, multiply, fma, divide, square
+root), so it can be vectorised without changing the result. Errors are below those that the PTX ISA
+allows (2^-22 relative for ex2, lg2 and rsqrt; 2^-20.9 absolute for sin and cos in [-pi, pi]; 2^-11
+relative for tanh).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ F, D = "float", "double"
 
 
 def _poly(e: Emitter, x: Value, coefficients: list[float]) -> Value:
-    """Horner's scheme; the highest power comes first."""
+    """Evaluates a polynomial by Horner's scheme; the highest power comes first."""
     value = float_const(x.type, coefficients[0])
     for coefficient in coefficients[1:]:
         value = e.intrinsic("fma", value, x, float_const(x.type, coefficient))
@@ -30,9 +30,9 @@ def _exp2_coefficients(degree: int) -> list[float]:
 
 
 def _nearest(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """The integer nearest to x (ties to even), as float and as integer; |x| below 2^22, as double
-    2^51. Adding 1.5·2^23 leaves it in the low bits, and can be vectorised: conversions that say
-    what they make of NaN cannot. Of a NaN the integer means nothing."""
+    """Returns the integer nearest to x (ties to even), as float and as integer; |x| below 2^22, for
+    double 2^51. Adding 1.5·2^23 puts it into the low bits, and can be vectorised, unlike
+    conversions with a defined result for NaN. For a NaN the integer is meaningless."""
     magic = const(x.type, 1.5 * 2.0 ** (23 if x.type == F else 52))
     shifted = e.bin("fadd", x, magic)
     integer = "i32" if x.type == F else "i64"
@@ -41,7 +41,7 @@ def _nearest(e: Emitter, x: Value) -> tuple[Value, Value]:
 
 
 def _ex2(e: Emitter, x: Value) -> Value:
-    """2^x, subnormal results too."""
+    """Computes 2^x, including subnormal results."""
     low = e.select(e.cmp("fcmp olt", x, const(F, -160)), const(F, -160), x)
     clamped = e.select(e.cmp("fcmp ogt", low, const(F, 130)), const(F, 130), low)
     whole, number = _nearest(e, clamped)
@@ -52,7 +52,7 @@ def _ex2(e: Emitter, x: Value) -> Value:
 
 
 def _power2(e: Emitter, n: Value) -> Value:
-    """2^n as float, n an i32 in [-126, 127]."""
+    """Returns 2^n as float, n an i32 in [-126, 127]."""
     return e.bitcast(e.bin("shl", e.bin("add", n, const("i32", 127)), const("i32", 23)), F)
 
 
@@ -75,7 +75,7 @@ def _lg2(e: Emitter, x: Value) -> Value:
 
 
 def _quadrant(e: Emitter, x: Value) -> tuple[Value, Value]:
-    """x = quadrant * pi/2 + rest, in double."""
+    """Returns quadrant and rest of x = quadrant * pi/2 + rest, in double."""
     wide = e.cast("fpext", x, D)
     number = e.intrinsic("roundeven", e.bin("fmul", wide, const(D, 2 / math.pi)))
     high = math.pi / 2
@@ -98,11 +98,11 @@ def _sine(e: Emitter, x: Value, shift: int) -> Value:
     flip = e.cmp("icmp ne", e.bin("and", quadrant, const("i32", 2)), const("i32", 0))
     value = e.select(swap, even, odd)
     value = e.cast("fptrunc", e.select(flip, e.neg(value), value), F)
-    return value if shift else e.select(e.cmp("fcmp oeq", x, const(F, 0)), x, value)  # -0, too
+    return value if shift else e.select(e.cmp("fcmp oeq", x, const(F, 0)), x, value)  # including -0
 
 
 def _tanh(e: Emitter, x: Value) -> Value:
-    """(2^y - 1) / (2^y + 1) with y = 2x / ln 2, in double."""
+    """Computes (2^y - 1) / (2^y + 1) with y = 2x / ln 2, in double."""
     wide = e.cast("fpext", x, D)
     y = e.bin("fmul", wide, const(D, 2 / math.log(2)))
     y = e.select(e.cmp("fcmp olt", y, const(D, -60)), const(D, -60), y)
@@ -117,8 +117,9 @@ def _tanh(e: Emitter, x: Value) -> Value:
 
 
 def _step(e: Emitter, nearest: Value, above: Value, below: Value, mode: str) -> Value:
-    """A float from the one nearest to an exact value, which lies above or below that or is it:
-    rounded down ("rm"), up ("rp"), to zero ("rz"), or to odd ("ro": safe to round once more)."""
+    """Returns a directed rounding, given the float nearest to an exact value and whether that
+    float is above or below it: down ("rm"), up ("rp"), to zero ("rz"), or to odd ("ro": safe
+    to round again)."""
     bits = e.bitcast(nearest, "i32")
     negative = e.cmp("icmp slt", bits, const("i32", 0))
     one, minus = const("i32", 1), const("i32", -1)  # in magnitude
@@ -134,15 +135,15 @@ def _step(e: Emitter, nearest: Value, above: Value, below: Value, mode: str) -> 
         need_up = below if mode == "rp" else const("i1", 0)
     step = e.select(need_down, down, e.select(need_up, up, const("i32", 0)))
     result = e.bin("add", bits, step)
-    # below and above zero the sign changes
+    # around zero the sign changes
     is_zero = e.cmp("fcmp oeq", nearest, const(F, 0))
     around = e.select(need_down, const("i32", 0x80000001), e.select(need_up, one, bits))
     return e.bitcast(e.select(is_zero, around, result), F)
 
 
 def _directed(e: Emitter, value: Value, error: Value, mode: str) -> Value:
-    """float of value + error (both double, |error| at most half a unit of value's last place),
-    rounded as `mode` says."""
+    """Rounds value + error to float according to `mode` (both double, |error| at most half a
+    unit of value's last place)."""
     nearest = e.cast("fptrunc", value, F)
     back = e.cast("fpext", nearest, D)
     same = e.cmp("fcmp oeq", back, value)
@@ -154,7 +155,7 @@ def _directed(e: Emitter, value: Value, error: Value, mode: str) -> Value:
 
 
 def _two_sum(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
-    """Knuth: s = a + b rounded, and the error, exact."""
+    """Knuth's two-sum: returns s = a + b rounded, and the exact error."""
     total = e.bin("fadd", a, b)
     of_b = e.bin("fsub", total, a)
     of_a = e.bin("fsub", total, of_b)
@@ -164,10 +165,11 @@ def _two_sum(e: Emitter, a: Value, b: Value) -> tuple[Value, Value]:
 
 
 def _fma(mode: str) -> Callable[..., Value]:
-    """The nearest one by the machine's own fma. What it is off is compared without rounding:
-    nearest - (the larger of product and addend) always fits a double, and is compared with the
-    smaller. (Is nearest within a factor of 2 of the larger one, Sterbenz; else the two cancelled,
-    and the difference has at most the 48 bits of the product.)"""
+    """Returns a builder for fma. The nearest result comes from the machine's own fma. Its error is
+    compared without rounding: nearest - (the larger of product and addend) always fits a double,
+    and is compared with the smaller. (If nearest is within a factor of 2 of the larger one, by
+    Sterbenz; otherwise the two cancelled, and the difference has at most the 48 bits of the
+    product.)"""
 
     def build(e: Emitter, a: Value, b: Value, c: Value) -> Value:
         if mode == "rm":  # x - x is -0 when rounding down: -(-x + x)
@@ -206,8 +208,9 @@ _OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 
 
 def _hardware(name: str, mode: str) -> Callable[..., Value]:
-    """One instruction under another rounding mode, in one piece, so that nothing can come between.
-    For what would take long to round by hand: double, and quotients and roots."""
+    """Returns a builder for one instruction under another rounding mode, as one piece of
+    assembly, so that nothing can be scheduled in between. For operations that would be slow
+    to round in software: double, and quotients and roots."""
 
     def build(e: Emitter, *operands: Value) -> Value:
         type_ = operands[0].type
@@ -226,7 +229,7 @@ def _hardware(name: str, mode: str) -> Callable[..., Value]:
 
 
 def _sum(mode: str) -> Callable[..., Value]:
-    """float of the exact sum of two doubles."""
+    """Returns a builder that rounds the exact sum of two doubles to float."""
 
     def build(e: Emitter, a: Value, b: Value) -> Value:
         return _directed(e, *_two_sum(e, a, b), mode)
@@ -235,7 +238,8 @@ def _sum(mode: str) -> Callable[..., Value]:
 
 
 def _narrow16(kind: str, mode: str) -> Callable[..., Value]:
-    """The bits of a float as half or bfloat16, rounded down, up or to zero."""
+    """Returns a builder for the bits of a float as half or bfloat16, rounded down, up or to
+    zero."""
 
     def build(e: Emitter, x: Value) -> Value:
         if kind == "f16":
@@ -247,7 +251,7 @@ def _narrow16(kind: str, mode: str) -> Callable[..., Value]:
         above, below = e.cmp("fcmp ogt", back, x), e.cmp("fcmp olt", back, x)
         negative = e.cmp("icmp slt", e.bitcast(x, "i32"), const("i32", 0))
         positive = e.not_(negative)
-        # the sign of x is that of nearest: a step up or down is one in magnitude
+        # x and nearest have the same sign: a step up or down is one in magnitude
         toward = {"rz": e.select(negative, below, above), "rm": e.bin("and", above, positive),
                   "rp": e.bin("and", below, negative)}[mode]  # fmt: skip
         away = {"rz": const("i1", 0), "rm": e.bin("and", above, negative),
@@ -259,13 +263,13 @@ def _narrow16(kind: str, mode: str) -> Callable[..., Value]:
 
 
 def _flush_half(e: Emitter, x: Value) -> Value:
-    """As _flush, for a float that stands for a half."""
+    """As _flush, for a float that represents a half."""
     small = e.cmp("fcmp olt", e.intrinsic("fabs", x), const(F, 2.0**-14))
     return e.select(small, e.intrinsic("copysign", const(F, 0), x), x)
 
 
 def _flush(e: Emitter, x: Value) -> Value:
-    """A subnormal becomes a zero of its sign (.ftz)."""
+    """Replaces a subnormal by a zero of its sign (.ftz)."""
     small = e.cmp("fcmp olt", e.intrinsic("fabs", x), float_bits(0x00800000))
     return e.select(small, e.intrinsic("copysign", const(F, 0), x), x)
 
@@ -275,7 +279,7 @@ def _rsqrt(e: Emitter, x: Value) -> Value:
 
 
 def _to_bf16(e: Emitter, x: Value) -> Value:
-    """Round to nearest even; i16."""
+    """Rounds to nearest even; returns i16."""
     bits = e.bitcast(x, "i32")
     odd = e.bin("and", e.bin("lshr", bits, const("i32", 16)), const("i32", 1))
     rounded = e.bin("add", e.bin("add", bits, const("i32", 0x7FFF)), odd)
@@ -313,7 +317,7 @@ _HELPERS: dict[str, tuple[str, list[str], Callable[..., Value]]] = {
 
 
 def definitions(names: set[str]) -> tuple[list[str], set[str]]:
-    """The helpers' IR, and the declarations it needs."""
+    """Returns the helpers' IR, and the declarations that it needs."""
     text: list[str] = []
     declared: set[str] = set()
     for name in sorted(names):

@@ -1,9 +1,9 @@
 """The matrix operations of a warp as cuts: mma, wmma, ldmatrix, stmatrix and movmatrix.
 
-What they compute is matrix.c's. Here their forms are read: shapes, types and how many registers of
-which fragment a thread holds, as the PTX ISA has them for sm_75 to sm_90 (9.7.14). A cut has the
-registers of all threads in its slots, words of 32 bits one after the other, and leaves its results
-there. The number that a cut's variant is packed into is described in kernel.h.
+matrix.c computes them. This module reads their forms: shapes, types, and the number of registers of
+each fragment that a thread holds, as the PTX ISA defines them for sm_75 to sm_90 (9.7.14). A cut
+has the registers of all threads in its slots, as consecutive 32-bit words, and leaves its results
+there. kernel.h describes the number that encodes a cut's variant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ROUNDINGS = {"rn": 0, "rz": 1, "rm": 2, "rp": 3}
 _NO_SLOT = 0xFFFFFFFF
 _SATURATES, _AND, _COLUMN_A, _COLUMN_B = 1, 2, 4, 8
 
-# The shapes of mma by the elements of A.
+# The shapes of mma, by the element type of A.
 _BYTES, _NIBBLES = ("m8n8k16", "m16n8k16", "m16n8k32"), ("m8n8k32", "m16n8k32", "m16n8k64")
 _MMA = {
     "f16": ("m8n8k4", "m16n8k8", "m16n8k16"), "bf16": ("m16n8k8", "m16n8k16"),
@@ -48,12 +48,13 @@ _WMMA = {
 _SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
          "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "s8": ("s32",), "u8": ("s32",),
          "s4": ("s32",), "u4": ("s32",), "b1": ("s32",)}  # fmt: skip
-_ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"}, {"s4", "u4"})  # mma takes one for A, another for B
+# mma may use one of them for A and another for B
+_ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"}, {"s4", "u4"})
 
 
 @dataclass(frozen=True)
 class Word:
-    """32 bits of an operand; of 64 bits (an address too) the low or the `high` ones."""
+    """32 bits of an operand; of a 64-bit one (also an address) the low or the `high` half."""
 
     of: Operand
     high: bool = False
@@ -65,7 +66,7 @@ Described = tuple[str, int, list[Fragment], Fragment]  # kind, variant, operands
 
 
 def frame_words(instr: Instr) -> int:
-    """The words that a thread keeps for a matrix operation."""
+    """Returns the number of words that a thread keeps for a matrix operation."""
     each = 2 if "f64" in instr.op else 1
 
     def size(operand: Operand) -> int:
@@ -75,7 +76,7 @@ def frame_words(instr: Instr) -> int:
 
 
 def describe(instr: Instr) -> Described:
-    """Raises Unsupported, KeyError or IndexError for a form that there is not."""
+    """Describes an operation. Raises Unsupported, KeyError or IndexError for an unknown form."""
     name, words = instr.op[0], list(instr.op[1:])
     _take(words, "sync")
     _take(words, "aligned")
@@ -95,7 +96,7 @@ def describe(instr: Instr) -> Described:
 
 
 def _take(words: list[str], *choice: str) -> str:
-    """The one of these words that is there; it is there no more."""
+    """Removes and returns the only one of `choice` that is among the words."""
     (found,) = [word for word in words if word in choice] or [""]
     if not found:
         raise Unsupported
@@ -118,7 +119,7 @@ def _packed(shape: str) -> int:
 
 
 def _vector(operand: Operand, count: int, wide: bool = False) -> Fragment:
-    """The words of a vector of so many registers."""
+    """Returns the words of a vector of `count` registers."""
     items = operand.items if isinstance(operand, Vec) else (operand,)
     if len(items) != count:
         raise Unsupported
@@ -127,12 +128,13 @@ def _vector(operand: Operand, count: int, wide: bool = False) -> Fragment:
 
 
 def _registers(element: str, rows: int, columns: int) -> int:
-    """Of a thread, for its share of a matrix."""
+    """Returns the number of a thread's registers for its share of a matrix."""
     return rows * columns * _BITS[element] // 32 // (64 if element == "f64" else 32)
 
 
 def _wmma_registers(element: str, rows: int, columns: int) -> int:
-    """wmma's fragments of halves are as large as sm_70 needs them: some hold elements twice."""
+    """The same for wmma, whose fragments of halves have the size that sm_70 needs: some hold
+    elements twice."""
     return 8 if element == "f16" else _registers(element, rows, columns)
 
 
@@ -167,7 +169,8 @@ def _mma(words: list[str], args: tuple[Operand, ...]) -> Described:
 
 
 def _wmma(words: list[str], args: tuple[Operand, ...]) -> Described:
-    """Both layouts say how the fragments were loaded, which makes no difference to them here."""
+    """Describes wmma.mma. Both layouts state how the fragments were loaded, which does not matter
+    here."""
     types = _types(words)
     if len(types) == 2:
         types = [types[0], "f16", "f16", types[1]]
@@ -185,7 +188,7 @@ def _wmma(words: list[str], args: tuple[Operand, ...]) -> Described:
 
 
 def _flags(element: str, words: set[str]) -> int:
-    """Of what stands beside shape, layouts and types."""
+    """Returns the flags for the modifiers other than shape, layouts and types."""
     if element == "f64":
         rounding = words & set(_ROUNDINGS)
         if len(words) > 1 or words != rounding:
@@ -204,7 +207,7 @@ def _product(
     shape: str, types: tuple[str, str, str, str], flags: int, args: tuple[Operand, ...],
     counts: tuple[int, int, int, int],
 ) -> Described:  # fmt: skip
-    """d, a, b, c: types, operands and registers."""
+    """Describes a product; types, operands and registers are those of d, a, b, c."""
     d, a, b, c = types
     if {c, d} - set(_SUMS[a]) or len(args) != 4:
         raise Unsupported
@@ -225,7 +228,7 @@ def _address(operand: Operand, space: int) -> Fragment:
 
 
 def _space(words: list[str]) -> int:
-    """Takes the state space out of the modifiers; 0: generic."""
+    """Removes the state space from the modifiers and returns it; 0: generic."""
     found = [word for word in words if word in _SPACES]
     if len(found) > 1:
         raise Unsupported
@@ -248,7 +251,7 @@ def _tile(stores: bool, words: list[str], args: tuple[Operand, ...]) -> Describe
             raise Unsupported
         count = _wmma_registers(element, rows, across)
     else:
-        # ptxas takes sums of any type, also where no product of the shape gives them
+        # ptxas accepts sums of any type, even if no product of the shape has them
         shapes = _WMMA["f64"] if element == "f64" else {each for a in _WMMA for each in _WMMA[a]}
         if shape not in shapes or element not in ("f16", "f32", "s32", "f64"):
             raise Unsupported
@@ -278,12 +281,12 @@ def _rows(stores: bool, words: list[str], args: tuple[Operand, ...]) -> Describe
     return "rows", code, [address], fragment
 
 
-# ---- what a cut says, and what a segment keeps and takes -----------------------------------------
+# ---- the cut's tables, and the words that a segment writes and reads ----------------------------
 
 
 def places(operands: Sequence[Fragment]) -> list[tuple[int, int]]:
-    """struct soft_operand of each: the slot of its first word and how many there are; and of the
-    members, who are all lanes."""
+    """Returns the struct soft_operand of each operand: the slot of its first word and the number of
+    words; and that of the members, which are all lanes."""
     found, end = [], 0
     for fragment in operands:
         found.append((4 * end, len(fragment)))
@@ -292,7 +295,7 @@ def places(operands: Sequence[Fragment]) -> list[tuple[int, int]]:
 
 
 def read(c: MemoryContext, word: Word) -> Value:
-    """A word of an operand, as 32 bits."""
+    """Reads a word of an operand, as 32 bits."""
     if not word.wide:
         return c.read(word.of, "b32")
     whole = c.address_of(word.of) if isinstance(word.of, Mem) else c.read(word.of, "b64")
@@ -302,7 +305,7 @@ def read(c: MemoryContext, word: Word) -> Value:
 
 
 def write(c: MemoryContext, results: Sequence[Word], values: list[Value]) -> None:
-    """The result's registers, from its words."""
+    """Writes the result's registers from its words."""
     low: Value | None = None
     for word, value in zip(results, values, strict=True):
         if not word.wide:

@@ -1,12 +1,12 @@
-"""Barriers in shared memory: mbarrier, and how cp.async arrives at them. PTX ISA, 9.7.13.15.
+"""Barriers in shared memory: mbarrier, and arrivals by cp.async. PTX ISA, 9.7.13.15.
 
-Shared memory belongs to one worker, so a plain read, change and write is atomic there. Copies are
-done when they are issued (async_copy.py): what waits for them waits for nothing. A thread lets the
-others of its block run before it looks (flow.py). A block is its own cluster.
+Shared memory belongs to one worker, so a plain read, change and write is atomic there. Copies
+complete when they are issued (async_copy.py), so nothing has to wait for them. A thread lets the
+others of its block run before it tests a barrier (flow.py). A block is its own cluster.
 
-The 64 bits are, from the lowest: 20 of arrivals that the phase still expects, 20 of those that the
-next one will, 21 of bytes that are announced and have not come (signed), and the phase's parity as
-the highest one. A token is the word as it was before the arrival.
+The 64 bits are, from the lowest: 20 for the arrivals that the phase still expects, 20 for those
+that the next one will expect, 21 for the bytes that are announced and have not arrived (signed),
+and the phase's parity as the highest one. A token is the word before the arrival.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORDS = frozenset(("relaxed", "acquire", "release", "cta", "cluster", "b64"))
 
 
 def _barrier(c: Context, instr: Instr, where: Operand, *known: str) -> Value:
-    """The host address of the barrier; a word that is not `known` is unsupported."""
+    """Returns the host address of the barrier; a word that is not in `known` is unsupported."""
     space = ""
     for word in instr.op[1:]:
         if SPACES.get(word) == "shared":
@@ -45,7 +45,7 @@ def _store(c: Context, at: Value, word: Value) -> None:
 
 
 def _masked(c: Context, value: Value, bits: int, place: int = 0) -> Value:
-    """The low bits of a value, at a place in a word."""
+    """Returns the low bits of a value, shifted to a place in a word."""
     low = c.e.bin("and", value, const("i64", (1 << bits) - 1))
     return c.e.bin("shl", low, const("i64", place)) if place else low
 
@@ -79,7 +79,7 @@ class _Word:
         self.tx = self.c.e.bin("sub", self.tx, nbytes)
 
     def store(self) -> None:
-        """The next phase begins if all have arrived and every byte has come."""
+        """Stores the word; begins the next phase if all threads and all bytes have arrived."""
         c, e = self.c, self.c.e
         pending, tx = _masked(c, self.pending, _COUNT_BITS), _masked(c, self.tx, _TX_BITS)
         expected = _masked(c, self.expected, _COUNT_BITS)
@@ -92,7 +92,7 @@ class _Word:
 
 
 def _named(instr: Instr, *names: str) -> str:
-    """Which of these an instruction on a barrier's 64 bits is."""
+    """Returns which of `names` an instruction on a barrier's 64 bits is."""
     if len(instr.op) < 3 or instr.op[1] not in names or instr.op[-1] != "b64":
         raise Unsupported
     return instr.op[1]
@@ -119,8 +119,8 @@ def transfer(c: Context, instr: Instr) -> None:
 
 
 def arrive(c: Context, instr: Instr) -> None:
-    """arrive[_drop][.noComplete|.expect_tx] token, barrier[, count or bytes]; the token may be
-    left out where it is not wanted."""
+    """arrive[_drop][.noComplete|.expect_tx] token, barrier[, count or bytes]; the token is
+    optional."""
     args = (Sink(), *instr.args) if isinstance(instr.args[0], Mem) else instr.args
     name = _named(instr, "arrive", "arrive_drop")
     word = _Word(c, _barrier(c, instr, args[1], name, "noComplete", "expect_tx"))
@@ -138,8 +138,8 @@ def arrive(c: Context, instr: Instr) -> None:
 
 
 def wait(c: Context, instr: Instr) -> None:
-    """Has the phase of this token, or of this parity, completed? A time limit means nothing:
-    a look takes none."""
+    """Tests whether the phase of this token, or of this parity, has completed. A time limit is
+    ignored, because a test takes no time."""
     at = _barrier(c, instr, instr.args[1], "test_wait", "try_wait", "parity")
     phase = c.e.bin("lshr", _load(c, at), const("i64", _PHASE))
     if "parity" in instr.op:
@@ -159,7 +159,7 @@ def pending_count(c: Context, instr: Instr) -> None:
 
 def arrive_when_copied(c: Context, instr: Instr) -> None:
     """cp.async.mbarrier.arrive[.noinc]: the thread's copies are done, so it arrives. Without .noinc
-    the phase has just come to expect one arrival more, for this one: nothing changes."""
+    the phase also expects one more arrival, for this one: nothing changes."""
     at = _barrier(c, instr, instr.args[0], "async", "mbarrier", "arrive", "noinc")
     word = _Word(c, at)
     if "noinc" in instr.op:
@@ -168,7 +168,7 @@ def arrive_when_copied(c: Context, instr: Instr) -> None:
 
 
 def complete(c: Context, where: Operand, nbytes: Value) -> None:
-    """So many announced bytes have come."""
+    """Records that announced bytes have arrived."""
     m: MemoryContext = c  # type: ignore[assignment]
     if not isinstance(where, Mem):
         raise Unsupported

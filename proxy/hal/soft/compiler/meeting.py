@@ -1,14 +1,14 @@
-"""Where the threads of a warp meet though the program does not say so.
+"""Decides where the threads of a warp meet although the program does not request it.
 
-Devices run the threads of a warp in step as long as they go the same way. Programs of before Volta
-count on that and pass values through shared memory with nothing between, and many of them are still
-used, since most of the time it still holds. Here a thread runs until it has to meet others; so an
-instruction of ours, `meet`, stands between two accesses to shared memory of which the second may
-need what other threads have done by the first, or may spoil it for them; except where the two are
-proved to be apart (apart.py). And where a branch has parted them, some of which meet before its
-ways join again, all do where these join: else some would be a round of a loop ahead. Not where all
-threads take the same way at the branch (agreement.py). (CUDA C++ Programming Guide, "Independent
-Thread Scheduling".)
+Devices run the threads of a warp in lockstep while they take the same path. Programs from before
+Volta rely on that and pass values through shared memory without synchronisation; many of them are
+still in use, because it is still true most of the time. Here, a thread runs until it has to meet
+others. An instruction of our own, `meet`, is therefore inserted between two accesses to shared
+memory of which the second may need the results of the first in other threads, or may overwrite what
+they need, except where the two are proved not to overlap (apart.py). If threads have diverged at a
+branch and some of them meet before the paths join again, all meet where the paths join; otherwise
+some would be an iteration of a loop ahead. This does not apply if all threads take the same path at
+the branch (agreement.py). (CUDA C++ Programming Guide, "Independent Thread Scheduling".)
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from rankfold.proxy.ptx.parameters import Flat
 from .apart import INSTRS_MAX, Apart
 from .instructions import is_cut
 
-MEETS_MAX = 256  # in a kernel: of those that have more only volatile memory counts
+MEETS_MAX = 256  # per kernel: with more, only volatile accesses count
 _MEET = Instr(("meet",))
-_ELSEWHERE = frozenset(("global", "const", "param", "local"))  # not in shared memory
-_ALONE = frozenset(("yield", "activemask"))  # cuts at which nobody waits for others
+_ELSEWHERE = frozenset(("global", "const", "param", "local"))  # not shared memory
+_ALONE = frozenset(("yield", "activemask"))  # cuts at which no thread waits for others
 
 
 class _Access(NamedTuple):
-    at: int  # the number of the instruction
-    how: str  # ld, st, or atom: both, at once
+    at: int  # index of the instruction
+    how: str  # ld, st, or atom: both at once
     volatile: bool
     place: str
 
 
 class _Seen(NamedTuple):
-    """Accesses since threads have met last, as bits: those in this round of all loops around the
-    place, and those before a loop began again."""
+    """Accesses since threads last met, as bits: those in this iteration of all surrounding
+    loops, and those from before a loop began a new iteration."""
 
     now: int = 0
     earlier: int = 0
 
 
 def in_step(flat: Flat, kernel: Function, variables: Mapping[str, Variable]) -> list[Instr]:
-    """The instructions, with `meet` wherever it is needed. `variables`: the module's. Raises
-    NoLabel."""
+    """Returns the instructions, with `meet` inserted where needed. `variables`: the module's.
+    Raises NoLabel."""
     instrs = flat.instrs
     accesses = [_access(at, instr) for at, instr in enumerate(instrs)]
     if not any(access and access.how != "ld" for access in accesses):
@@ -62,7 +62,7 @@ def in_step(flat: Flat, kernel: Function, variables: Mapping[str, Variable]) -> 
 
 
 class _Known:
-    """What is found out about a kernel when it is first needed."""
+    """Facts about a kernel, computed when first needed."""
 
     def __init__(self, flat: Flat, kernel: Function, variables: Mapping[str, Variable]):
         self.flat, self.kernel, self.variables = flat, kernel, variables
@@ -75,14 +75,14 @@ class _Known:
         return Apart(self.flat, params, {**self.variables, **self.flat.variables})
 
     def apart(self, one: _Access, other: _Access, same_round: bool) -> bool:
-        """Are these never of the same bytes?"""
+        """Returns True if these accesses never overlap."""
         if one.volatile or other.volatile or "atom" in (one.how, other.how) or not self._apart:
             return False
         return self._apart.apart(one.at, other.at, same_round)
 
     @functools.cached_property
     def agreed(self) -> set[int]:
-        """The ids of branches at which all threads take the same way."""
+        """The ids of branches at which all threads take the same path."""
         if not self._apart:
             return set()
         agreement = self._apart.agreement
@@ -116,7 +116,7 @@ def _with_meets(instrs: list[Instr], accesses: list[_Access | None], known: _Kno
 
 
 def _must_meet(access: _Access, seen: _Seen, bits: _Bits, known: _Known) -> bool:
-    """Does an access that threads have made since they met last clash with this one?"""
+    """Returns True if an access since threads last met conflicts with this one."""
     clash = bits.clash(access)
     return any(
         not known.apart(each, access, same_round)
@@ -126,8 +126,8 @@ def _must_meet(access: _Access, seen: _Seen, bits: _Bits, known: _Known) -> bool
 
 
 def _accesses_before(blocks: Blocks, accesses: list[_Access | None], bits: _Bits) -> list[_Seen]:
-    """Of each block the accesses on some way to it since threads have met on that way."""
-    own, through = [], []  # what a block adds; whether what was before it counts behind it
+    """Returns for each block the accesses on any path to it since threads met on that path."""
+    own, through = [], []  # accesses that a block adds; whether earlier ones remain after it
     for block in blocks.all:
         added, keeps = 0, True
         for n, instr in enumerate(block.instrs, block.first):
@@ -145,7 +145,7 @@ def _accesses_before(blocks: Blocks, accesses: list[_Access | None], bits: _Bits
         now, earlier = before[n] if through[n] else _Seen()
         now |= own[n]
         for following in blocks[n].after:
-            if place.get(following, 0) <= place.get(n, 0):  # each loop has such a way
+            if place.get(following, 0) <= place.get(n, 0):  # each loop has such an edge
                 new = _Seen(0, now | earlier)
             else:
                 new = _Seen(now, earlier)
@@ -167,7 +167,7 @@ class _Bits:
             how: self._all(lambda access: access.how == how)  # noqa: B023
             for how in ("ld", "st", "atom")
         }
-        self.loads: dict[str, int] = {}  # that are not volatile, by place
+        self.loads: dict[str, int] = {}  # loads that are not volatile, by place
         for access in self._each:
             if access.how == "ld" and not access.volatile:
                 self.loads[access.place] = self.loads.get(access.place, 0) | self.of[access]
@@ -182,9 +182,9 @@ class _Bits:
             some -= lowest
 
     def clash(self, access: _Access) -> int:
-        """Those that may be of one place with this, in different threads. A word that is written
-        behind a load of what reads as the same address is a thread's own; if it is volatile, or
-        there are atomic operations, the program means others."""
+        """Returns the accesses that may overlap with this one, in different threads. A word that is
+        written after a load from the same address expression belongs to the thread itself; if it is
+        volatile, or there are atomic operations, the program means other threads."""
         loads, stores, atomics = (self.how[how] for how in ("ld", "st", "atom"))
         if access.how == "ld":
             return stores | atomics
@@ -195,12 +195,12 @@ class _Bits:
         return atomics | (self.volatile & stores) | (loads & ~self.loads.get(access.place, 0))
 
 
-# ---- where ways join ----------------------------------------------------------------------------
+# ---- where paths join ---------------------------------------------------------------------------
 
 
 def _joins(instrs: list[Instr], known: _Known) -> set[int]:
-    """Instructions at which branches join that may part threads some of which meet on their way;
-    except those at which threads meet already."""
+    """Returns the instructions at which paths join after a branch where threads may diverge and
+    some of them meet; except those at which threads already meet."""
     if _MEET not in instrs:
         return set()
     blocks = Blocks(instrs).all
@@ -222,7 +222,7 @@ def _joins(instrs: list[Instr], known: _Known) -> set[int]:
 
 
 def _leads_through(blocks: list[Block], start: int, end: int, some: set[int]) -> bool:
-    """Is one of these blocks on a way from one to another, before that?"""
+    """Returns True if one of the blocks `some` is on a path from `start`, before `end`."""
     seen = {end}
     todo = [start]
     while todo:

@@ -1,4 +1,4 @@
-"""What a kernel requests of the device: printing, allocation, stopping, and hints of pace."""
+"""Services that a kernel requests from the device: printing, allocation, stopping, and hints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .emit import Value, const
 from .memory import MemoryContext
 from .ops import Context
 
-ERRORS = {"stack": 714, "refused": 801}  # of our traps, CUresults; a program's own: 719
+ERRORS = {"stack": 714, "refused": 801}  # CUresults of our traps; a program's own trap is 719
 
 
 def trap(c: Context, instr: Instr) -> None:
@@ -17,7 +17,7 @@ def trap(c: Context, instr: Instr) -> None:
 
 
 def vprintf(c: Context, instr: Instr) -> None:
-    """vprintf d, format, arguments: generic addresses. print.c does it."""
+    """vprintf d, format, arguments: generic addresses. Implemented in print.c."""
     m: MemoryContext = c  # type: ignore[assignment]
     arguments = [
         Value("ptr", "%block"), Value("ptr", m.pointers["local"]), const("i32", m.local_stride),
@@ -30,7 +30,8 @@ def vprintf(c: Context, instr: Instr) -> None:
 
 
 def assertfail(c: Context, instr: Instr) -> None:
-    """assertfail message, file, line, function: addresses, but the line. print.c does it."""
+    """assertfail message, file, line, function: addresses, except the line. Implemented in
+    print.c."""
     m: MemoryContext = c  # type: ignore[assignment]
     message, file, line, function = instr.args
     arguments = [
@@ -43,7 +44,7 @@ def assertfail(c: Context, instr: Instr) -> None:
 
 
 def allocation(c: Context, instr: Instr) -> None:
-    """malloc d, bytes; free _, address. heap.c does it."""
+    """malloc d, bytes; free _, address. Implemented in heap.c."""
     m: MemoryContext = c  # type: ignore[assignment]
     setup, given = m.read(Sym("__rankfold"), "u64"), c.read(instr.args[1], "u64")
     name, result = instr.op[0], "i64" if instr.op[0] == "malloc" else "void"
@@ -56,7 +57,7 @@ def allocation(c: Context, instr: Instr) -> None:
 
 
 def nothing(c: Context, instr: Instr) -> None:
-    """What only makes a device faster, or lets others run: kernels behave as without it."""
+    """Ignores instructions that only make a device faster, or let other threads run."""
 
 
 def fence(c: Context, instr: Instr) -> None:

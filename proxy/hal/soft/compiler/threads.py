@@ -1,11 +1,11 @@
-"""What can be said of a kernel's threads before it runs.
+"""Properties of a kernel's threads that are known before it runs.
 
-``in_grid``: registers that hold a thread's place in the grid. ``is_wide``: whether a thread's place
-in the grid is all it asks for. ``find_guard``: a comparison of a value that grows by 1 from thread
-to thread with one that all share, as in ``if (i < n)``. It holds up to some thread and not behind
-it (or the other way round), so a segment runs its threads in two ranges, and in each of them the
-comparison is a constant (lower.py): the loops over them need no masks. A predicate that is kept
-at a cut can do the same service if it turns out to be the same for all threads.
+``in_grid``: registers that hold a thread's index in the grid. ``is_wide``: whether a thread uses
+only its index in the grid. ``find_guard``: a predicate range: a comparison of a value that grows by
+1 from thread to thread with one that all share, as in ``if (i < n)``. It is true up to some thread
+and false after it (or the other way round), so a segment runs its threads in two ranges, in each of
+which the comparison is a constant (lower.py): the loops over them need no masks. A predicate that
+is kept at a cut serves the same purpose if it turns out to be the same for all threads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .divergence import Slopes
 from .flow import Block, Cut, Graph, is_arithmetic
 from .instructions import defs_of, uses_of
 
-STRAIGHT_MAX = 200  # instructions before a guard
+STRAIGHT_MAX = 200  # instructions before the predicate
 _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "lo": "hi", "ls": "hs",
              "hi": "lo", "hs": "ls"}  # fmt: skip
 _NOTHING = Int(0)
@@ -29,7 +29,7 @@ _OF_X = ("tid.x", "ctaid.x", "laneid", "warpid", "lanemask_")
 
 
 def _special(operand: Operand, single: dict[str, Instr]) -> str:
-    """The special register that an operand is or holds, or ""."""
+    """Returns the special register that an operand is or holds, or ""."""
     if isinstance(operand, Reg) and operand.name in single:
         instr = single[operand.name]
         if instr.op[0] == "mov" and isinstance(instr.args[1], Special):
@@ -38,8 +38,8 @@ def _special(operand: Operand, single: dict[str, Instr]) -> str:
 
 
 def in_grid(instrs: list[Instr]) -> dict[str, str]:
-    """Registers that are ctaid * ntid + tid of one dimension, and which: never more than an int
-    holds."""
+    """Returns the registers that are ctaid * ntid + tid of one dimension, with the dimension; their
+    values always fit an int."""
     single = single_definitions(instrs)
     found = {}
     for name, instr in single.items():
@@ -52,9 +52,9 @@ def in_grid(instrs: list[Instr]) -> dict[str, str]:
 
 
 def is_wide(graph: Graph, shared: int, local: int) -> bool:
-    """Does a thread meet no other one and know no more of its x than its place in the grid?
-    (SOFT_WIDE)"""
-    if len(graph.cuts) > 1 or shared or local:  # a loop to regroup in is worth more
+    """Decides whether a thread meets no other thread and uses its x only as its index in the grid
+    (SOFT_WIDE)."""
+    if len(graph.cuts) > 1 or shared or local:  # regrouping in a loop gains more
         return False
     instrs = graph.flat.instrs
     places = {name for name, dimension in in_grid(instrs).items() if dimension == "x"}
@@ -63,7 +63,7 @@ def is_wide(graph: Graph, shared: int, local: int) -> bool:
         if "shared" in instr.op or "local" in instr.op:
             return False
         if instr.op[0] == "mov" and _copies(instr, single):
-            continue  # what is done with the copy counts
+            continue  # uses of the copy are checked
         if instr.args and isinstance(instr.args[0], Reg) and instr.args[0].name in places:
             continue
         operands = [*instr.args, *(Reg(name) for name in uses_of(instr))]
@@ -95,8 +95,8 @@ def _flat(operands: list[Operand]) -> list[Operand]:
 
 
 def places(graph: Graph) -> set[str]:
-    """Registers that are %tid.x or a place in the grid: integers that grow by 1 from a thread to
-    the next and do not wrap."""
+    """Returns the registers that are %tid.x or an index in the grid: integers that grow by 1 from a
+    thread to the next and do not wrap."""
     single = single_definitions(graph.flat.instrs)
     found = {name for name, dimension in in_grid(graph.flat.instrs).items() if dimension == "x"}
     return found | {name for name in single if _special(Reg(name), single) == "tid.x"}
@@ -104,9 +104,9 @@ def places(graph: Graph) -> set[str]:
 
 @dataclass(frozen=True)
 class Guard:
-    """`predicate` is: place `test` bound, of integers that are `signed` or not. `needed`: what the
-    first thread has to compute to know both. `wraps`: the place may wrap. Without a test: the
-    predicate was kept at the cut."""
+    """A predicate range. `predicate` is: place `test` bound, of integers that are `signed` or not.
+    `needed`: what the first thread has to compute to know both. `wraps`: the place may wrap.
+    Without a test: the predicate was kept at the cut."""
 
     predicate: str
     test: str = ""
@@ -120,7 +120,8 @@ class Guard:
 def find_guard(
     graph: Graph, cut: Cut, lockstep: bool, slopes: Slopes, alone: set[str]
 ) -> Guard | None:
-    """The first that a branch of the segment depends on. `alone`: places() of the graph."""
+    """Finds the first one on which a branch of the segment depends. `alone`: places() of the
+    graph."""
     blocks = graph.segment(cut, lockstep)
     used, changed = graph.touched(cut, blocks)
     again = graph.closure([name for name in cut.recomputed if name in used])
@@ -145,7 +146,7 @@ def find_guard(
 def _straight(
     graph: Graph, blocks: list[Block], cut: Cut, lockstep: bool
 ) -> Iterator[tuple[Block, list[Instr]]]:
-    """The blocks with one way from the cut to them, and the instructions on it."""
+    """Yields the blocks with a single path from the cut, and the instructions on it."""
     ways = Counter(
         number
         for block in blocks
@@ -185,7 +186,8 @@ def _comparison(instrs: list[Instr], name: str, slopes: Slopes, alone: set[str])
 
 
 def _slice(instrs: list[Instr], guard: Guard, kept: set[str]) -> tuple[Instr, ...] | None:
-    """Those that both operands depend on; None if more than arithmetic on `kept` is among them."""
+    """Returns the instructions that both operands depend on; None if these include more than
+    arithmetic on `kept`."""
     wanted = {o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)}
     at = next(i for i, instr in enumerate(instrs) if guard.predicate in defs_of(instr))
     needed: list[Instr] = []

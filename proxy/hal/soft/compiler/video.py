@@ -1,10 +1,10 @@
-"""PTX's video instructions: on one part of each operand, or packed, on all of them. PTX ISA, 9.7.16
-and 9.7.17.
+"""PTX's video instructions: scalar ones on one part of each operand, and packed ones on all
+parts. PTX ISA, 9.7.16 and 9.7.17.
 
-A part is a byte or a half-word that a selector names (``r.b2``, ``r.h0``; packed ``r.b7530``, where
-4 to 7 are the second operand's bytes). What a device computes where the ISA leaves it open, an
-intermediate result of more than 32 bits that is neither clamped nor added, is here its low 32 bits,
-read as the result's type says.
+A part is a byte or half-word that a selector names (``r.b2``, ``r.h0``; packed ``r.b7530``,
+where 4 to 7 are the second operand's bytes). The ISA leaves open the result for an
+intermediate result of more than 32 bits that is neither clamped nor added; here it is the low
+32 bits, interpreted as the result's type.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _SECOND = frozenset(("add", "min", "max"))
 
 
 def _part_of(operand: Operand) -> tuple[Operand, str, bool]:
-    """The register, its selector, and whether it is negated."""
+    """Returns the register, its selector, and whether it is negated."""
     if isinstance(operand, Part):
         return operand.register, operand.selector, operand.negated
     return operand, "", False
 
 
 def _field(c: Context, word: Value, place: int, bits: int, kind: str) -> Value:
-    """Some bits of a word, extended to its width."""
+    """Extracts bits of a word, extended to its width."""
     wide = int(word.type[1:])
     raised = c.e.bin("shl", word, const(word.type, wide - bits - place))
     shift = "ashr" if is_signed(kind) else "lshr"
@@ -45,7 +45,7 @@ def _combine(c: Context, name: str, x: Value, y: Value) -> Value:
         return e.intrinsic("s" + name[1:], x, y)
     if name == "vabsdiff":
         return e.call(x.type, f"llvm.abs.{x.type}", e.bin("sub", x, y), const("i1", 0))
-    total = e.bin("add", x, y)  # vavrg: halves go away from zero
+    total = e.bin("add", x, y)  # vavrg: halves are rounded away from zero
     up = e.cmp("icmp sge", total, const(total.type, 0))
     return e.bin("ashr", e.bin("add", total, e.resize(up, total.type)), const(total.type, 1))
 
@@ -57,7 +57,7 @@ def _clamped(c: Context, value: Value, bits: int, signed: bool) -> Value:
 
 
 def _holds(c: Context, test: str, x: Value, y: Value) -> Value:
-    """0 or 1; the operands are exact as signed numbers."""
+    """Returns 0 or 1; the operands are exact as signed numbers."""
     if test not in _TESTS:
         raise Unsupported
     held = c.e.cmp("icmp " + (test if test in ("eq", "ne") else "s" + test), x, y)
@@ -70,7 +70,7 @@ _WIDE = "i128"
 
 
 def _source(c: Context, operand: Operand, kind: str) -> Value:
-    """partSelectSignExtend"""
+    """partSelectSignExtend of the PTX ISA"""
     register, selector, _ = _part_of(operand)
     bits, place = 32, 0
     if selector:
@@ -113,7 +113,7 @@ def scalar_shift(c: Context, instr: Instr) -> None:
 def _finish_scalar(
     c: Context, instr: Instr, result: Value, to: str, words: tuple[str, ...]
 ) -> None:
-    """Clamped, then combined with c, or put into c's place that d's selector names."""
+    """Writes the result: clamped, then combined with c or inserted into c at the selector of d."""
     e, signed = c.e, is_signed(to)
     second = [word for word in words if word != "sat"]
     d, selector, _ = _part_of(instr.args[0])
@@ -140,8 +140,8 @@ def _merged(c: Context, word: Value, place: int, bits: int, into: Value) -> Valu
 
 
 def multiply_add(c: Context, instr: Instr) -> None:
-    """vmad.dtype.atype.btype[.po][.sat][.scale] d, [-]a, [-]b, [-]c: a negated value is its
-    complement, and one is added."""
+    """vmad.dtype.atype.btype[.po][.sat][.scale] d, [-]a, [-]b, [-]c: a value is negated by
+    complementing it and adding one."""
     e, kinds, words = c.e, instr.op[2:4], set(instr.op[4:])
     if words - {"po", "sat", "shr7", "shr15"}:
         raise Unsupported
@@ -170,7 +170,7 @@ def multiply_add(c: Context, instr: Instr) -> None:
 
 
 def packed(c: Context, instr: Instr) -> None:
-    """vop.dtype.atype.btype[.sat|.add] d[.mask], a, b, c: each part, or (add) c plus them."""
+    """vop.dtype.atype.btype[.sat|.add] d[.mask], a, b, c: each part, or (add) c plus all parts."""
     to, a, b = instr.op[1:4]
     extra = instr.op[4:]
     if extra not in ((), ("sat",), ("add",)):
@@ -184,7 +184,7 @@ def packed(c: Context, instr: Instr) -> None:
 
 
 def packed_set(c: Context, instr: Instr) -> None:
-    """vset.atype.btype.cmp[.add] d[.mask], a, b, c: 1 in each part where the comparison holds."""
+    """vset.atype.btype.cmp[.add] d[.mask], a, b, c: 1 in each part where the comparison is true."""
     a, b, test = instr.op[1:4]
     if instr.op[4:] not in ((), ("add",)):
         raise Unsupported
@@ -196,7 +196,7 @@ def _bits(instr: Instr) -> int:
 
 
 def _places(instr: Instr, selector: str, default: range) -> list[int]:
-    """The parts that a selector names, the lowest first."""
+    """Returns the parts that a selector names, the lowest first."""
     if not selector:
         return list(default)
     if _BITS[selector[0]] != _bits(instr):
@@ -205,7 +205,7 @@ def _places(instr: Instr, selector: str, default: range) -> list[int]:
 
 
 def _chosen(c: Context, instr: Instr, which: int, words: list[Value], kind: str) -> list[Value]:
-    """The parts of both operands that operand `which` (0 or 1) names, extended."""
+    """Returns the parts of both operands that operand `which` (0 or 1) names, extended."""
     bits = _bits(instr)
     count = 32 // bits
     selector = _part_of(instr.args[1 + which])[1]
@@ -219,7 +219,7 @@ def _finish_packed(
     c: Context, instr: Instr, kinds: tuple[str, str], one: Callable[[Value, Value], Value],
     add: bool,
 ) -> None:  # fmt: skip
-    """Of the parts in d's mask: their sum and c, or themselves among those of c."""
+    """Writes the parts in d's mask: summed with c, or inserted into c."""
     e, bits = c.e, _bits(instr)
     d, mask, _ = _part_of(instr.args[0])
     wanted = _places(instr, mask, range(32 // bits))

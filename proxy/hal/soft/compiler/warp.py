@@ -1,6 +1,6 @@
-"""What the threads of a warp or a block do together, as cuts: barriers, votes, shuffles.
+"""Operations of the threads of a warp or block together, as cuts: barriers, votes, shuffles.
 
-Here their forms are read; what they compute is warp.c's and block.c's. The numbers are kernel.h's.
+This module reads their forms; warp.c and block.c compute them. The numbers are those of kernel.h.
 PTX ISA, chapters 9.7.9 and 9.7.13.
 """
 
@@ -15,24 +15,25 @@ _BARRIER = {"popc": 1, "and": 2, "or": 3}  # enum soft_barrier
 _SHUFFLE = {"up": 0, "down": 1, "bfly": 2, "idx": 3}  # enum soft_shfl
 _VOTE = {"all": 0, "any": 1, "uni": 2, "ballot": 3}  # enum soft_vote
 _MATCH = {"any": 0, "all": 1}  # enum soft_match
-_REDUCE = {"add": 0, "and": 5, "or": 6, "xor": 7}  # enum soft_redux, as the next two
+_REDUCE = {"add": 0, "and": 5, "or": 6, "xor": 7}  # enum soft_redux, as in the next line
 _REDUCE_U32, _REDUCE_S32 = {"min": 1, "max": 2}, {"min": 3, "max": 4}
 
 
 def is_loose(instr: Instr) -> bool:
-    """Without a mask of members, as before .sync: of the lanes that come together."""
+    """Returns True for a form without a mask of members, as before .sync: for the lanes that arrive
+    together."""
     return instr.op[0] == "meet" or (instr.op[0] in ("shfl", "vote") and "sync" not in instr.op)
 
 
 def _words(instr: Instr) -> tuple[str, ...]:
-    """The modifiers but for .sync, which may stand anywhere: CUB writes vote.ballot.sync."""
+    """Returns the modifiers except .sync, which may be anywhere: CUB writes vote.ballot.sync."""
     if "sync" not in instr.op and not is_loose(instr):
         raise Unsupported
     return tuple(word for word in instr.op[1:] if word != "sync")
 
 
 def _members(instr: Instr, place: int) -> Operand:
-    """The mask of those who take part; of a form without one 0."""
+    """Returns the mask of the participating lanes; 0 for a form without one."""
     return Int(0) if is_loose(instr) else instr.args[place]
 
 
@@ -83,12 +84,12 @@ def active(instr: Instr) -> Described:
 
 
 def turn(instr: Instr) -> Described:
-    """yield and regroup, instructions of ours: others run first."""
+    """yield and regroup, our own instructions: other threads run first."""
     return instr.op[0], 0, [], []
 
 
 def meet(instr: Instr) -> Described:
-    """meet, an instruction of ours: as bar.warp.sync of the lanes that come together."""
+    """meet, our own instruction: as bar.warp.sync of the lanes that arrive together."""
     return "sync", 0, [Int(0)] * 4, []
 
 
