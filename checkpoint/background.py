@@ -192,7 +192,7 @@ def prepared(folder: Path, task: Task, work: Work) -> Place | None:
 
 
 def run(place: Place, work: Work) -> None:
-    """Does it, and says in state.json how it went."""
+    """Do the work, and record the result in state.json."""
     over = threading.Event()
     teller = threading.Thread(target=_tell, args=(place, over))
     teller.start()

@@ -430,7 +430,7 @@ class Thaw(OfRank, frozen=True, tag="thaw"):
 class Snapshot(OfRank, frozen=True, tag="snapshot"):
     """→ Snapshotted. Only of a frozen rank, which stays frozen: writes its processes, its channel
     and its image to `folder`, which is made anew. `beside`: the rank will continue in place, and
-    its image may be copied after that; the folder is locked until the copy ends. Refused as
+    its image may be copied while it runs; the folder is locked until that copy ends. Refused as
     "undumpable", naming a process and a remedy; as "unavailable" (no CRIU, no privileges); or as
     "failed". Then the rank is as it was."""
 

@@ -134,8 +134,8 @@ class Listener:
         self.server.add(sock, lambda: self._accept(sock))
 
     def _look(self) -> None:
-        """Check that the socket has its name; another server's socket of that name is left
-        alone."""
+        """Make the socket's name again if it was removed; another server's socket of that name is
+        left alone."""
         if self._closed:
             return
         if not os.path.lexists(self.path):

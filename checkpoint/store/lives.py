@@ -78,7 +78,7 @@ def life(files: Files, job: str) -> Life | None:
 
 def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owner: str) -> Life:
     """See `Store.take`. Writes the record first, after which the older incarnation is refused; then
-    lists what the older one had saved by then. So nothing is lost that it was told is saved."""
+    lists what the older one had saved by then. So no save that was reported as finished is lost."""
     found = numbers(files, names.incarnation(job))
     if not found or found[-1] < incarnation:
         record = documents.seal("incarnation", job=job, incarnation=incarnation, owner=owner,

@@ -194,7 +194,7 @@ class Store:
     # ---- reading -------------------------------------------------------------------------------
 
     def jobs(self) -> list[str]:
-        """The jobs of which the store has any file."""
+        """The jobs that have any file in the store."""
         found = {name.split("/")[1] for name in self.files.below(names.jobs())}
         return sorted(name for name in found if names.JOB.match(name))
 

@@ -297,8 +297,7 @@ class Launcher:
         return self.door.held()
 
     def vacated(self) -> None:
-        """The rank's processes were ended on request: notify the proxy that serves it, and
-        reset."""
+        """We have ended the rank's processes: notify the proxy that serves the rank, and reset."""
         for channel in list(self._claimed):
             notice = {"event": "exited", "exit_status": -signal.SIGKILL}
             self.server.post(channel, notice)
@@ -424,7 +423,7 @@ def _name(config: Config) -> str:
 
 @functools.cache
 def _can_furnish() -> bool:
-    """Whether the folder exists, or can be made, over which a rank gets its files."""
+    """Whether the folder below which a rank's files are mounted exists or can be made."""
     try:
         os.makedirs(rooms.FOLDER, mode=0o755, exist_ok=True)
     except OSError as error:

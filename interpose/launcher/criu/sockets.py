@@ -135,7 +135,8 @@ def _inodes(pids: Iterable[int]) -> set[str]:
 
 
 def _end(text: str) -> tuple[str, int]:
-    """``0100007F:1F90``: words of 32 bits in the byte order of the machine."""
+    """Parse an address and port, as in ``0100007F:1F90``: 32-bit words in the machine's byte
+    order."""
     address, _, port = text.partition(":")
     raw = b"".join(
         int(address[at : at + 8], 16).to_bytes(4, "little") for at in range(0, len(address), 8)

@@ -32,7 +32,7 @@ from rankfold.interpose.launcher.rank.sandbox import libc, message_queues
 _NAMESPACES = ("user", "pid", "mnt", "net", "uts", "ipc", "cgroup")
 _SAVED = ("uts", "ipc")  # namespaces that are saved with the rank's first process
 _CAP_SYS_RESOURCE = 24
-_READ_IMPLIES_EXEC = 0x0400000  # no process keeps it across exec, and CRIU would not either
+_READ_IMPLIES_EXEC = 0x0400000  # exec clears it, so CRIU cannot pass it on
 _MPTCP = 262
 _UCRED = struct.Struct("=iII")
 _NOBODY = 0xFFFFFFFF  # SO_PEERCRED's uid: there is no other end

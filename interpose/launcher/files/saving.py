@@ -1,8 +1,8 @@
 """Saves the files of a frozen rank in its snapshot; restoring.py restores them.
 
-   files.json    what exists under each name that the rank has touched, and which files it reads
-   files/N       content of a large file, sparse
-   files/small-N contents of small files; those that changed last are at the end
+    files.json    what exists under each name that the rank has touched, and which files it reads
+    files/N       content of a large file, sparse
+    files/small-N contents of small files; those that changed last are at the end
 
 Several ranks may have touched the same file. Their snapshots are in one folder, and
 ``files.shared`` next to them records what one of them has saved or restored already. The others

@@ -14,8 +14,8 @@ finished, each thread's registers are set back to what the freeze left.
 A restarted call waits its whole timeout again, so it may end late, never early. A call that looks
 the same from freeze to freeze (same thread, instruction, stack and arguments) for as long as its
 timeout is left alone and returns EINTR: otherwise a call whose timeout is longer than the interval
-between saves would never end. `sleep` is exact: the kernel writes the remaining time to where it
-reads the timeout.
+between saves would never end. `sleep` is exact: it has the kernel write the remaining time to where
+the kernel reads the timeout.
 
 For x86-64; on other architectures this module does nothing. The tracing process may be killed at
 any point: the kernel then releases its threads, each with either result.

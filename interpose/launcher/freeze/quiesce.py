@@ -88,7 +88,8 @@ class Standing:
         self._await(still, otherwise, time.monotonic() + FREEZE_S)
 
     def again(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Freeze the cgroup again, then as `held`. Calls neither function if the rank has ended."""
+        """Freeze the cgroup again, if it was not frozen, and call `then` or `otherwise` as `held`
+        does; neither, if the rank has ended."""
         try:
             self.freezer.again()
         except OSError:

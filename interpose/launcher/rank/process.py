@@ -37,7 +37,7 @@ _PIDFD_GETFD = 438
 
 
 def become_subreaper() -> None:
-    """Orphans of the rank become children of this process."""
+    """Make orphans of the rank children of this process."""
     check(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "become a subreaper")
 
 

@@ -27,7 +27,7 @@ from rankfold.log import area
 log = area(__file__)
 
 LEAVES_S = 0.5  # helpers that notice the end of their parent exit by themselves within this time
-STARTS_S = 0.1  # a child that will execute another program was forked a moment ago
+STARTS_S = 0.1  # time for a child that was just forked to execute another program
 LATE_S = 2.0  # after SIGKILL: by then the kernel is holding a process up
 _LOOK_AGAIN_S, _LOOK_AGAIN_MAX_S = 0.002, 1.0
 _LOOKS_MAX = 10

@@ -13,7 +13,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-FOLDER = "/run/rankfold"  # an empty folder outside
+FOLDER = "/run/rankfold"  # outside the sandbox, an empty folder
 SOCKET, OUT, ERR, LIBRARIES = (f"{FOLDER}/{name}" for name in ("launcher", "out", "err", "lib"))
 
 _CLONE_NEWNS = 0x00020000
@@ -70,7 +70,8 @@ def mount_proc() -> None:
 
 
 def enter(room: Room, ipc: bool) -> None:
-    """Give this process mounts of its own and, with `ipc`, an IPC namespace (System V and POSIX).
+    """Give this process mounts of its own and, with `ipc`, an IPC namespace (System V IPC, POSIX
+    message queues).
 
     Raises OSError.
     """
