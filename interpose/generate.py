@@ -11,8 +11,8 @@ For each library it writes these files into the folder given by ``--out``:
 
 Into ``--include`` it writes headers for machines without those libraries, from the descriptions
 with a ``header`` (``macros``, ``enums``, ``counted`` enumerations, ``types``, then every described
-function). The file of its ``names``, if it has one, includes that header and renames functions to
-their names in source code.
+function). The file of its ``names``, if it has one, includes that header and defines the
+functions' names in source code.
 
 ``descriptions.py`` explains the keys of a description.
 """

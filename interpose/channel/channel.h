@@ -113,7 +113,7 @@ struct rf_header {
 	_Alignas(64) char fault[RF_FAULT_BYTES];
 
 	/* its own line (C): the end of what is being written into the ring, if that is beyond head
-	 * (1.10). For whoever saves the rank in the middle of a write. */
+	 * (1.10). Needed to save a rank in the middle of a write. */
 	_Alignas(64) _Atomic uint64_t writing;
 
 	/* Their own lines: aborts do not queue in the ring, which may be full or blocked by the
@@ -193,7 +193,7 @@ struct rf_free {
 struct rf_free_async {
 	struct rf_record r;
 	uint64_t addr;
-	uint64_t stream; /* the free takes effect at this place in the stream */
+	uint64_t stream; /* the program releases the memory at this place in it */
 };
 struct rf_grant {
 	struct rf_record r;
@@ -257,8 +257,7 @@ struct rf_name {
 	uint64_t module;
 	uint64_t handle;     /* FUNCTION_GET: the function's handle */
 	uint32_t bulk;       /* FUNCTION_GET: slot for the parameter layout, or for the reason of
-			      * an error: text with its terminating zero, or none where that byte
-			      * is zero */
+			      * an error: zero-terminated text, empty if there is none */
 	uint32_t name_bytes; /* without a terminating zero */
 	char name[];
 };

@@ -92,7 +92,8 @@ static bool send_hello(int sock, uint32_t pid, int memfd)
 	return sent == (ssize_t)sizeof hello;
 }
 
-/* The launcher closes the connection. A stopped launcher is reported, and waited for. */
+/* False if the launcher exits, which closes the connection. A stopped one is reported, and waited
+ * for. */
 static bool receive_welcome(int sock, struct rf_welcome *out)
 {
 	struct timeval late = {.tv_sec = ANSWER_S};

@@ -132,7 +132,7 @@ int memory_alloc(enum memory_use, uint64_t which, uint64_t bytes, uint64_t *addr
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
 int memory_end(uint64_t owner); /* frees the owner's allocations */
 int memory_free(const void *address);
-/* The free takes effect at this place in the stream. */
+/* The program releases it at this place in the stream. */
 int memory_free_in(const void *address, uint64_t stream);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
 
@@ -271,7 +271,7 @@ struct launch {
 	bool cooperative;
 	const launch_attribute *attributes; /* for a captured launch */
 	unsigned attribute_count;
-	const struct hints *hints; /* instead, with those of its stream */
+	const struct hints *hints; /* instead of these and of its stream's hints */
 };
 int launch_check(const struct launch *);             /* also makes the kernel ready */
 int launch_pack(const struct launch *, uint8_t *to); /* into `to`, in the kernel's layout */

@@ -32,7 +32,7 @@ struct fatbin_header {
 	uint64_t bytes;
 };
 
-static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* a module has stopped loading */
+static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* a load, or a write of heap_at, ended */
 static const void **made; /* all modules and functions, sorted: the valid handles */
 static uint64_t made_count, made_room;
 static struct module *modules; /* all; under REGISTRY_LOCK */
