@@ -201,8 +201,8 @@ class Recovery:
         return lambda: self.node.keep_logs(action.job, action.number, rank)
 
     def _let_go_on(self, action: actions.Save) -> Steps:
-        """Withdraw the barrier and thaw the ranks, all at once, so that none waits for one that
-        hangs. A request that fails now is repeated by the planner's rules."""
+        """Withdraw the barrier and thaw the ranks, all at once, so that none waits for an
+        unresponsive process. The planner repeats requests that fail now."""
         thaws = [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
         yield [*self._proxies(action, "barrier", TELL_S, {"action": "withdraw"}), *thaws]
 

@@ -1,8 +1,8 @@
 """The base of a rank's environment, to which the launcher adds what makes the process a rank.
 
-A job that a file describes must run the same whoever started the reconciler, in any shell. It
-inherits who and where it is, and nothing that changes what is loaded or computed. docs/spec.md
-lists the variables.
+A job that a file describes must run the same whoever started the reconciler, in any shell. Its
+ranks inherit variables about the user, paths and the locale, and none that changes what is loaded
+or computed. docs/spec.md lists the variables.
 """
 
 from __future__ import annotations

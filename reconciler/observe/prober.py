@@ -25,7 +25,7 @@ from rankfold.reconciler.model.values import Json
 class Answer:
     """What a process answered.
 
-    hello: who it is, from its first answer.
+    hello: its reply to `hello`.
     status: its present state; None: it has not answered the open query.
     asked: wall clock of the query.
     waited_s: seconds since then.

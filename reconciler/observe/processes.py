@@ -98,8 +98,8 @@ class Processes:
         self.journal.event(f"Device/{device}", "ProxyEnded", text, "Warning")
 
     def _note_bad(self, observed: Observed, desired: Collection[str]) -> None:
-        """Update the bad devices. One that starts slowly or hangs is not bad: its proxy has not
-        ended."""
+        """Update the bad devices. A device whose proxy is slow or unresponsive is not bad: it
+        has not ended."""
         there = observed.devices
         self._starts = {
             name: starts for name, starts in self._starts.items()

@@ -130,7 +130,7 @@ class Index:
         return [name for name, each in seen if each is not None and not each.ready]
 
     def _silent(self, record: Record) -> Condition | None:
-        """A condition if no request can be sent to a job: one of its proxies or launchers hangs."""
+        """A condition if no request can be sent to a job: a proxy or launcher is unresponsive."""
         message = ""
         for name in reversed(self.unheard(record)):
             seen_there = self.observed.devices[name]

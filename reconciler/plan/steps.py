@@ -64,8 +64,8 @@ class Steps:
             self._advance(job, record, self.allocation.targets.get(name))
 
     def _let_go_on(self, job: Job, record: Record) -> None:
-        """Let a job continue one of whose proxies or launchers hangs: the others must not be paused
-        for a save. An upload of an earlier save needs no proxy or launcher, and continues."""
+        """Let a job continue although one of its proxies or launchers is unresponsive: no save may
+        pause the others. An upload of an earlier save needs neither, and continues."""
         save, why = record.save, self.index.silent[job.name].message
         action: Action | None = None
         if save is not None and save.stage == "uploading":
