@@ -138,7 +138,7 @@ class Reconciler:
             raise Unresponsive(f"{why}. Nothing was changed")
 
     def _back_off(self) -> None:
-        """Wait before restarting a reconciler that crashes repeatedly, but for PATIENCE_S at most;
+        """Wait before restarting a reconciler that crashes repeatedly, for PATIENCE_S at most;
         raises NoReconciler if the wait is longer."""
         if wait := restarts.wait_s(self.layout):
             if wait > PATIENCE_S:

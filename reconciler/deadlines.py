@@ -48,8 +48,8 @@ SNAPSHOT_S = 600.0
 HUNG_S = 10.0
 HUNG_LOOK_S = 1.0
 
-# A launcher whose rank has ended reports that, and then ends itself. If it is ending right now, the
-# reconciler waits for GONE_S instead of reporting that the launcher ended unexpectedly.
+# A launcher whose rank has ended reports that, and then ends itself. The reconciler waits this long
+# for a launcher that is just ending, before it reports that the launcher has not ended.
 GONE_S = 2.0
 GONE_LOOK_S = 0.01
 
