@@ -366,7 +366,7 @@ class Dump(Operation, frozen=True, tag="dump"):
 
 class LauncherHello(Struct, frozen=True):
     """`pid`: of the rank, as the machine's first namespace numbers it; null while there is none.
-    `incarnation`: one more than the number of times that the job was restored."""
+    `incarnation`: of the job; each start from the beginning or restore begins a new one."""
 
     kind: Literal["launcher"]
     job: Name

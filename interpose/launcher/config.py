@@ -28,7 +28,7 @@ The config is a JSON object; paths are absolute.
 ``hidden`` [path, …], default none: folders that hold the fleet's files and sockets. Where
     namespaces can be made, the rank sees them empty except for its client socket and ``workdir``
 ``empty`` bool, default false: start no command, and wait for a rank to restore
-``incarnation`` int, default 1: one more than the number of times that the job was restored
+``incarnation`` int, default 1: of the job; each start from the beginning or restore begins one
 """
 
 from __future__ import annotations
