@@ -1,13 +1,13 @@
-/* elements.h: the element-wise arithmetic of collectives. The host (reduce.c) and NVIDIA GPUs
- * (cuda/kernels/sums.cu) compile this one source, so both produce the same bits.
+/* elements.h: the element-wise arithmetic of collectives, of one source for the host (reduce.c) and
+ * NVIDIA's GPUs (cuda/kernels/sums.cu), so that both leave the same bits.
  *
- * The including file defines LOOP(expression): it sets d[i] to the expression's value for each
- * index i below `count` that the caller is responsible for, and returns true.
+ * Who includes it defines LOOP(expression): d[i] gets the expression's value for each i below
+ * `count` that is its own, and true is returned.
  *
- * Every result is rounded to the data type (to nearest, ties to even). half and bfloat16 are
- * computed in float, which is exact enough for one operation. The bits are the same on every
- * machine: a NaN result is the one canonical NaN; max and min prefer a number to a NaN and order -0
- * below +0; integers wrap; integer averages truncate towards zero.
+ * Every result is rounded to the data type (to nearest, ties to even); half and bfloat16 go
+ * through float, which is exact enough for one operation. The same bits on every machine: a NaN
+ * result is the one canonical NaN; max and min prefer the number to a NaN and order -0 below +0;
+ * integers wrap; integer averages truncate towards zero.
  */
 #ifndef RANKFOLD_ELEMENTS_H
 #define RANKFOLD_ELEMENTS_H

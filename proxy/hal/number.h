@@ -1,6 +1,6 @@
 /* number.h: bits of floating-point numbers: half and bfloat16 to float and back (to nearest, ties
- * to even), and the one NaN that results have. The same on every machine. INLINE declares functions
- * that the host and NVIDIA GPUs compile from one source.
+ * to even), and the one NaN that results have. The same on every machine. INLINE is what functions
+ * are declared as that the host and an NVIDIA GPU have of one source.
  */
 #ifndef RANKFOLD_NUMBER_H
 #define RANKFOLD_NUMBER_H
@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef INLINE /* a GPU compilation defines it first */
+#ifndef INLINE /* who compiles for a GPU has said */
 #define INLINE static inline
 #endif
 
