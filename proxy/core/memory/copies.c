@@ -157,7 +157,7 @@ static bool merge_fresh(struct rank_memory *m)
 		page->fresh = false;
 		if (!only_in_image(page))
 			continue;
-		copy_forget(m, index); /* of content before the image was written */
+		copy_forget(m, index); /* of what it held before it was written there */
 		copied = merge(m, index);
 	}
 	memmove(&m->fresh[kept], &m->fresh[i], (m->fresh_count - i) * sizeof *m->fresh);

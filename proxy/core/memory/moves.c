@@ -278,7 +278,7 @@ static void complete_in(struct rank_memory *m, const struct move *v)
 	count_swapped(m, v->page, true);
 	if (!m->alone)
 		return;
-	copy_forget(m, v->page); /* no other rank needs chunks: no second copy */
+	copy_forget(m, v->page); /* nobody to make room for: no second copy */
 	if (m->pages[v->page].in_image)
 		image_punch(m, v->page);
 }

@@ -74,7 +74,7 @@ void sharing_copied(struct rank_memory *m)
 		any = true;
 	}
 	m->surprised |= any && !m->fenced;
-	if (any) /* later work may have read it */
+	if (any) /* what ran behind it may have read it */
 		content_all_unknown(m);
 }
 
@@ -171,7 +171,7 @@ bool memory_close_shared(struct rank_memory *m, uint32_t most)
 			continue;
 		if (!most-- || !(quiet(m) || exactly(m)))
 			return false;
-		if (!shared(page)) /* no longer shared: the rank owns it */
+		if (!shared(page)) /* nobody shares it any more: it is the rank's own */
 			page_open(m, m->live[i], false);
 		else /* a page that could not be guarded stays open and not owned */
 			pages_guard(m, m->live[i], alike(m, m->live[i], HEAP_PAGES));
