@@ -1,1 +1,1 @@
-"""Kinds of device: one folder each."""
+"""Device types: one folder each."""

@@ -1,1 +1,1 @@
-"""A real NVIDIA GPU behind the HAL table: cuda_hal.h says how."""
+"""The NVIDIA GPU as a device type; cuda_hal.h describes how."""

@@ -1,8 +1,8 @@
 /* blas.c: finds cuBLASLt and its functions.
  *
- * The library is libcublasLt.so.13, or what RANKFOLD_CUBLASLT names; not rankfold's own of that
- * name, for the reason that driver.c gives. It is loaded at the first matrix product: it is large,
- * and most programs bring their own kernels.
+ * The library is libcublasLt.so.13, or the one that RANKFOLD_CUBLASLT names, but not rankfold's own
+ * library of that name, for the reason given in driver.c. It is loaded at the first matrix product,
+ * because it is large and most programs bring their own kernels.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -13,7 +13,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct cuda_blas blas;
-static char reason[256]; /* empty: it is loaded */
+static char reason[256]; /* empty: loaded */
 
 static void find(void *library, void *pointer, const char *name)
 {

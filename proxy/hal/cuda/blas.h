@@ -1,6 +1,6 @@
 /* blas.h: the part of cuBLASLt that this HAL uses, loaded at the first matrix product.
  *
- * As driver.h: nothing here comes from NVIDIA's headers, and nothing is linked.
+ * As for driver.h, nothing here is copied from NVIDIA's headers, and nothing is linked.
  * tests/nvidia/test_header.py compares it with them.
  */
 #ifndef RANKFOLD_CUDA_BLAS_H
@@ -141,7 +141,7 @@ struct cuda_blas {
 #undef CUBLASLT_POINTER
 };
 
-/* The library of this process, loaded once; NULL: `text` says what is missing. */
+/* The library of this process, loaded once. NULL: `text` states what is missing. */
 const struct cuda_blas *cuda_blas(char *text, uint32_t text_bytes);
 
 #endif

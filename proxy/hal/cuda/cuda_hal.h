@@ -1,28 +1,29 @@
-/* cuda_hal.h: what the files of the NVIDIA HAL share, and how ranks share a context.
+/* cuda_hal.h: declarations that the files of the NVIDIA HAL share, and how ranks share a context.
  *
- * All ranks of a proxy live in one context, the device's primary one, so in one address space; yet
- * each has its memory at the same addresses, from RF_DEV_BASE. So:
- *  - each physical chunk is mapped once, for good, at its *alias* address; copies and fills resolve
- *    (space, address) to aliases and do not care who is active;
- *  - the *window* at RF_DEV_BASE shows the chunks of one space. Before a kernel of another space,
- *    or of the same one after a map or unmap, it is mapped anew, and only while no rank's kernel
- *    runs (the HAL's own, sums.c, see aliases alone). So a kernel sees its own rank's memory there
- *    and nobody else's. What a space has read-only is so in the window: a kernel's write there is
- *    a fault;
- *  - the ranks' pinned arenas, which are host memory, are shown in the window's upper half
- *    likewise. They are not registered with the driver, which would pin all of their 8 GiB and know
- *    nothing of the holes that a program leaves where it frees: copies treat them as pageable
- *    memory; kernels reach them where the device can access pageable memory (HMM or ATS).
+ * All ranks of a proxy are in one context, the device's primary one, and therefore in one address
+ * space; yet each has its memory at the same addresses, from RF_DEV_BASE on. So:
+ *  - Each physical chunk is mapped once, permanently, at its *alias* address. Copies and fills
+ *    resolve (space, address) to aliases and do not depend on which rank is active.
+ *  - The *window* at RF_DEV_BASE shows the chunks of one space. It is remapped before a kernel of
+ *    another space, or of the same one after a map or unmap, and only while no rank's kernel runs
+ *    (the HAL's own kernels, sums.c, use only aliases). A kernel therefore sees its own rank's
+ *    memory there and no other. Memory that is read-only in a space is also read-only in the
+ *    window: a kernel's write to it is a fault.
+ *  - The window's upper half shows the rank's pinned arena, which is host memory, in the same way.
+ *    It is not registered with the driver, which would pin all of its 8 GiB and ignore the holes
+ *    that a program leaves when it frees memory. Copies treat it as pageable memory; kernels reach
+ *    it if the device can access pageable memory (HMM or ATS).
  *
- * Threads: the loop's thread makes chunks, spaces and streams and puts work into the streams'
- * rings. One device thread takes it out, gives it to the driver, and looks at counters that the
- * device writes when a work is done; it alone touches the window. The loop waits for no device.
+ * Threads: the loop's thread creates chunks, spaces and streams and puts work into the streams'
+ * rings. One device thread takes it out, submits it to the driver, and polls counters that the
+ * device writes when a work is done; only this thread changes the window. The loop never waits for
+ * a device.
  *
  * Locks: hal_device.lock guards the list of chunks to be cleared, the counters' free slots and the
- * sleep of the device thread; it is held for a few calls that only queue work. All else between the
- * threads is atomic, with one writer.
+ * sleep of the device thread. It is held for a few calls that only queue work. Everything else that
+ * the threads share is atomic, with one writer.
  *
- * A fault of a kernel destroys the context: then the device is *lost*. All spaces have failed, all
+ * A fault of a kernel destroys the context; the device is then *lost*: all spaces have failed, all
  * work counts as completed, and only a new proxy brings the device back.
  */
 #ifndef RANKFOLD_CUDA_HAL_H
@@ -38,27 +39,27 @@
 #include "hal.h"
 #include "reduce.h"
 
-#define CUDA_QUEUE_WORKS 128u /* of a stream; power of two */
-#define CUDA_STREAM_DEPTH 32u /* of these, in the driver's hands */
+#define CUDA_QUEUE_WORKS 128u /* per stream; power of two */
+#define CUDA_STREAM_DEPTH 32u /* of these, submitted to the driver */
 #define CUDA_STREAMS_MAX 65536u
 #define CUDA_STAGES 16u /* pinned buffers for copies of pageable memory */
 #define CUDA_STAGE_BYTES (1ull << 20)
-#define CUDA_SCRATCH_SLOTS 64u /* for sums: a bit each */
+#define CUDA_SCRATCH_SLOTS 64u /* for sums: one bit each */
 #define CUDA_SCRATCH_SLOT_BYTES (1ull << 20)
 #define CUDA_SCRATCH_BYTES (CUDA_SCRATCH_SLOTS * CUDA_SCRATCH_SLOT_BYTES)
 #define CUDA_SCRATCH_CHUNKS ((uint32_t)(CUDA_SCRATCH_BYTES / RF_CHUNK_BYTES))
 #define CUDA_SUM_TYPES 10u /* ncclDataType_t */
 #define CUDA_HEAP_CHUNKS (RF_HEAP_BYTES / RF_CHUNK_BYTES)
-#define CUDA_READ_ONLY (1u << 31) /* of an entry for a chunk */
+#define CUDA_READ_ONLY (1u << 31) /* flag in an entry for a chunk */
 #define CUDA_TEXT_BYTES 256u
 #define CUDA_NO_GLOBALS UINT32_MAX
-#define CUDA_CANCEL_NS 10000000000ull /* so long a cancelled kernel may still run */
+#define CUDA_CANCEL_NS 10000000000ull /* a cancelled kernel may still run for this long */
 
 struct hal_function {
 	CUfunction function;
 	uint32_t param_bytes;
-	uint32_t globals_at;   /* offset of the parameter that rewrite.py added, or NO_GLOBALS */
-	uint32_t shared_bytes; /* the kernel's own, beside what a launch adds */
+	uint32_t globals_at;   /* offset of the parameter added by rewrite.py, or NO_GLOBALS */
+	uint32_t shared_bytes; /* the kernel's own, without that added by a launch */
 	char name[];
 };
 
@@ -70,15 +71,15 @@ struct cuda_host_range {
 
 struct hal_space {
 	struct hal_device *device;
-	struct hal_space *next;     /* among the dead */
+	struct hal_space *next;     /* in the list of dead spaces */
 	uint64_t serial;            /* never reused */
-	_Atomic uint32_t *chunks;   /* by place in the heap: chunk + 1 and CUDA_READ_ONLY, or 0 */
-	_Atomic uint32_t read_only; /* of them */
-	_Atomic uint32_t top;       /* no chunk was ever mapped from here on */
-	_Atomic uint64_t version;   /* grows with each map, unmap and protect */
+	_Atomic uint32_t *chunks;   /* by index in the heap: chunk + 1 and CUDA_READ_ONLY, or 0 */
+	_Atomic uint32_t read_only; /* number of read-only ones */
+	_Atomic uint32_t top;       /* no chunk was ever mapped at this index or above */
+	_Atomic uint64_t version;   /* incremented by each map, unmap and protect */
 	struct cuda_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
-	_Atomic bool failed; /* somebody is about to set `error`, and the text before it */
+	_Atomic bool failed; /* claimed by the caller that sets the text and then `error` */
 	_Atomic int error;
 	_Atomic uint64_t cancelled_ns; /* 0: not cancelled */
 	char text[CUDA_TEXT_BYTES];
@@ -86,38 +87,38 @@ struct hal_space {
 
 struct cuda_item {
 	struct hal_work work;
-	uint8_t *params; /* of a kernel; or a product's record */
+	uint8_t *params; /* of a kernel, or a product's record */
 	uint32_t params_room, params_bytes;
 };
 
 struct hal_stream {
 	struct hal_device *device;
-	struct hal_stream *next; /* the device thread's list */
+	struct hal_stream *next; /* in the device thread's list */
 	CUstream stream;
 	uint32_t slot;
-	_Atomic uint64_t *counter;  /* the device writes: works done */
-	_Atomic uint64_t submitted; /* the loop writes */
+	_Atomic uint64_t *counter;  /* written by the device: works done */
+	_Atomic uint64_t submitted; /* written by the loop */
 	_Atomic uint64_t notify_at;
-	_Atomic bool doomed; /* the loop is done with it; the device thread frees it */
-	/* the device thread's */
+	_Atomic bool doomed; /* the loop has destroyed it; the device thread frees it */
+	/* Used by the device thread only: */
 	uint64_t issued, seen, last_kernel, cleared;
 	uint64_t row, column; /* how far the next work has been issued */
 	struct cuda_item items[CUDA_QUEUE_WORKS];
 };
 
-/* A pinned buffer on the way between pageable memory and the device. */
+/* A pinned buffer for a copy between pageable memory and the device. */
 struct cuda_stage {
 	uint8_t *memory;
 	_Atomic bool busy;
 	uint8_t *host; /* rows of the pageable side */
 	uint64_t width, rows, pitch;
 	struct {
-		uint8_t *host[HAL_SUM_REFS]; /* what lies in the proxy's memory, or NULL */
+		uint8_t *host[HAL_SUM_REFS]; /* operands in the proxy's memory, or NULL */
 		uint64_t bytes;
 	} sum;
 	struct {
 		const struct hal_work *work;
-		uint64_t blocks; /* of the kernel; each leaves two words in `memory` */
+		uint64_t blocks; /* of the kernel; each writes two words to `memory` */
 	} checksum;
 };
 
@@ -126,55 +127,57 @@ struct hal_device {
 	struct hal_config config;
 	CUdevice ordinal;
 	CUcontext context;
-	CUdeviceptr alias; /* chunk c is at alias + c * RF_CHUNK_BYTES; then scratch memory */
+	CUdeviceptr alias; /* chunk c is at alias + c * RF_CHUNK_BYTES; scratch memory follows */
 	bool window_reserved;
-	void *host_window; /* the window's upper half, of no access where not shown */
+	void *host_window; /* the window's upper half; inaccessible where nothing is shown */
 	uint32_t chunk_count, chunks_made, free_count;
 	CUmemGenericAllocationHandle *chunks;
 	uint32_t *free_chunks;      /* a stack */
-	_Atomic uint64_t *counters; /* pinned; a stream each */
+	_Atomic uint64_t *counters; /* pinned; one per stream */
 	uint32_t *free_slots;       /* of counters; a stack */
 	uint32_t free_slot_count;
 	uint8_t *stage_memory;
-	uint64_t scratch_used; /* its slots: the loop's thread's */
+	uint64_t scratch_used; /* bits of used slots; loop's thread only */
 	struct cuda_stage stages[CUDA_STAGES];
 	struct {
 		CUfunction sum, scale;
 	} sums[CUDA_SUM_TYPES];
 	CUfunction checksum;
 	CUstream clear_stream;
-	CUevent clear_event; /* the last clearing */
+	CUevent clear_event; /* after the last clearing */
 	uint64_t next_serial;
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	_Atomic bool sleeping, stopping;
-	uint32_t *unclean; /* chunks to be cleared before any later work; its lock */
-	bool *listed;      /* among these; its lock */
+	uint32_t *unclean; /* chunks to be cleared before any later work; guarded by the lock */
+	bool *listed;      /* by chunk: in `unclean`; guarded by the lock */
 	_Atomic uint32_t unclean_count;
-	struct hal_stream *_Atomic fresh;      /* new streams, for the device thread */
-	struct hal_space *_Atomic dead_spaces; /* for it to free */
+	struct hal_stream *_Atomic fresh;      /* new streams, to be adopted by the device thread */
+	struct hal_space *_Atomic dead_spaces; /* to be freed by the device thread */
 	pthread_t thread;
 	bool started;
 
-	/* the device thread's */
+	/* Used by the device thread only: */
 	struct hal_stream *streams;
 	uint64_t cleared; /* clearings issued */
-	uint32_t *window; /* what the window shows: entries as those of spaces */
+	uint32_t *window; /* entries that the window shows, as in spaces */
 	uint32_t window_top;
 	struct cuda_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
-	struct cublasLtContext *blas;   /* made for the first matrix product */
-	struct hal_space *window_space; /* whose it is, while window_serial is its serial */
+	struct cublasLtContext *blas; /* created for the first matrix product */
+	/* the space shown, valid while window_serial is its serial */
+	struct hal_space *window_space;
 	uint64_t window_serial, window_version;
 
 	_Atomic int lost;             /* the error that ended the context */
-	_Atomic uint64_t lost_serial; /* the space that had the window then */
+	_Atomic uint64_t lost_serial; /* serial of the space that the window showed then */
 	char lost_text[CUDA_TEXT_BYTES];
 };
 
 /* device.c */
-extern struct hal_device *_Atomic cuda_open_device; /* of this process: the window is one */
+/* the only one of this process, because there is one window */
+extern struct hal_device *_Atomic cuda_open_device;
 int cuda_device_open(const struct hal_config *, struct hal_device **);
 void cuda_device_close(struct hal_device *);
 const char *cuda_device_lost(const struct hal_device *);
@@ -183,14 +186,14 @@ int cuda_chunk_create(struct hal_device *, uint32_t *chunk);
 void cuda_chunk_destroy(struct hal_device *, uint32_t chunk);
 uint64_t cuda_scratch_alloc(struct hal_device *, uint64_t bytes);
 bool cuda_scratch_free(struct hal_device *, uint64_t addr, uint64_t bytes);
-CUresult cuda_bind(const struct hal_device *); /* the context becomes this thread's */
+CUresult cuda_bind(const struct hal_device *); /* makes the context current in this thread */
 const char *cuda_error_name(const struct hal_device *, CUresult);
 CUresult cuda_set_access(const struct hal_device *, CUdeviceptr, uint64_t bytes, bool writable);
 static inline CUdeviceptr cuda_alias(const struct hal_device *device, uint32_t chunk)
 {
 	return device->alias + chunk * RF_CHUNK_BYTES;
 }
-/* How many bytes of scratch memory lie from here on; 0: it is elsewhere. */
+/* The number of bytes of scratch memory from here on; 0: the address is elsewhere. */
 static inline uint64_t cuda_scratch_room(const struct hal_device *device, uint64_t addr)
 {
 	uint64_t offset = addr - cuda_alias(device, device->chunk_count);
@@ -210,31 +213,31 @@ int cuda_space_error(struct hal_space *, char *text, uint32_t text_bytes);
 void cuda_space_cancel(struct hal_space *);
 void cuda_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Where a heap address lies for copies, and how many bytes lie together there; 0: it is not mapped,
- * or it is to be written and read-only. Aliases are writable: here is where that is caught. Device
- * thread. */
+/* Resolves a heap address for copies; returns the number of contiguous bytes; 0: it is not mapped,
+ * or it is to be written and read-only. Aliases are writable, so this check is what protects
+ * read-only memory. Device thread. */
 uint64_t cuda_space_resolve(const struct hal_space *, uint64_t addr, bool write, CUdeviceptr *at);
-/* The space fails for an address that was not resolved. */
+/* Fails the space for an address that was not resolved. */
 void cuda_space_stray(struct hal_space *, const char *what, uint64_t addr);
-/* A range of host memory becomes what it is in this process. Device thread. */
+/* Translates a range of shown host memory to its address in this process. Device thread. */
 void cuda_space_settle(struct hal_ref *, uint64_t bytes);
-/* The window shows this space; only while no rank's kernel runs. Device thread. */
+/* Makes the window show this space; only while no rank's kernel runs. Device thread. */
 CUresult cuda_window_show(struct hal_device *, struct hal_space *);
 bool cuda_window_shows(const struct hal_device *, const struct hal_space *);
 
-/* issue.c: a work into the driver's hands. Device thread. False: not all of it yet, come again. */
+/* issue.c: submits a work to the driver. Device thread. False: not complete yet; call again. */
 bool cuda_issue(struct hal_stream *, struct cuda_item *);
 
-/* gemm.c: has this device, in general, such a product? (The loop's thread.) One into the driver's
- * hands; if that fails, `what` gets the call and the reason. What the library holds. */
+/* gemm.c: whether this device supports such a product in general (loop's thread); submits one to
+ * the driver (if that fails, `what` gets the call and the reason); frees what the library holds. */
 bool cuda_gemm_acceptable(const struct rf_gemm_aux *);
 CUresult cuda_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_aux *, char *what,
 		   uint32_t what_bytes);
 void cuda_gemm_close(struct hal_device *);
 
-/* kernels.c, as text */
+/* kernels.c: PTX text */
 extern const char cuda_sums_ptx[];
-/* sums.c: its kernels are loaded. */
+/* sums.c: loads its kernels. */
 CUresult cuda_sums_load(struct hal_device *);
 
 /* queue.c */
@@ -248,7 +251,7 @@ void *cuda_thread_main(void *device);
 void cuda_wake(struct hal_device *);
 void cuda_ring(const struct hal_device *);
 bool cuda_kernels_run(const struct hal_device *);
-/* Chunks that were given out since are cleared before what the stream gets next. */
+/* Makes the stream wait until chunks that were created since are cleared. */
 CUresult cuda_clear(struct hal_device *, struct hal_stream *);
 void cuda_lose(struct hal_device *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

@@ -1,7 +1,8 @@
-/* device.c: a GPU is opened and closed, and its memory cut into chunks.
+/* device.c: opens and closes a GPU, and divides its memory into chunks.
  *
- * All chunks are made when the device is opened: so its capacity is there, whatever other programs
- * do to the GPU later. They are mapped at their alias addresses for the device's life.
+ * All chunks are created when the device is opened, so its capacity is available whatever other
+ * programs do to the GPU later. They stay mapped at their alias addresses until the device is
+ * closed.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ CUresult cuda_set_access(const struct hal_device *device, CUdeviceptr at, uint64
 	return device->driver->cuMemSetAccess(at, bytes, &access, 1);
 }
 
-/* For people: what went wrong while the device was opened. */
+/* Writes the reason for people why the device cannot be opened. */
 static CUresult refuse(const struct hal_device *device, const char *what, CUresult error)
 {
 	if (device->config.text)
@@ -54,7 +55,7 @@ static CUresult has(const struct hal_device *device, CUdevice_attribute attribut
 	return error ? refuse(device, what, error) : CUDA_SUCCESS;
 }
 
-/* The GPU must run what is compiled for the compute capability that jobs see. */
+/* Checks that the GPU can run code for the compute capability that jobs see. */
 static CUresult check_capability(const struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;
@@ -76,8 +77,8 @@ static CUresult check_capability(const struct hal_device *device)
 	return CUDA_ERROR_INVALID_DEVICE;
 }
 
-/* `index` counts the GPUs that the driver shows. With RANKFOLD_NVIDIA_SHARE=1 it goes round: then
- * several devices of a pool are one GPU, each with its share of the memory. */
+/* Chooses the GPU. `index` counts the GPUs that the driver shows. With RANKFOLD_NVIDIA_SHARE=1 it
+ * wraps around: several devices of a pool are then one GPU, each with its share of the memory. */
 static CUresult choose(struct hal_device *device)
 {
 	const struct hal_config *c = &device->config;
@@ -277,7 +278,7 @@ int cuda_device_open(const struct hal_config *config, struct hal_device **out)
 	if (!error && pthread_create(&device->thread, NULL, cuda_thread_main, device))
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	device->started = !error;
-	device->config.text = NULL; /* the caller's, only for now */
+	device->config.text = NULL; /* the caller's text is only valid during this call */
 	if (error)
 		cuda_device_close(device);
 	else
@@ -290,8 +291,8 @@ const char *cuda_device_lost(const struct hal_device *device)
 	return atomic_load(&device->lost) ? device->lost_text : NULL;
 }
 
-/* The driver's compiler makes machine code of PTX for this kind of GPU; cuBLASLt chooses by its
- * size, too. */
+/* The driver's compiler generates machine code from PTX for this kind of GPU; cuBLASLt's choice
+ * also depends on the GPU's size. */
 uint64_t cuda_arithmetic(const struct hal_device *device)
 {
 	const struct cuda_driver *d = device->driver;
@@ -311,7 +312,7 @@ uint64_t cuda_arithmetic(const struct hal_device *device)
 	return number;
 }
 
-/* What the driver holds for us. */
+/* Releases what the driver holds for this device. */
 static void release(struct hal_device *device)
 {
 	const struct cuda_driver *d = device->driver;
@@ -353,7 +354,7 @@ void cuda_device_close(struct hal_device *device)
 	if (atomic_load(&cuda_open_device) == device)
 		atomic_store(&cuda_open_device, NULL);
 	if (device->streams || atomic_load(&device->lost))
-		return; /* work may be under way: the process ends on this */
+		return; /* work may be in progress: the process ends after this */
 	if (device->context && !cuda_bind(device))
 		release(device);
 	pthread_cond_destroy(&device->wake);
@@ -387,7 +388,7 @@ void cuda_chunk_destroy(struct hal_device *device, uint32_t chunk)
 	device->free_chunks[device->free_count++] = chunk;
 }
 
-/* ---- scratch memory: whole slots that lie together ---- */
+/* ---- scratch memory: contiguous slots ---- */
 
 static uint64_t slots_of(uint64_t bytes)
 {

@@ -1,8 +1,8 @@
 /* driver.c: finds the CUDA driver and its functions.
  *
- * The driver is libcuda.so.1, or what RANKFOLD_CUDA_DRIVER names. A proxy runs without the client
- * libraries; should it be started with them, libcuda.so.1 is rankfold's own, which would send the
- * proxy's calls to the proxy: that is refused.
+ * The driver is libcuda.so.1, or the library that RANKFOLD_CUDA_DRIVER names. A proxy runs without
+ * the client libraries. If it is started with them, libcuda.so.1 is rankfold's own, which would
+ * send the proxy's calls to the proxy; that is refused.
  */
 #include <dlfcn.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct cuda_driver driver;
-static char reason[256]; /* empty: it is loaded */
+static char reason[256]; /* empty: loaded */
 
 static bool resolve(void *library)
 {
@@ -58,7 +58,8 @@ static void load(void)
 	}
 	if (!resolve(library))
 		return;
-	/* Each stream waits only for itself, as far as the GPU has queues: all ranks' are here. */
+	/* All ranks' streams are in this process: give each its own queue, up to the GPU's number
+	 * of queues. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	error = driver.cuInit(0);
 	if (error) {

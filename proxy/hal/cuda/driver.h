@@ -1,9 +1,9 @@
 /* driver.h: the part of the CUDA driver API that this HAL uses, loaded at run time.
  *
- * A proxy is built where no CUDA is installed and starts where no driver is: so nothing here comes
- * from cuda.h, and nothing is linked. tests/nvidia/test_header.py compiles the list of calls
- * against NVIDIA's header and compares sizes, offsets and numbers. Where cuda.h has been included
- * before, as there, its types are used.
+ * A proxy is built where no CUDA is installed and starts where there is no driver, so nothing here
+ * includes cuda.h, and nothing is linked. tests/nvidia/test_header.py compiles the list of calls
+ * against NVIDIA's header and compares sizes, offsets and numbers. If cuda.h was included before,
+ * as in that test, its types are used.
  */
 #ifndef RANKFOLD_CUDA_DRIVER_H
 #define RANKFOLD_CUDA_DRIVER_H
@@ -174,7 +174,7 @@ struct cuda_driver {
 #undef CUDA_POINTER
 };
 
-/* The driver of this process, loaded and initialised once; NULL: `text` says what is missing. */
+/* The driver of this process, loaded and initialised once. NULL: `text` states what is missing. */
 const struct cuda_driver *cuda_driver(char *text, uint32_t text_bytes);
 
 #endif

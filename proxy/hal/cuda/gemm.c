@@ -1,14 +1,14 @@
-/* gemm.c: one matrix product of a program becomes one call of cuBLASLt.
+/* gemm.c: turns one matrix product of a program into one call of cuBLASLt.
  *
- * To cuBLASLt D lies by columns; where a program's lies by rows, the transposed product is made,
- * which has the same elements. A and B lie as they do and are transposed by the call. The algorithm
- * is the first that the library's heuristic names for these shapes, types and alignments, without a
- * workspace: so equal calls on equal GPUs give equal bits, and products of several streams share
- * nothing. What the library cannot take as it is, no A and B or a bias that lies anywhere, is put
- * into memory of the stream for this one call.
+ * For cuBLASLt, D is stored by columns; if a program's D is stored by rows, the transposed product
+ * is computed, which has the same elements. A and B stay as they are and are transposed by the
+ * call. The algorithm is the first that the library's heuristic returns for these shapes, types and
+ * alignments, without a workspace; equal calls on equal GPUs therefore give equal bits, and
+ * products of several streams share nothing. Inputs that the library cannot take as they are (no A
+ * and B, or a bias at any address) are copied into memory of the stream for this one call.
  *
- * A product is a kernel: it runs in the window of its rank (cuda_hal.h). Addresses that the record
- * has are checked against what the rank has there; those in lists are the program's business, as
+ * A product is a kernel: it runs in the window of its rank (cuda_hal.h). Addresses in the record
+ * are checked against the rank's mappings; those in lists are the program's responsibility, like
  * those in its kernels.
  *
  * Runs in the device thread.
@@ -18,9 +18,9 @@
 #include "blas.h"
 #include "cuda_hal.h"
 
-#define ALIGNED_MAX 256u /* no algorithm needs more */
+#define ALIGNED_MAX 256u /* no algorithm needs a larger alignment */
 
-/* ---- what there is -------------------------------------------------------------------------- */
+/* ---- supported products --------------------------------------------------------------------- */
 
 static uint32_t type_bytes(uint8_t type)
 {
@@ -38,7 +38,7 @@ static uint32_t type_bytes(uint8_t type)
 #define WITH_AUX (RF_GEMM_KEEP | RF_GEMM_DRELU | RF_GEMM_DGELU)
 #define SUMMED (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
 
-/* The library has the last word on combinations of types. */
+/* The library itself decides on combinations of types. */
 bool cuda_gemm_acceptable(const struct rf_gemm_aux *call)
 {
 	const struct rf_gemm *g = &call->g;
@@ -57,13 +57,13 @@ bool cuda_gemm_acceptable(const struct rf_gemm_aux *call)
 	       g->k <= INT32_MAX && g->count <= INT32_MAX;
 }
 
-/* A handle's math mode is a matter of the compute type here. */
+/* A handle's math mode is expressed by the compute type here. */
 static cublasComputeType_t compute_of(const struct rf_gemm *g)
 {
 	uint32_t mode = g->math & 15u;
 
 	if (mode == CUBLAS_PEDANTIC_MATH && g->compute <= CUBLAS_COMPUTE_32I)
-		return (cublasComputeType_t)(g->compute | 1u); /* the odd ones are pedantic */
+		return (cublasComputeType_t)(g->compute | 1u); /* odd numbers are pedantic */
 	if (mode == CUBLAS_TF32_TENSOR_OP_MATH && g->compute == CUBLAS_COMPUTE_32F)
 		return CUBLAS_COMPUTE_32F_FAST_TF32;
 	return (cublasComputeType_t)g->compute;
@@ -74,7 +74,7 @@ static struct rf_matrix turned(const struct rf_matrix *x)
 	return (struct rf_matrix){x->addr, x->col, x->row, x->batch};
 }
 
-/* Of a single row or column it does not matter how far the next would be. */
+/* With a single row or column the distance to the next one does not matter. */
 static bool by_columns(const struct rf_matrix *x, uint64_t rows, uint64_t columns)
 {
 	return (x->row == 1 || rows == 1) && (x->col >= rows || columns == 1);
@@ -82,8 +82,8 @@ static bool by_columns(const struct rf_matrix *x, uint64_t rows, uint64_t column
 
 static uint64_t line(uint64_t stride, uint64_t length) { return stride > length ? stride : length; }
 
-/* The same product with a D that lies by columns, if there is one: a bias goes along D's rows, and
- * what is kept beside it along its columns. */
+/* Returns the same product with D by columns, if possible: a bias is along D's rows, and kept data
+ * is along its columns. */
 static struct rf_gemm normalised(const struct rf_gemm *given)
 {
 	struct rf_gemm g = *given;
@@ -121,7 +121,8 @@ static bool is_mapped(const struct hal_space *space, uint64_t addr, uint64_t byt
 	return true;
 }
 
-/* All that the call reads or writes of a matrix, from its first element to its last. */
+/* Checks everything that the call reads or writes of a matrix, from its first element to its
+ * last. */
 static bool matrix_there(const struct hal_space *space, const struct rf_gemm *g,
 			 const struct rf_matrix *x, uint64_t rows, uint64_t columns, uint8_t type,
 			 enum use use)
@@ -139,7 +140,7 @@ static bool matrix_there(const struct hal_space *space, const struct rf_gemm *g,
 	return x->addr % size == 0 && is_mapped(space, x->addr, (last + 1) * size, use);
 }
 
-/* How many elements a bias has, or the sums that go to its place. */
+/* The number of elements of a bias, or of the sums stored in its place. */
 static uint64_t bias_length(const struct rf_gemm *g)
 {
 	return g->flags & RF_GEMM_SUM_B ? g->n : g->m;
@@ -155,7 +156,7 @@ static bool bias_there(const struct hal_space *space, const struct rf_gemm *g)
 	       is_mapped(space, g->bias, (last + 1) * size, g->flags & SUMMED ? WRITTEN : READ);
 }
 
-/* Bits are looked at as a matrix of bytes. */
+/* Bits are checked as a matrix of bytes. */
 static bool aux_there(const struct hal_space *space, const struct rf_gemm *g,
 		      const struct rf_matrix *x)
 {
@@ -167,8 +168,8 @@ static bool aux_there(const struct hal_space *space, const struct rf_gemm *g,
 		       : matrix_there(space, g, x, g->m, g->n, g->type_cd, use);
 }
 
-/* Is a scalar zero, as far as can be known before the product runs? Then what it is multiplied with
- * is not read. */
+/* True if a scalar is zero, as far as that is known before the product runs. Its factor is then not
+ * read. */
 static bool is_zero(const struct rf_gemm *g, uint64_t bits)
 {
 	uint32_t width = 8 * type_bytes(g->type_scale);
@@ -201,15 +202,15 @@ static bool all_there(const struct hal_space *space, const struct rf_gemm *g,
 	       (!(g->flags & WITH_AUX) || aux_there(space, g, aux));
 }
 
-/* ---- what the library cannot take as it is -------------------------------------------------- */
+/* ---- inputs that the library cannot take as they are ----------------------------------------- */
 
-#define BIAS_ALIGNED 16u /* kernels for a bias may need that much, and fault without it */
-#define ZEROS_DEPTH 16u  /* which kernels of all types can do */
+#define BIAS_ALIGNED 16u /* kernels for a bias may need this alignment, and fault without it */
+#define ZEROS_DEPTH 16u  /* supported by kernels of all types */
 
 struct spares { /* memory for one call */
 	CUdeviceptr at[3];
 	uint32_t count;
-	CUDA_MEMCPY2D back; /* of a result, once it is there; no height: none */
+	CUDA_MEMCPY2D back; /* copies a result back afterwards; Height 0: none */
 };
 
 static CUresult take(const struct hal_stream *s, struct spares *all, uint64_t bytes, uint64_t *at)
@@ -232,7 +233,8 @@ static CUresult give_back(const struct hal_stream *s, const struct spares *all)
 	return error;
 }
 
-/* A and B of zeros, for the library reads them whatever alpha is, and has no product with k = 0. */
+/* Sets A and B to zeros, because the library reads them whatever alpha is, and has no product with
+ * k = 0. */
 static CUresult without_factors(const struct hal_stream *s, struct rf_gemm *g, struct spares *all)
 {
 	const struct cuda_driver *d = s->device->driver;
@@ -248,7 +250,7 @@ static CUresult without_factors(const struct hal_stream *s, struct rf_gemm *g, s
 	if (error || !(g->flags & RF_GEMM_POINTERS))
 		return error;
 	error = take(s, all, g->count * sizeof zeros, &list);
-	for (uint32_t half = 0; !error && half < 2; half++) /* of each address */
+	for (uint32_t half = 0; !error && half < 2; half++) /* halves of each address */
 		error = d->cuMemsetD2D32Async(list + 4 * half, sizeof zeros,
 					      (uint32_t)(zeros >> 32 * half), 1, g->count,
 					      s->stream);
@@ -267,7 +269,7 @@ static void swap_sides(CUDA_MEMCPY2D *rows)
 	rows->dstPitch = pitch;
 }
 
-/* A bias that lies anywhere, at addresses that all kernels take; sums are copied back. */
+/* Moves a bias to an address that all kernels accept; sums are copied back. */
 static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct spares *all)
 {
 	uint64_t size = type_bytes(g->type_bias), bytes = bias_length(g) * size;
@@ -299,7 +301,7 @@ static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct
 	return error;
 }
 
-/* Copies of pinned memory would not keep the stream's order: what lies there stays. */
+/* Copies of pinned memory would not keep the stream's order, so it is not moved. */
 static bool in_heap(const struct hal_space *space, uint64_t addr)
 {
 	CUdeviceptr at;
@@ -319,11 +321,11 @@ static CUresult prepare(const struct hal_stream *s, const struct hal_space *spac
 
 /* ---- the call ------------------------------------------------------------------------------- */
 
-struct gemm_call { /* descriptors of one product */
+struct gemm_call { /* the descriptors of one product */
 	const struct cuda_blas *blas;
 	const struct rf_gemm *g;
 	const struct rf_matrix *aux;
-	cublasStatus_t status; /* of the first that failed */
+	cublasStatus_t status; /* of the first call that failed */
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c, d;
 	cublasLtMatmulPreference_t preference;
@@ -354,7 +356,7 @@ static void layout(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struc
 		SET_LAYOUT(k, *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
 }
 
-/* A or B: by columns, or transposed by the call. */
+/* Describes A or B: by columns, or transposed by the call. */
 static void operand(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struct rf_matrix *x,
 		    uint64_t rows, uint64_t columns, cublasLtMatmulDescAttributes_t attribute)
 {
@@ -378,7 +380,7 @@ static void result(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struc
 	       columns ? CUBLASLT_ORDER_COL : CUBLASLT_ORDER_ROW);
 }
 
-/* As a cublasLtEpilogue_t; 0: none. */
+/* The step as a cublasLtEpilogue_t; 0: none. */
 static uint32_t steps_of(const struct rf_gemm *g)
 {
 	static const struct {
@@ -442,8 +444,8 @@ static void describe(struct gemm_call *k)
 		SET_DESC(k, CUBLASLT_MATMUL_DESC_POINTER_MODE, on_device);
 }
 
-/* Where each of several matrices begins is as much aligned as the first and the way between them;
- * of those in a list only their type is known. */
+/* The alignment of several matrices is that of the first one and of their distance; for those in a
+ * list only the type is known. */
 static void aligned(struct gemm_call *k, cublasLtMatmulPreferenceAttributes_t attribute,
 		    const struct rf_matrix *x, uint8_t type)
 {

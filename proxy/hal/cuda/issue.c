@@ -1,23 +1,25 @@
-/* issue.c: gives one work to the driver: kernels, copies and fills piece by piece, and what the
- * host does as host functions, which the driver calls in the stream's order; sums: sums.c.
+/* issue.c: submits one work to the driver: kernels; copies and fills, piece by piece; and host
+ * operations as host functions, which the driver calls in the stream's order. Sums: sums.c.
  *
- * A piece of a copy lies together on both sides. Copies of host memory would wait for the stream,
- * so they go through one of CUDA_STAGES pinned buffers; when all are busy the stream comes again.
+ * A piece of a copy is contiguous on both sides. Copies of host memory would wait for the stream,
+ * so they go through one of CUDA_STAGES pinned buffers; if all are busy, the stream tries again
+ * later.
  *
- * Runs in the device thread. Host functions run in the driver's and call nothing of it.
+ * Runs in the device thread. Host functions run in the driver's thread and do not call the driver.
  */
 #include <string.h>
 
 #include "issue.h"
 
-#define PITCH_MAX ((1ull << 31) - 1) /* the driver's, for rows of a copy */
+#define PITCH_MAX ((1ull << 31) - 1) /* the driver's limit for rows of a copy */
 
 bool issue_is_failed(const struct hal_space *space)
 {
 	return space && atomic_load(&((struct hal_space *)space)->error);
 }
 
-/* An error of a call for `space` (or NULL) is that space's, unless it is the context's end. */
+/* Attributes the error of a call for `space` (or NULL) to that space, unless the context is
+ * lost. */
 enum issued issue_check(struct hal_stream *s, struct hal_space *space, const char *what,
 			CUresult error)
 {
@@ -37,8 +39,8 @@ enum issued issue_check(struct hal_stream *s, struct hal_space *space, const cha
 
 /* ---- host functions ---- */
 
-/* Kernels of a device that was given up may end and what stands behind them may run: of the memory
- * that it was for, nobody knows whose it is now. */
+/* After a device is lost, its kernels may still end and host functions after them may run; the
+ * memory that they were for may have another owner by then. */
 bool issue_given_up(void)
 {
 	const struct hal_device *device = atomic_load(&cuda_open_device);
@@ -108,7 +110,8 @@ CUresult issue_host_function(const struct hal_stream *s, CUhostFn function, void
 
 /* ---- copies ---- */
 
-/* The bytes from the first row's beginning to the last one's end; too many, if that overflows. */
+/* The number of bytes from the first row's beginning to the last row's end; UINT64_MAX on
+ * overflow. */
 static uint64_t extent(uint64_t width, uint64_t height, uint64_t pitch)
 {
 	uint64_t bytes;
@@ -146,7 +149,7 @@ static struct side side_of(const struct hal_device *device, const struct hal_ref
 	return side;
 }
 
-/* How many whole rows lie together here. */
+/* The number of whole rows that are contiguous here. */
 static uint64_t rows_in(const struct side *side, uint64_t width)
 {
 	if (side->pitch < width || side->pitch > PITCH_MAX)
@@ -154,7 +157,8 @@ static uint64_t rows_in(const struct side *side, uint64_t width)
 	return 1 + (side->room - width) / side->pitch;
 }
 
-/* Behind a kernel only half of them: it may wait for a copy in another stream. */
+/* After a kernel only half of the stages are available, because the kernel may wait for a copy in
+ * another stream. */
 struct cuda_stage *issue_take_stage(const struct hal_stream *s, bool waits)
 {
 	struct hal_device *device = s->device;
@@ -204,12 +208,12 @@ static CUresult copy_staged(const struct hal_stream *s, struct cuda_stage *stage
 		error = copy_device(s, dst, src, width, rows);
 	if (!error)
 		return issue_host_function(s, out ? stage_out : issue_stage_free, stage);
-	if (issue_host_function(s, issue_stage_free, stage)) /* behind what may use it still */
+	if (issue_host_function(s, issue_stage_free, stage)) /* after what may still use it */
 		issue_stage_free(stage);
 	return error;
 }
 
-/* One piece from (row, column) on, and these moved behind it. */
+/* Copies one piece from (row, column) on, and advances these. */
 static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, uint64_t width,
 			      uint64_t height)
 {
@@ -346,7 +350,8 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 
 /* ---- kernels ---- */
 
-#define SHARED_WITHOUT_ASKING (48u << 10) /* a kernel's own and its launch's together */
+/* limit without an attribute: static and dynamic shared memory together */
+#define SHARED_WITHOUT_ASKING (48u << 10)
 
 static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
 {
@@ -379,7 +384,7 @@ static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
 	return d->cuLaunchKernelEx(&config, f->function, NULL, bytes ? extra : NULL);
 }
 
-/* ALL: the window is the space's, and a kernel of it may be given to the driver. */
+/* ALL: the window shows the space, and its kernel may be submitted. */
 static enum issued show(struct hal_stream *s, struct hal_space *space)
 {
 	struct hal_device *device = s->device;
@@ -413,7 +418,7 @@ static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
 
 	if (done != ALL)
 		return done;
-	s->last_kernel = s->issued + 1; /* if it fails, a part of it may run all the same */
+	s->last_kernel = s->issued + 1; /* even if it fails, a part of it may run */
 	return issue_check(s, space, what, cuda_gemm(s, space, w->gemm.call, what, sizeof what));
 }
 
@@ -431,7 +436,7 @@ static enum issued issue(struct hal_stream *s, struct cuda_item *item)
 	return ALL;
 }
 
-/* Behind the work, done or skipped, the device counts it. */
+/* After the work, done or skipped, the device increments the stream's counter. */
 bool cuda_issue(struct hal_stream *s, struct cuda_item *item)
 {
 	struct hal_device *device = s->device;

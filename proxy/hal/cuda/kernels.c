@@ -1,5 +1,5 @@
-/* kernels.c: the PTX of kernels/sums.cu, as sums.c gives it to the driver. The compiler runs in the
- * repository's folder. */
+/* kernels.c: the PTX of kernels/sums.cu, which sums.c loads. The compiler runs in the repository's
+ * folder. */
 #include "cuda_hal.h"
 
 __asm__(".pushsection .rodata\n"

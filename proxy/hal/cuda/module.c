@@ -1,9 +1,9 @@
-/* module.c: modules and kernels, for the Python side (modules.py).
+/* module.c: modules and kernels, for the Python part (modules.py).
  *
- * Called from any thread while the device is open; may take seconds, for the driver compiles PTX
- * here. What is loaded stays until the device is closed. The driver loads a kernel when its handle
- * is taken, if not before: so here too, and not at its first launch, which might wait for kernels
- * that run.
+ * Called from any thread while the device is open; may take seconds, because the driver compiles
+ * PTX here. Loaded modules stay until the device is closed. The driver loads a kernel at the latest
+ * when its handle is taken, so that happens here and not at its first launch, which might wait for
+ * running kernels.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #define LOG_BYTES 2048
 
-/* As modules.py declares it. */
+/* As declared in modules.py. */
 struct nvidia_function {
 	uint64_t address; /* of the struct hal_function */
 	int32_t max_threads, shared_bytes, const_bytes, local_bytes, registers, ptx_version;
@@ -25,7 +25,7 @@ int rankfold_nvidia_function(void *module, const char *name, uint32_t param_byte
 			     uint32_t globals_at, struct nvidia_function *out);
 #pragma GCC visibility pop
 
-/* CUresult; `text` then says why, in the compiler's words. */
+/* Returns a CUresult; on an error `text` has the reason, in the compiler's words. */
 int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t text_bytes)
 {
 	struct hal_device *device = atomic_load(&cuda_open_device);

@@ -1,7 +1,8 @@
-"""What a proxy uses of the NVIDIA HAL's Python side: modules and kernels, through the driver.
+"""The Python interface of the NVIDIA HAL for a proxy: modules and kernels, through the driver.
 
-As on the software GPU a program must carry PTX; the driver compiles it, and keeps its own cache.
-The variables of a module are laid out as on the software GPU, so a rank may move between both.
+As on the software GPU, a program must contain PTX; the driver compiles it, and keeps its own cache.
+The variables of a module have the same layout as on the software GPU, so a rank may move between
+both.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class _Loaded:
 
 
 def open_loader(_state: Path, cc: tuple[int, int]) -> Loader:
-    """The loader of a proxy, for its device of compute capability `cc`."""
+    """Returns the loader for a proxy and its device of compute capability `cc`."""
     return Loader(paths.native("lib/librankfold-proxy.so"), cc)
 
 
@@ -61,11 +62,11 @@ class Loader:
         self._lib = self._ffi.dlopen(str(core_lib))
 
     def close(self) -> None:
-        """What is loaded stays until the device is closed."""
+        """Does nothing: loaded modules stay until the device is closed."""
 
     def module(self, image: bytes, kind: int, cc: tuple[int, int] | None = None) -> ModuleInfo:
-        """Read a fatbin or PTX text and let the driver load it. cc: for which its code is chosen;
-        default: the device's. Raises ModuleError."""
+        """Reads a fatbin or PTX text and loads it with the driver. `cc`: the compute capability for
+        which code is chosen; default: the device's. Raises ModuleError."""
         text = ptx_of(image, cc or self.compute_capability)
         digest = hashlib.sha256(text.encode()).hexdigest()
         with self._lock:
@@ -83,7 +84,7 @@ class Loader:
         return _Loaded(handle[0], rewritten)
 
     def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
-        """A kernel. Raises ModuleError."""
+        """Returns a kernel. Raises ModuleError."""
         with self._lock:
             known = self._functions.get((module.hash, name))
             if not known:
@@ -122,8 +123,8 @@ class Loader:
 
 
 def _refuse_allocation(module: ModuleInfo, name: str) -> None:
-    """Raises ModuleError. The `free` that only a table of virtual functions holds has nothing to
-    free, if nothing allocates."""
+    """Refuses kernels that allocate; raises ModuleError. A `free` that only a table of virtual
+    functions refers to has nothing to free if nothing allocates."""
     if not {"malloc", "free"} & module.ptx.functions.keys():
         return
     direct = called(module.ptx, name, by_address=False) & {"malloc", "free"}

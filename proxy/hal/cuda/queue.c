@@ -1,9 +1,10 @@
 /* queue.c: the streams' rings of works, and the device thread that serves them.
  *
  * submit only copies the work into the stream's ring. The device thread issues up to
- * CUDA_STREAM_DEPTH works of each stream and then looks at the streams' counters, which the device
- * itself writes: at once while they move, every NAP_NS when they do not, and not at all while
- * nothing is under way. So a completion needs no driver call, and no thread waits for the device.
+ * CUDA_STREAM_DEPTH works of each stream and then polls the streams' counters, which the device
+ * itself writes: continuously while they change, every NAP_NS while they do not, and not at all
+ * while no work is in progress. A completion therefore needs no driver call, and no thread waits
+ * for the device.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,8 +16,8 @@
 #include "reduce.h"
 
 #define NAP_NS 20000
-#define SPINS 200u      /* looks without a nap */
-#define QUERY_EVERY 64u /* looks without progress, after which the context is checked */
+#define SPINS 200u      /* polls without a nap */
+#define QUERY_EVERY 64u /* polls without progress before the context is checked */
 #define GLOBALS_BYTES 8u
 
 static uint64_t now_ns(void)
@@ -33,7 +34,8 @@ void cuda_ring(const struct hal_device *device)
 		device->config.ring(device->config.ring_arg);
 }
 
-/* What is to be done has been published before: either it is seen there, or the sleep here. */
+/* The caller has published the work before: either the device thread sees it, or this sees the
+ * sleep. */
 void cuda_wake(struct hal_device *device)
 {
 	if (!atomic_load(&device->sleeping))
@@ -64,7 +66,7 @@ void cuda_lose(struct hal_device *device, int error, const char *format, ...)
 	cuda_ring(device);
 }
 
-/* ---- the loop's side ---- */
+/* ---- called by the loop's thread ---- */
 
 int cuda_stream_create(struct hal_device *device, struct hal_stream **out)
 {
@@ -98,7 +100,7 @@ void cuda_stream_destroy(struct hal_stream *s)
 {
 	struct hal_device *device = s->device;
 
-	atomic_store(&s->doomed, true); /* s is the device thread's from here on */
+	atomic_store(&s->doomed, true); /* from here on the device thread owns s */
 	cuda_wake(device);
 }
 
@@ -140,7 +142,7 @@ static bool make_room(struct cuda_item *item, uint32_t bytes)
 	return item->params;
 }
 
-/* The program's parameters, and behind them where its module's globals lie (rewrite.py). */
+/* Copies the program's parameters, followed by the address of its module's globals (rewrite.py). */
 static bool copy_params(struct cuda_item *item)
 {
 	const struct hal_function *f = item->work.kernel.function;
@@ -199,7 +201,7 @@ bool cuda_kernels_run(const struct hal_device *device)
 	return false;
 }
 
-/* All chunks that wait for it are cleared on a stream of their own, for which `s` then waits. */
+/* Clears all listed chunks on a separate stream, for which `s` then waits. */
 CUresult cuda_clear(struct hal_device *device, struct hal_stream *s)
 {
 	const struct cuda_driver *d = device->driver;
@@ -277,7 +279,7 @@ static void bury(struct hal_device *device)
 	}
 }
 
-/* True if something of it is under way. Sets `moved` if work was issued or done. */
+/* True if work of the stream is in progress. Sets `moved` if work was issued or completed. */
 static bool serve(struct hal_stream *s, bool *moved)
 {
 	uint64_t submitted = atomic_load(&s->submitted), done = cuda_completed(s);
@@ -298,7 +300,8 @@ static bool serve(struct hal_stream *s, bool *moved)
 	return done < submitted;
 }
 
-/* Does the context live? Does what runs, whose space is the one the window shows, end in time? */
+/* Checks that the context is alive, and that cancelled kernels end in time; running kernels belong
+ * to the space that the window shows. */
 static void look_after(struct hal_device *device)
 {
 	const struct hal_space *space = device->window_space;
@@ -318,7 +321,7 @@ static void look_after(struct hal_device *device)
 			  "a kernel did not end within 10 s after it was cancelled");
 }
 
-/* Until there is something to do. */
+/* Sleeps until there is work. */
 static void sleep_until_called(struct hal_device *device)
 {
 	pthread_mutex_lock(&device->lock);
@@ -337,7 +340,7 @@ static void sleep_until_called(struct hal_device *device)
 	pthread_mutex_unlock(&device->lock);
 }
 
-/* One look at all streams: is anything under way? */
+/* Serves all streams once; true if any work is in progress. */
 static bool turn(struct hal_device *device, bool *moved)
 {
 	bool busy = false;

@@ -1,10 +1,10 @@
-"""Takes a module's variables out of its PTX: they lie in the rank's own memory instead.
+"""Removes a module's variables from its PTX: they are in the rank's own memory instead.
 
-The driver would put them where it likes, once for all ranks that share the context. So no kernel
-names a variable any more: each gets one parameter more, the address of the rank's globals area, in
-the layout that the software GPU uses too. Constants become ordinary memory. Device functions, which
-have the parameters that their callers give them, find the address in eight bytes of shared memory
-that each thread writes when the kernel begins.
+The driver would place them anywhere, once for all ranks that share the context. Therefore no kernel
+names a variable any more: each gets an additional parameter, the address of the rank's globals
+area, in the layout that the software GPU also uses. Constants become ordinary memory. Device
+functions, whose parameters their callers determine, read the address from eight bytes of shared
+memory that each thread writes at the kernel's beginning.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _CONSTANT = re.compile(r"\b(ld|cvta|cvta\.to)\.const\b")
 
 @dataclass(frozen=True)
 class Rewritten:
-    """`entries`: kernels that take the address of the globals as a last parameter."""
+    """The result. `entries`: kernels that take the address of the globals as a last parameter."""
 
     text: str
     entries: frozenset[str]
 
 
 def rewrite(text: str, module: Module) -> Rewritten:
-    """PTX that the driver takes. `module` is `text`, parsed. Raises ModuleError."""
+    """Returns PTX that the driver accepts. `module` is `text`, parsed. Raises ModuleError."""
     offsets = {n: o for n, o in layout.globals_layout(module).offsets.items() if n != layout.SETUP}
     if not offsets:
         return Rewritten(text, frozenset())
@@ -76,7 +76,7 @@ def _refuse_code_addresses(module: Module) -> None:
 
 
 def _statements(text: str) -> Iterator[str]:
-    """What stands at module scope, one after the other; directives are lines."""
+    """Yields the statements at module scope; directives are lines."""
     at = 0
     while match := re.compile(r"\S").search(text, at):
         at = match.start()
@@ -91,7 +91,8 @@ def _statements(text: str) -> Iterator[str]:
 
 
 def _end(text: str, at: int) -> int:
-    """Behind the semicolon or, of a function and a section, the closing brace."""
+    """Returns the end after the semicolon or, for a function or section, after the closing
+    brace."""
     depth = 0
     braced = text.startswith(".section", at)
     for match in re.compile(r"[{};]").finditer(text, at):
@@ -147,7 +148,7 @@ def _prologue(kind: str, deep: bool) -> str:
 
 
 def _instructions(body: str, names: re.Pattern[str], offsets: Mapping[str, int]) -> str:
-    """Each instruction that names variables stands in a scope with registers for them."""
+    """Puts each instruction that names variables into a scope with registers for them."""
     out = []
     for piece in re.split(r"(?<=[;{}])", body):
         used: list[int] = []

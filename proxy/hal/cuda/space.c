@@ -1,8 +1,8 @@
-/* space.c: what each rank has at its addresses, and the window that shows one rank's memory to
- * kernels (cuda_hal.h).
+/* space.c: the mappings of each rank, and the window that shows one rank's memory to kernels
+ * (cuda_hal.h).
  *
- * A space's table is written by the loop's thread, entry by entry, and read by the device thread;
- * an entry changes only while no submitted work uses it.
+ * The loop's thread writes a space's table, entry by entry, and the device thread reads it; an
+ * entry changes only while no submitted work uses it.
  */
 #include <sched.h>
 #include <stdarg.h>
@@ -35,7 +35,7 @@ int cuda_space_create(struct hal_device *device, struct hal_space **out)
 }
 
 /* The window may still show its chunks: no kernel runs before that is changed. The device thread
- * may still look at it, and frees it. */
+ * may still read the space, and frees it. */
 void cuda_space_destroy(struct hal_space *space)
 {
 	struct hal_device *device = space->device;
@@ -49,7 +49,7 @@ void cuda_space_destroy(struct hal_space *space)
 	cuda_wake(device);
 }
 
-/* The chunk's place in the heap, or CUDA_HEAP_CHUNKS. */
+/* The chunk's index in the heap, or CUDA_HEAP_CHUNKS. */
 static uint64_t place_of(uint64_t addr)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
@@ -115,7 +115,7 @@ int cuda_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 	return CUDA_SUCCESS;
 }
 
-/* A kernel that writes to read-only memory ends: no copy is ever made. */
+/* A kernel that writes to read-only memory ends, so no copy is ever made. */
 bool cuda_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
 {
 	(void)space;
@@ -193,7 +193,7 @@ bool cuda_window_shows(const struct hal_device *device, const struct hal_space *
 	       device->window_version == atomic_load(&space->version);
 }
 
-#define CLOSED UINT32_MAX /* in the window: a chunk is mapped there, of no use */
+#define CLOSED UINT32_MAX /* window entry: a chunk is mapped there, without usable access */
 
 static CUresult open_run(struct hal_device *device, uint32_t from, uint32_t to)
 {
@@ -206,7 +206,7 @@ static CUresult open_run(struct hal_device *device, uint32_t from, uint32_t to)
 	return error;
 }
 
-/* Access is given in one call to what lies together and gets the same: [run, i). */
+/* Access is set in one call for contiguous entries with equal access: [run, i). */
 static CUresult map_missing(struct hal_device *device, const struct hal_space *space)
 {
 	uint32_t top = space->top, run = 0, i;
@@ -238,7 +238,8 @@ static CUresult map_missing(struct hal_device *device, const struct hal_space *s
 	return error ? error : last;
 }
 
-/* A mapping of the rank's memory is made anew at its address: a size of 0 copies it. */
+/* Duplicates the mapping of the rank's memory at the window's address: mremap with size 0 copies
+ * it. */
 static CUresult show_hosts(struct hal_device *device, const struct hal_space *space)
 {
 	for (; device->shown_count; device->shown_count--) {
@@ -265,7 +266,7 @@ CUresult cuda_window_show(struct hal_device *device, struct hal_space *space)
 	uint64_t version = atomic_load(&space->version);
 	CUresult error = CUDA_SUCCESS;
 
-	device->window_serial = 0; /* nobody's, should this fail on the way */
+	device->window_serial = 0; /* invalid, in case this fails midway */
 	for (uint32_t i = 0; !error && i < device->window_top; i++) {
 		if (!device->window[i] ||
 		    !((device->window[i] ^ space->chunks[i]) & ~CUDA_READ_ONLY))
@@ -312,9 +313,8 @@ void cuda_space_fail(struct hal_space *space, int error, const char *format, ...
 {
 	va_list arguments;
 
-	if (atomic_exchange(&space->failed, true)) { /* the first error stays */
-		while (!atomic_load(
-			&space->error)) /* but no work seems to have done well meanwhile */
+	if (atomic_exchange(&space->failed, true)) { /* the first error remains */
+		while (!atomic_load(&space->error))  /* no work may seem successful meanwhile */
 			sched_yield();
 		return;
 	}
@@ -325,8 +325,8 @@ void cuda_space_fail(struct hal_space *space, int error, const char *format, ...
 	cuda_ring(space->device);
 }
 
-/* A GPU cannot end one kernel: what has not begun is skipped, what runs may run for CUDA_CANCEL_NS,
- * and then the device is given up (queue.c). */
+/* A GPU cannot end a single kernel. Work that has not begun is skipped; running work may run for
+ * CUDA_CANCEL_NS, and then the device counts as lost (queue.c). */
 void cuda_space_cancel(struct hal_space *space)
 {
 	struct timespec t;

@@ -1,12 +1,11 @@
-/* sums.c: the arithmetic of collectives, and checksums, by kernels of the HAL's own
- * (kernels/sums.cu).
+/* sums.c: the arithmetic of collectives, and checksums, by the HAL's own kernels (kernels/sums.cu).
  *
- * A kernel finds device memory at its aliases, and scratch memory where it lies. What lies in host
- * memory goes through one of the pinned buffers (issue.c), a piece at a time: its first half
- * takes `a` and the result, its second half `b`. A piece ends where the device's chunks do. If
- * none of the operands is the GPU's, the host adds them where they are.
+ * A kernel accesses device memory through aliases, and scratch memory in place. Operands in host
+ * memory go through one of the pinned buffers (issue.c), a piece at a time: its first half holds
+ * `a` and the result, its second half `b`. A piece ends at the device's chunk boundaries. If no
+ * operand is in GPU memory, the host computes the sum in place.
  *
- * Runs in the device thread; host functions run in the driver's and call nothing of it.
+ * Runs in the device thread. Host functions run in the driver's thread and do not call the driver.
  */
 #include <stdio.h>
 #include <string.h>
@@ -16,8 +15,8 @@
 #include "reduce.h"
 
 #define HALF_BYTES (CUDA_STAGE_BYTES / 2)
-#define THREADS 256u     /* of a block */
-#define BLOCKS_MAX 4096u /* each thread takes several elements then */
+#define THREADS 256u     /* per block */
+#define BLOCKS_MAX 4096u /* with more elements, each thread takes several */
 #define CHECKSUM_BLOCKS 64u
 
 CUresult cuda_sums_load(struct hal_device *device)
@@ -44,7 +43,7 @@ CUresult cuda_sums_load(struct hal_device *device)
 
 static uint8_t *host_at(const struct hal_ref *ref) { return (uint8_t *)(uintptr_t)ref->addr; }
 
-/* `params`: packed as the kernel has them. */
+/* `params`: packed as the kernel's parameters. */
 static CUresult launch(const struct hal_stream *s, CUfunction function, uint64_t blocks,
 		       void *params, size_t bytes)
 {
@@ -70,7 +69,7 @@ static uint64_t blocks_for(uint64_t elements, uint64_t most)
 
 /* ---- sums ---- */
 
-/* All of it, in host memory. */
+/* Computes the whole sum, in host memory. */
 static void sum_whole(void *arg)
 {
 	const struct hal_work *w = arg;
@@ -112,7 +111,7 @@ static void sum_out(void *arg)
 	issue_stage_free(stage);
 }
 
-/* Where the GPU finds `bytes` of each operand. */
+/* `at`: the addresses at which the GPU finds `bytes` of each operand. */
 static CUresult sum_launch(const struct hal_stream *s, const struct hal_work *w,
 			   const CUdeviceptr at[HAL_SUM_REFS], uint64_t bytes)
 {
@@ -151,13 +150,13 @@ static CUresult sum_staged(const struct hal_stream *s, const struct hal_work *w,
 		error = sum_launch(s, w, at, bytes);
 	if (!error)
 		error = issue_host_function(s, sum_out, stage);
-	/* Behind what may use it still. */
+	/* After what may still use it. */
 	if (error && issue_host_function(s, issue_stage_free, stage))
 		issue_stage_free(stage);
 	return error;
 }
 
-/* One piece from s->column on, which is moved behind it. */
+/* Submits one piece from s->column on, and advances it. */
 static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 			       const struct hal_ref refs[HAL_SUM_REFS], uint32_t count,
 			       uint64_t bytes)
@@ -245,7 +244,7 @@ static void checksum_whole(void *arg)
 		hal_checksum(w->checksum.sum, host_at(&w->checksum.src), w->checksum.bytes, 0);
 }
 
-/* The blocks' shares, to the work's sum. */
+/* Adds the blocks' shares to the work's sum. */
 static void checksum_add(void *arg)
 {
 	struct cuda_stage *stage = arg;

@@ -1,1 +1,1 @@
-"""The GPU's own kernels of the NVIDIA HAL, as PTX that lies beside its source."""
+"""The NVIDIA HAL's own kernels, as PTX next to its source."""

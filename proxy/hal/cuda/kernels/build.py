@@ -1,7 +1,8 @@
-"""Compiles ``sums.cu`` into the PTX that lies beside it (``make gpu-ptx``).
+"""Compiles ``sums.cu`` into the PTX file next to it (``make gpu-ptx``).
 
-Without contraction: each operation is rounded. Its version is lowered to what drivers of CUDA 12
-know, which have all that it uses. The text begins with a digest of what it was made from.
+It compiles without contraction, so each operation is rounded. The PTX version is lowered to one
+that drivers of CUDA 12 accept, which support everything it uses. The text begins with a digest of
+its sources.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ TARGET = FOLDER / "sums.ptx"
 
 
 def digest() -> str:
-    """Of the source."""
+    """Returns the digest of the sources."""
     return hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()
 
 
 def compiled() -> str:
-    """The PTX, without nvcc's comments. Raises `CalledProcessError`."""
+    """Returns the PTX, without nvcc's comments. Raises `CalledProcessError`."""
     command = [str(NVCC), "-ptx", "-arch=compute_75", "-fmad=false", str(SOURCES[0]),
                "-o", "/dev/stdout"]  # fmt: skip
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
