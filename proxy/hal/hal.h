@@ -101,9 +101,7 @@ struct hal_work {
 			struct hal_ref dst, a;
 			uint64_t count;
 			uint32_t dtype;
-			uint32_t
-				/* 1: divide by `divisor` (ncclAvg); 0: multiply by `scalar` */
-				divide;
+			uint32_t divide; /* 1: by `divisor` (ncclAvg); 0: times `scalar` */
 			uint64_t divisor;
 			uint8_t scalar[8]; /* in dtype */
 		} scale;

@@ -93,8 +93,8 @@ struct seat {
 	uint64_t handle;
 	uint64_t next_seq; /* of its next collective */
 	uint64_t splits;
-	uint64_t *sent,
-		*received;    /* per member: number of the next part sent to it; received from it */
+	/* per member: number of the next part sent to it; received from it */
+	uint64_t *sent, *received;
 	uint64_t *unreceived; /* per member: bytes sent to it and not received */
 	uint32_t groups;      /* not completed */
 	bool taken, closing;  /* taken: in use by the rank (free once destroyed) */
@@ -347,8 +347,8 @@ void shape_fail(struct coll *, uint32_t rank_a, const struct shape *a, uint32_t 
 		const struct shape *b);
 bool shape_reduces(uint32_t kind);
 bool shape_has_root(uint32_t kind);
-uint64_t shape_common(const struct shape *,
-		      uint64_t nranks); /* bytes, if all members receive the same; 0: they differ */
+/* Bytes, if all members receive the same; 0: they differ. */
+uint64_t shape_common(const struct shape *, uint64_t nranks);
 uint64_t shape_pieces(const struct shape *, const struct coll_comm *);
 struct plan plan_make(const struct op *, uint64_t number);
 bool plan_takes_part(const struct coll_comm *, const struct plan *, uint32_t device);

@@ -80,6 +80,6 @@ bool move_saves(struct rank_memory *, uint32_t page, bool stay, enum move_kind *
 void moves_drop(struct rank_memory *); /* drops moves inwards that are not submitted */
 bool moves_pump(struct device_memory *);
 void moves_are_of_before(struct rank_memory *); /* saved content is outdated */
-bool moves_forget_saved(struct rank_memory *);  /* a few pages; true: it took time */
+bool moves_forget_saved(struct rank_memory *);  /* of a few pages; true: it took time */
 
 #endif

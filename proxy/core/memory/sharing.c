@@ -270,7 +270,7 @@ uint64_t memory_shared(const struct rank_memory *m, bool once)
 	return found;
 }
 
-/* ---- how pages come to be shared ---- */
+/* ---- sharing of pages ---- */
 
 /* A rank that is being swapped out can share the pages that are not leaving. */
 static bool gives(const struct rank_memory *m)

@@ -17,11 +17,10 @@ enum transfer_kind {
 struct transfer {
 	struct transfer *next;
 	enum transfer_kind kind;
-	struct rank_memory
-		/* READ, WRITE, HAND: the rank whose memory it is; NULL: that memory is closed. SUM:
-		 * the rank of the first input, or NULL */
-		*memory;
-	/* HAND: the rank that has the content. SUM: the rank of the second input, or NULL */
+	/* READ, WRITE, HAND: the memory that it reads or writes; NULL: closed meanwhile. SUM: the
+	 * memory of the first input's rank, or NULL */
+	struct rank_memory *memory;
+	/* HAND: the memory that has the content. SUM: that of the second input's rank, or NULL */
 	struct rank_memory *source;
 	uint64_t addr, bytes, done;
 	struct hal_ref other;   /* READ: the destination; WRITE: the source */

@@ -258,8 +258,8 @@ static uint32_t resolve_sets(const struct launch *launch, const struct soft_cut 
 	return done;
 }
 
-/* Executes one operation for lanes at several cuts that are alike: all operands are first copied to
- * the frame. */
+/* Executes one operation for lanes at several equivalent cuts: all operands are first copied to the
+ * frame. */
 static bool advance_alike(struct launch *launch, const uint16_t stood[WARP], uint32_t first,
 			  uint32_t at, uint32_t alive)
 {

@@ -48,7 +48,7 @@ static uint32_t bits_of(uint32_t element)
 
 /* ---- registers --------------------------------------------------------------------------- */
 
-/* Reads the lanes' registers of an operand, as many as its value says. Those of other lanes are
+/* Reads the lanes' registers of an operand; its value is their number. Those of other lanes are
  * zero. */
 static void fetch(const struct launch *launch, const struct soft_operand *in, uint32_t first,
 		  uint32_t lanes, uint32_t (*to)[WARP])

@@ -155,7 +155,7 @@ _PTX = [
     Row("ldmatrix", "d, [a]", _MEETS, tile=matrix.describe),
     Row("stmatrix", "[a], b", _MEETS, tile=matrix.describe),
     Row("movmatrix", "d, a", _MEETS, tile=matrix.describe),
-    # where the thread goes on, and its stack
+    # control flow, and the thread's stack
     *_rows("ret exit", "", _BRANCHES),
     *_rows("trap", "", _BRANCHES, system.trap),
     *_rows("bra", "", _BRANCHES),  # labels and callees are not operands of the model
