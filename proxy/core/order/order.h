@@ -33,7 +33,7 @@
 
 #define ORDER_STREAMS_MAX 256    /* not known to be done; with more, the check ends */
 #define ORDER_EXTENTS_MAX 65536u /* of memory; with more, all recorded accesses are dropped */
-#define ORDER_RACES_MAX 32       /* reported for one rank */
+#define ORDER_RACES_MAX 32       /* reported for one rank, of each kind */
 
 enum order_stream { ORDER_LEGACY, ORDER_BLOCKING, ORDER_FREE };
 enum order_use { ORDER_READ, ORDER_ATOMIC, ORDER_WRITE };
