@@ -251,6 +251,10 @@ class Server:
         """Call `callback` once, `seconds` from now."""
         self._timers.append((time.monotonic() + seconds, callback))
 
+    def hasten(self, callback: Callable[[], None]) -> None:
+        """If `callback` waits for its time (`after`), call it in the next turn."""
+        self._timers = [(0.0 if each == callback else due, each) for due, each in self._timers]
+
     def stop(self) -> None:
         self._stopping = True
 

@@ -487,7 +487,9 @@ class Daemon:
         self.backoff.pop(job.name, None)
 
     def _changed(self) -> None:
+        """Desired state has changed: plan anew, at once."""
         self.fresh = False
+        self.server.hasten(self._turn)
 
     # ---- operations
 
@@ -531,7 +533,7 @@ class Daemon:
             if pool:
                 self.journal.put(pool, None, Origin("run", 0), "")
             self.journal.put(job, None, Origin("run", 0), token)
-        self.fresh = False
+        self._changed()
         self.idle_since = time.monotonic()
         return {}
 
@@ -551,7 +553,7 @@ class Daemon:
             return {"token": asked.token}
         self.journal.save(dataclasses.replace(record, asked=asked.token))
         self.journal.event(f"Job/{asked.name}", "SaveRequested", "by hand")
-        self.fresh = False
+        self._changed()
         return {"token": asked.token}
 
     def _go_back(self, request: service.Request[operations.GoBack]) -> Json:
@@ -576,7 +578,7 @@ class Daemon:
             record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending, **more)
         self.journal.save(record)
         self.journal.event(f"Job/{asked.name}", "WentBack", text)
-        self.fresh = False
+        self._changed()
         return {}
 
     def _override(self, request: service.Request[operations.Override]) -> Json:
@@ -590,7 +592,7 @@ class Daemon:
         if fields.get("cancelled"):
             return {"unrecorded": self._cancel([each])}
         self._set_by_hand([each], fields)
-        self.fresh = False
+        self._changed()
         return {}
 
     def _set_by_hand(self, objects: list[Object], fields: Json) -> None:
@@ -607,7 +609,7 @@ class Daemon:
         """Cancel jobs in one transaction, so that the loop never sees some of them cancelled and
         others about to start. If the journal cannot record it, cancel them anyway and return the
         reason."""
-        self.fresh = False
+        self._changed()
         try:
             self._set_by_hand(objects, {"cancelled": True})
             return ""

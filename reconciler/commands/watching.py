@@ -18,7 +18,8 @@ from rankfold.reconciler.journal.journal import JournalError
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report.console import last_event, live_view, print_events, say
 
-POLL_S = 0.1
+POLL_S = 0.1  # between two looks for events in the journal
+HELLO_S = 0.5  # between two questions to the reconciler, which answers each one in its loop
 END_S = 2.0  # for the reconciler, when the command is interrupted
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0
 LASTING = ("source", "denied", "version", "unknown_op", "argument", "bad_request", "nonsense")
@@ -36,6 +37,7 @@ class Watching:
         self.client: control.Client | None = None  # the connection that attached the source
         self.attached = False  # whether it ever was
         self.trouble = ""
+        self.hello_due = 0.0  # CLOCK_MONOTONIC
         self.faults: list[str] = []
 
     def run(self) -> NoReturn:
@@ -67,8 +69,10 @@ class Watching:
             self._attach()
         for number in print_events(self.state, self.after, self.output):
             self.after = number
-        now = self.reconciler.ask("hello")
-        self._tell(now["trouble"])
+        if time.monotonic() >= self.hello_due:
+            now = self.reconciler.ask("hello")
+            self.hello_due = time.monotonic() + HELLO_S
+            self._tell(now["trouble"])
 
     def _attach(self) -> None:
         reply = self.reconciler.ask("attach", source=self.source, watch=True, again=self.attached)

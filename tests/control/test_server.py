@@ -353,3 +353,12 @@ def test_where_ranks_cannot_be_told_no_folder_is_made_that_they_would_see(
         assert not path.exists()
         path.parent.rmdir()
         (tmp_path / "removed").rename(path.parent)
+
+
+def test_what_waits_for_its_time_can_be_hastened(tmp_path: Path) -> None:
+    server, called = service.Server(tmp_path / "socket", {messages.Hello: lambda _: {}}), []
+    server.after(3600, server.stop)
+    server.after(7200, lambda: called.append("another"))
+    server.hasten(server.stop)
+    server.run()
+    assert called == []
