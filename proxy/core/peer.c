@@ -275,7 +275,7 @@ bool peer_receive(struct peer *p, uint32_t *from, uint32_t *tag, struct peer_mes
 
 bool peer_broken(const struct peer *p) { return p->broken; }
 
-uint32_t *peer_doorbell(struct peer *p) { return (uint32_t *)&line(p, p->device)->doorbell; }
+_Atomic uint32_t *peer_doorbell(struct peer *p) { return &line(p, p->device)->doorbell; }
 
 void peer_sleep(struct peer *p, bool sleeping)
 {

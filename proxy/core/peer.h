@@ -37,7 +37,7 @@ bool peer_receive(struct peer *, uint32_t *from, uint32_t *tag, struct peer_mess
 bool peer_broken(const struct peer *);
 
 /* peer_doorbell: the word to sleep on. peer_sleep: whether senders must wake us. */
-uint32_t *peer_doorbell(struct peer *);
+_Atomic uint32_t *peer_doorbell(struct peer *);
 void peer_sleep(struct peer *, bool sleeping);
 
 /* Allocates memory in our outbox; NULL when it is full. Free it with the same offset and size. */

@@ -378,14 +378,15 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 	if (!uniqueId)
 		return NCCL_INVALID_ARGUMENT;
 	int kept = errno;
-	for (size_t have = 0; have < sizeof uniqueId->internal;) {
+	size_t have = 0;
+	while (have < sizeof uniqueId->internal) {
 		ssize_t got = getrandom(uniqueId->internal + have, sizeof uniqueId->internal - have,
 					0);
 		if (got > 0)
 			have += (size_t)got;
 		else if (errno != EINTR)
-			return NCCL_SYSTEM_ERROR;
+			break;
 	}
 	errno = kept;
-	return NCCL_SUCCESS;
+	return have < sizeof uniqueId->internal ? NCCL_SYSTEM_ERROR : NCCL_SUCCESS;
 }

@@ -165,13 +165,15 @@ def _mend(
             number = registers.orig_rax
             if registers.cs != _USER_CS or number != wait.call[0]:
                 continue
-            if number in RESTARTED and registers.rax in (-errno.EINTR, _RESTART_BLOCK):
-                again = begins_anew(wait, known.get(thread), _timeout(pid, wait.call), ran)
-                if again:
-                    registers.rax = _RESTART_NO_HANDLER
-                    _ptrace(_SETREGS, thread, ctypes.byref(registers))
-                    waits.append(again)
-            stood.append(Stood(thread, registers.rip, number, registers.rax))
+            try:
+                if number in RESTARTED and registers.rax in (-errno.EINTR, _RESTART_BLOCK):
+                    again = begins_anew(wait, known.get(thread), _timeout(pid, wait.call), ran)
+                    if again:
+                        registers.rax = _RESTART_NO_HANDLER
+                        _ptrace(_SETREGS, thread, ctypes.byref(registers))
+                        waits.append(again)
+            finally:  # CRIU interrupts the call again, whether its timeout could be read or not
+                stood.append(Stood(thread, registers.rip, number, registers.rax))
 
 
 def _shown(pid: int, thread: int) -> Wait | None:

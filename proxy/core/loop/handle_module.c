@@ -45,10 +45,10 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 		return CU_OK;
 	if (!memory_valid(&r->memory, a->addr, m->globals_bytes))
 		return CU_INVALID_VALUE;
-	module_place(m, a->addr);
 	struct transfer *t = calloc(1, sizeof *t);
 	if (!t)
 		return CU_OUT_OF_MEMORY;
+	module_place(m, a->addr);
 	t->kind = TRANSFER_WRITE;
 	t->memory = &r->memory;
 	t->addr = a->addr;

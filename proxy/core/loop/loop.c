@@ -104,7 +104,8 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 	}
 	for (struct job *j = p->jobs; j; j = j->next)
 		if (j->peer)
-			n = add_waiter(v, n, peer_doorbell(j->peer), *peer_doorbell(j->peer));
+			n = add_waiter(v, n, peer_doorbell(j->peer),
+				       doorbell_seen(peer_doorbell(j->peer)));
 	return n;
 }
 
