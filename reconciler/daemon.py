@@ -649,6 +649,7 @@ class Daemon:
         reply. Raises ControlError."""
         if not {"suspend", "gpus"} & fields.keys() or fields.get("suspend") is False:
             return
+        self.reconcile()  # a job that has just been placed is not in an earlier observation
         desired, records = self.journal.desired(), self.journal.records()
         job = each.effective()
         assert isinstance(job, Job)

@@ -418,13 +418,15 @@ def test_who_waits_for_another_rank_s_copies_is_not_stuck(
     monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "0.4")
     snapshot = tmp_path / "rank-1"
     program = (
-        "from pathlib import Path; import sys; from rankfold.interpose.launcher import files\n"
-        "with files.shared_notes(Path(sys.argv[1])) as notes: sys.exit(len(notes['taken']))"
+        "from pathlib import Path; import sys\n"
+        "from rankfold.interpose.launcher.files.saving import shared_notes\n"
+        "with shared_notes(Path(sys.argv[1])) as notes: sys.exit(len(notes['taken']))"
     )
     with saving.shared_notes(snapshot) as notes:
         notes["taken"] = {"name": 1, "other": 2}
         waiting = subprocess.Popen([sys.executable, "-c", program, str(snapshot)])
         while process.opened(waiting.pid, str(tmp_path)) == []:
+            assert waiting.poll() is None
             time.sleep(0.001)
         looking = progress.Stuck(lambda: {waiting.pid})
         for _ in range(3 * progress._LOOKS):
