@@ -117,7 +117,7 @@ def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> No
 WRONG_COUNTS = [
     mutants.Mutant("communicators on which a rank is below the target",
                    "b->ranks[rank].owed += vector_owes_on(b, m) - owed;", ""),
-    mutants.Mutant("joinings of a rank", "\tr->joining -= m->joining;", ""),
+    mutants.Mutant("joinings of a rank", "\t\tr->joining -= joining;", ""),
     mutants.Mutant("a member that has gone waits for nothing",
                    "\tm->complete = m->issued;\n\tm->gone = true;", "\tm->gone = true;"),
     mutants.Mutant("a round is complete once it is issued", "\tm->complete++;",
@@ -159,6 +159,18 @@ def test_messages_that_cannot_be_are_errors(barrier: Native) -> None:
             lib.barrier_free(b)
 
     check()
+
+
+def test_a_rank_that_joins_a_communicator_twice_counts_once(barrier: Native) -> None:
+    """A program may pass one unique id to two ncclCommInitRank calls of a rank."""
+    ffi, lib = barrier
+    b = lib.barrier_new(0, 1, 2, ffi.new("uint32_t[]", [0, 0]))
+    for _ in range(2):
+        lib.barrier_joining(b, 0, 5, 2)
+        assert lib.barrier_invalid(b) == ffi.NULL
+    lib.barrier_comm_gone(b, 0, 5)
+    assert lib.barrier_invalid(b) == ffi.NULL
+    lib.barrier_free(b)
 
 
 def test_the_bound_on_unresolved_rounds_is_given_up_in_the_end(barrier: Native) -> None:

@@ -70,7 +70,7 @@ void barrier_comm(struct barrier *b, uint32_t rank, uint64_t comm, const uint32_
 void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t nranks)
 {
 	struct barrier_rank *r = barrier_checked(b, rank, "joining of a rank that is not here");
-	struct entry *m = r ? rounds_put(b, &b->members, rank, comm) : NULL;
+	struct entry *m = r ? vector_replace(b, r, rank, comm) : NULL;
 
 	if (!m)
 		return;

@@ -104,15 +104,28 @@ void vector_freeze(struct barrier *b)
 	barrier_send(b, (struct barrier_message){.kind = REPORTED, .d = b->generation});
 }
 
+struct entry *vector_replace(struct barrier *b, struct barrier_rank *r, uint32_t rank,
+			     uint64_t comm)
+{
+	const struct entry *old = rounds_get(&b->members, rank, comm);
+	uint32_t joining = old ? old->joining : 0, owed = old && vector_owes_on(b, old);
+	struct entry *m = rounds_put(b, &b->members, rank, comm);
+
+	if (m) {
+		r->joining -= joining;
+		r->owed -= owed;
+	}
+	return m;
+}
+
 void vector_member(struct barrier *b, struct entry new)
 {
 	struct barrier_rank *r = barrier_checked(b, new.rank,
 						 "communicator of a rank that is not here");
-	struct entry *m = r ? rounds_put(b, &b->members, new.rank, new.comm) : NULL;
+	struct entry *m = r ? vector_replace(b, r, new.rank, new.comm) : NULL;
 
 	if (!m)
 		return;
-	r->joining -= m->joining;
 	*m = new;
 	if (b->frozen) {
 		r->owed += vector_owes_on(b, m);
