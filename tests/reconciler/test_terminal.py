@@ -36,10 +36,13 @@ class Terminal:
         self.stream, self.lock = pyte.ByteStream(self.screen), threading.Lock()
         self.main, terminal = pty.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", lines, columns, 0, 0))
+        environment = {**rankfold.environment, "TERM": "xterm-256color"}
+        for name in ("COLUMNS", "LINES"):  # these take precedence over the terminal's own size
+            environment.pop(name, None)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rankfold", *arguments], start_new_session=True,
             stdin=terminal, stdout=terminal, stderr=terminal,
-            env={**rankfold.environment, "TERM": "xterm-256color"},
+            env=environment,
         )  # fmt: skip
         os.close(terminal)
         self.reader = threading.Thread(target=self._read)
