@@ -165,8 +165,8 @@ uint64_t vector_target(const struct barrier *, uint64_t comm);
 bool vector_owes(const struct barrier *, const struct barrier_rank *);
 bool vector_owes_on(const struct barrier *, const struct entry *);
 void vector_on_broken(struct barrier *, uint64_t comm);
-/* Returns the entry of a rank, to be overwritten, or NULL without memory. The rank's counts no longer
- * include the old entry. A rank may join a communicator twice by mistake. */
+/* Returns the entry of a rank, to be overwritten; NULL without memory. The rank's counts then no
+ * longer include the old entry. A rank may join a communicator twice by mistake. */
 struct entry *vector_replace(struct barrier *, struct barrier_rank *, uint32_t rank, uint64_t comm);
 void vector_member(struct barrier *, struct entry); /* replaces the entry of a rank */
 void vector_report(struct barrier *, const struct entry *);
