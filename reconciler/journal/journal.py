@@ -585,6 +585,11 @@ class Journal:
         )
         return [self._row(row, Event, "events") for row in rows]
 
+    def last_event(self) -> int:
+        """The number of the newest event; 0: there is none."""
+        (number,) = self.db.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
+        return int(number)
+
     def conditions(self, job: str) -> tuple[list[Json], int]:
         self._look()
         return self._conditions.get(job) or ([], 0)

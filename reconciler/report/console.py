@@ -189,7 +189,7 @@ def last_event(state: Path) -> int:
     if not database(state).exists():
         return 0
     with Journal(state, readonly=True) as journal:
-        return max((e.id for e in journal.events()), default=0)
+        return journal.last_event()
 
 
 def print_events(state: Path, after: int, output: str) -> Iterator[int]:

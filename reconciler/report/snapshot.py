@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +26,14 @@ from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import Observed, SeenDevice
-from rankfold.reconciler.model.recorded import NODE, RESTARTING, Change, Condition, Record
+from rankfold.reconciler.model.recorded import (
+    NODE,
+    RESTARTING,
+    Change,
+    Condition,
+    Ending,
+    Record,
+)
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import last_lines
 from rankfold.reconciler.observe import restarts, sharing, strays
@@ -63,6 +72,30 @@ class Snapshot:
     layout: Layout
     reconciler: liveness.Seen = liveness.NONE
     trouble: tuple[str, ...] = ()  # processes that no other part reports: see strays.py
+
+    @functools.cached_property
+    def changes_of(self) -> Mapping[str, list[Change]]:
+        """The changes of each job that has some."""
+        found: dict[str, list[Change]] = defaultdict(list)
+        for each in self.changes:
+            found[each.job].append(each)
+        return dict(found)
+
+    @functools.cached_property
+    def planned_ends(self) -> Mapping[str, Ending]:
+        ends = (each for each in self.plan.actions if isinstance(each, actions.End))
+        return {each.job: each.ending for each in ends}
+
+    @functools.cached_property
+    def ranks_on(self) -> Mapping[str, list[str]]:
+        """The ranks, as JOB/RANK, that are placed on each device."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for name, record in self.records.items():
+            held = record.holds()
+            for rank, device in enumerate(record.placement):
+                if device in held:
+                    found[device].append(f"{name}/{rank}")
+        return dict(found)
 
     def reconciler_status(self) -> Json:
         wrong = wrong_with(self.layout)
@@ -223,8 +256,7 @@ def _interrupted(snap: Snapshot, record: Record) -> list[Condition]:
     reconciler will restart it or record its end."""
     if snap.reconciler.answers or record.step == "ended":
         return []
-    planned = (each for each in snap.plan.actions if isinstance(each, actions.End))
-    ending = record.ending or next((e.ending for e in planned if e.job == record.name), None)
+    ending = record.ending or snap.planned_ends.get(record.name)
     if ending is None or ending.reason == "Cancelled":
         return []
     lacks = "the one that runs does not answer" if snap.reconciler.runs else "none runs"
@@ -266,7 +298,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "guard": sharing.guard(record, snap.observed),
         "overhead": sharing.overhead(record, snap.observed),
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],
-        "changes": [change_status(c) for c in snap.changes if c.job == job.name],
+        "changes": [change_status(c) for c in snap.changes_of.get(job.name, ())],
     }
 
 
@@ -339,7 +371,7 @@ def devices_status(snap: Snapshot) -> list[Json]:
             "type": device.type if device else (seen.type if seen else ""),
             "memory": seen.memory if seen and ready else (device.memory if device else 0),
             "used": seen.used if seen else 0,
-            "ranks": _ranks_on(snap, name),
+            "ranks": snap.ranks_on.get(name, []),
             "state": _device_state(seen, device is not None, stopped),
             "swap": seen.swap if seen else 0,
             "shares": seen.shares if seen else None,
@@ -375,16 +407,6 @@ def _device_state(seen: SeenDevice | None, desired: bool, stopped: bool) -> str:
     if not desired:
         return "Stopping"
     return "Ready" if seen.ready else "Starting"
-
-
-def _ranks_on(snap: Snapshot, device: str) -> list[str]:
-    return [
-        f"{name}/{rank}"
-        for name, record in snap.records.items()
-        if device in record.holds()
-        for rank, place in enumerate(record.placement)
-        if place == device
-    ]
 
 
 # ---- plans ---------------------------------------------------------------------------------------
