@@ -18,7 +18,7 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
-from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report import text
 from rankfold.reconciler.report.console import say, tell
 from rankfold.reconciler.wording import count
 
@@ -60,7 +60,7 @@ def list_command(url: str, output: str) -> int:
     else:
         head = ("JOB", "ID", "SAVED", "RANKS", "BYTES", "STORED")
         lines = [tuple(str(row[key.lower()]) for key in head) for row in rows]
-        tell("\n".join(snapshot.columns(head, lines)))
+        tell("\n".join(text.columns(head, lines)))
         for fault in faults:
             say(fault)
     return EXIT_ERROR if faults else 0

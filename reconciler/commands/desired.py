@@ -22,8 +22,9 @@ from rankfold.reconciler.commands.watching import Watching
 from rankfold.reconciler.journal.rows import desired_of
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report import differences, snapshot
 from rankfold.reconciler.report.console import say, tell
+from rankfold.reconciler.report.status import status_of
 from rankfold.reconciler.source import reader, revision, spec
 from rankfold.reconciler.source.git import is_elsewhere
 from rankfold.reconciler.source.trees import named
@@ -97,11 +98,11 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
     found = revision.differences(now, then, snap.records)
     planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), clock.now())
-    data = snapshot.plan_json(found, planned, reader.directory_revision(loaded).id)
+    data = differences.plan_json(found, planned, reader.directory_revision(loaded).id)
     if output == "json":
         show(data)
     else:
-        for line in snapshot.plan_lines(data, output == "markdown"):
+        for line in differences.plan_lines(data, output == "markdown"):
             tell(line)
     return EXIT_CHANGES if detailed_exitcode and found else 0
 
@@ -137,7 +138,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
             return EXIT_INVALID
         code = wait_converged(reconciler, set(loaded.desired.jobs), limit) if wait_ else 0
     if output == "json":
-        show(snapshot.status(snapshot.snapshot(state)))
+        show(status_of(snapshot.snapshot(state)))
     else:
         tell(f"applied {reply['revision']}" + ("" if code == 0 else ", but not as desired"))
     return code

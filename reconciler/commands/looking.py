@@ -26,6 +26,13 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import doctor, snapshot
 from rankfold.reconciler.report.console import blocks_of, event_line, say, tables, tell
 from rankfold.reconciler.report.logs import Follower
+from rankfold.reconciler.report.status import (
+    reconciler_of,
+    reconciler_status,
+    status_of,
+    wrong_with,
+)
+from rankfold.reconciler.report.text import describe_lines
 from rankfold.reconciler.wording import time_of_day
 
 
@@ -37,7 +44,7 @@ def status(state: Path, output: str) -> int:
 
     Exit code 0 whatever state they are in; 1 if the state cannot be read.
     """
-    data = snapshot.status(snapshot.snapshot(state))
+    data = status_of(snapshot.snapshot(state))
     if output == "json":
         show(data)
         return 0
@@ -73,19 +80,19 @@ def warn_of_reconciler(reconciler: Json) -> None:
 def describe(state: Path, name: str, output: str) -> int:
     """Show everything about one job: conditions, ranks, changes, events."""
     snap = snapshot.snapshot(state)
-    job = next((j for j in snapshot.status(snap)["jobs"] if j["name"] == name), None)
+    job = next((j for j in status_of(snap)["jobs"] if j["name"] == name), None)
     if job is None:
         fail(f"there is no job {name!r}")
     with Journal(state, readonly=True) as journal:
         events = [vars(e) for e in journal.events(name)]
-        reconciler = snap.reconciler_status()
+        reconciler = reconciler_of(snap)
         actions = journal.actions(name)
         job = {**job, "events": events, "actions": actions, "reconciler": reconciler}
     warn_of_reconciler(reconciler)
     if output == "json":
         show(job)
         return 0
-    for line in snapshot.describe_lines(job):
+    for line in describe_lines(job):
         tell(line)
     return 0
 
@@ -105,8 +112,8 @@ def events(state: Path, name: str | None, output: str) -> int:
         known = name is None or found or journal.object("Job", name)
         meta = {key: journal.get(key) for key in ("watching", "unwatched")}
         seen = liveness.look(Layout(state))
-        wrong = snapshot.wrong_with(Layout(state))
-        now = snapshot.reconciler_status(seen, journal.objects(), journal.records(), meta, wrong)
+        wrong = wrong_with(Layout(state))
+        now = reconciler_status(seen, journal.objects(), journal.records(), meta, wrong)
     if not known:
         fail(f"nothing is known of {name!r}")
     warn_of_reconciler(now)

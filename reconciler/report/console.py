@@ -19,7 +19,8 @@ from rankfold.legible import legible
 from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.journal.rows import Event
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report import snapshot, text
+from rankfold.reconciler.report.status import status_of
 from rankfold.reconciler.wording import time_of_day
 
 REDRAW_S = 0.5  # for the view of `watch` on a terminal
@@ -54,7 +55,7 @@ def _print(text: str, err: bool) -> None:
 
 def blocks_of(data: Json, width: int | None = None) -> list[Block]:
     """The tables of a status. width: of the terminal, to shorten names; None: do not shorten."""
-    jobs, devices = snapshot.job_rows(data), snapshot.device_rows(data)
+    jobs, devices = text.job_rows(data), text.device_rows(data)
     if width is not None:
         limit = max(NAME_MIN, width // 3)
         names = elided([row[0] for row in jobs], limit)
@@ -64,7 +65,7 @@ def blocks_of(data: Json, width: int | None = None) -> list[Block]:
             (places[name], state, memory, _ranks(ranks, names), message)
             for name, state, memory, ranks, message in devices
         ]
-    return [("Jobs", snapshot.JOB_HEAD, jobs), ("Devices", snapshot.DEVICE_HEAD, devices)]
+    return [("Jobs", text.JOB_HEAD, jobs), ("Devices", text.DEVICE_HEAD, devices)]
 
 
 def _ranks(ranks: str, names: Mapping[str, str]) -> str:
@@ -103,7 +104,7 @@ def tables(blocks: list[Block]) -> None:
     """Print tables: with frames on a terminal, as plain columns otherwise."""
     if not sys.stdout.isatty():
         for _, head, rows in blocks:
-            tell("\n".join(snapshot.columns(head, rows)) + "\n")
+            tell("\n".join(text.columns(head, rows)) + "\n")
         return
     from rich.console import Console
 
@@ -166,7 +167,7 @@ def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
         def refresh() -> None:
             nonlocal drawn
             if time.monotonic() - drawn > REDRAW_S:
-                blocks = blocks_of(snapshot.status(snapshot.snapshot(state)), screen.width)
+                blocks = blocks_of(status_of(snapshot.snapshot(state)), screen.width)
                 tables = (framed(block, screen.width) for block in blocks)
                 live.update(Group(*tables), refresh=True)
                 drawn = time.monotonic()

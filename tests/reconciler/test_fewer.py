@@ -11,7 +11,7 @@ import pytest
 
 from rankfold.reconciler import plan
 from rankfold.reconciler.model.desired import Desired, Device, Job, Pool
-from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report import differences as report
 from rankfold.reconciler.source.revision import differences
 from support.simulated import Fleet
 
@@ -268,9 +268,9 @@ def test_it_is_no_change_that_a_plan_shows_for_ever() -> None:
     wish(place, job(), job("new", 2, 2, 1.0))
     then, observed = place.desired, place.observed()
     planned = plan.plan(then, place.records, plan.assume_fleet(then, observed), time.time())
-    data = snapshot.plan_json(differences(then, then, place.records), planned, "r")
+    data = report.plan_json(differences(then, then, place.records), planned, "r")
     assert data["changes"] == [] and set(data["placements"]["a"].values()) == {"local/soft-0"}
-    lines = snapshot.plan_lines(data)
+    lines = report.plan_lines(data)
     assert lines[0] == "Nothing to change."
     assert lines[1].startswith("! Job/a is degraded: it goes on with 1 of 2 devices, for local/")
     assert lines[2].startswith("! Job/new will wait: needs 2 devices") and "soft-1" in lines[2]

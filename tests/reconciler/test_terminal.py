@@ -21,7 +21,7 @@ from rich.console import Console
 
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.report.console import MESSAGE_LINES, elided, event_line, framed
-from rankfold.reconciler.report.snapshot import JOB_HEAD
+from rankfold.reconciler.report.text import JOB_HEAD
 from support.command import Rankfold, Specs
 
 LONG = "train-a-large-language-model-for-a-long-time"

@@ -1,0 +1,88 @@
+"""What `rankfold plan` prints: the differences of a revision, as JSON and as text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from rankfold.reconciler import plan
+from rankfold.reconciler.model.recorded import (
+    Condition,
+)
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.report.status import FORMAT_VERSION
+from rankfold.reconciler.source.revision import Difference
+from rankfold.reconciler.wording import count
+
+TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
+
+
+def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
+    told = {
+        name: [dataclasses.asdict(c) for c in conditions if _will_be(c)]
+        for name, conditions in planned.conditions.items()
+    }
+    return {
+        "format_version": FORMAT_VERSION,
+        "revision": revision,
+        "changes": [
+            {
+                "object": d.object,
+                "action": d.action,
+                "disturbs": d.disturbs,
+                "fields": [{"field": f, "from": a, "to": b} for f, a, b in d.fields],
+                "note": d.note,
+            }
+            for d in found
+        ],
+        "placements": {
+            name: {str(r): device for r, device in enumerate(target)}
+            for name, target in planned.targets.items()
+        },
+        "conditions": {name: each for name, each in told.items() if each},
+    }
+
+
+def _will_be(condition: Condition) -> bool:
+    """Whether a plan reports the condition. A plan assumes that all devices are up that are not
+    bad, so a job that waits for a proxy there waits until a person acts."""
+    return condition.type in TOLD_IN_PLANS or condition.reason == "WaitingForProxies"
+
+
+def plan_lines(data: Json, markdown: bool = False) -> list[str]:
+    """The lines of a plan for people; as Markdown for a comment on a pull request."""
+    signs = {"create": "+", "update": "~", "suspend": "~", "resume": "~", "remove": "-"}
+    lines = []
+    for each in data["changes"]:
+        changed = ", ".join(
+            f"{f['field']}: {_value(f['from'])} → {_value(f['to'])}" for f in each["fields"]
+        )
+        text = "; ".join(part for part in (changed, each["note"]) if part)
+        if each["disturbs"]:
+            text += " — disturbs the job: it stands still for a moment, no step is lost"
+        head = f"{each['action']} {each['object']}"
+        lines.append(
+            f"- **{head}**: {text}" if markdown else f"{signs[each['action']]} {head}: {text}"
+        )
+    for name, conditions in data["conditions"].items():
+        for condition in conditions:
+            what = TOLD_IN_PLANS.get(condition["type"], "will wait")
+            sign = "- " if markdown else "! "
+            lines.append(f"{sign}Job/{name} {what}: {condition['message']}")
+    if not data["changes"]:
+        lines.insert(0, "Nothing to change.")
+    disturbed = sum(1 for each in data["changes"] if each["disturbs"])
+    if data["changes"]:
+        if markdown:
+            lines.append("")
+        verb = "disturbs" if disturbed == 1 else "disturb"
+        lines.append(f"{count(len(data['changes']), 'change')}; {disturbed} {verb} a job.")
+    return lines
+
+
+def _value(value: Any) -> str:
+    """A value as text; lists separated by commas."""
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    return ", ".join(map(str, value)) or "none"

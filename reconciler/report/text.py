@@ -1,0 +1,170 @@
+"""Status as text: rows of tables, and the paragraphs of `describe`."""
+
+from __future__ import annotations
+
+import shlex
+
+from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.observe import sharing
+from rankfold.reconciler.wording import count, size, time_of_day
+
+TOLD_FIRST = (  # in the table of jobs: types of conditions, the first that a job has is shown
+    "Stalled", "Orphaned", "Waiting", "Progressing", "Degraded", "SourceUnreachable", "Drifted",
+    "Ready",
+)  # fmt: skip
+
+
+def job_rows(data: Json) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for job in data["jobs"]:
+        by_type = {c["type"]: c for c in job["conditions"]}
+        told: Json = next((by_type[kind] for kind in TOLD_FIRST if kind in by_type), {})
+        text = told.get("message", "").splitlines()
+        where = f"{job['devices']}/{job['gpus']}"
+        rows.append(
+            (job["name"], job["phase"], str(job["worldSize"]), where, text[0] if text else "")
+        )
+    return rows
+
+
+def device_rows(data: Json) -> list[tuple[str, ...]]:
+    return [
+        (
+            d["name"],
+            d["state"],
+            f"{size(d['used'])} of {size(d['memory'])}",
+            " ".join(d["ranks"]),
+            d.get("message", "") if d["state"] == "Down" else "",
+        )
+        for d in data["devices"]
+    ]
+
+
+def describe_lines(job: Json) -> list[str]:
+    """The lines of ``describe`` for people; `job` is its JSON."""
+    source = job["source"]
+    place = f"{source['file']}:{source['line']}" if source["line"] else "rankfold run"
+    resting = f", in {job['suspendedIn']}" if job["suspendedIn"] else ""
+    lines = [
+        f"name:         {job['name']}",
+        f"phase:        {job['phase']}{resting}",
+        f"ranks:        {job['worldSize']}",
+        f"devices:      {job['devices']} of {job['gpus']} wanted",
+        f"determinism:  {job['determinism']}",
+        f"command:      {shlex.join(job['command'])}",
+        f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
+        f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
+        *_sharing_lines(job["sharing"]),
+        *_guard_lines(job["guard"]),
+        *_overhead_lines(job["overhead"]),
+        *_block("conditions", [
+            (c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]
+        ]),
+        *_block("ranks", [_rank_cells(rank) for rank in job["ranks"]]),
+        *_block("changes", [_change_cells(change) for change in job["changes"]]),
+        *_block("events", [
+            (time_of_day(e["time"]), e["reason"], e["message"]) for e in job["events"]
+        ]),
+    ]  # fmt: skip
+    return lines
+
+
+def _sharing_lines(done: Json | None) -> list[str]:
+    if done is None:
+        return []
+    told = {"chunksShared", *sharing.TOLD.values()} - {"chunksPrepared"}
+    if not any(done[name] for name in told):
+        return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
+    return [
+        f"sharing:      {count(done['chunksShared'], 'chunk')} that several ranks have; "
+        f"{count(done['operationsSquashed'], 'operation')} not done again; "
+        f"{count(done['copiesOnWrite'], 'chunk')} copied to be written, "
+        f"{done['copiesUnforeseen']} unforeseen; "
+        f"{size(done['bytesNotSwapped'])} not swapped in; "
+        f"{count(done['chunksPrepared'], 'chunk')} there before the rank's turn",
+        f"              what kernels read and write is known {_KNOWN_FROM[done['guard']]}",
+    ]
+
+
+_KNOWN_FROM = {"sets": "from their code", "validated": "from their code, or was measured"}
+
+
+def _guard_lines(found: Json | None) -> list[str]:
+    if found is None:
+        return []
+    parts = count(found["compared"], "part")
+    lines = [
+        f"guard:        every {count(found['every'], 'collective')} what should be equal is "
+        f"compared: "
+        f"{parts} of buffers since it was placed"
+    ]
+    if found["unwatched"]:
+        lines.append(
+            f"              not of {count(found['unwatched'], 'rank')}: a kernel was still running "
+            "after a second, twice; tried again when the job moves"
+        )
+    if found["measured"]:
+        lines.append(
+            f"              opaque code: measured {count(found['measured'], 'time')}, "
+            f"{count(found['alike'], 'kernel')} trusted to do the same for all ranks"
+        )
+    return lines
+
+
+def _overhead_lines(spent: Json | None) -> list[str]:
+    if spent is None:
+        return []
+    parts = ", ".join(f"{100 * spent[name]:.1f} % {name}" for name in sharing.REASONS)
+    return [f"overhead:     {parts}, of {spent['seconds']:.1f} s since it was placed"]
+
+
+def _block(title: str, rows: list[tuple[str, ...]]) -> list[str]:
+    """A headed list in columns; further lines of the last cell are indented below its first."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    indent = "\n" + " " * (2 + sum(widths) + 2 * len(widths))
+    lines = [f"{title}:"]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append(("  " + "  ".join([*cells, indent.join(row[-1].splitlines())])).rstrip())
+    return lines
+
+
+def _rank_cells(rank: Json) -> tuple[str, ...]:
+    counted = rank.get("counters", {})
+    state = rank["state"]
+    if rank["exitStatus"] is not None:
+        state = f"exited with {rank['exitStatus']}"
+    told = [key for key in ("kernels", "collectives") if key in counted]
+    told += [key for key in ("squashed", "copies", "unforeseen") if counted.get(key)]
+    words = [f"{counted[key]} {key}" for key in told]
+    pid = f"pid {rank['pid']}" if rank["pid"] else ""
+    return (str(rank["rank"]), state, rank["device"] or "-", pid, ", ".join(words))
+
+
+def _change_cells(change: Json) -> tuple[str, ...]:
+    took = f"in {change['converge_s']:.3f} s" if change["converge_s"] is not None else "not yet"
+    if change["superseded"]:
+        took = "superseded"
+    still = f"stood still {change['pause_s']:.3f} s" if change["pause_s"] is not None else ""
+    return (
+        f"{change['from']} → {count(change['to'], 'device')}",
+        took,
+        still,
+        change["commit"][:19],
+    )
+
+
+JOB_HEAD = ("JOB", "PHASE", "RANKS", "DEVICES", "MESSAGE")
+DEVICE_HEAD = ("DEVICE", "STATE", "MEMORY", "RANKS", "MESSAGE")
+
+
+def columns(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    """Plain text columns, as `kubectl` prints them."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append("  ".join(cells).rstrip())
+    return lines
