@@ -189,8 +189,7 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 			worker->said[0]                     ? worker->said
 			: worker->fault_error == SOFT_STACK ? "the stack of a thread is full"
 			: worker->fault_error == SOFT_NOT_SUPPORTED
-				? "it called malloc, free or another device function that the "
-				  "software GPU does not have"
+				? "it called a device function that the software GPU does not have"
 			: worker->fault_error == SOFT_MISALIGNED_ADDRESS
 				? "an address that is not a multiple of the size of what is there"
 			: worker->fault_error == SOFT_ILLEGAL_ADDRESS
