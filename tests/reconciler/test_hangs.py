@@ -136,6 +136,8 @@ def test_a_job_whose_launcher_hangs_is_left_where_it_is_until_it_goes_on(
         rankfold.until(lambda: "launcher of rank 1" in reasons(rankfold, "a").get(
             "DoesNotAnswer", ""
         ))  # fmt: skip
+        # `status` queries the launcher itself, and may notice before the reconciler does.
+        rankfold.until(lambda: "DoesNotAnswer" in rankfold("events", "a"))
         rankfold("scale", "a", "--gpus", "1", "--override")
         others_change(rankfold)
         assert len(devices(rankfold, "a")) == 2
