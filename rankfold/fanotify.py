@@ -16,6 +16,7 @@ import re
 import struct
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -188,6 +189,7 @@ class Group:
 
 
 _GONE = (errno.ENOENT, errno.ESTALE)
+_CREATING_TRIES, _CREATING_S = 1000, 0.001  # for an object that is being created
 _DELETED = " (deleted)"
 
 
@@ -249,8 +251,14 @@ def _handle_of(fd: int) -> bytes:
 
 
 def _opened(mount: int, handle: bytes) -> int:
+    """Open an object by its handle. While another process creates the object, ext4 of newer kernels
+    returns ENOMEM, so that is tried again for a while."""
     buffer = ctypes.create_string_buffer(handle, len(handle))
-    result = _libc.open_by_handle_at(mount, buffer, os.O_PATH | os.O_CLOEXEC)
+    for _ in range(_CREATING_TRIES):
+        result = _libc.open_by_handle_at(mount, buffer, os.O_PATH | os.O_CLOEXEC)
+        if result >= 0 or ctypes.get_errno() != errno.ENOMEM:
+            break
+        time.sleep(_CREATING_S)
     return _checked(result, "open_by_handle_at")
 
 
