@@ -22,7 +22,8 @@ from .programs import UNCHECKED, built
 
 @dataclass(frozen=True)
 class Mutant:
-    """`old` occurs exactly once in the source and is replaced by `new`; what is said then."""
+    """`old` occurs exactly once in the source and is replaced by `new`. `said`: the invariants of
+    which one is named then."""
 
     name: str
     source: str
@@ -35,7 +36,7 @@ MUTANTS = [
     Mutant("weight-not-taken-back", "queue/stream.c", "r->queue.items -= i->weight;", ";",
            "the weight of a rank's items"),
     Mutant("work-not-counted", "queue/item.c", "\t\tmemory_use(&r->memory);", "\t\t;",
-           "works in flight"),
+           "works in flight|work that has completed was counted"),  # whichever is checked first
     Mutant("sum-forgotten", "memory/transfer.c",
            "\tif (t->memory && t->hal_seq)\n\t\tmemory_used_exact(",
            "\tif (t->memory && t->hal_seq)\n\t\tmemory_used(",
@@ -101,7 +102,9 @@ def said_by(mutant: Mutant, folder: Path, build: tuple[str, ...] = ()) -> str:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
 def test_a_seeded_fault_is_seen(mutant: Mutant, tmp_path: Path) -> None:
     built("plain/all")
-    assert f"rankfold: broken invariant: {mutant.said} (" in said_by(mutant, tmp_path)
+    said = said_by(mutant, tmp_path)
+    invariants = mutant.said.split("|")
+    assert any(f"rankfold: broken invariant: {each} (" in said for each in invariants), said
 
 
 @pytest.mark.parametrize("mutant", ALWAYS_SEEN, ids=lambda m: m.name)
