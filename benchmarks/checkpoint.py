@@ -1,4 +1,4 @@
-"""What does a checkpoint of a job cost?
+"""Measures the cost of a checkpoint of a job.
 
 It costs bytes in the store, time for which the job is paused, and time to move it into another
 state directory, or to bring it back after a crash.

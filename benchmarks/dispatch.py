@@ -1,4 +1,4 @@
-"""What does a CUDA call cost through the proxy, and how fast are the software GPU's kernels?
+"""Measures the cost of a CUDA call through the proxy, and the speed of the software GPU's kernels.
 
 Question. A program under rankfold communicates with a server instead of calling a driver. How much
 time does a call cost the program, how much longer does a training step become, and is the software

@@ -92,7 +92,7 @@ def parse(data: bytes) -> Pagemap:
 
 
 def _messages(data: bytes, at: int) -> Iterator[dict[int, int]]:
-    """The fields of each message, all of which are numbers."""
+    """The fields of each message. All are numbers."""
     while at < len(data):
         if at + 4 > len(data):
             raise Malformed("ends within a length")

@@ -202,7 +202,7 @@ class Save:
         return manifest
 
     def close(self) -> None:
-        """End the uploads. What is stored stays, for `Store.begin` to resume."""
+        """End the uploads. `Store.begin` continues with the objects that are stored by then."""
         self._over = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)

@@ -10,8 +10,8 @@ order, as one zstd frame or uncompressed. It is named by the BLAKE3 of header an
 these can be read and verified without the rest; the rest is verified unit by unit.
 
 A pack of *differences* holds units that are nearly equal to units of an earlier checkpoint, each as
-its exclusive or with that *reference*, for which there is a second row. References are in other
-packs, none of which is a pack of differences. The difference of page-sized units is mostly zeros,
+its exclusive or with that *reference*, for which there is a second row. A reference is in a pack of
+whole units, never in a pack of differences. The difference of page-sized units is mostly zeros,
 which compress.
 """
 
