@@ -27,4 +27,11 @@ _Noreturn __attribute__((cold, noinline, unused)) static void invariant_broken(c
 	abort();
 }
 
+/* In a checker that returns a text, NULL if all is well: returns `text` if `condition` holds. */
+#define WRONG(condition, text)                                                                     \
+	do                                                                                         \
+		if (condition)                                                                     \
+			return text;                                                               \
+	while (0)
+
 #endif

@@ -1,14 +1,9 @@
 /* valid.c: checks that the barrier's counts and tables agree: before each save, as core_invalid
  * does, and after each event of the tests. See barrier.c for the protocol. */
 #include "barrier_parts.h"
+#include "invariant.h"
 
 #include <stddef.h>
-
-#define WRONG(condition, text)                                                                     \
-	do                                                                                         \
-		if (condition)                                                                     \
-			return text;                                                               \
-	while (0)
 
 static const char *table_invalid(const struct rounds *t)
 {

@@ -1,14 +1,9 @@
 /* valid.c: checks that the engine's counts and links agree. Called before each save, as
  * core_invalid. See engine.h. */
 #include "engine.h"
+#include "invariant.h"
 
 #include <stddef.h>
-
-#define WRONG(condition, text)                                                                     \
-	do                                                                                         \
-		if (condition)                                                                     \
-			return text;                                                               \
-	while (0)
 
 static uint32_t groups_of(const struct coll *c, const struct seat *s)
 {

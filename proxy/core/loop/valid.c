@@ -3,12 +3,7 @@
  * each save (core_check).
  */
 #include "internal.h"
-
-#define WRONG(condition, text)                                                                     \
-	do                                                                                         \
-		if (condition)                                                                     \
-			return text;                                                               \
-	while (0)
+#include "invariant.h"
 
 static bool attached(const struct proxy *p, const struct rank *r)
 {

@@ -1,12 +1,7 @@
 /* valid.c: checks that the counters and lists of memory.h agree. For tests, and for builds that
  * check each turn. */
 #include "memory_parts.h"
-
-#define WRONG(condition, text)                                                                     \
-	do                                                                                         \
-		if (condition)                                                                     \
-			return text;                                                               \
-	while (0)
+#include "invariant.h"
 
 static uint64_t numbers(const struct device_memory *d)
 {

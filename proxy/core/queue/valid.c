@@ -5,12 +5,7 @@
 #include <string.h>
 
 #include "loop/internal.h"
-
-#define WRONG(condition, text)                                                                     \
-	do                                                                                         \
-		if (condition)                                                                     \
-			return text;                                                               \
-	while (0)
+#include "invariant.h"
 
 /* References to things: one entry per reference. If they do not fit, nothing is compared. */
 #define TALLY_MAX 16384u
