@@ -260,29 +260,29 @@ def devices_status(snap: Snapshot) -> list[Json]:
     for name in [*desired, *(n for n in snap.observed.devices if n not in desired)]:
         device, seen = desired.get(name), snap.observed.devices.get(name)
         ready = seen is not None and seen.ready
-        stopped = seen is None and name in (snap.meta.get("told_to_end") or ())
+        ending = not ready and name in (snap.meta.get("told_to_end") or ())
         entry: Json = {
             "name": name,
             "type": device.type if device else (seen.type if seen else ""),
             "memory": seen.memory if seen and ready else (device.memory if device else 0),
             "used": seen.used if seen else 0,
             "ranks": snap.ranks_on.get(name, []),
-            "state": _device_state(seen, device is not None, stopped),
+            "state": _device_state(seen, device is not None, ending),
             "swap": seen.swap if seen else 0,
             "shares": seen.shares if seen else None,
             "counters": dict(seen.counters) if seen else {},
             "kernels": dict(seen.kernels) if seen else {},
         }
-        if message := _device_message(snap, name, seen, stopped):
+        if message := _device_message(snap, name, seen, ending):
             entry["message"] = message
         found.append(entry)
     return found
 
 
-def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, stopped: bool) -> str:
+def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, ending: bool) -> str:
     """Why a device is not `Ready`, or what prevents jobs from leaving it."""
     pid = (snap.meta.get("proxies") or {}).get(name, 0)
-    if stopped:
+    if ending and (seen is None or seen.silent_since is None):
         return ""
     if seen is not None and seen.silent_since is not None:
         return silence("its proxy", seen.silent_since, seen.pid or pid)
@@ -294,11 +294,12 @@ def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, stopped:
     return words
 
 
-def _device_state(seen: SeenDevice | None, desired: bool, stopped: bool) -> str:
-    if stopped:
-        return "Stopped"
-    if seen is None or seen.silent_since is not None:
+def _device_state(seen: SeenDevice | None, desired: bool, ending: bool) -> str:
+    """ending: the reconciler requested its proxy to end, and started none since."""
+    if seen is None:
+        return "Stopped" if ending else "Down"
+    if seen.silent_since is not None:
         return "Down"
-    if not desired:
+    if ending or not desired:
         return "Stopping"
     return "Ready" if seen.ready else "Starting"

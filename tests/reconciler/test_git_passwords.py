@@ -64,7 +64,7 @@ def test_a_password_in_a_url_is_shown_to_nobody(
     rankfold.environment["no_proxy"] = "127.0.0.1"
     place = f"127.0.0.1:{server.server_port}/"
     process = rankfold.start("watch", "--git", f"http://user:{SECRET}@{place}")
-    rankfold.until(lambda: rankfold.status()["revision"])
+    rankfold.until(lambda: rankfold.job("gpt").get("phase") == "Succeeded")
     status = rankfold("status", "-o", "json")
     assert f"git http://user:***@{place}, branch main" in status
     told = [status, rankfold("status"), rankfold("describe", "gpt"), rankfold("events")]

@@ -23,7 +23,7 @@ from rankfold.reconciler.model.observed import (
     Spent,
 )
 from rankfold.reconciler.model.recorded import Record
-from rankfold.reconciler.pacing import SLEEP_MAX_S, LastPlan, sleep_after
+from rankfold.reconciler.pacing import SLEEP_MAX_S, TURN_SHARE, LastPlan, sleep_after
 from support.simulated import Fleet
 
 MANY = 300
@@ -183,7 +183,7 @@ def test_a_plan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_loop_sleeps_longer_when_looking_takes_longer_up_to_a_bound() -> None:
     assert sleep_after(0.0, 0.1) == 0.1
-    assert sleep_after(0.006, 0.1) == pytest.approx(0.4)
+    assert sleep_after(0.4 * TURN_SHARE, 0.1) == pytest.approx(0.4)
     assert sleep_after(60.0, 0.1) == SLEEP_MAX_S
 
 

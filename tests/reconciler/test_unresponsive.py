@@ -293,8 +293,14 @@ def test_devices_that_were_stopped_show_no_old_error(rankfold: Rankfold, specs: 
     with log.open("a") as file:
         file.write("ERROR loop: the channel of rank 0 was lost\n")
     rankfold("stop")
-    device = rankfold.status()["devices"][0]
-    assert device["state"] == "Stopped" and "message" not in device
+    seen = []
+
+    def ended() -> bool:
+        seen.append(rankfold.status()["devices"][0])
+        return bool(seen[-1]["state"] != "Stopping")  # its proxy may not have exited yet
+
+    rankfold.until(ended)
+    assert seen[-1]["state"] == "Stopped" and not [each for each in seen if "message" in each]
     assert "was lost" not in rankfold("status")
 
 
