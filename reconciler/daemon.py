@@ -198,7 +198,6 @@ class Daemon:
         try:
             if self.journal.put_back():
                 path = database(self.layout.state)
-                self.last_plan.outdate()  # the journal's version counter starts over
                 text = f"{path} was removed or replaced while in use; it is put back"
                 log.error("%s", text)
                 self.journal.event("Reconciler", "JournalRemoved", text, "Warning")

@@ -135,6 +135,7 @@ class Journal:
 
     def __init__(self, state: Path, readonly: bool = False):
         self.state = state
+        self._put_back = 0  # how often the file was
         self._keep_nothing()
         path = database(state)
         try:
@@ -174,6 +175,7 @@ class Journal:
         _create(path, old.backup)
         self._open()
         old.close()
+        self._put_back += 1
         self._keep_nothing()
         return True
 
@@ -298,10 +300,10 @@ class Journal:
             self._seen = (self._seen[0], self.db.total_changes)
 
     @property
-    def version(self) -> tuple[int, int, str]:
+    def version(self) -> tuple[int, int, int, str]:
         """Differs whenever `desired` or `records` may return something else than before."""
         url = self.get("checkpoint_store", "")
-        return self._objects.version, self._records.version, url
+        return self._put_back, self._objects.version, self._records.version, url
 
     # ---- meta
 

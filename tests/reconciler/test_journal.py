@@ -41,8 +41,10 @@ def test_a_file_that_was_removed_or_replaced_while_in_use_is_put_back(tmp_path: 
     with Journal(tmp_path) as journal:
         journal.event("Source", "First", "a")
         assert not journal.put_back()
+        version = journal.version
         path.unlink()  # its log stays
         assert journal.put_back() and not journal.put_back()
+        assert journal.version != version  # although its counters start over
         journal.event("Source", "Second", "b")
         database(other).rename(path)
         assert journal.put_back()

@@ -3,6 +3,8 @@ and the conditions of a thousand jobs are one write."""
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from rankfold.reconciler import pacing, plan
+from rankfold.reconciler.daemon import Daemon
 from rankfold.reconciler.findings import note_conditions
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
@@ -23,7 +26,9 @@ from rankfold.reconciler.model.observed import (
     Spent,
 )
 from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.observe.restarts import claimed
 from rankfold.reconciler.pacing import SLEEP_MAX_S, TURN_SHARE, LastPlan, sleep_after
+from support.leaks import State
 from support.simulated import Fleet
 
 MANY = 300
@@ -179,6 +184,31 @@ def test_a_plan_that_failed_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
         last.renew(2, Desired(), {}, seen(1), 2.0, frozenset())
     monkeypatch.undo()
     assert last.renew(1, Desired(), {}, seen(1), 3.0, frozenset())
+
+
+def test_conditions_that_could_not_be_written_are_written_when_they_can_be(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk, for one turn: the plan stays the same and must be written nevertheless."""
+    monkeypatch.setattr(pacing, "PLAN_SHARE", 1e-9)  # time is never due
+
+    def no_conditions(action: int, table: str | None, *_: object) -> int:
+        denied = action == sqlite3.SQLITE_INSERT and table == "conditions"
+        return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
+
+    with claimed(state.path) as claim:
+        one = Daemon(claim)
+        with one.journal as journal, contextlib.closing(one.prober):
+            one.server.stop()
+            one.server.run()  # closes its sockets
+            journal.put(Job("queued", ("true",), "/", 1, 1), None, Origin(), "")
+            journal.db.set_authorizer(no_conditions)
+            with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+                one.reconcile()
+            journal.db.set_authorizer(None)
+            assert journal.all_conditions() == {}
+            one.reconcile()
+            assert journal.all_conditions()["queued"]
 
 
 def test_the_loop_sleeps_longer_when_looking_takes_longer_up_to_a_bound() -> None:
