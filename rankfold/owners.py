@@ -10,16 +10,20 @@ without a mark, as in older versions, the host name counts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
 import re
 import secrets
 import socket
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 MACHINE = Path("/etc/machine-id")
+LOCKED_S = 10.0  # a process holds the lock of `mark` while it writes 33 bytes
+LOCK_AGAIN_S = 0.01
 _NAME = re.compile(r"(?P<host>[^:#]*)(#(?P<mark>[0-9a-f]{12}))?:(?P<folder>/.*)\Z", re.DOTALL)
 
 
@@ -93,7 +97,7 @@ def _make_own(state: Path) -> str:
     """Make the state directory's id. If several processes do so at once, the first one's id
     holds."""
     with (state / "mark").open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        _lock(file)
         if not (own := _own(state)):
             own = secrets.token_hex(16)
             file.truncate(0)
@@ -106,3 +110,16 @@ def _make_own(state: Path) -> str:
             finally:
                 os.close(folder)
         return own
+
+
+def _lock(file: TextIO) -> None:
+    """Lock the file. Raises OSError if another process, which may be stopped, holds its lock."""
+    deadline = time.monotonic() + LOCKED_S
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > deadline:
+            why = f"another process has held its lock for {LOCKED_S:g} s"
+            raise OSError(errno.ETIMEDOUT, why, file.name)
+        time.sleep(LOCK_AGAIN_S)

@@ -7,14 +7,22 @@ docs/checkpoints.md explains why that suffices.
 
 from __future__ import annotations
 
-import contextlib
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 from rankfold import owners
 from rankfold.checkpoint.store import documents, names
 from rankfold.checkpoint.store.errors import Damaged, Missing, OldIncarnation, Refused
 from rankfold.checkpoint.store.files import Files
 from rankfold.checkpoint.store.names import Id
+
+# Other processes change a store concurrently, so some steps are repeated. In a store that keeps the
+# promises of files.py, each repetition means that another process has completed something.
+TRIES = 16
+AGAIN_S = 0.002  # before the second repetition; each further pause is that much longer
+
+Number = TypeVar("Number", int, Id)
 
 
 class Life(NamedTuple):
@@ -63,17 +71,38 @@ def ids(files: Files, folder: str) -> list[Id]:
     return sorted(each for name in files.below(folder) if (each := names.id_of(name)) is not None)
 
 
-def life(files: Files, job: str) -> Life | None:
-    while found := numbers(files, names.incarnation(job)):
-        name = names.incarnation(job, found[-1])
+def _newest(
+    files: Files, listed: Callable[[], list[Number]], name_of: Callable[[Number], str]
+) -> tuple[Number, bytes] | None:
+    """The newest of the listed files, and its content; None if none is listed. A listed file may be
+    removed before it is read, if there is a newer one by then: list again. Raises Missing for a
+    file that stays listed and is not there, as a link to nothing."""
+    name = ""
+    for again in range(TRIES):
+        time.sleep(AGAIN_S * max(0, again - 1))
+        if not (found := listed()):
+            return None
+        name = name_of(found[-1])
         try:
-            record = documents.unseal(files.url, name, "incarnation", files.get(name))
+            return found[-1], files.get(name)
         except Missing:
-            continue  # removed since, as there is a newer one
-        if (record["job"], record["incarnation"]) != (job, found[-1]):
-            raise Damaged(files.url, "is another incarnation's", name=name)
-        return Life(found[-1], Id.parse(record["origin"] or ""), record["owner"])
-    return None
+            continue
+    raise Missing(files.url, "is listed, but is not there", "remove it from the store", name=name)
+
+
+def life(files: Files, job: str) -> Life | None:
+    def listed() -> list[int]:
+        return numbers(files, names.incarnation(job))
+
+    found = _newest(files, listed, lambda number: names.incarnation(job, number))
+    if found is None:
+        return None
+    number, data = found
+    name = names.incarnation(job, number)
+    record = documents.unseal(files.url, name, "incarnation", data)
+    if (record["job"], record["incarnation"]) != (job, number):
+        raise Damaged(files.url, "is another incarnation's", name=name)
+    return Life(number, Id.parse(record["origin"] or ""), record["owner"])
 
 
 def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owner: str) -> Life:
@@ -98,18 +127,24 @@ def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owne
 
 def fence(files: Files, job: str) -> Fence:
     """The newest fence of the job."""
-    while found := ids(files, names.fence(job)):
-        name = names.fence(job, found[-1])
-        try:
-            record = documents.unseal(files.url, name, "fence", files.get(name))
-        except Missing:
-            continue  # removed since, as there is a newer one
-        except (Damaged, Refused):
-            return Fence(found[-1], None)
-        if (record["job"], record["since"]) != (job, str(found[-1])):
-            return Fence(found[-1], None)
-        return Fence(found[-1], frozenset(filter(None, map(Id.parse, record["checkpoints"]))))
-    return Fence(START, frozenset())
+
+    def listed() -> list[Id]:
+        return ids(files, names.fence(job))
+
+    try:
+        found = _newest(files, listed, lambda since: names.fence(job, since))
+    except Missing:
+        return Fence(max(listed(), default=START), None)
+    if found is None:
+        return Fence(START, frozenset())
+    since, data = found
+    try:
+        record = documents.unseal(files.url, names.fence(job, since), "fence", data)
+    except (Damaged, Refused):
+        return Fence(since, None)
+    if (record["job"], record["since"]) != (job, str(since)):
+        return Fence(since, None)
+    return Fence(since, frozenset(filter(None, map(Id.parse, record["checkpoints"]))))
 
 
 def make_fence(files: Files, job: str, since: Id) -> None:
@@ -155,11 +190,12 @@ def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | Non
 
 def claim(files: Files, job: str, incarnation: int) -> Claim | None:
     """The newest claim of an incarnation, or None."""
-    while found := [each for each in ids(files, names.claim(job))
-                    if each.incarnation == incarnation]:  # fmt: skip
-        with contextlib.suppress(Missing):  # removed since, as there is a newer one
-            return _claim(files, job, found[-1])
-    return None
+
+    def listed() -> list[Id]:
+        return [each for each in ids(files, names.claim(job)) if each.incarnation == incarnation]
+
+    found = _newest(files, listed, lambda number: names.claim(job, number))
+    return _claim(files, job, *found) if found else None
 
 
 def claims(files: Files, job: str, least: Id) -> list[Claim]:
@@ -169,9 +205,9 @@ def claims(files: Files, job: str, least: Id) -> list[Claim]:
     return [each for each in found if each]
 
 
-def _claim(files: Files, job: str, number: Id) -> Claim:
+def _claim(files: Files, job: str, number: Id, data: bytes) -> Claim:
     name = names.claim(job, number)
-    record = documents.unseal(files.url, name, "claim", files.get(name))
+    record = documents.unseal(files.url, name, "claim", data)
     if (record["job"], record["claim"]) != (job, str(number)):
         raise Damaged(files.url, "is another claim", name=name)
     pins = frozenset(filter(None, map(Id.parse, record["pins"])))

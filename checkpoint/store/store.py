@@ -16,7 +16,14 @@ from typing import Any, NamedTuple
 
 from rankfold.checkpoint.store import documents, lives, names, units
 from rankfold.checkpoint.store.collect import Collected, collect
-from rankfold.checkpoint.store.errors import Damaged, Full, Missing, Refused, StoreError
+from rankfold.checkpoint.store.errors import (
+    Damaged,
+    Full,
+    Missing,
+    Refused,
+    StoreError,
+    Unavailable,
+)
 from rankfold.checkpoint.store.files import Files, connect
 from rankfold.checkpoint.store.lives import Claim, Life
 from rankfold.checkpoint.store.manifest import Manifest, PackUse
@@ -100,8 +107,20 @@ class Store:
         at a time; a process that began it earlier can no longer finish it. `workers` files are
         uploaded concurrently; 0: each is uploaded before the next unit is taken. The workers'
         threads call `progress`."""
+        claim, resumed = self._claim(job, incarnation)
+        for each in lives.ids(self.files, names.claim(job)):
+            if each.incarnation == incarnation and each < claim.number:
+                self.files.remove(names.claim(job, each))
+        # Only now, because what is there after the claim stays.
+        present = self._present(job, claim, resumed)
+        return Save(self.files, self.fleet, job, claim, present, resumed=resumed,
+                    workers=workers, told=progress)  # fmt: skip
+
+    def _claim(self, job: str, incarnation: int) -> tuple[Claim, bool]:
+        """Claim the next number that no other save has. Also returns whether the claim resumes an
+        interrupted save."""
         self._job(job)
-        while True:
+        for _ in range(lives.TRIES):
             lives.refuse_old(self.files, job, incarnation, lives.life(self.files, job))
             before = self._claimed(job, incarnation)
             claim, resumed = self._next_claim(job, incarnation, before)
@@ -112,14 +131,10 @@ class Store:
             # already.
             finished = lives.ids(self.files, names.manifest(job)) if resumed else []
             if before is None or before.number not in finished:
-                break
-        for each in lives.ids(self.files, names.claim(job)):
-            if each.incarnation == incarnation and each < claim.number:
-                self.files.remove(names.claim(job, each))
-        # Only now, because what is there after the claim stays.
-        present = self._present(job, claim, resumed)
-        return Save(self.files, self.fleet, job, claim, present, resumed=resumed,
-                    workers=workers, told=progress)  # fmt: skip
+                return claim, resumed
+        what = f"{lives.TRIES} numbers for a save were taken by other saves, the last one here"
+        remedy = "let one process save the job, and let each name be a file"
+        raise Unavailable(self.url, what, remedy, name=names.claim(job, claim.number))
 
     def _claimed(self, job: str, incarnation: int) -> Claim | None:
         """The newest claim. A claim that is unreadable or lost counts as given up; only its number
@@ -201,11 +216,12 @@ class Store:
     def checkpoints(self, job: str) -> list[Id]:
         """The job's checkpoints, oldest first, by name only: `verify` checks whether they can be
         used. Omits those that an older incarnation wrote after its end."""
-        while True:
+        for _ in range(lives.TRIES):
             fence = lives.fence(self.files, self._job(job))
             found = lives.ids(self.files, names.manifest(job))
             if lives.fence(self.files, job) == fence:  # otherwise the fence changed in between
                 return [each for each in found if fence.counts(each)]
+        raise self._unsettled(job)
 
     def manifest(self, job: str, each: Id) -> Manifest:
         """Read a manifest. Raises `Missing`, `Damaged` or `Refused`, naming the file."""
@@ -229,7 +245,7 @@ class Store:
         """Read checkpoints, newest first, and return the first in which every unit is what was
         saved. Damaged files are marked, so that no later save relies on them."""
         seen: dict[Place, str | None] = {}
-        while True:
+        for _ in range(lives.TRIES):
             skipped: list[Skipped] = []
             listed = self.checkpoints(job)
             for each in reversed(listed):
@@ -240,6 +256,11 @@ class Store:
             if set(listed) <= set(self.checkpoints(job)):
                 return Newest(None, tuple(skipped))
             seen = {}  # a collection ran meanwhile: read again
+        raise self._unsettled(job)
+
+    def _unsettled(self, job: str) -> Unavailable:
+        what = f"changed during each of {lives.TRIES} attempts to list the checkpoints of {job}"
+        return Unavailable(self.url, what, "let other processes finish, then try again")
 
     def _sound(
         self, job: str, each: Id, seen: dict[Place, str | None]

@@ -3,6 +3,7 @@ called."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -105,6 +106,18 @@ def test_all_who_ask_at_once_get_one_name(tmp_path: Path) -> None:
     for each in asking:
         each.join()
     assert len(found) == 16 and len(set(found)) == 1
+
+
+def test_a_lock_that_another_process_never_releases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait ends with an error that names the file, and the next call may succeed."""
+    monkeypatch.setattr(owners, "LOCKED_S", 0.05)
+    with (tmp_path / "mark").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match=r"held its lock for 0\.05 s: '.*/mark'"):
+            owners.of(tmp_path / "jobs/gpt")
+    assert owners.here(owners.of(tmp_path / "jobs/gpt")) == tmp_path / "jobs/gpt"
 
 
 def test_a_long_path_fits_the_store(tmp_path: Path) -> None:
