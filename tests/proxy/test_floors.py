@@ -51,9 +51,17 @@ def out_of_room(found: Calls) -> dict[tuple[str, str], set[str]]:
     return bad
 
 
+def listed(header: Path) -> list[str]:
+    text = header.read_text().partition("*/")[0]
+    return re.findall(r"^ \*   (\w+\.c) ", text, re.MULTILINE)
+
+
 def order(name: str) -> list[str]:
-    text = (CORE / name / ORDERS[name]).read_text().partition("*/")[0]
-    return [f"{name}/{file}" for file in re.findall(r"^ \*   (\w+\.c) ", text, re.MULTILINE)]
+    return [f"{name}/{file}" for file in listed(CORE / name / ORDERS[name])]
+
+
+def upward(found: Calls, says: list[str]) -> Calls:
+    return {(a, b): what for (a, b), what in found.items() if says.index(a) < says.index(b)}
 
 
 def test_no_room_calls_one_that_is_not_below_it() -> None:
@@ -70,8 +78,17 @@ def test_the_files_of_a_room_call_in_the_order_that_its_header_says(name: str) -
     inside = {file: path for file, path in objects().items() if room(file) == name}
     found = calls(inside)
     assert found and circle(found) == []
-    up = {(a, b): what for (a, b), what in found.items() if says.index(a) < says.index(b)}
-    assert up == {}
+    assert upward(found, says) == {}
+
+
+def test_the_files_of_the_nvidia_hal_call_in_the_order_that_its_header_says() -> None:
+    folder = CORE.parent / "hal/cuda"
+    says = listed(folder / "cuda_hal.h")
+    assert set(says) == {source.name for source in folder.glob("*.c")}
+    built = paths.native("obj") / "proxy/hal/cuda"
+    found = calls({name: (built / name).with_suffix(".o") for name in says})
+    assert len(found) > 20 and upward(found, says) == {}
+    assert upward({("space.c", "thread.c"): {"a"}}, says)
 
 
 def test_the_rules_bite() -> None:

@@ -1,4 +1,20 @@
 /* cuda_hal.h: declarations that the files of the NVIDIA HAL share, and how ranks share a context.
+ * The files, from the lowest to the highest: a file calls those above it in this list and no others
+ * (tests/proxy/test_floors.py).
+ *
+ *   driver.c    the driver's functions, found at run time
+ *   blas.c      cuBLASLt's, likewise
+ *   kernels.c   the PTX of the HAL's own kernels
+ *   device.c    a GPU: its memory, its scratch memory, its loss
+ *   module.c    modules and functions
+ *   space.c     a rank's addresses, and the window
+ *   gemm.c      matrix products
+ *   stream.c    the streams' rings of works
+ *   stage.c     what all works need to be submitted
+ *   sums.c      the arithmetic of collectives, checksums
+ *   issue.c     submits one work
+ *   thread.c    the device thread
+ *   hal.c       the table
  *
  * All ranks of a proxy are in one context, the device's primary one, and therefore in one address
  * space; yet each has its memory at the same addresses, from RF_DEV_BASE on. So:
@@ -178,9 +194,17 @@ struct hal_device {
 /* device.c */
 /* the only one of this process, because there is one window */
 extern struct hal_device *_Atomic cuda_open_device;
+/* Opens a device without its kernels and thread (hal.c). */
 int cuda_device_open(const struct hal_config *, struct hal_device **);
 void cuda_device_close(struct hal_device *);
 const char *cuda_device_lost(const struct hal_device *);
+/* Writes the reason for people why the device cannot be opened; returns `error`. */
+CUresult cuda_refuse(const struct hal_device *, const char *what, CUresult error);
+/* Records the error that ended the context. */
+void cuda_lose(struct hal_device *, int error, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+void cuda_wake(struct hal_device *);       /* the device thread */
+void cuda_ring(const struct hal_device *); /* the loop */
 uint64_t cuda_arithmetic(const struct hal_device *);
 int cuda_chunk_create(struct hal_device *, uint32_t *chunk);
 void cuda_chunk_destroy(struct hal_device *, uint32_t chunk);
@@ -240,20 +264,19 @@ extern const char cuda_sums_ptx[];
 /* sums.c: loads its kernels. */
 CUresult cuda_sums_load(struct hal_device *);
 
-/* queue.c */
+/* stream.c */
 int cuda_stream_create(struct hal_device *, struct hal_stream **);
 void cuda_stream_destroy(struct hal_stream *);
 uint32_t cuda_room(struct hal_stream *);
 uint64_t cuda_submit(struct hal_stream *, const struct hal_work *);
 uint64_t cuda_completed(const struct hal_stream *);
 void cuda_notify_at(struct hal_stream *, uint64_t number);
-void *cuda_thread_main(void *device);
-void cuda_wake(struct hal_device *);
-void cuda_ring(const struct hal_device *);
+/* Device thread: */
 bool cuda_kernels_run(const struct hal_device *);
 /* Makes the stream wait until chunks that were created since are cleared. */
 CUresult cuda_clear(struct hal_device *, struct hal_stream *);
-void cuda_lose(struct hal_device *, int error, const char *format, ...)
-	__attribute__((format(printf, 3, 4)));
+
+/* thread.c */
+void *cuda_thread_main(void *device);
 
 #endif

@@ -1,9 +1,10 @@
-/* device.c: opens and closes a GPU, and divides its memory into chunks.
+/* device.c: opens and closes a GPU, divides its memory into chunks, and records that it is lost.
  *
  * All chunks are created when the device is opened, so its capacity is available whatever other
  * programs do to the GPU later. They stay mapped at their alias addresses until the device is
  * closed.
  */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +37,45 @@ CUresult cuda_set_access(const struct hal_device *device, CUdeviceptr at, uint64
 	return device->driver->cuMemSetAccess(at, bytes, &access, 1);
 }
 
-/* Writes the reason for people why the device cannot be opened. */
-static CUresult refuse(const struct hal_device *device, const char *what, CUresult error)
+void cuda_ring(const struct hal_device *device)
+{
+	if (device->config.ring)
+		device->config.ring(device->config.ring_arg);
+}
+
+/* The caller has published the work before: either the device thread sees it, or this sees the
+ * sleep. */
+void cuda_wake(struct hal_device *device)
+{
+	if (!atomic_load(&device->sleeping))
+		return;
+	pthread_mutex_lock(&device->lock);
+	pthread_cond_signal(&device->wake);
+	pthread_mutex_unlock(&device->lock);
+}
+
+void cuda_lose(struct hal_device *device, int error, const char *format, ...)
+{
+	const struct hal_space *space = device->window_serial ? device->window_space : NULL;
+	bool perhaps = error == CUDA_ERROR_ILLEGAL_ADDRESS && space &&
+		       atomic_load(&space->read_only);
+	char what[CUDA_TEXT_BYTES / 2];
+	va_list arguments;
+
+	if (atomic_load(&device->lost))
+		return;
+	va_start(arguments, format);
+	vsnprintf(what, sizeof what, format, arguments);
+	va_end(arguments);
+	snprintf(device->lost_text, sizeof device->lost_text,
+		 "%s%s; this ends the GPU's context for all ranks of the proxy", what,
+		 perhaps ? " (perhaps a write to read-only memory that was not foreseen)" : "");
+	atomic_store(&device->lost_serial, device->window_serial);
+	atomic_store(&device->lost, error);
+	cuda_ring(device);
+}
+
+CUresult cuda_refuse(const struct hal_device *device, const char *what, CUresult error)
 {
 	if (device->config.text)
 		snprintf(device->config.text, device->config.text_bytes, "GPU %d: %s: %s (%d)",
@@ -52,7 +90,7 @@ static CUresult has(const struct hal_device *device, CUdevice_attribute attribut
 
 	if (!error && !value)
 		error = CUDA_ERROR_NOT_SUPPORTED;
-	return error ? refuse(device, what, error) : CUDA_SUCCESS;
+	return error ? cuda_refuse(device, what, error) : CUDA_SUCCESS;
 }
 
 /* Checks that the GPU can run code for the compute capability that jobs see. */
@@ -67,7 +105,7 @@ static CUresult check_capability(const struct hal_device *device)
 		error = device->driver->cuDeviceGetAttribute(
 			&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->ordinal);
 	if (error)
-		return refuse(device, "its compute capability cannot be asked for", error);
+		return cuda_refuse(device, "its compute capability cannot be asked for", error);
 	if (major * 10 + minor >= (int)(c->cc_major * 10 + c->cc_minor))
 		return CUDA_SUCCESS;
 	if (c->text)
@@ -99,7 +137,7 @@ static CUresult choose(struct hal_device *device)
 	if (!error)
 		error = device->driver->cuDeviceGet(&device->ordinal, index);
 	if (error)
-		return refuse(device, "cannot be chosen", error);
+		return cuda_refuse(device, "cannot be chosen", error);
 	return check_capability(device);
 }
 
@@ -115,7 +153,7 @@ static CUresult check_memory(const struct hal_device *device)
 	CUresult error = device->driver->cuMemGetInfo_v2(&free_bytes, &total);
 
 	if (error)
-		return refuse(device, "its memory cannot be asked for", error);
+		return cuda_refuse(device, "its memory cannot be asked for", error);
 	if (all_bytes(device) <= free_bytes)
 		return CUDA_SUCCESS;
 	if (c->text)
@@ -139,10 +177,10 @@ static CUresult reserve(struct hal_device *device)
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (error)
-		return refuse(device,
-			      "the driver does not give the addresses of ranks' memory "
-			      "(from 0x200000000000)",
-			      error);
+		return cuda_refuse(device,
+				   "the driver does not give the addresses of ranks' memory "
+				   "(from 0x200000000000)",
+				   error);
 	device->window_reserved = true;
 	device->host_window = mmap(
 		(void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES), RF_WINDOW_BYTES - RF_HEAP_BYTES,
@@ -150,11 +188,11 @@ static CUresult reserve(struct hal_device *device)
 		0);
 	if (device->host_window == MAP_FAILED) {
 		device->host_window = NULL;
-		return refuse(device, "the addresses of ranks' pinned memory are taken",
-			      CUDA_ERROR_OUT_OF_MEMORY);
+		return cuda_refuse(device, "the addresses of ranks' pinned memory are taken",
+				   CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	error = d->cuMemAddressReserve(&device->alias, all_bytes(device), RF_CHUNK_BYTES, 0, 0);
-	return error ? refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
+	return error ? cuda_refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
 }
 
 static CUresult make_chunks(struct hal_device *device)
@@ -181,7 +219,7 @@ static CUresult make_chunks(struct hal_device *device)
 	if (!error)
 		error = cuda_set_access(device, device->alias, all_bytes(device), true);
 	if (error)
-		return refuse(device, "its memory cannot be allocated", error);
+		return cuda_refuse(device, "its memory cannot be allocated", error);
 	for (uint32_t i = device->chunk_count; i > 0; i--)
 		device->free_chunks[device->free_count++] = i - 1;
 	return CUDA_SUCCESS;
@@ -198,7 +236,7 @@ static CUresult make_host_memory(struct hal_device *device)
 		error = d->cuMemHostAlloc((void **)&device->stage_memory,
 					  CUDA_STAGES * CUDA_STAGE_BYTES, flags);
 	if (error)
-		return refuse(device, "no pinned host memory", error);
+		return cuda_refuse(device, "no pinned host memory", error);
 	for (uint32_t i = CUDA_STREAMS_MAX; i > 0; i--)
 		device->free_slots[device->free_slot_count++] = i - 1;
 	for (uint32_t i = 0; i < CUDA_STAGES; i++)
@@ -224,7 +262,7 @@ static CUresult open_context(struct hal_device *device)
 		error = d->cuStreamCreate(&device->clear_stream, CU_STREAM_NON_BLOCKING);
 	if (!error)
 		error = d->cuEventCreate(&device->clear_event, CU_EVENT_DISABLE_TIMING);
-	return error ? refuse(device, "no context can be made", error) : CUDA_SUCCESS;
+	return error ? cuda_refuse(device, "no context can be made", error) : CUDA_SUCCESS;
 }
 
 static bool host_arrays(struct hal_device *device)
@@ -270,19 +308,10 @@ int cuda_device_open(const struct hal_config *config, struct hal_device **out)
 		error = make_chunks(device);
 	if (!error)
 		error = make_host_memory(device);
-	if (!error) {
-		error = cuda_sums_load(device);
-		if (error)
-			refuse(device, "the kernels of collectives cannot be loaded", error);
-	}
-	if (!error && pthread_create(&device->thread, NULL, cuda_thread_main, device))
-		error = CUDA_ERROR_OUT_OF_MEMORY;
-	device->started = !error;
-	device->config.text = NULL; /* the caller's text is only valid during this call */
 	if (error)
 		cuda_device_close(device);
 	else
-		atomic_store(&cuda_open_device, *out = device);
+		*out = device;
 	return error;
 }
 

@@ -2,7 +2,7 @@
  * operations as host functions, which the driver calls in the stream's order. Sums: sums.c.
  *
  * A piece of a copy is contiguous on both sides. Copies of host memory would wait for the stream,
- * so they go through one of CUDA_STAGES pinned buffers; if all are busy, the stream tries again
+ * so they go through a pinned buffer (stage.c); if all are busy, the stream tries again
  * later.
  *
  * Runs in the device thread. Host functions run in the driver's thread and do not call the driver.
@@ -13,40 +13,7 @@
 
 #define PITCH_MAX ((1ull << 31) - 1) /* the driver's limit for rows of a copy */
 
-bool issue_is_failed(const struct hal_space *space)
-{
-	return space && atomic_load(&((struct hal_space *)space)->error);
-}
-
-/* Attributes the error of a call for `space` (or NULL) to that space, unless the context is
- * lost. */
-enum issued issue_check(struct hal_stream *s, struct hal_space *space, const char *what,
-			CUresult error)
-{
-	struct hal_device *device = s->device;
-	CUresult alive;
-
-	if (!error)
-		return ALL;
-	alive = device->driver->cuStreamQuery(device->clear_stream);
-	if ((alive && alive != CUDA_ERROR_NOT_READY) || !space)
-		cuda_lose(device, (int)(alive && alive != CUDA_ERROR_NOT_READY ? alive : error),
-			  "%s: %s", what, cuda_error_name(device, error));
-	else
-		cuda_space_fail(space, (int)error, "%s: %s", what, cuda_error_name(device, error));
-	return FAILED;
-}
-
 /* ---- host functions ---- */
-
-/* After a device is lost, its kernels may still end and host functions after them may run; the
- * memory that they were for may have another owner by then. */
-bool issue_given_up(void)
-{
-	const struct hal_device *device = atomic_load(&cuda_open_device);
-
-	return !device || atomic_load(&device->lost);
-}
 
 static void copy_rows(uint8_t *dst, uint64_t dst_pitch, const uint8_t *src, uint64_t src_pitch,
 		      uint64_t width, uint64_t height)
@@ -63,8 +30,6 @@ static void stage_in(void *arg)
 		return;
 	copy_rows(s->memory, s->width, s->host, s->pitch, s->width, s->rows);
 }
-
-void issue_stage_free(void *arg) { atomic_store(&((struct cuda_stage *)arg)->busy, false); }
 
 static void stage_out(void *arg)
 {
@@ -101,11 +66,6 @@ static void on_host(void *arg)
 		break;
 	default: break;
 	}
-}
-
-CUresult issue_host_function(const struct hal_stream *s, CUhostFn function, void *arg)
-{
-	return s->device->driver->cuLaunchHostFunc(s->stream, function, arg);
 }
 
 /* ---- copies ---- */
@@ -155,22 +115,6 @@ static uint64_t rows_in(const struct side *side, uint64_t width)
 	if (side->pitch < width || side->pitch > PITCH_MAX)
 		return 1;
 	return 1 + (side->room - width) / side->pitch;
-}
-
-/* After a kernel only half of the stages are available, because the kernel may wait for a copy in
- * another stream. */
-struct cuda_stage *issue_take_stage(const struct hal_stream *s, bool waits)
-{
-	struct hal_device *device = s->device;
-	bool behind = waits || cuda_completed(s) < s->last_kernel;
-	uint32_t count = behind ? CUDA_STAGES / 2 : CUDA_STAGES;
-
-	for (uint32_t i = 0; i < count; i++)
-		if (!atomic_load(&device->stages[i].busy)) {
-			atomic_store(&device->stages[i].busy, true);
-			return &device->stages[i];
-		}
-	return NULL;
 }
 
 static CUresult copy_device(const struct hal_stream *s, const struct side *dst,

@@ -1,4 +1,4 @@
-/* issue.h: how issue.c and sums.c submit works to the driver; no other file includes it. Device
+/* issue.h: how stage.c, sums.c and issue.c submit works to the driver; no other file includes it. Device
  * thread, except host functions, which the driver calls in the stream's order. */
 #ifndef RANKFOLD_CUDA_ISSUE_H
 #define RANKFOLD_CUDA_ISSUE_H
@@ -7,7 +7,7 @@
 
 enum issued { ALL, PART, FAILED }; /* PART: to be continued */
 
-/* issue.c */
+/* stage.c */
 bool issue_is_failed(const struct hal_space *); /* the space may be NULL */
 /* Attributes a call's error to the space (or NULL), unless the context is lost. */
 enum issued issue_check(struct hal_stream *, struct hal_space *, const char *what, CUresult error);

@@ -326,7 +326,7 @@ void cuda_space_fail(struct hal_space *space, int error, const char *format, ...
 }
 
 /* A GPU cannot end a single kernel. Work that has not begun is skipped; running work may run for
- * CUDA_CANCEL_NS, and then the device counts as lost (queue.c). */
+ * CUDA_CANCEL_NS, and then the device counts as lost (thread.c). */
 void cuda_space_cancel(struct hal_space *space)
 {
 	struct timespec t;

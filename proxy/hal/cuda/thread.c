@@ -1,0 +1,170 @@
+/* thread.c: the device thread, which serves all streams.
+ *
+ * It issues up to CUDA_STREAM_DEPTH works of each stream and then polls the streams' counters, which
+ * the device itself writes: continuously while they change, every NAP_NS while they do not, and not
+ * at all while no work is in progress. A completion therefore needs no driver call, and no thread
+ * waits for the device.
+ */
+#include <stdlib.h>
+#include <time.h>
+
+#include "cuda_hal.h"
+
+#define NAP_NS 20000
+#define SPINS 200u      /* polls without a nap */
+#define QUERY_EVERY 64u /* polls without progress before the context is checked */
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void adopt(struct hal_device *device)
+{
+	struct hal_stream *s = atomic_exchange(&device->fresh, NULL);
+
+	while (s) {
+		struct hal_stream *next = s->next;
+
+		s->next = device->streams;
+		device->streams = s;
+		s = next;
+	}
+}
+
+static void stream_free(struct hal_stream *s)
+{
+	struct hal_device *device = s->device;
+
+	if (!atomic_load(&device->lost))
+		device->driver->cuStreamDestroy_v2(s->stream);
+	for (uint32_t i = 0; i < CUDA_QUEUE_WORKS; i++)
+		free(s->items[i].params);
+	pthread_mutex_lock(&device->lock);
+	device->free_slots[device->free_slot_count++] = s->slot;
+	pthread_mutex_unlock(&device->lock);
+	free(s);
+}
+
+static void bury(struct hal_device *device)
+{
+	for (struct hal_stream **at = &device->streams; *at;) {
+		struct hal_stream *s = *at;
+
+		if (!atomic_load(&s->doomed)) {
+			at = &s->next;
+			continue;
+		}
+		*at = s->next;
+		stream_free(s);
+	}
+	for (struct hal_space *s = atomic_exchange(&device->dead_spaces, NULL), *next; s;
+	     s = next) {
+		next = s->next;
+		if (device->window_serial == s->serial)
+			device->window_serial = 0;
+		free(s->chunks);
+		free(s);
+	}
+}
+
+/* True if work of the stream is in progress. Sets `moved` if work was issued or completed. */
+static bool serve(struct hal_stream *s, bool *moved)
+{
+	uint64_t submitted = atomic_load(&s->submitted), done = cuda_completed(s);
+
+	while (s->issued < submitted && s->issued - done < CUDA_STREAM_DEPTH &&
+	       !atomic_load(&s->device->lost)) {
+		if (!cuda_issue(s, &s->items[s->issued % CUDA_QUEUE_WORKS]))
+			break;
+		*moved = true;
+	}
+	done = cuda_completed(s);
+	if (done != s->seen) {
+		s->seen = done;
+		*moved = true;
+		if (done >= atomic_load(&s->notify_at))
+			cuda_ring(s->device);
+	}
+	return done < submitted;
+}
+
+/* Checks that the context is alive, and that cancelled kernels end in time; running kernels belong
+ * to the space that the window shows. */
+static void look_after(struct hal_device *device)
+{
+	const struct hal_space *space = device->window_space;
+	CUresult error = device->driver->cuStreamQuery(device->clear_stream);
+	uint64_t cancelled;
+
+	if (error && error != CUDA_ERROR_NOT_READY) {
+		cuda_lose(device, (int)error, "a kernel failed: %s",
+			  cuda_error_name(device, error));
+		return;
+	}
+	if (!device->window_serial || !cuda_kernels_run(device))
+		return;
+	cancelled = atomic_load(&space->cancelled_ns);
+	if (cancelled && now_ns() - cancelled > CUDA_CANCEL_NS)
+		cuda_lose(device, CUDA_ERROR_LAUNCH_FAILED,
+			  "a kernel did not end within 10 s after it was cancelled");
+}
+
+/* Sleeps until there is work. */
+static void sleep_until_called(struct hal_device *device)
+{
+	pthread_mutex_lock(&device->lock);
+	atomic_store(&device->sleeping, true);
+	for (;;) {
+		bool called = atomic_load(&device->stopping) || atomic_load(&device->fresh) ||
+			      atomic_load(&device->dead_spaces);
+
+		for (struct hal_stream *s = device->streams; s && !called; s = s->next)
+			called = atomic_load(&s->doomed) || atomic_load(&s->submitted) > s->seen;
+		if (called)
+			break;
+		pthread_cond_wait(&device->wake, &device->lock);
+	}
+	atomic_store(&device->sleeping, false);
+	pthread_mutex_unlock(&device->lock);
+}
+
+/* Serves all streams once; true if any work is in progress. */
+static bool turn(struct hal_device *device, bool *moved)
+{
+	bool busy = false;
+
+	*moved = false;
+	adopt(device);
+	bury(device);
+	for (struct hal_stream *s = device->streams; s; s = s->next)
+		busy |= serve(s, moved);
+	return busy;
+}
+
+void *cuda_thread_main(void *arg)
+{
+	struct hal_device *device = arg;
+	uint32_t quiet = 0;
+	bool moved;
+
+	cuda_bind(device);
+	while (!atomic_load(&device->stopping)) {
+		if (!turn(device, &moved)) {
+			sleep_until_called(device);
+			continue;
+		}
+		quiet = moved ? 0 : quiet + 1;
+		if (quiet % QUERY_EVERY == QUERY_EVERY - 1)
+			look_after(device);
+		if (quiet > SPINS)
+			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+	}
+	turn(device, &moved); /* streams that were destroyed last */
+	if (!atomic_load(&device->lost))
+		cuda_gemm_close(device);
+	return NULL;
+}
