@@ -283,16 +283,29 @@ def test_a_module_that_waits_for_memory_holds_up_no_other_module(
 
 @pytest.mark.slow
 def test_a_launcher_that_does_not_answer_is_reported(build: Build, tmp_path: Path) -> None:
-    """Nothing ends the call before the launcher does."""
+    """Whether it has stopped before it accepts the connection, with a full queue, or after.
+    Nothing ends the call before the launcher does."""
     program = build("int main(void) { return cudaFree(0) != 100; }")
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "launcher"))
-        listener.listen()
-        waiting = subprocess.Popen(
-            [program], env=environment(tmp_path / "launcher"), stderr=subprocess.PIPE, text=True
-        )
-        with waiting, listener.accept()[0]:
-            assert waiting.stderr is not None
-            assert "launcher has not answered for 5 s" in waiting.stderr.readline()
-            assert waiting.poll() is None
-        assert waiting.returncode == 0
+    path = str(tmp_path / "launcher")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as in_queue:
+        listener.bind(path)
+        listener.listen(0)
+
+        def start() -> subprocess.Popen[str]:
+            return subprocess.Popen(
+                [program], env=environment(Path(path)), stderr=subprocess.PIPE, text=True
+            )
+
+        accepted = start()
+        connection = listener.accept()[0]
+        in_queue.connect(path)
+        outside = start()
+        for each in (accepted, outside):
+            assert each.stderr is not None
+            assert "launcher has not answered for 5 s" in each.stderr.readline()
+            assert each.poll() is None
+        connection.close()
+        listener.close()
+        for each in (accepted, outside):
+            assert "no device: the launcher" in each.communicate()[1]
+            assert each.returncode == 0

@@ -41,6 +41,34 @@ static int refused(int error)
 	return error;
 }
 
+static void limit(int sock, int which)
+{
+	struct timeval late = {.tv_sec = ANSWER_S};
+	setsockopt(sock, SOL_SOCKET, which, &late, sizeof late);
+}
+
+/* After a call that the launcher has to answer has failed: true if it is to be repeated. A stopped
+ * launcher is reported, and waited for; if the launcher exits, the call fails in another way. */
+static bool must_wait(void)
+{
+	if (errno == EAGAIN)
+		SAY_ONCE("the rank's launcher has not answered for %d s: it is stopped or stuck; "
+			 "waiting for it",
+			 ANSWER_S);
+	return errno == EAGAIN || errno == EINTR;
+}
+
+/* Blocks while the launcher's queue of connections is full. */
+static bool connected(int sock, const struct sockaddr_un *address)
+{
+	int failed;
+	limit(sock, SO_SNDTIMEO);
+	do
+		failed = connect(sock, (const struct sockaddr *)address, sizeof *address);
+	while (failed && must_wait());
+	return !failed;
+}
+
 static int connect_launcher(void)
 {
 	const char *path = inside_environment(RF_ENV_LAUNCHER);
@@ -58,7 +86,7 @@ static int connect_launcher(void)
 	}
 	strcpy(address.sun_path, path);
 	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (sock >= 0 && connect(sock, (struct sockaddr *)&address, sizeof address)) {
+	if (sock >= 0 && !connected(sock, &address)) {
 		SAY_ONCE("no device: the launcher does not answer at %s: %s%s", path,
 			 strerror(errno), errno == EACCES ? OTHER_USER : "");
 		close(sock);
@@ -92,20 +120,14 @@ static bool send_hello(int sock, uint32_t pid, int memfd)
 	return sent == (ssize_t)sizeof hello;
 }
 
-/* False if the launcher exits, which closes the connection. A stopped one is reported, and waited
- * for. */
+/* False if the launcher exits, which closes the connection. */
 static bool receive_welcome(int sock, struct rf_welcome *out)
 {
-	struct timeval late = {.tv_sec = ANSWER_S};
-	setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &late, sizeof late);
 	size_t have = 0;
+	limit(sock, SO_RCVTIMEO);
 	while (have < sizeof *out) {
 		ssize_t got = recv(sock, (char *)out + have, sizeof *out - have, 0);
-		if (got < 0 && errno == EAGAIN)
-			SAY_ONCE("the rank's launcher has not answered for %d s: it is stopped or "
-				 "stuck; waiting for it",
-				 ANSWER_S);
-		if (got < 0 && (errno == EINTR || errno == EAGAIN))
+		if (got < 0 && must_wait())
 			continue;
 		if (got <= 0)
 			return false;
