@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import logging
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ log = area(__file__)
 # then see the proxy as killed. The reconciler does not wait if there are no jobs.
 LOST_S = 3.0
 LOOK_S = 1.0  # between two checks of jobs' progress
+CLOSE_S = 10.0  # for modules that are still being loaded, and for work on the device, at the end
 UNASKED_S = 600.0  # without ranks and without a request for this long, a proxy exits
 MOVING = ("running", "stopping", "cut")  # a job whose devices have connected, until it ends
 VALIDATE = 256  # collectives of a communicator between two cross-checks
@@ -106,9 +109,30 @@ class Proxy:
         self.server.run()
         if self.lost:  # a kernel may never end: do not wait for the driver
             os._exit(1)
-        self.pool.shutdown(cancel_futures=True)
-        self.native.close()
         self.modules.close()
+        with self._within("a module or kernel that is being loaded"):
+            self.pool.shutdown(cancel_futures=True)
+        with self._within("work that the device does not end"):
+            self.native.close()
+
+    @contextlib.contextmanager
+    def _within(self, what: str) -> Iterator[None]:
+        """Exit at once, with a line in the log, if the block has not ended after CLOSE_S. Until the
+        process exits, no other proxy can open the device."""
+
+        def leave() -> None:
+            log.error("device %s: exiting after %g s of waiting for %s", self.options.device,
+                      CLOSE_S, what)  # fmt: skip
+            logging.shutdown()
+            os._exit(1)
+
+        timer = threading.Timer(CLOSE_S, leave)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     # ---- operations ----
 

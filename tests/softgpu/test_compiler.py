@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -221,6 +222,31 @@ def test_a_compilation_without_end_is_its_kernels_error(made: list[Loader], fold
             assert result(loader, text()) == 42
         finally:
             compiler.terminate()
+
+
+def test_closing_ends_a_wait_for_a_stopped_compiler(made: list[Loader], folder: Path) -> None:
+    """Otherwise the proxy that exits would wait, and hold its device, for half an hour."""
+    loader = new(made, folder)
+    assert result(loader, text()) == 42
+    compiler = control.call(folder / "s", "status")["pid"]
+    failed: list[ModuleError] = []
+
+    def compile_more() -> None:
+        with pytest.raises(ModuleError) as error:
+            loader.function(loader.module(text("more").encode(), 1), "more")
+        failed.append(error.value)
+
+    waiting = threading.Thread(target=compile_more)
+    os.kill(compiler, signal.SIGSTOP)
+    try:
+        waiting.start()
+        while not loader.asking and waiting.is_alive():
+            time.sleep(0.001)
+        loader.close()
+        waiting.join()
+    finally:
+        os.kill(compiler, signal.SIGCONT)
+    assert "kernel more: the compiler process" in failed[0].message
 
 
 def test_a_compiler_of_another_version_is_nobodys_trouble(

@@ -64,6 +64,8 @@ class Loader:
         self._functions: dict[tuple[str, str], FunctionInfo] = {}
         self._addresses: dict[str, int] = {}
         self._keep_alive: Client | None = None
+        self.asking: set[Client] = set()  # connections with a compilation in progress
+        self._closed = False
         self.children: set[int] = set()  # compiler processes started by this loader
         library = ctypes.CDLL(str(core_lib))
         for name in RUNTIME_SYMBOLS:
@@ -75,8 +77,12 @@ class Loader:
         )
 
     def close(self) -> None:
-        """Closes the connection to the compiler process. Kernels stay valid."""
+        """Closes the connections to the compiler process. Kernels stay valid; compilations that
+        other threads wait for fail."""
         with self._lock:
+            self._closed = True
+            for client in self.asking:
+                client.interrupt()
             if self._keep_alive:
                 self._keep_alive.close()
                 self._keep_alive = None
@@ -139,7 +145,7 @@ class Loader:
                 given = self._request(key, name, source)
                 break
             except ControlError as error:
-                if error.code != "unreachable" or attempt == ATTEMPTS:
+                if error.code != "unreachable" or attempt == ATTEMPTS or self._closed:
                     text = f"kernel {name}: the compiler process: {error}"
                     raise ModuleError(INVALID_PTX, text) from error
         compiled = cache.decode(given) if given else cache.load(self.cache_dir, key)
@@ -152,6 +158,10 @@ class Loader:
         for pid in list(self.children):
             self._ended(pid)
         client = self._connect()
+        with self._lock:
+            self.asking.add(client)
+            if self._closed:
+                client.interrupt()
         fd = os.memfd_create("rankfold-ptx", os.MFD_CLOEXEC)
         try:
             data = source.encode()
@@ -161,6 +171,8 @@ class Loader:
             )
         finally:
             os.close(fd)
+            with self._lock:
+                self.asking.discard(client)
             self._give_back(client)
         if "code" in reply:
             raise ModuleError(int(reply["code"]), str(reply["message"]))
@@ -174,6 +186,8 @@ class Loader:
         """Keeps one connection open, because the compiler does not end while it has a client."""
         with self._lock:
             old, self._keep_alive = self._keep_alive, client
+            if self._closed:
+                old, self._keep_alive = client, None
         if old:
             old.close()
 
@@ -181,7 +195,7 @@ class Loader:
         """Returns a connection to the compiler, which is started if no process answers."""
         deadline = time.monotonic() + START_TIMEOUT_S
         child = 0
-        while True:
+        while not self._closed:
             with contextlib.suppress(ControlError):
                 return Client(self.socket)
             if child == 0 or self._ended(child):
@@ -189,6 +203,7 @@ class Loader:
             if time.monotonic() > deadline:
                 raise ControlError("timeout", f"no compiler at {self.socket}")
             time.sleep(0.02)
+        raise ControlError("closed", "the proxy exits")
 
     def _spawn(self) -> int:
         """Starts a compiler in its own session: it also serves other proxies and may outlive this
