@@ -12,8 +12,15 @@
 #include <stdint.h>
 #include <time.h>
 
+#include "invariant.h"
+
 #define SPIN_PAUSES 16 /* between checks, about 0.3 µs: constant checking slows down the writer */
 #define SPIN_TAKEN_NS 5000u
+#define MOMENT_YIELDS (1u << 16)
+#define MOMENT_NAP_NS 1000000
+#ifndef MOMENT_NAPS /* tests need fewer */
+#define MOMENT_NAPS 60000u
+#endif
 
 struct spin {
 	uint64_t since;
@@ -62,5 +69,18 @@ static inline bool spin_on(struct spin *s, uint64_t limit_ns)
 
 /* After a check that found something, or after a sleep. */
 static inline void spin_reset(struct spin *s) { s->since = 0; }
+
+/* After a check for something that another thread of this process does within moments. `checks` is
+ * 0 before the first one. Aborts after a minute, because only a bug of ours takes that long; time
+ * in which the process is stopped does not count, and no clock is read. `what`: as in INVARIANT. */
+static inline void spin_moment(uint32_t *checks, const char *what)
+{
+	if (++*checks < MOMENT_YIELDS) {
+		(void)sched_yield();
+		return;
+	}
+	INVARIANT(*checks < MOMENT_YIELDS + MOMENT_NAPS, what);
+	(void)nanosleep(&(struct timespec){.tv_nsec = MOMENT_NAP_NS}, NULL);
+}
 
 #endif

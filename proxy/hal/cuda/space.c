@@ -4,7 +4,6 @@
  * The loop's thread writes a space's table, entry by entry, and the device thread reads it; an
  * entry changes only while no submitted work uses it.
  */
-#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +12,7 @@
 #include <time.h>
 
 #include "cuda_hal.h"
+#include "spin.h"
 
 int cuda_space_create(struct hal_device *device, struct hal_space **out)
 {
@@ -312,10 +312,11 @@ int cuda_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
 void cuda_space_fail(struct hal_space *space, int error, const char *format, ...)
 {
 	va_list arguments;
+	uint32_t checks = 0;
 
 	if (atomic_exchange(&space->failed, true)) { /* the first error remains */
 		while (!atomic_load(&space->error))  /* no work may seem successful meanwhile */
-			sched_yield();
+			spin_moment(&checks, "a space's error is set within a minute");
 		return;
 	}
 	va_start(arguments, format);

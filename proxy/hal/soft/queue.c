@@ -12,7 +12,6 @@
  * worker takes it. One spare worker observes the run queue, ten times a second while there is work;
  * before it serves a stream it lets the next spare worker observe, up to a maximum number.
  */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -603,8 +602,10 @@ int soft_stream_create(struct hal_device *device, struct hal_stream **out)
 
 void soft_stream_destroy(struct hal_stream *stream)
 {
+	uint32_t checks = 0;
+
 	while (atomic_load(&stream->servers)) /* its last worker has not released it yet */
-		sched_yield();
+		spin_moment(&checks, "a worker leaves a stream without work within a minute");
 	for (uint32_t i = 0; i < SOFT_QUEUE_WORKS; i++)
 		free(stream->items[i].params);
 	free(stream);

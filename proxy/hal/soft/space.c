@@ -5,7 +5,6 @@
  * also take chunks from the free list.
  */
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include <unistd.h>
 
 #include "soft.h"
+#include "spin.h"
 
 /* ---- chunks ---- */
 
@@ -224,8 +224,10 @@ static void nothing_runs(struct hal_space *space)
 /* Locks mappings: workers that write to read-only pages also change them (unforeseen.c). */
 static void changing(struct hal_space *space)
 {
+	uint32_t checks = 0;
+
 	while (atomic_flag_test_and_set(&space->copying))
-		sched_yield();
+		spin_moment(&checks, "a worker makes a page writable within a minute");
 }
 
 static void changed(struct hal_space *space) { atomic_flag_clear(&space->copying); }
@@ -386,10 +388,11 @@ int soft_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
 void soft_space_fail(struct hal_space *space, int error, const char *format, ...)
 {
 	va_list arguments;
+	uint32_t checks = 0;
 
 	if (atomic_exchange(&space->failed, true)) { /* the first error remains */
 		while (!atomic_load(&space->error))  /* no work may seem successful meanwhile */
-			sched_yield();
+			spin_moment(&checks, "a space's error is set within a minute");
 		return;
 	}
 	va_start(arguments, format);

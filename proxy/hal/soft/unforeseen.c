@@ -11,11 +11,11 @@
  * later (soft_space_copied).
  */
 #include <errno.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "soft.h"
+#include "spin.h"
 
 /* Copies the bytes at `from` to the chunk. */
 static bool fill_chunk(const struct hal_device *device, uint32_t chunk, const uint8_t *from)
@@ -73,12 +73,13 @@ static bool copy(struct hal_space *space, uint32_t page)
 
 bool soft_unforeseen(struct soft_worker *worker, struct hal_space *space, uintptr_t address)
 {
+	uint32_t checks = 0;
 	bool there;
 
 	if (soft_space_mapping(space, address) == SOFT_UNMAPPED)
 		return false;
 	while (atomic_flag_test_and_set(&space->copying))
-		sched_yield();
+		spin_moment(&checks, "a space's mappings are changed within a minute");
 	if (soft_space_mapping(space, address) != SOFT_WRITABLE) {
 		there = copy(space,
 			     (uint32_t)((address - (uintptr_t)space->base) / RF_CHUNK_BYTES));
