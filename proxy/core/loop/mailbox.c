@@ -5,8 +5,10 @@
  * and is held only for one list operation; the loop may take it, since no thread sleeps while it
  * holds it.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,6 +16,8 @@
 
 #include "doorbell.h"
 #include "internal.h"
+
+#define LATE_S 2 /* for one turn of the loop, before that is reported */
 
 struct call {
 	struct call *next;
@@ -31,6 +35,7 @@ struct mailbox {
 	pthread_mutex_t lock;
 	pthread_cond_t ran;
 	pthread_t loop;
+	_Atomic int loop_tid; /* 0: it has not begun */
 	struct call *calls, **calls_end;
 	struct queued_event *events, **events_end, *taken;
 	int event_fd;
@@ -41,6 +46,7 @@ struct mailbox {
 struct mailbox *mailbox_open(struct proxy *p)
 {
 	struct mailbox *m = calloc(1, sizeof *m);
+	pthread_condattr_t monotonic;
 	(void)p;
 	if (!m)
 		return NULL;
@@ -50,7 +56,10 @@ struct mailbox *mailbox_open(struct proxy *p)
 		return NULL;
 	}
 	pthread_mutex_init(&m->lock, NULL);
-	pthread_cond_init(&m->ran, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&m->ran, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 	m->calls_end = &m->calls;
 	m->events_end = &m->events;
 	return m;
@@ -118,6 +127,28 @@ void mailbox_run_calls(struct proxy *p)
 	pthread_mutex_unlock(&m->lock);
 }
 
+/* With the lock held: waits until the loop has run the call. No deadline: the call may have any
+ * effect meanwhile. */
+static void wait_for_turn(struct mailbox *m, const struct call *c)
+{
+	struct timespec late;
+	int error = 0;
+	clock_gettime(CLOCK_MONOTONIC, &late);
+	late.tv_sec += LATE_S;
+	while (!c->done && error != ETIMEDOUT)
+		error = pthread_cond_timedwait(&m->ran, &m->lock, &late);
+	if (c->done)
+		return;
+	pthread_mutex_unlock(&m->lock); /* the log's disk may be what hangs */
+	dprintf(2,
+		"rankfold: a turn of the device's loop (thread %d) has not ended for %d s; until it "
+		"does, this proxy answers nothing\n",
+		atomic_load(&m->loop_tid), LATE_S);
+	pthread_mutex_lock(&m->lock);
+	while (!c->done)
+		pthread_cond_wait(&m->ran, &m->lock);
+}
+
 void in_loop(struct proxy *p, void (*run)(struct proxy *, void *), void *arg)
 {
 	struct mailbox *m = p->mailbox;
@@ -127,8 +158,7 @@ void in_loop(struct proxy *p, void (*run)(struct proxy *, void *), void *arg)
 	m->calls_end = &c.next;
 	atomic_store(&m->called, true);
 	mailbox_ring(p);
-	while (!c.done)
-		pthread_cond_wait(&m->ran, &m->lock);
+	wait_for_turn(m, &c);
 	pthread_mutex_unlock(&m->lock);
 }
 
@@ -178,11 +208,16 @@ int proxy_next_event(struct proxy *p, struct proxy_event *event)
 	return m->taken != NULL;
 }
 
-/* Starts the loop's thread; false if that fails. */
-bool mailbox_start(struct proxy *p)
+static void *begin(void *proxy)
 {
-	return !pthread_create(&p->mailbox->loop, NULL, loop_main, p);
+	struct proxy *p = proxy;
+	pthread_setname_np(pthread_self(), "device-loop");
+	atomic_store(&p->mailbox->loop_tid, gettid());
+	return loop_main(p);
 }
+
+/* Starts the loop's thread; false if that fails. */
+bool mailbox_start(struct proxy *p) { return !pthread_create(&p->mailbox->loop, NULL, begin, p); }
 
 /* Stops the loop's thread and waits for its end. */
 void mailbox_stop(struct proxy *p)
