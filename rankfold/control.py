@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import os
 import socket
 import struct
@@ -112,10 +113,11 @@ class Channel:
         self.sock.close()
 
     def send(self, message: Message, fds: list[int] | None = None) -> None:
-        """Send one whole message. Raises OSError if the peer is gone, ControlError."""
+        """Send one whole message. Raises OSError if the peer is gone or does not take it in time (a
+        non-blocking socket: at once), ControlError."""
         self.queue(encode({**message, **({"fds": len(fds)} if fds else {})}), fds)
-        while not self.flush():
-            pass
+        if not self.flush():
+            raise BlockingIOError(errno.EAGAIN, "the other side takes no message")
 
     def queue(self, data: bytes, fds: list[int] | None = None) -> None:
         """Queue `data` for `flush`, with duplicates of the descriptors."""
@@ -245,7 +247,9 @@ class Client:
                 while (frame := self.channel.take()) is not None:
                     if (answer := self._answer(frame)) is not None:
                         return answer
-                self.channel.sock.settimeout(max(0.001, deadline - time.monotonic()))
+                if (left := deadline - time.monotonic()) <= 0:  # notices may arrive for ever
+                    raise TimeoutError
+                self.channel.sock.settimeout(left)
                 if not self.channel.fill():
                     raise ControlError("unreachable", f"{self.path}: the server ended")
         except TimeoutError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import socket
@@ -173,6 +174,33 @@ def test_who_does_not_take_replies_holds_nobody_up(
         while server.clients() > 1:  # it has had too much on its account
             other.ask("hello")
             assert (turns := turns + 1) < 1000
+
+
+def test_notices_do_not_put_off_the_end_of_a_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It times out although there is more to read, as if they arrived for ever."""
+    notices = framed(b'{"v":1,"op":"exited"}') * 3000  # more than is read at once
+    with (
+        service.listen(tmp_path / "s") as listener,
+        Client(tmp_path / "s") as client,
+        listener.accept()[0] as server,
+    ):
+        server.sendall(notices + framed(b'{"v":1,"id":1,"ok":true}'))
+        times = itertools.chain([0.0], itertools.repeat(11.0))
+        monkeypatch.setattr(time, "monotonic", lambda: next(times))
+        assert refusal(lambda: client.ask("hello", timeout=10)) == "timeout"
+
+
+def test_a_socket_that_takes_nothing_and_must_not_block_is_an_error(tmp_path: Path) -> None:
+    with service.listen(tmp_path / "s") as listener, socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(tmp_path / "s"))
+        sock.setblocking(False)
+        channel = control.Channel(sock)
+        with pytest.raises(BlockingIOError, match="takes no message"):
+            while True:
+                channel.send({"id": 1, "op": "hello", "text": "x" * 100_000})
+        assert listener.fileno() >= 0
 
 
 def test_a_reply_that_is_too_long_is_a_refusal(tmp_path: Path) -> None:
