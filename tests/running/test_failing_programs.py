@@ -59,6 +59,13 @@ def test_ranks_that_abort_a_communicator_go_on(state: State, placement: list[int
             assert finish(start(fleet, "abort", placement, how)) == DONE
 
 
+def test_a_watchdog_ends_what_the_main_thread_is_blocked_in(state: State) -> None:
+    """In every call that may wait for the operation. Then a new communicator takes over."""
+    with Fleet(state, 2) as fleet:
+        printed = finish(start(fleet, "watchdog", [0, 1, 0]))
+        assert len(set(printed)) == 1 and printed[0].count("weights") > 5
+
+
 def test_an_abort_does_not_depend_on_sharing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKFOLD_SHARE", "0")
     with Fleet(state, 1) as fleet:

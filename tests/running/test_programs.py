@@ -68,6 +68,7 @@ CASES = [
     Case("any_memory", 3, THREE, steps=3),
     Case("matrices", 2, TWO, steps=12, arch="compute_80"),
     Case("kernel_heap", 2, TWO, steps=30),
+    Case("watchdog", 3, THREE, steps=16),
 ]
 
 

@@ -191,14 +191,15 @@ int on_comm_finalize(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	return c->slot ? ANSWERED : CU_OK;
 }
 
+/* Its communicator need not exist any more: another thread of the program may have aborted it after
+ * the client checked it. Nothing can use the operator then, but its removal may follow. */
 int on_redop_create(struct rank *r, const struct rf_redop *a, uint32_t extra)
 {
 	(void)extra;
-	struct comm *c = GET(r, comm, COMM, a->comm);
 	struct object *o = calloc(1, sizeof *o);
 	if (o)
 		*o = (struct object){OBJ_REDOP, a->redop};
-	if (!c || !o || a->redop < RF_HANDLE_FIRST || !table_put(&r->objects, o)) {
+	if (!o || a->redop < RF_HANDLE_FIRST || !table_put(&r->objects, o)) {
 		free(o);
 		return NCCL_INVALID_ARGUMENT;
 	}
