@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from rankfold import control
-from support.fleet import State
+from support.leaks import State
 from support.patience import scaled
 
 HANGS = """
