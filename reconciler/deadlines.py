@@ -66,6 +66,10 @@ KILLED_S = 10.0
 # s3fs alone retries for minutes. A person waits for it.
 STORE_ANSWERS_S = 30.0
 
+# A command that reads a store reports that it waits when the store has completed no operation for
+# this long. After STUCK_S it fails.
+STORE_SILENT_S = 10.0
+
 # A job that rested resumes when the store has confirmed that no other owner has taken it over, or
 # after this time without an answer. Each further job in the same request adds TAKEN_EACH_S.
 TAKEN_ANSWERS_S = 10.0

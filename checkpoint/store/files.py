@@ -39,6 +39,8 @@ class Files:
 
     def __init__(self, fs: Any, root: str, url: str):
         self.fs, self.root, self.url = fs, root.rstrip("/"), url
+        self.pending: dict[int, str] = {}  # thread → the name for which it waits
+        self.ended = 0  # operations; changes whenever one ends
 
     def create(self, name: str, data: Data) -> bool:
         """Create a file, whole or not at all. Returns False if it exists already."""
@@ -114,6 +116,9 @@ class Files:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
+        thread = threading.get_ident()
+        outer = self.pending.get(thread)
+        self.pending[thread] = name
         try:
             yield
         except StoreError:
@@ -128,6 +133,12 @@ class Files:
         except Exception as error:  # each file system has errors of its own
             text = f"{type(error).__name__}: {error}"
             raise Unavailable(self.url, text, AGAIN, name=name) from error
+        finally:
+            self.ended += 1
+            if outer is None:
+                del self.pending[thread]
+            else:
+                self.pending[thread] = outer
 
 
 class LocalFiles(Files):

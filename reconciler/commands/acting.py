@@ -17,6 +17,7 @@ from rankfold.reconciler.commands.common import (
     answering,
     duration,
     fail,
+    reading,
     wait_converged,
 )
 from rankfold.reconciler.journal.journal import Journal
@@ -133,19 +134,21 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
     try:
         with answering(url):
             store = look(url)
-        life = store.life(job)
-        try:
-            found = store.checkpoint(job, id)
-            faults = [found.told(each) for each in found.verify()]
-        except Missing:  # its message lists the existing ones
-            raise
-        except Damaged as error:
-            faults = [str(error)]
+        with reading(store):
+            life = store.life(job)
+            try:
+                found = store.checkpoint(job, id)
+                faults = [found.told(each) for each in found.verify()]
+            except Missing:  # its message lists the existing ones
+                raise
+            except Damaged as error:
+                faults = [str(error)]
         if faults:
             what = f"checkpoint {checkpoint} of {job} is damaged: {faults[0]}"
             fail(f"{what}; `rankfold store list {url}` shows which there are")
         with tempfile.TemporaryDirectory(prefix="rankfold-") as folder:
-            write_compared(found, Path(folder))
+            with reading(store):
+                write_compared(found, Path(folder))
             if why := Node(Layout(state)).misfit(Path(folder)):
                 fail(f"checkpoint {checkpoint} of {job} cannot be restored here: {why}")
     except (StoreError, Unfit) as error:

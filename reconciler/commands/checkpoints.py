@@ -12,6 +12,7 @@ from rankfold.reconciler.commands.common import (
     answering,
     fail,
     output_option,
+    reading,
     show,
 )
 from rankfold.reconciler.journal.journal import Journal
@@ -47,12 +48,13 @@ def list_command(url: str, output: str) -> int:
     faults: list[str] = []
     opened = _look(url)
     try:
-        for job in opened.jobs():
-            for each in opened.checkpoints(job):
-                try:
-                    rows.append(_row(opened.manifest(job, each)))
-                except StoreError as error:
-                    faults.append(str(error))
+        with reading(opened):
+            for job in opened.jobs():
+                for each in opened.checkpoints(job):
+                    try:
+                        rows.append(_row(opened.manifest(job, each)))
+                    except StoreError as error:
+                        faults.append(str(error))
     except StoreError as error:
         fail(str(error))
     if output == "json":
@@ -80,11 +82,12 @@ def check_command(url: str, output: str) -> int:
 
     opened, found = _look(url), []
     try:
-        for each in check(opened, say if output == "text" else None):
-            found.append(each)
-            if output == "text":
-                for line in _lines(each):
-                    tell(line)
+        with reading(opened):
+            for each in check(opened, say if output == "text" else None):
+                found.append(each)
+                if output == "text":
+                    for line in _lines(each):
+                        tell(line)
     except StoreError as error:
         fail(str(error))
     bad = [each for each in found if each.faults]

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from rankfold.legible import json_text
 from rankfold.reconciler import switches
 from rankfold.reconciler.client import Reconciler
-from rankfold.reconciler.deadlines import STORE_ANSWERS_S
+from rankfold.reconciler.deadlines import STORE_ANSWERS_S, STORE_SILENT_S
 from rankfold.reconciler.report.console import say
+
+if TYPE_CHECKING:
+    from rankfold.checkpoint.store import Store
 
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1
@@ -72,6 +77,42 @@ def answering(url: str) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
+
+
+@contextlib.contextmanager
+def reading(store: Store) -> Iterator[None]:
+    """Report on stderr that the context waits for a store that has completed no operation for
+    STORE_SILENT_S, and exit after `stuck_s`. A thread that waits for a file system cannot be
+    interrupted, so this ends the process."""
+    over = threading.Event()
+    watching = threading.Thread(target=_watch, args=(store, over), daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()
+
+
+def _watch(store: Store, over: threading.Event) -> None:
+    files = store.files
+    limit = switches.stuck_s()
+    report = min(STORE_SILENT_S, limit / 2)
+    ended, since, told = files.ended, time.monotonic(), False
+    while not over.wait(min(report, 1.0) / 4):
+        pending = next(iter(files.pending.copy().values()), None)
+        if pending is None or files.ended != ended:
+            ended, since, told = files.ended, time.monotonic(), False
+            continue
+        silent = time.monotonic() - since
+        where = f"{files.url.rstrip('/')}/{pending}" if pending else files.url
+        if silent > limit:
+            say(f"rankfold: {where}: no answer within {limit:g} s; see that it can be reached")
+            sys.stdout.flush()
+            os._exit(EXIT_ERROR)
+        if silent > report and not told:
+            say(f"waiting for {where}: no answer for {report:g} s")
+            told = True
 
 
 def duration(text: str) -> float:

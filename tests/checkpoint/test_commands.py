@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from rankfold.checkpoint.store import Id
 from rankfold.reconciler.cli import cli
 from support.checkpoints import example, opened, saved
+from support.patience import scaled
 
 
 class Done(NamedTuple):
@@ -80,6 +82,26 @@ def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:
     # What was found damaged is stored anew.
     manifest = saved(store, "gpt", 1, example(3))
     assert store.checkpoint("gpt", manifest.id).verify() == []
+
+
+def test_a_store_that_hangs_is_named(tmp_path: Path) -> None:
+    """Reading a manifest never ends, as on a file system that hangs: the command does."""
+    manifest = saved(opened(str(tmp_path)), "gpt", 1, example(1))
+    file = tmp_path / f"jobs/gpt/manifests/{manifest.id}.json"
+    file.unlink()
+    os.mkfifo(file)
+    limit = float(f"{scaled(0.6):.2g}")  # it is also the limit for opening the store
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-m", "rankfold", "store", command, str(tmp_path)],
+            env={**os.environ, "RANKFOLD_STUCK": str(limit)}, stderr=subprocess.PIPE, text=True,
+        ) for command in ("list", "check")
+    ]  # fmt: skip
+    for each in commands:
+        told = each.communicate(timeout=scaled(30))[1]
+        assert each.returncode == 1
+        assert f"waiting for {file}: no answer for {limit / 2:g} s\n" in told
+        assert f"rankfold: {file}: no answer within {limit:g} s; see that it can be" in told
 
 
 def test_no_store_is_no_store(tmp_path: Path) -> None:
