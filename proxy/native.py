@@ -17,7 +17,7 @@ import cffi
 
 from rankfold import paths
 
-RANK_AT = ("host", "device", "turn", "others")  # enum proxy_rank_at
+RANK_AT = ("host", "device", "turn", "others", "code")  # enum proxy_rank_at
 JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
 EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE, EVENT_ALARM = 1, 2, 3, 4, 5, 6
 EVENT_LOST = 7

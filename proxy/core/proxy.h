@@ -236,8 +236,14 @@ struct proxy_job_status {
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);
 /* What a rank waits for: its program, its own work on the device, its turn on the device (or work
- * of the proxy for it), or calls of other ranks. */
-enum proxy_rank_at { PROXY_AT_HOST, PROXY_AT_DEVICE, PROXY_AT_TURN, PROXY_AT_OTHERS };
+ * of the proxy for it), calls of other ranks, or code that is being loaded or compiled. */
+enum proxy_rank_at {
+	PROXY_AT_HOST,
+	PROXY_AT_DEVICE,
+	PROXY_AT_TURN,
+	PROXY_AT_OTHERS,
+	PROXY_AT_CODE,
+};
 struct proxy_rank_status {
 	uint32_t attached, exited, resident, error, at;
 	uint64_t moves; /* progress: requests made, works submitted and works completed */

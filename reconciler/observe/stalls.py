@@ -44,6 +44,10 @@ def waiting(
         return Condition("Waiting", "True", "ForRanks", _for_ranks(held, others, processes))
     if runs := [each.rank for each in attached if each.at == "device"]:
         return Condition("Waiting", "True", "ForKernels", _for_kernels(runs))
+    if code := [each.rank for each in attached if each.at == "code"]:
+        return Condition("Waiting", "True", "ForCode", _for_proxy(code, _CODE))
+    if turn := [each.rank for each in attached if each.at == "turn"]:
+        return Condition("Waiting", "True", "ForTurn", _for_proxy(turn, _TURN))
     return None
 
 
@@ -55,9 +59,15 @@ _WHERE = {
     "host": "on the host, computing, waiting there or hanging",
     "device": "in a kernel or a copy that has not ended",
     "turn": "waiting for a turn on the device, or for its proxy",
+    "code": "waiting for code that is loaded or compiled",
     "waiting": "not asking for a device yet",
     "exited": "ended",
 }
+_CODE = (
+    "code that is loaded or compiled: if the compiler hangs, `rankfold status` names it, and the "
+    "logs of the devices say what failed"
+)
+_TURN = "a turn on the device, or for memory there: see the logs of the devices"
 
 
 def _stopped(found: Sequence[SeenRank]) -> str:
@@ -94,3 +104,8 @@ def _for_kernels(runs: Sequence[int]) -> str:
         f"for more than a minute a kernel or a copy of {some_ranks(runs)} has not ended, and "
         "nothing else of the job has begun; until then it cannot stand still, to be moved or saved"
     )
+
+
+def _for_proxy(ranks: Sequence[int], what: str) -> str:
+    have = "has" if len(ranks) == 1 else "have"
+    return f"for more than a minute {some_ranks(ranks)} {have} waited for {what}"

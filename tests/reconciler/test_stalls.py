@@ -58,6 +58,7 @@ WAITS = ("others", LONG)
         ("host", "on the host, computing, waiting there or hanging"),
         ("device", "in a kernel or a copy that has not ended"),
         ("turn", "waiting for a turn on the device, or for its proxy"),
+        ("code", "waiting for code that is loaded or compiled"),
     ],
 )
 def test_who_keeps_others_waiting_is_named(at: str, where: str) -> None:
@@ -80,7 +81,7 @@ def test_ranks_that_have_asked_for_no_device_yet() -> None:
     assert found.message.endswith("asking for a device yet: rank 2 (pid 102), rank 3 (pid 103)")
 
 
-@pytest.mark.parametrize("at", ["host", "device", "turn", "others"])
+@pytest.mark.parametrize("at", ["host", "device", "turn", "others", "code"])
 def test_while_work_of_one_rank_begins_or_ends_it_gets_further(at: str) -> None:
     assert told({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG - 1)}) is None
 
@@ -97,6 +98,17 @@ def test_nothing_is_said_of_an_earlier_place() -> None:
 def test_a_kernel_that_does_not_end() -> None:
     found = told({0: ("host", LONG), 1: ("device", LONG)}, {2: ("turn", LONG), 3: ("turn", LONG)})
     assert found is not None and found.reason == "ForKernels" and " rank 1 " in found.message
+
+
+@pytest.mark.parametrize(
+    ("at", "reason", "what"),
+    [("code", "ForCode", "the compiler hangs"), ("turn", "ForTurn", "a turn on the device")],
+)
+def test_ranks_that_their_proxy_keeps_waiting(at: str, reason: str, what: str) -> None:
+    host, waits = ("host", LONG), (at, LONG)
+    found = told({0: host, 1: waits}, {2: waits, 3: host})
+    assert found is not None and found.reason == reason and what in found.message
+    assert found.message.startswith("for more than a minute ranks 1, 2 have waited for ")
 
 
 def test_a_rank_that_a_signal_has_stopped() -> None:

@@ -465,11 +465,14 @@ int proxy_job_status(struct proxy *p, uint64_t job, struct proxy_job_status *sta
 	return a.result;
 }
 
-static uint32_t joining(const struct rank *r)
+/* Counts the rank's requests that are not answered yet: to other ranks, to join a communicator; or
+ * for modules and functions. */
+static uint32_t asks(const struct rank *r, bool joining)
 {
 	uint32_t count = 0;
 	for (const struct ask *a = r->proxy->asks; a; a = a->next)
-		count += a->rank == r && table_get(&r->objects, a->object, OBJ_COMM);
+		count += a->rank == r &&
+			 joining == (table_get(&r->objects, a->object, OBJ_COMM) != NULL);
 	return count;
 }
 
@@ -479,7 +482,7 @@ static enum proxy_rank_at stands_at(struct rank *r)
 	if (memory_moving(&r->memory) || memory_waits(&r->memory) ||
 	    transfer_pending_for(&r->proxy->transfers, r->job))
 		return PROXY_AT_TURN;
-	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || joining(r))
+	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || asks(r, true))
 		return PROXY_AT_OTHERS;
 	bool host = !r->queue.items && !r->pending && !r->intake.held;
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
@@ -492,6 +495,8 @@ static enum proxy_rank_at stands_at(struct rank *r)
 	}
 	if (r->memory.inflight)
 		return PROXY_AT_DEVICE;
+	if (asks(r, false))
+		return PROXY_AT_CODE;
 	return host ? PROXY_AT_HOST : PROXY_AT_TURN;
 }
 
@@ -567,7 +572,7 @@ static void run_dump(struct proxy *p, void *arg)
 			r->queue.items, r->ring.replies, r->pending, r->memory.inflight,
 			r->memory.missing, r->memory.guarded, r->memory.live_count,
 			r->memory.request.state, r->memory.request.purpose,
-			r->queue.frees ? "some" : "none", joining(r),
+			r->queue.frees ? "some" : "none", asks(r, true),
 			(unsigned long long)r->counters.collectives,
 			(unsigned long long)r->intake.records, r->async_error, r->error_text);
 		for (uint32_t n = 0; n < r->queue.stream_count; n++)

@@ -1,0 +1,41 @@
+"""Promise: while code of a rank is loaded or compiled, its device says so, and not that the rank
+computes on the host."""
+
+from __future__ import annotations
+
+import struct
+
+from rankfold.proxy.native import EVENT_MODULE, Native
+from rankfold.proxy.ptx.errors import NOT_FOUND
+from support.computing import MODULE, MODULE_DATA, MODULE_LOAD, Computing, source
+from support.ring_client import DEV_BASE, OFF_BULK, attach, device, leave, until
+
+
+def at(native: Native) -> str:
+    found = native.rank_status(1, 0)
+    assert found is not None
+    return found.at
+
+
+def token_of(native: Native, kind: int) -> int:
+    """Of the request that the core makes of its Python half."""
+    tokens: list[int] = []
+    until(lambda: bool(tokens.extend(e.token for e in native.events() if e.kind == kind) or tokens),
+          native)  # fmt: skip
+    return tokens[0]
+
+
+def test_a_rank_that_waits_for_its_code() -> None:
+    rank, image = Computing(0, 1, DEV_BASE), source()
+    rank.map[OFF_BULK : OFF_BULK + len(image)] = image
+    with device() as native:
+        attach(native, rank)
+        assert at(native) == "host"
+        rank.post(MODULE_DATA, struct.pack("<QQII", MODULE, 0, len(image), 0))
+        rank.begin(MODULE_LOAD, struct.pack("<QQII", MODULE, len(image), 1, 0))
+        token = token_of(native, EVENT_MODULE)
+        assert at(native) == "code"
+        native.module_ready(token, NOT_FOUND)
+        assert rank.finish() == NOT_FOUND and at(native) == "host"
+        leave(native)
+    rank.close()
