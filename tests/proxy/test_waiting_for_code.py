@@ -20,8 +20,12 @@ def at(native: Native) -> str:
 def token_of(native: Native, kind: int) -> int:
     """Of the request that the core makes of its Python half."""
     tokens: list[int] = []
-    until(lambda: bool(tokens.extend(e.token for e in native.events() if e.kind == kind) or tokens),
-          native)  # fmt: skip
+
+    def asked() -> bool:
+        tokens.extend(event.token for event in native.events() if event.kind == kind)
+        return bool(tokens)
+
+    until(asked, native)
     return tokens[0]
 
 
