@@ -158,7 +158,7 @@ def start(arguments: list[str], work: Work) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        print(f"{folder}: another process is at work on it already", file=sys.stderr)
+        print(f"{folder}: another process is working on it already", file=sys.stderr)
         return BUSY
     os.ftruncate(lock, 0)
     try:
@@ -209,7 +209,7 @@ def run(place: Place, work: Work) -> None:
         logger.warning("%s", error)
     except Exception as error:  # whatever it is, report it in state.json
         end = "failed"
-        state.error = f"a fault of rankfold's, see {place.folder / 'log'}: {error!r}"
+        state.error = f"an internal error of rankfold, see {place.folder / 'log'}: {error!r}"
         state.code = "internal"
         logger.exception("%s", place.folder)
     finally:
@@ -222,7 +222,7 @@ def run(place: Place, work: Work) -> None:
 def _words(place: Place, error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
-    room = "; make room there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    room = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return f"{error.filename or place.folder}: {error.strerror or error}{room}"
 
 

@@ -36,7 +36,7 @@ def fetch(place: Place) -> None:
             store.take(task.job, task.incarnation, each, place.owner)
         return
     bad = "".join(f"; {why}" for _, why in state.skipped)
-    raise Missing(task.url, f"{task.job} has no checkpoint that can be used{bad}")
+    raise Missing(task.url, f"{task.job} has no usable checkpoint{bad}")
 
 
 def _candidates(store: Store, place: Place) -> Iterator[Id]:

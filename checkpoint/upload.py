@@ -57,7 +57,7 @@ def _snapshot(place: Place, rank: int) -> Snapshot:
     # Data that was not synced before the machine stopped may be lost, and nothing would detect
     # that.
     if snapshot.about.get("boot", place.state.boot) != place.state.boot:
-        what = "was written before this machine was started last"
+        what = "was written before the last boot of this machine"
         raise Unfit(place.rank(rank) / ABOUT, what, "restore the last checkpoint")
     return snapshot
 
@@ -66,7 +66,7 @@ def _take(store: Store, place: Place) -> int:
     """Make the job ours in this incarnation, which begins here unless a restore began it."""
     task, life = place.task, store.life(place.task.job)
     if task.incarnation is None:
-        raise Refused(task.url, f"{task.job} saves in no incarnation", "name one")
+        raise Refused(task.url, f"{task.job} has no incarnation to save in", "name one")
     store.refuse_taken(task.job, task.known, place.owner)
     if life is None or life.incarnation < task.incarnation:
         life = store.take(task.job, task.incarnation, owner=place.owner)

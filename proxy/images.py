@@ -96,7 +96,7 @@ class Images:
                     self._wait_s = AGAIN_S
                     self._again_at = time.monotonic() + AGAIN_S
                     log.warning("%s; they are kept in memory, and their jobs cannot leave this "
-                                "device until there is room: make some", why)  # fmt: skip
+                                "device until there is space: free some", why)  # fmt: skip
                 self.trouble = why
             return why
         with self._lock:
@@ -106,7 +106,7 @@ class Images:
 
     def _settle(self) -> None:
         if self.trouble and not self._waiting:
-            log.info("no module waits for room in %s any longer", self.folder)
+            log.info("no module waits for space in %s any longer", self.folder)
             self.trouble = ""
 
     def _write(self, name: str, image: bytes) -> None:

@@ -165,7 +165,7 @@ class Proxy:
         if self.options.device not in placement.devices:
             raise ControlError("argument", f"{self.options.device} is not among the devices")
         if self.lost:
-            raise ControlError("busy", f"{self.options.device} was lost and is started anew")
+            raise ControlError("busy", f"{self.options.device} was lost and is being restarted")
         old = self.jobs.get(placement.job)
         if old and old.placement.incarnation > placement.incarnation:
             what = f"{placement.job} was here in incarnation {old.placement.incarnation}"
@@ -193,7 +193,7 @@ class Proxy:
             self.native.barrier(job.id, action == "request")
             self._refresh(job)
         elif action == "request" and job.state == "joining":
-            raise ControlError("joining", "the devices of the job have not met yet")
+            raise ControlError("joining", "the devices of the job have not connected yet")
         return {"state": job.state}
 
     def wait(self, request: Request[messages.Wait]) -> Message | None:
@@ -210,7 +210,7 @@ class Proxy:
         job = self._job(request.message)
         self._store_modules(job)
         if job.detaches or not job.opened or not self.native.job_save(job.id):
-            raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
+            raise ControlError("no_cut", f"job {job.placement.job} is not at a cut")
         job.saves.append(request)
 
     def detach(self, request: Request[messages.Detach]) -> Message | None:
@@ -228,7 +228,7 @@ class Proxy:
         else:
             self._store_modules(job)
             if not self.native.job_leave(job.id):
-                raise ControlError("no_cut", f"job {job.placement.job} does not stand at a cut")
+                raise ControlError("no_cut", f"job {job.placement.job} is not at a cut")
         job.detaches.append(request)
         return None
 
@@ -237,7 +237,7 @@ class Proxy:
         all are stored. Raises ControlError."""
         if why := self.modules.images.store(job.id):
             raise ControlError(
-                "storage", f"{why}; job {job.placement.job} stays at its cut until there is room"
+                "storage", f"{why}; job {job.placement.job} stays at its cut until there is space"
             )
 
     def peer(self, request: Request[messages.Peer]) -> Message | None:
@@ -295,7 +295,7 @@ class Proxy:
             elif time.monotonic() < deadline and self.jobs.get(job.placement.job) is job:
                 self.server.after(0.02, lambda: self._ask_segment(job, deadline))
             else:
-                self._fail(job, f"device {job.placement.devices[0]} cannot be met: {reason}")
+                self._fail(job, f"device {job.placement.devices[0]} cannot be reached: {reason}")
 
         p = job.placement
         request = {"op": "peer", "job": p.job, "epoch": p.epoch, "device": self.options.device}
@@ -513,7 +513,7 @@ class Proxy:
         if self.server.serves and not self.server.serves.is_there():
             return f"its state directory {self.options.state} was removed"
         if time.monotonic() - self._asked_at > self.options.unasked:
-            return f"no reconciler has asked for {self.options.unasked:g} s"
+            return f"no reconciler has sent a request for {self.options.unasked:g} s"
         self._stays = False
         return ""
 

@@ -47,7 +47,7 @@ def expect(kind: type[T], reply: object) -> T:
     try:
         return msgspec.convert(reply, kind)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise ControlError("nonsense", f"the answer is no {kind.__name__}: {error}") from error
+        raise ControlError("nonsense", f"the reply is not a {kind.__name__}: {error}") from error
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes, code: str) -> T:
@@ -251,10 +251,12 @@ class Client:
                     raise TimeoutError
                 self.channel.sock.settimeout(left)
                 if not self.channel.fill():
-                    raise ControlError("unreachable", f"{self.path}: the server ended")
+                    raise ControlError(
+                        "unreachable", f"{self.path}: the server closed the connection"
+                    )
         except TimeoutError as error:
             raise ControlError(
-                "timeout", f"{self.path}: no reply to {op} in {limit:g} s"
+                "timeout", f"{self.path}: timed out: no reply to {op} in {limit:g} s"
             ) from error
         except OSError as error:
             raise ControlError("unreachable", f"{self.path}: {error}") from error

@@ -45,7 +45,7 @@ def command() -> str:
         return theirs
     if (FETCHED / "criu").exists():
         return str(FETCHED / "criu")
-    seen = f"{theirs} is {'.'.join(map(str, found))}" if found else "there is none"
+    seen = f"{theirs} is {'.'.join(map(str, found))}" if found else "none is installed"
     if new:
         seen = f"{theirs} says: {_trouble_of(str(theirs))}"
     raise Missing(

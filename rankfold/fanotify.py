@@ -318,8 +318,8 @@ def trouble() -> str:
         with contextlib.closing(Group()) as group:
             unseen = mark_all(group)
     except OSError as error:
-        return f"what a rank writes is not seen ({error.strerror})"
+        return f"files that a rank writes are not tracked ({error.strerror})"
     if unseen:
         what = ", ".join(f"{path} ({why})" for path, why in sorted(unseen.items()))
-        return f"what a rank writes is not seen in {what}"
+        return f"files that a rank writes are not tracked in {what}"
     return ""

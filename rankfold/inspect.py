@@ -71,7 +71,7 @@ class Record:
         if contract.constants["RF_OP_PAD"] < self.opcode < contract.constants["RF_OP_STATE_FIRST"]:
             room = min(room, contract.constants["RF_RECORD_MAX"])
         if self.size < contract.structs[records.RECORD].size or self.size % align:
-            return f"{count(self.size, 'byte')} is no size of a record"
+            return f"{count(self.size, 'byte')} is not the size of a record"
         if self.size > room:
             return f"it has {count(self.size, 'byte')}, where at most {room} can be"
         return ""
@@ -97,8 +97,8 @@ def lines(path: Path, consumed: int, found: Found) -> Iterator[str]:
             yield "an image without a saved state: of a fresh rank, or of one that is on a device"
         else:
             raise NotOurs(
-                f"{path} is neither a rank's channel nor its image: it does not begin as a channel "
-                f"does, and has no saved state {count(offset, 'byte')} behind its beginning "
+                f"{path} is neither a rank's channel nor its image: it does not begin like a "
+                f"channel, and has no saved state {count(offset, 'byte')} behind its beginning "
                 f"({count(source.size, 'byte')} in all)"
             )
 
@@ -151,7 +151,7 @@ def _slots(source: Source, found: Found) -> Iterator[str]:
             break
         slot = c.unpack(shape, data)
         if slot["state"]:
-            state = states.get(slot["state"], f"in no known state ({slot['state']})")
+            state = states.get(slot["state"], f"in an unknown state ({slot['state']})")
             error = f" with error {slot['error']}" if state == "ANSWERED" and slot["error"] else ""
             used.append(f"{index + 1} {state}{error}")
     yield f"  reply slots: {', '.join(used) or 'none in use'}"
@@ -170,7 +170,7 @@ def _ring(source: Source, head: int, tail: int, consumed: int, found: Found) -> 
     ring, align = c.constants["RF_RING_BYTES"], c.constants["RF_RECORD_ALIGN"]
     if head < tail or head - tail > ring or tail % align or head % align:
         found.damaged = True
-        yield f"the ring's counts cannot be: head {head}, tail {tail}, of {count(ring, 'byte')}"
+        yield f"the ring's counts are invalid: head {head}, tail {tail}, of {count(ring, 'byte')}"
         return
     taken = _taken(source, head, tail)
     shown = taken[max(0, len(taken) - consumed) :]
@@ -188,14 +188,14 @@ def _ring(source: Source, head: int, tail: int, consumed: int, found: Found) -> 
             return
         if fault := record.fault(c, min(head - at, ring - at % ring)):
             found.damaged = True
-            yield f"  byte {at}: cannot be a record: {fault}"
+            yield f"  byte {at}: not a valid record: {fault}"
             return
         at += record.size
         if record.opcode == c.constants["RF_OP_PAD"]:
             continue
         if last is not None and record.seq != last + 1:
             found.damaged = True
-            yield f"  the next one has not the number {last + 1}"
+            yield f"  the number of the next one is not {last + 1}"
         last = record.seq
         yield _line(source, record)
     if head == tail:
@@ -272,7 +272,7 @@ def _state(source: Source, offset: int, found: Found) -> Iterator[str]:
         found.damaged = True
         yield f"  the file ends {count(h['bytes'] - left, 'byte')} before they do"
     elif h["bytes"] > CHECKED_BYTES_MAX:
-        yield "  checksum: not looked at, there is too much of it"
+        yield "  checksum: not checked, the state is too large"
     elif _checksum(source, offset + shape.size, h["bytes"]) != h["checksum"]:
         found.damaged = True
         yield "  checksum: wrong, a proxy refuses this state"
@@ -294,7 +294,7 @@ def _saved_records(source: Source, first: int, size: int, found: Found) -> Itera
         record = Record(at, *struct.unpack_from("<IHHQ", data))
         if fault := record.fault(s, size - at):
             found.damaged = True
-            yield f"  byte {at}: cannot be a record: {fault}"
+            yield f"  byte {at}: not a valid record: {fault}"
             return
         yield f"  {described(s, record, data[: record.size])}"
         if record.opcode == s.opcodes["END"].number:
@@ -320,7 +320,7 @@ def described(contract: Contract, record: Record, body: bytes) -> str:
     """The record's opcode name and fields. `body`: the available bytes of it."""
     opcode = contract.by_number().get(record.opcode)
     if opcode is None:
-        return f"of no kind known here (opcode {record.opcode}, {count(record.size, 'byte')})"
+        return f"of unknown kind (opcode {record.opcode}, {count(record.size, 'byte')})"
     if len(body) < opcode.record.size:
         return f"{opcode.name} with {len(body)} of at least {count(opcode.record.size, 'byte')}"
     values = contract.unpack(opcode.record, body)

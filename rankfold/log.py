@@ -37,7 +37,7 @@ def set_up(environ: Mapping[str, str] = os.environ) -> None:
         logging.getLogger(f"{_ROOT}.{name}" if name else _ROOT).setLevel(level.upper())
     for each in wrong:
         known = ", ".join(LEVELS)
-        text = "%s: %r is not understood: say LEVEL or AREA:LEVEL, the levels are %s"
+        text = "%s: %r is invalid: use LEVEL or AREA:LEVEL; the levels are %s"
         area(__file__).warning(text, SWITCH, each, known)
 
 

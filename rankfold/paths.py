@@ -74,7 +74,7 @@ def private_again(folder: Path) -> None:
     info = above.stat()
     shared = info.st_mode & 0o022 and not info.st_mode & stat.S_ISVTX  # /tmp is sticky
     if info.st_uid not in (0, os.getuid()) or shared:
-        raise PermissionError(f"others may change what lies in {above}")
+        raise PermissionError(f"other users may change files in {above}")
     private(folder)
 
 
@@ -84,4 +84,4 @@ def private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     info = folder.lstat()
     if folder.is_symlink() or info.st_uid != os.getuid() or info.st_mode & 0o077:
-        raise PermissionError(f"{folder} must be a folder of yours with mode 0700")
+        raise PermissionError(f"{folder} must be a folder of your own with mode 0700")

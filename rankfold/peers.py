@@ -98,7 +98,7 @@ class Gate:
             self._check_process(pid)
             # The pid may have been reused meanwhile, but not while the process lived.
             if pidfd is not None and _has_ended(pidfd):
-                raise Denied("the process that connected has ended")
+                raise Denied("the process that connected has exited")
 
     def _pid_of(self, pidfd: int) -> int:
         """The pid in our /proc; 0 or less if the process is not there."""
@@ -107,21 +107,22 @@ class Gate:
 
     def _check_process(self, pid: int) -> None:
         if pid <= 0:
-            raise Denied("the process that connected is of another pid namespace, or has ended")
+            raise Denied("the process that connected is in another pid namespace, or has exited")
         try:
             namespaces = _field(self._read(f"{pid}/status"), "NSpid:").split()
             limits = _field(self._read(f"{pid}/limits"), "Max realtime timeout").split()
         except OSError as error:
-            raise Denied(f"process {pid} cannot be looked at: {error}") from error
+            raise Denied(f"process {pid} cannot be inspected: {error}") from error
         if len(namespaces) != 1:
             raise Denied(
-                f"process {pid} lives in a pid namespace of its own, as ranks do: ranks may not "
-                "speak to rankfold"
+                f"process {pid} is in its own pid namespace, as ranks are: "
+                "ranks must not connect to rankfold"
             )
         if len(limits) < 2 or limits[1] != "unlimited":
             raise Denied(
-                f"process {pid} has a limit of real-time CPU time, as all processes of ranks have: "
-                "ranks may not speak to rankfold, and others need `ulimit -HR` to say unlimited"
+                f"process {pid} has a limit of real-time CPU time, as all processes of ranks "
+                "have: ranks must not connect to rankfold; for other processes "
+                "`ulimit -HR` must be unlimited"
             )
 
     def _read(self, name: str) -> str:
@@ -143,7 +144,7 @@ def _pidfd(sock: socket.socket) -> Iterator[int | None]:
     try:
         fd = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     except ProcessLookupError as error:
-        raise Denied("the process that connected has ended") from error
+        raise Denied("the process that connected has exited") from error
     except OSError as error:
         if error.errno not in _UNKNOWN_OPTION:
             raise

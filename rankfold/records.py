@@ -209,7 +209,7 @@ def _size(kind: str, known: Contract) -> tuple[int, int]:
         return size, size
     if kind in known.structs:
         return known.structs[kind].size, known.structs[kind].align
-    raise Unreadable(f"{kind} is no type that a record may have")
+    raise Unreadable(f"{kind} is not a type that a record may have")
 
 
 def _row(macro: str, words: list[str], found: Contract) -> None:

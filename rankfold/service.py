@@ -142,11 +142,11 @@ class Listener:
             try:
                 self._name_again()
                 self._trouble = ""
-                log.warning("%s was removed: it is there again", self.path)
+                log.warning("%s was removed, and has been created again", self.path)
             except OSError as error:
                 if self._trouble != (text := str(error)):
                     self._trouble = text
-                    log.warning("%s was removed, and nobody can reach us: %s", self.path, text)
+                    log.warning("%s was removed, and no process can connect: %s", self.path, text)
         self.server.after(NAME_AGAIN_S, self._look)
 
     def _name_again(self) -> None:
@@ -155,7 +155,9 @@ class Listener:
         if serves and not serves.is_there():
             raise FileNotFoundError(f"{serves.path} was removed, too")
         if not self._folder.is_there() and not peers.told():  # ranks would see another folder
-            raise PermissionError("this kernel (before 6.5) does not tell ranks from others")
+            raise PermissionError(
+                "this kernel (before 6.5) cannot distinguish ranks from other processes"
+            )
         paths.private_again(self.path.parent)
         self._listen()
 
@@ -312,7 +314,7 @@ class Server:
         """Log a refused connection; repeated attempts are logged once."""
         if reason != self._denied:
             self._denied = reason
-            log.warning("%s: a connection is refused: %s", self.path, reason)
+            log.warning("%s: refused a connection: %s", self.path, reason)
 
     def _sweep(self) -> None:
         """Close connections whose clients do nothing with them."""
@@ -343,7 +345,7 @@ class Server:
         try:
             step()
         except Exception:
-            log.exception("%s: a fault in rankfold", self.path)
+            log.exception("%s: an internal error of rankfold", self.path)
             return False
         return True
 
@@ -381,9 +383,9 @@ class Server:
         except ControlError as error:
             self.post(channel, refusal(number, error))
         except Exception as error:
-            log.exception("%s: a fault in serving %s", self.path, frame.head.op)
+            log.exception("%s: an internal error in serving %s", self.path, frame.head.op)
             kind = type(error).__name__  # not its text: that may be a value of an environment
-            text = f"{frame.head.op}: a fault in rankfold ({kind}); its log says where"
+            text = f"{frame.head.op}: an internal error of rankfold ({kind}); its log says where"
             self._end(channel, refusal(number, ControlError("internal", text)))
         finally:
             frame.close()
@@ -502,7 +504,7 @@ class Outgoing(Generic[T]):
             channel = Channel(sock)
             channel.queue(encode({"id": 1, **self.request}))
             if not channel.flush():
-                raise OSError(errno.EAGAIN, "the other side takes no request")
+                raise OSError(errno.EAGAIN, "the peer does not accept requests")
         except (OSError, ValueError, ControlError, peers.Denied) as error:
             sock.close()
             if time.monotonic() < self._deadline:
@@ -532,11 +534,11 @@ class Outgoing(Generic[T]):
             self._end(f"{self.path}: {error}")
             return
         except Exception as error:
-            log.exception("%s: a fault in what its answer led to", self.path)
-            self._end(f"{self.path}: a fault in rankfold: {error!r}")
+            log.exception("%s: an internal error after its reply", self.path)
+            self._end(f"{self.path}: an internal error of rankfold: {error!r}")
             return
         if not alive:
-            self._end(f"{self.path}: the other side ended")
+            self._end(f"{self.path}: the peer closed the connection")
 
     def _hear(self, frame: Frame) -> None:
         head = frame.head

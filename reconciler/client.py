@@ -126,7 +126,7 @@ class Reconciler:
                 self._back_off()
                 child = self._spawn()
             if time.monotonic() > deadline:
-                raise NoReconciler(f"the reconciler does not answer; its log: {self.layout.log}")
+                raise NoReconciler(f"the reconciler is unresponsive; its log: {self.layout.log}")
             time.sleep(AGAIN_S)
 
     def _wait_for(self, seen: liveness.Seen) -> None:

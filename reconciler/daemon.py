@@ -192,7 +192,7 @@ class Daemon:
         if self.stopping:
             return  # a turn would start the proxies again
         if not self.claim.is_there():
-            log.error("%s was removed under us: ending", self.layout.state)
+            log.error("%s was removed while in use: exiting", self.layout.state)
             self.server.stop()
             return
         try:
@@ -226,9 +226,9 @@ class Daemon:
             if self.claim.is_there():
                 wait = retention.forget(self.journal, self.layout)
         except (sqlite3.Error, JournalError, OSError) as error:
-            log.warning("what is over stays for now: %s", error)
+            log.warning("finished jobs are kept for now: %s", error)
         except Exception:  # as above
-            log.exception("forgetting what is over failed")
+            log.exception("removing finished jobs failed")
         self.server.after(wait, self._forget)
 
     def _idle(self) -> bool:
@@ -250,7 +250,7 @@ class Daemon:
             errors = dict(zip(devices, pool.map(self._shutdown_proxy, devices), strict=True))
         left = {name: error for name, error in errors.items() if error}
         for name, error in left.items():
-            log.warning("the proxy of %s was not told to end: %s", name, error)
+            log.warning("cannot request the proxy of %s to exit: %s", name, error)
         with contextlib.suppress(sqlite3.Error):
             self.processes.all_told_to_end(left)
         return left
@@ -381,7 +381,7 @@ class Daemon:
                 except sqlite3.Error as error:  # the server calls this method, too
                     log.error("%s: %s", actions.subject(action), error)
                 except Exception:  # a bug in one action must not end the loop
-                    log.exception("%s: a fault after an action", actions.subject(action))
+                    log.exception("%s: an internal error after an action", actions.subject(action))
 
     def _spoke(self, action: actions.Action) -> None:
         """A process gets a request or has answered: what it reported before is out of date."""
@@ -417,7 +417,7 @@ class Daemon:
             self._note_error(action, str(error), permanent)
         elif error is not None:
             wait.failed(now)
-            log.error("%s: a fault in %s", name, type(action).__name__, exc_info=error)
+            log.error("%s: an internal error in %s", name, type(action).__name__, exc_info=error)
         elif isinstance(action, actions.StartProxy):
             wait.failed(now)  # do not restart a proxy at full speed if it ends at once
             self.processes.started(name)
@@ -447,7 +447,7 @@ class Daemon:
             return
         if isinstance(action, actions.AskStore):
             if message:
-                log.warning("nobody knows whether jobs were taken over: %s", message)
+                log.warning("it is unknown whether jobs were taken over: %s", message)
             return
         if isinstance(action, actions.Look):  # its failure must not replace another error
             return
@@ -567,7 +567,7 @@ class Daemon:
         text = f"goes back to checkpoint {asked.checkpoint}, as requested"
         if record.step == "new" and asked.begun is not None:
             record = overrides.begun_elsewhere(each, record, asked.checkpoint, asked.begun)
-            text = f"goes on from checkpoint {asked.checkpoint}, made elsewhere"
+            text = f"continues from checkpoint {asked.checkpoint}, made elsewhere"
         elif record.step == "stored":
             more = overrides.taken_up(record, asked.begun)
             record = dataclasses.replace(record, stored=asked.checkpoint, restore=None, **more)

@@ -92,7 +92,7 @@ def _silent(layout: Layout, listener: int, waited_s: float) -> Seen:
     """listener: pid of the process that listens; 0: none does, or it is not known."""
     pid = listener or lock_holder(layout.lock)
     state, which = process_state(pid), f" (process {pid})" if pid else ""
-    told = f"the reconciler{which} has not answered for {waited_s:g} s"
+    told = f"the reconciler{which} is unresponsive: no answer for {waited_s:g} s"
     if is_stopped(pid):
         why = f"a signal has stopped it; `kill -CONT {pid}` lets it continue"
         return Seen(True, pid, f"{told}: {why}")

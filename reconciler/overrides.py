@@ -28,7 +28,7 @@ def check(journal: Journal, each: Object, fields: Json, force: bool, no_saves: s
     if fields.get("store") and no_saves and record.step != "stored":
         raise ControlError("unavailable", f"{each.name} cannot be stored: {no_saves}")
     if record.step == "ended":
-        raise ControlError("ended", f"{each.name} is over")
+        raise ControlError("ended", f"{each.name} has ended")
     job = each.effective()
     assert isinstance(job, Job)
     gpus = fields.get("gpus")
@@ -41,12 +41,13 @@ def check(journal: Journal, each: Object, fields: Json, force: bool, no_saves: s
         if gpus > most:
             raise ControlError(
                 "invalid",
-                f"asks for {count(gpus, 'device')}; the pools have {most} that {each.name} may use",
+                f"requests {count(gpus, 'device')}; the pools have {most} that {each.name} may use",
             )
     if each.removed and fields.get("suspend") is False:
         raise ControlError(
             "orphaned",
-            f"{each.name} rests because {each.origin.file} no longer names it: put it back",
+            f"{each.name} is suspended because {each.origin.file} no "
+            "longer names it: put it back there",
         )
 
 
@@ -54,8 +55,8 @@ def check_source(each: Object, force: bool) -> None:
     if each.source is not None and not force:
         raise ControlError(
             "from_source",
-            f"{each.name} is described in {each.origin} ({each.source}): change it there, or "
-            "use --override, which lasts until the object changes in the source",
+            f"{each.name} is defined in {each.origin} ({each.source}): change it there, or use "
+            "--override, which lasts until the object changes in the source",
         )
 
 
@@ -64,9 +65,9 @@ def check_save(record: Record, no_saves: str) -> None:
     if no_saves and record.step != "stored":
         raise ControlError("unavailable", f"{record.name} cannot be saved: {no_saves}")
     if record.step == "ended":
-        raise ControlError("ended", f"{record.name} is over")
+        raise ControlError("ended", f"{record.name} has ended")
     if record.step in ("new", "started"):
-        raise ControlError("new", f"{record.name} has not run yet: there is nothing to save")
+        raise ControlError("new", f"{record.name} has not started yet: there is nothing to save")
 
 
 def saved_already(each: Object, record: Record) -> str:
@@ -89,11 +90,13 @@ def check_going_back(each: Object, record: Record, asked: GoBack) -> None:
             f"{each.name} has {job.world_size}",
         )
     if record.step == "ended":
-        raise ControlError("ended", f"{each.name} is over")
+        raise ControlError("ended", f"{each.name} has ended")
     if record.step == "new" and asked.begun is None:
         raise ControlError("new", f"{each.name} has not started")
     if record.holds() or record.ending or record.step not in RESTING:
-        raise ControlError("runs", f"{each.name} runs, or is on its way: suspend it first")
+        raise ControlError(
+            "runs", f"{each.name} runs, or is starting or stopping: suspend it first"
+        )
 
 
 def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun) -> Record:

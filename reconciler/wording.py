@@ -14,7 +14,7 @@ NAMED_MAX = 3
 
 def named(id: str) -> str:
     """The checkpoint or local snapshot that a job continues from."""
-    return "the dump on this node" if id == NODE else f"checkpoint {id}"
+    return "the local snapshot on this node" if id == NODE else f"checkpoint {id}"
 
 
 def silence(who: str, since: float, pid: int = 0) -> str:
@@ -22,8 +22,8 @@ def silence(who: str, since: float, pid: int = 0) -> str:
     when = time.strftime("%H:%M:%S", time.localtime(since))
     one = f"process {pid}" if pid else "the process"
     return (
-        f"{who} has not answered since {when}: it is stopped, or stuck. Nothing is asked of it "
-        f"until it goes on; if it will not, kill {one}: what it serves is lost then"
+        f"{who} is unresponsive since {when}: it is stopped or stuck. No request is sent to it "
+        f"until it answers; if it does not, kill {one}: what it serves is lost then"
     )
 
 
@@ -37,7 +37,7 @@ def still_running(killed: Mapping[int, Sequence[str]]) -> list[str]:
     """A sentence on the processes, by rank, that were killed because their rank had exited; an
     empty list if there were none."""
     found = [f"{some(names)} of rank {rank}" for rank, names in killed.items() if names]
-    return [f"still running then, and killed: {some(found)}"] if found else []
+    return [f"still running at that time, and killed: {some(found)}"] if found else []
 
 
 def some_ranks(ranks: Sequence[int]) -> str:
@@ -62,10 +62,10 @@ def _count(named: Json) -> int:
 
 
 _AMISS = {
-    "stay": "not set back, for they were there before the job, which first wrote to or removed "
-    "them after the checkpoint",
-    "renewed": "new files under the names of those that it has open for writing, which some "
-    "programs refuse (SQLite with a rollback journal)",
+    "stay": "not restored, because they existed before the job, which first wrote to or "
+    "removed them after the checkpoint",
+    "renewed": "new files in place of those that it has open for writing, which some programs "
+    "refuse (SQLite with a rollback journal)",
 }
 
 

@@ -53,18 +53,18 @@ class Pagemap(NamedTuple):
         there."""
         at = bisect_right(self.runs, address, key=lambda run: run.address) - 1
         if at < 0 or address + length > self.runs[at].address + self.runs[at].length:
-            raise Malformed(f"{count(length, 'byte')} at {address:#x} are none of its pages")
+            raise Malformed(f"{count(length, 'byte')} at {address:#x} are not in its pages")
         return self.runs[at].offset + address - self.runs[at].address
 
 
 def parse(data: bytes) -> Pagemap:
     """Parse a pagemap image. Raises Malformed."""
     if not data.startswith(_MAGIC):
-        raise Malformed("is no pagemap of CRIU's")
+        raise Malformed("is not a CRIU pagemap")
     messages = _messages(data, len(_MAGIC))
     head = next(messages, {})
     if head.keys() != {_PAGES_ID}:
-        raise Malformed("has no head that is known here")
+        raise Malformed("has an unknown header")
     runs: list[Run] = []
     offset = 0
     for entry in messages:
@@ -72,7 +72,7 @@ def parse(data: bytes) -> Pagemap:
             raise Malformed(f"an entry has the fields {sorted(entry)}")
         flags = entry.get(_FLAGS, _PRESENT)
         if entry.get(_IN_PARENT) or flags & _PARENT or flags & ~(_LAZY | _PRESENT):
-            raise Malformed(f"the flags of an entry are {flags:#x}: its pages lie elsewhere")
+            raise Malformed(f"the flags of an entry are {flags:#x}: its pages are stored elsewhere")
         length = entry.get(_PAGES, entry[_COMPAT_PAGES]) * PAGE
         address = entry[_VADDR]
         if not flags & _PRESENT:
@@ -110,7 +110,7 @@ def _fields(message: bytes) -> dict[int, int]:
     while at < len(message):
         tag, at = _varint(message, at)
         if tag & 7:  # anything except a number
-            raise Malformed(f"a field of a kind that is not known here ({tag:#x})")
+            raise Malformed(f"a field of unknown kind ({tag:#x})")
         found[tag >> 3], at = _varint(message, at)
     return found
 

@@ -69,7 +69,7 @@ class Snapshot:
         file = str(Path(name).with_name(pagemap.file))
         size = self.files.pop(file, -1)
         if size != pagemap.size:
-            has = f"has {count(size, 'byte')}" if size >= 0 else "belongs to nothing else"
+            has = f"has {count(size, 'byte')}" if size >= 0 else "is not named by anything else"
             what = f"{has}, and {name} names {count(pagemap.size, 'byte')} of pages in it"
             raise Unfit(self.folder / file, what)
         self.pages[file] = pagemap
@@ -131,7 +131,7 @@ def _why_lost(folder: Path) -> str:
     try:
         return (folder / LOST).read_text()
     except OSError:
-        return "it is no whole snapshot; who copied it beside the rank has ended"
+        return "the snapshot is incomplete: the process that copied it in the background exited"
 
 
 def _copied(folder: Path) -> int:
@@ -171,7 +171,7 @@ def _about(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise Unfit(path.parent, f"has no {path.name}: it is no whole snapshot") from None
+        raise Unfit(path.parent, f"has no {path.name}: the snapshot is incomplete") from None
     except ValueError as error:
         raise Unfit(path, f"is no JSON: {error}") from error
     if not isinstance(found, dict):
@@ -247,6 +247,8 @@ def _opened(folder: Path) -> Iterator[int]:
     try:
         file = (folder / IMAGE).open("rb")
     except FileNotFoundError:
-        raise Unfit(folder, "has no image, in which memory of another rank lies, too") from None
+        raise Unfit(
+            folder, "has no image, and that image also has memory of another rank"
+        ) from None
     with file:
         yield file.fileno()

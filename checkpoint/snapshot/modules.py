@@ -25,7 +25,7 @@ def find(hashes: Iterable[str], folder: Path) -> list[Path]:
     found = []
     for each in sorted(hashes):
         if each not in there:
-            raise Unfit(folder, f"has no module {each}, which a rank has loaded")
+            raise Unfit(folder, f"lacks module {each}, which a rank has loaded")
         found += there[each]
     return found
 

@@ -175,10 +175,10 @@ class _Writing:
             file.truncate(part.size)
             return _Target(file.fileno(), lambda at, _: at)
         if part.kind != "pages":
-            raise self._unfit(part, "is no part of a snapshot")
+            raise self._unfit(part, "is not part of a snapshot")
         pagemap = self._pagemap(path)
         if pagemap is None or pagemap.size != part.size:
-            raise self._unfit(part, "has not the pages that its pagemap names")
+            raise self._unfit(part, "lacks pages that its pagemap names")
         return _Target(file.fileno(), pagemap.offset)
 
     def _pagemap(self, path: Path) -> criu.Pagemap | None:
@@ -192,7 +192,7 @@ class _Writing:
         assert part.rank is not None
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts or not pure.parts:
-            raise self._unfit(part, "is no name of a file within a folder")
+            raise self._unfit(part, "is not the name of a file in a folder")
         return self.folders[part.rank] / pure
 
     def _unfit(self, part: Part, what: str) -> Unfit:

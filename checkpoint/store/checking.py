@@ -38,7 +38,7 @@ def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[
     fence = lives.fence(store.files, job)
     if fence.known is None:
         name = names.fence(job, fence.since)
-        yield Report(job, None, None, (f"{name} cannot be read; the next save mends that",))
+        yield Report(job, None, None, (f"{name} cannot be read; the next save repairs it",))
     needed: set[Place] = set()
     for each in lives.ids(store.files, names.manifest(job)):
         told(f"checkpoint {each} of {job}")
@@ -49,7 +49,7 @@ def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[
             continue
         needed |= manifest.files.keys()
         if not fence.counts(each):
-            note = f"written when {fence.since} had begun already: it does not count"
+            note = f"written when {fence.since} had begun already: it is ignored"
             yield Report(job, each, manifest, (), note)
             continue
         yield _check_one(store, manifest, seen)
@@ -87,7 +87,7 @@ def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
     folder = names.job(job)
     strange = [name for name in store.files.below(folder) if not _ours(name, folder)]
     for name in strange:
-        yield Report(job, None, None, (), f"{name} was not written by rankfold: left alone")
+        yield Report(job, None, None, (), f"{name} was not written by rankfold: ignored")
 
 
 def _ours(name: str, folder: str) -> bool:

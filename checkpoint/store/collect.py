@@ -97,7 +97,7 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
         life, fence = lives.life(store.files, job), lives.fence(store.files, job)
         claims = lives.claims(store.files, job, fence.holds)
     except Damaged as error:
-        remedy = "nothing was removed; the next save or incarnation of the job mends it"
+        remedy = "nothing was removed; the next save or incarnation of the job repairs it"
         raise Damaged(error.url, error.what, remedy, name=error.name) from error
     read = before.manifests if before else {}
     found: dict[Id, Manifest | None] = {}
@@ -121,7 +121,7 @@ def _read(store: Store, job: str, each: Id) -> Manifest | None:
         except Refused as error:  # a newer version's: which files it needs is unknown
             remedy = "nothing was removed; collect with the newer rankfold"
             raise Refused(error.url, error.what, remedy, name=error.name) from error
-    raise Missing(store.url, "is not there", name=names.manifest(job, each))
+    raise Missing(store.url, "does not exist", name=names.manifest(job, each))
 
 
 def _goes(store: Store, job: str, seen: _Seen, keep: int, data: dict[Place, int]) -> list[Id]:

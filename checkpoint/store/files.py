@@ -26,8 +26,8 @@ from typing import Any
 from rankfold.checkpoint.store.errors import Full, Missing, StoreError, Unavailable
 
 Data = bytes | bytearray | memoryview
-AGAIN = "what was saved so far stays; see that it can be reached, then save again"
-MAKE_ROOM = "make room, or let checkpoints go to another store; what was saved so far stays"
+AGAIN = "what was saved so far is kept; make sure that the store is reachable, then save again"
+MAKE_ROOM = "free some space, or use another store; what was saved so far is kept"
 PART = ".part"  # suffix of an incomplete file, where one needs a name
 
 _MEMORY = threading.Lock()  # fsspec's memory file system checks first and writes afterwards
@@ -124,7 +124,7 @@ class Files:
         except StoreError:
             raise
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise Missing(self.url, "is not there", name=name) from error
+            raise Missing(self.url, "does not exist", name=name) from error
         except OSError as error:
             text = error.strerror or str(error) or type(error).__name__
             if error.errno in _FULL:
@@ -212,7 +212,7 @@ def connect(url: str, options: dict[str, Any] | None = None) -> Files:
     try:
         fs, root = fsspec.core.url_to_fs(url, **{"use_listings_cache": False, **(options or {})})
     except (ImportError, OSError, TypeError, ValueError) as error:
-        raise Unavailable(url, f"cannot be opened: {error}", "see the store's URL") from error
+        raise Unavailable(url, f"cannot be opened: {error}", "check the store's URL") from error
     if getattr(fs, "local_file", False):
         return LocalFiles(fs, os.path.abspath(root), url)
     return Files(fs, root, url)

@@ -87,7 +87,7 @@ def _newest(
             return found[-1], files.get(name)
         except Missing:
             continue
-    raise Missing(files.url, "is listed, but is not there", "remove it from the store", name=name)
+    raise Missing(files.url, "is listed, but does not exist", "remove it from the store", name=name)
 
 
 def life(files: Files, job: str) -> Life | None:
@@ -101,7 +101,7 @@ def life(files: Files, job: str) -> Life | None:
     name = names.incarnation(job, number)
     record = documents.unseal(files.url, name, "incarnation", data)
     if (record["job"], record["incarnation"]) != (job, number):
-        raise Damaged(files.url, "is another incarnation's", name=name)
+        raise Damaged(files.url, "belongs to another incarnation", name=name)
     return Life(number, Id.parse(record["origin"] or ""), record["owner"])
 
 
@@ -170,8 +170,8 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> No
         raise Refused(files.url, what, "take the job first")
     if now.incarnation > incarnation:
         who = f", begun by {owners.told(now.owner)}" if now.owner else ""
-        what = f"{job} goes on as incarnation {now.incarnation}{who}; {incarnation} is over"
-        raise OldIncarnation(files.url, what, "end what is left of it")
+        what = f"{job} continues as incarnation {now.incarnation}{who}; {incarnation} is over"
+        raise OldIncarnation(files.url, what, "kill what is left of it")
 
 
 def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | None) -> None:
@@ -183,7 +183,7 @@ def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | Non
         return
     if not owners.same(now.owner, owner):
         who = owners.told(now.owner) or "another"
-        what = f"{job} goes on as incarnation {now.incarnation}, begun by {who}"
+        what = f"{job} continues as incarnation {now.incarnation}, begun by {who}"
         remedy = "leave it there, or take it back with `rankfold resume --from`"
         raise OldIncarnation(files.url, what, remedy)
 
@@ -209,7 +209,7 @@ def _claim(files: Files, job: str, number: Id, data: bytes) -> Claim:
     name = names.claim(job, number)
     record = documents.unseal(files.url, name, "claim", data)
     if (record["job"], record["claim"]) != (job, str(number)):
-        raise Damaged(files.url, "is another claim", name=name)
+        raise Damaged(files.url, "is a different claim", name=name)
     pins = frozenset(filter(None, map(Id.parse, record["pins"])))
     return Claim(number, record["folder"], pins)
 

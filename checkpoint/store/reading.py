@@ -63,7 +63,7 @@ class Checkpoint:
         except Malformed as error:
             raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
         if sum(row.length for row in rows) != part.size:
-            raise self._damaged(None, f"{part.name}: its table is another part's", part.rank)
+            raise self._damaged(None, f"{part.name}: its table belongs to another part", part.rank)
         return rows
 
     def units_of(self, part: Part, row: units.Row) -> list[tuple[int, int, bytes]]:
@@ -104,7 +104,9 @@ class Checkpoint:
         """Read and verify one unit."""
         found = self._located().get(digest)
         if found is None:
-            raise self._damaged(None, f"names unit {digest.hex()}, which none of its files holds")
+            raise self._damaged(
+                None, f"names unit {digest.hex()}, which none of its files contains"
+            )
         place = found[0]
         with self._lock:
             pack = self._packs.get(place)
@@ -240,7 +242,7 @@ class Checkpoint:
         for (digest, _), reference in zip(index.units, index.references, strict=True):
             other = where.get(reference[0], (None, 0))
             if other[0] is None or other[1] != reference[1] or self._references(other[0]):
-                what = f"unit {digest.hex()} differs from one that none of its files holds"
+                what = f"unit {digest.hex()} differs from one that none of its files contains"
                 raise self._damaged(place, what)
             by_file[other[0]].append((digest, reference[0]))
         found: dict[bytes, memoryview] = {}

@@ -143,7 +143,7 @@ class Save:
         for address, data in runs:
             view = memoryview(data).cast("B")
             if address % PAGE or len(view) % PAGE:
-                raise ValueError(f"{count(len(view), 'byte')} at {address:#x} are no whole pages")
+                raise ValueError(f"{count(len(view), 'byte')} at {address:#x} are not whole pages")
             for at in range(0, len(view), PAGE):
                 if address + at in found:
                     raise ValueError(f"the page at {address + at:#x} was given twice")
@@ -238,7 +238,7 @@ class Save:
         self._live()
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
         if length is not None and size != length:
-            raise ValueError(f"{count(size, 'byte')} were given where {length} were asked for")
+            raise ValueError(f"{count(size, 'byte')} were given where {length} were expected")
         digest = units.digest_of(data)
         if self._found(digest, size):
             return digest
@@ -323,7 +323,9 @@ class Save:
         before: PartBefore,
     ) -> Row:  # fmt: skip
         if length <= 0 or address < 0 or address + length > 1 << 64:
-            raise ValueError(f"{count(length, 'byte')} at {address:#x} are no range of addresses")
+            raise ValueError(
+                f"{count(length, 'byte')} at {address:#x} are not a range of addresses"
+            )
         if len(digests) == 1:
             return Row(address, length, digests[0])
         listed = self._named(b"".join(digests), rank, partial(before.list_at, address))
@@ -399,7 +401,7 @@ class Save:
         if self._failed is not None:
             raise self._failed
         if self._over and not finishing:
-            raise Refused(self.files.url, "this save is over", "begin another")
+            raise Refused(self.files.url, "this save has ended", "begin another")
 
     # ---- the end -------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ class Store:
         except Full:
             raise
         except StoreError as error:
-            remedy = "let rankfold write and remove there, or name another URL"
+            remedy = "allow rankfold to write and remove files there, or name another URL"
             raise Refused(self.url, f"cannot be written: {error.what}", remedy) from error
 
     # ---- incarnations --------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class Store:
         self._job(job)
         life = lives.begin_life(self.files, job, incarnation, origin, owner)
         if origin is not None and origin not in self.checkpoints(job):
-            raise Missing(self.url, "is not there", "restore another checkpoint",
+            raise Missing(self.url, "does not exist", "restore another checkpoint",
                           name=names.manifest(job, origin))  # fmt: skip
         return life
 
@@ -324,7 +324,7 @@ class Store:
 
     def _job(self, job: str) -> str:
         if not names.JOB.match(job):
-            raise Refused(self.url, f"{job!r} is no name of a job")
+            raise Refused(self.url, f"{job!r} is not a valid job name")
         return job
 
 
@@ -374,19 +374,19 @@ def open(
     not begun, and `Unavailable`."""
     files = connect(url, options)
     if not fleet:
-        raise ValueError("a fleet has a name")
+        raise ValueError("a fleet needs a name")
     if _fleet_of(files) is None:
         if not begin:
             raise _nothing(url)
         if (other := files.some()) not in (None, names.ROOT):
-            what = f"holds other things ({other}), and no checkpoints"
+            what = f"contains other files ({other}) and no checkpoints"
             raise Refused(url, what, "name an empty folder")
         files.create(names.ROOT, documents.seal("root", fleet=fleet))
         files.settle([""])
     found = _fleet_of(files)
     if found != fleet:
         what = f"has the checkpoints of fleet {found!r}, this is {fleet!r}"
-        raise Refused(url, what, "name a URL of its own for each fleet")
+        raise Refused(url, what, "give each fleet its own URL")
     return Store(files, fleet)
 
 
@@ -400,7 +400,7 @@ def look(url: str, *, options: dict[str, Any] | None = None) -> Store:
 
 
 def _nothing(url: str) -> Missing:
-    return Missing(url, "has no checkpoints", "see whether the URL is right")
+    return Missing(url, "has no checkpoints", "check the URL")
 
 
 def _fleet_of(files: Files) -> str | None:

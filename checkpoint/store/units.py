@@ -178,7 +178,7 @@ def decode_pack(index: PackIndex, file: bytes) -> bytes:
         return body
     try:
         if zstandard.get_frame_parameters(body).content_size != index.raw:
-            raise Malformed("a pack does not hold what its index says")
+            raise Malformed("a pack does not contain what its index lists")
         raw: bytes = zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as error:
         raise Malformed(f"a pack cannot be decompressed: {error}") from error

@@ -126,7 +126,7 @@ def changes_of(record: Record) -> list[dict[str, Any]]:
     """The fleet's record of each change, checked against the commits."""
     said = record.job()["changes"]
     if [each["commit"] for each in said] != [made.commit for made in record.committed]:
-        raise FleetError(f"the fleet tells of other changes than were committed: {said}")
+        raise FleetError(f"the fleet reports other changes than were committed: {said}")
     return [
         {
             "from": each["from"], "to": each["to"], "commit": each["commit"],
@@ -180,8 +180,8 @@ def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
     if crash := report["recovery"]:
         line(
             f"  crash: {crash['killed']} processes killed at step {crash['step']}; after "
-            f"{crash['seconds']:.1f} s the job went on from checkpoint {crash['checkpoint']}, and "
-            f"made {crash['again']} steps again"
+            f"{crash['seconds']:.1f} s the job continued from checkpoint {crash['checkpoint']}, "
+            f"and made {crash['again']} steps again"
         )
     line("  kernels run by each device for ranks 0–3, switches, bytes swapped out and in:")
     for device, ranks in proof_["kernels"].items():

@@ -112,14 +112,14 @@ def _arrivals(record: Record) -> list[dict[int, tuple[str, int]]]:
                 found[each["rank"]].setdefault(job["epoch"], (each["device"], start))
     epochs = {frozenset(each) for each in found}
     if len(epochs) != 1 or not found[0]:
-        raise FleetError("the fleet did not tell every rank's counters in every placement")
+        raise FleetError("the fleet did not report every rank's counters in every placement")
     return found
 
 
 def _final_counters(record: Record) -> list[Json]:
     ranks = record.job()["ranks"]
     if any("kernels" not in each.get("counters", {}) for each in ranks):
-        raise FleetError("the fleet does not tell the counters of the finished job")
+        raise FleetError("the fleet does not report the counters of the finished job")
     return [each["counters"] for each in ranks]
 
 
@@ -170,5 +170,5 @@ def _pids(record: Record) -> list[set[int]]:
             if each["pid"] is not None:
                 seen[each["rank"]].add(int(each["pid"]))
     if not all(seen):
-        raise FleetError(f"the fleet did not tell the pids of all ranks of {JOB}")
+        raise FleetError(f"the fleet did not report the pids of all ranks of {JOB}")
     return seen

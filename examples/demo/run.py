@@ -220,8 +220,8 @@ class Run:
         )
         self.record.settled += [(at, {}), (self._now(), self.record.last.placement)]
         self._tell(
-            f"step {min(least)}: goes on from checkpoint {saved}, {self._now() - at:.1f} s after "
-            f"the crash; {again} steps are made again"
+            f"step {min(least)}: continues from checkpoint {saved}, {self._now() - at:.1f} s "
+            f"after the crash; {again} steps are made again"
         )
 
     def _lines(self) -> list[int]:
@@ -251,7 +251,7 @@ class Run:
             if self._phase() == "Failed":
                 raise FleetError(f"the job failed: {self._complaint()}")
             if self._now() - self._moved_at > STALL_S:
-                raise FleetError(f"waiting for {what}, nothing moved for {STALL_S:g} s: "
+                raise FleetError(f"waiting for {what}, nothing changed for {STALL_S:g} s: "
                                  f"{self._complaint()}")  # fmt: skip
             time.sleep(POLL_S)
 
@@ -310,5 +310,5 @@ class Run:
             path = self.fleet.output(JOB, rank, "err")
             if path.exists() and (text := path.read_text(errors="replace").strip()):
                 said.append(f"rank {rank}: {text[-500:]}")
-        said.append(f"everything lies in {self.folder}")
+        said.append(f"all files are in {self.folder}")
         return "\n  ".join(said)

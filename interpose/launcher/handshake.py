@@ -163,7 +163,9 @@ class Door:
         try:
             pid, _user = peers.peer(sock)
             if not self.is_of_rank(pid):
-                raise peers.Denied("a process that is not of this rank came to the rank's own door")
+                raise peers.Denied(
+                    "a process outside of this rank connected to the rank's own socket"
+                )
         except (peers.Denied, OSError) as error:
             self.server.refused(str(error))
             sock.close()
@@ -233,7 +235,7 @@ class Door:
         """Accept or raise Refused. Duplicates a channel that it keeps."""
         magic, major, minor, pid, _reserved = HELLO.unpack(hello)
         if magic != MAGIC:
-            raise Refused("not a rankfold library: the greeting is not ours")
+            raise Refused("not a rankfold library: unknown greeting")
         if major != MAJOR:
             raise Refused(
                 f"this program loads rankfold's library {major}.{minor}, its launcher is "
@@ -268,9 +270,9 @@ class Door:
         owner, pidfd = self._owner
         if owner != pid and not has_exited(pidfd):
             raise Refused(
-                f"process {owner} of rank {self.identity.rank} uses the device already; a rank "
-                "has one process that does. Start the other as a rank of its own, or let the "
-                "first exit before"
+                f"process {owner} of rank {self.identity.rank} uses the device already; only one "
+                "process of a rank can. Start the other one as its own rank, or after the first "
+                "has exited"
             )
 
     def _keep(self, channel: int, pid: int) -> None:
@@ -278,7 +280,7 @@ class Door:
             pidfd = os.pidfd_open(pid)
         except OSError as error:
             os.close(channel)
-            raise Refused(f"process {pid} is gone already: {error}") from error
+            raise Refused(f"process {pid} has exited already: {error}") from error
         if self._owner is not None:
             os.close(self._owner[1])
         replaced, self.channel = self.channel, channel
@@ -303,7 +305,7 @@ def check_memfd(fd: int, identity: Identity) -> None:
     except OSError as error:
         raise Refused(f"the channel is not a memfd: {error}") from error
     if seals & SHARED_SEALS != SHARED_SEALS:
-        raise Refused("the channel can still be resized: it lacks seals")
+        raise Refused("the channel lacks seals: it can still be resized")
     if size != MEMFD_BYTES:
         raise Refused(f"the channel has {count(size, 'byte')}, not {MEMFD_BYTES}")
     magic, major, minor, memfd_bytes, _pid, rank, world_size = HEADER.unpack(

@@ -55,7 +55,7 @@ def need(wanted: str, libraries: tuple[str, ...], copies: str) -> None:
     there = Path(copies, wanted)
     if not there.is_dir() and digest(libraries) != wanted:
         raise Unusable(
-            f"the rank began with other interposer libraries ({wanted}) than are built here "
+            f"the rank was started with other interposer libraries ({wanted}) than are built here "
             f"({digest(libraries)}): build those, or copy their folder to {there}"
         )
 

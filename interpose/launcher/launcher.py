@@ -330,7 +330,7 @@ class Launcher:
         overtaken = [other for other in self._waiting if other.message.epoch < epoch]
         self._waiting = [other for other in self._waiting if other not in overtaken]
         for other in overtaken:
-            other.refuse(ControlError("stale", f"overtaken by {device}, epoch {epoch}"))
+            other.refuse(ControlError("stale", f"superseded by {device}, epoch {epoch}"))
         if self.door.channel is None:
             self._waiting.append(request)
         else:
@@ -362,7 +362,7 @@ class Launcher:
                 other, own = asked.incarnation, config.incarnation
                 if other < own or (other > own and not asked.ends):
                     over = f"{other} is over" if other < own else f"end it before {other} begins"
-                    what = f"rank {config.rank} of {config.job} is here in incarnation {own}"
+                    what = f"rank {config.rank} of {config.job} runs here in incarnation {own}"
                     raise ControlError("incarnation", f"{what}: {over}")
             return handler(request)
 

@@ -108,7 +108,7 @@ class Rest:
         end has released it, usually in the middle of CRIU's code; we may notice CRIU's end later.
         """
         if self._busy.startswith("snapshot") and exit_status != -process.KILL:
-            why = self._given_up or "CRIU was killed while it looked at the rank"
+            why = self._given_up or "CRIU was killed while it examined the rank"
             self.trouble = self.trouble or why
         error = ControlError("exited", self.trouble or "the rank has ended")
         self._refuse_all(error)
@@ -164,7 +164,9 @@ class Rest:
 
         def examined(told: Message | None) -> None:
             if told is None:
-                text = f"looking at the rank's processes was killed, or took {EXAMINE_S:g} s"
+                text = (
+                    f"examining the rank's processes was killed, or timed out after {EXAMINE_S:g} s"
+                )
                 request.refuse(ControlError("failed", text))
             else:
                 request.reply(**told)
@@ -235,9 +237,9 @@ class Rest:
     def _after_snapshot(self, folder: str, result: Message | None) -> None:
         """Report the result of a snapshot. CRIU leaves the rank frozen, unless CRIU was killed."""
         if result is None or result.get("code") == "killed":
-            told = (result or {}).get("message") or "who saved the rank was killed"
+            told = (result or {}).get("message") or "the process that saved the rank was killed"
             self.trouble = self._given_up or told
-            self._answer(ControlError("failed", f"{self.trouble}: the rank is ended"))
+            self._answer(ControlError("failed", f"{self.trouble}: the rank is killed"))
             process.signal_all(process.KILL, self.held.namespaced)
             return
 
@@ -257,7 +259,7 @@ class Rest:
                 self._answer(result)
 
         def loose() -> None:
-            self._answer(ControlError("failed", "the rank did not stand still any more"))
+            self._answer(ControlError("failed", "the rank did not stay frozen"))
 
         self.standing.again(still, loose)
 
@@ -278,7 +280,7 @@ class Rest:
             return None
         if self.held.started is None and not self._busy:
             return {}
-        self._refuse_all(ControlError("vacated", "the rank was ended meanwhile"))
+        self._refuse_all(ControlError("vacated", "the rank was killed meanwhile"))
         self._begin("vacate", request)
         self.beside.before_end(lambda: self._end_all(lambda: self._answer({})))
         return None
@@ -339,7 +341,7 @@ class Rest:
 
     def _prepared(self, folder: str, about: snapshot.About, result: Message | None) -> None:
         if result is None or "code" in result:
-            killed = self._given_up or "who prepared the rank was killed"
+            killed = self._given_up or "the process that prepared the rank was killed"
             told = result or {"code": "failed", "message": killed}
             self._not_restored(ControlError(told["code"], told["message"]))
             return
@@ -371,7 +373,7 @@ class Rest:
         try:
             sockets.end(connections)
         except OSError as error:
-            log.warning("%d connections cannot be ended: %s", len(connections), error)
+            log.warning("%d connections cannot be closed: %s", len(connections), error)
 
     def _open_wall(self) -> None:
         if self._wall:
@@ -420,17 +422,17 @@ class Rest:
                 # A read on such a connection would never return: the peer has seen the rank end.
                 self._end_connections(self._outside)
                 for each in settings.put_back(about.settings):
-                    log.warning("a setting of the rank is lost: %s", each)
+                    log.warning("a setting of the rank was not restored: %s", each)
                 self.held.touched.again()
                 self.held.restored(about.pid, memory)
             except (OSError, snapshot.Unfit, handshake.Refused) as error:
-                self._not_restored(ControlError("failed", f"what was restored is wrong: {error}"))
+                self._not_restored(ControlError("failed", f"the restored rank is wrong: {error}"))
                 return
             self._restored = folder
             self._answer(self._amiss)
 
         def loose() -> None:
-            self._not_restored(ControlError("failed", "the restored rank does not stand still"))
+            self._not_restored(ControlError("failed", "the restored rank is not frozen"))
 
         self.standing.held(still, loose)
 
@@ -445,13 +447,13 @@ class Rest:
 
     def _need_idle(self, what: str) -> None:
         if self._busy:
-            raise ControlError("busy", f"{what}: there is a {self._busy} under way")
+            raise ControlError("busy", f"{what}: a {self._busy} is in progress")
 
     def _need_criu(self) -> None:
         if not self.held.namespaced:
             raise ControlError("unavailable", _UNPRIVILEGED)
         if self.held.room().fixed is None:
-            raise ControlError("unavailable", f"the folder {sandbox.FOLDER} cannot be made")
+            raise ControlError("unavailable", f"the folder {sandbox.FOLDER} cannot be created")
         try:
             programs.command()
         except programs.Missing as error:
@@ -478,7 +480,9 @@ class Rest:
             if self._stuck is not work:
                 return
             if work.look():
-                self._given_up = f"CRIU got no further for {work.patience_s:g} s and was killed"
+                self._given_up = (
+                    f"CRIU timed out: no progress for {work.patience_s:g} s; it was killed"
+                )
                 self._stuck = None
                 wall = self._wall.pid if self._wall else None
                 for pid in self.held.workers.pids():

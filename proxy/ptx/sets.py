@@ -121,8 +121,12 @@ def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> S
     words = [(at, use) for at, use in sorted(analysis.words.items()) if use & accessed]
     names = [(name, use) for name, use in sorted(analysis.variables.items()) if use & accessed]
     reasons = tuple(Reason(what, text) for what, text in analysis.reasons.items())
-    bounds = Bounds() if reasons else bounds_of(
-        kernel, flat, analysis.accesses(), {v.name: v.size for v in module.variables.values()}
+    bounds = (
+        Bounds()
+        if reasons
+        else bounds_of(
+            kernel, flat, analysis.accesses(), {v.name: v.size for v in module.variables.values()}
+        )
     )
     return Sets(tuple(words), tuple(names), reasons, bounds)
 
@@ -181,7 +185,7 @@ class _Analysis(Registers):
                 if not self.fixed_code:
                     self.open("takes the address of a function", instr)
         if "mmio" in instr.op:
-            self.open("speaks to what is no memory", instr)
+            self.open("accesses what is not memory", instr)
 
     def _is_function(self, name: str) -> bool:
         """True for a function's name. The kernel's parameters and variables hide functions."""
@@ -239,9 +243,7 @@ class _Analysis(Registers):
         self._use(origins, use)
         words = {o.at for o in origins if o.kind == "word" and isinstance(o.at, int)}
         names = {str(o.at) for o in origins if o.kind == "variable"}
-        _, known, named, uses = self._noted.get(
-            (id(i), where), (i, set[int](), set[str](), Use(0))
-        )
+        _, known, named, uses = self._noted.get((id(i), where), (i, set[int](), set[str](), Use(0)))
         self._noted[id(i), where] = (i, known | words, named | names, uses | use)
 
     def accesses(self) -> list[Access]:
@@ -260,7 +262,7 @@ class _Analysis(Registers):
         if o.shape >= INDEX or (o.shape == WHOLE and o.kind in ("word", "variable")):
             return ""
         if o.kind == "memory":
-            return "finds pointers in memory"
+            return "reads pointers from memory"
         if o.kind == "part":
             return "makes an address of parts of parameters"
         return "makes an address of the bits of another one"
@@ -343,7 +345,7 @@ class _Analysis(Registers):
         if "mbarrier" in i.op:
             self.barrier(i)
         elif "tensor" in i.op or len(i.op) < 3 or not where:
-            self.open("copies by a description in memory", i)
+            self.open("copies as a descriptor in memory describes", i)
         elif "prefetch" in i.op:
             return
         elif len(spaces) != 2 or len(where) < 2 or "param" in spaces or "local" in spaces:

@@ -43,10 +43,10 @@ class Kind(enum.Enum):
     NUMBER = "a constant: `about`"
     SPECIAL = "a special register: its name is `about`"
     PLACE = "the address of a variable or of a parameter: its Sym is `about`"
-    COMPUTED = "what an instruction without memory gives: `op` of `args`"
-    PARAMETER = "what lies at an offset in the parameters: `op` loads it, `about` is the offset"
+    COMPUTED = "the result of an instruction without memory: `op` of `args`"
+    PARAMETER = "the content at an offset in the parameters: `op` loads it, `about` is the offset"
     EITHER = "args[1] if the predicate args[0] holds, else args[2]"
-    MEET = "what comes on one of the ways into a block, `about`: args in their order"
+    MEET = "the value from one of the predecessors of a block, `about`: args in their order"
     UNKNOWN = "anything; `op` gives it"
 
 

@@ -59,7 +59,7 @@ class InFlight:
         """Run an action up to its first calls. Returns its end if it makes none."""
         name = actions.subject(action)
         if name in self._flights:
-            raise ValueError(f"an action on {name} is in flight already")
+            raise ValueError(f"an action on {name} is in progress already")
         flight = self._flights[name] = _Flight(action, steps)
         return self._go_on(flight, None)
 

@@ -499,7 +499,7 @@ class Recovery:
         ranks = range(record.fixed.world_size if record.fixed else 0)
         for rank in ranks:
             if self.node.lives(job, rank):
-                raise control.ControlError("busy", f"the launcher of rank {rank} has not ended")
+                raise control.ControlError("busy", f"the launcher of rank {rank} has not exited")
         self.node.sweep(job, ranks)
         self.node.forget_ends(job, ranks)
         point("rest.before")
@@ -536,7 +536,7 @@ class Recovery:
         ending = record.ending
         assert ending is not None
         found = next((each for each in record.checkpoints if each.id == stored), None)
-        lost = f"{ending.message}: back to the beginning, for there is no checkpoint yet"
+        lost = f"{ending.message}: restarted from the beginning, since there is no checkpoint yet"
         if record.back_to:
             lost = ending.message
         elif found:
@@ -544,7 +544,7 @@ class Recovery:
             age = max(0.0, ending.since - cut)
             lost = (
                 f"{ending.message}: back to checkpoint {stored} of {time_of_day(found.time)}; "
-                f"what was done in the {age:.1f} s since then is done again"
+                f"what was done in the {age:.1f} s since then is repeated"
             )
         self._update(
             record.name, step="stored" if stored else "new", stored=stored, ending=None,
@@ -575,7 +575,7 @@ def _tried_again(restore: Restore | None) -> Restore | None:
     """The restore, to be tried again: all processes of the failed try are gone."""
     if restore is None:
         return None
-    error = restore.error or "a rank ended while it was being restored"
+    error = restore.error or "a rank exited while it was being restored"
     tried_at = restore.tried_at if restore.failed else clock.now()
     tries = restore.tries if restore.failed else restore.tries + 1
     return dataclasses.replace(restore, failed=False, error=error, tries=tries, tried_at=tried_at)

@@ -39,7 +39,7 @@ class Takeover:
         if taken:
             raise control.ControlError("taken", why)
         if why:
-            text = f"it goes on here, and may have been taken over: {why}"
+            text = f"it continues here, and may have been taken over: {why}"
             self.journal.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
 
     def ask(self, jobs: Sequence[str]) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
@@ -79,8 +79,8 @@ class Takeover:
         agreed((state,))
         if state is not None:
             text = (
-                f"it still runs under {state}: there it ends when the reconciler has asked the "
-                f"store, or by `rankfold --state {state} cancel {job} --override`"
+                f"it still runs under {state}: it is killed there once that reconciler has "
+                f"queried the store, or by `rankfold --state {state} cancel {job} --override`"
             )
             raise control.ControlError("busy", text)
 

@@ -41,7 +41,7 @@ def by_hand(
     if why := done.get("unrecorded"):
         say(
             f"{name} is cancelled and is being killed, but this is recorded only when there is "
-            f"room: {why}. Should the reconciler be killed before, cancel {name} again"
+            f"space: {why}. If the reconciler is killed before, cancel {name} again"
         )
     return 0
 
@@ -54,7 +54,7 @@ OVERRIDE = click.option(
 
 
 WAIT = click.option(
-    "--wait", "wait_", is_flag=True, help="Return when it is done; exit code 1 if it could not be."
+    "--wait", "wait_", is_flag=True, help="Return when it is done; exit code 1 if it failed."
 )
 
 
@@ -78,7 +78,7 @@ def scale(state: Path, name: str, gpus: int, override: bool, wait_: bool, timeou
 
 @click.command()
 @click.argument("name")
-@click.option("--store", is_flag=True, help="It rests in the store of checkpoints, not in memory.")
+@click.option("--store", is_flag=True, help="It rests in the object store, not in memory.")
 @OVERRIDE
 @WAIT
 @TIMEOUT
@@ -110,7 +110,7 @@ def suspend(
 def resume(
     state: Path, name: str, origin: str | None, override: bool, wait_: bool, timeout: str
 ) -> int:  # fmt: skip
-    """Let a suspended job continue, where it was, or with --from where a checkpoint has it."""
+    """Let a suspended job continue: where it was, or with --from, from a checkpoint."""
     if origin is not None:
         begun = known(state, name, origin)
         with Reconciler(state) as reconciler:
@@ -128,7 +128,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
 
     id = Id.parse(checkpoint)
     if id is None:
-        raise click.UsageError(f"--from {checkpoint} is no checkpoint such as 1-3")
+        raise click.UsageError(f"--from {checkpoint} is not a checkpoint such as 1-3")
     with Journal(state, readonly=True) as journal:
         url = journal.desired().checkpoint_store or Layout(state).checkpoints
     try:
@@ -145,7 +145,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
                 faults = [str(error)]
         if faults:
             what = f"checkpoint {checkpoint} of {job} is damaged: {faults[0]}"
-            fail(f"{what}; `rankfold store list {url}` shows which there are")
+            fail(f"{what}; `rankfold store list {url}` lists them")
         with tempfile.TemporaryDirectory(prefix="rankfold-") as folder:
             with reading(store):
                 write_compared(found, Path(folder))
@@ -191,10 +191,10 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
                 tell(answer["id"])
                 return 0
             if token not in now["saving"]:
-                fail(f"whether {name} was saved is not known any more: `rankfold describe {name}`")
+                fail(f"it is no longer known whether {name} was saved: `rankfold describe {name}`")
             why = "; ".join([*now["silent"], *now.get("standing", ())])
             if now["again"]:
-                why = f"{now['again']}; it is tried again"
+                why = f"{now['again']}; it will be retried"
             if why and why != told:
                 told = why
                 say(f"{name} is not saved yet: {why}")
@@ -206,7 +206,7 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
 @click.option("--cancel", "cancel_", is_flag=True, help="Cancel every job first.")
 @click.pass_obj
 def stop(state: Path, cancel_: bool) -> int:
-    """End the background reconciler and idle proxies. Jobs continue, and are found again."""
+    """Stop the background reconciler and idle proxies. Jobs continue; the next one finds them."""
     with Reconciler(state, cancel=cancel_) as reconciler:
         try:
             reconciler.ask("hello", start=cancel_)
@@ -219,9 +219,9 @@ def stop(state: Path, cancel_: bool) -> int:
             _cancel_all(reconciler)
         done = reconciler.ask("stop", start=False)
     if done["jobs"]:
-        say(f"these jobs go on without a reconciler: {', '.join(done['jobs'])}")
+        say(f"these jobs continue without a reconciler: {', '.join(done['jobs'])}")
     for device, why in done["left"].items():
-        say(f"the proxy of {device} was told to end, and has not answered: {why}")
+        say(f"the proxy of {device} was requested to exit, and has not replied: {why}")
     return 0
 
 
@@ -229,9 +229,9 @@ def _cancel_all(reconciler: Reconciler) -> None:
     """Cancel all jobs; return when all of them have ended."""
     if why := reconciler.ask("cancel_all")["unrecorded"]:
         fail(
-            f"every job is cancelled and is being killed, but this is recorded only when there is "
-            f"room: {why}. The reconciler stays until then: free some space on that disk, then run "
-            "`rankfold stop`"
+            "every job is cancelled and is being killed, but this is recorded only when there is "
+            f"space: {why}. The reconciler stays until then: free some space on that "
+            "disk, then run `rankfold stop`"
         )
     told: set[str] = set()
     while live := {

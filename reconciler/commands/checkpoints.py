@@ -72,10 +72,10 @@ def list_command(url: str, output: str) -> int:
 @click.argument("url")
 @output_option()
 def check_command(url: str, output: str) -> int:
-    """Read all of the store at URL and report what is wrong with each checkpoint.
+    """Read the whole store at URL and report the damage of each checkpoint.
 
-    What is damaged is marked, so that no later save relies on it; nothing else changes. Exit code 1
-    if a checkpoint cannot be restored.
+    Damaged files are marked, so that no later save relies on them; nothing else changes. Exit code
+    1 if a checkpoint cannot be restored.
     """
     from rankfold.checkpoint.store import StoreError
     from rankfold.checkpoint.store.checking import check

@@ -67,8 +67,8 @@ def answering(url: str) -> Iterator[None]:
     limit = min(STORE_ANSWERS_S, switches.stuck_s())
 
     def give_up(*_: object) -> None:
-        what = f"does not answer within {limit:.0f} s"
-        raise Unavailable(url, what, "see that it can be reached")
+        what = f"timed out: no answer within {limit:.0f} s"
+        raise Unavailable(url, what, "make sure that it is reachable")
 
     old = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, limit)
@@ -107,7 +107,7 @@ def _watch(store: Store, over: threading.Event) -> None:
         silent = time.monotonic() - since
         where = f"{files.url.rstrip('/')}/{pending}" if pending else files.url
         if silent > limit:
-            say(f"rankfold: {where}: no answer within {limit:g} s; see that it can be reached")
+            say(f"rankfold: {where}: no answer within {limit:g} s; make sure that it is reachable")
             sys.stdout.flush()
             os._exit(EXIT_ERROR)
         if silent > report and not told:
@@ -124,7 +124,7 @@ def duration(text: str) -> float:
             return seconds
         raise ValueError
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time such as 30s, 5m or 2h") from None
+        raise click.BadParameter(f"{text!r} is not a time such as 30s, 5m or 2h") from None
 
 
 def wait_converged(
@@ -154,7 +154,10 @@ def wait_converged(
             return 0
         if time.monotonic() > deadline:
             for name, job in open_.items():
-                say(f"Job/{name} is not as desired: {'; '.join(job['waiting']) or job['step']}")
+                say(
+                    f"Job/{name} has not reached the desired state: "
+                    f"{'; '.join(job['waiting']) or job['step']}"
+                )
             if fleet and not now["fleet_ready"]:
                 say("not every device is up: see `rankfold status`")
             return EXIT_ERROR

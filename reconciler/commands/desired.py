@@ -116,7 +116,9 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     type=click.Path(path_type=Path),
     help="Directory or file.",
 )
-@click.option("--wait", "wait_", is_flag=True, help="Return when everything is as desired.")
+@click.option(
+    "--wait", "wait_", is_flag=True, help="Return when the fleet is in the desired state."
+)
 @TIMEOUT
 @output_option()
 @click.pass_obj
@@ -124,7 +126,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     """Bring the fleet to the state that the files describe, once.
 
     The files become the fleet's desired state as a whole: a job that they no longer describe is
-    suspended. With --wait: exit code 1 if a job failed or the time was over.
+    suspended. With --wait: exit code 1 if a job failed or the wait timed out.
     """
     limit = duration(timeout)
     loaded = spec.load_dir(place)
@@ -140,7 +142,9 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     if output == "json":
         show(status_of(snapshot.snapshot(state)))
     else:
-        tell(f"applied {reply['revision']}" + ("" if code == 0 else ", but not as desired"))
+        tell(
+            f"applied {reply['revision']}" + ("" if code == 0 else ", but not in the desired state")
+        )
     return code
 
 
@@ -159,9 +163,9 @@ def watch_command(
 ) -> int:
     """Keep the fleet in the state that a directory or a git branch describes.
 
-    Follows the files of DIR as they are saved, or the commits of a branch. Prints what happens; on
-    a terminal, jobs and devices are shown below it. What cannot be read or written for a while is
-    reported once, and waited for. Ctrl-C ends the watching; jobs continue.
+    Follows the files of DIR as they are saved, or the commits of a branch. Prints events; on
+    a terminal, jobs and devices are shown below it. A source or disk that fails for a while is
+    reported once, and retried. Ctrl-C stops watching; jobs continue.
     """
     if (place is None) == (repo is None):
         raise click.UsageError("give either a directory, or --git REPO")
@@ -178,5 +182,5 @@ def watch_command(
             watching.run()
         except KeyboardInterrupt:
             watching.end()
-            say("no longer watching; jobs go on")
+            say("no longer watching; jobs continue")
             return 0

@@ -42,7 +42,7 @@ from rankfold.reconciler.wording import time_of_day
 def status(state: Path, output: str) -> int:
     """Show the present jobs and devices.
 
-    Exit code 0 whatever state they are in; 1 if the state cannot be read.
+    Exit code 0 in any state; 1 if the state cannot be read.
     """
     data = status_of(snapshot.snapshot(state))
     if output == "json":
@@ -115,7 +115,7 @@ def events(state: Path, name: str | None, output: str) -> int:
         wrong = wrong_with(Layout(state))
         now = reconciler_status(seen, journal.objects(), journal.records(), meta, wrong)
     if not known:
-        fail(f"nothing is known of {name!r}")
+        fail(f"there is no job or device {name!r}")
     warn_of_reconciler(now)
     if output == "json":
         show([vars(e) for e in found])
@@ -129,7 +129,7 @@ def events(state: Path, name: str | None, output: str) -> int:
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option(
     "--consumed", default=20, show_default=True, type=click.IntRange(min=0),
-    help="How many of the requests that the proxy has taken.",
+    help="How many of the requests that the proxy has consumed.",
 )  # fmt: skip
 def inspect_command(file: Path, consumed: int) -> int:
     """Print a rank's channel, or the saved state in its image, as text.
@@ -149,7 +149,7 @@ def inspect_command(file: Path, consumed: int) -> int:
 @click.command()
 @click.argument("name")
 @click.option("--rank", type=int, default=None, help="Of one rank only.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has ended.")
 @click.pass_obj
 def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
     """Print what a job's ranks wrote: their stdout to stdout, their stderr to stderr.

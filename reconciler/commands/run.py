@@ -47,21 +47,22 @@ QUIET_S = 3.0  # before `run` reports why its job has not started
 @click.option("--name", default=None, help="Name of the job; default: the program's.")
 @click.option(
     "--determinism", type=click.Choice(["D0", "D1"]), default="D1", show_default=True,
-    help="D1: the same bits on any number of devices. D0: on the same devices.",
+    help="D1: the same bits on any number of devices. D0: only on the same devices.",
 )  # fmt: skip
 @click.option(
     "--check-order",
     "check_order",
     flag_value="certain",
-    help="Tell which accesses of different streams the program does not order.",
+    help="Report accesses of different streams that the program does not order.",
 )
 @click.option(
     "--possible-races", "check_order", flag_value="possible",
-    help="The same, and those that may miss each other: it is not known which bytes they reach.",
+    help="Also report accesses that may not overlap: it is not known which bytes they reach.",
 )  # fmt: skip
 @click.option(
     "--max-restarts", type=click.IntRange(0, RESTARTS_MAX), default=0, show_default=True,
-    help="After a fault go on so often, from the last checkpoint: one is made each 10 minutes.",
+    help="How often to restart after a fault, from the last checkpoint; one is "
+         "made every 10 minutes.",
 )  # fmt: skip
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_obj
@@ -85,7 +86,9 @@ def run(
         raise click.UsageError(problem)
     size = spec.device_memory(memory)
     if size is None:
-        raise click.UsageError(f"--memory {memory} is no size such as 512MiB, from 4MiB to 512GiB")
+        raise click.UsageError(
+            f"--memory {memory} is not a size such as 512MiB, from 4MiB to 512GiB"
+        )
     if kind == "nvidia" and (missing := nvidia_missing()):
         raise click.UsageError(f"--device nvidia: {missing}")
     snap = snapshot.snapshot(state)

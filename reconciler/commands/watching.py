@@ -88,7 +88,7 @@ class Watching:
         if trouble and trouble != self.trouble:
             say(f"rankfold: {trouble}; waiting for it")
         elif self.trouble and not trouble:
-            say("rankfold: it goes on")
+            say("rankfold: recovered, continuing")
         self.trouble = trouble
 
 

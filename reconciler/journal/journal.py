@@ -228,8 +228,8 @@ class Journal:
 
     def _bad_row(self, table: str, row: Any, error: Exception | str) -> JournalError:
         return JournalError(
-            f"{database(self.state)}: table {table}, row {row!r:.100} holds what rankfold does not "
-            f"write there: {error}. Restore the file, delete that row, or use another --state"
+            f"{database(self.state)}: table {table}, row {row!r:.100} contains what rankfold does "
+            f"not write there: {error}. Restore the file, delete that row, or use another --state"
         )
 
     def close(self) -> None:

@@ -85,11 +85,11 @@ class Job:
                 "type": "array", "minItems": 1,
                 "items": {"type": "string", "description": "One argument."},
                 "description": "Program and arguments of every rank, as a list. A program with a / "
-                "in its name is relative to workdir, another is looked for along PATH. Fixed at "
+                "in its name is relative to workdir, others are searched for along PATH. Fixed at "
                 "the first start.",
             },
             "program and arguments of every rank, as a list of texts. With a `/` in its name the "
-            "program is relative to `workdir`, else it is looked for along `PATH`",
+            "program is relative to `workdir`, otherwise it is searched for along `PATH`",
             fixed=True, read=tuple,
         )
     )  # fmt: skip
@@ -111,7 +111,7 @@ class Job:
             "spec.worldSize",
             {
                 "type": "integer", "minimum": 1, "maximum": RANKS_MAX,
-                "description": f"Number of ranks: from 1 to {RANKS_MAX}, for ever.",
+                "description": f"Number of ranks: from 1 to {RANKS_MAX}; fixed for the job's life.",
             },
             f"number of ranks, 1 to {RANKS_MAX}", fixed=True, read=int,
         )
@@ -159,8 +159,8 @@ class Job:
                     "description": "Value of an environment variable, in quotes where it looks "
                     "like a number.",
                 },
-                "description": "Environment variables, beside a few of the reconciler's. Fixed at "
-                "the first start.",
+                "description": "Environment variables, in addition to a few of the reconciler's. "
+                "Fixed at the first start.",
             },
             "environment variables, values in quotes if they look like numbers: see "
             "[Environment](#environment)",
@@ -174,10 +174,10 @@ class Job:
             {
                 "type": "array", "minItems": 1, "uniqueItems": True,
                 "items": {"enum": ["soft", "nvidia"], "description": "Kind of device."},
-                "description": "Kinds of device the job may get; default: any. A job stays with "
-                "the kind it started on.",
+                "description": "Kinds of device the job may get; default: any. A job keeps the "
+                "kind it started on.",
             },
-            "kinds of device that the job may get. It stays with the kind it started on",
+            "kinds of device that the job may get. It keeps the kind it started on",
             shown="any", read=tuple,
         ),
     )  # fmt: skip
@@ -201,11 +201,11 @@ class Job:
             "spec.checkOrder",
             {
                 "enum": ["none", "certain", "possible"], "default": "none",
-                "description": "certain: tell which accesses of different streams race. possible: "
-                "those that may, too. Fixed at the first start.",
+                "description": "certain: report which accesses of different streams race. "
+                "possible: those that may, too. Fixed at the first start.",
             },
-            "`certain`: tell which accesses of different streams to one range of memory nothing "
-            "orders. `possible`: those that may race, too. See [Races](#races)",
+            "`certain`: report accesses of different streams to the same memory that the program "
+            "does not order. `possible`: those that may race, too. See [Races](#races)",
             shown="none", fixed=True,
         ),
     )  # fmt: skip
@@ -215,9 +215,9 @@ class Job:
             "spec.suspend",
             {
                 "type": "boolean", "default": False,
-                "description": "true: free the devices and keep the job; false again: go on.",
+                "description": "true: free the devices and keep the job; false again: continue.",
             },
-            "true: free the devices and keep the job; false again: go on",
+            "true: free the devices and keep the job; false again: continue",
             shown="false",
         ),
     )  # fmt: skip

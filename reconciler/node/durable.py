@@ -52,16 +52,16 @@ def check(folder: Path) -> None:
     try:
         listed = dict(json.loads((folder / LIST).read_text()))
     except (FileNotFoundError, ValueError, TypeError) as error:
-        raise Damaged(f"{folder} is not whole: {error}") from error
+        raise Damaged(f"{folder} is incomplete: {error}") from error
     for name, then in listed.items():
         path = folder / name
         if not _counts(path):
-            raise Damaged(f"{path} is not there any more")
+            raise Damaged(f"{path} no longer exists")
         now = _told(path)
         if now[0] != then[0]:
             raise Damaged(f"{path} has {count(int(now[0]), 'byte')}, not {then[0]}")
         if now != then:
-            raise Damaged(f"{path} has other content than was written")
+            raise Damaged(f"{path} has content other than what was written")
 
 
 def _counts(path: Path) -> bool:

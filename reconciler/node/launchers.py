@@ -149,7 +149,7 @@ class Node:
         except control.ControlError as error:
             code, text = error.code, error.message
             if watched.why:
-                code, text = "timeout", f"its launcher does not answer ({op})"
+                code, text = "timeout", f"its launcher is unresponsive ({op})"
             raise control.ControlError(code, f"rank {rank}: {text}") from error
 
     def lives(self, job: str, rank: int) -> bool:
@@ -287,7 +287,7 @@ class Node:
         while is_locked(folder / "lock"):
             _kill_worker(folder)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"what works on {folder} cannot be killed")
+                raise TimeoutError(f"the process that works on {folder} cannot be killed")
             time.sleep(0.01)
 
     def forget_transfer(self, job: str, number: int) -> None:
@@ -373,7 +373,9 @@ class Node:
             return told, _no_answer(url, limit)
         if looking.returncode == 0:
             return told, ""
-        return told, _last_words(words) or f"{url}: who asked it ended ({looking.returncode})"
+        return told, _last_words(
+            words
+        ) or f"{url}: the process that queried it exited ({looking.returncode})"
 
     def fleet(self) -> str:
         """The name under which this fleet keeps its checkpoints; created at the first call."""
@@ -454,7 +456,7 @@ def _logged(folder: Path) -> dict[str, int]:
 
 
 def _no_answer(url: str, seconds: float) -> str:
-    return f"{url}: does not answer within {seconds:.0f} s; see that it can be reached"
+    return f"{url}: timed out: no answer within {seconds:.0f} s; make sure that it is reachable"
 
 
 def _last_words(stderr: bytes) -> str:

@@ -94,7 +94,7 @@ class Processes:
             return
         which = f" (process {pid})" if pid else ""
         words = last_lines(self.layout.proxy_file(device, ".log"), 1)
-        text = f"its proxy{which} ended; its last words: {words}"
+        text = f"its proxy{which} exited; last line of its log: {words}"
         self.journal.event(f"Device/{device}", "ProxyEnded", text, "Warning")
 
     def _note_bad(self, observed: Observed, desired: Collection[str]) -> None:

@@ -75,7 +75,7 @@ class Claim:
         if self.crash_loop:
             _event(journal, "CrashLoop", self.crash_loop)
         elif self.ended_before:
-            text = f"the one before it ended unexpectedly, because: {self.ended_before}"
+            text = f"the previous reconciler exited unexpectedly, because: {self.ended_before}"
             _event(journal, "Restarted", text)
 
     def trouble(self, error: BaseException | None, journal: Journal) -> None:
@@ -186,9 +186,9 @@ def _in_words(note: Note) -> str:
     if note.ends < LOOP_AFTER:
         return ""
     return (
-        f"the reconciler ended unexpectedly {count(note.ends, 'time')} in a row, the last time "
+        f"the reconciler exited unexpectedly {count(note.ends, 'time')} in a row, the last time "
         f"because: {note.reason}. {_MORE}"
     )
 
 
-_MORE = "Its log, reconciler.log in the state directory, says more"
+_MORE = "Its log, reconciler.log in the state directory, has the details"

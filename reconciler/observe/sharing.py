@@ -26,13 +26,13 @@ REASONS = {  # of condition `Overhead`: by the largest part of it, with advice
     ),
     "copies": (
         "Copies",
-        "what its ranks have does not fit into their devices at once, or they write to what they "
-        "share: give it more devices, or devices with more memory",
+        "the memory of its ranks does not fit into their devices at once, or they write to what "
+        "they share: give it more devices, or devices with more memory",
     ),
     "waiting": (
         "Waiting",
-        "its ranks wait for one another to do the same, and some come late or do something else: "
-        "give it more devices",
+        "its ranks wait for each other to reach the same work, and some are late or do "
+        "something else: give it more devices",
     ),
 }
 
@@ -103,7 +103,7 @@ def too_much(record: Record, observed: Observed) -> Condition | None:
     reason, advice = REASONS[most]
     parts = ", ".join(f"{found[name]:.0%} {name}" for name in REASONS)
     message = (
-        f"{total:.0%} of its devices' time since it was placed was none of its work ({parts}): "
-        f"{advice}"
+        f"{total:.0%} of its devices' time since it was placed was not spent "
+        f"on its work ({parts}): {advice}"
     )
     return Condition("Overhead", "True", reason, message)

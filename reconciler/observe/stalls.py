@@ -52,15 +52,16 @@ def waiting(
 
 
 _DEADLOCK = (
-    "for more than a minute all its ranks have waited for one another: they have called different "
-    "collectives, it seems, or in different communicators; so it can neither go on nor stand still"
+    "for more than a minute all its ranks have waited for one another: they have called "
+    "different collectives, it seems, or in different communicators; so it can "
+    "neither continue nor stop at a cut"
 )
 _WHERE = {
-    "host": "on the host, computing, waiting there or hanging",
+    "host": "on the host, computing, waiting or stuck",
     "device": "in a kernel or a copy that has not ended",
     "turn": "waiting for a turn on the device, or for its proxy",
     "code": "waiting for code that is loaded or compiled",
-    "waiting": "not asking for a device yet",
+    "waiting": "without a request for a device yet",
     "exited": "ended",
 }
 _CODE = (
@@ -72,7 +73,7 @@ _TURN = "a turn on the device, or for memory there: see the logs of the devices"
 
 def _stopped(found: Sequence[SeenRank]) -> str:
     who = [f"{some(each.stopped)} of rank {each.rank}" for each in found]
-    return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets go on"
+    return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets them continue"
 
 
 def _stopped_transfer(pid: int) -> str:
@@ -94,7 +95,8 @@ def _for_ranks(
     told = [f"{_WHERE[at]}: {some(who)}" for at, who in sorted(others.items()) if at in _WHERE]
     have = "has" if len(held) == 1 else "have"
     text = (
-        f"for more than a minute {some_ranks(held)} {have} waited for what others have yet to call"
+        f"for more than a minute {some_ranks(held)} {have} waited for collectives "
+        "that other ranks have not called"
     )
     return "; ".join([text, *told])
 
@@ -102,7 +104,8 @@ def _for_ranks(
 def _for_kernels(runs: Sequence[int]) -> str:
     return (
         f"for more than a minute a kernel or a copy of {some_ranks(runs)} has not ended, and "
-        "nothing else of the job has begun; until then it cannot stand still, to be moved or saved"
+        "nothing else of the job has begun; until then it cannot stop "
+        "at a cut, to be moved or saved"
     )
 
 

@@ -72,12 +72,14 @@ def _silent_compilers(heard: Iterable[_Heard]) -> Iterable[str]:
     for each in heard:
         if each.kind != _COMPILER or each.hello is not None:
             continue
-        told = f"the compiler (process {each.pid}) has not answered for {SILENT_AFTER_S:g} s"
+        told = (
+            f"the compiler (process {each.pid}) is unresponsive: no answer for {SILENT_AFTER_S:g} s"
+        )
         if is_stopped(each.pid):
-            told += f": a signal has stopped it; `kill -CONT {each.pid}` lets it continue"
+            told += f"; a signal has stopped it: `kill -CONT {each.pid}` lets it continue"
         else:
-            told += f"; `kill -9 {each.pid}` ends it, and the next compilation starts another"
-        yield f"{told}. Ranks that need a kernel compiled wait for it"
+            told += f"; `kill -9 {each.pid}` kills it, and the next compilation starts another"
+        yield f"{told}. Ranks that need a kernel compiled are waiting"
 
 
 def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:
@@ -87,10 +89,15 @@ def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:
         return
     shown = ", ".join(_named(each) for each in left)
     pids = " ".join(str(each.pid) for each in left)
-    what = "is not there" if not layout.state.exists() else "is not the one they were started for"
+    what = (
+        "does not exist"
+        if not layout.state.exists()
+        else "is not the directory they were started for"
+    )
     yield (
-        f"processes of a fleet live whose state directory was removed ({layout.state} {what}), and "
-        f"no reconciler looks after them: {shown}; `kill -9 {pids}` ends them and their ranks"
+        f"processes of a fleet are running whose state directory was removed ({layout.state} "
+        f"{what}), and no reconciler manages them: {shown}; `kill -9 "
+        f"{pids}` kills them and their ranks"
     )
 
 

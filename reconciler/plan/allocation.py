@@ -181,13 +181,14 @@ class Allocation:
 
     def _why_bad(self, bad: list[str]) -> str:
         last = f" ({words})" if (words := self.index.observed.failing[bad[0]]) else ""
-        ends = "its proxy ends whenever it is" if len(bad) == 1 else "their proxies end whenever"
+        ends = "its proxy exits whenever it is" if len(bad) == 1 else "their proxies exit whenever"
         return f"{some(bad)} went bad: {ends} started{last}"
 
     def _goes_on_with(self, there: int, job: Job, bad: list[str]) -> Condition:
         message = (
-            f"it goes on with {there} of {count(job.gpus, 'device')}, for {self._why_bad(bad)}. It "
-            f"returns to {job.gpus} when they are there: mend what is bad, or set gpus to {there}"
+            f"it continues on {there} of {count(job.gpus, 'device')}, because "
+            f"{self._why_bad(bad)}. It returns to {job.gpus} when they are back: repair the "
+            f"bad ones, or set gpus to {there}"
         )
         return Condition("Degraded", "True", "DevicesBad", message)
 
@@ -202,7 +203,9 @@ class Allocation:
         elif self._down:
             message = f"needs {wanted} of {kind}; not up yet: {self._down}"
             if by_hand:
-                message += ". On fewer its bits may be others (D0): set gpus to go on so"
+                message += (
+                    ". On fewer devices its bits may differ (D0): set gpus to continue on fewer"
+                )
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForProxies", message)
         else:
             message = f"needs {wanted} of {kind}; free for it now: {free}"

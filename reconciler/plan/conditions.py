@@ -13,7 +13,7 @@ from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, named
 
 OPAQUE = "opaque code: "  # prefix of alarms about opaque code (proxy/core/loop/guard.c)
-APART = "; its ranks share nothing any more"
+APART = "; its ranks no longer share anything"
 
 
 def conditions(
@@ -53,13 +53,13 @@ def conditions(
 def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
     """What prevents a job from being saved, or from being restored."""
     if (restore := record.restore) is not None and (why := delayed(index.observed, record)):
-        message = f"{named(restore.id)}: {why}; it is tried again"
+        message = f"{named(restore.id)}: {why}; it will be retried"
         return [Condition("Progressing", "True", "RestoreFailed", message)]
     if why := delayed(index.observed, record):
-        message = f"{why}; it is tried again"
+        message = f"{why}; it will be retried"
         return [Condition("NotSaved", "True", "UploadFailed", message)]
     if record.rest_error and record.step == "detached" and job.suspended:
-        message = f"its ranks rest in memory and cannot be dumped: {record.rest_error}"
+        message = f"its ranks rest in memory and cannot be saved on the node: {record.rest_error}"
         return [Condition("NotSaved", "True", "RestsInMemory", message)]
     if record.save_error:
         return [Condition("NotSaved", "True", "SaveFailed", record.save_error)]
@@ -87,10 +87,10 @@ def delayed(observed: Observed, record: Record) -> str:
 def _by_hand_or_file(job: Job) -> list[Condition]:
     found = []
     if job.suspended:
-        why = "its file is gone" if job.orphaned else "spec.suspend is true"
+        why = "its file was removed" if job.orphaned else "spec.suspend is true"
         found.append(Condition("Suspended", "True", "Orphaned" if job.orphaned else "Desired", why))
     if job.orphaned:
-        message = "its file is gone: the job rests; put the file back, or cancel the job"
+        message = "its file was removed: the job is suspended; put the file back, or cancel the job"
         found.append(Condition("Orphaned", "True", "FileRemoved", message))
     if job.drifted:
         message = "changed by hand, until the object changes in its source"
@@ -117,8 +117,8 @@ def _alarms(record: Record) -> list[Condition]:
         found.append(Condition("OpaqueCode", "True", "EffectsDiffer", _first(opaque) + APART))
     if others:
         cause = (
-            ". Its results may be wrong since the comparison before: a device's memory is faulty, "
-            "opaque code did not do the same for all ranks, or rankfold is wrong"
+            ". Its results may be wrong since the previous comparison: a device's memory is "
+            "faulty, opaque code did not do the same for all ranks, or rankfold has a defect"
         )
         message = _first(others) + APART + cause
         found.append(Condition("Alarm", "True", "ContentsDiffer", message))

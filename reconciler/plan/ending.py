@@ -65,7 +65,7 @@ def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> En
     seen = [ranks.get(r) for r in range(world_size)]
     for rank, each in enumerate(seen):
         if each is None and record.step != "started":
-            message = f"the launcher of rank {rank} ended without a word: it was killed"
+            message = f"the launcher of rank {rank} was killed: it exited without a report"
             return Ending("Failed", "LauncherLost", message, now)
         if each and each.state == "exited" and each.exit_status != 0:
             message = rank_failure(rank, each.exit_status, each.error)
@@ -98,7 +98,7 @@ def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
         gone = seen is None or (told is not None and seen.pid != told)
         if gone or (record.step == "placed" and index.state(device, record) == "lost"):
             ranks = some_ranks([r for r, d in enumerate(record.placement) if d == device])
-            message = f"the proxy of {device} ended; what {ranks} had on the device is lost"
+            message = f"the proxy of {device} exited; the device memory of {ranks} is lost"
             return Ending("Failed", "DeviceLost", message, now)
     return reported  # a lost device explains more than what its peers noticed
 
@@ -160,7 +160,7 @@ def _over(
 def rank_failure(rank: int, exit_status: int | None, error: str) -> str:
     """How a rank ended, for people."""
     if exit_status is None:
-        how = "ended in an unknown way"
+        how = "exited with an unknown status"
     elif exit_status < 0:
         try:
             how = f"was killed by {signal.Signals(-exit_status).name}"

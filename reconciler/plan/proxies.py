@@ -31,7 +31,7 @@ def tend(index: Index) -> tuple[list[Action], bool]:
         elif index.is_worn(name):
             ready = False
             if index.is_free(name):
-                why = f"it begins anew, for it has loaded {count(seen.loaded, 'kernel')}"
+                why = f"it is restarted, since it has loaded {count(seen.loaded, 'kernel')}"
                 actions.append(StopProxy(name, why))
     for name, seen in index.observed.devices.items():
         for there in seen.jobs:
@@ -40,7 +40,7 @@ def tend(index: Index) -> tuple[list[Action], bool]:
         if name not in index.devices:
             ready = False
             if seen.ready and index.is_free(name):
-                actions.append(StopProxy(name, "no pool has it any longer"))
+                actions.append(StopProxy(name, "no pool contains it any longer"))
     return actions, ready
 
 

@@ -102,11 +102,11 @@ def stopping(
         if save.stage == "stopping" or 0 <= now - save.since < CUT_WITHIN_S + SAVE_AGAIN_S:
             ranks = tuple(range(job.world_size))
             return Save(job.name, record.epoch, devices, ranks, save.number)
-        return Conclude(job.name, save.number, error="it took too long", again=True)
+        return Conclude(job.name, save.number, error="it timed out", again=True)
     if save.stage == "saving":
         return Conclude(job.name, save.number, error="it was interrupted", again=True)
     if not 0 <= now - save.since < CUT_WITHIN_S:
-        text = f"the job did not come to a consistent cut within {CUT_WITHIN_S:.0f} s"
+        text = f"the job timed out: it did not reach a consistent cut within {CUT_WITHIN_S:.0f} s"
         return Conclude(job.name, save.number, error=text)
     if all(state in ("stopping", "cut") for state in states.values()):
         return None
@@ -180,7 +180,7 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
     if seen.lives and seen.stuck:
         if save.tries < TRIES or rests:
             return Upload(record.name, save.number, keep, stuck=True)
-        why = f"its upload hangs again and again: {save.error}"
+        why = f"its upload is stuck repeatedly: {save.error}"
         return Conclude(record.name, save.number, error=why)
     if seen.lives:
         return None
@@ -192,7 +192,7 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
         return End(record.name, ending)
     failed = seen.state == "failed" and not seen.retry
     if failed or (save.tries >= TRIES and not rests):
-        why = seen.error or save.error or "what uploads it ends again and again"
+        why = seen.error or save.error or "its upload process exits repeatedly"
         return Conclude(record.name, save.number, error=why)
     return again if waited(save.tries, save.tried_at, now) else None
 

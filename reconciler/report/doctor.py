@@ -42,8 +42,8 @@ def _memfd() -> Finding:
     try:
         os.close(os.memfd_create("rankfold-doctor", os.MFD_ALLOW_SEALING))
     except OSError as error:
-        return Finding("memfd", False, f"sealed memfds cannot be made: {error}")
-    return Finding("memfd", True, "sealed memfds can be made")
+        return Finding("memfd", False, f"sealed memfds cannot be created: {error}")
+    return Finding("memfd", True, "sealed memfds can be created")
 
 
 def _library() -> Finding:
@@ -93,8 +93,8 @@ _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x2002_0000) 
 def _namespaces() -> Finding:
     made = subprocess.run([sys.executable, "-I", "-c", _UNSHARE], check=False)
     ok = made.returncode == 0
-    detail = "ranks get pid namespaces of their own" if ok else (
-        "they cannot be made, which takes root (CAP_SYS_ADMIN): ranks run without; only "
+    detail = "ranks get their own pid namespaces" if ok else (
+        "they cannot be created, which takes root (CAP_SYS_ADMIN): ranks run without; only "
         "checkpoints of processes need them"
     )  # fmt: skip
     return Finding("pid namespaces", ok, detail, needed=False)
@@ -125,6 +125,6 @@ def _nft() -> Finding:
 def _files() -> Finding:
     """Without fanotify checkpoints are made, too."""
     if trouble := fanotify.trouble():
-        without = "; a checkpoint does not hold it, and files must be there as they were"
+        without = "; a checkpoint does not contain them, and the files must be unchanged"
         return Finding("fanotify", False, f"{trouble}{without}", needed=False)
-    return Finding("fanotify", True, "what ranks do to files is seen", needed=False)
+    return Finding("fanotify", True, "files that ranks write are tracked", needed=False)

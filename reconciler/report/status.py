@@ -56,7 +56,7 @@ def wrong_with(layout: Layout) -> str:
         if disk.f_bavail * disk.f_frsize < FULL_BYTES:
             full = (
                 f"the disk of {layout.state} is full: no change can be recorded until there is "
-                "room; `rankfold cancel JOB` kills a job that fills it"
+                "space; `rankfold cancel JOB` kills a job that fills it"
             )
     return "\n".join(filter(None, [full, restarts.report(layout)]))
 
@@ -82,9 +82,9 @@ def reconciler_status(
         return {"running": True, "message": "\n".join(filter(None, told))}
     lacking = []
     if live:
-        lacking.append(f"nobody looks after {some(live)}")
+        lacking.append(f"nothing manages {some(live)}")
     if followed:
-        lacking.append(f"nobody follows {followed}")
+        lacking.append(f"nothing follows {followed}")
     if seen.runs:
         return {"running": False, "message": "; ".join([seen.trouble, *lacking])}
     if not lacking:
@@ -96,8 +96,8 @@ def reconciler_status(
 
 def _unwatched(found: Json) -> str:
     return (
-        f"nobody follows {found['source']} since {time_of_day(found['since'])}: its "
-        "`rankfold watch` is gone; changes there have no effect until it is started again"
+        f"nothing has followed {found['source']} since {time_of_day(found['since'])}: its "
+        "`rankfold watch` exited; changes there have no effect until it is started again"
     )
 
 
@@ -154,7 +154,7 @@ def _interrupted(snap: Snapshot, record: Record) -> list[Condition]:
     ending = record.ending or snap.planned_ends.get(record.name)
     if ending is None or ending.reason == "Cancelled":
         return []
-    lacks = "the one that runs does not answer" if snap.reconciler.runs else "none runs"
+    lacks = "the one that runs is unresponsive" if snap.reconciler.runs else "none runs"
     what = "restart it" if ending.phase == RESTARTING else "record how it ended"
     message = f"{ending.message}; a reconciler has to {what}, and {lacks}"
     return [Condition("Stalled", "True", "Interrupted", message)]
@@ -290,7 +290,7 @@ def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, ending: 
         return seen.lost or seen.trouble
     words = last_lines(snap.layout.proxy_file(name, ".log"), 1)
     if seen is None and pid:
-        return f"its proxy (process {pid}) ended; last line of its log: {words}"
+        return f"its proxy (process {pid}) exited; last line of its log: {words}"
     return words
 
 

@@ -76,13 +76,12 @@ def _sharing_lines(done: Json | None) -> list[str]:
     if not any(done[name] for name in told):
         return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
     return [
-        f"sharing:      {count(done['chunksShared'], 'chunk')} that several ranks have; "
-        f"{count(done['operationsSquashed'], 'operation')} not done again; "
-        f"{count(done['copiesOnWrite'], 'chunk')} copied to be written, "
-        f"{done['copiesUnforeseen']} unforeseen; "
-        f"{size(done['bytesNotSwapped'])} not swapped in; "
-        f"{count(done['chunksPrepared'], 'chunk')} there before the rank's turn",
-        f"              what kernels read and write is known {_KNOWN_FROM[done['guard']]}",
+        f"sharing:      {count(done['chunksShared'], 'chunk')} shared by several ranks; "
+        f"{count(done['operationsSquashed'], 'operation')} squashed; "
+        f"{count(done['copiesOnWrite'], 'chunk')} copied before a write, "
+        f"{done['copiesUnforeseen']} unforeseen; {size(done['bytesNotSwapped'])} not swapped in; "
+        f"{count(done['chunksPrepared'], 'chunk')} prefetched",
+        f"              the reads and writes of kernels are known {_KNOWN_FROM[done['guard']]}",
     ]
 
 
@@ -94,14 +93,13 @@ def _guard_lines(found: Json | None) -> list[str]:
         return []
     parts = count(found["compared"], "part")
     lines = [
-        f"guard:        every {count(found['every'], 'collective')} what should be equal is "
-        f"compared: "
-        f"{parts} of buffers since it was placed"
+        f"cross-check:  every {count(found['every'], 'collective')} what should be equal is "
+        f"compared: {parts} of buffers since it was placed"
     ]
     if found["unwatched"]:
         lines.append(
-            f"              not of {count(found['unwatched'], 'rank')}: a kernel was still running "
-            "after a second, twice; tried again when the job moves"
+            f"              not for {count(found['unwatched'], 'rank')}: a kernel was still "
+            "running after a second, twice; tried again when the job moves"
         )
     if found["measured"]:
         lines.append(

@@ -114,7 +114,7 @@ class Commit:
 def _outside(error: Outside) -> str:
     return (
         f"is a symbolic link out of the repository, to {legible.name(str(error))}: a commit does "
-        "not have that; link to a file in it by a relative path, or copy the file"
+        "not contain that; link to a file in it by a relative path, or copy the file"
     )
 
 

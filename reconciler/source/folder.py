@@ -214,7 +214,7 @@ class Files:
 
     def _be_blind(self, path: str, error: OSError) -> None:
         if not self.blind:
-            log.warning("%s is looked at regularly, as the kernel reports no changes there: %s "
+            log.warning("%s is polled, as the kernel reports no changes there: %s "
                         "(see fs.inotify.max_user_watches)", path, error.strerror)  # fmt: skip
         self.blind = True
 

@@ -145,7 +145,7 @@ class Sources:
     def _refuse_other_source(self, identity: str) -> None:
         if self.source and not same(self.source.identity, identity):
             raise control.ControlError(
-                "source", f"this fleet follows {self.source.identity}; end that first"
+                "source", f"this fleet follows {self.source.identity}; stop that first"
             )
         live = sorted(
             o.name for o in self.journal.objects()
@@ -156,8 +156,8 @@ class Sources:
             known = masked(self.journal.get("source") or "")
             raise control.ControlError(
                 "source",
-                f"this fleet belongs to {known}, whose jobs still live ({', '.join(live)}): "
-                "cancel them first, or use another --state",
+                f"this fleet belongs to {known}, whose jobs still run ({', '.join(live)}): cancel "
+                "them first, or use another --state",
             )
 
     def closed(self, channel: control.Channel) -> None:
@@ -276,7 +276,7 @@ class Sources:
             if last.error:
                 self.journal.event("Source", "Unreachable", last.error, "Warning")
             if self._unwatched and self._noted and not self._noted["unwatched"]:
-                text = f"nobody follows {self._unwatched['source']}: its `rankfold watch` is gone"
+                text = f"nothing follows {self._unwatched['source']}: its `rankfold watch` exited"
                 self.journal.event("Source", "Unwatched", text, "Warning")
             self._noted = now
 
@@ -374,7 +374,9 @@ def _failed(revision: Revision, error: Exception) -> spec.Fault:
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
     note_fault(f"accepting {revision.id[:19]}", error)
     kind = type(error).__name__  # without its message, which may contain a value of `env`
-    reason = f"accepting it failed: a fault in rankfold ({kind}); see the reconciler's log"
+    reason = (
+        f"accepting it failed: an internal error of rankfold ({kind}); see the reconciler's log"
+    )
     return spec.Fault(place.file, place.line, "-", reason)
 
 

@@ -109,9 +109,11 @@ class Git:
             if said > heard:
                 heard, since = said, now
             if self.stopped.is_set():
-                raise GitError("it is not followed any longer")
+                raise GitError("it is no longer followed")
             if now - since > SILENT_S:
-                raise GitError(f"no answer: git {_verb(command)} got nothing for {SILENT_S:g} s")
+                raise GitError(
+                    f"timed out: git {_verb(command)} received nothing for {SILENT_S:g} s"
+                )
 
     def _reason(self, text: str, command: list[str]) -> str:
         lines = [line.strip() for line in text.splitlines() if line.strip()]

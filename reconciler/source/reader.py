@@ -220,7 +220,7 @@ class DirectorySource:
 
     def _check(self) -> None:
         if not self.path.exists() and (self._stopped.wait(REST_S) or not self.path.exists()):
-            raise SourceError(f"{self.path} is not there")
+            raise SourceError(f"{self.path} does not exist")
 
     def poll(self) -> Revision | None:
         with contextlib.suppress(BlockingIOError):
@@ -240,7 +240,9 @@ class DirectorySource:
                     self._signature = looked
                     return directory_revision(loaded)
             if time.monotonic() > deadline:
-                raise SourceError(f"{self.path} never rests: its files change all the time")
+                raise SourceError(
+                    f"{self.path} never stays the same: its files change all the time"
+                )
         return None
 
     def pause(self) -> None:

@@ -32,7 +32,7 @@ def revision_faults(
         record = records.get(job.name)
         if job.name in by_hand:
             reason = (
-                "a job of this name was started by `rankfold run` and still lives; choose another"
+                "a job of this name was started by `rankfold run` and still runs; choose another"
             )
             faults.append(loaded.fault("Job", job.name, "metadata.name", reason))
             continue
@@ -46,7 +46,9 @@ def revision_faults(
                 reason = f"cannot change in a started job: {how}. {_WAY_OUT}"
                 faults.append(loaded.fault("Job", job.name, field.path, reason))
         if job.device_types and record.device_type not in job.device_types:
-            reason = f"the job started on {record.device_type} devices and stays there. {_WAY_OUT}"
+            reason = (
+                f"the job started on {record.device_type} devices and keeps that type. {_WAY_OUT}"
+            )
             faults.append(loaded.fault("Job", job.name, "spec.deviceTypes", reason))
     return faults
 
@@ -83,8 +85,8 @@ def emptied_files(loaded: Loaded, objects: Iterable[Object]) -> list[Fault]:
     for name, (file, _, lost) in _losses(loaded, objects).items():
         if lost and not file.documents:
             reason = (
-                f"holds no document, but {_listed(lost)} came from it: half saved? Remove the file "
-                "to remove what it described"
+                f"holds no document, but {_listed(lost)} came from it: partly saved? Remove the "
+                "file to remove what it described"
             )
             faults.append(Fault(name, max(1, file.lines), "-", reason))
     return faults
@@ -108,11 +110,11 @@ def cut_files(
         if not file.documents:
             continue
         if not file.ended and file.path not in never_ended:
-            reason = "its last line has no end: half saved? End it with a newline"
+            reason = "its last line has no end: partly saved? End it with a newline"
         elif had[-1] in lost and kept < len(had):
             reason = (
-                f"ends before {_listed(lost)}, which came from it: half saved? If it is meant, "
-                f"say `rankfold apply -f` once"
+                f"ends before {_listed(lost)}, which came from it: partly saved? If that is "
+                "intended, run `rankfold apply -f` once"
             )
         if reason:
             faults.append(Fault(name, max(1, file.lines), "-", reason))

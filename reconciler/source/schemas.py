@@ -110,7 +110,7 @@ def _explain(error: ValidationError, path: yamldoc.Path) -> Iterable[tuple[yamld
         for name in cast(Json, got):
             if name not in known:
                 near = difflib.get_close_matches(str(name), known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+                hint = f"did you mean {near[0]}?" if near else f"known fields: {', '.join(known)}"
                 yield (*path, name), f"there is no such field; {hint}"
     elif error.validator in ("type", "enum", "const"):
         yield path, _wrong_value(str(error.validator), wanted, got, _quoted(got, path))

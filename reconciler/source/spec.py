@@ -170,7 +170,7 @@ def load_dir(
             except OSError as error:
                 found.append(trees.Found(legible.name(file), problem=_unreadable(error)))
         if not files:
-            what = "holds no *.yaml file" if place.exists() else "is not there"
+            what = "holds no *.yaml file" if place.exists() else "does not exist"
             faults.append(Fault(legible.name(place), 1, "-", what))
     return load_found(found, faults, parsed=parsed)
 
@@ -326,7 +326,7 @@ class _Reader:
             yield
         except Exception as error:  # noqa: BLE001 - see above
             kind = type(error).__name__  # without its message, which may contain a value of `env`
-            reason = f"cannot be read: a fault in rankfold ({kind})"
+            reason = f"cannot be read: an internal error of rankfold ({kind})"
             self.faults.append(Fault(file, doc.line(()) if doc else 1, "-", reason))
             self.broken_pool = True  # it may have been a pool
             self.failures.append(error)
@@ -360,7 +360,7 @@ class _Reader:
         self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
         if url and self.checkpoint_store not in ("", url):
             other = yamldoc.excerpt(self.checkpoint_store)
-            reason = f"another Policy says {other}: a fleet has one store"
+            reason = f"another Policy has {other}: a fleet has one store"
             self.fault(file, doc, ("spec", "checkpointStore"), reason)
         self.checkpoint_store = url or self.checkpoint_store
 
@@ -478,7 +478,7 @@ class _Reader:
             if job.gpus > most:
                 origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
                 kind = " or ".join(job.device_types) or "any kind"
-                reason = f"asks for {count(job.gpus, 'device')}; the pools have {most} of {kind}"
+                reason = f"requests {count(job.gpus, 'device')}; the pools have {most} of {kind}"
                 self.fault(origin.file, doc, ("spec", "gpus"), reason)
 
 

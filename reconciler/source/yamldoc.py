@@ -86,7 +86,7 @@ def parse(text: str, secret: str = "") -> tuple[list[Document], list[Problem]]:
         line = len((text.encode()[: error.position] + b".").splitlines())
         problems.append(Problem(line, (), f"not a text file: {error.reason}"))
     except UnicodeEncodeError:
-        problems.append(Problem(1, (), "not a text file: it holds half a character"))
+        problems.append(Problem(1, (), "not a text file: it contains half a character"))
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         problem = _unquoted(str(error.problem or error.context))
@@ -103,11 +103,11 @@ def unusable(value: Any) -> str:
     if not isinstance(value, str):
         return ""
     if "\0" in value:
-        return "must not hold a zero byte"
+        return "must not contain a zero byte"
     try:
         value.encode()
     except UnicodeEncodeError:
-        return "must not hold half a character (an escape from \\ud800 to \\udfff)"
+        return "must not contain half a character (an escape from \\ud800 to \\udfff)"
     return ""
 
 
@@ -188,9 +188,9 @@ class _Composer:
 
     def _alias(self, anchor: Any, line: int) -> _Node:
         if anchor not in self.anchors:
-            raise _Refused(line, "an alias (*) names an anchor (&) that does not stand before it")
+            raise _Refused(line, "an alias (*) names an anchor (&) that is not defined before it")
         if (node := self.anchors[anchor]) is None:
-            raise _Refused(line, "an alias (*) stands inside the value that it names")
+            raise _Refused(line, "an alias (*) is inside the value that it names")
         return node
 
 
@@ -286,7 +286,7 @@ class _Walk:
                 continue
             merges_here = key == "<<" and key_node.plain
             if key in result or (merges_here and merged is not None):
-                reason = "is there twice; which one is meant?"
+                reason = "appears twice; keep one"
                 self.problems.append(Problem(key_node.line, (*path, key), reason))
             if merges_here:
                 merged = self._to_merge(value, (*path, key))

@@ -141,9 +141,9 @@ def test_a_state_that_a_proxy_would_refuse_is_said_to_be_so(
 @pytest.mark.parametrize(
     ("at", "value", "words"),
     [
-        (HEAD, 1 << 40, "the ring's counts cannot be"),
-        (HEAD, 1, "the ring's counts cannot be"),
-        (RING + 64 * 7, 12, "12 bytes is no size of a record"),
+        (HEAD, 1 << 40, "the ring's counts are invalid"),
+        (HEAD, 1, "the ring's counts are invalid"),
+        (RING + 64 * 7, 12, "12 bytes is not the size of a record"),
         (RING + 64 * 7, 1 << 20, "where at most"),
         (8, 99, "this rankfold reads version 1 only"),
     ],

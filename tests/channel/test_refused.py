@@ -61,7 +61,7 @@ def test_a_refused_request_names_opcode_number_and_handle(
 
 def test_one_that_is_not_known_is_named_by_its_number(served: tuple[RingClient, Native]) -> None:
     text = refused(served, 999, b"", "async_error")
-    assert text == "request 2, of no kind known here (opcode 999), was refused with error 801"
+    assert text == "request 2, of unknown kind (opcode 999), was refused with error 801"
 
 
 @pytest.mark.parametrize(

@@ -67,10 +67,10 @@ def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[0] == "gpt: checkpoint 1-1: ok"
     assert lines[1].startswith("gpt: checkpoint 1-2: DAMAGED: ") and "is no JSON" in lines[1]
-    assert lines[2].startswith("gpt: checkpoint 1-3: DAMAGED: ") and "is not there" in lines[2]
+    assert lines[2].startswith("gpt: checkpoint 1-3: DAMAGED: ") and "does not exist" in lines[2]
     assert f"1-4: DAMAGED: {file}: " in lines[3] and "of rank 0" in lines[3]
     assert "checkpoint 1-5 is being saved, or was interrupted: 0 bytes so far" in lines[4]
-    assert "notes.txt was not written by rankfold: left alone" in done.stdout
+    assert "notes.txt was not written by rankfold: ignored" in done.stdout
     assert lines[-1] == "1 of 4 checkpoints are sound"
     found = json.loads(rankfold("check", tmp_path, "-o", "json").stdout)["found"]
     assert [(each["id"], each["sound"]) for each in found if each["id"]] == [
@@ -101,7 +101,7 @@ def test_a_store_that_hangs_is_named(tmp_path: Path) -> None:
         told = each.communicate(timeout=scaled(30))[1]
         assert each.returncode == 1
         assert f"waiting for {file}: no answer for {limit / 2:g} s\n" in told
-        assert f"rankfold: {file}: no answer within {limit:g} s; see that it can be" in told
+        assert f"rankfold: {file}: no answer within {limit:g} s; make sure that it is" in told
 
 
 def test_no_store_is_no_store(tmp_path: Path) -> None:

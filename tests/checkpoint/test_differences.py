@@ -257,13 +257,13 @@ def test_a_reference_that_is_nowhere_is_a_fault(store: Store) -> None:
     packs = {each: use for each, use in manifest.packs.items() if each != place}
     packs[at] = PackUse(forgery.size, forgery.rows, forgery.raw, 0)
     [fault] = Checkpoint(store.files, replace(manifest, packs=packs)).verify()
-    assert fault.place == at and "differs from one that none of its files holds" in fault.reason
+    assert fault.place == at and "differs from one that none of its files contains" in fault.reason
 
 
 def test_a_difference_of_a_difference_is_refused(store: Store) -> None:
     """Else reading might never end."""
     checkpoint = forged(store, one(b"a", b"b"), one(b"b", b"a"))
-    with pytest.raises(Damaged, match="differs from one that none of its files holds"):
+    with pytest.raises(Damaged, match="differs from one that none of its files contains"):
         checkpoint.unit(units.digest_of(b"a"))
 
 
@@ -281,7 +281,7 @@ def test_a_reference_of_another_length_is_refused(store: Store) -> None:
     head = file[: index.start - len(row)] + row
     forgery = index._replace(digest=units.digest_of(head))
     checkpoint = forged(store, one(b"abcd"), (forgery, head + file[index.start :]))
-    with pytest.raises(Damaged, match="differs from one that none of its files holds"):
+    with pytest.raises(Damaged, match="differs from one that none of its files contains"):
         checkpoint.unit(units.digest_of(b"abc"))
 
 

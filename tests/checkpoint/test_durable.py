@@ -104,7 +104,7 @@ def test_a_disk_that_is_full(state: State) -> None:
         first = saved(store, "gpt", 1, example(1))
         content = Content({0: {DEVICE + (n << 30): noise(n, 1 << 20) for n in range(3)}})
         ballast = disk.fill(place)
-        with pytest.raises(Full, match=r"No space left on device; make room"):
+        with pytest.raises(Full, match=r"No space left on device; free some space"):
             saved(store, "gpt", 1, content)
         assert store.checkpoints("gpt") == [first.id]
         assert store.checkpoint("gpt", first.id).verify() == []

@@ -239,7 +239,7 @@ def test_a_save_that_is_interrupted_anywhere_goes_on(how: str) -> None:
             saved(store, "gpt", 1, content([4, 2, 5]), workers=0)
         except (Killed, Unavailable) as error:
             if how == "full":
-                assert isinstance(error, Full) and "make room" in str(error)
+                assert isinstance(error, Full) and "free some space" in str(error)
         if disk.operations - first <= at:
             return
         disk.quiet()
@@ -315,7 +315,7 @@ def test_what_was_uploaded_is_not_uploaded_again() -> None:
 
     disk.before = before
     for _ in range(2):
-        with pytest.raises(Unavailable, match="Input/output error; what was saved so far stays"):
+        with pytest.raises(Unavailable, match="Input/output error; what was saved so far is kept"):
             saved(store, "gpt", 1, large, workers=0)
     manifest = saved(store, "gpt", 1, large, workers=0)
     asked = [path for path in asked if path]

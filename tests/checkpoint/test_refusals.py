@@ -24,14 +24,14 @@ def resealed(file: Path, **fields: object) -> None:
 
 def test_another_fleet_s_store(tmp_path: Path) -> None:
     stores.open(str(tmp_path / "s"), "one")
-    with pytest.raises(Refused, match=f"{tmp_path}/s: .*fleet 'one', this is 'other'; name a URL"):
+    with pytest.raises(Refused, match=f"{tmp_path}/s: .*fleet 'one', this is 'other'; give each"):
         stores.open(str(tmp_path / "s"), "other")
     assert stores.look(str(tmp_path / "s")).fleet == "one"
 
 
 def test_a_folder_with_other_things(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    with pytest.raises(Refused, match="holds other things"):
+    with pytest.raises(Refused, match="contains other files"):
         stores.open(str(tmp_path), "fleet")
     assert [each.name for each in tmp_path.iterdir()] == ["photos"]
     (tmp_path / "store.json").write_text('{"name": "a shop"}')
@@ -132,7 +132,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
         store.checkpoint("gpt", Id(1, 7))
     with pytest.raises(Missing, match="restore another"):
         store.take("gpt", 2, Id(1, 7))
-    with pytest.raises(Refused, match="no name of a job"):
+    with pytest.raises(Refused, match="not a valid job name"):
         store.checkpoints("../up")
 
 
@@ -148,7 +148,7 @@ def test_incarnations(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="has been begun by here"):
         store.take("gpt", 1, owner="there")
     store.take("gpt", 3, owner="there")
-    said = "gpt goes on as incarnation 3, begun by there; 1 is over; end what is left of it"
+    said = "gpt continues as incarnation 3, begun by there; 1 is over; kill what is left of it"
     for refused in (lambda: store.begin("gpt", 1), save.finish,
                     lambda: store.take("gpt", 2, owner="here")):  # fmt: skip
         with pytest.raises(OldIncarnation, match=said.replace("1 is", "[12] is")):
@@ -162,7 +162,7 @@ def test_a_job_is_taken_over_by_who_begins_it_after_what_its_owner_knew(tmp_path
     store.take("gpt", 2, owner="here")
     store.refuse_taken("gpt", 1, "here")
     store.refuse_taken("gpt", 2, "there")
-    with pytest.raises(OldIncarnation, match="goes on as incarnation 2, begun by here; leave it"):
+    with pytest.raises(OldIncarnation, match="continues as incarnation 2, begun by here; leave it"):
         store.refuse_taken("gpt", 1, "there")
     store.refuse_taken("gpt", 0, "there")
     store.refuse_taken("other", 1, "there")

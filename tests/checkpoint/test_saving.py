@@ -142,14 +142,14 @@ def test_what_lies_in_one_place_is_read_once(store: Store) -> None:
     both = {DEVICE: data, 2 * DEVICE: data}
     assert restored(checkpoint).buffers == {0: both, 1: both, 2: both}
     assert save.progress.given == manifest.size and save.progress.found >= 5 * len(data)
-    with pytest.raises(stores.Refused, match="is over"):
+    with pytest.raises(stores.Refused, match="has ended"):
         save.buffers(3, "device", [buffer(DEVICE, "a")])
 
 
 def test_what_two_threads_give_at_once_is_stored_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has seen that it is not there, and the other one is faster."""
+    """Each has seen that it does not exist, and the other one is faster."""
     page, waits = noise(0, PAGE), [True]
     find = Save._difference
 
@@ -179,7 +179,7 @@ def test_wrong_parts_are_refused(store: Store) -> None:
     with pytest.raises(ValueError, match="given twice"):
         save.blob(0, "it", [b"2"])
     assert [part.name for part in save.finish().parts] == ["it"]
-    with pytest.raises(stores.Refused, match="is over"):
+    with pytest.raises(stores.Refused, match="has ended"):
         save.blob(0, "more", [b"2"])
 
 

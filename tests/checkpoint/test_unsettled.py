@@ -20,7 +20,7 @@ def test_an_incarnation_that_is_listed_and_not_there(tmp_path: Path) -> None:
     first = saved(store, "gpt", 1, example(1)).id
     name = names.incarnation("gpt", 2)
     link_to_nothing(tmp_path, name)
-    with pytest.raises(Missing, match=rf"{name}: is listed, but is not there; remove it"):
+    with pytest.raises(Missing, match=rf"{name}: is listed, but does not exist; remove it"):
         store.life("gpt")
     with pytest.raises(Missing, match=name):
         saved(store, "gpt", 1, example(2))

@@ -180,7 +180,7 @@ def test_who_comes_second_is_told(job: Job) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         said = start("upload", folder)
     assert said.returncode == background.BUSY
-    assert said.stderr == f"{folder}: another process is at work on it already\n"
+    assert said.stderr == f"{folder}: another process is working on it already\n"
     assert not (folder / "state.json").exists()
 
 
@@ -217,7 +217,7 @@ def test_a_job_that_was_restored_saves_as_its_next_incarnation(job: Job) -> None
     assert does(UPLOAD, job.saved(1, incarnation=2)).id == "2-1"
     old = does(UPLOAD, job.saved(2))
     assert (old.state, old.code, old.retry) == ("failed", "old-incarnation", False)
-    assert "gpt goes on as incarnation 2, begun by" in str(old.error)
+    assert "gpt continues as incarnation 2, begun by" in str(old.error)
     assert job.store().checkpoints("gpt") == [Id(1, 1), Id(2, 1)]
 
 
@@ -251,7 +251,7 @@ def test_modules_travel_along(job: Job, tmp_path: Path) -> None:
         whole(folder / f"rank-{rank}")
     without = does(UPLOAD, folder)
     assert (without.state, without.code) == ("failed", "unfit")
-    assert f"{tmp_path}/modules: has no module {digest}, which a rank has" in str(without.error)
+    assert f"{tmp_path}/modules: lacks module {digest}, which a rank has" in str(without.error)
     (tmp_path / "modules").mkdir()
     (tmp_path / f"modules/{digest}.2").write_bytes(image)
     assert does(UPLOAD, folder).state == "done"
@@ -405,14 +405,14 @@ def test_a_damaged_checkpoint_is_skipped_and_named(job: Job) -> None:
 def test_a_checkpoint_that_is_not_there(job: Job, tmp_path: Path) -> None:
     nothing = does(FETCH, job.place(incarnation=2))
     assert (nothing.state, nothing.code) == ("failed", "missing")
-    assert "has no checkpoints; see whether the URL is right" in str(nothing.error)
+    assert "has no checkpoints; check the URL" in str(nothing.error)
     assert not (tmp_path / "checkpoints").exists()
     does(UPLOAD, job.saved())
     gone = does(FETCH, job.place(incarnation=2, id="1-7"))
     assert (gone.state, gone.code) == ("failed", "missing")
     assert "gpt has no checkpoint 1-7; it has: 1-1" in str(gone.error)
     none = does(FETCH, job.place(incarnation=2, job="mlp"))
-    assert "mlp has no checkpoint that can be used" in str(none.error)
+    assert "mlp has no usable checkpoint" in str(none.error)
     assert does(FETCH, job.place(incarnation=2, id="seven")).code == "refused"
 
 
@@ -440,7 +440,7 @@ def test_a_full_store_is_said_and_goes_on_when_there_is_room(state: Leaks) -> No
         ballast = disks.fill(place)
         full = does(UPLOAD, folder)
         assert (full.state, full.code, full.retry) == ("failed", "full", True)
-        assert "No space left on device; make room" in str(full.error)
+        assert "No space left on device; free some space" in str(full.error)
         ballast.unlink()
         assert does(UPLOAD, folder).state == "done"
 
@@ -452,7 +452,7 @@ def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
         folder = Job(place, job.url).place(incarnation=2)
         full = does(FETCH, folder)
         assert (full.state, full.code, full.retry) == ("failed", "local", True)
-        assert "No space left on device; make room there" in str(full.error)
+        assert "No space left on device; free some space there" in str(full.error)
     assert job.store().life("gpt").incarnation == 1, "nothing has begun"  # type: ignore[union-attr]
 
 
@@ -461,9 +461,9 @@ def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
     [
         (lambda folder: (folder / "rank-1/about.json").unlink(), "rank-1: has no about.json"),
         (lambda folder: os.truncate(folder / "rank-1/criu/pages-1.img", PAGE), "pages-1.img: has"),
-        (lambda folder: whole(folder / "rank-0", boot="another"), "before this machine was start"),
+        (lambda folder: whole(folder / "rank-0", boot="another"), "before the last boot"),
         (lambda folder: (folder / "rank-1/image").rename(folder / "rank-1/image.part"),
-         "rank-1: has no image: it is no whole snapshot"),
+         "rank-1: has no image: the snapshot is incomplete"),
         (lambda folder: shutil.rmtree(folder / "rank-1"), "rank-1: has no about.json"),
     ],
 )  # fmt: skip

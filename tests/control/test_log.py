@@ -50,5 +50,5 @@ def test_what_is_not_understood_is_said_and_changes_nothing(setting: str) -> Non
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     first, *others = done.stderr.splitlines()
-    assert f" WARNING log: RANKFOLD_LOG: {setting!r} is not understood" in first
+    assert f" WARNING log: RANKFOLD_LOG: {setting!r} is invalid" in first
     assert len(others) == 6

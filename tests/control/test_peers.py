@@ -67,7 +67,7 @@ def test_another_user_is_refused_where_the_file_lets_it_in(folder: Path) -> None
 def test_who_is_marked_as_a_rank_s_is_refused(folder: Path) -> None:
     with serving(folder / "s"):
         told = asked(folder / "s", os.getuid(), marked=True)
-    assert told.startswith("denied: process") and "ranks may not speak to rankfold" in told
+    assert told.startswith("denied: process") and "ranks must not connect to rankfold" in told
 
 
 def test_what_a_marked_process_starts_is_marked() -> None:

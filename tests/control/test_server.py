@@ -318,11 +318,11 @@ def test_a_socket_is_not_made_in_a_folder_of_somebody_elses(
         path.unlink()
         until(lambda: caplog.records)
         time.sleep(0.1)
-        why = f"{folder} must be a folder of yours with mode 0700"
+        why = f"{folder} must be a folder of your own with mode 0700"
         if not inner:
-            why = f"others may change what lies in {folder}"
+            why = f"other users may change files in {folder}"
         assert [record.getMessage() for record in caplog.records] == [
-            f"{path} was removed, and nobody can reach us: {why}"
+            f"{path} was removed, and no process can connect: {why}"
         ]
         folder.chmod(0o700)
         until(lambda: listens(path))

@@ -135,7 +135,7 @@ def test_jobs_are_cancelled_though_the_disk_is_full(
         rankfold("stop", "--cancel")
     else:
         cancelled = rankfold.run("cancel", "gpt", "--override")
-        assert cancelled.returncode == 0 and "recorded only when there is room" in cancelled.stderr
+        assert cancelled.returncode == 0 and "recorded only when there is space" in cancelled.stderr
         stopped = rankfold.run("stop", "--cancel")
         assert stopped.returncode == 1 and "then run `rankfold stop`" in stopped.stderr
     assert all(leaks.has_ended(pid, scaled(leaks.GRACE_S)) for pid in ranks)
@@ -163,7 +163,7 @@ def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(
     def conditions() -> str:
         return str([c["message"] for c in rankfold.job(NAME)["conditions"]])
 
-    rankfold.until(lambda: told(conditions(), "until there is room"))
+    rankfold.until(lambda: told(conditions(), "until there is space"))
     assert all(told(each["message"], "No space") for each in rankfold.status()["devices"])
     assert rankfold.job(NAME)["phase"] == "Running"
     ballast.unlink()

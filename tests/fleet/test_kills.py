@@ -53,7 +53,7 @@ def test_a_proxy(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> None
     os.kill(killed, signal.SIGKILL)
     # Whoever is seen first: that it is gone, or that the other device of the job misses it.
     assert failed(rankfold, "victim") in (
-        f"the proxy of {lost} ended; what rank 1 had on the device is lost",
+        f"the proxy of {lost} exited; the device memory of rank 1 is lost",
         f"{kept}: device {lost} was lost",
     )
     neighbour.goes_on()
@@ -70,7 +70,7 @@ def test_a_launcher(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> N
     neighbour.goes_on()
     ranks = [rank["pid"] for rank in rankfold.job("victim")["ranks"]]
     os.kill(parent(ranks[1]), signal.SIGKILL)
-    assert "the launcher of rank 1 ended without a word" in failed(rankfold, "victim")
+    assert "the launcher of rank 1 was killed" in failed(rankfold, "victim")
     assert all(has_ended(pid, 10) for pid in ranks), "no rank is left behind"
     all_devices_serve(rankfold, 2)
     neighbour.finish()

@@ -101,7 +101,7 @@ def test_ranks_of_another_user_are_saved_and_come_back(
             rankfold("suspend", service.name, "--store", "--override")
         else:
             assert done.returncode == 1
-            assert "is of another user" in done.stderr and "CAP_SYS_RESOURCE" in done.stderr
+            assert "belongs to another user" in done.stderr and "CAP_SYS_RESOURCE" in done.stderr
     for service in services if privileges.may_read_limits() else ():
         rankfold.until(service.is_stored)
         rankfold("resume", service.name, "--override")

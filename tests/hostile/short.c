@@ -487,7 +487,7 @@ static void device_memory(void)
 		program(&c, job);
 		MUST(!proxy_rank_status(proxy, job, 0, &status));
 		MUST((status.error == CU_OUT_OF_MEMORY) == (maps >= map_fails_at));
-		MUST(!status.error || strstr(status.error_text, "no room for its memory"));
+		MUST(!status.error || strstr(status.error_text, "no space for its memory"));
 		end(job);
 		client_close(&c);
 	}

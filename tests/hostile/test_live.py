@@ -238,7 +238,7 @@ def test_a_send_that_nobody_receives_does_not_hold_up_a_save() -> None:
         native.job_leave(HOSTILE)
         settle(native, HOSTILE, "failed")
         status = native.job_status(HOSTILE)
-        assert status and "collectives are under way" in status["reason"]
+        assert status and "collectives are in progress" in status["reason"]
         leave(native, HOSTILE)
     client.close()
 
@@ -270,7 +270,7 @@ def test_a_send_that_nobody_receives_on_two_devices(receiver: int) -> None:
         if receiver == 0:
             settle(first, 1, "failed")
             status = first.job_status(1)
-            assert status and "rank 0 has sent to rank 0" in status["reason"]
+            assert status and "rank 0 has sent data that rank 0" in status["reason"]
         else:
             for native in natives:
                 settle(native, 1, "saved")

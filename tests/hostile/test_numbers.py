@@ -83,7 +83,7 @@ def test_a_record_of_any_kind_with_a_wrong_number(wrong: str) -> None:
             assert client.call(DEVICE_SYNC) == 0
             seq = WRONG[wrong](client.seq + 1)
             client.post(opcode, BODIES[opcode](r), 1, seq)
-            why = f"rank 0: its request ring is broken: record 3 has the number {seq}"
+            why = f"rank 0: its request ring is damaged: record 3 has the number {seq}"
             refused(native, client, why)
 
 
@@ -100,7 +100,7 @@ def test_a_free_with_a_wrong_number_that_waits_for_older_work(wrong: str) -> Non
         until(lambda: client.u32(ASYNC_ERROR) != 0, native)
         store32(client.map, HOSTFUNC_TAIL, 1)  # what is older goes on
         client.free(DEV_BASE + CHUNK)
-        refused(native, client, "its request ring is broken: record 5 has the number")
+        refused(native, client, "its request ring is damaged: record 5 has the number")
 
 
 def test_every_opcode_is_among_the_records_gone_wrong() -> None:
@@ -151,6 +151,6 @@ def test_host_functions_that_nobody_was_asked_for_have_returned(returned: int) -
         until(lambda: client.u32(ASYNC_ERROR) != 0, native)
         assert client.call(DEVICE_SYNC) == 1
         status = native.rank_status(1, 0)
-        assert status and "more host functions have returned than were called" in status.error_text
+        assert status and "more host functions returned than were called" in status.error_text
         leave(native)
     client.close()

@@ -302,7 +302,7 @@ def test_a_launcher_that_does_not_answer_is_reported(build: Build, tmp_path: Pat
         outside = start()
         for each in (accepted, outside):
             assert each.stderr is not None
-            assert "launcher has not answered for 5 s" in each.stderr.readline()
+            assert "launcher is unresponsive: no answer for 5 s" in each.stderr.readline()
             assert each.poll() is None
         connection.close()
         listener.close()

@@ -152,7 +152,7 @@ def test_who_is_killed_over_it_costs_that_snapshot_only(state: State, who: str) 
         else:
             os.kill(pid, signal.SIGKILL)
         copied(job, saved)
-        with pytest.raises(Unfit, match="rank-0: has no image: it is no whole"):
+        with pytest.raises(Unfit, match="rank-0: has no image: the snapshot is incomplete"):
             Snapshot(saved / "rank-0")
         if who == "copies":
             assert Snapshot(saved / "rank-1").image

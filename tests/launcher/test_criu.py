@@ -63,7 +63,7 @@ _INFECTED = "(00.041) Error (compel/src/lib/infect.c:97): "
     ("line", "said"),
     [
         (_INFECTED + "si_code=4 si_pid=3000 si_status=19",
-         "process 3000: signal 19 from outside reached it while CRIU had it"),
+         "process 3000: signal 19 from outside reached it while CRIU controlled it"),
         (_INFECTED + "si_code=2 si_pid=3000 si_status=11",
          "process 3000: si_code=2 si_pid=3000 si_status=11"),
         (_INFECTED + "si_code=4 si_pid=3000 si_status=11",

@@ -39,10 +39,10 @@ REFUSED = {
     "vsock": "Unknown socket",
     "queue": "a POSIX message queue, which cannot be saved",
     "unopened_queue": r'a POSIX message queue, which cannot be saved: mq_unlink\("/objects"\)',
-    "unaccepted": "a connection waits to be accepted",
-    "tcp_unaccepted": "a connection waits to be accepted",
+    "unaccepted": "a connection is waiting to be accepted",
+    "tcp_unaccepted": "a connection is waiting to be accepted",
     "inotify_unread": "has not read events of inotify",
-    "unread_terminal": "has not read what there is in a terminal",
+    "unread_terminal": "has not read the pending input of a terminal",
 }
 
 

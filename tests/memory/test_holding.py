@@ -208,6 +208,6 @@ def test_an_image_that_is_emptied_cannot_be_copied(make: Make) -> None:
     try:
         hold.copy(rank.fd, [])
     except OSError as error:
-        assert "set aside" in str(error)
+        assert "for copies of pages" in str(error)
     else:
         raise AssertionError("what is not there any more was copied")

@@ -365,7 +365,7 @@ def test_what_is_missing_is_said(
 
 
 def test_a_second_device_in_one_process_is_refused(device: Device) -> None:
-    with pytest.raises(NativeError, match="does not give the addresses"):
+    with pytest.raises(NativeError, match="does not provide the addresses"):
         Native("nvidia", 4 * CHUNK, (8, 0), 1.0, 1)
 
 

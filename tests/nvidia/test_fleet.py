@@ -188,7 +188,7 @@ def test_a_device_that_is_lost_takes_no_job_and_ends(state: State, tmp_path: Pat
         fleet.start("faulty", program, [0], memory=32 * MiB)
         until(lambda: fleet.status(device)["lost"], what="the device is lost")
         assert "CUDA_ERROR_ILLEGAL_ADDRESS" in fleet.status(device)["lost"]
-        with pytest.raises(ControlError, match="was lost and is started anew") as refused:
+        with pytest.raises(ControlError, match="was lost and is being restarted") as refused:
             fleet.start("next", program, [0], memory=32 * MiB)
         assert refused.value.code == "busy"
         assert fleet.processes[device].wait(30) == 1

@@ -239,7 +239,7 @@ def test_a_kernels_write_ends_the_context(doomed: Device, kernels: Kernels, name
     one, _two, at = sharing(doomed, np.full(4, 3, np.uint32))
     one.launch(kernels(name), 1, 1, at, 2)
     code, text = one.error()
-    assert code == ILLEGAL_ADDRESS and "not foreseen" in text and "read-only" in text
+    assert code == ILLEGAL_ADDRESS and "outside the footprint" in text and "read-only" in text
     assert ctypes.c_uint32.from_address(at).value == 3
     assert one.copied() == {}
 
@@ -249,4 +249,4 @@ def test_a_fault_of_a_rank_that_shares_nothing_says_nothing_of_it(
 ) -> None:
     space = doomed.space()
     space.launch(kernels("fault"), 1, 1, 0)
-    assert space.error()[0] == ILLEGAL_ADDRESS and "foreseen" not in space.error()[1]
+    assert space.error()[0] == ILLEGAL_ADDRESS and "footprint" not in space.error()[1]

@@ -274,7 +274,7 @@ def test_a_server_without_the_epoch_consumes_nothing(client: RingClient) -> None
         before = a.rank_status(1, 0)
         assert before is not None
         assert before.records == 0
-        with pytest.raises(NativeError, match="epoch 2 has taken it"):
+        with pytest.raises(NativeError, match="epoch 2 has claimed it"):
             a.job_open(3, 1, 0, 1, [0], -1)
             a.rank_attach(3, 0, client.fd, client.image)
         leave(a, 1)

@@ -139,8 +139,9 @@ def test_a_bit_that_flips_is_an_alarm(
         assert len({tuple(sorted(each)) for each in told}) == 1
         for text in told[0]:
             found = re.match(
-                r"rank (\d+) on device (\d+) holds other bytes than rank (\d+) on device (\d+) .*"
-                r"its buffer of (\d+) bytes at (0x[0-9a-f]+) .*?before collective (\d+) of",
+                r"rank (\d+) on device (\d+) has bytes that differ from those of rank (\d+) on "
+                r"device (\d+), .*its buffer of (\d+) bytes at (0x[0-9a-f]+) .*?"
+                r"before collective (\d+) of",
                 text,
             )
             assert found, text

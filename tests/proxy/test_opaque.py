@@ -132,9 +132,9 @@ def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]
             assert told
             found = re.fullmatch(
                 r"opaque code: kernel perhaps, after collective (\d+) of communicator 0x[0-9a-f]+, "
-                r"did something else for rank (\d) than for rank (\d), and did the same for both "
-                r"before, last after collective (\d+): what ran once for both since then may be "
-                r"wrong", told[0])  # fmt: skip
+                r"had different effects for rank (\d) and rank (\d); before, its effects were "
+                r"equal, last after collective (\d+): results that were computed once for both "
+                r"since then may be wrong", told[0])  # fmt: skip
             assert found
             now, one, other, then = map(int, found.groups())
             assert one != other and where[one] == where[other]

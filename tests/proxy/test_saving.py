@@ -149,7 +149,7 @@ def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
     with devices(kernels, 1) as there:
         native = there.natives[0]
         native.job_open(2, 2, 0, 1, [0] * 3, -1)
-        with pytest.raises(NativeError, match="rank 1: part of its memory still lies in other"):
+        with pytest.raises(NativeError, match="rank 1: part of its memory is still in other"):
             native.rank_attach(2, 1, half.fd, half.image)
         leave(native, 2)
         there.place(3, twins, [0] * 3)

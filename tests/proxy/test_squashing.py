@@ -583,7 +583,7 @@ def test_writing_what_nothing_foresaw_is_a_fault_of_all_who_took_part(kernels: L
         for rank in took_part:
             status = native.rank_status(1, rank.rank)
             assert status and status.error == ILLEGAL_ADDRESS
-            assert "wrote where nothing said it would" in status.error_text
+            assert "wrote outside its footprint" in status.error_text
         after = native.status()
         assert after["squashed"] == before["squashed"] + 1
         assert after["unforeseen"] > before["unforeseen"]

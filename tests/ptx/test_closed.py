@@ -22,17 +22,17 @@ CLOSED_MIN = 0.95
 BOUNDED_MIN = 0.8  # of their words; tiles of matrices and some of CUB's kernels are not
 OPEN = {
     "errors:_Z5claimi": "may fail an assertion",
-    "first_launch:_Z3sayPKc": "finds pointers in memory",  # and prints
+    "first_launch:_Z3sayPKc": "reads pointers from memory",  # and prints
     "kernel_heap:_Z4growiPi": "allocates on the device's heap",
-    "kernel_heap:_Z4lookPyS_": "finds pointers in memory",
+    "kernel_heap:_Z4lookPyS_": "reads pointers from memory",
     "kernel_heap:_Z7exhaustmPi": "allocates on the device's heap",
     "managed:_Z13use_variablesv": "reaches managed memory",
-    "pointers:_Z3usePii": "finds pointers in memory",
+    "pointers:_Z3usePii": "reads pointers from memory",
     "printing:_Z4linei": "prints",
     "printing:_Z4manyi": "prints",
     "printing:_Z5edgesv": "prints",
-    "streams:_Z6gatherPKPiS_": "finds pointers in memory",
-    "pathologies:_Z7throughPKPfif": "finds pointers in memory",
+    "streams:_Z6gatherPKPiS_": "reads pointers from memory",
+    "pathologies:_Z7throughPKPfif": "reads pointers from memory",
     "pathologies:_Z7tellingPfPKfifi": "prints",
 }  # what these programs are there to show
 FATBIN_MAGIC = struct.pack("<I", 0xBA55ED50)

@@ -210,7 +210,7 @@ CLOSED = {
                        "ld.global.u32 %i0, [%p];", "0:rv"),
 }  # fmt: skip
 
-IN_MEMORY, NOWHERE = "finds pointers in memory", "comes from no parameter and no variable"
+IN_MEMORY, NOWHERE = "reads pointers from memory", "comes from no parameter and no variable"
 BITS, PARTS = "of the bits of another one", "of parts of parameters"
 OPEN = {
     "a pointer in memory": ("ld.global.u64 %a0, [%p]; ld.global.u32 %i0, [%a0];", IN_MEMORY),
@@ -287,11 +287,11 @@ OPEN = {
     "which launch": ("mov.u64 %a0, %gridid;", "reads %gridid"),
     "a register that nobody knows": ("mov.u32 %i0, %pm0;", "reads %pm0"),
     "managed memory": ("ld.global.u64 %a0, [both];", "managed memory"),
-    "no memory": ("ld.mmio.relaxed.sys.global.u32 %i0, [%p];", "what is no memory"),
+    "no memory": ("ld.mmio.relaxed.sys.global.u32 %i0, [%p];", "what is not memory"),
     "a texture": ("tex.1d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%p, {%n}];", "tex, which is not known"),
     "a surface": ("suld.b.1d.b32.trap {%i0}, [%p, {%n}];", "suld, which is not known"),
     "many devices": ("multimem.red.relaxed.sys.global.add.u32 [%p], 1;", "multimem"),
-    "a description in memory": (
+    "a descriptor in memory": (
         "mov.u32 %i0, block; cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::"
         "bytes [%i0], [%p, {%n}], [%i0];", "cannot be read"),
     "no instruction": ("nonsense.u32 %i0, [%p];", "nonsense, which is not known"),

@@ -59,14 +59,14 @@ def test_a_source_that_stays_away_is_opened_again_ever_later(
     def away(_description: Json, _state: Path) -> reader.Source:
         nonlocal opened
         opened += 1
-        raise reader.SourceError("it is not there")
+        raise reader.SourceError("it does not exist")
 
     monkeypatch.setattr(reader, "open_source", away)
     source_reader = reader.Reader({"dir": str(tmp_path)}, tmp_path)
     source_reader._thread.join()
     reading = source_reader.take()
     source_reader.close()
-    assert reading is not None and reading.error == "it is not there"
+    assert reading is not None and reading.error == "it does not exist"
     assert opened == len(waits) == 12
     assert waits[0] == reader.AGAIN_MIN_S and waits[-1] == reader.AGAIN_MAX_S
     assert waits == sorted(waits)

@@ -120,7 +120,7 @@ def test_a_fault_of_ours_is_one_of_that_file_and_the_others_are_read(
     monkeypatch.setattr(yamldoc, "parse", parse)
     loaded = spec.load_texts({"a.yaml": POOL, "b.yaml": job("many")}, {"b.yaml": "/"})
     faults = [str(fault) for fault in loaded.faults]
-    assert faults[0].startswith("a.yaml:1: -: cannot be read: a fault in rankfold")
+    assert faults[0].startswith("a.yaml:1: -: cannot be read: an internal error of rankfold")
     assert "ZeroDivisionError" in faults[0] and "secret" not in faults[0]
     assert faults[1].startswith("b.yaml:7: spec.gpus:")
     assert [type(each) for each in loaded.failures] == [ZeroDivisionError]

@@ -143,7 +143,7 @@ def test_doctor_names_a_mount_where_the_kernel_does_not_tell_of_files(
     assert done.returncode == 0, done.stderr
     (line,) = [each for each in done.stdout.splitlines() if "fanotify" in each]
     assert line.startswith("note ") and f"{folder}/merged (overlay: name_to_handle_at" in line
-    assert "a checkpoint does not hold it, and files must be there as they were" in line
+    assert "a checkpoint does not contain them, and the files must be unchanged" in line
 
 
 def test_a_criu_that_is_too_old_is_not_taken(
@@ -152,7 +152,7 @@ def test_a_criu_that_is_too_old_is_not_taken(
     theirs = tmp_path / "criu"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(criu, "FETCHED", tmp_path / "nowhere")
-    for version, words in (("4.1.1", "4.1"), ("none", "there is none")):
+    for version, words in (("4.1.1", "4.1"), ("none", "none is installed")):
         theirs.write_text(f"#!/bin/sh\necho Version: {version}\n")
         theirs.chmod(0o755)
         criu.command.cache_clear()

@@ -89,14 +89,14 @@ def _swap(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (_flip(2 * MIB + 20), "image has other content"),
-        (_flip(4 * MIB + 1), "image has other content"),
-        (_flip(5 * MIB + 2), "image has other content"),
-        (_swap, "image has other content"),
+        (_flip(2 * MIB + 20), "image has content other"),
+        (_flip(4 * MIB + 1), "image has content other"),
+        (_flip(5 * MIB + 2), "image has content other"),
+        (_swap, "image has content other"),
         (lambda folder: os.truncate(folder / "rank-0/image", 5 * MIB), "has 5242880 bytes, not"),
-        (lambda folder: (folder / "rank-0/image").unlink(), "image is not there any more"),
-        (lambda folder: (folder / LIST).unlink(), "is not whole"),
-        (lambda folder: (folder / LIST).write_text("[1"), "is not whole"),
+        (lambda folder: (folder / "rank-0/image").unlink(), "image no longer exists"),
+        (lambda folder: (folder / LIST).unlink(), "is incomplete"),
+        (lambda folder: (folder / LIST).write_text("[1"), "is incomplete"),
     ],
 )
 def test_damage_is_named(folder: Path, damage: Callable[[Path], None], said: str) -> None:

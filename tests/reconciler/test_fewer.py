@@ -76,14 +76,14 @@ def test_it_goes_on_with_those_that_are_there_and_returns_to_all(saved: bool) ->
     assert on(place) == [0, 2, 3] and place.records["a"].restarts == 1
     assert not planned.converged and planned.degraded == {"a"}
     assert told(place)["DevicesBad"] == (
-        "it goes on with 3 of 4 devices, for local/soft-1 went bad: its proxy ends whenever it is "
-        "started (no such device). It returns to 4 when they are there: mend what is bad, or set "
-        "gpus to 3"
+        "it continues on 3 of 4 devices, because local/soft-1 went bad: its proxy exits whenever "
+        "it is started (no such device). It returns to 4 when they are back: repair the bad ones, "
+        "or set gpus to 3"
     )
     assert [c.type for c in planned.conditions["a"]][:2] == ["Ready", "Degraded"]
     goes_bad(place, 0, 3)
     place.converge()
-    assert on(place) == [2] and "with 1 of 4 devices" in told(place)["DevicesBad"]
+    assert on(place) == [2] and "on 1 of 4 devices" in told(place)["DevicesBad"]
     assert "local/soft-0, local/soft-1, local/soft-3 went bad" in told(place)["DevicesBad"]
     place.failing = frozenset({"local/soft-3"})
     place.converge()
@@ -236,8 +236,8 @@ def test_memory_that_does_not_suffice_is_said_and_nobody_waits_for_it() -> None:
     goes_bad(place, 3)
     assert not place.converge().degraded and on(place) == []
     assert told(place)["HostMemory"].startswith(
-        "local/soft-3 went bad: its proxy ends whenever it is started (no such device); with fewer "
-        "devices, 4 ranks of 1 GiB on 3 devices may need 1 GiB of host memory"
+        "local/soft-3 went bad: its proxy exits whenever it is started (no such device); with "
+        "fewer devices, 4 ranks of 1 GiB on 3 devices may need 1 GiB of host memory"
     )
     wish(place, job(ranks=4, gpus=4), job("young", 1, 1, 1.0))
     place.converge()
@@ -253,8 +253,8 @@ def test_a_job_whose_bits_depend_on_their_number_waits_for_its_devices() -> None
     planned = place.converge()
     assert on(place) == [] and not planned.degraded
     assert told(place)["WaitingForProxies"] == (
-        "needs 2 devices of any kind; not up yet: local/soft-1. On fewer its bits may be others "
-        "(D0): set gpus to go on so"
+        "needs 2 devices of any kind; not up yet: local/soft-1. On fewer devices its bits may "
+        "differ (D0): set gpus to continue on fewer"
     )
     wish(place, job(determinism="D0", gpus=1))
     place.converge()
@@ -272,7 +272,9 @@ def test_it_is_no_change_that_a_plan_shows_for_ever() -> None:
     assert data["changes"] == [] and set(data["placements"]["a"].values()) == {"local/soft-0"}
     lines = report.plan_lines(data)
     assert lines[0] == "Nothing to change."
-    assert lines[1].startswith("! Job/a is degraded: it goes on with 1 of 2 devices, for local/")
+    assert lines[1].startswith(
+        "! Job/a is degraded: it continues on 1 of 2 devices, because local/"
+    )
     assert lines[2].startswith("! Job/new will wait: needs 2 devices") and "soft-1" in lines[2]
 
 

@@ -206,7 +206,7 @@ def test_more_devices_than_the_job_may_get_are_refused_by_hand_too(rankfold: Ran
     process = rankfold.start("run", "--world-size", "3", "--gpus", "2", "--name", "long", "--",
                              "sleep", "1000")  # fmt: skip
     rankfold.until(lambda: devices(rankfold, "long") == 2)
-    refused = {3: "asks for 3 devices; the pools have 2 that long may use",
+    refused = {3: "requests 3 devices; the pools have 2 that long may use",
                4: "gpus must be from 1 to worldSize (3), not 4", 0: "not 0"}  # fmt: skip
     for gpus, reason in refused.items():
         done = rankfold.run("scale", "long", "--gpus", str(gpus))
@@ -342,7 +342,7 @@ def test_a_second_source_is_refused_and_names_the_first(
         done = rankfold.run("apply", "-f", str(other.folder))
         assert done.returncode == 1 and str(specs.folder) in done.stderr
     done = rankfold.run("apply", "-f", str(other.folder))
-    assert done.returncode == 1 and "whose jobs still live (gpt)" in done.stderr
+    assert done.returncode == 1 and "whose jobs still run (gpt)" in done.stderr
 
 
 def test_a_reconciler_that_is_killed_is_started_again_by_whoever_watches(
@@ -375,7 +375,7 @@ def test_a_proxy_that_cannot_start_is_told_and_does_not_hang(
 ) -> None:
     process = rankfold.start("run", "--world-size", "1", "--name", "x", "--", "true",
                              RANKFOLD_PROXY="sh -c 'echo no such device >&2'")  # fmt: skip
-    rankfold.until(lambda: "its last words: no such device" in rankfold("events"))
+    rankfold.until(lambda: "last line of its log: no such device" in rankfold("events"))
     assert not Path(Layout(state.path).logs("x")).exists(), "nothing starts without a device"
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=scaled(60))
@@ -462,7 +462,7 @@ def test_a_job_whose_file_is_gone_is_not_resumed_by_hand(rankfold: Rankfold, spe
     rankfold("apply", "-f", str(specs.folder), "--wait")
     (specs.folder / "gpt.yaml").unlink()
     rankfold("apply", "-f", str(specs.folder), "--wait")
-    assert "its file is gone" in rankfold("status")
+    assert "its file was removed" in rankfold("status")
     done = rankfold.run("resume", "gpt", "--override")
     assert done.returncode == 1 and "gpt.yaml no longer names it" in done.stderr
 
@@ -472,7 +472,7 @@ def test_a_missing_working_directory_stalls_the_job_until_the_file_is_right(
 ) -> None:
     specs.job(gpus=1, extra="workdir: nowhere")
     done = rankfold.run("apply", "-f", str(specs.folder), "--wait")
-    assert done.returncode == 1 and "nowhere is not there" in done.stderr
+    assert done.returncode == 1 and "nowhere does not exist" in done.stderr
     job = rankfold.job("gpt")
     assert job["phase"] == "Pending" and job["conditions"][1]["type"] == "Stalled"
     specs.job(gpus=1, extra="workdir: .")

@@ -91,7 +91,7 @@ def test_a_proxy_that_stops_in_the_middle_of_a_detach_holds_up_its_job_alone(
         rankfold.until(lambda: device(rankfold, hung)["state"] == "Down")
         assert f"kill process {pids[hung]}" in device(rankfold, hung)["message"]
         assert (
-            f"the proxy of {hung} has not answered since" in reasons(rankfold, "a")["DoesNotAnswer"]
+            f"the proxy of {hung} is unresponsive since" in reasons(rankfold, "a")["DoesNotAnswer"]
         )
         os.kill(rankfold.reconciler_pid(), signal.SIGKILL)  # the next one finds the same
         others_change(rankfold)
@@ -154,7 +154,7 @@ def test_the_death_of_an_idle_proxy_leaves_an_event(rankfold: Rankfold, specs: S
         specs.pool(1)
         rankfold.until(lambda: len(rankfold.status()["devices"]) == 1)
     told = [line.split()[2] for line in rankfold("events", "local/soft-1").splitlines()]
-    assert told == ["ProxyStarted", "ProxyEnded", "ProxyStarted", "ProxyStopped"], "told to end"
+    assert told == ["ProxyStarted", "ProxyEnded", "ProxyStarted", "ProxyStopped"], "by request"
 
 
 # ---- looks -----------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def test_actions_on_several_subjects_do_not_wait_for_one_another() -> None:
 
     assert flights.begin(actions.Release("a"), hanging()) is None
     assert flights.begin(actions.Release("b"), quick()) is None
-    with pytest.raises(ValueError, match="an action on a is in flight already"):
+    with pytest.raises(ValueError, match="an action on a is in progress already"):
         flights.begin(actions.Release("a"), quick())
     ends = landed()
     assert next(ends) == "b" and flights.subjects() == {"a"}

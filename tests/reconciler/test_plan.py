@@ -318,7 +318,7 @@ def test_a_job_that_finds_its_new_devices_taken_goes_on_with_those_it_had() -> N
 def test_a_job_that_cannot_start_holds_no_device_back() -> None:
     place = fleet(1)
     place.converge()
-    place.update("broken", error="the working directory is not there", error_permanent=True)
+    place.update("broken", error="the working directory does not exist", error_permanent=True)
     wish(place, job("broken", 1, 1, 0), job("young", 1, 1, 1))
     place.converge()
     assert place.records["young"].step == "placed"
@@ -333,7 +333,7 @@ def test_a_job_on_a_device_that_hangs_is_not_over_before_it_is_seen_free() -> No
         planned = place.turn()
     assert place.records["a"].step == "placed" and place.records["a"].ending
     told = {c.reason: c.message for c in planned.conditions["a"]}
-    assert "the proxy of local/soft-1 has not answered since" in told["DoesNotAnswer"]
+    assert "the proxy of local/soft-1 is unresponsive since" in told["DoesNotAnswer"]
     place.silent = frozenset()
     place.converge()
     assert place.records["a"].phase == "Failed"
@@ -542,8 +542,8 @@ def test_a_process_that_is_killed_because_its_rank_exited_is_named(status: int) 
     place.converge()
     assert (ending := place.records["a"].ending)
     assert ending.message == (
-        f"{'rank 1 exited with status 3' if status else '2 ranks exited with 0'}; "
-        "still running then, and killed: daemon (pid 17) of rank 1"
+        f"{'rank 1 exited with status 3' if status else '2 ranks exited with 0'}; still running "
+        "at that time, and killed: daemon (pid 17) of rank 1"
     )
 
 

@@ -149,7 +149,7 @@ def test_a_job_that_does_not_come_to_a_cut_goes_on_unsaved() -> None:
     assert actions.Conclude in kinds and actions.Save not in kinds
     assert all(d.jobs[0].state == "running" for d in place.devices.values() if d.jobs)
     answer = place.records["a"].answer
-    assert answer is not None and "did not come to a consistent cut" in answer.error
+    assert answer is not None and "did not reach a consistent cut" in answer.error
 
 
 def silence(place: Fleet, rank: int) -> None:
@@ -226,7 +226,7 @@ def test_an_upload_that_hangs_is_begun_again_and_given_up_after_so_many_times() 
     uploads = [each for each in kinds if isinstance(each, actions.Upload)]
     assert [each.stuck for each in uploads] == [False] + [True] * (saving.TRIES - 1)
     answer = place.records["a"].answer
-    assert answer is not None and "hangs again and again" in answer.error and place.works("a")
+    assert answer is not None and "is stuck repeatedly" in answer.error and place.works("a")
 
 
 def test_an_upload_that_is_just_being_begun_is_not_over() -> None:
@@ -331,7 +331,7 @@ def test_a_job_that_goes_on_elsewhere_is_no_second_copy_here(known: int) -> None
     place.update("a", asked="t")
     while "a" not in place.transfers or not place.transfers["a"].lives:
         place.turn()
-    said = "a goes on as incarnation 2, begun by there"
+    said = "a continues as incarnation 2, begun by there"
     number = place.transfers["a"].number
     refused = Transfer(number, "failed", error=said, code="old-incarnation")
     place.transfers["a"] = refused
@@ -761,7 +761,7 @@ def test_a_dump_that_is_damaged_is_the_end_where_there_is_no_checkpoint() -> Non
     place.converge()
     ending = place.records["a"].ending
     assert ending is not None and ending.reason == "NoCheckpoint"
-    assert "the dump on this node" in ending.message
+    assert "the local snapshot on this node" in ending.message
 
 
 def done(place: Fleet) -> list[type[actions.Action]]:

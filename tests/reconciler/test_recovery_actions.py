@@ -390,14 +390,17 @@ def test_a_restore_that_fails_is_ended_and_may_be_tried_again(
 def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene) -> None:
     scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
     scene.ranks.state = {0: "gone", 1: "running"}
-    with pytest.raises(control.ControlError, match="the launcher of rank 1 has not ended"):
+    with pytest.raises(control.ControlError, match="the launcher of rank 1 has not exited"):
         scene.recovery.rest(actions.Rest("a", "", restart=True))
     assert scene.record.restarts == 0
     scene.ranks.state[1] = "gone"
     scene.recovery.rest(actions.Rest("a", "", restart=True))
     record = scene.record
     assert (record.step, record.restarts, record.incarnation) == ("new", 1, 2)
-    assert record.lost == "rank 0 failed: back to the beginning, for there is no checkpoint yet"
+    assert (
+        record.lost
+        == "rank 0 failed: restarted from the beginning, since there is no checkpoint yet"
+    )
 
 
 @pytest.mark.parametrize("looks", [3, 1000])
@@ -414,7 +417,7 @@ def test_launchers_that_end_right_now_are_waited_for(
         scene.do(steps)
         assert scene.record.step == "new"
     else:
-        with pytest.raises(Temporary, match="the launcher of rank 0 has not ended"):
+        with pytest.raises(Temporary, match="the launcher of rank 0 has not exited"):
             scene.do(steps)
         assert scene.record.step == "placed"
 
@@ -435,7 +438,7 @@ def test_processes_that_were_killed_with_a_job_are_an_event(scene: Scene) -> Non
     scene.do(scene.executor.finish(actions.Finish("a", "Succeeded")))
     warnings = [each for each in scene.journal.events() if each.type == "Warning"]
     assert [(each.reason, each.message) for each in warnings] == [
-        ("ProcessesKilled", "still running then, and killed: daemon (pid 17) of rank 1")
+        ("ProcessesKilled", "still running at that time, and killed: daemon (pid 17) of rank 1")
     ]
 
 

@@ -24,7 +24,7 @@ from support import leaks
 from support.command import Rankfold, Specs
 from support.leaks import State
 
-LOOP = "the reconciler ended unexpectedly"
+LOOP = "the reconciler exited unexpectedly"
 
 
 @pytest.fixture
@@ -101,7 +101,10 @@ def test_one_that_has_run_for_a_while_or_ended_as_it_should_starts_anew(layout: 
         assert restarts.report(layout) == ""
         told = [(event.reason, event.message) for event in journal.events()]
     os.close(claim._lock)
-    assert told[0] == ("Restarted", "the one before it ended unexpectedly, because: it was killed")
+    assert told[0] == (
+        "Restarted",
+        "the previous reconciler exited unexpectedly, because: it was killed",
+    )
     assert told[1][0] == "TurnFailed" and "secret" not in told[1][1]
 
 

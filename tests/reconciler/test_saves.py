@@ -131,7 +131,7 @@ def test_each_refusal_names_the_file_and_the_way_out(accepted: Callable[..., Acc
     assert "ends before Job/second, which came from it" in told and "`rankfold apply -f`" in told
     assert fleet.faults({"fleet.yaml": shorter, "more.yaml": job("third")}, followed=False) == []
     (told,) = fleet.faults({**rest, "more.yaml": job("third").rstrip()})
-    assert "its last line has no end: half saved? End it with a newline" in told
+    assert "its last line has no end: partly saved? End it with a newline" in told
 
 
 # ---- a directory at rest -----------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_what_changes_all_the_time_is_told(
 
     grow()
     source._stopped = Meanwhile(*[grow] * 900)
-    with pytest.raises(reader.SourceError, match="never rests"):
+    with pytest.raises(reader.SourceError, match="never stays the same"):
         source.poll()
 
 

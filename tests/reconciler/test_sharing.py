@@ -133,7 +133,7 @@ def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
         told = conditions(index, "gpt", {}, frozenset({"gpt"}))
         (found,) = [each for each in told if each.type == "OpaqueCode"]
         assert found.reason == "EffectsDiffer" and found.status == "True"
-        assert found.message == "opaque code: kernel k; its ranks share nothing any more"
+        assert found.message == "opaque code: kernel k; its ranks no longer share anything"
         (found,) = [each for each in told if each.type == "Alarm"]
         assert found.message.startswith("rank 2 holds; its ranks")
 

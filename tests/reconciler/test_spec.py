@@ -132,7 +132,7 @@ WRONG_ADDITIONS = {
     "gpus: 65": "0.yaml:8: spec.gpus: must be at most 64, not 65",
     "gpus: 5": "0.yaml:8: spec.gpus: must be at most worldSize (4)",
     "gpus: {min: 1, max: 4}": "0.yaml:8: spec.gpus: a range of devices is not built yet",
-    "gpus: {least: 1}": "0.yaml:8: spec.gpus.least: there is no such field; known here: min",
+    "gpus: {least: 1}": "0.yaml:8: spec.gpus.least: there is no such field; known fields: min",
     "deviceTypes: []": "0.yaml:8: spec.deviceTypes: must not be empty.",
     "deviceTypes: [sofd]": 'must be one of soft, nvidia, not "sofd"; did you mean soft?',
     "deviceTypes: [soft, soft]": "0.yaml:8: spec.deviceTypes:",
@@ -144,7 +144,7 @@ WRONG_ADDITIONS = {
     "suspend: later": '0.yaml:8: spec.suspend: must be true or false, not "later"',
     "determinism: D3": '0.yaml:8: spec.determinism: must be one of D0, D1, D2, not "D3"',
     "worldsize: 4": "0.yaml:8: spec.worldsize: there is no such field; did you mean worldSize?",
-    "worldSize: 8": "0.yaml:8: spec.worldSize: is there twice",
+    "worldSize: 8": "0.yaml:8: spec.worldSize: appears twice",
     "tier: gold": '0.yaml:8: spec.tier: must be one of premium, standard, basic, not "gold"',
     "checkpoint: {keep: 0}": "0.yaml:8: spec.checkpoint.keep: must be at least 1, not 0. How many",
     "checkpoint: {interval: often}": 'spec.checkpoint.interval: "often" is not right. Time between',
@@ -238,8 +238,8 @@ def test_two_objects_of_a_name_are_refused_and_both_places_named() -> None:
 
 def test_more_devices_than_the_pools_have() -> None:
     found = faults(JOB, POOL.replace("count: 4", "count: 3"))
-    assert found == ["0.yaml:7: spec.gpus: asks for 4 devices; the pools have 3 of any kind"] or (
-        "asks for 4 devices; the pools have 3 of any kind" in found[0]
+    assert found == ["0.yaml:7: spec.gpus: requests 4 devices; the pools have 3 of any kind"] or (
+        "requests 4 devices; the pools have 3 of any kind" in found[0]
     )
     only = JOB + "  deviceTypes: [nvidia]\n"
     assert "the pools have 0 of nvidia" in faults(only, POOL)[0]
@@ -289,10 +289,10 @@ def test_what_is_no_yaml_of_ours_is_a_fault_and_not_a_crash(text: str, expected:
 
 
 UNUSABLE = {
-    r'workdir: "a\0b"': "0.yaml:8: spec.workdir: must not hold a zero byte",
+    r'workdir: "a\0b"': "0.yaml:8: spec.workdir: must not contain a zero byte",
     r'workdir: "\ud800"': "0.yaml:8: -: not YAML: found invalid Unicode character escape code",
-    r'env: {A: "\0"}': "0.yaml:8: spec.env.A: must not hold a zero byte",
-    r'env: {"A\0": b}': "0.yaml:8: spec.env: a key must not hold a zero byte",
+    r'env: {A: "\0"}': "0.yaml:8: spec.env.A: must not contain a zero byte",
+    r'env: {"A\0": b}': "0.yaml:8: spec.env: a key must not contain a zero byte",
     r'"\ud800": 1': "0.yaml:8: -: not YAML: found invalid Unicode character escape code",
     "gpus: .nan": "0.yaml:8: spec.gpus: must be a finite number",
     "gpus: -.inf": "0.yaml:8: spec.gpus: must be a finite number",
@@ -313,7 +313,7 @@ def test_a_file_that_explodes_is_refused() -> None:
 
 def test_a_place_without_files_is_a_fault(tmp_path: Path) -> None:
     assert "holds no *.yaml" in str(spec.load_dir(tmp_path).faults[0])
-    assert "is not there" in str(spec.load_dir(tmp_path / "nowhere").faults[0])
+    assert "does not exist" in str(spec.load_dir(tmp_path / "nowhere").faults[0])
 
 
 def test_unreadable_bytes_are_a_fault(tmp_path: Path) -> None:
@@ -541,7 +541,7 @@ def test_a_fleet_has_one_store_and_keeps_it_while_jobs_need_it() -> None:
     there = here.replace("default", "other").replace("/here", "s3://there")
     assert load(here).desired.checkpoint_store == "/here"
     (told,) = faults(here, there)
-    assert "1.yaml:4: spec.checkpointStore: another Policy says /here" in told
+    assert "1.yaml:4: spec.checkpointStore: another Policy has /here" in told
     saved = {"gpt": Record("gpt", "placed", checkpoints=(Checkpoint("1-1", 0.0, 1),))}
     now = Desired(checkpoint_store="s3://there")
     (fault,) = store_faults(load(here), now, saved)

@@ -55,7 +55,7 @@ WAITS = ("others", LONG)
 @pytest.mark.parametrize(
     ("at", "where"),
     [
-        ("host", "on the host, computing, waiting there or hanging"),
+        ("host", "on the host, computing, waiting or stuck"),
         ("device", "in a kernel or a copy that has not ended"),
         ("turn", "waiting for a turn on the device, or for its proxy"),
         ("code", "waiting for code that is loaded or compiled"),
@@ -77,8 +77,11 @@ def test_ranks_that_wait_for_one_another() -> None:
 def test_ranks_that_have_asked_for_no_device_yet() -> None:
     found = told({0: WAITS, 1: WAITS}, {2: ("", 0.0), 3: ("", 0.0)})
     assert found is not None and found.reason == "ForRanks"
-    assert "ranks 0, 1 have waited for what others have yet to call" in found.message
-    assert found.message.endswith("asking for a device yet: rank 2 (pid 102), rank 3 (pid 103)")
+    assert (
+        "ranks 0, 1 have waited for collectives that other ranks have not called" in found.message
+    )
+    who = "rank 2 (pid 102), rank 3 (pid 103)"
+    assert found.message.endswith(f"without a request for a device yet: {who}")
 
 
 @pytest.mark.parametrize("at", ["host", "device", "turn", "others", "code"])

@@ -107,17 +107,17 @@ def test_every_event_is_legible_once_and_the_picture_is_drawn_once(
             rankfold.until(lambda: rankfold.job(names[0])["phase"] == "Running")
         away = specs.folder.with_name("away")
         specs.folder.rename(away)
-        lost = f"rankfold: {specs.folder} is not there; waiting for it"
+        lost = f"rankfold: {specs.folder} does not exist; waiting for it"
         rankfold.until(lambda: lost in terminal.everything())
         away.rename(specs.folder)
-        rankfold.until(lambda: "rankfold: it goes on" in terminal.everything())
+        rankfold.until(lambda: "rankfold: recovered, continuing" in terminal.everything())
         with Journal(rankfold.state.path, readonly=True) as journal:
             lines_of_events = [event_line(each) for each in journal.events()]
         rankfold.until(lambda: lines_of_events[-1] in terminal.everything())
         rankfold.until(lambda: "cannot" not in terminal.shown())
         everything = rankfold.until(terminal.whole)
         shown = everything[-columns * lines :]
-        for line in (*lines_of_events, lost, "rankfold: it goes on"):
+        for line in (*lines_of_events, lost, "rankfold: recovered, continuing"):
             times = max(1, lines_of_events.count(line))  # the same may happen twice in a second
             assert everything.count(line) == times, f"{line}\n{terminal.screen.display}"
         assert everything.count(" PHASE ") == shown.count(" PHASE ") == 1, "one picture"
@@ -149,7 +149,7 @@ def test_names_that_are_elided_can_be_told_apart() -> None:
 @pytest.mark.parametrize("width", [80, 110])
 def test_a_long_message_wraps_and_is_cut_while_names_stay_whole(width: int) -> None:
     names = [f"{LONG}-on-one-{letter}-half" for letter in "ab"]
-    message = f"since 07:00:00 its source cannot be read: /tmp/{'a-folder/' * 60} is not there"
+    message = f"since 07:00:00 its source cannot be read: /tmp/{'a-folder/' * 60} does not exist"
     short = list(elided(names, width // 3).values())
     rows: list[tuple[str, ...]] = [
         (name, "Suspended", "1024", "1000/1024", message) for name in short

@@ -139,7 +139,7 @@ def test_a_link_out_of_the_repository_is_refused_in_a_commit(
     assert revision is not None
     assert [str(fault) for fault in revision.loaded.faults] == [
         f"specs/x.yaml:1: -: is a symbolic link out of the repository, to {target}: a commit does "
-        "not have that; link to a file in it by a relative path, or copy the file"
+        "not contain that; link to a file in it by a relative path, or copy the file"
     ]
     if "elsewhere" in target:
         assert set(spec.load_dir(git.folder / "specs").desired.jobs) == {"gpt"}

@@ -93,11 +93,14 @@ def test_a_stopped_reconciler_is_reported_and_every_command_fails(
     specs.job(gpus=1, ranks=2)
     rankfold("apply", "-f", str(specs.folder), "--wait")
     pid = rankfold.reconciler_pid()
-    why = f"the reconciler (process {pid}) has not answered for 2 s: a signal has stopped it"
+    why = (
+        f"the reconciler (process {pid}) is unresponsive: no answer "
+        "for 2 s: a signal has stopped it"
+    )
     with stopped(pid):
         found = rankfold.status()["reconciler"]
         assert not found["running"] and found["message"].startswith(why)
-        assert found["message"].endswith("nobody looks after gpt")
+        assert found["message"].endswith("nothing manages gpt")
         looks = (["status"], ["describe", "gpt"], ["events"])
         acts = (
             ["scale", "gpt", "--gpus", "2", "--override"], ["checkpoint", "gpt"], ["stop"],
@@ -127,7 +130,7 @@ def test_a_command_fails_whose_reconciler_stops_while_it_waits(
     with stopped(pid):
         _, errors = waiting.communicate(timeout=60)
     assert waiting.returncode == 1
-    assert f"the reconciler (process {pid}) has not answered for 3 s" in errors
+    assert f"the reconciler (process {pid}) is unresponsive: no answer for 3 s" in errors
 
 
 def test_run_waits_for_a_reconciler_that_stops_and_says_so(
@@ -141,7 +144,7 @@ def test_run_waits_for_a_reconciler_that_stops_and_says_so(
     assert running.stderr is not None
     with stopped(pid):
         told = running.stderr.readline()
-        assert f"the reconciler (process {pid}) has not answered" in told
+        assert f"the reconciler (process {pid}) is unresponsive" in told
         assert told.endswith("; waiting for it\n")
     specs.finish_jobs()
     running.communicate(timeout=60)
@@ -211,7 +214,7 @@ def test_a_stopped_compiler_is_named(rankfold: Rankfold, state: State) -> None:
         with stopped(compiler.pid):
             (told,) = rankfold.status()["trouble"]
             assert told.startswith(
-                f"the compiler (process {compiler.pid}) has not answered for 2 s"
+                f"the compiler (process {compiler.pid}) is unresponsive: no answer for 2 s"
             )
             assert f"`kill -CONT {compiler.pid}`" in told
             assert told in rankfold.run("status").stderr
@@ -237,7 +240,7 @@ def test_a_fleet_whose_state_directory_was_removed_is_named(
     for told in (gone, another):
         assert f"proxy {proxy} of local/soft-0, launcher {launcher} of gpt/0" in told
         assert f"`kill -9 {proxy} {launcher}`" in told and str(state.path) in told
-    assert "is not there" in gone and "is not the one" in another
+    assert "does not exist" in gone and "is not the directory" in another
     assert another in rankfold.run("status").stderr
     for pid in (proxy, launcher):
         os.kill(pid, signal.SIGKILL)
@@ -258,7 +261,7 @@ def test_what_a_killed_watch_followed_is_said_to_be_unwatched(
     rankfold.until(lambda: rankfold.status()["source"]["watched"])
     watching.send_signal(number)
     watching.communicate(timeout=60)
-    told = f"nobody follows directory {specs.folder} since "
+    told = f"nothing has followed directory {specs.folder} since "
     rankfold.until(lambda: told in rankfold.status()["reconciler"]["message"])
     source = rankfold.status()["source"]
     assert not source["watched"] and source["conditions"][0]["reason"] == "NotFollowed"
@@ -267,7 +270,7 @@ def test_what_a_killed_watch_followed_is_said_to_be_unwatched(
     pid = rankfold.reconciler_pid()
     os.kill(pid, signal.SIGKILL)
     assert leaks.has_ended(pid, leaks.GRACE_S)
-    follows = f"nobody follows directory {specs.folder}"
+    follows = f"nothing follows directory {specs.folder}"
     assert follows in rankfold.status()["reconciler"]["message"], "it is not forgotten"
     rankfold("apply", "-f", str(specs.folder))
     assert rankfold.status()["reconciler"]["message"] == "", "whoever applies knows"
@@ -321,7 +324,7 @@ def test_after_everything_was_killed_nothing_is_said_to_run(
     for device in rankfold.status()["devices"]:
         assert device["state"] == "Down"
         if device["name"] in proxies:
-            told = f"its proxy (process {proxies[device['name']]}) ended"
+            told = f"its proxy (process {proxies[device['name']]}) exited"
             assert device["message"].startswith(told)
     shown = rankfold("status")
     assert "Running" not in shown and "Interrupted" in shown and "none runs" in shown

@@ -79,10 +79,10 @@ def test_watch_outlives_a_directory_that_is_away(rankfold: Rankfold, specs: Spec
         specs.folder.rename(away)
         watching.kill_reconciler()
         rankfold.until(lambda: ready(rankfold)["reason"] == "Unreachable")
-        watching.says(f"rankfold: {specs.folder} is not there; waiting for it")
+        watching.says(f"rankfold: {specs.folder} does not exist; waiting for it")
         status = rankfold.status()
         assert status["source"]["watched"] and ready(rankfold)["status"] == "False"
-        assert "is not there" in ready(rankfold)["message"] and ready(rankfold)["since"] > 1e9
+        assert "does not exist" in ready(rankfold)["message"] and ready(rankfold)["since"] > 1e9
         conditions = {c["type"]: c for c in status["jobs"][0]["conditions"]}
         assert conditions["SourceUnreachable"]["status"] == "True", "Ready of what nobody can see"
         shown = rankfold.run("status")
@@ -91,10 +91,10 @@ def test_watch_outlives_a_directory_that_is_away(rankfold: Rankfold, specs: Spec
         away.rename(specs.folder)
         specs.job(gpus=1)
         rankfold.until(lambda: devices(rankfold) == 1)
-        watching.says("rankfold: it goes on")
+        watching.says("rankfold: recovered, continuing")
         assert ready(rankfold)["status"] == "True"
         assert "SourceUnreachable" not in {c["type"] for c in rankfold.job("gpt")["conditions"]}
-    assert watching.errors.read_text().count("is not there") == 1, "said once"
+    assert watching.errors.read_text().count("does not exist") == 1, "said once"
 
 
 def test_watch_outlives_a_half_saved_file(rankfold: Rankfold, specs: Specs) -> None:
@@ -175,7 +175,7 @@ def test_a_watch_that_outlives_a_stop_is_not_said_to_be_gone(
 
 def test_watch_ends_where_waiting_helps_nobody(rankfold: Rankfold, specs: Specs) -> None:
     done = rankfold.run("watch", str(specs.folder / "slip-of-the-pen"))
-    assert done.returncode == 1 and "is not there" in done.stderr
+    assert done.returncode == 1 and "does not exist" in done.stderr
     done = rankfold.run("watch", "--git", str(specs.folder))
     assert done.returncode == 1 and "not a git repository" in done.stderr
 
@@ -193,9 +193,7 @@ def test_it_is_told_that_no_reconciler_runs(rankfold: Rankfold, specs: Specs) ->
         watching.kill_reconciler()
         status = rankfold.status()
         assert not status["reconciler"]["running"] and not status["source"]["watched"]
-        told = (
-            f"no reconciler runs: nobody looks after gpt; nobody follows directory {specs.folder}"
-        )
+        told = f"no reconciler runs: nothing manages gpt; nothing follows directory {specs.folder}"
         assert status["reconciler"]["message"].startswith(told)
         assert ready(rankfold)["status"] == "Unknown"
         for command in (["status"], ["describe", "gpt"], ["events"], ["events", "gpt"]):
@@ -207,7 +205,7 @@ def test_it_is_told_that_no_reconciler_runs(rankfold: Rankfold, specs: Specs) ->
         rankfold.until(lambda: rankfold.status()["source"]["watched"])
     rankfold("stop")
     told = rankfold.status()["reconciler"]["message"]
-    assert "nobody looks after gpt;" in told and "follows" not in told
+    assert "nothing manages gpt;" in told and "follows" not in told
     specs.finish_jobs()
     rankfold("apply", "-f", str(specs.folder))
     rankfold.until(lambda: rankfold.job("gpt")["phase"] == "Succeeded")
@@ -280,7 +278,7 @@ def test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again(
         remote.silent = True
         told = until(source_reader.take)
         assert told.revision is None and told.since > 1e9
-        why = "no answer: git fetch got nothing for 1 s"
+        why = "timed out: git fetch received nothing for 1 s"
         assert told.error == f"cannot fetch {remote.url('repo')}: {why}"
         assert source_reader.take() is None, "said once"
         remote.silent = False

@@ -99,10 +99,10 @@ REFUSED = {
     "gpus: !%1bc 4": r"0.yaml:8: spec.gpus: the tag !\x1bc is not known for a text",
     "gpus: !!int four": "0.yaml:8: spec.gpus: is no int: put it in quotes if it is a text",
     "env: {<<: A}": "0.yaml:8: spec.env.<<: must name a mapping, or a list of mappings, to merge",
-    "env: {<<: {A: b}, <<: {B: c}}": "0.yaml:8: spec.env.<<: is there twice",
-    "env: {<<: {A: b, A: c}}": "0.yaml:8: spec.env.A: is there twice",
-    "env: *none": "0.yaml:8: -: not YAML: an alias (*) names an anchor (&) that does not stand",
-    "env: &a {<<: *a}": "0.yaml:8: -: not YAML: an alias (*) stands inside the value that it names",
+    "env: {<<: {A: b}, <<: {B: c}}": "0.yaml:8: spec.env.<<: appears twice",
+    "env: {<<: {A: b, A: c}}": "0.yaml:8: spec.env.A: appears twice",
+    "env: *none": "0.yaml:8: -: not YAML: an alias (*) names an anchor (&) that is not defined",
+    "env: &a {<<: *a}": "0.yaml:8: -: not YAML: an alias (*) is inside the value that it names",
     "suspend: yes": '0.yaml:8: spec.suspend: must be true or false, not "yes"',
 }  # fmt: skip
 

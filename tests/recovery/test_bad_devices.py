@@ -66,7 +66,7 @@ def test_a_job_goes_on_with_the_devices_that_are_left(
     for _ in range(2):  # with a reconciler, and without
         assert set(job.status["placement"].values()) == {f"local/{KIND}-0"}
         message = degraded(job)["message"]
-        assert f"goes on with 1 of 2 devices, for {BAD} went bad" in message
+        assert f"continues on 1 of 2 devices, because {BAD} went bad" in message
         assert "the device fell off its bus" in message
         folder = str(job.specs.folder)
         told = rankfold("plan", "-f", folder, "--detailed-exitcode")

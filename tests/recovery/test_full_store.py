@@ -68,7 +68,7 @@ def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) ->
     ballast = disk.fill(place)
     said = rankfold.until(job.not_saved)
     assert said["reason"] == "UploadFailed" and f"{store}" in said["message"]
-    assert "No space left on device; make room" in said["message"]
+    assert "No space left on device; free some space" in said["message"]
     before = job.ids()
     for _ in range(2):
         job.goes_on()
@@ -80,7 +80,7 @@ def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) ->
 
     words = ("suspend", NAME, "--store", "--override")
     rests = rankfold.run(*words, "--wait", "--timeout", "3s")
-    assert rests.returncode == 1 and "No space left on device; make room" in rests.stderr
+    assert rests.returncode == 1 and "No space left on device; free some space" in rests.stderr
     assert "--wait waits for it" in rankfold.run(*words).stderr, "it does not claim to be done"
     rankfold("resume", NAME, "--override", "--wait")
     job.goes_on()
@@ -129,7 +129,7 @@ def test_a_save_that_never_has_room_is_given_up_and_the_next_is_made(
     assert asked.returncode == 1 and "was not saved" in err and "No space left on device" in err
     said = job.not_saved()
     assert said["reason"] == "SaveFailed"
-    assert "No space left on device; make room" in said["message"]
+    assert "No space left on device; free some space" in said["message"]
     assert job.ids() == before and not list(saves.iterdir())
     rankfold("store", "check", str(store))
     job.goes_on()

@@ -54,11 +54,14 @@ def that_read_something_else(folder: Path) -> None:
 
 
 MISFITS = [
-    (of_another_processor, "rank 1: the rank ran on a processor that can do more than this one"),
+    (of_another_processor, "rank 1: the rank ran on a processor with features that this one lacks"),
     (of_another_interposer, "other interposer libraries (0000000000000000)"),
     (of_a_newer_format, "about.json has format 9"),
-    (of_another_state, "what rank 1 has on its device was saved as version 9 of that, here it is"),
-    (that_read_something_else, "rank 1: what the rank reads has changed"),
+    (
+        of_another_state,
+        "the device state of rank 1 was saved in format version 9, this rankfold reads",
+    ),
+    (that_read_something_else, "rank 1: files that the rank reads have changed"),
 ]
 
 

@@ -100,7 +100,7 @@ def test_a_rank_that_exits_with_another_status_than_0_begins_anew(
         assert job.lines(0) == ["rank 0 begins"]
         assert job.lines(1) == ["rank 1 begins", "rank 1 ends"]
         told = rankfold("describe", job.name)
-        assert "rank 1 exited with status 3: back to the beginning" in told
+        assert "rank 1 exited with status 3: restarted from the beginning" in told
     else:
         assert status["phase"] == "Failed"
         assert job.lines(1) == ["rank 1 begins"]

@@ -120,7 +120,7 @@ def test_a_store_that_hangs_during_an_upload(
     far.line.becomes("through")
     out, err = waiting.communicate(timeout=scaled(120))
     assert waiting.returncode == 0, err
-    assert far.url in err and "it is tried again" in err
+    assert far.url in err and "it will be retried" in err
     assert [each["id"] for each in job.status["checkpoints"]] == [out.strip()]
     assert not far.condition("UploadFailed")
     assert far.results() == undisturbed
@@ -183,7 +183,7 @@ def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[s
     far.line.becomes("silent")
     refused = rankfold.run("apply", "-f", str(job.specs.folder))
     assert refused.returncode == 65
-    assert f"policy.yaml:4: spec.checkpointStore: {far.url}: does not answer" in refused.stderr
+    assert f"policy.yaml:4: spec.checkpointStore: {far.url}: timed out" in refused.stderr
     far.line.becomes("through")
     far.ticks()
     far.line.becomes("silent")
@@ -205,7 +205,7 @@ def test_who_asks_a_store_that_is_gone_does_so_ever_later(far: Far) -> None:
     log = Layout(far.rankfold.state.path).log
 
     def told() -> int:
-        return log.read_text().count("nobody knows whether jobs were taken over")
+        return log.read_text().count("it is unknown whether jobs were taken over")
 
     far.ticks()
     far.rankfold("checkpoint", far.job.name, "--wait")
@@ -268,7 +268,7 @@ def test_who_waits_for_a_store_that_does_not_come_back_hears_so(
     waiting = rankfold.start("checkpoint", job.name, "--wait")
     out, err = waiting.communicate(timeout=scaled(800))
     assert waiting.returncode == 1 and not out
-    assert f"{job.name} was not saved: its upload hangs again and again: {far.url}" in err
+    assert f"{job.name} was not saved: its upload is stuck repeatedly: {far.url}" in err
     assert far.url in far.condition("SaveFailed") and job.status["phase"] == "Running"
     far.line.becomes("through")
     assert rankfold("checkpoint", job.name, "--wait").strip() == "1-1"

@@ -83,7 +83,7 @@ def test_a_job_that_runs_ends_where_another_state_directory_has_taken_it_over(
     two.goes_on_there()
     two.job.is_in("Failed")
     told = two.here("describe", two.job.name)
-    assert "TakenOver" in told and "goes on as incarnation 2" in told
+    assert "TakenOver" in told and "continues as incarnation 2" in told
     assert str(two.there.state.path) in told
     assert two.results() == undisturbed
 

@@ -82,7 +82,9 @@ def test_a_fleet_works_and_says_that_nothing_is_saved(
         assert refused.returncode == 1 and why in refused.stderr
     os.kill(job.status["ranks"][1]["pid"], signal.SIGKILL)
     bare.until(lambda: job.status["restarts"] == 1)
-    assert "back to the beginning, for there is no checkpoint yet" in bare("describe", job.name)
+    assert "restarted from the beginning, since there is no checkpoint yet" in bare(
+        "describe", job.name
+    )
     job.reaches(5)
     job.apply(gpus=1)
     pids = [rank["pid"] for rank in job.status["ranks"]]

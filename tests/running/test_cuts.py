@@ -51,7 +51,7 @@ JOIN_APART_MS = 40
 
 @dataclass(frozen=True)
 class Look:
-    """What the devices tell of a job: whether collectives are under way, and of each rank whether
+    """What the devices tell of a job: whether collectives are in progress, and of each rank whether
     it is inside communicator initialisation and how many collectives it has completed."""
 
     busy: bool

@@ -105,4 +105,4 @@ def test_describe_shows_an_alarm_while_the_job_runs_and_when_it_has_ended(state:
     assert "Alarm" in rankfold("describe", "job")
     told = json.loads(rankfold("describe", "job", "-o", "json"))
     (kept,) = [c["message"] for c in told["conditions"] if c["type"] == "Alarm"]
-    assert kept.partition(" (and ")[0].partition("; its ranks share")[0] in found["message"]
+    assert kept.partition(" (and ")[0].partition("; its ranks no longer")[0] in found["message"]

@@ -269,7 +269,7 @@ def test_without_memory_for_a_copy_the_kernel_fails(function: Any) -> None:
         one.launch(function("poke"), 1, 1, at + 64, at, 9)
         code, text = one.error()
         assert code == ILLEGAL_ADDRESS and "poke" in text and f"{at + 64:#x}" in text
-        assert "not foreseen" in text
+        assert "outside the footprint" in text
         assert same(two, at, data)
 
 

@@ -40,7 +40,7 @@ void fill_logs(int error, unsigned count, const int *options, void **values)
 		if (error)
 			snprintf(log, room,
 				 "the module cannot be loaded: %s; the log of the device's proxy "
-				 "says why",
+				 "has the reason",
 				 error_text(error) ? error_text(error)->text : error_name(error));
 		wrote = strlen(log);
 	}

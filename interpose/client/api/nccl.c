@@ -255,7 +255,7 @@ ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t 
 	if (!error)
 		error = comm_error(c);
 	if (!error && stream_number(stream, &m.stream))
-		error = because(NCCL_INVALID_ARGUMENT, "%p is no stream", stream);
+		error = because(NCCL_INVALID_ARGUMENT, "%p is not a stream", stream);
 	if (!error && capturing(m.stream))
 		error = refuse_captured(m.stream);
 	if (!error)

@@ -19,7 +19,7 @@ struct comm *comm_of(const void *handle)
 		c = c->next;
 	if (c && !c->dead)
 		return c;
-	because(NCCL_INVALID_ARGUMENT, "%p is no communicator, or one that was destroyed", handle);
+	because(NCCL_INVALID_ARGUMENT, "%p is not a communicator, or was destroyed", handle);
 	return NULL;
 }
 

@@ -58,7 +58,7 @@ ncclResult_t nccl_error(int cuda)
 		return NCCL_SUCCESS;
 	const struct error_text *e = error_text(cuda);
 	return because(NCCL_UNHANDLED_CUDA_ERROR, "%s (%s)", error_name(cuda),
-		       e ? e->text : "no error of CUDA");
+		       e ? e->text : "not a CUDA error");
 }
 
 /* Returns a lasting error: of the device, of all communicators, or of this one; NULL: of any. */

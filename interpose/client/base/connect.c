@@ -52,8 +52,8 @@ static void limit(int sock, int which)
 static bool must_wait(void)
 {
 	if (errno == EAGAIN)
-		SAY_ONCE("the rank's launcher has not answered for %d s: it is stopped or stuck; "
-			 "waiting for it",
+		SAY_ONCE("the rank's launcher is unresponsive: no answer for %d s; it is stopped "
+			 "or stuck; waiting",
 			 ANSWER_S);
 	return errno == EAGAIN || errno == EINTR;
 }
@@ -81,13 +81,13 @@ static int connect_launcher(void)
 		return -1;
 	}
 	if (strlen(path) >= sizeof address.sun_path) {
-		SAY_ONCE("no device: the launcher's socket has too long a path: %s", path);
+		SAY_ONCE("no device: the launcher's socket has a path that is too long: %s", path);
 		return -1;
 	}
 	strcpy(address.sun_path, path);
 	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (sock >= 0 && !connected(sock, &address)) {
-		SAY_ONCE("no device: the launcher does not answer at %s: %s%s", path,
+		SAY_ONCE("no device: the launcher is unresponsive at %s: %s%s", path,
 			 strerror(errno), errno == EACCES ? OTHER_USER : "");
 		close(sock);
 		return -1;
@@ -292,9 +292,8 @@ static int not_after_fork(void)
 /* It would wait for itself: the stream continues only when the function returns. */
 static int not_in_host_function(void)
 {
-	SAY_ONCE(
-		"a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which CUDA "
-		"does not allow: let it tell a thread of yours, which calls");
+	SAY_ONCE("a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which "
+		 "CUDA does not allow: let it notify another thread, which makes the call");
 	return NOT_PERMITTED;
 }
 

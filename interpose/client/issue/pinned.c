@@ -79,15 +79,14 @@ int managed_place(uint64_t bytes, uint64_t owner, void **out)
 {
 	void *address;
 	if (device_is_gpu())
-		SAY_ONCE(
-			"managed memory stays in host memory under rankfold: kernels reach it there, "
-			"which is slow for what they use often; cudaMalloc and copies are not");
+		SAY_ONCE("managed memory stays in host memory under rankfold: kernels reach it "
+			 "there, which is slow for what they use often; cudaMalloc and copies are "
+			 "not");
 	int error = pinned_alloc(bytes, owner, PINNED_MANAGED, &address);
 	if (error == OUT_OF_MEMORY)
-		SAY_ONCE(
-			"no room for %llu byte%s of managed memory: a rank's managed and pinned memory "
-			"have %llu GiB together under rankfold",
-			(unsigned long long)bytes, plural(bytes), RF_PINNED_SLOT_BYTES >> 30);
+		SAY_ONCE("no space for %llu byte%s of managed memory: a rank has %llu GiB for "
+			 "managed and pinned memory under rankfold",
+			 (unsigned long long)bytes, plural(bytes), RF_PINNED_SLOT_BYTES >> 30);
 	if (error)
 		return error;
 	lock(PINNED_LOCK);

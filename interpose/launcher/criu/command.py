@@ -40,18 +40,21 @@ HOLD = b"""#!/bin/sh
 # What CRIU refuses, and what the job's owner can do.
 _REMEDIES = (
     (r"MPTCP|proto 262|[Uu]nsupported proto", "GODEBUG=multipathtcp=0 keeps Go from MPTCP"),
-    (r"External socket|unix: .*peer", "a Unix socket leads out of the rank: it must close it"),
-    (r"[Nn]ested|namespace", "a rank cannot hold namespaces (sandboxes) of its own"),
-    (r"has bad size|Can't open file|No such file", "the rank's files must be as they were"),
+    (
+        r"External socket|unix: .*peer",
+        "a Unix socket connects to a process outside of the rank: the rank must close it",
+    ),
+    (r"[Nn]ested|namespace", "a rank cannot have namespaces (sandboxes) of its own"),
+    (r"has bad size|Can't open file|No such file", "the rank's files must be unchanged"),
     (r"[Bb]uild-?[Ii][Dd]", "a program or library that it runs was replaced"),
-    (r"[Ii]n-flight", "a connection waits to be accepted: it can be saved once that is done"),
+    (r"[Ii]n-flight", "a connection is waiting to be accepted: the rank can be saved after that"),
     (r"packetized mode", "it must not open a pipe with O_DIRECT"),
     (r"Unknown clock type", "it must use CLOCK_MONOTONIC for its timerfd"),
     (r"Can't dump file .* of that type", "it must close that descriptor"),
     (r"Address already in use", "another process has a port of the rank: end that process"),
     (
         r"Can't connect inet.*Cannot assign",
-        "a connection that it had before has not ended yet: it can be restored once that is gone",
+        "a connection that it had before has not ended yet: the rank can be restored after that",
     ),
     (
         r"Cannot assign requested address",
@@ -113,7 +116,7 @@ def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
     Raises Refused, Killed."""
     status = dumping.wait()
     if status < 0:
-        raise Killed(f"CRIU was killed by signal {-status} while it looked at the rank")
+        raise Killed(f"CRIU was killed by signal {-status} while it examined the rank")
     if status != 0:
         why = reason(images / "dump.log")
         raise (Passing if _PASSING.search(why) else Refused)(why)
@@ -149,7 +152,7 @@ def compare_cpu(images: Path) -> None:
         env=_ENV, check=False,
     )  # fmt: skip
     if done.returncode != 0:
-        raise Refused("the rank ran on a processor that can do more than this one")
+        raise Refused("the rank ran on a processor with features that this one lacks")
 
 
 def reason(log: Path, alive: bool = True) -> str:
@@ -160,13 +163,13 @@ def reason(log: Path, alive: bool = True) -> str:
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError as error:
-        return f"it left no log: {error}"
+        return f"it wrote no log: {error}"
     told = [line for line in lines if "Error (" in line and not any(s in line for s in _SILENT)]
     if not told:
-        return f"it does not say why ({log})"
+        return f"its log does not say why ({log})"
     text = re.sub(r"^.*?Error \([^)]*\): ", "", told[0])
     if stopped := _STOPPED.search(text):
-        text = f"signal {stopped[1]} from outside reached it while CRIU had it"
+        text = f"signal {stopped[1]} from outside reached it while CRIU controlled it"
     for line in told:
         if match := re.search(r"(?:\(pid: |si_pid=)(\d+)|^(?:\(\S+\))?\s*(\d+): Error", line):
             pid = int(match[1] or match[2])

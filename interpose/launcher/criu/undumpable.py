@@ -38,19 +38,19 @@ _UCRED = struct.Struct("=iII")
 _NOBODY = 0xFFFFFFFF  # SO_PEERCRED's uid: there is no other end
 # Links in /proc of descriptors and mapped files; what they are; a remedy.
 _FILES = (
-    (r"^anon_inode:\[?io_uring", "io_uring", "USE_LIBUV=0 keeps PyTorch from it"),
+    (r"^anon_inode:\[?io_uring", "io_uring", "USE_LIBUV=0 prevents PyTorch from using it"),
     (r"^anon_inode:\[?userfaultfd", "userfaultfd", "it must close it"),
     (r"^anon_inode:\[?perf_event", "a performance counter", "it must close it"),
     (r"^/secretmem", "secret memory (memfd_secret)", "it must close it"),
-    (r"^/dev/(nvidia|dri/|kfd)", "a real device", "it must use the GPU through rankfold alone"),
+    (r"^/dev/(nvidia|dri/|kfd)", "a real device", "it must use the GPU only through rankfold"),
 )
 
 # Descriptors that may have unread events, by their link in /proc.
 _UNREAD = {
     "anon_inode:inotify": "events of inotify",
     "anon_inode:[fanotify]": "events of fanotify",
-    "/dev/pts/": "what there is in a terminal",
-    "/dev/ptmx": "what there is in a terminal",
+    "/dev/pts/": "the pending input of a terminal",
+    "/dev/ptmx": "the pending input of a terminal",
 }
 _MESSAGE_QUEUES = 0x19800202  # magic number of their file system
 
@@ -86,13 +86,14 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
     for pid in sorted(parents):
         if not _is_below(pid, rank.pid, parents):
             found.append(
-                f"process {named(pid)} is no longer below the rank's first process {rank.pid}: "
-                "that must not end before, and daemons must not cut themselves loose"
+                f"process {named(pid)} is no longer a descendant of the rank's first process "
+                f"{rank.pid}: that process must not exit first, and daemons must not detach from "
+                "it"
             )
         with contextlib.suppress(OSError):
             if personality(pid) != personality(rank.pid):
                 found.append(
-                    f"process {named(pid)} has another personality than the rank's first process: "
+                    f"process {named(pid)} has a personality other than the rank's first process: "
                     "set it before the first fork"
                 )
             elif personality(pid) & _READ_IMPLIES_EXEC:
@@ -101,8 +102,8 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
                 )
         found += [f"process {named(pid)} {what}" for what in _of(pid, rank, pids)]
         found += [
-            f"process {named(pid)} uses {name}, which cannot be saved: it has lost that name, has "
-            f"another one, and {_why_lost(files_seen)}"
+            f"process {named(pid)} uses {name}, which cannot be saved: that name was removed, the "
+            f"file has another one, and {_why_lost(files_seen)}"
             for name in sorted(unlinked.of(pid))
             if not (files_seen and unlinked.can_be_had(name))
         ]
@@ -137,13 +138,13 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
             found.append(f"is traced by process {tracer[1]}: detach the debugger")
         if _is_others(status):
             found.append(
-                "is of another user, and CRIU may not read its limits: give rankfold "
+                "belongs to another user, and CRIU may not read its limits: give rankfold "
                 "CAP_SYS_RESOURCE, or run all of the rank as one user"
             )
     if thread_state(pid, pid) == "Z" and os.path.isdir(f"/proc/{pid}/task"):
         found.append(
-            "has lost its main thread, while other threads run: the main thread must not exit by "
-            "itself (pthread_exit is fine where rankfold's libraries are preloaded)"
+            "has no main thread any more, while other threads run: the main thread must not exit "
+            "by itself (pthread_exit is fine where rankfold's libraries are preloaded)"
         )
     found += _sockets(pid)
     if any(_file_system(pid, number) == _MESSAGE_QUEUES for number in opened(pid, "/")):
@@ -172,8 +173,11 @@ def _field(status: str, name: str) -> str:
 
 def _why_lost(files_seen: bool) -> str:
     if not files_seen:
-        return "the kernel does not tell of the rank's files. Named semaphores are so"
-    return "the name is another file's by now, or its folder is gone"
+        return (
+            "the kernel does not report accesses to the rank's files. Named semaphores are such "
+            "files"
+        )
+    return "another file has that name now, or its folder was removed"
 
 
 def _is_apart(pid: int, rank: Started, name: str) -> bool:

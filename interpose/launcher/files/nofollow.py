@@ -65,7 +65,7 @@ def file(path: str, flags: int) -> int:
     fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "is no regular file", path)
+        raise OSError(errno.EINVAL, "is not a regular file", path)
     return fd
 
 

@@ -46,7 +46,7 @@ _AT_FDCWD, _NOREPLACE = -100, 1
 def compare(files: Files) -> None:
     """Check that the files that the rank reads are unchanged. Raises Differs."""
     wrong = [f"{each.path} {why}" for each in files.inputs if (why := _difference(each))]
-    _refuse("what the rank reads has changed", wrong)
+    _refuse("files that the rank reads have changed", wrong)
 
 
 def _refuse(what: str, wrong: list[str]) -> None:
@@ -58,9 +58,9 @@ def _refuse(what: str, wrong: list[str]) -> None:
 def _difference(file: Input) -> str:
     status = of_input(file.path)
     if status is None:
-        return "is not there"
+        return "does not exist"
     if not stat.S_ISREG(status.st_mode):
-        return "is no regular file any more"
+        return "is no longer a regular file"
     if status.st_size != file.size:
         return f"has {count(status.st_size, 'byte')}, not {file.size}"
     if status.st_mtime_ns == file.mtime_ns:
@@ -99,7 +99,7 @@ def put(
     with shared_notes(snapshot) as shared:
         if shared.get("cleared") != _signature(journals):  # otherwise another rank has done this
             job = _Job(snapshot, journals)
-            _refuse("files of the job cannot be set back", job.in_the_way())
+            _refuse("files of the job cannot be restored", job.in_the_way())
             job.clear()
             shared["written"] = job.written()
             shared["stay"] = sorted({*shared.get("stay", []), *job.stay()})
@@ -232,7 +232,7 @@ _IS = {
     stat.S_IFIFO: "is a pipe", stat.S_IFSOCK: "is a socket", stat.S_IFCHR: "is a device",
     stat.S_IFBLK: "is a device",
 }  # fmt: skip
-_WAS = {True: "and was a folder", False: "and was none"}
+_WAS = {True: "and was a folder at the checkpoint", False: "and was none at the checkpoint"}
 
 
 def _node(path: str) -> str:

@@ -67,10 +67,10 @@ class Touched:
             unseen = fanotify.mark_all(self._group)
         except OSError as error:
             self.close()
-            log.warning("the rank's files are not seen, and not saved: %s", error)
+            log.warning("the rank's files are not tracked, and not saved: %s", error)
             return
         for path, why in unseen.items():
-            log.warning("files in %s are not seen, and not saved: %s", path, why)
+            log.warning("files in %s are not tracked, and not saved: %s", path, why)
         with contextlib.suppress(OSError):  # otherwise each line of any rank wakes all launchers
             self._group.ignore(self._logs)
 
@@ -91,9 +91,11 @@ class Touched:
                 place: at for place, at in self._unnamed.items() if self._exists(place)
             }
         except OSError as error:
-            return f"what the rank does to files was not seen: {error}"
+            return f"accesses of the rank to files were not tracked: {error}"
         for folder in self._unnamed.values():
-            return f"the name of what it has made below {folder} is too long: move or remove it"
+            return (
+                f"the name of a file that it has made below {folder} is too long: move or remove it"
+            )
         return ""
 
     def _exists(self, place: Place) -> bool:
@@ -134,7 +136,7 @@ class Touched:
             if self._running():
                 self._take(events)
         except OSError as error:
-            self.lost = f"what the rank does to files was not seen: {error}"
+            self.lost = f"accesses of the rank to files were not tracked: {error}"
             log.error("%s", self.lost)
 
     # ---- one batch
@@ -147,7 +149,7 @@ class Touched:
         fresh: dict[str, Name] = {}
         for event in events:
             if event.mask & fanotify.OVERFLOW:
-                self.lost = "the kernel had no memory for what it tells of the rank's files"
+                self.lost = "the kernel had no memory to report accesses to the rank's files"
             if event.mask & fanotify.RENAME:
                 self._renamed(event, fresh)
             else:

@@ -67,7 +67,7 @@ def _alone(folder: str) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise OSError(
-                        errno.EAGAIN, f"somebody has locked it for {_ALONE_S:.0f} s", folder
+                        errno.EAGAIN, f"another process has locked it for {_ALONE_S:.0f} s", folder
                     ) from None
             time.sleep(_LOOK_AGAIN_S)
         yield

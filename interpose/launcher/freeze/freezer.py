@@ -56,7 +56,9 @@ class Freezer:
             _sweep(self._parent)
             self._fd = self._made()
         except OSError as error:
-            raise CannotFreeze(f"no cgroup can be made to freeze a rank in: {error}") from error
+            raise CannotFreeze(
+                f"cannot create a cgroup in which to freeze the rank: {error}"
+            ) from error
 
     def _made(self) -> int:
         """Make, open and lock the cgroup; make it again if another launcher removed it before the

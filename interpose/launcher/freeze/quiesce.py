@@ -126,7 +126,10 @@ class Standing:
             if told is not None:
                 self.calls.keep()
             else:
-                log.warning("calls that wait may fail with EINTR: who mends them was killed")
+                log.warning(
+                    "waiting system calls may fail with EINTR: the process that restarts them "
+                    "was killed"
+                )
             self._await(lambda: self._need_seizable(until), self._moves, until)
 
         pid = self._workers.start(lambda: self.calls.mend(pids), mended)
@@ -181,8 +184,8 @@ class Standing:
         who = ", ".join(command.named(pid) for pid in sorted(self.pids()) if _is(pid, "D"))
         self.go_on()
         text = (
-            f"not all stand still after {FREEZE_S:.0f} s: {who} waits for a disk, or for its child "
-            "that has not started its program"
+            f"not all processes are frozen after {FREEZE_S:.0f} s: {who} waits for a disk, or for "
+            "a child that has not started its program"
         )
         self.refuse(ControlError("failed", text))
 

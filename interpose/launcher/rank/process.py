@@ -207,9 +207,9 @@ def _cannot_start(command: Command, code: int) -> CannotStart:
     name, workdir = command.argv[0], command.workdir
     found = code == errno.ENOENT and "/" in name and os.path.exists(os.path.join(workdir, name))
     if not os.path.isdir(workdir):
-        reason = f"the working directory {workdir} is not there"
+        reason = f"the working directory {workdir} does not exist"
     elif found:
-        reason = f"the interpreter that {name} names (its #! line, or ELF loader) is not there"
+        reason = f"the interpreter that {name} names (its #! line, or ELF loader) does not exist"
     elif code == errno.ENOEXEC:
         reason = f"{name} is neither a program nor a script with a #! line"
     else:

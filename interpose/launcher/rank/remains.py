@@ -109,8 +109,8 @@ class Remains:
         if not self._late and time.monotonic() - since > LATE_S:
             self._late = True
             names = ", ".join(self._described(set(process.descendants(os.getpid()))))
-            self.ending += f", and the kernel has not let go of {names} since it was killed"
-            self.say(f"{self.ending}: its end is reported when that is gone")
+            self.ending += f", and the kernel has not yet released {names}, which was killed"
+            self.say(f"{self.ending}: its exit is reported after that")
         next_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
         self.held.server.after(pause_s, lambda: self._await_gone(then, since, next_s))
 

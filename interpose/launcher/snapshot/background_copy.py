@@ -112,7 +112,7 @@ class Beside:
 
         def copied(told: Message | None) -> None:
             if told is None or "message" in told:
-                why = (told or {}).get("message") or "who copied was killed"
+                why = (told or {}).get("message") or "the copying process was killed"
                 log.warning("%s: %s", copy.folder, why)
             self._touched.read()
             self._touched.beside.clear()

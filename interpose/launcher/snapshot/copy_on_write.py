@@ -59,7 +59,9 @@ class Hold:
         """Replace pages that changed before or after `take` copied them. Raises OSError."""
         aside = array("I", self._map[_SHAPE["aside"].offset : _SHAPE.size])
         if self._get("lost"):
-            raise OSError(errno.ENOMEM, "there was no memory to set aside what the rank changes")
+            raise OSError(
+                errno.ENOMEM, "there was no memory for copies of pages that the rank changes"
+            )
         for begin, end in ranges:
             for page in range(begin // _CHUNK, min(-(-end // _CHUNK), _PAGES)):
                 if number := aside[page]:

@@ -192,8 +192,8 @@ def compare(about: About, rank: int, world_size: int, image_bytes: int) -> None:
     version = records.saved().constants["STATE_VERSION"]
     if about.has_channel and about.state not in (0, version):
         raise Unfit(
-            f"what rank {about.rank} has on its device was saved as version {about.state} of that, "
-            f"here it is {version}: restore it with the rankfold that saved it"
+            f"the device state of rank {about.rank} was saved in format version {about.state}, "
+            f"this rankfold reads version {version}: restore it with the rankfold that saved it"
         )
 
 
@@ -227,7 +227,7 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, rest
     processes = Path(folder, _IMAGES)
     taken = images.threads(processes)
     if not taken:
-        raise Unfit(f"{processes} holds no processes")
+        raise Unfit(f"{processes} contains no processes")
     amiss = restoring.Amiss([], [])
     try:
         if found:
@@ -241,7 +241,7 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, rest
     if source.exists():
         fill(source, image)
     elif about.has_channel:
-        raise Unfit(f"{folder} has no image: it is no whole snapshot")
+        raise Unfit(f"{folder} has no image: the snapshot is incomplete")
     return _gap(taken), amiss
 
 

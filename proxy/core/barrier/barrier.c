@@ -147,7 +147,7 @@ void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t sig
 	bool owed;
 
 	if (!m || m->gone || m->joining || b->cut) {
-		barrier_fail(b, "a round that cannot be", rank, comm);
+		barrier_fail(b, "an invalid round", rank, comm);
 		return;
 	}
 	r->refused = false;
@@ -302,7 +302,7 @@ void barrier_receive(struct barrier *b, const struct barrier_message *m)
 	if (m->to != b->device || m->from >= b->device_count || m->kind >= KINDS ||
 	    (about_rank(m->kind) &&
 	     (m->rank >= b->world_size || b->ranks[m->rank].device != m->from)))
-		barrier_fail(b, "a message that cannot be", m->rank, m->comm);
+		barrier_fail(b, "an invalid message", m->rank, m->comm);
 	else if (answer)
 		device_receive(b, m);
 	else if (b->device == 0 && m->kind < VERDICT)

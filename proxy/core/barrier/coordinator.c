@@ -206,7 +206,7 @@ static void lead_count(struct barrier *b, const struct barrier_message *m)
 	if (lead_pair(b, m))
 		e = rounds_put(b, &b->lead.reports, m->rank, m->comm);
 	if (!e) {
-		barrier_fail(b, "a count that cannot be", m->rank, m->comm);
+		barrier_fail(b, "an invalid count", m->rank, m->comm);
 		return;
 	}
 	e->issued = m->a;

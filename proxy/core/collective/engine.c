@@ -67,8 +67,8 @@ static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m
 		}
 	}
 	if (!good)
-		engine_fail(c, "device %u sent a message that cannot be (kind %u, sequence %llu)",
-			    from, m->kind, (unsigned long long)m->seq);
+		engine_fail(c, "device %u sent an invalid message (kind %u, sequence %llu)", from,
+			    m->kind, (unsigned long long)m->seq);
 	else if (comm)
 		comm_run(c, comm);
 }
@@ -132,7 +132,7 @@ void coll_receive(struct coll *c, uint32_t from, const struct peer_message *byte
 		return;
 	memcpy(&m, bytes->bytes, sizeof m);
 	if (from >= c->device_count || from == c->device) {
-		engine_fail(c, "a message from device %u, which is no peer", from);
+		engine_fail(c, "a message from device %u, which is not a peer", from);
 		return;
 	}
 	dispatch(c, from, &m);

@@ -201,7 +201,7 @@ void comm_on_join(struct coll *c, uint32_t from, const struct coll_message *m)
 
 	if (c->device != 0 || m->from_rank >= c->world_size ||
 	    c->rank_device[m->from_rank] != from || !m->a || m->a > c->world_size || m->b >= m->a) {
-		engine_fail(c, "device %u sent a joining that cannot be", from);
+		engine_fail(c, "device %u sent an invalid join", from);
 		return;
 	}
 	g = gathering_get(c, m);
@@ -239,7 +239,7 @@ void comm_on_unjoin(struct coll *c, uint32_t from, const struct coll_message *m)
 
 	if (c->device != 0 || m->from_rank >= c->world_size ||
 	    c->rank_device[m->from_rank] != from) {
-		engine_fail(c, "device %u gave up a joining that cannot be", from);
+		engine_fail(c, "device %u aborted a join that does not exist", from);
 		return;
 	}
 	while (g && (g->key != m->key || g->seq != m->seq))
@@ -311,7 +311,7 @@ void comm_on_made(struct coll *c, uint32_t from, const struct coll_message *m)
 	}
 	if (m->a > c->world_size || m->c > MEMBERS_PER_MESSAGE || m->b > m->a ||
 	    m->c > m->a - m->b || !m->value) {
-		engine_fail(c, "device 0 made a communicator that cannot be");
+		engine_fail(c, "device 0 made an invalid communicator");
 		return;
 	}
 	for (uint32_t i = 0; i < m->c; i++) {

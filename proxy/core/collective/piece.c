@@ -171,7 +171,7 @@ static void piece_collect(struct coll *c, struct coll_piece *p)
 		if (r->piece != p->number || !n)
 			continue;
 		if (r->bytes != n * bytes) {
-			engine_fail(c, "device %u published memory that is not there", r->from);
+			engine_fail(c, "device %u published memory that does not exist", r->from);
 			return;
 		}
 		step_add(c, p,

@@ -195,7 +195,7 @@ static void receive_start(struct coll *c, struct coll_comm *m, struct receive *p
 		return;
 	}
 	if (arrived->bytes != bytes) {
-		engine_fail(c, "device %u sent memory that is not there", arrived->from);
+		engine_fail(c, "device %u sent memory that does not exist", arrived->from);
 		return;
 	}
 	p = part_new(c, m, TAKING, posted->group, posted->src, posted->dst, arrived->seq,

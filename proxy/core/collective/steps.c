@@ -79,7 +79,7 @@ struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
 		spare_take(c, &b);
 	}
 	if (!b.at.addr)
-		engine_fail(c, "host memory is short: no room for %llu byte%s of a collective",
+		engine_fail(c, "out of host memory: no space for %llu byte%s of a collective",
 			    (unsigned long long)bytes, plural(bytes));
 	return b;
 }

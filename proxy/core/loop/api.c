@@ -75,7 +75,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	p->opaque = c->opaque;
 	memory_may_share(&p->memory, c->share);
 	if (!p->hal)
-		why = "no such kind of device";
+		why = "unknown kind of device";
 	else if (c->memory_bytes < RF_CHUNK_BYTES)
 		why = "a device needs at least 2 MiB of memory";
 	else if (!p->mailbox)
@@ -245,7 +245,7 @@ static void run_rank_attach(struct proxy *p, void *arg)
 	struct job *j = job_find(p, a->job);
 	if (!j || a->rank >= j->world_size || j->rank_device[a->rank] != j->device ||
 	    j->ranks[a->rank] || j->goal >= GOAL_LEAVE) {
-		snprintf(a->why, a->why_bytes, "rank %u has no place here", a->rank);
+		snprintf(a->why, a->why_bytes, "rank %u is not placed here", a->rank);
 		return;
 	}
 	if (rank_attach(j, a->rank, a->fd, a->fd2, a->why, a->why_bytes))

@@ -59,8 +59,8 @@ static void describe(char text[RF_FAULT_BYTES], const struct rf_record *record, 
 			 op->about_name, (unsigned long long)value);
 	}
 	snprintf(text, RF_FAULT_BYTES, "request %llu, %s (opcode %u%s), %s",
-		 (unsigned long long)record->seq, op ? op->name : "of no kind known here",
-		 record->opcode, about, what);
+		 (unsigned long long)record->seq, op ? op->name : "of unknown kind", record->opcode,
+		 about, what);
 }
 
 /* A refused request without a reply slot: the error is kept, and the rank's next calls return
@@ -137,7 +137,7 @@ static bool only_asks(const struct rf_record *record)
 static void ring_is_broken(struct rank *r, int how, const struct rf_record *record)
 {
 	char text[160];
-	int used = snprintf(text, sizeof text, "rank %u: its request ring is broken", r->rank);
+	int used = snprintf(text, sizeof text, "rank %u: its request ring is damaged", r->rank);
 	if (how == RING_NUMBER)
 		snprintf(text + used, sizeof text - (size_t)used,
 			 ": record %llu has the number %llu",

@@ -52,10 +52,10 @@ static void alarm_text(const struct job *j, const struct witness *w, const struc
 	device_text(j, w->device, one, sizeof one);
 	device_text(j, o->device, other, sizeof other);
 	snprintf(text, ALARM_BYTES,
-		 "rank %u on %s holds other bytes than rank %u on %s where they should be equal: "
-		 "%llu byte%s at %#llx, in its buffer of %llu byte%s at %#llx (call site %#llx), "
-		 "before collective %llu of communicator %#llx; rank %u's are at %#llx, before "
-		 "collective %llu of %#llx",
+		 "rank %u on %s has bytes that differ from those of rank %u on %s, where they must "
+		 "be equal: %llu byte%s at %#llx, in its buffer of %llu byte%s at %#llx (call site "
+		 "%#llx), before collective %llu of communicator %#llx; rank %u's are at %#llx, "
+		 "before collective %llu of %#llx",
 		 w->rank, one, o->rank, other, (unsigned long long)w->bytes, plural(w->bytes),
 		 (unsigned long long)w->addr, (unsigned long long)w->buffer_bytes,
 		 plural(w->buffer_bytes), (unsigned long long)w->buffer,
@@ -133,9 +133,10 @@ static void note_dissent(struct job *j, const char *kernel, const struct dissent
 	char text[ALARM_BYTES];
 	snprintf(
 		text, sizeof text,
-		"opaque code: kernel %.*s, after collective %llu of communicator %#llx, did "
-		"something else for rank %u than for rank %u, and did the same for both before, last after "
-		"collective %llu: what ran once for both since then may be wrong",
+		"opaque code: kernel %.*s, after collective %llu of communicator %#llx, had "
+		"different effects for rank %u and rank %u; before, its effects were equal, last "
+		"after collective %llu: results that were computed once for both since then may be "
+		"wrong",
 		(int)LAUNCH_NAME_BYTES, kernel, (unsigned long long)d->number,
 		(unsigned long long)d->key, d->rank, d->other, (unsigned long long)d->held_number);
 	guard_known(j, text);

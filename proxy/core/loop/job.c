@@ -317,8 +317,8 @@ static bool refuse_unreceived(struct job *j)
 	if (!coll_unreceived(j->coll, &from, &to))
 		return false;
 	snprintf(text, sizeof text,
-		 "rank %u has sent to rank %u what that has not received: "
-		 "collectives are under way, the job cannot be saved",
+		 "rank %u has sent data that rank %u has not received: collectives are in "
+		 "progress, the job cannot be saved",
 		 from, to);
 	save_failed(j, text);
 	return true;

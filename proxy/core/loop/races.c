@@ -40,8 +40,8 @@ static void told(void *to, const struct order_race *race)
 	side_text(first, sizeof first, &race->first);
 	side_text(second, sizeof second, &race->second);
 	int used = snprintf(text, sizeof text,
-			    "%s, %s: no event, stream order or synchronisation orders them%s",
-			    first, second, race->certain ? "" : "; perhaps no byte is in both");
+			    "%s, %s: no event, stream or synchronisation orders them%s", first,
+			    second, race->certain ? "" : "; they may not overlap");
 	struct proxy_event e = {.kind = PROXY_EVENT_RACE,
 				.job = r->job->id,
 				.rank = r->rank,

@@ -41,7 +41,7 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 	code = memory_open(&r->memory, &job->proxy->memory, job->id, rank, image_fd,
 			   r->ring.channel_fd);
 	if (code) {
-		snprintf(error, error_bytes, "rank %u: no room for its memory (error %d)", rank,
+		snprintf(error, error_bytes, "rank %u: no space for its memory (error %d)", rank,
 			 code);
 		goto fail;
 	}

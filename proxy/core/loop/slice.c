@@ -152,7 +152,7 @@ static void told(void *rank, enum memory_purpose purpose, int result)
 	if (!result)
 		activate(r->proxy, r);
 	else if (result != MEMORY_CANCELLED)
-		rank_fail(r, result, "the device has no room for its memory");
+		rank_fail(r, result, "the device has no space for its memory");
 }
 
 /* Makes the rank resident, and then active. */

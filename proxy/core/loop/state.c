@@ -72,8 +72,9 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 	if (!good) {
 		snprintf(error, error_bytes, "rank %u: its state cannot be saved: %s", r->rank,
 			 coll_busy(r->job->coll)
-				 ? "collectives are under way"
-				 : "it does not fit the image, or the proxy is out of host memory");
+				 ? "collectives are in progress"
+				 : "it does not fit into the image, or the proxy is out of host "
+				   "memory");
 		return 0;
 	}
 	h->version = STATE_VERSION;
@@ -134,7 +135,7 @@ static int refuse(const struct rank *r, const char *why, char *error, uint32_t e
 static int begin_fresh(struct rank *r, char *error, uint32_t error_bytes)
 {
 	if (r->ring.tail.bytes)
-		return refuse(r, "what it had on its device is lost", error, error_bytes);
+		return refuse(r, "its device memory is lost", error, error_bytes);
 	if (!memory_clear_image(&r->memory))
 		return refuse(r, "its image cannot be emptied", error, error_bytes);
 	return 0;
@@ -157,14 +158,14 @@ int state_restore(struct rank *r, char *error, uint32_t error_bytes)
 		return begin_fresh(r, error, error_bytes);
 	}
 	if (h->elsewhere)
-		return refuse(r, "part of its memory still lies in other ranks' images", error,
+		return refuse(r, "part of its memory is still in other ranks' images", error,
 			      error_bytes);
 	int code = restore_records(r, first, h->bytes);
 	if (code == CU_OUT_OF_MEMORY)
-		return refuse(r, "its saved state needs more memory than there is here", error,
+		return refuse(r, "its saved state needs more memory than the device has", error,
 			      error_bytes);
 	if (code)
-		return refuse(r, "its saved state has a record that cannot be", error, error_bytes);
+		return refuse(r, "its saved state has an invalid record", error, error_bytes);
 	h->magic = 0; /* consumed: only the live rank is valid from now on */
 	return 1;
 }

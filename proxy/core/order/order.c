@@ -79,7 +79,7 @@ static void end(struct order *o, const char *why)
 	forget_all(o);
 }
 
-static const char NO_MEMORY[] = "host memory is short";
+static const char NO_MEMORY[] = "out of host memory";
 
 static bool add(struct stretch *e, const struct trace *x)
 {
@@ -321,7 +321,8 @@ const char *order_ended(const struct order *o) { return o->ended; }
 void order_stream(struct order *o, uint64_t stream, enum order_stream kind)
 {
 	if (!o->ended && !clocks_lane(&o->clocks, stream, kind))
-		end(o, o->clocks.count == ORDER_STREAMS_MAX ? "it has too many streams at once"
+		end(o, o->clocks.count == ORDER_STREAMS_MAX ? "it has too many streams at the same "
+							      "time"
 							    : NO_MEMORY);
 }
 

@@ -15,8 +15,8 @@ static bool seen(const struct hal *hal, struct execution *e)
 	if (!e->error && e->memory->surprised) {
 		e->error = CU_ILLEGAL_ADDRESS;
 		snprintf(text, sizeof text,
-			 "what ran once for several ranks wrote where nothing said it would: "
-			 "RANKFOLD_SQUASH=0 lets each run its own");
+			 "work that ran once for several ranks wrote outside its footprint: with "
+			 "RANKFOLD_SQUASH=0 each rank runs its own");
 	}
 	e->why = e->error ? strdup(text) : NULL;
 	e->memory = NULL;

@@ -51,7 +51,7 @@ static void complete_stream(struct rank *r, struct stream *s)
 			note_fault(r); /* before a waiting request learns of the completion */
 		if (e->place == EXECUTION_DEVICE && e->error)
 			rank_fail(r, e->error,
-				  e->why ? e->why : "what ran for several ranks failed");
+				  e->why ? e->why : "work that ran once for several ranks failed");
 		complete(r, stream_pop(r, s));
 	}
 }
@@ -115,8 +115,7 @@ void rank_pump(struct rank *r)
 {
 	note_fault(r);
 	if (!ring_host_sound(r))
-		rank_fail(r, CU_INVALID_VALUE,
-			  "more host functions have returned than were called");
+		rank_fail(r, CU_INVALID_VALUE, "more host functions returned than were called");
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		struct stream *s = r->queue.streams[n];
 		complete_stream(r, s);

@@ -335,7 +335,9 @@ static bool fenced(struct rank *r, const struct foreseen *f)
 		return false;
 	int error = memory_fence(&r->memory, ranges, all_written(f, ranges), f->trusted);
 	if (error && error != CU_NOT_READY)
-		rank_fail(r, error, "memory that it may write by mistake could not be guarded");
+		rank_fail(r, error,
+			  "memory that it may write outside its footprint could not be "
+			  "write-protected");
 	return !error;
 }
 
@@ -367,7 +369,7 @@ static bool opened(struct rank *r, const struct foreseen *f)
 		if (error == CU_NOT_READY)
 			return false;
 		if (error)
-			rank_fail(r, error, "memory that it shares could not be opened to write");
+			rank_fail(r, error, "memory that it shares could not be made writable");
 	}
 	return true;
 }
@@ -377,7 +379,8 @@ static void copied(void *rank, enum memory_purpose purpose, int result)
 	(void)purpose;
 	if (result && result != MEMORY_CANCELLED)
 		rank_fail(rank, result,
-			  "the device has no room for memory of its own where the rank writes");
+			  "the device has no space for its own copy of the memory that the rank "
+			  "writes");
 }
 
 /* Requests a copy of the first range that the rank will write and does not own. */

@@ -45,12 +45,12 @@ int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 	r->ring.header = (struct rf_header *)(void *)r->ring.map;
 	if (r->ring.header->magic != RF_MAGIC || r->ring.header->major != RF_MAJOR) {
 		snprintf(error, error_bytes,
-			 "rank %u: the channel speaks version %u.%u, this proxy %d.%d", r->rank,
+			 "rank %u: the channel has version %u.%u, this proxy %d.%d", r->rank,
 			 r->ring.header->major, r->ring.header->minor, RF_MAJOR, RF_MINOR);
 		return -1;
 	}
 	if (atomic_load(&r->ring.header->epoch) > r->job->epoch) {
-		snprintf(error, error_bytes, "rank %u: epoch %llu has taken it already", r->rank,
+		snprintf(error, error_bytes, "rank %u: epoch %llu has claimed it already", r->rank,
 			 (unsigned long long)atomic_load(&r->ring.header->epoch));
 		return -1;
 	}

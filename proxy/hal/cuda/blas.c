@@ -19,7 +19,7 @@ static void find(void *library, void *pointer, const char *name)
 {
 	*(void **)pointer = dlsym(library, name);
 	if (!*(void **)pointer && !reason[0])
-		snprintf(reason, sizeof reason, "the library has no %s: it must be of cuBLAS 13",
+		snprintf(reason, sizeof reason, "the library has no %s: it must be from cuBLAS 13",
 			 name);
 }
 

@@ -69,7 +69,7 @@ void cuda_lose(struct hal_device *device, int error, const char *format, ...)
 	va_end(arguments);
 	snprintf(device->lost_text, sizeof device->lost_text,
 		 "%s%s; this ends the GPU's context for all ranks of the proxy", what,
-		 perhaps ? " (perhaps a write to read-only memory that was not foreseen)" : "");
+		 perhaps ? " (perhaps a write to read-only memory outside the footprint)" : "");
 	atomic_store(&device->lost_serial, device->window_serial);
 	atomic_store(&device->lost, error);
 	cuda_ring(device);
@@ -105,7 +105,7 @@ static CUresult check_capability(const struct hal_device *device)
 		error = device->driver->cuDeviceGetAttribute(
 			&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->ordinal);
 	if (error)
-		return cuda_refuse(device, "its compute capability cannot be asked for", error);
+		return cuda_refuse(device, "its compute capability cannot be queried", error);
 	if (major * 10 + minor >= (int)(c->cc_major * 10 + c->cc_minor))
 		return CUDA_SUCCESS;
 	if (c->text)
@@ -153,15 +153,16 @@ static CUresult check_memory(const struct hal_device *device)
 	CUresult error = device->driver->cuMemGetInfo_v2(&free_bytes, &total);
 
 	if (error)
-		return cuda_refuse(device, "its memory cannot be asked for", error);
+		return cuda_refuse(device, "its memory size cannot be queried", error);
 	if (all_bytes(device) <= free_bytes)
 		return CUDA_SUCCESS;
 	if (c->text)
-		snprintf(c->text, c->text_bytes,
-			 "GPU %d has %zu MiB of %zu free, the pool wants "
-			 "%llu and %llu for itself: lower its memory, or end what uses the GPU",
-			 device->ordinal, free_bytes >> 20, total >> 20,
-			 (unsigned long long)c->memory_bytes >> 20, CUDA_SCRATCH_BYTES >> 20);
+		snprintf(
+			c->text, c->text_bytes,
+			"GPU %d has %zu MiB of %zu free, the pool wants "
+			"%llu and %llu for itself: lower its memory, or stop other users of the GPU",
+			device->ordinal, free_bytes >> 20, total >> 20,
+			(unsigned long long)c->memory_bytes >> 20, CUDA_SCRATCH_BYTES >> 20);
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -178,7 +179,7 @@ static CUresult reserve(struct hal_device *device)
 	}
 	if (error)
 		return cuda_refuse(device,
-				   "the driver does not give the addresses of ranks' memory "
+				   "the driver does not provide the addresses of ranks' memory "
 				   "(from 0x200000000000)",
 				   error);
 	device->window_reserved = true;
@@ -188,7 +189,7 @@ static CUresult reserve(struct hal_device *device)
 		0);
 	if (device->host_window == MAP_FAILED) {
 		device->host_window = NULL;
-		return cuda_refuse(device, "the addresses of ranks' pinned memory are taken",
+		return cuda_refuse(device, "the addresses of ranks' pinned memory are in use",
 				   CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	error = d->cuMemAddressReserve(&device->alias, all_bytes(device), RF_CHUNK_BYTES, 0, 0);
@@ -262,7 +263,7 @@ static CUresult open_context(struct hal_device *device)
 		error = d->cuStreamCreate(&device->clear_stream, CU_STREAM_NON_BLOCKING);
 	if (!error)
 		error = d->cuEventCreate(&device->clear_event, CU_EVENT_DISABLE_TIMING);
-	return error ? cuda_refuse(device, "no context can be made", error) : CUDA_SUCCESS;
+	return error ? cuda_refuse(device, "no context can be created", error) : CUDA_SUCCESS;
 }
 
 static bool host_arrays(struct hal_device *device)

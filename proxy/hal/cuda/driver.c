@@ -26,7 +26,7 @@ static bool resolve(void *library)
 	*(void **)&driver.name = dlsym(library, #name);                                            \
 	if (!driver.name && found) {                                                               \
 		snprintf(reason, sizeof reason,                                                    \
-			 "the driver has no %s: it must be of CUDA 12 or "                         \
+			 "the driver has no %s: it must be from CUDA 12 or "                       \
 			 "newer",                                                                  \
 			 #name);                                                                   \
 		found = false;                                                                     \
@@ -65,8 +65,8 @@ static void load(void)
 	if (error) {
 		driver.cuGetErrorName(error, &error_name);
 		snprintf(reason, sizeof reason,
-			 "the NVIDIA driver does not start: cuInit gives %s "
-			 "(%d); nvidia-smi tells more",
+			 "the NVIDIA driver does not start: cuInit gives %s (%d); nvidia-smi has "
+			 "details",
 			 error_name ? error_name : "an error", error);
 		return;
 	}

@@ -214,10 +214,8 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 		if (issue_is_failed(refs[i].space))
 			return FAILED;
 		if (refs[i].space && refs[i].addr % hal_sum_element(w)) {
-			cuda_space_fail(
-				refs[i].space, CUDA_ERROR_MISALIGNED_ADDRESS,
-				"a sum of a collective: an address that is not a multiple of "
-				"the size of what is there");
+			cuda_space_fail(refs[i].space, CUDA_ERROR_MISALIGNED_ADDRESS,
+					"a sum of a collective: a misaligned address");
 			return FAILED;
 		}
 		reached |= refs[i].space || cuda_scratch_room(s->device, refs[i].addr);

@@ -189,12 +189,11 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 			worker->said[0]                     ? worker->said
 			: worker->fault_error == SOFT_STACK ? "the stack of a thread is full"
 			: worker->fault_error == SOFT_NOT_SUPPORTED
-				? "it called a device function that the software GPU does not have"
-			: worker->fault_error == SOFT_MISALIGNED_ADDRESS
-				? "an address that is not a multiple of the size of what is there"
+				? "it called a device function that the software GPU lacks"
+			: worker->fault_error == SOFT_MISALIGNED_ADDRESS ? "a misaligned address"
 			: worker->fault_error == SOFT_ILLEGAL_ADDRESS
 				? "an address outside of device memory, or not aligned"
-				: "the kernel trapped or can never go on");
+				: "the kernel trapped or can never continue");
 	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES < SOFT_GUARD_BYTES)
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
 				"%s: an address outside of device "
@@ -202,17 +201,16 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 				worker->doing);
 	else if (address - (uintptr_t)space->base - RF_WINDOW_BYTES - SOFT_GUARD_BYTES <
 		 SOFT_GUARD_BYTES)
-		soft_space_fail(space, SOFT_MISALIGNED_ADDRESS,
-				"%s: an address that is not a "
-				"multiple of the size of what is there",
+		soft_space_fail(space, SOFT_MISALIGNED_ADDRESS, "%s: a misaligned address",
 				worker->doing);
 	else if (soft_space_mapping(space, address) == SOFT_READ_ONLY)
-		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
-				"%s: a write to device address 0x%llx, where memory is read-only%s",
-				worker->doing, device_address(space, address),
-				worker->kernel
-					? ": it was not foreseen, and there is no memory for a copy"
-					: "");
+		soft_space_fail(
+			space, SOFT_ILLEGAL_ADDRESS,
+			"%s: a write to device address 0x%llx, where memory is read-only%s",
+			worker->doing, device_address(space, address),
+			worker->kernel
+				? ": it is outside the footprint, and there is no memory for a copy"
+				: "");
 	else if (in_window(space, address))
 		soft_space_fail(space, SOFT_ILLEGAL_ADDRESS,
 				"%s: no memory at device address 0x%llx", worker->doing,

@@ -51,7 +51,7 @@ struct links {
 };
 
 #define DAMAGED "the heap of kernels is damaged: one wrote beyond what it had allocated"
-#define NOT_GIVEN "free of what malloc has not given, or what is free already"
+#define NOT_GIVEN "free of memory that malloc has not returned, or that is already free"
 
 struct view {
 	struct heap *heap; /* host address */

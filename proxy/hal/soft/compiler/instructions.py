@@ -25,13 +25,13 @@ class Effect(enum.Enum):
 
     CHEAP = "its result follows from its operands; to compute it again costs less than to keep it"
     COMPUTES = "its result follows from its operands"
-    LOADS = "its result is what lies in memory"
+    LOADS = "its result is content of memory"
     STORES = "writes memory"
     ACTS = "on what other threads or the program see: one thread after the other"
-    BRANCHES = "decides where the thread goes on"
+    BRANCHES = "decides where the thread continues"
     MEETS = "stops until other threads are there: a cut"
     NOTHING = "a hint: the kernel computes the same without it"
-    UNKNOWN = "no instruction that we have"
+    UNKNOWN = "not a supported instruction"
 
 
 @dataclass(frozen=True)

@@ -100,8 +100,8 @@ class Compiler:
         except (OSError, UnicodeError) as error:
             raise ControlError("argument", f"the PTX cannot be read: {error}") from error
         if objects.key_of(source, name) != key:
-            what = "rankfold was changed after the proxy that asks had been started"
-            raise ControlError("version", f"{what}: end that one, and it is started anew")
+            what = "rankfold was changed after the requesting proxy had been started"
+            raise ControlError("version", f"{what}: stop that proxy, and it is started again")
         if cache.load(self.folder, key):
             return {}
         job = self.jobs.get(key)
@@ -164,9 +164,9 @@ class Compiler:
         del self.jobs[job.key]
         objects: list[int] = []
         if job.timed_out or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU):
-            result = failure(job, f"took more than {self.time_limit_s:g} s")
+            result = failure(job, f"timed out after {self.time_limit_s:g} s")
         elif os.WIFSIGNALED(status):
-            result = failure(job, f"ended by signal {os.WTERMSIG(status)}")
+            result = failure(job, f"was killed by signal {os.WTERMSIG(status)}")
         else:
             try:
                 said = json.loads(job.output)
@@ -175,7 +175,7 @@ class Compiler:
                 self.not_stored(said["not_stored"])
                 objects = [job.object] if said["not_stored"] else []
             except ValueError:
-                result = failure(job, f"ended with status {os.waitstatus_to_exitcode(status)}")
+                result = failure(job, f"exited with status {os.waitstatus_to_exitcode(status)}")
         self.compiled += 1
         for request in job.requests:
             request.reply(objects, **result)
@@ -192,7 +192,7 @@ class Compiler:
     def not_stored(self, why: str) -> None:
         """Logs when storing begins to fail."""
         if why and not self.full:
-            log.warning("%s; kernels are handed over and not kept, until there is room: make some",
+            log.warning("%s; compiled kernels are not cached until there is space: free some",
                         why)  # fmt: skip
         self.full = bool(why)
 
