@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from cuda import PROGRAMS, build
 
+from rankfold import control
+from rankfold.proxy.hal.soft.modules import compiler_socket
 from rankfold.reconciler.observe.stalls import WAITS_S
 from support.command import DEADLINE_S, Rankfold, Specs
 from support.leaks import State
@@ -106,6 +110,28 @@ def test_run_says_so(rankfold: Rankfold, state: State) -> None:
     told.touch()
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0 and "stopped by a signal" not in err, "it was said already"
+
+
+@pytest.mark.slow
+def test_a_rank_whose_kernels_a_stopped_compiler_has(
+    rankfold: Rankfold, specs: Specs, state: State
+) -> None:
+    """Its device says that it waits for code, and `status` names the process; then it continues."""
+    cache, socket = state.folder / "kernels", compiler_socket(state.path)
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    rankfold.environment["RANKFOLD_CACHE"] = str(cache)  # other tests have compiled the kernel
+    command = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler.server", "--idle", "60"]
+    with subprocess.Popen([*command, "--socket", str(socket), "--cache", str(cache)]) as compiler:
+        rankfold.until(lambda: socket.exists())
+        compiler.send_signal(signal.SIGSTOP)
+        job = Stands(rankfold, specs, "kernels", 2)
+        rankfold.until(lambda: at(rankfold, JOB) == ["code", "code"])
+        (told,) = rankfold.status()["trouble"]
+        assert told.startswith(f"the compiler (process {compiler.pid}) has not answered")
+        compiler.send_signal(signal.SIGCONT)
+        rankfold.until(lambda: at(rankfold, JOB) == ["device", "device"])
+        job.finish()
+        control.call(socket, "shutdown")
 
 
 @pytest.mark.slow

@@ -131,11 +131,15 @@ static bool job_in_flight(const struct job *j)
 	return transfer_pending_for(&j->proxy->transfers, j);
 }
 
+#define MESSAGES_PER_TURN 8192 /* a faulty peer may send for ever */
+
 static void receive(struct job *j)
 {
 	struct peer_message m;
 	uint32_t from, tag;
-	while (j->peer && peer_receive(j->peer, &from, &tag, &m)) {
+	for (int n = 0; n < MESSAGES_PER_TURN && j->peer; n++) {
+		if (!peer_receive(j->peer, &from, &tag, &m))
+			break;
 		turn_progress(&j->proxy->turn);
 		if (tag == PEER_BARRIER) {
 			struct barrier_message b;
