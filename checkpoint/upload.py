@@ -64,15 +64,15 @@ def _snapshot(place: Place, rank: int) -> Snapshot:
 
 def _take(store: Store, place: Place) -> int:
     """Make the job ours in this incarnation, which begins here unless a restore began it."""
-    task, life = place.task, store.life(place.task.job)
+    task, newest = place.task, store.newest_incarnation(place.task.job)
     if task.incarnation is None:
         raise Refused(task.url, f"{task.job} has no incarnation to save in", "name one")
     store.refuse_taken(task.job, task.known, place.owner)
-    if life is None or life.incarnation < task.incarnation:
-        life = store.take(task.job, task.incarnation, owner=place.owner)
-    if life.incarnation == task.incarnation and not owners.same(life.owner, place.owner):
-        who = owners.told(life.owner)
-        what = f"incarnation {life.incarnation} of {task.job} has been begun by {who}"
+    if newest is None or newest.incarnation < task.incarnation:
+        newest = store.take(task.job, task.incarnation, owner=place.owner)
+    if newest.incarnation == task.incarnation and not owners.same(newest.owner, place.owner):
+        who = owners.told(newest.owner)
+        what = f"incarnation {newest.incarnation} of {task.job} has been begun by {who}"
         raise Refused(task.url, what, "leave the job to it, or restore it here")
     return task.incarnation  # if it is over, the save is refused
 

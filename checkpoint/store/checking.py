@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rankfold.checkpoint.store import lives, names
+from rankfold.checkpoint.store import incarnations, names
 from rankfold.checkpoint.store.errors import Damaged, Refused
 from rankfold.checkpoint.store.manifest import Manifest
 from rankfold.checkpoint.store.names import Id, Place
@@ -35,12 +35,12 @@ def check(store: Store, told: Callable[[str], None] | None = None) -> Iterator[R
 
 def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[Report]:
     seen: dict[Place, str | None] = {}
-    fence = lives.fence(store.files, job)
+    fence = incarnations.fence(store.files, job)
     if fence.known is None:
         name = names.fence(job, fence.since)
         yield Report(job, None, None, (f"{name} cannot be read; the next save repairs it",))
     needed: set[Place] = set()
-    for each in lives.ids(store.files, names.manifest(job)):
+    for each in incarnations.ids(store.files, names.manifest(job)):
         told(f"checkpoint {each} of {job}")
         try:
             manifest = store.manifest(job, each)
@@ -66,15 +66,15 @@ def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) 
 def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
     """Report data of no checkpoint: of a running or interrupted save, or not collected yet."""
     try:
-        life = lives.life(store.files, job)
-        claim = lives.claim(store.files, job, life.incarnation) if life else None
+        newest = incarnations.newest(store.files, job)
+        claim = incarnations.claim(store.files, job, newest.incarnation) if newest else None
     except (Damaged, Refused) as error:
         yield Report(job, None, None, (str(error),))
         claim = None
     data = store.data(job)
     rest = {place: size for place, size in data.items() if place not in needed}
     own = sum(size for place, size in rest.items() if claim and place.folder == claim.folder)
-    listed = lives.ids(store.files, names.manifest(job))
+    listed = incarnations.ids(store.files, names.manifest(job))
     if claim and claim.folder and claim.number not in listed:
         so_far = f"{count(own, 'byte')} so far"
         note = f"checkpoint {claim.number} is being saved, or was interrupted: {so_far}"

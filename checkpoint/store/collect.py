@@ -23,9 +23,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from rankfold.checkpoint.store import lives, names
+from rankfold.checkpoint.store import incarnations, names
 from rankfold.checkpoint.store.errors import Damaged, Missing, Refused
-from rankfold.checkpoint.store.lives import Claim, Fence, Life
+from rankfold.checkpoint.store.incarnations import Claim, Fence, Incarnation
 from rankfold.checkpoint.store.manifest import Manifest
 from rankfold.checkpoint.store.names import Id, Place
 
@@ -45,7 +45,7 @@ class _Seen(NamedTuple):
     """The manifests of a job, None for a damaged one. `begun`: the newest claim or incarnation,
     read after them."""
 
-    life: Life | None
+    newest: Incarnation | None
     fence: Fence
     claims: list[Claim]
     manifests: dict[Id, Manifest | None]
@@ -58,11 +58,11 @@ class _Seen(NamedTuple):
 
     def pins(self) -> set[Id]:
         found = {pin for claim in self.running for pin in claim.pins}
-        life = self.life
-        if life and life.origin and not any(
-            each.incarnation == life.incarnation for each in self.manifests
+        newest = self.newest
+        if newest and newest.origin and not any(
+            each.incarnation == newest.incarnation for each in self.manifests
         ):  # fmt: skip
-            found.add(life.origin)
+            found.add(newest.origin)
         return found
 
 
@@ -94,19 +94,22 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
     """Read incarnation and fence first, then the claims that are not older than the fence, then the
     manifests. Manifests of `before` are not read again."""
     try:
-        life, fence = lives.life(store.files, job), lives.fence(store.files, job)
-        claims = lives.claims(store.files, job, fence.holds)
+        newest, fence = incarnations.newest(store.files, job), incarnations.fence(store.files, job)
+        claims = incarnations.claims(store.files, job, fence.holds)
     except Damaged as error:
         remedy = "nothing was removed; the next save or incarnation of the job repairs it"
         raise Damaged(error.url, error.what, remedy, name=error.name) from error
     read = before.manifests if before else {}
     found: dict[Id, Manifest | None] = {}
-    for each in lives.ids(store.files, names.manifest(job)):
+    for each in incarnations.ids(store.files, names.manifest(job)):
         with contextlib.suppress(Missing):  # another collection removed it
             found[each] = read[each] if each in read else _read(store, job, each)
-    numbers = lives.numbers(store.files, names.incarnation(job))
-    begun = [*lives.ids(store.files, names.claim(job)), *(Id(number, 0) for number in numbers)]
-    return _Seen(life, fence, claims, found, max(begun, default=lives.START))
+    numbers = incarnations.numbers(store.files, names.incarnation(job))
+    begun = [
+        *incarnations.ids(store.files, names.claim(job)),
+        *(Id(number, 0) for number in numbers),
+    ]
+    return _Seen(newest, fence, claims, found, max(begun, default=incarnations.START))
 
 
 def _read(store: Store, job: str, each: Id) -> Manifest | None:
@@ -165,7 +168,7 @@ def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]
     """Remove doomed manifests without pins, marks of files that are gone, ended incarnations, and
     empty folders."""
     files, pins = store.files, first.pins() | second.pins()
-    for each in lives.ids(files, names.doomed(job)):
+    for each in incarnations.ids(files, names.doomed(job)):
         if each not in pins:
             files.remove(names.doomed(job, each))
     left = store.data(job)
@@ -173,10 +176,10 @@ def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]
         files.remove(names.damage(job, place))
     for folder in folders - {place.folder for place in left}:
         files.sweep(f"{names.data(job)}/{folder}")
-    if second.life and second.fence.since >= Id(second.life.incarnation, 0):
-        for number in lives.numbers(files, names.incarnation(job)):
-            if number < second.life.incarnation:
+    if second.newest and second.fence.since >= Id(second.newest.incarnation, 0):
+        for number in incarnations.numbers(files, names.incarnation(job)):
+            if number < second.newest.incarnation:
                 files.remove(names.incarnation(job, number))
-        for claim in lives.ids(files, names.claim(job)):
-            if claim.incarnation < second.life.incarnation:
+        for claim in incarnations.ids(files, names.claim(job)):
+            if claim.incarnation < second.newest.incarnation:
                 files.remove(names.claim(job, claim))

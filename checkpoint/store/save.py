@@ -1,9 +1,9 @@
 """A save: hashes units as they are given, and concurrently uploads those that the store lacks.
 
 An existing file counts only if it is in this save's own folder, from an interrupted attempt, or if
-a checkpoint that the claim pins names it (lives.py). No file is ever overwritten. A unit that is
-nearly equal to an earlier one is stored as a difference (before.py). A pack of differences needs
-all packs that it refers to, so each manifest that names it names those, too.
+a checkpoint that the claim pins names it (incarnations.py). No file is ever overwritten. A unit
+that is nearly equal to an earlier one is stored as a difference (predecessor.py). A pack of
+differences needs all packs that it refers to, so each manifest that names it names those, too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from rankfold.checkpoint.store import lives, names, units
-from rankfold.checkpoint.store.before import Before, PartBefore
+from rankfold.checkpoint.store import incarnations, names, units
 from rankfold.checkpoint.store.errors import Overtaken, Refused, StoreError
 from rankfold.checkpoint.store.files import Data, Files
-from rankfold.checkpoint.store.lives import Claim
+from rankfold.checkpoint.store.incarnations import Claim
 from rankfold.checkpoint.store.manifest import Kind, Manifest, PackUse, Part
 from rankfold.checkpoint.store.names import Id, Place
+from rankfold.checkpoint.store.predecessor import PartPredecessor, Predecessor
 from rankfold.checkpoint.store.reading import Checkpoint
 from rankfold.checkpoint.store.units import (
     GRAIN,
@@ -94,7 +94,7 @@ class Save:
         self._folder = claim.folder
         self.resumed, self.progress = resumed, Progress()
         self.base = present.before.manifest.id if present.before else None
-        self._before = Before(present.before)
+        self._before = Predecessor(present.before)
         self._told = told
         self._lock = threading.Lock()
         self._indexes = dict(present.packs)
@@ -212,7 +212,7 @@ class Save:
         self.close()
         self._permitted()
         number = Id(self.id.incarnation, self.id.number + 1)
-        if not lives.make_claim(self.files, self.job, Claim(number, None, frozenset())):
+        if not incarnations.make_claim(self.files, self.job, Claim(number, None, frozenset())):
             self._overtaken()
 
     # ---- units ---------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ class Save:
 
     def _row(
         self, address: int, length: int, digests: tuple[bytes, ...], rank: int | None,
-        before: PartBefore,
+        before: PartPredecessor,
     ) -> Row:  # fmt: skip
         if length <= 0 or address < 0 or address + length > 1 << 64:
             raise ValueError(
@@ -340,7 +340,7 @@ class Save:
 
     def _part(
         self, rank: int | None, name: str, kind: Kind, grain: int, rows: list[Row],
-        before: PartBefore,
+        before: PartPredecessor,
     ) -> None:  # fmt: skip
         rows.sort()
         for first, second in itertools.pairwise(rows):
@@ -406,26 +406,26 @@ class Save:
     # ---- the end -------------------------------------------------------------------------------
 
     def _permitted(self) -> None:
-        lives.refuse_old(
-            self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
+        incarnations.refuse_old(
+            self.files, self.job, self.id.incarnation, incarnations.newest(self.files, self.job)
         )
         if not self._holds():
             self._overtaken()
 
     def _holds(self) -> bool:
         """Whether no other save of this incarnation has begun."""
-        claims = lives.ids(self.files, names.claim(self.job))
+        claims = incarnations.ids(self.files, names.claim(self.job))
         return [each for each in claims if each.incarnation == self.id.incarnation][-1:] == [
             self.id
         ]
 
     def _counts(self) -> None:
         """Check that the written manifest counts: whatever begins after it sees it."""
-        lives.refuse_old(
-            self.files, self.job, self.id.incarnation, lives.life(self.files, self.job)
+        incarnations.refuse_old(
+            self.files, self.job, self.id.incarnation, incarnations.newest(self.files, self.job)
         )
         if not self._holds():
-            fence = lives.fence(self.files, self.job)
+            fence = incarnations.fence(self.files, self.job)
             if fence.since <= self.id or not fence.counts(self.id):
                 self._overtaken()
 

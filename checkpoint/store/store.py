@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from rankfold.checkpoint.store import documents, lives, names, units
+from rankfold.checkpoint.store import documents, incarnations, names, units
 from rankfold.checkpoint.store.collect import Collected, collect
 from rankfold.checkpoint.store.errors import (
     Damaged,
@@ -25,7 +25,7 @@ from rankfold.checkpoint.store.errors import (
     Unavailable,
 )
 from rankfold.checkpoint.store.files import Files, connect
-from rankfold.checkpoint.store.lives import Claim, Life
+from rankfold.checkpoint.store.incarnations import Claim, Incarnation
 from rankfold.checkpoint.store.manifest import Manifest, PackUse
 from rankfold.checkpoint.store.names import Id, Place
 from rankfold.checkpoint.store.reading import READERS, Checkpoint, Fault
@@ -75,27 +75,29 @@ class Store:
 
     # ---- incarnations --------------------------------------------------------------------------
 
-    def take(self, job: str, incarnation: int, origin: Id | None = None, owner: str = "") -> Life:
+    def take(
+        self, job: str, incarnation: int, origin: Id | None = None, owner: str = ""
+    ) -> Incarnation:
         """Begin an incarnation of a job: from its start, or from the checkpoint `origin`, which
         stays until the incarnation has a checkpoint of its own. Earlier incarnations can then no
         longer save. A repeated call by the same `owner` does nothing. Raises `OldIncarnation`;
         `Refused` if the incarnation is another owner's; `Missing` if `origin` is gone: then begin
         the next incarnation from another checkpoint."""
         self._job(job)
-        life = lives.begin_life(self.files, job, incarnation, origin, owner)
+        newest = incarnations.begin(self.files, job, incarnation, origin, owner)
         if origin is not None and origin not in self.checkpoints(job):
             raise Missing(self.url, "does not exist", "restore another checkpoint",
                           name=names.manifest(job, origin))  # fmt: skip
-        return life
+        return newest
 
-    def life(self, job: str) -> Life | None:
+    def newest_incarnation(self, job: str) -> Incarnation | None:
         """The job's newest incarnation; None if the job was never taken."""
-        return lives.life(self.files, self._job(job))
+        return incarnations.newest(self.files, self._job(job))
 
     def refuse_taken(self, job: str, known: int, owner: str) -> None:
         """Check that no other owner has taken over the job since incarnation `known`. Raises
         `OldIncarnation`."""
-        lives.refuse_taken(self.files, job, known, owner, self.life(job))
+        incarnations.refuse_taken(self.files, job, known, owner, self.newest_incarnation(job))
 
     # ---- saving --------------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class Store:
         uploaded concurrently; 0: each is uploaded before the next unit is taken. The workers'
         threads call `progress`."""
         claim, resumed = self._claim(job, incarnation)
-        for each in lives.ids(self.files, names.claim(job)):
+        for each in incarnations.ids(self.files, names.claim(job)):
             if each.incarnation == incarnation and each < claim.number:
                 self.files.remove(names.claim(job, each))
         # Only now, because what is there after the claim stays.
@@ -120,19 +122,23 @@ class Store:
         """Claim the next number that no other save has. Also returns whether the claim resumes an
         interrupted save."""
         self._job(job)
-        for _ in range(lives.TRIES):
-            lives.refuse_old(self.files, job, incarnation, lives.life(self.files, job))
+        for _ in range(incarnations.TRIES):
+            incarnations.refuse_old(
+                self.files, job, incarnation, incarnations.newest(self.files, job)
+            )
             before = self._claimed(job, incarnation)
             claim, resumed = self._next_claim(job, incarnation, before)
-            if not lives.make_claim(self.files, job, claim):
+            if not incarnations.make_claim(self.files, job, claim):
                 continue
-            lives.make_fence(self.files, job, claim.number)
+            incarnations.make_fence(self.files, job, claim.number)
             # If the earlier save was finished before this claim, its folder may be collected
             # already.
-            finished = lives.ids(self.files, names.manifest(job)) if resumed else []
+            finished = incarnations.ids(self.files, names.manifest(job)) if resumed else []
             if before is None or before.number not in finished:
                 return claim, resumed
-        what = f"{lives.TRIES} numbers for a save were taken by other saves, the last one here"
+        what = (
+            f"{incarnations.TRIES} numbers for a save were taken by other saves, the last one here"
+        )
         remedy = "let one process save the job, and let each name be a file"
         raise Unavailable(self.url, what, remedy, name=names.claim(job, claim.number))
 
@@ -142,7 +148,7 @@ class Store:
         lost = self._last(job, incarnation, names.manifest, names.doomed, names.fence)
         given_up = Claim(lost, None, frozenset())
         try:  # only now: the saves that left these files had made their claims before
-            found = lives.claim(self.files, job, incarnation)
+            found = incarnations.claim(self.files, job, incarnation)
         except Damaged:
             number = self._last(job, incarnation, names.claim)
             return max(given_up, Claim(number, None, frozenset()), key=lambda each: each.number)
@@ -150,7 +156,7 @@ class Store:
 
     def _last(self, job: str, incarnation: int, *folders: Callable[[str], str]) -> Id:
         """The largest id of an incarnation in these folders; number 0 if there is none."""
-        found = (each for folder in folders for each in lives.ids(self.files, folder(job)))
+        found = (each for folder in folders for each in incarnations.ids(self.files, folder(job)))
         numbers = (each.number for each in found if each.incarnation == incarnation)
         return Id(incarnation, max(numbers, default=0))
 
@@ -158,7 +164,7 @@ class Store:
         number = Id(incarnation, before.number.number + 1 if before else 1)
         newest = next(self._usable(job, reversed(self.checkpoints(job))), None)
         pins = frozenset([newest.id] if newest else [])
-        if before and before.folder and before.number not in lives.ids(
+        if before and before.folder and before.number not in incarnations.ids(
             self.files, names.manifest(job)
         ):  # fmt: skip
             return Claim(number, before.folder, pins | before.pins), True
@@ -216,10 +222,12 @@ class Store:
     def checkpoints(self, job: str) -> list[Id]:
         """The job's checkpoints, oldest first, by name only: `verify` checks whether they can be
         used. Omits those that an older incarnation wrote after its end."""
-        for _ in range(lives.TRIES):
-            fence = lives.fence(self.files, self._job(job))
-            found = lives.ids(self.files, names.manifest(job))
-            if lives.fence(self.files, job) == fence:  # otherwise the fence changed in between
+        for _ in range(incarnations.TRIES):
+            fence = incarnations.fence(self.files, self._job(job))
+            found = incarnations.ids(self.files, names.manifest(job))
+            if (
+                incarnations.fence(self.files, job) == fence
+            ):  # otherwise the fence changed in between
                 return [each for each in found if fence.counts(each)]
         raise self._unsettled(job)
 
@@ -233,8 +241,8 @@ class Store:
         if each in self.checkpoints(job):
             with contextlib.suppress(Missing):  # a collection has doomed it meanwhile
                 return Checkpoint(self.files, self.manifest(job, each))
-        life = lives.life(self.files, job)
-        if life and life.origin == each:  # it may be doomed, but is kept
+        newest = incarnations.newest(self.files, job)
+        if newest and newest.origin == each:  # it may be doomed, but is kept
             name = names.doomed(job, each)
             found = Manifest.decode(self.url, job, each, self.files.get(name), name)
             return Checkpoint(self.files, self._own(found, name))
@@ -245,7 +253,7 @@ class Store:
         """Read checkpoints, newest first, and return the first in which every unit is what was
         saved. Damaged files are marked, so that no later save relies on them."""
         seen: dict[Place, str | None] = {}
-        for _ in range(lives.TRIES):
+        for _ in range(incarnations.TRIES):
             skipped: list[Skipped] = []
             listed = self.checkpoints(job)
             for each in reversed(listed):
@@ -259,7 +267,9 @@ class Store:
         raise self._unsettled(job)
 
     def _unsettled(self, job: str) -> Unavailable:
-        what = f"changed during each of {lives.TRIES} attempts to list the checkpoints of {job}"
+        what = (
+            f"changed during each of {incarnations.TRIES} attempts to list the checkpoints of {job}"
+        )
         return Unavailable(self.url, what, "let other processes finish, then try again")
 
     def _sound(

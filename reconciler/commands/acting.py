@@ -135,7 +135,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
         with answering(url):
             store = look(url)
         with reading(store):
-            life = store.life(job)
+            newest = store.newest_incarnation(job)
             try:
                 found = store.checkpoint(job, id)
                 faults = [found.told(each) for each in found.verify()]
@@ -154,9 +154,9 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
     except (StoreError, Unfit) as error:
         fail(str(error))
     about = {name: each for name, each in found.manifest.about.items() if name in BEGUN}
-    incarnation, owner = (life.incarnation, life.owner) if life else (id.incarnation, "")
-    newest = {"incarnation": incarnation, "owner": owner}
-    return {**about, **newest, "bytes": found.manifest.size}
+    incarnation, owner = (newest.incarnation, newest.owner) if newest else (id.incarnation, "")
+    owned = {"incarnation": incarnation, "owner": owner}
+    return {**about, **owned, "bytes": found.manifest.size}
 
 
 @click.command()

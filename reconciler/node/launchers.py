@@ -64,7 +64,7 @@ class _Told(Struct):
 
 
 class _Known(Struct):
-    """A job in a query to the store: checkpoint/taken.py."""
+    """A job in a query to the store: checkpoint/ownership.py."""
 
     folder: str
     known: int
@@ -338,7 +338,7 @@ class Node:
             for job, number in known.items()
         }
         within = TAKEN_ANSWERS_S + TAKEN_EACH_S * (len(jobs) - 1)
-        told, trouble = self._ask_store("taken", url, within, msgspec.json.encode(jobs))
+        told, trouble = self._ask_store("ownership", url, within, msgspec.json.encode(jobs))
         whole = told[: told.rfind(b"\n") + 1]
         answers = {each.job: each for each in msgspec.json.Decoder(_Heard).decode_lines(whole)}
         return {

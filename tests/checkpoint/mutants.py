@@ -9,7 +9,7 @@ SAVE, STORE, COLLECT, LIVES, READING, FILES, DOCUMENTS = (
     for name in ("save", "store", "collect", "lives", "reading", "files", "documents")
 )
 BEFORE, ON_DIFFERENCES = (
-    "checkpoint/store/before.py",
+    "checkpoint/store/predecessor.py",
     "tests/checkpoint/test_differences.py::",
 )
 UPLOAD, FETCH, BACKGROUND, FOLDER = (
@@ -148,7 +148,7 @@ MUTANTS = [
     Mutant(
         "origin-goes",
         COLLECT,
-        "            found.add(life.origin)\n",
+        "            found.add(newest.origin)\n",
         "            pass\n",
         WITHIN % "the_job_is_restored",
     ),

@@ -167,7 +167,7 @@ def test_packs_that_are_nearly_empty_are_not_referred_to(
 
 def test_nobody_reads_more_than_is_worth_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(store, "gpt", 1, content())
-    monkeypatch.setattr("rankfold.checkpoint.store.before.READ_BYTES_MAX", -1)
+    monkeypatch.setattr("rankfold.checkpoint.store.predecessor.READ_BYTES_MAX", -1)
     manifest = saved(store, "gpt", 1, content(1))
     assert not of_differences(store, manifest)
     assert restored(store.checkpoint("gpt", manifest.id)) == content(1)

@@ -145,7 +145,7 @@ def a_job_is_restored_while_an_old_uploader_goes_on(seed: int) -> None:
         checkpoint = store.checkpoint("gpt", each)
         assert checkpoint.verify() == [], each
         assert restored(checkpoint) == scene.contents.get(each, restored(checkpoint))
-    life = store.life("gpt")
+    life = store.newest_incarnation("gpt")
     assert life is not None and life.incarnation > 1
     with pytest.raises(OldIncarnation):
         store.begin("gpt", 1)

@@ -21,7 +21,7 @@ def test_an_incarnation_that_is_listed_and_not_there(tmp_path: Path) -> None:
     name = names.incarnation("gpt", 2)
     link_to_nothing(tmp_path, name)
     with pytest.raises(Missing, match=rf"{name}: is listed, but does not exist; remove it"):
-        store.life("gpt")
+        store.newest_incarnation("gpt")
     with pytest.raises(Missing, match=name):
         saved(store, "gpt", 1, example(2))
     assert any(name in fault for report in check(store) for fault in report.faults)

@@ -166,7 +166,7 @@ def test_snapshots_go_to_the_store_in_the_background_and_come_back(state: Leaks)
     assert (done.state, done.id, done.error) == ("done", "1-1", None)
     assert done.bytes == done.total > 0
     same(folder, back)
-    life = job.store().life("gpt")
+    life = job.store().newest_incarnation("gpt")
     assert life is not None and (life.incarnation, life.origin) == (2, Id(1, 1))
     for again in (folder, back):
         assert start("upload" if again == folder else "fetch", again).returncode == 0
@@ -453,7 +453,7 @@ def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
         full = does(FETCH, folder)
         assert (full.state, full.code, full.retry) == ("failed", "local", True)
         assert "No space left on device; free some space there" in str(full.error)
-    assert job.store().life("gpt").incarnation == 1, "nothing has begun"  # type: ignore[union-attr]
+    assert job.store().newest_incarnation("gpt").incarnation == 1, "nothing has begun"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,8 @@ def look_for_who_asks(do: Callable[[int], None], found: list[int]) -> None:
         for each in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
             for pid in each.read_text().split():
                 with contextlib.suppress(OSError):
-                    if b"rankfold.checkpoint.taken" in Path("/proc", pid, "cmdline").read_bytes():
+                    command = Path("/proc", pid, "cmdline").read_bytes()
+                    if b"rankfold.checkpoint.ownership" in command:
                         do(int(pid))
                         found.append(int(pid))
 

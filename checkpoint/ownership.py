@@ -1,4 +1,4 @@
-"""Which of a fleet's jobs were taken over: `python -m rankfold.checkpoint.taken URL FLEET S`.
+"""Which of a fleet's jobs were taken over: `python -m rankfold.checkpoint.ownership URL FLEET S`.
 
 On stdin, as JSON: JOB → {folder: the job's on this machine, known: the newest incarnation in the
 store that the job knows of}. On stdout one line of JSON for each job, as soon as it is known: {job,

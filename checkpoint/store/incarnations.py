@@ -25,7 +25,7 @@ AGAIN_S = 0.002  # before the second repetition; each further pause is that much
 Number = TypeVar("Number", int, Id)
 
 
-class Life(NamedTuple):
+class Incarnation(NamedTuple):
     """The newest incarnation of a job."""
 
     incarnation: int
@@ -90,7 +90,7 @@ def _newest(
     raise Missing(files.url, "is listed, but does not exist", "remove it from the store", name=name)
 
 
-def life(files: Files, job: str) -> Life | None:
+def newest(files: Files, job: str) -> Incarnation | None:
     def listed() -> list[int]:
         return numbers(files, names.incarnation(job))
 
@@ -102,10 +102,10 @@ def life(files: Files, job: str) -> Life | None:
     record = documents.unseal(files.url, name, "incarnation", data)
     if (record["job"], record["incarnation"]) != (job, number):
         raise Damaged(files.url, "belongs to another incarnation", name=name)
-    return Life(number, Id.parse(record["origin"] or ""), record["owner"])
+    return Incarnation(number, Id.parse(record["origin"] or ""), record["owner"])
 
 
-def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owner: str) -> Life:
+def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: str) -> Incarnation:
     """See `Store.take`. Writes the record first, after which the older incarnation is refused; then
     lists what the older one had saved by then. So no save that was reported as finished is lost."""
     found = numbers(files, names.incarnation(job))
@@ -114,7 +114,7 @@ def begin_life(files: Files, job: str, incarnation: int, origin: Id | None, owne
                                 origin=str(origin) if origin else None)  # fmt: skip
         files.create(names.incarnation(job, incarnation), record)
         files.settle([names.incarnation(job)])
-    now = life(files, job)
+    now = newest(files, job)
     refuse_old(files, job, incarnation, now)
     assert now is not None
     if not owners.same(now.owner, owner) or now.origin != origin:
@@ -163,7 +163,7 @@ def make_fence(files: Files, job: str, since: Id) -> None:
             files.remove(names.fence(job, each))
 
 
-def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> None:
+def refuse_old(files: Files, job: str, incarnation: int, now: Incarnation | None) -> None:
     """Check that this is the job's newest incarnation. Raises OldIncarnation, Refused."""
     if now is None or now.incarnation < incarnation:
         what = f"incarnation {incarnation} of {job} has not been begun"
@@ -174,7 +174,7 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Life | None) -> No
         raise OldIncarnation(files.url, what, "kill what is left of it")
 
 
-def refuse_taken(files: Files, job: str, known: int, owner: str, now: Life | None) -> None:
+def refuse_taken(files: Files, job: str, known: int, owner: str, now: Incarnation | None) -> None:
     """Check that no other owner has begun an incarnation after `known`, the newest one that `owner`
     had or knew of. Raises OldIncarnation. If another owner has, the job is no longer `owner`'s,
     whatever number `owner` has reached meanwhile. A job that the store never had from `owner` (0)

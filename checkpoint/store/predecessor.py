@@ -22,7 +22,7 @@ READ_BYTES_MAX = 256 << 20  # bytes of its files that one save reads at most
 T = TypeVar("T")
 
 
-class Before:
+class Predecessor:
     """The previous checkpoint; None if there is none. Several threads may use it."""
 
     def __init__(self, checkpoint: Checkpoint | None):
@@ -30,8 +30,8 @@ class Before:
         parts = checkpoint.parts if checkpoint else ()
         self._parts = {(part.rank, part.name): part for part in parts}
 
-    def part(self, rank: int | None, name: str) -> PartBefore:
-        return PartBefore(self, self._parts.get((rank, name)))
+    def part(self, rank: int | None, name: str) -> PartPredecessor:
+        return PartPredecessor(self, self._parts.get((rank, name)))
 
     def unit(self, digest: bytes) -> memoryview | None:
         """One of its units, verified; None if it cannot be read."""
@@ -48,11 +48,11 @@ class Before:
             return None
 
 
-class PartBefore:
+class PartPredecessor:
     """A part of the previous checkpoint, for one thread: digests of its content, None where it has
     none."""
 
-    def __init__(self, before: Before, part: Part | None):
+    def __init__(self, before: Predecessor, part: Part | None):
         self._before, self._part = before, part
         self._rows: list[Row] | None = None  # read at the first use
         self._row: Row | None = None  # the range of `_units`
