@@ -94,7 +94,7 @@ class Proxy:
                 messages.Save: self.save,
                 messages.Detach: self.detach,
                 messages.Peer: self.peer,
-                messages.Dump: lambda _request: {"text": self.native.dump()},
+                messages.DebugText: lambda _request: {"text": self.native.dump()},
                 messages.Shutdown: self.shutdown,
             },
             serves=options.state,
@@ -359,7 +359,7 @@ class Proxy:
 
         request = {
             "op": "claim", "epoch": job.placement.epoch, "device": self.options.device,
-            **messages.of_life(job.placement.incarnation),
+            **messages.of_incarnation(job.placement.incarnation),
         }  # fmt: skip
         path = job.placement.launchers[rank]
         job.calls.append(

@@ -100,7 +100,7 @@ class Shutdown(Operation, frozen=True, tag="shutdown"):
     """→ Done, then the process exits. Launchers do not take it: they exit with their rank."""
 
 
-def of_life(incarnation: int) -> dict[str, int]:
+def of_incarnation(incarnation: int) -> dict[str, int]:
     """The incarnation field of a request. The first incarnation is omitted: launchers and proxies
     older than the field would refuse it."""
     return {"incarnation": incarnation} if incarnation > 1 else {}
@@ -126,7 +126,7 @@ class RankFault(Struct, frozen=True):
     text: str = ""
 
 
-class RankTold(Struct, frozen=True):
+class RankReport(Struct, frozen=True):
     """A rank on a device. Counters run from the start of the rank; ``*_here``, from its arrival on
     this device. ProxyStatus describes those about sharing. `quiet_s`: seconds since the rank last
     made a request and since work of it last began or ended."""
@@ -159,7 +159,7 @@ class RankTold(Struct, frozen=True):
     quiet_s: float = 0.0
 
 
-class RankGone(RankTold, frozen=True, kw_only=True):
+class RankGone(RankReport, frozen=True, kw_only=True):
     """A rank of a placement that has ended."""
 
     job: Name
@@ -177,7 +177,7 @@ class Spent(Struct, frozen=True):
     waiting: float
 
 
-class Guarded(Struct, frozen=True):
+class CrossCheck(Struct, frozen=True):
     """The cross-check, which runs once per `every` collectives. `compared`: parts compared.
     `unwatched`: ranks that are no longer checked, because their kernels cannot be stopped. Launches
     of opaque kernels: `measured` counts them, and `alike` those that do the same for all ranks."""
@@ -189,7 +189,7 @@ class Guarded(Struct, frozen=True):
     alike: Size = 0
 
 
-class JobTold(Struct, frozen=True):
+class JobReport(Struct, frozen=True):
     """A job on a device, and its ranks that are placed there. `races`: accesses that the program
     does not order, where that is checked. `alarms`: contents that should be equal and are not.
     `shared`: bytes of chunks that several of these ranks share now, each chunk counted once.
@@ -201,12 +201,12 @@ class JobTold(Struct, frozen=True):
     reason: str = ""
     cut_age_s: float | None = None
     released_age_s: float | None = None
-    ranks: list[RankTold] = []
+    ranks: list[RankReport] = []
     races: list[str] = []
     alarms: list[str] = []
     shared: Size = 0
     spent: Spent | None = None
-    guard: Guarded | None = None
+    guard: CrossCheck | None = None
     incarnation: Epoch = 1
 
 
@@ -230,7 +230,7 @@ class ProxyStatus(Struct, frozen=True):
     type: Name
     memory: Size
     used: Size
-    jobs: list[JobTold]
+    jobs: list[JobReport]
     swap: Size = 0
     history: list[RankGone] = []
     pid: Number = 0
@@ -357,7 +357,7 @@ class Peer(OfJob, frozen=True, tag="peer"):
     device: Name
 
 
-class Dump(Operation, frozen=True, tag="dump"):
+class DebugText(Operation, frozen=True, tag="dump"):
     """→ {text}: the current state of the loop, for debugging."""
 
 

@@ -1,4 +1,4 @@
-"""The fleet's own time, by which durations are measured; the journal calls it "steady".
+"""The fleet's own time, by which durations are measured: fleet time. The file has it as "steady".
 
 It advances with CLOCK_MONOTONIC, so setting the wall clock changes no duration. The file
 STATE/clock records its value at one reading of the kernel's clocks, so that all processes of the

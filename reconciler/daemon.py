@@ -49,7 +49,7 @@ from rankfold.reconciler.observe.prober import Prober
 from rankfold.reconciler.observe.processes import Processes
 from rankfold.reconciler.observe.progress import Progress
 from rankfold.reconciler.observe.restarts import (
-    STEADY_AFTER_S,
+    STABLE_AFTER_S,
     AlreadyRunning,
     Claim,
     claimed,
@@ -178,7 +178,7 @@ class Daemon:
             self._cancel_live()
         self.server.after(0, self._turn)
         self.server.after(retention.MORE_S, self._forget)
-        self.server.after(STEADY_AFTER_S, self.claim.steady)
+        self.server.after(STABLE_AFTER_S, self.claim.stable)
         self._note_time()
         try:
             self.server.run()

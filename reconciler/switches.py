@@ -8,7 +8,7 @@ import os
 from rankfold.reconciler.deadlines import STUCK_S
 
 LINGER_S = 2.0
-REST_DUMP_AFTER_S = 2.0  # short for watchdogs of 5 s: a rank's clock runs until its local snapshot
+REST_SAVE_AFTER_S = 2.0  # short for watchdogs of 5 s: a rank's clock runs until its local snapshot
 
 
 class BadSwitch(ValueError):
@@ -17,7 +17,7 @@ class BadSwitch(ValueError):
 
 def check() -> None:
     """Check all variables, before anything is done. Raises BadSwitch."""
-    linger_s(), stuck_s(), rest_dump_after_s(), host_memory()
+    linger_s(), stuck_s(), rest_save_after_s(), host_memory()
 
 
 def linger_s() -> float:
@@ -28,12 +28,12 @@ def stuck_s() -> float:
     return _seconds("RANKFOLD_STUCK", STUCK_S)
 
 
-def rest_dump_after_s() -> float | None:
+def rest_save_after_s() -> float | None:
     """Seconds for which a job rests in memory before its local snapshot is made; None: it stays."""
-    name = "RANKFOLD_REST_DUMP_AFTER"
+    name = "RANKFOLD_REST_SAVE_AFTER"
     if os.environ.get(name) == "never":
         return None
-    return _seconds(name, REST_DUMP_AFTER_S, ", or never")
+    return _seconds(name, REST_SAVE_AFTER_S, ", or never")
 
 
 def host_memory() -> int | None:

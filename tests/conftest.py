@@ -85,7 +85,7 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("RANKFOLD_STATE", str(place.path))
     monkeypatch.setenv("RANKFOLD_RUNTIME", str(place.runtime))
     monkeypatch.setenv("PYTHONFAULTHANDLER", "1")
-    monkeypatch.setenv("RANKFOLD_REST_DUMP_AFTER", "never")  # or a slow test is another one
+    monkeypatch.setenv("RANKFOLD_REST_SAVE_AFTER", "never")  # or a slow test is another one
     if KIND == "nvidia":
         monkeypatch.setenv("RANKFOLD_NVIDIA_SHARE", "1")
     # Compiled kernels are shared: named by content, and checked when they are read.

@@ -40,7 +40,7 @@ def main() -> int:
     # Kernels are compiled once for both runs.
     os.environ.setdefault("RANKFOLD_CACHE", str(out / "cache"))
     # The demo shows that processes stay the same, however long a busy machine suspends them.
-    os.environ.setdefault("RANKFOLD_REST_DUMP_AFTER", "never")
+    os.environ.setdefault("RANKFOLD_REST_SAVE_AFTER", "never")
     try:
         build(screen)
         reference = follow(screen, out / "reference", arguments.steps, ())

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from rankfold import control
-from rankfold.messages import of_life
+from rankfold.messages import of_incarnation
 from rankfold.reconciler import actions, clock
 from rankfold.reconciler.act.inflight import Call, Steps
 from rankfold.reconciler.act.recovery import Recovery, used_so_far
@@ -91,7 +91,7 @@ class Executor:
                     self.journal.forget(action.kind, action.name)
                 case actions.Save():
                     if action.node:
-                        yield from self.recovery.dump(action)
+                        yield from self.recovery.save_on_node(action)
                     else:
                         yield from self.recovery.save(action, observed)
                 case actions.Upload():
@@ -243,7 +243,7 @@ class Executor:
         if (record.step, record.epoch) != ("placing", action.epoch):
             if record.step == "detached" and not 0 <= clock.now() - record.rested_at < RESTED_S:
                 yield from self.recovery.takeover.need_own(action.job)
-            yield from self.recovery.drop_dump(action.job)
+            yield from self.recovery.drop_local_snapshot(action.job)
             record = self._record(action.job)
             proxies = {d: observed.devices[d].pid for d in devices}
             record = dataclasses.replace(
@@ -263,7 +263,7 @@ class Executor:
             "check_order": record.fixed.check_order,
             "cc": f"{record.device['cc_major']}.{record.device['cc_minor']}",
             "world_size": record.fixed.world_size,
-            **of_life(record.incarnation),
+            **of_incarnation(record.incarnation),
             "members": [
                 {
                     "rank": r,
@@ -396,7 +396,7 @@ class Executor:
     def _signal(self, action: actions.Signal) -> Steps:
         """Send a signal to ranks. Errors are ignored: some of them may have ended by now."""
 
-        told = {"signum": action.signum, **of_life(self._record(action.job).incarnation)}
+        told = {"signum": action.signum, **of_incarnation(self._record(action.job).incarnation)}
 
         def signalling(rank: int) -> Call:
             return lambda: self.node.tell(action.job, rank, "signal", TELL_S, **told)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 from rankfold import control
-from rankfold.messages import of_life
+from rankfold.messages import of_incarnation
 from rankfold.reconciler import actions, clock, switches
 from rankfold.reconciler.act.inflight import Call, Steps, agreed
 from rankfold.reconciler.act.takeover import Takeover
@@ -30,7 +30,7 @@ from rankfold.reconciler.faults import point
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.observed import Observed
-from rankfold.reconciler.model.recorded import NODE, Answer, Dump, Record, Restore, Save
+from rankfold.reconciler.model.recorded import NODE, Answer, LocalSnapshot, Record, Restore, Save
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.durable import Damaged
 from rankfold.reconciler.node.launchers import CannotLaunch, Node
@@ -73,7 +73,7 @@ class Recovery:
 
     def save(self, action: actions.Save, observed: Observed) -> Steps:
         """Save a job. A save that fails raises nothing; the job's record has the error."""
-        yield from self.drop_dump(action.job)
+        yield from self.drop_local_snapshot(action.job)
         try:
             save = self._journal_cut(action, observed)
         except sqlite3.Error:  # the job is paused at a cut, and must not wait for disk space
@@ -105,7 +105,7 @@ class Recovery:
             text = f"save {action.number}: {size(written)} of its processes and devices{stood}"
             self._event(action.job, "Snapshot", text)
 
-    def dump(self, action: actions.Save) -> Steps:
+    def save_on_node(self, action: actions.Save) -> Steps:
         """Make the local snapshot of a job that rests in memory. If it fails, the job continues to
         rest in memory, and its record has the error.
 
@@ -115,8 +115,8 @@ class Recovery:
         with self.journal.transaction():
             record = self._record(job)
             self.journal.begin(job, action.epoch, f"dump-{number}", {"ranks": action.ranks})
-            self._update(job, dump=Dump(number), saves=max(record.saves, number))
-        point("dump.journalled")
+            self._update(job, dump=LocalSnapshot(number), saves=max(record.saves, number))
+        point("local_snapshot.journalled")
         error, written = "", 0
         try:
             written = yield from self._snapshots(action)
@@ -136,22 +136,22 @@ class Recovery:
                 self._update(job, dump=None, rest_failed_at=clock.now(), rest_error=error)
                 self._event(job, "DumpFailed", f"it rests in memory: {error}", "Warning")
             return
-        point("dump.written")
+        point("local_snapshot.written")
         with self.journal.transaction():
             wanted = self.journal.desired().jobs.get(job)
             stays = wanted is not None and wanted.suspended and not wanted.store
             moved = {"step": "vacating", "stored": NODE} if stays else {}  # unless it was resumed
-            self._update(job, dump=Dump(number, whole=True), rest_error="", **moved)
+            self._update(job, dump=LocalSnapshot(number, whole=True), rest_error="", **moved)
             self.journal.done(job, action.epoch, f"dump-{number}")
             self._event(job, "Dumped", f"{size(written)} of its processes and devices")
 
-    def drop_dump(self, job: str) -> Steps:
+    def drop_local_snapshot(self, job: str) -> Steps:
         """Remove the local snapshot of a job that continues, from it or from elsewhere. If it is
         being uploaded, it is removed after that."""
         record = self._record(job)
-        if dump := record.dump:
-            if record.save is None or record.save.number != dump.number:
-                yield [lambda: self.node.drop(job, dump.number)]
+        if local := record.dump:
+            if record.save is None or record.save.number != local.number:
+                yield [lambda: self.node.drop(job, local.number)]
             self._update(job, dump=None)
 
     def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
@@ -216,7 +216,7 @@ class Recovery:
         return [asking(device) for device in told.devices]
 
     def _asking(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Call:
-        told = more | of_life(self._record(job).incarnation)
+        told = more | of_incarnation(self._record(job).incarnation)
         return lambda: self.node.tell(job, rank, op, timeout, **told)
 
     def _failed(self, job: str, save: Save, error: str, again: bool) -> None:
@@ -256,8 +256,8 @@ class Recovery:
                 text = f"checkpoint {found.id}: {size(found.bytes)}"
                 self._event(action.job, "CheckpointSaved", text)
         point("conclude.journalled")
-        dump = self._record(action.job).dump
-        if dump is None or dump.number != action.number:
+        local = self._record(action.job).dump
+        if local is None or local.number != action.number:
             yield [lambda: self.node.drop(action.job, action.number)]
         elif found is None:  # it still rests in it, and another upload may follow
             yield [lambda: self.node.forget_transfer(action.job, action.number)]
@@ -266,14 +266,16 @@ class Recovery:
 
     def upload(self, action: actions.Upload) -> Steps:
         record = self._record(action.job)
-        dump, save = record.dump, record.save
-        if save is None and dump is not None:
+        local, save = record.dump, record.save
+        if save is None and local is not None:
             why, asked, cut = self._resting(action.job), record.asked, record.rested_at
-            save = Save(dump.number, why, clock.now(), "uploading", asked, clock.wall(cut), cut=cut)
+            save = Save(
+                local.number, why, clock.now(), "uploading", asked, clock.wall(cut), cut=cut
+            )
             self._update(action.job, save=save, asked="")
         if save is None or save.number != action.number:
             return
-        if dump is not None and dump.number == save.number:  # it may have been stored for long
+        if local is not None and local.number == save.number:  # it may have been stored for long
             (error,) = yield [lambda: self.node.check(action.job, action.number)]
             if error:
                 self._failed(action.job, save, str(error), not isinstance(error, Damaged))
@@ -290,7 +292,7 @@ class Recovery:
         record = self._record(action.job)
         restore = record.restore
         if restore is None:  # from here on it is another incarnation
-            yield from self.drop_dump(action.job)
+            yield from self.drop_local_snapshot(action.job)
             restore = Restore(action.number, action.id)
             with self.journal.transaction():
                 record = self._update(
@@ -590,8 +592,8 @@ def used_so_far(record: Record) -> float:
 
 
 def count_until(journal: Journal, booted_after: float) -> None:
-    """Correct the device-seconds after a boot: since `booted_after` (steady) no device has served a
-    job, although records say so."""
+    """Correct the device-seconds after a boot: since `booted_after` (fleet time) no device has
+    served a job, although records say so."""
     with journal.transaction():
         for record in journal.records().values():
             if record.held_since is not None:

@@ -34,8 +34,8 @@ def forget(journal: Journal, layout: Layout, kept: int = KEPT) -> float:
 
 
 def _over(journal: Journal, changed: dict[str, float]) -> dict[str, float]:
-    """When each of these ended (steady). The time is recorded when an end is first seen, because
-    the wall clock, which dates files, may be set later."""
+    """When each of these ended (fleet time). The time is recorded when an end is first seen,
+    because the wall clock, which dates files, may be set later."""
     noted: dict[str, float] = journal.get("over") or {}
     over = {each: noted.get(each, clock.of_wall(at)) for each, at in changed.items()}
     if over != noted:

@@ -275,7 +275,7 @@ class Job:
     )  # fmt: skip
     # Not in a file:
     store: bool = False  # while suspended, the job rests in the store, not in memory
-    created: Seconds = 0.0  # steady; decides the order in which waiting jobs are served
+    created: Seconds = 0.0  # fleet time; decides the order in which waiting jobs are served
     orphaned: bool = False  # its file was removed
     drifted: bool = False  # overridden by hand
     cancelled: bool = False

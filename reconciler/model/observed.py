@@ -54,7 +54,7 @@ class JobOnDevice:
     epoch: int
     state: str  # joining | running | stopping | cut | saved | failed
     reason: str = ""
-    cut_at: float | None = None  # steady, as released_at
+    cut_at: float | None = None  # fleet time, as released_at
     released_at: float | None = None
     ranks: tuple[RankOnDevice, ...] = ()
     races: tuple[str, ...] = ()
@@ -138,8 +138,8 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Asked:
-    """The last query to the store about the owners of the running jobs: when it was (steady), and
-    how many queries in succession the store has not answered for any job."""
+    """The last query to the store about the owners of the running jobs: when it was (fleet time),
+    and how many queries in succession the store has not answered for any job."""
 
     at: float = 0.0
     silent: int = 0
@@ -159,5 +159,7 @@ class Observed:
     # is started there ends; the value is the error, or the last line of its log
     transfers: Mapping[str, Transfer] = field(default_factory=dict)  # of each job that has one
     no_saves: str = ""  # why no process can be saved here; empty: processes can be saved
-    dump_after: float | None = None  # seconds for which a job rests in memory; None: without limit
+    rest_save_after: float | None = (
+        None  # seconds for which a job rests in memory; None: without limit
+    )
     asked: Asked = Asked()

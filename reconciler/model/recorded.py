@@ -28,7 +28,7 @@ class Ending:
     phase: str
     reason: str
     message: str
-    since: Seconds  # steady
+    since: Seconds  # fleet time
     rank: Annotated[int, Meta(ge=0, lt=RANKS_MAX)] | None = None  # the rank that failed, if one did
 
 
@@ -39,7 +39,7 @@ class Checkpoint:
     id: str
     time: Seconds  # wall clock of the cut
     bytes: Count  # bytes that a restore fetches
-    cut: Seconds | None = None  # steady; None: another owner made it
+    cut: Seconds | None = None  # fleet time; None: another owner made it
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class Save:
 
     number: Count  # number of its folder: layout.py
     why: str  # "interval" | "steps" | "request" | "rest"
-    since: Seconds  # steady
+    since: Seconds  # fleet time
     stage: Annotated[str, Meta(pattern=r"^(stopping|saving|uploading)\Z")] = "stopping"
     token: str = ""  # of the request that it serves
     at: Seconds = 0.0  # wall clock of the cut
-    cut: Seconds | None = None  # steady, of the cut
+    cut: Seconds | None = None  # fleet time, of the cut
     tries: Count = 0  # number of uploads begun
-    tried_at: Seconds = 0.0  # steady
+    tried_at: Seconds = 0.0  # fleet time
     error: str = ""  # why the last upload failed
 
 
 @dataclass(frozen=True)
-class Dump:
+class LocalSnapshot:
     """The local snapshot of a resting job, kept on this node.
 
     whole: it is completely on the disk, and the job's processes may end.
@@ -130,7 +130,7 @@ class Record:
     exits: tuple[int | None, ...] = ()  # exit status of each rank, when ended
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
-    held_since: Seconds | None = None  # steady; from when `placement` counts for gpu_seconds
+    held_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
     races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not
     error: str = ""  # of the last action, if it failed
@@ -144,19 +144,19 @@ class Record:
     restore: Restore | None = None
     checkpoints: tuple[Checkpoint, ...] = ()  # those that are kept, oldest first
     stored: str = ""  # checkpoint that it rests in or continues from; NODE: local snapshot
-    dump: Dump | None = None  # its folder exists, or is being written or removed
-    rested_at: Seconds = 0.0  # steady: when it left its devices
-    rest_failed_at: Seconds = 0.0  # steady: when the last local snapshot failed
+    dump: LocalSnapshot | None = None  # its folder exists, or is being written or removed
+    rested_at: Seconds = 0.0  # fleet time: when it left its devices
+    rest_failed_at: Seconds = 0.0  # fleet time: when the last local snapshot failed
     rest_error: str = ""  # why that failed, during this rest
     unusable: tuple[str, ...] = ()  # checkpoints that could not be restored
     asked: str = ""  # token of a requested save that has not begun
     asked_tries: Count = 0  # failed tries of that save, before the next one
     answer: Answer | None = None  # to the last such request
-    saved_at: Seconds = 0.0  # steady: start of the save interval; 0: not yet placed
+    saved_at: Seconds = 0.0  # fleet time: start of the save interval; 0: not yet placed
     saved_steps: Count = 0  # the same, in steps
     save_error: str = ""  # why the last save failed
     looked: Count = 0  # incarnation whose launchers were queried about what cannot be saved
-    looked_at: Seconds = 0.0  # steady: time of the last such query
+    looked_at: Seconds = 0.0  # fleet time: time of the last such query
     hindered: str = ""  # their answer
     lost: str = ""  # what the last restart cost
     amiss: str = ""  # problems with its files since its last restore
@@ -188,7 +188,7 @@ class Change:
     commit: str
     wanted_at: Seconds  # wall clock: commit, or save of the file
     epoch: Count = 0  # of the job when the change was requested
-    wanted: Seconds | None = None  # the same moment, steady, as all that follow
+    wanted: Seconds | None = None  # the same moment, fleet time, as all that follow
     cut_at: Seconds | None = None
     placed_at: Seconds | None = None
     released_at: Seconds | None = None

@@ -2,7 +2,7 @@
 constraints for files.
 
 Sizes are bytes. Times named ``*_at`` are seconds; a comment at the field names the clock:
-``steady`` is the fleet's own time (reconciler/clock.py).
+``fleet time`` is the fleet's own time (reconciler/clock.py).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def devices_now(record: Record) -> int:
 def wish(job: Job, record: Record, commit: str, wanted_at: float, wanted: float) -> Change | None:
     """The change that a new spec requires of a placed or resting job; None if there is none.
 
-    wanted_at: wall clock; wanted: the same moment, steady.
+    wanted_at: wall clock; wanted: the same moment, fleet time.
     """
     if record.epoch == 0 or record.step == "ended" or record.ending:
         return None
@@ -33,7 +33,7 @@ def wish(job: Job, record: Record, commit: str, wanted_at: float, wanted: float)
 def follow(
     change: Change, record: Record, observed: Observed, converged: bool, now: float
 ) -> Change:
-    """Fill in the times of what is observed now (steady)."""
+    """Fill in the times of what is observed now (fleet time)."""
     seen = [
         there for device in dict.fromkeys(record.placement)
         if (there_is := observed.devices.get(device)) and (there := there_is.job(change.job))

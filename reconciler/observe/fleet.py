@@ -15,13 +15,13 @@ import msgspec
 
 from rankfold import control
 from rankfold.messages import (
-    JobTold,
+    JobReport,
     LauncherHello,
     LauncherStatus,
     ProxyHello,
     ProxyStatus,
     RankFault,
-    RankTold,
+    RankReport,
 )
 from rankfold.reconciler import clock, switches
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
@@ -86,7 +86,7 @@ def observe(
         ended | {(seen.job, seen.rank): seen for seen in seen_ranks if seen},
         host_memory(),
         no_saves=no_saves,
-        dump_after=switches.rest_dump_after_s(),
+        rest_save_after=switches.rest_save_after_s(),
         transfers={
             record.name: node.transferred(record.name, number)
             for record in records.values() if (number := transfer_of(record)) is not None
@@ -172,7 +172,7 @@ def _kernels(status: ProxyStatus) -> dict[str, int]:
     return {name: count for name, count in counted.items() if count}
 
 
-def _job(told: JobTold, heard: float) -> JobOnDevice:
+def _job(told: JobReport, heard: float) -> JobOnDevice:
     cut, released = told.cut_age_s, told.released_age_s
     return JobOnDevice(
         told.job, told.epoch, told.state, told.reason,
@@ -185,7 +185,7 @@ def _job(told: JobTold, heard: float) -> JobOnDevice:
     )  # fmt: skip
 
 
-def _rank(told: RankTold) -> RankOnDevice:
+def _rank(told: RankReport) -> RankOnDevice:
     counters = msgspec.structs.asdict(told)
     for name in ("rank", "state", "error", "at", "quiet_s"):
         del counters[name]

@@ -30,7 +30,7 @@ class Answer:
     asked: wall clock of the query.
     waited_s: seconds since then.
     pid: of the listening process; 0 if it is not known.
-    heard: when the answer came, steady.
+    heard: when the answer came, fleet time.
     """
 
     hello: Json
@@ -51,7 +51,7 @@ class Line:
         self.asked_at: float | None = None  # CLOCK_MONOTONIC; None: no query is open
         self.asked = 0.0  # wall clock
         self.pid = 0  # of the listening process
-        self.heard = 0.0  # steady
+        self.heard = 0.0  # fleet time
         self.void = False  # the pending answer does not count
         self._channel: control.Channel | None = None
         self._open: dict[int, str] = {}  # id → operation

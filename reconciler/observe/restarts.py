@@ -23,7 +23,7 @@ from rankfold.reconciler.journal.journal import Journal, JournalError
 from rankfold.reconciler.layout import Layout, is_locked, try_lock
 from rankfold.reconciler.wording import count
 
-STEADY_AFTER_S = 10.0  # after running this long, earlier unexpected ends no longer count
+STABLE_AFTER_S = 10.0  # after running this long, earlier unexpected ends no longer count
 LOOP_AFTER = 3  # this many unexpected ends in a row are a crash loop
 WAIT_MIN_S, WAIT_MAX_S = 0.5, 30.0  # before the next start in a crash loop
 
@@ -64,8 +64,8 @@ class Claim:
         except FileNotFoundError:
             return False
 
-    def steady(self) -> None:
-        """Forget earlier ends: the reconciler has run for `STEADY_AFTER_S`."""
+    def stable(self) -> None:
+        """Forget earlier ends: the reconciler has run for `STABLE_AFTER_S`."""
         self.crash_loop = ""
         self._note.ends, self._note.reason = 0, ""
         self._write()

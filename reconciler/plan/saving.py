@@ -137,7 +137,7 @@ def _saved_in_memory(index: Index, record: Record, now: float) -> bool:
     be made, which would end the processes to save."""
     if record.step != "detached" or not record.asked or not _may_again(record, now):
         return False
-    return index.observed.dump_after is None or bool(record.rest_error)
+    return index.observed.rest_save_after is None or bool(record.rest_error)
 
 
 def sending(job: Job, record: Record, now: float) -> Action | None:
@@ -153,7 +153,7 @@ def sending(job: Job, record: Record, now: float) -> Action | None:
 def dumping(index: Index, job: Job, record: Record, now: float) -> Action | None:
     """The action that makes a local snapshot of a job that rests in memory. None: not yet, or
     never."""
-    after, save = index.observed.dump_after, record.save
+    after, save = index.observed.rest_save_after, record.save
     if record.step != "detached" or after is None or index.observed.no_saves:
         return None
     if save is not None and save.stage != "uploading":

@@ -63,11 +63,11 @@ class Device:
     def status(self) -> messages.ProxyStatus:
         return expect(messages.ProxyStatus, self.ask("status"))
 
-    def job(self, name: str = "job") -> messages.JobTold:
+    def job(self, name: str = "job") -> messages.JobReport:
         (found,) = [job for job in self.status().jobs if job.job == name]
         return found
 
-    def until(self, *states: str) -> messages.JobTold:
+    def until(self, *states: str) -> messages.JobReport:
         while (job := self.job()).state not in states:
             assert job.state != "failed", job.reason
             time.sleep(0.005)

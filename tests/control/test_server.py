@@ -46,7 +46,7 @@ def serving(path: Path, serves: Path | None = None) -> Iterator[service.Server]:
         path,
         {
             messages.Hello: lambda _request: {"kind": "test"},
-            messages.Dump: lambda _request: {"text": "\udcff"},
+            messages.DebugText: lambda _request: {"text": "\udcff"},
             Text: lambda request: {"text": "x" * request.message.bytes},
             Break: broken,
         },

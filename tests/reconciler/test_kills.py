@@ -34,7 +34,7 @@ DUMPED = {point for point in POINTS if point.partition(".")[0] == "dump"}
 OF_A_DUMP = DUMPED | {
     point for point in POINTS if point.partition(".")[0] in ("vacate", "rest", "restore")
 } | {"save.frozen", "save.written"}  # fmt: skip
-USUALLY_DUMPED = ("dump.written", "restore.launched")
+USUALLY_DUMPED = ("local_snapshot.written", "restore.launched")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_killed_while_a_job_rests_on_the_disk(point: str, rankfold: Rankfold, sp
     """Suspended and resumed: the reconciler dies at `point`, and each line is written once."""
     token, stop = specs.folder / "die", specs.stop_file
     rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{token}"
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     count = f"n=0; until [ -e {stop} ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo is done"
     specs.program(["sh", "-c", count], "gpt", gpus=2, ranks=2)
     rankfold("apply", "-f", str(specs.folder), "--wait")

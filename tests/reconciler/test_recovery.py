@@ -674,7 +674,7 @@ def test_a_job_that_fails_while_it_rests_waits_in_the_store() -> None:
 def resting(**fields: Any) -> Fleet:
     """A job that was suspended a moment ago, and will be dumped."""
     place = fleet(job(**fields))
-    place.dump_after = 0.0
+    place.rest_save_after = 0.0
     wish(place, job(suspend=True, **fields))
     return place
 
@@ -694,14 +694,14 @@ def test_a_job_that_rests_is_dumped_and_goes_on_where_it_was() -> None:
 
 
 def test_a_job_is_not_dumped_before_its_time_nor_where_nothing_can_be() -> None:
-    for fields in ({"dump_after": 30.0}, {"dump_after": None}, {"no_saves": "no CRIU"}):
+    for fields in ({"rest_save_after": 30.0}, {"rest_save_after": None}, {"no_saves": "no CRIU"}):
         place = resting()
         for name, value in fields.items():
             setattr(place, name, value)
         for _ in range(20):
             place.turn()
         assert place.records["a"].step == "detached" and place.living("a"), fields
-    place.no_saves, place.dump_after = "", 30.0
+    place.no_saves, place.rest_save_after = "", 30.0
     for _ in range(20):
         place.turn()
     assert place.records["a"].stored == NODE
@@ -743,7 +743,7 @@ def test_a_dump_that_was_interrupted_is_gone_on_with() -> None:
 def test_a_dump_that_is_damaged_is_said_and_the_last_checkpoint_taken() -> None:
     place = fleet(job())
     save(place)
-    place.dump_after = 0.0
+    place.rest_save_after = 0.0
     wish(place, job(suspend=True))
     place.converge()
     place.dump_damaged = True
@@ -802,7 +802,7 @@ def test_a_checkpoint_is_made_of_the_dump_where_the_job_rests() -> None:
 
 def test_who_wants_a_checkpoint_of_a_job_that_is_to_be_dumped_waits_for_that() -> None:
     place = resting()
-    place.dump_after = 5.0
+    place.rest_save_after = 5.0
     while place.records["a"].step != "detached":
         place.turn()
     place.update("a", asked="t")
@@ -823,7 +823,7 @@ def done_until_dumped(place: Fleet) -> list[actions.Action]:
 @pytest.mark.parametrize("why", ["never", "cannot"])
 def test_a_job_that_stays_in_memory_is_saved_there(why: str) -> None:
     place = resting()
-    place.dump_after = None if why == "never" else 0.0
+    place.rest_save_after = None if why == "never" else 0.0
     place.saves_fail = why == "cannot"
     for _ in range(5):
         place.turn()
@@ -950,7 +950,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(after=st.sampled_from([None, 0.0, 3.0]), damaged=st.booleans())
     def dump(self, after: float | None, damaged: bool) -> None:
-        self.place.dump_after, self.place.dump_damaged = after, damaged
+        self.place.rest_save_after, self.place.dump_damaged = after, damaged
 
     @precondition(lambda self: len(self.place.store) > 2)
     @rule(data=st.data())

@@ -30,8 +30,8 @@ from rankfold.reconciler.model.recorded import (
     NODE,
     Answer,
     Checkpoint,
-    Dump,
     Ending,
+    LocalSnapshot,
     Record,
     Restore,
     Save,
@@ -285,7 +285,9 @@ def test_what_others_have_left_is_removed_beside_an_upload(scene: Scene) -> None
     for number in range(1, 7):
         scene.fetched(number)
     save = Save(3, "request", 5.0, "uploading")
-    scene.update(save=save, dump=Dump(2, whole=True), saves=5)  # 6: another action makes it now
+    scene.update(
+        save=save, dump=LocalSnapshot(2, whole=True), saves=5
+    )  # 6: another action makes it now
     scene.do(scene.recovery.upload(actions.Upload("a", 3, 3)))
     folder = scene.ranks.layout.save("a", 3).parent
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "6"]
@@ -293,7 +295,9 @@ def test_what_others_have_left_is_removed_beside_an_upload(scene: Scene) -> None
 
 
 def test_a_dump_that_is_damaged_is_not_sent_and_stays(scene: Scene) -> None:
-    scene.update(step="stored", stored=NODE, dump=Dump(1, whole=True), save=None, asked="u")
+    scene.update(
+        step="stored", stored=NODE, dump=LocalSnapshot(1, whole=True), save=None, asked="u"
+    )
     folder = scene.ranks.snapshot("a", 1, 0)
     folder.mkdir(parents=True)
     (folder / "pages").write_text("as it was")
@@ -301,7 +305,11 @@ def test_a_dump_that_is_damaged_is_not_sent_and_stays(scene: Scene) -> None:
     (folder / "pages").write_text("as it is now")
     scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
     record = scene.record
-    assert not scene.ranks.tasks and record.save is None and record.dump == Dump(1, whole=True)
+    assert (
+        not scene.ranks.tasks
+        and record.save is None
+        and record.dump == LocalSnapshot(1, whole=True)
+    )
     assert record.answer is not None and "pages has" in record.answer.error
     (folder / "pages").write_text("as it was")
     scene.update(asked="v")
@@ -548,7 +556,7 @@ def test_who_discards_a_job_that_the_journal_does_not_know_does_not_note_it(scen
 
 RESTS: Json = {"step": "detached", "placement": (), "save": None, "known": 1}
 ON_DISK: Json = {"step": "stored", "placement": (), "save": None, "stored": NODE, "known": 1,
-                 "dump": Dump(2, whole=True)}  # fmt: skip
+                 "dump": LocalSnapshot(2, whole=True)}  # fmt: skip
 STARTS: Json = {"step": "new", "placement": (), "save": None, "fixed": None}
 OVER: Json = {"ending": Ending("Failed", "RankFailed", "rank 0 failed", 9.0, 0)}
 UPLOADING: Json = {"save": Save(1, "rest", 5.0, "uploading", at=6.0)}

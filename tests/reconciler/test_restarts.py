@@ -87,7 +87,7 @@ def test_one_that_has_run_for_a_while_or_ended_as_it_should_starts_anew(layout: 
     with restarts.claimed(layout.state) as claim:
         assert restarts.wait_s(layout) == 0, "it runs"
         assert claim.crash_loop == restarts.report(layout) != ""
-        claim.steady()
+        claim.stable()
         assert restarts.report(layout) == ""
     os.close(claim._lock)
     assert restarts.report(layout) == "" and restarts.wait_s(layout) == 0

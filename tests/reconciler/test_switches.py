@@ -15,8 +15,8 @@ from support.leaks import State
 from support.patience import scaled
 
 BAD = [
-    ("RANKFOLD_REST_DUMP_AFTER", "soon", "it must be a number of seconds, or never"),
-    ("RANKFOLD_REST_DUMP_AFTER", "-1", "it must be a number of seconds, or never"),
+    ("RANKFOLD_REST_SAVE_AFTER", "soon", "it must be a number of seconds, or never"),
+    ("RANKFOLD_REST_SAVE_AFTER", "-1", "it must be a number of seconds, or never"),
     ("RANKFOLD_LINGER", "nan", "it must be a number of seconds"),
     ("RANKFOLD_STUCK", "inf", "it must be a number of seconds"),
     ("RANKFOLD_HOST_MEMORY", "16G", "it must be a number of bytes"),
@@ -41,10 +41,10 @@ def test_so_does_a_reconciler_that_nobody_asked_for(state: State) -> None:
 
 
 def test_what_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in [("REST_DUMP_AFTER", "never"), ("LINGER", "0.5"), ("STUCK", ""),
+    for name, value in [("REST_SAVE_AFTER", "never"), ("LINGER", "0.5"), ("STUCK", ""),
                         ("HOST_MEMORY", "4096")]:  # fmt: skip
         monkeypatch.setenv(f"RANKFOLD_{name}", value)
     switches.check()
-    assert switches.rest_dump_after_s() is None
+    assert switches.rest_save_after_s() is None
     assert (switches.linger_s(), switches.stuck_s()) == (0.5, STUCK_S)
     assert switches.host_memory() == 4096

@@ -21,7 +21,7 @@ from rankfold.reconciler.act.executor import Temporary
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.model.observed import Observed
-from rankfold.reconciler.model.recorded import NODE, Dump, Record, Restore
+from rankfold.reconciler.model.recorded import NODE, LocalSnapshot, Record, Restore
 from rankfold.reconciler.node import launchers
 from rankfold.reconciler.node.launchers import Node
 from support import leaks
@@ -44,7 +44,7 @@ def test_a_dump_is_not_woken_where_its_job_goes_on_elsewhere(
     store.take("a", 1, owner="here")
     stored(scene)
     scene.fetched(2)
-    scene.update(known=1, stored=NODE, dump=Dump(2, whole=True))
+    scene.update(known=1, stored=NODE, dump=LocalSnapshot(2, whole=True))
     monkeypatch.setattr(Node, "check", lambda *_: None)
     store.take("a", 2, owner="there:/state/jobs/a")
     wake = actions.Restore("a", 2, (0, 1), (0, 1))

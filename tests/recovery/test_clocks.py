@@ -49,7 +49,7 @@ def test_a_clock_that_jumps_changes_nothing(
     often: bool, clock: Clock, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     rankfold = job.rankfold
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "1"
+    rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "1"
 
     def jump(hours: int) -> None:
         if not often:

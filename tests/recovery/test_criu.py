@@ -83,7 +83,7 @@ def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
     rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes],
 ) -> None:  # fmt: skip
     """It is suspended meanwhile, and stays so."""
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     saved_once(rankfold, job)
     halting.request("dump")
     rankfold("suspend", job.name, "--override")
@@ -105,7 +105,7 @@ def test_the_way_back_from_a_dump_is_tried_again(
     victim: str,
     rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes],
 ) -> None:  # fmt: skip
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     job.apply(gpus=1)
     job.reaches(10)
     rankfold("suspend", job.name, "--override")

@@ -47,7 +47,7 @@ def killed(rankfold: Rankfold, specs: Specs) -> None:
 def test_time_between_events_does_not_count_a_rest(
     rest: Callable[[Rankfold, Specs], None], rankfold: Rankfold, specs: Specs
 ) -> None:
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     program, told = cuda.build(cuda.PROGRAMS / "rests.cu"), specs.folder.parent / "go-on"
     logs = [Layout(rankfold.state.path).logs(NAME) / f"rank-{rank}.out" for rank in range(RANKS)]
     specs.program([str(program), str(told)], NAME, gpus=1, ranks=RANKS)

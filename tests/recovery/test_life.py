@@ -122,7 +122,7 @@ def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     """Unless told otherwise; again and again; over the end of what is left, and into the store."""
-    del rankfold.environment["RANKFOLD_REST_DUMP_AFTER"]
+    del rankfold.environment["RANKFOLD_REST_SAVE_AFTER"]
     saves = Layout(rankfold.state.path).job(job.name) / "saves"
     job.apply(gpus=2)
     for times in range(1, 3):
@@ -150,7 +150,7 @@ def test_a_checkpoint_is_made_of_a_job_that_rests_and_it_is_not_woken(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     """Requested in memory, it waits for the dump. What is on the disk goes from there."""
-    del rankfold.environment["RANKFOLD_REST_DUMP_AFTER"]
+    del rankfold.environment["RANKFOLD_REST_SAVE_AFTER"]
     store = Layout(rankfold.state.path).job(job.name) / "saves"
     job.apply(gpus=2)
     job.reaches(10)
@@ -186,19 +186,19 @@ def test_a_job_that_stays_in_memory_is_saved_there(
 
 
 @pytest.mark.parametrize(
-    ("dump_after", "options", "where"),
+    ("rest_save_after", "options", "where"),
     [("0", (), "node"), (None, (), "node"), (None, ("--store",), "store")],
     ids=["on-the-disk", "as-it-is-by-default", "in-the-store"],
 )
 def test_a_watchdog_sees_nothing_of_a_rest(
-    dump_after: str | None, options: tuple[str, ...], where: str,
+    rest_save_after: str | None, options: tuple[str, ...], where: str,
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes],
 ) -> None:  # fmt: skip
     """It bites after 5 s, and the job rests for 20: it sees the saving and the restoring alone, and
     what the job rests in memory before it is dumped."""
-    del rankfold.environment["RANKFOLD_REST_DUMP_AFTER"]
-    if dump_after is not None:
-        rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = dump_after
+    del rankfold.environment["RANKFOLD_REST_SAVE_AFTER"]
+    if rest_save_after is not None:
+        rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = rest_save_after
     job.wrapper = watched(5)
     job.apply(gpus=2)
     job.reaches(10)
@@ -238,7 +238,7 @@ def test_a_damaged_dump_is_said_and_the_last_checkpoint_taken(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes],
     damage: Callable[[Path], None], said: str,
 ) -> None:  # fmt: skip
-    rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+    rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     job.apply(gpus=1)
     job.reaches(10)
     rankfold("checkpoint", job.name, "--wait")

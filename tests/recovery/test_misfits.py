@@ -84,7 +84,7 @@ def test_what_rests_is_kept_where_the_checkpoint_cannot_be_restored_here(
     rests: str, rankfold: Rankfold, job: Trained, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
     if rests == "node":
-        rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+        rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     job.apply(gpus=1)
     job.reaches(10)
     rankfold("checkpoint", job.name, "--wait")

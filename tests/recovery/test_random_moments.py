@@ -198,7 +198,7 @@ def test_whoever_dies_or_stops_whenever_the_bits_are_the_same(
 ) -> None:
     disaster = Disaster(job, seed)
     if disaster.on_disk:
-        job.rankfold.environment["RANKFOLD_REST_DUMP_AFTER"] = "0"
+        job.rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     job.apply(gpus=2, extra=UNTIRING)
     while len(disaster.told) < 2 * MOMENTS and not disaster.over():
         disaster.happens()

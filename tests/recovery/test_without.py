@@ -59,7 +59,7 @@ def test_a_fleet_works_and_says_that_nothing_is_saved(
     folder.mkdir()
     prefix, why, namespaces = make(folder)
     path = f"{folder}:{os.environ['PATH']}"
-    environment = {**rankfold.environment, "PATH": path, "RANKFOLD_REST_DUMP_AFTER": "0"}
+    environment = {**rankfold.environment, "PATH": path, "RANKFOLD_REST_SAVE_AFTER": "0"}
     bare = Rankfold(state, environment, prefix)
     job = Trained(bare, specs, program, state.folder / "gpt")
     job.folder.mkdir()

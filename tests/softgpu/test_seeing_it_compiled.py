@@ -1,4 +1,5 @@
-"""What the compiler makes of a kernel, as a command and kept from a job (RANKFOLD_DUMP)."""
+"""What the compiler makes of a kernel, as a command and kept from a job
+(RANKFOLD_COMPILER_OUTPUT)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from rankfold.proxy.hal.soft.compiler import cache, dump
+from rankfold.proxy.hal.soft.compiler import cache, output
 from rankfold.proxy.hal.soft.compiler.__main__ import main
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.errors import ModuleError
@@ -110,7 +111,7 @@ def test_what_is_compiled_is_kept(
     (path,) = objects(folder)
     plain = cache.load(folder / "cache", path.stem)
     kept = folder / "kept"
-    monkeypatch.setenv(dump.SWITCH, str(kept))
+    monkeypatch.setenv(output.SWITCH, str(kept))
     (folder / "second").mkdir()
     assert result(new(made, folder / "second"), text()) == 42
     assert {file.name for file in (kept / path.stem).iterdir()} == FILES
@@ -122,7 +123,7 @@ def test_what_is_compiled_is_kept(
 def test_of_what_fails_the_stages_before_are_kept(
     made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:
-    monkeypatch.setenv(dump.SWITCH, str(folder / "kept"))
+    monkeypatch.setenv(output.SWITCH, str(folder / "kept"))
     with pytest.raises(ModuleError):
         result(new(made, folder), text(body="wgmma.fence;"))
     (kernel,) = (folder / "kept").iterdir()
@@ -136,11 +137,11 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_fails_nothing(
 ) -> None:  # fmt: skip
     (folder / "file").touch()
     asked = place if place == "relative" else str(folder / place)
-    monkeypatch.setenv(dump.SWITCH, asked)
+    monkeypatch.setenv(output.SWITCH, asked)
     loader = new(made, folder)
     assert result(loader, text()) == 42
     assert result(loader, text(body="add.u32 %r0, %r0, 2;")) == 43
-    assert capfd.readouterr().err.count(f"{dump.SWITCH}={asked}: nothing is kept: ") == 1
+    assert capfd.readouterr().err.count(f"{output.SWITCH}={asked}: nothing is kept: ") == 1
 
 
 def test_a_folder_that_fills_up_is_said_once_and_fails_nothing(
@@ -149,7 +150,7 @@ def test_a_folder_that_fills_up_is_said_once_and_fails_nothing(
 ) -> None:  # fmt: skip
     """A file stands where the folder of each kernel would."""
     kept = folder / "kept"
-    monkeypatch.setenv(dump.SWITCH, str(kept))
+    monkeypatch.setenv(output.SWITCH, str(kept))
     loader = new(made, folder)
     assert result(loader, text()) == 42
     sources = [text(body=f"add.u32 %r0, %r0, {n};") for n in (2, 3)]

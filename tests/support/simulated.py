@@ -21,7 +21,7 @@ from rankfold.reconciler.model.observed import (
     SeenRank,
     Transfer,
 )
-from rankfold.reconciler.model.recorded import NODE, Answer, Dump, Record, Restore, Save
+from rankfold.reconciler.model.recorded import NODE, Answer, LocalSnapshot, Record, Restore, Save
 from rankfold.reconciler.plan import saving
 
 
@@ -55,7 +55,7 @@ class Fleet:
     uploads: str = "done"  # how uploads end: done | retry | failed; or they are slow
     damaged: set[tuple[str, str]] = field(default_factory=set)  # (job, checkpoint)
     restores_fail: bool = False
-    dump_after: float | None = None  # seconds
+    rest_save_after: float | None = None  # seconds
     dump_damaged: bool = False
 
     def observed(self) -> Observed:
@@ -66,7 +66,7 @@ class Fleet:
         return Observed(
             devices, dict(self.ranks), self.host_memory,
             dict.fromkeys(self.failing - devices.keys(), "no such device"),
-            dict(self.transfers), self.no_saves, self.dump_after, self.asked,
+            dict(self.transfers), self.no_saves, self.rest_save_after, self.asked,
         )  # fmt: skip
 
     def plan(self) -> planner.Plan:
@@ -217,7 +217,7 @@ class Fleet:
                     self.exit(job, rank, -signum)
             case actions.Finish(job, phase):
                 assert not any(job in self.jobs_on(name) for name in self.devices)
-                self.drop_dump(job)
+                self.drop_local_snapshot(job)
                 self.update(
                     job, step="ended", phase=phase, placement=(), detached=(), restore=None
                 )
@@ -265,7 +265,7 @@ class Fleet:
         assert len(action.placement) == record.fixed.world_size
         devices = tuple(dict.fromkeys(action.placement))
         if record.dump is not None:
-            self.drop_dump(action.job)
+            self.drop_local_snapshot(action.job)
         if record.step != "placing":
             assert action.epoch > record.epoch
             assert not self.lost.keys() & set(devices), "placed where nobody is served"
@@ -316,7 +316,7 @@ class Fleet:
         if action.node:
             self.dump(action)
             return
-        self.drop_dump(job)
+        self.drop_local_snapshot(job)
         save, asked = record.save, record.asked
         if save is None or save.number != action.number:
             save, asked = Save(action.number, self.resting(job), self.now, token=asked), ""
@@ -347,7 +347,7 @@ class Fleet:
     def dump(self, action: actions.Save) -> None:
         job, record = action.job, self.records[action.job]
         assert record.dump is None or record.dump.number == action.number, "a folder is forgotten"
-        self.update(job, dump=Dump(action.number), saves=max(record.saves, action.number))
+        self.update(job, dump=LocalSnapshot(action.number), saves=max(record.saves, action.number))
         living = tuple(r for r in action.ranks if (job, r) in self.ranks)
         self.set_ranks(job, living, "frozen")
         if self.killed_in_a_save:
@@ -362,7 +362,7 @@ class Fleet:
             return
         self.snapshots[job, action.number] = self.work[job]
         wanted = self.desired.jobs.get(job)
-        self.update(job, dump=Dump(action.number, whole=True), rest_error="")
+        self.update(job, dump=LocalSnapshot(action.number, whole=True), rest_error="")
         if wanted is not None and wanted.suspended and not wanted.store:
             self.update(job, step="vacating", stored=NODE)
 
@@ -370,7 +370,7 @@ class Fleet:
         wanted = self.desired.jobs.get(job)
         return "rest" if wanted is not None and wanted.store else "request"
 
-    def drop_dump(self, job: str) -> None:
+    def drop_local_snapshot(self, job: str) -> None:
         dump, save = self.records[job].dump, self.records[job].save
         if dump is not None:
             if save is None or save.number != dump.number:
@@ -394,7 +394,7 @@ class Fleet:
             assert action.stuck == there.lives, "two work at it, or one that works is ended"
         if isinstance(action, actions.Fetch) and record.restore is None:
             assert not self.living(action.job), "the old incarnation lives"
-            self.drop_dump(action.job)
+            self.drop_local_snapshot(action.job)
             self.update(
                 action.job, restore=Restore(action.number, action.id), saves=action.number,
                 incarnation=record.incarnation + 1,

@@ -29,10 +29,10 @@ from rankfold.proxy.ptx.module import find
 from . import addressing, divergence, flow, mathlib, matrix, memory, threads
 from .emit import is_float
 from .errors import unsupported, unsupported_instruction
-from .guarded import Guarded
 from .instructions import Effect, defs_of, row_of, uses_of
 from .objects import ABI
 from .ops import Unsupported
+from .predicate_range import RangedSegment
 from .values import RESERVED_SHARED
 from .warp import Described, is_loose
 
@@ -140,10 +140,10 @@ class Kernel:
     def _functions(self, cut: flow.Cut) -> list[str]:
         """Writes the segment after a cut, for threads that have diverged and for a block in
         lockstep."""
-        apart = together = Guarded(self, cut, False)
+        apart = together = RangedSegment(self, cut, False)
         text = apart.write_all()
         if cut.number in self.steps:
-            together = Guarded(self, cut, True)
+            together = RangedSegment(self, cut, True)
             text += together.write_all()
         for segment in (apart, together):
             self.helpers |= segment.e.helpers
@@ -166,7 +166,8 @@ class Kernel:
             cut.soft
             or any(block.cut and self.graph.cuts[block.cut].soft for block in blocks)
             or any(block.pred and self.slopes.get(block.pred.name) == 0 for block in blocks)
-            or threads.find_guard(self.graph, cut, True, self.slopes, self.places) is not None
+            or threads.find_predicate_range(self.graph, cut, True, self.slopes, self.places)
+            is not None
         )
 
     def describe(self, instr: Instr | None) -> Described:

@@ -37,19 +37,19 @@ NOBODY = 0xFFFFFFFF  # result for no threads: OR is zero, AND all ones
 
 class Segment(Values):
     """Writes the function of one segment; the context that instruction handlers work in. In
-    `lockstep`, the threads of the block have always been at the same cut. With a `guard` (a
+    `lockstep`, the threads of the block have always been at the same cut. With a `range_` (a
     predicate range), it writes the part for the contiguous threads of a row for which the predicate
     `holds`, or does not."""
 
     def __init__(
         self, kernel: Kernel, cut: flow.Cut, lockstep: bool,
-        guard: threads.Guard | None = None, holds: bool = False,
+        range_: threads.PredicateRange | None = None, holds: bool = False,
     ):  # fmt: skip
         super().__init__(kernel)
         self.cut, self.lockstep = cut, lockstep
-        self.guard, self.holds = guard, holds
+        self.range_, self.holds = range_, holds
         self.name = f"@{'step' if lockstep else 'seg'}{cut.number}"
-        if guard:
+        if range_:
             self.name += ".holds" if holds else ".fails"
         self.ends: list[tuple[int, str]] = []  # cut number, LLVM block
         self.unanimous = False  # all threads of a row end at the same cut
@@ -72,7 +72,7 @@ class Segment(Values):
                 self.instr(instr)
             self._end_block(block)
         loop = self._loop()
-        inline = " alwaysinline" if self.guard else ""
+        inline = " alwaysinline" if self.range_ else ""
         return [
             f"define internal i64 {self.name}({self._parameters()}){inline} #0 {{",
             *self._entry(), *loop, "}",
@@ -82,9 +82,9 @@ class Segment(Values):
         """Returns the successors of a block in this segment."""
         if self.kernel.graph.ends_segment(block, self.lockstep):
             return ()
-        if self.guard and block.pred and block.pred.name == self.guard.predicate:
+        if self.range_ and block.pred and block.pred.name == self.range_.predicate:
             # The predicate's value from before it is computed here must not be used.
-            before = {*self.cut.saved, *self.cut.recomputed} if self.guard.test else ()
+            before = {*self.cut.saved, *self.cut.recomputed} if self.range_.test else ()
             if block.pred.name not in before:
                 return (block.goto[self.holds == block.negated],)
         return block.goto
@@ -118,7 +118,7 @@ class Segment(Values):
         parameters, because one part may overwrite what the other needs."""
         kinds = self.kernel.registers
         kept = [f", {llvm_type(kinds[name])} %kept{i}" for i, name in enumerate(self._kept_once())]
-        return SEGMENT_PARAMS + "".join(kept if self.guard else ())
+        return SEGMENT_PARAMS + "".join(kept if self.range_ else ())
 
     def _kept_once(self) -> tuple[str, ...]:
         """Returns the registers that are kept once for a row at this segment's first cut."""
@@ -129,7 +129,7 @@ class Segment(Values):
         try:
             if write is None:
                 raise Unsupported
-            if self.guard and _target(instr) == self.guard.predicate:
+            if self.range_ and _target(instr) == self.range_.predicate:
                 self.write(instr.args[0], const("i1", self.holds))
             elif instr.op[0] == "mad" and _target(instr) in self.kernel.in_grid:
                 self._grid_coordinate(instr)
@@ -171,7 +171,7 @@ class Segment(Values):
         """Restores the values that were kept at the cut, and reads the cut's results."""
         kept = set(self.cut.saved)
         for name in self.cut.saved:
-            if self.guard and not self.guard.test and name == self.guard.predicate:
+            if self.range_ and not self.range_.test and name == self.range_.predicate:
                 self._set(name, const("i1", self.holds))
             elif name in self._kept_once():
                 self._set(name, self._in_row(name))
@@ -196,7 +196,7 @@ class Segment(Values):
         """Computes a register that is kept once for the row from the value of the row's first
         thread."""
         self.uses_coordinates = True
-        if self.guard:
+        if self.range_:
             type_ = llvm_type(self.kernel.registers[name])
             value = Value(type_, f"%kept{self._kept_once().index(name)}")
         else:
@@ -299,7 +299,7 @@ class Segment(Values):
         for name in cut.saved:
             once = name in there and self.unanimous
             same = name in self.cut.saved and name not in self.changed
-            if same and (not self.guard if once else name not in here):
+            if same and (not self.range_ if once else name not in here):
                 continue  # its slot has the value already
             type_ = llvm_type(self.kernel.registers[name])
             value = self.e.op(type_, f"load {type_}, ptr {self.place(name)}")

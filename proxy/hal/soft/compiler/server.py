@@ -34,7 +34,7 @@ from rankfold.log import area, set_up
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.service import Request, Server
 
-from . import cache, codegen, dump, objects
+from . import cache, codegen, objects, output
 
 log = area(__file__)
 
@@ -79,7 +79,7 @@ class Compiler:
         self.compiled = 0
         self.told = False
         self.full = False  # the cache accepts nothing more
-        self.dumps, why = dump.folder()
+        self.outputs, why = output.folder()
         self.not_kept(why)
         self.server = Server(
             socket,
@@ -137,7 +137,7 @@ class Compiler:
         job.pid = os.fork()
         if job.pid == 0:
             os.close(read_end)
-            _child(self.folder, self.dumps, job, write_end, self.time_limit_s)
+            _child(self.folder, self.outputs, job, write_end, self.time_limit_s)
         os.close(write_end)
         self.server.add(read_end, self.reader(job, read_end))
         self.server.after(BUSY * self.time_limit_s, lambda: self.expire(job))
@@ -187,7 +187,7 @@ class Compiler:
         if why and not self.told:
             self.told = True
             log.warning("%s", why)
-        self.dumps = None if why else self.dumps
+        self.outputs = None if why else self.outputs
 
     def not_stored(self, why: str) -> None:
         """Logs when storing begins to fail."""
@@ -210,7 +210,7 @@ def failure(job: Job, what: str) -> Message:
     return {"code": INVALID_PTX, "message": f"kernel {job.name}: its compilation {what}"}
 
 
-def _child(folder: Path, dumps: Path | None, job: Job, output: int, limit_s: float) -> None:
+def _child(folder: Path, outputs: Path | None, job: Job, reply: int, limit_s: float) -> None:
     """Compiles in the child; never returns. Writes to the pipe the result, and why intermediate
     files or the object could not be stored."""
     status, not_stored = 1, ""
@@ -218,7 +218,7 @@ def _child(folder: Path, dumps: Path | None, job: Job, output: int, limit_s: flo
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         limits.compute_for(math.ceil(limit_s))
         result: Message = {}
-        kept = dump.Kept(dumps, job.key, job.name) if dumps else None
+        kept = output.Kept(outputs, job.key, job.name) if outputs else None
         try:
             compiled = codegen.compile_kernel(job.source, job.name, kept.keep if kept else None)
             try:
@@ -232,7 +232,7 @@ def _child(folder: Path, dumps: Path | None, job: Job, output: int, limit_s: flo
             result = failure(job, f"failed: {error!r}")
         not_kept = kept.failed if kept else ""
         said = {"result": result, "not_kept": not_kept, "not_stored": not_stored}
-        os.write(output, json.dumps(said).encode())
+        os.write(reply, json.dumps(said).encode())
         status = 0
     finally:
         os._exit(status)

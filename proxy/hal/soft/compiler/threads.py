@@ -1,11 +1,12 @@
 """Properties of a kernel's threads that are known before it runs.
 
 ``in_grid``: registers that hold a thread's index in the grid. ``is_wide``: whether a thread uses
-only its index in the grid. ``find_guard``: a predicate range: a comparison of a value that grows by
-1 from thread to thread with one that all share, as in ``if (i < n)``. It is true up to some thread
-and false after it (or the other way round), so a segment runs its threads in two ranges, in each of
-which the comparison is a constant (lower.py): the loops over them need no masks. A predicate that
-is kept at a cut serves the same purpose if it turns out to be the same for all threads.
+only its index in the grid. ``find_predicate_range``: a predicate range: a comparison of a value
+that grows by 1 from thread to thread with one that all share, as in ``if (i < n)``. It is true up
+to some thread and false after it (or the other way round), so a segment runs its threads in two
+ranges, in each of which the comparison is a constant (lower.py): the loops over them need no masks.
+A predicate that is kept at a cut serves the same purpose if it turns out to be the same for all
+threads.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def places(graph: Graph) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Guard:
+class PredicateRange:
     """A predicate range. `predicate` is: place `test` bound, of integers that are `signed` or not.
     `needed`: what the first thread has to compute to know both. `wraps`: the place may wrap.
     Without a test: the predicate was kept at the cut."""
@@ -117,9 +118,9 @@ class Guard:
     wraps: bool = False
 
 
-def find_guard(
+def find_predicate_range(
     graph: Graph, cut: Cut, lockstep: bool, slopes: Slopes, alone: set[str]
-) -> Guard | None:
+) -> PredicateRange | None:
     """Finds the first one on which a branch of the segment depends. `alone`: places() of the
     graph."""
     blocks = graph.segment(cut, lockstep)
@@ -132,14 +133,14 @@ def find_guard(
             continue
         name = block.pred.name
         if name in kept and name not in changed and known.get(name) is None:
-            return Guard(name)
+            return PredicateRange(name)
         instrs = [*(graph.rematerialise[name] for name in again), *before]
         once = sum(name in defs_of(instr) for each in blocks for instr in each.instrs) <= 1
-        guard = _comparison(instrs, name, known, alone) if once else None
-        if guard:
-            needed = _slice(instrs, guard, kept)
+        range_ = _comparison(instrs, name, known, alone) if once else None
+        if range_:
+            needed = _slice(instrs, range_, kept)
             if needed is not None:
-                return replace(guard, needed=needed)
+                return replace(range_, needed=needed)
     return None
 
 
@@ -165,7 +166,9 @@ def _straight(
             todo += [(other, instrs) for other in reversed(block.goto)]
 
 
-def _comparison(instrs: list[Instr], name: str, slopes: Slopes, alone: set[str]) -> Guard | None:
+def _comparison(
+    instrs: list[Instr], name: str, slopes: Slopes, alone: set[str]
+) -> PredicateRange | None:
     found = [instr for instr in instrs if name in defs_of(instr)]
     if len(found) != 1 or found[0].op[0] != "setp" or len(found[0].op) != 3:
         return None
@@ -182,14 +185,14 @@ def _comparison(instrs: list[Instr], name: str, slopes: Slopes, alone: set[str])
         return None
     signed = kind == "s32" and test in ("lt", "le", "gt", "ge")
     wraps = isinstance(a, Reg) and a.name not in alone
-    return Guard(name, test, a, b, signed, wraps=wraps)
+    return PredicateRange(name, test, a, b, signed, wraps=wraps)
 
 
-def _slice(instrs: list[Instr], guard: Guard, kept: set[str]) -> tuple[Instr, ...] | None:
+def _slice(instrs: list[Instr], range_: PredicateRange, kept: set[str]) -> tuple[Instr, ...] | None:
     """Returns the instructions that both operands depend on; None if these include more than
     arithmetic on `kept`."""
-    wanted = {o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)}
-    at = next(i for i, instr in enumerate(instrs) if guard.predicate in defs_of(instr))
+    wanted = {o.name for o in (range_.place, range_.bound) if isinstance(o, Reg)}
+    at = next(i for i, instr in enumerate(instrs) if range_.predicate in defs_of(instr))
     needed: list[Instr] = []
     for instr in reversed(instrs[:at]):
         names = wanted.intersection(defs_of(instr))

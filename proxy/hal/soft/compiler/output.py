@@ -1,4 +1,5 @@
-"""Keeps the stages of compilations for people: with RANKFOLD_DUMP=DIR, a folder per kernel hash.
+"""Keeps the stages of compilations for people: with RANKFOLD_COMPILER_OUTPUT=DIR, a folder per
+kernel hash.
 
 An error here is reported once and never fails a compilation.
 """
@@ -9,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-SWITCH = "RANKFOLD_DUMP"
+SWITCH = "RANKFOLD_COMPILER_OUTPUT"
 FILES = {"ptx": "kernel.ptx", "flat": "flat.txt", "llvm": "lowered.ll",
          "optimised": "optimised.ll", "asm": "kernel.s"}  # of codegen.STAGES  # fmt: skip
 

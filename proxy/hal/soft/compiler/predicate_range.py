@@ -12,47 +12,49 @@ from .instructions import uses_of
 from .segment import ROW, SEGMENT_PARAMS, Segment
 
 
-class Guarded(Segment):
+class RangedSegment(Segment):
     """Writes the function of a segment, divided by a predicate range if one is found."""
 
     def write_all(self) -> list[str]:
         kernel = self.kernel
-        guard = threads.find_guard(
+        range_ = threads.find_predicate_range(
             kernel.graph, self.cut, self.lockstep, kernel.slopes, kernel.places
         )
-        if guard is None:
+        if range_ is None:
             return super().write_all()
-        parts = [Segment(self.kernel, self.cut, self.lockstep, guard, h) for h in (True, False)]
+        parts = [Segment(self.kernel, self.cut, self.lockstep, range_, h) for h in (True, False)]
         text = [line for part in parts for line in part.write_all()]
         for part in parts:
             self.uses_coordinates |= part.uses_coordinates
             self.e.declared |= part.e.declared
             self.e.helpers |= part.e.helpers
-        if guard.wraps and not self.lockstep:
+        if range_.wraps and not self.lockstep:
             whole = Segment(self.kernel, self.cut, False)
             whole.name = f"@whole{self.cut.number}"
             text += whole.write_all()
-        return text + (self._in_two_ranges if guard.test else self._if_unanimous)(guard, *parts)
+        return text + (self._in_two_ranges if range_.test else self._if_unanimous)(range_, *parts)
 
-    def _in_two_ranges(self, guard: threads.Guard, holds: Segment, fails: Segment) -> list[str]:
+    def _in_two_ranges(
+        self, range_: threads.PredicateRange, holds: Segment, fails: Segment
+    ) -> list[str]:
         """Writes the segment as one part for the threads before the one at which the predicate
         changes, and another part for the remaining threads."""
         e = self.e
-        self._at_first_thread(guard)
-        place, bound = self.read(guard.place, "u32"), self.read(guard.bound, "u32")
-        place, bound = e.resize(place, "i64", guard.signed), e.resize(bound, "i64", guard.signed)
+        self._at_first_thread(range_)
+        place, bound = self.read(range_.place, "u32"), self.read(range_.bound, "u32")
+        place, bound = e.resize(place, "i64", range_.signed), e.resize(bound, "i64", range_.signed)
         start, end = (e.op("i64", f"zext i32 {t} to i64") for t in ("%t0", "%t1"))
         last = e.bin("add", place, e.bin("sub", end, start))
-        if guard.test in ("le", "ls", "gt", "hi"):
+        if range_.test in ("le", "ls", "gt", "hi"):
             bound = e.bin("add", bound, const("i64", 1))
         change = e.bin("add", start, e.bin("sub", bound, place))
         change = e.intrinsic("smin", e.intrinsic("smax", change, start), end)
         middle = e.cast("trunc", change, "i32").ref
-        if guard.wraps:
-            limit = const("i64", 1 << (31 if guard.signed else 32))
+        if range_.wraps:
+            limit = const("i64", 1 << (31 if range_.signed else 32))
             self._or_apart(e.cmp("icmp sle", last, limit))
         before, behind = holds, fails
-        if guard.test not in ("lt", "le", "lo", "ls"):
+        if range_.test not in ("lt", "le", "lo", "ls"):
             before, behind = fails, holds
         return self._wrapper([
             f"  %before = {self._part_call(before, '%t0', middle)}",
@@ -80,11 +82,13 @@ class Guarded(Segment):
             f"  call void {function}(ptr %block, i32 {at}, i32 {start}, i32 {end})",
         ]
 
-    def _if_unanimous(self, guard: threads.Guard, holds: Segment, fails: Segment) -> list[str]:
+    def _if_unanimous(
+        self, range_: threads.PredicateRange, holds: Segment, fails: Segment
+    ) -> list[str]:
         """Writes the segment as one of its parts if a kept predicate is the same for all
         threads."""
         e = self.e
-        at = self._slot(self.kernel.graph.slots[guard.predicate], guard.predicate)
+        at = self._slot(self.kernel.graph.slots[range_.predicate], range_.predicate)
         e.do("br label %look")
         e.at("look")
         e.lines += [
@@ -110,13 +114,13 @@ class Guarded(Segment):
             "none:", f"  %n = {self._part_call(fails, '%t0', '%t1')}", "  ret i64 %n",
         ])  # fmt: skip
 
-    def _at_first_thread(self, guard: threads.Guard) -> None:
-        wanted = {name for instr in guard.needed for name in uses_of(instr)}
-        wanted |= {o.name for o in (guard.place, guard.bound) if isinstance(o, Reg)}
+    def _at_first_thread(self, range_: threads.PredicateRange) -> None:
+        wanted = {name for instr in range_.needed for name in uses_of(instr)}
+        wanted |= {o.name for o in (range_.place, range_.bound) if isinstance(o, Reg)}
         for name in self.cut.saved:
             if name in wanted:
                 self._set(name, self._kept(name))
-        for instr in guard.needed:
+        for instr in range_.needed:
             self.instr(instr)
 
     def _or_apart(self, condition: Value) -> None:
