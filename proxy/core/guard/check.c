@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+#include "invariant.h"
+
 #define PARTS 8u
 #define EVERY_PART ((1u << PARTS) - 1)
 #define QUIET_NS 1000000000ull /* for the rank's memory to become quiet */
@@ -260,6 +262,15 @@ bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 		changed = true;
 	}
 	return changed;
+}
+
+const char *check_invalid(const struct check *c)
+{
+	WRONG(c->done > c->submitted || c->submitted > c->count || c->count > c->room,
+	      "the places in a list of parts to check");
+	WRONG(c->state == CHECK_RUNS ? c->done == c->count : c->count,
+	      "parts are checked while a check runs");
+	return NULL;
 }
 
 void checks_close(struct checks *c)

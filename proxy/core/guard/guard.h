@@ -110,6 +110,7 @@ bool check_gave_up(const struct check *);
 static inline bool check_missed(const struct check *c) { return c->missed; }
 /* True while nothing of the rank may begin. */
 static inline bool check_holds(const struct check *c) { return c->state != CHECK_NONE; }
+const char *check_invalid(const struct check *);  /* NULL: valid; else the broken rule */
 uint64_t check_deadline_ns(const struct check *); /* time of the next turn at the latest; 0: none */
 /* Works that count as submitted for the rank (memory_use). */
 static inline uint32_t check_uses(const struct check *c) { return c->state == CHECK_RUNS; }

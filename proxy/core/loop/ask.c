@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "invariant.h"
 
 struct ask *ask_new(struct rank *r, uint64_t object, uint16_t slot, uint32_t bulk)
 {
@@ -29,8 +30,11 @@ struct ask *ask_take(struct proxy *p, uint64_t token)
 		if (a->token != token)
 			continue;
 		*at = a->next;
-		if (a->rank)
+		if (a->rank) {
+			INVARIANT(a->rank->pending >= (a->slot != 0),
+				  "a question that is answered was counted");
 			a->rank->pending -= a->slot != 0;
+		}
 		turn_progress(&p->turn);
 		return a;
 	}

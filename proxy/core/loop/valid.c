@@ -65,7 +65,8 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 {
 	uint32_t inflight = 0, slots = 0, pending = 0, exact = 0, at = 0;
 	const char *wrong = queue_invalid(r, &inflight, &slots);
-	if (wrong || (wrong = modules_invalid(r)))
+	if (wrong || (wrong = modules_invalid(r)) || (wrong = check_invalid(&r->check)) ||
+	    (wrong = measure_invalid(&r->measure)))
 		return wrong;
 	for (const struct transfer *t = p->transfers.first; t; t = t->next)
 		exact += (t->memory == &r->memory || t->source == &r->memory) && t->hal_seq;
@@ -96,7 +97,9 @@ static const char *job_invalid(const struct job *j)
 	WRONG((j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) && j->state != PROXY_JOB_CUT,
 	      "a job is being saved that does not stand at a cut");
 	WRONG(j->state == PROXY_JOB_SAVED && j->attached, "a job has gone and its ranks are here");
-	const char *wrong = j->barrier ? barrier_invalid(j->barrier) : NULL;
+	const char *wrong = launches_invalid(&j->launches);
+	if (!wrong && j->barrier)
+		wrong = barrier_invalid(j->barrier);
 	return wrong || !j->coll ? wrong : coll_invalid(j->coll);
 }
 

@@ -60,6 +60,13 @@ static void count(struct device_memory *d, struct chunk *c, uint32_t refs, uint3
 	d->shared += c->refs > 1;
 }
 
+/* With a count of 0, the rank would write to any page (memory_owns). */
+static void guarded_less(struct rank_memory *m, uint32_t count)
+{
+	INVARIANT(m->guarded >= count, "a rank counts its guarded pages");
+	m->guarded -= count;
+}
+
 static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *error)
 {
 	struct device_memory *d = m->device;
@@ -86,7 +93,7 @@ static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 		  "a page that is unmapped is one of its chunk's pages");
 	c->lost |= d->hal->space_unmap(m->space, page_addr(index)) != 0;
 	count(d, c, c->refs - 1, c->leaving - page->leaving);
-	m->guarded -= page->guarded || page->open;
+	guarded_less(m, page->guarded || page->open);
 	page->chunk = NULL;
 	page->leaving = page->guarded = page->open = page->kept = false;
 	return c;
@@ -131,7 +138,7 @@ static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
 	INVARIANT(old && old->refs && !c->refs, "a page that is replaced has a chunk");
 	count(d, old, old->refs - 1, old->leaving);
 	count(d, c, 1, 0);
-	m->guarded -= page->guarded || page->open;
+	guarded_less(m, page->guarded || page->open);
 	page->chunk = c;
 	page->guarded = page->open = page->kept = false;
 	if (!old->refs)
@@ -161,6 +168,7 @@ int page_own(struct rank_memory *m, uint32_t index, struct chunk *c)
 void page_leaves(struct rank_memory *m, uint32_t index)
 {
 	struct chunk *c = m->pages[index].chunk;
+	INVARIANT(c && !m->pages[index].leaving, "a page leaves once, and was resident");
 	m->pages[index].leaving = true;
 	count(m->device, c, c->refs, c->leaving + 1);
 }
@@ -168,6 +176,8 @@ void page_leaves(struct rank_memory *m, uint32_t index)
 int pages_guard(struct rank_memory *m, uint32_t index, uint32_t count)
 {
 	for (uint32_t i = index; i < index + count; i++) {
+		INVARIANT(m->pages[i].chunk && !m->pages[i].guarded,
+			  "a page that becomes read-only is resident and can be written");
 		m->guarded += !m->pages[i].open;
 		m->pages[i].guarded = true;
 		m->pages[i].open = false;
@@ -184,9 +194,12 @@ int page_guard(struct rank_memory *m, uint32_t index)
  * sharers. */
 int pages_open(struct rank_memory *m, uint32_t index, uint32_t count, bool shared)
 {
+	for (uint32_t i = index; i < index + count; i++)
+		INVARIANT(m->pages[i].guarded && (shared || m->pages[i].chunk->refs == 1),
+			  "a page becomes writable for its rank alone if no other refers to it");
 	int error = m->device->hal->space_protect(m->space, page_addr(index), count, true);
 	for (uint32_t i = index; i < index + count && !error; i++) {
-		m->guarded -= !shared;
+		guarded_less(m, !shared);
 		m->pages[i].guarded = false;
 		m->pages[i].open = shared;
 	}
@@ -198,7 +211,7 @@ int page_open(struct rank_memory *m, uint32_t index, bool shared)
 	struct page *page = &m->pages[index];
 	if (page->guarded)
 		return pages_open(m, index, 1, shared);
-	m->guarded -= page->open && !shared;
+	guarded_less(m, page->open && !shared);
 	page->open = shared;
 	return CU_OK;
 }

@@ -120,6 +120,8 @@ void copy_refer(struct rank_memory *m, uint32_t page, struct copy *c)
 
 void page_common(struct rank_memory *m, uint32_t page)
 {
+	INVARIANT(m->pages[page].copy && !m->pages[page].chunk,
+		  "a page that is left to a copy is missing");
 	if (m->pages[page].in_image)
 		image_punch(m, page);
 	m->pages[page].common = true;

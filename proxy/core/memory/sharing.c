@@ -325,6 +325,8 @@ bool sharing_alike(struct rank_memory *m, uint32_t index)
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page)
 {
 	bool content = to->pages[page].in_image || to->pages[page].common;
+	INVARIANT(from->group == to->group && from->pages[page].chunk,
+		  "a page is taken from a rank of the group that has it");
 	int error = page_guard(from, page);
 	copies_named(to, page);
 	if (!error)

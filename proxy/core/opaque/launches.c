@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "invariant.h"
 #include "opaque/opaque.h"
 
 #define LAUNCHES_MAX 65536u /* with more, further ones are not trusted */
@@ -85,6 +86,7 @@ static struct watched *find_or_add(struct launches *l, struct version id)
 	struct watched *it = find(l, id);
 	if (it || l->count == LAUNCHES_MAX || !grow(l) || !(it = calloc(1, sizeof *it)))
 		return it;
+	INVARIANT(2 * l->count <= l->room, "a table of launches is at most half full");
 	it->id = id;
 	l->table[place(l, id)] = it;
 	l->count++;
@@ -192,6 +194,7 @@ uint64_t launches_done(struct launches *l, struct version id, uint64_t number, u
 
 static void decide(struct launches *l, struct watched *it, enum verdict_is is)
 {
+	INVARIANT(l->alike >= (it->is == LAUNCH_ALIKE), "launches that are alike are counted");
 	l->alike += is == LAUNCH_ALIKE;
 	l->alike -= it->is == LAUNCH_ALIKE;
 	l->unlike += is == LAUNCH_UNLIKE && it->is != is;
@@ -375,4 +378,49 @@ bool launches_vote(struct launches *l, const struct measured *m, struct dissent 
 		launches_blind(l, m->id, m->rank);
 	parts_free(&changed);
 	return differs;
+}
+
+static const char *ranges_invalid(const struct ranges *r)
+{
+	WRONG(r->count > r->room, "ranges have room");
+	for (uint32_t i = 1; i < r->count; i++)
+		WRONG(r->all[i - 1].addr + r->all[i - 1].bytes >= r->all[i].addr,
+		      "ranges are in order and do not touch");
+	return NULL;
+}
+
+static const char *watched_invalid(const struct watched *it)
+{
+	const char *wrong = ranges_invalid(&it->writes);
+	if (!wrong)
+		wrong = ranges_invalid(&it->reads);
+	if (!wrong)
+		wrong = ranges_invalid(&it->strays);
+	WRONG(it->base > it->count, "a launch is trusted from an occurrence on that was seen");
+	for (uint32_t i = 0; i < it->seen_count && !wrong; i++) {
+		WRONG(it->seen[i].rank >= RANKS_MAX ||
+			      seen_by(it, it->seen[i].rank) != &it->seen[i],
+		      "a rank has one entry for what it saw of a launch");
+		wrong = ranges_invalid(&it->seen[i].writes);
+	}
+	return wrong;
+}
+
+const char *launches_invalid(const struct launches *l)
+{
+	const char *wrong = NULL;
+	uint32_t count = 0;
+	uint64_t alike = 0;
+	for (uint32_t i = 0; i < l->room && !wrong; i++) {
+		const struct watched *it = l->table[i];
+		if (!it)
+			continue;
+		count++;
+		alike += it->is == LAUNCH_ALIKE;
+		WRONG(find(l, it->id) != it, "a launch is found by its identity");
+		wrong = watched_invalid(it);
+	}
+	WRONG(!wrong && count != l->count, "watched launches");
+	WRONG(!wrong && alike != l->alike, "launches that are alike");
+	return wrong;
 }

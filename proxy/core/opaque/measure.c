@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "invariant.h"
 #include "opaque/opaque.h"
 
 #define PATIENCE_NS 10000000000ull /* for the rank to become quiet, and for the launch to run */
@@ -54,6 +55,8 @@ uint64_t measure_deadline_ns(const struct measure *m)
 static void heard(void *arg, const struct pair *pair)
 {
 	struct measure *m = arg;
+	INVARIANT(m->state == MEASURE_BEFORE || m->state == MEASURE_AFTER,
+		  "checksums arrive before or after a measured launch");
 	const struct part part = {.addr = pair->who.addr,
 				  .bytes = pair->who.bytes,
 				  .buffer = pair->who.buffer,
@@ -132,4 +135,14 @@ enum measure_is measure_turn(struct measure *m, struct rank_memory *memory, stru
 	case MEASURE_RAN: return gives_up ? MEASURE_FAILED : begin(m, memory, checks, still);
 	default: return MEASURE_GOES_ON;
 	}
+}
+
+const char *measure_invalid(const struct measure *m)
+{
+	bool looks = m->state == MEASURE_BEFORE || m->state == MEASURE_AFTER;
+	WRONG(!m->state != !m->item, "a measurement is of an item");
+	WRONG(check_holds(&m->check) && !looks, "checksums are computed for a measurement");
+	WRONG(m->it.before.count > m->it.before.room || m->it.after.count > m->it.after.room,
+	      "measured parts have room");
+	return check_invalid(&m->check);
 }

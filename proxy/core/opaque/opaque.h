@@ -129,7 +129,8 @@ struct dissent { /* a launch that was alike differs */
 };
 /* Adds a measurement as a vote. True: dissent. */
 bool launches_vote(struct launches *, const struct measured *, struct dissent *);
-void launches_forget(struct launches *); /* all except the number of measurements */
+void launches_forget(struct launches *);               /* all except the number of measurements */
+const char *launches_invalid(const struct launches *); /* NULL: valid; else the broken rule */
 
 /* ---- measure.c ---- */
 
@@ -174,5 +175,6 @@ enum measure_is measure_turn(struct measure *, struct rank_memory *, struct chec
 uint64_t measure_deadline_ns(
 	const struct measure *); /* time of the next turn at the latest; 0: none */
 void measure_end(struct measure *);
+const char *measure_invalid(const struct measure *); /* NULL: valid; else the broken rule */
 
 #endif

@@ -53,6 +53,8 @@ void item_on_device(struct rank *r, const struct stream *s, struct item *i, uint
 		return;
 	if (e->place == EXECUTION_NONE)
 		memory_use(&r->memory);
+	INVARIANT(e->queue != s->hal || number > e->number,
+		  "the works of a queue are numbered upwards");
 	e->place = EXECUTION_DEVICE;
 	e->queue = s->hal;
 	e->number = number;

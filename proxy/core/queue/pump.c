@@ -105,6 +105,7 @@ static void submit_stream(struct rank *r, struct stream *s)
 	while (ready_open(r, s)) {
 		if (!host_lets_run(r, s->next) || !submit(r, s, s->next))
 			break;
+		squash_not_first(r, s->next); /* a failed rank's item was not judged */
 		stream_submitted(s);
 		item_moved(r);
 		turn_progress(&r->proxy->turn);

@@ -40,6 +40,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "invariant.h"
 #include "loop/internal.h"
 #include "queue/ready.h"
 
@@ -309,8 +310,7 @@ static bool held(struct rank *r, const struct stream *own, const struct item *i)
 	return true;
 }
 
-/* The item need not be first any longer: it is submitted, or judged again. */
-static void not_first(struct rank *r, const struct item *i)
+void squash_not_first(struct rank *r, const struct item *i)
 {
 	if (r->queue.squashing.first == i)
 		r->queue.squashing.first = NULL;
@@ -419,7 +419,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 	bool may = (verdict == VERDICT_OWNED && closed(r, i, f) && fenced(r, f)) ||
 		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
 		    opened(r, f));
-	not_first(r, i);
+	squash_not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {
 		if (!may && !r->queue.squashing.owed) /* else items that a fence held are first */
 			r->queue.squashing.first = i;
@@ -432,7 +432,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 
 bool squash_spared(struct rank *r, const struct stream *s, const struct item *i, bool now)
 {
-	not_first(r, i);
+	squash_not_first(r, i);
 	if (!now)
 		r->queue.squashing.first = i;
 	return now || !held(r, s, i);
@@ -450,10 +450,12 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 		struct rank *o = team->members[n];
 		struct item *its = team->streams[n]->next;
 		struct foreseen g;
+		INVARIANT(its && !its->submitted && o->memory.group == r->memory.group,
+			  "a rank that takes part is of the group and has an item to submit");
 		item_row(its)->foresee(o, its, &g);
 		g.key = f->key;
 		g.unordered = false;
-		not_first(o, its);
+		squash_not_first(o, its);
 		item_share(its, i->execution);
 		memory_use(&o->memory);
 		item_row(its)->effect(o, its, &g);
@@ -557,4 +559,29 @@ void squash_turn(struct rank *r)
 		return;
 	r->queue.squashing.owed = false;
 	turn_progress(&r->proxy->turn);
+}
+
+static bool is_next(const struct rank *r, const struct item *i)
+{
+	for (uint32_t n = 0; n < r->queue.stream_count; n++)
+		if (r->queue.streams[n]->next == i)
+			return true;
+	return false;
+}
+
+const char *squash_invalid(const struct rank *r)
+{
+	const struct squashing *s = &r->queue.squashing;
+	bool open = false;
+	WRONG(s->first && !is_next(r, s->first), "an item before which nothing begins is next");
+	WRONG(s->early > RANGES_MAX + 1, "ranges that were considered for early opening");
+	for (uint32_t n = 0; n < REGRETS; n++) {
+		const struct regret *regret = &s->regrets[n];
+		WRONG(regret->skip > regret->next || regret->next > SKIP_MAX,
+		      "a rank skips no more waits than the last backoff says");
+	}
+	for (uint32_t i = 0; i < r->memory.live_count && r->memory.guarded; i++)
+		open |= r->memory.pages[r->memory.live[i]].open;
+	WRONG(open && !s->open, "a rank knows that it has shared pages open");
+	return NULL;
 }

@@ -55,6 +55,8 @@ enum verdict squash_judge(struct rank *, const struct stream *, const struct ite
  * missing. */
 bool squash_may(struct rank *, const struct stream *, struct item *, const struct foreseen *,
 		struct team *);
+/* The item need not be first any longer: it is submitted, or judged again. */
+void squash_not_first(struct rank *, const struct item *);
 /* True if another item of the rank must be submitted before this one. */
 bool squash_held(struct rank *, const struct stream *, const struct item *);
 /* The item does not wait for others any more, for the reason `verdict`. */
@@ -67,5 +69,6 @@ void squash_join(struct rank *, struct item *, struct foreseen *, const struct t
 void squash_turn(struct rank *); /* called after the rank's streams were processed */
 /* When to check again whether running work waits for held items; 0: none is held. */
 uint64_t squash_deadline_ns(const struct rank *);
+const char *squash_invalid(const struct rank *); /* NULL: valid; else the broken rule */
 
 #endif

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loop/internal.h"
 #include "invariant.h"
+#include "loop/internal.h"
 
 /* References to things: one entry per reference. If they do not fit, nothing is compared. */
 #define TALLY_MAX 16384u
@@ -56,6 +56,8 @@ static const char *stream_invalid(const struct rank *r, const struct stream *s, 
 		abroad += i->submitted && i->execution->place == EXECUTION_DEVICE &&
 			  i->execution->queue != s->hal;
 		refer(&executions, i->execution);
+		WRONG(i->execution != &i->own && i->own.refs,
+		      "an item that shares an execution has one of its own");
 		if (i->kind == ITEM_RECORD || i->kind == ITEM_WAIT)
 			refer(&marks, i->mark);
 		if (i->kind == ITEM_FENCE)
@@ -78,6 +80,14 @@ static void count_inflight(uint32_t *inflight)
 		*inflight += ((const struct execution *)what)->place == EXECUTION_DEVICE;
 }
 
+static bool attached(const struct proxy *p, const struct rank_memory *m)
+{
+	for (uint32_t i = 0; i < p->rank_count; i++)
+		if (&p->ranks[i]->memory == m)
+			return true;
+	return false;
+}
+
 const char *executions_invalid(const struct proxy *p)
 {
 	const void *what;
@@ -90,9 +100,12 @@ const char *executions_invalid(const struct proxy *p)
 	if (executions.count > TALLY_MAX)
 		return NULL;
 	qsort(executions.what, executions.count, sizeof *executions.what, by_address);
-	for (uint32_t at = 0, count; (count = next_of(&executions, &at, &what));)
-		WRONG(((const struct execution *)what)->refs != count,
-		      "items that complete on an execution");
+	for (uint32_t at = 0, count; (count = next_of(&executions, &at, &what));) {
+		const struct execution *e = what;
+		WRONG(e->refs != count, "items that complete on an execution");
+		WRONG(e->memory && (e->place != EXECUTION_DEVICE || !attached(p, e->memory)),
+		      "what runs for several ranks uses the memory of a rank that is here");
+	}
 	return NULL;
 }
 
@@ -152,7 +165,7 @@ const char *queue_invalid(const struct rank *r, uint32_t *inflight, uint32_t *sl
 	WRONG(streams != r->queue.stream_count, "streams");
 	*slots += r->queue.waiter_count;
 	count_inflight(inflight);
-	if ((wrong = marks_invalid(r)))
+	if ((wrong = marks_invalid(r)) || (wrong = squash_invalid(r)))
 		return wrong;
 	return fences_invalid(r, slots);
 }

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "invariant.h"
+
 enum { FIRST_ROOM = 64 };
 
 static uint64_t end_of(const struct versions *v, uint32_t i)
@@ -145,6 +147,8 @@ static bool put(struct versions *v, uint64_t addr, uint64_t bytes, const struct 
 {
 	uint32_t first = at(v, addr), last = at(v, addr + bytes - 1);
 	uint64_t end = addr + bytes;
+	INVARIANT(addr >= v->begin && end > addr && end <= v->end && v->extents[first].addr <= addr,
+		  "a range with a new version is part of the map");
 	struct extent tail = {end, later(v->extents[last].content, end - v->extents[last].addr)};
 	bool head = v->extents[first].addr < addr;
 	bool rest = end_of(v, last) > end;
@@ -240,7 +244,11 @@ void versions_absorb(const struct versions *v, uint64_t addr, uint64_t bytes, st
 
 uint64_t versions_size(const struct versions *v) { return v->count * sizeof *v->extents; }
 
-void versions_save(const struct versions *v, void *to) { memcpy(to, v->extents, versions_size(v)); }
+void versions_save(const struct versions *v, void *to)
+{
+	INVARIANT(!versions_invalid(v), "a map of versions that is saved is whole");
+	memcpy(to, v->extents, versions_size(v));
+}
 
 int versions_load(struct versions *v, const void *from, uint64_t bytes)
 {
