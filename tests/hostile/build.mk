@@ -47,6 +47,27 @@ seeded: $(BUILD)/plain/all
 	$(CC) $(PLAIN_FLAGS) -w -I$(dir $(INSTEAD)) $(WRAP) $(SCARCE) -o $(OUT) $(CHANGED) \
 		$(filter-out $(BUILD)/plain/$(INSTEAD:.c=.o),$(PLAIN)) -lpthread -lm -ldl
 
+# Each invariant broken once. The files that broken_*.c contain are left out.
+INSIDE := proxy/core/peer proxy/core/opaque/launches proxy/core/collective/engine
+BROKEN := $(patsubst %,$(BUILD)/plain/tests/invariants/%.o,broken broken_child broken_peer broken_launches broken_engine) \
+	$(BUILD)/plain/tests/hostile/client.o
+WHOLE := $(filter-out $(INSIDE:%=$(BUILD)/plain/%.o) %/short.o %/client.o,$(PLAIN))
+$(BUILD)/broken: $(BROKEN) $(WHOLE)
+	$(CC) $(PLAIN_FLAGS) $(WRAP) -o $@ $^ -lpthread -lm -ldl
+-include $(BROKEN:.o=.d)
+
+# The same for the client's libraries, whose other files are as they were built for people.
+NATIVE ?= build/native
+CLIENT := interpose/client
+HELD := issue/arena issue/heap graph/capture graph/graph_exec graph/user_object api/nccl_comm issue/pool
+BROKEN_CLIENT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/invariants/broken_client*.c))
+LIBRARIES := $(filter-out $(HELD:%=$(NATIVE)/obj/$(CLIENT)/%.o),$(patsubst %.c,$(NATIVE)/obj/%.o,\
+	$(wildcard $(CLIENT)/*/*.c))) $(wildcard $(NATIVE)/obj/gen/*.o $(NATIVE)/obj/interpose/blas/*.o)
+$(BROKEN_CLIENT): FLAGS := $(PLAIN_FLAGS) -DRF_CLIENT -include $(CLIENT)/base/inside.h -I$(NATIVE)/gen -I$(CLIENT) $(patsubst %,-I$(CLIENT)/%,base issue graph api)
+$(BUILD)/broken-client: $(BROKEN_CLIENT) $(BUILD)/plain/tests/invariants/broken_child.o $(LIBRARIES)
+	$(CC) $(CFLAGS) -o $@ $^ -lpthread -lm -ldl
+-include $(BROKEN_CLIENT:.o=.d)
+
 # The proxy's threads under the thread sanitizer, in one go: nothing of it is shared with the above.
 # It has room for 1.5 TiB of addresses, of which the kernel's randomisation may leave a third: so
 # windows of 32 GiB between guards of 8 GiB take the place of those of 1 TiB between 256 GiB.

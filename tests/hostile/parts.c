@@ -119,6 +119,20 @@ static void a_rank_that_leaves_drops_a_shared_execution(struct rank *r)
 	MUST(r->queue.items == 2);
 }
 
+/* An item before which nothing began is not judged again: it completes without running. */
+static void a_failed_rank_calls_its_host_functions(struct rank *r)
+{
+	struct item *first = item_new(r, ITEM_FILL, 1000, 0),
+		    *host = item_new(r, ITEM_HOST, 1000, 0);
+	stream_push(r, r->queue.streams[0], first);
+	stream_push(r, r->queue.streams[1], host);
+	proxy->slice.active = r;
+	r->queue.squashing.first = first;
+	rank_fail(r, CU_ILLEGAL_ADDRESS, "a kernel that ran meanwhile has failed");
+	rank_pump(r);
+	MUST(!r->queue.squashing.first && host->submitted);
+}
+
 int main(void)
 {
 	const struct proxy_config config = {.hal = "soft",
@@ -138,6 +152,7 @@ int main(void)
 	a_function_reaches_what_there_is(r);
 	items_share_an_execution(r, 0);
 	items_share_an_execution(r, 1);
+	a_failed_rank_calls_its_host_functions(r);
 	a_rank_that_leaves_drops_a_shared_execution(r);
 	MUST(!proxy_job_discard(proxy, 1));
 	while (proxy->jobs->attached)

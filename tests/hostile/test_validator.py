@@ -77,6 +77,9 @@ ALWAYS_SEEN = [
            "a page that is unmapped is one of its chunk's pages"),
     Mutant("promise-not-counted", "memory/moves.c", "\td->reserved += promised;", "\t;",
            "a chunk that a move takes was reserved"),
+    Mutant("pages-of-others-swept", "memory/buffers.c",
+           "if (!m->pages[m->live[i - 1]].buffers)", "if (m->live_count)",
+           "a page that is forgotten belongs to no buffer"),
 ]  # fmt: skip
 
 

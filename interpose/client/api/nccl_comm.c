@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "invariant.h"
 #include "nccl_parts.h"
 #include "plural.h"
 
@@ -93,6 +94,7 @@ static bool under_way(struct comm *c)
 	if (c->pending && channel_answered(c->pending - 1)) {
 		comm_joined(c, c->pending - 1);
 		c->pending = 0;
+		INVARIANT(in_progress, "a request that is answered was counted");
 		in_progress--;
 	}
 	bool pending = c->pending;

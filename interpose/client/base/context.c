@@ -11,6 +11,7 @@
  * contexts. Contexts are never freed, because programs may still name them.
  */
 #include "context.h"
+#include "invariant.h"
 
 #define STACK_MAX 32
 
@@ -88,6 +89,7 @@ int context_replace(struct context *c)
 
 void context_pop(void)
 {
+	INVARIANT(depth > 0, "a context that is popped was pushed");
 	depth--;
 	context_lives = depth ? &stack[depth - 1]->lives : &none_lives;
 	if (depth)

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "graph.h"
+#include "invariant.h"
 
 enum capture_mode { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
 enum capture_status { STATUS_NONE, STATUS_ACTIVE, STATUS_INVALIDATED };
@@ -68,6 +69,7 @@ static void forget(const struct capture *capture)
 {
 	drop(&streams, capture, 0);
 	drop(&events, capture, 0);
+	INVARIANT(atomic_load(&captures_active), "a capture that ends was counted");
 	atomic_fetch_sub(&captures_active, 1);
 }
 
@@ -125,6 +127,18 @@ bool capture_has(uint64_t stream)
 {
 	lock(CAPTURE_LOCK);
 	bool found = find(streams, stream) || implicit(stream);
+	unlock(CAPTURE_LOCK);
+	return found;
+}
+
+bool capture_into(const struct graph *graph)
+{
+	bool found = false;
+	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
+		return false;
+	lock(CAPTURE_LOCK);
+	for (const struct captured *c = streams; c; c = c->next)
+		found |= c->capture->graph == graph;
 	unlock(CAPTURE_LOCK);
 	return found;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "graph.h"
+#include "invariant.h"
 
 /* ---- sets of nodes ---- */
 
@@ -69,8 +70,11 @@ bool nodes_in(const struct graph *g, const struct nodes *set)
 bool nodes_reach(const struct graph *g, const struct nodes *from, const struct nodes *wanted)
 {
 	bool *seen = calloc(g->count + 1, sizeof *seen), more = seen != NULL, all = more;
-	for (size_t i = 0; seen && i < from->count; i++)
+	for (size_t i = 0; seen && i < from->count; i++) {
+		INVARIANT(from->at[i]->graph == g && from->at[i]->index < g->count,
+			  "a captured stream ends in nodes of the capture's graph");
 		seen[from->at[i]->index] = true;
+	}
 	while (more) { /* once if all nodes were created after those that they need */
 		more = false;
 		for (size_t i = g->count; i-- > 0;)
@@ -238,8 +242,24 @@ static int clone_needs(const struct graph *g, struct graph *copy)
 	return CUDA_OK;
 }
 
+/* Checks all nodes and links, before they are copied for a launch. */
+static void check_whole(const struct graph *g)
+{
+	INVARIANT(g->count <= g->room, "a graph has room for its nodes");
+	for (size_t i = 0; i < g->count; i++) {
+		const struct node *n = g->nodes[i];
+		INVARIANT(n->index == i && n->graph == g, "a node has its place in its graph");
+		for (size_t k = 0; k < n->needs.count; k++) {
+			const struct node *need = n->needs.at[k];
+			INVARIANT(need->index < g->count && g->nodes[need->index] == need,
+				  "a node needs only nodes of its graph");
+		}
+	}
+}
+
 int graph_copy(const struct graph *g, bool exec, struct graph **out)
 {
+	check_whole(g);
 	struct graph *copy = calloc(1, sizeof *copy);
 	int error = copy ? CUDA_OK : OUT_OF_MEMORY;
 	for (size_t i = 0; !error && i < g->count; i++) {

@@ -118,5 +118,7 @@ int capture_add(uint64_t stream, struct node *);
  * them, or *error is set. */
 bool capture_record(struct handle *event, uint64_t stream, int *error);
 bool capture_wait(uint64_t stream, const struct handle *event, int *error);
+/* True while a capture adds to the graph: as in CUDA, nothing of it may be removed then. */
+bool capture_into(const struct graph *);
 
 #endif

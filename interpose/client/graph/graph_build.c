@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "graph.h"
+#include "invariant.h"
 
 /* ---- graphs ---- */
 
@@ -18,6 +19,8 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 	struct graph *g = graph_check(hGraph, GRAPH_MAGIC);
 	if (!g || g->owned)
 		return INVALID_VALUE;
+	if (capture_into(g))
+		return CAPTURE_UNSUPPORTED;
 	graph_free(g);
 	return CUDA_OK;
 }
@@ -202,6 +205,10 @@ CUresult cuGraphDestroyNode(CUgraphNode hNode)
 	if (!n)
 		return INVALID_VALUE;
 	struct graph *g = n->graph;
+	if (capture_into(g))
+		return CAPTURE_UNSUPPORTED;
+	INVARIANT(n->index < g->count && g->nodes[n->index] == n,
+		  "a node that goes has its place in its graph");
 	g->count--;
 	for (size_t i = n->index; i < g->count; i++) {
 		g->nodes[i] = g->nodes[i + 1];

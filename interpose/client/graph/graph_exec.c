@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "graph.h"
+#include "invariant.h"
 
 /* ---- instantiation ---- */
 
@@ -116,6 +117,7 @@ static CUgraphExecUpdateResultInfo compare(const struct graph *e, const struct g
 /* Keeps the numbers by which the program names the nodes, and which of them are disabled. */
 static void take_over(struct graph *e, const struct graph *old)
 {
+	INVARIANT(e->count == old->count, "an update keeps the nodes of a graph");
 	for (size_t i = 0; i < e->count; i++) {
 		struct node *n = e->nodes[i], *before = old->nodes[i];
 		n->graph = e;
@@ -302,8 +304,12 @@ static int run(const struct node *n, const void *stream)
 static int run_all(const struct graph *exec, const void *stream)
 {
 	int error = CUDA_OK;
-	for (size_t i = 0; !error && i < exec->count; i++)
-		error = run(exec->nodes[exec->order[i]], stream);
+	for (size_t i = 0; !error && i < exec->count; i++) {
+		size_t at = exec->order[i];
+		INVARIANT(at < exec->count && exec->nodes[at]->graph == exec,
+			  "a launch issues the nodes of its graph");
+		error = run(exec->nodes[at], stream);
+	}
 	return error;
 }
 

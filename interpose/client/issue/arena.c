@@ -114,6 +114,9 @@ static void merge_block(uint32_t i)
 	free(blocks[i].notes);
 	blocks[i].notes = NULL;
 	blocks[i].asked = 0;
+	INVARIANT(i + 1 == block_count ||
+			  blocks[i].offset + blocks[i].bytes == blocks[i + 1].offset,
+		  "blocks of the pinned arena have no gaps");
 	if (i + 1 < block_count && !blocks[i + 1].asked) {
 		blocks[i].bytes += blocks[i + 1].bytes;
 		remove_block(i + 1);

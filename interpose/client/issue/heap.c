@@ -123,6 +123,8 @@ bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed
 	count_up(h->live, &h->live_chunks, out->addr, whole);
 	count_up(h->held, &h->held_chunks, out->addr, whole);
 	h->live_bytes += whole;
+	INVARIANT(h->live_chunks <= h->capacity_chunks,
+		  "no more memory is given out than the device has");
 	return true;
 }
 
@@ -166,6 +168,7 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 	e->seq = seq;
 	e->asked = 0;
 	count_down(h->live, &h->live_chunks, addr, e->bytes);
+	INVARIANT(h->live_bytes >= e->bytes, "the heap counts the bytes that it gave out");
 	h->live_bytes -= e->bytes;
 	if (learn)
 		place_freed(h, e->site, e->bytes);

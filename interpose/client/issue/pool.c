@@ -187,10 +187,13 @@ uint64_t pool_kept(uint64_t room)
 	lock(POOL_LOCK);
 	for (struct pool *p = pools; p; p = p->next) {
 		settle(p);
-		uint64_t held = p->reserved - chunks(p->used);
+		uint64_t used = chunks(p->used);
+		if (used > p->reserved)
+			continue; /* another thread is allocating from it (pool_took) */
+		uint64_t held = p->reserved - used;
 		if (held > room - kept) /* other allocations use it: it is no longer reserved */
 			p->reserved -= held - (room - kept);
-		kept += p->reserved - chunks(p->used);
+		kept += p->reserved - used;
 	}
 	unlock(POOL_LOCK);
 	return kept;

@@ -130,9 +130,11 @@ void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t pee
 /* Frees the copy of a part, so that other parts may use its capacity. */
 static void send_end(struct coll *c, struct coll_piece *p)
 {
-	INVARIANT(c->unreceived >= counted(p->partials.bytes),
+	uint64_t *unreceived = &seat_of(p->comm, p->src)->unreceived[p->dst];
+
+	INVARIANT(c->unreceived >= *unreceived && *unreceived >= counted(p->partials.bytes),
 		  "bytes that are taken were counted as not received");
-	seat_of(p->comm, p->src)->unreceived[p->dst] -= counted(p->partials.bytes);
+	*unreceived -= counted(p->partials.bytes);
 	c->unreceived -= counted(p->partials.bytes);
 	piece_free(c, p);
 	sends_run(c);

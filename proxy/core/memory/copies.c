@@ -150,6 +150,7 @@ static bool merge_fresh(struct rank_memory *m)
 	for (; i < m->fresh_count && !copied; i++) {
 		uint32_t index = m->fresh[i];
 		struct page *page = &m->pages[index];
+		INVARIANT(page->fresh, "a page that is looked at is marked");
 		if (only_in_image(page) && too_early(m, index)) {
 			m->fresh[kept++] = index;
 			continue;
@@ -161,7 +162,6 @@ static bool merge_fresh(struct rank_memory *m)
 		copied = merge(m, index);
 	}
 	memmove(&m->fresh[kept], &m->fresh[i], (m->fresh_count - i) * sizeof *m->fresh);
-	INVARIANT(i <= m->fresh_count && kept <= i, "pages that are looked at were listed");
 	m->fresh_count -= i - kept;
 	return copied;
 }

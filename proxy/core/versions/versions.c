@@ -290,18 +290,14 @@ void versions_back(struct versions *v, struct versions *before)
 
 const char *versions_invalid(const struct versions *v)
 {
-	if (!v->count || v->count > v->room || v->room > EXTENTS_MAX)
-		return "the extents' count";
-	if (v->extents[0].addr != v->begin)
-		return "the map does not begin where it should";
+	WRONG(!v->count || v->count > v->room || v->room > EXTENTS_MAX, "the extents' count");
+	WRONG(v->extents[0].addr != v->begin, "the map does not begin where it should");
 	for (uint32_t i = 0; i < v->count; i++) {
 		const struct extent *e = &v->extents[i];
-		if (e->addr >= end_of(v, i))
-			return "extents are not in order, or leave the heap";
-		if (e->content.period && e->content.offset >= e->content.period)
-			return "an offset beyond what repeats";
-		if (i && goes_on(e - 1, e))
-			return "two extents that are one";
+		WRONG(e->addr >= end_of(v, i), "extents are not in order, or leave the heap");
+		WRONG(e->content.period && e->content.offset >= e->content.period,
+		      "an offset beyond what repeats");
+		WRONG(i && goes_on(e - 1, e), "two extents that are one");
 	}
 	return NULL;
 }

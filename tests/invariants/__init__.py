@@ -1,0 +1,1 @@
+"""Each invariant of proxy and client, broken once."""

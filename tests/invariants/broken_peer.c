@@ -1,0 +1,17 @@
+/* broken_peer.c: ranges of the outbox (broken.c). */
+#include "peer.c"
+
+#include "broken.h"
+#include "broken_inside.h"
+
+void broken_peers(void)
+{
+	struct outbox_range free_range = {PEER_OUTBOX_BYTES, 8192};
+	struct peer p = {.fd = -1, .pieces = &free_range, .piece_count = 1};
+	uint64_t offset;
+	p.outbox[0] = malloc(1); /* is never written to */
+	BREAKS("a range lies in the outbox", , peer_outbox_alloc(&p, 4096, &offset));
+	BREAKS("a range of the outbox that is given back was not free", ,
+	       peer_outbox_free(&p, PEER_OUTBOX_BYTES + 4096, 4096));
+	free(p.outbox[0]);
+}
