@@ -53,8 +53,8 @@ MUTANTS = [
     Mutant("loaded-in-part", "bytes % sizeof(struct extent) || ", ""),
     Mutant("drawn-again-when-loaded", "struct versions loaded = *v;",
            "struct versions loaded = *v;\n\tloaded.privates = 0;"),
-    Mutant("extents-of-nothing", "if (e->addr >= end_of(v, i))", "if (e->addr > end_of(v, i))"),
+    Mutant("extents-of-nothing", "WRONG(e->addr >= end_of(v, i)", "WRONG(e->addr > end_of(v, i)"),
     Mutant("offset-at-the-period", "e->content.offset >= e->content.period",
            "e->content.offset > e->content.period"),
-    Mutant("two-that-are-one", "if (i && goes_on(e - 1, e))", "if (0)"),
+    Mutant("two-that-are-one", "WRONG(i && goes_on(e - 1, e)", "WRONG(0"),
 ]  # fmt: skip
