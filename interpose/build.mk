@@ -69,6 +69,7 @@ $(foreach l,$(INTERPOSE_LIBS),$(eval $(call SHIM_RULE,$(l))))
 
 -include $(CLIENT_OBJ:.o=.d)
 
-# libc's dlsym is answered here, and the address sanitizer calls it before it is ready.
-$(BUILD)/obj/interpose/client/api/lookup.o $(BUILD)/obj/interpose/client/base/elf.o: \
+# libc's functions are answered here, and the address sanitizer calls some before it is ready.
+$(BUILD)/obj/interpose/client/api/lookup.o $(BUILD)/obj/interpose/client/base/elf.o \
+$(BUILD)/obj/interpose/client/base/host_state.o: \
 	override CFLAGS += -fno-sanitize=address

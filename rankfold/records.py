@@ -21,6 +21,7 @@ from rankfold import paths
 CHANNEL = ("interpose/channel/channel.h", "interpose/channel/opcodes.def")
 SAVED = ("proxy/core/loop/saved.h", "proxy/core/loop/saved.def")
 HELD = "proxy/core/memory/held.h"
+HOST_STATE = "interpose/channel/host_state.h"
 LIMITS = "proxy/core/job_limits.h"
 NUMBERS = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B",
            "int32_t": "i", "float": "f", "char": "c"}  # fmt: skip
@@ -231,6 +232,12 @@ def _row(macro: str, words: list[str], found: Contract) -> None:
 def channel() -> Contract:
     """The channel between a rank and its proxy."""
     return parse("".join((paths.REPOSITORY / name).read_text() for name in CHANNEL))
+
+
+@cache
+def host_state() -> Contract:
+    """What a process records about its state in the kernel."""
+    return parse((paths.REPOSITORY / HOST_STATE).read_text())
 
 
 @cache

@@ -21,7 +21,7 @@ from rankfold.control import ControlError, Message
 from rankfold.image import state_version
 from rankfold.interpose.launcher import handshake, interposer
 from rankfold.interpose.launcher.config import Config
-from rankfold.interpose.launcher.criu import command, settings, sockets, undumpable
+from rankfold.interpose.launcher.criu import command, inherited, settings, sockets, undumpable
 from rankfold.interpose.launcher.files import unlinked
 from rankfold.interpose.launcher.files.tracker import Touched
 from rankfold.interpose.launcher.freeze import freezer, interrupted
@@ -400,6 +400,8 @@ class Rest:
         cgroup = self.standing.freezer
         cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
+        for each in inherited.assume(about.inherited):
+            log.warning("a setting of the rank is lost: %s", each)
         command.restore(
             images, hold, cgroup.path, cgroup.parent, about.semaphores, about.personality
         )

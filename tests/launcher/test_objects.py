@@ -3,16 +3,20 @@ what cannot be is named, and the rank runs on."""
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from rankfold import paths
 from rankfold.control import ControlError
+from rankfold.interpose.launcher.config import built_libraries
 from support import privileges
 from support.leaks import State
 
+from .conftest import Launched
 from .test_rest import Place, kill, restore, save
 
 SOURCES = Path(__file__).parent / "objects"
@@ -29,6 +33,8 @@ KEPT = {
     "settings": "personality signal_state priority name dumpable death_signal privileges subreaper "
     "huge_pages barrier filter capabilities robust rseq affinity io_priority slack limits",
     "memory": "advised mapped guarded",
+    "unseen": "interleaved machine_check merged member member6 wall_timer wall_period "
+    "key_removed undone unlocked tsc_again wall_deleted",
 }
 REFUSED = {
     "packet_pipe": "packetized mode for pipes",
@@ -43,7 +49,24 @@ REFUSED = {
     "tcp_unaccepted": "a connection is waiting to be accepted",
     "inotify_unread": "has not read events of inotify",
     "unread_terminal": "has not read the pending input of a terminal",
+    "udp_unread": "has not read the datagrams of its UDP socket on 127.0.0.1, port",
+    "key": "has added keys to a keyring",
+    "notified": r"gets signals for changes in \S+/watched \(F_NOTIFY\)",
+    "undo": r"has changed the semaphore set \d+ with SEM_UNDO",
+    "waiting_undo": "is in a call whose effect a checkpoint would lose",
+    "locked_later": "MCL_FUTURE",
+    "locked_on_fault": "MLOCK_ONFAULT",
+    "sealed": "has sealed memory",
+    "bound": "a NUMA policy of its own",
+    "bound_thread": "a thread with another NUMA policy than the rank's first thread",
+    "no_tsc": "PR_SET_TSC",
+    "no_new_code": "PR_SET_MDWE",
+    "wall_signal": "a timer at an absolute time of the wall clock",
 }
+# What only the library that a rank preloads sees.
+NEED_LIBRARY = "key undo waiting_undo locked_later sealed no_tsc no_new_code wall_signal".split()
+
+RECORD = "/memfd:rankfold-host-state-1"
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +97,23 @@ def found_of(program: Path, names: list[str], folder: Path) -> Iterator[str]:
         yield done.stdout
 
 
+def libraries(names: Iterable[str]) -> list[str]:
+    """They take their time to start, and record objects of unseen.c only."""
+    unseen = {*KEPT["unseen"].split(), *NEED_LIBRARY}
+    return list(built_libraries()) if unseen.intersection(names) else []
+
+
+def launched_pid(launched: Launched) -> int:
+    """The pid of the rank's first process, the launcher's only child, here."""
+    listed = Path(f"/proc/{launched.pid}/task/{launched.pid}/children").read_text()
+    return int(listed.split()[0])
+
+
+def launch(place: Place, program: Path, *names: str) -> Launched:
+    command = (str(program), str(place.work), *names)
+    return place.launch(*command, preload=libraries(names))
+
+
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("kind", KEPT)
 def test_what_a_process_has_is_there_again(
@@ -81,12 +121,14 @@ def test_what_a_process_has_is_there_again(
 ) -> None:
     names = KEPT[kind].split()
     undisturbed = "".join(found_of(program, names, tmp_path))
-    launched = place.launch(str(program), str(place.work), *names)
+    launched = launch(place, program, *names)
     for turn in range(rounds):
         save(launched, place.saved / str(turn))
         kill(launched)
-        launched = place.empty(rig=(turn + 1) % 2)
+        launched = place.empty(rig=(turn + 1) % 2, preload=libraries(names))
         restore(launched, place.saved / str(turn))
+        if kind == "unseen":
+            assert RECORD in Path(f"/proc/{launched_pid(launched)}/maps").read_text()
     place.go()
     assert launched.end()["exit_status"] == 0, launched.text("err")
     assert launched.text("out").splitlines() == undisturbed.splitlines()
@@ -94,14 +136,14 @@ def test_what_a_process_has_is_there_again(
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_there_again_is_named(name: str, place: Place, program: Path) -> None:
-    launched = place.launch(str(program), str(place.work), name)
+    launched = launch(place, program, name)
     if (lacks := launched.text("out")).startswith("none"):
         launched.end()
         privileges.missing(f"this kernel has it not: {lacks}")
     with launched.client() as client:
         with pytest.raises(ControlError, match=REFUSED[name]) as error:
             save(launched, place.saved)
-        assert "process 1000" in error.value.message
+        assert "process 100" in error.value.message
         client.ask("thaw")
     place.go()
     assert launched.end()["exit_status"] == 0, launched.text("err")
@@ -111,3 +153,35 @@ def test_each_object_is_in_a_table(program: Path) -> None:
     listed = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
     kept = [name for names in KEPT.values() for name in names.split()]
     assert sorted(listed) == sorted([*kept, *REFUSED])
+
+
+# In the table of docs/checkpoints.md: what there is of each.
+DOCUMENTED = {
+    "affinity io_priority slack limits": "affinity, I/O priority, timer slack, core filter",
+    "tcp_settings listener_settings udp_settings": "options of TCP and UDP sockets",
+    "member member6": "multicast memberships, with their sources",
+    "wall_timer wall_period": "timerfd at an absolute time of the wall clock",
+    "interleaved machine_check merged bound_thread": "NUMA policy of all threads (`numactl`, "
+    "`set_mempolicy`), `PR_MCE_KILL`, `PR_SET_MEMORY_MERGE`",
+    "bound": "NUMA policy of some memory (`mbind`)",
+    "locked_on_fault": "memory locked page by page (`MLOCK_ONFAULT`)",
+    "notified": "a directory with `F_NOTIFY`",
+    "udp_unread": "unread datagrams of a UDP socket",
+    "key key_removed": "keys (`add_key`, `request_key`)",
+    "undo undone waiting_undo": "adjustments of `SEM_UNDO`",
+    "locked_later unlocked": "`mlockall(MCL_FUTURE)`",
+    "sealed": "sealed memory (`mseal`)",
+    "no_tsc tsc_again no_new_code": "`PR_SET_TSC`, `PR_SET_MDWE`",
+    "wall_signal wall_deleted": "POSIX timer at an absolute time of the wall clock",
+}
+
+
+def test_each_row_of_the_documented_table_has_objects() -> None:
+    text = (paths.REPOSITORY / "docs/checkpoints.md").read_text()
+    _, _, section = text.partition("### State that CRIU does not save")
+    rows = re.findall(r"^\| (.+?) \|", section.partition("\n## ")[0], re.MULTILINE)
+    assert rows == ["state", *DOCUMENTED.values()]
+    objects = {name for names in DOCUMENTED for name in names.split()}
+    assert objects <= {name for names in KEPT.values() for name in names.split()} | REFUSED.keys()
+    source = (SOURCES / "unseen.c").read_text()
+    assert set(re.findall(r'^\t\{"(\w+)", make', source, re.MULTILINE)) <= objects

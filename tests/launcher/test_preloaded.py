@@ -80,6 +80,27 @@ __attribute__((destructor)) static void report(void)
 		_exit(9);
 }
 """
+# The last of six arguments is on the stack.
+CALLS = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	long file = syscall(SYS_openat, AT_FDCWD, argv[0], O_RDONLY), named;
+	char first[16] = "", expected = 0, name[16] = "";
+	pread((int)file, &expected, 1, 8192 + 7);
+	char *at = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ, MAP_PRIVATE, file, 8192);
+	named = syscall(SYS_prctl, PR_SET_NAME, "renamed", 0, 0, 0);
+	prctl(PR_GET_NAME, name);
+	printf("%d %ld %s %d\\n", at[7] == expected, named, name, first[0]);
+	return (int)syscall(SYS_close, file);
+}
+"""
 THREADS = """
 #include <cstdio>
 #include <thread>
@@ -155,6 +176,11 @@ def test_a_preloaded_allocator_finds_libc_s(rig: Rig) -> None:
     allocator = library(rig, ALLOCATOR, "allocator.so")
     launched = launch(rig, compiled(rig, THREADS, "threads"), env={"LD_PRELOAD": allocator})
     assert printed(launched) == ["allocated", "1"]
+
+
+def test_system_calls_get_all_their_arguments(rig: Rig) -> None:
+    """`syscall` is ours: it sees calls whose effect a checkpoint would lose."""
+    assert printed(launch(rig, compiled(rig, CALLS, "calls"))) == ["1 0 renamed 0"]
 
 
 def test_nvidia_s_own_libraries_stay_behind_ours(rig: Rig) -> None:

@@ -129,15 +129,6 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 
 /* ---- libc's look-ups ---- */
 
-/* Finds libc's function once; a second thread finds the same. */
-static void *libc_kept(void *_Atomic *kept, const char *name)
-{
-	void *f = atomic_load_explicit(kept, memory_order_relaxed);
-	if (!f)
-		atomic_store(kept, f = libc_function(name));
-	return f;
-}
-
 static dlsym_function libc_dlsym(void)
 {
 	static void *_Atomic kept;

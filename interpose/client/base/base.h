@@ -278,5 +278,7 @@ static inline int context_of_runtime(void)
 
 /* Returns libc's own function of a name that this library defines too. */
 void *libc_function(const char *name);
+/* The same, looked up once; a second thread finds the same. */
+void *libc_kept(void *_Atomic *kept, const char *name);
 
 #endif

@@ -1,4 +1,4 @@
-/* elf.c: finds libc's own dlsym, dlvsym and dlopen.
+/* elf.c: finds libc's own functions of those names that this library replaces (dlsym, syscall, …).
  *
  * This library defines those names, and every look-up that libc offers finds ours: even a request
  * for one of the versions that libc's has is satisfied by ours, which has none. So this file reads
@@ -23,8 +23,11 @@ static uint32_t hash_of(const char *name)
 struct tables {
 	const ElfW(Sym) * symbols;
 	const char *strings;
-	const uint32_t *hash; /* DT_GNU_HASH */
+	const uint32_t *hash;        /* DT_GNU_HASH */
+	const ElfW(Versym) * hidden; /* DT_VERSYM */
 };
+
+#define HIDDEN 0x8000 /* a version that programs are no longer linked to */
 
 /* glibc's dynamic linker has made these addresses absolute. */
 static struct tables tables_of(const ElfW(Dyn) * d)
@@ -37,6 +40,8 @@ static struct tables tables_of(const ElfW(Dyn) * d)
 			t.strings = (const void *)d->d_un.d_ptr;
 		else if (d->d_tag == DT_GNU_HASH)
 			t.hash = (const void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_VERSYM)
+			t.hidden = (const void *)d->d_un.d_ptr;
 	}
 	return t;
 }
@@ -58,7 +63,7 @@ static const ElfW(Sym) * find(const struct tables *t, const char *name)
 		uint32_t other = chains[i - first];
 		const ElfW(Sym) *s = &t->symbols[i];
 		if ((other | 1) == (hash | 1) && equal(t->strings + s->st_name, name) &&
-		    s->st_shndx != SHN_UNDEF)
+		    s->st_shndx != SHN_UNDEF && !(t->hidden && t->hidden[i] & HIDDEN))
 			return s;
 		if (other & 1)
 			break;
@@ -71,7 +76,7 @@ static bool is_libc(const char *path)
 	const char *base = path;
 	for (const char *c = path; *c; c++)
 		base = *c == '/' ? c + 1 : base;
-	return equal(base, "libc.so.6") || equal(base, "libdl.so.2");
+	return equal(base, "libc.so.6") || equal(base, "libdl.so.2") || equal(base, "librt.so.1");
 }
 
 void *libc_function(const char *name)
@@ -85,4 +90,12 @@ void *libc_function(const char *name)
 			return (void *)(object->l_addr + s->st_value);
 	}
 	return NULL;
+}
+
+void *libc_kept(void *_Atomic *kept, const char *name)
+{
+	void *f = atomic_load_explicit(kept, memory_order_relaxed);
+	if (!f)
+		atomic_store(kept, f = libc_function(name));
+	return f;
 }

@@ -37,7 +37,8 @@
 	MOMENT(HANDLE_LOCK)     /* which numbers are in use */                                     \
 	MOMENT(CONTEXT_LOCK)    /* the list of contexts */                                         \
 	WAITS(PRINT_LOCK)       /* the printed part of kernel output: blocks as stdout does */     \
-	WAITS(RING_LOCK)        /* the ring, while a record or a group is copied */
+	WAITS(RING_LOCK)        /* the ring, while a record or a group is copied */                \
+	MOMENT(HOST_STATE_LOCK) /* the record of what a checkpoint would lose */
 
 #define LOCK_NAME(name) name,
 enum lock { LOCKS(LOCK_NAME, LOCK_NAME) LOCK_COUNT };

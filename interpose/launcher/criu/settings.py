@@ -1,5 +1,6 @@
 """Saves process settings that CRIU does not, and that another process can set: the affinity, the
-I/O priority and the timer slack of threads, the core dump filter, and options of sockets.
+I/O priority and the timer slack of threads, the core dump filter, options of sockets and their
+multicast memberships, and timerfds at an absolute time of the wall clock.
 
 Only values that differ from the launcher's own, or from those of a new socket, are saved. The
 others take the defaults of the machine on which the rank is restored.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from rankfold.interpose.launcher.criu import multicast, wall_timers
 from rankfold.interpose.launcher.rank import process
 from rankfold.interpose.launcher.rank.sandbox import check, libc
 
@@ -50,12 +52,19 @@ def taken(pids: Iterable[int]) -> tuple[Setting, ...]:
             found += _differing(_OF_THREADS, thread)
         found += _differing(_OF_PROCESSES, pid)
         found += _of_sockets(pid)
+        found += [("multicast", [pid, number], each) for number, each in multicast.of(pid)]
+        found += [("timer", [pid, number], each) for number, each in wall_timers.of(pid)]
     return tuple(found)
 
 
 def personality(pid: int) -> int:
     """The personality of a process, as in personality(2). Raises OSError."""
     return int(Path(f"/proc/{pid}/personality").read_text(), 16)
+
+
+def memberships(settings: Iterable[Setting]) -> list[multicast.Membership]:
+    """The multicast memberships among the settings."""
+    return [tuple(value) for name, _, value in settings if name == "multicast"]
 
 
 def put_back(settings: Iterable[Setting]) -> list[str]:
@@ -67,6 +76,12 @@ def put_back(settings: Iterable[Setting]) -> list[str]:
             if name == "socket":
                 pid, number, level, option = of
                 _set_option(pid, number, level, option, bytes.fromhex(value))
+            elif name == "multicast":
+                with process.socket_of(*of) as sock:
+                    multicast.join(sock, tuple(value))
+            elif name == "timer":
+                with process.descriptor(*of) as timer:
+                    wall_timers.put_back(timer, wall_timers.Timer(*value))
             else:
                 _ALL[name][1](of[0], value)
         except OSError as error:

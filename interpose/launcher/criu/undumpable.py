@@ -17,6 +17,7 @@ import termios
 import time
 from pathlib import Path
 
+from rankfold.interpose.launcher.criu import host_state, inherited
 from rankfold.interpose.launcher.criu.command import named
 from rankfold.interpose.launcher.criu.settings import personality
 from rankfold.interpose.launcher.files import unlinked
@@ -59,10 +60,10 @@ AGAIN_S = 0.2  # shorter-lived findings do not count: a fork in progress, a file
 
 def find_running(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
     """Like `find`, for a rank that runs: findings that are still there after `AGAIN_S`."""
-    before = find(rank, pids, files_seen)
+    before = find(rank, pids, files_seen) + in_memory(pids)
     if before:
         time.sleep(AGAIN_S)
-        again = set(find(rank, pids, files_seen))
+        again = {*find(rank, pids, files_seen), *in_memory(pids)}
         before = [each for each in before if each in again]
     return before
 
@@ -101,13 +102,28 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
                     f"process {named(pid)} has the personality READ_IMPLIES_EXEC: clear it"
                 )
         found += [f"process {named(pid)} {what}" for what in _of(pid, rank, pids)]
+        found += [f"process {named(pid)} {what}" for what in host_state.found(pid)]
         found += [
             f"process {named(pid)} uses {name}, which cannot be saved: that name was removed, the "
             f"file has another one, and {_why_lost(files_seen)}"
             for name in sorted(unlinked.of(pid))
             if not (files_seen and unlinked.can_be_had(name))
         ]
+    found += [
+        f"process {named(pid)} has a thread with another {what} than the rank's first thread: set "
+        "it before the first thread and the first fork"
+        for pid, what in inherited.differing(parents, rank.pid)
+    ]
     return found
+
+
+def in_memory(pids: set[int]) -> list[str]:
+    """What `find` leaves out, because it takes a look at all memory of the processes."""
+    return [
+        f"process {named(pid)} {what}"
+        for pid in sorted(pids)
+        for what in host_state.found_in_memory(pid)
+    ]
 
 
 def passing(pids: set[int]) -> list[str]:
@@ -122,7 +138,7 @@ def passing(pids: set[int]) -> list[str]:
                     fcntl.ioctl(taken, termios.FIONREAD, left)
                 if left.value:
                     found.add(f"process {named(pid)} has not read {what}, which would be lost")
-    return sorted(found)
+    return sorted(found) + host_state.passing(sorted(pids))
 
 
 def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 FOLDER = "/run/rankfold"  # outside the sandbox, an empty folder
@@ -159,27 +160,48 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str | No
     check(result, f"mount {source} on {target}")
 
 
+@contextlib.contextmanager
+def _ipc_of(pid: int) -> Iterator[bool]:
+    """Be in the IPC namespace of another process until the end of the block. Gives whether that is
+    another one than ours. Raises OSError."""
+    theirs, ours = (os.open(f"/proc/{of}/ns/ipc", os.O_RDONLY) for of in (pid, "self"))
+    try:
+        if os.path.sameopenfile(theirs, ours):
+            yield False
+            return
+        check(libc.setns(theirs, _CLONE_NEWIPC), f"enter the IPC namespace of process {pid}")
+        try:
+            yield True
+        finally:
+            check(libc.setns(ours, _CLONE_NEWIPC), "return to our IPC namespace")
+    finally:
+        os.close(theirs)
+        os.close(ours)
+
+
 def message_queues(pid: int) -> list[str]:
     """Names of the POSIX message queues in a process's IPC namespace, open or not; none if that
     namespace is our own. Raises OSError."""
-    theirs, ours = (os.open(f"/proc/{of}/ns/ipc", os.O_RDONLY) for of in (pid, "self"))
-    fds = [theirs, ours]
+    fds: list[int] = []
     try:
-        if os.path.sameopenfile(theirs, ours):
-            return []
-        check(libc.setns(theirs, _CLONE_NEWIPC), f"enter the IPC namespace of process {pid}")
-        try:
+        with _ipc_of(pid) as is_another:
+            if not is_another:
+                return []
             fds.append(libc.syscall(_FSOPEN, b"mqueue", 0))
             check(libc.syscall(_FSCONFIG, fds[-1], _CREATE, None, None, 0), "open mqueue")
             fds.append(libc.syscall(_FSMOUNT, fds[-1], 0, 0))
-        finally:
-            check(libc.setns(ours, _CLONE_NEWIPC), "return to our IPC namespace")
         fds.append(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fds[-1]))
         return sorted(os.listdir(fds[-1]))
     finally:
         for fd in fds:
             if fd >= 0:
                 os.close(fd)
+
+
+def semaphore_sets(pid: int) -> set[int]:
+    """The System V semaphore sets in a process's IPC namespace. Raises OSError."""
+    with _ipc_of(pid), open("/proc/sysvipc/sem") as listed:
+        return {int(line.split()[1]) for line in listed if line.split()[1].isdigit()}
 
 
 def detached(kind: str) -> int:

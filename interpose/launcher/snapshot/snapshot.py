@@ -29,7 +29,16 @@ from typing import Any
 
 from rankfold import records
 from rankfold.image import Malformed, noted, own, state_range
-from rankfold.interpose.launcher.criu import command, descriptors, images, settings, sockets
+from rankfold.interpose.launcher.criu import (
+    command,
+    descriptors,
+    images,
+    inherited,
+    multicast,
+    settings,
+    sockets,
+    undumpable,
+)
 from rankfold.interpose.launcher.files import restoring, saving, sparse, unlinked
 from rankfold.interpose.launcher.files.previous import Kept
 from rankfold.interpose.launcher.files.tracker import Touched
@@ -56,9 +65,9 @@ class About:
     `connections`: of TCP, as in `sockets.Connection`. `addresses`: as from `sockets.addresses`.
     `logs`: sizes of ``out`` and ``err`` in bytes. `lost`: names that files had only during the
     snapshot (unlinked.py). `journal`: its path, and its life (journal.py). `semaphores`: for
-    `descriptors.opened`. `personality`: of all its processes. `state`: version of the state that
-    its proxies saved; 0: none; a snapshot without the field has version 9. `boot`: id of the
-    machine's boot when it was written: data that was not synced may be lost with the next boot.
+    `descriptors.opened`. `personality`, `inherited`: of all its processes. `state`: version of the
+    state that its proxies saved; 0: none; a snapshot without the field has version 9. `boot`: id of
+    the machine's boot when it was written: data that was not synced may be lost with the next boot.
     """
 
     job: str
@@ -76,6 +85,7 @@ class About:
     lost: tuple[str, ...] = ()
     settings: tuple[settings.Setting, ...] = ()
     personality: int = 0
+    inherited: inherited.Values = field(default_factory=dict)
     semaphores: tuple[descriptors.Semaphore, ...] = ()
     state: int = 9
     kernel: str = platform.release()
@@ -107,17 +117,23 @@ def write(
     with unlinked.found_again(pids) as names:
         opened = saving.Opened(pids, touched.is_ours, names)
         personality = settings.personality(about.pid)
-        about = replace(about, settings=settings.taken(pids), personality=personality)
+        about = replace(
+            about, settings=settings.taken(pids), personality=personality,
+            inherited=inherited.of(about.pid, about.pid),
+        )  # fmt: skip
         descriptors.settle(pids)
         semaphores = descriptors.semaphores(pids)
         dumping = command.dump(about.pid, processes, cgroup)
         try:
+            lost = undumpable.in_memory(pids)  # while CRIU writes that memory
             if touched.seen:
                 saving.take(place, touched.names, opened, Kept(touched.kept))
             if memory is not None and not beside:
                 sparse.copy_out(image, place / _IMAGE, [*own(image), state_range(image)])
         finally:
             command.finish(dumping, processes)
+    if lost:
+        raise command.Refused("; ".join(lost))
     images.mend(processes)
     made = descriptors.mend(processes, semaphores)
     about = replace(about, lost=tuple(sorted(names)), semaphores=made)
@@ -205,6 +221,11 @@ def compare_here(folder: str, about: About) -> saving.Files | None:
             f"it has {about.addresses[address]}, and this machine does not have the address "
             f"{address}: restore it on the machine that has it, or add the address to this one. "
             "Ranks that talk to each other over 127.0.0.1 can be restored anywhere"
+        )
+    for _, interface, group, *_ in multicast.absent(settings.memberships(about.settings)):
+        raise Unfit(
+            f"it has a socket in the multicast group {group} of the interface {interface}, which "
+            "this machine does not have: restore it on a machine that has it"
         )
     try:
         command.compare_cpu(Path(folder, _IMAGES))

@@ -3,8 +3,8 @@
  */
 #include "objects.h"
 
-static const struct object *const tables[] = {timers, events,   pipes,  sockets,
-					      files,  settings, memory, refused};
+static const struct object *const tables[] = {timers,   events, pipes,  sockets, files,
+					      settings, memory, unseen, refused};
 
 static const char *current = "";
 

@@ -29,7 +29,7 @@ struct object {
 };
 
 extern const struct object timers[], events[], pipes[], sockets[], files[], settings[], memory[],
-	refused[];
+	unseen[], refused[];
 
 /* A part of the line. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
