@@ -211,8 +211,8 @@ def _of_directories(pid: int) -> list[str]:
             if owner and stat.S_ISDIR(os.fstat(taken).st_mode):
                 where = os.readlink(f"/proc/{pid}/fd/{number}")
                 said.append(
-                    f"gets signals for changes in {where} (F_NOTIFY), which would be lost: it must close "
-                    f"descriptor {number}, or use inotify"
+                    f"gets signals for changes in {where} (F_NOTIFY), which would be lost: it must "
+                    f"close descriptor {number}, or use inotify"
                 )
     return said
 
