@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import fcntl
 import os
 import struct
+import sys
+import termios
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -47,15 +49,18 @@ class Inotify:
         _libc.inotify_rm_watch(self._fd, watch)  # fails if the inode is gone, and the watch with it
 
     def read(self) -> Iterator[Event]:
-        """The events since the last call."""
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._fd, _READ_BYTES):
-                at = 0
-                while at < len(data):
-                    watch, mask, _, length = _EVENT.unpack_from(data, at)
-                    at += _EVENT.size + length
-                    name = data[at - length : at].rstrip(b"\0")
-                    yield Event(watch, mask, os.fsdecode(name))
+        """The events so far. Later ones are for the next call: while a process keeps writing, they
+        would never end."""
+        left = int.from_bytes(fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+        while left > 0:
+            data = os.read(self._fd, _READ_BYTES)
+            left -= len(data)
+            at = 0
+            while at < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size + length
+                name = data[at - length : at].rstrip(b"\0")
+                yield Event(watch, mask, os.fsdecode(name))
 
     def close(self) -> None:
         os.close(self._fd)

@@ -277,3 +277,18 @@ def test_without_watches_changes_are_found_by_looking(
 def test_the_kind_of_a_file_system_is_known() -> None:
     assert folder._type_of(os.stat("/proc").st_dev) == "proc"
     assert folder._type_of(os.makedev(4000, 1)) == ""
+
+
+def test_events_that_keep_coming_are_for_the_next_call(tmp_path: Path) -> None:
+    """As where another process writes all the time: each event here leads to another one."""
+    queue = inotify.Inotify()
+    queue.watch(str(tmp_path), inotify.CREATE)
+    try:
+        (tmp_path / "0").touch()
+        for calls in range(1, 4):
+            for event in queue.read():
+                assert int(event.name) < 100, "a call does not end"
+                (tmp_path / str(int(event.name) + 1)).touch()
+            assert len(list(tmp_path.iterdir())) == calls + 1
+    finally:
+        queue.close()
