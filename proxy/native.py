@@ -22,6 +22,7 @@ JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
 EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE, EVENT_ALARM = 1, 2, 3, 4, 5, 6
 EVENT_LOST = 7
 RACES = {"certain": 1, "possible": 2}  # enum proxy_races
+EVENTS_AT_ONCE = 256
 EXIT_CLEAN, EXIT_CRASHED, EXIT_REPLACED = 0, 1, 2
 
 _PEER_API = "int peer_segment_create(uint32_t device_count);"
@@ -110,9 +111,12 @@ class Native:
         self._lib.proxy_close(self._proxy)
 
     def events(self) -> Iterator[Event]:
-        """The events since the last call."""
+        """The oldest events, at most EVENTS_AT_ONCE. Others are for the next call, and `event_fd`
+        stays readable: while ranks keep sending requests, they would never end."""
         string = self._ffi.string
-        while self._lib.proxy_next_event(self._proxy, self._event):
+        for _ in range(EVENTS_AT_ONCE):
+            if not self._lib.proxy_next_event(self._proxy, self._event):
+                return
             e = self._event
             data = bytes(self._ffi.buffer(e.data, e.bytes)) if e.data != self._ffi.NULL else b""
             yield Event(

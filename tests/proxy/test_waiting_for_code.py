@@ -3,7 +3,10 @@ computes on the host."""
 
 from __future__ import annotations
 
+import select
 import struct
+
+import pytest
 
 from rankfold.proxy.native import EVENT_MODULE, Native
 from rankfold.proxy.ptx.errors import NOT_FOUND
@@ -41,5 +44,23 @@ def test_a_rank_that_waits_for_its_code() -> None:
         assert at(native) == "code"
         native.module_ready(token, NOT_FOUND)
         assert rank.finish() == NOT_FOUND and at(native) == "host"
+        leave(native)
+    rank.close()
+
+
+def test_requests_that_keep_coming_are_for_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a rank that sends requests all the time would keep its proxy from all else."""
+    monkeypatch.setattr("rankfold.proxy.native.EVENTS_AT_ONCE", 2)
+    rank = Computing(0, 1, DEV_BASE)
+    with device() as native:
+        attach(native, rank)
+        for number in range(5):
+            rank.post(MODULE_DATA, struct.pack("<QQII", MODULE + number, 0, 16, 0))
+            rank.begin(MODULE_LOAD, struct.pack("<QQII", MODULE + number, 16, 1, 0), number + 1)
+        until(lambda: native.rank_status(1, 0).records == 10, native)  # type: ignore[union-attr]
+        found = []
+        while select.select([native.event_fd], [], [], 0)[0]:
+            found.append(len(list(native.events())))
+        assert max(found) == 2 and sum(found) >= 5
         leave(native)
     rank.close()
