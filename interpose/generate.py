@@ -84,7 +84,7 @@ def stub(name: str, result: str, why: str) -> str:
     reason = f'"{why}"' if why else "NULL"
     return (
         f"RF_API int {name}(void);\nint {name}(void)\n{{\n\tstatic _Atomic bool done;\n"
-        f'\treturn refuse(&done, "{name}", {reason}, {result});\n}}\n'
+        f'\treturn refuse_call(&done, "{name}", {reason}, {result});\n}}\n'
     )
 
 

@@ -373,9 +373,8 @@ class Node:
             return told, _no_answer(url, limit)
         if looking.returncode == 0:
             return told, ""
-        return told, _last_words(
-            words
-        ) or f"{url}: the process that queried it exited ({looking.returncode})"
+        exited = f"{url}: the process that queried it exited ({looking.returncode})"
+        return told, _last_words(words) or exited
 
     def fleet(self) -> str:
         """The name under which this fleet keeps its checkpoints; created at the first call."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from faults.tree import Mutant
 
-SAVE, STORE, COLLECT, LIVES, READING, FILES, DOCUMENTS = (
+SAVE, STORE, COLLECT, INCARNATIONS, READING, FILES, DOCUMENTS = (
     f"checkpoint/store/{name}.py"
-    for name in ("save", "store", "collect", "lives", "reading", "files", "documents")
+    for name in ("save", "store", "collect", "incarnations", "reading", "files", "documents")
 )
-BEFORE, ON_DIFFERENCES = (
+PREDECESSOR, ON_DIFFERENCES = (
     "checkpoint/store/predecessor.py",
     "tests/checkpoint/test_differences.py::",
 )
@@ -127,8 +127,8 @@ MUTANTS = [
     Mutant(
         "claims-not-read-again",
         COLLECT,
-        "claims = lives.claims(store.files, job, fence.holds)",
-        "claims = before.claims if before else lives.claims(store.files, job, fence.holds)",
+        "claims = incarnations.claims(store.files, job, fence.holds)",
+        "claims = before.claims if before else incarnations.claims(store.files, job, fence.holds)",
         WITHIN % "a_save_begins",
     ),
     Mutant(
@@ -168,7 +168,7 @@ MUTANTS = [
     ),
     Mutant(
         "old-incarnation-let-go",
-        LIVES,
+        INCARNATIONS,
         "if now.incarnation > incarnation:",
         "if False:",
         ON_REFUSALS + "test_incarnations",
@@ -182,7 +182,7 @@ MUTANTS = [
     ),
     Mutant(
         "late-ones-count",
-        LIVES,
+        INCARNATIONS,
         "return self.known is None or each >= self.since or each in self.known",
         "return True",
         LATE,
@@ -390,9 +390,9 @@ MUTANTS = [
            ON_DIFFERENCES + "test_what_has_little_in_common_is_stored_as_it_is"),
     Mutant("differences-without-what-they-refer-to", STORE, "_complete(packs)", "packs",
            ON_DIFFERENCES + "test_what_differs_from_what_is_given_up_is_stored_anew"),
-    Mutant("read-without-end", BEFORE, "checkpoint.bytes_read > READ_BYTES_MAX", "False",
+    Mutant("read-without-end", PREDECESSOR, "checkpoint.bytes_read > READ_BYTES_MAX", "False",
            ON_DIFFERENCES + "test_nobody_reads_more_than_is_worth_it"),
-    Mutant("saves-fail-for-what-was-before", BEFORE, "        except StoreError:",
+    Mutant("saves-fail-for-what-was-before", PREDECESSOR, "        except StoreError:",
            "        except ZeroDivisionError:",
            ON_DIFFERENCES + "test_what_cannot_be_read_is_done_without"),
     Mutant("reference-not-verified", READING, "if units.digest_of(data) != other_digest:",

@@ -452,7 +452,7 @@ SAVES = [
            "if all(why and not taken for taken, why in answers.values()):", "if False:",
            ON_TAKEOVER + "test_a_store_that_cannot_be_asked_ends_nothing_and_that_is_said"),
     Mutant("who-asked-and-was-killed-has-answered", "reconciler/node/launchers.py",
-           "return told, _last_words(words) or", "return told, _last_words(words) and",
+           "_last_words(words) or exited", "_last_words(words) and exited",
            ON_TAKEOVER + "test_who_asks_the_store_and_is_killed_has_not_answered"),
     Mutant("store-not-asked", "reconciler/plan/steps.py",
            "if ask := saving.asking(index, self._running, now):", "if False:",

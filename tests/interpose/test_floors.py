@@ -106,7 +106,7 @@ def test_a_lock_out_of_order_ends_a_build_with_the_sanitizer(tmp_path: Path) -> 
     }""")
     command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-fsanitize=address", "-include", str(INSIDE),
                f"-I{CLIENT / 'base'}", f"-I{REPOSITORY / 'interpose/channel'}", str(source),
-               str(CLIENT / "base/locks.c"), str(CLIENT / "base/say.c"),
+               str(CLIENT / "base/locks.c"), str(CLIENT / "base/log.c"),
                "-o", str(program)]  # fmt: skip
     subprocess.run(command, check=True)
     assert subprocess.run([program, "in order"], check=False).returncode == 0

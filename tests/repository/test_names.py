@@ -1,4 +1,5 @@
-"""In one library a name means one thing: the proxy's, of the core and both kinds of devices."""
+"""In one library a name means one thing: the proxy's, of the core and both kinds of devices. And no
+function of the client has the name of one of the proxy."""
 
 from __future__ import annotations
 
@@ -58,3 +59,44 @@ def test_the_search_for_clashes_bites() -> None:
     }
     assert set(clashes(both)) == {"ROOM", "struct rank", "GREEN"}
     assert clashes({"a.c": both["a.h"], "b.c": "#define ROOM 4u\nstruct rank *r;\n"}) == {}
+
+
+# ---- functions of the client and the proxy -----------------------------------------------------
+
+FUNCTION = re.compile(
+    r"^(?!return\b)[A-Za-z_][\w ]*?[ *]+(\w+)\([^;{}]*?\)\s*\{", re.MULTILINE | re.DOTALL
+)
+
+
+def functions(files: dict[str, str]) -> dict[str, str]:
+    """Each function that C source defines, and a file that does."""
+    return {
+        name: file
+        for file, text in files.items()
+        for name in FUNCTION.findall(COMMENT.sub("", text))
+    }
+
+
+def of(folder: str) -> dict[str, str]:
+    return {name: read(name) for name in sources(".c", ".h") if name.startswith(folder)}
+
+
+def test_a_search_for_a_function_finds_the_client_or_the_proxy() -> None:
+    """Functions of interpose/channel/ belong to both."""
+    client, proxy = functions(of("interpose/client/")), functions(of("proxy/"))
+    assert "heap_alloc" in client and "memory_free" in proxy, "functions are found"
+    assert {name: (client[name], proxy[name]) for name in client.keys() & proxy.keys()} == {}
+
+
+def test_the_search_for_functions_bites() -> None:
+    text = """
+static struct module *find(const struct table *t,
+                           uint64_t number)
+{
+        return check(t) ? NULL : t->first;
+}
+int declared(void);
+/* void commented(void) { */
+static inline bool within(int a) { return a > 0; }
+"""
+    assert set(functions({"a.c": text})) == {"find", "within"}

@@ -62,7 +62,7 @@ int free_now(const void *address)
 		error = capture_forbids();
 	if (error)
 		return error;
-	return managed_is(address) ? managed_free((void *)address) : memory_free(address);
+	return managed_is(address) ? managed_free((void *)address) : allocation_free(address);
 }
 
 /* The runtime's frees of NULL: a capture forbids them as well. */
@@ -123,7 +123,7 @@ int host_device_pointer(void **device, void *host, unsigned flags)
 	*device = NULL;
 	void *reached = registered_reached(host, 1);
 	if (reached == host && registered_is(host)) {
-		SAY_ONCE("cudaHostGetDevicePointer: kernels reach registered memory only if it is "
+		LOG_ONCE("cudaHostGetDevicePointer: kernels reach registered memory only if it is "
 			 "private and consists of whole pages: align its address and size to 4096 "
 			 "bytes, or use cudaHostAlloc");
 		return NOT_SUPPORTED;

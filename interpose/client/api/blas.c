@@ -53,7 +53,7 @@ int blas_begin(struct blas_call *c, const void *handle, int type)
 		if (types[i].type == type)
 			c->bytes = types[i].bytes;
 	if (!c->bytes) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"a BLAS routine in cudaDataType %d, or in several types, is not supported by "
 			"rankfold",
 			type);
@@ -90,7 +90,7 @@ int blas_beta(struct blas_call *c, const void *beta, bool real)
 	return put_scalar(c, c->args.beta, beta, real);
 }
 
-static int find(int type, enum blas_kernel kernel, struct function **out)
+static int find_kernel(int type, enum blas_kernel kernel, struct function **out)
 {
 	size_t i = 0;
 
@@ -126,8 +126,8 @@ static int launch_error(struct blas_call *c, enum blas_kernel kernel, int64_t wo
 	if (!error)
 		error = stream_number(c->handle->stream, &l.stream);
 	if (!error)
-		error = find(c->type, kernel, &l.function);
-	return error ? error : launch(&l);
+		error = find_kernel(c->type, kernel, &l.function);
+	return error ? error : enqueue_launch(&l);
 }
 
 int blas_launch(struct blas_call *c, enum blas_kernel kernel, int64_t work)
@@ -136,7 +136,7 @@ int blas_launch(struct blas_call *c, enum blas_kernel kernel, int64_t work)
 					     : CUBLAS_STATUS_SUCCESS;
 }
 
-static int copy(const struct blas_call *c, void *to, const void *from, size_t bytes, int kind)
+static int blas_copy(const struct blas_call *c, void *to, const void *from, size_t bytes, int kind)
 {
 	return memory_copy_1d(to, from, bytes, kind, c->handle->stream, false);
 }
@@ -153,14 +153,14 @@ static int through(struct blas_call *c, enum blas_kernel kernel, struct blas_num
 
 		*numbers[i].device = (uint64_t)at;
 		if (numbers[i].in)
-			error = copy(c, at, numbers[i].at, numbers[i].bytes, HOST_TO_DEVICE);
+			error = blas_copy(c, at, numbers[i].at, numbers[i].bytes, HOST_TO_DEVICE);
 	}
 	if (!error)
 		error = launch_error(c, kernel, 1);
 	for (size_t i = 0; i < count && !error; i++)
 		if (numbers[i].out)
-			error = copy(c, numbers[i].at, place + i * (NUMBERS_BYTES / 4),
-				     numbers[i].bytes, DEVICE_TO_HOST);
+			error = blas_copy(c, numbers[i].at, place + i * (NUMBERS_BYTES / 4),
+					  numbers[i].bytes, DEVICE_TO_HOST);
 	return error;
 }
 

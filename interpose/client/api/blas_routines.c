@@ -16,7 +16,7 @@
 	} while (0)
 #define NEED(condition) TRY((condition) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE)
 
-static int64_t least(int64_t x) { return x > 1 ? x : 1; }
+static int64_t at_least_one(int64_t x) { return x > 1 ? x : 1; }
 
 static bool is_op(int op) { return op >= CUBLAS_OP_N && op <= CUBLAS_OP_C; }
 
@@ -69,7 +69,7 @@ static struct blas_matrix half(const void *at, int64_t ld, int shape, int uplo, 
 
 static bool half_fits(int64_t ld, int64_t n, int64_t k)
 {
-	return k == BLAS_PACKED || (k == BLAS_FULL ? ld >= least(n) : ld > k);
+	return k == BLAS_PACKED || (k == BLAS_FULL ? ld >= at_least_one(n) : ld > k);
 }
 
 static struct blas_matrix triangle(const void *at, int64_t ld, int uplo, int op, int diag,
@@ -226,7 +226,7 @@ int blas_gemv(const void *handle, int type, int trans, int64_t m, int64_t n, con
 	struct blas_call c;
 	bool turned = trans != CUBLAS_OP_N;
 	TRY(blas_begin(&c, handle, type));
-	NEED(is_op(trans) && m >= 0 && n >= 0 && a.ld >= least(m) && count >= 0);
+	NEED(is_op(trans) && m >= 0 && n >= 0 && a.ld >= at_least_one(m) && count >= 0);
 	c.args.count = count;
 	c.args.flags |= listed ? BLAS_LISTED : 0;
 	c.args.a = plain(a.at, a.ld, a.stride, trans);
@@ -284,7 +284,7 @@ int blas_ger(const void *handle, int type, bool conj, int64_t m, int64_t n, cons
 	struct blas_call c;
 	TRY(blas_begin(&c, handle, type));
 	TRY(blas_alpha(&c, alpha, false));
-	NEED(m >= 0 && n >= 0 && incx && incy && lda >= least(m));
+	NEED(m >= 0 && n >= 0 && incx && incy && lda >= at_least_one(m));
 	if (!m || !n)
 		return CUBLAS_STATUS_SUCCESS;
 	c.args.m = m;
@@ -339,8 +339,8 @@ int blas_gemm(const void *handle, int type, int transa, int transb, int64_t m, i
 	struct blas_call call;
 	TRY(blas_begin(&call, handle, type));
 	NEED(is_op(transa) && is_op(transb) && m >= 0 && n >= 0 && k >= 0 && count >= 0 &&
-	     a.ld >= least(transa == CUBLAS_OP_N ? m : k) &&
-	     b.ld >= least(transb == CUBLAS_OP_N ? k : n) && c.ld >= least(m));
+	     a.ld >= at_least_one(transa == CUBLAS_OP_N ? m : k) &&
+	     b.ld >= at_least_one(transb == CUBLAS_OP_N ? k : n) && c.ld >= at_least_one(m));
 	call.args.count = count;
 	call.args.flags |= listed ? BLAS_LISTED : 0;
 	call.args.a = plain(a.at, a.ld, a.stride, transa);
@@ -358,7 +358,7 @@ int blas_symm(const void *handle, int type, int shape, int side, int uplo, int64
 	int64_t order = right ? n : m;
 	TRY(blas_begin(&call, handle, type));
 	NEED((right || side == CUBLAS_SIDE_LEFT) && is_triangle(uplo, 0) && m >= 0 && n >= 0 &&
-	     lda >= least(order) && ldb >= least(m) && ldc >= least(m));
+	     lda >= at_least_one(order) && ldb >= at_least_one(m) && ldc >= at_least_one(m));
 	struct blas_matrix folded = half(a, lda, shape, uplo, order, BLAS_FULL);
 	struct blas_matrix other = plain(b, ldb, 0, CUBLAS_OP_N);
 	call.args.a = right ? other : folded;
@@ -375,9 +375,9 @@ int blas_syrk(const void *handle, int type, uint32_t flags, bool real_alpha, int
 	struct blas_call call;
 	bool hermitian = flags & BLAS_HERMITIAN;
 	TRY(blas_begin(&call, handle, type));
-	int64_t rows = least(trans == CUBLAS_OP_N ? n : k);
+	int64_t rows = at_least_one(trans == CUBLAS_OP_N ? n : k);
 	NEED(is_triangle(uplo, 0) && is_op(trans) && n >= 0 && k >= 0 && lda >= rows &&
-	     ldb >= rows && ldc >= least(n) &&
+	     ldb >= rows && ldc >= at_least_one(n) &&
 	     (call.real || trans != (hermitian ? CUBLAS_OP_T : CUBLAS_OP_C)));
 	call.args.flags |= flags | (hermitian ? BLAS_CONJ : 0);
 	call.args.a = plain(a, lda, 0, trans);
@@ -397,7 +397,7 @@ static int triangular(struct blas_call *c, const void *handle, int type, int sid
 	TRY(blas_begin(c, handle, type));
 	TRY(blas_alpha(c, alpha, false));
 	NEED((right || side == CUBLAS_SIDE_LEFT) && is_triangle(uplo, diag) && is_op(trans));
-	NEED(m >= 0 && n >= 0 && lda >= least(order));
+	NEED(m >= 0 && n >= 0 && lda >= at_least_one(order));
 	c->args.flags |= right ? BLAS_RIGHT : 0;
 	c->args.m = m;
 	c->args.n = n;
@@ -411,7 +411,7 @@ int blas_trmm(const void *handle, int type, int side, int uplo, int trans, int d
 {
 	struct blas_call call;
 	TRY(triangular(&call, handle, type, side, uplo, trans, diag, m, n, alpha, a, lda));
-	NEED(ldb >= least(m) && ldc >= least(m));
+	NEED(ldb >= at_least_one(m) && ldc >= at_least_one(m));
 	call.args.b = plain(b, ldb, 0, CUBLAS_OP_N);
 	call.args.c = plain(c, ldc, 0, CUBLAS_OP_N);
 	if (!m || !n)
@@ -425,7 +425,7 @@ int blas_trsm(const void *handle, int type, int side, int uplo, int trans, int d
 {
 	struct blas_call call;
 	TRY(triangular(&call, handle, type, side, uplo, trans, diag, m, n, alpha, a, lda));
-	NEED(ldb >= least(m) && count >= 0);
+	NEED(ldb >= at_least_one(m) && count >= 0);
 	call.args.count = count;
 	call.args.flags |= listed ? BLAS_LISTED : 0;
 	call.args.b = plain(b, ldb, 0, CUBLAS_OP_N);
@@ -442,9 +442,9 @@ int blas_geam(const void *handle, int type, int transa, int transb, int64_t m, i
 	TRY(blas_begin(&call, handle, type));
 	TRY(blas_alpha(&call, alpha, false));
 	TRY(blas_beta(&call, beta, false));
-	NEED(is_op(transa) && is_op(transb) && m >= 0 && n >= 0 && ldc >= least(m) &&
-	     lda >= least(transa == CUBLAS_OP_N ? m : n) &&
-	     ldb >= least(transb == CUBLAS_OP_N ? m : n));
+	NEED(is_op(transa) && is_op(transb) && m >= 0 && n >= 0 && ldc >= at_least_one(m) &&
+	     lda >= at_least_one(transa == CUBLAS_OP_N ? m : n) &&
+	     ldb >= at_least_one(transb == CUBLAS_OP_N ? m : n));
 	NEED((c != a || (lda == ldc && transa == CUBLAS_OP_N)) &&
 	     (c != b || (ldb == ldc && transb == CUBLAS_OP_N)));
 	if (!m || !n)
@@ -464,8 +464,8 @@ int blas_dgmm(const void *handle, int type, int side, int64_t m, int64_t n, cons
 	struct blas_call call;
 	bool right = side == CUBLAS_SIDE_RIGHT;
 	TRY(blas_begin(&call, handle, type));
-	NEED((right || side == CUBLAS_SIDE_LEFT) && m >= 0 && n >= 0 && lda >= least(m) &&
-	     ldc >= least(m));
+	NEED((right || side == CUBLAS_SIDE_LEFT) && m >= 0 && n >= 0 && lda >= at_least_one(m) &&
+	     ldc >= at_least_one(m));
 	if (!m || !n)
 		return CUBLAS_STATUS_SUCCESS;
 	call.args.op = BLAS_DGMM;

@@ -166,9 +166,9 @@ int mode_get(const void *handle, enum blas_mode, int *value);
 int blas_property(int property, int *value);
 const char *blas_status_name(int status);
 const char *blas_status_text(int status);
-int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
-	 const void *alpha, struct operand a, struct operand b, const void *beta, struct operand c,
-	 int64_t count, int compute, bool pointers);
+int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+		const void *alpha, struct operand a, struct operand b, const void *beta,
+		struct operand c, int64_t count, int compute, bool pointers);
 int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, int64_t width,
 		  int64_t height, int64_t element, int kind, const void *stream, bool async);
 /* For cublaslt.c. */
@@ -261,10 +261,10 @@ enum nccl_result {
 ncclResult_t comm_check(const void *comm);
 ncclResult_t comm_window(const void *comm, void *buff, size_t size, ncclWindow_t *win);
 /* config may be NULL */
-ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank,
-		       const ncclConfig_t *config);
-ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out,
-			const ncclConfig_t *config);
+ncclResult_t nccl_comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank,
+			    const ncclConfig_t *config);
+ncclResult_t nccl_comm_split(const void *comm, int color, int key, ncclComm_t *out,
+			     const ncclConfig_t *config);
 ncclResult_t comm_shrink(const void *comm, const int *excluded, int count, ncclComm_t *out,
 			 const ncclConfig_t *config, int flags);
 ncclResult_t comm_finalize(const void *comm);
@@ -275,7 +275,7 @@ ncclResult_t group_end(void);
 ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t type, int residence,
 			  const void *comm);
 ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm);
-ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t count, int type,
-			int op, int root, const void *comm, const void *stream);
+ncclResult_t nccl_collective(enum rf_coll kind, const void *send, void *recv, size_t count,
+			     int type, int op, int root, const void *comm, const void *stream);
 
 #endif

@@ -37,7 +37,7 @@ int context_create(void **out, int device, unsigned flags)
 int context_create_with(void **out, int device, unsigned flags, const CUctxCreateParams *with)
 {
 	if (with && (with->count || with->cig)) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"cuCtxCreate: contexts with execution affinity or for graphics are not supported "
 			"by rankfold: create one without parameters");
 		return NOT_SUPPORTED;
@@ -46,7 +46,7 @@ int context_create_with(void **out, int device, unsigned flags, const CUctxCreat
 }
 
 /* Waits for the device; an error of the device does not keep the objects. */
-static int end(uint64_t number)
+static int end_context(uint64_t number)
 {
 	int error = channel_open();
 	if (!error)
@@ -71,7 +71,7 @@ int context_reset(int device)
 	int used = context_used_ordinal();
 	if (!channel_header || (used >= 0 && used != device))
 		return CUDA_OK; /* nothing was ever created there */
-	error = end(atomic_load(&c->number));
+	error = end_context(atomic_load(&c->number));
 	module_reset();
 	kernel_heap_reset();
 	return error;
@@ -93,7 +93,7 @@ CUresult cuCtxDestroy_v2(CUcontext ctx)
 		return error;
 	if (c == context_primary(c->device))
 		return INVALID_CONTEXT; /* it must be released, or reset */
-	error = channel_header ? end(atomic_load(&c->number)) : CUDA_OK;
+	error = channel_header ? end_context(atomic_load(&c->number)) : CUDA_OK;
 	atomic_store(&c->lives, false);
 	if (context_now() == c)
 		context_pop();

@@ -20,7 +20,8 @@ int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size
 }
 
 /* The first byte of one side of a described copy. */
-static void *side(int type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch)
+static void *copy_side(int type, const void *host, CUdeviceptr device, size_t x, size_t y,
+		       size_t pitch)
 {
 	char *base = type == CU_HOST ? (char *)host : (char *)device;
 	return type == CU_ARRAY ? NULL : base + y * pitch + x;
@@ -31,16 +32,16 @@ int copy_described(const CUDA_MEMCPY2D *d, const void *stream, bool async)
 	if (!d)
 		return INVALID_VALUE;
 	if (d->srcMemoryType == CU_ARRAY || d->dstMemoryType == CU_ARRAY) {
-		SAY_ONCE("copies of CUDA arrays are not supported by rankfold");
+		LOG_ONCE("copies of CUDA arrays are not supported by rankfold");
 		return NOT_SUPPORTED;
 	}
 	size_t dst_pitch = d->dstPitch ? d->dstPitch : d->WidthInBytes;
 	size_t src_pitch = d->srcPitch ? d->srcPitch : d->WidthInBytes;
-	int error = copy_2d(side(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes,
-				 d->dstY, dst_pitch),
+	int error = copy_2d(copy_side(d->dstMemoryType, d->dstHost, d->dstDevice, d->dstXInBytes,
+				      d->dstY, dst_pitch),
 			    dst_pitch,
-			    side(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes,
-				 d->srcY, src_pitch),
+			    copy_side(d->srcMemoryType, d->srcHost, d->srcDevice, d->srcXInBytes,
+				      d->srcY, src_pitch),
 			    src_pitch, d->WidthInBytes, d->Height, BY_ADDRESS, stream, async);
 	return error == INVALID_PITCH ? INVALID_VALUE : error;
 }
@@ -208,7 +209,8 @@ int copy_batch(void *const *dst, const void *const *src, const size_t *bytes, si
 }
 
 /* Computes pitch and slice of an operand that is a pointer. False: the box does not fit in them. */
-static bool operand(const cudaMemcpy3DOperand *o, const cudaExtent *e, size_t *pitch, size_t *slice)
+static bool operand_pitch(const cudaMemcpy3DOperand *o, const cudaExtent *e, size_t *pitch,
+			  size_t *slice)
 {
 	size_t height = o->op.ptr.layerHeight ? o->op.ptr.layerHeight : e->height;
 	*pitch = o->op.ptr.rowLength ? o->op.ptr.rowLength : e->width;
@@ -226,8 +228,8 @@ static int copy_op(const cudaMemcpy3DBatchOp *op, uint64_t number, const void *s
 	if (op->src.type == 2 || op->dst.type == 2)
 		return no_arrays();
 	if (!attributes_valid(op->srcAccessOrder, op->flags) || !e->width || !e->height ||
-	    !e->depth || !operand(&op->dst, e, &c.dst_pitch, &slices.dst_bytes) ||
-	    !operand(&op->src, e, &c.src_pitch, &slices.src_bytes))
+	    !e->depth || !operand_pitch(&op->dst, e, &c.dst_pitch, &slices.dst_bytes) ||
+	    !operand_pitch(&op->src, e, &c.src_pitch, &slices.src_bytes))
 		return INVALID_VALUE;
 	return copy_of_batch(&c, &slices, op->srcAccessOrder, stream);
 }

@@ -184,7 +184,7 @@ int gemm_types(struct rf_gemm *m, int a, int b, int c, int compute)
 		m->compute = (uint32_t)compute;
 		return CUBLAS_STATUS_SUCCESS;
 	}
-	SAY_ONCE(
+	LOG_ONCE(
 		"a cuBLAS product of cudaDataType %d by %d into %d, cublasComputeType_t %d, is not "
 		"supported by rankfold",
 		a, b, c, compute);
@@ -215,7 +215,7 @@ int gemm_send(struct rf_gemm_aux *call, const void *stream)
 	const struct rf_gemm *m = &call->g;
 
 	if (m->m > INT32_MAX || m->n > INT32_MAX || m->k > INT32_MAX || m->count > INT32_MAX) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"a cuBLAS product with a side beyond 2^31 - 1 is not supported by rankfold");
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	}
@@ -225,15 +225,15 @@ int gemm_send(struct rf_gemm_aux *call, const void *stream)
 }
 
 /* Describes op(X), which has `rows` and `columns`; X is stored by columns of `ld` elements each. */
-static int matrix(struct rf_matrix *to, const struct operand *x, int op, int64_t rows,
-		  int64_t columns, int64_t count)
+static int describe_matrix(struct rf_matrix *to, const struct operand *x, int op, int64_t rows,
+			   int64_t columns, int64_t count)
 {
 	bool turned = op != CUBLAS_OP_N;
 	int64_t least = turned ? columns : rows;
 	if (op < CUBLAS_OP_N || op > CUBLAS_OP_C || x->ld < (least > 1 ? least : 1))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	if (count > 1 && x->stride < 0) {
-		SAY_ONCE("a cuBLAS product with a negative stride is not supported by rankfold");
+		LOG_ONCE("a cuBLAS product with a negative stride is not supported by rankfold");
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	}
 	*to = (struct rf_matrix){(uint64_t)x->at, 1, (uint64_t)x->ld,
@@ -253,9 +253,9 @@ static bool is_complex(int a, int b, int c, int compute)
 }
 
 /* Runs any product of cuBLAS; `pointers`: A, B and C are lists of matrices in device memory. */
-int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
-	 const void *alpha, struct operand a, struct operand b, const void *beta, struct operand c,
-	 int64_t count, int compute, bool pointers)
+int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
+		const void *alpha, struct operand a, struct operand b, const void *beta,
+		struct operand c, int64_t count, int compute, bool pointers)
 {
 	const struct handle *h = blas_of(handle);
 	struct rf_gemm_aux call = {.g = {.m = (uint64_t)m,
@@ -271,11 +271,11 @@ int gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64
 				 count, pointers);
 	if (m < 0 || n < 0 || k < 0 || count < 0)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	int status = matrix(&r->a, &a, transa, m, k, count);
+	int status = describe_matrix(&r->a, &a, transa, m, k, count);
 	if (!status)
-		status = matrix(&r->b, &b, transb, k, n, count);
+		status = describe_matrix(&r->b, &b, transb, k, n, count);
 	if (!status)
-		status = matrix(&r->c, &c, CUBLAS_OP_N, m, n, count);
+		status = describe_matrix(&r->c, &c, CUBLAS_OP_N, m, n, count);
 	if (!status)
 		status = gemm_types(r, a.type, b.type, c.type, compute);
 	if (!status)

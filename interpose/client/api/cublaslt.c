@@ -14,7 +14,7 @@
 /* Reports an unsupported value of an attribute. */
 static int lacks(const char *what, long long value)
 {
-	SAY_ONCE("a cuBLASLt product with %s %lld is not supported by rankfold", what, value);
+	LOG_ONCE("a cuBLASLt product with %s %lld is not supported by rankfold", what, value);
 	return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -73,7 +73,7 @@ static int aux(struct rf_gemm_aux *call, const struct desc *d)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-static int epilogue(struct rf_gemm_aux *call, const struct desc *d)
+static int fill_epilogue(struct rf_gemm_aux *call, const struct desc *d)
 {
 	struct rf_gemm *m = &call->g;
 	uint32_t flags = UINT32_MAX;
@@ -101,8 +101,8 @@ static bool has_operands(const struct rf_gemm_aux *call, const struct desc *d)
 }
 
 /* Describes op(X), which must have `rows` and `columns`. */
-static int matrix(struct rf_matrix *to, const void *at, const struct layout *x, bool turned,
-		  uint64_t rows, uint64_t columns, int32_t count)
+static int fill_matrix(struct rf_matrix *to, const void *at, const struct layout *x, bool turned,
+		       uint64_t rows, uint64_t columns, int32_t count)
 {
 	bool by_rows = x->order == CUBLASLT_ORDER_ROW;
 	uint64_t line = by_rows ? x->columns : x->rows;
@@ -128,7 +128,7 @@ struct operands {
 };
 
 /* Fills in a product, except its scalars. */
-static int product(struct rf_gemm_aux *call, const struct desc *d, const struct operands *o)
+static int fill_product(struct rf_gemm_aux *call, const struct desc *d, const struct operands *o)
 {
 	struct rf_gemm *m = &call->g;
 	if (!d || !o->la || !o->lb || !o->lc || !o->ld)
@@ -153,14 +153,14 @@ static int product(struct rf_gemm_aux *call, const struct desc *d, const struct 
 	m->n = o->ld->columns;
 	m->k = turn_a ? o->la->rows : o->la->columns;
 	m->count = o->ld->count > 0 ? (uint64_t)o->ld->count : 0;
-	status = matrix(&m->a, o->a, o->la, turn_a, m->m, m->k, o->ld->count);
+	status = fill_matrix(&m->a, o->a, o->la, turn_a, m->m, m->k, o->ld->count);
 	if (!status)
-		status = matrix(&m->b, o->b, o->lb, turn_b, m->k, m->n, o->ld->count);
+		status = fill_matrix(&m->b, o->b, o->lb, turn_b, m->k, m->n, o->ld->count);
 	if (!status)
-		status = matrix(&m->c, o->c, o->lc, false, m->m, m->n, o->ld->count);
+		status = fill_matrix(&m->c, o->c, o->lc, false, m->m, m->n, o->ld->count);
 	if (!status)
-		status = matrix(&m->d, o->d, o->ld, false, m->m, m->n, o->ld->count);
-	return status ? status : epilogue(call, d);
+		status = fill_matrix(&m->d, o->d, o->ld, false, m->m, m->n, o->ld->count);
+	return status ? status : fill_epilogue(call, d);
 }
 
 /* A cuBLAS handle may be used instead of a cuBLASLt handle. */
@@ -191,7 +191,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
 	(void)workspaceSizeInBytes;
 	if (!is_handle(lightHandle))
 		return CUBLAS_STATUS_NOT_INITIALIZED;
-	int status = product(&m, d, &o);
+	int status = fill_product(&m, d, &o);
 	if (!status && !has_operands(&m, d))
 		status = CUBLAS_STATUS_INVALID_VALUE;
 	if (!status)
@@ -237,8 +237,8 @@ cublasStatus_t cublasLtMatmulAlgoGetIds(cublasLtHandle_t lightHandle,
 	return status;
 }
 
-static int check(const void *handle, const void *desc, const struct operands *o,
-		 cublasLtMatmulHeuristicResult_t *result)
+static int check_operands(const void *handle, const void *desc, const struct operands *o,
+			  cublasLtMatmulHeuristicResult_t *result)
 {
 	struct rf_gemm_aux m = {0};
 	struct algo one = {.split_k = 1};
@@ -247,7 +247,7 @@ static int check(const void *handle, const void *desc, const struct operands *o,
 	if (!result)
 		return CUBLAS_STATUS_INVALID_VALUE;
 	memset(result, 0, sizeof *result);
-	result->state = product(&m, desc, o);
+	result->state = fill_product(&m, desc, o);
 	if (!result->state)
 		described_init(&result->algo, sizeof result->algo, &one, sizeof one);
 	result->wavesCount = 1.0f;
@@ -265,7 +265,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t lightHandle,
 			     .lb = (const void *)Bdesc,
 			     .lc = (const void *)Cdesc,
 			     .ld = (const void *)Ddesc};
-	int status = check(lightHandle, operationDesc, &o, result);
+	int status = check_operands(lightHandle, operationDesc, &o, result);
 	if (!status && algo)
 		result->algo = *algo;
 	return status;
@@ -283,7 +283,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
 			     .ld = (const void *)Ddesc};
 	if (!preference || requestedAlgoCount < 1 || !returnAlgoCount)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	int status = check(lightHandle, operationDesc, &o, heuristicResultsArray);
+	int status = check_operands(lightHandle, operationDesc, &o, heuristicResultsArray);
 	*returnAlgoCount = !status;
 	return status;
 }

@@ -80,12 +80,12 @@ static const struct {
 	[OF_ALGO] = TABLE(algo_attributes, "cublasLtMatmulAlgoConfigAttributes_t"),
 };
 
-static const struct attribute *find(enum described what, int number)
+static const struct attribute *find_attribute(enum described what, int number)
 {
 	for (size_t i = 0; i < tables[what].count; i++)
 		if (tables[what].at[i].number == number)
 			return &tables[what].at[i];
-	SAY_ONCE("%s %d is not supported by rankfold", tables[what].name, number);
+	LOG_ONCE("%s %d is not supported by rankfold", tables[what].name, number);
 	return NULL;
 }
 
@@ -93,7 +93,7 @@ int attribute_set(void *object, enum described what, int number, const void *fro
 {
 	if (!object || !from)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	const struct attribute *a = find(what, number);
+	const struct attribute *a = find_attribute(what, number);
 	if (!a)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (bytes != a->bytes)
@@ -108,7 +108,7 @@ int attribute_get(const void *object, enum described what, int number, void *to,
 {
 	if (!object || (bytes ? !to : !written))
 		return CUBLAS_STATUS_INVALID_VALUE;
-	const struct attribute *a = find(what, number);
+	const struct attribute *a = find_attribute(what, number);
 	if (!a)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (bytes && bytes < a->bytes)
@@ -131,7 +131,7 @@ int described_init(void *object, size_t room, const void *value, size_t bytes)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-static int create(void *out, size_t room, const void *value, size_t bytes)
+static int create_descriptor(void *out, size_t room, const void *value, size_t bytes)
 {
 	if (!out)
 		return CUBLAS_STATUS_INVALID_VALUE;
@@ -161,7 +161,7 @@ static struct desc new_desc(int compute, int scale)
 int desc_create(cublasLtMatmulDesc_t *out, int compute, int scale)
 {
 	struct desc d = new_desc(compute, scale);
-	return create(out, sizeof(cublasLtMatmulDescOpaque_t), &d, sizeof d);
+	return create_descriptor(out, sizeof(cublasLtMatmulDescOpaque_t), &d, sizeof d);
 }
 
 int desc_init(cublasLtMatmulDesc_t desc, size_t bytes, int compute, int scale)
@@ -175,7 +175,7 @@ int layout_create(cublasLtMatrixLayout_t *out, int type, uint64_t rows, uint64_t
 {
 	struct layout l = {
 		.type = (uint32_t)type, .rows = rows, .columns = columns, .ld = ld, .count = 1};
-	return create(out, sizeof(cublasLtMatrixLayoutOpaque_t), &l, sizeof l);
+	return create_descriptor(out, sizeof(cublasLtMatrixLayoutOpaque_t), &l, sizeof l);
 }
 
 int layout_init(cublasLtMatrixLayout_t layout, size_t bytes, int type, uint64_t rows,
@@ -194,8 +194,8 @@ static const struct preference new_preference = {
 
 int preference_create(cublasLtMatmulPreference_t *out)
 {
-	return create(out, sizeof(cublasLtMatmulPreferenceOpaque_t), &new_preference,
-		      sizeof new_preference);
+	return create_descriptor(out, sizeof(cublasLtMatmulPreferenceOpaque_t), &new_preference,
+				 sizeof new_preference);
 }
 
 int preference_init(cublasLtMatmulPreference_t preference, size_t bytes)

@@ -35,7 +35,7 @@ CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTable
 	dladdr(__builtin_return_address(0), &asking);
 	if (asking.dli_fname && strstr(asking.dli_fname, "/libnvrtc."))
 		return NOT_SUPPORTED; /* NVRTC works without it */
-	SAY_ONCE(
+	LOG_ONCE(
 		"%s contains the CUDA runtime (static libcudart), which cannot be served: rebuild it "
 		"with `nvcc -cudart shared`; or it is a profiler (CUPTI): profile the program without "
 		"rankfold",
@@ -127,7 +127,7 @@ int same_device(int dst_device, int src_device)
 	if (!error)
 		error = device_check(src_device);
 	if (!error && dst_device != src_device) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"a copy between two devices: a rank has one device under rankfold; use NCCL "
 			"between ranks");
 		error = NOT_SUPPORTED;

@@ -48,7 +48,7 @@ static int launch_as(void *function, dim3 grid, dim3 block, void **args, size_t 
 		error = INVALID_HANDLE;
 	if (!error)
 		error = stream_number(stream, &l.stream);
-	return error ? error : launch(&l);
+	return error ? error : enqueue_launch(&l);
 }
 
 int launch_runtime(void *function, dim3 grid, dim3 block, void **args, size_t shared,
@@ -91,7 +91,7 @@ int launch_driver(const CUlaunchConfig *c, void *function, void **args, void **e
 		error = INVALID_VALUE;
 	if (!error && !args)
 		error = packed_parameters(extra, &l.packed, &l.packed_bytes);
-	return error ? error : launch(&l);
+	return error ? error : enqueue_launch(&l);
 }
 
 CUresult cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY,

@@ -86,7 +86,7 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 	if (!data || !size)
 		return INVALID_VALUE;
 	if (type != INPUT_PTX) {
-		SAY_ONCE("cuLinkAddData: only PTX can be linked (input type %d was given)", type);
+		LOG_ONCE("cuLinkAddData: only PTX can be linked (input type %d was given)", type);
 		return NOT_SUPPORTED;
 	}
 	int kept = errno;

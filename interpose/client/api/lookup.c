@@ -156,7 +156,7 @@ static bool is_ours(const char *path, size_t *which)
 
 /* Replaces a function that was found in a library with one of our names (ours or NVIDIA's) by
  * ours. */
-static void *replace(void *found, const char *name)
+static void *replace_function(void *found, const char *name)
 {
 	const struct api_entry *e = api_find(name);
 	Dl_info info;
@@ -175,14 +175,14 @@ RF_API void *dlsym(void *handle, const char *name)
 {
 	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !api_find(name))
 		return libc_dlsym()(handle, name);
-	return replace(libc_dlsym()(handle, name), name);
+	return replace_function(libc_dlsym()(handle, name), name);
 }
 
 RF_API void *dlvsym(void *handle, const char *name, const char *version)
 {
 	if (handle == RTLD_NEXT || handle == RTLD_DEFAULT || !api_find(name))
 		return libc_dlvsym()(handle, name, version);
-	return replace(libc_dlvsym()(handle, name, version), name);
+	return replace_function(libc_dlvsym()(handle, name, version), name);
 }
 
 /* Opens our library of that name, which is next to this one. A separate function, because its

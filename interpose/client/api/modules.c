@@ -61,7 +61,7 @@ int library_load_with(void **library, const void *code, unsigned count, const in
 
 int library_unload(void *library)
 {
-	return module_is(library) ? module_unload(library) : INVALID_HANDLE;
+	return module_is(library) ? module_drop(library) : INVALID_HANDLE;
 }
 
 int library_function(void **function, void *library, const char *name)

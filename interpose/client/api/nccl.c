@@ -13,7 +13,7 @@
 #define VERSION 22803
 #define BUILTIN_OPS 5
 
-static uint64_t type_bytes(ncclDataType_t type)
+static uint64_t nccl_type_bytes(ncclDataType_t type)
 {
 	static const uint8_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 	return type >= 0 && (size_t)type < sizeof bytes ? bytes[type] : 0;
@@ -40,7 +40,7 @@ ncclResult_t ncclMemAlloc(void **ptr, size_t size)
 
 ncclResult_t ncclMemFree(void *ptr)
 {
-	return ended("ncclMemFree", NULL, ptr ? nccl_error(memory_free(ptr)) : NCCL_SUCCESS);
+	return ended("ncclMemFree", NULL, ptr ? nccl_error(allocation_free(ptr)) : NCCL_SUCCESS);
 }
 
 /* ---- reduction operators ---- */
@@ -115,7 +115,7 @@ ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t ty
 			  const void *comm)
 {
 	const struct comm *c = comm_of(comm);
-	uint64_t bytes = type_bytes(type);
+	uint64_t bytes = nccl_type_bytes(type);
 	if (!op || !scalar || !bytes || !c)
 		return ended("ncclRedOpCreatePreMulSum", c, NCCL_INVALID_ARGUMENT);
 	struct operator o = {.number = handle_number(), .bytes = bytes, .dtype = (uint32_t)type};
@@ -173,7 +173,7 @@ static bool reaches(uint64_t address, uint64_t bytes)
 {
 	if (!bytes || memory_reachable((void *)address, bytes))
 		return true;
-	SAY_ONCE("an NCCL operation names memory that is not (all) a live allocation that the "
+	LOG_ONCE("an NCCL operation names memory that is not (all) a live allocation that the "
 		 "device reaches: memory of cudaHostRegister must be private, and made of whole "
 		 "pages");
 	because(NCCL_INVALID_ARGUMENT,
@@ -182,9 +182,9 @@ static bool reaches(uint64_t address, uint64_t bytes)
 	return false;
 }
 
-static ncclResult_t check(struct rf_collective *m, struct comm *c)
+static ncclResult_t check_collective(struct rf_collective *m, struct comm *c)
 {
-	uint64_t bytes = type_bytes((int)m->dtype), send, recv;
+	uint64_t bytes = nccl_type_bytes((int)m->dtype), send, recv;
 	if (c->nonblocking && comm_progress(c) == NCCL_IN_PROGRESS)
 		return because(NCCL_INVALID_ARGUMENT,
 			       "a request of the communicator is in progress");
@@ -193,7 +193,7 @@ static ncclResult_t check(struct rf_collective *m, struct comm *c)
 	if (!c->made) {
 		static const char why[] =
 			"an NCCL operation on a communicator of a group that has not ended";
-		SAY_ONCE("%s", why);
+		LOG_ONCE("%s", why);
 		return because(NCCL_INVALID_USAGE, "%s", why);
 	}
 	if (!bytes || m->count > RF_HEAP_BYTES)
@@ -219,7 +219,7 @@ static ncclResult_t refuse_captured(uint64_t stream)
 	int error = capture_refuse(stream);
 	if (error == CAPTURE_IMPLICIT)
 		return nccl_error(error);
-	SAY_ONCE("%s", why);
+	LOG_ONCE("%s", why);
 	return because(NCCL_INVALID_USAGE, "%s", why);
 }
 
@@ -240,8 +240,8 @@ static const char *call_name(enum rf_coll kind)
 	return names[kind];
 }
 
-ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t count, int type,
-			int op, int root, const void *comm, const void *stream)
+ncclResult_t nccl_collective(enum rf_coll kind, const void *send, void *recv, size_t count,
+			     int type, int op, int root, const void *comm, const void *stream)
 {
 	struct comm *c = comm_of(comm);
 	struct rf_collective m = {.send = (uint64_t)send,
@@ -259,7 +259,7 @@ ncclResult_t collective(enum rf_coll kind, const void *send, void *recv, size_t 
 	if (!error && capturing(m.stream))
 		error = refuse_captured(m.stream);
 	if (!error)
-		error = check(&m, c);
+		error = check_collective(&m, c);
 	struct operator made = {.number = 0};
 	if (!error && (op < 0 || op >= BUILTIN_OPS)) {
 		if (operator_of(op, &made, false))

@@ -32,7 +32,7 @@ struct comm *comm_numbered(uint64_t number)
 	return c;
 }
 
-struct comm *comm_new(int count, int rank)
+struct comm *nccl_comm_new(int count, int rank)
 {
 	for (struct comm *k = atomic_load(&comms); k; k = k->next)
 		if (k->dead && k->pending)
@@ -75,7 +75,7 @@ bool comm_begin(struct comm *c, uint32_t slot)
 	return may;
 }
 
-ncclResult_t comm_joined(struct comm *c, uint32_t slot)
+ncclResult_t nccl_comm_joined(struct comm *c, uint32_t slot)
 {
 	struct rf_comm_split_reply reply = {0};
 	ncclResult_t error = channel_finish(slot, &reply, sizeof reply);
@@ -92,7 +92,7 @@ static bool under_way(struct comm *c)
 {
 	lock(COMM_LOCK);
 	if (c->pending && channel_answered(c->pending - 1)) {
-		comm_joined(c, c->pending - 1);
+		nccl_comm_joined(c, c->pending - 1);
 		c->pending = 0;
 		INVARIANT(in_progress, "a request that is answered was counted");
 		in_progress--;

@@ -67,7 +67,7 @@ static ncclResult_t finish_joining(struct joining *j)
 	struct comm *c = j->comm;
 	if (c->nonblocking && comm_begin(c, j->slot))
 		return NCCL_IN_PROGRESS;
-	ncclResult_t error = comm_joined(c, j->slot);
+	ncclResult_t error = nccl_comm_joined(c, j->slot);
 	if (error)
 		because(error, "the server refused the communicator, or a member never joined");
 	if (!c->made) {
@@ -116,7 +116,7 @@ static ncclResult_t check_own_sends(void)
 			static const char why[] = "an NCCL send of a rank to itself without a "
 						  "receive in the same group, or the other way "
 						  "round";
-			SAY_ONCE("%s", why);
+			LOG_ONCE("%s", why);
 			return because(NCCL_INVALID_USAGE, "%s", why);
 		}
 	}
@@ -166,7 +166,7 @@ ncclResult_t group_call(const char *call, const struct comm *c, ncclResult_t err
 	return ended(call, c, error);
 }
 
-static void *grow(void *list, uint32_t count, uint32_t *room, size_t bytes)
+static void *grow_list(void *list, uint32_t count, uint32_t *room, size_t bytes)
 {
 	if (count < *room)
 		return list;
@@ -182,10 +182,11 @@ ncclResult_t group_add(const struct rf_collective *operation)
 	if (group.count == GROUP_MAX) {
 		static const char why[] =
 			"a group of more than %u NCCL operations is not supported by rankfold";
-		SAY_ONCE(why, GROUP_MAX);
+		LOG_ONCE(why, GROUP_MAX);
 		return because(NCCL_INVALID_USAGE, why, GROUP_MAX);
 	}
-	struct rf_collective *list = grow(group.operations, group.count, &group.room, sizeof *list);
+	struct rf_collective *list = grow_list(group.operations, group.count, &group.room,
+					       sizeof *list);
 	if (!list)
 		return NCCL_SYSTEM_ERROR;
 	group.operations = list;
@@ -213,7 +214,8 @@ ncclResult_t group_destroy_redop(uint64_t op)
 		post_destroy(op);
 		return NCCL_SUCCESS;
 	}
-	uint64_t *list = grow(group.redops, group.redop_count, &group.redop_room, sizeof *list);
+	uint64_t *list = grow_list(group.redops, group.redop_count, &group.redop_room,
+				   sizeof *list);
 	if (!list)
 		return NCCL_SYSTEM_ERROR;
 	group.redops = list;
@@ -223,8 +225,8 @@ ncclResult_t group_destroy_redop(uint64_t op)
 
 static ncclResult_t add_joining(struct joining joining)
 {
-	struct joining *list = grow(group.joinings, group.joining_count, &group.joining_room,
-				    sizeof *list);
+	struct joining *list = grow_list(group.joinings, group.joining_count, &group.joining_room,
+					 sizeof *list);
 	if (!list || !joining.comm)
 		return NCCL_SYSTEM_ERROR;
 	group.joinings = list;
@@ -235,13 +237,13 @@ static ncclResult_t add_joining(struct joining joining)
 
 /* ---- communicators ---- */
 
-ncclResult_t comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank,
-		       const ncclConfig_t *config)
+ncclResult_t nccl_comm_init(ncclComm_t *out, int nranks, const ncclUniqueId *id, int rank,
+			    const ncclConfig_t *config)
 {
 	ncclResult_t error = nccl_error(context_use_device());
 	if (!error && (!out || nranks < 1 || rank < 0 || rank >= nranks))
 		error = because(NCCL_INVALID_ARGUMENT, "rank %d of %d", rank, nranks);
-	struct joining j = {.comm = error ? NULL : comm_new(nranks, rank), .out = out};
+	struct joining j = {.comm = error ? NULL : nccl_comm_new(nranks, rank), .out = out};
 	if (j.comm) {
 		memcpy(j.comm->id, id->internal, sizeof j.comm->id);
 		j.comm->nonblocking = comm_nonblocking(config, NULL);
@@ -284,8 +286,8 @@ static ncclResult_t usable(struct comm *parent)
 	return NCCL_SUCCESS;
 }
 
-ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out,
-			const ncclConfig_t *config)
+ncclResult_t nccl_comm_split(const void *comm, int color, int key, ncclComm_t *out,
+			     const ncclConfig_t *config)
 {
 	struct comm *parent = comm_of(comm);
 	ncclResult_t error = nccl_error(channel_enter());
@@ -293,7 +295,7 @@ ncclResult_t comm_split(const void *comm, int color, int key, ncclComm_t *out,
 		error = usable(parent);
 	if (!error && (!out || color < NO_COLOR || parent->stopped))
 		error = NCCL_INVALID_ARGUMENT;
-	struct joining j = {.comm = error ? NULL : comm_new(0, 0),
+	struct joining j = {.comm = error ? NULL : nccl_comm_new(0, 0),
 			    .out = out,
 			    .split = true,
 			    .color = color,
@@ -349,7 +351,7 @@ ncclResult_t comm_shrink(const void *comm, const int *excluded, int count, ncclC
 		group_forget(parent);
 		(void)channel_abort_comm(parent->number);
 	}
-	struct joining j = {.comm = error ? NULL : comm_new(parent->count - count, rank),
+	struct joining j = {.comm = error ? NULL : nccl_comm_new(parent->count - count, rank),
 			    .out = out};
 	if (j.comm) {
 		descend(j.comm, parent, which);
@@ -366,11 +368,11 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comm, int ndev, const int *devlist)
 	if (ndev != 1 || (devlist && devlist[0] != current_device)) {
 		static const char why[] =
 			"ncclCommInitAll over several devices: a rank has one device under rankfold";
-		SAY_ONCE("%s", why);
+		LOG_ONCE("%s", why);
 		return ended("ncclCommInitAll", NULL, because(NCCL_INVALID_USAGE, "%s", why));
 	}
 	ncclResult_t error = ncclGetUniqueId(&id);
-	return error ? error : comm_init(comm, 1, &id, 0, NULL);
+	return error ? error : nccl_comm_init(comm, 1, &id, 0, NULL);
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)

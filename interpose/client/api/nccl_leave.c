@@ -23,7 +23,7 @@ ncclResult_t comm_finalize(const void *comm)
 }
 
 /* Invalidates the handle; false: it was invalid already. */
-static bool take(void *handle, struct comm **out)
+static bool take_comm(void *handle, struct comm **out)
 {
 	struct comm *c = *out = comm_of(handle);
 	return c && !channel_open() && !atomic_exchange(&c->dead, true);
@@ -44,7 +44,7 @@ ncclResult_t comm_destroy(void *comm)
 	struct comm *c;
 	if (!comm)
 		return NCCL_SUCCESS;
-	if (!take(comm, &c))
+	if (!take_comm(comm, &c))
 		return ended("ncclCommDestroy", c, NCCL_INVALID_ARGUMENT);
 	wait_for_progress(c);
 	struct rf_handle m = {.handle = c->number};
@@ -58,7 +58,7 @@ ncclResult_t comm_abort(void *comm)
 	struct comm *c;
 	if (!comm)
 		return NCCL_SUCCESS;
-	if (!take(comm, &c))
+	if (!take_comm(comm, &c))
 		return ended("ncclCommAbort", c, NCCL_INVALID_ARGUMENT);
 	group_forget(c);
 	(void)channel_abort_comm(c->number);

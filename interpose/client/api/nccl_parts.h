@@ -39,13 +39,13 @@ ncclResult_t comm_error(const struct comm *);
 /* NULL, with a reason: invalid handle, or a destroyed communicator. */
 struct comm *comm_of(const void *handle);
 struct comm *comm_numbered(uint64_t number);
-struct comm *comm_new(int count, int rank);                             /* NULL: out of memory */
+struct comm *nccl_comm_new(int count, int rank);                        /* NULL: out of memory */
 bool comm_nonblocking(const ncclConfig_t *, const struct comm *parent); /* both may be NULL */
 /* NCCL_IN_PROGRESS, or the result of its last request or of its creation. Never blocks. */
 ncclResult_t comm_progress(struct comm *);
 /* The request in this slot is now in progress. False: too many are; the caller waits for it. */
 bool comm_begin(struct comm *, uint32_t slot);
-ncclResult_t comm_joined(struct comm *, uint32_t slot); /* its creation: waits for the reply */
+ncclResult_t nccl_comm_joined(struct comm *, uint32_t slot); /* its creation: waits for the reply */
 
 /* nccl_group.c */
 /* Adds an operation to the group in progress. */

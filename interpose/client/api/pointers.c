@@ -33,7 +33,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
 	struct allocation a;
-	if (!memory_find((void *)dptr, &a))
+	if (!allocation_find((void *)dptr, &a))
 		return NOT_FOUND;
 	if (pbase)
 		*pbase = a.base;
@@ -42,7 +42,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr 
 	return CUDA_OK;
 }
 
-static int put(void *data, const void *value, size_t bytes)
+static int put_value(void *data, const void *value, size_t bytes)
 {
 	memcpy(data, value, bytes);
 	return CUDA_OK;
@@ -53,25 +53,27 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 {
 	struct allocation a;
 	CUdeviceptr at = (CUdeviceptr)registered_reached((void *)ptr, 0);
-	if (!data || !memory_find((void *)at, &a))
+	if (!data || !allocation_find((void *)at, &a))
 		return INVALID_VALUE;
 	void *context = context_numbered(a.owner);
 	bool pinned = memory_where((void *)at) == AT_PINNED;
 	char managed = (a.flags & PINNED_MANAGED) != 0;
 	unsigned type = pinned && !managed ? CU_HOST : CU_DEVICE, yes = 1, no = 0;
 	switch (attribute) {
-	case 1: return put(data, &context, sizeof context);
-	case 2: return put(data, &type, sizeof type);
-	case 3: return put(data, &at, sizeof at);                            /* device pointer */
-	case 4: return pinned ? put(data, &ptr, sizeof ptr) : INVALID_VALUE; /* host pointer */
-	case 6: return put(data, &yes, sizeof yes);         /* synchronous copies */
-	case 7: return put(data, &a.base, sizeof a.base);   /* buffer id */
-	case 8: return put(data, &managed, sizeof managed); /* managed? */
-	case 9: return put(data, &current_device, sizeof current_device);
-	case 10: return put(data, &no, sizeof(char)); /* legacy IPC? */
-	case 11: return put(data, &a.base, sizeof a.base);
-	case 12: return put(data, &a.bytes, sizeof a.bytes);
-	case 13: return put(data, &yes, sizeof(char)); /* mapped? */
+	case 1: return put_value(data, &context, sizeof context);
+	case 2: return put_value(data, &type, sizeof type);
+	case 3: return put_value(data, &at, sizeof at); /* device pointer */
+	case 4:
+		return pinned ? put_value(data, &ptr, sizeof ptr)
+			      : INVALID_VALUE;                    /* host pointer */
+	case 6: return put_value(data, &yes, sizeof yes);         /* synchronous copies */
+	case 7: return put_value(data, &a.base, sizeof a.base);   /* buffer id */
+	case 8: return put_value(data, &managed, sizeof managed); /* managed? */
+	case 9: return put_value(data, &current_device, sizeof current_device);
+	case 10: return put_value(data, &no, sizeof(char)); /* legacy IPC? */
+	case 11: return put_value(data, &a.base, sizeof a.base);
+	case 12: return put_value(data, &a.bytes, sizeof a.bytes);
+	case 13: return put_value(data, &yes, sizeof(char)); /* mapped? */
 	default: return NOT_SUPPORTED;
 	}
 }
@@ -91,7 +93,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 		bool known = which < sizeof width / sizeof *width && width[which];
 		memset(data[i], 0, known ? width[which] : 1);
 		if (which == 9)
-			put(data[i], &nowhere, sizeof nowhere);
+			put_value(data[i], &nowhere, sizeof nowhere);
 	}
 	return CUDA_OK;
 }

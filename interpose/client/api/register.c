@@ -21,7 +21,7 @@ void __cudaRegisterFunction(void **fatCubinHandle, const char *hostFun, char *de
 	(void)deviceFun, (void)thread_limit, (void)tid, (void)bid, (void)bDim, (void)gDim,
 		(void)wSize;
 	struct module *m = (struct module *)fatCubinHandle;
-	struct function *f = m ? function_new(m, deviceName, hostFun) : NULL;
+	struct function *f = m ? function_register(m, deviceName, hostFun) : NULL;
 	if (f)
 		symbol_add(hostFun, m, deviceName, f);
 }

@@ -86,19 +86,19 @@ enum cuda_error {
 	UNKNOWN_ERROR = 999,
 };
 
-/* ---- say.c ---- */
+/* ---- log.c ---- */
 
 /* Writes one line "rankfold: …" to stderr, in one piece. */
-void say(const char *format, ...) __attribute__((format(__printf__, 1, 2)));
+void log_message(const char *format, ...) __attribute__((format(__printf__, 1, 2)));
 /* The same, once per place of use. */
-#define SAY_ONCE(...)                                                                              \
+#define LOG_ONCE(...)                                                                              \
 	do {                                                                                       \
 		static _Atomic bool done;                                                          \
 		if (!atomic_exchange(&done, true))                                                 \
-			say(__VA_ARGS__);                                                          \
+			log_message(__VA_ARGS__);                                                  \
 	} while (0)
 /* For a function that is not covered: reports that once, and returns `error`. */
-int refuse(_Atomic bool *done, const char *function, const char *why, int error);
+int refuse_call(_Atomic bool *done, const char *function, const char *why, int error);
 
 /* ---- error_text.c ---- */
 

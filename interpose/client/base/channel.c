@@ -23,7 +23,7 @@ static _Atomic uint32_t slots_bell; /* incremented when a reply slot was freed *
 static _Atomic uint32_t slots_waiters;
 
 /* The address at which a part of the memfd is mapped. */
-static uint8_t *part(uint64_t offset) { return (uint8_t *)channel_header + offset; }
+static uint8_t *mapped_part(uint64_t offset) { return (uint8_t *)channel_header + offset; }
 
 /* ---- the ring ---- */
 
@@ -51,7 +51,7 @@ void channel_wake(void)
 	doorbell_ring(&channel_header->doorbell, &channel_header->server_sleeping);
 }
 
-static void publish(void)
+static void publish_ring(void)
 {
 	doorbell_publish(&channel_header->head, ring_head);
 	channel_wake();
@@ -86,13 +86,13 @@ static uint8_t *write_next(uint64_t bytes)
 {
 	atomic_store_explicit(&channel_header->writing, ring_head + bytes, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst); /* the reader has stopped this thread */
-	uint8_t *at = part(RF_OFF_RING) + ring_head % RF_RING_BYTES;
+	uint8_t *at = mapped_part(RF_OFF_RING) + ring_head % RF_RING_BYTES;
 	ring_head += bytes;
 	return at;
 }
 
 /* Under RING_LOCK: writes and publishes one whole record. */
-static void put(struct rf_record *record, size_t bytes, const void *tail, size_t tail_bytes)
+static void put_record(struct rf_record *record, size_t bytes, const void *tail, size_t tail_bytes)
 {
 	uint64_t whole = (bytes + tail_bytes + RF_RECORD_ALIGN - 1) &
 			 ~(uint64_t)(RF_RECORD_ALIGN - 1);
@@ -103,7 +103,7 @@ static void put(struct rf_record *record, size_t bytes, const void *tail, size_t
 		wait_for_room(left);
 		struct rf_record pad = {(uint32_t)left, RF_OP_PAD, 0, 0};
 		memcpy(write_next(left), &pad, sizeof pad);
-		publish();
+		publish_ring();
 	}
 	wait_for_room(whole);
 	record->bytes = (uint32_t)whole;
@@ -112,17 +112,17 @@ static void put(struct rf_record *record, size_t bytes, const void *tail, size_t
 	memcpy(at, record, bytes);
 	if (tail_bytes)
 		memcpy(at + bytes, tail, tail_bytes);
-	publish();
-	fetch_ahead(part(RF_OFF_RING), whole);
+	publish_ring();
+	fetch_ahead(mapped_part(RF_OFF_RING), whole);
 }
 
-static uint64_t post(struct rf_record *record, enum rf_opcode opcode, uint16_t slot, size_t bytes,
-		     const void *tail, size_t tail_bytes)
+static uint64_t post_record(struct rf_record *record, enum rf_opcode opcode, uint16_t slot,
+			    size_t bytes, const void *tail, size_t tail_bytes)
 {
 	record->opcode = (uint16_t)opcode;
 	record->slot = slot;
 	lock(RING_LOCK);
-	put(record, bytes, tail, tail_bytes);
+	put_record(record, bytes, tail, tail_bytes);
 	uint64_t seq = record->seq;
 	unlock(RING_LOCK);
 	return seq;
@@ -131,7 +131,7 @@ static uint64_t post(struct rf_record *record, enum rf_opcode opcode, uint16_t s
 uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		      const void *tail, size_t tail_bytes)
 {
-	return post(record, opcode, 0, bytes, tail, tail_bytes);
+	return post_record(record, opcode, 0, bytes, tail, tail_bytes);
 }
 
 uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes)
@@ -143,7 +143,7 @@ uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_
 	if (ring_head + taken_by(bytes) - ring_tail <= RF_RING_BYTES) {
 		record->opcode = (uint16_t)opcode;
 		record->slot = 0;
-		put(record, bytes, NULL, 0);
+		put_record(record, bytes, NULL, 0);
 		seq = record->seq;
 	}
 	unlock(RING_LOCK);
@@ -164,7 +164,7 @@ void channel_post_group(struct rf_collective *records, uint32_t count)
 		records[i].group_left = count - 1 - i;
 		records[i].r.opcode = RF_OP_COLLECTIVE;
 		records[i].r.slot = 0;
-		put(&records[i].r, sizeof records[i], NULL, 0);
+		put_record(&records[i].r, sizeof records[i], NULL, 0);
 	}
 	unlock(RING_LOCK);
 }
@@ -173,7 +173,8 @@ void channel_post_group(struct rf_collective *records, uint32_t count)
 
 static struct rf_slot *slot_at(uint32_t index)
 {
-	return (struct rf_slot *)(void *)part(RF_OFF_SLOTS + (uint64_t)index * RF_SLOT_BYTES);
+	return (struct rf_slot *)(void *)mapped_part(RF_OFF_SLOTS +
+						     (uint64_t)index * RF_SLOT_BYTES);
 }
 
 /* Sets and returns the lowest clear bit of a 64-bit word; 64 if none is clear. */
@@ -210,7 +211,7 @@ uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t b
 	struct rf_slot *slot = slot_at(index);
 	/* The store to the ring's head releases it. */
 	atomic_store_explicit(&slot->state, RF_SLOT_WAITING, memory_order_relaxed);
-	post(record, opcode, (uint16_t)(index + 1), bytes, tail, tail_bytes);
+	post_record(record, opcode, (uint16_t)(index + 1), bytes, tail, tail_bytes);
 	return index;
 }
 
@@ -289,7 +290,10 @@ uint32_t bulk_claim(bool wait)
 	}
 }
 
-uint8_t *bulk_data(uint32_t slot) { return part(RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES); }
+uint8_t *bulk_data(uint32_t slot)
+{
+	return mapped_part(RF_OFF_BULK + (uint64_t)slot * RF_BULK_BYTES);
+}
 
 /* Frees a slot that brought data to the client; for those, the client does that and not the
  * server. */

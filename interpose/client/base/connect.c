@@ -41,7 +41,7 @@ static int refused(int error)
 	return error;
 }
 
-static void limit(int sock, int which)
+static void limit_wait(int sock, int which)
 {
 	struct timeval late = {.tv_sec = ANSWER_S};
 	setsockopt(sock, SOL_SOCKET, which, &late, sizeof late);
@@ -52,7 +52,7 @@ static void limit(int sock, int which)
 static bool must_wait(void)
 {
 	if (errno == EAGAIN)
-		SAY_ONCE("the rank's launcher is unresponsive: no answer for %d s; it is stopped "
+		LOG_ONCE("the rank's launcher is unresponsive: no answer for %d s; it is stopped "
 			 "or stuck; waiting",
 			 ANSWER_S);
 	return errno == EAGAIN || errno == EINTR;
@@ -62,7 +62,7 @@ static bool must_wait(void)
 static bool connected(int sock, const struct sockaddr_un *address)
 {
 	int failed;
-	limit(sock, SO_SNDTIMEO);
+	limit_wait(sock, SO_SNDTIMEO);
 	do
 		failed = connect(sock, (const struct sockaddr *)address, sizeof *address);
 	while (failed && must_wait());
@@ -74,20 +74,20 @@ static int connect_launcher(void)
 	const char *path = inside_environment(RF_ENV_LAUNCHER);
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if (!path || !*path) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"no device: this program was not started by rankfold (%s is not set); start "
 			"it with `rankfold run`",
 			RF_ENV_LAUNCHER);
 		return -1;
 	}
 	if (strlen(path) >= sizeof address.sun_path) {
-		SAY_ONCE("no device: the launcher's socket has a path that is too long: %s", path);
+		LOG_ONCE("no device: the launcher's socket has a path that is too long: %s", path);
 		return -1;
 	}
 	strcpy(address.sun_path, path);
 	int sock = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (sock >= 0 && !connected(sock, &address)) {
-		SAY_ONCE("no device: the launcher is unresponsive at %s: %s%s", path,
+		LOG_ONCE("no device: the launcher is unresponsive at %s: %s%s", path,
 			 strerror(errno), errno == EACCES ? OTHER_USER : "");
 		close(sock);
 		return -1;
@@ -124,7 +124,7 @@ static bool send_hello(int sock, uint32_t pid, int memfd)
 static bool receive_welcome(int sock, struct rf_welcome *out)
 {
 	size_t have = 0;
-	limit(sock, SO_RCVTIMEO);
+	limit_wait(sock, SO_RCVTIMEO);
 	while (have < sizeof *out) {
 		ssize_t got = recv(sock, (char *)out + have, sizeof *out - have, 0);
 		if (got < 0 && must_wait())
@@ -142,11 +142,11 @@ static bool receive_welcome(int sock, struct rf_welcome *out)
 static int ask(int sock, uint32_t pid, int memfd, struct rf_welcome *out)
 {
 	if (!send_hello(sock, pid, memfd) || !receive_welcome(sock, out)) {
-		say("no device: the launcher closed the connection");
+		log_message("no device: the launcher closed the connection");
 		return NO_DEVICE;
 	}
 	if (out->error) {
-		say("no device: %s", out->message);
+		log_message("no device: %s", out->message);
 		return NO_DEVICE;
 	}
 	return CUDA_OK;
@@ -245,11 +245,12 @@ static int hand_over(struct rf_header **header)
 	*header = fd < 0 ? NULL : map_memfd(fd);
 	if (!*header) {
 		int why = errno;
-		say("no device: cannot make the shared memory of this rank: %s%s", strerror(why),
-		    why == EFBIG    ? " (raise ulimit -f)"
-		    : why == EEXIST ? " (its addresses are taken, as by -fsanitize=thread)"
-		    : narrower(RLIMIT_AS, RLIM_INFINITY) ? " (raise ulimit -v)"
-							 : "");
+		log_message("no device: cannot make the shared memory of this rank: %s%s",
+			    strerror(why),
+			    why == EFBIG    ? " (raise ulimit -f)"
+			    : why == EEXIST ? " (its addresses are taken, as by -fsanitize=thread)"
+			    : narrower(RLIMIT_AS, RLIM_INFINITY) ? " (raise ulimit -v)"
+								 : "");
 		if (fd >= 0)
 			close(fd);
 		return NO_DEVICE;
@@ -284,7 +285,7 @@ static int open_locked(void)
 
 static int not_after_fork(void)
 {
-	SAY_ONCE("a child made by fork cannot use the device its parent uses (CUDA says "
+	LOG_ONCE("a child made by fork cannot use the device its parent uses (CUDA says "
 		 "\"initialization error\"): use the spawn start method, or exec");
 	return NOT_INITIALIZED;
 }
@@ -292,7 +293,7 @@ static int not_after_fork(void)
 /* It would wait for itself: the stream continues only when the function returns. */
 static int not_in_host_function(void)
 {
-	SAY_ONCE("a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which "
+	LOG_ONCE("a host function (cudaLaunchHostFunc, cudaStreamAddCallback) calls CUDA, which "
 		 "CUDA does not allow: let it notify another thread, which makes the call");
 	return NOT_PERMITTED;
 }
@@ -335,8 +336,8 @@ static void tell_fault(int error)
 	static _Atomic bool told;
 
 	if (!atomic_exchange(&told, true))
-		say("%.*s; this and all later calls fail (%s)", (int)RF_FAULT_BYTES - 1,
-		    channel_header->fault, error_name(error));
+		log_message("%.*s; this and all later calls fail (%s)", (int)RF_FAULT_BYTES - 1,
+			    channel_header->fault, error_name(error));
 }
 
 /* Errors of a context that is beyond repair are returned until the process ends. */

@@ -181,7 +181,7 @@ int context_use_device(void)
 		return CUDA_OK;
 	if (bound == current_device)
 		return CUDA_OK;
-	SAY_ONCE(
+	LOG_ONCE(
 		"rank %u uses device %d already and cannot use device %d too: a rank has one device; "
 		"start as many ranks as there are devices, or let each see its own "
 		"(CUDA_VISIBLE_DEVICES=$LOCAL_RANK)",

@@ -46,7 +46,7 @@ static struct tables tables_of(const ElfW(Dyn) * d)
 	return t;
 }
 
-static bool equal(const char *a, const char *b)
+static bool equal_strings(const char *a, const char *b)
 {
 	while (*a && *a == *b)
 		a++, b++;
@@ -62,7 +62,7 @@ static const ElfW(Sym) * find(const struct tables *t, const char *name)
 	for (; i >= first && i; i++) {
 		uint32_t other = chains[i - first];
 		const ElfW(Sym) *s = &t->symbols[i];
-		if ((other | 1) == (hash | 1) && equal(t->strings + s->st_name, name) &&
+		if ((other | 1) == (hash | 1) && equal_strings(t->strings + s->st_name, name) &&
 		    s->st_shndx != SHN_UNDEF && !(t->hidden && t->hidden[i] & HIDDEN))
 			return s;
 		if (other & 1)
@@ -76,7 +76,8 @@ static bool is_libc(const char *path)
 	const char *base = path;
 	for (const char *c = path; *c; c++)
 		base = *c == '/' ? c + 1 : base;
-	return equal(base, "libc.so.6") || equal(base, "libdl.so.2") || equal(base, "librt.so.1");
+	return equal_strings(base, "libc.so.6") || equal_strings(base, "libdl.so.2") ||
+	       equal_strings(base, "librt.so.1");
 }
 
 void *libc_function(const char *name)

@@ -27,7 +27,7 @@ static uint64_t spare_count, spare_room;
 uint64_t handle_number(void) { return atomic_fetch_add(&next_number, 1); }
 
 /* Under the lock: keeps the table at most half full, so that few numbers are skipped. */
-static bool make_room(void)
+static bool grow_table(void)
 {
 	struct table *old = atomic_load(&table);
 	uint64_t size = old ? old->size : 0;
@@ -51,7 +51,7 @@ struct handle *handle_new(enum handle_kind kind, uint64_t context)
 {
 	lock(HANDLE_LOCK);
 	struct handle *h = spare_count ? spares[--spare_count] : calloc(1, sizeof *h);
-	if (!h || !make_room()) {
+	if (!h || !grow_table()) {
 		free(h);
 		unlock(HANDLE_LOCK);
 		return NULL;

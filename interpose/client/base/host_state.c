@@ -78,7 +78,7 @@ static word plain(word number, word a, word b, word c)
 
 /* ---- the record ---- */
 
-static void begin(sigset_t *kept)
+static void lock_record(sigset_t *kept)
 {
 	sigset_t all;
 	sigfillset(&all);
@@ -86,7 +86,7 @@ static void begin(sigset_t *kept)
 	lock(HOST_STATE_LOCK);
 }
 
-static void end(const sigset_t *kept)
+static void unlock_record(const sigset_t *kept)
 {
 	unlock(HOST_STATE_LOCK);
 	pthread_sigmask(SIG_SETMASK, kept, NULL);
@@ -102,7 +102,7 @@ static bool make_record(void)
 	if (fd >= 0 && !ftruncate(fd, RF_HOST_BYTES))
 		map = mmap(NULL, RF_HOST_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 	if (map == MAP_FAILED)
-		SAY_ONCE("cannot record what a checkpoint would lose (keys, SEM_UNDO, mlockall and "
+		LOG_ONCE("cannot record what a checkpoint would lose (keys, SEM_UNDO, mlockall and "
 			 "the like): %s; a restored rank may lack it",
 			 strerror(errno));
 	else
@@ -117,44 +117,44 @@ static bool is_inherited(uint32_t kind)
 	return kind == RF_HOST_KEY || (kind >= RF_HOST_SEALED && kind <= RF_HOST_NO_NEW_CODE);
 }
 
-static uint32_t kind_of(const struct rf_host_object *o, uint32_t process)
+static uint32_t object_kind(const struct rf_host_object *o, uint32_t process)
 {
 	uint32_t kind = atomic_load_explicit(&o->kind, memory_order_relaxed);
 	return is_inherited(kind) || o->pid == process ? kind : RF_HOST_NONE;
 }
 
-static struct rf_host_object *find(uint32_t kind, uint64_t what)
+static struct rf_host_object *find_object(uint32_t kind, uint64_t what)
 {
 	uint32_t process = (uint32_t)getpid();
 	for (int i = 0; i < RF_HOST_OBJECTS; i++) {
 		struct rf_host_object *o = &state->objects[i];
-		if (kind_of(o, process) == kind && (kind == RF_HOST_NONE || o->what == what))
+		if (object_kind(o, process) == kind && (kind == RF_HOST_NONE || o->what == what))
 			return o;
 	}
 	return NULL;
 }
 
-static void drop(struct rf_host_object *o)
+static void drop_object(struct rf_host_object *o)
 {
 	atomic_store_explicit(&o->kind, RF_HOST_NONE, memory_order_release);
 }
 
 /* `value` 0: there is no such object any more. */
-static void put(uint32_t kind, uint64_t what, uint64_t value)
+static void put_object(uint32_t kind, uint64_t what, uint64_t value)
 {
-	struct rf_host_object *o = find(kind, what);
+	struct rf_host_object *o = find_object(kind, what);
 	if (!value) {
 		if (o)
-			drop(o);
+			drop_object(o);
 		return;
 	}
 	if (!o) {
-		o = find(RF_HOST_NONE, 0);
+		o = find_object(RF_HOST_NONE, 0);
 		if (!o) {
 			state->full = 1;
 			return;
 		}
-		drop(o); /* it may be a parent's */
+		drop_object(o); /* it may be a parent's */
 		o->pid = (uint32_t)getpid();
 		o->what = what;
 	}
@@ -162,10 +162,10 @@ static void put(uint32_t kind, uint64_t what, uint64_t value)
 	atomic_store_explicit(&o->kind, kind, memory_order_release);
 }
 
-static void add(uint32_t kind, uint64_t what, uint64_t change)
+static void add_value(uint32_t kind, uint64_t what, uint64_t change)
 {
-	const struct rf_host_object *o = find(kind, what);
-	put(kind, what, (o ? o->value : 0) + change);
+	const struct rf_host_object *o = find_object(kind, what);
+	put_object(kind, what, (o ? o->value : 0) + change);
 }
 
 static uint64_t this_thread(void) { return (uint64_t)plain(SYS_gettid, 0, 0, 0); }
@@ -184,16 +184,16 @@ static void note_undo(word set, const struct sembuf *operations, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
 		if (operations[i].sem_flg & SEM_UNDO)
-			add(RF_HOST_UNDO, (uint64_t)set << 32 | operations[i].sem_num,
-			    (uint64_t)-operations[i].sem_op);
+			add_value(RF_HOST_UNDO, (uint64_t)set << 32 | operations[i].sem_num,
+				  (uint64_t)-operations[i].sem_op);
 }
 
 static void note_cleared(uint64_t keyring)
 {
 	for (int i = 0; i < RF_HOST_OBJECTS; i++) {
 		struct rf_host_object *o = &state->objects[i];
-		if (kind_of(o, 0) == RF_HOST_KEY && o->value == keyring)
-			drop(o);
+		if (object_kind(o, 0) == RF_HOST_KEY && o->value == keyring)
+			drop_object(o);
 	}
 }
 
@@ -209,7 +209,7 @@ static void note_keys(word operation, uint64_t key, uint64_t keyring)
 	if (operation == KEYCTL_CLEAR)
 		note_cleared(key);
 	else
-		put(RF_HOST_KEY, key, operation == KEYCTL_LINK ? keyring : 0);
+		put_object(RF_HOST_KEY, key, operation == KEYCTL_LINK ? keyring : 0);
 }
 
 /* Whether a call may change state that is recorded; and whether it does with these arguments. */
@@ -220,7 +220,7 @@ static bool may_change(word number)
 	       number == SYS_munlockall || number == SYS_mseal || number == SYS_prctl;
 }
 
-static bool changes(word number, const word *a)
+static bool changes_state(word number, const word *a)
 {
 	switch (number) {
 	case SYS_request_key: return a[3] != 0;
@@ -236,32 +236,32 @@ static bool changes(word number, const word *a)
 static void note_effect(word number, const word *a, word result)
 {
 	switch (number) {
-	case SYS_add_key: put(RF_HOST_KEY, (uint64_t)result, (uint64_t)a[4]); break;
-	case SYS_request_key: put(RF_HOST_KEY, (uint64_t)result, (uint64_t)a[3]); break;
+	case SYS_add_key: put_object(RF_HOST_KEY, (uint64_t)result, (uint64_t)a[4]); break;
+	case SYS_request_key: put_object(RF_HOST_KEY, (uint64_t)result, (uint64_t)a[3]); break;
 	case SYS_keyctl: note_keys(a[0], (uint64_t)a[1], (uint64_t)a[2]); break;
 	case SYS_semop:
 	case SYS_semtimedop: note_undo(a[0], (const struct sembuf *)a[1], (size_t)a[2]); break;
-	case SYS_mlockall: put(RF_HOST_LOCKS_NEXT, 0, (a[0] & MCL_FUTURE) != 0); break;
-	case SYS_munlockall: put(RF_HOST_LOCKS_NEXT, 0, 0); break;
-	case SYS_mseal: put(RF_HOST_SEALED, (uint64_t)a[0], (uint64_t)a[1]); break;
+	case SYS_mlockall: put_object(RF_HOST_LOCKS_NEXT, 0, (a[0] & MCL_FUTURE) != 0); break;
+	case SYS_munlockall: put_object(RF_HOST_LOCKS_NEXT, 0, 0); break;
+	case SYS_mseal: put_object(RF_HOST_SEALED, (uint64_t)a[0], (uint64_t)a[1]); break;
 	default: /* prctl */
 		if (a[0] == PR_SET_TSC)
-			put(RF_HOST_NO_TSC, 0, a[1] == PR_TSC_SIGSEGV);
+			put_object(RF_HOST_NO_TSC, 0, a[1] == PR_TSC_SIGSEGV);
 		else
-			put(RF_HOST_NO_NEW_CODE, 0, a[1] != 0);
+			put_object(RF_HOST_NO_NEW_CODE, 0, a[1] != 0);
 	}
 }
 
 /* Before and after a call. `begun`: what `before` returned. */
-static bool before(word number)
+static bool before_call(word number)
 {
 	sigset_t kept;
 	int error = errno;
-	begin(&kept);
+	lock_record(&kept);
 	bool begun = make_record();
 	if (begun)
-		put(RF_HOST_CALL, this_thread(), (uint64_t)number);
-	end(&kept);
+		put_object(RF_HOST_CALL, this_thread(), (uint64_t)number);
+	unlock_record(&kept);
 	errno = error;
 	return begun;
 }
@@ -271,16 +271,16 @@ static WITHOUT_TAIL_CALLS word watched(word number, word first, word b, word c, 
 {
 	const word a[] = {first, b, c, d, e, f};
 	sigset_t kept;
-	bool begun = changes(number, a) && before(number);
+	bool begun = changes_state(number, a) && before_call(number);
 	word result = libc_syscall()(number, first, b, c, d, e, f);
 	if (!begun)
 		return result;
 	int error = errno;
-	begin(&kept);
+	lock_record(&kept);
 	if (result != -1)
 		note_effect(number, a, result);
-	put(RF_HOST_CALL, this_thread(), 0);
-	end(&kept);
+	put_object(RF_HOST_CALL, this_thread(), 0);
+	unlock_record(&kept);
 	errno = error;
 	return result;
 }
@@ -339,14 +339,14 @@ RF_API int timer_settime(timer_t timer, int flags, const struct itimerspec *new,
 				? INT64_MAX
 				: (uint64_t)new->it_value.tv_sec;
 	sigset_t kept;
-	bool begun = before(SYS_timer_settime);
+	bool begun = before_call(SYS_timer_settime);
 	int result = next(timer, flags, new, old), error = errno;
-	begin(&kept);
+	lock_record(&kept);
 	if (begun && !result)
-		put(RF_HOST_WALL_TIMER, (uint64_t)timer, last);
+		put_object(RF_HOST_WALL_TIMER, (uint64_t)timer, last);
 	if (begun)
-		put(RF_HOST_CALL, this_thread(), 0);
-	end(&kept);
+		put_object(RF_HOST_CALL, this_thread(), 0);
+	unlock_record(&kept);
 	errno = error;
 	return result;
 }
@@ -358,9 +358,9 @@ RF_API int timer_delete(timer_t timer)
 	int result = next(timer), error = errno;
 	sigset_t kept;
 	if (state && !result) {
-		begin(&kept);
-		put(RF_HOST_WALL_TIMER, (uint64_t)timer, 0);
-		end(&kept);
+		lock_record(&kept);
+		put_object(RF_HOST_WALL_TIMER, (uint64_t)timer, 0);
+		unlock_record(&kept);
 		errno = error;
 	}
 	return result;
@@ -374,12 +374,12 @@ __attribute__((constructor)) static void note_inherited(void)
 	plain(SYS_prctl, PR_GET_TSC, (word)&tsc, 0);
 	bool no_new_code = plain(SYS_prctl, PR_GET_MDWE, 0, 0) > 0;
 	if (tsc == PR_TSC_SIGSEGV || no_new_code) {
-		begin(&signals);
+		lock_record(&signals);
 		if (make_record()) {
-			put(RF_HOST_NO_TSC, 0, tsc == PR_TSC_SIGSEGV);
-			put(RF_HOST_NO_NEW_CODE, 0, no_new_code);
+			put_object(RF_HOST_NO_TSC, 0, tsc == PR_TSC_SIGSEGV);
+			put_object(RF_HOST_NO_NEW_CODE, 0, no_new_code);
 		}
-		end(&signals);
+		unlock_record(&signals);
 	}
 	errno = kept;
 }

@@ -3,7 +3,7 @@
  *
  * A job's process is not ours: we do not end it, write to its stdout, read its environment
  * repeatedly, catch its signals, start processes, or change process-wide state. Messages for people
- * go through say(), locks are those of locks.h, threads are started by start_thread(). The
+ * go through log_message(), locks are those of locks.h, threads are started by start_thread(). The
  * exceptions are the functions here; each names its only permitted caller
  * (tests/interpose/test_floors.py checks that).
  */

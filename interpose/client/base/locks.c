@@ -19,8 +19,8 @@ void lock_ordered(enum lock which)
 {
 	if (!(held >> which))
 		return;
-	say("%s is taken while %s is held: locks.h has their order", names[which],
-	    names[31 - __builtin_clz(held)]);
+	log_message("%s is taken while %s is held: locks.h has their order", names[which],
+		    names[31 - __builtin_clz(held)]);
 	__builtin_trap();
 }
 
@@ -29,7 +29,7 @@ void lock_taken(enum lock which) { held |= 1u << which; }
 void lock_left(enum lock which) { held &= ~(1u << which); }
 #endif
 
-static void before(void)
+static void before_fork(void)
 {
 	for (size_t i = 0; i < KEPT_COUNT; i++)
 		lock(kept_over_fork[i]);
@@ -41,4 +41,7 @@ static void after(void)
 		unlock(kept_over_fork[i]);
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(before, after, after); }
+__attribute__((constructor)) static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after, after);
+}

@@ -43,14 +43,14 @@ static _Thread_local int thread_mode = CAPTURE_GLOBAL;
 
 /* ---- lists: under CAPTURE_LOCK ---- */
 
-static struct captured *find(struct captured *list, uint64_t number)
+static struct captured *find_captured(struct captured *list, uint64_t number)
 {
 	while (list && list->number != number)
 		list = list->next;
 	return list;
 }
 
-static void drop(struct captured **list, const struct capture *capture, uint64_t number)
+static void drop_captured(struct captured **list, const struct capture *capture, uint64_t number)
 {
 	while (*list) {
 		struct captured *c = *list;
@@ -65,10 +65,10 @@ static void drop(struct captured **list, const struct capture *capture, uint64_t
 }
 
 /* Removes an ended capture from the lists. */
-static void forget(const struct capture *capture)
+static void forget_capture(const struct capture *capture)
 {
-	drop(&streams, capture, 0);
-	drop(&events, capture, 0);
+	drop_captured(&streams, capture, 0);
+	drop_captured(&events, capture, 0);
 	INVARIANT(atomic_load(&captures_active), "a capture that ends was counted");
 	atomic_fetch_sub(&captures_active, 1);
 }
@@ -81,7 +81,8 @@ static void discard(struct capture *capture)
 	free(capture);
 }
 
-static struct captured *add(struct captured **list, uint64_t number, struct capture *capture)
+static struct captured *list_captured(struct captured **list, uint64_t number,
+				      struct capture *capture)
 {
 	const struct handle *stream = handle_get(HANDLE_STREAM, (void *)number);
 	struct captured *c = calloc(1, sizeof *c);
@@ -126,7 +127,7 @@ static int spoil(struct captured *c, int error)
 bool capture_has(uint64_t stream)
 {
 	lock(CAPTURE_LOCK);
-	bool found = find(streams, stream) || implicit(stream);
+	bool found = find_captured(streams, stream) || implicit(stream);
 	unlock(CAPTURE_LOCK);
 	return found;
 }
@@ -147,7 +148,7 @@ int capture_refuse(uint64_t stream)
 {
 	int error = CUDA_OK;
 	lock(CAPTURE_LOCK);
-	struct captured *c = find(streams, stream);
+	struct captured *c = find_captured(streams, stream);
 	if (c) {
 		c->capture->broken = true;
 		error = CAPTURE_UNSUPPORTED; /* also if it was already invalidated */
@@ -161,7 +162,7 @@ int capture_refuse_memory(uint64_t stream)
 {
 	int error = capture_refuse(stream);
 	if (error == CAPTURE_UNSUPPORTED)
-		SAY_ONCE("memory that a graph allocates or frees is not supported by rankfold: "
+		LOG_ONCE("memory that a graph allocates or frees is not supported by rankfold: "
 			 "allocate it before the capture, free it after the graph's last launch");
 	return error;
 }
@@ -217,7 +218,7 @@ int event_idle_number(const void *event, uint64_t *number)
 	if (!atomic_load_explicit(&h->captured, memory_order_relaxed))
 		return capture_forbids();
 	lock(CAPTURE_LOCK);
-	struct captured *c = find(events, *number); /* NULL: the capture has ended */
+	struct captured *c = find_captured(events, *number); /* NULL: the capture has ended */
 	if (c)
 		c->capture->broken = true;
 	unlock(CAPTURE_LOCK);
@@ -230,15 +231,15 @@ static void stream_ends(uint64_t stream)
 	if (!atomic_load_explicit(&captures_active, memory_order_relaxed))
 		return;
 	lock(CAPTURE_LOCK);
-	struct captured *s = find(streams, stream);
+	struct captured *s = find_captured(streams, stream);
 	struct capture *capture = s ? s->capture : NULL;
 	if (capture && capture->origin != stream) {
 		capture->broken = true;
-		drop(&streams, NULL, stream);
+		drop_captured(&streams, NULL, stream);
 		capture = NULL;
 	}
 	if (capture)
-		forget(capture);
+		forget_capture(capture);
 	unlock(CAPTURE_LOCK);
 	if (capture)
 		discard(capture);
@@ -251,7 +252,7 @@ int capture_add(uint64_t stream, struct node *n)
 	struct nodes needs = {NULL, 0};
 	int error = CUDA_OK;
 	lock(CAPTURE_LOCK);
-	struct captured *c = find(streams, stream);
+	struct captured *c = find_captured(streams, stream);
 	if (!c)
 		error = implicit(stream) ? refuse_implicit() : CAPTURE_UNSUPPORTED;
 	else if (c->capture->broken)
@@ -277,7 +278,7 @@ static int mark(uint64_t event, const struct captured *s)
 {
 	if (s->capture->broken)
 		return CAPTURE_INVALIDATED;
-	struct captured *e = add(&events, event, s->capture);
+	struct captured *e = list_captured(&events, event, s->capture);
 	return e && nodes_join(&e->tails, &s->tails) ? CUDA_OK : OUT_OF_MEMORY;
 }
 
@@ -289,11 +290,11 @@ bool capture_record(struct handle *event, uint64_t stream, int *error)
 	}
 	*error = CUDA_OK;
 	lock(CAPTURE_LOCK);
-	struct captured *s = find(streams, stream);
+	struct captured *s = find_captured(streams, stream);
 	if (!s && implicit(stream))
 		*error = refuse_implicit();
 	if (!*error)
-		drop(&events, NULL, event->number);
+		drop_captured(&events, NULL, event->number);
 	if (s)
 		*error = mark(event->number, s);
 	if (!*error)
@@ -328,10 +329,11 @@ bool capture_wait(uint64_t stream, const struct handle *event, int *error)
 	if (!stale && !atomic_load_explicit(&captures_active, memory_order_relaxed))
 		return false;
 	lock(CAPTURE_LOCK);
-	struct captured *e = find(events, event->number), *s = find(streams, stream);
+	struct captured *e = find_captured(events, event->number),
+			*s = find_captured(streams, stream);
 	*error = wait_check(s, e, stream, stale);
 	if (!*error && e) {
-		s = s ? s : add(&streams, stream, e->capture);
+		s = s ? s : list_captured(&streams, stream, e->capture);
 		if (!s || !nodes_join(&s->tails, &e->tails))
 			*error = OUT_OF_MEMORY;
 	}
@@ -348,7 +350,9 @@ static int start(uint64_t stream, void *graph, const struct nodes *tails, int mo
 		return OUT_OF_MEMORY;
 	stream_tell_end(stream_ends);
 	lock(CAPTURE_LOCK);
-	struct captured *s = find(streams, stream) ? NULL : add(&streams, stream, capture);
+	struct captured *s = find_captured(streams, stream)
+				     ? NULL
+				     : list_captured(&streams, stream, capture);
 	if (s) {
 		*capture = (struct capture){graph, ++last_id, stream,        mode,
 					    false, own,       pthread_self()};
@@ -398,7 +402,7 @@ int capture_begin_to(const void *stream, void *graph, void *const *dependencies,
 }
 
 /* Under CAPTURE_LOCK: true if all work of the other streams leads back to the first one. */
-static bool joined(const struct captured *origin)
+static bool all_joined(const struct captured *origin)
 {
 	for (const struct captured *s = streams; s; s = s->next)
 		if (s->capture == origin->capture &&
@@ -416,7 +420,7 @@ static int how_it_ends(const struct captured *origin)
 		return CAPTURE_INVALIDATED;
 	if (capture->mode != CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
 		return CAPTURE_WRONG_THREAD;
-	return joined(origin) ? CUDA_OK : CAPTURE_UNJOINED;
+	return all_joined(origin) ? CUDA_OK : CAPTURE_UNJOINED;
 }
 
 int capture_end(const void *stream, void **graph)
@@ -428,7 +432,7 @@ int capture_end(const void *stream, void **graph)
 	if (graph)
 		*graph = NULL;
 	lock(CAPTURE_LOCK);
-	struct captured *s = find(streams, number);
+	struct captured *s = find_captured(streams, number);
 	struct capture *capture = s ? s->capture : NULL;
 	if (!s)
 		error = ILLEGAL_STATE;
@@ -441,7 +445,7 @@ int capture_end(const void *stream, void **graph)
 		return error;
 	}
 	error = how_it_ends(s);
-	forget(capture);
+	forget_capture(capture);
 	unlock(CAPTURE_LOCK);
 	if (error) {
 		discard(capture);
@@ -463,7 +467,7 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 		return error ? error : INVALID_VALUE;
 	*status = STATUS_NONE;
 	lock(CAPTURE_LOCK);
-	struct captured *s = find(streams, number);
+	struct captured *s = find_captured(streams, number);
 	error = !s && implicit(number) ? CAPTURE_IMPLICIT : CUDA_OK;
 	if (s) {
 		*status = s->capture->broken ? STATUS_INVALIDATED : STATUS_ACTIVE;
@@ -490,7 +494,7 @@ int capture_depend(const void *stream, void *const *dependencies, size_t count, 
 	if (error || flags > 1 || (count && !dependencies))
 		return error ? error : INVALID_VALUE;
 	lock(CAPTURE_LOCK);
-	struct captured *s = find(streams, number);
+	struct captured *s = find_captured(streams, number);
 	if (!s)
 		error = ILLEGAL_STATE;
 	else if (s->capture->broken)

@@ -81,7 +81,7 @@ static int capture_launch(const struct launch *l)
 	return error;
 }
 
-int launch(const struct launch *l)
+int enqueue_launch(const struct launch *l)
 {
 	int error = launch_check(l);
 	if (error)
@@ -161,7 +161,7 @@ int stream_host_function(const void *stream, CUhostFn function, void *data)
 		return error;
 	if (capturing(number))
 		return capture_add(number, node_host(function, data));
-	return issue_host_function(stream, function, data);
+	return issue_host_call(stream, function, data);
 }
 
 int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags)

@@ -46,7 +46,7 @@ int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const v
 int copy_slices(const struct copy *, const struct slices *);
 int memory_fill(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, uint64_t width,
 		uint64_t height, const void *stream);
-int launch(const struct launch *);
+int enqueue_launch(const struct launch *);
 int gemm_post(const struct rf_gemm_aux *, const void *stream);
 int event_record(const void *event, const void *stream, unsigned flags);
 int stream_wait(const void *stream, const void *event, unsigned flags);

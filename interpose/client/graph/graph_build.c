@@ -26,8 +26,8 @@ CUresult cuGraphDestroy(CUgraph hGraph)
 }
 
 /* Adds a filled-in node to the graph, or frees it. */
-static int finish(int error, struct node *n, void **out, const void *graph,
-		  const CUgraphNode *dependencies, size_t count)
+static int finish_node(int error, struct node *n, void **out, const void *graph,
+		       const CUgraphNode *dependencies, size_t count)
 {
 	struct graph *g = graph_check(graph, GRAPH_MAGIC);
 	if (!error && (!n || !out || !g || (count && !dependencies)))
@@ -52,8 +52,8 @@ static int add_kernel(void **out, const void *graph, const CUgraphNode *dependen
 		      void *function, const CUDA_KERNEL_NODE_PARAMS *p)
 {
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? node_set_kernel(n, function, p) : OUT_OF_MEMORY, n, out, graph,
-		      dependencies, count);
+	return finish_node(n ? node_set_kernel(n, function, p) : OUT_OF_MEMORY, n, out, graph,
+			   dependencies, count);
 }
 
 CUresult cuGraphAddKernelNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -78,8 +78,8 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
 	(void)ctx;
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? node_set_copy(n, copyParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
-		      dependencies, numDependencies);
+	return finish_node(n ? node_set_copy(n, copyParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
+			   dependencies, numDependencies);
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -88,8 +88,8 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 {
 	(void)ctx;
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? node_set_fill(n, memsetParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
-		      dependencies, numDependencies);
+	return finish_node(n ? node_set_fill(n, memsetParams) : OUT_OF_MEMORY, n, phGraphNode,
+			   hGraph, dependencies, numDependencies);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -97,16 +97,16 @@ CUresult cuGraphAddHostNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 			    const CUDA_HOST_NODE_PARAMS *nodeParams)
 {
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? node_set_host(n, nodeParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
-		      dependencies, numDependencies);
+	return finish_node(n ? node_set_host(n, nodeParams) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
+			   dependencies, numDependencies);
 }
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 			     const CUgraphNode *dependencies, size_t numDependencies)
 {
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? CUDA_OK : OUT_OF_MEMORY, n, phGraphNode, hGraph, dependencies,
-		      numDependencies);
+	return finish_node(n ? CUDA_OK : OUT_OF_MEMORY, n, phGraphNode, hGraph, dependencies,
+			   numDependencies);
 }
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -114,16 +114,16 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *phGraphNode, CUgraph hGraph,
 				  CUgraph childGraph)
 {
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? node_set_child(n, childGraph, 0) : OUT_OF_MEMORY, n, phGraphNode, hGraph,
-		      dependencies, numDependencies);
+	return finish_node(n ? node_set_child(n, childGraph, 0) : OUT_OF_MEMORY, n, phGraphNode,
+			   hGraph, dependencies, numDependencies);
 }
 
 static int add_event(enum node_kind kind, void **out, const void *graph,
 		     const CUgraphNode *dependencies, size_t count, const void *event)
 {
 	struct node *n = node_new(NODE_EMPTY);
-	return finish(n ? node_set_event(n, kind, event) : OUT_OF_MEMORY, n, out, graph,
-		      dependencies, count);
+	return finish_node(n ? node_set_event(n, kind, event) : OUT_OF_MEMORY, n, out, graph,
+			   dependencies, count);
 }
 
 CUresult cuGraphAddEventRecordNode(CUgraphNode *phGraphNode, CUgraph hGraph,
@@ -150,7 +150,7 @@ static int check_edge(const CUgraphEdgeData *d)
 	if (d->from_port > 2 || d->to_port || d->type > 1 ||
 	    memcmp(d->reserved, plain.reserved, sizeof plain.reserved))
 		return INVALID_VALUE;
-	SAY_ONCE("data on the edges of a graph have no effect under rankfold");
+	LOG_ONCE("data on the edges of a graph have no effect under rankfold");
 	return CUDA_OK;
 }
 
@@ -161,7 +161,7 @@ int graph_add_node(void **out, void *graph, const CUgraphNode *needs, const CUgr
 	int error = n ? node_set(n, p) : OUT_OF_MEMORY;
 	for (size_t i = 0; !error && data && i < count; i++)
 		error = check_edge(&data[i]);
-	return finish(error, n, out, graph, needs, count);
+	return finish_node(error, n, out, graph, needs, count);
 }
 
 int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to,

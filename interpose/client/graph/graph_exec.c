@@ -38,7 +38,7 @@ static int instantiate(void **out, const struct graph *g, unsigned long long fla
 	    (flags & AUTO_FREE && flags & DEVICE_LAUNCH))
 		return INVALID_VALUE;
 	if (flags & DEVICE_LAUNCH) {
-		SAY_ONCE("graphs that kernels launch are not supported by rankfold");
+		LOG_ONCE("graphs that kernels launch are not supported by rankfold");
 		return NOT_SUPPORTED;
 	}
 	int error = graph_copy(g, true, &exec);
@@ -97,7 +97,7 @@ static bool same_needs(const struct nodes *a, const struct nodes *b)
 	return same;
 }
 
-static CUgraphExecUpdateResultInfo compare(const struct graph *e, const struct graph *g)
+static CUgraphExecUpdateResultInfo compare_graphs(const struct graph *e, const struct graph *g)
 {
 	CUgraphExecUpdateResultInfo why = {UPDATE_OK, NULL, NULL};
 	if (e->count != g->count)
@@ -110,7 +110,7 @@ static CUgraphExecUpdateResultInfo compare(const struct graph *e, const struct g
 			why = (CUgraphExecUpdateResultInfo){UPDATE_TOPOLOGY, g->nodes[i], NULL};
 	for (size_t i = 0; !why.result && i < g->count; i++)
 		if (g->nodes[i]->child)
-			why = compare(e->nodes[i]->child, g->nodes[i]->child);
+			why = compare_graphs(e->nodes[i]->child, g->nodes[i]->child);
 	return why;
 }
 
@@ -137,7 +137,7 @@ int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *inf
 	const struct graph *g = graph_check(graph, GRAPH_MAGIC);
 	if (!e || !g || !info)
 		return INVALID_VALUE;
-	*info = compare(e, g);
+	*info = compare_graphs(e, g);
 	if (!info->result && graph_copy(g, true, &fresh))
 		info->result = UPDATE_ERROR;
 	if (info->result)
@@ -273,7 +273,7 @@ CUresult cuGraphNodeGetEnabled(CUgraphExec hGraphExec, CUgraphNode hNode, unsign
 
 static int run_all(const struct graph *exec, const void *stream);
 
-static int run(const struct node *n, const void *stream)
+static int run_node(const struct node *n, const void *stream)
 {
 	struct launch l = n->launch;
 	l.hints = &n->hints;
@@ -283,7 +283,7 @@ static int run(const struct node *n, const void *stream)
 		return error;
 	copy.stream = l.stream;
 	switch (n->kind) {
-	case NODE_KERNEL: return launch(&l);
+	case NODE_KERNEL: return enqueue_launch(&l);
 	case NODE_COPY: /* unlike a copy outside of graphs, it reads pageable memory when it is
 			 * due */
 		if (memory_where(copy.src) == AT_PAGEABLE && !capturing(copy.stream))
@@ -308,17 +308,17 @@ static int run_all(const struct graph *exec, const void *stream)
 		size_t at = exec->order[i];
 		INVARIANT(at < exec->count && exec->nodes[at]->graph == exec,
 			  "a launch issues the nodes of its graph");
-		error = run(exec->nodes[at], stream);
+		error = run_node(exec->nodes[at], stream);
 	}
 	return error;
 }
 
-static int gather(const struct graph *exec, struct user_objects *set)
+static int gather_objects(const struct graph *exec, struct user_objects *set)
 {
 	int error = user_objects_share(set, &exec->objects);
 	for (size_t i = 0; !error && i < exec->count; i++)
 		if (exec->nodes[i]->child)
-			error = gather(exec->nodes[i]->child, set);
+			error = gather_objects(exec->nodes[i]->child, set);
 	return error;
 }
 
@@ -349,7 +349,7 @@ static int hold(struct user_objects *set, const void *stream)
 static int hold_objects(const struct graph *exec, const void *stream)
 {
 	struct user_objects set = {NULL, 0};
-	int error = gather(exec, &set);
+	int error = gather_objects(exec, &set);
 	struct user_objects *kept = !error && set.count ? malloc(sizeof *kept) : NULL;
 	if (kept) {
 		*kept = set;

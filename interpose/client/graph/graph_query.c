@@ -30,7 +30,7 @@ int node_dependencies(const void *node, CUgraphNode *out, CUgraphEdgeData *data,
 	return n ? give_nodes(&n->needs, out, data, count) : INVALID_VALUE;
 }
 
-static bool needs(const struct node *n, const struct node *wanted)
+static bool depends_on(const struct node *n, const struct node *wanted)
 {
 	size_t i = 0;
 	while (i < n->needs.count && n->needs.at[i] != wanted)
@@ -44,7 +44,7 @@ int node_dependents(const void *node, CUgraphNode *out, CUgraphEdgeData *data, s
 	const struct node *n = node;
 	int error = n ? CUDA_OK : INVALID_VALUE;
 	for (size_t i = 0; !error && i < n->graph->count; i++)
-		if (needs(n->graph->nodes[i], n) && !nodes_add(&found, n->graph->nodes[i]))
+		if (depends_on(n->graph->nodes[i], n) && !nodes_add(&found, n->graph->nodes[i]))
 			error = OUT_OF_MEMORY;
 	if (!error)
 		error = give_nodes(&found, out, data, count);
@@ -123,7 +123,7 @@ CUresult cuGraphNodeGetType(CUgraphNode hNode, CUgraphNodeType *type)
 
 /* Lists the parameters in the form in which they were passed; the list belongs to the node until it
  * gets other parameters. */
-static int show(struct node *n)
+static int list_params(struct node *n)
 {
 	const struct launch *l = &n->launch;
 	const struct function *f = l->function;
@@ -147,11 +147,11 @@ int node_kernel(const void *node, CUDA_KERNEL_NODE_PARAMS *p, size_t bytes)
 {
 	struct node *n = (struct node *)node;
 	if (n && p && n->kind == NODE_GEMM) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"the kernel of a captured matrix product has no parameters under rankfold");
 		return NOT_SUPPORTED;
 	}
-	int error = p && node_of(n, NODE_KERNEL) ? show(n) : INVALID_VALUE;
+	int error = p && node_of(n, NODE_KERNEL) ? list_params(n) : INVALID_VALUE;
 	if (error)
 		return error;
 	const struct launch *l = &n->launch;

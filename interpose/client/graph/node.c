@@ -103,7 +103,7 @@ int node_set_child(struct node *n, const void *graph, int ownership)
 	const struct graph *g = graph_check(graph, GRAPH_MAGIC);
 	struct graph *copy;
 	if (g && ownership == 1) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"a child graph that is moved into its parent is not supported by rankfold: "
 			"let it be cloned");
 		return NOT_SUPPORTED;
@@ -125,7 +125,7 @@ int node_params_check(const void *params, const size_t used[NODE_KINDS])
 	const uint8_t *bytes = params;
 	int kind = params ? *(const int *)params : -1;
 	if (kind >= NODE_KINDS && kind < NODE_KINDS_KNOWN) {
-		SAY_ONCE("graph nodes of type %d are not supported by rankfold", kind);
+		LOG_ONCE("graph nodes of type %d are not supported by rankfold", kind);
 		return NOT_SUPPORTED;
 	}
 	if (kind < 0 || kind >= NODE_KINDS)

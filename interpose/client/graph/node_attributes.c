@@ -29,7 +29,7 @@ int node_attribute_set(const void *node, int id, const launch_attribute_value *v
 	if (!n || !value)
 		return INVALID_VALUE;
 	if (id == ATTRIBUTE_DEVICE_NODE && value->deviceUpdatableKernelNode.deviceUpdatable) {
-		SAY_ONCE("kernel nodes that kernels change are not supported by rankfold");
+		LOG_ONCE("kernel nodes that kernels change are not supported by rankfold");
 		return NOT_SUPPORTED;
 	}
 	if (id == ATTRIBUTE_COOPERATIVE)

@@ -33,7 +33,7 @@ static pthread_cond_t object_left = PTHREAD_COND_INITIALIZER;
 static struct object *left, **left_end = &left;
 static bool destroyer_runs;
 
-static struct object *check(const void *handle, unsigned count)
+static struct object *checked_object(const void *handle, unsigned count)
 {
 	struct object *o = (struct object *)handle;
 	return o && o->magic == OBJECT_MAGIC && count && count <= INT_MAX ? o : NULL;
@@ -61,7 +61,7 @@ static void *destroyer(void *unused)
 static void retain(struct object *o, uint64_t count) { o->count += count; }
 
 /* Under OBJECT_LOCK. */
-static void release(struct object *o, uint64_t count)
+static void release_object(struct object *o, uint64_t count)
 {
 	o->count -= count < o->count ? count : o->count;
 	if (o->count)
@@ -75,7 +75,7 @@ static void release(struct object *o, uint64_t count)
 
 /* ---- sets of references: under OBJECT_LOCK ---- */
 
-static struct reference *find(const struct user_objects *set, const struct object *o)
+static struct reference *find_reference(const struct user_objects *set, const struct object *o)
 {
 	for (size_t i = 0; i < set->count; i++)
 		if (set->at[i].object == o)
@@ -83,9 +83,9 @@ static struct reference *find(const struct user_objects *set, const struct objec
 	return NULL;
 }
 
-static bool add(struct user_objects *set, struct object *o, uint64_t count)
+static bool add_reference(struct user_objects *set, struct object *o, uint64_t count)
 {
-	struct reference *r = find(set, o);
+	struct reference *r = find_reference(set, o);
 	if (!r) {
 		struct reference *more = realloc(set->at, (set->count + 1) * sizeof *more);
 		if (!more)
@@ -104,7 +104,7 @@ void user_objects_drop(struct user_objects *set)
 		return;
 	lock(OBJECT_LOCK);
 	for (size_t i = 0; i < set->count; i++)
-		release(set->at[i].object, set->at[i].count);
+		release_object(set->at[i].object, set->at[i].count);
 	unlock(OBJECT_LOCK);
 	free(set->at);
 	*set = (struct user_objects){NULL, 0};
@@ -117,7 +117,7 @@ int user_objects_share(struct user_objects *to, const struct user_objects *from)
 		return CUDA_OK;
 	lock(OBJECT_LOCK);
 	for (size_t i = 0; !error && i < from->count; i++) {
-		if (add(to, from->at[i].object, from->at[i].count))
+		if (add_reference(to, from->at[i].object, from->at[i].count))
 			retain(from->at[i].object, from->at[i].count);
 		else
 			error = OUT_OF_MEMORY;
@@ -150,7 +150,7 @@ CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destro
 
 CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 {
-	struct object *o = check(object, count);
+	struct object *o = checked_object(object, count);
 	if (!o)
 		return INVALID_VALUE;
 	lock(OBJECT_LOCK);
@@ -161,11 +161,11 @@ CUresult cuUserObjectRetain(CUuserObject object, unsigned int count)
 
 CUresult cuUserObjectRelease(CUuserObject object, unsigned int count)
 {
-	struct object *o = check(object, count);
+	struct object *o = checked_object(object, count);
 	if (!o)
 		return INVALID_VALUE;
 	lock(OBJECT_LOCK);
-	release(o, count);
+	release_object(o, count);
 	unlock(OBJECT_LOCK);
 	return CUDA_OK;
 }
@@ -174,11 +174,11 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 				 unsigned int flags)
 {
 	struct graph *g = graph_check(graph, GRAPH_MAGIC);
-	struct object *o = check(object, count);
+	struct object *o = checked_object(object, count);
 	if (!g || !o || flags & ~MOVE)
 		return INVALID_VALUE;
 	lock(OBJECT_LOCK);
-	bool added = add(&g->objects, o, count);
+	bool added = add_reference(&g->objects, o, count);
 	if (added && !(flags & MOVE))
 		retain(o, count);
 	unlock(OBJECT_LOCK);
@@ -188,18 +188,18 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned in
 CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object, unsigned int count)
 {
 	struct graph *g = graph_check(graph, GRAPH_MAGIC);
-	struct object *o = check(object, count);
+	struct object *o = checked_object(object, count);
 	if (!g || !o)
 		return INVALID_VALUE;
 	lock(OBJECT_LOCK);
-	struct reference *r = find(&g->objects, o);
+	struct reference *r = find_reference(&g->objects, o);
 	bool has = r && r->count >= count;
 	if (has) {
 		INVARIANT(o->count >= count, "an object counts the references that graphs have");
 		r->count -= count;
 		if (!r->count)
 			*r = g->objects.at[--g->objects.count];
-		release(o, count);
+		release_object(o, count);
 	}
 	unlock(OBJECT_LOCK);
 	return has ? CUDA_OK : INVALID_VALUE;

@@ -34,7 +34,7 @@ struct walk {
 };
 static struct frame kept[KEPT];
 
-static uint64_t join(uint64_t hash, uint64_t next)
+static uint64_t mix_hash(uint64_t hash, uint64_t next)
 {
 	hash = (hash ^ next) * 0x9e3779b97f4a7c15ull;
 	return hash ^ hash >> 29;
@@ -42,10 +42,10 @@ static uint64_t join(uint64_t hash, uint64_t next)
 
 /* Under SITES_LOCK: the entry of this frame, or the entry to use for it, which may hold another
  * one. */
-static struct frame *place_of(const uint64_t *at, uint64_t address)
+static struct frame *frame_entry(const uint64_t *at, uint64_t address)
 {
 	static uint32_t next;
-	struct frame *places = &kept[join((uint64_t)at, address) % (KEPT / PLACES) * PLACES];
+	struct frame *places = &kept[mix_hash((uint64_t)at, address) % (KEPT / PLACES) * PLACES];
 	for (uint32_t i = 0; i < PLACES; i++)
 		if (!places[i].at || (places[i].at == at && places[i].address == address))
 			return &places[i];
@@ -57,8 +57,8 @@ __attribute__((no_sanitize_address)) static uint64_t word_at(const uint64_t *at)
 
 static void follow(struct call_site *found, const struct frame *f)
 {
-	found->site = join(found->site, f->offset);
-	found->path = join(found->path, f->function);
+	found->site = mix_hash(found->site, f->offset);
+	found->path = mix_hash(found->path, f->function);
 }
 
 /* Under SITES_LOCK: follows cached frames only. False: some frame is not cached. */
@@ -66,7 +66,7 @@ static bool follow_kept(struct call_site *found, const uint64_t *at)
 {
 	for (uint32_t i = 0; i < CALL_SITE_FRAMES && at; i++) {
 		uint64_t address = word_at(at);
-		const struct frame *f = place_of(at, address);
+		const struct frame *f = frame_entry(at, address);
 		if (f->at != at || f->address != address)
 			return false;
 		follow(found, f);
@@ -75,7 +75,7 @@ static bool follow_kept(struct call_site *found, const uint64_t *at)
 	return true;
 }
 
-static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *into)
+static _Unwind_Reason_Code on_frame(struct _Unwind_Context *context, void *into)
 {
 	struct walk *k = into;
 	struct frame *f = &k->frames[k->count];
@@ -104,13 +104,13 @@ __attribute__((noinline)) static struct call_site walk(const uint64_t *first)
 {
 	struct walk k = {.first = first, .certain = true};
 	struct call_site found = {0};
-	_Unwind_Backtrace(step, &k);
+	_Unwind_Backtrace(on_frame, &k);
 	uint32_t count = k.count < CALL_SITE_FRAMES ? k.count : CALL_SITE_FRAMES;
 	for (uint32_t i = 0; i < count; i++)
 		follow(&found, &k.frames[i]);
 	lock(SITES_LOCK);
 	for (uint32_t i = 0; i < count && k.certain; i++)
-		*place_of(k.frames[i].at, k.frames[i].address) = k.frames[i];
+		*frame_entry(k.frames[i].at, k.frames[i].address) = k.frames[i];
 	unlock(SITES_LOCK);
 	return found;
 }

@@ -29,7 +29,7 @@ static struct rf_copy record_of(const struct copy *c)
 				.height = c->height};
 }
 
-static int send(struct rf_copy *m, const void *tail, size_t bytes, bool wait)
+static int send_copy(struct rf_copy *m, const void *tail, size_t bytes, bool wait)
 {
 	if (!wait) {
 		channel_post(&m->r, RF_OP_COPY, sizeof *m, tail, bytes);
@@ -44,10 +44,10 @@ static int send(struct rf_copy *m, const void *tail, size_t bytes, bool wait)
 static int copy_window(const struct copy *c, bool wait)
 {
 	struct rf_copy m = record_of(c);
-	return send(&m, NULL, 0, wait);
+	return send_copy(&m, NULL, 0, wait);
 }
 
-static void gather(uint8_t *to, const struct copy *c)
+static void gather_rows(uint8_t *to, const struct copy *c)
 {
 	for (uint64_t row = 0; row < c->height; row++)
 		memcpy(to + row * c->width, (const uint8_t *)c->src + row * c->src_pitch, c->width);
@@ -95,21 +95,21 @@ static int copy_in(struct copy c)
 	if (c.width * c.height <= INLINE_BYTES) {
 		uint8_t small[INLINE_BYTES];
 		struct rf_copy m = record_of(&c);
-		gather(small, &c);
+		gather_rows(small, &c);
 		m.src_place = RF_AT_INLINE;
 		m.src = 0;
 		m.src_pitch = c.width;
-		return send(&m, small, c.width * c.height, !c.async);
+		return send_copy(&m, small, c.width * c.height, !c.async);
 	}
 	while (next_piece(&c, &column, &piece)) {
 		uint32_t bulk = bulk_claim(true);
 		struct rf_copy m = record_of(&piece);
-		gather(bulk_data(bulk), &piece);
+		gather_rows(bulk_data(bulk), &piece);
 		m.src_place = RF_AT_BULK;
 		m.src = (uint64_t)bulk * RF_BULK_BYTES;
 		m.src_pitch = piece.width;
 		m.release_bulk = 1;
-		error = send(&m, NULL, 0, !c.async && !c.height);
+		error = send_copy(&m, NULL, 0, !c.async && !c.height);
 	}
 	return error;
 }

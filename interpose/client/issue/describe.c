@@ -5,7 +5,7 @@
 
 int no_arrays(void)
 {
-	SAY_ONCE("copies of CUDA arrays are not supported by rankfold: use linear memory");
+	LOG_ONCE("copies of CUDA arrays are not supported by rankfold: use linear memory");
 	return NOT_SUPPORTED;
 }
 

@@ -11,7 +11,7 @@
 
 static bool telling; /* under MODULE_LOCK: a thread is writing the heap's address into a module */
 
-struct function *function_new(struct module *m, const char *name, const void *host)
+struct function *function_register(struct module *m, const char *name, const void *host)
 {
 	struct function *f = calloc(1, sizeof *f);
 	if (!f || !module_note(f)) {
@@ -42,8 +42,8 @@ static int get_locked(struct function *f)
 				 &f->info, sizeof f->info);
 	uint64_t bytes = f->info.param_count * sizeof *f->params;
 	if (!error && (bytes > RF_BULK_BYTES || f->info.param_bytes > RF_PARAM_MAX)) {
-		say("kernel %s: its parameters take %u bytes, more than CUDA's %u", f->name,
-		    f->info.param_bytes, RF_PARAM_MAX);
+		log_message("kernel %s: its parameters take %u bytes, more than CUDA's %u", f->name,
+			    f->info.param_bytes, RF_PARAM_MAX);
 		error = INVALID_PTX;
 	}
 	if (!error && bytes) {
@@ -55,7 +55,7 @@ static int get_locked(struct function *f)
 			error = OUT_OF_MEMORY;
 	}
 	if (error == NOT_SUPPORTED && bulk_data(ask.bulk)[0] && !f->explained) {
-		say("%.*s", (int)RF_BULK_BYTES, (const char *)bulk_data(ask.bulk));
+		log_message("%.*s", (int)RF_BULK_BYTES, (const char *)bulk_data(ask.bulk));
 		f->explained = true;
 	}
 	bulk_release(ask.bulk);
@@ -120,7 +120,7 @@ static struct function *named_locked(struct module *m, const char *name)
 	if (f)
 		return f;
 	char *copy = strdup(name);
-	f = copy ? function_new(m, copy, NULL) : NULL;
+	f = copy ? function_register(m, copy, NULL) : NULL;
 	if (!f)
 		free(copy);
 	return f;

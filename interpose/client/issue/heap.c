@@ -112,9 +112,9 @@ bool heap_alloc(struct heap *h, const struct heap_request *r, struct heap_placed
 	uint64_t whole = round_up(r->bytes, RF_ALLOC_ALIGN);
 	if (!r->bytes || r->bytes > RF_HEAP_BYTES || !h->count)
 		return false;
-	if (!place(h, r, whole, out)) {
+	if (!choose_place(h, r, whole, out)) {
 		promote(h, h->freed_count);
-		if (!place(h, r, whole, out) && !place_anywhere(h, whole, out))
+		if (!choose_place(h, r, whole, out) && !place_anywhere(h, whole, out))
 			return false;
 	}
 	if (!carve(h, out->addr, whole, r, &out->after))
@@ -176,7 +176,7 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 		promote(h, h->freed_count - HEAP_QUARANTINE);
 }
 
-static void merge(struct heap *h)
+static void merge_extents(struct heap *h)
 {
 	uint32_t n = 0;
 	for (uint32_t i = 1; i < h->count; i++) {
@@ -202,7 +202,7 @@ void heap_retire(struct heap *h, uint64_t seq)
 		count_down(h->held, &h->held_chunks, f->addr, f->bytes);
 	}
 	if (h->retired >= h->merge_at) {
-		merge(h);
+		merge_extents(h);
 		h->merge_at = h->retired + MERGE_EVERY;
 	}
 }

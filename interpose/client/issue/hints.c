@@ -29,7 +29,7 @@ static const struct {
 };
 enum { KNOWN = sizeof known / sizeof *known };
 
-static size_t place_of(int id, int of)
+static size_t attribute_place(int id, int of)
 {
 	size_t i = 0;
 	while (i < KNOWN && !(known[i].id == id && known[i].of & of))
@@ -37,27 +37,27 @@ static size_t place_of(int id, int of)
 	return i;
 }
 
-static bool within(int value, int least, int most) { return value >= least && value <= most; }
+static bool is_between(int value, int least, int most) { return value >= least && value <= most; }
 
-static int check(int id, const launch_attribute_value *v)
+static int check_attribute(int id, const launch_attribute_value *v)
 {
 	const access_policy_window *w = &v->accessPolicyWindow;
 	bool valid = true;
 	switch (id) {
 	case ATTRIBUTE_WINDOW:
-		valid = w->hitRatio >= 0 && w->hitRatio <= 1 && within(w->hitProp, 0, 2) &&
-			within(w->missProp, 0, 1);
+		valid = w->hitRatio >= 0 && w->hitRatio <= 1 && is_between(w->hitProp, 0, 2) &&
+			is_between(w->missProp, 0, 1);
 		break;
-	case ATTRIBUTE_SYNC_POLICY: valid = within(v->syncPolicy, 1, 4); break;
-	case ATTRIBUTE_CLUSTER_POLICY: valid = within(v->hint, 0, 2); break;
+	case ATTRIBUTE_SYNC_POLICY: valid = is_between(v->syncPolicy, 1, 4); break;
+	case ATTRIBUTE_CLUSTER_POLICY: valid = is_between(v->hint, 0, 2); break;
 	case ATTRIBUTE_DOMAIN:
-	case ATTRIBUTE_NVLINK: valid = within(v->hint, 0, 1); break;
-	case ATTRIBUTE_CARVEOUT: valid = within(v->hint, -1, 100); break;
+	case ATTRIBUTE_NVLINK: valid = is_between(v->hint, 0, 1); break;
+	case ATTRIBUTE_CARVEOUT: valid = is_between(v->hint, -1, 100); break;
 	case ATTRIBUTE_CLUSTER:
 	case ATTRIBUTE_PREFERRED_CLUSTER:
 		if ((uint64_t)v->clusterDim.x * v->clusterDim.y * v->clusterDim.z <= 1)
 			break;
-		SAY_ONCE("thread block clusters are not supported by rankfold");
+		LOG_ONCE("thread block clusters are not supported by rankfold");
 		return NOT_SUPPORTED;
 	}
 	return valid ? CUDA_OK : INVALID_VALUE;
@@ -70,7 +70,7 @@ int nearest_priority(int priority)
 
 int hint_get(const struct hints *hints, int of, int id, launch_attribute_value *value)
 {
-	size_t i = place_of(id, of);
+	size_t i = attribute_place(id, of);
 	if (!value || i == KNOWN)
 		return INVALID_VALUE;
 	memcpy(value, (const uint8_t *)hints + known[i].at, known[i].bytes);
@@ -79,8 +79,8 @@ int hint_get(const struct hints *hints, int of, int id, launch_attribute_value *
 
 int hint_set(struct hints *hints, int of, int id, const launch_attribute_value *value)
 {
-	size_t i = place_of(id, of);
-	int error = value && i < KNOWN ? check(id, value) : INVALID_VALUE;
+	size_t i = attribute_place(id, of);
+	int error = value && i < KNOWN ? check_attribute(id, value) : INVALID_VALUE;
 	if (error)
 		return error;
 	memcpy((uint8_t *)hints + known[i].at, value, known[i].bytes);
@@ -108,9 +108,11 @@ static int check_launch_attribute(const launch_attribute *a)
 	case ATTRIBUTE_PROGRAMMATIC_EVENT:
 	case ATTRIBUTE_LAUNCH_EVENT:
 	case ATTRIBUTE_DEVICE_NODE:
-		SAY_ONCE("launch attribute %d is not supported by rankfold", a->id);
+		LOG_ONCE("launch attribute %d is not supported by rankfold", a->id);
 		return NOT_SUPPORTED;
-	default: return place_of(a->id, OF_NODE) < KNOWN ? check(a->id, &a->value) : INVALID_VALUE;
+	default:
+		return attribute_place(a->id, OF_NODE) < KNOWN ? check_attribute(a->id, &a->value)
+							       : INVALID_VALUE;
 	}
 }
 

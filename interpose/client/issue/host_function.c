@@ -23,7 +23,7 @@ struct host_function {
 static bool helper_runs;
 static _Atomic uint32_t functions_posted;
 
-static void run(struct host_function *due)
+static void run_host_function(struct host_function *due)
 {
 	int error = (int)atomic_load(&channel_header->async_error);
 	in_host_function = true;
@@ -47,7 +47,7 @@ static void *helper(void *unused)
 		}
 		struct host_function *due = (void *)queue[tail % RF_HOSTFUNC_COUNT];
 		struct rf_host_func done = {.stream = due->number, .token = (uint64_t)due};
-		run(due);
+		run_host_function(due);
 		free(due);
 		/* The ring may be full until the server sees this. */
 		atomic_store(&h->hostfunc_tail, ++tail);
@@ -95,7 +95,7 @@ int stream_before_reading(uint64_t stream)
 	return wait_for_stream(stream);
 }
 
-int issue_host_function(const void *stream, CUhostFn function, void *data)
+int issue_host_call(const void *stream, CUhostFn function, void *data)
 {
 	return post_function((struct host_function){function, NULL, data, (void *)stream, 0});
 }

@@ -93,7 +93,7 @@ int stream_attributes_copy(const void *to, const void *from);
 
 /* ---- host_function.c ---- */
 
-int issue_host_function(const void *stream, CUhostFn function, void *data);
+int issue_host_call(const void *stream, CUhostFn function, void *data);
 int issue_callback(const void *stream, cudaStreamCallback_t callback, void *data);
 /* Called before the client reads pageable memory in stream order: waits for host functions that are
  * still to run, because they may write it. Kernels cannot, and copies to it have waited. */
@@ -118,7 +118,7 @@ static inline enum where memory_where(const void *address)
 		return AT_DEVICE;
 	return pinned_is(address) ? AT_PINNED : AT_PAGEABLE;
 }
-bool memory_find(const void *address, struct allocation *); /* the live one that contains it */
+bool allocation_find(const void *address, struct allocation *); /* the live one that contains it */
 /* True if [address, +bytes) is in one live allocation. */
 bool memory_on_device(const void *address, uint64_t bytes);
 /* The same for accesses by kernels: an allocation extends to a multiple of RF_ALLOC_ALIGN bytes, as
@@ -126,12 +126,12 @@ bool memory_on_device(const void *address, uint64_t bytes);
 bool memory_reachable(const void *address, uint64_t bytes);
 /* For the client itself, at any time; `which` distinguishes several of one kind. */
 enum memory_use { MEMORY_VARIABLES = 1, MEMORY_KERNEL_HEAP };
-int memory_alloc(enum memory_use, uint64_t which, uint64_t bytes, uint64_t *address);
+int allocation_new(enum memory_use, uint64_t which, uint64_t bytes, uint64_t *address);
 /* For the program. The owner is a context, with which the allocation ends, or a pool, which is
  * notified of its end; 0: none. */
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address);
 int memory_end(uint64_t owner); /* frees the owner's allocations */
-int memory_free(const void *address);
+int allocation_free(const void *address);
 /* The program releases it at this place in the stream. */
 int memory_free_in(const void *address, uint64_t stream);
 int memory_info(uint64_t *free_bytes, uint64_t *total_bytes);
@@ -217,7 +217,7 @@ bool function_is(const void *value);
 int module_load(const void *image, struct module **out);
 struct module *module_register(const void *image); /* the program's own; NULL: it cannot be */
 void module_has_managed(struct module *);          /* one of its variables is managed */
-int module_unload(struct module *);
+int module_drop(struct module *);
 void module_end(uint64_t context);       /* unloads the context's modules */
 void module_reset(void);                 /* the program's own are as before their first use */
 uint64_t module_number(struct module *); /* a different one after each reset; 0: not loaded */
@@ -225,7 +225,7 @@ int module_global(struct module *, const char *name, uint64_t *address, uint64_t
 
 /* ---- function.c ---- */
 
-struct function *function_new(struct module *, const char *name, const void *host);
+struct function *function_register(struct module *, const char *name, const void *host);
 int module_function(struct module *, const char *name, struct function **out);
 int module_function_count(struct module *, unsigned *count);
 int module_enumerate(struct module *, void **functions, unsigned room); /* at most `room` */

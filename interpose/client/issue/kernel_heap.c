@@ -37,19 +37,19 @@ int limit_set(int limit, size_t value)
 }
 
 /* Returns the heap's address; creates the heap if there is none. */
-static int make(uint64_t *address, uint64_t stream)
+static int make_kernel_heap(uint64_t *address, uint64_t stream)
 {
 	struct rf_heap about = {.bytes = atomic_load(&limits[MALLOC_HEAP_SIZE])};
 	*address = atomic_load(&heap);
 	if (*address)
 		return CUDA_OK;
 	uint64_t bytes = about.bytes > sizeof about ? about.bytes : sizeof about;
-	int error = memory_alloc(MEMORY_KERNEL_HEAP, 0, bytes, address);
+	int error = allocation_new(MEMORY_KERNEL_HEAP, 0, bytes, address);
 	if (error)
 		return error;
 	error = memory_put(*address, &about, sizeof about, stream);
 	if (error)
-		memory_free((void *)*address);
+		allocation_free((void *)*address);
 	else
 		atomic_store(&heap, *address);
 	return error;
@@ -62,7 +62,7 @@ int kernel_heap_tell(uint64_t where)
 	struct rf_handle gone = {.handle = own.stream};
 	uint64_t address;
 	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);
-	int error = make(&address, own.stream);
+	int error = make_kernel_heap(&address, own.stream);
 	if (!error)
 		error = memory_put(where, &address, sizeof address, own.stream);
 	channel_post(&gone.r, RF_OP_STREAM_DESTROY, sizeof gone, NULL, 0);
@@ -73,7 +73,7 @@ void kernel_heap_reset(void)
 {
 	uint64_t gone = atomic_exchange(&heap, 0);
 	if (gone)
-		memory_free((void *)gone);
+		allocation_free((void *)gone);
 	for (int i = 0; i < LIMITS; i++)
 		atomic_store(&limits[i], usual[i]);
 }

@@ -80,7 +80,7 @@ int launch_pack(const struct launch *l, uint8_t *to)
 }
 
 /* `params` has space for the parameters. */
-static int send(const struct launch *l, uint8_t *params)
+static int send_launch(const struct launch *l, uint8_t *params)
 {
 	struct rf_launch m = {.stream = l->stream,
 			      .shared_bytes = (uint32_t)l->shared_bytes,
@@ -100,7 +100,7 @@ static int send(const struct launch *l, uint8_t *params)
 static __attribute__((noinline)) int send_large(const struct launch *l)
 {
 	uint8_t *params = malloc(l->function->info.param_bytes);
-	int error = params ? send(l, params) : OUT_OF_MEMORY;
+	int error = params ? send_launch(l, params) : OUT_OF_MEMORY;
 	free(params);
 	return error;
 }
@@ -108,7 +108,8 @@ static __attribute__((noinline)) int send_large(const struct launch *l)
 int issue_launch(const struct launch *l)
 {
 	uint8_t params[PARAM_BYTES_USUAL];
-	return l->function->info.param_bytes <= sizeof params ? send(l, params) : send_large(l);
+	return l->function->info.param_bytes <= sizeof params ? send_launch(l, params)
+							      : send_large(l);
 }
 
 /* ---- matrix products ---- */

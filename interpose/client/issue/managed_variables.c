@@ -47,7 +47,8 @@ void managed_variables_fill(const struct module *module)
 			continue;
 		int error = module_global(v->module, v->name, &address, &bytes);
 		if (error)
-			say("__managed__ variable %s has no memory: error %d", v->name, error);
+			log_message("__managed__ variable %s has no memory: error %d", v->name,
+				    error);
 		else
 			*v->host = (void *)address;
 	}

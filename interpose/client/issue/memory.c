@@ -96,7 +96,7 @@ static int announce(const struct heap_request *request, const struct heap_placed
 	return error;
 }
 
-static int allocate(uint64_t owner, const struct heap_request *request, uint64_t *address)
+static int allocate_memory(uint64_t owner, const struct heap_request *request, uint64_t *address)
 {
 	int error = context_use_device();
 	if (error)
@@ -117,21 +117,21 @@ static int allocate(uint64_t owner, const struct heap_request *request, uint64_t
 	return error;
 }
 
-int memory_alloc(enum memory_use use, uint64_t which, uint64_t bytes, uint64_t *address)
+int allocation_new(enum memory_use use, uint64_t which, uint64_t bytes, uint64_t *address)
 {
 	struct heap_request request = {bytes, use ^ which << 8, use};
-	return allocate(0, &request, address);
+	return allocate_memory(0, &request, address);
 }
 
 int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 {
 	struct call_site from = call_site();
 	struct heap_request request = {bytes, from.site, from.path};
-	return allocate(owner, &request, address);
+	return allocate_memory(owner, &request, address);
 }
 
 /* Frees an allocation: at its place in the stream, or for `stream` 0 after all earlier work. */
-static int give_back(const void *address, uint64_t stream, bool learn)
+static int free_memory(const void *address, uint64_t stream, bool learn)
 {
 	int error = channel_open();
 	if (error)
@@ -167,11 +167,11 @@ static int give_back(const void *address, uint64_t stream, bool learn)
 	return sticky ? sticky : error;
 }
 
-int memory_free(const void *address) { return give_back(address, 0, true); }
+int allocation_free(const void *address) { return free_memory(address, 0, true); }
 
 int memory_free_in(const void *address, uint64_t stream)
 {
-	return give_back(address, stream, true);
+	return free_memory(address, stream, true);
 }
 
 /* Returns the addresses of the owner's allocations, to be freed. False: out of host memory. */
@@ -209,7 +209,7 @@ int memory_end(uint64_t owner)
 	if (!memory_of(owner, &addresses, &count))
 		return OUT_OF_MEMORY;
 	for (uint32_t i = 0; i < count; i++)
-		give_back((void *)addresses[i], 0, false);
+		free_memory((void *)addresses[i], 0, false);
 	free(addresses);
 	pinned_end(owner);
 	return CUDA_OK;
@@ -217,7 +217,7 @@ int memory_end(uint64_t owner)
 
 /* ---- classification of addresses ---- */
 
-bool memory_find(const void *address, struct allocation *out)
+bool allocation_find(const void *address, struct allocation *out)
 {
 	if (memory_where(address) != AT_DEVICE)
 		return pinned_find(address, out);
@@ -232,7 +232,7 @@ bool memory_find(const void *address, struct allocation *out)
 static bool in_allocation(const void *address, uint64_t bytes, uint64_t granule)
 {
 	struct allocation a;
-	if (!memory_find(address, &a))
+	if (!allocation_find(address, &a))
 		return false;
 	uint64_t offset = (uint64_t)address - a.base;
 	uint64_t whole = (a.bytes + granule - 1) / granule * granule;

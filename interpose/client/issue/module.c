@@ -116,7 +116,7 @@ static int measure(const void *image, struct module *m)
 		return CUDA_OK;
 	}
 	if (magic == ELF_MAGIC) {
-		SAY_ONCE("a module is machine code only: kernels must come as PTX "
+		LOG_ONCE("a module is machine code only: kernels must come as PTX "
 			 "(nvcc -arch=compute_75)");
 		return NO_BINARY_FOR_GPU;
 	}
@@ -126,7 +126,7 @@ static int measure(const void *image, struct module *m)
 	return strstr(image, ".version") ? CUDA_OK : INVALID_IMAGE;
 }
 
-static struct module *module_new(const void *image, int *error)
+static struct module *module_make(const void *image, int *error)
 {
 	struct module *m = calloc(1, sizeof *m);
 	*error = m ? measure(image, m) : OUT_OF_MEMORY;
@@ -147,7 +147,7 @@ static struct module *module_new(const void *image, int *error)
 int module_say_why(int error, const char *what)
 {
 	if (error == NO_BINARY_FOR_GPU)
-		SAY_ONCE(
+		LOG_ONCE(
 			"%s: the program has machine code only, or PTX of a later architecture than "
 			"the device: rebuild it with PTX (nvcc -arch=compute_75, without -rdc=true)",
 			what);
@@ -191,7 +191,7 @@ static int set_up(struct module *m)
 static int place_globals(struct module *m, uint64_t bytes)
 {
 	if (!m->managed)
-		return memory_alloc(MEMORY_VARIABLES, m->bytes, bytes, &m->globals);
+		return allocation_new(MEMORY_VARIABLES, m->bytes, bytes, &m->globals);
 	return m->globals ? CUDA_OK : managed_place(bytes, 0, (void **)&m->globals);
 }
 
@@ -200,13 +200,13 @@ static void free_globals(const struct module *m)
 	if (m->globals && m->managed)
 		managed_free((void *)m->globals);
 	else if (m->globals)
-		memory_free((void *)m->globals);
+		allocation_free((void *)m->globals);
 }
 
 void module_has_managed(struct module *m) { m->managed = true; }
 
 /* By one thread at a time, without a lock. */
-static int load(struct module *m)
+static int load_module(struct module *m)
 {
 	struct rf_module_reply reply;
 	m->number = handle_number();
@@ -238,7 +238,7 @@ int module_loaded(struct module *m)
 		return CUDA_OK;
 	m->loading = true;
 	unlock(MODULE_LOCK);
-	int error = load(m);
+	int error = load_module(m);
 	lock(MODULE_LOCK);
 	m->loading = false;
 	m->loaded = !error;
@@ -249,7 +249,7 @@ int module_loaded(struct module *m)
 struct module *module_register(const void *image)
 {
 	int error;
-	struct module *m = module_new(image, &error);
+	struct module *m = module_make(image, &error);
 	if (m)
 		m->own = true;
 	return m;
@@ -262,7 +262,7 @@ int module_load(const void *image, struct module **out)
 	int error = channel_enter();
 	if (error)
 		return error;
-	struct module *m = module_new(image, &error);
+	struct module *m = module_make(image, &error);
 	if (!m)
 		return error;
 	lock(MODULE_LOCK);
@@ -273,7 +273,7 @@ int module_load(const void *image, struct module **out)
 	return error;
 }
 
-int module_unload(struct module *m)
+int module_drop(struct module *m)
 {
 	int error = channel_open();
 	if (error)
@@ -305,7 +305,7 @@ void module_end(uint64_t context)
 {
 	for (struct module *m = first_module(); m; m = m->next)
 		if (!m->own && m->context == context)
-			module_unload(m); /* fails if it was unloaded already */
+			module_drop(m); /* fails if it was unloaded already */
 }
 
 /* Under MODULE_LOCK: the next use loads the module again, with its variables in their initial

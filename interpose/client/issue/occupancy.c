@@ -78,7 +78,7 @@ int function_set_attribute(struct function *f, int attribute, int value)
 		return CUDA_OK;
 	}
 	if (attribute >= 10 && attribute <= 15 && value) {
-		SAY_ONCE("thread block clusters are not supported by rankfold");
+		LOG_ONCE("thread block clusters are not supported by rankfold");
 		return NOT_SUPPORTED;
 	}
 	return attribute >= 10 && attribute <= 15 ? CUDA_OK : INVALID_VALUE;
@@ -88,8 +88,8 @@ int function_set_attribute(struct function *f, int attribute, int value)
 
 static uint32_t round_up(uint32_t value, uint32_t to) { return (value + to - 1) / to * to; }
 
-static int blocks_for(const struct function *f, const struct rf_device *d, int block_size,
-		      size_t dynamic)
+static int resident_blocks(const struct function *f, const struct rf_device *d, int block_size,
+			   size_t dynamic)
 {
 	if (block_size <= 0)
 		return 0;
@@ -115,7 +115,7 @@ int occupancy_blocks(int *blocks, struct function *f, int block_size, size_t dyn
 	int error = needs_and_limits(f, &d);
 	if (error)
 		return error;
-	*blocks = blocks_for(f, d, block_size, dynamic_shared);
+	*blocks = resident_blocks(f, d, block_size, dynamic_shared);
 	return CUDA_OK;
 }
 
@@ -131,7 +131,7 @@ int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_si
 	uint64_t most = (uint64_t)max_dynamic(f, d), each = d->shared_per_sm / (uint32_t)blocks;
 	uint64_t taken = f->info.static_shared_bytes + DEVICE_SHARED_RESERVED;
 	each = each > taken ? each - taken : 0;
-	*bytes = blocks_for(f, d, block_size, 0) < blocks ? 0 : each < most ? each : most;
+	*bytes = resident_blocks(f, d, block_size, 0) < blocks ? 0 : each < most ? each : most;
 	return CUDA_OK;
 }
 
@@ -150,7 +150,7 @@ int occupancy_block_size(int *grid, int *block, struct function *f, CUoccupancyB
 	for (int size = (int)round_up((uint32_t)most, WARP); size > 0; size -= (int)WARP) {
 		int threads = size < most ? size : most;
 		size_t shared = shared_of ? shared_of(threads) : dynamic_shared;
-		int blocks = blocks_for(f, d, threads, shared);
+		int blocks = resident_blocks(f, d, threads, shared);
 		if (blocks * threads <= best)
 			continue;
 		best = blocks * threads;

@@ -79,12 +79,12 @@ int managed_place(uint64_t bytes, uint64_t owner, void **out)
 {
 	void *address;
 	if (device_is_gpu())
-		SAY_ONCE("managed memory stays in host memory under rankfold: kernels reach it "
+		LOG_ONCE("managed memory stays in host memory under rankfold: kernels reach it "
 			 "there, which is slow for what they use often; cudaMalloc and copies are "
 			 "not");
 	int error = pinned_alloc(bytes, owner, PINNED_MANAGED, &address);
 	if (error == OUT_OF_MEMORY)
-		SAY_ONCE("no space for %llu byte%s of managed memory: a rank has %llu GiB for "
+		LOG_ONCE("no space for %llu byte%s of managed memory: a rank has %llu GiB for "
 			 "managed and pinned memory under rankfold",
 			 (unsigned long long)bytes, plural(bytes), RF_PINNED_SLOT_BYTES >> 30);
 	if (error)
@@ -127,7 +127,7 @@ cudaMemLocation location_of_device(int device)
 	return device == CPU ? (cudaMemLocation){ON_HOST, 0} : (cudaMemLocation){ON_DEVICE, device};
 }
 
-static void note(struct notes *n, enum advice advice, cudaMemLocation at)
+static void note_advice(struct notes *n, enum advice advice, cudaMemLocation at)
 {
 	bool device = at.type == ON_DEVICE;
 	uint64_t *of = &n->accessed_by[device ? at.id / 64 : 0];
@@ -158,7 +158,7 @@ int managed_advise(const void *address, size_t bytes, int advice, cudaMemLocatio
 	lock(PINNED_LOCK);
 	struct notes *notes = notes_of(address, bytes, &count);
 	for (uint64_t i = 0; notes && i < count; i++)
-		note(&notes[i], (enum advice)advice, location);
+		note_advice(&notes[i], (enum advice)advice, location);
 	unlock(PINNED_LOCK);
 	return notes ? CUDA_OK : INVALID_VALUE;
 }

@@ -56,7 +56,7 @@ static uint64_t group_key(const struct heap_request *r, uint64_t whole)
 }
 
 /* The origin with this key, or the empty place for it; the table is never full. */
-static struct heap_origin *slot(struct heap_origin *table, uint32_t room, uint64_t key)
+static struct heap_origin *origin_slot(struct heap_origin *table, uint32_t room, uint64_t key)
 {
 	uint32_t at = (uint32_t)(key >> 32) & (room - 1);
 	while (table[at].key && table[at].key != key)
@@ -64,13 +64,14 @@ static struct heap_origin *slot(struct heap_origin *table, uint32_t room, uint64
 	return &table[at];
 }
 
-static struct heap_origin *find(const struct heap *h, uint64_t key)
+static struct heap_origin *find_origin(const struct heap *h, uint64_t key)
 {
-	struct heap_origin *o = h->origin_room ? slot(h->origins, h->origin_room, key) : NULL;
+	struct heap_origin *o = h->origin_room ? origin_slot(h->origins, h->origin_room, key)
+					       : NULL;
 	return o && o->key ? o : NULL;
 }
 
-static bool grow(struct heap *h)
+static bool grow_origins(struct heap *h)
 {
 	uint32_t room = h->origin_room ? 2 * h->origin_room : 256;
 	struct heap_origin *more = room <= ORIGINS_MAX ? calloc(room, sizeof *more) : NULL;
@@ -78,7 +79,7 @@ static bool grow(struct heap *h)
 		return false;
 	for (uint32_t i = 0; i < h->origin_room; i++)
 		if (h->origins[i].key)
-			*slot(more, room, h->origins[i].key) = h->origins[i];
+			*origin_slot(more, room, h->origins[i].key) = h->origins[i];
 	free(h->origins);
 	h->origins = more;
 	h->origin_room = room;
@@ -88,14 +89,14 @@ static bool grow(struct heap *h)
 static bool full(const struct heap *h) { return 2 * h->origin_count >= ORIGINS_MAX; }
 
 /* NULL if the table is too large: nothing is learned of this key. */
-static struct heap_origin *find_or_add(struct heap *h, uint64_t key)
+static struct heap_origin *find_or_add_origin(struct heap *h, uint64_t key)
 {
-	struct heap_origin *o = find(h, key);
+	struct heap_origin *o = find_origin(h, key);
 	if (o)
 		return o;
-	if (2 * h->origin_count >= h->origin_room && !grow(h))
+	if (2 * h->origin_count >= h->origin_room && !grow_origins(h))
 		return NULL;
-	o = slot(h->origins, h->origin_room, key);
+	o = origin_slot(h->origins, h->origin_room, key);
 	o->key = key;
 	h->origin_count++;
 	return o;
@@ -106,16 +107,16 @@ static bool passes(const struct heap_origin *o) { return 2 * o->freed > o->alloc
 
 static bool predict_stable(const struct heap *h, const struct heap_request *r, uint64_t whole)
 {
-	const struct heap_origin *o = find(h, size_key(r->site, whole));
+	const struct heap_origin *o = find_origin(h, size_key(r->site, whole));
 	if (!o)
-		o = find(h, site_key(r->site));
+		o = find_origin(h, site_key(r->site));
 	return o ? !passes(o) : !full(h);
 }
 
 void place_freed(struct heap *h, uint64_t site, uint64_t whole)
 {
-	struct heap_origin *of_size = find(h, size_key(site, whole)),
-			   *of_site = find(h, site_key(site));
+	struct heap_origin *of_size = find_origin(h, size_key(site, whole)),
+			   *of_site = find_origin(h, site_key(site));
 	if (of_size)
 		of_size->freed++;
 	if (of_site)
@@ -203,7 +204,7 @@ bool place_anywhere(const struct heap *h, uint64_t whole, struct heap_placed *ou
 /* In the group's last chunk, or else in a chunk without allocations. */
 static bool place_with_group(const struct heap *h, uint64_t key, uint64_t whole, uint64_t *addr)
 {
-	const struct heap_origin *group = find(h, key);
+	const struct heap_origin *group = find_origin(h, key);
 	uint64_t home = MIDDLE + (key >> 1) % ((LARGE - MIDDLE) / RF_CHUNK_BYTES) * RF_CHUNK_BYTES;
 	uint64_t next = group ? group->next : 0, end = next + whole;
 	uint64_t border = round_up(next, RF_CHUNK_BYTES);
@@ -219,7 +220,7 @@ static bool place_with_group(const struct heap *h, uint64_t key, uint64_t whole,
 
 static bool place_apart(const struct heap *h, uint64_t key, uint64_t whole, uint64_t *addr)
 {
-	const struct heap_origin *of_size = find(h, key);
+	const struct heap_origin *of_size = find_origin(h, key);
 	uint64_t bytes = round_up(whole, RF_CHUNK_BYTES);
 	uint64_t home = LARGE + (key >> 1) % ((HEAP_END - LARGE) / RF_CHUNK_BYTES) * RF_CHUNK_BYTES;
 	uint64_t next = of_size ? round_up(of_size->next, RF_CHUNK_BYTES) : 0;
@@ -245,8 +246,8 @@ static bool affordable(const struct heap *h, uint64_t addr, uint64_t whole)
 	return chunks <= h->capacity_chunks && chunks <= packed + reserve;
 }
 
-bool place(const struct heap *h, const struct heap_request *r, uint64_t whole,
-	   struct heap_placed *out)
+bool choose_place(const struct heap *h, const struct heap_request *r, uint64_t whole,
+		  struct heap_placed *out)
 {
 	bool large = whole >= RF_CHUNK_BYTES, found = false;
 	out->stable = predict_stable(h, r, whole);
@@ -265,16 +266,16 @@ bool place(const struct heap *h, const struct heap_request *r, uint64_t whole,
 void place_note(struct heap *h, const struct heap_request *r, uint64_t whole,
 		const struct heap_placed *placed)
 {
-	struct heap_origin *o = find_or_add(h, site_key(r->site));
+	struct heap_origin *o = find_or_add_origin(h, site_key(r->site));
 	if (o)
 		o->allocated++;
-	o = find_or_add(h, size_key(r->site, whole));
+	o = find_or_add_origin(h, size_key(r->site, whole));
 	if (o)
 		o->allocated++;
 	if (!placed->apart || !placed->stable)
 		return;
 	if (whole < RF_CHUNK_BYTES)
-		o = find_or_add(h, group_key(r, whole));
+		o = find_or_add_origin(h, group_key(r, whole));
 	if (o)
 		o->next = placed->addr + whole;
 }

@@ -10,7 +10,8 @@
 #include "heap.h"
 
 /* Finds the preferred place, if the allocation fits there. */
-bool place(const struct heap *, const struct heap_request *, uint64_t whole, struct heap_placed *);
+bool choose_place(const struct heap *, const struct heap_request *, uint64_t whole,
+		  struct heap_placed *);
 /* Finds the place that needs the fewest new chunks, if there is one. */
 bool place_anywhere(const struct heap *, uint64_t whole, struct heap_placed *);
 /* Records a placement. */

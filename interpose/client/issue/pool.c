@@ -34,7 +34,7 @@ struct pool {
 	int reuse[REUSE_LAST]; /* settings without effect */
 	uint64_t most, threshold;
 	uint64_t used, used_high, reserved, reserved_high;
-	uint64_t seen; /* synchronisations at the last settle() */
+	uint64_t seen; /* synchronisations at the last settle_pool() */
 	struct pool *next;
 };
 
@@ -57,7 +57,7 @@ static uint64_t chunks(uint64_t bytes)
 }
 
 /* Releases what is reserved and not used, down to `keep`. */
-static void release(struct pool *p, uint64_t keep)
+static void release_unused(struct pool *p, uint64_t keep)
 {
 	uint64_t least = chunks(p->used > keep ? p->used : keep);
 	if (p->reserved > least)
@@ -65,32 +65,32 @@ static void release(struct pool *p, uint64_t keep)
 }
 
 /* Applies the releases of synchronisations since the last call. */
-static void settle(struct pool *p)
+static void settle_pool(struct pool *p)
 {
 	uint64_t now = atomic_load_explicit(&synchronisations, memory_order_relaxed);
 	if (p->seen != now)
-		release(p, p->threshold);
+		release_unused(p, p->threshold);
 	p->seen = now;
 }
 
-static struct pool *find(uint64_t number)
+static struct pool *find_pool(uint64_t number)
 {
 	struct pool *p = pools;
 	while (p && p->number != number)
 		p = p->next;
 	if (p)
-		settle(p);
+		settle_pool(p);
 	return p;
 }
 
 /* The live pool of a handle, or NULL. */
 static struct pool *pool_of(const void *handle)
 {
-	struct pool *p = find((uint64_t)handle);
+	struct pool *p = find_pool((uint64_t)handle);
 	return p && !p->destroyed ? p : NULL;
 }
 
-static struct pool *add(int device, uint64_t most)
+static struct pool *add_pool(int device, uint64_t most)
 {
 	struct pool *p = calloc(1, sizeof *p);
 	if (!p)
@@ -119,7 +119,7 @@ static void drop_if_empty(struct pool *gone)
 static uint64_t default_of(int device)
 {
 	if (!default_pool[device]) {
-		struct pool *p = add(device, 0);
+		struct pool *p = add_pool(device, 0);
 		default_pool[device] = p ? p->number : 0;
 	}
 	return default_pool[device];
@@ -137,7 +137,7 @@ int pool_book(const void *pool, uint64_t bytes, uint64_t *number)
 {
 	int error = CUDA_OK;
 	lock(POOL_LOCK);
-	struct pool *p = pool ? pool_of(pool) : find(current_of(current_device));
+	struct pool *p = pool ? pool_of(pool) : find_pool(current_of(current_device));
 	if (!p)
 		error = pool ? INVALID_VALUE : OUT_OF_MEMORY;
 	else if (p->device != current_device)
@@ -150,7 +150,7 @@ int pool_book(const void *pool, uint64_t bytes, uint64_t *number)
 	}
 	unlock(POOL_LOCK);
 	if (error == NOT_SUPPORTED)
-		SAY_ONCE("an allocation from a pool of another device: a rank has one device under "
+		LOG_ONCE("an allocation from a pool of another device: a rank has one device under "
 			 "rankfold");
 	return error;
 }
@@ -159,7 +159,7 @@ int pool_book(const void *pool, uint64_t bytes, uint64_t *number)
 void pool_took(uint64_t number)
 {
 	lock(POOL_LOCK);
-	struct pool *p = find(number);
+	struct pool *p = find_pool(number);
 	if (p && p->used > p->reserved)
 		p->reserved = chunks(p->used);
 	if (p && p->used > p->used_high)
@@ -172,7 +172,7 @@ void pool_took(uint64_t number)
 void pool_got_back(uint64_t number, uint64_t bytes)
 {
 	lock(POOL_LOCK);
-	struct pool *p = find(number);
+	struct pool *p = find_pool(number);
 	if (p) {
 		INVARIANT(p->used >= bytes, "a pool counts the bytes that come from it");
 		p->used -= bytes;
@@ -186,7 +186,7 @@ uint64_t pool_kept(uint64_t room)
 	uint64_t kept = 0;
 	lock(POOL_LOCK);
 	for (struct pool *p = pools; p; p = p->next) {
-		settle(p);
+		settle_pool(p);
 		uint64_t used = chunks(p->used);
 		if (used > p->reserved)
 			continue; /* another thread is allocating from it (pool_took) */
@@ -206,7 +206,7 @@ static int location_check(const cudaMemLocation *location, int type)
 	if (!location)
 		return INVALID_VALUE;
 	if (location->type != AT_A_DEVICE || type != ALLOCATION_PINNED) {
-		SAY_ONCE("memory pools of host or managed memory are not supported by rankfold; "
+		LOG_ONCE("memory pools of host or managed memory are not supported by rankfold; "
 			 "cudaHostAlloc and pools of device memory are");
 		return NOT_SUPPORTED;
 	}
@@ -218,7 +218,7 @@ int pool_create(void **out, const cudaMemPoolProps *props)
 	int error = out && props ? location_check(&props->location, props->allocType)
 				 : INVALID_VALUE;
 	if (!error && props->handleTypes) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"memory pools that other processes can open are not supported by rankfold: "
 			"use NCCL between ranks");
 		error = NOT_SUPPORTED;
@@ -226,7 +226,7 @@ int pool_create(void **out, const cudaMemPoolProps *props)
 	if (error)
 		return error;
 	lock(POOL_LOCK);
-	struct pool *p = add(props->location.id, props->maxSize);
+	struct pool *p = add_pool(props->location.id, props->maxSize);
 	if (p)
 		*out = (void *)p->number;
 	unlock(POOL_LOCK);
@@ -242,7 +242,7 @@ int pool_destroy(const void *pool)
 		if (current_pool[p->device] == p->number)
 			current_pool[p->device] = 0;
 		p->destroyed = true;
-		release(p, 0);
+		release_unused(p, 0);
 		drop_if_empty(p);
 	}
 	unlock(POOL_LOCK);
@@ -301,7 +301,7 @@ int pool_make_current_at(const cudaMemLocation *location, int type, const void *
 /* ---- attributes ---- */
 
 /* Under POOL_LOCK. */
-static int set(struct pool *p, int attribute, const void *value)
+static int pool_write_attribute(struct pool *p, int attribute, const void *value)
 {
 	uint64_t number;
 	if (attribute >= REUSE_FIRST && attribute <= REUSE_LAST) {
@@ -326,13 +326,13 @@ int pool_set(const void *pool, int attribute, const void *value)
 		return INVALID_VALUE;
 	lock(POOL_LOCK);
 	struct pool *p = pool_of(pool);
-	int error = p ? set(p, attribute, value) : INVALID_VALUE;
+	int error = p ? pool_write_attribute(p, attribute, value) : INVALID_VALUE;
 	unlock(POOL_LOCK);
 	return error;
 }
 
 /* Under POOL_LOCK. */
-static void get(const struct pool *p, int attribute, void *value)
+static void pool_read_attribute(const struct pool *p, int attribute, void *value)
 {
 	const uint64_t numbers[] = {
 		[RELEASE_THRESHOLD] = p->threshold, [RESERVED_CURRENT] = p->reserved,
@@ -352,7 +352,7 @@ int pool_get(const void *pool, int attribute, void *value)
 	lock(POOL_LOCK);
 	const struct pool *p = pool_of(pool);
 	if (p)
-		get(p, attribute, value);
+		pool_read_attribute(p, attribute, value);
 	unlock(POOL_LOCK);
 	return p ? CUDA_OK : INVALID_VALUE;
 }
@@ -362,7 +362,7 @@ int pool_trim(const void *pool, size_t keep)
 	lock(POOL_LOCK);
 	struct pool *p = pool_of(pool);
 	if (p)
-		release(p, keep);
+		release_unused(p, keep);
 	unlock(POOL_LOCK);
 	return p ? CUDA_OK : INVALID_VALUE;
 }

@@ -37,7 +37,7 @@ int print_ring(uint64_t *address)
 
 /* Under PRINT_LOCK: prints the text between `shown` and `head`, except what has been overwritten
  * meanwhile. */
-static void show(struct rf_print *from, uint64_t head)
+static void show_print(struct rf_print *from, uint64_t head)
 {
 	uint64_t bytes = head - shown < RF_PRINT_BYTES ? head - shown : RF_PRINT_BYTES;
 	uint64_t first = head - bytes, now, lost;
@@ -68,7 +68,7 @@ void print_kernels_output(void)
 	lock(PRINT_LOCK);
 	uint64_t head = atomic_load_explicit(&from->head, memory_order_acquire);
 	if (head != shown)
-		show(from, head);
+		show_print(from, head);
 	unlock(PRINT_LOCK);
 	errno = kept;
 }

@@ -31,7 +31,7 @@ static _Atomic uint32_t registered_count;
 static uint32_t registered_room;
 
 /* Under REGISTERED_LOCK. */
-static struct registered *find(uint64_t address, uint64_t bytes)
+static struct registered *find_registered(uint64_t address, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < registered_count; i++) {
 		uint64_t offset = address - registered[i].address;
@@ -81,7 +81,7 @@ static bool map_there(uint64_t address, uint64_t bytes, void *reached)
 
 /* Under REGISTERED_LOCK: replaces the memory, if possible. Returns its address in the arena, or
  * 0. */
-static uint64_t reach(uint64_t address, uint64_t bytes)
+static uint64_t map_into_arena(uint64_t address, uint64_t bytes)
 {
 	void *reached;
 	if (address % PAGE || bytes % PAGE || !is_private(address, bytes) ||
@@ -110,7 +110,7 @@ static int bring_back(const struct registered *r)
 }
 
 /* Under REGISTERED_LOCK. */
-static int add(uint64_t address, uint64_t bytes)
+static int add_registered(uint64_t address, uint64_t bytes)
 {
 	for (uint32_t i = 0; i < registered_count; i++)
 		if (address < registered[i].address + registered[i].bytes &&
@@ -124,7 +124,8 @@ static int add(uint64_t address, uint64_t bytes)
 		registered = more;
 		registered_room = room;
 	}
-	registered[registered_count] = (struct registered){address, bytes, reach(address, bytes)};
+	registered[registered_count] = (struct registered){address, bytes,
+							   map_into_arena(address, bytes)};
 	registered_count++;
 	return CUDA_OK;
 }
@@ -137,7 +138,7 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 	if (!address || !bytes || flags & ~REGISTER_FLAGS || (uint64_t)address + bytes < bytes)
 		return INVALID_VALUE;
 	if (flags & REGISTER_IO) {
-		SAY_ONCE(
+		LOG_ONCE(
 			"cudaHostRegister: another device's memory (cudaHostRegisterIoMemory) is not "
 			"supported by rankfold: copy through host memory");
 		return NOT_SUPPORTED;
@@ -146,7 +147,7 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 		return INVALID_VALUE;
 	int kept = errno;
 	lock(REGISTERED_LOCK);
-	error = add((uint64_t)address, bytes);
+	error = add_registered((uint64_t)address, bytes);
 	unlock(REGISTERED_LOCK);
 	errno = kept;
 	return error;
@@ -160,7 +161,7 @@ int host_unregister(void *address)
 	wait_for_device();
 	int kept = errno;
 	lock(REGISTERED_LOCK);
-	struct registered *r = find((uint64_t)address, 1);
+	struct registered *r = find_registered((uint64_t)address, 1);
 	if (!r)
 		error = address && memory_where(address) == AT_PAGEABLE ? NOT_REGISTERED
 									: INVALID_VALUE;
@@ -182,7 +183,7 @@ void *registered_reached(const void *address, uint64_t bytes)
 	if (!atomic_load_explicit(&registered_count, memory_order_relaxed))
 		return (void *)address;
 	lock(REGISTERED_LOCK);
-	const struct registered *r = find(at, bytes);
+	const struct registered *r = find_registered(at, bytes);
 	if (r && r->reached)
 		at = r->reached + (at - r->address);
 	unlock(REGISTERED_LOCK);
@@ -192,7 +193,7 @@ void *registered_reached(const void *address, uint64_t bytes)
 bool registered_is(const void *address)
 {
 	lock(REGISTERED_LOCK);
-	bool found = find((uint64_t)address, 1) != NULL;
+	bool found = find_registered((uint64_t)address, 1) != NULL;
 	unlock(REGISTERED_LOCK);
 	return found;
 }

@@ -194,7 +194,7 @@ int event_create(void **out, unsigned flags)
 	if (!out || flags > 7)
 		return INVALID_VALUE;
 	if (flags & EVENT_INTERPROCESS) {
-		SAY_ONCE("events shared between processes are not supported by rankfold: use NCCL "
+		LOG_ONCE("events shared between processes are not supported by rankfold: use NCCL "
 			 "between ranks");
 		return NOT_SUPPORTED;
 	}

@@ -1,4 +1,4 @@
-/* say.c: messages for people. Each goes to stderr in one write, so that those of many ranks do not
+/* log.c: messages for people. Each goes to stderr in one write, so that those of many ranks do not
  * mix. Takes no lock and preserves errno.
  */
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "base.h"
 
-void say(const char *format, ...)
+void log_message(const char *format, ...)
 {
 	int kept = errno;
 	char line[2048] = "rankfold: ";
@@ -27,9 +27,10 @@ void say(const char *format, ...)
 	errno = kept;
 }
 
-int refuse(_Atomic bool *done, const char *function, const char *why, int error)
+int refuse_call(_Atomic bool *done, const char *function, const char *why, int error)
 {
 	if (!atomic_exchange(done, true))
-		say("%s: %s", function, why ? why : "not supported by rankfold; the call failed");
+		log_message("%s: %s", function,
+			    why ? why : "not supported by rankfold; the call failed");
 	return error;
 }
