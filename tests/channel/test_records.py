@@ -15,7 +15,7 @@ def compiled(folder: Path, header: str, expressions: list[str]) -> list[int]:
     """The values of C expressions over a header of the repository, by the compiler."""
     lines = "".join(f'\tprintf("%lld\\n", (long long)({e}));\n' for e in expressions)
     source, program = folder / "values.c", folder / "values"
-    include = f'#include <stdio.h>\n#include "{paths.REPOSITORY / header}"\n'
+    include = f'#include <stddef.h>\n#include <stdio.h>\n#include "{paths.REPOSITORY / header}"\n'
     source.write_text(f"{include}int main(void)\n{{\n{lines}}}\n")
     room = paths.REPOSITORY / "interpose/channel"
     subprocess.run(["gcc", "-std=c11", f"-I{room}", source, "-o", program], check=True)
@@ -41,6 +41,18 @@ def test_every_offset_and_number_is_the_compilers(tmp_path: Path, names: tuple[s
     found = dict(zip(expected, compiled(tmp_path, names[0], list(expected)), strict=True))
     signed = {key: value - (value >> 63 << 64) for key, value in expected.items()}
     assert found == signed
+
+
+def test_offsets_of_what_a_process_records_are_the_compilers(tmp_path: Path) -> None:
+    contract = records.host_state()
+    expected = {
+        f"offsetof(struct {shape.name}, {field.name})": field.offset
+        for shape in contract.structs.values()
+        for field in shape.fields
+    }
+    expected |= contract.constants
+    assert {"RF_HOST_KEY", "offsetof(struct rf_host_object, value)"} <= expected.keys()
+    assert compiled(tmp_path, records.HOST_STATE, list(expected)) == list(expected.values())
 
 
 def test_all_structs_of_the_headers_are_read() -> None:
@@ -72,7 +84,7 @@ def test_bytes_become_fields() -> None:
     ("text", "words"),
     [
         ("struct rf_a {\n\tuint64_t x[N];\n};", "x[N] has no known length"),
-        ("struct rf_a {\n\tvoid *x;\n};", "void is no type"),
+        ("struct rf_a {\n\tvoid *x;\n};", "void is not a type"),
         ("enum rf_e { A = B };", "A: B is no number"),
     ],
 )
