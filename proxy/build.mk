@@ -10,10 +10,10 @@ $(BUILD)/obj/proxy/%.o: proxy/%.c
 	$(call SAY,CC,$<) $(CC) $(CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 # The PTX is committed, so that nvcc is needed only to change its source.
-$(BUILD)/obj/proxy/hal/cuda/kernels.o: proxy/hal/cuda/kernels/sums.ptx
+$(BUILD)/obj/proxy/hal/nvidia/kernels.o: proxy/hal/nvidia/kernels/sums.ptx
 .PHONY: gpu-ptx
 gpu-ptx: $(VENV_READY) ## compile the NVIDIA HAL's kernels to PTX, after a change of their source
-	$(PYTHON) -m rankfold.proxy.hal.cuda.kernels.build
+	$(PYTHON) -m rankfold.proxy.hal.nvidia.kernels.build
 
 $(PROXY_LIB): $(PROXY_OBJ)
 	@mkdir -p $(@D)

@@ -1,4 +1,4 @@
-/* hal.h: the table of functions through which a proxy drives a device. hal/soft and hal/cuda
+/* hal.h: the table of functions through which a proxy drives a device. hal/soft and hal/nvidia
  * implement it; the proxy's core does not depend on which of them it uses.
  *
  * Rules:

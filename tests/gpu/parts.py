@@ -182,9 +182,9 @@ def probe() -> None:
     """The figures of probe.c, on stdout as a table and in the report."""
     binary = ROOT / "build/gpu/probe"
     binary.parent.mkdir(parents=True, exist_ok=True)
-    sources = (ROOT / "tests/gpu/probe.c", ROOT / "proxy/hal/cuda/driver.c")
+    sources = (ROOT / "tests/gpu/probe.c", ROOT / "proxy/hal/nvidia/driver.c")
     run(os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O2",
-        f"-I{ROOT}/interpose/channel", f"-I{ROOT}/proxy/hal/cuda", "-o", binary, *sources,
+        f"-I{ROOT}/interpose/channel", f"-I{ROOT}/proxy/hal/nvidia", "-o", binary, *sources,
         "-ldl", "-lpthread")  # fmt: skip
     figures: list[dict[str, Any]] = []
     for mode in ("all", "pinned", "shared"):

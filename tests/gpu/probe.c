@@ -1,5 +1,5 @@
-/* probe.c: measures on a real driver what proxy/hal/cuda assumes of one (docs/nvidia.md). Prints a
- * line of JSON for each figure: name, value, unit, how. Needs gcc and the driver alone; each
+/* probe.c: measures on a real driver what proxy/hal/nvidia assumes of one (docs/nvidia.md). Prints
+ * a line of JSON for each figure: name, value, unit, how. Needs gcc and the driver alone; each
  * measurement is bounded in count and time, all of them together take under 20 s.
  *
  *   probe          all but what may end the context
@@ -44,7 +44,7 @@
 	"\tld.param.u64 %rd1, [from];\n\tld.param.u64 %rd2, [to];\n"                               \
 	"\tld.u32 %r1, [%rd1];\n\tst.u32 [%rd2], %r1;\n\tret;\n}\n"
 
-static const struct cuda_driver *d;
+static const struct nvidia_driver *d;
 static CUstream stream;
 static CUmodule module;
 static uint64_t *counter; /* pinned: the stream writes it */
@@ -453,7 +453,7 @@ static void open_device(void)
 		setrlimit(RLIMIT_NOFILE, &files);
 	}
 	setenv("CUDA_CACHE_DISABLE", "1", 1);
-	d = cuda_driver(text, sizeof text);
+	d = nvidia_driver(text, sizeof text);
 	if (!d) {
 		fprintf(stderr, "%s\n", text);
 		exit(1);

@@ -14,21 +14,21 @@ import pytest
 
 from rankfold import paths
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.cuda.modules import Loader
+from rankfold.proxy.hal.nvidia.modules import Loader
 from rankfold.proxy.ptx.info import FunctionInfo
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.c"))
 Kernels = Callable[[str], FunctionInfo]
-INCLUDES = ["interpose/channel", "proxy/hal", "proxy/hal/cuda", "tests/nvidia"]
+INCLUDES = ["interpose/channel", "proxy/hal", "proxy/hal/nvidia", "tests/nvidia"]
 
 
 def build() -> Path:
     """The fake driver's library, made anew when its source has changed."""
     digest = hashlib.sha256()
     names = (
-        "cuda/driver.h",
-        "cuda/blas.h",
+        "nvidia/driver.h",
+        "nvidia/blas.h",
         "reduce.c",
         "reduce.h",
         "elements.h",

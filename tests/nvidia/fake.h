@@ -1,4 +1,4 @@
-/* fake.h: a libcuda.so.1 for tests of proxy/hal/cuda where there is no GPU.
+/* fake.h: a libcuda.so.1 for tests of proxy/hal/nvidia where there is no GPU.
  *
  * Device memory is memory of this process, mapped where the driver would map it; streams are
  * threads that run in order; kernels are a few C functions, found by name in kernels.c. It is

@@ -1,5 +1,5 @@
-/* sums.c: of the fake driver (fake.h): the HAL's own kernels (proxy/hal/cuda/kernels/sums.cu), here
- * the host's arithmetic.
+/* sums.c: of the fake driver (fake.h): the HAL's own kernels (proxy/hal/nvidia/kernels/sums.cu),
+ * here the host's arithmetic.
  */
 #include <string.h>
 

@@ -14,7 +14,7 @@ import pytest
 from softgpu.harness import CHUNK, Device, Space, ffi
 
 from rankfold import paths
-from rankfold.proxy.hal.cuda.modules import Loader
+from rankfold.proxy.hal.nvidia.modules import Loader
 from rankfold.proxy.native import Native, NativeError
 from rankfold.proxy.ptx.errors import ModuleError
 

@@ -10,7 +10,7 @@ import pytest
 from hostile.records import FUNCTION_GET, LAUNCH, MODULE_DATA, MODULE_LOAD
 
 from rankfold import paths
-from rankfold.proxy.hal.cuda.modules import Loader
+from rankfold.proxy.hal.nvidia.modules import Loader
 from rankfold.proxy.native import EVENT_SAVED, Event, Native
 from support.answers import answering
 from support.fleet import Fleet, MiB, until

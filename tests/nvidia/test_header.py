@@ -1,4 +1,4 @@
-"""proxy/hal/cuda/driver.h says of the driver what NVIDIA's header says, and blas.h of cuBLASLt
+"""proxy/hal/nvidia/driver.h says of the driver what NVIDIA's header says, and blas.h of cuBLASLt
 what our description says, which tests/interpose/test_cublas_header.py compares with NVIDIA's."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from rankfold.paths import REPOSITORY
 
-HEADER = REPOSITORY / "proxy/hal/cuda/driver.h"
+HEADER = REPOSITORY / "proxy/hal/nvidia/driver.h"
 TYPES = ("CUmemLocation", "CUmemAllocationProp", "CUmemAccessDesc", "CUDA_MEMCPY2D",
          "CUlaunchConfig", "CUlaunchAttribute", "CUlaunchAttributeValue", "CUdeviceptr",
          "CUmemGenericAllocationHandle", "CUdevice", "CUresult", "cuuint64_t")  # fmt: skip
@@ -91,7 +91,7 @@ def test_sizes_offsets_and_numbers_are_the_headers(tmp_path: Path, include: Path
     assert run(tmp_path, source, include, real=False) == run(tmp_path, source, include, real=True)
 
 
-BLAS = REPOSITORY / "proxy/hal/cuda/blas.h"
+BLAS = REPOSITORY / "proxy/hal/nvidia/blas.h"
 BLAS_TYPES = ("cublasLtMatmulAlgo_t", "cublasLtMatmulHeuristicResult_t", "cublasStatus_t",
               "cublasComputeType_t", "cudaDataType", "cublasLtHandle_t")  # fmt: skip
 

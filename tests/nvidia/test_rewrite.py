@@ -11,7 +11,7 @@ import pytest
 
 from rankfold.interpose.blas import build
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.cuda.rewrite import PARAMETER, SHARED, Rewritten, rewrite
+from rankfold.proxy.hal.nvidia.rewrite import PARAMETER, SHARED, Rewritten, rewrite
 from rankfold.proxy.ptx.errors import ModuleError
 from rankfold.proxy.ptx.module import parse_module
 

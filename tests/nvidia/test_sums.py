@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from softgpu.harness import CHUNK, DEV_BASE, Device, Space, ffi, loader
 
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.cuda.kernels import build as kernels_build
+from rankfold.proxy.hal.nvidia.kernels import build as kernels_build
 from rankfold.proxy.hal.soft.modules import Loader
 
 from .conftest import Fake

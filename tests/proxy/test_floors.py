@@ -82,10 +82,10 @@ def test_the_files_of_a_room_call_in_the_order_that_its_header_says(name: str) -
 
 
 def test_the_files_of_the_nvidia_hal_call_in_the_order_that_its_header_says() -> None:
-    folder = CORE.parent / "hal/cuda"
-    says = listed(folder / "cuda_hal.h")
+    folder = CORE.parent / "hal/nvidia"
+    says = listed(folder / "nvidia_hal.h")
     assert set(says) == {source.name for source in folder.glob("*.c")}
-    built = paths.native("obj") / "proxy/hal/cuda"
+    built = paths.native("obj") / "proxy/hal/nvidia"
     found = calls({name: (built / name).with_suffix(".o") for name in says})
     assert len(found) > 20 and upward(found, says) == {}
     assert upward({("space.c", "thread.c"): {"a"}}, says)

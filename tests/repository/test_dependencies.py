@@ -12,7 +12,7 @@ from .test_tidy import read, sources
 # Name of the package in the index, where it is not that of the module.
 PACKAGES = {"yaml": "pyyaml"}
 BUILD_ONLY = ("interpose/generate.py", "interpose/descriptions.py", "interpose/headers.py",
-              "interpose/blas/build.py", "proxy/hal/cuda/kernels/build.py")  # fmt: skip
+              "interpose/blas/build.py", "proxy/hal/nvidia/kernels/build.py")  # fmt: skip
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 
 

@@ -47,7 +47,7 @@ def test_nothing_built_is_committed() -> None:
     """But the PTX of our own kernels: who builds rankfold needs no nvcc, and tests/cublas and
     tests/nvidia see that it is of its source."""
     kept = {f"interpose/blas/{kind}.ptx" for kind in build.TYPES}
-    kept.add("proxy/hal/cuda/kernels/sums.ptx")
+    kept.add("proxy/hal/nvidia/kernels/sums.ptx")
     assert [name for name in own_files() if BUILT.search(name) and name not in kept] == []
 
 

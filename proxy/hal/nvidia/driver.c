@@ -15,7 +15,7 @@
 #define DRIVER_MIN 12000 /* CUDA 12.0 */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct cuda_driver driver;
+static struct nvidia_driver driver;
 static char reason[256]; /* empty: loaded */
 
 static bool resolve(void *library)
@@ -78,7 +78,7 @@ static void load(void)
 			 version / 1000, version % 1000 / 10);
 }
 
-const struct cuda_driver *cuda_driver(char *text, uint32_t text_bytes)
+const struct nvidia_driver *nvidia_driver(char *text, uint32_t text_bytes)
 {
 	pthread_once(&once, load);
 	if (!reason[0])

@@ -1,4 +1,4 @@
-/* cuda_hal.h: declarations that the files of the NVIDIA HAL share, and how ranks share a context.
+/* nvidia_hal.h: declarations that the files of the NVIDIA HAL share, and how ranks share a context.
  * The files, from the lowest to the highest: a file calls those above it in this list and no others
  * (tests/proxy/test_floors.py).
  *
@@ -80,7 +80,7 @@ struct hal_function {
 };
 
 #define CUDA_HOSTS_MAX 8u
-struct cuda_host_range {
+struct nvidia_host_range {
 	uint64_t addr, bytes;
 	uint8_t *memory;
 };
@@ -93,7 +93,7 @@ struct hal_space {
 	_Atomic uint32_t read_only; /* number of read-only ones */
 	_Atomic uint32_t top;       /* no chunk was ever mapped at this index or above */
 	_Atomic uint64_t version;   /* incremented by each map, unmap and protect */
-	struct cuda_host_range hosts[CUDA_HOSTS_MAX];
+	struct nvidia_host_range hosts[CUDA_HOSTS_MAX];
 	_Atomic uint32_t host_count;
 	_Atomic bool failed; /* claimed by the caller that sets the text and then `error` */
 	_Atomic int error;
@@ -101,7 +101,7 @@ struct hal_space {
 	char text[CUDA_TEXT_BYTES];
 };
 
-struct cuda_item {
+struct nvidia_item {
 	struct hal_work work;
 	uint8_t *params; /* of a kernel, or a product's record */
 	uint32_t params_room, params_bytes;
@@ -119,11 +119,11 @@ struct hal_stream {
 	/* Used by the device thread only: */
 	uint64_t issued, seen, last_kernel, cleared;
 	uint64_t row, column; /* how far the next work has been issued */
-	struct cuda_item items[CUDA_QUEUE_WORKS];
+	struct nvidia_item items[CUDA_QUEUE_WORKS];
 };
 
 /* A pinned buffer for a copy between pageable memory and the device. */
-struct cuda_stage {
+struct nvidia_stage {
 	uint8_t *memory;
 	_Atomic bool busy;
 	uint8_t *host; /* rows of the pageable side */
@@ -139,7 +139,7 @@ struct cuda_stage {
 };
 
 struct hal_device {
-	const struct cuda_driver *driver;
+	const struct nvidia_driver *driver;
 	struct hal_config config;
 	CUdevice ordinal;
 	CUcontext context;
@@ -154,7 +154,7 @@ struct hal_device {
 	uint32_t free_slot_count;
 	uint8_t *stage_memory;
 	uint64_t scratch_used; /* bits of used slots; loop's thread only */
-	struct cuda_stage stages[CUDA_STAGES];
+	struct nvidia_stage stages[CUDA_STAGES];
 	struct {
 		CUfunction sum, scale;
 	} sums[CUDA_SUM_TYPES];
@@ -179,7 +179,7 @@ struct hal_device {
 	uint64_t cleared; /* clearings issued */
 	uint32_t *window; /* entries that the window shows, as in spaces */
 	uint32_t window_top;
-	struct cuda_host_range shown[CUDA_HOSTS_MAX];
+	struct nvidia_host_range shown[CUDA_HOSTS_MAX];
 	uint32_t shown_count;
 	struct cublasLtContext *blas; /* created for the first matrix product */
 	/* the space shown, valid while window_serial is its serial */
@@ -193,90 +193,91 @@ struct hal_device {
 
 /* device.c */
 /* the only one of this process, because there is one window */
-extern struct hal_device *_Atomic cuda_open_device;
+extern struct hal_device *_Atomic nvidia_open_device;
 /* Opens a device without its kernels and thread (hal.c). */
-int cuda_device_open(const struct hal_config *, struct hal_device **);
-void cuda_device_close(struct hal_device *);
-const char *cuda_device_lost(const struct hal_device *);
+int nvidia_device_open(const struct hal_config *, struct hal_device **);
+void nvidia_device_close(struct hal_device *);
+const char *nvidia_device_lost(const struct hal_device *);
 /* Writes the reason for people why the device cannot be opened; returns `error`. */
-CUresult cuda_refuse(const struct hal_device *, const char *what, CUresult error);
+CUresult nvidia_refuse(const struct hal_device *, const char *what, CUresult error);
 /* Records the error that ended the context. */
-void cuda_lose(struct hal_device *, int error, const char *format, ...)
+void nvidia_lose(struct hal_device *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-void cuda_wake(struct hal_device *);       /* the device thread */
-void cuda_ring(const struct hal_device *); /* the loop */
-uint64_t cuda_arithmetic(const struct hal_device *);
-int cuda_chunk_create(struct hal_device *, uint32_t *chunk);
-void cuda_chunk_destroy(struct hal_device *, uint32_t chunk);
-uint64_t cuda_scratch_alloc(struct hal_device *, uint64_t bytes);
-bool cuda_scratch_free(struct hal_device *, uint64_t addr, uint64_t bytes);
-CUresult cuda_bind(const struct hal_device *); /* makes the context current in this thread */
-const char *cuda_error_name(const struct hal_device *, CUresult);
-CUresult cuda_set_access(const struct hal_device *, CUdeviceptr, uint64_t bytes, bool writable);
-static inline CUdeviceptr cuda_alias(const struct hal_device *device, uint32_t chunk)
+void nvidia_wake(struct hal_device *);       /* the device thread */
+void nvidia_ring(const struct hal_device *); /* the loop */
+uint64_t nvidia_arithmetic(const struct hal_device *);
+int nvidia_chunk_create(struct hal_device *, uint32_t *chunk);
+void nvidia_chunk_destroy(struct hal_device *, uint32_t chunk);
+uint64_t nvidia_scratch_alloc(struct hal_device *, uint64_t bytes);
+bool nvidia_scratch_free(struct hal_device *, uint64_t addr, uint64_t bytes);
+CUresult nvidia_bind(const struct hal_device *); /* makes the context current in this thread */
+const char *nvidia_error_name(const struct hal_device *, CUresult);
+CUresult nvidia_set_access(const struct hal_device *, CUdeviceptr, uint64_t bytes, bool writable);
+static inline CUdeviceptr nvidia_alias(const struct hal_device *device, uint32_t chunk)
 {
 	return device->alias + chunk * RF_CHUNK_BYTES;
 }
 /* The number of bytes of scratch memory from here on; 0: the address is elsewhere. */
-static inline uint64_t cuda_scratch_room(const struct hal_device *device, uint64_t addr)
+static inline uint64_t nvidia_scratch_room(const struct hal_device *device, uint64_t addr)
 {
-	uint64_t offset = addr - cuda_alias(device, device->chunk_count);
+	uint64_t offset = addr - nvidia_alias(device, device->chunk_count);
 
 	return offset < CUDA_SCRATCH_BYTES ? CUDA_SCRATCH_BYTES - offset : 0;
 }
 
 /* space.c */
-int cuda_space_create(struct hal_device *, struct hal_space **);
-void cuda_space_destroy(struct hal_space *);
-int cuda_space_map(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
-int cuda_space_unmap(struct hal_space *, uint64_t addr);
-int cuda_space_protect(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
-bool cuda_space_copied(struct hal_space *, uint64_t *addr, uint32_t *chunk);
-int cuda_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset, uint64_t bytes);
-int cuda_space_error(struct hal_space *, char *text, uint32_t text_bytes);
-void cuda_space_cancel(struct hal_space *);
-void cuda_space_fail(struct hal_space *, int error, const char *format, ...)
+int nvidia_space_create(struct hal_device *, struct hal_space **);
+void nvidia_space_destroy(struct hal_space *);
+int nvidia_space_map(struct hal_space *, uint64_t addr, uint32_t chunk, bool writable);
+int nvidia_space_unmap(struct hal_space *, uint64_t addr);
+int nvidia_space_protect(struct hal_space *, uint64_t addr, uint32_t chunks, bool writable);
+bool nvidia_space_copied(struct hal_space *, uint64_t *addr, uint32_t *chunk);
+int nvidia_space_map_host(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
+			  uint64_t bytes);
+int nvidia_space_error(struct hal_space *, char *text, uint32_t text_bytes);
+void nvidia_space_cancel(struct hal_space *);
+void nvidia_space_fail(struct hal_space *, int error, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 /* Resolves a heap address for copies; returns the number of contiguous bytes; 0: it is not mapped,
  * or it is to be written and read-only. Aliases are writable, so this check is what protects
  * read-only memory. Device thread. */
-uint64_t cuda_space_resolve(const struct hal_space *, uint64_t addr, bool write, CUdeviceptr *at);
+uint64_t nvidia_space_resolve(const struct hal_space *, uint64_t addr, bool write, CUdeviceptr *at);
 /* Fails the space for an address that was not resolved. */
-void cuda_space_stray(struct hal_space *, const char *what, uint64_t addr);
+void nvidia_space_stray(struct hal_space *, const char *what, uint64_t addr);
 /* Translates a range of shown host memory to its address in this process. Device thread. */
-void cuda_space_settle(struct hal_ref *, uint64_t bytes);
+void nvidia_space_settle(struct hal_ref *, uint64_t bytes);
 /* Makes the window show this space; only while no rank's kernel runs. Device thread. */
-CUresult cuda_window_show(struct hal_device *, struct hal_space *);
-bool cuda_window_shows(const struct hal_device *, const struct hal_space *);
+CUresult nvidia_window_show(struct hal_device *, struct hal_space *);
+bool nvidia_window_shows(const struct hal_device *, const struct hal_space *);
 
 /* issue.c: submits a work to the driver. Device thread. False: not complete yet; call again. */
-bool cuda_issue(struct hal_stream *, struct cuda_item *);
+bool nvidia_issue(struct hal_stream *, struct nvidia_item *);
 
 /* gemm.c: whether this device supports such a product in general (loop's thread); submits one to
  * the driver (if that fails, `what` gets the call and the reason); frees what the library holds. */
-bool cuda_gemm_acceptable(const struct rf_gemm_aux *);
-CUresult cuda_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_aux *, char *what,
-		   uint32_t what_bytes);
-void cuda_gemm_close(struct hal_device *);
+bool nvidia_gemm_acceptable(const struct rf_gemm_aux *);
+CUresult nvidia_gemm(struct hal_stream *, struct hal_space *, const struct rf_gemm_aux *,
+		     char *what, uint32_t what_bytes);
+void nvidia_gemm_close(struct hal_device *);
 
 /* kernels.c: PTX text */
-extern const char cuda_sums_ptx[];
+extern const char nvidia_sums_ptx[];
 /* sums.c: loads its kernels. */
-CUresult cuda_sums_load(struct hal_device *);
+CUresult nvidia_sums_load(struct hal_device *);
 
 /* stream.c */
-int cuda_stream_create(struct hal_device *, struct hal_stream **);
-void cuda_stream_destroy(struct hal_stream *);
-uint32_t cuda_room(struct hal_stream *);
-uint64_t cuda_submit(struct hal_stream *, const struct hal_work *);
-uint64_t cuda_completed(const struct hal_stream *);
-void cuda_notify_at(struct hal_stream *, uint64_t number);
+int nvidia_stream_create(struct hal_device *, struct hal_stream **);
+void nvidia_stream_destroy(struct hal_stream *);
+uint32_t nvidia_room(struct hal_stream *);
+uint64_t nvidia_submit(struct hal_stream *, const struct hal_work *);
+uint64_t nvidia_completed(const struct hal_stream *);
+void nvidia_notify_at(struct hal_stream *, uint64_t number);
 /* Device thread: */
-bool cuda_kernels_run(const struct hal_device *);
+bool nvidia_kernels_run(const struct hal_device *);
 /* Makes the stream wait until chunks that were created since are cleared. */
-CUresult cuda_clear(struct hal_device *, struct hal_stream *);
+CUresult nvidia_clear(struct hal_device *, struct hal_stream *);
 
 /* thread.c */
-void *cuda_thread_main(void *device);
+void *nvidia_thread_main(void *device);
 
 #endif

@@ -1,14 +1,14 @@
 /* thread.c: the device thread, which serves all streams.
  *
- * It issues up to CUDA_STREAM_DEPTH works of each stream and then polls the streams' counters, which
- * the device itself writes: continuously while they change, every NAP_NS while they do not, and not
- * at all while no work is in progress. A completion therefore needs no driver call, and no thread
- * waits for the device.
+ * It issues up to CUDA_STREAM_DEPTH works of each stream and then polls the streams' counters,
+ * which the device itself writes: continuously while they change, every NAP_NS while they do not,
+ * and not at all while no work is in progress. A completion therefore needs no driver call, and no
+ * thread waits for the device.
  */
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda_hal.h"
+#include "nvidia_hal.h"
 
 #define NAP_NS 20000
 #define SPINS 200u      /* polls without a nap */
@@ -74,20 +74,20 @@ static void bury(struct hal_device *device)
 /* True if work of the stream is in progress. Sets `moved` if work was issued or completed. */
 static bool serve(struct hal_stream *s, bool *moved)
 {
-	uint64_t submitted = atomic_load(&s->submitted), done = cuda_completed(s);
+	uint64_t submitted = atomic_load(&s->submitted), done = nvidia_completed(s);
 
 	while (s->issued < submitted && s->issued - done < CUDA_STREAM_DEPTH &&
 	       !atomic_load(&s->device->lost)) {
-		if (!cuda_issue(s, &s->items[s->issued % CUDA_QUEUE_WORKS]))
+		if (!nvidia_issue(s, &s->items[s->issued % CUDA_QUEUE_WORKS]))
 			break;
 		*moved = true;
 	}
-	done = cuda_completed(s);
+	done = nvidia_completed(s);
 	if (done != s->seen) {
 		s->seen = done;
 		*moved = true;
 		if (done >= atomic_load(&s->notify_at))
-			cuda_ring(s->device);
+			nvidia_ring(s->device);
 	}
 	return done < submitted;
 }
@@ -101,16 +101,16 @@ static void look_after(struct hal_device *device)
 	uint64_t cancelled;
 
 	if (error && error != CUDA_ERROR_NOT_READY) {
-		cuda_lose(device, (int)error, "a kernel failed: %s",
-			  cuda_error_name(device, error));
+		nvidia_lose(device, (int)error, "a kernel failed: %s",
+			    nvidia_error_name(device, error));
 		return;
 	}
-	if (!device->window_serial || !cuda_kernels_run(device))
+	if (!device->window_serial || !nvidia_kernels_run(device))
 		return;
 	cancelled = atomic_load(&space->cancelled_ns);
 	if (cancelled && now_ns() - cancelled > CUDA_CANCEL_NS)
-		cuda_lose(device, CUDA_ERROR_LAUNCH_FAILED,
-			  "a kernel did not end within 10 s after it was cancelled");
+		nvidia_lose(device, CUDA_ERROR_LAUNCH_FAILED,
+			    "a kernel did not end within 10 s after it was cancelled");
 }
 
 /* Sleeps until there is work. */
@@ -145,13 +145,13 @@ static bool turn(struct hal_device *device, bool *moved)
 	return busy;
 }
 
-void *cuda_thread_main(void *arg)
+void *nvidia_thread_main(void *arg)
 {
 	struct hal_device *device = arg;
 	uint32_t quiet = 0;
 	bool moved;
 
-	cuda_bind(device);
+	nvidia_bind(device);
 	while (!atomic_load(&device->stopping)) {
 		if (!turn(device, &moved)) {
 			sleep_until_called(device);
@@ -165,6 +165,6 @@ void *cuda_thread_main(void *arg)
 	}
 	turn(device, &moved); /* streams that were destroyed last */
 	if (!atomic_load(&device->lost))
-		cuda_gemm_close(device);
+		nvidia_gemm_close(device);
 	return NULL;
 }

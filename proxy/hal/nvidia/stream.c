@@ -1,17 +1,17 @@
-/* stream.c: the streams' rings of works. The loop's thread submits a work, which only copies it into
- * the stream's ring; the device thread (thread.c) takes it out.
+/* stream.c: the streams' rings of works. The loop's thread submits a work, which only copies it
+ * into the stream's ring; the device thread (thread.c) takes it out.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_hal.h"
+#include "nvidia_hal.h"
 #include "reduce.h"
 
 #define GLOBALS_BYTES 8u
 
 /* ---- called by the loop's thread ---- */
 
-int cuda_stream_create(struct hal_device *device, struct hal_stream **out)
+int nvidia_stream_create(struct hal_device *device, struct hal_stream **out)
 {
 	struct hal_stream *s = calloc(1, sizeof *s);
 	CUresult error = CUDA_ERROR_OUT_OF_MEMORY;
@@ -19,7 +19,7 @@ int cuda_stream_create(struct hal_device *device, struct hal_stream **out)
 	if (!s || !device->free_slot_count)
 		goto fail;
 	s->device = device;
-	error = cuda_bind(device);
+	error = nvidia_bind(device);
 	if (!error)
 		error = device->driver->cuStreamCreate(&s->stream, CU_STREAM_NON_BLOCKING);
 	if (error)
@@ -39,27 +39,30 @@ fail:
 	return (int)error;
 }
 
-void cuda_stream_destroy(struct hal_stream *s)
+void nvidia_stream_destroy(struct hal_stream *s)
 {
 	struct hal_device *device = s->device;
 
 	atomic_store(&s->doomed, true); /* from here on the device thread owns s */
-	cuda_wake(device);
+	nvidia_wake(device);
 }
 
-uint64_t cuda_completed(const struct hal_stream *s)
+uint64_t nvidia_completed(const struct hal_stream *s)
 {
 	if (atomic_load(&s->device->lost))
 		return atomic_load(&s->submitted);
 	return atomic_load_explicit(s->counter, memory_order_acquire);
 }
 
-uint32_t cuda_room(struct hal_stream *s)
+uint32_t nvidia_room(struct hal_stream *s)
 {
-	return CUDA_QUEUE_WORKS - (uint32_t)(atomic_load(&s->submitted) - cuda_completed(s));
+	return CUDA_QUEUE_WORKS - (uint32_t)(atomic_load(&s->submitted) - nvidia_completed(s));
 }
 
-void cuda_notify_at(struct hal_stream *s, uint64_t number) { atomic_store(&s->notify_at, number); }
+void nvidia_notify_at(struct hal_stream *s, uint64_t number)
+{
+	atomic_store(&s->notify_at, number);
+}
 
 static bool acceptable(const struct hal_work *w)
 {
@@ -69,13 +72,13 @@ static bool acceptable(const struct hal_work *w)
 	case HAL_FILL: return w->fill.element == 1 || w->fill.element == 2 || w->fill.element == 4;
 	case HAL_REDUCE:
 	case HAL_SCALE: return hal_sum_acceptable(w);
-	case HAL_GEMM: return w->gemm.space && cuda_gemm_acceptable(w->gemm.call);
+	case HAL_GEMM: return w->gemm.space && nvidia_gemm_acceptable(w->gemm.call);
 	case HAL_CHECKSUM: return true;
 	}
 	return false;
 }
 
-static bool make_room(struct cuda_item *item, uint32_t bytes)
+static bool make_room(struct nvidia_item *item, uint32_t bytes)
 {
 	if (bytes <= item->params_room)
 		return true;
@@ -86,7 +89,7 @@ static bool make_room(struct cuda_item *item, uint32_t bytes)
 }
 
 /* Copies the program's parameters, followed by the address of its module's globals (rewrite.py). */
-static bool copy_params(struct cuda_item *item)
+static bool copy_params(struct nvidia_item *item)
 {
 	const struct hal_function *f = item->work.kernel.function;
 	uint32_t bytes = item->work.kernel.param_bytes, wanted = bytes;
@@ -106,7 +109,7 @@ static bool copy_params(struct cuda_item *item)
 	return true;
 }
 
-static bool copy_call(struct cuda_item *item)
+static bool copy_call(struct nvidia_item *item)
 {
 	if (!make_room(item, sizeof *item->work.gemm.call))
 		return false;
@@ -115,12 +118,12 @@ static bool copy_call(struct cuda_item *item)
 	return true;
 }
 
-uint64_t cuda_submit(struct hal_stream *s, const struct hal_work *work)
+uint64_t nvidia_submit(struct hal_stream *s, const struct hal_work *work)
 {
 	uint64_t number = atomic_load(&s->submitted) + 1;
-	struct cuda_item *item = &s->items[(number - 1) % CUDA_QUEUE_WORKS];
+	struct nvidia_item *item = &s->items[(number - 1) % CUDA_QUEUE_WORKS];
 
-	if (!cuda_room(s) || !acceptable(work))
+	if (!nvidia_room(s) || !acceptable(work))
 		return 0;
 	item->work = *work;
 	if ((work->kind == HAL_KERNEL && !copy_params(item)) ||
@@ -128,26 +131,26 @@ uint64_t cuda_submit(struct hal_stream *s, const struct hal_work *work)
 		return 0;
 	atomic_store(&s->submitted, number);
 	if (atomic_load(&s->device->lost))
-		cuda_ring(s->device);
+		nvidia_ring(s->device);
 	else
-		cuda_wake(s->device);
+		nvidia_wake(s->device);
 	return number;
 }
 
 /* ---- called by the device thread ---- */
 
-bool cuda_kernels_run(const struct hal_device *device)
+bool nvidia_kernels_run(const struct hal_device *device)
 {
 	for (const struct hal_stream *s = device->streams; s; s = s->next)
-		if (cuda_completed(s) < s->last_kernel)
+		if (nvidia_completed(s) < s->last_kernel)
 			return true;
 	return false;
 }
 
 /* Clears all listed chunks on a separate stream, for which `s` then waits. */
-CUresult cuda_clear(struct hal_device *device, struct hal_stream *s)
+CUresult nvidia_clear(struct hal_device *device, struct hal_stream *s)
 {
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 	uint32_t count = atomic_load(&device->unclean_count);
 	CUresult error = CUDA_SUCCESS;
 
@@ -156,7 +159,7 @@ CUresult cuda_clear(struct hal_device *device, struct hal_stream *s)
 		count = device->unclean_count;
 		for (uint32_t i = 0; !error && i < count; i++) {
 			device->listed[device->unclean[i]] = false;
-			error = d->cuMemsetD2D8Async(cuda_alias(device, device->unclean[i]),
+			error = d->cuMemsetD2D8Async(nvidia_alias(device, device->unclean[i]),
 						     RF_CHUNK_BYTES, 0, RF_CHUNK_BYTES, 1,
 						     device->clear_stream);
 		}

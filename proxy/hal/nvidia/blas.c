@@ -12,7 +12,7 @@
 #include "blas.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct cuda_blas blas;
+static struct nvidia_blas blas;
 static char reason[256]; /* empty: loaded */
 
 static void find(void *library, void *pointer, const char *name)
@@ -47,7 +47,7 @@ static void load(void)
 #undef FIND
 }
 
-const struct cuda_blas *cuda_blas(char *text, uint32_t text_bytes)
+const struct nvidia_blas *nvidia_blas(char *text, uint32_t text_bytes)
 {
 	pthread_once(&once, load);
 	if (!reason[0])

@@ -1,9 +1,9 @@
-/* issue.h: how stage.c, sums.c and issue.c submit works to the driver; no other file includes it. Device
- * thread, except host functions, which the driver calls in the stream's order. */
+/* issue.h: how stage.c, sums.c and issue.c submit works to the driver; no other file includes it.
+ * Device thread, except host functions, which the driver calls in the stream's order. */
 #ifndef RANKFOLD_CUDA_ISSUE_H
 #define RANKFOLD_CUDA_ISSUE_H
 
-#include "cuda_hal.h"
+#include "nvidia_hal.h"
 
 enum issued { ALL, PART, FAILED }; /* PART: to be continued */
 
@@ -15,7 +15,7 @@ CUresult issue_host_function(const struct hal_stream *, CUhostFn, void *arg);
 /* for host functions: the device was lost, so its memory must not be used */
 bool issue_given_up(void);
 /* NULL: all are busy. `waits`: the stage is held until a kernel has run, which may take long. */
-struct cuda_stage *issue_take_stage(const struct hal_stream *, bool waits);
+struct nvidia_stage *issue_take_stage(const struct hal_stream *, bool waits);
 void issue_stage_free(void *stage); /* a host function */
 
 /* sums.c */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_hal.h"
+#include "nvidia_hal.h"
 
 #define LOG_BYTES 2048
 
@@ -28,7 +28,7 @@ int rankfold_nvidia_function(void *module, const char *name, uint32_t param_byte
 /* Returns a CUresult; on an error `text` has the reason, in the compiler's words. */
 int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t text_bytes)
 {
-	struct hal_device *device = atomic_load(&cuda_open_device);
+	struct hal_device *device = atomic_load(&nvidia_open_device);
 	char compiler[LOG_BYTES] = "";
 	CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
 	void *values[] = {compiler, (void *)(uintptr_t)sizeof compiler};
@@ -37,11 +37,11 @@ int rankfold_nvidia_module(const char *ptx, void **module, char *text, uint32_t 
 
 	if (!device)
 		return CUDA_ERROR_NO_DEVICE;
-	error = cuda_bind(device);
+	error = nvidia_bind(device);
 	if (!error)
 		error = device->driver->cuModuleLoadDataEx(&loaded, ptx, 2, options, values);
 	if (error)
-		snprintf(text, text_bytes, "%s: %.*s", cuda_error_name(device, error),
+		snprintf(text, text_bytes, "%s: %.*s", nvidia_error_name(device, error),
 			 (int)sizeof compiler - 1, compiler);
 	*module = loaded;
 	return (int)error;
@@ -70,14 +70,14 @@ static CUresult describe(const struct hal_device *device, CUfunction f, struct n
 int rankfold_nvidia_function(void *module, const char *name, uint32_t param_bytes,
 			     uint32_t globals_at, struct nvidia_function *out)
 {
-	struct hal_device *device = atomic_load(&cuda_open_device);
+	struct hal_device *device = atomic_load(&nvidia_open_device);
 	struct hal_function *made;
 	CUfunction f;
 	CUresult error;
 
 	if (!device)
 		return CUDA_ERROR_NO_DEVICE;
-	error = cuda_bind(device);
+	error = nvidia_bind(device);
 	if (!error)
 		error = device->driver->cuModuleGetFunction(&f, module, name);
 	if (!error)

@@ -18,10 +18,11 @@ enum issued issue_check(struct hal_stream *s, struct hal_space *space, const cha
 		return ALL;
 	alive = device->driver->cuStreamQuery(device->clear_stream);
 	if ((alive && alive != CUDA_ERROR_NOT_READY) || !space)
-		cuda_lose(device, (int)(alive && alive != CUDA_ERROR_NOT_READY ? alive : error),
-			  "%s: %s", what, cuda_error_name(device, error));
+		nvidia_lose(device, (int)(alive && alive != CUDA_ERROR_NOT_READY ? alive : error),
+			    "%s: %s", what, nvidia_error_name(device, error));
 	else
-		cuda_space_fail(space, (int)error, "%s: %s", what, cuda_error_name(device, error));
+		nvidia_space_fail(space, (int)error, "%s: %s", what,
+				  nvidia_error_name(device, error));
 	return FAILED;
 }
 
@@ -29,12 +30,12 @@ enum issued issue_check(struct hal_stream *s, struct hal_space *space, const cha
  * memory that they were for may have another owner by then. */
 bool issue_given_up(void)
 {
-	const struct hal_device *device = atomic_load(&cuda_open_device);
+	const struct hal_device *device = atomic_load(&nvidia_open_device);
 
 	return !device || atomic_load(&device->lost);
 }
 
-void issue_stage_free(void *arg) { atomic_store(&((struct cuda_stage *)arg)->busy, false); }
+void issue_stage_free(void *arg) { atomic_store(&((struct nvidia_stage *)arg)->busy, false); }
 
 CUresult issue_host_function(const struct hal_stream *s, CUhostFn function, void *arg)
 {
@@ -43,10 +44,10 @@ CUresult issue_host_function(const struct hal_stream *s, CUhostFn function, void
 
 /* After a kernel only half of the stages are available, because the kernel may wait for a copy in
  * another stream. */
-struct cuda_stage *issue_take_stage(const struct hal_stream *s, bool waits)
+struct nvidia_stage *issue_take_stage(const struct hal_stream *s, bool waits)
 {
 	struct hal_device *device = s->device;
-	bool behind = waits || cuda_completed(s) < s->last_kernel;
+	bool behind = waits || nvidia_completed(s) < s->last_kernel;
 	uint32_t count = behind ? CUDA_STAGES / 2 : CUDA_STAGES;
 
 	for (uint32_t i = 0; i < count; i++)

@@ -168,13 +168,13 @@ typedef struct {
 	X(cuFuncGetAttribute, (int *, CUfunction_attribute, CUfunction))                           \
 	X(cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))
 
-struct cuda_driver {
+struct nvidia_driver {
 #define CUDA_POINTER(name, parameters) CUresult(*name) parameters;
 	CUDA_CALLS(CUDA_POINTER)
 #undef CUDA_POINTER
 };
 
 /* The driver of this process, loaded and initialised once. NULL: `text` states what is missing. */
-const struct cuda_driver *cuda_driver(char *text, uint32_t text_bytes);
+const struct nvidia_driver *nvidia_driver(char *text, uint32_t text_bytes);
 
 #endif

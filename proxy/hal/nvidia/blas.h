@@ -134,7 +134,7 @@ typedef struct {
 	   const void *, cublasLtMatrixLayout_t, void *, cublasLtMatrixLayout_t,                   \
 	   const cublasLtMatmulAlgo_t *, void *, size_t, cudaStream_t))
 
-struct cuda_blas {
+struct nvidia_blas {
 	const char *(*cublasLtGetStatusName)(cublasStatus_t);
 #define CUBLASLT_POINTER(name, parameters) cublasStatus_t(*name) parameters;
 	CUBLASLT_CALLS(CUBLASLT_POINTER)
@@ -142,6 +142,6 @@ struct cuda_blas {
 };
 
 /* The library of this process, loaded once. NULL: `text` states what is missing. */
-const struct cuda_blas *cuda_blas(char *text, uint32_t text_bytes);
+const struct nvidia_blas *nvidia_blas(char *text, uint32_t text_bytes);
 
 #endif

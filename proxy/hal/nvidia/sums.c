@@ -19,14 +19,14 @@
 #define BLOCKS_MAX 4096u /* with more elements, each thread takes several */
 #define CHECKSUM_BLOCKS 64u
 
-CUresult cuda_sums_load(struct hal_device *device)
+CUresult nvidia_sums_load(struct hal_device *device)
 {
 	static const char *const types[CUDA_SUM_TYPES] = {"int8",   "uint8",   "int32", "uint32",
 							  "int64",  "uint64",  "half",  "float",
 							  "double", "bfloat16"};
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 	CUmodule module;
-	CUresult error = d->cuModuleLoadDataEx(&module, cuda_sums_ptx, 0, NULL, NULL);
+	CUresult error = d->cuModuleLoadDataEx(&module, nvidia_sums_ptx, 0, NULL, NULL);
 	char name[32];
 
 	for (uint32_t i = 0; !error && i < CUDA_SUM_TYPES; i++) {
@@ -84,14 +84,14 @@ static void sum_whole(void *arg)
 
 /* ---- pieces ---- */
 
-static uint8_t *half_of(const struct cuda_stage *stage, uint32_t operand)
+static uint8_t *half_of(const struct nvidia_stage *stage, uint32_t operand)
 {
 	return stage->memory + (operand == 2 ? HALF_BYTES : 0);
 }
 
 static void sum_in(void *arg)
 {
-	struct cuda_stage *stage = arg;
+	struct nvidia_stage *stage = arg;
 
 	if (issue_given_up())
 		return;
@@ -102,7 +102,7 @@ static void sum_in(void *arg)
 
 static void sum_out(void *arg)
 {
-	struct cuda_stage *stage = arg;
+	struct nvidia_stage *stage = arg;
 
 	if (issue_given_up())
 		return;
@@ -138,7 +138,7 @@ static CUresult sum_launch(const struct hal_stream *s, const struct hal_work *w,
 }
 
 static CUresult sum_staged(const struct hal_stream *s, const struct hal_work *w,
-			   struct cuda_stage *stage, const CUdeviceptr at[HAL_SUM_REFS],
+			   struct nvidia_stage *stage, const CUdeviceptr at[HAL_SUM_REFS],
 			   uint64_t bytes)
 {
 	CUresult error = CUDA_SUCCESS;
@@ -165,18 +165,19 @@ static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 	CUdeviceptr at[HAL_SUM_REFS] = {0};
 	uint8_t *host[HAL_SUM_REFS] = {NULL};
 	uint64_t n = bytes - s->column;
-	struct cuda_stage *stage = NULL;
+	struct nvidia_stage *stage = NULL;
 	bool staged = false;
 	CUresult error;
 
 	for (uint32_t i = 0; i < count; i++) {
-		uint64_t addr = refs[i].addr + s->column, room = cuda_scratch_room(s->device, addr);
+		uint64_t addr = refs[i].addr + s->column,
+			 room = nvidia_scratch_room(s->device, addr);
 
 		if (refs[i].space) {
 			space = refs[i].space;
-			room = cuda_space_resolve(space, addr, i == 0, &at[i]);
+			room = nvidia_space_resolve(space, addr, i == 0, &at[i]);
 			if (!room) {
-				cuda_space_stray(space, "a sum of a collective", addr);
+				nvidia_space_stray(space, "a sum of a collective", addr);
 				return FAILED;
 			}
 		} else if (room) {
@@ -214,11 +215,11 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 		if (issue_is_failed(refs[i].space))
 			return FAILED;
 		if (refs[i].space && refs[i].addr % hal_sum_element(w)) {
-			cuda_space_fail(refs[i].space, CUDA_ERROR_MISALIGNED_ADDRESS,
-					"a sum of a collective: a misaligned address");
+			nvidia_space_fail(refs[i].space, CUDA_ERROR_MISALIGNED_ADDRESS,
+					  "a sum of a collective: a misaligned address");
 			return FAILED;
 		}
-		reached |= refs[i].space || cuda_scratch_room(s->device, refs[i].addr);
+		reached |= refs[i].space || nvidia_scratch_room(s->device, refs[i].addr);
 	}
 	if (!bytes)
 		return ALL;
@@ -226,7 +227,7 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 		return issue_check(s, NULL, "host arithmetic",
 				   issue_host_function(s, sum_whole, w));
 	for (uint32_t i = 0; i < count; i++)
-		cuda_space_settle(&refs[i], bytes);
+		nvidia_space_settle(&refs[i], bytes);
 	while (done == ALL && s->column < bytes)
 		done = issue_piece(s, w, refs, count, bytes);
 	return done;
@@ -245,7 +246,7 @@ static void checksum_whole(void *arg)
 /* Adds the blocks' shares to the work's sum. */
 static void checksum_add(void *arg)
 {
-	struct cuda_stage *stage = arg;
+	struct nvidia_stage *stage = arg;
 	const uint64_t *shares = (const uint64_t *)(const void *)stage->memory;
 
 	if (issue_given_up())
@@ -255,7 +256,7 @@ static void checksum_add(void *arg)
 	issue_stage_free(stage);
 }
 
-static CUresult checksum_staged(const struct hal_stream *s, struct cuda_stage *stage,
+static CUresult checksum_staged(const struct hal_stream *s, struct nvidia_stage *stage,
 				const struct hal_work *w, CUdeviceptr from, uint64_t bytes)
 {
 	struct {
@@ -283,17 +284,17 @@ enum issued issue_checksum(struct hal_stream *s, struct hal_work *w)
 
 	if (issue_is_failed(space))
 		return FAILED;
-	cuda_space_settle(&w->checksum.src, bytes);
+	nvidia_space_settle(&w->checksum.src, bytes);
 	if (!w->checksum.src.space)
 		return issue_check(s, NULL, what, issue_host_function(s, checksum_whole, w));
 	while (done == ALL && s->column < bytes) {
 		uint64_t addr = w->checksum.src.addr + s->column, n = bytes - s->column, room;
 		CUdeviceptr at;
-		struct cuda_stage *stage;
+		struct nvidia_stage *stage;
 
-		room = cuda_space_resolve(space, addr, false, &at);
+		room = nvidia_space_resolve(space, addr, false, &at);
 		if (!room) {
-			cuda_space_stray(space, what, addr);
+			nvidia_space_stray(space, what, addr);
 			return FAILED;
 		}
 		n = n < room ? n : room;

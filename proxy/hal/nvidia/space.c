@@ -1,5 +1,5 @@
 /* space.c: the mappings of each rank, and the window that shows one rank's memory to kernels
- * (cuda_hal.h).
+ * (nvidia_hal.h).
  *
  * The loop's thread writes a space's table, entry by entry, and the device thread reads it; an
  * entry changes only while no submitted work uses it.
@@ -11,10 +11,10 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "cuda_hal.h"
+#include "nvidia_hal.h"
 #include "spin.h"
 
-int cuda_space_create(struct hal_device *device, struct hal_space **out)
+int nvidia_space_create(struct hal_device *device, struct hal_space **out)
 {
 	struct hal_space *space;
 
@@ -36,7 +36,7 @@ int cuda_space_create(struct hal_device *device, struct hal_space **out)
 
 /* The window may still show its chunks: no kernel runs before that is changed. The device thread
  * may still read the space, and frees it. */
-void cuda_space_destroy(struct hal_space *space)
+void nvidia_space_destroy(struct hal_space *space)
 {
 	struct hal_device *device = space->device;
 
@@ -46,7 +46,7 @@ void cuda_space_destroy(struct hal_space *space)
 	space->next = atomic_load(&device->dead_spaces);
 	while (!atomic_compare_exchange_weak(&device->dead_spaces, &space->next, space))
 		;
-	cuda_wake(device);
+	nvidia_wake(device);
 }
 
 /* The chunk's index in the heap, or CUDA_HEAP_CHUNKS. */
@@ -75,7 +75,7 @@ static void set(struct hal_space *space, uint64_t place, uint32_t entry)
 	space->read_only -= (before & CUDA_READ_ONLY) / CUDA_READ_ONLY;
 }
 
-int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool writable)
+int nvidia_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool writable)
 {
 	uint64_t place = place_of(addr);
 
@@ -89,7 +89,7 @@ int cuda_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool 
 	return CUDA_SUCCESS;
 }
 
-int cuda_space_unmap(struct hal_space *space, uint64_t addr)
+int nvidia_space_unmap(struct hal_space *space, uint64_t addr)
 {
 	uint64_t place = place_of(addr);
 
@@ -100,7 +100,7 @@ int cuda_space_unmap(struct hal_space *space, uint64_t addr)
 	return CUDA_SUCCESS;
 }
 
-int cuda_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, bool writable)
+int nvidia_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, bool writable)
 {
 	uint64_t place = place_of(addr);
 
@@ -116,7 +116,7 @@ int cuda_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 }
 
 /* A kernel that writes to read-only memory ends, so no copy is ever made. */
-bool cuda_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
+bool nvidia_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
 {
 	(void)space;
 	(void)addr;
@@ -124,8 +124,8 @@ bool cuda_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
 	return false;
 }
 
-int cuda_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t offset,
-			uint64_t bytes)
+int nvidia_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t offset,
+			  uint64_t bytes)
 {
 	void *memory;
 
@@ -137,13 +137,13 @@ int cuda_space_map_host(struct hal_space *space, uint64_t addr, int fd, uint64_t
 		      (off_t)offset);
 	if (memory == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	space->hosts[space->host_count] = (struct cuda_host_range){addr, bytes, memory};
+	space->hosts[space->host_count] = (struct nvidia_host_range){addr, bytes, memory};
 	atomic_fetch_add(&space->host_count, 1);
 	atomic_fetch_add(&space->version, 1);
 	return CUDA_SUCCESS;
 }
 
-void cuda_space_settle(struct hal_ref *ref, uint64_t bytes)
+void nvidia_space_settle(struct hal_ref *ref, uint64_t bytes)
 {
 	const struct hal_space *space = ref->space;
 
@@ -157,8 +157,8 @@ void cuda_space_settle(struct hal_ref *ref, uint64_t bytes)
 	}
 }
 
-uint64_t cuda_space_resolve(const struct hal_space *space, uint64_t addr, bool write,
-			    CUdeviceptr *at)
+uint64_t nvidia_space_resolve(const struct hal_space *space, uint64_t addr, bool write,
+			      CUdeviceptr *at)
 {
 	uint64_t offset = addr - RF_DEV_BASE;
 	uint32_t entry;
@@ -168,26 +168,26 @@ uint64_t cuda_space_resolve(const struct hal_space *space, uint64_t addr, bool w
 	entry = space->chunks[offset / RF_CHUNK_BYTES];
 	if (!entry || (write && entry & CUDA_READ_ONLY))
 		return 0;
-	*at = cuda_alias(space->device, chunk_of(entry)) + offset % RF_CHUNK_BYTES;
+	*at = nvidia_alias(space->device, chunk_of(entry)) + offset % RF_CHUNK_BYTES;
 	return RF_CHUNK_BYTES - offset % RF_CHUNK_BYTES;
 }
 
-void cuda_space_stray(struct hal_space *space, const char *what, uint64_t addr)
+void nvidia_space_stray(struct hal_space *space, const char *what, uint64_t addr)
 {
 	CUdeviceptr at;
 
-	if (cuda_space_resolve(space, addr, false, &at))
-		cuda_space_fail(space, CUDA_ERROR_ILLEGAL_ADDRESS,
-				"%s: a write to device address 0x%llx, where memory is read-only",
-				what, (unsigned long long)addr);
+	if (nvidia_space_resolve(space, addr, false, &at))
+		nvidia_space_fail(space, CUDA_ERROR_ILLEGAL_ADDRESS,
+				  "%s: a write to device address 0x%llx, where memory is read-only",
+				  what, (unsigned long long)addr);
 	else
-		cuda_space_fail(space, CUDA_ERROR_ILLEGAL_ADDRESS,
-				"%s: an address that is not mapped", what);
+		nvidia_space_fail(space, CUDA_ERROR_ILLEGAL_ADDRESS,
+				  "%s: an address that is not mapped", what);
 }
 
 /* ---- the window ---- */
 
-bool cuda_window_shows(const struct hal_device *device, const struct hal_space *space)
+bool nvidia_window_shows(const struct hal_device *device, const struct hal_space *space)
 {
 	return device->window_serial == space->serial &&
 	       device->window_version == atomic_load(&space->version);
@@ -197,9 +197,9 @@ bool cuda_window_shows(const struct hal_device *device, const struct hal_space *
 
 static CUresult open_run(struct hal_device *device, uint32_t from, uint32_t to)
 {
-	CUresult error = cuda_set_access(device, RF_DEV_BASE + from * RF_CHUNK_BYTES,
-					 (to - from) * RF_CHUNK_BYTES,
-					 !(device->window[from] & CUDA_READ_ONLY));
+	CUresult error = nvidia_set_access(device, RF_DEV_BASE + from * RF_CHUNK_BYTES,
+					   (to - from) * RF_CHUNK_BYTES,
+					   !(device->window[from] & CUDA_READ_ONLY));
 
 	for (uint32_t i = from; error && i < to; i++)
 		device->window[i] = CLOSED;
@@ -243,7 +243,7 @@ static CUresult map_missing(struct hal_device *device, const struct hal_space *s
 static CUresult show_hosts(struct hal_device *device, const struct hal_space *space)
 {
 	for (; device->shown_count; device->shown_count--) {
-		const struct cuda_host_range *r = &device->shown[device->shown_count - 1];
+		const struct nvidia_host_range *r = &device->shown[device->shown_count - 1];
 
 		if (mmap((void *)(uintptr_t)r->addr, r->bytes, PROT_NONE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
@@ -251,7 +251,7 @@ static CUresult show_hosts(struct hal_device *device, const struct hal_space *sp
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	for (uint32_t i = 0; i < space->host_count; i++) {
-		const struct cuda_host_range *r = &space->hosts[i];
+		const struct nvidia_host_range *r = &space->hosts[i];
 
 		if (mremap(r->memory, 0, r->bytes, MREMAP_MAYMOVE | MREMAP_FIXED,
 			   (void *)(uintptr_t)r->addr) == MAP_FAILED)
@@ -261,7 +261,7 @@ static CUresult show_hosts(struct hal_device *device, const struct hal_space *sp
 	return CUDA_SUCCESS;
 }
 
-CUresult cuda_window_show(struct hal_device *device, struct hal_space *space)
+CUresult nvidia_window_show(struct hal_device *device, struct hal_space *space)
 {
 	uint64_t version = atomic_load(&space->version);
 	CUresult error = CUDA_SUCCESS;
@@ -290,7 +290,7 @@ CUresult cuda_window_show(struct hal_device *device, struct hal_space *space)
 
 /* ---- errors ---- */
 
-int cuda_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
+int nvidia_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
 {
 	struct hal_device *device = space->device;
 	int error = atomic_load(&space->error), lost = atomic_load(&device->lost);
@@ -309,7 +309,7 @@ int cuda_space_error(struct hal_space *space, char *text, uint32_t text_bytes)
 	return error;
 }
 
-void cuda_space_fail(struct hal_space *space, int error, const char *format, ...)
+void nvidia_space_fail(struct hal_space *space, int error, const char *format, ...)
 {
 	va_list arguments;
 	uint32_t checks = 0;
@@ -323,12 +323,12 @@ void cuda_space_fail(struct hal_space *space, int error, const char *format, ...
 	vsnprintf(space->text, sizeof space->text, format, arguments);
 	va_end(arguments);
 	atomic_store(&space->error, error);
-	cuda_ring(space->device);
+	nvidia_ring(space->device);
 }
 
 /* A GPU cannot end a single kernel. Work that has not begun is skipped; running work may run for
  * CUDA_CANCEL_NS, and then the device counts as lost (thread.c). */
-void cuda_space_cancel(struct hal_space *space)
+void nvidia_space_cancel(struct hal_space *space)
 {
 	struct timespec t;
 	uint64_t none = 0;
@@ -336,5 +336,5 @@ void cuda_space_cancel(struct hal_space *space)
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	atomic_compare_exchange_strong(&space->cancelled_ns, &none,
 				       (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
-	cuda_space_fail(space, CUDA_ERROR_LAUNCH_FAILED, "the rank's work was cancelled");
+	nvidia_space_fail(space, CUDA_ERROR_LAUNCH_FAILED, "the rank's work was cancelled");
 }

@@ -24,7 +24,7 @@ static void copy_rows(uint8_t *dst, uint64_t dst_pitch, const uint8_t *src, uint
 
 static void stage_in(void *arg)
 {
-	struct cuda_stage *s = arg;
+	struct nvidia_stage *s = arg;
 
 	if (issue_given_up())
 		return;
@@ -33,7 +33,7 @@ static void stage_in(void *arg)
 
 static void stage_out(void *arg)
 {
-	struct cuda_stage *s = arg;
+	struct nvidia_stage *s = arg;
 
 	if (issue_given_up())
 		return;
@@ -84,7 +84,7 @@ static uint64_t extent(uint64_t width, uint64_t height, uint64_t pitch)
 
 static bool is_host(const struct hal_device *device, const struct hal_ref *ref)
 {
-	return !ref->space && !cuda_scratch_room(device, ref->addr);
+	return !ref->space && !nvidia_scratch_room(device, ref->addr);
 }
 
 struct side {
@@ -99,8 +99,8 @@ static struct side side_of(const struct hal_device *device, const struct hal_ref
 	struct side side = {.pitch = pitch};
 
 	if (ref->space) {
-		side.room = cuda_space_resolve(ref->space, at, write, &side.at);
-	} else if ((side.room = cuda_scratch_room(device, at))) {
+		side.room = nvidia_space_resolve(ref->space, at, write, &side.at);
+	} else if ((side.room = nvidia_scratch_room(device, at))) {
 		side.at = at;
 	} else {
 		side.host = (uint8_t *)(uintptr_t)at;
@@ -120,7 +120,7 @@ static uint64_t rows_in(const struct side *side, uint64_t width)
 static CUresult copy_device(const struct hal_stream *s, const struct side *dst,
 			    const struct side *src, uint64_t width, uint64_t rows)
 {
-	const struct cuda_driver *d = s->device->driver;
+	const struct nvidia_driver *d = s->device->driver;
 	CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
 			   .srcDevice = src->at,
 			   .srcPitch = src->pitch,
@@ -134,8 +134,8 @@ static CUresult copy_device(const struct hal_stream *s, const struct side *dst,
 			 : d->cuMemcpy2DAsync_v2(&c, s->stream);
 }
 
-static CUresult copy_staged(const struct hal_stream *s, struct cuda_stage *stage, struct side *dst,
-			    struct side *src, uint64_t width, uint64_t rows)
+static CUresult copy_staged(const struct hal_stream *s, struct nvidia_stage *stage,
+			    struct side *dst, struct side *src, uint64_t width, uint64_t rows)
 {
 	struct side *host = dst->host ? dst : src;
 	bool out = dst->host != NULL;
@@ -166,13 +166,13 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	uint64_t from = w->copy.src.addr + s->row * w->copy.src_pitch + s->column;
 	struct side dst = side_of(s->device, &w->copy.dst, to, w->copy.dst_pitch, true);
 	struct side src = side_of(s->device, &w->copy.src, from, w->copy.src_pitch, false);
-	struct cuda_stage *stage = NULL;
+	struct nvidia_stage *stage = NULL;
 	uint64_t n = width - s->column, rows = 1, most;
 	CUresult error;
 
 	if (!dst.room || !src.room) {
-		cuda_space_stray(dst.room ? w->copy.src.space : w->copy.dst.space, "copy",
-				 dst.room ? from : to);
+		nvidia_space_stray(dst.room ? w->copy.src.space : w->copy.dst.space, "copy",
+				   dst.room ? from : to);
 		return FAILED;
 	}
 	n = n < dst.room ? n : dst.room;
@@ -211,8 +211,8 @@ static enum issued copy(struct hal_stream *s, struct hal_work *w)
 		return ALL;
 	if (issue_is_failed(w->copy.dst.space) || issue_is_failed(w->copy.src.space))
 		return FAILED;
-	cuda_space_settle(&w->copy.dst, extent(width, height, w->copy.dst_pitch));
-	cuda_space_settle(&w->copy.src, extent(width, height, w->copy.src_pitch));
+	nvidia_space_settle(&w->copy.dst, extent(width, height, w->copy.dst_pitch));
+	nvidia_space_settle(&w->copy.src, extent(width, height, w->copy.src_pitch));
 	if (is_host(s->device, &w->copy.dst) && is_host(s->device, &w->copy.src))
 		return issue_check(s, NULL, "copy", issue_host_function(s, on_host, w));
 	if (w->copy.dst_pitch == width && w->copy.src_pitch == width) {
@@ -229,7 +229,7 @@ static enum issued copy(struct hal_stream *s, struct hal_work *w)
 static CUresult fill_device(const struct hal_stream *s, const struct hal_work *w, CUdeviceptr at,
 			    uint64_t width, uint64_t rows)
 {
-	const struct cuda_driver *d = s->device->driver;
+	const struct nvidia_driver *d = s->device->driver;
 	uint64_t pitch = w->fill.pitch;
 	uint32_t value = w->fill.value;
 
@@ -252,12 +252,12 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 	struct side dst = side_of(s->device, &w->fill.dst, to, w->fill.pitch, true);
 
 	if (!dst.room) {
-		cuda_space_stray(w->fill.dst.space, "fill", to);
+		nvidia_space_stray(w->fill.dst.space, "fill", to);
 		return FAILED;
 	}
 	if (dst.at % element) {
-		cuda_space_fail(w->fill.dst.space, CUDA_ERROR_INVALID_VALUE,
-				"fill: an address that is not aligned");
+		nvidia_space_fail(w->fill.dst.space, CUDA_ERROR_INVALID_VALUE,
+				  "fill: an address that is not aligned");
 		return FAILED;
 	}
 	n = n < dst.room ? n : dst.room;
@@ -283,8 +283,8 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 		return ALL;
 	if (issue_is_failed(w->fill.dst.space))
 		return FAILED;
-	cuda_space_settle(&w->fill.dst,
-			  extent(w->fill.width * w->fill.element, w->fill.height, w->fill.pitch));
+	nvidia_space_settle(&w->fill.dst,
+			    extent(w->fill.width * w->fill.element, w->fill.height, w->fill.pitch));
 	if (!w->fill.dst.space)
 		return issue_check(s, NULL, "fill", issue_host_function(s, on_host, w));
 	while (done == ALL && s->row < w->fill.height)
@@ -297,9 +297,9 @@ static enum issued fill(struct hal_stream *s, struct hal_work *w)
 /* limit without an attribute: static and dynamic shared memory together */
 #define SHARED_WITHOUT_ASKING (48u << 10)
 
-static CUresult launch(const struct hal_stream *s, const struct cuda_item *item)
+static CUresult launch(const struct hal_stream *s, const struct nvidia_item *item)
 {
-	const struct cuda_driver *d = s->device->driver;
+	const struct nvidia_driver *d = s->device->driver;
 	const struct hal_work *w = &item->work;
 	const struct hal_function *f = w->kernel.function;
 	CUlaunchAttribute together = {.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
@@ -335,14 +335,15 @@ static enum issued show(struct hal_stream *s, struct hal_space *space)
 
 	if (issue_is_failed(space))
 		return FAILED;
-	if (cuda_window_shows(device, space))
+	if (nvidia_window_shows(device, space))
 		return ALL;
-	if (cuda_kernels_run(device))
+	if (nvidia_kernels_run(device))
 		return PART;
-	return issue_check(s, space, "mapping the rank's memory", cuda_window_show(device, space));
+	return issue_check(s, space, "mapping the rank's memory",
+			   nvidia_window_show(device, space));
 }
 
-static enum issued kernel(struct hal_stream *s, struct cuda_item *item)
+static enum issued kernel(struct hal_stream *s, struct nvidia_item *item)
 {
 	struct hal_space *space = item->work.kernel.space;
 	enum issued done = show(s, space);
@@ -363,10 +364,10 @@ static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
 	if (done != ALL)
 		return done;
 	s->last_kernel = s->issued + 1; /* even if it fails, a part of it may run */
-	return issue_check(s, space, what, cuda_gemm(s, space, w->gemm.call, what, sizeof what));
+	return issue_check(s, space, what, nvidia_gemm(s, space, w->gemm.call, what, sizeof what));
 }
 
-static enum issued issue(struct hal_stream *s, struct cuda_item *item)
+static enum issued issue(struct hal_stream *s, struct nvidia_item *item)
 {
 	switch (item->work.kind) {
 	case HAL_KERNEL: return kernel(s, item);
@@ -381,12 +382,12 @@ static enum issued issue(struct hal_stream *s, struct cuda_item *item)
 }
 
 /* After the work, done or skipped, the device increments the stream's counter. */
-bool cuda_issue(struct hal_stream *s, struct cuda_item *item)
+bool nvidia_issue(struct hal_stream *s, struct nvidia_item *item)
 {
 	struct hal_device *device = s->device;
 	CUdeviceptr counter = (CUdeviceptr)(uintptr_t)s->counter;
 
-	if (issue_check(s, NULL, "clearing memory", cuda_clear(device, s)) == FAILED ||
+	if (issue_check(s, NULL, "clearing memory", nvidia_clear(device, s)) == FAILED ||
 	    issue(s, item) == PART)
 		return false;
 	if (issue_check(s, NULL, "counting",

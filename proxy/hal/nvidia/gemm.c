@@ -7,7 +7,7 @@
  * products of several streams share nothing. Inputs that the library cannot take as they are (no A
  * and B, or a bias at any address) are copied into memory of the stream for this one call.
  *
- * A product is a kernel: it runs in the window of its rank (cuda_hal.h). Addresses in the record
+ * A product is a kernel: it runs in the window of its rank (nvidia_hal.h). Addresses in the record
  * are checked against the rank's mappings; those in lists are the program's responsibility, like
  * those in its kernels.
  *
@@ -16,7 +16,7 @@
 #include <stdio.h>
 
 #include "blas.h"
-#include "cuda_hal.h"
+#include "nvidia_hal.h"
 
 #define ALIGNED_MAX 256u /* no algorithm needs a larger alignment */
 
@@ -39,7 +39,7 @@ static uint32_t type_bytes(uint8_t type)
 #define SUMMED (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B)
 
 /* The library itself decides on combinations of types. */
-bool cuda_gemm_acceptable(const struct rf_gemm_aux *call)
+bool nvidia_gemm_acceptable(const struct rf_gemm_aux *call)
 {
 	const struct rf_gemm *g = &call->g;
 
@@ -109,10 +109,10 @@ static bool is_mapped(const struct hal_space *space, uint64_t addr, uint64_t byt
 	CUdeviceptr at;
 
 	for (uint64_t n; bytes; addr += n, bytes -= n) {
-		n = cuda_space_resolve(space, addr, use == WRITTEN, &at);
+		n = nvidia_space_resolve(space, addr, use == WRITTEN, &at);
 		if (!n) {
 			ref.addr = addr;
-			cuda_space_settle(&ref, bytes);
+			nvidia_space_settle(&ref, bytes);
 			return !ref.space;
 		}
 		if (n > bytes)
@@ -237,7 +237,7 @@ static CUresult give_back(const struct hal_stream *s, const struct spares *all)
  * k = 0. */
 static CUresult without_factors(const struct hal_stream *s, struct rf_gemm *g, struct spares *all)
 {
-	const struct cuda_driver *d = s->device->driver;
+	const struct nvidia_driver *d = s->device->driver;
 	uint64_t bytes = (g->m > g->n ? g->m : g->n) * ZEROS_DEPTH * type_bytes(g->type_ab);
 	uint64_t zeros = 0, list = 0;
 	CUresult error = take(s, all, bytes, &zeros);
@@ -306,7 +306,7 @@ static bool in_heap(const struct hal_space *space, uint64_t addr)
 {
 	CUdeviceptr at;
 
-	return cuda_space_resolve(space, addr, false, &at);
+	return nvidia_space_resolve(space, addr, false, &at);
 }
 
 static CUresult prepare(const struct hal_stream *s, const struct hal_space *space,
@@ -322,7 +322,7 @@ static CUresult prepare(const struct hal_stream *s, const struct hal_space *spac
 /* ---- the call ------------------------------------------------------------------------------- */
 
 struct gemm_call { /* the descriptors of one product */
-	const struct cuda_blas *blas;
+	const struct nvidia_blas *blas;
 	const struct rf_gemm *g;
 	const struct rf_matrix *aux;
 	cublasStatus_t status; /* of the first call that failed */
@@ -487,7 +487,7 @@ static void choose(struct gemm_call *k, cublasLtHandle_t handle, cublasLtMatmulA
 
 static void forget(const struct gemm_call *k)
 {
-	const struct cuda_blas *blas = k->blas;
+	const struct nvidia_blas *blas = k->blas;
 	cublasLtMatrixLayout_t layouts[] = {k->a, k->b, k->c, k->d};
 
 	for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
@@ -501,7 +501,7 @@ static void forget(const struct gemm_call *k)
 
 static const void *pointer(uint64_t addr) { return (const void *)(uintptr_t)addr; }
 
-static cublasStatus_t multiply(const struct cuda_blas *blas, cublasLtHandle_t handle,
+static cublasStatus_t multiply(const struct nvidia_blas *blas, cublasLtHandle_t handle,
 			       const struct rf_gemm *g, const struct rf_matrix *aux,
 			       CUstream stream)
 {
@@ -532,7 +532,7 @@ static CUresult error_of(cublasStatus_t status)
 	}
 }
 
-static CUresult failed(const struct cuda_blas *blas, cublasStatus_t status, char *what,
+static CUresult failed(const struct nvidia_blas *blas, cublasStatus_t status, char *what,
 		       uint32_t what_bytes)
 {
 	snprintf(what, what_bytes, "a matrix product, %s of cuBLASLt",
@@ -540,11 +540,11 @@ static CUresult failed(const struct cuda_blas *blas, cublasStatus_t status, char
 	return error_of(status);
 }
 
-CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm_aux *call,
-		   char *what, uint32_t what_bytes)
+CUresult nvidia_gemm(struct hal_stream *s, struct hal_space *space, const struct rf_gemm_aux *call,
+		     char *what, uint32_t what_bytes)
 {
 	struct hal_device *device = s->device;
-	const struct cuda_blas *blas = cuda_blas(what, what_bytes);
+	const struct nvidia_blas *blas = nvidia_blas(what, what_bytes);
 	struct rf_gemm g = normalised(&call->g);
 	cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
 	struct spares spares = {.count = 0};
@@ -574,9 +574,9 @@ CUresult cuda_gemm(struct hal_stream *s, struct hal_space *space, const struct r
 	return error ? error : last;
 }
 
-void cuda_gemm_close(struct hal_device *device)
+void nvidia_gemm_close(struct hal_device *device)
 {
 	if (device->blas)
-		cuda_blas(NULL, 0)->cublasLtDestroy(device->blas);
+		nvidia_blas(NULL, 0)->cublasLtDestroy(device->blas);
 	device->blas = NULL;
 }

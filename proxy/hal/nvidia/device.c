@@ -10,16 +10,16 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "cuda_hal.h"
+#include "nvidia_hal.h"
 
-struct hal_device *_Atomic cuda_open_device;
+struct hal_device *_Atomic nvidia_open_device;
 
-CUresult cuda_bind(const struct hal_device *device)
+CUresult nvidia_bind(const struct hal_device *device)
 {
 	return device->driver->cuCtxSetCurrent(device->context);
 }
 
-const char *cuda_error_name(const struct hal_device *device, CUresult error)
+const char *nvidia_error_name(const struct hal_device *device, CUresult error)
 {
 	const char *name = NULL;
 
@@ -27,8 +27,8 @@ const char *cuda_error_name(const struct hal_device *device, CUresult error)
 	return name ? name : "unknown error";
 }
 
-CUresult cuda_set_access(const struct hal_device *device, CUdeviceptr at, uint64_t bytes,
-			 bool writable)
+CUresult nvidia_set_access(const struct hal_device *device, CUdeviceptr at, uint64_t bytes,
+			   bool writable)
 {
 	CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal},
 				  .flags = writable ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -37,7 +37,7 @@ CUresult cuda_set_access(const struct hal_device *device, CUdeviceptr at, uint64
 	return device->driver->cuMemSetAccess(at, bytes, &access, 1);
 }
 
-void cuda_ring(const struct hal_device *device)
+void nvidia_ring(const struct hal_device *device)
 {
 	if (device->config.ring)
 		device->config.ring(device->config.ring_arg);
@@ -45,7 +45,7 @@ void cuda_ring(const struct hal_device *device)
 
 /* The caller has published the work before: either the device thread sees it, or this sees the
  * sleep. */
-void cuda_wake(struct hal_device *device)
+void nvidia_wake(struct hal_device *device)
 {
 	if (!atomic_load(&device->sleeping))
 		return;
@@ -54,7 +54,7 @@ void cuda_wake(struct hal_device *device)
 	pthread_mutex_unlock(&device->lock);
 }
 
-void cuda_lose(struct hal_device *device, int error, const char *format, ...)
+void nvidia_lose(struct hal_device *device, int error, const char *format, ...)
 {
 	const struct hal_space *space = device->window_serial ? device->window_space : NULL;
 	bool perhaps = error == CUDA_ERROR_ILLEGAL_ADDRESS && space &&
@@ -72,14 +72,14 @@ void cuda_lose(struct hal_device *device, int error, const char *format, ...)
 		 perhaps ? " (perhaps a write to read-only memory outside the footprint)" : "");
 	atomic_store(&device->lost_serial, device->window_serial);
 	atomic_store(&device->lost, error);
-	cuda_ring(device);
+	nvidia_ring(device);
 }
 
-CUresult cuda_refuse(const struct hal_device *device, const char *what, CUresult error)
+CUresult nvidia_refuse(const struct hal_device *device, const char *what, CUresult error)
 {
 	if (device->config.text)
 		snprintf(device->config.text, device->config.text_bytes, "GPU %d: %s: %s (%d)",
-			 device->ordinal, what, cuda_error_name(device, error), error);
+			 device->ordinal, what, nvidia_error_name(device, error), error);
 	return error;
 }
 
@@ -90,7 +90,7 @@ static CUresult has(const struct hal_device *device, CUdevice_attribute attribut
 
 	if (!error && !value)
 		error = CUDA_ERROR_NOT_SUPPORTED;
-	return error ? cuda_refuse(device, what, error) : CUDA_SUCCESS;
+	return error ? nvidia_refuse(device, what, error) : CUDA_SUCCESS;
 }
 
 /* Checks that the GPU can run code for the compute capability that jobs see. */
@@ -105,7 +105,7 @@ static CUresult check_capability(const struct hal_device *device)
 		error = device->driver->cuDeviceGetAttribute(
 			&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device->ordinal);
 	if (error)
-		return cuda_refuse(device, "its compute capability cannot be queried", error);
+		return nvidia_refuse(device, "its compute capability cannot be queried", error);
 	if (major * 10 + minor >= (int)(c->cc_major * 10 + c->cc_minor))
 		return CUDA_SUCCESS;
 	if (c->text)
@@ -137,7 +137,7 @@ static CUresult choose(struct hal_device *device)
 	if (!error)
 		error = device->driver->cuDeviceGet(&device->ordinal, index);
 	if (error)
-		return cuda_refuse(device, "cannot be chosen", error);
+		return nvidia_refuse(device, "cannot be chosen", error);
 	return check_capability(device);
 }
 
@@ -153,7 +153,7 @@ static CUresult check_memory(const struct hal_device *device)
 	CUresult error = device->driver->cuMemGetInfo_v2(&free_bytes, &total);
 
 	if (error)
-		return cuda_refuse(device, "its memory size cannot be queried", error);
+		return nvidia_refuse(device, "its memory size cannot be queried", error);
 	if (all_bytes(device) <= free_bytes)
 		return CUDA_SUCCESS;
 	if (c->text)
@@ -168,7 +168,7 @@ static CUresult check_memory(const struct hal_device *device)
 
 static CUresult reserve(struct hal_device *device)
 {
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 	CUdeviceptr window = 0;
 	CUresult error = d->cuMemAddressReserve(&window, RF_HEAP_BYTES, RF_CHUNK_BYTES, RF_DEV_BASE,
 						0);
@@ -178,10 +178,10 @@ static CUresult reserve(struct hal_device *device)
 		error = CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	if (error)
-		return cuda_refuse(device,
-				   "the driver does not provide the addresses of ranks' memory "
-				   "(from 0x200000000000)",
-				   error);
+		return nvidia_refuse(device,
+				     "the driver does not provide the addresses of ranks' memory "
+				     "(from 0x200000000000)",
+				     error);
 	device->window_reserved = true;
 	device->host_window = mmap(
 		(void *)(uintptr_t)(RF_DEV_BASE + RF_HEAP_BYTES), RF_WINDOW_BYTES - RF_HEAP_BYTES,
@@ -189,16 +189,16 @@ static CUresult reserve(struct hal_device *device)
 		0);
 	if (device->host_window == MAP_FAILED) {
 		device->host_window = NULL;
-		return cuda_refuse(device, "the addresses of ranks' pinned memory are in use",
-				   CUDA_ERROR_OUT_OF_MEMORY);
+		return nvidia_refuse(device, "the addresses of ranks' pinned memory are in use",
+				     CUDA_ERROR_OUT_OF_MEMORY);
 	}
 	error = d->cuMemAddressReserve(&device->alias, all_bytes(device), RF_CHUNK_BYTES, 0, 0);
-	return error ? cuda_refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
+	return error ? nvidia_refuse(device, "no addresses for its memory", error) : CUDA_SUCCESS;
 }
 
 static CUresult make_chunks(struct hal_device *device)
 {
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 				    .location = {CU_MEM_LOCATION_TYPE_DEVICE, device->ordinal}};
 	size_t granularity = 0;
@@ -211,16 +211,17 @@ static CUresult make_chunks(struct hal_device *device)
 		error = d->cuMemCreate(&device->chunks[i], RF_CHUNK_BYTES, &prop, 0);
 		if (error)
 			break;
-		error = d->cuMemMap(cuda_alias(device, i), RF_CHUNK_BYTES, 0, device->chunks[i], 0);
+		error = d->cuMemMap(nvidia_alias(device, i), RF_CHUNK_BYTES, 0, device->chunks[i],
+				    0);
 		if (error)
 			d->cuMemRelease(device->chunks[i]);
 		else
 			device->chunks_made++;
 	}
 	if (!error)
-		error = cuda_set_access(device, device->alias, all_bytes(device), true);
+		error = nvidia_set_access(device, device->alias, all_bytes(device), true);
 	if (error)
-		return cuda_refuse(device, "its memory cannot be allocated", error);
+		return nvidia_refuse(device, "its memory cannot be allocated", error);
 	for (uint32_t i = device->chunk_count; i > 0; i--)
 		device->free_chunks[device->free_count++] = i - 1;
 	return CUDA_SUCCESS;
@@ -228,7 +229,7 @@ static CUresult make_chunks(struct hal_device *device)
 
 static CUresult make_host_memory(struct hal_device *device)
 {
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 	const unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
 	CUresult error = d->cuMemHostAlloc((void **)&device->counters,
 					   CUDA_STREAMS_MAX * sizeof(uint64_t), flags);
@@ -237,7 +238,7 @@ static CUresult make_host_memory(struct hal_device *device)
 		error = d->cuMemHostAlloc((void **)&device->stage_memory,
 					  CUDA_STAGES * CUDA_STAGE_BYTES, flags);
 	if (error)
-		return cuda_refuse(device, "no pinned host memory", error);
+		return nvidia_refuse(device, "no pinned host memory", error);
 	for (uint32_t i = CUDA_STREAMS_MAX; i > 0; i--)
 		device->free_slots[device->free_slot_count++] = i - 1;
 	for (uint32_t i = 0; i < CUDA_STAGES; i++)
@@ -247,7 +248,7 @@ static CUresult make_host_memory(struct hal_device *device)
 
 static CUresult open_context(struct hal_device *device)
 {
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 	CUresult error = has(device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
 			     "it cannot map memory at chosen addresses");
 
@@ -258,12 +259,12 @@ static CUresult open_context(struct hal_device *device)
 		return error;
 	error = d->cuDevicePrimaryCtxRetain(&device->context, device->ordinal);
 	if (!error)
-		error = cuda_bind(device);
+		error = nvidia_bind(device);
 	if (!error)
 		error = d->cuStreamCreate(&device->clear_stream, CU_STREAM_NON_BLOCKING);
 	if (!error)
 		error = d->cuEventCreate(&device->clear_event, CU_EVENT_DISABLE_TIMING);
-	return error ? cuda_refuse(device, "no context can be created", error) : CUDA_SUCCESS;
+	return error ? nvidia_refuse(device, "no context can be created", error) : CUDA_SUCCESS;
 }
 
 static bool host_arrays(struct hal_device *device)
@@ -279,11 +280,11 @@ static bool host_arrays(struct hal_device *device)
 	       device->window && device->free_slots;
 }
 
-int cuda_device_open(const struct hal_config *config, struct hal_device **out)
+int nvidia_device_open(const struct hal_config *config, struct hal_device **out)
 {
 	struct hal_device *device;
 	int error;
-	const struct cuda_driver *driver = cuda_driver(config->text, config->text_bytes);
+	const struct nvidia_driver *driver = nvidia_driver(config->text, config->text_bytes);
 
 	if (!driver)
 		return CUDA_ERROR_NO_DEVICE;
@@ -310,22 +311,22 @@ int cuda_device_open(const struct hal_config *config, struct hal_device **out)
 	if (!error)
 		error = make_host_memory(device);
 	if (error)
-		cuda_device_close(device);
+		nvidia_device_close(device);
 	else
 		*out = device;
 	return error;
 }
 
-const char *cuda_device_lost(const struct hal_device *device)
+const char *nvidia_device_lost(const struct hal_device *device)
 {
 	return atomic_load(&device->lost) ? device->lost_text : NULL;
 }
 
 /* The driver's compiler generates machine code from PTX for this kind of GPU; cuBLASLt's choice
  * also depends on the GPU's size. */
-uint64_t cuda_arithmetic(const struct hal_device *device)
+uint64_t nvidia_arithmetic(const struct hal_device *device)
 {
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 	const CUdevice_attribute asked[] = {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
 					    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
 					    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT};
@@ -345,13 +346,13 @@ uint64_t cuda_arithmetic(const struct hal_device *device)
 /* Releases what the driver holds for this device. */
 static void release(struct hal_device *device)
 {
-	const struct cuda_driver *d = device->driver;
+	const struct nvidia_driver *d = device->driver;
 
 	for (uint32_t i = 0; i < device->window_top; i++)
 		if (device->window[i])
 			d->cuMemUnmap(RF_DEV_BASE + i * RF_CHUNK_BYTES, RF_CHUNK_BYTES);
 	for (uint32_t i = 0; i < device->chunks_made; i++) {
-		d->cuMemUnmap(cuda_alias(device, i), RF_CHUNK_BYTES);
+		d->cuMemUnmap(nvidia_alias(device, i), RF_CHUNK_BYTES);
 		d->cuMemRelease(device->chunks[i]);
 	}
 	if (device->host_window)
@@ -372,7 +373,7 @@ static void release(struct hal_device *device)
 	d->cuDevicePrimaryCtxRelease_v2(device->ordinal);
 }
 
-void cuda_device_close(struct hal_device *device)
+void nvidia_device_close(struct hal_device *device)
 {
 	if (device->started) {
 		pthread_mutex_lock(&device->lock);
@@ -381,11 +382,11 @@ void cuda_device_close(struct hal_device *device)
 		pthread_mutex_unlock(&device->lock);
 		pthread_join(device->thread, NULL);
 	}
-	if (atomic_load(&cuda_open_device) == device)
-		atomic_store(&cuda_open_device, NULL);
+	if (atomic_load(&nvidia_open_device) == device)
+		atomic_store(&nvidia_open_device, NULL);
 	if (device->streams || atomic_load(&device->lost))
 		return; /* work may be in progress: the process ends after this */
-	if (device->context && !cuda_bind(device))
+	if (device->context && !nvidia_bind(device))
 		release(device);
 	pthread_cond_destroy(&device->wake);
 	pthread_mutex_destroy(&device->lock);
@@ -398,7 +399,7 @@ void cuda_device_close(struct hal_device *device)
 	free(device);
 }
 
-int cuda_chunk_create(struct hal_device *device, uint32_t *chunk)
+int nvidia_chunk_create(struct hal_device *device, uint32_t *chunk)
 {
 	if (device->free_count == 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -413,7 +414,7 @@ int cuda_chunk_create(struct hal_device *device, uint32_t *chunk)
 	return CUDA_SUCCESS;
 }
 
-void cuda_chunk_destroy(struct hal_device *device, uint32_t chunk)
+void nvidia_chunk_destroy(struct hal_device *device, uint32_t chunk)
 {
 	device->free_chunks[device->free_count++] = chunk;
 }
@@ -427,7 +428,7 @@ static uint64_t slots_of(uint64_t bytes)
 	return count < CUDA_SCRATCH_SLOTS ? (1ull << count) - 1 : 0;
 }
 
-uint64_t cuda_scratch_alloc(struct hal_device *device, uint64_t bytes)
+uint64_t nvidia_scratch_alloc(struct hal_device *device, uint64_t bytes)
 {
 	uint64_t wanted = bytes <= CUDA_SCRATCH_BYTES ? slots_of(bytes) : 0;
 
@@ -439,14 +440,14 @@ uint64_t cuda_scratch_alloc(struct hal_device *device, uint64_t bytes)
 		if (taken & device->scratch_used)
 			continue;
 		device->scratch_used |= taken;
-		return cuda_alias(device, device->chunk_count) + at * CUDA_SCRATCH_SLOT_BYTES;
+		return nvidia_alias(device, device->chunk_count) + at * CUDA_SCRATCH_SLOT_BYTES;
 	}
 	return 0;
 }
 
-bool cuda_scratch_free(struct hal_device *device, uint64_t addr, uint64_t bytes)
+bool nvidia_scratch_free(struct hal_device *device, uint64_t addr, uint64_t bytes)
 {
-	uint64_t room = cuda_scratch_room(device, addr);
+	uint64_t room = nvidia_scratch_room(device, addr);
 
 	if (room)
 		device->scratch_used &= ~(slots_of(bytes)

@@ -1,0 +1,50 @@
+/* hal.c: the table of the NVIDIA HAL, and the order in which a device is opened. */
+#include "nvidia_hal.h"
+
+static int device_open(const struct hal_config *config, struct hal_device **out)
+{
+	struct hal_device *device;
+	int error = nvidia_device_open(config, &device);
+
+	if (error)
+		return error;
+	error = nvidia_sums_load(device);
+	if (error)
+		nvidia_refuse(device, "the kernels of collectives cannot be loaded", error);
+	if (!error && pthread_create(&device->thread, NULL, nvidia_thread_main, device))
+		error = CUDA_ERROR_OUT_OF_MEMORY;
+	device->started = !error;
+	device->config.text = NULL; /* the caller's text is only valid during this call */
+	if (error)
+		nvidia_device_close(device);
+	else
+		atomic_store(&nvidia_open_device, *out = device);
+	return error;
+}
+
+__attribute__((visibility("default"))) const struct hal hal_nvidia = {
+	.type = "nvidia",
+	.device_open = device_open,
+	.device_close = nvidia_device_close,
+	.device_lost = nvidia_device_lost,
+	.arithmetic = nvidia_arithmetic,
+	.chunk_create = nvidia_chunk_create,
+	.chunk_destroy = nvidia_chunk_destroy,
+	.scratch_alloc = nvidia_scratch_alloc,
+	.scratch_free = nvidia_scratch_free,
+	.space_create = nvidia_space_create,
+	.space_destroy = nvidia_space_destroy,
+	.space_map = nvidia_space_map,
+	.space_unmap = nvidia_space_unmap,
+	.space_protect = nvidia_space_protect,
+	.space_copied = nvidia_space_copied,
+	.space_map_host = nvidia_space_map_host,
+	.space_error = nvidia_space_error,
+	.space_cancel = nvidia_space_cancel,
+	.stream_create = nvidia_stream_create,
+	.stream_destroy = nvidia_stream_destroy,
+	.room = nvidia_room,
+	.submit = nvidia_submit,
+	.completed = nvidia_completed,
+	.notify_at = nvidia_notify_at,
+};
