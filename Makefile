@@ -71,7 +71,7 @@ constraints: ## write the newest versions that pyproject.toml allows to tools/co
 	@rm -rf build/pins && $(BASE_PYTHON) -m venv build/pins
 	build/pins/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@grep '^#' $(PINS) > build/pins/new
-	build/pins/bin/python -m pip freeze --exclude-editable >> build/pins/new
+	build/pins/bin/python -m pip freeze --all --exclude pip --exclude-editable >> build/pins/new
 	@mv build/pins/new $(PINS) && rm -rf build/pins
 	@git diff --stat $(PINS)
 
@@ -79,6 +79,15 @@ constraints: ## write the newest versions that pyproject.toml allows to tools/co
 .PHONY: native
 native: $(VENV_READY) ## build the C libraries into build/native
 	@$(MAKE) --no-print-directory $(if $(V),,--silent) --jobs=$(JOBS) $(NATIVE)
+
+.PHONY: dist
+dist: native ## build a wheel and the executable dist/rankfold, which runs on machines without a compiler
+	$(PYTHON) tools/dist.py
+
+# In CI a separate step: the first time it gets what the executable contains.
+.PHONY: check-dist
+check-dist: native cuda ## build them, and test them where there is no compiler
+	$(PYTHON) -m pytest -m slow tests/distribution
 
 # The toolkit's nvcc, or otherwise the one from PyPI, fetched once.
 .PHONY: cuda

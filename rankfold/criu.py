@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from rankfold import paths
+from rankfold import distribution, paths
 
 NEEDED = (4, 2)  # older versions cannot dump TCP sockets from Linux 6.16 on
 FETCHED = paths.REPOSITORY / "build" / "criu" / "bin"
@@ -49,7 +49,7 @@ def command() -> str:
     if new:
         seen = f"{theirs} says: {_trouble_of(str(theirs))}"
     raise Missing(
-        f"no CRIU {'.'.join(map(str, NEEDED))} or newer ({seen}): run {paths.REPOSITORY}/tools/criu"
+        f"no CRIU {'.'.join(map(str, NEEDED))} or newer ({seen}): {_remedy('https://criu.org')}"
     )
 
 
@@ -58,8 +58,15 @@ def nft() -> str:
     """The path of nft: the system's, otherwise the fetched one. Raises Missing."""
     found = shutil.which("nft") or shutil.which(str(FETCHED / "nft"))
     if not found:
-        raise Missing(f"no nft: run {paths.REPOSITORY}/tools/criu")
+        raise Missing(f"no nft: {_remedy('the package nftables')}")
     return found
+
+
+def _remedy(source: str) -> str:
+    """What to do where a program is missing. Only a checkout can fetch it."""
+    if distribution.generated():
+        return f"install it (from {source})"
+    return f"run {paths.REPOSITORY}/tools/criu"
 
 
 def version(path: str) -> tuple[int, ...] | None:

@@ -6,6 +6,9 @@ size. This module reads them, so that Python code repeats none of their numbers:
 control protocol, the generator of the client's stubs, ``rankfold inspect`` and the tests use it. It
 understands what those headers need: structs of fixed-width numbers and arrays, enums, and macros
 that are numbers. (A test compares every offset with the compiler's.)
+
+A wheel contains none of these headers. It has the contracts in a generated module
+(`distribution.py`, `setup.py`), so that they are not parsed at run time.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from rankfold import paths
+from rankfold import distribution, paths
 
-CHANNEL = ("interpose/channel/channel.h", "interpose/channel/opcodes.def")
-SAVED = ("proxy/core/loop/saved.h", "proxy/core/loop/saved.def")
-HELD = "proxy/core/memory/held.h"
-HOST_STATE = "interpose/channel/host_state.h"
-LIMITS = "proxy/core/job_limits.h"
+# Of each contract: its files, and the contract that it is based on.
+SOURCES = {
+    "channel": (("interpose/channel/channel.h", "interpose/channel/opcodes.def"), ""),
+    "limits": (("proxy/core/job_limits.h",), ""),
+    "saved": (("proxy/core/loop/saved.h", "proxy/core/loop/saved.def"), "channel"),
+    "held": (("proxy/core/memory/held.h",), "channel"),
+    "host_state": (("interpose/channel/host_state.h",), ""),
+}
 NUMBERS = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B",
            "int32_t": "i", "float": "f", "char": "c"}  # fmt: skip
 RECORD = "rf_record"  # the beginning of every record
@@ -228,32 +234,51 @@ def _row(macro: str, words: list[str], found: Contract) -> None:
         found.opcodes[name] = Opcode(name, int(number), found.structs[record], about, kind, errors)
 
 
+def _parsed(name: str) -> Contract:
+    """Parse a contract from the headers of the checkout. A contract includes the names of those
+    that it is based on."""
+    files, base = SOURCES[name]
+    text = "".join((paths.REPOSITORY / file).read_text() for file in files)
+    return parse(text, _parsed(base) if base else None)
+
+
+def source() -> str:
+    """Return the contracts as Python source, which defines ``CONTRACTS``, by name."""
+    entries = "".join(f"    {name!r}: {_parsed(name)!r},\n" for name in SOURCES)
+    return (
+        "from rankfold.records import Contract, Field, Opcode, Struct\n\n"
+        f"CONTRACTS = {{\n{entries}}}\n"
+    )
+
+
 @cache
+def _contract(name: str) -> Contract:
+    if (module := distribution.generated()) is None:
+        return _parsed(name)
+    found: Contract = module.CONTRACTS[name]
+    return found
+
+
 def channel() -> Contract:
     """The channel between a rank and its proxy."""
-    return parse("".join((paths.REPOSITORY / name).read_text() for name in CHANNEL))
+    return _contract("channel")
 
 
-@cache
 def host_state() -> Contract:
     """What a process records about its state in the kernel."""
-    return parse((paths.REPOSITORY / HOST_STATE).read_text())
+    return _contract("host_state")
 
 
-@cache
 def limits() -> dict[str, int]:
     """The limits of a job's size: RANKS_MAX, DEVICES_MAX."""
-    return parse((paths.REPOSITORY / LIMITS).read_text()).constants
+    return _contract("limits").constants
 
 
-@cache
 def saved() -> Contract:
     """The saved state in a rank's image; includes the channel's names."""
-    text = "".join((paths.REPOSITORY / name).read_text() for name in SAVED)
-    return parse(text, channel())
+    return _contract("saved")
 
 
-@cache
 def held() -> Contract:
     """The image hold in a rank's image; includes the channel's names."""
-    return parse((paths.REPOSITORY / HELD).read_text(), channel())
+    return _contract("held")

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import click
 
-from rankfold import __version__, control, paths
+from rankfold import __version__, control, distribution, paths
 from rankfold.legible import legible
 from rankfold.reconciler import switches
 from rankfold.reconciler.client import NoReconciler
@@ -50,8 +50,18 @@ def main() -> NoReturn:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
+def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        commit = distribution.commit()
+        click.echo(f"rankfold {__version__}" + (f" (commit {commit})" if commit else ""))
+        context.exit()
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="rankfold")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    help="Print the version and the commit that it was built from.",
+)  # fmt: skip
 @click.option(
     "--state", type=click.Path(file_okay=False, path_type=Path), default=None,
     help="Folder of the fleet's state. Default: $RANKFOLD_STATE, else $XDG_STATE_HOME/rankfold.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,12 @@ def compiled(folder: Path, header: str, expressions: list[str]) -> list[int]:
     return [int(word) for word in done.stdout.split()]
 
 
-@pytest.mark.parametrize("names", [records.CHANNEL, records.SAVED])
-def test_every_offset_and_number_is_the_compilers(tmp_path: Path, names: tuple[str, str]) -> None:
-    contract = records.channel() if names == records.CHANNEL else records.saved()
+CONTRACTS = {"channel": records.channel(), "saved": records.saved()}
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_every_offset_and_number_is_the_compilers(tmp_path: Path, name: str) -> None:
+    contract, (header, *_) = CONTRACTS[name], records.SOURCES[name][0]
     expected: dict[str, int] = {}
     for shape in contract.structs.values():
         expected[f"sizeof(struct {shape.name})"] = shape.size
@@ -35,10 +39,10 @@ def test_every_offset_and_number_is_the_compilers(tmp_path: Path, names: tuple[s
                 size = field.size * (1 if field.count is None else field.count)
                 expected[f"sizeof(((struct {shape.name} *)0)->{field.name})"] = size
     expected |= contract.constants
-    prefix = "RF_OP_" if names == records.CHANNEL else "STATE_"
+    prefix = "RF_OP_" if name == "channel" else "STATE_"
     expected |= {f"{prefix}{o.name}": o.number for o in contract.opcodes.values()}
     assert len(expected) > 300
-    found = dict(zip(expected, compiled(tmp_path, names[0], list(expected)), strict=True))
+    found = dict(zip(expected, compiled(tmp_path, header, list(expected)), strict=True))
     signed = {key: value - (value >> 63 << 64) for key, value in expected.items()}
     assert found == signed
 
@@ -52,13 +56,24 @@ def test_offsets_of_what_a_process_records_are_the_compilers(tmp_path: Path) -> 
     }
     expected |= contract.constants
     assert {"RF_HOST_KEY", "offsetof(struct rf_host_object, value)"} <= expected.keys()
-    assert compiled(tmp_path, records.HOST_STATE, list(expected)) == list(expected.values())
+    assert compiled(tmp_path, records.SOURCES["host_state"][0][0], list(expected)) == list(
+        expected.values()
+    )
 
 
 def test_all_structs_of_the_headers_are_read() -> None:
-    for names, contract in ((records.CHANNEL, records.channel()), (records.SAVED, records.saved())):
-        text = (paths.REPOSITORY / names[0]).read_text()
+    for name, contract in CONTRACTS.items():
+        text = (paths.REPOSITORY / records.SOURCES[name][0][0]).read_text()
         assert set(re.findall(r"^struct (\w+) \{", text, re.MULTILINE)) <= set(contract.structs)
+
+
+def test_the_generated_module_has_the_same_contracts() -> None:
+    generated: dict[str, Any] = {}
+    exec(records.source(), generated)
+    assert generated["CONTRACTS"] == {
+        **CONTRACTS, "held": records.held(), "limits": records.Contract(records.limits()),
+        "host_state": records.host_state(),
+    }  # fmt: skip
 
 
 def test_fields_are_told_from_what_follows_them() -> None:
