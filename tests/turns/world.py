@@ -54,7 +54,7 @@ def load(folder: Path, changed: tuple[Path, str] | None = None) -> Library:
     objects = paths.native("obj")
     files = [
         each for each in objects.glob("proxy/**/*.o")
-        if not {"soft", "cuda"} & set(each.parts)
+        if not {"soft", "nvidia"} & set(each.parts)
         and (native.REPOSITORY / each.relative_to(objects)).with_suffix(".c").exists()
     ]  # fmt: skip
     includes = []
