@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 11
+#define RF_MINOR 12
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -58,7 +58,8 @@
 #define RF_BULK_COUNT 64u
 #define RF_BULK_BYTES (256u << 10)
 #define RF_HOSTFUNC_COUNT 256u
-#define RF_COMM_ERRORS 64u  /* communicators whose errors are kept */
+#define RF_COMM_ERRORS 64u /* communicators whose errors are kept */
+#define RF_URGENT_QUERY (1ull << 63)
 #define RF_FAULT_BYTES 256u /* of a fault's text, with its terminating zero */
 #define RF_MEMFD_BYTES (RF_OFF_PINNED + RF_PINNED_SLOT_BYTES)
 
@@ -83,7 +84,7 @@ struct rf_header {
 	_Alignas(64) _Atomic uint64_t head; /* published with release after the copy */
 	_Atomic uint32_t doorbell;          /* the server's futex; raised if server_sleeping */
 	_Atomic uint32_t space_waiters;     /* client threads that wait for free space */
-	_Atomic uint32_t aborts;            /* entries of `aborting` filled so far (1.11) */
+	_Atomic uint32_t urgents;           /* entries of `urgent` filled so far (1.11) */
 
 	/* line 3 (S): the ring's consumer */
 	_Alignas(64) _Atomic uint64_t tail; /* every byte below has been copied out */
@@ -116,10 +117,12 @@ struct rf_header {
 	 * (1.10). Needed to save a rank in the middle of a write. */
 	_Alignas(64) _Atomic uint64_t writing;
 
-	/* Their own lines: aborts do not queue in the ring, which may be full or blocked by the
-	 * operations that they end (1.11). Entry i is the communicator whose abort is answered in
-	 * slot i; 0: none. C fills it and increments `aborts`; S consumes it. */
-	_Alignas(64) _Atomic uint64_t aborting[RF_SLOT_COUNT];
+	/* Their own lines: requests that do not queue in the ring, which may be full or blocked by
+	 * operations that never end. Entry i is answered in slot i: the number of a communicator to
+	 * abort (1.11), or RF_URGENT_QUERY | an event to query (1.12); 0: none. C fills it and
+	 * increments `urgents`; S consumes it. The reply to a query has the seq of the last record
+	 * that was consumed before it. */
+	_Alignas(64) _Atomic uint64_t urgent[RF_SLOT_COUNT];
 	/* (S) Why single communicators are unusable: number << 8 | ncclResult_t; 0: none (1.11) */
 	_Alignas(64) _Atomic uint64_t comm_errors[RF_COMM_ERRORS];
 };
@@ -506,9 +509,9 @@ _Static_assert(offsetof(struct rf_header, hostfunc_head) == 320, "line 5");
 _Static_assert(offsetof(struct rf_header, bulk_busy) == 384, "line 6");
 _Static_assert(offsetof(struct rf_header, fault) == 448, "line 7");
 _Static_assert(offsetof(struct rf_header, writing) == 704, "behind the fault's text");
-_Static_assert(offsetof(struct rf_header, aborts) == 144, "in line 2");
-_Static_assert(offsetof(struct rf_header, aborting) == 768, "behind writing");
-_Static_assert(offsetof(struct rf_header, comm_errors) == 1280, "behind the aborts");
+_Static_assert(offsetof(struct rf_header, urgents) == 144, "in line 2");
+_Static_assert(offsetof(struct rf_header, urgent) == 768, "behind writing");
+_Static_assert(offsetof(struct rf_header, comm_errors) == 1280, "behind urgent");
 _Static_assert(RF_OFF_SLOTS + RF_SLOT_COUNT * RF_SLOT_BYTES <= RF_OFF_HOSTFUNC, "slots fit");
 _Static_assert(RF_OFF_HOSTFUNC + RF_HOSTFUNC_COUNT * sizeof(uint64_t) <= RF_OFF_RING,
 	       "host functions fit");

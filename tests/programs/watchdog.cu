@@ -157,8 +157,8 @@ static void in_its_own_abort(ncclComm_t comm) // of the same communicator
 }
 
 static void (*const ways[])(ncclComm_t) = {
-	in_a_synchronisation,   in_a_finalization,  in_a_split,       in_a_group,
-	in_a_sum_with_a_factor, in_a_host_function, in_its_own_abort,
+	in_a_synchronisation, in_a_launch,	      in_a_call_of_nccl,  in_a_finalization, in_a_split,
+	in_a_group,	      in_a_sum_with_a_factor, in_a_host_function, in_its_own_abort,
 };
 static const int WAYS = sizeof ways / sizeof *ways;
 

@@ -16,7 +16,7 @@ from support.ring_client import STREAM_SYNC, RingClient, attach, device, leave, 
 CONTRACT = records.channel()
 HEADER = CONTRACT.structs["rf_header"]
 SLOTS = int(CONTRACT.constants["RF_SLOT_COUNT"])
-ABORTING, ABORTS = HEADER["aborting"].offset, HEADER["aborts"].offset
+URGENT, URGENTS = HEADER["urgent"].offset, HEADER["urgents"].offset
 LEGACY = 1  # a handle of another kind
 
 NAMES = st.one_of(st.integers(0, 3), st.integers(0, 2**64 - 1), st.just(LEGACY), st.just(1 << 32))
@@ -46,13 +46,13 @@ def test_any_request_for_an_abort_leaves_the_rank_served(
     client, native = served
     for entries, more in rounds:
         for entry, name in entries.items():
-            struct.pack_into("<Q", client.map, ABORTING + 8 * entry, name)
-        count = (client.u32(ABORTS) + (more or 1)) % 2**32
-        struct.pack_into("<I", client.map, ABORTS, count)
+            struct.pack_into("<Q", client.map, URGENT + 8 * entry, name)
+        count = (client.u32(URGENTS) + (more or 1)) % 2**32
+        struct.pack_into("<I", client.map, URGENTS, count)
         client.ring()
 
         def taken() -> bool:
-            return not any(client.u64(ABORTING + 8 * entry) for entry in range(SLOTS))
+            return not any(client.u64(URGENT + 8 * entry) for entry in range(SLOTS))
 
         until(taken, native)
         assert client.call(STREAM_SYNC, struct.pack("<Q", LEGACY)) == 0

@@ -44,6 +44,7 @@ EPOCH, SLEEPING, HEAD, DOORBELL, SPACE_WAITERS, TAIL, SPACE_SEQ, BULK_SEQ = (
 RETIRED, GRANT, ASYNC_ERROR, BULK_BUSY = (
     HEADER[name].offset for name in ("retired_free", "grant_bytes", "async_error", "bulk_busy")
 )
+URGENT, SLOTS = HEADER["urgent"].offset, CONTRACT.constants["RF_SLOT_COUNT"]
 MIB = 1 << 20
 
 PAD = CONTRACT.constants["RF_OP_PAD"]
@@ -229,6 +230,7 @@ class ChannelServer:
     def _serve(self) -> None:
         while not self._stop.is_set():
             if not self.peek():
+                self._answer_urgent()
                 self._stop.wait(0.0005)
                 continue
             record = self.consume()
@@ -242,6 +244,14 @@ class ChannelServer:
                 self._release(record)
             if record.slot:
                 self.answer(record, *reply)
+
+    def _answer_urgent(self) -> None:
+        """Requests outside of the ring: queries of events, which are complete, and aborts."""
+        for entry in range(SLOTS) if self._map is not None else ():
+            if self.get64(URGENT + 8 * entry):
+                self.put64(URGENT + 8 * entry, 0)
+                seq = self.records[-1].seq if self.records else 0
+                self.answer(Record(0, entry + 1, 0, b""), 0, struct.pack("<Q", seq))
 
     def _release(self, record: Record) -> None:
         """The data of a source slot have been read."""

@@ -155,6 +155,8 @@ void channel_wait(uint32_t slot);     /* until it is answered, or another thread
 /* Requests that the server ends the communicator's operations, and waits until it has. The request
  * bypasses the ring, which these operations may block. */
 int channel_abort_comm(uint64_t comm);
+/* Queries an event, likewise. *consumed: the seq of the last record that the server had handled. */
+int channel_query_event(uint64_t event, uint64_t *consumed);
 /* Wakes the server if it sleeps: for changes of the header without a record. */
 void channel_wake(void);
 /* Posts one outermost group of collectives: consecutive in the ring, group_left counting down. */
@@ -183,10 +185,11 @@ struct handle {
 	uint64_t number;
 	enum handle_kind kind;
 	uint32_t flags;
-	_Atomic bool captured; /* event: last recorded in a captured stream */
-	uint64_t context;      /* in which it was created */
-	struct hints hints;    /* HANDLE_STREAM */
-	void *stream;          /* HANDLE_BLAS: the stream of its products */
+	_Atomic bool captured;     /* event: last recorded in a captured stream */
+	_Atomic uint64_t recorded; /* event: seq of its last record; 0: none */
+	uint64_t context;          /* in which it was created */
+	struct hints hints;        /* HANDLE_STREAM */
+	void *stream;              /* HANDLE_BLAS: the stream of its products */
 	int modes[BLAS_MODES];
 };
 uint64_t handle_number(void); /* a new number, never reused */

@@ -177,28 +177,33 @@ static struct rf_slot *slot_at(uint32_t index)
 						     (uint64_t)index * RF_SLOT_BYTES);
 }
 
-/* Sets and returns the lowest clear bit of a 64-bit word; 64 if none is clear. */
-static uint32_t claim_bit(_Atomic uint64_t *word)
+/* Sets and returns the lowest clear bit of a 64-bit word among `usable`; 64 if none is clear. */
+static uint32_t claim_bit(_Atomic uint64_t *word, uint64_t usable)
 {
 	uint64_t busy = atomic_load(word);
-	while (~busy) {
-		uint32_t bit = (uint32_t)__builtin_ctzll(~busy);
+	while (usable & ~busy) {
+		uint32_t bit = (uint32_t)__builtin_ctzll(usable & ~busy);
 		if (atomic_compare_exchange_weak(word, &busy, busy | 1ull << bit))
 			return bit;
 	}
 	return 64;
 }
 
-static uint32_t slot_claim(void)
+#define EVERY_SLOT UINT64_MAX
+/* One is left for urgent requests: threads that wait for what an abort would end may have all
+ * others. */
+#define USUAL_SLOTS (UINT64_MAX >> 1)
+
+static uint32_t slot_claim(uint64_t usable)
 {
 	_Static_assert(RF_SLOT_COUNT == 64 && RF_BULK_COUNT == 64, "one bit each");
 	for (;;) {
 		uint32_t seen = doorbell_seen(&slots_bell);
-		uint32_t index = claim_bit(&slots_busy);
+		uint32_t index = claim_bit(&slots_busy, usable);
 		if (index < RF_SLOT_COUNT)
 			return index;
 		doorbell_enter(&slots_waiters);
-		if (!~atomic_load(&slots_busy))
+		if (!(usable & ~atomic_load(&slots_busy)))
 			doorbell_sleep(&slots_bell, seen);
 		doorbell_leave(&slots_waiters);
 	}
@@ -207,7 +212,7 @@ static uint32_t slot_claim(void)
 uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		       const void *tail, size_t tail_bytes)
 {
-	uint32_t index = slot_claim();
+	uint32_t index = slot_claim(USUAL_SLOTS);
 	struct rf_slot *slot = slot_at(index);
 	/* The store to the ring's head releases it. */
 	atomic_store_explicit(&slot->state, RF_SLOT_WAITING, memory_order_relaxed);
@@ -253,15 +258,22 @@ void channel_wait(uint32_t index)
 
 bool channel_answered(uint32_t index) { return slot_answered(slot_at(index)); }
 
-int channel_abort_comm(uint64_t comm)
+static int call_urgently(uint64_t request, void *reply, size_t reply_bytes)
 {
 	struct rf_header *h = channel_header;
-	uint32_t index = slot_claim();
+	uint32_t index = slot_claim(EVERY_SLOT);
 	atomic_store_explicit(&slot_at(index)->state, RF_SLOT_WAITING, memory_order_relaxed);
-	atomic_store(&h->aborting[index], comm);
-	atomic_fetch_add(&h->aborts, 1);
+	atomic_store(&h->urgent[index], request);
+	atomic_fetch_add(&h->urgents, 1);
 	channel_wake();
-	return channel_finish(index, NULL, 0);
+	return channel_finish(index, reply, reply_bytes);
+}
+
+int channel_abort_comm(uint64_t comm) { return call_urgently(comm, NULL, 0); }
+
+int channel_query_event(uint64_t event, uint64_t *consumed)
+{
+	return call_urgently(RF_URGENT_QUERY | event, consumed, sizeof *consumed);
 }
 
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
@@ -278,7 +290,7 @@ uint32_t bulk_claim(bool wait)
 	struct rf_header *h = channel_header;
 	for (;;) {
 		uint32_t seen = doorbell_seen(&h->bulk_seq);
-		uint32_t index = claim_bit(&h->bulk_busy);
+		uint32_t index = claim_bit(&h->bulk_busy, UINT64_MAX);
 		if (index < RF_BULK_COUNT)
 			return index;
 		if (!wait)

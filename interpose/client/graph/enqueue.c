@@ -195,6 +195,15 @@ int event_sync(const void *event)
 	return error ? error : wait_for_event(number);
 }
 
+int event_query(const void *event)
+{
+	uint64_t number;
+	int error = channel_enter();
+	if (!error)
+		error = event_idle_number(event, &number);
+	return error ? error : issue_query(number);
+}
+
 int device_sync(void)
 {
 	int error = channel_enter();

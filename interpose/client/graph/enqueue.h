@@ -55,6 +55,7 @@ int stream_callback(const void *stream, cudaStreamCallback_t callback, void *dat
 /* Wait for a stream, an event or the device: fail while it is captured. */
 int stream_sync(const void *stream);
 int event_sync(const void *event);
+int event_query(const void *event);
 int device_sync(void);
 
 /* ---- node.c ---- */

@@ -85,6 +85,7 @@ int event_create(void **out, unsigned flags);
 int event_destroy(const void *event);
 int event_elapsed(float *ms, const void *start, const void *end);
 void issue_record(uint64_t event, uint64_t stream);
+int issue_query(uint64_t event); /* NOT_READY: its last record is not complete */
 void issue_wait(uint64_t stream, uint64_t event);
 int stream_priority(const void *stream, int *priority);
 int stream_attribute_get(const void *stream, int id, launch_attribute_value *);

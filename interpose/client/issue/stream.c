@@ -231,7 +231,22 @@ int event_elapsed(float *ms, const void *start, const void *end)
 void issue_record(uint64_t event, uint64_t stream)
 {
 	struct rf_event m = {.event = event, .stream = stream};
-	channel_post(&m.r, RF_OP_EVENT_RECORD, sizeof m, NULL, 0);
+	uint64_t seq = channel_post(&m.r, RF_OP_EVENT_RECORD, sizeof m, NULL, 0);
+	struct handle *h = handle_get(HANDLE_EVENT, (void *)event);
+	if (h)
+		atomic_store(&h->recorded, seq);
+}
+
+/* Never waits for room in the ring, nor for what is in it: watchdogs query events to find out that
+ * nothing moves any more. */
+int issue_query(uint64_t event)
+{
+	struct handle *h = handle_get(HANDLE_EVENT, (void *)event);
+	uint64_t recorded = h ? atomic_load(&h->recorded) : 0, consumed = 0;
+	int error = channel_query_event(event, &consumed);
+	if (consumed < recorded && (error == CUDA_OK || error == INVALID_HANDLE))
+		return NOT_READY; /* the server does not know of its last record, or of it */
+	return error == INVALID_HANDLE && h && !recorded ? CUDA_OK : error;
 }
 
 void issue_wait(uint64_t stream, uint64_t event)

@@ -197,13 +197,45 @@ static void consume(struct rank *r)
 	}
 }
 
+static void answer_query(struct rank *r, uint64_t event, uint16_t slot)
+{
+	struct rf_handle a = {.handle = event};
+	uint64_t consumed = r->ring.tail.seq;
+	ring_reply(r, slot, on_event_query(r, &a, 0), &consumed, sizeof consumed);
+	r->intake.records++;
+	r->intake.queries++;
+}
+
+/* Handles requests outside of the ring, after those in it: a query sees what was recorded before
+ * it. At a cut, no abort begins, as a drained rank may have reported that it is there; and nobody
+ * is answered, as from the ring. */
+static void answer_urgent(struct rank *r)
+{
+	uint32_t at = 0;
+	uint64_t request;
+	uint16_t slot;
+	if (!ring_urgent(r) || !ring_owned(r) || r->end.closing || r->job->state >= PROXY_JOB_CUT ||
+	    (!barrier_may_consume(r->job->barrier, r->rank) && rank_drained(r)))
+		return;
+	while (ring_take_urgent(r, &at, &request, &slot)) {
+		if (r->ring.replies >= RF_SLOT_COUNT)
+			continue; /* named twice: no thread waits for this slot */
+		ring_asked(r, slot);
+		if (request & RF_URGENT_QUERY)
+			answer_query(r, request & ~RF_URGENT_QUERY, slot);
+		else
+			comm_abort_now(r, request, slot);
+	}
+	turn_progress(&r->proxy->turn);
+}
+
 /* Takes the records of a turn. It reads the time, and reports free space to the client, once for
  * all of them. */
 void rank_consume(struct rank *r)
 {
-	rank_aborts(r);
 	uint64_t before = r->ring.tail.bytes, said = r->intake.records - r->intake.queries;
 	consume(r);
+	answer_urgent(r);
 	if (r->ring.tail.bytes == before)
 		return;
 	if (r->intake.records - r->intake.queries != said)

@@ -139,28 +139,15 @@ void comm_left(struct rank *r, struct comm *c)
 	collective_settle(r, c);
 }
 
-/* Handles aborts that the client requests outside of the ring. At a cut, none begins: a drained
- * rank may have reported that it is there. */
-void rank_aborts(struct rank *r)
+void comm_abort_now(struct rank *r, uint64_t id, uint16_t slot)
 {
-	uint32_t at = 0;
-	uint64_t id;
-	uint16_t slot;
-	if (!ring_aborts(r) || !ring_owned(r) || r->end.closing || r->job->state >= PROXY_JOB_CUT ||
-	    (!barrier_may_consume(r->job->barrier, r->rank) && rank_drained(r)))
-		return;
-	while (ring_take_abort(r, &at, &id, &slot)) {
-		struct comm *c = GET(r, comm, COMM, id);
-		if (r->ring.replies >= RF_SLOT_COUNT)
-			continue; /* named twice: no thread waits for this slot */
-		ring_asked(r, slot);
-		if (!c) /* its request is still in the ring */
-			c = comm_new(r, id);
-		if (c && !c->aborted)
-			abort_comm(r, c, slot);
-		else
-			ring_reply(r, slot, NCCL_INVALID_ARGUMENT, NULL, 0);
-	}
+	struct comm *c = GET(r, comm, COMM, id);
+	if (!c) /* its request is still in the ring */
+		c = comm_new(r, id);
+	if (c && !c->aborted)
+		abort_comm(r, c, slot);
+	else
+		ring_reply(r, slot, NCCL_INVALID_ARGUMENT, NULL, 0);
 }
 
 /* All requests that name the communicator have arrived. */

@@ -38,7 +38,8 @@ static inline struct function *get_function(struct rank *r, uint64_t id)
 struct comm;
 /* handle_comm.c: the rank has left a communicator that it aborted: see coll_io.left. */
 void comm_left(struct rank *, struct comm *);
-void rank_aborts(struct rank *); /* aborts that the client requests outside of the ring */
+/* An abort that the client requests outside of the ring. */
+void comm_abort_now(struct rank *, uint64_t id, uint16_t slot);
 
 /* handle_memory.c, handle_module.c, handle_stream.c, handle_comm.c; dispatch.c handles groups
  * itself */

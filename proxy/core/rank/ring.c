@@ -204,21 +204,23 @@ void ring_comm_error(struct rank *r, uint64_t comm, int error)
 			     comm << 8 | (uint64_t)error);
 }
 
-bool ring_aborts(const struct rank *r)
+bool ring_urgent(const struct rank *r)
 {
-	return atomic_load_explicit(&r->ring.header->aborts, memory_order_acquire) !=
-	       r->ring.aborts;
+	return atomic_load_explicit(&r->ring.header->urgents, memory_order_acquire) !=
+	       r->ring.urgents;
 }
 
-bool ring_take_abort(struct rank *r, uint32_t *at, uint64_t *comm, uint16_t *slot)
+bool ring_take_urgent(struct rank *r, uint32_t *at, uint64_t *request, uint16_t *slot)
 {
+	_Atomic uint64_t *entries = r->ring.header->urgent;
 	if (!*at)
-		r->ring.aborts = atomic_load(&r->ring.header->aborts);
-	for (*comm = 0; *at < RF_SLOT_COUNT && !*comm; ++*at) {
-		*comm = atomic_exchange(&r->ring.header->aborting[*at], 0);
+		r->ring.urgents = atomic_load(&r->ring.header->urgents);
+	for (*request = 0; *at < RF_SLOT_COUNT && !*request; ++*at) {
+		if (atomic_load_explicit(&entries[*at], memory_order_acquire))
+			*request = atomic_exchange(&entries[*at], 0);
 		*slot = (uint16_t)(*at + 1);
 	}
-	return *comm;
+	return *request;
 }
 
 /* Passes a host function to the client, in order; the client counts those that have returned. */

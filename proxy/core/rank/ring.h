@@ -22,7 +22,7 @@ struct rank_ring {
 	uint64_t head;     /* what the client had published at the last check */
 	uint32_t replies;  /* requests not answered yet */
 	uint64_t reads;    /* records copied out of it; a held one may be copied again */
-	uint32_t aborts;   /* of the header's count: taken */
+	uint32_t urgents;  /* of the header's count: taken */
 	uint32_t errors;   /* of communicators, written so far */
 };
 
@@ -47,10 +47,10 @@ uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of 
 void ring_retired(struct rank *, uint64_t seq);
 /* Publishes the error of one communicator for the client; 0: it is gone. The newest are kept. */
 void ring_comm_error(struct rank *, uint64_t comm, int error);
-/* ring_aborts: are there communicators to be aborted. ring_take_abort takes each once, with the
+/* ring_urgent: are there requests outside of the ring. ring_take_urgent takes each once, with the
  * slot for its reply. */
-bool ring_aborts(const struct rank *);
-bool ring_take_abort(struct rank *, uint32_t *at, uint64_t *comm, uint16_t *slot);
+bool ring_urgent(const struct rank *);
+bool ring_take_urgent(struct rank *, uint32_t *at, uint64_t *request, uint16_t *slot);
 bool ring_host_function(struct rank *, uint64_t token, uint32_t place);
 bool ring_host_sound(const struct rank *); /* no more have returned than were called */
 
