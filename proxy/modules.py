@@ -19,8 +19,6 @@ from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo
 
 log = area(__file__)
 
-FOLDERS = {"soft": "soft", "nvidia": "cuda"}  # folder below hal/ for each type of device
-
 
 class Loader(Protocol):
     """The loader of a type of device, from its `modules.py`: modules and kernels of this process's
@@ -36,7 +34,7 @@ class Loader(Protocol):
 def _loader(hal: str, state: Path, cc: tuple[int, int]) -> Loader:
     """The loader for this type of device. A proxy imports only its own: others may not be
     installed."""
-    kind = importlib.import_module(f"rankfold.proxy.hal.{FOLDERS[hal]}.modules")
+    kind = importlib.import_module(f"rankfold.proxy.hal.{hal}.modules")
     return cast(Loader, kind.open_loader(state, cc))
 
 
