@@ -181,9 +181,9 @@ static void moves_and_requests(void)
 	      d->reserved = 0; moves_pump(d));
 	BREAK("moves are submitted and completed in their order", move_add(m, PAGE_HERE, MOVE_SAVE);
 	      move_add(m, PAGE_HERE + 1, MOVE_SAVE); m->move_done = 1; moves_pump(d));
-	BREAK("a request that ends is listed", memory_ask(m, &save); d->requests = NULL;
+	BREAK("a request that ends is listed", memory_request(m, &save); d->requests = NULL;
 	      memory_cancel(m));
-	BREAK("a request is listed once", d->requests = &m->request; memory_ask(m, &save));
+	BREAK("a request is listed once", d->requests = &m->request; memory_request(m, &save));
 	BREAK("transfers have a last one if they have a first one",
 	      proxy->transfers.last = calloc(1, sizeof *proxy->transfers.last);
 	      transfer_push(&proxy->transfers, proxy->transfers.last));
@@ -317,7 +317,7 @@ static void streams_as_a_whole(void)
 
 static void squashing(void)
 {
-	struct foreseen f = {.known = true};
+	struct footprint f = {.known = true};
 	struct team team = {.count = 1, .members = {o}, .streams = {o->queue.streams[0]}};
 	struct item *i = NULL;
 	BREAK("a rank that takes part is of the group and has an item to submit",
@@ -334,15 +334,15 @@ static void squashing(void)
 
 static void handles_and_rings(void)
 {
-	struct ask *a = NULL;
+	struct python_request *a = NULL;
 	BREAK("a module that has arrived was counted", module->image_bytes = 64; r->arriving = 0;
 	      module_answered(r, module, 0, &(struct module_contents){.hash = ""}));
 	BREAK("a module counts its uses", module_release(r, module));
 	BREAK("a request that is taken back was counted", ring_unasked(r, 1));
 	BREAK("a ring is consumed forwards", ring_consume(r, (struct place){0, 0}));
 	BREAK("a table counts its objects", r->objects.count = 0; table_remove(&r->objects, 80));
-	BREAK("a question that is answered was counted", a = ask_new(r, 50, 1, 0); r->pending = 0;
-	      ask_take(proxy, a->token));
+	BREAK("a question that is answered was counted", a = python_request_new(r, 50, 1, 0);
+	      r->pending = 0; python_request_take(proxy, a->token));
 }
 
 /* What the loop's checker finds before a save. */
@@ -370,8 +370,8 @@ static void loop_as_a_whole(void)
 	BREAK("the next transfer is not listed", proxy->transfers.next = calloc(1, sizeof *t));
 	BREAK("the last transfer is not the last one",
 	      proxy->transfers.last = calloc(1, sizeof *t));
-	BREAK("a question of a rank that is gone", ask_new(r, 50, 0, 0)->rank = NULL);
-	BREAK("a question of the future", ask_new(r, 50, 0, 0)->token++);
+	BREAK("a question of a rank that is gone", python_request_new(r, 50, 0, 0)->rank = NULL);
+	BREAK("a question of the future", python_request_new(r, 50, 0, 0)->token++);
 	BREAK("the active rank is gone", proxy->slice.active = (void *)page);
 	BREAK("the next active rank is gone", proxy->slice.target = (void *)page);
 	BREAK("ranks that have memory here", proxy->slice.active = proxy->slice.target = NULL;

@@ -16,11 +16,11 @@ READ, WRITTEN = 1, 2  # enum reach_use
 
 def work(world: World, *ranges: tuple[int, int], key: int = 77) -> Any:
     """One that writes these cells, and nothing else: first and count."""
-    f = world.ffi.new("struct foreseen *")
+    f = world.ffi.new("struct footprint *")
     f.known = f.keyed = True
     f.key.a = f.key.b = key
     for first, count in ranges:
-        world.lib.foreseen_add(f, addr_of(first), count * CELL, WRITTEN)
+        world.lib.footprint_add(f, addr_of(first), count * CELL, WRITTEN)
     return f
 
 
@@ -178,7 +178,7 @@ def test_what_it_reads_or_does_not_reach_need_not_be_there(make: Make) -> None:
     for page in (1, 2):
         second.write(page, 5)
     f = work(world, (0, CELLS), (CELLS + 1, 0))
-    world.lib.foreseen_add(f, addr_of(2 * CELLS), CELL, READ)
+    world.lib.footprint_add(f, addr_of(2 * CELLS), CELL, READ)
     compute(first, f, 9)
     assert adopt(second, f) == DONE
     assert [second.chunk(page) == first.chunk(page) for page in range(3)] == [True, False, False]

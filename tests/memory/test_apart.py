@@ -85,7 +85,7 @@ def test_who_has_it_from_before_is_told_once(make: Make) -> None:
     for rank in world.ranks:
         own(rank, 0)
         rank.write(0, 7)
-    assert [rank.memory.pages[0].wary for rank in world.ranks] == [1] * 4
+    assert [rank.memory.pages[0].backoff for rank in world.ranks] == [1] * 4
 
 
 def test_other_jobs_are_not_told(make: Make) -> None:

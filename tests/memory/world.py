@@ -161,7 +161,7 @@ class Rank:
         if purpose == COPY:
             wanted.addr, wanted.bytes = addr_of(first), count * CELL
         had, told = self.memory.request.state, len(self.told)
-        good = bool(self.world.lib.memory_ask(self.memory, wanted))
+        good = bool(self.world.lib.memory_request(self.memory, wanted))
         self.accepted += good and (not had or len(self.told) > told)
         return good
 

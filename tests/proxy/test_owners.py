@@ -27,11 +27,11 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"queue\.last_function": ("queue/launch.c",),
     r"queue\.tickets": ("queue/collective.c",),
     r"queue\.order": ("queue/accesses.c",),
-    r"queue\.squashing[\w.]*|regret->\w+": ("queue/squash.c",),
+    r"queue\.squashing[\w.]*|backoff->\w+": ("queue/squash.c",),
     r"->abroad": ("queue/stream.c",),
     r"queue\.(group|comms_changed)[\w.]*": ("queue/group.c",),
     r"r->(async_error|error_text)": ("rank/fault.c",),
-    r"->pending|next_token|->asks": ("loop/ask.c",),
+    r"->pending|next_token|->asks": ("loop/python_request.c",),
     r"arriving": ("rank/module.c",),
     r"(?<!\bs)->(uses|doomed|loading|loaded|globals_addr|image_room|globals_image|hash)":
         ("rank/module.c", "queue/stream.c", "rank/comm.h"),
@@ -47,7 +47,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"\b(measure|launches)\.\w+": (),  # by verbs of opaque/
     r"queue\.place[\w.]*": ("queue/hidden.c",),
     r"\bguard\.\w+": ("loop/guard.c",),
-    r"\blost\.\w+|->lost_ns(\[[^=]*\])?": ("loop/lost.c",),
+    r"\boverhead\.\w+|->overhead_ns(\[[^=]*\])?": ("loop/overhead.c",),
     r"wakeups": ("loop/loop.c",),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ SQUASH = [
     Mutant("others-do-not-know-of-it", "item_row(its)->effect(o, its, &g);", ";"),
     Mutant("others-memory-may-move", "memory_use(&o->memory);", ";"),
     Mutant("others-are-not-counted", "\t\trank_count_squashed(o);\n", ""),
-    Mutant("who-goes-alone-gets-no-copy", "\tmemory_ask(&r->memory, &q);", "\t(void)q;"),
+    Mutant("who-goes-alone-gets-no-copy", "\tmemory_request(&r->memory, &q);", "\t(void)q;"),
     Mutant("open-for-what-runs-alone",
            "if (item_row(i)->needs & NEEDS_ACTIVE)\n\t\tclose_all(r);", ""),
     Mutant("opened-and-closed-in-each-turn", "!memory_may_open(", "0 && !memory_may_open("),

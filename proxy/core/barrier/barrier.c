@@ -136,7 +136,7 @@ bool barrier_may_issue(struct barrier *b, uint32_t rank, uint64_t comm)
 		may = !m || !m->spans || tandem_allows(b, r);
 	r->refused = !may;
 	r->refused_comm = comm;
-	vector_ask_raise(b, rank);
+	vector_request_raise(b, rank);
 	return may;
 }
 

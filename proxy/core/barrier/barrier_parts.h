@@ -171,7 +171,7 @@ struct entry *vector_replace(struct barrier *, struct barrier_rank *, uint32_t r
 void vector_member(struct barrier *, struct entry); /* replaces the entry of a rank */
 void vector_report(struct barrier *, const struct entry *);
 /* A rank that owes a round, but waits at a round past its target, requests a higher one. */
-void vector_ask_raise(struct barrier *, uint32_t rank);
+void vector_request_raise(struct barrier *, uint32_t rank);
 void vector_stand(struct barrier *);
 void vector_freeze(struct barrier *);
 void vector_on_target(struct barrier *, uint64_t comm, uint64_t to, uint32_t src, uint32_t dst);

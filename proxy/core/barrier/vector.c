@@ -50,7 +50,7 @@ void vector_report(struct barrier *b, const struct entry *m)
 }
 
 /* A rank that owes a round, but waits at a round past its target, requests a higher one. */
-void vector_ask_raise(struct barrier *b, uint32_t rank)
+void vector_request_raise(struct barrier *b, uint32_t rank)
 {
 	struct barrier_rank *r = &b->ranks[rank];
 	struct entry *m;
@@ -166,7 +166,7 @@ void vector_on_target(struct barrier *b, uint64_t comm, uint64_t to, uint32_t sr
 			b->ranks[i].owed += owes_at(m, t->broken, to) -
 					    owes_at(m, t->broken, before);
 		if (barrier_local(b, i))
-			vector_ask_raise(b, i);
+			vector_request_raise(b, i);
 	}
 }
 
@@ -204,5 +204,5 @@ void vector_on_level(struct barrier *b, uint32_t level, uint64_t version)
 	b->version = version;
 	for (uint32_t i = 0; i < b->world_size; i++)
 		if (barrier_local(b, i))
-			vector_ask_raise(b, i);
+			vector_request_raise(b, i);
 }

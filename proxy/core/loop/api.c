@@ -288,7 +288,7 @@ int proxy_rank_exited(struct proxy *p, uint64_t job, uint32_t rank, int how)
 static void run_module_ready(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
-	struct ask *ask = ask_take(p, a->token);
+	struct python_request *ask = python_request_take(p, a->token);
 	struct rank *r = ask ? ask->rank : NULL;
 	struct module *m = r ? (struct module *)table_get(&r->objects, ask->object, OBJ_MODULE)
 			     : NULL;
@@ -353,7 +353,7 @@ static void function_answered(struct rank *r, struct function *f, bool refused)
 static void run_function_ready(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
-	struct ask *ask = ask_take(p, a->token);
+	struct python_request *ask = python_request_take(p, a->token);
 	struct rank *r = ask ? ask->rank : NULL;
 	struct function *f = r ? (struct function *)table_get(&r->objects, ask->object,
 							      OBJ_FUNCTION)
@@ -427,7 +427,10 @@ void proxy_status(struct proxy *p, struct proxy_status *status)
 	in_loop(p, run_status, &a);
 }
 
-static double lost_s(const struct job *j, enum lost_to to) { return (double)lost_ns(j, to) / 1e9; }
+static double overhead_s(const struct job *j, enum overhead_kind to)
+{
+	return (double)overhead_ns(j, to) / 1e9;
+}
 
 static void run_job_status(struct proxy *p, void *arg)
 {
@@ -441,9 +444,9 @@ static void run_job_status(struct proxy *p, void *arg)
 				       .released_at = j->released_at,
 				       .round = barrier_round(j->barrier),
 				       .seconds = (double)(now_ns() - j->opened_ns) / 1e9,
-				       .switches_s = lost_s(j, LOST_TO_SWITCHES),
-				       .copies_s = lost_s(j, LOST_TO_COPIES),
-				       .waiting_s = lost_s(j, LOST_TO_WAITING),
+				       .switches_s = overhead_s(j, OVERHEAD_SWITCHES),
+				       .copies_s = overhead_s(j, OVERHEAD_COPIES),
+				       .waiting_s = overhead_s(j, OVERHEAD_WAITING),
 				       .validate = guard_every(j),
 				       .checked = j->guard.checked,
 				       .measured = j->launches.measured,
@@ -470,7 +473,7 @@ int proxy_job_status(struct proxy *p, uint64_t job, struct proxy_job_status *sta
 static uint32_t asks(const struct rank *r, bool joining)
 {
 	uint32_t count = 0;
-	for (const struct ask *a = r->proxy->asks; a; a = a->next)
+	for (const struct python_request *a = r->proxy->asks; a; a = a->next)
 		count += a->rank == r &&
 			 joining == (table_get(&r->objects, a->object, OBJ_COMM) != NULL);
 	return count;

@@ -126,7 +126,7 @@ static bool dispatch_group(struct rank *r, const struct rf_collective *first, st
 
 /* True for a query. Programs poll without end: that is neither work nor a reason to keep the
  * device. */
-static bool only_asks(const struct rf_record *record)
+static bool only_requests(const struct rf_record *record)
 {
 	const struct opcode *op = opcode_of(record);
 	return op && op->kind == RF_QUERY;
@@ -191,7 +191,7 @@ static void consume(struct rank *r)
 		}
 		ring_consume(r, at);
 		r->intake.records++;
-		if (!kept && only_asks(head))
+		if (!kept && only_requests(head))
 			r->intake.queries++;
 		turn_progress(&r->proxy->turn);
 	}

@@ -25,7 +25,7 @@ int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 	struct comm *c = comm_new(r, a->comm);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
-	if (!ask_new(r, a->comm, a->r.slot, 0)) {
+	if (!python_request_new(r, a->comm, a->r.slot, 0)) {
 		comm_drop(r, c);
 		return NCCL_SYSTEM_ERROR;
 	}
@@ -48,7 +48,7 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 	struct comm *c = comm_new(r, a->comm);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
-	if (!ask_new(r, a->comm, a->r.slot, 0)) {
+	if (!python_request_new(r, a->comm, a->r.slot, 0)) {
 		comm_drop(r, c);
 		return NCCL_SYSTEM_ERROR;
 	}
@@ -79,7 +79,7 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 /* Aborts a joining or a split for which other ranks may still wait. */
 static void abort_joining(struct rank *r, struct comm *c)
 {
-	struct ask *a = ask_take_object(r, c->o.id);
+	struct python_request *a = python_request_take_object(r, c->o.id);
 	if (a)
 		ring_reply(r, a->slot, NCCL_INTERNAL_ERROR, NULL, 0);
 	free(a);

@@ -24,7 +24,7 @@ int on_module_load(struct rank *r, const struct rf_module_load *a, uint32_t extr
 	struct module *m = get_module(r, a->module);
 	if (!m || m->loaded || m->loading || a->bytes != m->image_bytes || !a->r.slot)
 		return CU_INVALID_VALUE;
-	return ask_module(r, m, a->image, a->r.slot) ? ANSWERED : CU_OUT_OF_MEMORY;
+	return python_request_module(r, m, a->image, a->r.slot) ? ANSWERED : CU_OUT_OF_MEMORY;
 }
 
 /* True if a module of a moved rank is being loaded again; requests for it wait for that. */
@@ -88,7 +88,7 @@ int on_function_get(struct rank *r, const struct rf_name *a, uint32_t extra)
 		function_free(f);
 		return CU_INVALID_HANDLE;
 	}
-	if (ask_function(r, f, a->r.slot, a->bulk))
+	if (python_request_function(r, f, a->r.slot, a->bulk))
 		return ANSWERED;
 	table_remove(&r->objects, a->handle);
 	function_free(f);

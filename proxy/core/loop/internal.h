@@ -1,16 +1,17 @@
 /* internal.h: struct proxy, and what the files of its loop share. All structures belong to the
  * loop's thread: there are no locks. Each structure has an owner, which alone writes it (job.h,
- * slice.h, lost.h, ask.h, intake.h, ending.h; parts of a rank: ../rank/rank.h). The files:
+ * slice.h, overhead.h, python_request.h, intake.h, ending.h; parts of a rank: ../rank/rank.h). The
+ * files:
  *
  *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
  *   api.c       functions of proxy.h, each run in the loop
  *   mailbox.c   calls into the loop, events out of it
- *   ask.c       requests to Python and their replies
+ *   python_request.c       requests to Python and their replies
  *   rank.c      attaches and detaches a rank
  *   dispatch.c  takes records from the ring and finds the handler of each
  *   handle_….c  one handler per opcode: checks a record, then acts or queues
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
- *   lost.c      overhead: what it costs a job that its ranks share the device
+ *   overhead.c      overhead: what it costs a job that its ranks share the device
  *   races.c     reports unordered accesses of a rank as events
  *   guard.c     alarms of the cross-check, after which the job shares nothing more
  *   job_io.c    serves the collective engine: memory, sums, peers, ranks
@@ -33,9 +34,9 @@
 #include "collective/collective.h"
 #include "hal.h"
 #include "job_limits.h"
-#include "loop/ask.h"
+#include "loop/python_request.h"
 #include "loop/job.h"
-#include "loop/lost.h"
+#include "loop/overhead.h"
 #include "loop/mailbox.h"
 #include "loop/opaque.h"
 #include "loop/slice.h"
@@ -73,16 +74,16 @@ struct proxy {
 	struct job *jobs;    /* job.c */
 	struct rank **ranks; /* rank.c: all attached ones */
 	uint32_t rank_count;
-	struct slice slice; /* slice.c */
-	struct lost lost;   /* lost.c */
-	bool apart;         /* api.c: nothing is squashed */
-	bool unprepared;    /* api.c: no rank's memory is prefetched */
-	uint64_t validate;  /* api.c: the cross-check runs at every so many collectives; 0: never */
-	bool opaque;        /* api.c: closed kernels are treated as opaque */
-	bool told_lost;     /* loop.c: PROXY_EVENT_LOST was sent */
+	struct slice slice;       /* slice.c */
+	struct overhead overhead; /* overhead.c */
+	bool apart;               /* api.c: nothing is squashed */
+	bool unprepared;          /* api.c: no rank's memory is prefetched */
+	uint64_t validate; /* api.c: the cross-check runs at every so many collectives; 0: never */
+	bool opaque;       /* api.c: closed kernels are treated as opaque */
+	bool told_lost;    /* loop.c: PROXY_EVENT_LOST was sent */
 	struct checks checks;
 
-	struct ask *asks; /* ask.c */
+	struct python_request *asks; /* python_request.c */
 	uint64_t next_token;
 
 	struct turn turn;

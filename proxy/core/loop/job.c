@@ -87,7 +87,7 @@ void job_close(struct proxy *p, struct job *j)
 		at = &(*at)->next;
 	INVARIANT(*at && !j->attached, "a job that is closed is listed and has no ranks");
 	*at = j->next;
-	lost_forget(j);
+	overhead_forget(j);
 	job_free(j);
 }
 
@@ -390,7 +390,7 @@ static void save_step(struct job *j)
 	const struct memory_request save = {.purpose = PURPOSE_SAVE, .stay = stay};
 	for (uint32_t n = 0; n < j->world_size && !all; n++)
 		if (j->ranks[n] && !j->ranks[n]->end.replaced)
-			memory_ask(&j->ranks[n]->memory, &save);
+			memory_request(&j->ranks[n]->memory, &save);
 	if (!all)
 		return;
 	core_check(j->proxy);

@@ -9,7 +9,7 @@
 #include "collective/collective.h"
 #include "job_limits.h"
 #include "loop/guard.h"
-#include "loop/lost.h"
+#include "loop/overhead.h"
 #include "peer.h"
 #include "proxy.h"
 
@@ -44,7 +44,7 @@ struct job {
 	uint64_t saved_bytes;
 	uint64_t cut; /* the last cut's number, and its times */
 	double cut_at, released_at;
-	uint64_t opened_ns, lost_ns[LOST_KINDS]; /* lost.c */
+	uint64_t opened_ns, overhead_ns[OVERHEAD_KINDS]; /* overhead.c */
 	uint64_t activity; /* requests and works of its ranks at the last job_hurry */
 	char reason[512];
 };

@@ -163,7 +163,7 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 	if (!r)
 		return;
 	struct comm *c = (struct comm *)table_get(&r->objects, comm, OBJ_COMM);
-	struct ask *a = ask_take_object(r, comm);
+	struct python_request *a = python_request_take_object(r, comm);
 	if (!c || !a) {
 		if (a) /* destroyed before the joining completed */
 			ring_reply(r, a->slot, NCCL_INVALID_USAGE, NULL, 0);

@@ -57,7 +57,7 @@ void loop_turn(struct proxy *p)
 	bool moved = transfer_pump(&p->transfers);
 	moved |= memory_turn(&p->memory);
 	slice_turn(p);
-	lost_turn(p);
+	overhead_turn(p);
 	look_at_device(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);

@@ -106,7 +106,7 @@ void rank_detach(struct rank *r)
 	for (struct object *o; (o = table_next(&r->objects, &at));)
 		object_free(o);
 	table_free(&r->objects);
-	ask_forget(r);
+	python_request_forget(r);
 	check_close(&r->check);
 	measure_end(&r->measure);
 	memory_close(&r->memory);

@@ -126,7 +126,7 @@ static bool blocked(const struct rank *r)
 static void activate(struct proxy *p, struct rank *r)
 {
 	if (p->slice.active != r) {
-		lost_switches(r);
+		overhead_switches(r);
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
 		p->slice.kernels_before = r->counters.kernels;
@@ -159,8 +159,9 @@ static void told(void *rank, enum memory_purpose purpose, int result)
 static void bring(struct proxy *p, struct rank *r)
 {
 	memory_alone(&r->memory, r->job->attached == 1);
-	if (memory_ask(&r->memory, &(struct memory_request){
-					   .purpose = PURPOSE_ACTIVATE, .over = told, .arg = r}))
+	if (memory_request(
+		    &r->memory,
+		    &(struct memory_request){.purpose = PURPOSE_ACTIVATE, .over = told, .arg = r}))
 		p->slice.target = r;
 }
 
@@ -338,7 +339,7 @@ static void prepare(struct proxy *p, struct rank *r)
 	if (memory_resident(&r->memory) || r->job->state != PROXY_JOB_RUNNING)
 		return;
 	memory_alone(&r->memory, r->job->attached == 1);
-	memory_ask(&r->memory, &(struct memory_request){.purpose = PURPOSE_PREFETCH});
+	memory_request(&r->memory, &(struct memory_request){.purpose = PURPOSE_PREFETCH});
 }
 
 void slice_turn(struct proxy *p)

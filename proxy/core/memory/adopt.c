@@ -8,7 +8,7 @@
  */
 #include "memory_parts.h"
 
-static bool done_elsewhere(const struct rank_memory *m, const struct foreseen *f)
+static bool done_elsewhere(const struct rank_memory *m, const struct footprint *f)
 {
 	const struct device_memory *d = m->device;
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -22,7 +22,7 @@ static bool done_elsewhere(const struct rank_memory *m, const struct foreseen *f
 typedef bool each_page(struct rank_memory *, uint32_t page);
 
 /* True if `holds` is true for all pages that the work writes to. */
-static bool all_written(struct rank_memory *m, const struct foreseen *f, each_page *holds)
+static bool all_written(struct rank_memory *m, const struct footprint *f, each_page *holds)
 {
 	for (uint32_t i = 0; i < f->count; i++) {
 		const struct range *range = &f->ranges[i];
@@ -62,7 +62,7 @@ static bool taken(struct rank_memory *m, uint32_t page)
 	       !page_remap(m, page, o->pages[page].chunk);
 }
 
-enum adoption memory_adopt(struct rank_memory *m, const struct foreseen *f)
+enum adoption memory_adopt(struct rank_memory *m, const struct footprint *f)
 {
 	struct versions before;
 	if (!m->device->shares || m->stopped || m->doubted || !done_elsewhere(m, f) ||

@@ -107,7 +107,7 @@ const struct version *content_digest(struct rank_memory *m, uint32_t index)
 	return &page->digest;
 }
 
-void foreseen_add(struct foreseen *f, uint64_t addr, uint64_t bytes, uint32_t use)
+void footprint_add(struct footprint *f, uint64_t addr, uint64_t bytes, uint32_t use)
 {
 	if (f->count < RANGES_MAX)
 		f->ranges[f->count++] = (struct range){addr, bytes, use};
@@ -134,8 +134,8 @@ static uint32_t place_of(struct met *met, const struct buffer *b)
 
 /* Adds a part of a buffer to the footprint. Its content enters the digest the first time, unless it
  * is within a part that is already described. */
-static void foresee_part(struct rank_memory *m, struct digest *d, struct range part,
-			 struct foreseen *f)
+static void footprint_part(struct rank_memory *m, struct digest *d, struct range part,
+			   struct footprint *f)
 {
 	bool described = false;
 	for (uint32_t i = 0; i < f->count; i++) {
@@ -150,7 +150,7 @@ static void foresee_part(struct rank_memory *m, struct digest *d, struct range p
 	}
 	if (!described)
 		versions_absorb(&m->versions, part.addr, part.bytes, d);
-	foreseen_add(f, part.addr, part.bytes, part.use);
+	footprint_add(f, part.addr, part.bytes, part.use);
 }
 
 /* The part of the buffer that a reach is bounded by; the whole buffer if the bounds exceed it. */
@@ -175,7 +175,7 @@ static bool elsewhere(const struct reach *reach, struct bound bound, const struc
 }
 
 /* Adds what a bounded reach may write before and after the buffer. */
-static void foresee_around(const struct reach *reach, const struct buffer *b, struct foreseen *f)
+static void footprint_around(const struct reach *reach, const struct buffer *b, struct footprint *f)
 {
 	const uint64_t heap_end = RF_DEV_BASE + RF_HEAP_BYTES, end = b->addr + b->bytes;
 	int64_t at = (int64_t)(reach->addr - b->addr);
@@ -190,16 +190,16 @@ static void foresee_around(const struct reach *reach, const struct buffer *b, st
 	if (after > (int64_t)(heap_end - end))
 		after = (int64_t)(heap_end - end);
 	if (before > 0)
-		foreseen_add(f, b->addr - (uint64_t)before, (uint64_t)before,
-			     REACH_WRITTEN | REACH_PERHAPS);
+		footprint_add(f, b->addr - (uint64_t)before, (uint64_t)before,
+			      REACH_WRITTEN | REACH_PERHAPS);
 	if (after > 0)
-		foreseen_add(f, end, (uint64_t)after, REACH_WRITTEN | REACH_PERHAPS);
+		footprint_add(f, end, (uint64_t)after, REACH_WRITTEN | REACH_PERHAPS);
 }
 
 /* Adds one reach. The buffer's index enters the digest, because two addresses in one buffer differ
  * from two addresses in two buffers of equal content. */
-static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
-			   const struct buffer *b, struct met *met, struct foreseen *f)
+static void footprint_buffer(struct rank_memory *m, struct digest *d, const struct reach *reach,
+			     const struct buffer *b, struct met *met, struct footprint *f)
 {
 	static const uint32_t uses[] = {REACH_READ, REACH_WRITTEN};
 	uint32_t place = place_of(met, b);
@@ -218,20 +218,20 @@ static void foresee_buffer(struct rank_memory *m, struct digest *d, const struct
 		digest_word(d, uses[n]);
 		digest_word(d, part.addr - b->addr);
 		digest_word(d, part.bytes);
-		foresee_part(m, d, part, f);
+		footprint_part(m, d, part, f);
 		if (uses[n] == REACH_WRITTEN && !bounded)
 			f->astray = true;
 		else if (uses[n] == REACH_WRITTEN && f->known)
-			foresee_around(reach, b, f);
+			footprint_around(reach, b, f);
 	}
 	f->unordered |= reach->use & REACH_UNORDERED;
 }
 
-void content_foresee(struct rank_memory *m, struct digest *d, const struct reach *reaches,
-		     uint32_t count, struct foreseen *f)
+void content_footprint(struct rank_memory *m, struct digest *d, const struct reach *reaches,
+		       uint32_t count, struct footprint *f)
 {
 	struct met met = {0};
-	foreseen_none(f);
+	footprint_none(f);
 	for (uint32_t i = 0; i < count && f->known; i++) {
 		const struct reach *reach = &reaches[i];
 		if (!in_heap(reach->addr, 0) && !memory_pinned(m, reach->addr)) {
@@ -242,13 +242,13 @@ void content_foresee(struct rank_memory *m, struct digest *d, const struct reach
 		const struct buffer *b = memory_find(m, reach->addr);
 		f->known = b != NULL;
 		if (b)
-			foresee_buffer(m, d, reach, b, &met, f);
+			footprint_buffer(m, d, reach, b, &met, f);
 	}
 	f->keyed = f->known && !f->astray;
 	f->key = digest_end(d);
 }
 
-struct version content_version(struct rank_memory *m, const struct foreseen *f)
+struct version content_version(struct rank_memory *m, const struct footprint *f)
 {
 	return f->unordered || !f->keyed ? versions_new(&m->versions) : f->key;
 }
@@ -282,7 +282,7 @@ static struct content part(uint32_t range, struct version version)
 	return (struct content){version, range * RF_HEAP_BYTES, 0};
 }
 
-bool content_committed(const struct rank_memory *m, const struct foreseen *f)
+bool content_committed(const struct rank_memory *m, const struct footprint *f)
 {
 	bool any = false;
 	for (uint32_t i = 0; i < f->count; i++) {
@@ -296,7 +296,7 @@ bool content_committed(const struct rank_memory *m, const struct foreseen *f)
 	return any && f->keyed && !f->unordered;
 }
 
-void content_commit(struct rank_memory *m, const struct foreseen *f, struct version version)
+void content_commit(struct rank_memory *m, const struct footprint *f, struct version version)
 {
 	if (!f->known || (f->astray && !memory_fences(m))) {
 		content_all_unknown(m);

@@ -2,7 +2,7 @@
  * that will overwrite it, when a sum elsewhere already includes it.
  *
  * The mark of a page is a number that `contents` must still match, as for digests, so any write
- * there, foreseen or not, makes the content valid again.
+ * there, footprint or not, makes the content valid again.
  */
 #include "memory_parts.h"
 

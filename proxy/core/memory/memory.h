@@ -145,7 +145,7 @@ struct page {
 	bool guarded;         /* mapped read-only */
 	bool open;            /* shared, and writable on behalf of all sharers */
 	bool kept;            /* copied to be written: not shared again before that */
-	uint8_t wary;         /* backoff of sharing it, which saved nothing (sharing.c) */
+	uint8_t backoff;      /* backoff of sharing it, which saved nothing (sharing.c) */
 	bool told;            /* the backoff was set by another rank's copy */
 	uint64_t apart_until; /* a turn number of the device */
 	struct chunk *chunk;  /* NULL: not resident */
@@ -413,7 +413,7 @@ struct range {
 	uint64_t addr, bytes;
 	uint32_t use; /* enum reach_use */
 };
-struct foreseen {
+struct footprint {
 	bool known;     /* false: it may read and write anything */
 	bool astray;    /* it may write outside the ranges, */
 	bool trusted;   /* but is assumed not to, on pages that have a range */
@@ -425,24 +425,24 @@ struct foreseen {
 	struct range ranges[RANGES_MAX];
 };
 /* Sets an empty footprint without a key; callers begin with this. */
-static inline void foreseen_none(struct foreseen *f)
+static inline void footprint_none(struct footprint *f)
 {
 	f->known = true;
 	f->astray = f->trusted = f->keyed = f->unordered = false;
 	f->count = 0;
 }
-void foreseen_add(struct foreseen *, uint64_t addr, uint64_t bytes, uint32_t use);
+void footprint_add(struct footprint *, uint64_t addr, uint64_t bytes, uint32_t use);
 /* Computes the footprint of a work that reaches only `reaches`; the digest describes everything
  * else about the work. */
-void content_foresee(struct rank_memory *, struct digest *, const struct reach *, uint32_t count,
-		     struct foreseen *);
+void content_footprint(struct rank_memory *, struct digest *, const struct reach *, uint32_t count,
+		       struct footprint *);
 /* Returns the version of what such a work writes: its key; or a new private version if the work has
  * no key or the key does not decide the result (UNORDERED). */
-struct version content_version(struct rank_memory *, const struct foreseen *);
+struct version content_version(struct rank_memory *, const struct footprint *);
 /* Records the writes of a work that has been submitted. */
-void content_commit(struct rank_memory *, const struct foreseen *, struct version);
+void content_commit(struct rank_memory *, const struct footprint *, struct version);
 /* True if the rank already holds everything that such a work writes, so the work is done. */
-bool content_committed(const struct rank_memory *, const struct foreseen *);
+bool content_committed(const struct rank_memory *, const struct footprint *);
 
 /* ---- image.c ---- */
 
@@ -533,7 +533,7 @@ enum adoption {
 };
 /* If other ranks of the group hold what the work would write, in whole pages at the same addresses,
  * remaps the rank's pages to their chunks, so that the work need not run. The rank is resident. */
-enum adoption memory_adopt(struct rank_memory *, const struct foreseen *);
+enum adoption memory_adopt(struct rank_memory *, const struct footprint *);
 
 /* ---- copies.c ---- */
 
@@ -562,7 +562,7 @@ uint32_t memory_keeper(const struct rank_memory *const *, const uint64_t *addrs,
 
 /* Requests memory; the caller's fields are copied. A prefetch gives way to all other purposes, and
  * all purposes give way to a save. False: an earlier request has not completed; try again. */
-bool memory_ask(struct rank_memory *, const struct memory_request *);
+bool memory_request(struct rank_memory *, const struct memory_request *);
 /* True if a PURPOSE_COPY of this range would not wait for submitted work. */
 bool memory_copies_beneath(struct rank_memory *, uint64_t addr, uint64_t bytes);
 void memory_cancel(struct rank_memory *);    /* at once, or when its submitted moves complete */

@@ -26,7 +26,7 @@ static void enqueue(struct memory_request *q)
 	*at = q;
 }
 
-bool memory_ask(struct rank_memory *m, const struct memory_request *wanted)
+bool memory_request(struct rank_memory *m, const struct memory_request *wanted)
 {
 	struct memory_request *q = &m->request;
 	if (m->stopped && wanted->purpose != PURPOSE_SAVE)
@@ -173,7 +173,7 @@ static struct rank_memory *victim(const struct device_memory *d)
 	return oldest;
 }
 
-static void ask_anew(const struct device_memory *d)
+static void python_request_anew(const struct device_memory *d)
 {
 	for (uint32_t i = 0; i < d->count; i++)
 		d->all[i]->asked = false;
@@ -219,7 +219,7 @@ static void take_room(const struct memory_request *q, int64_t needed, bool sever
 {
 	struct device_memory *d = q->memory->device;
 	struct rank_memory *m;
-	ask_anew(d);
+	python_request_anew(d);
 	while (chunk_room(d) < needed && (m = victim(d)))
 		for (uint32_t i = 0; i < m->live_count && chunk_room(d) < needed; i++) {
 			uint32_t page = m->live[i];

@@ -9,7 +9,7 @@
 
 #include "memory_parts.h"
 
-#define WARY_MAX 63u /* rounds of the device, in each of which every rank has one turn */
+#define BACKOFF_MAX 63u /* rounds of the device, in each of which every rank has one turn */
 
 /* ---- what a rank may write ---- */
 
@@ -109,7 +109,7 @@ static void pays(const struct rank_memory *m, uint32_t page)
 	const struct device_memory *d = m->device;
 	for (uint32_t i = 0; i < d->count; i++)
 		if (refers(d->all[i], page, m->pages[page].chunk))
-			d->all[i]->pages[page].wary = 0;
+			d->all[i]->pages[page].backoff = 0;
 }
 
 static bool shared(const struct page *page) { return page->chunk && page->chunk->refs > 1; }
@@ -347,15 +347,15 @@ void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
 	const struct page *page = &m->pages[index];
 	if (page->told && d->turns < page->apart_until)
 		return;
-	uint32_t wary = 2u * page->wary + 1;
-	wary = wary < WARY_MAX ? wary : WARY_MAX;
+	uint32_t backoff = 2u * page->backoff + 1;
+	backoff = backoff < BACKOFF_MAX ? backoff : BACKOFF_MAX;
 	/* Each rank skips this many chances, and one more if its turn is still to come. */
-	uint64_t until = d->turns + (wary + 1ull) * d->count - 1;
+	uint64_t until = d->turns + (backoff + 1ull) * d->count - 1;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct page *its = &d->all[i]->pages[index];
 		if (d->all[i]->group != m->group || !its->buffers)
 			continue;
-		its->wary = (uint8_t)wary;
+		its->backoff = (uint8_t)backoff;
 		its->apart_until = until;
 		its->told = its != page;
 	}

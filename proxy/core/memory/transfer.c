@@ -64,11 +64,11 @@ static bool may_write(struct transfer *t, uint64_t addr, uint64_t bytes)
 	if (m->stopped) /* a failed rank gets no more memory */
 		t->error = NCCL_SYSTEM_ERROR;
 	else
-		memory_ask(m, &(struct memory_request){.purpose = PURPOSE_COPY,
-						       .addr = addr,
-						       .bytes = bytes,
-						       .over = asked,
-						       .arg = t});
+		memory_request(m, &(struct memory_request){.purpose = PURPOSE_COPY,
+							   .addr = addr,
+							   .bytes = bytes,
+							   .over = asked,
+							   .arg = t});
 	return false;
 }
 

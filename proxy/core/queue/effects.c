@@ -25,11 +25,11 @@ enum { OF_KERNEL = OF_QUEUE, OF_PRODUCT, OF_COLLECTIVE, OF_COPIED, OF_FILLED };
 /* ---- copies and fills ---- */
 
 /* Adds the range from the first row to the end of the last one. */
-static void add_rows(struct foreseen *f, uint64_t addr, uint64_t pitch, uint64_t width,
+static void add_rows(struct footprint *f, uint64_t addr, uint64_t pitch, uint64_t width,
 		     uint64_t rows, uint32_t use)
 {
 	if (width && rows)
-		foreseen_add(f, addr, (rows - 1) * pitch + width, use);
+		footprint_add(f, addr, (rows - 1) * pitch + width, use);
 }
 
 /* Begins a digest with where in the range is written: rows of this form. */
@@ -43,7 +43,7 @@ static void begin_rows(struct digest *d, uint32_t what, uint64_t pitch, uint64_t
 	digest_word(d, rows);
 }
 
-static void end_rows(struct foreseen *f, struct digest *d)
+static void end_rows(struct footprint *f, struct digest *d)
 {
 	f->key = digest_end(d);
 	f->keyed = true;
@@ -56,11 +56,11 @@ static bool apart(const struct range *x, const struct range *y)
 
 /* A copy within the device has a key. A copy from the host has none: its bytes would be read again
  * and again while it waits. */
-void copy_foresee(struct rank *r, const struct item *i, struct foreseen *f)
+void copy_footprint(struct rank *r, const struct item *i, struct footprint *f)
 {
 	const struct rf_copy *c = &i->copy.copy;
 	struct digest d;
-	foreseen_none(f);
+	footprint_none(f);
 	if (c->src_place == RF_AT_ADDRESS)
 		add_rows(f, c->src, c->src_pitch, c->width, c->height, REACH_READ);
 	if (c->dst_place == RF_AT_ADDRESS)
@@ -76,11 +76,11 @@ void copy_foresee(struct rank *r, const struct item *i, struct foreseen *f)
 		end_rows(f, &d);
 }
 
-void fill_foresee(struct rank *r, const struct item *i, struct foreseen *f)
+void fill_footprint(struct rank *r, const struct item *i, struct footprint *f)
 {
 	const struct rf_fill *a = &i->fill.fill;
 	struct digest d;
-	foreseen_none(f);
+	footprint_none(f);
 	add_rows(f, a->dst, a->pitch, a->width * a->element, a->height, REACH_WRITTEN);
 	if (!r->memory.guarded || !f->count || a->height > ROWS_MAX)
 		return;
@@ -89,7 +89,7 @@ void fill_foresee(struct rank *r, const struct item *i, struct foreseen *f)
 	end_rows(f, &d);
 }
 
-void copy_effect(struct rank *r, const struct item *i, const struct foreseen *f)
+void copy_effect(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	const struct rf_copy *c = &i->copy.copy;
 	const uint8_t *host = c->src_place == RF_AT_BULK ? r->ring.map + RF_OFF_BULK : i->data;
@@ -114,11 +114,11 @@ void copy_effect(struct rank *r, const struct item *i, const struct foreseen *f)
 	}
 }
 
-void fill_effect(struct rank *r, const struct item *i, const struct foreseen *foreseen)
+void fill_effect(struct rank *r, const struct item *i, const struct footprint *footprint)
 {
 	const struct rf_fill *f = &i->fill.fill;
 	uint64_t rows = f->height, width = f->width * f->element;
-	(void)foreseen;
+	(void)footprint;
 	if (!width || !rows)
 		return;
 	if (rows > 1 && f->pitch == width) {
@@ -216,25 +216,25 @@ static void begin_computed(const struct rank *r, struct digest *d, uint32_t what
 }
 
 /* The effect of kernels and products follows from their key. */
-void run_effect(struct rank *r, const struct item *i, const struct foreseen *f)
+void run_effect(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	(void)i;
 	content_commit(&r->memory, f, content_version(&r->memory, f));
 }
 
-void kernel_effect(struct rank *r, const struct item *i, const struct foreseen *f)
+void kernel_effect(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	hidden_done(r, i);
 	run_effect(r, i, f);
 }
 
-static void foresee_anything(struct foreseen *f)
+static void footprint_anything(struct footprint *f)
 {
-	foreseen_none(f);
+	footprint_none(f);
 	f->known = false;
 }
 
-void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *foreseen)
+void kernel_footprint(struct rank *r, const struct item *i, struct footprint *footprint)
 {
 	const struct function *f = i->kernel.function;
 	const struct rf_launch *l = &i->kernel.launch;
@@ -242,12 +242,12 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 	uint8_t params[RF_RECORD_MAX];
 	struct digest d;
 	if (f->hidden) {
-		hidden_foresee(r, i, foreseen);
+		hidden_footprint(r, i, footprint);
 		return;
 	}
 	if (!f->closed || f->word_count + f->variable_count > REACHES_MAX ||
 	    l->param_bytes > sizeof params) {
-		foresee_anything(foreseen);
+		footprint_anything(footprint);
 		return;
 	}
 	memcpy(params, i->data, l->param_bytes);
@@ -261,7 +261,7 @@ void kernel_foresee(struct rank *r, const struct item *i, struct foreseen *fores
 		digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);
 	digest_word(&d, (uint64_t)l->shared_bytes << 32 | l->flags);
 	digest_bytes(&d, params, l->param_bytes);
-	content_foresee(&r->memory, &d, reaches, count, foreseen);
+	content_footprint(&r->memory, &d, reaches, count, footprint);
 }
 
 /* ---- matrix products ---- */
@@ -310,7 +310,7 @@ static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *r
 	}
 }
 
-void product_foresee(struct rank *r, const struct item *i, struct foreseen *foreseen)
+void product_footprint(struct rank *r, const struct item *i, struct footprint *footprint)
 {
 	struct rf_gemm_aux a = {0};
 	struct rf_gemm *g = &a.g;
@@ -321,7 +321,7 @@ void product_foresee(struct rank *r, const struct item *i, struct foreseen *fore
 	bytes = g->r.opcode == RF_OP_GEMM_AUX ? sizeof a : sizeof *g;
 	memcpy(&a, i->data, bytes);
 	if (g->flags & RF_GEMM_POINTERS) {
-		foresee_anything(foreseen);
+		footprint_anything(footprint);
 		return;
 	}
 	memset(&g->r, 0, sizeof g->r);
@@ -337,7 +337,7 @@ void product_foresee(struct rank *r, const struct item *i, struct foreseen *fore
 	      g->type_cd);
 	take_others(&d, &a, reaches, &count);
 	digest_bytes(&d, &a, bytes);
-	content_foresee(&r->memory, &d, reaches, count, foreseen);
+	content_footprint(&r->memory, &d, reaches, count, footprint);
 }
 
 /* ---- collectives ---- */

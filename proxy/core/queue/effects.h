@@ -5,15 +5,15 @@
 #include "queue/item.h"
 
 /* Compute the item's footprint as if it were submitted now. */
-void copy_foresee(struct rank *, const struct item *, struct foreseen *);
-void fill_foresee(struct rank *, const struct item *, struct foreseen *);
-void kernel_foresee(struct rank *, const struct item *, struct foreseen *);
-void product_foresee(struct rank *, const struct item *, struct foreseen *);
+void copy_footprint(struct rank *, const struct item *, struct footprint *);
+void fill_footprint(struct rank *, const struct item *, struct footprint *);
+void kernel_footprint(struct rank *, const struct item *, struct footprint *);
+void product_footprint(struct rank *, const struct item *, struct footprint *);
 /* Record the content that the item leaves; all of it was just submitted. */
-void copy_effect(struct rank *, const struct item *, const struct foreseen *);
-void fill_effect(struct rank *, const struct item *, const struct foreseen *);
-void kernel_effect(struct rank *, const struct item *, const struct foreseen *);
-void run_effect(struct rank *, const struct item *, const struct foreseen *);
+void copy_effect(struct rank *, const struct item *, const struct footprint *);
+void fill_effect(struct rank *, const struct item *, const struct footprint *);
+void kernel_effect(struct rank *, const struct item *, const struct footprint *);
+void run_effect(struct rank *, const struct item *, const struct footprint *);
 /* Return whether memory already holds what the item would write. */
 bool copy_there(struct rank *, const struct item *);
 bool fill_there(struct rank *, const struct item *);

@@ -90,8 +90,8 @@ static enum trust trust(struct rank *r, const struct item *i, struct version *id
 
 /* The key excludes inputs that differ between ranks. So it is valid for this occurrence only, and
  * content from another occurrence is not its result. */
-static void foresee_key(struct rank *r, const struct item *i, struct version id,
-			const struct trusted *trusted, struct foreseen *f)
+static void footprint_key(struct rank *r, const struct item *i, struct version id,
+			  const struct trusted *trusted, struct footprint *f)
 {
 	const struct ranges *reads = trusted->reads;
 	struct digest d;
@@ -109,21 +109,21 @@ static void foresee_key(struct rank *r, const struct item *i, struct version id,
 	f->keyed = true;
 }
 
-void hidden_foresee(struct rank *r, const struct item *i, struct foreseen *f)
+void hidden_footprint(struct rank *r, const struct item *i, struct footprint *f)
 {
 	struct version id;
 	struct trusted trusted;
 	enum trust is = trust(r, i, &id, &trusted);
-	foreseen_none(f);
+	footprint_none(f);
 	f->known = is == TRUST_UNLIKE || is == TRUST_ALIKE;
 	if (!f->known)
 		return;
 	f->astray = f->trusted = true;
 	for (uint32_t n = 0; n < trusted.writes->count; n++)
-		foreseen_add(f, trusted.writes->all[n].addr, trusted.writes->all[n].bytes,
-			     REACH_READ | REACH_WRITTEN);
+		footprint_add(f, trusted.writes->all[n].addr, trusted.writes->all[n].bytes,
+			      REACH_READ | REACH_WRITTEN);
 	if (is == TRUST_ALIKE)
-		foresee_key(r, i, id, &trusted, f);
+		footprint_key(r, i, id, &trusted, f);
 }
 
 bool hidden_still(const struct rank *r)

@@ -7,7 +7,7 @@
 
 #include "versions/digest.h"
 
-struct foreseen;
+struct footprint;
 struct item;
 struct rank;
 
@@ -24,7 +24,7 @@ void hidden_launch(struct rank *, struct item *);
 
 /* True if kernels of the rank are measured or trusted. */
 bool hidden_folded(const struct rank *);
-void hidden_foresee(struct rank *, const struct item *, struct foreseen *);
+void hidden_footprint(struct rank *, const struct item *, struct footprint *);
 /* Starts the measurement of an item that is otherwise ready. True: the item must wait for it. */
 bool hidden_first(struct rank *, const struct item *);
 /* True if the item is to be measured. */

@@ -36,7 +36,7 @@
 
 struct comm;
 struct fence;
-struct foreseen;
+struct footprint;
 struct function;
 struct mark;
 struct rank;
@@ -119,7 +119,7 @@ struct item_row {
 	/* Whether what it refers to exists. BROKEN: it never will, and submit reports why. */
 	enum item_ready (*ready)(const struct item *);
 	/* Computes its footprint. Called when it is ready and all its needs are met. */
-	void (*foresee)(struct rank *, const struct item *, struct foreseen *);
+	void (*find_footprint)(struct rank *, const struct item *, struct footprint *);
 	/* The number of works that it is submitted as, if its rank is resident; NULL: one. */
 	uint64_t (*works)(const struct item *);
 	/* True if the rank's memory already holds what it would write. NULL: unknown. */
@@ -127,7 +127,7 @@ struct item_row {
 	/* True: all of it is submitted, and its execution is set. False: try again later. */
 	bool (*submit)(struct rank *, struct stream *, struct item *);
 	/* Records what the rank's memory holds when it is complete. All of it is submitted. */
-	void (*effect)(struct rank *, const struct item *, const struct foreseen *);
+	void (*effect)(struct rank *, const struct item *, const struct footprint *);
 	void (*complete)(struct rank *, struct item *);
 	void (*drop)(struct item *); /* it is removed with its rank, complete or not */
 	/* True if anything other than later items in the stream waits for its completion; NULL

@@ -59,27 +59,27 @@ static void complete_stream(struct rank *r, struct stream *s)
 /* ---- submission ---- */
 
 /* Submits an item with a footprint. If part of it is submitted already, it continues. */
-static bool submit_foreseen(struct rank *r, struct stream *s, struct item *i)
+static bool submit_footprint(struct rank *r, struct stream *s, struct item *i)
 {
 	const struct item_row *row = item_row(i);
-	struct foreseen foreseen;
+	struct footprint footprint;
 	struct team team;
 	team.count = 0;
-	row->foresee(r, i, &foreseen);
+	row->find_footprint(r, i, &footprint);
 	if (i->execution->place == EXECUTION_NONE) {
-		enum adoption found = reuse(r, s, i, &foreseen);
+		enum adoption found = reuse(r, s, i, &footprint);
 		if (found == ADOPTION_DONE)
 			hidden_done(r, i);
 		if (found != ADOPTION_NONE)
 			return squash_spared(r, s, i, found == ADOPTION_DONE);
-		if (!squash_may(r, s, i, &foreseen, &team) || hidden_first(r, i))
+		if (!squash_may(r, s, i, &footprint, &team) || hidden_first(r, i))
 			return false;
 	}
 	if (!row->submit(r, s, i))
 		return false;
 	if (team.count)
-		squash_join(r, i, &foreseen, &team);
-	row->effect(r, i, &foreseen);
+		squash_join(r, i, &footprint, &team);
+	row->effect(r, i, &footprint);
 	return true;
 }
 
@@ -95,8 +95,8 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	if (row->submit && (stream_abroad(s) || squash_held(r, s, i) ||
 			    (begins && (check_holds(&r->check) || measure_holds(&r->measure, i)))))
 		return false;
-	if (row->foresee && there == ITEM_READY)
-		return submit_foreseen(r, s, i);
+	if (row->find_footprint && there == ITEM_READY)
+		return submit_footprint(r, s, i);
 	return !row->submit || row->submit(r, s, i);
 }
 
@@ -194,17 +194,18 @@ void rank_sleep(struct rank *r)
 
 /* Judges the stream's next item. Returns false if it is not one that may wait for other ranks, or
  * may not be next. */
-static bool judge(struct rank *r, const struct stream *s, struct foreseen *f, enum verdict *verdict)
+static bool judge(struct rank *r, const struct stream *s, struct footprint *f,
+		  enum verdict *verdict)
 {
 	struct team team;
 	const struct item *i = s->next;
-	if (r->async_error || !ready_open(r, s) || !item_row(i)->foresee ||
+	if (r->async_error || !ready_open(r, s) || !item_row(i)->find_footprint ||
 	    i->execution->place != EXECUTION_NONE || ready_item(i) != ITEM_READY ||
 	    hidden_waits(r, i))
 		return false;
 	*verdict = VERDICT_OWNED;
 	if (r->memory.guarded) {
-		item_row(i)->foresee(r, i, f);
+		item_row(i)->find_footprint(r, i, f);
 		*verdict = squash_judge(r, s, i, f, &team);
 	}
 	return true;
@@ -212,7 +213,7 @@ static bool judge(struct rank *r, const struct stream *s, struct foreseen *f, en
 
 enum rank_work rank_work(struct rank *r)
 {
-	struct foreseen f;
+	struct footprint f;
 	enum verdict verdict;
 	enum rank_work work = WORK_NONE;
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
@@ -228,7 +229,7 @@ enum rank_work rank_work(struct rank *r)
 
 void rank_goes_alone(struct rank *r)
 {
-	struct foreseen f;
+	struct footprint f;
 	enum verdict verdict;
 	for (uint32_t n = 0; n < r->queue.stream_count; n++)
 		if (judge(r, r->queue.streams[n], &f, &verdict) && verdict == VERDICT_WAITS)

@@ -29,7 +29,7 @@ static bool in_order(struct rank *r, const struct stream *s)
 }
 
 enum adoption reuse(struct rank *r, const struct stream *s, const struct item *i,
-		    const struct foreseen *f)
+		    const struct footprint *f)
 {
 	const struct item_row *row = item_row(i);
 	enum adoption found = ADOPTION_NONE;

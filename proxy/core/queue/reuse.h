@@ -11,6 +11,6 @@ struct stream;
 /* The item is next in its stream, and could be submitted now. DONE: it completes as soon as earlier
  * items have, and its effect is recorded. */
 enum adoption reuse(struct rank *, const struct stream *, const struct item *,
-		    const struct foreseen *);
+		    const struct footprint *);
 
 #endif

@@ -12,7 +12,7 @@
  *    runs alone writes to a copy;
  *  - correctness does not depend on which rank waits for which: the verdict ALONE is always right;
  *  - a rank waits for another only while that may still reach the same: slice.c lets it run alone
- *    when nothing else can happen. Waiting without success is followed by a backoff (regret);
+ *    when nothing else can happen. Waiting without success is followed by a backoff (backoff);
  *  - a fill does not wait while there is free capacity for all: a rank that waits gives up the
  *    device for work that costs less than that, and each rank is about to add to the filled memory
  *    (gradients) and would copy it then;
@@ -57,7 +57,7 @@ static struct rank *rank_of(struct rank_memory *m)
 
 static bool written(const struct range *range) { return range->use & REACH_WRITTEN; }
 
-static bool owns(const struct rank *r, const struct foreseen *f)
+static bool owns(const struct rank *r, const struct footprint *f)
 {
 	if (!f->known)
 		return memory_owns(&r->memory, RF_DEV_BASE, RF_HEAP_BYTES);
@@ -68,7 +68,7 @@ static bool owns(const struct rank *r, const struct foreseen *f)
 	return true;
 }
 
-static uint32_t all_written(const struct foreseen *f, struct memory_range to[RANGES_MAX])
+static uint32_t all_written(const struct footprint *f, struct memory_range to[RANGES_MAX])
 {
 	uint32_t count = 0;
 	for (uint32_t n = 0; n < f->count; n++)
@@ -85,7 +85,7 @@ static uint64_t chunks_of(const struct range *range)
 
 /* True if each of so many ranks could have its own copy of what is written. One of them keeps the
  * original. */
-static bool room_for_all(const struct rank *r, const struct foreseen *f, uint32_t sharers)
+static bool room_for_all(const struct rank *r, const struct footprint *f, uint32_t sharers)
 {
 	uint64_t chunks = 0;
 	for (uint32_t n = 0; n < f->count; n++)
@@ -94,7 +94,7 @@ static bool room_for_all(const struct rank *r, const struct foreseen *f, uint32_
 }
 
 /* True if both write the same content to the same addresses. */
-static bool alike(const struct foreseen *f, const struct foreseen *g)
+static bool alike(const struct footprint *f, const struct footprint *g)
 {
 	bool same = f->keyed && g->keyed && f->key.a == g->key.a && f->key.b == g->key.b &&
 		    f->count == g->count;
@@ -106,7 +106,7 @@ static bool alike(const struct foreseen *f, const struct foreseen *g)
 	return same;
 }
 
-static bool overlap(const struct foreseen *f, const struct foreseen *g)
+static bool overlap(const struct footprint *f, const struct footprint *g)
 {
 	if (!f->known || !g->known)
 		return true;
@@ -122,56 +122,56 @@ static bool overlap(const struct foreseen *f, const struct foreseen *g)
 
 /* ---- backoff ---- */
 
-static struct regret *regret_of(struct rank *r, const struct item *i, const struct foreseen *f,
-				uint64_t *what)
+static struct backoff *backoff_of(struct rank *r, const struct item *i, const struct footprint *f,
+				  uint64_t *what)
 {
 	uint64_t h = i->kind == ITEM_KERNEL ? i->kernel.function->o.id : i->kind;
 	for (uint32_t n = 0; n < f->count; n++)
 		if (written(&f->ranges[n]))
 			h = (h ^ f->ranges[n].addr) * 0x9e3779b97f4a7c15ull;
 	*what = h;
-	return &r->queue.squashing.regrets[h >> 59];
+	return &r->queue.squashing.backoffs[h >> 59];
 }
 
-static bool impatient(struct rank *r, const struct item *i, const struct foreseen *f)
+static bool impatient(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	uint64_t what;
-	const struct regret *regret = regret_of(r, i, f, &what);
-	return regret->what == what && regret->skip;
+	const struct backoff *backoff = backoff_of(r, i, f, &what);
+	return backoff->what == what && backoff->skip;
 }
 
 /* True if it ran for all sharers the last time. */
-static bool ran_together(struct rank *r, const struct item *i, const struct foreseen *f)
+static bool ran_together(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	uint64_t what;
-	const struct regret *regret = regret_of(r, i, f, &what);
-	return regret->what == what && regret->together;
+	const struct backoff *backoff = backoff_of(r, i, f, &what);
+	return backoff->what == what && backoff->together;
 }
 
-static void not_together(struct rank *r, const struct item *i, const struct foreseen *f)
+static void not_together(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	uint64_t what;
-	struct regret *regret = regret_of(r, i, f, &what);
-	regret->together &= regret->what != what;
+	struct backoff *backoff = backoff_of(r, i, f, &what);
+	backoff->together &= backoff->what != what;
 }
 
 /* Records whether waiting for it was successful. */
-static void learn(struct rank *r, const struct item *i, const struct foreseen *f,
+static void learn(struct rank *r, const struct item *i, const struct footprint *f,
 		  enum verdict verdict)
 {
 	uint64_t what;
-	struct regret *regret = regret_of(r, i, f, &what);
-	if (regret->what != what)
-		*regret = (struct regret){.what = what};
-	regret->together = verdict == VERDICT_TOGETHER;
+	struct backoff *backoff = backoff_of(r, i, f, &what);
+	if (backoff->what != what)
+		*backoff = (struct backoff){.what = what};
+	backoff->together = verdict == VERDICT_TOGETHER;
 	if (verdict == VERDICT_TOGETHER) {
-		regret->skip = regret->next = 0;
+		backoff->skip = backoff->next = 0;
 	} else if (verdict == VERDICT_IMPATIENT) {
-		regret->skip--;
+		backoff->skip--;
 	} else {
-		uint32_t next = 2u * regret->next + 1;
-		regret->next = (uint8_t)(next < SKIP_MAX ? next : SKIP_MAX);
-		regret->skip = regret->next;
+		uint32_t next = 2u * backoff->next + 1;
+		backoff->next = (uint8_t)(next < SKIP_MAX ? next : SKIP_MAX);
+		backoff->skip = backoff->next;
 	}
 }
 
@@ -191,7 +191,7 @@ static bool follows(struct rank *r, const struct stream *s, const struct hal_str
 
 /* The rank has no such item now: returns whether it may reach one. At a cut nothing waits, and a
  * rank that ends is detached as soon as it has nothing left. */
-static bool may_come(struct rank *o, const struct foreseen *f)
+static bool may_come(struct rank *o, const struct footprint *f)
 {
 	if (o->job->state != PROXY_JOB_RUNNING && o->intake.held)
 		return false; /* its ring is not read again before the cut is released */
@@ -205,18 +205,18 @@ static bool may_come(struct rank *o, const struct foreseen *f)
 
 /* Judges whether the rank has reached the same. TOGETHER: with the next item of *with. */
 static enum verdict partner(struct rank *o, const struct hal_stream *queue,
-			    const struct foreseen *f, struct stream **with)
+			    const struct footprint *f, struct stream **with)
 {
 	bool still = !memory_moving(&o->memory) && !memory_waits(&o->memory) && !o->memory.fenced;
-	struct foreseen g;
+	struct footprint g;
 	if (o->async_error)
 		return VERDICT_ALONE;
 	for (uint32_t n = 0; n < o->queue.stream_count; n++) {
 		struct stream *s = o->queue.streams[n];
-		if (!ready_open(o, s) || !item_row(s->next)->foresee ||
+		if (!ready_open(o, s) || !item_row(s->next)->find_footprint ||
 		    ready_item(s->next) != ITEM_READY)
 			continue; /* a begun item writes memory that its rank owns: none of these */
-		item_row(s->next)->foresee(o, s->next, &g);
+		item_row(s->next)->find_footprint(o, s->next, &g);
 		*with = s;
 		if (alike(f, &g))
 			return still && follows(o, s, queue) ? VERDICT_TOGETHER : VERDICT_WAITS;
@@ -232,7 +232,7 @@ static uint64_t works(const struct item *i)
 }
 
 /* True if the item can run alone next to running work, without waiting for that. */
-static bool goes_beside(struct rank *r, const struct foreseen *f)
+static bool goes_beside(struct rank *r, const struct footprint *f)
 {
 	bool beneath = r->queue.squashing.beside;
 	for (uint32_t n = 0; n < f->count && beneath; n++) {
@@ -244,14 +244,14 @@ static bool goes_beside(struct rank *r, const struct foreseen *f)
 }
 
 /* True if all sharers could take part in the item. */
-static bool squashable(struct rank *r, const struct item *i, const struct foreseen *f)
+static bool squashable(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	return f->keyed && !i->apart && !r->proxy->apart && !r->memory.doubted &&
 	       !goes_beside(r, f) && works(i) <= WORKS_MAX;
 }
 
 enum verdict squash_judge(struct rank *r, const struct stream *s, const struct item *i,
-			  const struct foreseen *f, struct team *team)
+			  const struct footprint *f, struct team *team)
 {
 	struct memory_range ranges[RANGES_MAX];
 	struct rank_memory *sharers[RANKS_MAX];
@@ -285,7 +285,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 
 /* Waiting without success counts for the other ranks, too: they run the same program and reach the
  * item next. */
-void squash_alone(struct rank *r, struct item *i, const struct foreseen *f, enum verdict verdict)
+void squash_alone(struct rank *r, struct item *i, const struct footprint *f, enum verdict verdict)
 {
 	bool first = !i->apart && verdict != VERDICT_ALONE;
 	not_together(r, i, f);
@@ -326,7 +326,7 @@ bool squash_held(struct rank *r, const struct stream *own, const struct item *i)
 
 /* True if nothing else of the rank runs, and memory where it may write unforeseen is
  * write-protected. */
-static bool fenced(struct rank *r, const struct foreseen *f)
+static bool fenced(struct rank *r, const struct footprint *f)
 {
 	struct memory_range ranges[RANGES_MAX];
 	if (!f->known || !f->astray || !memory_fences(&r->memory))
@@ -350,7 +350,7 @@ static void close_all(struct rank *r)
 /* Opens the shared pages that the item writes. An item that may write anywhere must find none open.
  * Opens all or none: partly opened pages would be closed and opened again in each turn while the
  * item waits. */
-static bool opened(struct rank *r, const struct foreseen *f)
+static bool opened(struct rank *r, const struct footprint *f)
 {
 	if (f->astray)
 		close_all(r);
@@ -384,7 +384,7 @@ static void copied(void *rank, enum memory_purpose purpose, int result)
 }
 
 /* Requests a copy of the first range that the rank will write and does not own. */
-static void ask_for_copy(struct rank *r, const struct item *i, const struct foreseen *f)
+static void request_copy(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	struct memory_request q = {.purpose = PURPOSE_COPY,
 				   .addr = RF_DEV_BASE,
@@ -400,11 +400,11 @@ static void ask_for_copy(struct rank *r, const struct item *i, const struct fore
 		q.bytes = range->bytes;
 		break;
 	}
-	memory_ask(&r->memory, &q);
+	memory_request(&r->memory, &q);
 }
 
 /* An item that runs for this rank alone is not squashed: no shared page may be open then. */
-static bool closed(struct rank *r, const struct item *i, const struct foreseen *f)
+static bool closed(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	if (item_row(i)->needs & NEEDS_ACTIVE)
 		close_all(r);
@@ -412,7 +412,7 @@ static bool closed(struct rank *r, const struct item *i, const struct foreseen *
 	       (r->queue.squashing.beside && f->known && !f->astray);
 }
 
-bool squash_may(struct rank *r, const struct stream *s, struct item *i, const struct foreseen *f,
+bool squash_may(struct rank *r, const struct stream *s, struct item *i, const struct footprint *f,
 		struct team *team)
 {
 	enum verdict verdict = squash_judge(r, s, i, f, team);
@@ -425,7 +425,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 			r->queue.squashing.first = i;
 	} else if (verdict != VERDICT_WAITS) {
 		squash_alone(r, i, f, verdict);
-		ask_for_copy(r, i, f);
+		request_copy(r, i, f);
 	}
 	return may ? !r->async_error : !held(r, s, i);
 }
@@ -438,7 +438,7 @@ bool squash_spared(struct rank *r, const struct stream *s, const struct item *i,
 	return now || !held(r, s, i);
 }
 
-void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struct team *team)
+void squash_join(struct rank *r, struct item *i, struct footprint *f, const struct team *team)
 {
 	if (i->execution->place != EXECUTION_DEVICE)
 		return;                          /* the device has refused it */
@@ -449,10 +449,10 @@ void squash_join(struct rank *r, struct item *i, struct foreseen *f, const struc
 	for (uint32_t n = 0; n < team->count; n++) {
 		struct rank *o = team->members[n];
 		struct item *its = team->streams[n]->next;
-		struct foreseen g;
+		struct footprint g;
 		INVARIANT(its && !its->submitted && o->memory.group == r->memory.group,
 			  "a rank that takes part is of the group and has an item to submit");
-		item_row(its)->foresee(o, its, &g);
+		item_row(its)->find_footprint(o, its, &g);
 		g.key = f->key;
 		g.unordered = false;
 		squash_not_first(o, its);
@@ -479,7 +479,7 @@ static const struct item *behind_sum(const struct rank *r)
 		if (ready_open(r, s))
 			return NULL;
 		if (s->head->kind == ITEM_COLLECTIVE && s->head->next == i &&
-		    item_row(i)->needs & NEEDS_ACTIVE && item_row(i)->foresee &&
+		    item_row(i)->needs & NEEDS_ACTIVE && item_row(i)->find_footprint &&
 		    ready_item(i) == ITEM_READY)
 			found = i;
 	}
@@ -497,11 +497,11 @@ static void open_early(struct rank *r)
 	bool adds = p->slice.active == r && memory_only_exact(&r->memory) && !p->memory.requests &&
 		    coll_lacks(r->job->coll, r->rank) != COLL_LACKS_LOCAL;
 	const struct item *i = adds ? behind_sum(r) : NULL;
-	struct foreseen f;
+	struct footprint f;
 	s->early = i ? s->early : 0;
 	if (!i || s->early > RANGES_MAX)
 		return;
-	item_row(i)->foresee(r, i, &f);
+	item_row(i)->find_footprint(r, i, &f);
 	bool may = f.known && !f.astray && !i->apart && ran_together(r, i, &f);
 	while (may && s->early < f.count) {
 		const struct range *range = &f.ranges[s->early++];
@@ -575,9 +575,9 @@ const char *squash_invalid(const struct rank *r)
 	bool open = false;
 	WRONG(s->first && !is_next(r, s->first), "an item before which nothing begins is next");
 	WRONG(s->early > RANGES_MAX + 1, "ranges that were considered for early opening");
-	for (uint32_t n = 0; n < REGRETS; n++) {
-		const struct regret *regret = &s->regrets[n];
-		WRONG(regret->skip > regret->next || regret->next > SKIP_MAX,
+	for (uint32_t n = 0; n < BACKOFFS; n++) {
+		const struct backoff *backoff = &s->backoffs[n];
+		WRONG(backoff->skip > backoff->next || backoff->next > SKIP_MAX,
 		      "a rank skips no more waits than the last backoff says");
 	}
 	for (uint32_t i = 0; i < r->memory.live_count && r->memory.guarded; i++)

@@ -7,18 +7,18 @@
 
 #include "job_limits.h"
 
-struct foreseen;
+struct footprint;
 struct item;
 struct rank;
 struct stream;
 
 /* The backoff for one kind of item: how often not to wait for others again. */
-struct regret {
+struct backoff {
 	uint64_t what; /* the kind */
 	uint8_t skip, next;
 	bool together; /* it ran for all the last time */
 };
-#define REGRETS 32u /* per rank; a kind that takes another one's entry starts anew */
+#define BACKOFFS 32u /* per rank; a kind that takes another one's entry starts anew */
 
 struct squashing {      /* of a rank */
 	bool open;      /* works in flight may write shared pages */
@@ -29,7 +29,7 @@ struct squashing {      /* of a rank */
 	const struct item *vain;  /* the same one in earlier turns, while work ran: */
 	uint64_t vain_since_ns;
 	bool beside; /* nothing waits any longer for running work, nor for other ranks */
-	struct regret regrets[REGRETS];
+	struct backoff backoffs[BACKOFFS];
 };
 
 enum verdict {
@@ -50,22 +50,22 @@ struct team { /* the other ranks that take part, each with its stream, whose nex
 
 /* Judges the item, which is ready and next in its stream. Changes nothing. */
 enum verdict squash_judge(struct rank *, const struct stream *, const struct item *,
-			  const struct foreseen *, struct team *);
+			  const struct footprint *, struct team *);
 /* True if the item may be submitted now; with a team: once for all of it. Requests what is
  * missing. */
-bool squash_may(struct rank *, const struct stream *, struct item *, const struct foreseen *,
+bool squash_may(struct rank *, const struct stream *, struct item *, const struct footprint *,
 		struct team *);
 /* The item need not be first any longer: it is submitted, or judged again. */
 void squash_not_first(struct rank *, const struct item *);
 /* True if another item of the rank must be submitted before this one. */
 bool squash_held(struct rank *, const struct stream *, const struct item *);
 /* The item does not wait for others any more, for the reason `verdict`. */
-void squash_alone(struct rank *, struct item *, const struct foreseen *, enum verdict);
+void squash_alone(struct rank *, struct item *, const struct footprint *, enum verdict);
 /* The item does not run (reuse.c); `now` false: only when the rank's memory is quiet. Returns
  * `now`. */
 bool squash_spared(struct rank *, const struct stream *, const struct item *, bool now);
 /* The item was submitted: the team's items complete on its execution. */
-void squash_join(struct rank *, struct item *, struct foreseen *, const struct team *);
+void squash_join(struct rank *, struct item *, struct footprint *, const struct team *);
 void squash_turn(struct rank *); /* called after the rank's streams were processed */
 /* When to check again whether running work waits for held items; 0: none is held. */
 uint64_t squash_deadline_ns(const struct rank *);

@@ -193,7 +193,7 @@ int module_append(struct rank *r, struct module *m, uint64_t offset, const uint8
 
 void module_arrives(struct rank *r, const struct module *m) { r->arriving += m->image_bytes; }
 
-void module_ask(struct module *m)
+void module_request(struct module *m)
 {
 	m->loading = true;
 	module_use(m);

@@ -73,7 +73,7 @@ struct module *module_restored(uint64_t id, const char *hash, uint64_t globals_a
  * CU_OUT_OF_MEMORY. */
 int module_append(struct rank *, struct module *, uint64_t offset, const uint8_t *, uint64_t bytes);
 void module_arrives(struct rank *, const struct module *); /* restored, with its image so far */
-void module_ask(struct module *);                          /* loading was requested: a use */
+void module_request(struct module *);                      /* loading was requested: a use */
 void module_place(struct module *, uint64_t globals_addr);
 /* Python's answer: its contents, or a CUresult. Returns that error, or CU_OUT_OF_MEMORY. */
 struct module_contents {

@@ -50,8 +50,9 @@ struct rank {
 	struct check check;        /* guard/ */
 	struct measure measure;    /* opaque/ */
 	struct intake intake;      /* loop/dispatch.c */
-	uint32_t pending;          /* loop/ask.c: requests and joinings that the client waits for */
-	struct ending end;         /* loop/job.c */
+	uint32_t
+		pending; /* loop/python_request.c: requests and joinings that the client waits for */
+	struct ending end; /* loop/job.c */
 	/* Written by the functions below: counters of the rank, and of the device for all ranks
 	 * ever here. */
 	struct rank_counters counters, *device;

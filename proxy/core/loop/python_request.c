@@ -1,4 +1,4 @@
-/* ask.c: requests to the proxy's Python half: posted, and never waited for.
+/* python_request.c: requests to the proxy's Python half: posted, and never waited for.
  *
  * Loading a module and compiling a function happen elsewhere and take time; the answer arrives as a
  * call with the request's token. When a rank is detached, its requests are dropped.
@@ -9,13 +9,14 @@
 #include "internal.h"
 #include "invariant.h"
 
-struct ask *ask_new(struct rank *r, uint64_t object, uint16_t slot, uint32_t bulk)
+struct python_request *python_request_new(struct rank *r, uint64_t object, uint16_t slot,
+					  uint32_t bulk)
 {
 	struct proxy *p = r->proxy;
-	struct ask *a = calloc(1, sizeof *a);
+	struct python_request *a = calloc(1, sizeof *a);
 	if (!a)
 		return NULL;
-	*a = (struct ask){p->asks, ++p->next_token, r, object, slot, bulk};
+	*a = (struct python_request){p->asks, ++p->next_token, r, object, slot, bulk};
 	p->asks = a;
 	r->pending += slot != 0; /* without a slot the proxy waits, not the rank */
 	return a;
@@ -23,10 +24,10 @@ struct ask *ask_new(struct rank *r, uint64_t object, uint16_t slot, uint32_t bul
 
 /* Removes the request with this token from the list; its rank no longer waits for it. The caller
  * frees it. */
-struct ask *ask_take(struct proxy *p, uint64_t token)
+struct python_request *python_request_take(struct proxy *p, uint64_t token)
 {
-	for (struct ask **at = &p->asks; *at; at = &(*at)->next) {
-		struct ask *a = *at;
+	for (struct python_request **at = &p->asks; *at; at = &(*at)->next) {
+		struct python_request *a = *at;
 		if (a->token != token)
 			continue;
 		*at = a->next;
@@ -42,19 +43,19 @@ struct ask *ask_take(struct proxy *p, uint64_t token)
 }
 
 /* Finds a request by its handle: joining a communicator is a request to the other ranks. */
-struct ask *ask_take_object(struct rank *r, uint64_t object)
+struct python_request *python_request_take_object(struct rank *r, uint64_t object)
 {
-	for (struct ask *a = r->proxy->asks; a; a = a->next)
+	for (struct python_request *a = r->proxy->asks; a; a = a->next)
 		if (a->rank == r && a->object == object)
-			return ask_take(r->proxy, a->token);
+			return python_request_take(r->proxy, a->token);
 	return NULL;
 }
 
 /* Drops the rank's requests. Later answers find none. */
-void ask_forget(struct rank *r)
+void python_request_forget(struct rank *r)
 {
-	for (struct ask **at = &r->proxy->asks; *at;) {
-		struct ask *a = *at;
+	for (struct python_request **at = &r->proxy->asks; *at;) {
+		struct python_request *a = *at;
 		if (a->rank != r) {
 			at = &a->next;
 			continue;
@@ -64,7 +65,7 @@ void ask_forget(struct rank *r)
 	}
 }
 
-static void post(struct rank *r, struct proxy_event *e, const struct ask *a)
+static void post(struct rank *r, struct proxy_event *e, const struct python_request *a)
 {
 	e->job = r->job->id;
 	e->rank = r->rank;
@@ -73,13 +74,13 @@ static void post(struct rank *r, struct proxy_event *e, const struct ask *a)
 }
 
 /* slot 0: a module of a restored rank, known by its hash. */
-bool ask_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t slot)
+bool python_request_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t slot)
 {
-	struct ask *a = ask_new(r, m->o.id, slot, 0);
+	struct python_request *a = python_request_new(r, m->o.id, slot, 0);
 	struct proxy_event e = {.kind = PROXY_EVENT_MODULE, .image_kind = image_kind};
 	if (!a)
 		return false;
-	module_ask(m);
+	module_request(m);
 	memcpy(e.text, m->hash, sizeof m->hash);
 	e.data = m->image;
 	e.bytes = m->image_bytes;
@@ -87,9 +88,9 @@ bool ask_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t 
 	return true;
 }
 
-bool ask_function(struct rank *r, struct function *f, uint16_t slot, uint32_t bulk)
+bool python_request_function(struct rank *r, struct function *f, uint16_t slot, uint32_t bulk)
 {
-	struct ask *a = ask_new(r, f->o.id, slot, bulk);
+	struct python_request *a = python_request_new(r, f->o.id, slot, bulk);
 	struct proxy_event e = {.kind = PROXY_EVENT_FUNCTION};
 	if (!a)
 		return false;
