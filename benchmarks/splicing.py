@@ -17,7 +17,7 @@ loaded and ranks learn which others to wait for; the median of the rounds' ratio
   fold_one_noprepare_…   as fold_one_…, but no rank's memory is prefetched before its turn; one
                     round of eight ranks
 Counters are the proxy's own, from the first lines of output to the end of the run. The proxy also
-records which pages it swaps (RANKFOLD_MOVES), and the program where its buffers are: of those,
+records which pages it swaps (RANKFOLD_SWAPS), and the program where its buffers are: of those,
 moved_stable_… counts parameters and moments, and moved_alike_… content that another rank also held,
 which includes sums of gradients.
   switch   Two ranks with endless kernels, whose time slice is zero: the device switches as often as
@@ -338,8 +338,8 @@ def bench_program(
     peak = one_rank(where, program, executable)
     room = splicing_parts.room_for_one(peak.used)
     moves = folder / f"moves-{name}"
-    small = where.add(room, RANKFOLD_MOVES=str(moves))
-    unprepared = where.add(room, RANKFOLD_PREPARE="0")
+    small = where.add(room, RANKFOLD_SWAPS=str(moves))
+    no_prefetch = where.add(room, RANKFOLD_PREFETCH="0")
     libraries = folder / "inprocess"
     sides: dict[str, Reference | Folded] = {
         "reference": Reference(libraries if libraries.exists() else inprocess_libraries(folder),
@@ -347,9 +347,9 @@ def bench_program(
         "fold": Folded(where, 0),
         "fold_one": Folded(where, small, moves),
         "fold_nosquash": Folded(where, apart),
-        UNPREPARED: Folded(where, unprepared),
+        UNPREPARED: Folded(where, no_prefetch),
     }  # fmt: skip
-    for device in (small, unprepared, apart):
+    for device in (small, no_prefetch, apart):
         where.run(program.command(executable, 2), {}, 1, device)  # loads its kernels
     figures, plots = {}, {}
     for ranks in effort.ranks:
@@ -362,7 +362,7 @@ def bench_program(
     if name == "large_state":
         figures.update(memory_figures(where, program, executable, small, peak, effort))
     where.remove(small)
-    where.remove(unprepared)
+    where.remove(no_prefetch)
     return figures, plots
 
 

@@ -96,7 +96,7 @@ class Native:
             {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
              "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns, "index": index,
              "share": share, "apart": not squash, "validate": validate, "opaque": opaque,
-             "unprepared": not prepare, "moves_fd": moves_fd},
+             "no_prefetch": not prepare, "moves_fd": moves_fd},
         )  # fmt: skip
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:

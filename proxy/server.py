@@ -72,7 +72,7 @@ class Proxy:
             share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
             squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
             opaque=os.environ.get("RANKFOLD_OPAQUE", "0") != "0",
-            prepare=os.environ.get("RANKFOLD_PREPARE", "1") != "0",
+            prepare=os.environ.get("RANKFOLD_PREFETCH", "1") != "0",
             validate=_validate(), moves_fd=_moves_fd(),
         )  # fmt: skip
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
@@ -620,12 +620,12 @@ def _quantum_ns() -> int:
 
 def _moves_fd() -> int:
     """A descriptor for a log of each page that is swapped; 0: none."""
-    if not (path := os.environ.get("RANKFOLD_MOVES")):
+    if not (path := os.environ.get("RANKFOLD_SWAPS")):
         return 0
     try:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        sys.exit(f"rankfold-proxy: RANKFOLD_MOVES: {error}")
+        sys.exit(f"rankfold-proxy: RANKFOLD_SWAPS: {error}")
 
 
 def _keep_to_itself() -> None:

@@ -16,7 +16,7 @@
 
 struct peer;
 
-enum peer_tag { PEER_BARRIER = 1, PEER_COLLECTIVE = 2, PEER_GUARD = 3 };
+enum peer_tag { PEER_BARRIER = 1, PEER_COLLECTIVE = 2, PEER_CROSSCHECK = 3 };
 
 /* Creates a segment. Returns its descriptor, or -errno. Python calls this, too. */
 __attribute__((visibility("default"))) int peer_segment_create(uint32_t device_count);

@@ -21,11 +21,11 @@ struct proxy_config {
 	uint32_t workers, cc_major, cc_minor;
 	uint32_t index; /* nvidia: index of the GPU in the machine */
 	double speed;
-	uint64_t quantum_ns; /* time a rank may keep the device while others wait; 0: 30 s */
-	uint32_t share;      /* 1: ranks of a job share memory with equal content */
-	uint32_t apart;      /* 1: each rank runs all of its work itself; nothing is squashed */
-	uint32_t unprepared; /* 1: no rank's memory is prefetched */
-	int moves_fd;        /* receives a line for each page swapped in or out; 0: none */
+	uint64_t quantum_ns;  /* time a rank may keep the device while others wait; 0: 30 s */
+	uint32_t share;       /* 1: ranks of a job share memory with equal content */
+	uint32_t apart;       /* 1: each rank runs all of its work itself; nothing is squashed */
+	uint32_t no_prefetch; /* 1: no rank's memory is prefetched */
+	int moves_fd;         /* receives a line for each page swapped in or out; 0: none */
 	/* The cross-check compares contents with equal versions at every so many collectives of a
 	 * communicator; 0: never. */
 	uint64_t validate;

@@ -12,7 +12,7 @@ from rankfold.reconciler.observe import stalls as waits
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, named
 
-OPAQUE = "opaque code: "  # prefix of alarms about opaque code (proxy/core/loop/guard.c)
+OPAQUE = "opaque code: "  # prefix of alarms about opaque code (proxy/core/loop/alarm.c)
 APART = "; its ranks no longer share anything"
 
 

@@ -298,7 +298,7 @@ OPERANDS = [
            ".at = {.addr = send}"),
     Mutant("elements-begin-anywhere", "&& send % size == 0)", ")"),
 ]  # fmt: skip
-FILES = [("early.c", mutant) for mutant in MUTANTS] + [("op.c", mutant) for mutant in OPERANDS]
+FILES = [("early_sum.c", mutant) for mutant in MUTANTS] + [("op.c", mutant) for mutant in OPERANDS]
 
 
 def test_seeded_faults_fit_the_source() -> None:

@@ -75,7 +75,7 @@ ALWAYS_SEEN = [
     Mutant("page-not-counted", "memory/chunk.c", "count(d, c, c->refs + 1, c->leaving);",
            "count(d, c, c->refs, c->leaving);",
            "a page that is unmapped is one of its chunk's pages"),
-    Mutant("promise-not-counted", "memory/moves.c", "\td->reserved += promised;", "\t;",
+    Mutant("promise-not-counted", "memory/swap.c", "\td->reserved += promised;", "\t;",
            "a chunk that a move takes was reserved"),
     Mutant("pages-of-others-swept", "memory/buffers.c",
            "if (!m->pages[m->live[i - 1]].buffers)", "if (m->live_count)",

@@ -139,11 +139,11 @@ static void chunks_and_pages(void)
 	BREAK("a chunk that the device copied to has a number that no other chunk has",
 	      page_copied(m, PAGE_HERE, chunk_number(d, page->chunk)));
 	BREAK("a page that becomes read-only is resident and can be written",
-	      pages_guard(m, PAGE_FREE, 1));
+	      pages_write_protect(m, PAGE_FREE, 1));
 	BREAK("a page becomes writable for its rank alone if no other refers to it",
-	      page_guard(m, PAGE_HERE);
+	      page_write_protect(m, PAGE_HERE);
 	      page->chunk->refs = 2; page_open(m, PAGE_HERE, false));
-	BREAK("a rank counts its guarded pages", page_guard(m, PAGE_HERE); m->guarded = 0;
+	BREAK("a rank counts its write-protected pages", page_write_protect(m, PAGE_HERE); m->write_protected = 0;
 	      page_open(m, PAGE_HERE, false));
 	BREAK("a page leaves once, and was resident", page_leaves(m, PAGE_FREE));
 	BREAK("a page is taken from a rank of the group that has it",
@@ -195,13 +195,13 @@ static void memory_as_a_whole(void)
 	struct page *its = &o->memory.pages[PAGE_HERE];
 	uint64_t group = m->group + 1;
 	BREAK("ranks of two groups share", page_remap(&o->memory, PAGE_HERE, page->chunk);
-	      page_guard(m, PAGE_HERE); o->memory.group = group);
+	      page_write_protect(m, PAGE_HERE); o->memory.group = group);
 	BREAK("what several have can be written by one",
 	      page_remap(&o->memory, PAGE_HERE, page->chunk));
-	BREAK("who refers to a chunk", page_guard(m, PAGE_HERE); page->chunk->refs++);
+	BREAK("who refers to a chunk", page_write_protect(m, PAGE_HERE); page->chunk->refs++);
 	BREAK("what several have can be written by two",
 	      page_remap(&o->memory, PAGE_HERE, page->chunk);
-	      its->guarded = false; its->open = page->open = true; m->guarded++);
+	      its->write_protected = false; its->open = page->open = true; m->write_protected++);
 	BREAK("what lies in a copy is here, or in the image", page->common = true);
 	BREAK("ranks of two groups refer to a copy", page->copy = copy_new(d, page->key);
 	      page->copy->refs = 2; its->copy = page->copy; o->memory.group = group);
@@ -211,12 +211,12 @@ static void memory_as_a_whole(void)
 	BREAK("what an image has got is listed twice", m->fresh_count = 1;
 	      m->fresh = calloc(1, sizeof *m->fresh); m->pages[0].fresh = false);
 	BREAK("a page of nothing is live", page_unmap(m, PAGE_HERE); page->buffers = 0);
-	BREAK("what is not here is leaving, guarded, open or kept", page_unmap(m, PAGE_HERE);
+	BREAK("what is not here is leaving, write-protected, open or kept", page_unmap(m, PAGE_HERE);
 	      page->kept = true);
-	BREAK("a page is guarded and open", page_guard(m, PAGE_HERE); page->open = true);
+	BREAK("a page is write-protected and open", page_write_protect(m, PAGE_HERE); page->open = true);
 	BREAK("a page refers to no chunk of the device", page->chunk = (void *)d);
 	BREAK("a page has a chunk of nobody", page->chunk->held = false);
-	BREAK("guarded pages", m->guarded++);
+	BREAK("write-protected pages", m->write_protected++);
 	BREAK("missing pages", m->missing++);
 	BREAK("dying pages", m->dying++);
 	BREAK("buffers overlap or are not sorted", m->buffers[0].bytes = RF_HEAP_BYTES);
@@ -328,7 +328,7 @@ static void squashing(void)
 	BREAK("ranges that were considered for early opening", r->queue.squashing.early = 1000);
 	BREAK("a rank skips no more waits than the last backoff says",
 	      r->queue.squashing.regrets[3].skip = 9);
-	BREAK("a rank knows that it has shared pages open", page_guard(m, PAGE_HERE);
+	BREAK("a rank knows that it has shared pages open", page_write_protect(m, PAGE_HERE);
 	      page_open(m, PAGE_HERE, true));
 }
 

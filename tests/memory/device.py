@@ -56,7 +56,7 @@ class Device:
         self.copied: dict[int, deque[tuple[int, int]]] = {}  # by space: address and chunk
         self.content: dict[int, Any] = {}  # of chunks that are there: a Page
         self.spaces: dict[int, dict[int, int]] = {}  # address -> chunk
-        self.guarded: set[tuple[int, int]] = set()  # space, address
+        self.write_protected: set[tuple[int, int]] = set()  # space, address
         self.stuck: set[int] = set()  # chunks that could not be unmapped
         self.faulty: set[int] = set()  # spaces that have failed
         self.queues: dict[int, deque[Any]] = {}
@@ -137,7 +137,7 @@ class Device:
             raise Broken("mapped twice, or a chunk that is not there")
         self.spaces[at][addr] = chunk
         if not writable:
-            self.guarded.add((at, addr))
+            self.write_protected.add((at, addr))
         return 0
 
     def space_protect(self, space: Any, addr: int, chunks: int, writable: int) -> int:
@@ -145,22 +145,22 @@ class Device:
         for page in range(addr, addr + chunks * CHUNK, CHUNK):
             if not (writable and self.table.space_own):
                 self.quiet(at, page)
-            if (at, page) not in self.guarded and self.copied.get(at):
+            if (at, page) not in self.write_protected and self.copied.get(at):
                 continue  # a kernel has written there first
-            if ((at, page) in self.guarded) != bool(writable) or page not in self.spaces[at]:
+            if ((at, page) in self.write_protected) != bool(writable) or page not in self.spaces[at]:
                 raise Broken("protected twice, or what is not mapped")
             pages.append((at, page))
-        self.guarded.update(pages)  # also after an error
+        self.write_protected.update(pages)  # also after an error
         if pages and self.fails("protect"):
             return OUT_OF_MEMORY
         if writable:
-            self.guarded.difference_update(pages)
+            self.write_protected.difference_update(pages)
         return 0
 
     def space_own(self, space: Any, addr: int, chunk: int) -> int:
         """Under works that only read there."""
         at = self.number(space)
-        if (at, addr) not in self.guarded:
+        if (at, addr) not in self.write_protected:
             if all(addr != copied for copied, _ in self.copied.get(at, ())):
                 raise Broken("it is its own already")
             return NOT_READY
@@ -172,7 +172,7 @@ class Device:
             if any((self.number(dst[0]), dst[1]) == (at, addr) for dst, _ in queue):
                 raise Broken("a mapping changes under a copy to it")
         self.spaces[at][addr] = chunk
-        self.guarded.remove((at, addr))
+        self.write_protected.remove((at, addr))
         return 0
 
     def space_error(self, space: Any, _: Any, __: int) -> int:
@@ -182,7 +182,7 @@ class Device:
         at = self.number(space)
         self.quiet(at, addr)
         chunk = self.spaces[at].pop(addr)
-        self.guarded.discard((at, addr))
+        self.write_protected.discard((at, addr))
         if self.fails("unmap"):
             self.stuck.add(chunk)
             return OUT_OF_MEMORY
@@ -199,14 +199,14 @@ class Device:
 
     def own_copy(self, space: int, addr: int) -> bool:
         """Where a kernel must not write it gets a copy, while there are numbers."""
-        if (space, addr) not in self.guarded:
+        if (space, addr) not in self.write_protected:
             return True
         if not self.free:
             return False
         chunk = self.free.pop()
         self.content[chunk] = copy(self.content[self.spaces[space][addr]])
         self.spaces[space][addr] = chunk
-        self.guarded.remove((space, addr))
+        self.write_protected.remove((space, addr))
         self.copied.setdefault(space, deque()).append((addr, chunk))
         return True
 
@@ -272,8 +272,8 @@ class Device:
             for cell in cells:
                 self.host(ref[1], cell)[0] = page[cell]
             return
-        if (space, ref[1]) in self.guarded:
-            raise Broken("a write where that is guarded")
+        if (space, ref[1]) in self.write_protected:
+            raise Broken("a write where that is write_protected")
         chunk = self.spaces[space][ref[1]]
         new = [page[n] if n in cells else old for n, old in enumerate(self.content[chunk])]
         self.content[chunk] = tuple(new)

@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
             return
         m, addr = rank.memory, DEV_BASE + page * CHUNK
         self.value += 1
-        if page in rank.model and m.pages[page].guarded:
+        if page in rank.model and m.pages[page].write_protected:
             if self.world.device.unforeseen(rank.space, addr, cell % CELLS, self.value):
                 old = rank.model[page]
                 cut = cell % CELLS

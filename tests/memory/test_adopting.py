@@ -39,7 +39,7 @@ def compute(rank: Rank, f: Any, value: int) -> None:
 
 
 def adopt(rank: Rank, f: Any) -> int:
-    found = int(rank.world.lib.memory_adopt(rank.memory, f))
+    found = int(rank.world.lib.memory_map_result(rank.memory, f))
     if found == DONE:
         for page in list(rank.model):
             for other in rank.world.ranks:

@@ -1,4 +1,4 @@
-"""What of a rank's memory is looked at, and when; and what is said of it (guard/check.c)."""
+"""What of a rank's memory is looked at, and when; and what is said of it (crosscheck/check.c)."""
 
 from __future__ import annotations
 

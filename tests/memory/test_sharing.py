@@ -397,7 +397,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
     assert first.memory.pages[0].open and world.memory.opened_early == 1
     assert world.lib.memory_close_shared(first.memory, ALL)
-    assert first.memory.pages[0].guarded
+    assert first.memory.pages[0].write_protected
     first.begin()
     assert not world.lib.memory_may_open(first.memory, addr_of(CELLS), CELL)
     assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == NOT_READY
@@ -415,7 +415,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
 
 def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
     """Whether the others went before it was opened, or after; and when it is closed: else it would
-    be guarded beneath what was to write there as its own, and then all versions are lost."""
+    be write_protected beneath what was to write there as its own, and then all versions are lost."""
     world = shared(make, pages=2)
     first, second = world.ranks
     together(first, world.ranks, 0, 1, 5)
@@ -427,7 +427,7 @@ def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
     world.settle()
     assert first.owns(0, 2 * CELLS)
     world.lib.memory_close_shared(first.memory, ALL)
-    assert first.owns(0, 2 * CELLS) and first.memory.guarded == 0
+    assert first.owns(0, 2 * CELLS) and first.memory.write_protected == 0
     world.check()
 
 
@@ -448,11 +448,11 @@ def test_neighbours_are_opened_and_closed_together(make: Make) -> None:
     first, second = world.ranks
     together(first, world.ranks, 0, 3 * CELLS, 5)
     at, device = world.device.number(first.space), world.device
-    assert [(at, addr_of(page * CELLS)) in device.guarded for page in range(3)] == [False] * 3
+    assert [(at, addr_of(page * CELLS)) in device.write_protected for page in range(3)] == [False] * 3
     first.end()
     own(second, 2)
     world.lib.memory_close_shared(first.memory, 1)
-    assert [(at, addr_of(n * CELLS)) in device.guarded for n in range(3)] == [True, True, False]
+    assert [(at, addr_of(n * CELLS)) in device.write_protected for n in range(3)] == [True, True, False]
     assert not first.owns(0, CELLS) and not first.owns(CELLS, CELLS)
     world.lib.memory_close_shared(first.memory, 1)
     assert first.owns(2 * CELLS, CELLS)
@@ -656,9 +656,9 @@ def test_what_nobody_shares_any_more_is_opened_for_the_rank_alone(make: Make) ->
     world = shared(make)
     first, second = world.ranks
     own(second, 0)
-    assert first.refs(0) == 1 and first.memory.guarded == 1
+    assert first.refs(0) == 1 and first.memory.write_protected == 1
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
-    assert not first.memory.pages[0].open and first.memory.guarded == 0 and first.owns(0, CELLS)
+    assert not first.memory.pages[0].open and first.memory.write_protected == 0 and first.owns(0, CELLS)
     world.check()
 
 

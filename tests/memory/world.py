@@ -29,10 +29,10 @@ def addr_of(cell: int) -> int:
 
 
 def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
-    """The room, and the one that looks at what lies there (guard); a changed file of them takes the
+    """The room, and the one that looks at what lies there (crosscheck); a changed file of them takes the
     place of the one with its name."""
-    versions, guard = native.CORE / "versions", native.CORE / "guard"
-    files = {*ROOM.glob("*.c"), *versions.glob("*.c"), *guard.glob("*.c")} - {ROOM / "transfer.c"}
+    versions, crosscheck = native.CORE / "versions", native.CORE / "crosscheck"
+    files = {*ROOM.glob("*.c"), *versions.glob("*.c"), *crosscheck.glob("*.c")} - {ROOM / "transfer.c"}
     if changed:
         files = {file for file in files if file.name != changed.name} | {changed}
     library = native.build(folder, sorted(files), warnings=not changed, args=[f"-I{ROOM}"])
@@ -41,7 +41,7 @@ def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
     text = native.structures(channel, "rf_record", "rf_alloc") + native.declarations(hal)
     text += native.declarations(versions / "digest.h", versions / "versions.h")
     text += re.sub(r"^static inline[^{;]*\{.*?\}$", "",
-                   native.declarations(ROOM / "memory.h", guard / "guard.h"),
+                   native.declarations(ROOM / "memory.h", crosscheck / "crosscheck.h"),
                    flags=re.M | re.S)  # fmt: skip
     import cffi
 
@@ -150,7 +150,7 @@ class Rank:
         """As memory_used."""
         self.memory.inflight -= 1
         self.running(-1)
-        if self.memory.guarded:
+        if self.memory.write_protected:
             self.world.lib.sharing_copied(self.memory)
         self.memory.fenced &= self.memory.inflight != 0
         self.memory.surprised &= self.memory.inflight != 0
@@ -167,7 +167,7 @@ class Rank:
 
     def owns(self, first: int, count: int) -> bool:
         m = self.memory
-        return not m.guarded or bool(self.world.lib.sharing_owns(m, addr_of(first), count * CELL))
+        return not m.write_protected or bool(self.world.lib.sharing_owns(m, addr_of(first), count * CELL))
 
     def alloc(self, page: int) -> bool:
         what = self.world.ffi.new("struct rf_alloc *")
@@ -337,7 +337,7 @@ class World:
         for all_ in users.values():
             assert len({addr for _, addr in all_}) == 1 == len({spaces[s].group for s, _ in all_})
             if len(all_) > 1:
-                assert len([user for user in all_ if user not in self.device.guarded]) <= 1
+                assert len([user for user in all_ if user not in self.device.write_protected]) <= 1
 
     def check_copies(self) -> None:
         """On the host: each copy counts once, and what lies in one does not lie in an image."""

@@ -33,9 +33,9 @@ FILES = [
     (HIDDEN, Mutant("trusted-while-it-is-measured",
                     "if (r->measure.state && r->measure.item == i)", "if (0)")),
     (HIDDEN, Mutant("trusted-all-the-same", "!r->memory.doubted &&", "")),
-    ("loop/opaque.c", Mutant("nobody-hears", "guard_dissent(r->job, r->measure.name, &dissent);",
+    ("loop/opaque.c", Mutant("nobody-hears", "crosscheck_dissent(r->job, r->measure.name, &dissent);",
                              ";")),
-    ("loop/guard.c", Mutant("other-devices-do-not-hear", "peer_send(j->peer, n, PEER_GUARD, &m);\n"
+    ("loop/alarm.c", Mutant("other-devices-do-not-hear", "peer_send(j->peer, n, PEER_CROSSCHECK, &m);\n"
                             "\tnote_dissent", ";\n\tnote_dissent")),
     ("memory/content.c", Mutant("pages-unknown-all-the-same", "if (f->astray && !f->trusted)",
                                 "if (f->astray)")),

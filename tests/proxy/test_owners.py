@@ -43,10 +43,10 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"->(attached|saved_bytes|cut|cut_at|released_at|activity|goal)|->jobs|->ranks\[[^=]*\]":
         ("loop/job.c", "loop/rank.c"),
     r"->rank_count": ("loop/rank.c",),
-    r"\bcheck\.\w+": (),  # by verbs of guard/
+    r"\bcheck\.\w+": (),  # by verbs of crosscheck/
     r"\b(measure|launches)\.\w+": (),  # by verbs of opaque/
     r"queue\.place[\w.]*": ("queue/hidden.c",),
-    r"\bguard\.\w+": ("loop/guard.c",),
+    r"\bcrosscheck\.\w+": ("loop/alarm.c",),
     r"\boverhead\.\w+|->overhead_ns(\[[^=]*\])?": ("loop/overhead.c",),
     r"wakeups": ("loop/loop.c",),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from barrier.mutants import Mutant
 from support import native
 from support.seeding import noticed
 
-SOURCE = native.CORE / "guard/pairs.c"
+SOURCE = native.CORE / "crosscheck/pairs.c"
 NEW, KNOWN, SAME, DIFFERS = range(4)
 SETS, WAYS, NO_CHUNK = 4096, 4, 2**32 - 1
 
@@ -20,7 +20,7 @@ def load(folder: Path, source: Path = SOURCE) -> tuple[Any, Any]:
     args = [f"-I{native.CORE}"]
     library = native.build(folder, [source], warnings=source == SOURCE, args=args)
     text = native.structures(native.CORE / "versions/digest.h", "version")
-    text += native.structures(native.CORE / "guard/guard.h", "witness", "pair", "pairs")
+    text += native.structures(native.CORE / "crosscheck/crosscheck.h", "witness", "pair", "pairs")
     text += """
     uint32_t pairs_add(struct pairs *, const struct pair *, struct witness *other);
     bool pairs_seen(const struct pairs *, struct version digest, const struct witness *);

@@ -53,7 +53,7 @@ SAVED = [
     Mutant("another-communicator", "!n || key != s->key", "!n"),
     Mutant("collectives-issued-anew", "s->issued = from->issued;", ""),
     Mutant("handles-twice", "return twice ? CU_INVALID_VALUE", "return 0 ? CU_INVALID_VALUE"),
-    Mutant("alarms-forgotten", "guard_known(r->job, s->text);", ""),
+    Mutant("alarms-forgotten", "crosscheck_known(r->job, s->text);", ""),
     Mutant("an-alarm-without-end",
            "if (s->text[sizeof s->text - 1])\n\t\treturn CU_INVALID_VALUE;", ""),
     Mutant("the-first-alarm-again", "g->alarms[i], sizeof", "g->alarms[0], sizeof"),

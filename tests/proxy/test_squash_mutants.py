@@ -76,11 +76,11 @@ SQUASH = [
     Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [
-    ("memory/adopt.c", Mutant("of-one-page-is-enough",
+    ("memory/map_result.c", Mutant("of-one-page-is-enough",
                               "if (!holds(m, (uint32_t)page))\n\t\t\t\treturn false;",
                               "if (holds(m, (uint32_t)page))\n\t\t\t\treturn true;")),
-    ("memory/adopt.c", Mutant("open-in-who-gives-it",
-                              "return !page_guard(sharing_giver(m, page), page) &&\n\t       ",
+    ("memory/map_result.c", Mutant("open-in-who-gives-it",
+                              "return !page_write_protect(sharing_giver(m, page), page) &&\n\t       ",
                               "return ")),
     ("queue/reuse.c", Mutant("what-other-streams-do-is-over",
                              "i && i != o->next && o != s; i = i->next)", "0; i = i->next)")),

@@ -372,8 +372,8 @@ class TurnedDevice(Device):
             return
         written = 0
         for page, place, at, count in kept(addr, len(data)):
-            if (space, page) in self.guarded:
-                raise Broken("a write where that is guarded")
+            if (space, page) in self.write_protected:
+                raise Broken("a write where that is write_protected")
             content = self.content[self.spaces[space][page]]
             content[place : place + count] = data[at : at + count]
             written += count

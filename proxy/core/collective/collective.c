@@ -3,7 +3,7 @@
  *
  * A collective starts on a device when all local members have called it. Until then their inputs
  * stay in their memory (their streams wait), and are summed as far as that is possible in place
- * (early.c). It is executed in pieces (piece.c), sends and receives in parts (sends.c).
+ * (early_sum.c). It is executed in pieces (piece.c), sends and receives in parts (sends.c).
  */
 #include "engine.h"
 

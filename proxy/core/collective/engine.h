@@ -7,12 +7,12 @@
  *   shape.c         how much data an operation moves, and in which pieces
  *   steps.c         the steps of pieces, one asynchronous io call each
  *   op.c            operations, and whether all ranks call the same one
- *   early.c         early sums: sums of some local members' inputs, before the others call
+ *   early_sum.c         early sums: sums of some local members' inputs, before the others call
  *   piece.c         executes pieces: reads, fetches, combines, writes, informs the other devices
  *   sends.c         sends and receives, in parts
  *   communicator.c  communicators: found, made, destroyed
  *   abort.c         a member leaves a communicator during operations; what is unfinished
- *   joining.c       how communicators are created
+ *   connect.c       how communicators are created
  *   saved.c         a rank's communicators as bytes
  *   collective.c    calls by ranks: checked, and started in their order
  *   valid.c         checks that counts and links agree
@@ -188,7 +188,7 @@ struct fetched {
 };
 
 enum phase {
-	/* of an operation, see piece.c and early.c */
+	/* of an operation, see piece.c and early_sum.c */
 	ADDING,
 	CONTRIBUTING,
 	COLLECTING,
@@ -402,7 +402,7 @@ void op_sweep(struct coll_comm *, uint32_t device);
 void op_free(struct op *);
 bool op_on_hello(struct coll *, struct coll_comm *, const struct coll_message *);
 
-/* early.c */
+/* early_sum.c */
 void early_run(struct coll *, struct op *);
 static inline bool early_under_way(const struct op *op)
 {
@@ -452,7 +452,7 @@ bool abort_on_message(struct coll *, uint32_t from, struct coll_comm *,
  * caller keeps it. */
 bool abort_unknown(struct coll *, uint32_t from, const struct coll_message *);
 
-/* joining.c */
+/* connect.c */
 void comm_unjoin(struct coll *, uint32_t rank, uint64_t handle);
 void comm_on_unjoin(struct coll *, uint32_t from, const struct coll_message *);
 void comm_init(struct coll *, uint32_t rank, uint64_t comm, const uint8_t *unique_id,

@@ -4,7 +4,7 @@
  * reductions, one for pure movement) and its destinations. On every device that takes part:
  *
  *   CONTRIBUTING  combines local sources, read in place, at the tree nodes that are wholly local,
- *                 unless an early sum has done so (early.c)
+ *                 unless an early sum has done so (early_sum.c)
  *   COLLECTING    the partials are in the outbox, and READY was sent to the piece's owner, which
  *                 waits for all of them
  *   GATHERING     the owner fetches the partials

@@ -69,7 +69,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .text_bytes = sizeof text};
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	p->apart = c->apart;
-	p->unprepared = c->unprepared;
+	p->no_prefetch = c->no_prefetch;
 	memory_tells_moves(&p->memory, c->moves_fd);
 	p->validate = c->validate;
 	p->opaque = c->opaque;
@@ -447,8 +447,8 @@ static void run_job_status(struct proxy *p, void *arg)
 				       .switches_s = overhead_s(j, OVERHEAD_SWITCHES),
 				       .copies_s = overhead_s(j, OVERHEAD_COPIES),
 				       .waiting_s = overhead_s(j, OVERHEAD_WAITING),
-				       .validate = guard_every(j),
-				       .checked = j->guard.checked,
+				       .validate = crosscheck_every(j),
+				       .checked = j->crosscheck.checked,
 				       .measured = j->launches.measured,
 				       .alike = j->launches.alike};
 	for (uint32_t n = 0; n < j->world_size; n++) {
@@ -567,13 +567,13 @@ static void run_dump(struct proxy *p, void *arg)
 		const struct rank *r = p->ranks[i];
 		fprintf(f,
 			"rank %u: ring %s%s%s%s, items %u, replies %u, pending %u, inflight %u, "
-			"missing %u and guarded %u of %u, request %d (%d), frees %s, "
+			"missing %u and write-protected %u of %u, request %d (%d), frees %s, "
 			"joining %u, collectives %llu, records %llu, "
 			"error %d %s\n",
 			r->rank, ring_empty(r) ? "empty" : "waiting", r->intake.held ? " held" : "",
 			r->intake.full ? " full" : "", r->end.exited ? " exited" : "",
 			r->queue.items, r->ring.replies, r->pending, r->memory.inflight,
-			r->memory.missing, r->memory.guarded, r->memory.live_count,
+			r->memory.missing, r->memory.write_protected, r->memory.live_count,
 			r->memory.request.state, r->memory.request.purpose,
 			r->queue.frees ? "some" : "none", asks(r, true),
 			(unsigned long long)r->counters.collectives,

@@ -13,7 +13,7 @@
  *   slice.c     which rank may run kernels now (matrix products count as kernels)
  *   overhead.c      overhead: what it costs a job that its ranks share the device
  *   races.c     reports unordered accesses of a rank as events
- *   guard.c     alarms of the cross-check, after which the job shares nothing more
+ *   alarm.c     alarms of the cross-check, after which the job shares nothing more
  *   job_io.c    serves the collective engine: memory, sums, peers, ranks
  *   job.c       a job epoch: connects barrier, collectives and peers
  *   state.c     a rank's state to and from its image; saved.c: one row per kind of record
@@ -77,7 +77,7 @@ struct proxy {
 	struct slice slice;       /* slice.c */
 	struct overhead overhead; /* overhead.c */
 	bool apart;               /* api.c: nothing is squashed */
-	bool unprepared;          /* api.c: no rank's memory is prefetched */
+	bool no_prefetch;         /* api.c: no rank's memory is prefetched */
 	uint64_t validate; /* api.c: the cross-check runs at every so many collectives; 0: never */
 	bool opaque;       /* api.c: closed kernels are treated as opaque */
 	bool told_lost;    /* loop.c: PROXY_EVENT_LOST was sent */

@@ -40,7 +40,7 @@ static void job_free(struct job *j)
 		barrier_free(j->barrier);
 	if (j->peer)
 		peer_free(j->peer);
-	guard_close(j);
+	crosscheck_close(j);
 	free(j);
 }
 
@@ -146,8 +146,8 @@ static void receive(struct job *j)
 			memcpy(&b, m.bytes, sizeof b);
 			b.from = from;
 			barrier_receive(j->barrier, &b);
-		} else if (tag == PEER_GUARD) {
-			guard_receive(j, from, &m);
+		} else if (tag == PEER_CROSSCHECK) {
+			crosscheck_receive(j, from, &m);
 		} else {
 			coll_receive(j->coll, from, &m);
 		}

@@ -8,7 +8,7 @@
 #include "barrier/barrier.h"
 #include "collective/collective.h"
 #include "job_limits.h"
-#include "loop/guard.h"
+#include "loop/alarm.h"
 #include "loop/overhead.h"
 #include "peer.h"
 #include "proxy.h"
@@ -37,8 +37,8 @@ struct job {
 	struct barrier *barrier;
 	struct coll *coll;
 	struct peer *peer;
-	struct job_guard guard;   /* guard.c */
-	struct launches launches; /* of opaque kernels; opaque/ */
+	struct job_crosscheck crosscheck; /* alarm.c */
+	struct launches launches;         /* of opaque kernels; opaque/ */
 	enum proxy_job_state state, told;
 	enum job_goal goal;
 	uint64_t saved_bytes;

@@ -52,7 +52,7 @@ void loop_turn(struct proxy *p)
 		rank_consume(p->ranks[i]);
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		rank_pump(p->ranks[i]);
-	guard_turn(p);
+	crosscheck_turn(p);
 	opaque_turn(p);
 	bool moved = transfer_pump(&p->transfers);
 	moved |= memory_turn(&p->memory);
@@ -114,7 +114,7 @@ static uint64_t sooner(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b :
 
 uint64_t loop_deadline_ns(const struct proxy *p)
 {
-	uint64_t first = sooner(slice_deadline_ns(p), guard_deadline_ns(p));
+	uint64_t first = sooner(slice_deadline_ns(p), crosscheck_deadline_ns(p));
 	first = sooner(first, opaque_deadline_ns(p));
 	for (uint32_t i = 0; i < p->rank_count; i++)
 		first = sooner(first, squash_deadline_ns(p->ranks[i]));

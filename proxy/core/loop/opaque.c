@@ -1,6 +1,6 @@
 /* opaque.c: measures opaque kernels of ranks (opaque/opaque.h); the ranks of a device vote on what
  * they did. If ranks whose launches did the same begin to differ, the job gets an alarm on all its
- * devices (guard.c).
+ * devices (alarm.c).
  */
 #include "loop/opaque.h"
 
@@ -10,7 +10,7 @@ static void vote(struct rank *r)
 {
 	struct dissent dissent;
 	if (launches_vote(&r->job->launches, &r->measure.it, &dissent))
-		guard_dissent(r->job, r->measure.name, &dissent);
+		crosscheck_dissent(r->job, r->measure.name, &dissent);
 }
 
 static bool turn(struct rank *r)

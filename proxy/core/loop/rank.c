@@ -57,7 +57,7 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 		rank_detach(r);
 		return NULL;
 	}
-	guard_attached(r, restored);
+	crosscheck_attached(r, restored);
 	atomic_store(&r->ring.header->grant_bytes, job->proxy->memory.total * RF_CHUNK_BYTES);
 	turn_progress(&job->proxy->turn);
 	return r;

@@ -387,7 +387,7 @@ static int restore_redop(struct rank *r, const void *record, uint64_t now)
 
 static bool save_alarms(struct writer *w, const struct saved_kind *kind, const struct object *none)
 {
-	const struct job_guard *g = &w->rank->job->guard;
+	const struct job_crosscheck *g = &w->rank->job->crosscheck;
 	(void)none;
 	for (uint32_t i = 0; i < g->count; i++) {
 		struct state_alarm *s = saved_put(w, kind, 0);
@@ -404,7 +404,7 @@ static int restore_alarm(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (s->text[sizeof s->text - 1])
 		return CU_INVALID_VALUE;
-	guard_known(r->job, s->text);
+	crosscheck_known(r->job, s->text);
 	return CU_OK;
 }
 

@@ -26,7 +26,7 @@
  *
  * The next rank is the one that meets the active rank first in the tree of a sum: the contributions
  * of both to an all-reduce are summed then before a third rank computes its own
- * (collective/early.c).
+ * (collective/early_sum.c).
  *
  * The next rank's memory is prefetched once a turn, as far as there is free capacity, while the
  * active rank computes. This begins when the active rank has called a collective that others have
@@ -331,7 +331,7 @@ static bool ends_soon(struct proxy *p)
 
 /* Prefetches `r`, which is next, as the active rank's turn is about to end. NULL: no rank is
  * next. */
-static void prepare(struct proxy *p, struct rank *r)
+static void prefetch(struct proxy *p, struct rank *r)
 {
 	if (!r)
 		return;
@@ -356,11 +356,11 @@ void slice_turn(struct proxy *p)
 	if (active && !active->end.closing) {
 		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
 		bool busy = !idle(&p->slice, kernel), leaves = !busy || over;
-		bool prepares = !p->unprepared && p->slice.prepared != p->memory.turns &&
-				(over || ends_soon(p));
-		other = leaves || prepares ? next_with_kernel(p) : NULL;
-		if (prepares)
-			prepare(p, other);
+		bool prefetches = !p->no_prefetch && p->slice.prepared != p->memory.turns &&
+				  (over || ends_soon(p));
+		other = leaves || prefetches ? next_with_kernel(p) : NULL;
+		if (prefetches)
+			prefetch(p, other);
 		other = leaves ? other : NULL;
 		/* The rank that waited may be gone (NULL); then the active rank's time slice
 		 * continues. */

@@ -61,10 +61,10 @@ static void count(struct device_memory *d, struct chunk *c, uint32_t refs, uint3
 }
 
 /* With a count of 0, the rank would write to any page (memory_owns). */
-static void guarded_less(struct rank_memory *m, uint32_t count)
+static void write_protected_less(struct rank_memory *m, uint32_t count)
 {
-	INVARIANT(m->guarded >= count, "a rank counts its guarded pages");
-	m->guarded -= count;
+	INVARIANT(m->write_protected >= count, "a rank counts its write-protected pages");
+	m->write_protected -= count;
 }
 
 static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *error)
@@ -77,8 +77,8 @@ static bool mapped(struct rank_memory *m, uint32_t index, struct chunk *c, int *
 		return false;
 	page->chunk = c;
 	page->common = false;
-	page->guarded = c->refs;
-	m->guarded += page->guarded;
+	page->write_protected = c->refs;
+	m->write_protected += page->write_protected;
 	count(d, c, c->refs + 1, c->leaving);
 	return true;
 }
@@ -93,9 +93,9 @@ static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 		  "a page that is unmapped is one of its chunk's pages");
 	c->lost |= d->hal->space_unmap(m->space, page_addr(index)) != 0;
 	count(d, c, c->refs - 1, c->leaving - page->leaving);
-	guarded_less(m, page->guarded || page->open);
+	write_protected_less(m, page->write_protected || page->open);
 	page->chunk = NULL;
-	page->leaving = page->guarded = page->open = page->kept = false;
+	page->leaving = page->write_protected = page->open = page->kept = false;
 	return c;
 }
 
@@ -138,9 +138,9 @@ static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
 	INVARIANT(old && old->refs && !c->refs, "a page that is replaced has a chunk");
 	count(d, old, old->refs - 1, old->leaving);
 	count(d, c, 1, 0);
-	guarded_less(m, page->guarded || page->open);
+	write_protected_less(m, page->write_protected || page->open);
 	page->chunk = c;
-	page->guarded = page->open = page->kept = false;
+	page->write_protected = page->open = page->kept = false;
 	if (!old->refs)
 		chunk_let_go(d, old);
 }
@@ -173,21 +173,21 @@ void page_leaves(struct rank_memory *m, uint32_t index)
 	count(m->device, c, c->refs, c->leaving + 1);
 }
 
-int pages_guard(struct rank_memory *m, uint32_t index, uint32_t count)
+int pages_write_protect(struct rank_memory *m, uint32_t index, uint32_t count)
 {
 	for (uint32_t i = index; i < index + count; i++) {
-		INVARIANT(m->pages[i].chunk && !m->pages[i].guarded,
+		INVARIANT(m->pages[i].chunk && !m->pages[i].write_protected,
 			  "a page that becomes read-only is resident and can be written");
-		m->guarded += !m->pages[i].open;
-		m->pages[i].guarded = true;
+		m->write_protected += !m->pages[i].open;
+		m->pages[i].write_protected = true;
 		m->pages[i].open = false;
 	}
 	return m->device->hal->space_protect(m->space, page_addr(index), count, false);
 }
 
-int page_guard(struct rank_memory *m, uint32_t index)
+int page_write_protect(struct rank_memory *m, uint32_t index)
 {
-	return m->pages[index].guarded ? CU_OK : pages_guard(m, index, 1);
+	return m->pages[index].write_protected ? CU_OK : pages_write_protect(m, index, 1);
 }
 
 /* Makes pages writable: because only this rank refers to them, or (`shared`) on behalf of all
@@ -195,12 +195,12 @@ int page_guard(struct rank_memory *m, uint32_t index)
 int pages_open(struct rank_memory *m, uint32_t index, uint32_t count, bool shared)
 {
 	for (uint32_t i = index; i < index + count; i++)
-		INVARIANT(m->pages[i].guarded && (shared || m->pages[i].chunk->refs == 1),
+		INVARIANT(m->pages[i].write_protected && (shared || m->pages[i].chunk->refs == 1),
 			  "a page becomes writable for its rank alone if no other refers to it");
 	int error = m->device->hal->space_protect(m->space, page_addr(index), count, true);
 	for (uint32_t i = index; i < index + count && !error; i++) {
-		guarded_less(m, !shared);
-		m->pages[i].guarded = false;
+		write_protected_less(m, !shared);
+		m->pages[i].write_protected = false;
 		m->pages[i].open = shared;
 	}
 	return error;
@@ -209,9 +209,9 @@ int pages_open(struct rank_memory *m, uint32_t index, uint32_t count, bool share
 int page_open(struct rank_memory *m, uint32_t index, bool shared)
 {
 	struct page *page = &m->pages[index];
-	if (page->guarded)
+	if (page->write_protected)
 		return pages_open(m, index, 1, shared);
-	guarded_less(m, page->open && !shared);
+	write_protected_less(m, page->open && !shared);
 	page->open = shared;
 	return CU_OK;
 }

@@ -268,7 +268,7 @@ static struct version mixed(const struct rank_memory *m, const struct range *ran
 }
 
 /* For a work that may write anywhere: the content of all pages with a written part becomes unknown,
- * because these pages are not guarded. */
+ * because these pages are not write-protected. */
 static void pages_unknown(struct rank_memory *m, const struct range *range)
 {
 	uint64_t first = page_at(range->addr), last = page_at(range->addr + range->bytes - 1);

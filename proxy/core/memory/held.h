@@ -1,5 +1,5 @@
 /* held.h: the table in a rank's image that records an image hold, and the pages copied aside for it
- * (held.c). `rankfold/image.py` reads this header too: its numbers, and arrays of them.
+ * (image_hold.c). `rankfold/image.py` reads this header too: its numbers, and arrays of them.
  */
 #ifndef RANKFOLD_HELD_H
 #define RANKFOLD_HELD_H

@@ -2,17 +2,17 @@
  * highest; a file calls only files listed above it (tests/proxy/test_floors.py):
  *
  *   chunk.c     physical chunks: reference counts and totals
- *   held.c      image holds: copies a page aside before it changes under a launcher's copy
+ *   image_hold.c      image holds: copies a page aside before it changes under a launcher's copy
  *   image.c     a rank's image (the launcher's file), and host copies shared by several ranks
  *   buffers.c   a rank's buffers and the pages they touch: alloc, free, resolving a range
  *   content.c   versions: what a rank's memory holds
  *   copies.c    whether the host already has a page's content, for this rank or another
  *   sharing.c   chunks that several ranks refer to, and what a rank may write
- *   adopt.c     reuse: maps another rank's result instead of computing it again
- *   forget.c    invalidates content that nothing will read
- *   moves.c     pages that are moving between device and image
+ *   map_result.c     reuse: maps another rank's result instead of computing it again
+ *   invalidate.c    invalidates content that nothing will read
+ *   swap.c     pages that are moving between device and image
  *   request.c   requests for a rank's memory, their order, and which ranks release chunks
- *   opening.c   opens and closes the memory of a device and of a rank
+ *   lifecycle.c   opens and closes the memory of a device and of a rank
  *   transfer.c  the transfers of collectives, which reach any rank's memory (transfer.h)
  *   valid.c     checks that counters and lists agree
  *
@@ -41,7 +41,7 @@
  *  - Only ranks of one group share. A page is compared (by its digest, content.c) and remapped only
  *    while no submitted work uses its rank's memory, because only then do versions match bytes. A
  *    rank that has failed does not take part.
- *  - A shared page is guarded: mapped read-only in all ranks. A rank that is about to write
+ *  - A shared page is write-protected: mapped read-only in all ranks. A rank that is about to write
  *    acquires the pages first (memory_owns, PURPOSE_COPY), before the first part of the work is
  *    submitted. An acquired page is kept: it is not shared again until it has been written, so that
  *    a work can own all the pages it needs at the same time.
@@ -86,7 +86,7 @@
  * too few chunks even then, the other ranks release pages in the range too; such a page needs no
  * chunk any more, and in the end none does. A copy waits for pages that are leaving, which needs no
  * further action. Where the device supports it (space_own), a copy does not wait for the rank's own
- * work, which may itself wait for what is to be written: that work only reads guarded pages, and
+ * work, which may itself wait for what is to be written: that work only reads write-protected pages, and
  * cannot distinguish the copy from the original. If a kernel makes an unforeseen write there, the
  * page keeps the chunk made for that write, and the copy is dropped.
  *
@@ -142,14 +142,14 @@ struct page {
 	bool touched;         /* this proxy has read or written the image there */
 	bool fresh;           /* in the rank's list of pages not yet checked for equal content */
 	bool leaving;         /* being swapped out */
-	bool guarded;         /* mapped read-only */
+	bool write_protected; /* mapped read-only */
 	bool open;            /* shared, and writable on behalf of all sharers */
 	bool kept;            /* copied to be written: not shared again before that */
 	uint8_t backoff;      /* backoff of sharing it, which saved nothing (sharing.c) */
 	bool told;            /* the backoff was set by another rank's copy */
 	uint64_t apart_until; /* a turn number of the device */
 	struct chunk *chunk;  /* NULL: not resident */
-	uint64_t blank;       /* contents + 1: its content is invalidated (forget.c) */
+	uint64_t blank;       /* contents + 1: its content is invalidated (invalidate.c) */
 	struct copy *copy;    /* or NULL; if not common: of earlier content of the page */
 	struct version key;
 	struct version digest; /* of its content, valid if `digested` matches (content.c) */
@@ -230,11 +230,11 @@ struct rank_memory {
 	uint32_t live_count, live_room;
 	/* the first so many live pages may have outdated saved content in the image */
 	uint32_t unlooked;
-	uint32_t dying;    /* live but in no buffer: unmapped when no work is in flight */
-	uint32_t missing;  /* live but not resident */
-	uint32_t guarded;  /* resident pages that are guarded or open */
-	uint32_t inflight; /* submitted works that use it, */
-	uint32_t exact;    /* of these, the works that only write what they declare */
+	uint32_t dying;           /* live but in no buffer: unmapped when no work is in flight */
+	uint32_t missing;         /* live but not resident */
+	uint32_t write_protected; /* resident pages that are write-protected or open */
+	uint32_t inflight;        /* submitted works that use it, */
+	uint32_t exact;           /* of these, the works that only write what they declare */
 	uint64_t last_active;
 	bool single;     /* no other rank is in its group */
 	bool fenced;     /* the submitted work may write anywhere (memory_fence) */
@@ -289,7 +289,7 @@ struct device_memory {
 	bool progress;                       /* something has changed since the last memory_turn */
 };
 
-/* ---- of the device: opening.c ---- */
+/* ---- of the device: lifecycle.c ---- */
 
 int device_memory_open(struct device_memory *, const struct hal *, struct hal_device *,
 		       uint64_t bytes);
@@ -297,7 +297,7 @@ void device_memory_close(struct device_memory *, bool idle); /* `idle`: no work 
 static inline void memory_may_share(struct device_memory *d, bool shares) { d->shares = shares; }
 static inline void memory_tells_moves(struct device_memory *d, int fd) { d->moves_fd = fd; }
 
-/* ---- of a rank: opening.c ---- */
+/* ---- of a rank: lifecycle.c ---- */
 
 /* Returns a CUresult. The pinned arena is at RF_OFF_PINNED of channel_fd. The caller closes the
  * memory also after an error, and only when nothing moves and no submitted work uses it. */
@@ -336,7 +336,7 @@ static inline void memory_used(struct rank_memory *m)
 {
 	INVARIANT(m->inflight, "work that has completed was counted");
 	m->inflight--;
-	if (m->guarded)
+	if (m->write_protected)
 		sharing_copied(m);
 	m->fenced &= m->inflight != 0;
 	m->surprised &= m->inflight != 0;
@@ -457,12 +457,12 @@ struct memory_on_host memory_on_host(const struct rank_memory *, bool once);
 /* ---- sharing.c ---- */
 
 /* True if the rank's work may write the whole range: every resident page in it is unshared and not
- * guarded. If false, PURPOSE_COPY makes it true, and it stays true until the rank writes there or
+ * write-protected. If false, PURPOSE_COPY makes it true, and it stays true until the rank writes there or
  * is swapped out. */
 bool sharing_owns(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 static inline bool memory_owns(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
-	return !m->guarded || sharing_owns(m, addr, bytes);
+	return !m->write_protected || sharing_owns(m, addr, bytes);
 }
 
 /* Finds the ranks that refer to the chunks of these ranges, this rank included: at most `room` of
@@ -490,8 +490,8 @@ bool memory_may_open(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 bool memory_close_shared(struct rank_memory *, uint32_t most);
 
 /* For a work that may write outside its ranges and that runs while no other work of the rank is
- * submitted: guards all pages outside these ranges until it completes, so that writes there are
- * detected. Pages that another work is about to write cannot be guarded: their content is unknown
+ * submitted: write-protects all pages outside these ranges until it completes, so that writes there are
+ * detected. Pages that another work is about to write cannot be write-protected: their content is unknown
  * from then on, or (`trusted`) is assumed not to be written. Returns a CUresult; CU_NOT_READY while
  * other work is submitted. */
 int memory_fence(struct rank_memory *, const struct memory_range *, uint32_t count, bool trusted);
@@ -523,17 +523,17 @@ uint32_t memory_receiver(const struct rank_memory *const *, uint32_t count, uint
  * could not be remapped. Returns a CUresult; an error means that content is lost. */
 int memory_hand(struct rank_memory *from, struct rank_memory *to, uint64_t addr, uint64_t bytes);
 
-/* ---- adopt.c ---- */
+/* ---- map_result.c ---- */
 
-enum adoption {
-	ADOPTION_NONE,  /* it has to be computed */
-	ADOPTION_LATER, /* try again when the rank's memory is quiet */
-	ADOPTION_DONE,  /* the rank has the result, and its versions are updated */
-	ADOPTION_FAILED /* the rank's memory could not be mapped */
+enum result_mapping {
+	MAPPED_NONE,  /* it has to be computed */
+	MAPPED_LATER, /* try again when the rank's memory is quiet */
+	MAPPED_DONE,  /* the rank has the result, and its versions are updated */
+	MAPPED_FAILED /* the rank's memory could not be mapped */
 };
 /* If other ranks of the group hold what the work would write, in whole pages at the same addresses,
  * remaps the rank's pages to their chunks, so that the work need not run. The rank is resident. */
-enum adoption memory_adopt(struct rank_memory *, const struct footprint *);
+enum result_mapping memory_map_result(struct rank_memory *, const struct footprint *);
 
 /* ---- copies.c ---- */
 
@@ -546,7 +546,7 @@ struct version memory_key(struct rank_memory *, uint32_t page);
  * rank's image does not have it. NULL: there is none. */
 const struct rank_memory *memory_lies_with(struct rank_memory *, uint32_t page);
 
-/* ---- forget.c ---- */
+/* ---- invalidate.c ---- */
 
 /* Invalidates the content on the whole pages of a range until something is written there: it is not
  * moved, the image's content is dropped, and its chunks are released first when a request needs
@@ -572,7 +572,7 @@ void memory_changes(struct rank_memory *);   /* it changes from now on: saved co
 /* Serves requests and moves. True if anything has changed since the last call. */
 bool memory_turn(struct device_memory *);
 
-/* ---- moves.c ---- */
+/* ---- swap.c ---- */
 
 /* True if its image holds all content. With `stay`, images of other ranks of its group that stay
  * count too (memory_lies_with). */

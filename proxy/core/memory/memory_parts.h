@@ -10,7 +10,7 @@ int64_t chunk_room(const struct device_memory *); /* negative: some promised chu
  * of it. */
 int chunk_new(struct device_memory *, bool blank, struct chunk **);
 void chunk_let_go(struct device_memory *, struct chunk *); /* it has no page any more */
-/* Maps a chunk: read-only if other pages refer to it; those must be guarded. */
+/* Maps a chunk: read-only if other pages refer to it; those must be write-protected. */
 int page_map(struct rank_memory *, uint32_t page, struct chunk *);
 void page_unmap(struct rank_memory *, uint32_t page);
 /* Maps another chunk with the same content. After an error the page has its old chunk, or none. */
@@ -21,8 +21,8 @@ int page_own(struct rank_memory *, uint32_t page, struct chunk *);
 /* Records a chunk that the device gave to the page, possibly one more than the total. */
 void page_copied(struct rank_memory *, uint32_t page, uint32_t number);
 void page_leaves(struct rank_memory *, uint32_t page); /* it is being swapped out */
-int pages_guard(struct rank_memory *, uint32_t first, uint32_t count);
-int page_guard(struct rank_memory *, uint32_t page);
+int pages_write_protect(struct rank_memory *, uint32_t first, uint32_t count);
+int page_write_protect(struct rank_memory *, uint32_t page);
 int pages_open(struct rank_memory *, uint32_t first, uint32_t count, bool shared);
 int page_open(struct rank_memory *, uint32_t page, bool shared);
 /* The page may be written meanwhile; it stays kept for the work that is about to write it. */
@@ -38,7 +38,7 @@ void image_punch(struct rank_memory *, uint32_t page);
 void image_filled(struct rank_memory *, uint32_t page); /* the image now has the page's content */
 uint8_t *image_at(const struct rank_memory *, uint32_t page);
 void image_ready(struct rank_memory *, uint32_t page); /* before all of it is written there */
-/* held.c: called before the image's content of the page changes. */
+/* image_hold.c: called before the image's content of the page changes. */
 void image_changes(struct rank_memory *, uint32_t page);
 bool image_held(const struct rank_memory *);
 void image_hold_lost(struct rank_memory *); /* a copier of the image has lost content */
@@ -55,7 +55,7 @@ bool copies_image_has(struct rank_memory *, uint32_t page);
 bool copies_has(struct rank_memory *, uint32_t page);
 struct copy *copies_find(struct rank_memory *, uint32_t page);
 bool copies_turn(struct device_memory *);
-void blank_let_go(struct rank_memory *); /* forget.c: if no work is submitted */
+void blank_let_go(struct rank_memory *); /* invalidate.c: if no work is submitted */
 /* True if another rank of the group holds the same content there, on the device or not. */
 bool sharing_alike(struct rank_memory *, uint32_t page);
 bool sharing_ample(const struct device_memory *); /* a chunk exists for each page of all ranks */
@@ -65,7 +65,7 @@ static inline bool move_inwards(const struct move *v)
 {
 	return v->kind == MOVE_IN || v->kind == MOVE_OWN;
 }
-static inline bool prepares(const struct rank_memory *m)
+static inline bool prefetches(const struct rank_memory *m)
 {
 	return m->request.state && m->request.purpose == PURPOSE_PREFETCH;
 }

@@ -248,10 +248,10 @@ static void take_references(const struct memory_request *q)
 }
 
 /* Cancels all prefetches that have begun: their promised chunks are free again. */
-static void stop_preparing(const struct device_memory *d)
+static void stop_prefetching(const struct device_memory *d)
 {
 	for (uint32_t i = 0; i < d->count; i++)
-		if (d->all[i]->request.state == REQUEST_BEGUN && prepares(d->all[i]))
+		if (d->all[i]->request.state == REQUEST_BEGUN && prefetches(d->all[i]))
 			memory_cancel(d->all[i]);
 }
 
@@ -265,7 +265,7 @@ static bool make_chunks(struct memory_request *q)
 	if (chunk_room(d) >= needed)
 		return true;
 	if (!spare)
-		stop_preparing(d);
+		stop_prefetching(d);
 	if (brings(q) && (q->result = memory_merge(q->memory)))
 		return true; /* it has failed */
 	for (uint32_t i = 0; i < d->count; i++) {
@@ -306,7 +306,7 @@ static bool at_once(struct memory_request *q, uint32_t index)
 		giver = sharing_giver(m, index);
 		if (giver)
 			q->result = sharing_take(m, giver, index);
-		if (giver && prepares(m))
+		if (giver && prefetches(m))
 			prepared(m);
 		return giver;
 	}
@@ -319,7 +319,7 @@ static bool at_once(struct memory_request *q, uint32_t index)
 }
 
 /* A copy need not wait for submitted work if the device can replace a mapping beneath it, because
- * that work only reads guarded pages. It does wait if a rank has the page open, because the page is
+ * that work only reads write-protected pages. It does wait if a rank has the page open, because the page is
  * then being written for this rank too, and if a work may write anywhere, because its writes must
  * be detected. */
 static bool goes_on_beneath(const struct memory_request *q)
@@ -354,8 +354,8 @@ static bool begin(struct memory_request *q)
 		if (needs(q, m->live[i], &kind))
 			any |= at_once(q, m->live[i]);
 	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
-		if (needs(q, m->live[i], &kind) &&
-		    ((prepares(m) && chunk_room(m->device) < 1) || !move_add(m, m->live[i], kind)))
+		if (needs(q, m->live[i], &kind) && ((prefetches(m) && chunk_room(m->device) < 1) ||
+						    !move_add(m, m->live[i], kind)))
 			break; /* no free capacity, or host memory is short */
 	if (memory_moving(m))
 		q->state = REQUEST_BEGUN;
@@ -388,7 +388,7 @@ static bool serve_one(struct device_memory *d)
 	for (struct memory_request *q = d->requests; q; q = q->next) {
 		if (q->state == REQUEST_BEGUN && !memory_moving(q->memory)) {
 			q->state = REQUEST_WAITING;
-			if (prepares(q->memory)) {
+			if (prefetches(q->memory)) {
 				finish(q, q->result); /* with the pages that have come in */
 				return true;
 			}
@@ -415,7 +415,7 @@ static bool serve_one(struct device_memory *d)
 		}
 		if (begin(q))
 			return true;
-		if (prepares(m)) {
+		if (prefetches(m)) {
 			finish(q, CU_OK);
 			return true;
 		}

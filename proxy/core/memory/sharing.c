@@ -15,7 +15,7 @@
 
 static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
 
-/* True if the work in flight writes only what it declares, guarded or not, and nothing that is
+/* True if the work in flight writes only what it declares, write-protected or not, and nothing that is
  * shared. */
 static bool exactly(const struct rank_memory *m)
 {
@@ -29,7 +29,7 @@ static bool refers(const struct rank_memory *m, uint64_t page, const struct chun
 
 static bool owned(const struct page *page)
 {
-	return !page->chunk || (!page->guarded && (!page->open || page->chunk->refs == 1));
+	return !page->chunk || (!page->write_protected && (!page->open || page->chunk->refs == 1));
 }
 
 /* The pages of a range, clipped to the heap. */
@@ -92,14 +92,14 @@ static bool opened_by(const struct rank_memory *o, const struct rank_memory *m, 
 }
 
 /* Guards a page again that another rank has opened, if that is possible now. */
-static int guard_others(const struct rank_memory *m, uint32_t page)
+static int crosscheck_others(const struct rank_memory *m, uint32_t page)
 {
 	const struct device_memory *d = m->device;
 	int error = CU_OK;
 	for (uint32_t i = 0; i < d->count && !error; i++) {
 		struct rank_memory *o = d->all[i];
 		if (opened_by(o, m, page))
-			error = quiet(o) ? page_guard(o, page) : CU_NOT_READY;
+			error = quiet(o) ? page_write_protect(o, page) : CU_NOT_READY;
 	}
 	return error;
 }
@@ -114,13 +114,13 @@ static void pays(const struct rank_memory *m, uint32_t page)
 
 static bool shared(const struct page *page) { return page->chunk && page->chunk->refs > 1; }
 
-/* The number of pages from this one on that have the same state: guarded or not, shared or not. A
- * page that is shared and not guarded is open. Each change of a mapping is a system call, for any
+/* The number of pages from this one on that have the same state: write-protected or not, shared or not. A
+ * page that is shared and not write-protected is open. Each change of a mapping is a system call, for any
  * number of neighbouring pages. */
 static uint32_t alike(const struct rank_memory *m, uint64_t from, uint64_t to)
 {
 	const struct page *first = &m->pages[from], *page = first + 1;
-	while (page < &m->pages[to] && page->guarded == first->guarded &&
+	while (page < &m->pages[to] && page->write_protected == first->write_protected &&
 	       shared(page) == shared(first))
 		page++;
 	return (uint32_t)(page - first);
@@ -131,7 +131,7 @@ bool memory_may_open(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	const struct device_memory *d = m->device;
 	uint64_t from, to;
 	for (pages_of(addr, bytes, &from, &to); from < to; from++) {
-		if (!m->pages[from].guarded)
+		if (!m->pages[from].write_protected)
 			continue;
 		if (!quiet(m) && !exactly(m))
 			return false;
@@ -149,11 +149,11 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	int error = CU_OK;
 	for (pages_of(addr, bytes, &from, &to); from < to && !error; from += count) {
 		count = alike(m, from, to);
-		if (!m->pages[from].guarded)
+		if (!m->pages[from].write_protected)
 			continue;
 		error = quiet(m) || exactly(m) ? CU_OK : CU_NOT_READY;
 		for (uint32_t i = 0; i < count && !error; i++)
-			error = guard_others(m, (uint32_t)from + i);
+			error = crosscheck_others(m, (uint32_t)from + i);
 		if (!error)
 			error = pages_open(m, (uint32_t)from, count, shared(&m->pages[from]));
 		m->device->opened_early += !error && m->inflight ? count : 0;
@@ -165,7 +165,7 @@ int memory_open_shared(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 
 bool memory_close_shared(struct rank_memory *m, uint32_t most)
 {
-	for (uint32_t i = 0; i < m->live_count && m->guarded; i++) {
+	for (uint32_t i = 0; i < m->live_count && m->write_protected; i++) {
 		const struct page *page = &m->pages[m->live[i]];
 		if (!page->open)
 			continue;
@@ -173,8 +173,8 @@ bool memory_close_shared(struct rank_memory *m, uint32_t most)
 			return false;
 		if (!shared(page)) /* nobody shares it any more: it is the rank's own */
 			page_open(m, m->live[i], false);
-		else /* a page that could not be guarded stays open and not owned */
-			pages_guard(m, m->live[i], alike(m, m->live[i], HEAP_PAGES));
+		else /* a page that could not be write-protected stays open and not owned */
+			pages_write_protect(m, m->live[i], alike(m, m->live[i], HEAP_PAGES));
 	}
 	return true;
 }
@@ -199,10 +199,10 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 	for (uint32_t i = 0; i < m->live_count && !error; i++) {
 		uint32_t index = m->live[i];
 		const struct page *page = &m->pages[index];
-		if (!page->chunk || page->guarded || within(ranges, count, index))
+		if (!page->chunk || page->write_protected || within(ranges, count, index))
 			continue;
 		if (!page->kept) /* a kept page is about to be written by another work */
-			error = page_guard(m, index);
+			error = page_write_protect(m, index);
 		else if (!trusted)
 			content_doubted(m, index);
 	}
@@ -327,7 +327,7 @@ int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page
 	bool content = to->pages[page].in_image || to->pages[page].common;
 	INVARIANT(from->group == to->group && from->pages[page].chunk,
 		  "a page is taken from a rank of the group that has it");
-	int error = page_guard(from, page);
+	int error = page_write_protect(from, page);
 	copies_named(to, page);
 	if (!error)
 		error = page_map(to, page, from->pages[page].chunk);
@@ -411,7 +411,7 @@ int memory_merge(struct rank_memory *m)
 			copy_forget(m, page);
 		bool may = has(m, page) && !sharing_stays_apart(m, page);
 		struct rank_memory *o = may ? better(m, page) : NULL;
-		if (!o || page_guard(o, page))
+		if (!o || page_write_protect(o, page))
 			continue;
 		int error = page_remap(m, page, o->pages[page].chunk);
 		if (!m->pages[page].chunk)
@@ -422,7 +422,7 @@ int memory_merge(struct rank_memory *m)
 
 /* ---- one result for several ranks ---- */
 
-/* Rates how suitable the rank is as the receiver: guarded pages have to be copied before they are
+/* Rates how suitable the rank is as the receiver: write-protected pages have to be copied before they are
  * written. A failed rank may not receive anything. 0: unsuitable. */
 uint64_t sharing_fitness(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
@@ -432,7 +432,7 @@ uint64_t sharing_fitness(const struct rank_memory *m, uint64_t addr, uint64_t by
 		return 0;
 	for (pages_of(addr, bytes, &from, &to); from < to; from++)
 		if (m->pages[from].chunk)
-			sum += m->pages[from].guarded ? 2 : 4;
+			sum += m->pages[from].write_protected ? 2 : 4;
 	return sum;
 }
 
@@ -457,7 +457,8 @@ static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index
 	bool missing = !page->chunk;
 	if (sharing_stays_apart(from, index) || sharing_stays_apart(to, index))
 		return CU_OK;
-	if (!has(from, index) || !page->buffers || page->chunk == c || page_guard(from, index))
+	if (!has(from, index) || !page->buffers || page->chunk == c ||
+	    page_write_protect(from, index))
 		return CU_OK;
 	int error = missing ? page_map(to, index, c) : page_remap(to, index, c);
 	if (page->chunk != c)

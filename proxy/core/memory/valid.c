@@ -27,7 +27,7 @@ static const char *sharing_invalid(const struct rank_memory *m, uint32_t index)
 		refs++;
 		open += page->open;
 		WRONG(d->all[i]->group != m->group, "ranks of two groups share");
-		WRONG(c->refs > 1 && !page->guarded && !page->open,
+		WRONG(c->refs > 1 && !page->write_protected && !page->open,
 		      "what several have can be written by one");
 	}
 	WRONG(refs != c->refs, "who refers to a chunk");
@@ -68,17 +68,18 @@ static const char *fresh_invalid(const struct rank_memory *m)
 static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 {
 	const struct device_memory *d = m->device;
-	uint32_t missing = 0, dying = 0, guarded = 0;
+	uint32_t missing = 0, dying = 0, write_protected = 0;
 	for (uint32_t i = 0; i < m->live_count; i++) {
 		const struct page *page = &m->pages[m->live[i]];
 		missing += !page->chunk;
 		dying += !page->buffers;
 		sums->leaving += page->leaving;
-		guarded += page->guarded || page->open;
+		write_protected += page->write_protected || page->open;
 		WRONG(!page->buffers && !page->chunk, "a page of nothing is live");
-		WRONG(!page->chunk && (page->leaving || page->guarded || page->open || page->kept),
-		      "what is not here is leaving, guarded, open or kept");
-		WRONG(page->guarded && page->open, "a page is guarded and open");
+		WRONG(!page->chunk &&
+			      (page->leaving || page->write_protected || page->open || page->kept),
+		      "what is not here is leaving, write-protected, open or kept");
+		WRONG(page->write_protected && page->open, "a page is write-protected and open");
 		const char *copies = copy_invalid(m, m->live[i], sums);
 		if (copies)
 			return copies;
@@ -92,7 +93,7 @@ static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 		if (wrong)
 			return wrong;
 	}
-	WRONG(guarded != m->guarded, "guarded pages");
+	WRONG(write_protected != m->write_protected, "write-protected pages");
 	WRONG(missing != m->missing, "missing pages");
 	WRONG(dying != m->dying, "dying pages");
 	for (uint32_t i = 1; i < m->buffer_count; i++)

@@ -1,5 +1,5 @@
 /* measure.c: measures one launch of a rank (opaque.h): the rank stops until it is quiet, all of its
- * buffers are checked (guard/check.c), the launch runs, and they are checked again.
+ * buffers are checked (crosscheck/check.c), the launch runs, and they are checked again.
  */
 #include <string.h>
 

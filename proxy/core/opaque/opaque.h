@@ -38,7 +38,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "guard/guard.h"
+#include "crosscheck/crosscheck.h"
 #include "job_limits.h"
 #include "memory/memory.h"
 #include "versions/digest.h"

@@ -65,7 +65,7 @@ void copy_footprint(struct rank *r, const struct item *i, struct footprint *f)
 		add_rows(f, c->src, c->src_pitch, c->width, c->height, REACH_READ);
 	if (c->dst_place == RF_AT_ADDRESS)
 		add_rows(f, c->dst, c->dst_pitch, c->width, c->height, REACH_WRITTEN);
-	if (!r->memory.guarded || f->count < 2 || c->height > ROWS_MAX ||
+	if (!r->memory.write_protected || f->count < 2 || c->height > ROWS_MAX ||
 	    !apart(&f->ranges[0], &f->ranges[1]))
 		return;
 	begin_rows(&d, OF_COPIED, c->dst_pitch, c->width, c->height);
@@ -82,7 +82,7 @@ void fill_footprint(struct rank *r, const struct item *i, struct footprint *f)
 	struct digest d;
 	footprint_none(f);
 	add_rows(f, a->dst, a->pitch, a->width * a->element, a->height, REACH_WRITTEN);
-	if (!r->memory.guarded || !f->count || a->height > ROWS_MAX)
+	if (!r->memory.write_protected || !f->count || a->height > ROWS_MAX)
 		return;
 	begin_rows(&d, OF_FILLED, a->pitch, a->width, a->height);
 	digest_word(&d, (uint64_t)a->value << 32 | a->element);

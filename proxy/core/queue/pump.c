@@ -67,11 +67,11 @@ static bool submit_footprint(struct rank *r, struct stream *s, struct item *i)
 	team.count = 0;
 	row->find_footprint(r, i, &footprint);
 	if (i->execution->place == EXECUTION_NONE) {
-		enum adoption found = reuse(r, s, i, &footprint);
-		if (found == ADOPTION_DONE)
+		enum result_mapping found = reuse(r, s, i, &footprint);
+		if (found == MAPPED_DONE)
 			hidden_done(r, i);
-		if (found != ADOPTION_NONE)
-			return squash_spared(r, s, i, found == ADOPTION_DONE);
+		if (found != MAPPED_NONE)
+			return squash_spared(r, s, i, found == MAPPED_DONE);
 		if (!squash_may(r, s, i, &footprint, &team) || hidden_first(r, i))
 			return false;
 	}
@@ -204,7 +204,7 @@ static bool judge(struct rank *r, const struct stream *s, struct footprint *f,
 	    hidden_waits(r, i))
 		return false;
 	*verdict = VERDICT_OWNED;
-	if (r->memory.guarded) {
+	if (r->memory.write_protected) {
 		item_row(i)->find_footprint(r, i, f);
 		*verdict = squash_judge(r, s, i, f, &team);
 	}

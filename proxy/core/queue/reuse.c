@@ -1,5 +1,5 @@
 /* reuse.c: an item need not run if its result is on the device already: in its rank's own memory,
- * or in that of another rank of the job, which it then shares (memory/adopt.c).
+ * or in that of another rank of the job, which it then shares (memory/map_result.c).
  *
  * Content of a rank's memory is recorded when a work is submitted. So the rank's own versions count
  * only if everything in progress precedes the item in its own device queue.
@@ -28,23 +28,23 @@ static bool in_order(struct rank *r, const struct stream *s)
 	return true;
 }
 
-enum adoption reuse(struct rank *r, const struct stream *s, const struct item *i,
-		    const struct footprint *f)
+enum result_mapping reuse(struct rank *r, const struct stream *s, const struct item *i,
+			  const struct footprint *f)
 {
 	const struct item_row *row = item_row(i);
-	enum adoption found = ADOPTION_NONE;
+	enum result_mapping found = MAPPED_NONE;
 	if (!folded(r))
-		return ADOPTION_NONE;
+		return MAPPED_NONE;
 	if (row->there && row->there(r, i) && in_order(r, s))
-		found = ADOPTION_DONE;
+		found = MAPPED_DONE;
 	else if (row->needs & NEEDS_ACTIVE && !r->queue.squashing.beside)
-		found = memory_adopt(&r->memory, f);
-	if (found == ADOPTION_FAILED)
+		found = memory_map_result(&r->memory, f);
+	if (found == MAPPED_FAILED)
 		rank_fail(r, CU_OUT_OF_MEMORY, "its memory could not be mapped");
-	if (found != ADOPTION_DONE)
+	if (found != MAPPED_DONE)
 		return found;
 	if (row->needs & NEEDS_ACTIVE)
 		rank_count_kernel(r);
 	rank_count_squashed(r);
-	return ADOPTION_DONE;
+	return MAPPED_DONE;
 }

@@ -10,7 +10,7 @@ struct stream;
 
 /* The item is next in its stream, and could be submitted now. DONE: it completes as soon as earlier
  * items have, and its effect is recorded. */
-enum adoption reuse(struct rank *, const struct stream *, const struct item *,
-		    const struct footprint *);
+enum result_mapping reuse(struct rank *, const struct stream *, const struct item *,
+			  const struct footprint *);
 
 #endif

@@ -580,7 +580,7 @@ const char *squash_invalid(const struct rank *r)
 		WRONG(backoff->skip > backoff->next || backoff->next > SKIP_MAX,
 		      "a rank skips no more waits than the last backoff says");
 	}
-	for (uint32_t i = 0; i < r->memory.live_count && r->memory.guarded; i++)
+	for (uint32_t i = 0; i < r->memory.live_count && r->memory.write_protected; i++)
 		open |= r->memory.pages[r->memory.live[i]].open;
 	WRONG(open && !s->open, "a rank knows that it has shared pages open");
 	return NULL;

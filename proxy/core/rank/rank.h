@@ -16,7 +16,7 @@
 #define RANKFOLD_RANK_H
 
 #include "channel.h"
-#include "guard/guard.h"
+#include "crosscheck/crosscheck.h"
 #include "loop/ending.h"
 #include "loop/intake.h"
 #include "memory/memory.h"
@@ -47,7 +47,7 @@ struct rank {
 	uint64_t arriving;         /* rank/module.c: bytes of images that are not loaded yet */
 	struct rank_queue queue;   /* queue/ */
 	struct rank_memory memory; /* memory/ */
-	struct check check;        /* guard/ */
+	struct check check;        /* crosscheck/ */
 	struct measure measure;    /* opaque/ */
 	struct intake intake;      /* loop/dispatch.c */
 	uint32_t

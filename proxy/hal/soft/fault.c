@@ -1,13 +1,13 @@
 /* fault.c: how work ends early: an access to an unmapped page, a trap, a cancel.
  *
- * Work runs between sigsetjmp and the clearing of `guarded`, on a worker thread. Meanwhile it holds
+ * Work runs between sigsetjmp and the clearing of `in_fault_scope`, on a worker thread. Meanwhile it holds
  * no lock and owns no memory, so the signal handler may jump out at any instruction. Faults of
- * other threads, and of workers outside guarded work, go to the previously installed handlers.
+ * other threads, and of workers outside work in a fault scope, go to the previously installed handlers.
  *
  * A kernel's write to a read-only page is not an error (unforeseen.c): the kernel continues.
  *
  * A cancel is a signal to the worker, so compiled kernels need no check in their loops. The cancel
- * flag is set before the signal is sent, and read after `guarded` is set, so no cancel is lost.
+ * flag is set before the signal is sent, and read after `in_fault_scope` is set, so no cancel is lost.
  */
 #include <errno.h>
 #include <signal.h>
@@ -50,7 +50,7 @@ static void on_fault(int signum, siginfo_t *info, void *context)
 	uintptr_t address = (uintptr_t)info->si_addr;
 	int saved = errno;
 
-	if (self && self->guarded && info->si_code > 0) {
+	if (self && self->in_fault_scope && info->si_code > 0) {
 		soft_shelter();
 		if (signum != SIGSEGV || !self->kernel ||
 		    !soft_unforeseen(self, soft_working_in(), address))
@@ -71,7 +71,7 @@ static void on_cancel(int signum)
 	struct hal_space *space;
 
 	(void)signum;
-	if (self && self->guarded) {
+	if (self && self->in_fault_scope) {
 		space = atomic_load(&self->space);
 		if (space && atomic_load(&space->cancel)) {
 			soft_shelter();
@@ -151,13 +151,13 @@ struct hal_space *soft_working_in(void) { return atomic_load(&self->space); }
 
 void soft_shelter(void)
 {
-	self->guarded = 0;
+	self->in_fault_scope = 0;
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
 void soft_expose(void)
 {
-	self->guarded = 1;
+	self->in_fault_scope = 1;
 	atomic_signal_fence(memory_order_seq_cst);
 	if (atomic_load(&soft_working_in()->cancel)) /* it may have been set meanwhile */
 		soft_leave(SOFT_LAUNCH_FAILED);
@@ -226,10 +226,10 @@ static void report(struct soft_worker *worker, struct hal_space *space)
 				worker->doing, (void *)address);
 }
 
-void soft_guard(struct soft_worker *worker, struct hal_space *space,
-		struct hal_space *const *others, const char *doing,
-		void (*body)(struct soft_worker *, const struct hal_work *),
-		const struct hal_work *work)
+void soft_fault_scope(struct soft_worker *worker, struct hal_space *space,
+		      struct hal_space *const *others, const char *doing,
+		      void (*body)(struct soft_worker *, const struct hal_work *),
+		      const struct hal_work *work)
 {
 	sigset_t ours;
 
@@ -244,12 +244,12 @@ void soft_guard(struct soft_worker *worker, struct hal_space *space,
 	worker->others = others;
 	atomic_store(&worker->space, space);
 	if (sigsetjmp(worker->escape, 0) == 0) { /* without the signal mask: no system call */
-		worker->guarded = 1;
+		worker->in_fault_scope = 1;
 		atomic_signal_fence(memory_order_seq_cst);
 		if (atomic_load(&space->cancel))
 			soft_leave(SOFT_LAUNCH_FAILED);
 		body(worker, work);
-		worker->guarded = 0;
+		worker->in_fault_scope = 0;
 	} else {
 		sigemptyset(&ours);
 		sigaddset(&ours, SIGSEGV);

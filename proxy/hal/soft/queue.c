@@ -89,10 +89,11 @@ static void run_share(struct soft_worker *worker, struct soft_share *share, bool
 	worker->share = share;
 	worker->owner = owner;
 	if (work->kind == HAL_KERNEL)
-		soft_guard(worker, work->kernel.space, NULL,
-			   soft_function_name(work->kernel.function), soft_kernel, work);
+		soft_fault_scope(worker, work->kernel.space, NULL,
+				 soft_function_name(work->kernel.function), soft_kernel, work);
 	else if (soft_gemm_ready(&worker->scratch))
-		soft_guard(worker, work->gemm.space, NULL, "a matrix product", soft_gemm, work);
+		soft_fault_scope(worker, work->gemm.space, NULL, "a matrix product", soft_gemm,
+				 work);
 	else
 		soft_space_fail(work->gemm.space, SOFT_OUT_OF_MEMORY,
 				"a matrix product: no host memory for its panels");
@@ -166,8 +167,8 @@ static void run_copy(struct soft_worker *worker, const struct hal_work *work)
 	struct hal_space *dst = work->copy.dst.space, *src = work->copy.src.space;
 
 	if (!failed(dst) && !failed(src))
-		soft_guard(worker, dst ? dst : src, (struct hal_space *[]){src, NULL}, "copy",
-			   soft_copy, work);
+		soft_fault_scope(worker, dst ? dst : src, (struct hal_space *[]){src, NULL}, "copy",
+				 soft_copy, work);
 }
 
 /* Collects the spaces of the operands, terminated by NULL. */
@@ -199,7 +200,8 @@ static void run_sum(struct soft_worker *worker, const struct hal_work *work)
 
 	sum_spaces(work, spaces);
 	if (!sum_failed(work))
-		soft_guard(worker, spaces[0], spaces, "a sum of a collective", soft_sum, work);
+		soft_fault_scope(worker, spaces[0], spaces, "a sum of a collective", soft_sum,
+				 work);
 }
 
 /* False: more of the work remains. */
@@ -212,15 +214,16 @@ static bool run(struct soft_worker *worker, struct soft_item *item)
 	case HAL_COPY: run_copy(worker, work); break;
 	case HAL_FILL:
 		if (!failed(work->fill.dst.space))
-			soft_guard(worker, work->fill.dst.space, NULL, "fill", soft_fill, work);
+			soft_fault_scope(worker, work->fill.dst.space, NULL, "fill", soft_fill,
+					 work);
 		break;
 	case HAL_REDUCE:
 	case HAL_SCALE: run_sum(worker, work); break;
 	case HAL_GEMM: return run_gemm(worker, item);
 	case HAL_CHECKSUM:
 		if (!failed(work->checksum.src.space))
-			soft_guard(worker, work->checksum.src.space, NULL, "a checksum",
-				   soft_checksum, work);
+			soft_fault_scope(worker, work->checksum.src.space, NULL, "a checksum",
+					 soft_checksum, work);
 		break;
 	}
 	return true;

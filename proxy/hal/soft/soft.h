@@ -92,7 +92,7 @@ struct soft_worker {
 	struct soft_share *share; /* of the running kernel */
 	bool owner;               /* it owns the share */
 	/* in a fault scope: faults on this thread belong to the work */
-	volatile sig_atomic_t guarded;
+	volatile sig_atomic_t in_fault_scope;
 	/* the work is a kernel: its writes to read-only pages may be unforeseen */
 	volatile bool kernel;
 	const char *volatile doing; /* description of the work for error texts */
@@ -236,9 +236,10 @@ void soft_whole_closed(struct soft_whole *, uint8_t *at, uint8_t *times);
  * space, faults are not caught. */
 int soft_fault_install(void);
 int soft_worker_signals(struct soft_worker *);
-void soft_guard(struct soft_worker *, struct hal_space *, struct hal_space *const *others,
-		const char *doing, void (*body)(struct soft_worker *, const struct hal_work *),
-		const struct hal_work *);
+void soft_fault_scope(struct soft_worker *, struct hal_space *, struct hal_space *const *others,
+		      const char *doing,
+		      void (*body)(struct soft_worker *, const struct hal_work *),
+		      const struct hal_work *);
 void soft_leave(int error); /* called inside a body; does not return */
 void soft_leave_saying(int error, const char *why);
 void soft_leave_in(const struct hal_space *, int error); /* fails this one of the spaces */

@@ -1,4 +1,4 @@
-/* moves.c: pages that are moving between the device and the images (memory.h).
+/* swap.c: pages that are moving between the device and the images (memory.h).
  *
  * Each rank's moves are a list in one direction, in order. The lists of all ranks take turns on two
  * queues of the device, one per direction. A chunk for a move inwards is promised when the move is
@@ -93,7 +93,7 @@ void moves_drop(struct rank_memory *m)
  * as long as a kernel. */
 #define IN_A_TURN 8u
 /* concurrent moves of a prefetch: a request that needs capacity waits for these */
-#define PREPARING 2u
+#define PREFETCHING 2u
 
 enum outcome { WAITS, SUBMITTED, ENDED }; /* ENDED: the rest of the list is dropped */
 
@@ -251,7 +251,8 @@ static enum outcome submit(struct rank_memory *m)
 		  "moves are submitted and completed in their order");
 	if (!move_inwards(v))
 		return submit_out(m, v);
-	if (!d->hal->room(d->in) || (prepares(m) && m->move_submitted - m->move_done >= PREPARING))
+	if (!d->hal->room(d->in) ||
+	    (prefetches(m) && m->move_submitted - m->move_done >= PREFETCHING))
 		return WAITS;
 	return v->kind == MOVE_IN ? submit_in(m, v) : submit_own(m, v);
 }
@@ -271,7 +272,7 @@ static void count_swapped(struct rank_memory *m, uint32_t page, bool in)
 
 static void complete_in(struct rank_memory *m, const struct move *v)
 {
-	if (prepares(m))
+	if (prefetches(m))
 		prepared(m);
 	if (!v->hal_seq)
 		return;
@@ -351,7 +352,7 @@ static void complete_own(struct rank_memory *m, const struct move *v)
 		if (error != CU_NOT_READY)
 			fail(m, error);
 	}
-	m->pages[v->page].kept = m->pages[v->page].chunk && !m->pages[v->page].guarded;
+	m->pages[v->page].kept = m->pages[v->page].chunk && !m->pages[v->page].write_protected;
 }
 
 static void complete(struct rank_memory *m, const struct move *v)

@@ -1,4 +1,4 @@
-/* guard.c: alarms: contents of a job that should be equal and are not (guard/guard.h). After an
+/* alarm.c: alarms: contents of a job that should be equal and are not (crosscheck/crosscheck.h). After an
  * alarm no rank of the job shares or squashes anything, on all of its devices and wherever it
  * moves, and the alarm is reported as an event.
  *
@@ -7,7 +7,7 @@
  * alarm to all others. It is unknown which side is right, and the cause may have affected other
  * contents, too: so the whole job stops sharing.
  */
-#include "loop/guard.h"
+#include "loop/alarm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 enum { SAYS_PAIR = 1, SAYS_ALARM, SAYS_DISSENT };
 
-struct guard_message {
+struct crosscheck_message {
 	uint32_t kind, reserved;
 	struct pair pair;
 	struct witness other; /* ALARM: the rank with other bytes */
@@ -28,13 +28,13 @@ struct dissent_message {
 	char kernel[LAUNCH_NAME_BYTES];
 };
 _Static_assert(sizeof(struct dissent_message) <= PEER_MESSAGE_BYTES, "a message fits");
-_Static_assert(sizeof(struct guard_message) <= PEER_MESSAGE_BYTES, "a message fits");
+_Static_assert(sizeof(struct crosscheck_message) <= PEER_MESSAGE_BYTES, "a message fits");
 
 /* ---- alarms ---- */
 
 static void device_text(const struct job *j, uint32_t device, char *out, size_t bytes)
 {
-	const char *at = j->guard.names, *end = at ? strchr(at, '\n') : NULL;
+	const char *at = j->crosscheck.names, *end = at ? strchr(at, '\n') : NULL;
 	for (uint32_t n = 0; end && n < device; n++) {
 		at = end + 1;
 		end = strchr(at, '\n');
@@ -64,9 +64,9 @@ static void alarm_text(const struct job *j, const struct witness *w, const struc
 		 (unsigned long long)o->number, (unsigned long long)o->key);
 }
 
-void guard_known(struct job *j, const char *text)
+void crosscheck_known(struct job *j, const char *text)
 {
-	struct job_guard *g = &j->guard;
+	struct job_crosscheck *g = &j->crosscheck;
 	struct proxy_event e = {.kind = PROXY_EVENT_ALARM, .job = j->id};
 	for (uint32_t i = 0; i < g->count; i++)
 		if (!strcmp(g->alarms[i], text))
@@ -84,7 +84,7 @@ void guard_known(struct job *j, const char *text)
 
 static void raise_alarm(struct job *j, const struct pair *pair, const struct witness *other)
 {
-	struct job_guard *g = &j->guard;
+	struct job_crosscheck *g = &j->crosscheck;
 	const struct witness *w = &pair->who;
 	char text[ALARM_BYTES];
 	uint32_t low = w->rank < other->rank ? w->rank : other->rank;
@@ -98,7 +98,7 @@ static void raise_alarm(struct job *j, const struct pair *pair, const struct wit
 	g->told[g->told_count].high = high;
 	g->told[g->told_count++].addr = w->addr;
 	alarm_text(j, w, other, text);
-	guard_known(j, text);
+	crosscheck_known(j, text);
 }
 
 /* ---- to and from other devices ---- */
@@ -106,17 +106,17 @@ static void raise_alarm(struct job *j, const struct pair *pair, const struct wit
 static void send(struct job *j, uint32_t to, uint32_t kind, const struct pair *pair,
 		 const struct witness *other)
 {
-	struct guard_message said = {.kind = kind, .pair = *pair, .other = *other};
+	struct crosscheck_message said = {.kind = kind, .pair = *pair, .other = *other};
 	struct peer_message m = {0};
 	memcpy(&m, &said, sizeof said);
-	peer_send(j->peer, to, PEER_GUARD, &m);
+	peer_send(j->peer, to, PEER_CROSSCHECK, &m);
 }
 
 /* Compares the content with known ones. False: it need not be forwarded. */
 static bool compare(struct job *j, const struct pair *pair)
 {
 	struct witness other = {0};
-	enum pair_is is = pairs_add(&j->guard.pairs, pair, &other);
+	enum pair_is is = pairs_add(&j->crosscheck.pairs, pair, &other);
 	if (is != PAIR_DIFFERS)
 		return is != PAIR_KNOWN;
 	raise_alarm(j, pair, &other);
@@ -139,10 +139,10 @@ static void note_dissent(struct job *j, const char *kernel, const struct dissent
 		"wrong",
 		(int)LAUNCH_NAME_BYTES, kernel, (unsigned long long)d->number,
 		(unsigned long long)d->key, d->rank, d->other, (unsigned long long)d->held_number);
-	guard_known(j, text);
+	crosscheck_known(j, text);
 }
 
-void guard_dissent(struct job *j, const char *kernel, const struct dissent *d)
+void crosscheck_dissent(struct job *j, const char *kernel, const struct dissent *d)
 {
 	struct dissent_message said = {.kind = SAYS_DISSENT, .dissent = *d};
 	struct peer_message m = {0};
@@ -150,7 +150,7 @@ void guard_dissent(struct job *j, const char *kernel, const struct dissent *d)
 	memcpy(&m, &said, sizeof said);
 	for (uint32_t n = 0; n < j->device_count && j->peer; n++)
 		if (n != j->device)
-			peer_send(j->peer, n, PEER_GUARD, &m);
+			peer_send(j->peer, n, PEER_CROSSCHECK, &m);
 	note_dissent(j, said.kernel, d);
 }
 
@@ -165,9 +165,9 @@ static void receive_dissent(struct job *j, const struct peer_message *m)
 		note_dissent(j, said.kernel, &said.dissent);
 }
 
-void guard_receive(struct job *j, uint32_t from, const struct peer_message *m)
+void crosscheck_receive(struct job *j, uint32_t from, const struct peer_message *m)
 {
-	struct guard_message said;
+	struct crosscheck_message said;
 	(void)from;
 	memcpy(&said, m, sizeof said);
 	if (said.kind == SAYS_DISSENT) {
@@ -192,23 +192,23 @@ static void told(void *job, const struct pair *pair)
 {
 	struct job *j = job;
 	const struct witness nobody = {0};
-	j->guard.checked++;
+	j->crosscheck.checked++;
 	if (compare(j, pair) && j->device != 0)
 		send(j, 0, SAYS_PAIR, pair, &nobody);
 }
 
-void guard_turn(struct proxy *p)
+void crosscheck_turn(struct proxy *p)
 {
 	for (uint32_t i = 0; i < p->rank_count; i++) {
 		struct rank *r = p->ranks[i];
 		if (check_holds(&r->check) &&
-		    check_turn(&r->check, &r->memory, &p->checks, &r->job->guard.pairs,
+		    check_turn(&r->check, &r->memory, &p->checks, &r->job->crosscheck.pairs,
 			       r->async_error || r->end.closing, now_ns(), told, r->job))
 			turn_progress(&p->turn);
 	}
 }
 
-uint64_t guard_deadline_ns(const struct proxy *p)
+uint64_t crosscheck_deadline_ns(const struct proxy *p)
 {
 	uint64_t first = 0;
 	for (uint32_t i = 0; i < p->rank_count; i++) {
@@ -219,24 +219,24 @@ uint64_t guard_deadline_ns(const struct proxy *p)
 	return first;
 }
 
-uint64_t guard_every(const struct job *j)
+uint64_t crosscheck_every(const struct job *j)
 {
 	return j->proxy->memory.shares && j->world_size > 1 ? j->proxy->validate : 0;
 }
 
-void guard_attached(struct rank *r, bool arrives)
+void crosscheck_attached(struct rank *r, bool arrives)
 {
 	struct job *j = r->job;
-	check_open(&r->check, guard_every(j), j->device, arrives);
-	if (j->guard.count)
+	check_open(&r->check, crosscheck_every(j), j->device, arrives);
+	if (j->crosscheck.count)
 		memory_doubt(&r->memory);
 }
 
-void guard_close(struct job *j)
+void crosscheck_close(struct job *j)
 {
-	pairs_close(&j->guard.pairs);
+	pairs_close(&j->crosscheck.pairs);
 	launches_forget(&j->launches);
-	free(j->guard.names);
+	free(j->crosscheck.names);
 }
 
 struct naming {
@@ -249,9 +249,9 @@ static void run_names(struct proxy *p, void *arg)
 {
 	struct naming *a = arg;
 	struct job *j = job_find(p, a->job);
-	if (!j || j->guard.names)
+	if (!j || j->crosscheck.names)
 		return;
-	j->guard.names = strdup(a->names);
+	j->crosscheck.names = strdup(a->names);
 	a->result = 0;
 }
 

@@ -1,11 +1,11 @@
-/* check.c: checks a rank's buffers, part by part (guard.h): the rank stops, its memory becomes
+/* check.c: checks a rank's buffers, part by part (crosscheck.h): the rank stops, its memory becomes
  * quiet, the device computes checksums, and the rank continues.
  *
  * Each check covers one page of PARTS, other pages each time. The buffers of a rank from another
  * placement are checked completely before its next PARTS groups of collectives, however rare checks
  * are. Not all of them at the first one: that would cost most of what the move costs.
  */
-#include "guard/guard.h"
+#include "crosscheck/crosscheck.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* opening.c: opens and closes a device's memory, and the memory of a rank that comes to the device
+/* lifecycle.c: opens and closes a device's memory, and the memory of a rank that comes to the device
  * or leaves it: its space, its image, its pages. */
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* joining.c: how communicators are created. See engine.h.
+/* connect.c: how communicators are created. See engine.h.
  *
  * A rank that joins (CommInitRank) or splits sends a message to device 0. When device 0 has all
  * members, it sends their list, in order of communicator rank, to every device of a member.

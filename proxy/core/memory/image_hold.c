@@ -1,4 +1,4 @@
-/* held.c: image holds. The launcher copies an image for a snapshot while the rank runs. A page that
+/* image_hold.c: image holds. The launcher copies an image for a snapshot while the rank runs. A page that
  * is about to change there is first copied aside, so neither the launcher nor the rank waits.
  *
  * The launcher clears the table and sets `holds` while nothing changes; it copies all pages; then

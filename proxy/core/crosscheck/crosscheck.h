@@ -1,4 +1,4 @@
-/* guard.h: the cross-check. All sharing relies on the rule that equal versions are equal bytes;
+/* crosscheck.h: the cross-check. All sharing relies on the rule that equal versions are equal bytes;
  * this folder tests it. The files, from the lowest to the highest layer: a file calls those above
  * it in this list and no others (tests/proxy/test_floors.py).
  *
@@ -21,8 +21,8 @@
  *  - which parts are checked depends on page and collective, and after a placement on the
  *    collectives since then: ranks at the same collectives choose the same parts.
  */
-#ifndef RANKFOLD_GUARD_H
-#define RANKFOLD_GUARD_H
+#ifndef RANKFOLD_CROSSCHECK_H
+#define RANKFOLD_CROSSCHECK_H
 
 #include <stdbool.h>
 #include <stdint.h>

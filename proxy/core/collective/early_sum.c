@@ -1,4 +1,4 @@
-/* early.c: early sums: sums of some local members' inputs, before the other members call. See
+/* early_sum.c: early sums: sums of some local members' inputs, before the other members call. See
  * engine.h.
  *
  * The buffer of an in-place all-reduce is not read by the program between the call and its end. So

@@ -1,4 +1,4 @@
-/* adopt.c: if another rank of the group has already computed, from the same inputs and at the same
+/* map_result.c: if another rank of the group has already computed, from the same inputs and at the same
  * addresses, what a rank is about to compute, the rank's pages refer to the other rank's chunks
  * instead.
  *
@@ -58,26 +58,26 @@ static bool taken(struct rank_memory *m, uint32_t page)
 	m->pages[page].told = false;                      /* its own copies decide from now on */
 	if (o->pages[page].chunk == m->pages[page].chunk) /* already mapped for another range */
 		return true;
-	return !page_guard(sharing_giver(m, page), page) &&
+	return !page_write_protect(sharing_giver(m, page), page) &&
 	       !page_remap(m, page, o->pages[page].chunk);
 }
 
-enum adoption memory_adopt(struct rank_memory *m, const struct footprint *f)
+enum result_mapping memory_map_result(struct rank_memory *m, const struct footprint *f)
 {
 	struct versions before;
 	if (!m->device->shares || m->stopped || m->doubted || !done_elsewhere(m, f) ||
 	    !all_written(m, f, free_to_go))
-		return ADOPTION_NONE;
+		return MAPPED_NONE;
 	if (m->inflight || memory_moving(m))
-		return ADOPTION_LATER;
+		return MAPPED_LATER;
 	if (versions_keep(&m->versions, &before))
-		return ADOPTION_NONE;
+		return MAPPED_NONE;
 	content_commit(m, f, f->key);
 	if (all_written(m, f, given)) {
 		versions_close(&before);
-		return all_written(m, f, taken) ? ADOPTION_DONE : ADOPTION_FAILED;
+		return all_written(m, f, taken) ? MAPPED_DONE : MAPPED_FAILED;
 	}
 	versions_back(&m->versions, &before);
 	all_written(m, f, forgotten);
-	return ADOPTION_NONE;
+	return MAPPED_NONE;
 }

@@ -1,12 +1,12 @@
 /* pairs.c: known contents by the digest of their versions, each with the checksum of its bytes
- * (guard.h).
+ * (crosscheck.h).
  *
  * This is a set-associative cache: a new content replaces the one of its set that was seen longest
  * ago. Contents that were replaced are not compared, which only misses differences.
  */
 #include <stdlib.h>
 
-#include "guard/guard.h"
+#include "crosscheck/crosscheck.h"
 
 #define SETS 4096u
 #define WAYS 4u
