@@ -201,7 +201,7 @@ void peer_send(struct peer *p, uint32_t to, uint32_t tag, const struct peer_mess
 	if (p->first[to] || !ring_put(ring(p, p->device, to), &slot)) {
 		struct overflow *o = malloc(sizeof *o);
 		if (!o)
-			invariant_broken("a message to a peer has room in host memory", __FILE__,
+			invariant_broken("a message to a peer has space in host memory", __FILE__,
 					 __LINE__); /* without it the job would hang */
 		*o = (struct overflow){NULL, slot};
 		*p->last[to] = o;

@@ -185,10 +185,10 @@ struct hal {
 	/* In-order queues. submit returns the work's number: 1, 2, 3 …, or 0 if the queue is full
 	 * or the device cannot do such work (an unknown data type). completed returns the number of
 	 * the last finished work. Different streams may run at the same time. A queue holds at
-	 * least 64 works; room returns a lower bound of how many more fit: 0 if none. */
+	 * least 64 works; available returns a lower bound of how many more fit: 0 if none. */
 	int (*stream_create)(struct hal_device *, struct hal_stream **);
 	void (*stream_destroy)(struct hal_stream *); /* only when idle */
-	uint32_t (*room)(struct hal_stream *);
+	uint32_t (*available)(struct hal_stream *);
 	uint64_t (*submit)(struct hal_stream *, const struct hal_work *);
 	uint64_t (*completed)(const struct hal_stream *);
 	/* Before work `number` completes, nothing waits for this stream: earlier works need not

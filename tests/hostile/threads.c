@@ -248,7 +248,7 @@ static void feed(void)
 			w.reduce.a = w.reduce.b = w.reduce.dst;
 			w.reduce.count = 64;
 			w.reduce.dtype = 3; /* uint32 */
-			while (!hal_soft.room(streams[s]))
+			while (!hal_soft.available(streams[s]))
 				;
 			MUST(hal_soft.submit(streams[s], &w));
 		}

@@ -143,8 +143,8 @@ static void chunks_and_pages(void)
 	BREAK("a page becomes writable for its rank alone if no other refers to it",
 	      page_write_protect(m, PAGE_HERE);
 	      page->chunk->refs = 2; page_open(m, PAGE_HERE, false));
-	BREAK("a rank counts its write-protected pages", page_write_protect(m, PAGE_HERE); m->write_protected = 0;
-	      page_open(m, PAGE_HERE, false));
+	BREAK("a rank counts its write-protected pages", page_write_protect(m, PAGE_HERE);
+	      m->write_protected = 0; page_open(m, PAGE_HERE, false));
 	BREAK("a page leaves once, and was resident", page_leaves(m, PAGE_FREE));
 	BREAK("a page is taken from a rank of the group that has it",
 	      sharing_take(&o->memory, m, PAGE_FREE));
@@ -211,9 +211,11 @@ static void memory_as_a_whole(void)
 	BREAK("what an image has got is listed twice", m->fresh_count = 1;
 	      m->fresh = calloc(1, sizeof *m->fresh); m->pages[0].fresh = false);
 	BREAK("a page of nothing is live", page_unmap(m, PAGE_HERE); page->buffers = 0);
-	BREAK("what is not here is leaving, write-protected, open or kept", page_unmap(m, PAGE_HERE);
+	BREAK("what is not here is leaving, write-protected, open or kept",
+	      page_unmap(m, PAGE_HERE);
 	      page->kept = true);
-	BREAK("a page is write-protected and open", page_write_protect(m, PAGE_HERE); page->open = true);
+	BREAK("a page is write-protected and open", page_write_protect(m, PAGE_HERE);
+	      page->open = true);
 	BREAK("a page refers to no chunk of the device", page->chunk = (void *)d);
 	BREAK("a page has a chunk of nobody", page->chunk->held = false);
 	BREAK("write-protected pages", m->write_protected++);
@@ -255,7 +257,7 @@ static void versions(void)
 	BREAK("a range with a new version is part of the map",
 	      versions_private(v, RF_DEV_BASE + RF_HEAP_BYTES - 4096, 8192));
 	BREAK("a map of versions that is saved is whole", v->begin++; versions_save(v, saved));
-	BREAK("the extents' count", v->count = v->room + 1);
+	BREAK("the extents' count", v->count = v->capacity + 1);
 	BREAK("the map does not begin where it should", v->begin++);
 	BREAK("extents are not in order, or leave the heap", v->end = v->begin);
 	BREAK("an offset beyond what repeats", v->extents[0].content.period = 4;
@@ -386,10 +388,10 @@ static void loop_as_a_whole(void)
 static void measured(void)
 {
 	BREAK("the places in a list of parts to check", r->check.submitted = 1);
-	BREAK("parts are checked while a check runs", r->check.count = r->check.room = 1);
+	BREAK("parts are checked while a check runs", r->check.count = r->check.capacity = 1);
 	BREAK("a measurement is of an item", r->measure.item = page);
 	BREAK("checksums are computed for a measurement", r->measure.check.state = CHECK_WAITS);
-	BREAK("measured parts have room", r->measure.it.before.count = 1);
+	BREAK("measured parts have space", r->measure.it.before.count = 1);
 }
 
 /* An entry of the barrier: a communicator of the first rank, at a cut if `frozen`. */
@@ -406,7 +408,7 @@ static struct entry *member(bool frozen)
 static void barriers(void)
 {
 	struct entry *e = NULL;
-	BREAK("a message has room in the queue", b->queue_count = b->queue_room + 1;
+	BREAK("a message has space in the queue", b->queue_count = b->queue_capacity + 1;
 	      barrier_send(b, (struct barrier_message){0}));
 	BREAK("a rank counts what it joins", member(false)->joining = 1;
 	      barrier_comm_gone(b, 0, 77));
@@ -415,7 +417,7 @@ static void barriers(void)
 	BREAK("a rank counts what it owes", e = member(true); e->issued = 1;
 	      rounds_get(&b->targets, 0, 77)->broken = true; barrier_complete(b, 0, 77));
 	BREAK("an entry of a table of rounds is found by its key", member(false)->comm = 78);
-	BREAK("a table of rounds has room", member(false); b->members.count = b->members.room);
+	BREAK("a table of rounds has space", member(false); b->members.count = b->members.capacity);
 	BREAK("the rank of a member entry is here", rounds_put(b, &b->members, 9, 77));
 	BREAK("a round is complete once it is issued", member(false)->complete = 1);
 	BREAK("a member that has gone waits for nothing", e = member(false); e->gone = true;

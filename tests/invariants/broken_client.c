@@ -18,7 +18,7 @@ static void channel(void)
 	BREAK("what waits for the server fits into the ring",
 	      atomic_store(&channel_header->tail, UINT64_MAX / 2);
 	      channel_try_post(&record.r, RF_OP_DEVICE_SYNC, sizeof record.r);
-	      channel_wait_room(64));
+	      channel_wait_space(64));
 	BREAK("a record is no larger than the server accepts",
 	      channel_post(&record.r, RF_OP_DEVICE_SYNC, 4, NULL, 0));
 	BREAK("a reply is awaited in a slot that was claimed", channel_finish(3, NULL, 0));
@@ -58,7 +58,8 @@ static void graphs(void)
 	CUgraphExecUpdateResultInfo info;
 	void *copy;
 	MUST(!graph_update(exec, other, &info));
-	BREAK("a graph has room for its nodes", g->room = 1; graph_instantiate(&copy, g, 0, NULL));
+	BREAK("a graph has space for its nodes", g->capacity = 1;
+	      graph_instantiate(&copy, g, 0, NULL));
 	BREAK("a node has its place in its graph", g->nodes[1]->index = 0;
 	      graph_instantiate(&copy, g, 0, NULL));
 	BREAK("a node needs only nodes of its graph", g->nodes[1]->needs.at[0] = other->nodes[0];

@@ -17,14 +17,14 @@ static struct watched *watched(struct launches *l)
 
 void broken_launches(struct launches *l, void (*check)(void))
 {
-	struct ranges apart = {.count = 2, .room = 2};
+	struct ranges apart = {.count = 2, .capacity = 2};
 	struct memory_range two[] = {{4096, 64}, {4096, 64}};
 	apart.all = two;
-	BREAK("a table of launches is at most half full", watched(l); l->count = 2 * l->room;
+	BREAK("a table of launches is at most half full", watched(l); l->count = 2 * l->capacity;
 	      find_or_add(l, (struct version){5, 6}));
 	BREAK("launches that are alike are counted", watched(l)->is = LAUNCH_ALIKE;
 	      launches_blind(l, ID, 0));
-	BREAK("ranges have room", watched(l)->reads.count = 1);
+	BREAK("ranges have space", watched(l)->reads.count = 1);
 	BREAK("ranges are in order and do not touch", watched(l)->writes = apart);
 	BREAK("ranges are in order and do not touch", watched(l)->strays = apart);
 	BREAK("a launch is trusted from an occurrence on that was seen", watched(l)->base = 9);

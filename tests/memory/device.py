@@ -45,7 +45,7 @@ class Device:
     ENTRIES: tuple[str, ...] = (
         "chunk_create", "chunk_create_unclean", "chunk_destroy", "space_create", "space_destroy",
         "space_map", "space_unmap", "space_protect", "space_copied", "space_error",
-        "space_map_host", "stream_create", "stream_destroy", "room", "submit", "completed",
+        "space_map_host", "stream_create", "stream_destroy", "available", "submit", "completed",
     )  # fmt: skip
     ROOM = QUEUE
 
@@ -147,7 +147,9 @@ class Device:
                 self.quiet(at, page)
             if (at, page) not in self.write_protected and self.copied.get(at):
                 continue  # a kernel has written there first
-            if ((at, page) in self.write_protected) != bool(writable) or page not in self.spaces[at]:
+            if ((at, page) in self.write_protected) != bool(writable) or page not in self.spaces[
+                at
+            ]:
                 raise Broken("protected twice, or what is not mapped")
             pages.append((at, page))
         self.write_protected.update(pages)  # also after an error
@@ -232,7 +234,7 @@ class Device:
         if self.queues.pop(self.number(stream)):
             raise Broken("a queue goes with work in it")
 
-    def room(self, stream: Any) -> int:
+    def available(self, stream: Any) -> int:
         return self.ROOM - len(self.queues[self.number(stream)])
 
     def submit(self, stream: Any, work: Any) -> int:

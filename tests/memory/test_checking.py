@@ -42,7 +42,7 @@ class Checked:
         self.submitted = self.done = self.streams = 0
         self.refuses = False
         self.heard = ffi.callback("void(void *, const struct pair *)", self.tell)
-        for name in ("submit", "completed", "room", "stream_create", "stream_destroy"):
+        for name in ("submit", "completed", "available", "stream_create", "stream_destroy"):
             self.device_is(name, getattr(self, name), getattr(world.device, name))
 
     def device_is(self, name: str, ours: Any, others: Any) -> None:
@@ -68,7 +68,7 @@ class Checked:
     def stream_destroy(self, _: Any) -> None:
         self.streams -= 1
 
-    def room(self, _: Any) -> int:
+    def available(self, _: Any) -> int:
         return QUEUE - len(self.queue)
 
     def completed(self, _: Any) -> int:

@@ -415,7 +415,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
 
 def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
     """Whether the others went before it was opened, or after; and when it is closed: else it would
-    be write_protected beneath what was to write there as its own, and then all versions are lost."""
+    be protected beneath what was to write there as its own, and then all versions are lost."""
     world = shared(make, pages=2)
     first, second = world.ranks
     together(first, world.ranks, 0, 1, 5)
@@ -448,11 +448,13 @@ def test_neighbours_are_opened_and_closed_together(make: Make) -> None:
     first, second = world.ranks
     together(first, world.ranks, 0, 3 * CELLS, 5)
     at, device = world.device.number(first.space), world.device
-    assert [(at, addr_of(page * CELLS)) in device.write_protected for page in range(3)] == [False] * 3
+    assert [(at,
+             addr_of(page * CELLS)) in device.write_protected for page in range(3)] == [False] * 3
     first.end()
     own(second, 2)
     world.lib.memory_close_shared(first.memory, 1)
-    assert [(at, addr_of(n * CELLS)) in device.write_protected for n in range(3)] == [True, True, False]
+    assert [(at, addr_of(n * CELLS)) in device.write_protected for n in range(3)] == [True, True,
+                                                                                      False]
     assert not first.owns(0, CELLS) and not first.owns(CELLS, CELLS)
     world.lib.memory_close_shared(first.memory, 1)
     assert first.owns(2 * CELLS, CELLS)
@@ -658,7 +660,8 @@ def test_what_nobody_shares_any_more_is_opened_for_the_rank_alone(make: Make) ->
     own(second, 0)
     assert first.refs(0) == 1 and first.memory.write_protected == 1
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
-    assert not first.memory.pages[0].open and first.memory.write_protected == 0 and first.owns(0, CELLS)
+    assert not first.memory.pages[0].open and first.memory.write_protected == 0 and first.owns(0,
+                                                                                               CELLS)
     world.check()
 
 

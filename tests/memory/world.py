@@ -29,10 +29,11 @@ def addr_of(cell: int) -> int:
 
 
 def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
-    """The room, and the one that looks at what lies there (crosscheck); a changed file of them takes the
+    """The module under test, and the cross-check of what is in it; a changed file of them takes the
     place of the one with its name."""
     versions, crosscheck = native.CORE / "versions", native.CORE / "crosscheck"
-    files = {*ROOM.glob("*.c"), *versions.glob("*.c"), *crosscheck.glob("*.c")} - {ROOM / "transfer.c"}
+    files = {*ROOM.glob("*.c"), *versions.glob("*.c"),
+             *crosscheck.glob("*.c")} - {ROOM / "transfer.c"}
     if changed:
         files = {file for file in files if file.name != changed.name} | {changed}
     library = native.build(folder, sorted(files), warnings=not changed, args=[f"-I{ROOM}"])
@@ -167,7 +168,8 @@ class Rank:
 
     def owns(self, first: int, count: int) -> bool:
         m = self.memory
-        return not m.write_protected or bool(self.world.lib.sharing_owns(m, addr_of(first), count * CELL))
+        return not m.write_protected or bool(self.world.lib.sharing_owns(m, addr_of(first),
+                                                                         count * CELL))
 
     def alloc(self, page: int) -> bool:
         what = self.world.ffi.new("struct rf_alloc *")

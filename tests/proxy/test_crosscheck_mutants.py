@@ -1,4 +1,4 @@
-"""Faults seeded into the comparison of contents: tests/proxy/test_crosscheck.py must notice each."""
+"""Faults seeded into the cross-check: tests/proxy/test_crosscheck.py must notice each."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ FILES = [
         "not-compared",
         "if (there->pair.sum[0] != pair->sum[0] || there->pair.sum[1] != pair->sum[1]) {",
         "if (0) {")),
-    ("crosscheck/pairs.c", Mutant("nothing-is-kept", "there->used = ++p->clock;", "there->used = 0;")),
-    ("crosscheck/check.c", Mutant("digest-of-nothing", "content_absorb(m, who->addr, who->bytes, &d);",
+    ("crosscheck/pairs.c", Mutant("nothing-is-kept", "there->used = ++p->clock;",
+                                  "there->used = 0;")),
+    ("crosscheck/check.c", Mutant("digest-of-nothing",
+                                  "content_absorb(m, who->addr, who->bytes, &d);",
                              "(void)m, (void)who;")),
     ("crosscheck/check.c", Mutant("never-looked-at", "c->state = CHECK_WAITS;", "return false;")),
     ("crosscheck/check.c", Mutant("always-the-same-pages", "c->looks |= part_of(round);",
@@ -20,7 +22,8 @@ FILES = [
     ("crosscheck/check.c", Mutant("copies-of-several-are-skipped",
                              "(p->chunk || p->in_image || p->common)",
                              "(p->chunk || p->in_image)")),
-    ("crosscheck/check.c", Mutant("stopped-again-and-again", "return c->every && c->vain >= VAIN_MAX;",
+    ("crosscheck/check.c", Mutant("stopped-again-and-again",
+                                  "return c->every && c->vain >= VAIN_MAX;",
                              "return 0;")),
     ("loop/alarm.c", Mutant("not-told-on", "send(j, 0, SAYS_PAIR, pair, &nobody);",
                             "(void)nobody;")),

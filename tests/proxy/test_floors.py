@@ -23,7 +23,8 @@ ROOMS = (
 )
 # The headers that say their room's order: a line for each file, from the lowest to the highest.
 ORDERS = {"order": "order.h", "memory": "memory.h", "barrier": "barrier_parts.h",
-          "collective": "engine.h", "crosscheck": "crosscheck.h", "opaque": "opaque.h", "rank": "rank.h",
+          "collective": "engine.h", "crosscheck": "crosscheck.h", "opaque": "opaque.h",
+          "rank": "rank.h",
           "queue": "item.h"}  # fmt: skip
 
 

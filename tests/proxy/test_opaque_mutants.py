@@ -7,7 +7,7 @@ from barrier.mutants import Mutant
 
 from support.seeding import seeded
 
-LAUNCHES, MEASURE, HIDDEN = "opaque/launches.c", "opaque/measure.c", "queue/hidden.c"
+LAUNCHES, MEASURE, HIDDEN = "opaque/launches.c", "opaque/measure.c", "queue/opaque_launch.c"
 FILES = [
     (LAUNCHES, Mutant("one-rank-is-enough", "return b->count && b->count == b->voters;",
                       "return b->count;")),
@@ -33,9 +33,11 @@ FILES = [
     (HIDDEN, Mutant("trusted-while-it-is-measured",
                     "if (r->measure.state && r->measure.item == i)", "if (0)")),
     (HIDDEN, Mutant("trusted-all-the-same", "!r->memory.doubted &&", "")),
-    ("loop/opaque.c", Mutant("nobody-hears", "crosscheck_dissent(r->job, r->measure.name, &dissent);",
+    ("loop/opaque_turn.c", Mutant("nobody-hears",
+                                  "crosscheck_dissent(r->job, r->measure.name, &dissent);",
                              ";")),
-    ("loop/alarm.c", Mutant("other-devices-do-not-hear", "peer_send(j->peer, n, PEER_CROSSCHECK, &m);\n"
+    ("loop/alarm.c", Mutant("other-devices-do-not-hear",
+                            "peer_send(j->peer, n, PEER_CROSSCHECK, &m);\n"
                             "\tnote_dissent", ";\n\tnote_dissent")),
     ("memory/content.c", Mutant("pages-unknown-all-the-same", "if (f->astray && !f->trusted)",
                                 "if (f->astray)")),

@@ -33,7 +33,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"r->(async_error|error_text)": ("rank/fault.c",),
     r"->pending|next_token|->asks": ("loop/python_request.c",),
     r"arriving": ("rank/module.c",),
-    r"(?<!\bs)->(uses|doomed|loading|loaded|globals_addr|image_room|globals_image|hash)":
+    r"(?<!\bs)->(uses|doomed|loading|loaded|globals_addr|image_capacity|globals_image|hash)":
         ("rank/module.c", "queue/stream.c", "rank/comm.h"),
     r"(?<!\bs)->(split_from|issued|queued)":
         ("rank/comm.c", "rank/comm.h", "barrier", "collective"),
@@ -45,7 +45,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"->rank_count": ("loop/rank.c",),
     r"\bcheck\.\w+": (),  # by verbs of crosscheck/
     r"\b(measure|launches)\.\w+": (),  # by verbs of opaque/
-    r"queue\.place[\w.]*": ("queue/hidden.c",),
+    r"queue\.place[\w.]*": ("queue/opaque_launch.c",),
     r"\bcrosscheck\.\w+": ("loop/alarm.c",),
     r"\boverhead\.\w+|->overhead_ns(\[[^=]*\])?": ("loop/overhead.c",),
     r"wakeups": ("loop/loop.c",),

@@ -80,7 +80,8 @@ OTHERS = [
                               "if (!holds(m, (uint32_t)page))\n\t\t\t\treturn false;",
                               "if (holds(m, (uint32_t)page))\n\t\t\t\treturn true;")),
     ("memory/map_result.c", Mutant("open-in-who-gives-it",
-                              "return !page_write_protect(sharing_giver(m, page), page) &&\n\t       ",
+                              "return !page_write_protect(sharing_giver(m, page), page) &&\n"
+                             "\t       ",
                               "return ")),
     ("queue/reuse.c", Mutant("what-other-streams-do-is-over",
                              "i && i != o->next && o != s; i = i->next)", "0; i = i->next)")),

@@ -191,7 +191,7 @@ def test_copies_outside_of_what_is_mapped_fail_the_space_only(device: Device) ->
 
 def test_a_full_queue_refuses_and_keeps_its_order(device: Device, space: Space) -> None:
     at = space.put(np.zeros(4, np.uint8))
-    room = device.hal.room(device.stream)
+    room = device.hal.available(device.stream)
     assert room >= 64
     last = 0
     accepted = 0

@@ -224,7 +224,7 @@ def test_a_map_that_is_cut_too_finely_forgets_and_stays_sound(room: tuple[Any, A
     lib.versions_copy(other.map, BEGIN, big, BEGIN, 2)
     for at in range(1, 2 * most, 2):
         lib.versions_private(big, BEGIN + at, 1)
-        assert big.count <= most and big.room <= most
+        assert big.count <= most and big.capacity <= most
     assert lib.versions_invalid(big) == ffi.NULL and big.count > most // 4
     contents = [each.content for each in ffi.unpack(big.extents, big.count)]
     named = {(c.version.a, c.version.b, c.offset) for c in contents if not c.period}

@@ -41,7 +41,7 @@ _Static_assert(sizeof(struct preference) <= 64, "as the layout");
 _Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");
 
 /* cublaslt_descriptors.c */
-/* Copies the value into an object of the program, which has `room` bytes. */
-int described_init(void *object, size_t room, const void *value, size_t bytes);
+/* Copies the value into an object of the program, which has `capacity` bytes. */
+int described_init(void *object, size_t capacity, const void *value, size_t bytes);
 
 #endif

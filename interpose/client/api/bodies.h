@@ -85,7 +85,7 @@ int library_load_with(void **library, const void *code, unsigned count, const in
 int library_unload(void *library);
 int library_function(void **function, void *library, const char *name);
 int library_count(unsigned *count, void *library);
-int library_enumerate(void **functions, unsigned room, void *library);
+int library_enumerate(void **functions, unsigned capacity, void *library);
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
 char *file_content(const char *path, size_t *bytes);
 int function_param(struct function *, size_t index, size_t *offset, size_t *bytes);

@@ -122,24 +122,24 @@ int attribute_get(const void *object, enum described what, int number, void *to,
 
 /* ---- descriptors ---- */
 
-int described_init(void *object, size_t room, const void *value, size_t bytes)
+int described_init(void *object, size_t capacity, const void *value, size_t bytes)
 {
-	if (!object || room < bytes)
+	if (!object || capacity < bytes)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	memset(object, 0, room);
+	memset(object, 0, capacity);
 	memcpy(object, value, bytes);
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-static int create_descriptor(void *out, size_t room, const void *value, size_t bytes)
+static int create_descriptor(void *out, size_t capacity, const void *value, size_t bytes)
 {
 	if (!out)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	void *object = malloc(room);
+	void *object = malloc(capacity);
 	if (!object)
 		return CUBLAS_STATUS_ALLOC_FAILED;
 	memcpy(out, &object, sizeof object);
-	return described_init(object, room, value, bytes);
+	return described_init(object, capacity, value, bytes);
 }
 
 int described_free(void *object)

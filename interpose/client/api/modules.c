@@ -20,25 +20,25 @@ enum { JIT_WALL_TIME = 2, JIT_INFO_LOG, JIT_INFO_BYTES, JIT_ERROR_LOG, JIT_ERROR
 void fill_logs(int error, unsigned count, const int *options, void **values)
 {
 	char *info = NULL, *log = NULL;
-	size_t info_room = 0, room = 0, wrote = 0;
+	size_t info_capacity = 0, capacity = 0, wrote = 0;
 	for (unsigned i = 0; i < count; i++) {
 		if (options[i] == JIT_INFO_LOG)
 			info = values[i];
 		else if (options[i] == JIT_INFO_BYTES)
-			info_room = (size_t)values[i];
+			info_capacity = (size_t)values[i];
 		else if (options[i] == JIT_ERROR_LOG)
 			log = values[i];
 		else if (options[i] == JIT_ERROR_BYTES)
-			room = (size_t)values[i];
+			capacity = (size_t)values[i];
 		if (options[i] == JIT_WALL_TIME || options[i] == JIT_INFO_BYTES)
 			values[i] = NULL; /* zero, in either type of number */
 	}
-	if (info && info_room)
+	if (info && info_capacity)
 		*info = 0;
-	if (log && room) {
+	if (log && capacity) {
 		*log = 0;
 		if (error)
-			snprintf(log, room,
+			snprintf(log, capacity,
 				 "the module cannot be loaded: %s; the log of the device's proxy "
 				 "has the reason",
 				 error_text(error) ? error_text(error)->text : error_name(error));
@@ -79,11 +79,11 @@ int library_count(unsigned *count, void *library)
 	return module_is(library) ? module_function_count(library, count) : INVALID_HANDLE;
 }
 
-int library_enumerate(void **functions, unsigned room, void *library)
+int library_enumerate(void **functions, unsigned capacity, void *library)
 {
-	if (!functions && room)
+	if (!functions && capacity)
 		return INVALID_VALUE;
-	return module_is(library) ? module_enumerate(library, functions, room) : INVALID_HANDLE;
+	return module_is(library) ? module_enumerate(library, functions, capacity) : INVALID_HANDLE;
 }
 
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name)

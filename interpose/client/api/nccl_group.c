@@ -29,11 +29,11 @@ struct group {
 	int depth;
 	ncclResult_t error;
 	struct rf_collective *operations;
-	uint32_t count, room;
+	uint32_t count, capacity;
 	struct joining *joinings;
-	uint32_t joining_count, joining_room;
+	uint32_t joining_count, joining_capacity;
 	uint64_t *redops; /* operators to destroy when it ends */
-	uint32_t redop_count, redop_room;
+	uint32_t redop_count, redop_capacity;
 };
 
 static _Thread_local struct group group;
@@ -166,14 +166,14 @@ ncclResult_t group_call(const char *call, const struct comm *c, ncclResult_t err
 	return ended(call, c, error);
 }
 
-static void *grow_list(void *list, uint32_t count, uint32_t *room, size_t bytes)
+static void *grow_list(void *list, uint32_t count, uint32_t *capacity, size_t bytes)
 {
-	if (count < *room)
+	if (count < *capacity)
 		return list;
-	uint32_t more = *room ? *room * 2 : 16;
+	uint32_t more = *capacity ? *capacity * 2 : 16;
 	void *grown = realloc(list, more * bytes);
 	if (grown)
-		*room = more;
+		*capacity = more;
 	return grown;
 }
 
@@ -185,7 +185,7 @@ ncclResult_t group_add(const struct rf_collective *operation)
 		LOG_ONCE(why, GROUP_MAX);
 		return because(NCCL_INVALID_USAGE, why, GROUP_MAX);
 	}
-	struct rf_collective *list = grow_list(group.operations, group.count, &group.room,
+	struct rf_collective *list = grow_list(group.operations, group.count, &group.capacity,
 					       sizeof *list);
 	if (!list)
 		return NCCL_SYSTEM_ERROR;
@@ -214,7 +214,7 @@ ncclResult_t group_destroy_redop(uint64_t op)
 		post_destroy(op);
 		return NCCL_SUCCESS;
 	}
-	uint64_t *list = grow_list(group.redops, group.redop_count, &group.redop_room,
+	uint64_t *list = grow_list(group.redops, group.redop_count, &group.redop_capacity,
 				   sizeof *list);
 	if (!list)
 		return NCCL_SYSTEM_ERROR;
@@ -225,8 +225,8 @@ ncclResult_t group_destroy_redop(uint64_t op)
 
 static ncclResult_t add_joining(struct joining joining)
 {
-	struct joining *list = grow_list(group.joinings, group.joining_count, &group.joining_room,
-					 sizeof *list);
+	struct joining *list = grow_list(group.joinings, group.joining_count,
+					 &group.joining_capacity, sizeof *list);
 	if (!list || !joining.comm)
 		return NCCL_SYSTEM_ERROR;
 	group.joinings = list;

@@ -368,11 +368,11 @@ int nvml_processes(const void *device, unsigned *count, void *out, size_t bytes)
 	if (error || !count)
 		return error ? error : NVML_INVALID_ARGUMENT;
 	number_of(device, &number);
-	unsigned room = *count;
+	unsigned capacity = *count;
 	*count = number == context_used_number();
 	if (!*count)
 		return NVML_SUCCESS;
-	if (!room)
+	if (!capacity)
 		return NVML_INSUFFICIENT_SIZE;
 	if (!out)
 		return NVML_INVALID_ARGUMENT;

@@ -141,7 +141,7 @@ uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t by
 /* The same for a caller that holds a lock: returns 0, and puts nothing, if it would have to
  * wait. */
 uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes);
-void channel_wait_room(size_t bytes); /* until another try may succeed */
+void channel_wait_space(size_t bytes); /* until another try may succeed */
 /* Posts a record and waits for the reply. Returns its error; `reply_bytes` of its data go to
  * reply. */
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,

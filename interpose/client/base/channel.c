@@ -29,7 +29,7 @@ static uint8_t *mapped_part(uint64_t offset) { return (uint8_t *)channel_header 
 
 /* Under RING_LOCK: waits until `bytes` are free. Our own position is ahead of what the server
  * sees. */
-static void wait_for_room(uint64_t bytes)
+static void wait_for_space(uint64_t bytes)
 {
 	struct rf_header *h = channel_header;
 	INVARIANT(bytes <= RF_RING_BYTES && ring_head - ring_tail <= RF_RING_BYTES,
@@ -100,12 +100,12 @@ static void put_record(struct rf_record *record, size_t bytes, const void *tail,
 	INVARIANT(bytes >= sizeof *record && whole <= RF_RECORD_MAX,
 		  "a record is no larger than the server accepts");
 	if (left < whole) {
-		wait_for_room(left);
+		wait_for_space(left);
 		struct rf_record pad = {(uint32_t)left, RF_OP_PAD, 0, 0};
 		memcpy(write_next(left), &pad, sizeof pad);
 		publish_ring();
 	}
-	wait_for_room(whole);
+	wait_for_space(whole);
 	record->bytes = (uint32_t)whole;
 	record->seq = ++ring_seq;
 	uint8_t *at = write_next(whole);
@@ -150,10 +150,10 @@ uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_
 	return seq;
 }
 
-void channel_wait_room(size_t bytes)
+void channel_wait_space(size_t bytes)
 {
 	lock(RING_LOCK);
-	wait_for_room(taken_by(bytes));
+	wait_for_space(taken_by(bytes));
 	unlock(RING_LOCK);
 }
 

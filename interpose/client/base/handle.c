@@ -22,7 +22,7 @@ static struct table *_Atomic table;
 static _Atomic uint64_t next_number = RF_HANDLE_FIRST;
 static uint64_t live;
 static struct handle **spares; /* dropped handles */
-static uint64_t spare_count, spare_room;
+static uint64_t spare_count, spare_capacity;
 
 uint64_t handle_number(void) { return atomic_fetch_add(&next_number, 1); }
 
@@ -98,15 +98,15 @@ void handle_drop(struct handle *h)
 		  "a handle that is dropped has its place in the table");
 	atomic_store(&t->at[h->number & (t->size - 1)], NULL);
 	live--;
-	if (spare_count == spare_room) {
-		uint64_t room = spare_room ? spare_room * 2 : 64;
-		struct handle **more = realloc(spares, room * sizeof *more);
+	if (spare_count == spare_capacity) {
+		uint64_t capacity = spare_capacity ? spare_capacity * 2 : 64;
+		struct handle **more = realloc(spares, capacity * sizeof *more);
 		if (more) {
 			spares = more;
-			spare_room = room;
+			spare_capacity = capacity;
 		}
 	}
-	if (spare_count < spare_room)
+	if (spare_count < spare_capacity)
 		spares[spare_count++] = h;
 	unlock(HANDLE_LOCK);
 }

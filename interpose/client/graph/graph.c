@@ -158,13 +158,13 @@ void graph_free(struct graph *g)
 
 int graph_add(struct graph *g, struct node *n)
 {
-	if (g->count == g->room) {
-		size_t room = g->room ? g->room * 2 : 16;
-		struct node **more = realloc(g->nodes, room * sizeof *more);
+	if (g->count == g->capacity) {
+		size_t capacity = g->capacity ? g->capacity * 2 : 16;
+		struct node **more = realloc(g->nodes, capacity * sizeof *more);
 		if (!more)
 			return OUT_OF_MEMORY;
 		g->nodes = more;
-		g->room = room;
+		g->capacity = capacity;
 	}
 	n->index = g->count;
 	n->graph = g;
@@ -245,7 +245,7 @@ static int clone_needs(const struct graph *g, struct graph *copy)
 /* Checks all nodes and links, before they are copied for a launch. */
 static void check_whole(const struct graph *g)
 {
-	INVARIANT(g->count <= g->room, "a graph has room for its nodes");
+	INVARIANT(g->count <= g->capacity, "a graph has space for its nodes");
 	for (size_t i = 0; i < g->count; i++) {
 		const struct node *n = g->nodes[i];
 		INVARIANT(n->index == i && n->graph == g, "a node has its place in its graph");

@@ -44,7 +44,7 @@ struct graph {
 	uint32_t magic;
 	bool owned; /* by a node */
 	struct node **nodes;
-	size_t count, room;
+	size_t count, capacity;
 	size_t *order;            /* exec: indices of its nodes */
 	unsigned long long flags; /* exec: flags of its instantiation */
 	struct user_objects objects;

@@ -14,7 +14,7 @@
 #include "invariant.h"
 
 static struct block *blocks;
-static uint32_t block_count, block_room;
+static uint32_t block_count, block_capacity;
 
 uint8_t *arena_start(void)
 {
@@ -23,13 +23,13 @@ uint8_t *arena_start(void)
 
 static bool insert_block(uint32_t at, struct block b)
 {
-	if (block_count == block_room) {
-		uint32_t room = block_room ? block_room * 2 : 16;
-		struct block *more = realloc(blocks, room * sizeof *more);
+	if (block_count == block_capacity) {
+		uint32_t capacity = block_capacity ? block_capacity * 2 : 16;
+		struct block *more = realloc(blocks, capacity * sizeof *more);
 		if (!more)
 			return false;
 		blocks = more;
-		block_room = room;
+		block_capacity = capacity;
 	}
 	memmove(blocks + at + 1, blocks + at, (block_count++ - at) * sizeof *blocks);
 	blocks[at] = b;

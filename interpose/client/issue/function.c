@@ -154,7 +154,7 @@ int module_function_count(struct module *m, unsigned *count)
 }
 
 /* Under MODULE_LOCK: returns the functions after the first *at ones, as many as one reply names. */
-static int enumerate_locked(struct module *m, void **out, unsigned room, unsigned *at)
+static int enumerate_locked(struct module *m, void **out, unsigned capacity, unsigned *at)
 {
 	struct rf_function_names ask = {
 		.module = m->number, .first = *at, .bulk = bulk_claim(true)};
@@ -162,7 +162,7 @@ static int enumerate_locked(struct module *m, void **out, unsigned room, unsigne
 	int error = channel_call(&ask.r, RF_OP_FUNCTION_NAMES, sizeof ask, NULL, 0, &reply,
 				 sizeof reply);
 	const char *name = (const char *)bulk_data(ask.bulk);
-	for (; !error && reply.count && *at < room; reply.count--, name += strlen(name) + 1) {
+	for (; !error && reply.count && *at < capacity; reply.count--, name += strlen(name) + 1) {
 		struct function *f = named_locked(m, name);
 		if (f)
 			out[(*at)++] = f;
@@ -174,16 +174,16 @@ static int enumerate_locked(struct module *m, void **out, unsigned room, unsigne
 }
 
 /* The functions are compiled at their first use, as in lazy loading. */
-int module_enumerate(struct module *m, void **out, unsigned room)
+int module_enumerate(struct module *m, void **out, unsigned capacity)
 {
 	unsigned count, at = 0, before;
 	int error = module_function_count(m, &count);
-	if (room > count)
-		room = count;
-	while (!error && at < room) {
+	if (capacity > count)
+		capacity = count;
+	while (!error && at < capacity) {
 		before = at;
 		lock(MODULE_LOCK);
-		error = m->unloaded ? INVALID_HANDLE : enumerate_locked(m, out, room, &at);
+		error = m->unloaded ? INVALID_HANDLE : enumerate_locked(m, out, capacity, &at);
 		unlock(MODULE_LOCK);
 		if (!error && at == before)
 			error = NOT_SUPPORTED; /* a name that does not fit a bulk slot */

@@ -16,8 +16,8 @@
 
 bool heap_init(struct heap *h, uint64_t capacity_bytes)
 {
-	*h = (struct heap){.capacity_chunks = capacity_bytes / RF_CHUNK_BYTES, .room = 64};
-	h->extents = calloc(h->room, sizeof *h->extents);
+	*h = (struct heap){.capacity_chunks = capacity_bytes / RF_CHUNK_BYTES, .capacity = 64};
+	h->extents = calloc(h->capacity, sizeof *h->extents);
 	h->live = calloc(CHUNKS, sizeof *h->live);
 	h->held = calloc(CHUNKS, sizeof *h->held);
 	if (!h->extents || !h->live || !h->held) {
@@ -93,12 +93,12 @@ static bool carve(struct heap *h, uint64_t addr, uint64_t bytes, const struct he
 		parts[n++] = tail;
 	}
 	uint32_t count = h->count - (last - first + 1) + n;
-	if (count > h->room) {
+	if (count > h->capacity) {
 		struct heap_extent *more = realloc(h->extents, 2 * count * sizeof *more);
 		if (!more)
 			return false;
 		h->extents = more;
-		h->room = 2 * count;
+		h->capacity = 2 * count;
 	}
 	memmove(h->extents + first + n, h->extents + last + 1,
 		(h->count - last - 1) * sizeof *h->extents);
@@ -135,12 +135,12 @@ void heap_own(struct heap *h, uint64_t addr, uint64_t owner)
 }
 
 /* Provides space for one more free: drops those that are both retired and out of quarantine. */
-static bool freed_room(struct heap *h)
+static bool freed_capacity(struct heap *h)
 {
-	if (h->freed_count < h->freed_room)
+	if (h->freed_count < h->freed_capacity)
 		return true;
 	uint64_t done = h->retired < h->promoted ? h->retired : h->promoted;
-	if (done > h->freed_room / 2) {
+	if (done > h->freed_capacity / 2) {
 		memmove(h->freed, h->freed + done, (h->freed_count - done) * sizeof *h->freed);
 		h->freed_count -= done;
 		h->promoted -= done;
@@ -148,12 +148,12 @@ static bool freed_room(struct heap *h)
 		h->merge_at = h->merge_at > done ? h->merge_at - done : 0;
 		return true;
 	}
-	uint64_t room = h->freed_room ? h->freed_room * 2 : 4 * HEAP_QUARANTINE;
-	struct heap_freed *more = realloc(h->freed, room * sizeof *more);
+	uint64_t capacity = h->freed_capacity ? h->freed_capacity * 2 : 4 * HEAP_QUARANTINE;
+	struct heap_freed *more = realloc(h->freed, capacity * sizeof *more);
 	if (!more)
 		return false;
 	h->freed = more;
-	h->freed_room = room;
+	h->freed_capacity = capacity;
 	return true;
 }
 
@@ -161,7 +161,7 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 {
 	struct heap_extent *e = &h->extents[index_of(h, addr)];
 	INVARIANT(e->addr == addr && e->state == HEAP_LIVE, "memory that is freed was allocated");
-	if (!freed_room(h))
+	if (!freed_capacity(h))
 		return; /* no memory for the note: the range remains in use, which is safe */
 	h->freed[h->freed_count++] = (struct heap_freed){addr, e->bytes, seq};
 	e->state = HEAP_QUARANTINED;

@@ -38,17 +38,17 @@ struct heap_origin {
 struct heap {
 	uint64_t capacity_chunks;
 	struct heap_extent *extents;
-	uint32_t count, room;
+	uint32_t count, capacity;
 	uint32_t *live, *held; /* allocations per chunk: live ones; live or not retired ones */
 	uint64_t live_chunks, held_chunks;
 	uint64_t live_bytes; /* multiples of RF_ALLOC_ALIGN */
 	/* Frees in order; [retired, …) are not retired, [promoted, …) in quarantine. */
 	struct heap_freed *freed;
-	uint64_t freed_count, freed_room, promoted, retired;
+	uint64_t freed_count, freed_capacity, promoted, retired;
 	uint64_t retired_seq;
 	uint64_t merge_at;           /* merge when `retired` reaches this */
 	struct heap_origin *origins; /* hash table; a power of two of places */
-	uint32_t origin_count, origin_room;
+	uint32_t origin_count, origin_capacity;
 };
 
 /* The call's place in the program (call_site.h). Any numbers are valid. */

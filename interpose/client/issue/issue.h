@@ -33,8 +33,8 @@ int pool_book(const void *pool, uint64_t bytes, uint64_t *number);
 void pool_took(uint64_t number);                    /* the allocation succeeded */
 void pool_got_back(uint64_t owner, uint64_t bytes); /* freed; ignored if the owner is no pool */
 void pool_synchronised(void);                       /* the program has synchronised */
-/* Bytes that pools hold without allocations, out of `room` bytes that are not allocated. */
-uint64_t pool_kept(uint64_t room);
+/* Bytes that pools hold without allocations, out of `capacity` bytes that are not allocated. */
+uint64_t pool_kept(uint64_t capacity);
 int pool_create(void **out, const cudaMemPoolProps *);
 int pool_destroy(const void *pool);
 int pool_default(void **pool, int device);
@@ -229,7 +229,7 @@ int module_global(struct module *, const char *name, uint64_t *address, uint64_t
 struct function *function_register(struct module *, const char *name, const void *host);
 int module_function(struct module *, const char *name, struct function **out);
 int module_function_count(struct module *, unsigned *count);
-int module_enumerate(struct module *, void **functions, unsigned room); /* at most `room` */
+int module_enumerate(struct module *, void **functions, unsigned capacity); /* at most `capacity` */
 int function_ready(struct function *);
 int function_can_run(struct function *); /* ready, and with a heap if it may allocate */
 struct module *module_of(const struct function *);

@@ -89,7 +89,7 @@ static int announce(const struct heap_request *request, const struct heap_placed
 		else if (!granted)
 			error = ask_grant(want);
 		else
-			channel_wait_room(sizeof m);
+			channel_wait_space(sizeof m);
 		lock(HEAP_LOCK);
 	}
 	heap_free(&heap, placed->addr, 0, false);
@@ -156,7 +156,7 @@ static int free_memory(const void *address, uint64_t stream, bool learn)
 			freed = true;
 		} else if (!error) {
 			unlock(HEAP_LOCK);
-			channel_wait_room(size);
+			channel_wait_space(size);
 			lock(HEAP_LOCK);
 		}
 	}

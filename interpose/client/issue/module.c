@@ -34,7 +34,7 @@ struct fatbin_header {
 
 static pthread_cond_t moved = PTHREAD_COND_INITIALIZER; /* a load, or a write of heap_at, ended */
 static const void **made; /* all modules and functions, sorted: the valid handles */
-static uint64_t made_count, made_room;
+static uint64_t made_count, made_capacity;
 static struct module *modules; /* all; under REGISTRY_LOCK */
 
 void module_wait(void) { lock_wait(&moved, MODULE_LOCK); }
@@ -60,15 +60,15 @@ static uint64_t made_place(const void *value)
 bool module_note(const void *value)
 {
 	lock(REGISTRY_LOCK);
-	if (made_count == made_room) {
-		uint64_t room = made_room ? made_room * 2 : 64;
-		const void **more = realloc(made, room * sizeof *more);
+	if (made_count == made_capacity) {
+		uint64_t capacity = made_capacity ? made_capacity * 2 : 64;
+		const void **more = realloc(made, capacity * sizeof *more);
 		if (!more) {
 			unlock(REGISTRY_LOCK);
 			return false;
 		}
 		made = more;
-		made_room = room;
+		made_capacity = capacity;
 	}
 	uint64_t at = made_place(value);
 	memmove(made + at + 1, made + at, (made_count++ - at) * sizeof *made);

@@ -201,7 +201,7 @@ static cudaMemLocation common_place(const struct notes *n, uint64_t count, bool 
 	return first;
 }
 
-static void put_accessed(int *to, size_t room, const struct notes *n, uint64_t count)
+static void put_accessed(int *to, size_t capacity, const struct notes *n, uint64_t count)
 {
 	uint64_t devices[DEVICES_MAX / 64];
 	bool host = true;
@@ -213,16 +213,16 @@ static void put_accessed(int *to, size_t room, const struct notes *n, uint64_t c
 		host &= n[i].accessed_by_host;
 	}
 	for (int device = 0; device < DEVICES_MAX; device++)
-		if (devices[device / 64] >> device % 64 & 1 && used < room)
+		if (devices[device / 64] >> device % 64 & 1 && used < capacity)
 			to[used++] = device;
-	if (host && used < room)
+	if (host && used < capacity)
 		to[used++] = CPU;
-	while (used < room)
+	while (used < capacity)
 		to[used++] = NO_DEVICE_ID;
 }
 
-static void put_attribute(int *to, size_t room, enum range_attribute which, const struct notes *n,
-			  uint64_t count)
+static void put_attribute(int *to, size_t capacity, enum range_attribute which,
+			  const struct notes *n, uint64_t count)
 {
 	bool preferred = which == PREFERRED || which == PREFERRED_TYPE || which == PREFERRED_ID;
 	cudaMemLocation place = common_place(n, count, preferred);
@@ -232,7 +232,7 @@ static void put_attribute(int *to, size_t room, enum range_attribute which, cons
 		for (uint64_t i = 0; i < count; i++)
 			*to &= n[i].read_mostly;
 		break;
-	case ACCESSED: put_accessed(to, room, n, count); break;
+	case ACCESSED: put_accessed(to, capacity, n, count); break;
 	case PREFERRED:
 	case PREFETCHED:
 		*to = place.type == ON_DEVICE ? place.id

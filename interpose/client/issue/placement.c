@@ -56,33 +56,34 @@ static uint64_t group_key(const struct heap_request *r, uint64_t whole)
 }
 
 /* The origin with this key, or the empty place for it; the table is never full. */
-static struct heap_origin *origin_slot(struct heap_origin *table, uint32_t room, uint64_t key)
+static struct heap_origin *origin_slot(struct heap_origin *table, uint32_t capacity, uint64_t key)
 {
-	uint32_t at = (uint32_t)(key >> 32) & (room - 1);
+	uint32_t at = (uint32_t)(key >> 32) & (capacity - 1);
 	while (table[at].key && table[at].key != key)
-		at = (at + 1) & (room - 1);
+		at = (at + 1) & (capacity - 1);
 	return &table[at];
 }
 
 static struct heap_origin *find_origin(const struct heap *h, uint64_t key)
 {
-	struct heap_origin *o = h->origin_room ? origin_slot(h->origins, h->origin_room, key)
-					       : NULL;
+	struct heap_origin *o = h->origin_capacity
+					? origin_slot(h->origins, h->origin_capacity, key)
+					: NULL;
 	return o && o->key ? o : NULL;
 }
 
 static bool grow_origins(struct heap *h)
 {
-	uint32_t room = h->origin_room ? 2 * h->origin_room : 256;
-	struct heap_origin *more = room <= ORIGINS_MAX ? calloc(room, sizeof *more) : NULL;
+	uint32_t capacity = h->origin_capacity ? 2 * h->origin_capacity : 256;
+	struct heap_origin *more = capacity <= ORIGINS_MAX ? calloc(capacity, sizeof *more) : NULL;
 	if (!more)
 		return false;
-	for (uint32_t i = 0; i < h->origin_room; i++)
+	for (uint32_t i = 0; i < h->origin_capacity; i++)
 		if (h->origins[i].key)
-			*origin_slot(more, room, h->origins[i].key) = h->origins[i];
+			*origin_slot(more, capacity, h->origins[i].key) = h->origins[i];
 	free(h->origins);
 	h->origins = more;
-	h->origin_room = room;
+	h->origin_capacity = capacity;
 	return true;
 }
 
@@ -94,9 +95,9 @@ static struct heap_origin *find_or_add_origin(struct heap *h, uint64_t key)
 	struct heap_origin *o = find_origin(h, key);
 	if (o)
 		return o;
-	if (2 * h->origin_count >= h->origin_room && !grow_origins(h))
+	if (2 * h->origin_count >= h->origin_capacity && !grow_origins(h))
 		return NULL;
-	o = origin_slot(h->origins, h->origin_room, key);
+	o = origin_slot(h->origins, h->origin_capacity, key);
 	o->key = key;
 	h->origin_count++;
 	return o;

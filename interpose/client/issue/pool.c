@@ -181,7 +181,7 @@ void pool_got_back(uint64_t number, uint64_t bytes)
 	unlock(POOL_LOCK);
 }
 
-uint64_t pool_kept(uint64_t room)
+uint64_t pool_kept(uint64_t capacity)
 {
 	uint64_t kept = 0;
 	lock(POOL_LOCK);
@@ -191,8 +191,8 @@ uint64_t pool_kept(uint64_t room)
 		if (used > p->reserved)
 			continue; /* another thread is allocating from it (pool_took) */
 		uint64_t held = p->reserved - used;
-		if (held > room - kept) /* other allocations use it: it is no longer reserved */
-			p->reserved -= held - (room - kept);
+		if (held > capacity - kept) /* other allocations use it: it is no longer reserved */
+			p->reserved -= held - (capacity - kept);
 		kept += p->reserved - used;
 	}
 	unlock(POOL_LOCK);

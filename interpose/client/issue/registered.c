@@ -28,7 +28,7 @@ struct registered {
 };
 static struct registered *registered;
 static _Atomic uint32_t registered_count;
-static uint32_t registered_room;
+static uint32_t registered_capacity;
 
 /* Under REGISTERED_LOCK. */
 static struct registered *find_registered(uint64_t address, uint64_t bytes)
@@ -45,10 +45,10 @@ static struct registered *find_registered(uint64_t address, uint64_t bytes)
 static bool is_private(uint64_t address, uint64_t bytes)
 {
 	char *line = NULL;
-	size_t room = 0;
+	size_t capacity = 0;
 	uint64_t first, end, covered = address;
 	FILE *maps = fopen("/proc/self/maps", "re");
-	while (maps && covered < address + bytes && getline(&line, &room, maps) > 0) {
+	while (maps && covered < address + bytes && getline(&line, &capacity, maps) > 0) {
 		char access[5], name[64] = "";
 		unsigned long inode;
 		if (sscanf(line, "%lx-%lx %4s %*s %*s %lu %63s", &first, &end, access, &inode,
@@ -116,13 +116,13 @@ static int add_registered(uint64_t address, uint64_t bytes)
 		if (address < registered[i].address + registered[i].bytes &&
 		    registered[i].address < address + bytes)
 			return ALREADY_REGISTERED;
-	if (registered_count == registered_room) {
-		uint32_t room = registered_room ? registered_room * 2 : 16;
-		struct registered *more = realloc(registered, room * sizeof *more);
+	if (registered_count == registered_capacity) {
+		uint32_t capacity = registered_capacity ? registered_capacity * 2 : 16;
+		struct registered *more = realloc(registered, capacity * sizeof *more);
 		if (!more)
 			return OUT_OF_MEMORY;
 		registered = more;
-		registered_room = room;
+		registered_capacity = capacity;
 	}
 	registered[registered_count] = (struct registered){address, bytes,
 							   map_into_arena(address, bytes)};

@@ -18,29 +18,30 @@ struct symbol {
 };
 
 static struct symbol *symbols; /* open addressing */
-static uint64_t symbol_room, symbol_count;
+static uint64_t symbol_capacity, symbol_count;
 
 static struct symbol *symbol_place(const void *host)
 {
 	uint64_t i = ((uint64_t)host >> 2) * 0x9e3779b97f4a7c15ull >> 20;
-	while (symbols[i & (symbol_room - 1)].host && symbols[i & (symbol_room - 1)].host != host)
+	while (symbols[i & (symbol_capacity - 1)].host &&
+	       symbols[i & (symbol_capacity - 1)].host != host)
 		i++;
-	return &symbols[i & (symbol_room - 1)];
+	return &symbols[i & (symbol_capacity - 1)];
 }
 
 /* Under REGISTRY_LOCK: keeps the table at most half full, including removed entries. */
 static bool symbols_grow(void)
 {
-	if (2 * (symbol_count + 1) <= symbol_room)
+	if (2 * (symbol_count + 1) <= symbol_capacity)
 		return true;
 	struct symbol *old = symbols;
-	uint64_t room = symbol_room, grown = room ? room * 2 : 256;
+	uint64_t capacity = symbol_capacity, grown = capacity ? capacity * 2 : 256;
 	struct symbol *more = calloc(grown, sizeof *more);
 	if (!more)
 		return false;
 	symbols = more;
-	symbol_room = grown;
-	for (uint64_t i = 0; i < room; i++)
+	symbol_capacity = grown;
+	for (uint64_t i = 0; i < capacity; i++)
 		if (old[i].host)
 			*symbol_place(old[i].host) = old[i];
 	free(old);
@@ -61,7 +62,8 @@ void symbol_add(const void *host, struct module *m, const char *name, struct fun
 static bool symbol_find(const void *host, struct symbol *out)
 {
 	lock(REGISTRY_LOCK);
-	bool found = symbol_room && host && symbol_place(host)->host && !symbol_place(host)->gone;
+	bool found = symbol_capacity && host && symbol_place(host)->host &&
+		     !symbol_place(host)->gone;
 	if (found)
 		*out = *symbol_place(host);
 	unlock(REGISTRY_LOCK);
@@ -103,7 +105,7 @@ int symbol_address(const void *host, uint64_t *address, uint64_t *bytes)
 void symbols_end(const struct module *m)
 {
 	lock(REGISTRY_LOCK);
-	for (uint64_t i = 0; m && i < symbol_room; i++)
+	for (uint64_t i = 0; m && i < symbol_capacity; i++)
 		if (symbols[i].module == m)
 			symbols[i].gone = true;
 	unlock(REGISTRY_LOCK);

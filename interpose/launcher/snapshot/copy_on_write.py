@@ -1,6 +1,6 @@
 """An image hold: while the launcher copies an image, the proxy that serves the rank first copies
-aside each page that is about to change. proxy/core/memory/image_hold.c describes the protocol of both
-sides.
+aside each page that is about to change. proxy/core/memory/image_hold.c describes the protocol of
+both sides.
 
 Nothing in the image may change while a hold begins: the job is saved and is at its cut.
 """

@@ -317,7 +317,7 @@ bool barrier_next_message(struct barrier *b, struct barrier_message *m)
 	if (!b->queue_count)
 		return false;
 	*m = b->queue[b->queue_head];
-	b->queue_head = (b->queue_head + 1) & (b->queue_room - 1);
+	b->queue_head = (b->queue_head + 1) & (b->queue_capacity - 1);
 	b->queue_count--;
 	return true;
 }

@@ -66,8 +66,9 @@ struct entry {
 /* A hash table of entries by (rank, comm). Entries stay until the table is cleared. */
 struct rounds {
 	struct entry *entry;
-	uint32_t *slot;       /* entry number + 1, 0: free */
-	uint32_t count, room; /* room: number of slots, a power of two; at most half are used */
+	uint32_t *slot; /* entry number + 1, 0: free */
+	uint32_t count,
+		capacity; /* capacity: number of slots, a power of two; at most half are used */
 };
 
 struct barrier_rank {
@@ -131,8 +132,8 @@ struct barrier {
 
 	struct coordinator lead;
 
-	struct barrier_message *queue; /* ring of queue_room, a power of two */
-	uint32_t queue_room, queue_head, queue_count;
+	struct barrier_message *queue; /* ring of queue_capacity, a power of two */
+	uint32_t queue_capacity, queue_head, queue_count;
 	char error[160];
 };
 

@@ -14,24 +14,24 @@ void barrier_fail(struct barrier *b, const char *what, uint32_t rank, uint64_t c
 
 void barrier_send(struct barrier *b, struct barrier_message m)
 {
-	if (b->queue_count == b->queue_room) {
-		uint32_t room = b->queue_room ? 2 * b->queue_room : 64;
-		struct barrier_message *queue = malloc(room * sizeof *queue);
+	if (b->queue_count == b->queue_capacity) {
+		uint32_t capacity = b->queue_capacity ? 2 * b->queue_capacity : 64;
+		struct barrier_message *queue = malloc(capacity * sizeof *queue);
 
 		if (!queue) {
 			barrier_fail(b, "out of memory", m.rank, m.comm);
 			return;
 		}
 		for (uint32_t i = 0; i < b->queue_count; i++)
-			queue[i] = b->queue[(b->queue_head + i) & (b->queue_room - 1)];
+			queue[i] = b->queue[(b->queue_head + i) & (b->queue_capacity - 1)];
 		free(b->queue);
 		b->queue = queue;
-		b->queue_room = room;
+		b->queue_capacity = capacity;
 		b->queue_head = 0;
 	}
-	INVARIANT(b->queue_count < b->queue_room, "a message has room in the queue");
+	INVARIANT(b->queue_count < b->queue_capacity, "a message has space in the queue");
 	m.from = b->device;
-	b->queue[(b->queue_head + b->queue_count++) & (b->queue_room - 1)] = m;
+	b->queue[(b->queue_head + b->queue_count++) & (b->queue_capacity - 1)] = m;
 }
 
 void barrier_send_all(struct barrier *b, struct barrier_message m)

@@ -17,10 +17,10 @@ static uint32_t hash(uint32_t rank, uint64_t comm)
 
 struct entry *rounds_get(const struct rounds *t, uint32_t rank, uint64_t comm)
 {
-	if (!t->room)
+	if (!t->capacity)
 		return NULL;
 	for (uint32_t i = hash(rank, comm);; i++) {
-		uint32_t slot = t->slot[i & (t->room - 1)];
+		uint32_t slot = t->slot[i & (t->capacity - 1)];
 
 		if (!slot)
 			return NULL;
@@ -31,11 +31,11 @@ struct entry *rounds_get(const struct rounds *t, uint32_t rank, uint64_t comm)
 
 static void rounds_place(struct rounds *t, uint32_t number)
 {
-	uint32_t i = hash(t->entry[number].rank, t->entry[number].comm) & (t->room - 1);
+	uint32_t i = hash(t->entry[number].rank, t->entry[number].comm) & (t->capacity - 1);
 
-	INVARIANT(number < t->room / 2, "a table of rounds has room");
+	INVARIANT(number < t->capacity / 2, "a table of rounds has space");
 	while (t->slot[i])
-		i = (i + 1) & (t->room - 1);
+		i = (i + 1) & (t->capacity - 1);
 	t->slot[i] = number + 1;
 }
 
@@ -47,10 +47,10 @@ struct entry *rounds_put(struct barrier *b, struct rounds *t, uint32_t rank, uin
 
 	if (e)
 		return e;
-	if (2 * t->count >= t->room) {
-		uint32_t room = t->room ? 2 * t->room : 32;
-		uint32_t *slot = calloc(room, sizeof *slot);
-		struct entry *entry = realloc(t->entry, room / 2 * sizeof *entry);
+	if (2 * t->count >= t->capacity) {
+		uint32_t capacity = t->capacity ? 2 * t->capacity : 32;
+		uint32_t *slot = calloc(capacity, sizeof *slot);
+		struct entry *entry = realloc(t->entry, capacity / 2 * sizeof *entry);
 
 		if (entry)
 			t->entry = entry;
@@ -61,7 +61,7 @@ struct entry *rounds_put(struct barrier *b, struct rounds *t, uint32_t rank, uin
 		}
 		free(t->slot);
 		t->slot = slot;
-		t->room = room;
+		t->capacity = capacity;
 		for (uint32_t i = 0; i < t->count; i++)
 			rounds_place(t, i);
 	}
@@ -72,8 +72,8 @@ struct entry *rounds_put(struct barrier *b, struct rounds *t, uint32_t rank, uin
 
 void rounds_clear(struct rounds *t)
 {
-	if (t->room)
-		memset(t->slot, 0, t->room * sizeof *t->slot);
+	if (t->capacity)
+		memset(t->slot, 0, t->capacity * sizeof *t->slot);
 	t->count = 0;
 }
 

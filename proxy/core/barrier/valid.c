@@ -7,7 +7,7 @@
 
 static const char *table_invalid(const struct rounds *t)
 {
-	WRONG(2 * t->count > t->room + 1, "a table of rounds has room");
+	WRONG(2 * t->count > t->capacity + 1, "a table of rounds has space");
 	for (uint32_t i = 0; i < t->count; i++)
 		WRONG(rounds_get(t, t->entry[i].rank, t->entry[i].comm) != &t->entry[i],
 		      "an entry of a table of rounds is found by its key");

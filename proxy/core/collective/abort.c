@@ -31,12 +31,12 @@ static bool hopeless(const struct coll *c, const struct coll_comm *m, const stru
 		if (j->rank == s->rank && j->seq && j->key == m->key && !j->aborted)
 			return true; /* a split, which not all members will call */
 	for (const struct op *op = m->ops; op; op = op->next)
-		if (op->calls[s - m->seats].group && !op->finished && comm_lost(m, op->seq))
+		if (op->calls[s - m->seats].group && !op->finished && comm_abandoned(m, op->seq))
 			return true;
 	for (const struct receive *r = m->posted; r; r = r->next)
 		if (&m->seats[r->seat] == s && m->gone[r->src])
 			return true;
-	return s->lost;
+	return s->abandoned;
 }
 
 void abort_tell(struct coll *c, struct coll_comm *m)
@@ -220,7 +220,7 @@ static bool for_nothing(const struct coll_comm *m, uint64_t seq)
 	for (const struct op *op = m->ops; op; op = op->next)
 		if (op->seq == seq)
 			return false;
-	return comm_lost(m, seq);
+	return comm_abandoned(m, seq);
 }
 
 bool abort_on_message(struct coll *c, uint32_t from, struct coll_comm *m,

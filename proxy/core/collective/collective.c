@@ -167,7 +167,7 @@ enum coll_lack coll_lacks(const struct coll *c, uint32_t rank)
 									  : COLL_LACKS_NOBODY;
 
 			if (has_called(op, s) && lack > least && !m->stopped &&
-			    !comm_lost(m, op->seq))
+			    !comm_abandoned(m, op->seq))
 				least = lack;
 		}
 	}

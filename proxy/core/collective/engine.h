@@ -98,8 +98,8 @@ struct seat {
 	uint64_t *unreceived; /* per member: bytes sent to it and not received */
 	uint32_t groups;      /* not completed */
 	bool taken, closing;  /* taken: in use by the rank (free once destroyed) */
-	bool lost;            /* it has called an operation that will not complete: see comm_lost */
-	bool aborted;         /* closing, and its operations in progress end unfinished */
+	bool abandoned; /* it has called an operation that will not complete: see comm_abandoned */
+	bool aborted;   /* closing, and its operations in progress end unfinished */
 };
 
 /* A local rank's arguments of an operation. */
@@ -155,7 +155,7 @@ struct plan {
 /* Memory. addr 0: none. It is in the outbox if peers fetch it; otherwise offset is addr. */
 struct coll_block {
 	struct hal_ref at;
-	uint64_t offset, bytes, room;
+	uint64_t offset, bytes, capacity;
 	bool outbox;
 };
 
@@ -328,7 +328,7 @@ struct coll {
 	bool pumping, failed;
 	struct coll_spare { /* memory of freed blocks, for reuse */
 		void *at;   /* NULL: none */
-		uint64_t room;
+		uint64_t capacity;
 	} spare[SPARE_BLOCKS];
 };
 
@@ -377,7 +377,7 @@ void step_done(struct coll *, uint64_t token, int error);
 void step_fetched(struct coll *, uint64_t token, struct hal_ref place, int error);
 
 /* True if an operation of this number will never complete. */
-static inline bool comm_lost(const struct coll_comm *m, uint64_t seq)
+static inline bool comm_abandoned(const struct coll_comm *m, uint64_t seq)
 {
 	return m->broken && seq >= m->limit;
 }

@@ -206,8 +206,8 @@ void op_call(struct coll *c, struct coll_comm *m, uint32_t seat, const struct sh
 	uint64_t seq = m->seats[seat].next_seq++;
 	struct op *op;
 
-	m->seats[seat].lost |= comm_lost(m, seq);
-	if (comm_lost(m, seq))
+	m->seats[seat].abandoned |= comm_abandoned(m, seq);
+	if (comm_abandoned(m, seq))
 		return; /* it waits until its rank aborts the communicator */
 	op = op_get(c, m, seq);
 	if (!op || !op_shape(c, op, shape, m->seats[seat].rank))

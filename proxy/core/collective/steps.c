@@ -20,15 +20,15 @@ static void spare_take(struct coll *c, struct coll_block *b)
 	struct coll_spare *best = NULL;
 
 	for (struct coll_spare *s = c->spare; s < c->spare + SPARE_BLOCKS; s++)
-		if (s->at && s->room >= b->bytes && (!best || s->room < best->room))
+		if (s->at && s->capacity >= b->bytes && (!best || s->capacity < best->capacity))
 			best = s;
-	if (best && best->room / 4 <= b->bytes) {
+	if (best && best->capacity / 4 <= b->bytes) {
 		b->at.addr = (uintptr_t)best->at;
-		b->room = best->room;
+		b->capacity = best->capacity;
 		best->at = NULL;
 	} else {
 		b->at.addr = (uintptr_t)malloc(b->bytes);
-		b->room = b->bytes;
+		b->capacity = b->bytes;
 	}
 	b->offset = b->at.addr;
 }
@@ -38,8 +38,8 @@ static void spare_keep(struct coll *c, const struct coll_block *b)
 	void *at = (void *)(uintptr_t)b->at.addr;
 
 	for (struct coll_spare *s = c->spare; s < c->spare + SPARE_BLOCKS; s++)
-		if (!s->at && b->room >= SPARE_LEAST) {
-			*s = (struct coll_spare){at, b->room};
+		if (!s->at && b->capacity >= SPARE_LEAST) {
+			*s = (struct coll_spare){at, b->capacity};
 			return;
 		}
 	free(at);

@@ -79,7 +79,7 @@ static bool add(struct check *c, const struct rank_memory *m, const struct pairs
 	struct version digest = digest_of(m, who);
 	if (pairs_seen(pairs, digest, who))
 		return true;
-	if (!make_room((void **)&c->parts, c->count, 1, &c->room, sizeof *c->parts))
+	if (!grow_array((void **)&c->parts, c->count, 1, &c->capacity, sizeof *c->parts))
 		return false;
 	c->parts[c->count++] = (struct check_part){.pair = {.digest = digest, .who = *who}};
 	return c->count < CHECK_PARTS_MAX;
@@ -203,7 +203,7 @@ static bool submit(struct check *c, struct rank_memory *m, const struct checks *
 {
 	struct check_part *part = &c->parts[c->submitted];
 	struct hal_work work = {.kind = HAL_CHECKSUM};
-	if (!checks->hal->room(checks->stream))
+	if (!checks->hal->available(checks->stream))
 		return false;
 	memory_resolve(m, part->pair.who.addr, part->pair.who.bytes, false, &work.checksum.src);
 	work.checksum.bytes = part->pair.who.bytes;
@@ -266,7 +266,7 @@ bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 
 const char *check_invalid(const struct check *c)
 {
-	WRONG(c->done > c->submitted || c->submitted > c->count || c->count > c->room,
+	WRONG(c->done > c->submitted || c->submitted > c->count || c->count > c->capacity,
 	      "the places in a list of parts to check");
 	WRONG(c->state == CHECK_RUNS ? c->done == c->count : c->count,
 	      "parts are checked while a check runs");

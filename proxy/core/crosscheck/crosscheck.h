@@ -1,6 +1,6 @@
-/* crosscheck.h: the cross-check. All sharing relies on the rule that equal versions are equal bytes;
- * this folder tests it. The files, from the lowest to the highest layer: a file calls those above
- * it in this list and no others (tests/proxy/test_floors.py).
+/* crosscheck.h: the cross-check. All sharing relies on the rule that equal versions are equal
+ * bytes; this folder tests it. The files, from the lowest to the highest layer: a file calls those
+ * above it in this list and no others (tests/proxy/test_floors.py).
  *
  *   pairs.c   known contents by version, each with the checksum of its bytes: kept and compared
  *   check.c   checks a rank's buffers
@@ -93,7 +93,7 @@ struct check {          /* of a rank; begins as zeros */
 	uint32_t looks; /* the parts to check now, one bit each */
 	bool missed;    /* some part could not be checked */
 	struct check_part *parts;
-	uint32_t count, room, submitted, done;
+	uint32_t count, capacity, submitted, done;
 };
 
 /* `device`: index in its job; `arrives`: from another placement. */

@@ -1,6 +1,6 @@
-/* alarm.c: alarms: contents of a job that should be equal and are not (crosscheck/crosscheck.h). After an
- * alarm no rank of the job shares or squashes anything, on all of its devices and wherever it
- * moves, and the alarm is reported as an event.
+/* alarm.c: alarms: contents of a job that should be equal and are not (crosscheck/crosscheck.h).
+ * After an alarm no rank of the job shares or squashes anything, on all of its devices and wherever
+ * it moves, and the alarm is reported as an event.
  *
  * Each device compares contents of its own ranks, and sends each content once per check to the
  * lowest device, which compares those of all devices. The device that finds a difference sends an

@@ -185,7 +185,7 @@ int on_launch(struct rank *r, const struct rf_launch *l, uint32_t extra)
 	module_use(f->module);
 	i->kernel.launch = *l;
 	memcpy(i->data, l->params, l->param_bytes);
-	hidden_launch(r, i);
+	opaque_launch(r, i);
 	stream_push(r, s, i);
 	return CU_OK;
 }

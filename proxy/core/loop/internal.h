@@ -38,7 +38,7 @@
 #include "loop/job.h"
 #include "loop/overhead.h"
 #include "loop/mailbox.h"
-#include "loop/opaque.h"
+#include "loop/opaque_turn.h"
 #include "loop/slice.h"
 #include "memory/memory.h"
 #include "memory/transfer.h"

@@ -299,10 +299,10 @@ static bool save_comms(struct writer *w, const struct saved_kind *kind, const st
 	uint64_t bytes = 0;
 	uint8_t *saved = NULL;
 	(void)none;
-	for (uint64_t room = 4096; !bytes && room <= COMMS_BYTES_MAX; room *= 4) {
+	for (uint64_t capacity = 4096; !bytes && capacity <= COMMS_BYTES_MAX; capacity *= 4) {
 		free(saved);
-		saved = malloc(room);
-		bytes = saved ? coll_save(r->job->coll, r->rank, saved, room) : 0;
+		saved = malloc(capacity);
+		bytes = saved ? coll_save(r->job->coll, r->rank, saved, capacity) : 0;
 	}
 	struct state_bytes *s = bytes ? saved_put(w, kind, bytes) : NULL;
 	if (s) {

@@ -3,14 +3,14 @@
  * all. */
 #include "memory_parts.h"
 
-int64_t chunk_room(const struct device_memory *d)
+int64_t chunks_available(const struct device_memory *d)
 {
 	return (int64_t)(d->total + d->leaving) - (int64_t)(d->used + d->reserved);
 }
 
 bool memory_has_room(const struct rank_memory *m, uint64_t chunks)
 {
-	return chunk_room(m->device) >= (int64_t)chunks;
+	return chunks_available(m->device) >= (int64_t)chunks;
 }
 
 uint32_t chunk_number(const struct device_memory *d, const struct chunk *c)
@@ -37,8 +37,8 @@ int chunk_new(struct device_memory *d, bool blank, struct chunk **out)
 void chunk_let_go(struct device_memory *d, struct chunk *c)
 {
 	INVARIANT(c->held && !c->refs && d->used, "a chunk that is given back has no pages");
-	if (c->lost) {
-		d->lost++;
+	if (c->unusable) {
+		d->unusable++;
 		return;
 	}
 	d->hal->chunk_destroy(d->device, chunk_number(d, c));
@@ -91,7 +91,7 @@ static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 	struct chunk *c = page->chunk;
 	INVARIANT(c && c->refs && c->leaving >= page->leaving,
 		  "a page that is unmapped is one of its chunk's pages");
-	c->lost |= d->hal->space_unmap(m->space, page_addr(index)) != 0;
+	c->unusable |= d->hal->space_unmap(m->space, page_addr(index)) != 0;
 	count(d, c, c->refs - 1, c->leaving - page->leaving);
 	write_protected_less(m, page->write_protected || page->open);
 	page->chunk = NULL;

@@ -9,10 +9,10 @@
 #include "memory_parts.h"
 
 /* Grows an array to hold `more` elements after the first `count`. */
-bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size)
+bool grow_array(void **array, uint64_t count, uint64_t more, uint32_t *capacity, size_t size)
 {
-	uint32_t bigger = *room ? *room : 64;
-	if (count + more <= *room)
+	uint32_t bigger = *capacity ? *capacity : 64;
+	if (count + more <= *capacity)
 		return true;
 	while (bigger < count + more)
 		bigger *= 2;
@@ -20,7 +20,7 @@ bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size
 	if (!grown)
 		return false;
 	*array = grown;
-	*room = bigger;
+	*capacity = bigger;
 	return true;
 }
 
@@ -61,7 +61,7 @@ void image_filled(struct rank_memory *m, uint32_t index)
 	page->hole = false;
 	page->in_image = true;
 	if (page->fresh ||
-	    !make_room((void **)&m->fresh, m->fresh_count, 1, &m->fresh_room, sizeof *m->fresh))
+	    !grow_array((void **)&m->fresh, m->fresh_count, 1, &m->fresh_room, sizeof *m->fresh))
 		return;
 	page->fresh = true;
 	m->fresh[m->fresh_count++] = index;

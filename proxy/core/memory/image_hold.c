@@ -1,5 +1,6 @@
-/* image_hold.c: image holds. The launcher copies an image for a snapshot while the rank runs. A page that
- * is about to change there is first copied aside, so neither the launcher nor the rank waits.
+/* image_hold.c: image holds. The launcher copies an image for a snapshot while the rank runs. A
+ * page that is about to change there is first copied aside, so neither the launcher nor the rank
+ * waits.
  *
  * The launcher clears the table and sets `holds` while nothing changes; it copies all pages; then
  * it reads which pages were copied aside, and takes those from there. A page is copied aside before
@@ -12,7 +13,7 @@
 #include "held.h"
 #include "memory_parts.h"
 
-_Static_assert(sizeof(struct image_hold) <= ASIDE_OFFSET - HOLD_OFFSET, "the table has room");
+_Static_assert(sizeof(struct image_hold) <= ASIDE_OFFSET - HOLD_OFFSET, "the table has space");
 _Static_assert(ASIDE_PAGES < ASIDE_NOTHING, "each number is one of a page");
 
 static struct image_hold *hold_of(const struct rank_memory *m)

@@ -1,5 +1,5 @@
-/* invalidate.c: invalidates content that nothing will read (memory.h): a rank's input of a collective
- * that will overwrite it, when a sum elsewhere already includes it.
+/* invalidate.c: invalidates content that nothing will read (memory.h): a rank's input of a
+ * collective that will overwrite it, when a sum elsewhere already includes it.
  *
  * The mark of a page is a number that `contents` must still match, as for digests, so any write
  * there, footprint or not, makes the content valid again.

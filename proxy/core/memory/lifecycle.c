@@ -1,5 +1,5 @@
-/* lifecycle.c: opens and closes a device's memory, and the memory of a rank that comes to the device
- * or leaves it: its space, its image, its pages. */
+/* lifecycle.c: opens and closes a device's memory, and the memory of a rank that comes to the
+ * device or leaves it: its space, its image, its pages. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ void device_memory_close(struct device_memory *d, bool idle)
 
 static bool list(struct device_memory *d, struct rank_memory *m)
 {
-	if (!make_room((void **)&d->all, d->count, 1, &d->room, sizeof *d->all))
+	if (!grow_array((void **)&d->all, d->count, 1, &d->capacity, sizeof *d->all))
 		return false;
 	uint32_t at = d->count++;
 	for (; at > 0 && d->all[at - 1]->rank > m->rank; at--)

@@ -1,6 +1,6 @@
-/* map_result.c: if another rank of the group has already computed, from the same inputs and at the same
- * addresses, what a rank is about to compute, the rank's pages refer to the other rank's chunks
- * instead.
+/* map_result.c: if another rank of the group has already computed, from the same inputs and at the
+ * same addresses, what a rank is about to compute, the rank's pages refer to the other rank's
+ * chunks instead.
  *
  * The comparison is exact: a page is mapped if its whole future content equals that of the other
  * rank's page, by the digest that sharing.c also compares. Either all pages that the work writes

@@ -60,10 +60,10 @@
  *
  *     free = chunks_total - used - reserved + leaving
  *
- * `used` chunks have pages or are lost. `reserved` chunks are promised to requests that have begun.
- * `leaving` chunks will become free without further waiting: every page that refers to them is
- * being swapped out, and a swap-out cannot be revoked. Therefore every request that has begun also
- * ends. Requests that wait for capacity are served in one order (by purpose, then by age): the
+ * `used` chunks have pages or are unusable. `reserved` chunks are promised to requests that have
+ * begun. `leaving` chunks will become free without further waiting: every page that refers to them
+ * is being swapped out, and a swap-out cannot be revoked. Therefore every request that has begun
+ * also ends. Requests that wait for capacity are served in one order (by purpose, then by age): the
  * first takes victims until it has enough, and no later request takes capacity before it. Victims
  * are quiet ranks, least recently active first. A request that has not begun owns nothing, so its
  * rank may be a victim. Only a prefetch must spare some ranks: the active rank, and ranks with a
@@ -86,9 +86,9 @@
  * too few chunks even then, the other ranks release pages in the range too; such a page needs no
  * chunk any more, and in the end none does. A copy waits for pages that are leaving, which needs no
  * further action. Where the device supports it (space_own), a copy does not wait for the rank's own
- * work, which may itself wait for what is to be written: that work only reads write-protected pages, and
- * cannot distinguish the copy from the original. If a kernel makes an unforeseen write there, the
- * page keeps the chunk made for that write, and the copy is dropped.
+ * work, which may itself wait for what is to be written: that work only reads write-protected
+ * pages, and cannot distinguish the copy from the original. If a kernel makes an unforeseen write
+ * there, the page keeps the chunk made for that write, and the copy is dropped.
  *
  * Saves need no capacity and wait for no other rank's work. Of saves that stay, one per group is
  * served at a time: content that is then in its image need not go to the images of the others.
@@ -120,7 +120,7 @@ struct chunk {            /* physical memory for a page, and for all pages that 
 	uint32_t refs;    /* pages that map it */
 	uint32_t leaving; /* of these, the ones that are being swapped out */
 	bool held;        /* created, and not destroyed since */
-	bool lost;        /* could not be unmapped from some space: it must never be reused */
+	bool unusable;    /* could not be unmapped from some space: it must never be reused */
 };
 
 struct copy {               /* host copy of a page, for several ranks; never written again */
@@ -263,12 +263,12 @@ struct device_memory {
 	const struct hal *hal;
 	struct hal_device *device;
 	uint64_t total, used, reserved, leaving; /* chunks */
-	uint64_t lost;                           /* used chunks that have no page and are lost */
-	uint64_t shared;                         /* used chunks that several pages refer to */
-	bool shares;                             /* ranks may share (memory_may_share) */
-	struct chunk *chunks;                    /* indexed by the device's number */
-	struct rank_memory **all;                /* in order of rank */
-	uint32_t count, room;
+	uint64_t unusable;        /* used chunks that have no page and are unusable */
+	uint64_t shared;          /* used chunks that several pages refer to */
+	bool shares;              /* ranks may share (memory_may_share) */
+	struct chunk *chunks;     /* indexed by the device's number */
+	struct rank_memory **all; /* in order of rank */
+	uint32_t count, capacity;
 	struct rank_memory *active;       /* the rank whose kernels run, or NULL */
 	uint64_t turns;                   /* number of times that `active` was set */
 	struct memory_request *requests;  /* in the order of service */
@@ -457,19 +457,19 @@ struct memory_on_host memory_on_host(const struct rank_memory *, bool once);
 /* ---- sharing.c ---- */
 
 /* True if the rank's work may write the whole range: every resident page in it is unshared and not
- * write-protected. If false, PURPOSE_COPY makes it true, and it stays true until the rank writes there or
- * is swapped out. */
+ * write-protected. If false, PURPOSE_COPY makes it true, and it stays true until the rank writes
+ * there or is swapped out. */
 bool sharing_owns(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 static inline bool memory_owns(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	return !m->write_protected || sharing_owns(m, addr, bytes);
 }
 
-/* Finds the ranks that refer to the chunks of these ranges, this rank included: at most `room` of
- * them, in order of rank; returns their number. `exactly`: all live pages of the ranges are
+/* Finds the ranks that refer to the chunks of these ranges, this rank included: at most `capacity`
+ * of them, in order of rank; returns their number. `exactly`: all live pages of the ranges are
  * resident, each is shared by just these ranks, and there are at least two of them. */
 uint32_t memory_sharers(const struct rank_memory *, const struct memory_range *, uint32_t count,
-			struct rank_memory **sharers, uint32_t room, bool *exactly);
+			struct rank_memory **sharers, uint32_t capacity, bool *exactly);
 
 /* True if the device has this many free chunks without any rank releasing one. */
 bool memory_has_room(const struct rank_memory *, uint64_t chunks);
@@ -490,10 +490,10 @@ bool memory_may_open(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 bool memory_close_shared(struct rank_memory *, uint32_t most);
 
 /* For a work that may write outside its ranges and that runs while no other work of the rank is
- * submitted: write-protects all pages outside these ranges until it completes, so that writes there are
- * detected. Pages that another work is about to write cannot be write-protected: their content is unknown
- * from then on, or (`trusted`) is assumed not to be written. Returns a CUresult; CU_NOT_READY while
- * other work is submitted. */
+ * submitted: write-protects all pages outside these ranges until it completes, so that writes there
+ * are detected. Pages that another work is about to write cannot be write-protected: their content
+ * is unknown from then on, or (`trusted`) is assumed not to be written. Returns a CUresult;
+ * CU_NOT_READY while other work is submitted. */
 int memory_fence(struct rank_memory *, const struct memory_range *, uint32_t count, bool trusted);
 /* True if writes outside the ranges are detected; otherwise such a work makes all content
  * unknown. */
@@ -587,7 +587,7 @@ const char *memory_invalid(const struct device_memory *); /* NULL: valid; else t
 static inline uint64_t page_addr(uint32_t page) { return RF_DEV_BASE + page * RF_CHUNK_BYTES; }
 static inline uint64_t page_at(uint64_t addr) { return (addr - RF_DEV_BASE) / RF_CHUNK_BYTES; }
 uint32_t chunk_number(const struct device_memory *, const struct chunk *); /* its device number */
-bool make_room(void **array, uint64_t count, uint64_t more, uint32_t *room, size_t size);
+bool grow_array(void **array, uint64_t count, uint64_t more, uint32_t *capacity, size_t size);
 static inline bool page_blank(const struct rank_memory *m, uint32_t page)
 {
 	return m->pages[page].blank == m->contents + 1;

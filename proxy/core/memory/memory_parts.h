@@ -5,7 +5,8 @@
 
 #include "memory.h"
 
-int64_t chunk_room(const struct device_memory *); /* negative: some promised chunks were lost */
+int64_t chunks_available(
+	const struct device_memory *); /* negative: some promised chunks are unusable */
 /* Creates a chunk without pages. Not blank: it may hold any content, and the caller overwrites all
  * of it. */
 int chunk_new(struct device_memory *, bool blank, struct chunk **);

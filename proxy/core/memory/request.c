@@ -220,8 +220,8 @@ static void take_room(const struct memory_request *q, int64_t needed, bool sever
 	struct device_memory *d = q->memory->device;
 	struct rank_memory *m;
 	python_request_anew(d);
-	while (chunk_room(d) < needed && (m = victim(d)))
-		for (uint32_t i = 0; i < m->live_count && chunk_room(d) < needed; i++) {
+	while (chunks_available(d) < needed && (m = victim(d)))
+		for (uint32_t i = 0; i < m->live_count && chunks_available(d) < needed; i++) {
 			uint32_t page = m->live[i];
 			const struct chunk *c = m->pages[page].chunk;
 			if (!c || m->pages[page].leaving || wanted(q, m, page) ||
@@ -239,7 +239,7 @@ static void take_references(const struct memory_request *q)
 	enum move_kind kind;
 	for (uint32_t i = 0; i < m->live_count; i++) {
 		uint32_t page = m->live[i];
-		if (chunk_room(m->device) >= chunks_needed(q))
+		if (chunks_available(m->device) >= chunks_needed(q))
 			return;
 		const struct chunk *c = m->pages[page].chunk;
 		if (needs(q, page, &kind) && all_give(q, c, page))
@@ -262,7 +262,7 @@ static bool make_chunks(struct memory_request *q)
 	struct device_memory *d = q->memory->device;
 	bool spare = q->purpose == PURPOSE_PREFETCH;
 	int64_t needed = chunks_needed(q);
-	if (chunk_room(d) >= needed)
+	if (chunks_available(d) >= needed)
 		return true;
 	if (!spare)
 		stop_prefetching(d);
@@ -276,9 +276,9 @@ static bool make_chunks(struct memory_request *q)
 	}
 	take_room(q, needed, false);
 	take_room(q, needed, true);
-	if (q->purpose == PURPOSE_COPY && chunk_room(d) < needed)
+	if (q->purpose == PURPOSE_COPY && chunks_available(d) < needed)
 		take_references(q);
-	return spare || chunk_room(d) >= chunks_needed(q);
+	return spare || chunks_available(d) >= chunks_needed(q);
 }
 
 /* ---- service ---- */
@@ -292,7 +292,7 @@ static bool over(struct memory_request *q)
 	else if (fulfilled(q))
 		finish(q, CU_OK);
 	else if (q->purpose != PURPOSE_SAVE &&
-		 q->memory->live_count - q->memory->dying > d->total - d->lost)
+		 q->memory->live_count - q->memory->dying > d->total - d->unusable)
 		finish(q, CU_OUT_OF_MEMORY);
 	return !q->state;
 }
@@ -319,9 +319,9 @@ static bool at_once(struct memory_request *q, uint32_t index)
 }
 
 /* A copy need not wait for submitted work if the device can replace a mapping beneath it, because
- * that work only reads write-protected pages. It does wait if a rank has the page open, because the page is
- * then being written for this rank too, and if a work may write anywhere, because its writes must
- * be detected. */
+ * that work only reads write-protected pages. It does wait if a rank has the page open, because the
+ * page is then being written for this rank too, and if a work may write anywhere, because its
+ * writes must be detected. */
 static bool goes_on_beneath(const struct memory_request *q)
 {
 	const struct rank_memory *m = q->memory;
@@ -354,8 +354,9 @@ static bool begin(struct memory_request *q)
 		if (needs(q, m->live[i], &kind))
 			any |= at_once(q, m->live[i]);
 	for (uint32_t i = 0; i < m->live_count && !q->result; i++)
-		if (needs(q, m->live[i], &kind) && ((prefetches(m) && chunk_room(m->device) < 1) ||
-						    !move_add(m, m->live[i], kind)))
+		if (needs(q, m->live[i], &kind) &&
+		    ((prefetches(m) && chunks_available(m->device) < 1) ||
+		     !move_add(m, m->live[i], kind)))
 			break; /* no free capacity, or host memory is short */
 	if (memory_moving(m))
 		q->state = REQUEST_BEGUN;

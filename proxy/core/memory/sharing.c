@@ -15,8 +15,8 @@
 
 static bool quiet(const struct rank_memory *m) { return !m->inflight && !memory_moving(m); }
 
-/* True if the work in flight writes only what it declares, write-protected or not, and nothing that is
- * shared. */
+/* True if the work in flight writes only what it declares, write-protected or not, and nothing that
+ * is shared. */
 static bool exactly(const struct rank_memory *m)
 {
 	return memory_only_exact(m) && !memory_moving(m) && m->device->hal->space_own;
@@ -114,9 +114,9 @@ static void pays(const struct rank_memory *m, uint32_t page)
 
 static bool shared(const struct page *page) { return page->chunk && page->chunk->refs > 1; }
 
-/* The number of pages from this one on that have the same state: write-protected or not, shared or not. A
- * page that is shared and not write-protected is open. Each change of a mapping is a system call, for any
- * number of neighbouring pages. */
+/* The number of pages from this one on that have the same state: write-protected or not, shared or
+ * not. A page that is shared and not write-protected is open. Each change of a mapping is a system
+ * call, for any number of neighbouring pages. */
 static uint32_t alike(const struct rank_memory *m, uint64_t from, uint64_t to)
 {
 	const struct page *first = &m->pages[from], *page = first + 1;
@@ -233,7 +233,8 @@ static bool shares(const struct rank_memory *m, const struct rank_memory *o,
 }
 
 uint32_t memory_sharers(const struct rank_memory *m, const struct memory_range *ranges,
-			uint32_t count, struct rank_memory **sharers, uint32_t room, bool *exactly)
+			uint32_t count, struct rank_memory **sharers, uint32_t capacity,
+			bool *exactly)
 {
 	const struct device_memory *d = m->device;
 	uint32_t found = 0;
@@ -243,8 +244,8 @@ uint32_t memory_sharers(const struct rank_memory *m, const struct memory_range *
 		bool all = true;
 		if (o != m && !(o->group == m->group && shares(m, o, ranges, count, &all)))
 			continue;
-		*exactly &= all && found < room;
-		if (found < room)
+		*exactly &= all && found < capacity;
+		if (found < capacity)
 			sharers[found++] = o;
 	}
 	*exactly &= found > 1;
@@ -284,7 +285,8 @@ static bool gives(const struct rank_memory *m)
 static bool has(const struct rank_memory *m, uint32_t index)
 {
 	const struct page *page = &m->pages[index];
-	return page->buffers && page->chunk && !page->leaving && !page->kept && !page->chunk->lost;
+	return page->buffers && page->chunk && !page->leaving && !page->kept &&
+	       !page->chunk->unusable;
 }
 
 static struct rank_memory *who_has(struct rank_memory *m, uint32_t page, bool now)
@@ -363,7 +365,7 @@ void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
 
 bool sharing_ample(const struct device_memory *d)
 {
-	uint64_t pages = d->lost;
+	uint64_t pages = d->unusable;
 	for (uint32_t i = 0; i < d->count; i++)
 		pages += d->all[i]->live_count;
 	return pages <= d->total;
@@ -422,8 +424,8 @@ int memory_merge(struct rank_memory *m)
 
 /* ---- one result for several ranks ---- */
 
-/* Rates how suitable the rank is as the receiver: write-protected pages have to be copied before they are
- * written. A failed rank may not receive anything. 0: unsuitable. */
+/* Rates how suitable the rank is as the receiver: write-protected pages have to be copied before
+ * they are written. A failed rank may not receive anything. 0: unsuitable. */
 uint64_t sharing_fitness(const struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
 	const struct device_memory *d = m->device;

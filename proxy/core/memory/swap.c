@@ -3,8 +3,8 @@
  * Each rank's moves are a list in one direction, in order. The lists of all ranks take turns on two
  * queues of the device, one per direction. A chunk for a move inwards is promised when the move is
  * listed. It is taken from the device when the move is submitted, which may have to wait for a
- * chunk that is leaving. If a promised chunk is lost meanwhile, the rest of the list is dropped,
- * and the request begins again with the chunks that remain.
+ * chunk that is leaving. If a promised chunk becomes unusable meanwhile, the rest of the list is
+ * dropped, and the request begins again with the chunks that remain.
  *
  * A page that is on the host already is not copied out, and a chunk that several ranks release is
  * copied once. The outward queue is in order, so a copy that is still in progress is as good as a
@@ -47,7 +47,7 @@ bool move_add(struct rank_memory *m, uint32_t page, enum move_kind kind)
 {
 	struct device_memory *d = m->device;
 	INVARIANT(page < HEAP_PAGES, "a page that moves lies in the heap");
-	if (!make_room((void **)&m->moves, m->move_count, 1, &m->move_room, sizeof *m->moves))
+	if (!grow_array((void **)&m->moves, m->move_count, 1, &m->move_room, sizeof *m->moves))
 		return false;
 	bool promised = needs_chunk(&m->pages[page], kind);
 	d->moving += m->move_count == 0;
@@ -221,7 +221,7 @@ static enum outcome submit_out(struct rank_memory *m, struct move *v)
 		m->move_submitted++;
 		return SUBMITTED;
 	}
-	if (!d->hal->room(d->out))
+	if (!d->hal->available(d->out))
 		return WAITS;
 	m->move_submitted++;
 	v->copied = true;
@@ -251,7 +251,7 @@ static enum outcome submit(struct rank_memory *m)
 		  "moves are submitted and completed in their order");
 	if (!move_inwards(v))
 		return submit_out(m, v);
-	if (!d->hal->room(d->in) ||
+	if (!d->hal->available(d->in) ||
 	    (prefetches(m) && m->move_submitted - m->move_done >= PREFETCHING))
 		return WAITS;
 	return v->kind == MOVE_IN ? submit_in(m, v) : submit_own(m, v);
@@ -344,8 +344,9 @@ static void complete_own(struct rank_memory *m, const struct move *v)
 {
 	struct device_memory *d = m->device;
 	if (v->chunk && v->hal_seq)
-		v->chunk->lost |= d->hal->space_unmap(d->scratch,
-						      page_addr(chunk_number(d, v->chunk))) != 0;
+		v->chunk->unusable |= d->hal->space_unmap(d->scratch,
+							  page_addr(chunk_number(d, v->chunk))) !=
+				      0;
 	int error = v->chunk ? replace(m, v) : CU_OK;
 	if (error) {
 		chunk_let_go(d, v->chunk);

@@ -39,7 +39,7 @@ void transfer_push(struct transfers *q, struct transfer *t)
 
 static bool submit_work(struct transfers *q, struct transfer *t)
 {
-	if (!q->hal->room(q->stream))
+	if (!q->hal->available(q->stream))
 		return false;
 	t->hal_seq = q->hal->submit(q->stream, &t->work);
 	t->error = t->hal_seq ? NCCL_OK : NCCL_SYSTEM_ERROR;
@@ -141,7 +141,7 @@ static bool submit_hand(struct transfers *q, struct transfer *t)
 		uint64_t at = t->addr + t->done, n = stretch(t, at) - at;
 		if (!is_there(t, at)) {
 			struct hal_ref src, dst;
-			if (!q->hal->room(q->stream) || !may_copy(t))
+			if (!q->hal->available(q->stream) || !may_copy(t))
 				return t->error != NCCL_OK;
 			n = memory_resolve(from, at, n, false, &src);
 			n = memory_resolve(m, at, n, true, &dst);
@@ -207,7 +207,7 @@ static bool submit_sum(struct transfers *q, struct transfer *t)
 		t->error = NCCL_INVALID_ARGUMENT;
 	while (!t->error && t->done < t->bytes) {
 		if ((t->memory && memory_moving(t->memory)) ||
-		    (t->source && memory_moving(t->source)) || !q->hal->room(q->stream))
+		    (t->source && memory_moving(t->source)) || !q->hal->available(q->stream))
 			return false;
 		if (!submit_part(q, t))
 			break;
@@ -235,7 +235,7 @@ static bool submit(struct transfers *q, struct transfer *t)
 	}
 	while (t->done < t->bytes) {
 		bool write = t->kind == TRANSFER_WRITE;
-		if (memory_moving(m) || !q->hal->room(q->stream) ||
+		if (memory_moving(m) || !q->hal->available(q->stream) ||
 		    (write && !may_write(t, t->addr, t->bytes)))
 			return t->error != NCCL_OK;
 		struct hal_ref ref, other = {t->other.space, t->other.addr + t->done};

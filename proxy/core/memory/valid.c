@@ -125,7 +125,7 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 
 static const char *chunks_invalid(const struct device_memory *d, const struct sums *sums)
 {
-	uint64_t used = 0, lost = 0, leaving = 0, refs = 0, marked = 0, shared = 0;
+	uint64_t used = 0, unusable = 0, leaving = 0, refs = 0, marked = 0, shared = 0;
 	for (uint64_t i = 0; i < numbers(d); i++) {
 		const struct chunk *c = &d->chunks[i];
 		if (!c->held)
@@ -134,7 +134,7 @@ static const char *chunks_invalid(const struct device_memory *d, const struct su
 		refs += c->refs;
 		marked += c->leaving;
 		shared += c->refs > 1;
-		lost += c->lost && !c->refs;
+		unusable += c->unusable && !c->refs;
 		leaving += c->refs && c->leaving == c->refs;
 		WRONG(c->leaving > c->refs, "more pages of a chunk leave than it has");
 	}
@@ -143,9 +143,9 @@ static const char *chunks_invalid(const struct device_memory *d, const struct su
 	WRONG(marked != sums->leaving || marked != sums->outwards, "pages that are leaving");
 	WRONG(leaving != d->leaving, "chunks that are leaving");
 	WRONG(sums->reserved != d->reserved, "reserved chunks");
-	WRONG(d->lost != lost, "lost chunks");
+	WRONG(d->unusable != unusable, "unusable chunks");
 	WRONG(shared != d->shared, "shared chunks");
-	WRONG(!lost && !d->unforeseen && d->used - d->leaving + d->reserved > d->total,
+	WRONG(!unusable && !d->unforeseen && d->used - d->leaving + d->reserved > d->total,
 	      "more is promised than there is");
 	return NULL;
 }

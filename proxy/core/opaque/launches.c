@@ -53,31 +53,31 @@ static bool equal(struct version x, struct version y) { return x.a == y.a && x.b
 /* Returns the index of the launch, or where it would be inserted. */
 static uint32_t place(const struct launches *l, struct version id)
 {
-	uint32_t at = (uint32_t)id.a & (l->room - 1);
+	uint32_t at = (uint32_t)id.a & (l->capacity - 1);
 	while (l->table[at] && !equal(l->table[at]->id, id))
-		at = (at + 1) & (l->room - 1);
+		at = (at + 1) & (l->capacity - 1);
 	return at;
 }
 
 static struct watched *find(const struct launches *l, struct version id)
 {
-	return l->room ? l->table[place(l, id)] : NULL;
+	return l->capacity ? l->table[place(l, id)] : NULL;
 }
 
 static bool grow(struct launches *l)
 {
-	struct launches new = {.room = l->room ? 2 * l->room : 256};
-	if (2 * l->count < l->room)
+	struct launches new = {.capacity = l->capacity ? 2 * l->capacity : 256};
+	if (2 * l->count < l->capacity)
 		return true;
-	new.table = calloc(new.room, sizeof(struct watched *));
+	new.table = calloc(new.capacity, sizeof(struct watched *));
 	if (!new.table)
 		return false;
-	for (uint32_t i = 0; i < l->room; i++)
+	for (uint32_t i = 0; i < l->capacity; i++)
 		if (l->table[i])
 			new.table[place(&new, l->table[i]->id)] = l->table[i];
 	free(l->table);
 	l->table = new.table;
-	l->room = new.room;
+	l->capacity = new.capacity;
 	return true;
 }
 
@@ -86,7 +86,7 @@ static struct watched *find_or_add(struct launches *l, struct version id)
 	struct watched *it = find(l, id);
 	if (it || l->count == LAUNCHES_MAX || !grow(l) || !(it = calloc(1, sizeof *it)))
 		return it;
-	INVARIANT(2 * l->count <= l->room, "a table of launches is at most half full");
+	INVARIANT(2 * l->count <= l->capacity, "a table of launches is at most half full");
 	it->id = id;
 	l->table[place(l, id)] = it;
 	l->count++;
@@ -106,7 +106,7 @@ static struct seen *seen_or_add(struct launches *l, struct version id, uint32_t 
 	struct watched *it = find_or_add(l, id);
 	struct seen *s = seen_by(it, rank);
 	if (s || !it ||
-	    !make_room((void **)&it->seen, it->seen_count, 1, &it->seen_room, sizeof *it->seen))
+	    !grow_array((void **)&it->seen, it->seen_count, 1, &it->seen_room, sizeof *it->seen))
 		return s;
 	it->seen[it->seen_count] = (struct seen){.rank = rank};
 	return &it->seen[it->seen_count++];
@@ -123,7 +123,7 @@ static void forget_ballots(struct watched *it)
 
 void launches_forget(struct launches *l)
 {
-	for (uint32_t i = 0; i < l->room; i++) {
+	for (uint32_t i = 0; i < l->capacity; i++) {
 		struct watched *it = l->table[i];
 		if (!it)
 			continue;
@@ -382,7 +382,7 @@ bool launches_vote(struct launches *l, const struct measured *m, struct dissent 
 
 static const char *ranges_invalid(const struct ranges *r)
 {
-	WRONG(r->count > r->room, "ranges have room");
+	WRONG(r->count > r->capacity, "ranges have space");
 	for (uint32_t i = 1; i < r->count; i++)
 		WRONG(r->all[i - 1].addr + r->all[i - 1].bytes >= r->all[i].addr,
 		      "ranges are in order and do not touch");
@@ -411,7 +411,7 @@ const char *launches_invalid(const struct launches *l)
 	const char *wrong = NULL;
 	uint32_t count = 0;
 	uint64_t alike = 0;
-	for (uint32_t i = 0; i < l->room && !wrong; i++) {
+	for (uint32_t i = 0; i < l->capacity && !wrong; i++) {
 		const struct watched *it = l->table[i];
 		if (!it)
 			continue;

@@ -140,7 +140,8 @@ const char *measure_invalid(const struct measure *m)
 	bool looks = m->state == MEASURE_BEFORE || m->state == MEASURE_AFTER;
 	WRONG(!m->state != !m->item, "a measurement is of an item");
 	WRONG(check_holds(&m->check) && !looks, "checksums are computed for a measurement");
-	WRONG(m->it.before.count > m->it.before.room || m->it.after.count > m->it.after.room,
-	      "measured parts have room");
+	WRONG(m->it.before.count > m->it.before.capacity ||
+		      m->it.after.count > m->it.after.capacity,
+	      "measured parts have space");
 	return check_invalid(&m->check);
 }

@@ -52,7 +52,7 @@ struct part { /* of a buffer, or of none (0): within one page */
 };
 struct parts { /* in order of address; begins as zeros */
 	struct part *all;
-	uint32_t count, room;
+	uint32_t count, capacity;
 };
 bool parts_add(struct parts *, const struct part *); /* false: host memory is short */
 bool parts_copy(struct parts *, const struct parts *from);
@@ -69,7 +69,7 @@ void parts_free(struct parts *);
 /* The union of parts, as ranges. */
 struct ranges {
 	struct memory_range *all;
-	uint32_t count, room;
+	uint32_t count, capacity;
 };
 /* Adds each part, and merges it with its neighbours. False: host memory is short. */
 bool ranges_add(struct ranges *, const struct parts *);
@@ -81,7 +81,7 @@ void ranges_free(struct ranges *);
 
 struct launches { /* of a job on a device; begins as zeros */
 	struct watched **table;
-	uint32_t count, room;
+	uint32_t count, capacity;
 	bool has_measured[RANKS_MAX];
 	uint64_t unlike;          /* how often a launch became UNLIKE */
 	uint64_t measured, alike; /* number of measurements; launches that are ALIKE */

@@ -6,7 +6,7 @@
 
 bool parts_add(struct parts *p, const struct part *part)
 {
-	if (!make_room((void **)&p->all, p->count, 1, &p->room, sizeof *p->all))
+	if (!grow_array((void **)&p->all, p->count, 1, &p->capacity, sizeof *p->all))
 		return false;
 	p->all[p->count++] = *part;
 	return true;
@@ -17,7 +17,7 @@ bool parts_copy(struct parts *p, const struct parts *from)
 	parts_free(p);
 	if (!from->count)
 		return true;
-	if (!make_room((void **)&p->all, 0, from->count, &p->room, sizeof *p->all))
+	if (!grow_array((void **)&p->all, 0, from->count, &p->capacity, sizeof *p->all))
 		return false;
 	memcpy(p->all, from->all, from->count * sizeof *from->all);
 	p->count = from->count;
@@ -109,7 +109,8 @@ bool ranges_add_one(struct ranges *r, uint64_t addr, uint64_t bytes)
 		addr = r->all[last].addr < addr ? r->all[last].addr : addr;
 		end = its > end ? its : end;
 	}
-	if (first == last && !make_room((void **)&r->all, r->count, 1, &r->room, sizeof *r->all))
+	if (first == last &&
+	    !grow_array((void **)&r->all, r->count, 1, &r->capacity, sizeof *r->all))
 		return false;
 	memmove(&r->all[first + 1], &r->all[last], (r->count - last) * sizeof *r->all);
 	r->count = r->count + 1 - (last - first);

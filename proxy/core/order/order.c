@@ -38,7 +38,7 @@ struct order {
 	struct lane *lane;     /* of the current operation, whose accesses follow */
 	struct operation *now; /* NULL: there is none */
 	struct stretch *extents;
-	uint32_t count, room;
+	uint32_t count, capacity;
 	order_told *told;
 	void *to;
 	struct known { /* races reported already: digests of the pairs */
@@ -220,15 +220,15 @@ static bool insert(struct order *o, uint32_t at)
 		forget_all(o);
 		return false;
 	}
-	if (o->count == o->room) {
-		uint32_t room = o->room ? o->room * 2 : 64;
-		struct stretch *more = realloc(o->extents, room * sizeof *more);
+	if (o->count == o->capacity) {
+		uint32_t capacity = o->capacity ? o->capacity * 2 : 64;
+		struct stretch *more = realloc(o->extents, capacity * sizeof *more);
 		if (!more) {
 			end(o, NO_MEMORY);
 			return false;
 		}
 		o->extents = more;
-		o->room = room;
+		o->capacity = capacity;
 	}
 	memmove(&o->extents[at + 1], &o->extents[at], (o->count - at) * sizeof *o->extents);
 	o->extents[at] = (struct stretch){0};

@@ -224,7 +224,7 @@ void run_effect(struct rank *r, const struct item *i, const struct footprint *f)
 
 void kernel_effect(struct rank *r, const struct item *i, const struct footprint *f)
 {
-	hidden_done(r, i);
+	opaque_done(r, i);
 	run_effect(r, i, f);
 }
 
@@ -241,8 +241,8 @@ void kernel_footprint(struct rank *r, const struct item *i, struct footprint *fo
 	struct reach reaches[REACHES_MAX];
 	uint8_t params[RF_RECORD_MAX];
 	struct digest d;
-	if (f->hidden) {
-		hidden_footprint(r, i, footprint);
+	if (f->opaque) {
+		opaque_footprint(r, i, footprint);
 		return;
 	}
 	if (!f->closed || f->word_count + f->variable_count > REACHES_MAX ||

@@ -69,13 +69,13 @@ int event_queue(struct rank *r, struct event *e, struct stream *s, enum item_kin
 bool event_await(struct rank *r, struct event *e, uint16_t slot)
 {
 	struct rank_queue *q = &r->queue;
-	if (q->waiter_count == q->waiter_room) {
-		uint32_t room = q->waiter_room ? q->waiter_room * 2 : 16;
-		struct waiter *more = realloc(q->waiters, room * sizeof *more);
+	if (q->waiter_count == q->waiter_capacity) {
+		uint32_t capacity = q->waiter_capacity ? q->waiter_capacity * 2 : 16;
+		struct waiter *more = realloc(q->waiters, capacity * sizeof *more);
 		if (!more)
 			return false;
 		q->waiters = more;
-		q->waiter_room = room;
+		q->waiter_capacity = capacity;
 	}
 	e->last->refs++;
 	e->last->loud = true;

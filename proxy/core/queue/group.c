@@ -187,7 +187,7 @@ static void issue_part(struct rank *r, struct item *i)
 		barrier_issue(r->job->barrier, r->rank, round->key,
 			      round->signature ^ (r->queue.last_function * 0x9e3779b97f4a7c15ull));
 	}
-	hidden_collective(r, i);
+	opaque_collective(r, i);
 	stream_push(r, s, i);
 }
 

@@ -72,7 +72,7 @@ bool item_may(const struct rank *r, const struct stream *s, const struct item *i
 	if (needs & NEEDS_STILL &&
 	    (memory_moving(&r->memory) || (!begun(i) && memory_waits(&r->memory))))
 		return false;
-	if (needs & NEEDS_ROOM && !p->hal->room(s->hal))
+	if (needs & NEEDS_SLOT && !p->hal->available(s->hal))
 		return false;
 	return !(needs & NEEDS_ACTIVE) ||
 	       (p->slice.active == r && slice_submits(&p->slice, s->head == i) &&

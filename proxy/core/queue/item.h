@@ -9,7 +9,7 @@
  *   stream.c      a rank's streams, and the items in each, in their order
  *   event.c       events, their records, and what waits for them
  *   fence.c       completes when all streams have completed everything older; frees
- *   hidden.c      kernels whose reads and writes nothing describes
+ *   opaque_launch.c      kernels whose reads and writes nothing describes
  *   effects.c     footprints of items, and the content that they leave
  *   copy.c        copies and fills
  *   launch.c      kernels and matrix products
@@ -32,7 +32,7 @@
 #include "channel.h"
 #include "collective/collective.h"
 #include "queue/execution.h"
-#include "queue/hidden.h"
+#include "queue/opaque_launch.h"
 
 struct comm;
 struct fence;
@@ -71,7 +71,7 @@ struct item {
 		struct {
 			struct function *function;
 			struct rf_launch launch;
-			struct hidden_place place;
+			struct opaque_place place;
 		} kernel;
 		struct {
 			struct rf_copy copy;
@@ -104,7 +104,7 @@ static inline struct coll_round *item_rounds(struct item *i)
 enum item_needs {
 	NEEDS_ACTIVE = 1, /* its rank is active and resident */
 	NEEDS_STILL = 2,  /* its rank's memory neither moves nor is about to */
-	NEEDS_ROOM = 4,   /* the stream's device queue has space */
+	NEEDS_SLOT = 4,   /* the stream's device queue has space */
 	NEEDS_HEAD = 8,   /* it is the oldest of its stream: all earlier items are complete */
 	HOLDS_NEXT = 16,  /* later items need its completion */
 	EVEN_FAILED = 32, /* it is submitted even if its rank has failed */

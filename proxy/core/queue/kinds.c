@@ -6,7 +6,7 @@ static bool heard_if_asked(const struct item *i) { return i->slot; }
 
 const struct item_row item_rows[ITEM_KINDS] = {
 	[ITEM_KERNEL] = {.name = "kernel",
-			 .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_ROOM,
+			 .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_SLOT,
 			 .ready = kernel_ready,
 			 .find_footprint = kernel_footprint,
 			 .submit = kernel_submit,
@@ -14,7 +14,7 @@ const struct item_row item_rows[ITEM_KINDS] = {
 			 .complete = kernel_complete,
 			 .heard = heard_if_asked},
 	[ITEM_PRODUCT] = {.name = "matrix product",
-			  .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_ROOM,
+			  .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_SLOT,
 			  .find_footprint = product_footprint,
 			  .submit = product_submit,
 			  .effect = run_effect,

@@ -12,7 +12,7 @@ void kernel_complete(struct rank *, struct item *);
 bool product_submit(struct rank *, struct stream *, struct item *);
 
 /* copy.c */
-#define COPY_NEEDS (NEEDS_STILL | NEEDS_ROOM) /* of copies and fills, for each piece */
+#define COPY_NEEDS (NEEDS_STILL | NEEDS_SLOT) /* of copies and fills, for each piece */
 bool copy_submit(struct rank *, struct stream *, struct item *);
 void copy_complete(struct rank *, struct item *);
 bool copy_heard(const struct item *);

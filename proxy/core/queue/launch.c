@@ -50,7 +50,7 @@ bool kernel_submit(struct rank *r, struct stream *s, struct item *i)
 
 void kernel_complete(struct rank *r, struct item *i)
 {
-	hidden_complete(r, i);
+	opaque_complete(r, i);
 	module_release(r, i->kernel.function->module);
 }
 

@@ -69,10 +69,10 @@ static bool submit_footprint(struct rank *r, struct stream *s, struct item *i)
 	if (i->execution->place == EXECUTION_NONE) {
 		enum result_mapping found = reuse(r, s, i, &footprint);
 		if (found == MAPPED_DONE)
-			hidden_done(r, i);
+			opaque_done(r, i);
 		if (found != MAPPED_NONE)
 			return squash_spared(r, s, i, found == MAPPED_DONE);
-		if (!squash_may(r, s, i, &footprint, &team) || hidden_first(r, i))
+		if (!squash_may(r, s, i, &footprint, &team) || opaque_first(r, i))
 			return false;
 	}
 	if (!row->submit(r, s, i))
@@ -150,7 +150,7 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 		if (listened(i))
 			return last;
 	}
-	return s->next && !hal->room(s->hal) ? hal->completed(s->hal) + REFILL_WORKS : last;
+	return s->next && !hal->available(s->hal) ? hal->completed(s->hal) + REFILL_WORKS : last;
 }
 
 bool rank_near(const struct rank *r)
@@ -201,7 +201,7 @@ static bool judge(struct rank *r, const struct stream *s, struct footprint *f,
 	const struct item *i = s->next;
 	if (r->async_error || !ready_open(r, s) || !item_row(i)->find_footprint ||
 	    i->execution->place != EXECUTION_NONE || ready_item(i) != ITEM_READY ||
-	    hidden_waits(r, i))
+	    opaque_waits(r, i))
 		return false;
 	*verdict = VERDICT_OWNED;
 	if (r->memory.write_protected) {

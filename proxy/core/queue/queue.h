@@ -3,7 +3,7 @@
 #define RANKFOLD_QUEUE_H
 
 #include "queue/group.h"
-#include "queue/hidden.h"
+#include "queue/opaque_launch.h"
 #include "queue/squash.h"
 
 struct fence;
@@ -20,7 +20,7 @@ struct rank_queue {
 	uint64_t moves; /* item.c: how often an item was submitted or completed */
 
 	struct waiter *waiters; /* event.c */
-	uint32_t waiter_count, waiter_room;
+	uint32_t waiter_count, waiter_capacity;
 
 	struct fence *frees, *frees_tail; /* fence.c */
 
@@ -33,7 +33,7 @@ struct rank_queue {
 
 	struct squashing squashing; /* squash.c */
 
-	struct hidden_place place; /* hidden.c: of the rank's next launch */
+	struct opaque_place place; /* opaque_launch.c: of the rank's next launch */
 
 	struct nccl_group group; /* group.c */
 	uint64_t comms_changed;  /* how often other ranks' answers added or removed one */

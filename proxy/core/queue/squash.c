@@ -389,7 +389,7 @@ static void request_copy(struct rank *r, const struct item *i, const struct foot
 	struct memory_request q = {.purpose = PURPOSE_COPY,
 				   .addr = RF_DEV_BASE,
 				   .bytes = RF_HEAP_BYTES,
-				   .once = hidden_measured(r, i),
+				   .once = opaque_measured(r, i),
 				   .over = copied,
 				   .arg = r};
 	for (uint32_t n = 0; n < f->count && f->known; n++) {
@@ -417,7 +417,7 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 {
 	enum verdict verdict = squash_judge(r, s, i, f, team);
 	bool may = (verdict == VERDICT_OWNED && closed(r, i, f) && fenced(r, f)) ||
-		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->room(s->hal) &&
+		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->available(s->hal) &&
 		    opened(r, f));
 	squash_not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {

@@ -92,7 +92,7 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	f->reaches = new.reaches;
 	f->variable_count = from->variable_count;
 	f->closed = from->closed;
-	f->hidden = false;
+	f->opaque = false;
 	f->identity = identity(f);
 	f->why_open = new.why_open;
 	f->hal = (const struct hal_function *)(uintptr_t)from->address;
@@ -126,7 +126,7 @@ void function_from(struct function *f, uint32_t param_bytes, uint32_t max_thread
 
 void function_hide(struct function *f)
 {
-	f->hidden |= f->closed;
+	f->opaque |= f->closed;
 	f->closed = false;
 }
 
@@ -165,7 +165,7 @@ struct module *module_restored(uint64_t id, const char *hash, uint64_t globals_a
 	m->o = (struct object){OBJ_MODULE, id};
 	m->globals_addr = globals_addr;
 	snprintf(m->hash, sizeof m->hash, "%s", hash);
-	m->image_bytes = m->image_room = image_bytes;
+	m->image_bytes = m->image_capacity = image_bytes;
 	if (image_bytes)
 		memcpy(m->image, image, image_bytes);
 	return m;
@@ -177,13 +177,13 @@ int module_append(struct rank *r, struct module *m, uint64_t offset, const uint8
 	if (m->loaded || m->loading || offset != m->image_bytes ||
 	    r->arriving + bytes > MODULE_BYTES_MAX)
 		return CU_INVALID_VALUE;
-	if (offset + bytes > m->image_room) {
-		uint64_t room = (offset + bytes) * 2;
-		uint8_t *bigger = realloc(m->image, room);
+	if (offset + bytes > m->image_capacity) {
+		uint64_t capacity = (offset + bytes) * 2;
+		uint8_t *bigger = realloc(m->image, capacity);
 		if (!bigger)
 			return CU_OUT_OF_MEMORY;
 		m->image = bigger;
-		m->image_room = room;
+		m->image_capacity = capacity;
 	}
 	memcpy(m->image + offset, from, bytes);
 	m->image_bytes += bytes;

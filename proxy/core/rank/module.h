@@ -20,7 +20,7 @@ struct reaches;
 struct module {
 	struct object o;
 	uint8_t *image; /* while it arrives */
-	uint64_t image_bytes, image_room;
+	uint64_t image_bytes, image_capacity;
 	bool loading, loaded; /* requested; answered */
 	bool doomed;          /* unloaded: freed when nothing uses it */
 	uint32_t uses;        /* queued kernels and open requests, including those of its
@@ -43,7 +43,7 @@ struct function {
 	uint32_t param_count;
 	struct rf_param *params; /* offset and size of each in a launch's parameters */
 	/* What it reads and writes (proxy.h); not closed: anything. */
-	bool closed, hidden;     /* hidden: opaque, may be measured (opaque/opaque.h) */
+	bool closed, opaque;     /* opaque: opaque, may be measured (opaque/opaque.h) */
 	struct version identity; /* of the code, the same on every device */
 	uint32_t word_count, variable_count;
 	struct proxy_access *words, *variables;

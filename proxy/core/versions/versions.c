@@ -11,7 +11,7 @@
 
 #include "invariant.h"
 
-enum { FIRST_ROOM = 64 };
+enum { FIRST_CAPACITY = 64 };
 
 static uint64_t end_of(const struct versions *v, uint32_t i)
 {
@@ -83,10 +83,10 @@ static struct content private_content(struct versions *v)
 
 int versions_open(struct versions *v, uint64_t begin, uint64_t end)
 {
-	*v = (struct versions){.begin = begin, .end = end, .count = 1, .room = FIRST_ROOM};
+	*v = (struct versions){.begin = begin, .end = end, .count = 1, .capacity = FIRST_CAPACITY};
 	if (getrandom(v->life, sizeof v->life, 0) != sizeof v->life)
 		return errno ? errno : EIO;
-	if (!(v->extents = calloc(v->room, sizeof *v->extents)))
+	if (!(v->extents = calloc(v->capacity, sizeof *v->extents)))
 		return ENOMEM;
 	v->extents[0] = (struct extent){begin, versions_fill(0, 1)};
 	return 0;
@@ -113,20 +113,20 @@ static void coarsen(struct versions *v)
 
 static bool has_room(struct versions *v, uint64_t count)
 {
-	uint64_t room = v->room;
-	if (count <= room)
+	uint64_t capacity = v->capacity;
+	if (count <= capacity)
 		return true;
 	if (count > EXTENTS_MAX)
 		return false;
-	while (room < count)
-		room *= 2;
-	if (room > EXTENTS_MAX) /* a loaded map has exactly as many as it needs */
-		room = EXTENTS_MAX;
-	struct extent *more = realloc(v->extents, room * sizeof *more);
+	while (capacity < count)
+		capacity *= 2;
+	if (capacity > EXTENTS_MAX) /* a loaded map has exactly as many as it needs */
+		capacity = EXTENTS_MAX;
+	struct extent *more = realloc(v->extents, capacity * sizeof *more);
 	if (!more)
 		return false;
 	v->extents = more;
-	v->room = (uint32_t)room;
+	v->capacity = (uint32_t)capacity;
 	return true;
 }
 
@@ -257,8 +257,8 @@ int versions_load(struct versions *v, const void *from, uint64_t bytes)
 		return EINVAL;
 	struct versions loaded = *v;
 	loaded.count = (uint32_t)count;
-	loaded.room = count < FIRST_ROOM ? FIRST_ROOM : (uint32_t)count;
-	struct extent *extents = loaded.extents = malloc(loaded.room * sizeof *extents);
+	loaded.capacity = count < FIRST_CAPACITY ? FIRST_CAPACITY : (uint32_t)count;
+	struct extent *extents = loaded.extents = malloc(loaded.capacity * sizeof *extents);
 	if (!extents)
 		return ENOMEM;
 	memcpy(extents, from, bytes);
@@ -274,7 +274,7 @@ int versions_load(struct versions *v, const void *from, uint64_t bytes)
 int versions_keep(const struct versions *v, struct versions *before)
 {
 	*before = *v;
-	before->extents = malloc(v->room * sizeof *v->extents);
+	before->extents = malloc(v->capacity * sizeof *v->extents);
 	if (!before->extents)
 		return ENOMEM;
 	memcpy(before->extents, v->extents, v->count * sizeof *v->extents);
@@ -290,7 +290,8 @@ void versions_back(struct versions *v, struct versions *before)
 
 const char *versions_invalid(const struct versions *v)
 {
-	WRONG(!v->count || v->count > v->room || v->room > EXTENTS_MAX, "the extents' count");
+	WRONG(!v->count || v->count > v->capacity || v->capacity > EXTENTS_MAX,
+	      "the extents' count");
 	WRONG(v->extents[0].addr != v->begin, "the map does not begin where it should");
 	for (uint32_t i = 0; i < v->count; i++) {
 		const struct extent *e = &v->extents[i];

@@ -41,7 +41,7 @@ struct extent {
 
 struct versions {
 	struct extent *extents; /* sorted; the first is at `begin` */
-	uint32_t count, room;
+	uint32_t count, capacity;
 	uint64_t begin, end;
 	uint64_t life[2], privates; /* inputs of private versions: a random number, and a count */
 };

@@ -447,10 +447,10 @@ uint64_t nvidia_scratch_alloc(struct hal_device *device, uint64_t bytes)
 
 bool nvidia_scratch_free(struct hal_device *device, uint64_t addr, uint64_t bytes)
 {
-	uint64_t room = nvidia_scratch_room(device, addr);
+	uint64_t available = nvidia_scratch_space(device, addr);
 
-	if (room)
-		device->scratch_used &= ~(slots_of(bytes)
-					  << (CUDA_SCRATCH_BYTES - room) / CUDA_SCRATCH_SLOT_BYTES);
-	return room;
+	if (available)
+		device->scratch_used &= ~(slots_of(bytes) << (CUDA_SCRATCH_BYTES - available) /
+								     CUDA_SCRATCH_SLOT_BYTES);
+	return available;
 }

@@ -84,12 +84,12 @@ static uint64_t extent(uint64_t width, uint64_t height, uint64_t pitch)
 
 static bool is_host(const struct hal_device *device, const struct hal_ref *ref)
 {
-	return !ref->space && !nvidia_scratch_room(device, ref->addr);
+	return !ref->space && !nvidia_scratch_space(device, ref->addr);
 }
 
 struct side {
 	CUdeviceptr at;
-	uint64_t room, pitch;
+	uint64_t available, pitch;
 	uint8_t *host;
 };
 
@@ -99,12 +99,12 @@ static struct side side_of(const struct hal_device *device, const struct hal_ref
 	struct side side = {.pitch = pitch};
 
 	if (ref->space) {
-		side.room = nvidia_space_resolve(ref->space, at, write, &side.at);
-	} else if ((side.room = nvidia_scratch_room(device, at))) {
+		side.available = nvidia_space_resolve(ref->space, at, write, &side.at);
+	} else if ((side.available = nvidia_scratch_space(device, at))) {
 		side.at = at;
 	} else {
 		side.host = (uint8_t *)(uintptr_t)at;
-		side.room = UINT64_MAX;
+		side.available = UINT64_MAX;
 	}
 	return side;
 }
@@ -114,7 +114,7 @@ static uint64_t rows_in(const struct side *side, uint64_t width)
 {
 	if (side->pitch < width || side->pitch > PITCH_MAX)
 		return 1;
-	return 1 + (side->room - width) / side->pitch;
+	return 1 + (side->available - width) / side->pitch;
 }
 
 static CUresult copy_device(const struct hal_stream *s, const struct side *dst,
@@ -170,13 +170,13 @@ static enum issued copy_piece(struct hal_stream *s, const struct hal_work *w, ui
 	uint64_t n = width - s->column, rows = 1, most;
 	CUresult error;
 
-	if (!dst.room || !src.room) {
-		nvidia_space_stray(dst.room ? w->copy.src.space : w->copy.dst.space, "copy",
-				   dst.room ? from : to);
+	if (!dst.available || !src.available) {
+		nvidia_space_stray(dst.available ? w->copy.src.space : w->copy.dst.space, "copy",
+				   dst.available ? from : to);
 		return FAILED;
 	}
-	n = n < dst.room ? n : dst.room;
-	n = n < src.room ? n : src.room;
+	n = n < dst.available ? n : dst.available;
+	n = n < src.available ? n : src.available;
 	if (dst.host || src.host) {
 		n = n < CUDA_STAGE_BYTES ? n : CUDA_STAGE_BYTES;
 		stage = issue_take_stage(s, false);
@@ -251,7 +251,7 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 	uint64_t to = w->fill.dst.addr + s->row * w->fill.pitch + s->column;
 	struct side dst = side_of(s->device, &w->fill.dst, to, w->fill.pitch, true);
 
-	if (!dst.room) {
+	if (!dst.available) {
 		nvidia_space_stray(w->fill.dst.space, "fill", to);
 		return FAILED;
 	}
@@ -260,7 +260,7 @@ static enum issued fill_piece(struct hal_stream *s, const struct hal_work *w)
 				  "fill: an address that is not aligned");
 		return FAILED;
 	}
-	n = n < dst.room ? n : dst.room;
+	n = n < dst.available ? n : dst.available;
 	if (n == bytes) {
 		most = rows_in(&dst, bytes);
 		rows = w->fill.height - s->row;

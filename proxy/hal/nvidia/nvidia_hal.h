@@ -218,7 +218,7 @@ static inline CUdeviceptr nvidia_alias(const struct hal_device *device, uint32_t
 	return device->alias + chunk * RF_CHUNK_BYTES;
 }
 /* The number of bytes of scratch memory from here on; 0: the address is elsewhere. */
-static inline uint64_t nvidia_scratch_room(const struct hal_device *device, uint64_t addr)
+static inline uint64_t nvidia_scratch_space(const struct hal_device *device, uint64_t addr)
 {
 	uint64_t offset = addr - nvidia_alias(device, device->chunk_count);
 
@@ -268,7 +268,7 @@ CUresult nvidia_sums_load(struct hal_device *);
 /* stream.c */
 int nvidia_stream_create(struct hal_device *, struct hal_stream **);
 void nvidia_stream_destroy(struct hal_stream *);
-uint32_t nvidia_room(struct hal_stream *);
+uint32_t nvidia_available(struct hal_stream *);
 uint64_t nvidia_submit(struct hal_stream *, const struct hal_work *);
 uint64_t nvidia_completed(const struct hal_stream *);
 void nvidia_notify_at(struct hal_stream *, uint64_t number);

@@ -148,9 +148,11 @@ void nvidia_space_settle(struct hal_ref *ref, uint64_t bytes)
 	const struct hal_space *space = ref->space;
 
 	for (uint32_t i = 0; space && i < space->host_count; i++) {
-		uint64_t offset = ref->addr - space->hosts[i].addr, room = space->hosts[i].bytes;
+		uint64_t offset = ref->addr - space->hosts[i].addr,
+			 available = space->hosts[i].bytes;
 
-		if (ref->addr < space->hosts[i].addr || offset > room || bytes > room - offset)
+		if (ref->addr < space->hosts[i].addr || offset > available ||
+		    bytes > available - offset)
 			continue;
 		*ref = (struct hal_ref){NULL, (uintptr_t)(space->hosts[i].memory + offset)};
 		return;

@@ -54,7 +54,7 @@ uint64_t nvidia_completed(const struct hal_stream *s)
 	return atomic_load_explicit(s->counter, memory_order_acquire);
 }
 
-uint32_t nvidia_room(struct hal_stream *s)
+uint32_t nvidia_available(struct hal_stream *s)
 {
 	return CUDA_QUEUE_WORKS - (uint32_t)(atomic_load(&s->submitted) - nvidia_completed(s));
 }
@@ -123,7 +123,7 @@ uint64_t nvidia_submit(struct hal_stream *s, const struct hal_work *work)
 	uint64_t number = atomic_load(&s->submitted) + 1;
 	struct nvidia_item *item = &s->items[(number - 1) % CUDA_QUEUE_WORKS];
 
-	if (!nvidia_room(s) || !acceptable(work))
+	if (!nvidia_available(s) || !acceptable(work))
 		return 0;
 	item->work = *work;
 	if ((work->kind == HAL_KERNEL && !copy_params(item)) ||

@@ -171,23 +171,23 @@ static enum issued issue_piece(struct hal_stream *s, struct hal_work *w,
 
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t addr = refs[i].addr + s->column,
-			 room = nvidia_scratch_room(s->device, addr);
+			 available = nvidia_scratch_space(s->device, addr);
 
 		if (refs[i].space) {
 			space = refs[i].space;
-			room = nvidia_space_resolve(space, addr, i == 0, &at[i]);
-			if (!room) {
+			available = nvidia_space_resolve(space, addr, i == 0, &at[i]);
+			if (!available) {
 				nvidia_space_stray(space, "a sum of a collective", addr);
 				return FAILED;
 			}
-		} else if (room) {
+		} else if (available) {
 			at[i] = addr;
 		} else {
 			host[i] = host_at(&refs[i]) + s->column;
-			room = HALF_BYTES;
+			available = HALF_BYTES;
 			staged = true;
 		}
-		n = n < room ? n : room;
+		n = n < available ? n : available;
 	}
 	if (staged) {
 		stage = issue_take_stage(s, true);
@@ -219,7 +219,7 @@ enum issued issue_sum(struct hal_stream *s, struct hal_work *w)
 					  "a sum of a collective: a misaligned address");
 			return FAILED;
 		}
-		reached |= refs[i].space || nvidia_scratch_room(s->device, refs[i].addr);
+		reached |= refs[i].space || nvidia_scratch_space(s->device, refs[i].addr);
 	}
 	if (!bytes)
 		return ALL;
@@ -288,16 +288,16 @@ enum issued issue_checksum(struct hal_stream *s, struct hal_work *w)
 	if (!w->checksum.src.space)
 		return issue_check(s, NULL, what, issue_host_function(s, checksum_whole, w));
 	while (done == ALL && s->column < bytes) {
-		uint64_t addr = w->checksum.src.addr + s->column, n = bytes - s->column, room;
+		uint64_t addr = w->checksum.src.addr + s->column, n = bytes - s->column, available;
 		CUdeviceptr at;
 		struct nvidia_stage *stage;
 
-		room = nvidia_space_resolve(space, addr, false, &at);
-		if (!room) {
+		available = nvidia_space_resolve(space, addr, false, &at);
+		if (!available) {
 			nvidia_space_stray(space, what, addr);
 			return FAILED;
 		}
-		n = n < room ? n : room;
+		n = n < available ? n : available;
 		stage = issue_take_stage(s, true);
 		if (!stage)
 			return PART;

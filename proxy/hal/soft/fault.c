@@ -1,13 +1,15 @@
 /* fault.c: how work ends early: an access to an unmapped page, a trap, a cancel.
  *
- * Work runs between sigsetjmp and the clearing of `in_fault_scope`, on a worker thread. Meanwhile it holds
- * no lock and owns no memory, so the signal handler may jump out at any instruction. Faults of
- * other threads, and of workers outside work in a fault scope, go to the previously installed handlers.
+ * Work runs between sigsetjmp and the clearing of `in_fault_scope`, on a worker thread. Meanwhile
+ * it holds no lock and owns no memory, so the signal handler may jump out at any instruction.
+ * Faults of other threads, and of workers outside work in a fault scope, go to the previously
+ * installed handlers.
  *
  * A kernel's write to a read-only page is not an error (unforeseen.c): the kernel continues.
  *
  * A cancel is a signal to the worker, so compiled kernels need no check in their loops. The cancel
- * flag is set before the signal is sent, and read after `in_fault_scope` is set, so no cancel is lost.
+ * flag is set before the signal is sent, and read after `in_fault_scope` is set, so no cancel is
+ * lost.
  */
 #include <errno.h>
 #include <signal.h>

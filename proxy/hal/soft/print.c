@@ -31,16 +31,16 @@ struct print {
 };
 
 /* The host address of a generic address, and the number of bytes that may be read there. */
-static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t *room)
+static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t *available)
 {
 	uint64_t place = address & ((1ull << 40) - 1), offset = address - RF_DEV_BASE;
 
-	*room = UINT64_MAX; /* an unmapped page ends it */
+	*available = UINT64_MAX; /* an unmapped page ends it */
 	if (address >> 40 == SOFT_TAG_SHARED)
 		return p->block->shared + (place & (SOFT_SHARED_WINDOW - 1));
 	if (address >> 40 == SOFT_TAG_LOCAL) {
 		place = p->local_stride ? place & (p->local_stride - 1) : 0;
-		*room = p->local_stride - place;
+		*available = p->local_stride - place;
 		return p->local + place;
 	}
 	return p->block->base + (offset < RF_WINDOW_BYTES ? offset : SOFT_NOWHERE);
@@ -49,10 +49,10 @@ static const uint8_t *resolve(const struct print *p, uint64_t address, uint64_t 
 /* Copies a string from device memory, truncated to `bytes` including its end. */
 static void copy_string(const struct print *p, uint64_t address, char *to, uint64_t bytes)
 {
-	uint64_t room;
-	const uint8_t *from = resolve(p, address, &room);
+	uint64_t available;
+	const uint8_t *from = resolve(p, address, &available);
 
-	bytes = room < bytes - 1 ? room + 1 : bytes;
+	bytes = available < bytes - 1 ? available + 1 : bytes;
 	for (uint64_t i = 0; i < bytes - 1; i++)
 		if (!(to[i] = (char)from[i]))
 			return;
@@ -62,10 +62,10 @@ static void copy_string(const struct print *p, uint64_t address, char *to, uint6
 /* Takes the next argument; each is at a multiple of its size. */
 static uint64_t take(struct print *p, uint32_t bytes)
 {
-	uint64_t room, value = 0, at = (p->arguments + bytes - 1) & ~(uint64_t)(bytes - 1);
-	const uint8_t *from = resolve(p, at, &room);
+	uint64_t available, value = 0, at = (p->arguments + bytes - 1) & ~(uint64_t)(bytes - 1);
+	const uint8_t *from = resolve(p, at, &available);
 
-	memcpy(&value, from, bytes < room ? bytes : room);
+	memcpy(&value, from, bytes < available ? bytes : available);
 	p->arguments = at + bytes;
 	p->taken++;
 	return value;
@@ -73,9 +73,9 @@ static uint64_t take(struct print *p, uint32_t bytes)
 
 static void put(struct print *p, const char *text, uint32_t bytes)
 {
-	uint32_t room = TEXT_BYTES - p->used;
+	uint32_t available = TEXT_BYTES - p->used;
 
-	bytes = bytes < room ? bytes : room;
+	bytes = bytes < available ? bytes : available;
 	memcpy(p->text + p->used, text, bytes);
 	p->used += bytes;
 }
@@ -84,7 +84,7 @@ static void put(struct print *p, const char *text, uint32_t bytes)
 static void convert(struct print *p, const char *spec, char kind, bool wide, uint64_t bits)
 {
 	char *to = p->text + p->used, string[TEXT_BYTES];
-	uint32_t room = TEXT_BYTES - p->used;
+	uint32_t available = TEXT_BYTES - p->used;
 	double real;
 	int length;
 
@@ -93,18 +93,20 @@ static void convert(struct print *p, const char *spec, char kind, bool wide, uin
 	memcpy(&real, &bits, sizeof real);
 	soft_shelter();
 	if (kind == 's')
-		length = snprintf(to, room, spec, string);
+		length = snprintf(to, available, spec, string);
 	else if (kind == 'p')
-		length = snprintf(to, room, spec, (void *)bits);
+		length = snprintf(to, available, spec, (void *)bits);
 	else if (strchr("eEfFgGaA", kind))
-		length = snprintf(to, room, spec, real);
+		length = snprintf(to, available, spec, real);
 	else if (wide)
-		length = snprintf(to, room, spec, (unsigned long long)bits);
+		length = snprintf(to, available, spec, (unsigned long long)bits);
 	else
-		length = snprintf(to, room, spec, (unsigned)bits);
+		length = snprintf(to, available, spec, (unsigned)bits);
 	soft_expose();
 	if (length > 0)
-		p->used += (uint32_t)length < room ? (uint32_t)length : room ? room - 1 : 0;
+		p->used += (uint32_t)length < available ? (uint32_t)length
+			   : available                  ? available - 1
+							: 0;
 }
 
 struct spec {
@@ -223,19 +225,19 @@ rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32
 			  .local_stride = local_stride,
 			  .arguments = arguments};
 	char text[FORMAT_BYTES];
-	uint64_t room, ring;
+	uint64_t available, ring;
 
 	if (!format_at)
 		return -1;
-	memcpy(&ring, resolve(&p, print, &room), sizeof ring);
+	memcpy(&ring, resolve(&p, print, &available), sizeof ring);
 	if (!ring)
 		return -2; /* the launching program wants no output */
 	copy_string(&p, format_at, text, sizeof text);
 	format(&p, text);
 	if (p.used) {
-		const uint8_t *at = resolve(&p, ring & ~(uint64_t)63, &room);
+		const uint8_t *at = resolve(&p, ring & ~(uint64_t)63, &available);
 
-		if (room != UINT64_MAX)
+		if (available != UINT64_MAX)
 			return -2;
 		publish(&p, (struct rf_print *)(uintptr_t)at);
 	}

@@ -621,7 +621,7 @@ uint64_t soft_completed(const struct hal_stream *stream)
 
 /* Reads the worker's counter only when the queue seems full, because reading it moves its cache
  * line. */
-uint32_t soft_room(struct hal_stream *stream)
+uint32_t soft_available(struct hal_stream *stream)
 {
 	uint64_t submitted = atomic_load_explicit(&stream->submitted, memory_order_relaxed);
 
@@ -672,7 +672,7 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 	struct soft_item *item = &stream->items[stream->submitted % SOFT_QUEUE_WORKS];
 	uint64_t number;
 
-	if (soft_room(stream) == 0 || !acceptable(work))
+	if (soft_available(stream) == 0 || !acceptable(work))
 		return 0;
 	if (!copy_work(item, work))
 		return 0;
@@ -717,7 +717,7 @@ __attribute__((visibility("default"))) const struct hal hal_soft = {
 	.space_cancel = soft_space_cancel,
 	.stream_create = soft_stream_create,
 	.stream_destroy = soft_stream_destroy,
-	.room = soft_room,
+	.available = soft_available,
 	.submit = soft_submit,
 	.completed = soft_completed,
 	.notify_at = soft_notify_at,

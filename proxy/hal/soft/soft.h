@@ -274,7 +274,7 @@ void soft_device_close(struct hal_device *);
 uint64_t soft_arithmetic(const struct hal_device *);
 int soft_stream_create(struct hal_device *, struct hal_stream **);
 void soft_stream_destroy(struct hal_stream *);
-uint32_t soft_room(struct hal_stream *);
+uint32_t soft_available(struct hal_stream *);
 uint64_t soft_submit(struct hal_stream *, const struct hal_work *);
 uint64_t soft_completed(const struct hal_stream *);
 void soft_notify_at(struct hal_stream *, uint64_t number);

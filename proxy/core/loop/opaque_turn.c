@@ -1,8 +1,8 @@
-/* opaque.c: measures opaque kernels of ranks (opaque/opaque.h); the ranks of a device vote on what
- * they did. If ranks whose launches did the same begin to differ, the job gets an alarm on all its
- * devices (alarm.c).
+/* opaque_turn.c: measures opaque kernels of ranks (opaque/opaque.h); the ranks of a device vote on
+ * what they did. If ranks whose launches did the same begin to differ, the job gets an alarm on all
+ * its devices (alarm.c).
  */
-#include "loop/opaque.h"
+#include "loop/opaque_turn.h"
 
 #include "loop/internal.h"
 
@@ -15,9 +15,9 @@ static void vote(struct rank *r)
 
 static bool turn(struct rank *r)
 {
-	bool gives_up = r->async_error || r->end.closing || !hidden_folded(r);
+	bool gives_up = r->async_error || r->end.closing || !opaque_folded(r);
 	enum measure_is is = measure_turn(&r->measure, &r->memory, &r->proxy->checks,
-					  hidden_still(r), gives_up, now_ns());
+					  opaque_still(r), gives_up, now_ns());
 	if (is == MEASURE_OVER)
 		vote(r);
 	if (is == MEASURE_FAILED)

@@ -1,19 +1,19 @@
-/* hidden.c: kernels whose reads and writes nothing describes: the observations of them
+/* opaque_launch.c: kernels whose reads and writes nothing describes: the observations of them
  * (opaque/opaque.h) determine their footprint, and whether they are measured first.
  *
  * Rules: only where ranks of a job share a device; elsewhere, trusting observations would be an
  * unnecessary risk. A launch that gets an address of pinned memory may write what the host reads:
  * it is never trusted.
  */
-#include "queue/hidden.h"
+#include "queue/opaque_launch.h"
 
 #include <string.h>
 
 #include "loop/internal.h"
 
-enum { OF_HIDDEN = OF_QUEUE + 8, OF_PLACE, OF_LAUNCH }; /* after those of effects.c */
+enum { OF_OPAQUE = OF_QUEUE + 8, OF_PLACE, OF_LAUNCH }; /* after those of effects.c */
 
-void hidden_collective(struct rank *r, struct item *i)
+void opaque_collective(struct rank *r, struct item *i)
 {
 	struct digest d;
 	digest_begin(&d);
@@ -27,21 +27,21 @@ void hidden_collective(struct rank *r, struct item *i)
 		digest_word(&d, o->send);
 		digest_word(&d, o->recv);
 	}
-	r->queue.place = (struct hidden_place){digest_end(&d), i->coll.comm->o.id, i->coll.turn, 0};
+	r->queue.place = (struct opaque_place){digest_end(&d), i->coll.comm->o.id, i->coll.turn, 0};
 }
 
-void hidden_launch(struct rank *r, struct item *i)
+void opaque_launch(struct rank *r, struct item *i)
 {
 	i->kernel.place = r->queue.place;
 	r->queue.place.index++;
 }
 
-static bool hidden(const struct item *i)
+static bool opaque(const struct item *i)
 {
-	return i->kind == ITEM_KERNEL && i->kernel.function->hidden;
+	return i->kind == ITEM_KERNEL && i->kernel.function->opaque;
 }
 
-bool hidden_folded(const struct rank *r)
+bool opaque_folded(const struct rank *r)
 {
 	return r->proxy->memory.shares && r->proxy->validate && !r->memory.doubted &&
 	       r->job->attached > 1;
@@ -52,12 +52,12 @@ static bool known_by(struct rank *r, const struct item *i, struct version *id)
 {
 	const struct function *f = i->kernel.function;
 	const struct rf_launch *l = &i->kernel.launch;
-	const struct hidden_place *place = &i->kernel.place;
+	const struct opaque_place *place = &i->kernel.place;
 	struct digest d;
-	if (!hidden(i) || !place->comm)
+	if (!opaque(i) || !place->comm)
 		return false;
 	digest_begin(&d);
-	digest_word(&d, OF_HIDDEN);
+	digest_word(&d, OF_OPAQUE);
 	digest_word(&d, place->context.a);
 	digest_word(&d, place->context.b);
 	digest_word(&d, place->index);
@@ -80,7 +80,7 @@ static bool known_by(struct rank *r, const struct item *i, struct version *id)
 static enum trust trust(struct rank *r, const struct item *i, struct version *id,
 			struct trusted *trusted)
 {
-	if (!hidden_folded(r) || !known_by(r, i, id))
+	if (!opaque_folded(r) || !known_by(r, i, id))
 		return TRUST_NOTHING;
 	if (r->measure.state && r->measure.item == i) /* whatever others find out meanwhile */
 		return TRUST_MEASURE;
@@ -109,7 +109,7 @@ static void footprint_key(struct rank *r, const struct item *i, struct version i
 	f->keyed = true;
 }
 
-void hidden_footprint(struct rank *r, const struct item *i, struct footprint *f)
+void opaque_footprint(struct rank *r, const struct item *i, struct footprint *f)
 {
 	struct version id;
 	struct trusted trusted;
@@ -126,7 +126,7 @@ void hidden_footprint(struct rank *r, const struct item *i, struct footprint *f)
 		footprint_key(r, i, id, &trusted, f);
 }
 
-bool hidden_still(const struct rank *r)
+bool opaque_still(const struct rank *r)
 {
 	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
 		const struct stream *s = r->queue.streams[n];
@@ -137,19 +137,19 @@ bool hidden_still(const struct rank *r)
 	return true;
 }
 
-bool hidden_waits(const struct rank *r, const struct item *i)
+bool opaque_waits(const struct rank *r, const struct item *i)
 {
-	return r->measure.item == i && r->measure.state == MEASURE_WAITS && !hidden_still(r);
+	return r->measure.item == i && r->measure.state == MEASURE_WAITS && !opaque_still(r);
 }
 
-bool hidden_measured(struct rank *r, const struct item *i)
+bool opaque_measured(struct rank *r, const struct item *i)
 {
 	struct version id;
 	struct trusted trusted;
 	return trust(r, i, &id, &trusted) == TRUST_MEASURE;
 }
 
-bool hidden_first(struct rank *r, const struct item *i)
+bool opaque_first(struct rank *r, const struct item *i)
 {
 	struct measured what = {.rank = r->rank};
 	struct trusted trusted;
@@ -169,10 +169,10 @@ bool hidden_first(struct rank *r, const struct item *i)
 	return true;
 }
 
-void hidden_done(struct rank *r, const struct item *i)
+void opaque_done(struct rank *r, const struct item *i)
 {
 	struct version id;
-	if (!hidden_folded(r) || !known_by(r, i, &id))
+	if (!opaque_folded(r) || !known_by(r, i, &id))
 		return;
 	bool measured = r->measure.state == MEASURE_READY && r->measure.item == i;
 	uint64_t occurrence = launches_done(&r->job->launches, id, i->kernel.place.number, r->rank,
@@ -180,11 +180,11 @@ void hidden_done(struct rank *r, const struct item *i)
 	measure_submitted(&r->measure, i, occurrence, now_ns());
 }
 
-void hidden_complete(struct rank *r, const struct item *i)
+void opaque_complete(struct rank *r, const struct item *i)
 {
 	struct version id;
 	uint32_t pages[STRAYS_MAX], count;
-	if (!hidden(i))
+	if (!opaque(i))
 		return;
 	measure_ran(&r->measure, i);
 	count = memory_strays(&r->memory, pages);

@@ -1,6 +1,6 @@
-/* opaque.h: measures opaque kernels of ranks, and uses the results (opaque.c). */
-#ifndef RANKFOLD_LOOP_OPAQUE_H
-#define RANKFOLD_LOOP_OPAQUE_H
+/* opaque_turn.h: measures opaque kernels of ranks, and uses the results (opaque_turn.c). */
+#ifndef RANKFOLD_OPAQUE_TURN_H
+#define RANKFOLD_OPAQUE_TURN_H
 
 #include <stdint.h>
 
