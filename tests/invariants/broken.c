@@ -235,7 +235,7 @@ static void memory_as_a_whole(void)
 	BREAK("pages that are leaving", page->leaving = true);
 	BREAK("chunks that are leaving", d->leaving++);
 	BREAK("reserved chunks", d->reserved++);
-	BREAK("lost chunks", d->lost++);
+	BREAK("unusable chunks", d->unusable++);
 	BREAK("shared chunks", d->shared++);
 	BREAK("more is promised than there is", d->total = d->used - 1);
 	BREAK("the list of requests has a loop", d->requests = &m->request;
@@ -329,7 +329,7 @@ static void squashing(void)
 	      r->queue.squashing.first = item_new(r, ITEM_FILL, 1000, 0));
 	BREAK("ranges that were considered for early opening", r->queue.squashing.early = 1000);
 	BREAK("a rank skips no more waits than the last backoff says",
-	      r->queue.squashing.regrets[3].skip = 9);
+	      r->queue.squashing.backoffs[3].skip = 9);
 	BREAK("a rank knows that it has shared pages open", page_write_protect(m, PAGE_HERE);
 	      page_open(m, PAGE_HERE, true));
 }

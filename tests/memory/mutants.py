@@ -280,7 +280,7 @@ MUTANTS = [
           "(!memory_moving(m) || m->moves->kind == MOVE_OUT) &&", "true &&"),
     Fault("given-by-who-is-doubted", "sharing.c",
           "!m->inflight && !m->doubted &&", "!m->inflight &&"),
-    Fault("given-though-stuck-elsewhere", "sharing.c", " && !page->chunk->lost;", ";"),
+    Fault("given-though-stuck-elsewhere", "sharing.c", " && !page->chunk->unusable;", ";"),
     Fault("taken-by-who-is-doubted", "sharing.c",
           "d->shares && !m->doubted && i < d->count", "d->shares && i < d->count"),
     Fault("taken-from-who-is-busy", "sharing.c", "(!now || gives(o)) &&", "true &&"),

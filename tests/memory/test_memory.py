@@ -161,7 +161,7 @@ def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> No
     assert wanting.alloc(0) and wanting.ask(ACTIVATE)
     world.fault("unmap")
     world.settle()
-    assert wanting.told == [(ACTIVATE, 0)] and world.memory.lost == 1
+    assert wanting.told == [(ACTIVATE, 0)] and world.memory.unusable == 1
     assert wanting.alloc(1) and wanting.ask(ACTIVATE)
     world.settle()
     assert wanting.told[-1] == (ACTIVATE, 2)  # there will never be two

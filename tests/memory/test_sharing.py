@@ -596,7 +596,7 @@ def test_a_chunk_that_is_stuck_somewhere_is_shared_with_nobody_more(make: Make) 
     same(third)
     assert world.lib.memory_merge(third.memory) == 0 and third.chunk(0) != first.chunk(0)
     first.free(0)
-    assert world.memory.lost == 1
+    assert world.memory.unusable == 1
 
 
 def test_who_is_prepared_waits_for_what_a_busy_rank_has(make: Make) -> None:

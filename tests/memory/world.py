@@ -379,7 +379,7 @@ class World:
         if not ranks:
             return
         assert not self.device.broken, self.device.broken
-        assert self.memory.used == self.memory.lost == len(self.device.stuck)
+        assert self.memory.used == self.memory.unusable == len(self.device.stuck)
         assert self.memory.reserved == self.memory.leaving == self.memory.shared == 0
         assert self.memory.requests == self.ffi.NULL
         self.lib.device_memory_close(self.memory, True)
