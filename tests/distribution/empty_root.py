@@ -82,10 +82,7 @@ class Root:
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._first.stdout and self._first.stdout.readline() == "ready\n"
-        (child,) = (
-            Path(f"/proc/{self._first.pid}/task/{self._first.pid}/children").read_text().split()
-        )
-        self._pid = child
+        self._pid = self.child_of(self._first.pid)
         return self
 
     def __exit__(
@@ -98,7 +95,7 @@ class Root:
         self._first.stdout.close()
 
     def command(
-        self, *arguments: str, user: int = 0, home: str = "/root", workdir: str = "/", **env: str
+        self, *arguments: str, user: str = "0", home: str = "/root", workdir: str = "/", **env: str
     ) -> list[str]:
         """The command that runs `arguments` inside, as the user with this id."""
         environment = {"PATH": f"{self.python}/bin:/bin", "HOME": home, **env}
@@ -109,6 +106,12 @@ class Root:
             "--root", "--wd", f"--setuid={user}", f"--setgid={user}", "/bin/sh", "-c", inside,
         ]  # fmt: skip
 
-    def run(self, *arguments: str, **how: str | int) -> subprocess.CompletedProcess[str]:
-        command = self.command(*arguments, **how)  # type: ignore[arg-type]
+    @staticmethod
+    def child_of(pid: int) -> str:
+        """The pid, as seen from outside, of what the process of a `command` runs inside."""
+        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return child
+
+    def run(self, *arguments: str, **how: str) -> subprocess.CompletedProcess[str]:
+        command = self.command(*arguments, **how)
         return subprocess.run(command, capture_output=True, text=True, timeout=scaled(120))
