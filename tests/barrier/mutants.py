@@ -37,6 +37,7 @@ MUTANTS = [
     Mutant("half-joined-forgotten", "let_go |= t->joining &&", "let_go |= 0 &&"),
     Mutant("drain-goes-on", "(!b->frozen || b->level != DRAIN ||", "(true ||"),
     Mutant("exit-not-heard", "b->ranks[m->rank].exited = true;", ""),
+    Mutant("sent-before-exit-forgotten", " || (m->src != m->dst && m->src == m->rank)", ""),
     Mutant("order-not-compared", "(c->comm && c->comm != m->comm)", "0"),
     Mutant("request-lost", "b->requests > m->b;", "false;"),
     Mutant("request-at-the-cut-lost", "b->leaving |= b->cut;",

@@ -137,6 +137,7 @@ class World:
         self.random = random.Random(seed)
         self.ranks = [Rank(n, placement[n], p) for n, p in enumerate(programs)]
         self.devices = device_count
+        self.on_device = [[r for r in self.ranks if r.device == d] for d in range(device_count)]
         where = self.ffi.new("uint32_t[]", placement)
         self.barriers = [self.lib.barrier_new(d, device_count, len(programs), where)
                          for d in range(device_count)]  # fmt: skip
@@ -151,6 +152,7 @@ class World:
         self.given_up: set[int] = set()  # where a split was complete before all had called it
         self.slow = [0.02, 0.2, 1.0, 1.0, 5.0]
         self.weights: dict[Any, float] = {}
+        self.message = self.ffi.new("struct barrier_message *")
         self.steps = 0
         self.may_hurry = True
         for d in range(device_count):
@@ -169,10 +171,10 @@ class World:
         """Tells what changed and takes the messages, as the loop does every turn. Any?"""
         taken = False
         b = self.barriers[device]
-        for r in self.ranks:
-            if r.device == device and not r.exited:
+        for r in self.on_device[device]:
+            if not r.exited:
                 self.lib.barrier_idle(b, r.number, not r.busy)
-        m = self.ffi.new("struct barrier_message *")
+        m = self.message
         while self.lib.barrier_next_message(b, m):
             copy = self.ffi.new("struct barrier_message *", m[0])
             self.queues[(device, m.to)].append(copy)
@@ -439,8 +441,18 @@ class World:
         actors += [("deliver", p) for p, q in self.queues.items() if q]
         for r in self.ranks:
             if not r.exited:
-                actors += [("consume", r.number), ("complete", r.number)]
+                if not r.syncing and not r.joining:
+                    actors.append(("consume", r.number))
+                if r.busy:
+                    actors.append(("complete", r.number))
         return actors
+
+    def _weight(self, actor: Any) -> float:
+        """How often it has its turn: drawn when it is first seen."""
+        found = self.weights.get(actor)
+        if found is None:
+            found = self.weights[actor] = self.random.choice(self.slow)
+        return found
 
     def _act(self, actor: Any) -> bool:
         if actor[0] == "deliver":
@@ -459,13 +471,13 @@ class World:
     def step(self) -> bool:
         """One event. False: nothing can happen any more."""
         actors = self._actors()
+        weights = [self._weight(actor) for actor in actors]
         while actors:
-            weights = [self.weights.setdefault(a, self.random.choice(self.slow)) for a in actors]
-            actor = self.random.choices(actors, weights)[0]
-            if self._act(actor):
+            (which,) = self.random.choices(range(len(actors)), weights)
+            if self._act(actors[which]):
                 self.steps += 1
                 return True
-            actors.remove(actor)
+            del actors[which], weights[which]
         return False
 
     # ---- what is seen from outside
