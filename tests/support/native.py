@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +22,68 @@ from rankfold import paths
 
 REPOSITORY = Path(__file__).parents[2]
 CORE = REPOSITORY / "proxy" / "core"
+OBJECTS = REPOSITORY / "build/tests/objects"  # named by the content of all they are made from
 
 
 def build(
     folder: Path, sources: Sequence[Path], name: str = "under-test", warnings: bool = True,
     args: Sequence[str] = (),
 ) -> Path:  # fmt: skip
-    """A shared library of `sources` in `folder`; a compiler error fails the test with its text."""
+    """A shared library of `sources` (C files and objects) in `folder`; a compiler error fails the
+    test with its text. A file that was compiled before is not compiled again (`OBJECTS`)."""
     library = folder / f"{name}.so"
     strict = ["-Wall", "-Wextra", "-Werror"] if warnings else ["-w"]
-    command = [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-shared",
-               "-fPIC", *strict, *args, *shlex.split(os.environ.get("CFLAGS", "")),
-               f"-I{REPOSITORY / 'interpose/channel'}", f"-I{CORE}", f"-I{CORE / 'barrier'}",
-               f"-I{REPOSITORY / 'proxy/hal'}",
-               "-o", str(library), *map(str, sources)]  # fmt: skip
+    compiler = [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC",
+                *strict, *args, *shlex.split(os.environ.get("CFLAGS", ""))]  # fmt: skip
+    includes = [f"-I{REPOSITORY / 'interpose/channel'}", f"-I{CORE}", f"-I{CORE / 'barrier'}",
+                f"-I{REPOSITORY / 'proxy/hal'}"]  # fmt: skip
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = pool.map(lambda source: _object(source, [*compiler, *includes]), sources)
+        _run([*compiler, "-shared", "-o", str(library), *map(str, objects)])
+    return library
+
+
+def _object(source: Path, compiler: Sequence[str]) -> Path:
+    """The object of a C file, compiled unless `OBJECTS` has it."""
+    if source.suffix != ".c":
+        return source
+    flags = [flag for flag in compiler if not flag.startswith("-Wl,")]
+    content = hashlib.sha256("\0".join([source.name, *flags, _headers()]).encode())
+    for file in (source, *sorted(source.parent.glob("*.h")), *_included(source)):
+        content.update(file.read_bytes())
+    found = OBJECTS / f"{source.stem}-{content.hexdigest()[:24]}.o"
+    if not found.exists():
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=OBJECTS) as fresh:
+            made = Path(fresh, found.name)
+            _run([*flags, "-c", "-o", str(made), str(source)])
+            made.rename(found)
+    return found
+
+
+def _included(source: Path) -> Iterator[Path]:
+    """The C files that it includes, by their names wherever they are."""
+    for name in re.findall(r'^#include "(?:.*/)?(.*\.c)"', source.read_text(), re.MULTILINE):
+        for room in ("interpose", "proxy", "tests"):
+            yield from sorted((REPOSITORY / room).rglob(name))
+
+
+@functools.cache
+def _headers() -> str:
+    """A digest of the compiler's version and of all headers that a C file may include."""
+    compiler = [os.environ.get("CC", "gcc"), "--version"]
+    version = subprocess.run(compiler, check=True, capture_output=True).stdout
+    content = hashlib.sha256(version)
+    for room in ("interpose", "proxy"):
+        for file in sorted((REPOSITORY / room).rglob("*")):
+            if file.suffix in (".h", ".def"):
+                content.update(file.read_bytes())
+    return content.hexdigest()
+
+
+def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
-    return library
 
 
 def with_fault(folder: Path, source: Path, old: str, new: str) -> Path:
