@@ -3,6 +3,7 @@ stable: 0 done, 1 error, 2 changes pending, 64 wrong usage, 65 invalid input fil
 
 from __future__ import annotations
 
+import importlib
 import os
 import sqlite3
 import sys
@@ -15,12 +16,24 @@ from rankfold import __version__, control, distribution, paths
 from rankfold.legible import legible
 from rankfold.reconciler import switches
 from rankfold.reconciler.client import NoReconciler
-from rankfold.reconciler.commands import acting, checkpoints, desired, looking
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
-from rankfold.reconciler.commands.run import run
 from rankfold.reconciler.journal.journal import JournalError
-from rankfold.reconciler.report.console import say
-from rankfold.reconciler.source import spec
+from rankfold.reconciler.report.lines import say
+from rankfold.reconciler.source.invalid import InvalidInput
+
+# Each command's module and its name there. A module is imported when its command runs: importing
+# all of them takes longer than most commands do.
+COMMANDS = {
+    "validate": ("desired", "validate"), "plan": ("desired", "plan_command"),
+    "apply": ("desired", "apply"), "watch": ("desired", "watch_command"),
+    "status": ("looking", "status"), "describe": ("looking", "describe"),
+    "events": ("looking", "events"), "inspect": ("looking", "inspect_command"),
+    "logs": ("looking", "logs"), "doctor": ("looking", "doctor_command"),
+    "scale": ("acting", "scale"), "suspend": ("acting", "suspend"),
+    "resume": ("acting", "resume"), "cancel": ("acting", "cancel"),
+    "checkpoint": ("acting", "checkpoint"), "stop": ("acting", "stop"),
+    "run": ("run", "run"), "store": ("checkpoints", "store"),
+}  # fmt: skip
 
 
 def main() -> NoReturn:
@@ -37,7 +50,7 @@ def main() -> NoReturn:
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:
         fail(error.format_message())
-    except spec.InvalidInput as error:
+    except InvalidInput as error:
         for fault in error.faults:
             say(str(fault))
         sys.exit(EXIT_INVALID)
@@ -57,7 +70,22 @@ def _print_version(context: click.Context, _parameter: click.Parameter, wanted: 
         context.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """The commands of `COMMANDS`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, name = COMMANDS[cmd_name]
+        found = importlib.import_module(f"rankfold.reconciler.commands.{module}")
+        command: click.Command = getattr(found, name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Print the version and the commit that it was built from.",
@@ -78,13 +106,3 @@ def cli(context: click.Context, state: Path | None) -> None:
     except switches.BadSwitch as error:
         raise click.UsageError(str(error)) from error
     context.obj = (state or paths.default_state()).absolute()
-
-
-for command in (
-    desired.validate, desired.plan_command, desired.apply, desired.watch_command,
-    looking.status, looking.describe, looking.events, looking.inspect_command, looking.logs,
-    looking.doctor_command,
-    acting.scale, acting.suspend, acting.resume, acting.cancel, acting.checkpoint, acting.stop,
-    run, checkpoints.store,
-):  # fmt: skip
-    cli.add_command(command)

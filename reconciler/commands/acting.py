@@ -24,7 +24,7 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
-from rankfold.reconciler.report.console import say, tell
+from rankfold.reconciler.report.lines import say, tell
 
 # Fields of a checkpoint's manifest that operations.Begun takes; recovery.py writes them.
 BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")

@@ -20,7 +20,7 @@ from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.report import text
-from rankfold.reconciler.report.console import say, tell
+from rankfold.reconciler.report.lines import say, tell
 from rankfold.reconciler.wording import count
 
 if TYPE_CHECKING:  # imported where needed, because few commands open a store

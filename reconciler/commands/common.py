@@ -16,12 +16,12 @@ import click
 
 from rankfold.legible import json_text
 from rankfold.reconciler import switches
-from rankfold.reconciler.client import Reconciler
 from rankfold.reconciler.deadlines import STORE_ANSWERS_S, STORE_SILENT_S
-from rankfold.reconciler.report.console import say
+from rankfold.reconciler.report.lines import say
 
 if TYPE_CHECKING:
     from rankfold.checkpoint.store import Store
+    from rankfold.reconciler.client import Reconciler
 
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1

@@ -23,10 +23,11 @@ from rankfold.reconciler.journal.rows import desired_of
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import differences, snapshot
-from rankfold.reconciler.report.console import say, tell
+from rankfold.reconciler.report.lines import say, tell
 from rankfold.reconciler.report.status import status_of
 from rankfold.reconciler.source import reader, revision, spec
 from rankfold.reconciler.source.git import is_elsewhere
+from rankfold.reconciler.source.invalid import InvalidInput
 from rankfold.reconciler.source.trees import named
 from rankfold.reconciler.wording import count
 
@@ -90,7 +91,7 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     faults = revision.revision_faults(loaded, snap.records, live_by_hand)
     faults += revision.emptied_files(loaded, snap.objects)
     if faults:
-        raise spec.InvalidInput(faults)
+        raise InvalidInput(faults)
     now = desired_of(snap.objects)
     overridden = {
         o.name: o.spec for o in snap.objects if isinstance(o.spec, Job) and o.override

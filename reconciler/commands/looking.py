@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from rankfold import inspect
 from rankfold.reconciler import liveness
 from rankfold.reconciler.commands.common import (
     EXIT_ERROR,
@@ -23,9 +22,9 @@ from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.report import doctor, snapshot
-from rankfold.reconciler.report.console import blocks_of, event_line, say, tables, tell
-from rankfold.reconciler.report.logs import Follower
+from rankfold.reconciler.report import snapshot
+from rankfold.reconciler.report.console import blocks_of, event_line, tables
+from rankfold.reconciler.report.lines import say, tell
 from rankfold.reconciler.report.status import (
     reconciler_of,
     reconciler_status,
@@ -137,6 +136,8 @@ def inspect_command(file: Path, consumed: int) -> int:
     FILE is a copy of one, or the memfd itself: /proc/PID/fd/N of the rank's launcher, which `ls -l`
     shows as /memfd:rankfold and /memfd:rankfold-image-RANK. Exit code 1 if it is damaged.
     """
+    from rankfold import inspect
+
     found = inspect.Found()
     try:
         for line in inspect.lines(file, consumed, found):
@@ -163,6 +164,8 @@ def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
     ranks = range(job.spec.world_size) if rank is None else [rank]
     if rank is not None and not 0 <= rank < job.spec.world_size:
         fail(f"{name} has ranks 0 to {job.spec.world_size - 1}")
+    from rankfold.reconciler.report.logs import Follower
+
     follower = Follower(Layout(state).logs(name), ranks, prefix=len(ranks) > 1)
     with terminating():
         try:
@@ -192,6 +195,8 @@ def doctor_command(state: Path, output: str) -> int:
 
     Exit code 1 if something is missing that rankfold requires.
     """
+    from rankfold.reconciler.report import doctor
+
     findings = doctor.examine(state)
     if output == "json":
         show([vars(f) for f in findings])

@@ -18,7 +18,7 @@ from rankfold.reconciler.model.desired import RESTARTS_MAX, Device, Job, Pool
 from rankfold.reconciler.model.recorded import to_json
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import snapshot
-from rankfold.reconciler.report.console import say
+from rankfold.reconciler.report.lines import say
 from rankfold.reconciler.report.logs import Follower
 from rankfold.reconciler.source import spec
 from rankfold.reconciler.source.yamldoc import unusable

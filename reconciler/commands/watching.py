@@ -16,7 +16,8 @@ from rankfold import control
 from rankfold.reconciler.client import NoReconciler, Reconciler
 from rankfold.reconciler.journal.journal import JournalError
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.report.console import last_event, live_view, print_events, say
+from rankfold.reconciler.report.console import last_event, live_view, print_events
+from rankfold.reconciler.report.lines import say
 
 POLL_S = 0.1  # between two looks for events in the journal
 HELLO_S = 0.5  # between two questions to the reconciler, which answers each one in its loop

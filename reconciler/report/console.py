@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from rankfold.legible import legible
 from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.journal.rows import Event
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.report import snapshot, text
+from rankfold.reconciler.report import lines, snapshot, text
+from rankfold.reconciler.report.lines import tell
 from rankfold.reconciler.report.status import status_of
 from rankfold.reconciler.wording import time_of_day
 
@@ -28,29 +27,6 @@ NAME_MIN = 16  # least characters of a name that are shown on a narrow terminal
 MESSAGE_LINES = 4  # of a message in a table on a terminal; `describe` prints all of it
 WRAPPED = ("RANKS", "MESSAGE")  # columns that become narrower on a narrow terminal
 Block = tuple[str, tuple[str, ...], list[tuple[str, ...]]]  # title, head, rows
-
-
-_screen: Any = None  # rich's console, while `live_view` draws below what is printed
-
-
-def say(text: str) -> None:
-    """Print a line to stderr; characters that could control a terminal are escaped."""
-    _print(legible(text), err=True)
-
-
-def tell(text: str) -> None:
-    """As `say`, to stdout."""
-    _print(legible(text), err=False)
-
-
-def _print(text: str, err: bool) -> None:
-    stream = sys.stderr if err else sys.stdout
-    if _screen is None or not stream.isatty():
-        click.echo(text, err=err)
-        return
-    from rich.text import Text
-
-    _screen.print(Text(text), soft_wrap=True)  # above the view, which it moves down
 
 
 def blocks_of(data: Json, width: int | None = None) -> list[Block]:
@@ -159,7 +135,6 @@ def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
     from rich.console import Console, Group
     from rich.live import Live
 
-    global _screen
     drawn, screen = 0.0, Console()
     options: Any = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
     with Live(console=screen, transient=True, **options) as live:
@@ -172,11 +147,11 @@ def live_view(state: Path, output: str) -> Iterator[Callable[[], None]]:
                 live.update(Group(*tables), refresh=True)
                 drawn = time.monotonic()
 
-        _screen = screen
+        lines.screen = screen
         try:
             yield refresh
         finally:
-            _screen = None
+            lines.screen = None
 
 
 # ---- events ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.operations import Attach
 from rankfold.reconciler.source import spec
 from rankfold.reconciler.source.git import masked
+from rankfold.reconciler.source.invalid import Fault
 from rankfold.reconciler.source.reader import Reader, Reading, Revision, note_fault, same
 from rankfold.reconciler.source.revision import (
     cut_files,
@@ -61,7 +62,7 @@ class Sources:
         self.source: Reader | None = None
         self.watchers: list[control.Channel] = []  # the source is followed while there is one
         self.attaching: list[_Attaching] = []
-        self.faults: list[spec.Fault] = []
+        self.faults: list[Fault] = []
         self.trouble = ""  # why the source's content is not desired state now; for watchers
         # The source that lost its last watcher unintentionally, and when that happened.
         self._unwatched: Json | None = journal.get("unwatched")
@@ -328,7 +329,7 @@ class Sources:
         point("revision.accepted")
         self.accepted()
 
-    def _faults(self, loaded: spec.Loaded, in_parts: bool) -> list[spec.Fault]:
+    def _faults(self, loaded: spec.Loaded, in_parts: bool) -> list[Fault]:
         if loaded.faults:
             return list(loaded.faults)
         objects = self.journal.objects()
@@ -366,7 +367,7 @@ def _saved_at(revision: Revision, name: str) -> float:
     return revision.loaded.saved_at.get(origin.file, revision.saved_at)
 
 
-def _failed(revision: Revision, error: Exception) -> spec.Fault:
+def _failed(revision: Revision, error: Exception) -> Fault:
     """A bug, reported at the object that it concerns if that is known."""
     place = Origin("-", 1)
     if isinstance(error, NotAccepted):
@@ -377,7 +378,7 @@ def _failed(revision: Revision, error: Exception) -> spec.Fault:
     reason = (
         f"accepting it failed: an internal error of rankfold ({kind}); see the reconciler's log"
     )
-    return spec.Fault(place.file, place.line, "-", reason)
+    return Fault(place.file, place.line, "-", reason)
 
 
 def storage_error(state: Path, error: sqlite3.Error) -> control.ControlError:

@@ -28,6 +28,7 @@ from rankfold.reconciler.source import spec
 from rankfold.reconciler.source.commit import Commit
 from rankfold.reconciler.source.folder import Files
 from rankfold.reconciler.source.git import Git, GitError, is_elsewhere, masked
+from rankfold.reconciler.source.invalid import Fault
 from rankfold.reconciler.source.parse_cache import ParseCache
 from rankfold.reconciler.source.refs import Mirror, branches, full_names, tip
 from rankfold.reconciler.source.trees import named
@@ -369,7 +370,7 @@ class GitSource:
         faults = []
         if not found:
             where = legible.name(self.path) or "the repository"
-            faults.append(spec.Fault(where, 1, "-", f"holds no *.yaml file at {commit[:12]}"))
+            faults.append(Fault(where, 1, "-", f"holds no *.yaml file at {commit[:12]}"))
         return spec.load_found(found, faults, self._top, self._parsed)
 
     def pause(self) -> None:

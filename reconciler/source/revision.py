@@ -19,7 +19,8 @@ from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.recorded import NODE, Record
 from rankfold.reconciler.node.environment import change_in_words, changed_names
 from rankfold.reconciler.node.environment import names as names_of
-from rankfold.reconciler.source.spec import Fault, File, Loaded
+from rankfold.reconciler.source.invalid import Fault
+from rankfold.reconciler.source.spec import File, Loaded
 from rankfold.reconciler.wording import count, size, some
 
 

@@ -25,6 +25,7 @@ from rankfold.plural import count
 from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.source import trees, yamldoc
+from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.parse_cache import ParseCache
 from rankfold.reconciler.source.schemas import (
     ENV,
@@ -47,19 +48,6 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
 
 
-@dataclass(frozen=True, order=True)
-class Fault:
-    """One reason not to accept the files."""
-
-    file: str
-    line: int
-    field: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.field}: {self.reason}"
-
-
 def shown(path: yamldoc.Path) -> str:
     """A field's path for people, without values of `env` that were written in place of names."""
     if path[:2] == ENV:
@@ -74,14 +62,6 @@ def _is_null(value: Any, path: yamldoc.Path) -> bool:
             return False
         value = value[part]
     return value is None
-
-
-class InvalidInput(Exception):
-    """Files are refused; exit code 65."""
-
-    def __init__(self, faults: Iterable[Fault]):
-        self.faults = sorted(set(faults))
-        super().__init__("\n".join(map(str, self.faults)))
 
 
 @dataclass(frozen=True)

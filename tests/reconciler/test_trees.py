@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from rankfold import paths
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.source import reader, spec, trees
+from rankfold.reconciler.source.invalid import InvalidInput
 from support.command import JOB, POOL, Git, Rankfold, Specs
 
 GPT = JOB.format(name="gpt", command='["true"]', ranks=1, gpus=1, extra="workdir: data")
@@ -122,7 +123,7 @@ def test_a_directory_and_a_commit_give_the_same_answer(
     for command in (["validate"], ["plan", "-f"]):
         arguments = ["--state", str(tmp_path / "none"), *command, str(folder)]
         error = CliRunner().invoke(cli, arguments).exception
-        told = error.faults if isinstance(error, spec.InvalidInput) else []
+        told = error.faults if isinstance(error, InvalidInput) else []
         assert told == checked.faults
 
 

@@ -88,7 +88,10 @@ def process() -> Warm:
 
 def serve(requests: socket.socket) -> None:
     """Fork a process for each request until nobody can send one any more."""
-    importlib.import_module("rankfold.reconciler.cli")  # what each fork would import
+    from rankfold.reconciler.cli import COMMANDS
+
+    for module, _ in COMMANDS.values():  # what each fork would import
+        importlib.import_module(f"rankfold.reconciler.commands.{module}")
     faulthandler.enable()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test run ends it
