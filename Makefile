@@ -210,4 +210,4 @@ format: $(VENV_READY) ## format the Python and the C source
 
 .PHONY: clean
 clean: ## remove what was built; what was fetched stays
-	rm -rf $(filter-out build/cuda build/criu,$(wildcard build/*))
+	rm -rf $(filter-out build/cuda build/criu,$(wildcard build/*)) dist

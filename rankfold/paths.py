@@ -24,7 +24,9 @@ def native(name: str) -> Path:
     for folder in [Path(root)] if root else [_PACKAGE / "native", REPOSITORY / "build/native"]:
         if (folder / name).exists():
             return folder / name
-    raise FileNotFoundError(f"{name} has not been built: run `make native` in {REPOSITORY}")
+    if (REPOSITORY / "Makefile").exists():
+        raise FileNotFoundError(f"{name} has not been built: run `make native` in {REPOSITORY}")
+    raise FileNotFoundError(f"{_PACKAGE / 'native' / name} is missing: install rankfold again")
 
 
 def schema(kind: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rankfold import criu
+from rankfold import __version__, criu, paths
 from rankfold.reconciler.commands.run import run_status
 from rankfold.reconciler.report import doctor
 from support import privileges
@@ -43,6 +44,28 @@ def test_ctrl_c_while_the_command_starts_ends_it_without_a_traceback(tmp_path: P
 
 
 # ---- validate --------------------------------------------------------------------------------
+
+
+def test_version_names_the_commit() -> None:
+    done = rankfold("--version")
+    assert done.returncode == 0
+    assert re.fullmatch(
+        rf"rankfold {__version__} \(commit [0-9a-f]{{12}}(-dirty)?\)\n", done.stdout
+    )
+
+
+def test_a_missing_library_has_a_remedy_where_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RANKFOLD_NATIVE", raising=False)
+    monkeypatch.setattr(paths, "_PACKAGE", tmp_path / "rankfold")
+    monkeypatch.setattr(paths, "REPOSITORY", tmp_path)
+    found = doctor._library()
+    assert not found.ok and found.detail.endswith(
+        "librankfold.so is missing: install rankfold again"
+    )
+    (tmp_path / "Makefile").touch()
+    assert f"run `make native` in {tmp_path}" in doctor._library().detail
 
 
 def test_validate_refuses_each_fault_with_its_line_and_65(tmp_path: Path) -> None:
