@@ -12,9 +12,9 @@ BUILD ?= build/native
 CC ?= gcc
 CFLAGS ?= -O2 -g
 WARN := -Wall -Wextra $(if $(CI),-Werror)
-CSTD := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Iinterpose/channel -Iproxy/core -Iproxy/hal
+CSTD := -std=c11 -D_GNU_SOURCE -fPIC -fvisibility=hidden -Iinterpose/channel
 JOBS ?= $(shell nproc)
-# Before a command: prints one short line, such as "CC proxy/core/peer.c"; V=1 shows the command.
+# Before a command: prints one short line, such as "CC proxy/core/loop/job.c"; V=1 shows the command.
 SAY = $(if $(V),,@printf '%-3s %s\n' "$(1)" "$(2)" &&)
 # T=barrier: only tests/barrier, or tests whose names match.
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)

@@ -5,9 +5,35 @@ PROXY_OBJ := $(PROXY_SRC:%.c=$(BUILD)/obj/%.o)
 PROXY_API := $(BUILD)/include/proxy.h
 NATIVE += $(PROXY_LIB) $(PROXY_API)
 
+# A room of the core finds the headers of lower rooms and its own ("memory/memory.h"), and no others:
+# its include folder has links to them.
+ROOM_versions := versions
+ROOM_order := order
+ROOM_memory := versions memory
+ROOM_barrier := barrier
+ROOM_collective := collective
+ROOM_peer := barrier collective peer
+ROOM_crosscheck := $(ROOM_memory) crosscheck
+ROOM_opaque := $(ROOM_crosscheck) opaque
+ROOM_rank := $(ROOM_opaque) barrier collective rank
+ROOM_queue := $(ROOM_rank) order queue
+ROOM_loop := $(ROOM_queue) peer loop
+ROOMS := versions order memory barrier collective peer crosscheck opaque rank queue loop
+ROOM_DIRS := $(ROOMS:%=$(BUILD)/rooms/%)
+$(ROOM_DIRS): proxy/build.mk
+	@rm -rf $@ && mkdir -p $@
+	@ln -s $(addprefix $(CURDIR)/,$(wildcard proxy/core/*.h) $(addprefix proxy/core/,$(ROOM_$(@F)))) $@
+
+define ROOM_RULE
+$(BUILD)/obj/proxy/core/$(1)/%.o: proxy/core/$(1)/%.c | $(BUILD)/rooms/$(1)
+	@mkdir -p $$(@D)
+	$$(call SAY,CC,$$<) $$(CC) $$(CSTD) -Iproxy/hal -I$(BUILD)/rooms/$(1) $$(CFLAGS) $$(WARN) -MMD -MP -c $$< -o $$@
+endef
+$(foreach r,$(ROOMS),$(eval $(call ROOM_RULE,$(r))))
+
 $(BUILD)/obj/proxy/%.o: proxy/%.c
 	@mkdir -p $(@D)
-	$(call SAY,CC,$<) $(CC) $(CSTD) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+	$(call SAY,CC,$<) $(CC) $(CSTD) -Iproxy/hal $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 # The PTX is committed, so that nvcc is needed only to change its source.
 $(BUILD)/obj/proxy/hal/nvidia/kernels.o: proxy/hal/nvidia/kernels/sums.ptx

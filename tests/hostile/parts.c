@@ -99,13 +99,13 @@ static void items_share_an_execution(struct rank *r, uint32_t owner)
 	item_share(b, e);
 	MUST(e->refs == 2 && b->execution == e);
 	e->place = EXECUTION_ENGINE;
-	stream_push(r, r->queue.streams[owner], a);
-	stream_push(r, r->queue.streams[!owner], b);
+	stream_push(r, r->queue->streams[owner], a);
+	stream_push(r, r->queue->streams[!owner], b);
 	rank_pump(r);
-	MUST(r->queue.items == 2 && r->queue.streams[0]->head && r->queue.streams[1]->head);
+	MUST(r->queue->items == 2 && r->queue->streams[0]->head && r->queue->streams[1]->head);
 	e->told = true;
 	rank_pump(r);
-	MUST(r->queue.items == 0 && !r->queue.streams[0]->head && !r->queue.streams[1]->head);
+	MUST(r->queue->items == 0 && !r->queue->streams[0]->head && !r->queue->streams[1]->head);
 }
 
 static void a_rank_that_leaves_drops_a_shared_execution(struct rank *r)
@@ -113,10 +113,10 @@ static void a_rank_that_leaves_drops_a_shared_execution(struct rank *r)
 	struct item *a = item_new(r, ITEM_REPLY, 1000, 0), *b = item_new(r, ITEM_REPLY, 1000, 0);
 	item_share(b, a->execution);
 	a->execution->place = EXECUTION_ENGINE;
-	stream_push(r, r->queue.streams[0], a);
-	stream_push(r, r->queue.streams[1], b);
+	stream_push(r, r->queue->streams[0], a);
+	stream_push(r, r->queue->streams[1], b);
 	rank_pump(r);
-	MUST(r->queue.items == 2);
+	MUST(r->queue->items == 2);
 }
 
 /* An item before which nothing began is not judged again: it completes without running. */
@@ -147,7 +147,7 @@ int main(void)
 	proxy = proxy_open(&config, error, sizeof error);
 	MUST(proxy && !proxy_job_open(proxy, 1, 1, 0, 1, 1, &here, -1, error, sizeof error));
 	MUST(!proxy_rank_attach(proxy, 1, 0, c.channel, c.image, error, sizeof error));
-	struct rank *r = proxy->jobs->ranks[0];
+	struct rank *r = proxy->jobs->world.ranks[0];
 	a_function_keeps_its_layout(&c, r);
 	a_function_reaches_what_there_is(r);
 	items_share_an_execution(r, 0);
@@ -155,7 +155,7 @@ int main(void)
 	a_failed_rank_calls_its_host_functions(r);
 	a_rank_that_leaves_drops_a_shared_execution(r);
 	MUST(!proxy_job_discard(proxy, 1));
-	while (proxy->jobs->attached)
+	while (proxy->jobs->world.attached)
 		serve();
 	serve();
 	MUST(!proxy_job_close(proxy, 1));

@@ -224,7 +224,7 @@ static void program(struct client *c, uint64_t job)
 	DO(gone, FREE);
 	DO(gone_too, FREE);
 	DO(sync, DEVICE_SYNC);
-	MUST(proxy->ranks[0]->memory.live_count == 0 && proxy->memory.used == 0);
+	MUST(proxy->device.ranks[0]->memory.live_count == 0 && proxy->device.memory.used == 0);
 }
 
 static void end(uint64_t job)
@@ -235,7 +235,7 @@ static void end(uint64_t job)
 		MUST(now_ns() < until);
 		serve();
 	}
-	MUST(proxy->memory.used == 0 && !proxy->asks && !proxy->rank_count);
+	MUST(proxy->device.memory.used == 0 && !proxy->asks && !proxy->device.rank_count);
 }
 
 /* False: it needed fewer than n allocations. */
@@ -473,7 +473,7 @@ static void device_memory(void)
 	proxy = open_proxy(error, sizeof error);
 	MUST(proxy);
 	failing.space_map = failing_map;
-	proxy->hal = &failing;
+	proxy->device.hal = &failing;
 	for (map_fails_at = 1; map_fails_at <= MANY_CHUNKS + 2; map_fails_at += MANY_CHUNKS / 2) {
 		static const uint32_t devices[1];
 		struct proxy_rank_status status;
@@ -491,7 +491,7 @@ static void device_memory(void)
 		end(job);
 		client_close(&c);
 	}
-	proxy->hal = &hal_soft;
+	proxy->device.hal = &hal_soft;
 	MUST(!fail_one(0, 1000));
 	proxy_close(proxy);
 }

@@ -33,7 +33,7 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("weight-not-taken-back", "queue/stream.c", "r->queue.items -= i->weight;", ";",
+    Mutant("weight-not-taken-back", "queue/stream.c", "r->queue->items -= i->weight;", ";",
            "the weight of a rank's items"),
     Mutant("work-not-counted", "queue/item.c", "\t\tmemory_use(&r->memory);", "\t\t;",
            "works in flight|work that has completed was counted"),  # whichever is checked first
@@ -54,11 +54,11 @@ MUTANTS = [
     Mutant("missing-page", "memory/chunk.c", "m->missing -= mapped(", "mapped(", "missing pages"),
     Mutant("chunk-not-counted", "memory/chunk.c", ".held = true};\n\td->used++;\n\treturn",
            ".held = true};\n\treturn", "used chunks"),
-    Mutant("rank-not-counted", "loop/job.c", "\tr->job->attached--;", "\t;",
+    Mutant("rank-not-counted", "loop/job.c", "\tr->job->world.attached--;", "\t;",
            "attached ranks of a job"),
     Mutant("goal-outlives-its-cut", "loop/job.c",
-           "\t\tj->state = PROXY_JOB_SAVED;\n\tj->goal = GOAL_RUN;",
-           "\t\tj->state = PROXY_JOB_SAVED;\n\tif (j->goal != GOAL_LEAVE) j->goal = GOAL_RUN;",
+           "\t\tj->world.state = PROXY_JOB_SAVED;\n\tj->goal = GOAL_RUN;",
+           "\t\tj->world.state = PROXY_JOB_SAVED;\n\tif (j->goal != GOAL_LEAVE) j->goal = GOAL_RUN;",
            "a job is being saved that is not at a cut"),
 ]  # fmt: skip
 

@@ -49,11 +49,11 @@ class End:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
-    built = native.build(tmp_path_factory.mktemp("peer"), [native.CORE / "peer.c"])
+    built = native.build(tmp_path_factory.mktemp("peer"), [native.CORE / "peer/peer.c"])
     message = native.structures(native.CORE / "collective/collective.h", "peer_message")
     message = message or "struct peer_message { uint8_t bytes[192]; };"
     message += native.structures(native.REPOSITORY / "proxy/hal/hal.h", "hal_ref")
-    return native.load(built, native.CORE / "peer.h", before=message)
+    return native.load(built, native.CORE / "peer/peer.h", before=message)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ FILES = [
                             "(void)nobody;")),
     ("loop/alarm.c", Mutant("others-are-not-told", "send(j, n, SAYS_ALARM, pair, &other);", ";")),
     ("loop/alarm.c", Mutant("shares-all-the-same",
-                            "memory_doubt(&j->ranks[n]->memory);\n\tsnprintf", ";\n\tsnprintf")),
+                            "memory_doubt(&j->world.ranks[n]->memory);\n\tsnprintf", ";\n\tsnprintf")),
     ("loop/alarm.c", Mutant("shares-where-it-moves", "if (j->crosscheck.count)\n", "if (0)\n")),
     ("loop/saved.c", Mutant("forgotten-where-it-moves",
                             "crosscheck_known(r->job, s->text);\n", "\n")),

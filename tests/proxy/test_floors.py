@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from rankfold import paths
 from support.linked import Calls, calls, circle
-from support.native import CORE
+from support.native import CORE, REPOSITORY
 
 # From the lowest to the highest; those of one row know nothing of each other.
 ROOMS = (
     ("versions", "order"),
-    ("peer.c", "memory", "barrier", "collective"),
+    ("memory", "barrier", "collective", "peer"),
     ("crosscheck",),
     ("opaque",),
     ("rank",),
@@ -90,6 +91,25 @@ def test_the_files_of_the_nvidia_hal_call_in_the_order_that_its_header_says() ->
     found = calls({name: (built / name).with_suffix(".o") for name in says})
     assert len(found) > 20 and upward(found, says) == {}
     assert upward({("space.c", "thread.c"): {"a"}}, says)
+
+
+def test_no_file_sees_a_header_of_a_room_that_is_not_below_it() -> None:
+    """The build gives each room a folder of links, so that a wrong include does not compile."""
+    for name, path in objects().items():
+        depends = path.with_suffix(".d").read_text()
+        seen = set(re.findall(rf"/rooms/{room(name)}/(\w+)/", depends))
+        assert [each for each in seen - {room(name)} if floor(each) > floor(name)] == [], name
+    for inside, header, compiles in (
+        ("queue", "rank/rank.h", True), ("queue", "loop/internal.h", False),
+        ("memory", "versions/digest.h", True), ("memory", "rank/rank.h", False),
+    ):  # fmt: skip
+        done = subprocess.run(
+            ["gcc", "-fsyntax-only", "-xc", "-", f"-I{paths.native('rooms') / inside}",
+             f"-I{REPOSITORY / 'interpose/channel'}", f"-I{REPOSITORY / 'proxy/hal'}"],
+            input=f'#include "{header}"\n', capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode == 0) == compiles, done.stderr
+        assert compiles or f"{header}: No such file" in done.stderr
 
 
 def test_the_rules_bite() -> None:

@@ -248,9 +248,7 @@ def test_no_rank_can_tell_while_all_is_measured(kernels: Loader, program: Progra
 @pytest.mark.timeout(1800)
 @settings(max_examples=150, **COMMON)
 @given(program=programs(40))
-def test_no_rank_can_tell_while_all_is_measured_for_long(
-    kernels: Loader, program: Program
-) -> None:
+def test_no_rank_can_tell_while_all_is_measured_for_long(kernels: Loader, program: Program) -> None:
     check(kernels, program, hidden=1)
 
 

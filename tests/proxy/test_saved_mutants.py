@@ -20,14 +20,14 @@ SAVED = [
     Mutant("its-text-forgotten",
            "memcpy(s->error_text, r->error_text, sizeof s->error_text);", ""),
     Mutant("another-rank", "s->rank != r->rank || ", ""),
-    Mutant("another-world", "s->world_size != r->job->world_size ||", ""),
+    Mutant("another-world", "s->world_size != r->job->world.size ||", ""),
     Mutant("another-place-in-the-ring", " ||\n\t    s->tail != r->ring.tail.bytes)", ")"),
     Mutant("requests-counted-anew", "ring_from(r, s->seq);", ""),
     Mutant("call-site-forgotten", "s->call_site = b->call_site;", ""),
     Mutant("not-stable-any-more", "s->stable = b->stable;", ""),
     Mutant("a-page-beyond-the-heap", "s->chunk >= HEAP_PAGES || ", ""),
     Mutant("a-page-without-a-buffer", " || !r->memory.pages[s->chunk].buffers", ""),
-    Mutant("a-page-of-nobody", " ||\n\t    s->lies_with >= r->job->world_size)", ")"),
+    Mutant("a-page-of-nobody", " ||\n\t    s->lies_with >= r->job->world.size)", ")"),
     Mutant("with-whom-it-lies-is-not-said", "s->lies_with = other ? other->rank : m->rank;",
            "s->lies_with = m->rank;"),
     Mutant("that-it-lies-elsewhere-is-not-said", "w->elsewhere += other != NULL;", ""),
@@ -35,7 +35,7 @@ SAVED = [
            "int error = versions_load(&r->memory.versions, s + 1, s->bytes);", "int error = 0;"),
     Mutant("flags-of-a-stream", "s->flags = from->flags;\n\ts->priority", "s->priority"),
     Mutant("priority-of-a-stream", "s->priority = from->priority;", ""),
-    Mutant("streams-without-end", "r->queue.stream_count >= STREAMS_MAX || ", ""),
+    Mutant("streams-without-end", "r->queue->stream_count >= STREAMS_MAX || ", ""),
     Mutant("a-stream-twice", " || table_has(&r->objects, s->id))\n\t\treturn CU_INVALID_VALUE;\n"
            "\treturn stream_new", ")\n\t\treturn CU_INVALID_VALUE;\n\treturn stream_new"),
     Mutant("never-recorded", "s->recorded = from->last != NULL;", "s->recorded = false;"),
@@ -95,7 +95,7 @@ SAVED = [
            "\tif (!coll", "if (!coll"),
     Mutant("a-communicator-without-members", "if (!n || key != s->key)", "if (key != s->key)"),
     Mutant("the-barrier-does-not-know-it",
-           "barrier_comm(r->job->barrier, r->rank, s->key, members, n, s->issued);", ""),
+           "barrier_comm(r->job->world.barrier, r->rank, s->key, members, n, s->issued);", ""),
 ]  # fmt: skip
 
 STATE = [

@@ -64,19 +64,19 @@ void turns_device(const struct hal *table) { hal_soft = *table; }
 
 uint32_t turns_turn(struct proxy *p)
 {
-	turn_begin(&p->turn);
+	turn_begin(&p->device.turn);
 	loop_turn(p);
-	return p->turn.progress | (uint32_t)p->turn.settled << 1;
+	return p->device.turn.progress | (uint32_t)p->device.turn.settled << 1;
 }
 
 void turns_sleep(struct proxy *p)
 {
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		rank_sleep(p->ranks[i]);
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		rank_sleep(p->device.ranks[i]);
 }
 
 uint64_t turns_deadline_ns(struct proxy *p) { return loop_deadline_ns(p); }
 
 const char *turns_invalid(struct proxy *p) { return core_invalid(p); }
-uint64_t turns_opened_early(struct proxy *p) { return p->memory.opened_early; }
+uint64_t turns_opened_early(struct proxy *p) { return p->device.memory.opened_early; }
 uint64_t turns_let_go(struct proxy *p) { return p->slice.let_go; }

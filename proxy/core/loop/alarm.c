@@ -74,10 +74,10 @@ void crosscheck_known(struct job *j, const char *text)
 	if (g->count == ALARMS_MAX)
 		return;
 	snprintf(g->alarms[g->count++], ALARM_BYTES, "%s", text);
-	launches_forget(&j->launches);
-	for (uint32_t n = 0; n < j->world_size; n++)
-		if (j->ranks[n])
-			memory_doubt(&j->ranks[n]->memory);
+	launches_forget(&j->world.launches);
+	for (uint32_t n = 0; n < j->world.size; n++)
+		if (j->world.ranks[n])
+			memory_doubt(&j->world.ranks[n]->memory);
 	snprintf(e.text, sizeof e.text, "%s", text);
 	post_event(j->proxy, &e);
 }
@@ -159,7 +159,7 @@ static void receive_dissent(struct job *j, const struct peer_message *m)
 	struct dissent_message said;
 	memcpy(&said, m, sizeof said);
 	said.kernel[sizeof said.kernel - 1] = 0;
-	if (said.dissent.rank >= j->world_size || said.dissent.other >= j->world_size)
+	if (said.dissent.rank >= j->world.size || said.dissent.other >= j->world.size)
 		job_fail(j, "a peer's messages are damaged");
 	else
 		note_dissent(j, said.kernel, &said.dissent);
@@ -174,7 +174,7 @@ void crosscheck_receive(struct job *j, uint32_t from, const struct peer_message 
 		receive_dissent(j, m);
 		return;
 	}
-	if (said.pair.who.rank >= j->world_size || said.other.rank >= j->world_size) {
+	if (said.pair.who.rank >= j->world.size || said.other.rank >= j->world.size) {
 		job_fail(j, "a peer's messages are damaged");
 		return;
 	}
@@ -199,20 +199,20 @@ static void told(void *job, const struct pair *pair)
 
 void crosscheck_turn(struct proxy *p)
 {
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		struct rank *r = p->ranks[i];
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		struct rank *r = p->device.ranks[i];
 		if (check_holds(&r->check) &&
 		    check_turn(&r->check, &r->memory, &p->checks, &r->job->crosscheck.pairs,
 			       r->async_error || r->end.closing, now_ns(), told, r->job))
-			turn_progress(&p->turn);
+			turn_progress(&p->device.turn);
 	}
 }
 
 uint64_t crosscheck_deadline_ns(const struct proxy *p)
 {
 	uint64_t first = 0;
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		uint64_t its = check_deadline_ns(&p->ranks[i]->check);
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		uint64_t its = check_deadline_ns(&p->device.ranks[i]->check);
 		if (its && (!first || its < first))
 			first = its;
 	}
@@ -221,7 +221,7 @@ uint64_t crosscheck_deadline_ns(const struct proxy *p)
 
 uint64_t crosscheck_every(const struct job *j)
 {
-	return j->proxy->memory.shares && j->world_size > 1 ? j->proxy->validate : 0;
+	return j->proxy->device.memory.shares && j->world.size > 1 ? j->proxy->device.validate : 0;
 }
 
 void crosscheck_attached(struct rank *r, bool arrives)
@@ -235,7 +235,7 @@ void crosscheck_attached(struct rank *r, bool arrives)
 void crosscheck_close(struct job *j)
 {
 	pairs_close(&j->crosscheck.pairs);
-	launches_forget(&j->launches);
+	launches_forget(&j->world.launches);
 	free(j->crosscheck.names);
 }
 

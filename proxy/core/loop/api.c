@@ -27,12 +27,13 @@ static void proxy_free(struct proxy *p)
 	/* With jobs, work may be in progress, and the process ends anyway. */
 	if (!p->jobs)
 		transfer_close(&p->transfers), checks_close(&p->checks);
-	device_memory_close(&p->memory, !p->jobs);
-	if (p->device)
-		p->hal->device_close(p->device); /* no worker rings the doorbell after this */
+	device_memory_close(&p->device.memory, !p->jobs);
+	if (p->device.opened)
+		p->device.hal->device_close(
+			p->device.opened); /* no worker rings the doorbell after this */
 	if (p->mailbox)
 		mailbox_close(p);
-	free(p->ranks);
+	free(p->device.ranks);
 	free(p);
 }
 
@@ -41,8 +42,8 @@ static struct version arithmetic(const struct proxy *p)
 {
 	struct digest d;
 	digest_begin(&d);
-	digest_bytes(&d, p->hal->type, strlen(p->hal->type));
-	digest_word(&d, p->hal->arithmetic(p->device));
+	digest_bytes(&d, p->device.hal->type, strlen(p->device.hal->type));
+	digest_word(&d, p->device.hal->arithmetic(p->device.opened));
 	return digest_end(&d);
 }
 
@@ -54,7 +55,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	snprintf(error, error_bytes, "%s device: out of host memory", c->hal);
 	if (!p)
 		return NULL;
-	p->hal = hal_by_name(c->hal);
+	p->device.hal = hal_by_name(c->hal);
 	p->mailbox = mailbox_open(p);
 	p->hal_config = (struct hal_config){.memory_bytes = c->memory_bytes -
 							    c->memory_bytes % RF_CHUNK_BYTES,
@@ -68,27 +69,28 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 					    .text = text,
 					    .text_bytes = sizeof text};
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
-	p->apart = c->apart;
+	p->device.apart = c->apart;
 	p->no_prefetch = c->no_prefetch;
-	memory_tells_moves(&p->memory, c->moves_fd);
-	p->validate = c->validate;
+	memory_tells_moves(&p->device.memory, c->moves_fd);
+	p->device.validate = c->validate;
 	p->opaque = c->opaque;
-	memory_may_share(&p->memory, c->share);
-	if (!p->hal)
+	memory_may_share(&p->device.memory, c->share);
+	if (!p->device.hal)
 		why = "unknown kind of device";
 	else if (c->memory_bytes < RF_CHUNK_BYTES)
 		why = "a device needs at least 2 MiB of memory";
 	else if (!p->mailbox)
 		why = "out of host memory or descriptors";
-	else if (p->hal->device_open(&p->hal_config, &p->device))
+	else if (p->device.hal->device_open(&p->hal_config, &p->device.opened))
 		why = text;
-	else if (!checks_open(&p->checks, p->hal, p->device) ||
-		 transfer_open(&p->transfers, p->hal, p->device) ||
-		 device_memory_open(&p->memory, p->hal, p->device, c->memory_bytes) ||
+	else if (!checks_open(&p->checks, p->device.hal, p->device.opened) ||
+		 transfer_open(&p->transfers, p->device.hal, p->device.opened) ||
+		 device_memory_open(&p->device.memory, p->device.hal, p->device.opened,
+				    c->memory_bytes) ||
 		 !mailbox_start(p))
 		why = "the device's queues cannot be made";
 	else {
-		p->arithmetic = arithmetic(p);
+		p->device.arithmetic = arithmetic(p);
 		return p;
 	}
 	snprintf(error, error_bytes, "%s device: %s", c->hal, why);
@@ -131,10 +133,9 @@ int proxy_job_open(struct proxy *p, uint64_t job, uint64_t epoch, uint32_t devic
 		   int segment_fd, char *error, uint32_t error_bytes)
 {
 	struct job j = {.id = job,
-			.epoch = epoch,
+			.world = {.epoch = epoch, .size = world_size},
 			.device = device,
-			.device_count = device_count,
-			.world_size = world_size};
+			.device_count = device_count};
 	if (!world_size || world_size > RANKS_MAX || !device_count || device_count > DEVICES_MAX ||
 	    device >= device_count || !epoch) {
 		snprintf(error, error_bytes, "a job of %u rank%s on %u device%s cannot be served",
@@ -152,7 +153,7 @@ static void run_job_close(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
-	if (!j || j->attached || j->goal != GOAL_RUN)
+	if (!j || j->world.attached || j->goal != GOAL_RUN)
 		return;
 	job_close(p, j);
 	a->result = 0;
@@ -198,7 +199,7 @@ static void run_job_barrier(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
-	if (!j || j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE || j->state > PROXY_JOB_CUT)
+	if (!j || j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE || j->world.state > PROXY_JOB_CUT)
 		return;
 	job_barrier(j, a->request);
 	a->result = 0;
@@ -243,8 +244,8 @@ static void run_rank_attach(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
-	if (!j || a->rank >= j->world_size || j->rank_device[a->rank] != j->device ||
-	    j->ranks[a->rank] || j->goal >= GOAL_LEAVE) {
+	if (!j || a->rank >= j->world.size || j->rank_device[a->rank] != j->device ||
+	    j->world.ranks[a->rank] || j->goal >= GOAL_LEAVE) {
 		snprintf(a->why, a->why_bytes, "rank %u is not placed here", a->rank);
 		return;
 	}
@@ -270,7 +271,7 @@ static void run_rank_exited(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
-	if (!j || a->rank >= j->world_size)
+	if (!j || a->rank >= j->world.size)
 		return;
 	job_rank_exited(j, a->rank, a->request);
 	a->result = 0;
@@ -402,23 +403,24 @@ int proxy_function_ready(struct proxy *p, uint64_t token, int error, const char 
 static void run_status(struct proxy *p, void *arg)
 {
 	struct proxy_status *s = ((struct arguments *)arg)->out;
-	*s = (struct proxy_status){.used_bytes = p->memory.used * RF_CHUNK_BYTES,
-				   .switches = p->counters.switches,
-				   .swapped_in = p->memory.swapped_in,
-				   .swapped_out = p->memory.swapped_out,
-				   .swapped_alike = p->memory.swapped_alike,
-				   .kernels = p->counters.kernels,
-				   .shared_bytes = p->memory.shared * RF_CHUNK_BYTES,
-				   .spared_bytes = p->memory.spared,
-				   .copies = p->memory.copies,
-				   .unforeseen = p->memory.unforeseen,
-				   .prepared = p->memory.prepared,
-				   .shares = p->memory.shares,
+	*s = (struct proxy_status){.used_bytes = p->device.memory.used * RF_CHUNK_BYTES,
+				   .switches = p->device.counters.switches,
+				   .swapped_in = p->device.memory.swapped_in,
+				   .swapped_out = p->device.memory.swapped_out,
+				   .swapped_alike = p->device.memory.swapped_alike,
+				   .kernels = p->device.counters.kernels,
+				   .shared_bytes = p->device.memory.shared * RF_CHUNK_BYTES,
+				   .spared_bytes = p->device.memory.spared,
+				   .copies = p->device.memory.copies,
+				   .unforeseen = p->device.memory.unforeseen,
+				   .prepared = p->device.memory.prepared,
+				   .shares = p->device.memory.shares,
 				   .checked = p->checks.parts,
 				   .wakeups = p->wakeups,
-				   .squashed = p->counters.squashed};
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		s->swap_bytes += memory_on_host(&p->ranks[i]->memory, true).pages * RF_CHUNK_BYTES;
+				   .squashed = p->device.counters.squashed};
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		s->swap_bytes += memory_on_host(&p->device.ranks[i]->memory, true).pages *
+				 RF_CHUNK_BYTES;
 }
 
 void proxy_status(struct proxy *p, struct proxy_status *status)
@@ -439,23 +441,23 @@ static void run_job_status(struct proxy *p, void *arg)
 	struct proxy_job_status *s = a->out;
 	if (!j)
 		return;
-	*s = (struct proxy_job_status){.state = j->state,
+	*s = (struct proxy_job_status){.state = j->world.state,
 				       .cut_at = j->cut_at,
 				       .released_at = j->released_at,
-				       .round = barrier_round(j->barrier),
+				       .round = barrier_round(j->world.barrier),
 				       .seconds = (double)(now_ns() - j->opened_ns) / 1e9,
 				       .switches_s = overhead_s(j, OVERHEAD_SWITCHES),
 				       .copies_s = overhead_s(j, OVERHEAD_COPIES),
 				       .waiting_s = overhead_s(j, OVERHEAD_WAITING),
 				       .validate = crosscheck_every(j),
 				       .checked = j->crosscheck.checked,
-				       .measured = j->launches.measured,
-				       .alike = j->launches.alike};
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		if (!j->ranks[n])
+				       .measured = j->world.launches.measured,
+				       .alike = j->world.launches.alike};
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		if (!j->world.ranks[n])
 			continue;
-		s->shared_bytes += memory_shared(&j->ranks[n]->memory, true) * RF_CHUNK_BYTES;
-		s->unwatched += check_gave_up(&j->ranks[n]->check);
+		s->shared_bytes += memory_shared(&j->world.ranks[n]->memory, true) * RF_CHUNK_BYTES;
+		s->unwatched += check_gave_up(&j->world.ranks[n]->check);
 	}
 	memcpy(s->reason, j->reason, sizeof s->reason);
 	a->result = 0;
@@ -481,15 +483,15 @@ static uint32_t asks(const struct rank *r, bool joining)
 
 static enum proxy_rank_at stands_at(struct rank *r)
 {
-	enum coll_lack lack = coll_lacks(r->job->coll, r->rank);
+	enum coll_lack lack = coll_lacks(r->job->world.coll, r->rank);
 	if (memory_moving(&r->memory) || memory_waits(&r->memory) ||
 	    transfer_pending_for(&r->proxy->transfers, r->job))
 		return PROXY_AT_TURN;
 	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || asks(r, true))
 		return PROXY_AT_OTHERS;
-	bool host = !r->queue.items && !r->pending && !r->intake.held;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct item *head = r->queue.streams[n]->head;
+	bool host = !r->queue->items && !r->pending && !r->intake.held;
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		const struct item *head = r->queue->streams[n]->head;
 		if (!head || !head->submitted)
 			continue;
 		if (head->kind == ITEM_COLLECTIVE && lack != COLL_LACKS_NOBODY)
@@ -507,7 +509,7 @@ static void run_rank_status(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	struct job *j = job_find(p, a->job);
-	struct rank *r = j && a->rank < j->world_size ? j->ranks[a->rank] : NULL;
+	struct rank *r = j && a->rank < j->world.size ? j->world.ranks[a->rank] : NULL;
 	struct proxy_rank_status *s = a->out;
 	if (!r)
 		return;
@@ -517,7 +519,7 @@ static void run_rank_status(struct proxy *p, void *arg)
 		.resident = memory_resident(&r->memory),
 		.error = (uint32_t)r->async_error,
 		.at = stands_at(r),
-		.moves = r->queue.moves + r->intake.records - r->intake.queries,
+		.moves = r->queue->moves + r->intake.records - r->intake.queries,
 		.used_bytes = (r->memory.live_count - r->memory.missing) * RF_CHUNK_BYTES,
 		.kernels = r->counters.kernels,
 		.collectives = r->counters.collectives,
@@ -551,20 +553,22 @@ static void run_dump(struct proxy *p, void *arg)
 	fprintf(f,
 		"active %d, next %d, %u rank%s moving, transfers %s, chunks %llu of %llu, "
 		"%llu let go, %llu pages opened early\n",
-		p->slice.active ? (int)p->slice.active->rank : -1,
-		p->slice.target ? (int)p->slice.target->rank : -1, p->memory.moving,
-		plural(p->memory.moving), p->transfers.first ? "pending" : "none",
-		(unsigned long long)p->memory.used, (unsigned long long)p->memory.total,
-		(unsigned long long)p->slice.let_go, (unsigned long long)p->memory.opened_early);
+		p->device.active ? (int)p->device.active->rank : -1,
+		p->slice.target ? (int)p->slice.target->rank : -1, p->device.memory.moving,
+		plural(p->device.memory.moving), p->transfers.first ? "pending" : "none",
+		(unsigned long long)p->device.memory.used,
+		(unsigned long long)p->device.memory.total, (unsigned long long)p->slice.let_go,
+		(unsigned long long)p->device.memory.opened_early);
 	for (struct job *j = p->jobs; j; j = j->next)
 		fprintf(f,
 			"job %llu epoch %llu state %d goal %d barrier %d round %llu "
 			"collectives %s\n",
-			(unsigned long long)j->id, (unsigned long long)j->epoch, j->state, j->goal,
-			barrier_state(j->barrier), (unsigned long long)barrier_round(j->barrier),
-			coll_busy(j->coll) ? "busy" : "quiet");
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		const struct rank *r = p->ranks[i];
+			(unsigned long long)j->id, (unsigned long long)j->world.epoch,
+			j->world.state, j->goal, barrier_state(j->world.barrier),
+			(unsigned long long)barrier_round(j->world.barrier),
+			coll_busy(j->world.coll) ? "busy" : "quiet");
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		const struct rank *r = p->device.ranks[i];
 		fprintf(f,
 			"rank %u: ring %s%s%s%s, items %u, replies %u, pending %u, inflight %u, "
 			"missing %u and write-protected %u of %u, request %d (%d), frees %s, "
@@ -572,19 +576,19 @@ static void run_dump(struct proxy *p, void *arg)
 			"error %d %s\n",
 			r->rank, ring_empty(r) ? "empty" : "waiting", r->intake.held ? " held" : "",
 			r->intake.full ? " full" : "", r->end.exited ? " exited" : "",
-			r->queue.items, r->ring.replies, r->pending, r->memory.inflight,
+			r->queue->items, r->ring.replies, r->pending, r->memory.inflight,
 			r->memory.missing, r->memory.write_protected, r->memory.live_count,
 			r->memory.request.state, r->memory.request.purpose,
-			r->queue.frees ? "some" : "none", asks(r, true),
+			r->queue->frees ? "some" : "none", asks(r, true),
 			(unsigned long long)r->counters.collectives,
 			(unsigned long long)r->intake.records, r->async_error, r->error_text);
-		for (uint32_t n = 0; n < r->queue.stream_count; n++)
-			if (r->queue.streams[n]->head)
+		for (uint32_t n = 0; n < r->queue->stream_count; n++)
+			if (r->queue->streams[n]->head)
 				fprintf(f, "  stream %llu: head is a %s, %s\n",
-					(unsigned long long)r->queue.streams[n]->o.id,
-					item_row(r->queue.streams[n]->head)->name,
-					r->queue.streams[n]->head->submitted ? "submitted"
-									     : "queued");
+					(unsigned long long)r->queue->streams[n]->o.id,
+					item_row(r->queue->streams[n]->head)->name,
+					r->queue->streams[n]->head->submitted ? "submitted"
+									      : "queued");
 	}
 	fclose(f);
 }

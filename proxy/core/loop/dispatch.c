@@ -116,10 +116,10 @@ static bool dispatch_group(struct rank *r, const struct rf_collective *first, st
 		return false;
 	if (error == GROUP_BROKEN) {
 		char text[RF_FAULT_BYTES];
-		describe(text, &r->queue.group.first.r, "begins a broken group of collectives");
+		describe(text, &r->queue->group.first.r, "begins a broken group of collectives");
 		rank_fail(r, CU_INVALID_VALUE, text);
 	} else if (error > 0) {
-		refuse(r, &r->queue.group.first.r, error);
+		refuse(r, &r->queue->group.first.r, error);
 	}
 	return true;
 }
@@ -164,17 +164,17 @@ static void consume(struct rank *r)
 		struct place at = r->ring.tail;
 		if (r->intake.hold || r->end.closing || ring_empty(r) || !host_lets_consume(r))
 			return;
-		if (!barrier_may_consume(r->job->barrier, r->rank) ||
-		    r->job->state >= PROXY_JOB_CUT) {
+		if (!barrier_may_consume(r->job->world.barrier, r->rank) ||
+		    r->job->world.state >= PROXY_JOB_CUT) {
 			r->intake.held = true;
 			return;
 		}
-		if (r->queue.items >= STREAM_ITEMS_MAX) {
+		if (r->queue->items >= STREAM_ITEMS_MAX) {
 			r->intake.full = true;
 			return;
 		}
 		const struct rf_record *head = (const void *)record;
-		bool kept = r->queue.group.count,
+		bool kept = r->queue->group.count,
 		     done; /* kept: a group that was read completely or in part */
 		int bytes = kept ? 0 : ring_peek(r, &at, record);
 		if (bytes < 0)
@@ -193,7 +193,7 @@ static void consume(struct rank *r)
 		r->intake.records++;
 		if (!kept && only_requests(head))
 			r->intake.queries++;
-		turn_progress(&r->proxy->turn);
+		turn_progress(&r->proxy->device.turn);
 	}
 }
 
@@ -214,8 +214,9 @@ static void answer_urgent(struct rank *r)
 	uint32_t at = 0;
 	uint64_t request;
 	uint16_t slot;
-	if (!ring_urgent(r) || !ring_owned(r) || r->end.closing || r->job->state >= PROXY_JOB_CUT ||
-	    (!barrier_may_consume(r->job->barrier, r->rank) && rank_drained(r)))
+	if (!ring_urgent(r) || !ring_owned(r) || r->end.closing ||
+	    r->job->world.state >= PROXY_JOB_CUT ||
+	    (!barrier_may_consume(r->job->world.barrier, r->rank) && rank_drained(r)))
 		return;
 	while (ring_take_urgent(r, &at, &request, &slot)) {
 		if (r->ring.replies >= RF_SLOT_COUNT)
@@ -226,7 +227,7 @@ static void answer_urgent(struct rank *r)
 		else
 			comm_abort_now(r, request, slot);
 	}
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->proxy->device.turn);
 }
 
 /* Takes the records of a turn. It reads the time, and reports free space to the client, once for

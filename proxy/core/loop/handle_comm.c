@@ -16,11 +16,11 @@ static bool given_up(struct rank *r, uint64_t id)
 int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 {
 	(void)extra;
-	if (!a->r.slot || !a->nranks || a->nranks > r->job->world_size || a->rank >= a->nranks)
+	if (!a->r.slot || !a->nranks || a->nranks > r->job->world.size || a->rank >= a->nranks)
 		return NCCL_INVALID_ARGUMENT;
 	if (given_up(r, a->comm))
 		return NCCL_INTERNAL_ERROR;
-	if (!barrier_may_issue(r->job->barrier, r->rank, 0))
+	if (!barrier_may_issue(r->job->world.barrier, r->rank, 0))
 		return RETRY;
 	struct comm *c = comm_new(r, a->comm);
 	if (!c)
@@ -30,8 +30,8 @@ int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 		return NCCL_SYSTEM_ERROR;
 	}
 	c->joining = coll_key(a->unique_id);
-	barrier_joining(r->job->barrier, r->rank, c->joining, a->nranks);
-	coll_init(r->job->coll, r->rank, a->comm, a->unique_id, a->nranks, a->rank);
+	barrier_joining(r->job->world.barrier, r->rank, c->joining, a->nranks);
+	coll_init(r->job->world.coll, r->rank, a->comm, a->unique_id, a->nranks, a->rank);
 	return ANSWERED;
 }
 
@@ -43,7 +43,7 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 		return NCCL_INVALID_ARGUMENT;
 	if (given_up(r, a->comm))
 		return NCCL_INTERNAL_ERROR;
-	if (!barrier_may_issue(r->job->barrier, r->rank, parent->key))
+	if (!barrier_may_issue(r->job->world.barrier, r->rank, parent->key))
 		return RETRY;
 	struct comm *c = comm_new(r, a->comm);
 	if (!c)
@@ -53,8 +53,8 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 		return NCCL_SYSTEM_ERROR;
 	}
 	comm_split(parent, c);
-	barrier_issue(r->job->barrier, r->rank, parent->key, SIGNATURE_SPLIT);
-	coll_split(r->job->coll, r->rank, a->parent, a->comm, a->color, a->key);
+	barrier_issue(r->job->world.barrier, r->rank, parent->key, SIGNATURE_SPLIT);
+	coll_split(r->job->world.coll, r->rank, a->parent, a->comm, a->color, a->key);
 	return ANSWERED;
 }
 
@@ -70,8 +70,8 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return NCCL_INVALID_USAGE;
 	if (collective_queued(r, c))
 		return RETRY; /* ncclCommDestroy takes effect after the last operation */
-	coll_destroy(r->job->coll, r->rank, a->handle);
-	barrier_comm_gone(r->job->barrier, r->rank, c->key);
+	coll_destroy(r->job->world.coll, r->rank, a->handle);
+	barrier_comm_gone(r->job->world.barrier, r->rank, c->key);
 	comm_drop(r, c);
 	return CU_OK;
 }
@@ -84,10 +84,10 @@ static void abort_joining(struct rank *r, struct comm *c)
 		ring_reply(r, a->slot, NCCL_INTERNAL_ERROR, NULL, 0);
 	free(a);
 	if (c->split_from)
-		barrier_complete(r->job->barrier, r->rank, c->split_from);
+		barrier_complete(r->job->world.barrier, r->rank, c->split_from);
 	if (c->joining)
-		barrier_comm_gone(r->job->barrier, r->rank, c->joining);
-	coll_abort(r->job->coll, r->rank, c->o.id);
+		barrier_comm_gone(r->job->world.barrier, r->rank, c->joining);
+	coll_abort(r->job->world.coll, r->rank, c->o.id);
 }
 
 /* Aborts the splits of an aborted communicator: not all of its members will call them. */
@@ -108,10 +108,10 @@ static void abort_member(struct rank *r, struct comm *c)
 {
 	abort_splits(r, c);
 	uint64_t keys[COLL_KEYS_MAX];
-	uint32_t n = coll_keys(r->job->coll, r->rank, c->o.id, false, keys);
+	uint32_t n = coll_keys(r->job->world.coll, r->rank, c->o.id, false, keys);
 	for (uint32_t i = 0; i < n; i++)
-		barrier_abort(r->job->barrier, r->rank, keys[i]);
-	coll_abort(r->job->coll, r->rank, c->o.id);
+		barrier_abort(r->job->world.barrier, r->rank, keys[i]);
+	coll_abort(r->job->world.coll, r->rank, c->o.id);
 }
 
 /* Operations that it has queued do nothing any more; those in progress end. The reply is sent when
@@ -190,7 +190,7 @@ int on_redop_create(struct rank *r, const struct rf_redop *a, uint32_t extra)
 		free(o);
 		return NCCL_INVALID_ARGUMENT;
 	}
-	coll_redop(r->job->coll, r->rank, a->comm, a->redop, a->dtype, a->scalar);
+	coll_redop(r->job->world.coll, r->rank, a->comm, a->redop, a->dtype, a->scalar);
 	return CU_OK;
 }
 
@@ -202,7 +202,7 @@ int on_redop_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return NCCL_INVALID_ARGUMENT;
 	if (collective_awaits(r, a->handle))
 		return RETRY;
-	coll_redop_gone(r->job->coll, r->rank, a->handle);
+	coll_redop_gone(r->job->world.coll, r->rank, a->handle);
 	table_remove(&r->objects, a->handle);
 	free(o);
 	return CU_OK;

@@ -13,7 +13,7 @@ int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 	int error = memory_alloc(&r->memory, a);
 	/* The client counts memory as free when it frees it; here it is free when older work is
 	 * complete. */
-	return error == CU_OUT_OF_MEMORY && r->queue.frees && !r->async_error ? RETRY : error;
+	return error == CU_OUT_OF_MEMORY && r->queue->frees && !r->async_error ? RETRY : error;
 }
 
 /* stream NULL: a synchronous free. That only matters for the check of the program's order. */
@@ -46,7 +46,7 @@ int on_free_async(struct rank *r, const struct rf_free_async *a, uint32_t extra)
 int on_grant(struct rank *r, const struct rf_grant *a, uint32_t extra)
 {
 	(void)extra;
-	struct rf_grant_reply reply = {r->proxy->memory.total * RF_CHUNK_BYTES};
+	struct rf_grant_reply reply = {r->proxy->device.memory.total * RF_CHUNK_BYTES};
 	if (a->want_bytes > reply.grant_bytes)
 		return CU_OUT_OF_MEMORY;
 	atomic_store(&r->ring.header->grant_bytes, reply.grant_bytes);

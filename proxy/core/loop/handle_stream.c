@@ -45,9 +45,9 @@ int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return CU_INVALID_HANDLE;
 	rank_pump(r);
 	bool busy = s->head;
-	for (uint32_t n = 0; s == r->queue.legacy && n < r->queue.stream_count; n++)
-		busy |= !(r->queue.streams[n]->flags & RF_STREAM_NON_BLOCKING) &&
-			r->queue.streams[n]->head; /* the legacy stream waits for them */
+	for (uint32_t n = 0; s == r->queue->legacy && n < r->queue->stream_count; n++)
+		busy |= !(r->queue->streams[n]->flags & RF_STREAM_NON_BLOCKING) &&
+			r->queue->streams[n]->head; /* the legacy stream waits for them */
 	if (busy)
 		return CU_NOT_READY;
 	accesses_seen_stream(r, s);

@@ -7,15 +7,6 @@
 
 struct rank;
 
-struct intake {
-	bool hold;                /* nothing is consumed until a module's globals are written */
-	bool held;                /* the next record waits for the barrier or for its handler */
-	bool full;                /* the queues are full */
-	uint64_t silent_since_ns; /* time of the last record that was not a query */
-	uint64_t records;
-	uint64_t queries; /* of `records`: queries, which are no sign of work */
-};
-
 void intake_open(struct rank *);
 void intake_from(struct rank *, uint64_t records); /* number of records taken on earlier devices */
 void intake_hold(struct rank *);                   /* until its transfers are complete */

@@ -1,6 +1,6 @@
 /* internal.h: struct proxy, and what the files of its loop share. All structures belong to the
  * loop's thread: there are no locks. Each structure has an owner, which alone writes it (job.h,
- * slice.h, overhead.h, python_request.h, intake.h, ending.h; parts of a rank: ../rank/rank.h). The
+ * slice.h, overhead.h, python_request.h, intake.h; parts of a rank: ../rank/rank.h). The
  * files:
  *
  *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
@@ -27,67 +27,46 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "barrier/barrier.h"
-#include "channel.h"
 #include "clock.h"
 #include "codes.h"
-#include "collective/collective.h"
-#include "hal.h"
 #include "job_limits.h"
-#include "loop/python_request.h"
+#include "loop/intake.h"
 #include "loop/job.h"
-#include "loop/overhead.h"
 #include "loop/mailbox.h"
 #include "loop/opaque_turn.h"
+#include "loop/overhead.h"
+#include "loop/python_request.h"
 #include "loop/slice.h"
-#include "memory/memory.h"
 #include "memory/transfer.h"
-#include "peer.h"
-#include "proxy.h"
 #include "queue/collective.h"
 #include "queue/event.h"
 #include "queue/fence.h"
 #include "queue/group.h"
 #include "queue/item.h"
 #include "queue/pump.h"
+#include "queue/queue.h"
 #include "queue/stream.h"
-#include "rank/fault.h"
 #include "rank/comm.h"
+#include "rank/fault.h"
 #include "rank/module.h"
 #include "rank/rank.h"
-#include "rank/ring.h"
-#include "rank/table.h"
-#include "turn.h"
-
-#define STREAM_ITEMS_MAX 4096u /* weight of a rank's queued items; at this limit, its ring waits */
-#define STREAMS_MAX 4096u      /* of one rank: every turn visits all of them */
 
 struct proxy {
-	const struct hal *hal;
-	struct hal_device *device;
+	struct device device; /* as lower rooms know it */
 	struct hal_config hal_config;
-	struct version arithmetic; /* identifies the device's arithmetic; part of the versions of
-				    * results */
-	struct device_memory memory;
 	struct transfers transfers;
 
-	struct job *jobs;    /* job.c */
-	struct rank **ranks; /* rank.c: all attached ones */
-	uint32_t rank_count;
+	struct job *jobs;         /* job.c */
 	struct slice slice;       /* slice.c */
 	struct overhead overhead; /* overhead.c */
-	bool apart;               /* api.c: nothing is squashed */
 	bool no_prefetch;         /* api.c: no rank's memory is prefetched */
-	uint64_t validate; /* api.c: the cross-check runs at every so many collectives; 0: never */
-	bool opaque;       /* api.c: closed kernels are treated as opaque */
-	bool told_lost;    /* loop.c: PROXY_EVENT_LOST was sent */
+	bool opaque;              /* api.c: closed kernels are treated as opaque */
+	bool told_lost;           /* loop.c: PROXY_EVENT_LOST was sent */
 	struct checks checks;
 
 	struct python_request *asks; /* python_request.c */
 	uint64_t next_token;
 
-	struct turn turn;
-	struct rank_counters counters;
 	uint64_t wakeups;
 
 	struct mailbox *mailbox; /* mailbox.c: calls in, events out, doorbell */

@@ -21,23 +21,23 @@ struct job *job_find(struct proxy *p, uint64_t id)
 
 void job_fail(struct job *j, const char *text)
 {
-	if (j->state == PROXY_JOB_FAILED)
+	if (j->world.state == PROXY_JOB_FAILED)
 		return;
-	j->state = PROXY_JOB_FAILED;
+	j->world.state = PROXY_JOB_FAILED;
 	if (j->goal != GOAL_DISCARD)
 		j->goal = GOAL_RUN;
 	snprintf(j->reason, sizeof j->reason, "%s", text);
-	turn_progress(&j->proxy->turn);
+	turn_progress(&j->proxy->device.turn);
 }
 
 /* ---- life ---- */
 
 static void job_free(struct job *j)
 {
-	if (j->coll)
-		coll_free(j->coll);
-	if (j->barrier)
-		barrier_free(j->barrier);
+	if (j->world.coll)
+		coll_free(j->world.coll);
+	if (j->world.barrier)
+		barrier_free(j->world.barrier);
 	if (j->peer)
 		peer_free(j->peer);
 	crosscheck_close(j);
@@ -52,11 +52,11 @@ static bool job_connect(struct job *j, int segment_fd, char *error, uint32_t err
 		if (!j->peer)
 			return false;
 	}
-	j->barrier = barrier_new(j->device, j->device_count, j->world_size, j->rank_device);
-	j->coll = coll_new(&io, j->device, j->device_count, j->world_size, j->rank_device);
-	if (!j->barrier || !j->coll)
+	j->world.barrier = barrier_new(j->device, j->device_count, j->world.size, j->rank_device);
+	j->world.coll = coll_new(&io, j->device, j->device_count, j->world.size, j->rank_device);
+	if (!j->world.barrier || !j->world.coll)
 		snprintf(error, error_bytes, "the proxy is out of host memory");
-	return j->barrier && j->coll;
+	return j->world.barrier && j->world.coll;
 }
 
 int job_open(struct proxy *p, const struct job *wanted, int segment_fd, char *error,
@@ -69,7 +69,7 @@ int job_open(struct proxy *p, const struct job *wanted, int segment_fd, char *er
 	}
 	*j = *wanted;
 	j->proxy = p;
-	j->state = PROXY_JOB_RUNNING;
+	j->world.state = PROXY_JOB_RUNNING;
 	j->opened_ns = now_ns();
 	if (!job_connect(j, segment_fd, error, error_bytes)) {
 		job_free(j);
@@ -85,7 +85,7 @@ void job_close(struct proxy *p, struct job *j)
 	struct job **at = &p->jobs;
 	while (*at && *at != j)
 		at = &(*at)->next;
-	INVARIANT(*at && !j->attached, "a job that is closed is listed and has no ranks");
+	INVARIANT(*at && !j->world.attached, "a job that is closed is listed and has no ranks");
 	*at = j->next;
 	overhead_forget(j);
 	job_free(j);
@@ -93,30 +93,30 @@ void job_close(struct proxy *p, struct job *j)
 
 void job_attached(struct rank *r)
 {
-	INVARIANT(r->rank < r->job->world_size && !r->job->ranks[r->rank],
+	INVARIANT(r->rank < r->job->world.size && !r->job->world.ranks[r->rank],
 		  "a rank takes a place of its job that is free");
-	r->job->ranks[r->rank] = r;
-	r->job->attached++;
+	r->job->world.ranks[r->rank] = r;
+	r->job->world.attached++;
 }
 
 void job_detached(struct rank *r)
 {
-	INVARIANT(r->job->ranks[r->rank] == r && r->job->attached,
+	INVARIANT(r->job->world.ranks[r->rank] == r && r->job->world.attached,
 		  "a rank that leaves has its place in its job");
-	r->job->ranks[r->rank] = NULL;
-	r->job->attached--;
+	r->job->world.ranks[r->rank] = NULL;
+	r->job->world.attached--;
 }
 
 void job_rank_exited(struct job *j, uint32_t rank, int how)
 {
-	struct rank *r = j->ranks[rank];
+	struct rank *r = j->world.ranks[rank];
 	if (r) {
 		r->end.exited = true;
 		r->end.crashed = how != PROXY_EXIT_CLEAN;
 		r->end.replaced = how == PROXY_EXIT_REPLACED;
 	} else if (how != PROXY_EXIT_REPLACED) {
-		barrier_exited(j->barrier, rank);
-		coll_ended(j->coll, rank);
+		barrier_exited(j->world.barrier, rank);
+		coll_ended(j->world.coll, rank);
 	}
 }
 
@@ -140,16 +140,16 @@ static void receive(struct job *j)
 	for (int n = 0; n < MESSAGES_PER_TURN && j->peer; n++) {
 		if (!peer_receive(j->peer, &from, &tag, &m))
 			break;
-		turn_progress(&j->proxy->turn);
+		turn_progress(&j->proxy->device.turn);
 		if (tag == PEER_BARRIER) {
 			struct barrier_message b;
 			memcpy(&b, m.bytes, sizeof b);
 			b.from = from;
-			barrier_receive(j->barrier, &b);
+			barrier_receive(j->world.barrier, &b);
 		} else if (tag == PEER_CROSSCHECK) {
 			crosscheck_receive(j, from, &m);
 		} else {
-			coll_receive(j->coll, from, &m);
+			coll_receive(j->world.coll, from, &m);
 		}
 	}
 	if (j->peer && peer_broken(j->peer))
@@ -159,11 +159,11 @@ static void receive(struct job *j)
 static void send_barrier(struct job *j)
 {
 	struct barrier_message b;
-	while (barrier_next_message(j->barrier, &b)) {
+	while (barrier_next_message(j->world.barrier, &b)) {
 		struct peer_message m = {0};
-		turn_progress(&j->proxy->turn);
+		turn_progress(&j->proxy->device.turn);
 		if (b.to == j->device) {
-			barrier_receive(j->barrier, &b);
+			barrier_receive(j->world.barrier, &b);
 			continue;
 		}
 		memcpy(m.bytes, &b, sizeof b);
@@ -176,8 +176,8 @@ static void tell_idle(struct job *j)
 {
 	if (j->goal != GOAL_RUN)
 		return; /* the proxy moves memory now, not the rank */
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		struct rank *r = j->ranks[n];
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		struct rank *r = j->world.ranks[n];
 		if (!r)
 			continue;
 		bool idle = rank_drained(r);
@@ -185,20 +185,21 @@ static void tell_idle(struct job *j)
 			continue;
 		r->end.idle_told = true;
 		r->end.idle = idle;
-		barrier_idle(j->barrier, n, idle);
+		barrier_idle(j->world.barrier, n, idle);
 	}
 }
 
 void job_hurry(struct job *j)
 {
 	uint64_t activity = 0;
-	for (uint32_t n = 0; n < j->world_size; n++)
-		if (j->ranks[n])
-			activity += j->ranks[n]->intake.records - j->ranks[n]->intake.queries +
-				    j->ranks[n]->counters.collectives +
-				    j->ranks[n]->counters.kernels;
-	if (activity == j->activity && j->state < PROXY_JOB_CUT)
-		barrier_hurry(j->barrier);
+	for (uint32_t n = 0; n < j->world.size; n++)
+		if (j->world.ranks[n])
+			activity += j->world.ranks[n]->intake.records -
+				    j->world.ranks[n]->intake.queries +
+				    j->world.ranks[n]->counters.collectives +
+				    j->world.ranks[n]->counters.kernels;
+	if (activity == j->activity && j->world.state < PROXY_JOB_CUT)
+		barrier_hurry(j->world.barrier);
 	j->activity = activity;
 }
 
@@ -206,13 +207,13 @@ void job_hurry(struct job *j)
 static void save_over(struct job *j, const char *why)
 {
 	struct proxy_event e = {.kind = PROXY_EVENT_SAVED, .job = j->id, .bytes = j->saved_bytes};
-	if (j->goal != GOAL_SAVE && j->state != PROXY_JOB_FAILED)
-		j->state = PROXY_JOB_SAVED;
+	if (j->goal != GOAL_SAVE && j->world.state != PROXY_JOB_FAILED)
+		j->world.state = PROXY_JOB_SAVED;
 	j->goal = GOAL_RUN;
-	e.state = j->state;
+	e.state = j->world.state;
 	snprintf(e.text, sizeof e.text, "%s", why ? why : "");
 	post_event(j->proxy, &e);
-	turn_progress(&j->proxy->turn);
+	turn_progress(&j->proxy->device.turn);
 }
 
 /* After a failed save, a job that was to stay continues without it; a job that was to leave
@@ -228,59 +229,60 @@ static void save_failed(struct job *j, const char *why)
 /* The job runs again: its images become outdated. */
 static void goes_on(struct job *j)
 {
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		if (!j->ranks[n])
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		if (!j->world.ranks[n])
 			continue;
-		state_void(j->ranks[n]);
-		memory_alone(&j->ranks[n]->memory, j->attached == 1);
-		memory_changes(&j->ranks[n]->memory);
+		state_void(j->world.ranks[n]);
+		memory_alone(&j->world.ranks[n]->memory, j->world.attached == 1);
+		memory_changes(&j->world.ranks[n]->memory);
 	}
 }
 
 /* Applies the barrier's state to the job. */
 static void follow_barrier(struct job *j)
 {
-	if (j->state > PROXY_JOB_CUT)
+	if (j->world.state > PROXY_JOB_CUT)
 		return;
-	const char *error = barrier_error(j->barrier);
+	const char *error = barrier_error(j->world.barrier);
 	if (error) {
 		job_fail(j, error);
 		return;
 	}
-	enum barrier_state now = barrier_state(j->barrier);
+	enum barrier_state now = barrier_state(j->world.barrier);
 	enum proxy_job_state state = now == BARRIER_CUT        ? PROXY_JOB_CUT
 				     : now == BARRIER_STOPPING ? PROXY_JOB_STOPPING
 							       : PROXY_JOB_RUNNING;
-	if (state == j->state)
+	if (state == j->world.state)
 		return;
 	if (j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) {
 		/* Its ranks would continue while older state is saved. */
 		save_failed(j, "the cut was released while the job was being saved");
-		if (j->state == PROXY_JOB_FAILED)
+		if (j->world.state == PROXY_JOB_FAILED)
 			return;
 	}
-	if (state == PROXY_JOB_CUT && barrier_round(j->barrier) != j->cut) {
-		j->cut = barrier_round(j->barrier); /* if requested again at the cut, the barrier
+	if (state == PROXY_JOB_CUT && barrier_round(j->world.barrier) != j->cut) {
+		j->cut = barrier_round(
+			j->world.barrier); /* if requested again at the cut, the barrier
 						     * reports the same cut twice */
 		j->cut_at = (double)now_ns() / 1e9;
 	}
-	for (uint32_t n = 0; n < j->world_size && state == PROXY_JOB_CUT; n++)
-		if (j->ranks[n])
-			j->ranks[n]->failed_before = j->ranks[n]->async_error != CU_OK;
-	if (j->state == PROXY_JOB_CUT) {
+	for (uint32_t n = 0; n < j->world.size && state == PROXY_JOB_CUT; n++)
+		if (j->world.ranks[n])
+			j->world.ranks[n]->failed_before = j->world.ranks[n]->async_error != CU_OK;
+	if (j->world.state == PROXY_JOB_CUT) {
 		j->released_at = (double)now_ns() / 1e9;
 		goes_on(j);
 	}
-	j->state = state;
-	turn_progress(&j->proxy->turn);
+	j->world.state = state;
+	turn_progress(&j->proxy->device.turn);
 }
 
 void job_barrier(struct job *j, bool request)
 {
 	if (request)
-		barrier_request(j->barrier);
+		barrier_request(j->world.barrier);
 	else
-		barrier_withdraw(j->barrier);
+		barrier_withdraw(j->world.barrier);
 	/* At once: the caller may continue with another device, or with this one in the same
 	 * turn. */
 	send_barrier(j);
@@ -290,23 +292,24 @@ void job_barrier(struct job *j, bool request)
 /* A rank that ended cleanly is served until nothing of it is left, then detached. */
 static void bury_exited(struct job *j)
 {
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		struct rank *r = j->ranks[n];
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		struct rank *r = j->world.ranks[n];
 		if (!r || !r->end.exited || j->goal != GOAL_RUN)
 			continue;
-		if (!r->end.crashed && rank_unserved(r) && j->state < PROXY_JOB_CUT &&
+		if (!r->end.crashed && rank_unserved(r) && j->world.state < PROXY_JOB_CUT &&
 		    !r->async_error)
 			continue;
 		r->end.closing = true;
 		memory_cancel(&r->memory);
 		if (r->end.crashed && r->memory.inflight && !rank_runs_for_others(r) &&
 		    !transfer_pending(&j->proxy->transfers, &r->memory))
-			j->proxy->hal->space_cancel(r->memory.space); /* a kernel may never end */
+			j->proxy->device.hal->space_cancel(
+				r->memory.space); /* a kernel may never end */
 		if (!rank_quiet(r))
 			continue;
 		if (!r->end.replaced) {
-			barrier_exited(j->barrier, n);
-			coll_ended(j->coll, n);
+			barrier_exited(j->world.barrier, n);
+			coll_ended(j->world.coll, n);
 		}
 		rank_detach(r);
 	}
@@ -318,7 +321,7 @@ static bool refuse_unreceived(struct job *j)
 {
 	char text[160];
 	uint32_t from, to;
-	if (!coll_unreceived(j->coll, &from, &to))
+	if (!coll_unreceived(j->world.coll, &from, &to))
 		return false;
 	snprintf(text, sizeof text,
 		 "rank %u has sent data that rank %u has not received: collectives are in "
@@ -336,7 +339,7 @@ static bool failed_since(const struct rank *r, char *text, uint32_t bytes)
 		snprintf(text, bytes, "%s", r->error_text);
 		return !r->failed_before;
 	}
-	return r->memory.space && r->proxy->hal->space_error(r->memory.space, text, bytes);
+	return r->memory.space && r->proxy->device.hal->space_error(r->memory.space, text, bytes);
 }
 
 /* Writes every rank's state to its image, after its memory. False: a state does not fit, or a
@@ -345,8 +348,8 @@ static bool save_states(struct job *j)
 {
 	bool stay = j->goal == GOAL_SAVE;
 	j->saved_bytes = 0;
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		struct rank *r = j->ranks[n];
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		struct rank *r = j->world.ranks[n];
 		char error[256] = "";
 		if (!r)
 			continue;
@@ -374,13 +377,13 @@ static void save_step(struct job *j)
 	bool stay = j->goal == GOAL_SAVE, all = true;
 	if (refuse_unreceived(j))
 		return;
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		struct rank *r = j->ranks[n];
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		struct rank *r = j->world.ranks[n];
 		if (!r)
 			continue;
 		/* A collective may still need a message of a peer. Without peers nothing more can
 		 * arrive: then state_save reports that. */
-		if (!rank_quiet(r) || (coll_busy(j->coll) && (j->peer || job_in_flight(j))))
+		if (!rank_quiet(r) || (coll_busy(j->world.coll) && (j->peer || job_in_flight(j))))
 			return;
 		if (r->end.replaced)
 			memory_stop(&r->memory); /* others must not rely on memory in its image */
@@ -388,9 +391,9 @@ static void save_step(struct job *j)
 			all &= memory_saved(&r->memory, stay);
 	}
 	const struct memory_request save = {.purpose = PURPOSE_SAVE, .stay = stay};
-	for (uint32_t n = 0; n < j->world_size && !all; n++)
-		if (j->ranks[n] && !j->ranks[n]->end.replaced)
-			memory_request(&j->ranks[n]->memory, &save);
+	for (uint32_t n = 0; n < j->world.size && !all; n++)
+		if (j->world.ranks[n] && !j->world.ranks[n]->end.replaced)
+			memory_request(&j->world.ranks[n]->memory, &save);
 	if (!all)
 		return;
 	core_check(j->proxy);
@@ -400,24 +403,24 @@ static void save_step(struct job *j)
 
 static void discard_step(struct job *j)
 {
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		struct rank *r = j->ranks[n];
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		struct rank *r = j->world.ranks[n];
 		if (!r)
 			continue;
 		r->end.closing = true;
 		memory_cancel(&r->memory);
 		if (r->memory.inflight)
-			j->proxy->hal->space_cancel(r->memory.space);
+			j->proxy->device.hal->space_cancel(r->memory.space);
 		if (rank_quiet(r))
 			rank_detach(r);
 	}
-	if (!j->attached && !job_in_flight(j))
+	if (!j->world.attached && !job_in_flight(j))
 		save_over(j, NULL);
 }
 
 int job_aim(struct job *j, enum job_goal goal)
 {
-	if (goal < j->goal || (goal < GOAL_DISCARD && j->state != PROXY_JOB_CUT))
+	if (goal < j->goal || (goal < GOAL_DISCARD && j->world.state != PROXY_JOB_CUT))
 		return -1;
 	j->goal = goal;
 	return 0;
@@ -438,10 +441,10 @@ void job_turn(struct job *j)
 	case GOAL_LEAVE: save_step(j); break;
 	case GOAL_DISCARD: discard_step(j); break;
 	}
-	if (j->state == j->told)
+	if (j->world.state == j->told)
 		return;
-	struct proxy_event e = {.kind = PROXY_EVENT_JOB, .job = j->id, .state = j->state};
+	struct proxy_event e = {.kind = PROXY_EVENT_JOB, .job = j->id, .state = j->world.state};
 	snprintf(e.text, sizeof e.text, "%s", j->reason);
-	j->told = j->state;
+	j->told = j->world.state;
 	post_event(j->proxy, &e);
 }

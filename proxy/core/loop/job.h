@@ -10,8 +10,9 @@
 #include "job_limits.h"
 #include "loop/alarm.h"
 #include "loop/overhead.h"
-#include "peer.h"
+#include "peer/peer.h"
 #include "proxy.h"
+#include "rank/world.h"
 
 struct proxy;
 struct rank;
@@ -28,18 +29,14 @@ enum job_goal {
 struct job {
 	struct job *next;
 	struct proxy *proxy;
-	uint64_t id, epoch;
-	uint32_t device, device_count, world_size;
+	struct world world;
+	uint64_t id;
+	uint32_t device, device_count;
 	uint32_t rank_device[RANKS_MAX];
-	struct rank *ranks[RANKS_MAX]; /* attached ranks of this device, else NULL */
-	uint32_t attached;
 	int check_order; /* of its ranks: enum proxy_races, or 0; races.c */
-	struct barrier *barrier;
-	struct coll *coll;
 	struct peer *peer;
 	struct job_crosscheck crosscheck; /* alarm.c */
-	struct launches launches;         /* of opaque kernels; opaque/ */
-	enum proxy_job_state state, told;
+	enum proxy_job_state told;        /* the state that Python knows */
 	enum job_goal goal;
 	uint64_t saved_bytes;
 	uint64_t cut; /* the last cut's number, and its times */

@@ -11,8 +11,8 @@
 static void io_over(void *arg, uint64_t token, int error)
 {
 	struct job *j = arg;
-	if (j->coll)
-		coll_io_done(j->coll, token, error);
+	if (j->world.coll)
+		coll_io_done(j->world.coll, token, error);
 }
 
 static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uint64_t token)
@@ -35,7 +35,7 @@ static void io_memory(struct job *j, enum transfer_kind kind, uint32_t rank, uin
 	struct transfer *t = transfer_new(j, kind, token);
 	if (!t)
 		return;
-	t->memory = j->ranks[rank] ? &j->ranks[rank]->memory : NULL;
+	t->memory = j->world.ranks[rank] ? &j->world.ranks[rank]->memory : NULL;
 	if (!t->memory) /* the rank is detached: its data is lost */
 		t->error = NCCL_SYSTEM_ERROR;
 	t->addr = addr;
@@ -62,9 +62,9 @@ static uint32_t io_receiver(void *arg, const uint32_t *ranks, uint32_t count, ui
 	struct job *j = arg;
 	const struct rank_memory *memories[RANKS_MAX];
 	for (uint32_t i = 0; i < count; i++) {
-		if (!j->ranks[ranks[i]])
+		if (!j->world.ranks[ranks[i]])
 			return COLL_EACH;
-		memories[i] = &j->ranks[ranks[i]]->memory;
+		memories[i] = &j->world.ranks[ranks[i]]->memory;
 	}
 	return memory_receiver(memories, count, addr, bytes);
 }
@@ -74,9 +74,9 @@ static uint32_t io_keeper(void *arg, const uint32_t *ranks, const uint64_t *addr
 	struct job *j = arg;
 	const struct rank_memory *memories[2];
 	for (uint32_t i = 0; i < 2; i++) {
-		if (!j->ranks[ranks[i]])
+		if (!j->world.ranks[ranks[i]])
 			return COLL_EACH;
-		memories[i] = &j->ranks[ranks[i]]->memory;
+		memories[i] = &j->world.ranks[ranks[i]]->memory;
 	}
 	return memory_keeper(memories, addrs, bytes);
 }
@@ -84,8 +84,8 @@ static uint32_t io_keeper(void *arg, const uint32_t *ranks, const uint64_t *addr
 static void io_forget(void *arg, uint32_t rank, uint64_t addr, uint64_t bytes)
 {
 	struct job *j = arg;
-	if (j->ranks[rank])
-		memory_forget(&j->ranks[rank]->memory, addr, bytes);
+	if (j->world.ranks[rank])
+		memory_forget(&j->world.ranks[rank]->memory, addr, bytes);
 }
 
 static void io_hand(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64_t bytes,
@@ -95,8 +95,8 @@ static void io_hand(void *arg, uint32_t from, uint32_t to, uint64_t addr, uint64
 	struct transfer *t = transfer_new(j, TRANSFER_HAND, token);
 	if (!t)
 		return;
-	t->memory = j->ranks[to] ? &j->ranks[to]->memory : NULL;
-	t->source = j->ranks[from] ? &j->ranks[from]->memory : NULL;
+	t->memory = j->world.ranks[to] ? &j->world.ranks[to]->memory : NULL;
+	t->source = j->world.ranks[from] ? &j->world.ranks[from]->memory : NULL;
 	if (!t->memory || !t->source) /* a rank is detached: its data is lost */
 		t->error = NCCL_SYSTEM_ERROR;
 	t->addr = addr;
@@ -110,9 +110,9 @@ static struct rank_memory *window_of(const struct job *j, const struct coll_oper
 {
 	if (!o->window)
 		return NULL;
-	if (!j->ranks[o->rank]) /* the rank is detached: its data is lost */
+	if (!j->world.ranks[o->rank]) /* the rank is detached: its data is lost */
 		t->error = NCCL_SYSTEM_ERROR;
-	return j->ranks[o->rank] ? &j->ranks[o->rank]->memory : NULL;
+	return j->world.ranks[o->rank] ? &j->world.ranks[o->rank]->memory : NULL;
 }
 
 static void io_reduce(void *arg, struct hal_ref dst, const struct coll_operand *a,
@@ -159,7 +159,7 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 		      uint32_t nranks, uint32_t comm_rank)
 {
 	struct job *j = arg;
-	struct rank *r = j->ranks[rank];
+	struct rank *r = j->world.ranks[rank];
 	if (!r)
 		return;
 	struct comm *c = (struct comm *)table_get(&r->objects, comm, OBJ_COMM);
@@ -173,16 +173,16 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 	struct rf_comm_split_reply reply = {nranks, comm_rank};
 	group_plan_anew(r);
 	if (c->split_from)
-		barrier_complete(j->barrier, rank, c->split_from);
+		barrier_complete(j->world.barrier, rank, c->split_from);
 	if (!error && nranks) {
 		uint32_t members[RANKS_MAX];
 		uint64_t check = 0;
-		uint32_t n = coll_members(j->coll, rank, comm, members, RANKS_MAX, &check);
+		uint32_t n = coll_members(j->world.coll, rank, comm, members, RANKS_MAX, &check);
 		comm_joined(c, key);
-		barrier_comm(j->barrier, rank, key, members, n, 0);
+		barrier_comm(j->world.barrier, rank, key, members, n, 0);
 	} else {
 		if (!c->split_from)
-			barrier_comm_gone(j->barrier, rank, c->joining);
+			barrier_comm_gone(j->world.barrier, rank, c->joining);
 		comm_drop(r, c);
 	}
 	ring_reply(r, a->slot, error, &reply, sizeof reply);
@@ -193,13 +193,13 @@ static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticke
 {
 	struct job *j = arg;
 	(void)comm;
-	if (j->ranks[rank])
-		collective_told(j->ranks[rank], ticket, error);
+	if (j->world.ranks[rank])
+		collective_told(j->world.ranks[rank], ticket, error);
 }
 
 static void io_left(void *arg, uint32_t rank, uint64_t comm)
 {
-	struct rank *r = ((struct job *)arg)->ranks[rank];
+	struct rank *r = ((struct job *)arg)->world.ranks[rank];
 	struct comm *c = r ? (struct comm *)table_get(&r->objects, comm, OBJ_COMM) : NULL;
 	if (c)
 		comm_left(r, c);
@@ -207,12 +207,12 @@ static void io_left(void *arg, uint32_t rank, uint64_t comm)
 
 static void io_broken(void *arg, uint32_t rank, uint64_t comm, bool hopeless)
 {
-	struct rank *r = ((struct job *)arg)->ranks[rank];
+	struct rank *r = ((struct job *)arg)->world.ranks[rank];
 	struct comm *c = r ? (struct comm *)table_get(&r->objects, comm, OBJ_COMM) : NULL;
 	if (!c)
 		return;
 	comm_break(r, c);
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->proxy->device.turn);
 	if (!hopeless || c->hopeless)
 		return;
 	c->hopeless = true;
@@ -231,12 +231,12 @@ static void io_failed(void *arg, const char *text)
 	struct job *j = arg;
 	char own[256] = "", why[sizeof j->reason];
 
-	for (uint32_t n = 0; n < j->world_size && !strncmp(text, IO_FAILED, strlen(IO_FAILED));
+	for (uint32_t n = 0; n < j->world.size && !strncmp(text, IO_FAILED, strlen(IO_FAILED));
 	     n++) {
-		struct rank *r = j->ranks[n];
-		int error = r && r->memory.space
-				    ? j->proxy->hal->space_error(r->memory.space, own, sizeof own)
-				    : CU_OK;
+		struct rank *r = j->world.ranks[n];
+		int error = r && r->memory.space ? j->proxy->device.hal->space_error(
+							   r->memory.space, own, sizeof own)
+						 : CU_OK;
 
 		if (error == CU_OK || error == CU_CONTEXT_IS_DESTROYED)
 			continue;
@@ -258,14 +258,16 @@ static uint64_t io_scratch_alloc(void *arg, uint64_t bytes)
 {
 	const struct proxy *p = ((struct job *)arg)->proxy;
 
-	return p->hal->scratch_alloc ? p->hal->scratch_alloc(p->device, bytes) : 0;
+	return p->device.hal->scratch_alloc ? p->device.hal->scratch_alloc(p->device.opened, bytes)
+					    : 0;
 }
 
 static bool io_scratch_free(void *arg, uint64_t addr, uint64_t bytes)
 {
 	const struct proxy *p = ((struct job *)arg)->proxy;
 
-	return p->hal->scratch_free && p->hal->scratch_free(p->device, addr, bytes);
+	return p->device.hal->scratch_free &&
+	       p->device.hal->scratch_free(p->device.opened, addr, bytes);
 }
 
 static struct hal_ref io_outbox_alloc(void *arg, uint64_t bytes, uint64_t *offset)

@@ -35,7 +35,8 @@ void core_check(const struct proxy *p)
 
 static void look_at_device(struct proxy *p)
 {
-	const char *why = p->hal->device_lost ? p->hal->device_lost(p->device) : NULL;
+	const char *why = p->device.hal->device_lost ? p->device.hal->device_lost(p->device.opened)
+						     : NULL;
 	struct proxy_event e = {.kind = PROXY_EVENT_LOST};
 
 	if (!why || p->told_lost)
@@ -48,22 +49,22 @@ static void look_at_device(struct proxy *p)
 void loop_turn(struct proxy *p)
 {
 	mailbox_run_calls(p);
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		rank_consume(p->ranks[i]);
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		rank_pump(p->ranks[i]);
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		rank_consume(p->device.ranks[i]);
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		rank_pump(p->device.ranks[i]);
 	crosscheck_turn(p);
 	opaque_turn(p);
 	bool moved = transfer_pump(&p->transfers);
-	moved |= memory_turn(&p->memory);
+	moved |= memory_turn(&p->device.memory);
 	slice_turn(p);
 	overhead_turn(p);
 	look_at_device(p);
 	for (struct job *j = p->jobs; j; j = j->next)
 		job_turn(j);
 	/* Requests to memory or transfers after their part of the turn need another turn. */
-	if (moved || p->memory.progress || p->transfers.progress)
-		turn_progress(&p->turn);
+	if (moved || p->device.memory.progress || p->transfers.progress)
+		turn_progress(&p->device.turn);
 #ifdef SOFT_CHECKED
 	core_check(p); /* detect a bug near its cause */
 #endif
@@ -72,10 +73,10 @@ void loop_turn(struct proxy *p)
 static void set_sleeping(struct proxy *p, bool sleeping)
 {
 	mailbox_sleep(p, sleeping);
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		struct rf_header *h = p->ranks[i]->ring.header;
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		struct rf_header *h = p->device.ranks[i]->ring.header;
 		if (atomic_load_explicit(&h->epoch, memory_order_relaxed) ==
-		    p->ranks[i]->job->epoch)
+		    p->device.ranks[i]->job->world.epoch)
 			doorbell_asleep(&h->server_sleeping, sleeping);
 	}
 	for (struct job *j = p->jobs; j; j = j->next)
@@ -98,8 +99,8 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 	memset(v, 0, WAIT_MAX * sizeof *v);
 	mailbox_doorbell(p, &word, &value);
 	n = add_waiter(v, n, word, value);
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		struct rf_header *h = p->ranks[i]->ring.header;
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		struct rf_header *h = p->device.ranks[i]->ring.header;
 		n = add_waiter(v, n, &h->doorbell, doorbell_seen(&h->doorbell));
 	}
 	for (struct job *j = p->jobs; j; j = j->next)
@@ -116,8 +117,8 @@ uint64_t loop_deadline_ns(const struct proxy *p)
 {
 	uint64_t first = sooner(slice_deadline_ns(p), crosscheck_deadline_ns(p));
 	first = sooner(first, opaque_deadline_ns(p));
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		first = sooner(first, squash_deadline_ns(p->ranks[i]));
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		first = sooner(first, squash_deadline_ns(p->device.ranks[i]));
 	return first;
 }
 
@@ -128,17 +129,17 @@ static void sleep_until_called(struct proxy *p)
 	struct futex_waitv v[WAIT_MAX];
 	struct timespec until;
 	uint32_t n = collect(p, v);
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		rank_sleep(p->ranks[i]);
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		rank_sleep(p->device.ranks[i]);
 	set_sleeping(p, true);
-	turn_begin(&p->turn);
+	turn_begin(&p->device.turn);
 	loop_turn(p);
 	uint64_t deadline = loop_deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
-	if (!p->turn.progress && !p->turn.settled && !mailbox_stopping(p)) {
+	if (!p->device.turn.progress && !p->device.turn.settled && !mailbox_stopping(p)) {
 		/* More than WAIT_MAX words do not fit: check again every millisecond. */
-		uint64_t all = 1 + p->rank_count;
+		uint64_t all = 1 + p->device.rank_count;
 		for (struct job *j = p->jobs; j; j = j->next)
 			all += j->peer != NULL;
 		if (all > WAIT_MAX && !deadline) {
@@ -157,16 +158,16 @@ static void sleep_until_called(struct proxy *p)
 static bool near(const struct proxy *p)
 {
 	bool found = p->transfers.first != NULL;
-	for (uint32_t i = 0; i < p->rank_count && !found; i++)
-		found = rank_near(p->ranks[i]);
+	for (uint32_t i = 0; i < p->device.rank_count && !found; i++)
+		found = rank_near(p->device.ranks[i]);
 	return found;
 }
 
 static uint64_t done(const struct proxy *p)
 {
-	uint64_t works = p->hal->completed(p->transfers.stream);
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		works += rank_done(p->ranks[i]);
+	uint64_t works = p->device.hal->completed(p->transfers.stream);
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		works += rank_done(p->device.ranks[i]);
 	return works;
 }
 
@@ -196,9 +197,9 @@ void *loop_main(void *proxy)
 	struct proxy *p = proxy;
 	struct waiting w = {0};
 	while (!mailbox_stopping(p)) {
-		turn_begin(&p->turn);
+		turn_begin(&p->device.turn);
 		loop_turn(p);
-		if (p->turn.progress || (!p->turn.settled && wait_for_more(p, &w)))
+		if (p->device.turn.progress || (!p->device.turn.settled && wait_for_more(p, &w)))
 			w = (struct waiting){0};
 		w.wanted |= spin_give_way();
 	}

@@ -119,7 +119,7 @@ void mailbox_run_calls(struct proxy *p)
 			m->calls_end = &m->calls;
 		pthread_mutex_unlock(&m->lock);
 		c->run(p, c->arg);
-		turn_progress(&p->turn);
+		turn_progress(&p->device.turn);
 		pthread_mutex_lock(&m->lock);
 		c->done = true;
 		pthread_cond_broadcast(&m->ran);

@@ -9,7 +9,7 @@
 static void vote(struct rank *r)
 {
 	struct dissent dissent;
-	if (launches_vote(&r->job->launches, &r->measure.it, &dissent))
+	if (launches_vote(&r->job->world.launches, &r->measure.it, &dissent))
 		crosscheck_dissent(r->job, r->measure.name, &dissent);
 }
 
@@ -21,7 +21,7 @@ static bool turn(struct rank *r)
 	if (is == MEASURE_OVER)
 		vote(r);
 	if (is == MEASURE_FAILED)
-		launches_blind(&r->job->launches, r->measure.it.id, r->rank);
+		launches_blind(&r->job->world.launches, r->measure.it.id, r->rank);
 	if (is >= MEASURE_OVER)
 		measure_end(&r->measure);
 	return is != MEASURE_GOES_ON;
@@ -29,16 +29,16 @@ static bool turn(struct rank *r)
 
 void opaque_turn(struct proxy *p)
 {
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (measure_holds(&p->ranks[i]->measure, NULL) && turn(p->ranks[i]))
-			turn_progress(&p->turn);
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		if (measure_holds(&p->device.ranks[i]->measure, NULL) && turn(p->device.ranks[i]))
+			turn_progress(&p->device.turn);
 }
 
 uint64_t opaque_deadline_ns(const struct proxy *p)
 {
 	uint64_t first = 0;
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		uint64_t its = measure_deadline_ns(&p->ranks[i]->measure);
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		uint64_t its = measure_deadline_ns(&p->device.ranks[i]->measure);
 		if (its && (!first || its < first))
 			first = its;
 	}

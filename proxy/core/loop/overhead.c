@@ -18,18 +18,18 @@ static void become(struct proxy *p, struct job *job, enum overhead_kind to)
 
 static bool runs(const struct proxy *p)
 {
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (p->ranks[i]->memory.inflight)
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		if (p->device.ranks[i]->memory.inflight)
 			return true;
 	return false;
 }
 
 static const struct rank *waits_for_memory(const struct proxy *p)
 {
-	for (uint32_t i = 0; i < p->rank_count && !p->slice.target; i++) {
-		const struct memory_request *q = &p->ranks[i]->memory.request;
+	for (uint32_t i = 0; i < p->device.rank_count && !p->slice.target; i++) {
+		const struct memory_request *q = &p->device.ranks[i]->memory.request;
 		if (q->state && q->purpose == PURPOSE_COPY)
-			return p->ranks[i];
+			return p->device.ranks[i];
 	}
 	return p->slice.target;
 }
@@ -46,7 +46,7 @@ void overhead_turn(struct proxy *p)
 		become(p, s->next->job, OVERHEAD_SWITCHES);
 	else if (s->stuck)
 		become(p, s->stuck, OVERHEAD_WAITING);
-	else if (p->overhead.to != OVERHEAD_SWITCHES || !s->active || s->idle_since_ns)
+	else if (p->overhead.to != OVERHEAD_SWITCHES || !p->device.active || s->idle_since_ns)
 		become(p, NULL, 0);
 }
 

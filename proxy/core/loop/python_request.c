@@ -36,7 +36,7 @@ struct python_request *python_request_take(struct proxy *p, uint64_t token)
 				  "a question that is answered was counted");
 			a->rank->pending -= a->slot != 0;
 		}
-		turn_progress(&p->turn);
+		turn_progress(&p->device.turn);
 		return a;
 	}
 	return NULL;

@@ -7,38 +7,48 @@
 #include "queue/accesses.h"
 #include "state.h"
 
+/* The parts of a rank that belong together: freed as the rank. */
+struct attached {
+	struct rank rank;
+	struct rank_queue queue;
+};
+
 static bool list_rank(struct proxy *p, struct rank *r)
 {
-	struct rank **all = realloc(p->ranks, (p->rank_count + 1) * sizeof *all);
+	struct rank **all = realloc(p->device.ranks, (p->device.rank_count + 1) * sizeof *all);
 	if (!all)
 		return false;
-	p->ranks = all;
-	uint32_t at = p->rank_count++;
-	for (; at > 0 && p->ranks[at - 1]->rank > r->rank; at--) /* in order of rank: fewest
+	p->device.ranks = all;
+	uint32_t at = p->device.rank_count++;
+	for (; at > 0 && p->device.ranks[at - 1]->rank > r->rank; at--) /* in order of rank: fewest
 								  * partial sums */
-		p->ranks[at] = p->ranks[at - 1];
-	p->ranks[at] = r;
+		p->device.ranks[at] = p->device.ranks[at - 1];
+	p->device.ranks[at] = r;
 	return true;
 }
 
 struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int image_fd, char *error,
 			 uint32_t error_bytes)
 {
-	struct rank *r = calloc(1, sizeof *r);
+	struct attached *all = calloc(1, sizeof *all);
+	struct rank *r;
 	int code = CU_OUT_OF_MEMORY;
-	if (!r) {
+	if (!all) {
 		snprintf(error, error_bytes, "rank %u: the proxy is out of host memory", rank);
 		return NULL;
 	}
+	r = &all->rank;
 	r->proxy = job->proxy;
 	r->job = job;
 	r->rank = rank;
-	r->device = &job->proxy->counters;
+	r->device = &job->proxy->device;
+	r->world = &job->world;
+	r->queue = &all->queue;
 	intake_open(r);
 	if (ring_open(r, channel_fd, error, error_bytes))
 		goto fail;
-	memory_single(&r->memory, job->world_size == 1);
-	code = memory_open(&r->memory, &job->proxy->memory, job->id, rank, image_fd,
+	memory_single(&r->memory, job->world.size == 1);
+	code = memory_open(&r->memory, &job->proxy->device.memory, job->id, rank, image_fd,
 			   r->ring.channel_fd);
 	if (code) {
 		snprintf(error, error_bytes, "rank %u: no space for its memory (error %d)", rank,
@@ -58,8 +68,9 @@ struct rank *rank_attach(struct job *job, uint32_t rank, int channel_fd, int ima
 		return NULL;
 	}
 	crosscheck_attached(r, restored);
-	atomic_store(&r->ring.header->grant_bytes, job->proxy->memory.total * RF_CHUNK_BYTES);
-	turn_progress(&job->proxy->turn);
+	atomic_store(&r->ring.header->grant_bytes,
+		     job->proxy->device.memory.total * RF_CHUNK_BYTES);
+	turn_progress(&job->proxy->device.turn);
 	return r;
 fail:
 	rank_drop_streams(r);
@@ -92,8 +103,8 @@ bool rank_quiet(const struct rank *r)
  * two records. */
 bool rank_drained(const struct rank *r)
 {
-	return !r->queue.items && !r->ring.replies && !r->queue.frees && !r->queue.waiter_count &&
-	       !r->pending && !r->intake.hold && rank_quiet(r);
+	return !r->queue->items && !r->ring.replies && !r->queue->frees &&
+	       !r->queue->waiter_count && !r->pending && !r->intake.hold && rank_quiet(r);
 }
 
 void rank_detach(struct rank *r)
@@ -111,15 +122,16 @@ void rank_detach(struct rank *r)
 	measure_end(&r->measure);
 	memory_close(&r->memory);
 	ring_close(r);
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		if (p->ranks[i] != r)
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		if (p->device.ranks[i] != r)
 			continue;
-		memmove(&p->ranks[i], &p->ranks[i + 1], (p->rank_count - i - 1) * sizeof *p->ranks);
-		p->rank_count--;
+		memmove(&p->device.ranks[i], &p->device.ranks[i + 1],
+			(p->device.rank_count - i - 1) * sizeof *p->device.ranks);
+		p->device.rank_count--;
 		break;
 	}
 	slice_forget(r);
 	job_detached(r);
-	turn_progress(&p->turn);
+	turn_progress(&p->device.turn);
 	free(r);
 }

@@ -37,7 +37,7 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	(void)none;
 	if (!s)
 		return false;
-	s->capacity_chunks = r->proxy->memory.total;
+	s->capacity_chunks = r->proxy->device.memory.total;
 	s->kernels = r->counters.kernels;
 	s->collectives = r->counters.collectives;
 	s->records = r->intake.records;
@@ -50,7 +50,7 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	s->tail = r->ring.tail.bytes;
 	s->seq = r->ring.tail.seq;
 	s->rank = r->rank;
-	s->world_size = r->job->world_size;
+	s->world_size = r->job->world.size;
 	s->async_error = r->async_error;
 	memcpy(s->error_text, r->error_text, sizeof s->error_text);
 	return true;
@@ -60,7 +60,7 @@ static int restore_rank(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_rank *s = record;
 	(void)now;
-	if (s->rank != r->rank || s->world_size != r->job->world_size ||
+	if (s->rank != r->rank || s->world_size != r->job->world.size ||
 	    s->tail != r->ring.tail.bytes)
 		return CU_INVALID_VALUE;
 	ring_from(r, s->seq);
@@ -130,7 +130,7 @@ static int restore_chunk(struct rank *r, const void *record, uint64_t now)
 	const struct state_chunk *s = record;
 	(void)now;
 	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers ||
-	    s->lies_with >= r->job->world_size)
+	    s->lies_with >= r->job->world.size)
 		return CU_INVALID_VALUE;
 	memory_image_holds(&r->memory, (uint32_t)s->chunk);
 	/* Unknown until restore_versions sets it; in any case not zeros. */
@@ -182,7 +182,7 @@ static int restore_stream(struct rank *r, const void *record, uint64_t now)
 {
 	const struct state_stream *s = record;
 	(void)now;
-	if (r->queue.stream_count >= STREAMS_MAX || table_has(&r->objects, s->id))
+	if (r->queue->stream_count >= STREAMS_MAX || table_has(&r->objects, s->id))
 		return CU_INVALID_VALUE;
 	return stream_new(r, s->id, s->flags, s->priority) ? CU_OK : CU_OUT_OF_MEMORY;
 }
@@ -302,7 +302,7 @@ static bool save_comms(struct writer *w, const struct saved_kind *kind, const st
 	for (uint64_t capacity = 4096; !bytes && capacity <= COMMS_BYTES_MAX; capacity *= 4) {
 		free(saved);
 		saved = malloc(capacity);
-		bytes = saved ? coll_save(r->job->coll, r->rank, saved, capacity) : 0;
+		bytes = saved ? coll_save(r->job->world.coll, r->rank, saved, capacity) : 0;
 	}
 	struct state_bytes *s = bytes ? saved_put(w, kind, bytes) : NULL;
 	if (s) {
@@ -319,9 +319,9 @@ static int restore_comms(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (s->bytes > s->r.bytes - sizeof *s)
 		return CU_INVALID_VALUE;
-	if (!coll_restore(r->job->coll, r->rank, (const uint8_t *)(s + 1), s->bytes))
+	if (!coll_restore(r->job->world.coll, r->rank, (const uint8_t *)(s + 1), s->bytes))
 		return CU_OK;
-	return r->job->state == PROXY_JOB_FAILED ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE;
+	return r->job->world.state == PROXY_JOB_FAILED ? CU_OUT_OF_MEMORY : CU_INVALID_VALUE;
 }
 
 static bool save_comm(struct writer *w, const struct saved_kind *kind, const struct object *o)
@@ -345,7 +345,7 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 	const struct state_comm *s = record;
 	uint32_t members[RANKS_MAX];
 	uint64_t key = 0;
-	uint32_t n = coll_members(r->job->coll, r->rank, s->id, members, RANKS_MAX, &key);
+	uint32_t n = coll_members(r->job->world.coll, r->rank, s->id, members, RANKS_MAX, &key);
 	(void)now;
 	bool aborted = !n && !s->key && s->issued == COMM_ABORTED;
 	if (!aborted)
@@ -359,7 +359,7 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 		return error;
 	if (aborted)
 		return CU_OK; /* requests that name it may still arrive */
-	barrier_comm(r->job->barrier, r->rank, s->key, members, n, s->issued);
+	barrier_comm(r->job->world.barrier, r->rank, s->key, members, n, s->issued);
 	comm_break(r, c);
 	return CU_OK;
 }

@@ -51,23 +51,23 @@ void slice_forget(struct rank *r)
 {
 	if (r->proxy->slice.next == r)
 		r->proxy->slice.next = NULL;
-	if (r->proxy->slice.active == r)
-		r->proxy->slice.active = NULL;
+	if (r->proxy->device.active == r)
+		r->proxy->device.active = NULL;
 }
 
 static bool could_run(const struct proxy *p, struct rank *r)
 {
-	return r && r != p->slice.active && !r->end.closing && rank_work(r) == WORK_KERNEL;
+	return r && r != p->device.active && !r->end.closing && rank_work(r) == WORK_KERNEL;
 }
 
 /* Returns the rank that has waited longest, if that is more than two rounds. */
 static struct rank *overdue(const struct proxy *p)
 {
 	struct rank *found = NULL;
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		struct rank *r = p->ranks[i];
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		struct rank *r = p->device.ranks[i];
 		uint64_t since = r->memory.last_active;
-		if (p->memory.turns - since > 2ull * p->rank_count &&
+		if (p->device.memory.turns - since > 2ull * p->device.rank_count &&
 		    (!found || since < found->memory.last_active) && could_run(p, r))
 			found = r;
 	}
@@ -78,15 +78,15 @@ static struct rank *overdue(const struct proxy *p)
  * two (collective/tree.h). */
 static struct rank *nearest(const struct proxy *p)
 {
-	const struct rank *active = p->slice.active;
+	const struct rank *active = p->device.active;
 	const struct job *j = active->job;
 	uint32_t places = 1;
-	while (places < j->world_size)
+	while (places < j->world.size)
 		places *= 2;
 	for (uint32_t apart = 1; apart < places; apart++) {
 		uint32_t n = active->rank ^ apart;
-		if (n < j->world_size && could_run(p, j->ranks[n]))
-			return j->ranks[n];
+		if (n < j->world.size && could_run(p, j->world.ranks[n]))
+			return j->world.ranks[n];
 	}
 	return NULL;
 }
@@ -95,10 +95,10 @@ static struct rank *nearest(const struct proxy *p)
  * no rank is active. */
 static struct rank *longest(const struct proxy *p)
 {
-	const struct rank *active = p->slice.active;
+	const struct rank *active = p->device.active;
 	struct rank *found = NULL;
-	for (uint32_t i = 0; i < p->rank_count; i++) {
-		struct rank *r = p->ranks[i];
+	for (uint32_t i = 0; i < p->device.rank_count; i++) {
+		struct rank *r = p->device.ranks[i];
 		if ((!active || r->job != active->job) &&
 		    (!found || r->memory.last_active < found->memory.last_active) &&
 		    could_run(p, r))
@@ -112,7 +112,7 @@ static struct rank *longest(const struct proxy *p)
 static struct rank *next_with_kernel(const struct proxy *p)
 {
 	struct rank *found = overdue(p);
-	if (!found && p->slice.active)
+	if (!found && p->device.active)
 		found = nearest(p);
 	return found ? found : longest(p);
 }
@@ -125,7 +125,7 @@ static bool blocked(const struct rank *r)
 
 static void activate(struct proxy *p, struct rank *r)
 {
-	if (p->slice.active != r) {
+	if (p->device.active != r) {
 		overhead_switches(r);
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
@@ -137,10 +137,10 @@ static void activate(struct proxy *p, struct rank *r)
 			rank_fail(r, error, "its memory could not be mapped");
 	}
 	memory_activated(&r->memory);
-	p->slice.active = r;
-	p->slice.yielding = p->slice.relents = false;
+	p->device.active = r;
+	p->device.yielding = p->device.relents = false;
 	p->slice.held_since_ns = 0;
-	turn_progress(&p->turn);
+	turn_progress(&p->device.turn);
 }
 
 /* The requested activation has ended. */
@@ -158,7 +158,7 @@ static void told(void *rank, enum memory_purpose purpose, int result)
 /* Makes the rank resident, and then active. */
 static void bring(struct proxy *p, struct rank *r)
 {
-	memory_alone(&r->memory, r->job->attached == 1);
+	memory_alone(&r->memory, r->job->world.attached == 1);
 	if (memory_request(
 		    &r->memory,
 		    &(struct memory_request){.purpose = PURPOSE_ACTIVATE, .over = told, .arg = r}))
@@ -175,17 +175,18 @@ static void switch_to(struct proxy *p, struct rank *r)
 
 static bool time_is_over(const struct proxy *p)
 {
-	struct rank *r = p->slice.active;
+	struct rank *r = p->device.active;
 	return r && now_ns() - p->slice.active_since_ns > p->slice.quantum_ns &&
 	       (r->counters.kernels != p->slice.kernels_before || rank_work(r) != WORK_KERNEL);
 }
 
 /* True if the active rank has nothing on the device, and nothing can be submitted now. */
-static bool idle(struct slice *s, bool kernel)
+static bool idle(struct proxy *p, bool kernel)
 {
-	const struct rank *r = s->active;
-	bool busy = kernel || r->memory.inflight || r->queue.moves != s->moves;
-	s->moves = r->queue.moves;
+	struct slice *s = &p->slice;
+	const struct rank *r = p->device.active;
+	bool busy = kernel || r->memory.inflight || r->queue->moves != s->moves;
+	s->moves = r->queue->moves;
 	if (busy)
 		s->idle_since_ns = 0;
 	else if (!s->idle_since_ns)
@@ -197,11 +198,12 @@ static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* The active rank is idle: returns until when it may continue by itself. */
-static uint64_t patience_ns(const struct slice *s)
+static uint64_t patience_ns(const struct proxy *p)
 {
-	const struct rank *r = s->active;
+	const struct slice *s = &p->slice;
+	const struct rank *r = p->device.active;
 	uint64_t until = 0;
-	switch (coll_lacks(r->job->coll, r->rank)) {
+	switch (coll_lacks(r->job->world.coll, r->rank)) {
 	case COLL_LACKS_NOBODY: return UINT64_MAX;
 	case COLL_LACKS_OTHERS:
 		until = s->idle_since_ns +
@@ -223,12 +225,12 @@ static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patienc
 {
 	bool waits = false;
 	*moves = *patience = 0;
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		struct rank *r = j->ranks[n];
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		struct rank *r = j->world.ranks[n];
 		if (!r)
 			continue;
 		enum rank_work work = rank_work(r);
-		enum coll_lack lack = coll_lacks(j->coll, n);
+		enum coll_lack lack = coll_lacks(j->world.coll, n);
 		if (work == WORK_KERNEL || r->memory.inflight || memory_moving(&r->memory) ||
 		    memory_waits(&r->memory) || lack == COLL_LACKS_NOBODY)
 			return false;
@@ -237,7 +239,7 @@ static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patienc
 			*patience = later(*patience, ALONE_NS);
 		if (lack == COLL_LACKS_OTHERS)
 			*patience = OTHERS_NS;
-		*moves += r->queue.moves + r->intake.records - r->intake.queries;
+		*moves += r->queue->moves + r->intake.records - r->intake.queries;
 	}
 	return waits && !transfer_pending_for(&j->proxy->transfers, j);
 }
@@ -245,12 +247,12 @@ static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patienc
 /* Lets one of the waiting ranks continue alone; the others may follow. */
 static void go_alone(const struct job *j)
 {
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		if (!j->ranks[n] || rank_work(j->ranks[n]) != WORK_WAITS)
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		if (!j->world.ranks[n] || rank_work(j->world.ranks[n]) != WORK_WAITS)
 			continue;
-		rank_goes_alone(j->ranks[n]);
+		rank_goes_alone(j->world.ranks[n]);
 		j->proxy->slice.let_go++;
-		turn_progress(&j->proxy->turn);
+		turn_progress(&j->proxy->device.turn);
 		return;
 	}
 }
@@ -279,25 +281,25 @@ static void look_for_stuck(struct proxy *p, const struct job *last)
 static void relent(struct proxy *p)
 {
 	struct slice *s = &p->slice;
-	s->relents = true;
+	p->device.relents = true;
 	s->patience_ns *= 2;
-	rank_mark_running(s->active);
+	rank_mark_running(p->device.active);
 	if (s->target && s->target->memory.request.state == REQUEST_WAITING)
 		memory_cancel(&s->target->memory);
-	turn_progress(&p->turn);
+	turn_progress(&p->device.turn);
 }
 
 static void yield(struct proxy *p, bool yields)
 {
 	struct slice *s = &p->slice;
-	bool holds = s->active && (yields || (s->target && s->target != s->active)) &&
-		     s->active->memory.inflight;
-	s->yielding = s->active && yields;
-	if (s->relents && holds && rank_runs_marked(s->active))
+	bool holds = p->device.active && (yields || (s->target && s->target != p->device.active)) &&
+		     p->device.active->memory.inflight;
+	p->device.yielding = p->device.active && yields;
+	if (p->device.relents && holds && rank_runs_marked(p->device.active))
 		return;
-	if (!holds || s->relents || !s->held_since_ns)
+	if (!holds || p->device.relents || !s->held_since_ns)
 		s->held_since_ns = holds ? now_ns() : 0;
-	s->relents = false;
+	p->device.relents = false;
 	if (holds && now_ns() >= s->held_since_ns + s->patience_ns)
 		relent(p);
 }
@@ -309,9 +311,9 @@ static bool others_to_call(const struct rank *active)
 {
 	const struct job *j = active->job;
 	bool found = false;
-	for (uint32_t n = 0; n < j->world_size && !found; n++)
-		found = j->ranks[n] && j->ranks[n] != active &&
-			coll_lacks(j->coll, n) == COLL_LACKS_NONE;
+	for (uint32_t n = 0; n < j->world.size && !found; n++)
+		found = j->world.ranks[n] && j->world.ranks[n] != active &&
+			coll_lacks(j->world.coll, n) == COLL_LACKS_NONE;
 	return found;
 }
 
@@ -320,8 +322,8 @@ static bool others_to_call(const struct rank *active)
  * reported once per collective, so that the next rank is not determined every turn. */
 static bool ends_soon(struct proxy *p)
 {
-	const struct rank *active = p->slice.active;
-	enum coll_lack lack = coll_lacks(active->job->coll, active->rank);
+	const struct rank *active = p->device.active;
+	enum coll_lack lack = coll_lacks(active->job->world.coll, active->rank);
 	uint64_t before = lack == COLL_LACKS_NONE ? ready_before_collective(active) : 0;
 	bool anew = before && before != p->slice.foretold && others_to_call(active);
 	if (anew)
@@ -335,10 +337,10 @@ static void prefetch(struct proxy *p, struct rank *r)
 {
 	if (!r)
 		return;
-	p->slice.prepared = p->memory.turns;
-	if (memory_resident(&r->memory) || r->job->state != PROXY_JOB_RUNNING)
+	p->slice.prepared = p->device.memory.turns;
+	if (memory_resident(&r->memory) || r->job->world.state != PROXY_JOB_RUNNING)
 		return;
-	memory_alone(&r->memory, r->job->attached == 1);
+	memory_alone(&r->memory, r->job->world.attached == 1);
 	memory_request(&r->memory, &(struct memory_request){.purpose = PURPOSE_PREFETCH});
 }
 
@@ -348,15 +350,15 @@ void slice_turn(struct proxy *p)
 	p->slice.stuck = NULL;
 	p->slice.next = NULL;
 	if (p->slice.target) { /* it may wait for memory of the active rank */
-		yield(p,
-		      p->slice.yielding || (p->slice.active != p->slice.target && time_is_over(p)));
+		yield(p, p->device.yielding ||
+				 (p->device.active != p->slice.target && time_is_over(p)));
 		return;
 	}
-	struct rank *active = p->slice.active, *other;
+	struct rank *active = p->device.active, *other;
 	if (active && !active->end.closing) {
 		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
-		bool busy = !idle(&p->slice, kernel), leaves = !busy || over;
-		bool prefetches = !p->no_prefetch && p->slice.prepared != p->memory.turns &&
+		bool busy = !idle(p, kernel), leaves = !busy || over;
+		bool prefetches = !p->no_prefetch && p->slice.prepared != p->device.memory.turns &&
 				  (over || ends_soon(p));
 		other = leaves || prefetches ? next_with_kernel(p) : NULL;
 		if (prefetches)
@@ -365,7 +367,7 @@ void slice_turn(struct proxy *p)
 		/* The rank that waited may be gone (NULL); then the active rank's time slice
 		 * continues. */
 		yield(p, other && over);
-		if (p->slice.yielding && !active->memory.inflight) {
+		if (p->device.yielding && !active->memory.inflight) {
 			switch_to(p, other);
 			return;
 		}
@@ -375,7 +377,7 @@ void slice_turn(struct proxy *p)
 			look_for_stuck(p, stuck);
 		if (busy || !other)
 			return;
-		if (now_ns() < patience_ns(&p->slice)) {
+		if (now_ns() < patience_ns(p)) {
 			p->slice.next = other;
 			return;
 		}
@@ -394,14 +396,14 @@ uint64_t slice_deadline_ns(const struct proxy *p)
 {
 	const struct slice *s = &p->slice;
 	uint64_t stuck = s->stuck ? s->stuck_until_ns : UINT64_MAX, until = UINT64_MAX;
-	bool idles = s->active && !s->target && s->idle_since_ns;
-	bool runs = s->active && s->active != s->target && !s->yielding;
+	bool idles = p->device.active && !s->target && s->idle_since_ns;
+	bool runs = p->device.active && p->device.active != s->target && !p->device.yielding;
 	if ((idles || runs) && next_with_kernel(p)) {
-		until = idles ? patience_ns(s) : until;
+		until = idles ? patience_ns(p) : until;
 		until = runs ? earlier(until, s->active_since_ns + s->quantum_ns + 1) : until;
 	}
 	until = earlier(until, stuck);
-	if (s->held_since_ns && !s->relents)
+	if (s->held_since_ns && !p->device.relents)
 		until = earlier(until, s->held_since_ns + s->patience_ns);
 	return until == UINT64_MAX ? 0 : until;
 }

@@ -9,15 +9,12 @@ struct proxy;
 struct rank;
 
 struct slice {
-	struct rank *active; /* or NULL */
 	uint64_t active_since_ns, quantum_ns, kernels_before;
 	uint64_t idle_since_ns; /* since when it has had nothing on the device; 0: it has
 				 * something */
 	uint64_t moves;         /* of its items, at the last turn */
 	uint64_t prepared;      /* memory.turns when a rank was last prefetched */
 	uint64_t foretold;      /* a collective of the active rank that was reported as next */
-	bool yielding;          /* its quantum is over: nothing more of it is submitted */
-	bool relents;           /* then: except the first item of each stream */
 	uint64_t held_since_ns; /* since when running work may wait for work that is not
 				 * submitted; 0: it does not */
 	uint64_t patience_ns;   /* how long it may wait before the rank relents */
@@ -32,11 +29,6 @@ struct slice {
 void slice_open(struct proxy *, uint64_t quantum_ns);
 void slice_forget(struct rank *); /* the rank is being detached */
 void slice_turn(struct proxy *);
-/* True if the active rank's kernel may be submitted; `first`: it is the first of its stream. */
-static inline bool slice_submits(const struct slice *s, bool first)
-{
-	return !s->yielding || (s->relents && first);
-}
 uint64_t slice_deadline_ns(const struct proxy *); /* when to check again; 0: never */
 
 #endif

@@ -71,7 +71,7 @@ uint64_t state_save(struct rank *r, char *error, uint32_t error_bytes)
 	free(all);
 	if (!good) {
 		snprintf(error, error_bytes, "rank %u: its state cannot be saved: %s", r->rank,
-			 coll_busy(r->job->coll)
+			 coll_busy(r->job->world.coll)
 				 ? "collectives are in progress"
 				 : "it does not fit into the image, or the proxy is out of host "
 				   "memory");

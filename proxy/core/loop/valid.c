@@ -7,8 +7,8 @@
 
 static bool attached(const struct proxy *p, const struct rank *r)
 {
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (p->ranks[i] == r)
+	for (uint32_t i = 0; i < p->device.rank_count; i++)
+		if (p->device.ranks[i] == r)
 			return true;
 	return false;
 }
@@ -26,8 +26,8 @@ static uint32_t uses_of(const struct rank *r, const struct module *m)
 	uint32_t uses = 0;
 	for (const struct python_request *a = r->proxy->asks; a; a = a->next)
 		uses += a->rank == r && asked_for(a) == m;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		for (const struct item *i = r->queue.streams[n]->head; i; i = i->next)
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		for (const struct item *i = r->queue->streams[n]->head; i; i = i->next)
 			uses += i->kind == ITEM_KERNEL && i->kernel.function->module == m;
 	return uses;
 }
@@ -55,7 +55,7 @@ static bool aborted_counts(const struct rank *r)
 	for (const struct object *o; (o = table_next(&r->objects, &at));) {
 		const struct comm *c = (const void *)o;
 		if (o->kind == OBJ_COMM && c->aborted && c->key &&
-		    barrier_counts(r->job->barrier, r->rank, c->key))
+		    barrier_counts(r->job->world.barrier, r->rank, c->key))
 			return true;
 	}
 	return false;
@@ -80,7 +80,7 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 	WRONG(pending != r->pending, "questions that the client waits for");
 	WRONG(slots + pending != r->ring.replies, "requests that are not answered");
 	WRONG(aborted_counts(r), "rounds of a communicator that its rank has aborted");
-	WRONG(r->job->ranks[r->rank] != r, "a rank has another's place in its job");
+	WRONG(r->job->world.ranks[r->rank] != r, "a rank has another's place in its job");
 	WRONG(!job_find((struct proxy *)(uintptr_t)p, r->job->id), "a rank of a job that is gone");
 	return NULL;
 }
@@ -88,19 +88,20 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 static const char *job_invalid(const struct job *j)
 {
 	uint32_t count = 0;
-	for (uint32_t n = 0; n < j->world_size; n++) {
-		count += j->ranks[n] != NULL;
-		WRONG(j->ranks[n] && !attached(j->proxy, j->ranks[n]),
+	for (uint32_t n = 0; n < j->world.size; n++) {
+		count += j->world.ranks[n] != NULL;
+		WRONG(j->world.ranks[n] && !attached(j->proxy, j->world.ranks[n]),
 		      "a job's rank is not the device's");
 	}
-	WRONG(count != j->attached, "attached ranks of a job");
-	WRONG((j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) && j->state != PROXY_JOB_CUT,
+	WRONG(count != j->world.attached, "attached ranks of a job");
+	WRONG((j->goal == GOAL_SAVE || j->goal == GOAL_LEAVE) && j->world.state != PROXY_JOB_CUT,
 	      "a job is being saved that does not stand at a cut");
-	WRONG(j->state == PROXY_JOB_SAVED && j->attached, "a job has gone and its ranks are here");
-	const char *wrong = launches_invalid(&j->launches);
-	if (!wrong && j->barrier)
-		wrong = barrier_invalid(j->barrier);
-	return wrong || !j->coll ? wrong : coll_invalid(j->coll);
+	WRONG(j->world.state == PROXY_JOB_SAVED && j->world.attached,
+	      "a job has gone and its ranks are here");
+	const char *wrong = launches_invalid(&j->world.launches);
+	if (!wrong && j->world.barrier)
+		wrong = barrier_invalid(j->world.barrier);
+	return wrong || !j->world.coll ? wrong : coll_invalid(j->world.coll);
 }
 
 static const char *lists_invalid(const struct proxy *p)
@@ -115,28 +116,29 @@ static const char *lists_invalid(const struct proxy *p)
 		WRONG(!attached(p, a->rank), "a question of a rank that is gone");
 		WRONG(a->token > p->next_token, "a question of the future");
 	}
-	WRONG(p->slice.active && !attached(p, p->slice.active), "the active rank is gone");
+	WRONG(p->device.active && !attached(p, p->device.active), "the active rank is gone");
 	WRONG(p->slice.target && !attached(p, p->slice.target), "the next active rank is gone");
-	WRONG(p->rank_count != p->memory.count, "ranks that have memory here");
-	for (uint32_t i = 1; i < p->rank_count; i++)
-		WRONG(p->ranks[i - 1]->rank > p->ranks[i]->rank, "ranks are not in their order");
+	WRONG(p->device.rank_count != p->device.memory.count, "ranks that have memory here");
+	for (uint32_t i = 1; i < p->device.rank_count; i++)
+		WRONG(p->device.ranks[i - 1]->rank > p->device.ranks[i]->rank,
+		      "ranks are not in their order");
 	return NULL;
 }
 
 const char *core_invalid(const struct proxy *p)
 {
-	const char *wrong = memory_invalid(&p->memory);
+	const char *wrong = memory_invalid(&p->device.memory);
 	uint32_t ranks = 0;
 	if (!wrong)
 		wrong = lists_invalid(p);
 	for (const struct job *j = p->jobs; j && !wrong; j = j->next) {
 		wrong = job_invalid(j);
-		ranks += j->attached;
+		ranks += j->world.attached;
 	}
-	WRONG(!wrong && ranks != p->rank_count, "attached ranks of the device");
-	for (uint32_t i = 0; i < p->rank_count && !wrong; i++)
-		wrong = rank_invalid(p, p->ranks[i]);
+	WRONG(!wrong && ranks != p->device.rank_count, "attached ranks of the device");
+	for (uint32_t i = 0; i < p->device.rank_count && !wrong; i++)
+		wrong = rank_invalid(p, p->device.ranks[i]);
 	if (!wrong)
-		wrong = executions_invalid(p);
+		wrong = executions_invalid(&p->device);
 	return wrong;
 }

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/product.h"
 #include "rank/bounds.h"
 
@@ -19,14 +19,14 @@
 
 bool accesses_open(struct rank *r, order_told *told, void *to)
 {
-	r->queue.order = order_open(told, to);
-	return r->queue.order;
+	r->queue->order = order_open(told, to);
+	return r->queue->order;
 }
 
 void accesses_close(struct rank *r)
 {
-	order_close(r->queue.order);
-	r->queue.order = NULL;
+	order_close(r->queue->order);
+	r->queue->order = NULL;
 }
 
 /* ---- streams, events, the host ---- */
@@ -36,47 +36,47 @@ void accesses_stream(struct rank *r, const struct stream *s, bool gone)
 	enum order_stream kind = s->o.id == RF_STREAM_LEGACY         ? ORDER_LEGACY
 				 : s->flags & RF_STREAM_NON_BLOCKING ? ORDER_FREE
 								     : ORDER_BLOCKING;
-	if (!r->queue.order)
+	if (!r->queue->order)
 		return;
 	if (gone)
-		order_stream_gone(r->queue.order, s->o.id);
+		order_stream_gone(r->queue->order, s->o.id);
 	else
-		order_stream(r->queue.order, s->o.id, kind);
+		order_stream(r->queue->order, s->o.id, kind);
 }
 
 struct order_mark *accesses_record(struct rank *r, const struct stream *s)
 {
-	return r->queue.order ? order_mark(r->queue.order, s->o.id) : NULL;
+	return r->queue->order ? order_mark(r->queue->order, s->o.id) : NULL;
 }
 
 void accesses_wait(struct rank *r, const struct stream *s, const struct event *e)
 {
-	if (r->queue.order && e->last)
-		order_wait(r->queue.order, s->o.id, e->last->order);
+	if (r->queue->order && e->last)
+		order_wait(r->queue->order, s->o.id, e->last->order);
 }
 
 void accesses_seen(struct rank *r, const struct event *e)
 {
-	if (r->queue.order && e->last)
-		order_seen(r->queue.order, e->last->order);
+	if (r->queue->order && e->last)
+		order_seen(r->queue->order, e->last->order);
 }
 
 void accesses_seen_stream(struct rank *r, const struct stream *s)
 {
-	if (r->queue.order)
-		order_seen_stream(r->queue.order, s->o.id);
+	if (r->queue->order)
+		order_seen_stream(r->queue->order, s->o.id);
 }
 
 void accesses_seen_all(struct rank *r)
 {
-	if (r->queue.order)
-		order_seen_all(r->queue.order);
+	if (r->queue->order)
+		order_seen_all(r->queue->order);
 }
 
 void accesses_free(struct rank *r, const struct stream *s, uint64_t addr, uint64_t bytes,
 		   uint64_t seq)
 {
-	struct order *o = r->queue.order;
+	struct order *o = r->queue->order;
 	if (!o)
 		return;
 	if (s) {
@@ -167,7 +167,7 @@ static void words(struct rank *r, const struct item *i)
 		memcpy(&word, i->data + f->words[n].at, sizeof word);
 		const struct buffer *b = memory_find(&r->memory, word);
 		if (b)
-			reached(r->queue.order, b, word, f->words[n].use, &bounds[n]);
+			reached(r->queue->order, b, word, f->words[n].use, &bounds[n]);
 	}
 }
 
@@ -184,7 +184,7 @@ static void variables(struct order *o, const struct function *f)
 static void kernel(struct rank *r, const struct stream *s, const struct item *i)
 {
 	const struct function *f = i->kernel.function;
-	struct order *o = r->queue.order;
+	struct order *o = r->queue->order;
 	char name[512];
 	snprintf(name, sizeof name, "kernel %s", f->name);
 	order_operation(o, s->o.id, name, i->seq);
@@ -299,11 +299,11 @@ static void collective(struct order *o, const struct rf_collective *c, const str
 
 static void collectives(struct rank *r, const struct stream *s, const struct item *i)
 {
-	struct order *o = r->queue.order;
+	struct order *o = r->queue->order;
 	const struct rf_collective *ops = (const void *)i->data;
 	struct coll_place place;
-	if (!coll_place(r->job->coll, r->rank, i->coll.comm->o.id, &place) ||
-	    coll_nothing_to_do(r->job->coll, r->rank, i->coll.comm->o.id, ops, i->coll.count))
+	if (!coll_place(r->world->coll, r->rank, i->coll.comm->o.id, &place) ||
+	    coll_nothing_to_do(r->world->coll, r->rank, i->coll.comm->o.id, ops, i->coll.count))
 		return;
 	for (uint32_t n = 0; n < i->coll.count; n++) {
 		order_operation(o, s->o.id, name_of(ops[n].kind), ops[n].r.seq);
@@ -316,7 +316,7 @@ static void collectives(struct rank *r, const struct stream *s, const struct ite
 
 void accesses_pushed(struct rank *r, const struct stream *s, const struct item *i)
 {
-	struct order *o = r->queue.order;
+	struct order *o = r->queue->order;
 	switch (i->kind) {
 	case ITEM_KERNEL: kernel(r, s, i); break;
 	case ITEM_PRODUCT:

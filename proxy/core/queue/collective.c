@@ -4,7 +4,7 @@
  * streams, as NCCL does. It reports a ticket when it has completed; the item may be freed by then,
  * together with its rank.
  */
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/effects.h"
 #include "queue/kinds.h"
 
@@ -23,23 +23,23 @@ static void done(struct rank *r, struct item *i, int error)
 	} else if (i->coll.place.key)
 		collective_effect(r, i, &i->coll.place);
 	for (uint32_t k = 0; k < i->coll.rounds; k++)
-		barrier_complete(r->job->barrier, r->rank, item_rounds(i)[k].key);
+		barrier_complete(r->world->barrier, r->rank, item_rounds(i)[k].key);
 	rank_count_collective(r);
 	item_moved(r);
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->device->turn);
 }
 
 /* Before some collectives, the cross-check compares the rank's memory with its versions. */
 static bool looked_at_first(struct rank *r, const struct item *i)
 {
 	struct coll_place p;
-	return coll_place(r->job->coll, r->rank, i->coll.comm->o.id, &p) &&
+	return coll_place(r->world->coll, r->rank, i->coll.comm->o.id, &p) &&
 	       check_first(&r->check, p.key, p.number, i->coll.count, now_ns());
 }
 
 bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 {
-	struct coll *coll = r->job->coll;
+	struct coll *coll = r->world->coll;
 	struct comm *c = i->coll.comm;
 	if (c->aborted) {
 		i->execution->place = EXECUTION_ENGINE;
@@ -55,7 +55,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 		return false;
 	comm_submit(c);
 	i->execution->place = EXECUTION_ENGINE;
-	i->execution->number = ++r->queue.tickets;
+	i->execution->number = ++r->queue->tickets;
 	if (nothing) {
 		done(r, i, NCCL_OK);
 		return true;
@@ -73,8 +73,8 @@ bool collective_heard(const struct item *i) { return !i->execution->told; }
 /* The item is at the head of a stream, or freed. */
 void collective_told(struct rank *r, uint64_t ticket, int error)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		struct item *i = r->queue.streams[n]->head;
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		struct item *i = r->queue->streams[n]->head;
 		if (!i || i->kind != ITEM_COLLECTIVE || i->execution->number != ticket)
 			continue;
 		done(r, i, error);
@@ -84,8 +84,8 @@ void collective_told(struct rank *r, uint64_t ticket, int error)
 
 bool collective_queued(const struct rank *r, const struct comm *c)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		for (const struct item *i = r->queue.streams[n]->head; i; i = i->next)
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		for (const struct item *i = r->queue->streams[n]->head; i; i = i->next)
 			if (i->kind == ITEM_COLLECTIVE && i->coll.comm == c)
 				return true;
 	return false;
@@ -107,8 +107,8 @@ void collective_complete(struct rank *r, struct item *i) { collective_settle(r, 
 
 bool collective_awaits(const struct rank *r, uint64_t redop)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		for (struct item *i = r->queue.streams[n]->next; i; i = i->next)
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		for (struct item *i = r->queue->streams[n]->next; i; i = i->next)
 			for (uint32_t k = 0; i->kind == ITEM_COLLECTIVE && k < i->coll.count; k++)
 				if (item_ops(i)[k].op == redop)
 					return true;

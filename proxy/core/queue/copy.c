@@ -3,7 +3,7 @@
  * They run for any rank, including one that is not resident: then a piece is within one page, on
  * the device or in the rank's image (memory_resolve).
  */
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/kinds.h"
 
 #define PIECE_ROWS 65536u
@@ -40,7 +40,7 @@ static uint64_t whole_rows(const struct rank *r, uint64_t width, uint64_t left, 
 /* Submits as many rows at once as fit a piece if the rank is resident, otherwise chunk by chunk. */
 bool copy_submit(struct rank *r, struct stream *s, struct item *i)
 {
-	const struct hal *hal = r->proxy->hal;
+	const struct hal *hal = r->device->hal;
 	const struct rf_copy *c = &i->copy.copy;
 	while (i->copy.row < c->height && c->width) {
 		if (!item_may(r, s, i, COPY_NEEDS))
@@ -65,7 +65,7 @@ bool copy_submit(struct rank *r, struct stream *s, struct item *i)
 
 bool fill_submit(struct rank *r, struct stream *s, struct item *i)
 {
-	const struct hal *hal = r->proxy->hal;
+	const struct hal *hal = r->device->hal;
 	const struct rf_fill *f = &i->fill.fill;
 	uint64_t row_bytes = f->width * f->element;
 	while (i->fill.row < f->height && row_bytes) {

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "proxy.h"
 #include "queue/product.h"
 #include "rank/bounds.h"
@@ -211,8 +211,8 @@ static void begin_computed(const struct rank *r, struct digest *d, uint32_t what
 {
 	digest_begin(d);
 	digest_word(d, what);
-	digest_word(d, r->proxy->arithmetic.a);
-	digest_word(d, r->proxy->arithmetic.b);
+	digest_word(d, r->device->arithmetic.a);
+	digest_word(d, r->device->arithmetic.b);
 }
 
 /* The effect of kernels and products follows from their key. */

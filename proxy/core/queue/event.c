@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "invariant.h"
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/accesses.h"
 #include "queue/kinds.h"
 
@@ -68,7 +68,7 @@ int event_queue(struct rank *r, struct event *e, struct stream *s, enum item_kin
 
 bool event_await(struct rank *r, struct event *e, uint16_t slot)
 {
-	struct rank_queue *q = &r->queue;
+	struct rank_queue *q = r->queue;
 	if (q->waiter_count == q->waiter_capacity) {
 		uint32_t capacity = q->waiter_capacity ? q->waiter_capacity * 2 : 16;
 		struct waiter *more = realloc(q->waiters, capacity * sizeof *more);
@@ -93,25 +93,25 @@ bool event_over(const struct event *e) { return !e->last || e->last->over; }
 
 void waiters_answer(struct rank *r)
 {
-	for (uint32_t i = 0; i < r->queue.waiter_count;) {
-		struct waiter *w = &r->queue.waiters[i];
+	for (uint32_t i = 0; i < r->queue->waiter_count;) {
+		struct waiter *w = &r->queue->waiters[i];
 		if (!w->mark->over && !r->async_error) {
 			i++;
 			continue;
 		}
 		ring_reply(r, w->slot, r->async_error, NULL, 0);
 		mark_release(w->mark);
-		*w = r->queue.waiters[--r->queue.waiter_count];
+		*w = r->queue->waiters[--r->queue->waiter_count];
 	}
 }
 
 void waiters_drop(struct rank *r)
 {
-	for (uint32_t i = 0; i < r->queue.waiter_count; i++)
-		mark_release(r->queue.waiters[i].mark);
-	free(r->queue.waiters);
-	r->queue.waiters = NULL;
-	r->queue.waiter_count = 0;
+	for (uint32_t i = 0; i < r->queue->waiter_count; i++)
+		mark_release(r->queue->waiters[i].mark);
+	free(r->queue->waiters);
+	r->queue->waiters = NULL;
+	r->queue->waiter_count = 0;
 }
 
 void record_complete(struct rank *r, struct item *i)

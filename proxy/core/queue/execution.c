@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 
 static bool seen(const struct hal *hal, struct execution *e)
 {
@@ -26,11 +26,11 @@ static bool seen(const struct hal *hal, struct execution *e)
 bool execution_over(const struct rank *r, struct execution *e)
 {
 	switch (e->place) {
-	case EXECUTION_DEVICE: return seen(r->proxy->hal, e);
+	case EXECUTION_DEVICE: return seen(r->device->hal, e);
 	case EXECUTION_ENGINE: return e->told || r->async_error;
 	case EXECUTION_CLIENT:
 		/* If not sound, the number of calls is unknown. */
-		return !ring_host_sound(r) ||
+		return !ring_host_sound(r, r->queue->host_place) ||
 		       (int32_t)(atomic_load(&r->ring.header->hostfunc_tail) -
 				 (uint32_t)e->number) > 0;
 	case EXECUTION_NONE: break;

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 
 static void drop_parts(struct nccl_group *g)
 {
@@ -36,13 +36,13 @@ static void forget(struct nccl_group *g)
 
 void group_free(struct rank *r)
 {
-	forget(&r->queue.group);
-	free(r->queue.group.ops);
-	free(r->queue.group.rounds);
-	r->queue.group = (struct nccl_group){0};
+	forget(&r->queue->group);
+	free(r->queue->group.ops);
+	free(r->queue->group.rounds);
+	r->queue->group = (struct nccl_group){0};
 }
 
-void group_plan_anew(struct rank *r) { r->queue.comms_changed++; }
+void group_plan_anew(struct rank *r) { r->queue->comms_changed++; }
 
 /* ---- reading ---- */
 
@@ -57,7 +57,7 @@ static bool arrays(struct nccl_group *g)
 
 static int add(struct rank *r, const struct rf_collective *c)
 {
-	struct nccl_group *g = &r->queue.group;
+	struct nccl_group *g = &r->queue->group;
 	if (!g->count)
 		g->first = *c;
 	if (c->r.opcode != RF_OP_COLLECTIVE || c->r.bytes < sizeof *c || g->count == GROUP_MAX)
@@ -103,7 +103,7 @@ static int by_key(const void *a, const void *b)
 static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t count,
 		     struct item ***end)
 {
-	struct nccl_group *g = &r->queue.group;
+	struct nccl_group *g = &r->queue->group;
 	struct comm *c = (struct comm *)table_get(&r->objects, ops[0].comm, OBJ_COMM);
 	if (!c)
 		return NCCL_INVALID_ARGUMENT;
@@ -111,7 +111,7 @@ static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t c
 		return NCCL_OK; /* too late: it is dropped */
 	/* At most one per operation, so they fit. */
 	struct coll_round *rounds = g->rounds + g->round_count;
-	uint32_t n = coll_rounds(r->job->coll, r->rank, c->o.id, ops, count, rounds,
+	uint32_t n = coll_rounds(r->world->coll, r->rank, c->o.id, ops, count, rounds,
 				 GROUP_MAX - g->round_count);
 	g->round_count += n;
 	if (!c->key)
@@ -138,7 +138,7 @@ static int plan_part(struct rank *r, const struct rf_collective *ops, uint32_t c
 
 static void plan(struct rank *r)
 {
-	struct nccl_group *g = &r->queue.group;
+	struct nccl_group *g = &r->queue->group;
 	struct item **end = &g->parts;
 	drop_parts(g);
 	gather(g);
@@ -153,7 +153,7 @@ static void plan(struct rank *r)
 		g->error = g->error ? g->error : error;
 	}
 	qsort(g->rounds, g->round_count, sizeof *g->rounds, by_key);
-	g->comms = r->queue.comms_changed;
+	g->comms = r->queue->comms_changed;
 	g->planned = true;
 }
 
@@ -161,8 +161,8 @@ static void plan(struct rank *r)
 
 static bool may_issue(const struct rank *r)
 {
-	const struct nccl_group *g = &r->queue.group;
-	struct barrier *b = r->job->barrier;
+	const struct nccl_group *g = &r->queue->group;
+	struct barrier *b = r->world->barrier;
 	for (uint32_t i = 0; i < g->round_count; i++) {
 		const struct coll_round *round = &g->rounds[i];
 		if (round->src != round->dst)
@@ -184,8 +184,8 @@ static void issue_part(struct rank *r, struct item *i)
 	for (uint32_t k = 0; k < i->coll.rounds; k++) {
 		const struct coll_round *round = &item_rounds(i)[k];
 		comm_issue(c, round->key);
-		barrier_issue(r->job->barrier, r->rank, round->key,
-			      round->signature ^ (r->queue.last_function * 0x9e3779b97f4a7c15ull));
+		barrier_issue(r->world->barrier, r->rank, round->key,
+			      round->signature ^ (r->queue->last_function * 0x9e3779b97f4a7c15ull));
 	}
 	opaque_collective(r, i);
 	stream_push(r, s, i);
@@ -193,7 +193,7 @@ static void issue_part(struct rank *r, struct item *i)
 
 static void issue(struct rank *r)
 {
-	struct nccl_group *g = &r->queue.group;
+	struct nccl_group *g = &r->queue->group;
 	while (g->parts) {
 		struct item *part = g->parts;
 		g->parts = part->next;
@@ -204,7 +204,7 @@ static void issue(struct rank *r)
 /* Reads more of the group. 0: all of it has been read. */
 static int read_on(struct rank *r)
 {
-	struct nccl_group *g = &r->queue.group;
+	struct nccl_group *g = &r->queue->group;
 	_Alignas(64) uint8_t record[RF_RECORD_MAX];
 	while (!g->whole) {
 		int n = ring_peek(r, &g->end, record);
@@ -219,7 +219,7 @@ static int read_on(struct rank *r)
 
 int group_turn(struct rank *r, const struct rf_collective *first, struct place *at)
 {
-	struct nccl_group *g = &r->queue.group;
+	struct nccl_group *g = &r->queue->group;
 	int error = NCCL_OK;
 	if (first) {
 		g->end = *at;
@@ -228,7 +228,7 @@ int group_turn(struct rank *r, const struct rf_collective *first, struct place *
 	if (!error)
 		error = ring_owned(r) ? read_on(r) : GROUP_HELD;
 	if (!error) {
-		if (!g->planned || g->comms != r->queue.comms_changed)
+		if (!g->planned || g->comms != r->queue->comms_changed)
 			plan(r);
 		/* Nothing of a failed rank runs any more, so no more rounds will be allowed; and
 		 * its client waits for the error in later requests. */

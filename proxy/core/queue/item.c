@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "invariant.h"
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 
 struct item *item_new(struct rank *r, enum item_kind kind, uint64_t seq, uint64_t data_bytes)
 {
@@ -60,21 +60,20 @@ void item_on_device(struct rank *r, const struct stream *s, struct item *i, uint
 	e->number = number;
 }
 
-void item_moved(struct rank *r) { r->queue.moves++; }
+void item_moved(struct rank *r) { r->queue->moves++; }
 
 static bool begun(const struct item *i) { return i->execution->place != EXECUTION_NONE; }
 
 bool item_may(const struct rank *r, const struct stream *s, const struct item *i, uint32_t needs)
 {
-	const struct proxy *p = r->proxy;
+	const struct device *d = r->device;
 	if (needs & NEEDS_HEAD && s->head != i)
 		return false;
 	if (needs & NEEDS_STILL &&
 	    (memory_moving(&r->memory) || (!begun(i) && memory_waits(&r->memory))))
 		return false;
-	if (needs & NEEDS_SLOT && !p->hal->available(s->hal))
+	if (needs & NEEDS_SLOT && !d->hal->available(s->hal))
 		return false;
 	return !(needs & NEEDS_ACTIVE) ||
-	       (p->slice.active == r && slice_submits(&p->slice, s->head == i) &&
-		memory_resident(&r->memory));
+	       (d->active == r && device_submits(d, s->head == i) && memory_resident(&r->memory));
 }

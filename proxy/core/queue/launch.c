@@ -1,10 +1,10 @@
 /* launch.c: kernels and matrix products, which only the active rank may run. */
 #include <string.h>
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/kinds.h"
 
-void kernel_seen(struct rank *r, uint64_t function) { r->queue.last_function = function; }
+void kernel_seen(struct rank *r, uint64_t function) { r->queue->last_function = function; }
 
 enum item_ready kernel_ready(const struct item *i)
 {
@@ -17,7 +17,7 @@ enum item_ready kernel_ready(const struct item *i)
 static bool submit(struct rank *r, const struct stream *s, struct item *i,
 		   const struct hal_work *work)
 {
-	uint64_t number = r->proxy->hal->submit(s->hal, work);
+	uint64_t number = r->device->hal->submit(s->hal, work);
 	item_on_device(r, s, i, number);
 	if (!number)
 		return false;

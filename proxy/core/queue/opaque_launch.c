@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 
 enum { OF_OPAQUE = OF_QUEUE + 8, OF_PLACE, OF_LAUNCH }; /* after those of effects.c */
 
@@ -27,13 +27,14 @@ void opaque_collective(struct rank *r, struct item *i)
 		digest_word(&d, o->send);
 		digest_word(&d, o->recv);
 	}
-	r->queue.place = (struct opaque_place){digest_end(&d), i->coll.comm->o.id, i->coll.turn, 0};
+	r->queue->place = (struct opaque_place){digest_end(&d), i->coll.comm->o.id, i->coll.turn,
+						0};
 }
 
 void opaque_launch(struct rank *r, struct item *i)
 {
-	i->kernel.place = r->queue.place;
-	r->queue.place.index++;
+	i->kernel.place = r->queue->place;
+	r->queue->place.index++;
 }
 
 static bool opaque(const struct item *i)
@@ -43,8 +44,8 @@ static bool opaque(const struct item *i)
 
 bool opaque_folded(const struct rank *r)
 {
-	return r->proxy->memory.shares && r->proxy->validate && !r->memory.doubted &&
-	       r->job->attached > 1;
+	return r->device->memory.shares && r->device->validate && !r->memory.doubted &&
+	       r->world->attached > 1;
 }
 
 /* Returns whether the launch has a recurring place, and its identity. */
@@ -84,8 +85,8 @@ static enum trust trust(struct rank *r, const struct item *i, struct version *id
 		return TRUST_NOTHING;
 	if (r->measure.state && r->measure.item == i) /* whatever others find out meanwhile */
 		return TRUST_MEASURE;
-	return launches_trust(&r->job->launches, *id, i->kernel.place.number, r->rank,
-			      r->proxy->validate, trusted);
+	return launches_trust(&r->world->launches, *id, i->kernel.place.number, r->rank,
+			      r->device->validate, trusted);
 }
 
 /* The key excludes inputs that differ between ranks. So it is valid for this occurrence only, and
@@ -97,8 +98,8 @@ static void footprint_key(struct rank *r, const struct item *i, struct version i
 	struct digest d;
 	digest_begin(&d);
 	digest_word(&d, OF_LAUNCH);
-	digest_word(&d, r->proxy->arithmetic.a);
-	digest_word(&d, r->proxy->arithmetic.b);
+	digest_word(&d, r->device->arithmetic.a);
+	digest_word(&d, r->device->arithmetic.b);
 	digest_word(&d, id.a);
 	digest_word(&d, id.b);
 	digest_word(&d, trusted->occurrence);
@@ -128,8 +129,8 @@ void opaque_footprint(struct rank *r, const struct item *i, struct footprint *f)
 
 bool opaque_still(const struct rank *r)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *s = r->queue.streams[n];
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		const struct stream *s = r->queue->streams[n];
 		for (const struct item *i = s->head; i && i != s->next; i = i->next)
 			if (i->execution->place == EXECUTION_ENGINE && !i->execution->told)
 				return false;
@@ -158,14 +159,14 @@ bool opaque_first(struct rank *r, const struct item *i)
 		return false;
 	if (r->measure.state == MEASURE_READY && r->measure.item == i)
 		return false;
-	if (r->measure.state || !coll_place(r->job->coll, r->rank, i->kernel.place.comm, &at))
+	if (r->measure.state || !coll_place(r->world->coll, r->rank, i->kernel.place.comm, &at))
 		return r->measure.state != MEASURES_NOTHING;
 	what.key = at.key;
 	what.number = at.number;
-	what.first = launches_first(&r->job->launches, r->rank);
-	what.voters = coll_locals(r->job->coll, at.key);
+	what.first = launches_first(&r->world->launches, r->rank);
+	what.voters = coll_locals(r->world->coll, at.key);
 	measure_first(&r->measure, i, i->kernel.function->name, &what, now_ns());
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->device->turn);
 	return true;
 }
 
@@ -175,8 +176,8 @@ void opaque_done(struct rank *r, const struct item *i)
 	if (!opaque_folded(r) || !known_by(r, i, &id))
 		return;
 	bool measured = r->measure.state == MEASURE_READY && r->measure.item == i;
-	uint64_t occurrence = launches_done(&r->job->launches, id, i->kernel.place.number, r->rank,
-					    measured);
+	uint64_t occurrence = launches_done(&r->world->launches, id, i->kernel.place.number,
+					    r->rank, measured);
 	measure_submitted(&r->measure, i, occurrence, now_ns());
 }
 
@@ -189,5 +190,5 @@ void opaque_complete(struct rank *r, const struct item *i)
 	measure_ran(&r->measure, i);
 	count = memory_strays(&r->memory, pages);
 	if (count && known_by(r, i, &id))
-		launches_surprised(&r->job->launches, id, r->rank, pages, count);
+		launches_surprised(&r->world->launches, id, r->rank, pages, count);
 }

@@ -5,7 +5,7 @@
  *
  * After a sticky error, items complete without doing anything, and replies carry the error.
  */
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/ready.h"
 #include "queue/reuse.h"
 #include "queue/squash.h"
@@ -18,7 +18,7 @@
 /* A kernel's fault becomes the rank's sticky error. */
 static void note_fault(struct rank *r)
 {
-	const struct hal *hal = r->proxy->hal;
+	const struct hal *hal = r->device->hal;
 	char text[256] = "";
 	if (r->async_error || !r->memory.space || !hal->space_error(r->memory.space, NULL, 0))
 		return;
@@ -36,9 +36,9 @@ static void complete(struct rank *r, struct item *i)
 		row->complete(r, i);
 	ring_reply(r, i->slot, r->async_error, NULL, 0);
 	if (heard)
-		turn_progress(&r->proxy->turn);
+		turn_progress(&r->device->turn);
 	else
-		turn_settled(&r->proxy->turn);
+		turn_settled(&r->device->turn);
 	item_moved(r);
 	item_free(i);
 }
@@ -108,17 +108,17 @@ static void submit_stream(struct rank *r, struct stream *s)
 		squash_not_first(r, s->next); /* a failed rank's item was not judged */
 		stream_submitted(s);
 		item_moved(r);
-		turn_progress(&r->proxy->turn);
+		turn_progress(&r->device->turn);
 	}
 }
 
 void rank_pump(struct rank *r)
 {
 	note_fault(r);
-	if (!ring_host_sound(r))
+	if (!ring_host_sound(r, r->queue->host_place))
 		rank_fail(r, CU_INVALID_VALUE, "more host functions returned than were called");
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		struct stream *s = r->queue.streams[n];
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		struct stream *s = r->queue->streams[n];
 		complete_stream(r, s);
 		submit_stream(r, s);
 		complete_stream(r, s);
@@ -141,7 +141,7 @@ static bool listened(const struct item *i)
 /* Returns the first work of the stream whose completion has a consequence. */
 static uint64_t wake_at(const struct rank *r, const struct stream *s)
 {
-	const struct hal *hal = r->proxy->hal;
+	const struct hal *hal = r->device->hal;
 	uint64_t last = 0;
 	for (const struct item *i = s->head; i && i != s->next; i = i->next) {
 		const struct execution *e = i->execution;
@@ -155,9 +155,9 @@ static uint64_t wake_at(const struct rank *r, const struct stream *s)
 
 bool rank_near(const struct rank *r)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *s = r->queue.streams[n];
-		uint64_t done = r->proxy->hal->completed(s->hal), last = wake_at(r, s);
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		const struct stream *s = r->queue->streams[n];
+		uint64_t done = r->device->hal->completed(s->hal), last = wake_at(r, s);
 		if (last > done && last - done <= NEAR_WORKS)
 			return true;
 	}
@@ -167,15 +167,15 @@ bool rank_near(const struct rank *r)
 uint64_t rank_done(const struct rank *r)
 {
 	uint64_t works = 0;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		works += r->proxy->hal->completed(r->queue.streams[n]->hal);
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		works += r->device->hal->completed(r->queue->streams[n]->hal);
 	return works;
 }
 
 static uint64_t woken_at(const struct rank *r, const struct stream *s)
 {
 	uint64_t last = wake_at(r, s);
-	if (last <= r->proxy->hal->completed(s->hal) + NEAR_WORKS)
+	if (last <= r->device->hal->completed(s->hal) + NEAR_WORKS)
 		return last;
 	return last - NEAR_WORKS;
 }
@@ -184,11 +184,11 @@ static uint64_t woken_at(const struct rank *r, const struct stream *s)
 void rank_sleep(struct rank *r)
 {
 	bool each = check_holds(&r->check) || measure_holds(&r->measure, NULL);
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		each |= ready_held(r, r->queue.streams[n]);
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		struct stream *s = r->queue.streams[n];
-		r->proxy->hal->notify_at(s->hal, each ? 0 : woken_at(r, s));
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		each |= ready_held(r, r->queue->streams[n]);
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		struct stream *s = r->queue->streams[n];
+		r->device->hal->notify_at(s->hal, each ? 0 : woken_at(r, s));
 	}
 }
 
@@ -216,12 +216,12 @@ enum rank_work rank_work(struct rank *r)
 	struct footprint f;
 	enum verdict verdict;
 	enum rank_work work = WORK_NONE;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		if (!judge(r, r->queue.streams[n], &f, &verdict))
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		if (!judge(r, r->queue->streams[n], &f, &verdict))
 			continue;
 		if (verdict == VERDICT_WAITS)
 			work = WORK_WAITS;
-		else if (item_row(r->queue.streams[n]->next)->needs & NEEDS_ACTIVE)
+		else if (item_row(r->queue->streams[n]->next)->needs & NEEDS_ACTIVE)
 			return WORK_KERNEL;
 	}
 	return work;
@@ -231,15 +231,15 @@ void rank_goes_alone(struct rank *r)
 {
 	struct footprint f;
 	enum verdict verdict;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		if (judge(r, r->queue.streams[n], &f, &verdict) && verdict == VERDICT_WAITS)
-			squash_alone(r, r->queue.streams[n]->next, &f, verdict);
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		if (judge(r, r->queue->streams[n], &f, &verdict) && verdict == VERDICT_WAITS)
+			squash_alone(r, r->queue->streams[n]->next, &f, verdict);
 }
 
 bool rank_runs_for_others(const struct rank *r)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *s = r->queue.streams[n];
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		const struct stream *s = r->queue->streams[n];
 		for (const struct item *i = s->head; i && i != s->next; i = i->next)
 			if (i->execution == &i->own && i->own.refs > 1)
 				return true;
@@ -254,15 +254,15 @@ static bool runs(const struct item *i)
 
 void rank_mark_running(struct rank *r)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		if (runs(r->queue.streams[n]->head))
-			r->queue.streams[n]->head->marked = true;
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		if (runs(r->queue->streams[n]->head))
+			r->queue->streams[n]->head->marked = true;
 }
 
 bool rank_runs_marked(const struct rank *r)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		if (runs(r->queue.streams[n]->head) && r->queue.streams[n]->head->marked)
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		if (runs(r->queue->streams[n]->head) && r->queue->streams[n]->head->marked)
 			return true;
 	return false;
 }
@@ -270,9 +270,9 @@ bool rank_runs_marked(const struct rank *r)
 /* Drops everything queued; none of it is in flight. */
 void rank_drop_streams(struct rank *r)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		while (r->queue.streams[n]->head) {
-			struct item *i = stream_pop(r, r->queue.streams[n]);
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		while (r->queue->streams[n]->head) {
+			struct item *i = stream_pop(r, r->queue->streams[n]);
 			if (item_row(i)->drop)
 				item_row(i)->drop(i);
 			item_free(i);

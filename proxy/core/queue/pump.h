@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct device;
 struct item;
-struct proxy;
 struct rank;
 
 void rank_pump(struct rank *); /* completes items, then submits those that may be */
@@ -31,7 +31,7 @@ void rank_drop_streams(struct rank *);   /* drops all queued items; none is in f
  * rank's memory, and the requests that wait for a reply here. */
 const char *queue_invalid(const struct rank *, uint32_t *inflight, uint32_t *slots);
 /* Checks all ranks: items of several may complete on one execution. */
-const char *executions_invalid(const struct proxy *);
+const char *executions_invalid(const struct device *);
 
 /* launch.c */
 void kernel_seen(struct rank *, uint64_t function); /* the client has launched it */

@@ -6,17 +6,17 @@
  */
 #include "queue/ready.h"
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 
 bool ready_held(const struct rank *r, const struct stream *s)
 {
 	const struct item *i = s->next;
 	if (!i || s->flags & RF_STREAM_NON_BLOCKING)
 		return false;
-	if (s != r->queue.legacy)
-		return r->queue.legacy->head && r->queue.legacy->head->seq < i->seq;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *o = r->queue.streams[n];
+	if (s != r->queue->legacy)
+		return r->queue->legacy->head && r->queue->legacy->head->seq < i->seq;
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		const struct stream *o = r->queue->streams[n];
 		if (o != s && !(o->flags & RF_STREAM_NON_BLOCKING) && o->head &&
 		    o->head->seq < i->seq)
 			return true;
@@ -40,8 +40,8 @@ enum item_ready ready_item(const struct item *i)
 
 uint64_t ready_before_collective(const struct rank *r)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *s = r->queue.streams[n];
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		const struct stream *s = r->queue->streams[n];
 		if (s->next && s->next->kind == ITEM_COLLECTIVE && s->head != s->next)
 			return s->next->seq;
 	}

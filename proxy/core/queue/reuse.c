@@ -9,18 +9,18 @@
  */
 #include "queue/reuse.h"
 
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 
 static bool folded(const struct rank *r)
 {
-	return r->proxy->memory.shares && !r->proxy->apart && !r->memory.doubted &&
-	       r->job->attached > 1;
+	return r->device->memory.shares && !r->device->apart && !r->memory.doubted &&
+	       r->world->attached > 1;
 }
 
 static bool in_order(struct rank *r, const struct stream *s)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count && r->memory.inflight; n++) {
-		const struct stream *o = r->queue.streams[n];
+	for (uint32_t n = 0; n < r->queue->stream_count && r->memory.inflight; n++) {
+		const struct stream *o = r->queue->streams[n];
 		for (const struct item *i = o->head; i && i != o->next && o != s; i = i->next)
 			if (!execution_over(r, i->execution))
 				return false;
@@ -37,7 +37,7 @@ enum result_mapping reuse(struct rank *r, const struct stream *s, const struct i
 		return MAPPED_NONE;
 	if (row->there && row->there(r, i) && in_order(r, s))
 		found = MAPPED_DONE;
-	else if (row->needs & NEEDS_ACTIVE && !r->queue.squashing.beside)
+	else if (row->needs & NEEDS_ACTIVE && !r->queue->squashing.beside)
 		found = memory_map_result(&r->memory, f);
 	if (found == MAPPED_FAILED)
 		rank_fail(r, CU_OUT_OF_MEMORY, "its memory could not be mapped");

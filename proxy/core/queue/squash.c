@@ -41,7 +41,7 @@
 #include <string.h>
 
 #include "invariant.h"
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/ready.h"
 
 #define SKIP_MAX 63u
@@ -130,7 +130,7 @@ static struct backoff *backoff_of(struct rank *r, const struct item *i, const st
 		if (written(&f->ranges[n]))
 			h = (h ^ f->ranges[n].addr) * 0x9e3779b97f4a7c15ull;
 	*what = h;
-	return &r->queue.squashing.backoffs[h >> 59];
+	return &r->queue->squashing.backoffs[h >> 59];
 }
 
 static bool impatient(struct rank *r, const struct item *i, const struct footprint *f)
@@ -193,7 +193,7 @@ static bool follows(struct rank *r, const struct stream *s, const struct hal_str
  * rank that ends is detached as soon as it has nothing left. */
 static bool may_come(struct rank *o, const struct footprint *f)
 {
-	if (o->job->state != PROXY_JOB_RUNNING && o->intake.held)
+	if (o->world->state != PROXY_JOB_RUNNING && o->intake.held)
 		return false; /* its ring is not read again before the cut is released */
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct buffer *b = memory_find(&o->memory, f->ranges[n].addr);
@@ -211,8 +211,8 @@ static enum verdict partner(struct rank *o, const struct hal_stream *queue,
 	struct footprint g;
 	if (o->async_error)
 		return VERDICT_ALONE;
-	for (uint32_t n = 0; n < o->queue.stream_count; n++) {
-		struct stream *s = o->queue.streams[n];
+	for (uint32_t n = 0; n < o->queue->stream_count; n++) {
+		struct stream *s = o->queue->streams[n];
 		if (!ready_open(o, s) || !item_row(s->next)->find_footprint ||
 		    ready_item(s->next) != ITEM_READY)
 			continue; /* a begun item writes memory that its rank owns: none of these */
@@ -234,7 +234,7 @@ static uint64_t works(const struct item *i)
 /* True if the item can run alone next to running work, without waiting for that. */
 static bool goes_beside(struct rank *r, const struct footprint *f)
 {
-	bool beneath = r->queue.squashing.beside;
+	bool beneath = r->queue->squashing.beside;
 	for (uint32_t n = 0; n < f->count && beneath; n++) {
 		const struct range *range = &f->ranges[n];
 		beneath = !written(range) || memory_owns(&r->memory, range->addr, range->bytes) ||
@@ -246,7 +246,7 @@ static bool goes_beside(struct rank *r, const struct footprint *f)
 /* True if all sharers could take part in the item. */
 static bool squashable(struct rank *r, const struct item *i, const struct footprint *f)
 {
-	return f->keyed && !i->apart && !r->proxy->apart && !r->memory.doubted &&
+	return f->keyed && !i->apart && !r->device->apart && !r->memory.doubted &&
 	       !goes_beside(r, f) && works(i) <= WORKS_MAX;
 }
 
@@ -289,9 +289,9 @@ void squash_alone(struct rank *r, struct item *i, const struct footprint *f, enu
 {
 	bool first = !i->apart && verdict != VERDICT_ALONE;
 	not_together(r, i, f);
-	for (uint32_t n = 0; n < r->job->world_size && first && verdict != VERDICT_IMPATIENT; n++)
-		if (r->job->ranks[n] && r->job->ranks[n] != r)
-			learn(r->job->ranks[n], i, f, verdict);
+	for (uint32_t n = 0; n < r->world->size && first && verdict != VERDICT_IMPATIENT; n++)
+		if (r->world->ranks[n] && r->world->ranks[n] != r)
+			learn(r->world->ranks[n], i, f, verdict);
 	if (first)
 		learn(r, i, f, verdict);
 	i->apart = true;
@@ -304,7 +304,7 @@ void squash_alone(struct rank *r, struct item *i, const struct footprint *f, enu
  * wait for later items. */
 static bool held(struct rank *r, const struct stream *own, const struct item *i)
 {
-	struct squashing *s = &r->queue.squashing;
+	struct squashing *s = &r->queue->squashing;
 	if (!s->held && own->head == i)
 		s->held = i;
 	return true;
@@ -312,14 +312,14 @@ static bool held(struct rank *r, const struct stream *own, const struct item *i)
 
 void squash_not_first(struct rank *r, const struct item *i)
 {
-	if (r->queue.squashing.first == i)
-		r->queue.squashing.first = NULL;
+	if (r->queue->squashing.first == i)
+		r->queue->squashing.first = NULL;
 }
 
 bool squash_held(struct rank *r, const struct stream *own, const struct item *i)
 {
-	struct squashing *s = &r->queue.squashing;
-	bool behind = s->first && s->first != i && r->proxy->slice.active == r && !s->beside;
+	struct squashing *s = &r->queue->squashing;
+	bool behind = s->first && s->first != i && r->device->active == r && !s->beside;
 	s->owed |= r->memory.fenced;
 	return (r->memory.fenced || behind) && held(r, own, i);
 }
@@ -331,7 +331,7 @@ static bool fenced(struct rank *r, const struct footprint *f)
 	struct memory_range ranges[RANGES_MAX];
 	if (!f->known || !f->astray || !memory_fences(&r->memory))
 		return true;
-	if (r->queue.squashing.owed)
+	if (r->queue->squashing.owed)
 		return false;
 	int error = memory_fence(&r->memory, ranges, all_written(f, ranges), f->trusted);
 	if (error && error != CU_NOT_READY)
@@ -343,8 +343,8 @@ static bool fenced(struct rank *r, const struct footprint *f)
 
 static void close_all(struct rank *r)
 {
-	if (r->queue.squashing.open && memory_close_shared(&r->memory, UINT32_MAX))
-		r->queue.squashing.open = false;
+	if (r->queue->squashing.open && memory_close_shared(&r->memory, UINT32_MAX))
+		r->queue->squashing.open = false;
 }
 
 /* Opens the shared pages that the item writes. An item that may write anywhere must find none open.
@@ -354,7 +354,7 @@ static bool opened(struct rank *r, const struct footprint *f)
 {
 	if (f->astray)
 		close_all(r);
-	if (f->astray && r->queue.squashing.open)
+	if (f->astray && r->queue->squashing.open)
 		return false;
 	for (uint32_t n = 0; n < f->count; n++)
 		if (written(&f->ranges[n]) &&
@@ -364,7 +364,7 @@ static bool opened(struct rank *r, const struct footprint *f)
 		const struct range *range = &f->ranges[n];
 		if (!written(range))
 			continue;
-		r->queue.squashing.open = true;
+		r->queue->squashing.open = true;
 		int error = memory_open_shared(&r->memory, range->addr, range->bytes);
 		if (error == CU_NOT_READY)
 			return false;
@@ -408,8 +408,8 @@ static bool closed(struct rank *r, const struct item *i, const struct footprint 
 {
 	if (item_row(i)->needs & NEEDS_ACTIVE)
 		close_all(r);
-	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue.squashing.open ||
-	       (r->queue.squashing.beside && f->known && !f->astray);
+	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue->squashing.open ||
+	       (r->queue->squashing.beside && f->known && !f->astray);
 }
 
 bool squash_may(struct rank *r, const struct stream *s, struct item *i, const struct footprint *f,
@@ -417,12 +417,12 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 {
 	enum verdict verdict = squash_judge(r, s, i, f, team);
 	bool may = (verdict == VERDICT_OWNED && closed(r, i, f) && fenced(r, f)) ||
-		   (verdict == VERDICT_TOGETHER && works(i) <= r->proxy->hal->available(s->hal) &&
+		   (verdict == VERDICT_TOGETHER && works(i) <= r->device->hal->available(s->hal) &&
 		    opened(r, f));
 	squash_not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {
-		if (!may && !r->queue.squashing.owed) /* else items that a fence held are first */
-			r->queue.squashing.first = i;
+		if (!may && !r->queue->squashing.owed) /* else items that a fence held are first */
+			r->queue->squashing.first = i;
 	} else if (verdict != VERDICT_WAITS) {
 		squash_alone(r, i, f, verdict);
 		request_copy(r, i, f);
@@ -434,7 +434,7 @@ bool squash_spared(struct rank *r, const struct stream *s, const struct item *i,
 {
 	squash_not_first(r, i);
 	if (!now)
-		r->queue.squashing.first = i;
+		r->queue->squashing.first = i;
 	return now || !held(r, s, i);
 }
 
@@ -471,8 +471,8 @@ void squash_join(struct rank *r, struct item *i, struct footprint *f, const stru
 static const struct item *behind_sum(const struct rank *r)
 {
 	const struct item *found = NULL;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++) {
-		const struct stream *s = r->queue.streams[n];
+	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
+		const struct stream *s = r->queue->streams[n];
 		const struct item *i = s->next;
 		if (!i)
 			continue;
@@ -492,10 +492,10 @@ static const struct item *behind_sum(const struct rank *r)
  * submitted. */
 static void open_early(struct rank *r)
 {
-	struct squashing *s = &r->queue.squashing;
-	const struct proxy *p = r->proxy;
-	bool adds = p->slice.active == r && memory_only_exact(&r->memory) && !p->memory.requests &&
-		    coll_lacks(r->job->coll, r->rank) != COLL_LACKS_LOCAL;
+	struct squashing *s = &r->queue->squashing;
+	const struct device *d = r->device;
+	bool adds = d->active == r && memory_only_exact(&r->memory) && !d->memory.requests &&
+		    coll_lacks(r->world->coll, r->rank) != COLL_LACKS_LOCAL;
 	const struct item *i = adds ? behind_sum(r) : NULL;
 	struct footprint f;
 	s->early = i ? s->early : 0;
@@ -510,7 +510,7 @@ static void open_early(struct rank *r)
 		s->open = true;
 		/* or later, for the item */
 		memory_open_shared(&r->memory, range->addr, range->bytes);
-		turn_progress(&r->proxy->turn);
+		turn_progress(&r->device->turn);
 		return;
 	}
 	s->early = RANGES_MAX + 1;
@@ -519,20 +519,20 @@ static void open_early(struct rank *r)
 /* Closes one page per turn, so that new items are considered in between. */
 static void close_some(struct rank *r)
 {
-	const struct proxy *p = r->proxy;
-	struct squashing *s = &r->queue.squashing;
-	bool stays = p->slice.active == r && !p->memory.requests;
+	const struct device *d = r->device;
+	struct squashing *s = &r->queue->squashing;
+	bool stays = d->active == r && !d->memory.requests;
 	if (!s->open || stays || r->memory.inflight || memory_moving(&r->memory))
 		return;
 	s->open = !memory_close_shared(&r->memory, 1);
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->device->turn);
 }
 
 /* Sets `beside` if an item has waited long while work ran that may wait for it. */
 static void look_beside(struct rank *r)
 {
-	struct squashing *s = &r->queue.squashing;
-	bool waits = s->held && r->memory.inflight && r->proxy->hal->space_own;
+	struct squashing *s = &r->queue->squashing;
+	bool waits = s->held && r->memory.inflight && r->device->hal->space_own;
 	s->beside &= r->memory.inflight != 0;
 	if (!waits || s->held != s->vain)
 		s->vain_since_ns = waits ? now_ns() : 0;
@@ -541,12 +541,12 @@ static void look_beside(struct rank *r)
 	if (!waits || s->beside || now_ns() < s->vain_since_ns + BESIDE_NS)
 		return;
 	s->beside = true;
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->device->turn);
 }
 
 uint64_t squash_deadline_ns(const struct rank *r)
 {
-	const struct squashing *s = &r->queue.squashing;
+	const struct squashing *s = &r->queue->squashing;
 	return s->vain && !s->beside ? s->vain_since_ns + BESIDE_NS : 0;
 }
 
@@ -555,23 +555,23 @@ void squash_turn(struct rank *r)
 	open_early(r);
 	close_some(r);
 	look_beside(r);
-	if (!r->queue.squashing.owed || r->memory.fenced)
+	if (!r->queue->squashing.owed || r->memory.fenced)
 		return;
-	r->queue.squashing.owed = false;
-	turn_progress(&r->proxy->turn);
+	r->queue->squashing.owed = false;
+	turn_progress(&r->device->turn);
 }
 
 static bool is_next(const struct rank *r, const struct item *i)
 {
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		if (r->queue.streams[n]->next == i)
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		if (r->queue->streams[n]->next == i)
 			return true;
 	return false;
 }
 
 const char *squash_invalid(const struct rank *r)
 {
-	const struct squashing *s = &r->queue.squashing;
+	const struct squashing *s = &r->queue->squashing;
 	bool open = false;
 	WRONG(s->first && !is_next(r, s->first), "an item before which nothing begins is next");
 	WRONG(s->early > RANGES_MAX + 1, "ranges that were considered for early opening");

@@ -6,18 +6,19 @@
 #include <stdlib.h>
 
 #include "invariant.h"
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 #include "queue/accesses.h"
 
 struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t priority)
 {
-	if (r->queue.stream_count >= STREAMS_MAX)
+	if (r->queue->stream_count >= STREAMS_MAX)
 		return NULL;
 	struct stream *s = calloc(1, sizeof *s);
-	struct stream **all = realloc(r->queue.streams, (r->queue.stream_count + 1) * sizeof *all);
+	struct stream **all = realloc(r->queue->streams,
+				      (r->queue->stream_count + 1) * sizeof *all);
 	if (all)
-		r->queue.streams = all;
-	if (!s || !all || r->proxy->hal->stream_create(r->proxy->device, &s->hal)) {
+		r->queue->streams = all;
+	if (!s || !all || r->device->hal->stream_create(r->device->opened, &s->hal)) {
 		free(s);
 		return NULL;
 	}
@@ -25,33 +26,33 @@ struct stream *stream_new(struct rank *r, uint64_t id, uint32_t flags, int32_t p
 	s->flags = flags;
 	s->priority = priority;
 	if (!table_put(&r->objects, &s->o)) {
-		r->proxy->hal->stream_destroy(s->hal);
+		r->device->hal->stream_destroy(s->hal);
 		free(s);
 		return NULL;
 	}
-	r->queue.streams[r->queue.stream_count++] = s;
+	r->queue->streams[r->queue->stream_count++] = s;
 	if (id == RF_STREAM_LEGACY)
-		r->queue.legacy = s;
+		r->queue->legacy = s;
 	accesses_stream(r, s, false);
 	return s;
 }
 
 void stream_free(struct rank *r, uint32_t index)
 {
-	struct stream *s = r->queue.streams[index];
-	INVARIANT(index < r->queue.stream_count && !s->head, "a stream that goes has no items");
+	struct stream *s = r->queue->streams[index];
+	INVARIANT(index < r->queue->stream_count && !s->head, "a stream that goes has no items");
 	table_remove(&r->objects, s->o.id);
-	r->proxy->hal->stream_destroy(s->hal);
+	r->device->hal->stream_destroy(s->hal);
 	free(s);
-	r->queue.streams[index] = r->queue.streams[--r->queue.stream_count];
+	r->queue->streams[index] = r->queue->streams[--r->queue->stream_count];
 }
 
 void streams_close(struct rank *r)
 {
-	while (r->queue.stream_count)
-		stream_free(r, r->queue.stream_count - 1);
-	free(r->queue.streams);
-	r->queue.streams = NULL;
+	while (r->queue->stream_count)
+		stream_free(r, r->queue->stream_count - 1);
+	free(r->queue->streams);
+	r->queue->streams = NULL;
 }
 
 void stream_doom(struct rank *r, struct stream *s)
@@ -69,8 +70,8 @@ void stream_push(struct rank *r, struct stream *s, struct item *i)
 	s->tail = i;
 	if (!s->next)
 		s->next = i;
-	r->queue.items += i->weight;
-	if (r->queue.order)
+	r->queue->items += i->weight;
+	if (r->queue->order)
 		accesses_pushed(r, s, i);
 }
 
@@ -82,13 +83,13 @@ static bool abroad(const struct stream *s, const struct item *i)
 struct item *stream_pop(struct rank *r, struct stream *s)
 {
 	struct item *i = s->head;
-	INVARIANT(i && r->queue.items >= i->weight, "an item that leaves a stream was counted");
+	INVARIANT(i && r->queue->items >= i->weight, "an item that leaves a stream was counted");
 	INVARIANT(!(i->submitted && abroad(s, i)) || s->abroad,
 		  "an item that completed on another stream's work was counted");
 	s->head = i->next;
 	if (!s->head)
 		s->tail = NULL;
-	r->queue.items -= i->weight;
+	r->queue->items -= i->weight;
 	s->abroad -= i->submitted && abroad(s, i);
 	return i;
 }

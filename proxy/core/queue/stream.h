@@ -8,6 +8,9 @@
 #include "rank/table.h"
 #include "queue/item.h"
 
+#define STREAM_ITEMS_MAX 4096u /* weight of a rank\'s queued items; at this limit, its ring waits */
+#define STREAMS_MAX 4096u      /* of one rank: every turn visits all of them */
+
 struct hal_stream;
 struct rank;
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "invariant.h"
-#include "loop/internal.h"
+#include "queue/queue_parts.h"
 
 /* References to things: one entry per reference. If they do not fit, nothing is compared. */
 #define TALLY_MAX 16384u
@@ -80,21 +80,21 @@ static void count_inflight(uint32_t *inflight)
 		*inflight += ((const struct execution *)what)->place == EXECUTION_DEVICE;
 }
 
-static bool attached(const struct proxy *p, const struct rank_memory *m)
+static bool attached(const struct device *d, const struct rank_memory *m)
 {
-	for (uint32_t i = 0; i < p->rank_count; i++)
-		if (&p->ranks[i]->memory == m)
+	for (uint32_t i = 0; i < d->rank_count; i++)
+		if (&d->ranks[i]->memory == m)
 			return true;
 	return false;
 }
 
-const char *executions_invalid(const struct proxy *p)
+const char *executions_invalid(const struct device *d)
 {
 	const void *what;
 	executions.count = 0;
-	for (uint32_t k = 0; k < p->rank_count; k++)
-		for (uint32_t n = 0; n < p->ranks[k]->queue.stream_count; n++)
-			for (const struct item *i = p->ranks[k]->queue.streams[n]->head; i;
+	for (uint32_t k = 0; k < d->rank_count; k++)
+		for (uint32_t n = 0; n < d->ranks[k]->queue->stream_count; n++)
+			for (const struct item *i = d->ranks[k]->queue->streams[n]->head; i;
 			     i = i->next)
 				refer(&executions, i->execution);
 	if (executions.count > TALLY_MAX)
@@ -103,7 +103,7 @@ const char *executions_invalid(const struct proxy *p)
 	for (uint32_t at = 0, count; (count = next_of(&executions, &at, &what));) {
 		const struct execution *e = what;
 		WRONG(e->refs != count, "items that complete on an execution");
-		WRONG(e->memory && (e->place != EXECUTION_DEVICE || !attached(p, e->memory)),
+		WRONG(e->memory && (e->place != EXECUTION_DEVICE || !attached(d, e->memory)),
 		      "what runs for several ranks uses the memory of a rank that is here");
 	}
 	return NULL;
@@ -117,8 +117,8 @@ static const char *marks_invalid(const struct rank *r)
 	while ((o = table_next(&r->objects, &at)))
 		if (o->kind == OBJ_EVENT && ((const struct event *)o)->last)
 			refer(&marks, ((const struct event *)o)->last), events++;
-	for (uint32_t i = 0; i < r->queue.waiter_count; i++)
-		refer(&marks, r->queue.waiters[i].mark);
+	for (uint32_t i = 0; i < r->queue->waiter_count; i++)
+		refer(&marks, r->queue->waiters[i].mark);
 	if (marks.count <= TALLY_MAX)
 		qsort(marks.what, marks.count, sizeof *marks.what, by_address);
 	for (at = 0; (count = next_of(&marks, &at, &what));)
@@ -140,12 +140,12 @@ static const char *fences_invalid(const struct rank *r, uint32_t *slots)
 		*slots += !f->free_addr && f->slot;
 		waiting += f->free_addr != 0;
 	}
-	for (const struct fence *f = r->queue.frees; f; last = f, f = f->next) {
+	for (const struct fence *f = r->queue->frees; f; last = f, f = f->next) {
 		WRONG(last && last->free_seq >= f->free_seq, "frees are not in their order");
 		*slots += f->slot != 0;
 		listed += f->left != 0;
 	}
-	WRONG(last != r->queue.frees_tail, "the tail of the frees is not the last one");
+	WRONG(last != r->queue->frees_tail, "the tail of the frees is not the last one");
 	WRONG(waiting != listed, "a free that waits is not listed");
 	return NULL;
 }
@@ -156,14 +156,14 @@ const char *queue_invalid(const struct rank *r, uint32_t *inflight, uint32_t *sl
 	const struct object *o;
 	const char *wrong;
 	marks.count = fences.count = executions.count = 0;
-	for (uint32_t n = 0; n < r->queue.stream_count; n++)
-		if ((wrong = stream_invalid(r, r->queue.streams[n], &weight, slots)))
+	for (uint32_t n = 0; n < r->queue->stream_count; n++)
+		if ((wrong = stream_invalid(r, r->queue->streams[n], &weight, slots)))
 			return wrong;
-	WRONG(weight != r->queue.items, "the weight of a rank's items");
+	WRONG(weight != r->queue->items, "the weight of a rank's items");
 	while ((o = table_next(&r->objects, &at)))
 		streams += o->kind == OBJ_STREAM;
-	WRONG(streams != r->queue.stream_count, "streams");
-	*slots += r->queue.waiter_count;
+	WRONG(streams != r->queue->stream_count, "streams");
+	*slots += r->queue->waiter_count;
 	count_inflight(inflight);
 	if ((wrong = marks_invalid(r)) || (wrong = squash_invalid(r)))
 		return wrong;

@@ -1,7 +1,7 @@
 /* comm.c: creates and removes the handles of a rank's communicators (comm.h). */
 #include <stdlib.h>
 
-#include "loop/internal.h"
+#include "rank/rank_parts.h"
 
 struct comm *comm_new(struct rank *r, uint64_t id)
 {
@@ -35,7 +35,7 @@ void comm_drop(struct rank *r, struct comm *c)
 void comm_break(struct rank *r, const struct comm *c)
 {
 	uint64_t keys[COLL_KEYS_MAX];
-	uint32_t n = coll_keys(r->job->coll, r->rank, c->o.id, true, keys);
+	uint32_t n = coll_keys(r->world->coll, r->rank, c->o.id, true, keys);
 	for (uint32_t i = 0; i < n; i++)
-		barrier_broken(r->job->barrier, r->rank, keys[i]);
+		barrier_broken(r->world->barrier, r->rank, keys[i]);
 }

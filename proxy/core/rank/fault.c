@@ -2,7 +2,7 @@
  *
  * From then on nothing of the rank runs: queued items complete, and replies carry the error.
  */
-#include "loop/internal.h"
+#include "rank/rank_parts.h"
 
 void fault_from(struct rank *r, int error, const char *text)
 {
@@ -21,7 +21,7 @@ void rank_fail(struct rank *r, int error, const char *text)
 		snprintf(r->ring.header->fault, sizeof r->ring.header->fault, "%s", text);
 		atomic_store(&r->ring.header->async_error, (uint32_t)error);
 	}
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->device->turn);
 }
 
 void rank_fail_comm(struct rank *r, uint64_t comm, int error, const char *text)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "invariant.h"
-#include "loop/internal.h"
+#include "rank/rank_parts.h"
 #include "rank/bounds.h"
 
 static bool is_function_of(const struct object *o, const struct module *m)

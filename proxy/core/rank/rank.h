@@ -17,24 +17,23 @@
 
 #include "channel.h"
 #include "crosscheck/crosscheck.h"
-#include "loop/ending.h"
-#include "loop/intake.h"
 #include "memory/memory.h"
 #include "opaque/opaque.h"
-#include "queue/queue.h"
+#include "rank/device.h"
+#include "rank/ending.h"
+#include "rank/intake.h"
 #include "rank/ring.h"
 #include "rank/table.h"
+#include "rank/world.h"
 
 struct job;
 struct proxy;
-
-struct rank_counters {
-	uint64_t kernels, collectives, switches;
-	uint64_t squashed; /* works not run because another rank's execution served both */
-};
+struct rank_queue;
 
 struct rank {
-	struct proxy *proxy; /* loop/rank.c writes these */
+	struct device *device; /* loop/rank.c writes these */
+	struct world *world;
+	struct proxy *proxy; /* these two are known only to loop/ */
 	struct job *job;
 	uint32_t rank;
 
@@ -45,7 +44,7 @@ struct rank {
 	struct rank_ring ring;     /* rank/ring.c */
 	struct table objects;      /* its handles: written by table.h's functions */
 	uint64_t arriving;         /* rank/module.c: bytes of images that are not loaded yet */
-	struct rank_queue queue;   /* queue/ */
+	struct rank_queue *queue;  /* queue/ */
 	struct rank_memory memory; /* memory/ */
 	struct check check;        /* crosscheck/ */
 	struct measure measure;    /* opaque/ */
@@ -55,28 +54,28 @@ struct rank {
 	struct ending end; /* loop/job.c */
 	/* Written by the functions below: counters of the rank, and of the device for all ranks
 	 * ever here. */
-	struct rank_counters counters, *device;
+	struct rank_counters counters;
 };
 
 static inline void rank_count_kernel(struct rank *r)
 {
 	r->counters.kernels++;
-	r->device->kernels++;
+	r->device->counters.kernels++;
 }
 static inline void rank_count_squashed(struct rank *r)
 {
 	r->counters.squashed++;
-	r->device->squashed++;
+	r->device->counters.squashed++;
 }
 static inline void rank_count_collective(struct rank *r)
 {
 	r->counters.collectives++;
-	r->device->collectives++;
+	r->device->counters.collectives++;
 }
 static inline void rank_count_switch(struct rank *r)
 {
 	r->counters.switches++;
-	r->device->switches++;
+	r->device->counters.switches++;
 }
 static inline void rank_count_from(struct rank *r, struct rank_counters c) { r->counters = c; }
 

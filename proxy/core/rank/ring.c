@@ -14,7 +14,7 @@
 
 #include "doorbell.h"
 #include "invariant.h"
-#include "loop/internal.h"
+#include "rank/rank_parts.h"
 
 #ifndef F_GET_SEALS
 #define F_GET_SEALS 1034
@@ -49,12 +49,12 @@ int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 			 r->ring.header->major, r->ring.header->minor, RF_MAJOR, RF_MINOR);
 		return -1;
 	}
-	if (atomic_load(&r->ring.header->epoch) > r->job->epoch) {
+	if (atomic_load(&r->ring.header->epoch) > r->world->epoch) {
 		snprintf(error, error_bytes, "rank %u: epoch %llu has claimed it already", r->rank,
 			 (unsigned long long)atomic_load(&r->ring.header->epoch));
 		return -1;
 	}
-	atomic_store(&r->ring.header->epoch, r->job->epoch);
+	atomic_store(&r->ring.header->epoch, r->world->epoch);
 	atomic_store(&r->ring.header->served, 1);
 	r->ring.tail.bytes = r->ring.head = atomic_load(
 		&r->ring.header->tail); /* state_restore sets its number */
@@ -64,7 +64,7 @@ int ring_open(struct rank *r, int channel_fd, char *error, uint32_t error_bytes)
 void ring_close(struct rank *r)
 {
 	if (r->ring.map) {
-		if (atomic_load(&r->ring.header->epoch) == r->job->epoch) {
+		if (atomic_load(&r->ring.header->epoch) == r->world->epoch) {
 			atomic_store(&r->ring.header->served, 0);
 			atomic_store(&r->ring.header->server_sleeping, 0);
 		}
@@ -87,7 +87,8 @@ bool ring_empty(const struct rank *r)
 /* A proxy that no longer owns the epoch consumes nothing. */
 bool ring_owned(const struct rank *r)
 {
-	return atomic_load_explicit(&r->ring.header->epoch, memory_order_acquire) == r->job->epoch;
+	return atomic_load_explicit(&r->ring.header->epoch, memory_order_acquire) ==
+	       r->world->epoch;
 }
 
 int ring_peek(struct rank *r, struct place *at, uint8_t *out)
@@ -164,7 +165,7 @@ void ring_reply(struct rank *r, uint16_t slot, int error, const void *data, uint
 	slot_answer(s);
 	if (r->ring.replies)
 		r->ring.replies--;
-	turn_progress(&r->proxy->turn);
+	turn_progress(&r->device->turn);
 }
 
 void ring_release_bulk(struct rank *r, uint32_t index)
@@ -235,8 +236,7 @@ bool ring_host_function(struct rank *r, uint64_t token, uint32_t place)
 	return true;
 }
 
-bool ring_host_sound(const struct rank *r)
+bool ring_host_sound(const struct rank *r, uint32_t called)
 {
-	return r->queue.host_place - atomic_load(&r->ring.header->hostfunc_tail) <=
-	       RF_HOSTFUNC_COUNT;
+	return called - atomic_load(&r->ring.header->hostfunc_tail) <= RF_HOSTFUNC_COUNT;
 }

@@ -52,6 +52,6 @@ void ring_comm_error(struct rank *, uint64_t comm, int error);
 bool ring_urgent(const struct rank *);
 bool ring_take_urgent(struct rank *, uint32_t *at, uint64_t *request, uint16_t *slot);
 bool ring_host_function(struct rank *, uint64_t token, uint32_t place);
-bool ring_host_sound(const struct rank *); /* no more have returned than were called */
+bool ring_host_sound(const struct rank *, uint32_t called); /* no more have returned */
 
 #endif

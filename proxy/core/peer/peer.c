@@ -23,7 +23,7 @@
 #include "codes.h"
 #include "invariant.h"
 #include "job_limits.h"
-#include "peer.h"
+#include "peer/peer.h"
 #include "plural.h"
 
 #define PEER_MAGIC 0x3150454552465200ull
