@@ -124,13 +124,13 @@ static void a_failed_rank_calls_its_host_functions(struct rank *r)
 {
 	struct item *first = item_new(r, ITEM_FILL, 1000, 0),
 		    *host = item_new(r, ITEM_HOST, 1000, 0);
-	stream_push(r, r->queue.streams[0], first);
-	stream_push(r, r->queue.streams[1], host);
-	proxy->slice.active = r;
-	r->queue.squashing.first = first;
+	stream_push(r, r->queue->streams[0], first);
+	stream_push(r, r->queue->streams[1], host);
+	proxy->device.active = r;
+	r->queue->squashing.first = first;
 	rank_fail(r, CU_ILLEGAL_ADDRESS, "a kernel that ran meanwhile has failed");
 	rank_pump(r);
-	MUST(!r->queue.squashing.first && host->submitted);
+	MUST(!r->queue->squashing.first && host->submitted);
 }
 
 int main(void)

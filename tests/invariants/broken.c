@@ -282,7 +282,7 @@ static void streams_and_events(void)
 	      item_on_device(r, s, i, 5); item_on_device(r, s, i, 5));
 	BREAK("a stream that goes has no items", queued(ITEM_REPLY); stream_free(r, 0);
 	      stream_free(r, 0));
-	BREAK("an item that leaves a stream was counted", queued(ITEM_REPLY); r->queue.items = 0;
+	BREAK("an item that leaves a stream was counted", queued(ITEM_REPLY); r->queue->items = 0;
 	      stream_pop(r, s));
 	BREAK("an item that completed on another stream's work was counted", i = queued(ITEM_REPLY);
 	      i->submitted = true; i->own.place = EXECUTION_DEVICE; stream_pop(r, s));
@@ -306,11 +306,11 @@ static void streams_as_a_whole(void)
 	BREAK("frees are not in their order", fence_push_free(r, 1, 7, 0);
 	      fence_push_free(r, 1, 7, 0));
 	BREAK("the tail of the frees is not the last one", fence_push_free(r, 1, 7, 0);
-	      r->queue.frees_tail = NULL);
+	      r->queue->frees_tail = NULL);
 	BREAK("a free that waits is not listed", queued(ITEM_REPLY); fence_push_free(r, 1, 1001, 0);
-	      r->queue.frees = r->queue.frees_tail = NULL);
-	BREAK("the weight of a rank's items", r->queue.items++);
-	BREAK("streams", r->queue.stream_count--);
+	      r->queue->frees = r->queue->frees_tail = NULL);
+	BREAK("the weight of a rank's items", r->queue->items++);
+	BREAK("streams", r->queue->stream_count--);
 	BREAK("an item that shares an execution has one of its own", i = queued(ITEM_REPLY);
 	      k = queued(ITEM_REPLY); item_share(k, i->execution); k->own.refs = 1);
 	BREAK("what runs for several ranks uses the memory of a rank that is here",
@@ -320,16 +320,16 @@ static void streams_as_a_whole(void)
 static void squashing(void)
 {
 	struct footprint f = {.known = true};
-	struct team team = {.count = 1, .members = {o}, .streams = {o->queue.streams[0]}};
+	struct team team = {.count = 1, .members = {o}, .streams = {o->queue->streams[0]}};
 	struct item *i = NULL;
 	BREAK("a rank that takes part is of the group and has an item to submit",
 	      i = queued(ITEM_FILL);
 	      i->own.place = EXECUTION_DEVICE; squash_join(r, i, &f, &team));
 	BREAK("an item before which nothing begins is next",
-	      r->queue.squashing.first = item_new(r, ITEM_FILL, 1000, 0));
-	BREAK("ranges that were considered for early opening", r->queue.squashing.early = 1000);
+	      r->queue->squashing.first = item_new(r, ITEM_FILL, 1000, 0));
+	BREAK("ranges that were considered for early opening", r->queue->squashing.early = 1000);
 	BREAK("a rank skips no more waits than the last backoff says",
-	      r->queue.squashing.backoffs[3].skip = 9);
+	      r->queue->squashing.backoffs[3].skip = 9);
 	BREAK("a rank knows that it has shared pages open", page_write_protect(m, PAGE_HERE);
 	      page_open(m, PAGE_HERE, true));
 }
@@ -360,29 +360,32 @@ static void loop_as_a_whole(void)
 	BREAK("works in flight that write where they say", m->exact++);
 	BREAK("questions that the client waits for", r->pending++);
 	BREAK("requests that are not answered", r->ring.replies++);
-	BREAK("a rank has another's place in its job", j->ranks[0] = o; j->ranks[1] = r);
+	BREAK("a rank has another's place in its job", j->world.ranks[0] = o;
+	      j->world.ranks[1] = r);
 	BREAK("a rank of a job that is gone", other = malloc(sizeof *other); *other = *j;
 	      other->id = 99; r->job = other);
 	BREAK("rounds of a communicator that its rank has aborted",
 	      ((struct comm *)(void *)table_get(&r->objects, 22, OBJ_COMM))->aborted = true);
-	BREAK("a job's rank is not the device's", j->ranks[0] = (void *)page);
-	BREAK("attached ranks of a job", j->attached++);
+	BREAK("a job's rank is not the device's", j->world.ranks[0] = (void *)page);
+	BREAK("attached ranks of a job", j->world.attached++);
 	BREAK("a job is being saved that does not stand at a cut", j->goal = GOAL_SAVE);
-	BREAK("a job has gone and its ranks are here", j->state = PROXY_JOB_SAVED);
+	BREAK("a job has gone and its ranks are here", j->world.state = PROXY_JOB_SAVED);
 	BREAK("the next transfer is not listed", proxy->transfers.next = calloc(1, sizeof *t));
 	BREAK("the last transfer is not the last one",
 	      proxy->transfers.last = calloc(1, sizeof *t));
 	BREAK("a question of a rank that is gone", python_request_new(r, 50, 0, 0)->rank = NULL);
 	BREAK("a question of the future", python_request_new(r, 50, 0, 0)->token++);
-	BREAK("the active rank is gone", proxy->slice.active = (void *)page);
+	BREAK("the active rank is gone", proxy->device.active = (void *)page);
 	BREAK("the next active rank is gone", proxy->slice.target = (void *)page);
-	BREAK("ranks that have memory here", proxy->slice.active = proxy->slice.target = NULL;
-	      proxy->rank_count--);
-	BREAK("ranks are not in their order", proxy->ranks[0] = o; proxy->ranks[1] = r);
+	BREAK("ranks that have memory here", proxy->device.active = proxy->slice.target = NULL;
+	      proxy->device.rank_count--);
+	BREAK("ranks are not in their order", proxy->device.ranks[0] = o;
+	      proxy->device.ranks[1] = r);
 	BREAK("attached ranks of the device", proxy->jobs = NULL);
 	BREAK("a job that is closed is listed and has no ranks", job_close(proxy, j));
 	BREAK("a rank takes a place of its job that is free", job_attached(r));
-	BREAK("a rank that leaves has its place in its job", j->ranks[0] = NULL; job_detached(r));
+	BREAK("a rank that leaves has its place in its job", j->world.ranks[0] = NULL;
+	      job_detached(r));
 }
 
 static void measured(void)
@@ -458,11 +461,11 @@ int main(void)
 	furnish(0);
 	furnish(1);
 	j = proxy->jobs;
-	r = j->ranks[0];
-	o = j->ranks[1];
+	r = j->world.ranks[0];
+	o = j->world.ranks[1];
 	m = &r->memory;
 	d = m->device;
-	b = j->barrier;
+	b = j->world.barrier;
 	page = &m->pages[PAGE_HERE];
 	s = (void *)table_get(&r->objects, 80, OBJ_STREAM);
 	event = (void *)table_get(&r->objects, 100, OBJ_EVENT);
@@ -483,8 +486,8 @@ int main(void)
 	measured();
 	barriers();
 	broken_peers();
-	broken_launches(&j->launches, check_core);
-	broken_collectives(j->coll, check_core);
+	broken_launches(&j->world.launches, check_core);
+	broken_collectives(j->world.coll, check_core);
 	core_check(proxy);
 	end();
 	return 0;

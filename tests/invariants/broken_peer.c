@@ -1,5 +1,5 @@
 /* broken_peer.c: ranges of the outbox (broken.c). */
-#include "peer.c"
+#include "peer/peer.c"
 
 #include "broken.h"
 #include "broken_inside.h"
