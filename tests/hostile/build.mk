@@ -48,7 +48,7 @@ seeded: $(BUILD)/plain/all
 		$(filter-out $(BUILD)/plain/$(INSTEAD:.c=.o),$(PLAIN)) -lpthread -lm -ldl
 
 # Each invariant broken once. The files that broken_*.c contain are left out.
-INSIDE := proxy/core/peer proxy/core/opaque/launches proxy/core/collective/engine
+INSIDE := proxy/core/peer/peer proxy/core/opaque/launches proxy/core/collective/engine
 BROKEN := $(patsubst %,$(BUILD)/plain/tests/invariants/%.o,broken broken_child broken_peer broken_launches broken_engine) \
 	$(BUILD)/plain/tests/hostile/client.o
 WHOLE := $(filter-out $(INSIDE:%=$(BUILD)/plain/%.o) %/short.o %/client.o,$(PLAIN))

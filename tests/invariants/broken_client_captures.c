@@ -11,7 +11,7 @@ void broken_captures(void)
 	struct capture capture = {0};
 	struct nodes none = {NULL, 0};
 	struct graph *g = graph_new();
-	BREAK("a capture that ends was counted", forget(&capture));
+	BREAK("a capture that ends was counted", forget_capture(&capture));
 	/* A captured stream refers to nodes of the graph: none may be removed. */
 	MUST(!graph_append(g, node_new(NODE_EMPTY), &none));
 	MUST(!start(RF_HANDLE_FIRST, g, &g->nodes[0]->needs, CAPTURE_RELAXED, false));

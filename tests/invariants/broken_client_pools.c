@@ -8,7 +8,7 @@
 
 void broken_pools(void)
 {
-	struct pool *p = add(0, 0), gone = {.destroyed = true};
+	struct pool *p = add_pool(0, 0), gone = {.destroyed = true};
 	uint64_t number;
 	BREAK("a pool that goes is listed", drop_if_empty(&gone));
 	BREAK("a pool counts the bytes that come from it", pool_got_back(p->number, 4096));

@@ -26,6 +26,8 @@ def invariants(*folders: str) -> set[str]:
     for source in sorted(each for at in folders for each in (REPOSITORY / at).rglob("*.[ch]")):
         for begin in re.finditer(r"\b(?:INVARIANT|WRONG)\((?!condition)", source.read_text()):
             call = source.read_text()[begin.end() :].split(");\n", 1)[0]
+            if source.name == "spin.h":  # its callers give the text: channel/test_moment.py
+                continue
             said = re.findall(r'"((?:[^"\\]|\\.)*)"', call)
             assert said, f"{source}: an invariant without a text: {call}"
             found.add(said[-1])
