@@ -9,7 +9,7 @@ from support.seeding import seeded
 FILES = [
     ("queue/effects.c", Mutant(
         "all-devices-compute-alike",
-        "\tdigest_word(d, r->proxy->arithmetic.a);\n\tdigest_word(d, r->proxy->arithmetic.b);\n",
+        "\tdigest_word(d, r->device->arithmetic.a);\n\tdigest_word(d, r->device->arithmetic.b);\n",
         "\t(void)r;\n")),
 ]  # fmt: skip
 

@@ -55,8 +55,8 @@ WINDOW = [
            "(device->window[i] ^ wanted) & ~CUDA_READ_ONLY;"),
 ]  # fmt: skip
 FILES = {"soft/unforeseen.c": UNFORESEEN, "soft/space.c": SPACE, "soft/fault.c": FAULT,
-         "cuda/issue.c": ISSUE, "cuda/sums.c": SUMS, "cuda/gemm.c": GEMM,
-         "cuda/space.c": WINDOW}  # fmt: skip
+         "nvidia/issue.c": ISSUE, "nvidia/sums.c": SUMS, "nvidia/gemm.c": GEMM,
+         "nvidia/space.c": WINDOW}  # fmt: skip
 
 
 def test_seeded_faults_fit_the_source() -> None:
