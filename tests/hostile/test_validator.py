@@ -58,7 +58,8 @@ MUTANTS = [
            "attached ranks of a job"),
     Mutant("goal-outlives-its-cut", "loop/job.c",
            "\t\tj->world.state = PROXY_JOB_SAVED;\n\tj->goal = GOAL_RUN;",
-           "\t\tj->world.state = PROXY_JOB_SAVED;\n\tif (j->goal != GOAL_LEAVE) j->goal = GOAL_RUN;",
+           "\t\tj->world.state = PROXY_JOB_SAVED;\n"
+           "\tif (j->goal != GOAL_LEAVE) j->goal = GOAL_RUN;",
            "a job is being saved that does not stand at a cut"),
 ]  # fmt: skip
 
