@@ -53,6 +53,9 @@ class Wheel(bdist_wheel):
     version of glibc that they need."""
 
     def get_tag(self) -> tuple[str, str, str]:
+        if "editable_wheel" in self.distribution.commands:  # a checkout may not be built yet
+            tag: tuple[str, str, str] = super().get_tag()
+            return tag
         needed = max(
             int(minor)
             for library in libraries()
