@@ -222,8 +222,8 @@ def run(place: Place, work: Work) -> None:
 def _words(place: Place, error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
-    room = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{error.filename or place.folder}: {error.strerror or error}{room}"
+    remedy = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+    return f"{error.filename or place.folder}: {error.strerror or error}{remedy}"
 
 
 def _tell(place: Place, over: threading.Event) -> None:

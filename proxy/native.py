@@ -275,7 +275,7 @@ class Native:
     def dump(self) -> str:
         """The current state of the loop, as text for people."""
         text = self._ffi.new("char[]", 1 << 16)
-        self._lib.proxy_dump(self._proxy, text, 1 << 16)
+        self._lib.proxy_debug_text(self._proxy, text, 1 << 16)
         return str(self._ffi.string(text).decode(errors="replace"))
 
 

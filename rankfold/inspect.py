@@ -65,15 +65,15 @@ class Record:
     slot: int
     seq: int
 
-    def fault(self, contract: Contract, room: int) -> str:
-        """Why this cannot be a record if `room` bytes are left for it; "": it can."""
+    def fault(self, contract: Contract, left: int) -> str:
+        """Why this cannot be a record if `left` bytes are left for it; "": it can."""
         align = contract.constants["RF_RECORD_ALIGN"]
         if contract.constants["RF_OP_PAD"] < self.opcode < contract.constants["RF_OP_STATE_FIRST"]:
-            room = min(room, contract.constants["RF_RECORD_MAX"])
+            left = min(left, contract.constants["RF_RECORD_MAX"])
         if self.size < contract.structs[records.RECORD].size or self.size % align:
             return f"{count(self.size, 'byte')} is not the size of a record"
-        if self.size > room:
-            return f"it has {count(self.size, 'byte')}, where at most {room} can be"
+        if self.size > left:
+            return f"it has {count(self.size, 'byte')}, where at most {left} can be"
         return ""
 
 

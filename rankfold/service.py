@@ -101,8 +101,8 @@ class Listener:
     reach us. That does not happen if the folder that the server serves is gone: its name may belong
     to another server by now.
 
-    `admit` gets each connection, non-blocking, and owns it. `make_room` closes a connection that no
-    client needs; False if there is none. `mode`: of the socket's file.
+    `admit` gets each connection, non-blocking, and owns it. `free_space` closes a connection that
+    no client needs; False if there is none. `mode`: of the socket's file.
     """
 
     def __init__(
@@ -110,10 +110,10 @@ class Listener:
         server: Server,
         path: str | Path,
         admit: Callable[[socket.socket], None],
-        make_room: Callable[[], bool],
+        free_space: Callable[[], bool],
         mode: int = 0o600,
     ):
-        self.server, self.admit, self.make_room = server, admit, make_room
+        self.server, self.admit, self.free_space = server, admit, free_space
         self.path, self.mode = Path(path), mode
         self._folder = _Folder(self.path.parent)
         self._sockets: list[socket.socket] = []
@@ -165,7 +165,7 @@ class Listener:
         try:
             sock, _ = listening.accept()
         except OSError as error:
-            if error.errno in _NO_DESCRIPTORS and not self.make_room():
+            if error.errno in _NO_DESCRIPTORS and not self.free_space():
                 self._rest(listening)
             return  # otherwise the client hung up before we accepted
         sock.setblocking(False)
@@ -238,7 +238,7 @@ class Server:
         self._denied = ""
         self._timers: list[tuple[float, Callable[[], None]]] = []
         self.on_close: Callable[[Channel], None] = lambda _channel: None
-        self._listener = Listener(self, path, self._admit, self._make_room)
+        self._listener = Listener(self, path, self._admit, self._free_space)
 
     def add(self, file: Any, callback: Callable[[], None], write: bool = False) -> None:
         """Call `callback` whenever `file` (anything with a descriptor) can be read (or written)."""
@@ -327,7 +327,7 @@ class Server:
         if self._sweeping:
             self.after(PATIENCE_S / 2, self._sweep)
 
-    def _make_room(self) -> bool:
+    def _free_space(self) -> bool:
         for channel, visit in self._visits.items():  # the oldest first
             if not visit.spoke:
                 self._drop(channel)

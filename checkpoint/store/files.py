@@ -27,7 +27,7 @@ from rankfold.checkpoint.store.errors import Full, Missing, StoreError, Unavaila
 
 Data = bytes | bytearray | memoryview
 AGAIN = "what was saved so far is kept; make sure that the store is reachable, then save again"
-MAKE_ROOM = "free some space, or use another store; what was saved so far is kept"
+FREE_SPACE = "free some space, or use another store; what was saved so far is kept"
 PART = ".part"  # suffix of an incomplete file, where one needs a name
 
 _MEMORY = threading.Lock()  # fsspec's memory file system checks first and writes afterwards
@@ -128,7 +128,7 @@ class Files:
         except OSError as error:
             text = error.strerror or str(error) or type(error).__name__
             if error.errno in _FULL:
-                raise Full(self.url, f"the store is full: {text}", MAKE_ROOM, name=name) from error
+                raise Full(self.url, f"the store is full: {text}", FREE_SPACE, name=name) from error
             raise Unavailable(self.url, text, AGAIN, name=name) from error
         except Exception as error:  # each file system has errors of its own
             text = f"{type(error).__name__}: {error}"

@@ -128,7 +128,7 @@ class Door:
         self._owner: tuple[int, int] | None = None  # pid, pidfd
         self.is_of_rank = is_of_rank
         self._visitors: list[_Visitor] = []
-        self._listener = service.Listener(server, path, self._admit, self._make_room, mode=0o666)
+        self._listener = service.Listener(server, path, self._admit, self._free_space, mode=0o666)
 
     def held(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
@@ -174,7 +174,7 @@ class Door:
         self._visitors.append(visitor)
         self.server.add(sock, lambda: self._readable(visitor))
 
-    def _make_room(self) -> bool:
+    def _free_space(self) -> bool:
         """Disconnect the longest-connected client: a visit takes two messages, so it has had its
         time."""
         if self._visitors:

@@ -55,7 +55,7 @@ from rankfold.interpose.launcher.config import (
 )
 from rankfold.interpose.launcher.files.tracker import PAUSE_S, Touched
 from rankfold.interpose.launcher.rank import process
-from rankfold.interpose.launcher.rank import sandbox as rooms
+from rankfold.interpose.launcher.rank import sandbox as sandboxes
 from rankfold.interpose.launcher.rank.remains import Remains
 from rankfold.interpose.launcher.rank.workers import Workers
 from rankfold.interpose.launcher.rest import Rest
@@ -168,25 +168,25 @@ class Launcher:
         if self.namespaced:
             if preload := preloads(config):
                 self.libraries = str(interposer.keep(preload, config.copies))
-            inside = self.room()
+            inside = self.sandbox()
         if inside is None or inside.fixed is None:
             env = rank_environment(config, dict(os.environ))
             out, err = config.log("out"), config.log("err")
         else:
-            libraries = rooms.LIBRARIES if self.libraries else ""
-            env = rank_environment(config, dict(os.environ), rooms.SOCKET, libraries)
-            out, err = rooms.OUT, rooms.ERR
+            libraries = sandboxes.LIBRARIES if self.libraries else ""
+            env = rank_environment(config, dict(os.environ), sandboxes.SOCKET, libraries)
+            out, err = sandboxes.OUT, sandboxes.ERR
         return process.Command(config.command, config.workdir, env, out, err, inside)
 
-    def room(self) -> rooms.Room:
+    def sandbox(self) -> sandboxes.Sandbox:
         """The rank's sandbox; used only if the rank has namespaces."""
         config = self.config
         fixed = None
         if _can_furnish():
             out, err = config.log("out"), config.log("err")
-            fixed = rooms.Fixed(config.client_socket, out, err, self.libraries)
+            fixed = sandboxes.Fixed(config.client_socket, out, err, self.libraries)
         kept = (config.workdir,) if fixed else (config.client_socket, config.workdir)
-        return rooms.Room(config.hidden, kept, fixed)
+        return sandboxes.Sandbox(config.hidden, kept, fixed)
 
     def _watch_files(self) -> None:
         """Read the events on files, but at most once every `PAUSE_S`."""
@@ -234,7 +234,7 @@ class Launcher:
             return
         if exit_status == 0 and (held := self.door.held()) and held[1] in reaped:
             exit_status = os.waitstatus_to_exitcode(reaped[held[1]])
-        self.rest.beside.before_end(
+        self.rest.background.before_end(
             lambda: self.remains.kill(exit_status, lambda: self.end(exit_status))
         )
 
@@ -406,7 +406,7 @@ class Launcher:
         signum = request.message.signum
         if signum not in signal.valid_signals():
             raise ControlError("argument", f"there is no signal {signum!r}")
-        self.rest.beside.before_end(lambda: process.signal_all(signum, self.namespaced))
+        self.rest.background.before_end(lambda: process.signal_all(signum, self.namespaced))
         return {}
 
     def _end_empty(self, _request: Request[messages.End]) -> Message:
@@ -425,7 +425,7 @@ def _name(config: Config) -> str:
 def _can_furnish() -> bool:
     """Whether the folder below which a rank's files are mounted exists or can be made."""
     try:
-        os.makedirs(rooms.FOLDER, mode=0o755, exist_ok=True)
+        os.makedirs(sandboxes.FOLDER, mode=0o755, exist_ok=True)
     except OSError as error:
         log.warning("ranks see the state directory, and cannot be saved: %s", error)
         return False
@@ -508,7 +508,7 @@ def _spawn(config: Config, log_file: int, namespaced: bool) -> Message:
             os.close(read_end)
             os.setsid()
             if namespaced:
-                _in_namespace(write_end, rooms.unshare_pids)
+                _in_namespace(write_end, sandboxes.unshare_pids)
             if os.fork() == 0:
                 status = _background(config, log_file, namespaced, host_proc, write_end)
             else:
@@ -548,7 +548,7 @@ def _background(
         process.set_name(f"launcher {config.rank}")  # several launchers share its command line
         set_up()
         if namespaced:
-            _in_namespace(report, rooms.mount_proc)
+            _in_namespace(report, sandboxes.mount_proc)
         else:
             process.become_subreaper()
         launcher = made = Launcher(config, namespaced, host_proc)

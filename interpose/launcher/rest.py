@@ -26,11 +26,12 @@ from rankfold.interpose.launcher.files import unlinked
 from rankfold.interpose.launcher.files.tracker import Touched
 from rankfold.interpose.launcher.freeze import freezer, interrupted
 from rankfold.interpose.launcher.freeze.quiesce import Standing
-from rankfold.interpose.launcher.rank import process, sandbox
+from rankfold.interpose.launcher.rank import process
+from rankfold.interpose.launcher.rank import sandbox as sandboxes
 from rankfold.interpose.launcher.rank.progress import Stuck
 from rankfold.interpose.launcher.rank.workers import Workers
 from rankfold.interpose.launcher.snapshot import channel, snapshot
-from rankfold.interpose.launcher.snapshot.background_copy import Beside
+from rankfold.interpose.launcher.snapshot.background_copy import BackgroundCopy
 from rankfold.log import area
 from rankfold.service import Request
 
@@ -57,7 +58,7 @@ class Held(Protocol):
     def channel(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
 
-    def room(self) -> sandbox.Room: ...
+    def sandbox(self) -> sandboxes.Sandbox: ...
 
     def vacated(self) -> None:
         """The rank's processes are gone: release what belonged to them."""
@@ -76,7 +77,7 @@ class Rest:
             self.held.server.after(seconds, then)
 
         self.standing = Standing(name, held.workers, held.touched, after)
-        self.beside = Beside(held.workers, held.touched, after, self._snapshot_again)
+        self.background = BackgroundCopy(held.workers, held.touched, after, self._snapshot_again)
         self.trouble: str | None = None  # why the rank had to be ended
         self._busy = ""  # the operation that runs
         self._waiting: list[Request[Any]] = []  # requests that wait for it
@@ -122,7 +123,7 @@ class Rest:
 
     def _refuse_all(self, error: ControlError) -> None:
         self.standing.refuse(error)
-        self.beside.refuse(error)
+        self.background.refuse(error)
         waiting, self._waiting = self._waiting, []
         for request in waiting:
             request.refuse(error)
@@ -150,7 +151,7 @@ class Rest:
         self._written, self._restored = None, ""
         self._open_wall()
         self.standing.go_on()
-        self.beside.let_go()
+        self.background.let_go()
         return {}
 
     def _examine(self, request: Request[messages.Examine]) -> Message | None:
@@ -189,9 +190,9 @@ class Rest:
             raise ControlError("running", f"rank {self.held.config.rank} runs: freeze it first")
         if self._written and self._written[0] == folder and os.path.exists(folder):
             return {"bytes": self._written[1]}
-        if self.beside.holds_up(request):
+        if self.background.holds_up(request):
             return None
-        self.beside.forget()  # a snapshot that this one replaces
+        self.background.forget()  # a snapshot that this one replaces
         self._need_criu()
         if trouble := self.held.touched.trouble():
             raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
@@ -250,7 +251,7 @@ class Rest:
                 self._written = (folder, result["bytes"])
                 try:
                     if snapshot.waits_for_image(folder):
-                        self.beside.expect(folder, self.held.image)
+                        self.background.expect(folder, self.held.image)
                 except OSError as error:
                     with contextlib.suppress(OSError):
                         snapshot.release(self.held.image)
@@ -282,13 +283,13 @@ class Rest:
             return {}
         self._refuse_all(ControlError("vacated", "the rank was killed meanwhile"))
         self._begin("vacate", request)
-        self.beside.before_end(lambda: self._end_all(lambda: self._answer({})))
+        self.background.before_end(lambda: self._end_all(lambda: self._answer({})))
         return None
 
     def _end_all(self, then: Callable[[], None]) -> None:
         """End all processes below us, and call `then` when they are gone."""
         self.held.workers.forget()
-        self.beside.forget()
+        self.background.forget()
         self._when_gone = then
         process.signal_all(process.KILL, self.held.namespaced)
         self.children_ended()
@@ -385,7 +386,7 @@ class Rest:
         if self._script < 0:
             self._script = os.memfd_create("hold", os.MFD_CLOEXEC)
             os.write(self._script, command.HOLD)
-        images, inside = snapshot.opened_images(folder), self.held.room()
+        images, inside = snapshot.opened_images(folder), self.held.sandbox()
         try:
             pid = os.fork()
             if pid == 0:
@@ -394,9 +395,9 @@ class Rest:
             os.close(images)
         return pid
 
-    def _become_criu(self, images: int, inside: sandbox.Room, about: snapshot.About) -> None:
+    def _become_criu(self, images: int, inside: sandboxes.Sandbox, about: snapshot.About) -> None:
         process.forget_signals()
-        sandbox.enter(inside, ipc=False)  # CRIU's images contain the IPC namespace
+        sandboxes.enter(inside, ipc=False)  # CRIU's images contain the IPC namespace
         cgroup = self.standing.freezer
         cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
@@ -454,8 +455,8 @@ class Rest:
     def _need_criu(self) -> None:
         if not self.held.namespaced:
             raise ControlError("unavailable", _UNPRIVILEGED)
-        if self.held.room().fixed is None:
-            raise ControlError("unavailable", f"the folder {sandbox.FOLDER} cannot be created")
+        if self.held.sandbox().fixed is None:
+            raise ControlError("unavailable", f"the folder {sandboxes.FOLDER} cannot be created")
         try:
             programs.command()
         except programs.Missing as error:

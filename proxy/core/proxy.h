@@ -256,7 +256,7 @@ struct proxy_rank_status {
 int proxy_rank_status(struct proxy *proxy, uint64_t job, uint32_t rank,
 		      struct proxy_rank_status *status);
 /* Describes the loop's current state as text, for debugging (a hung test, `doctor`). */
-void proxy_dump(struct proxy *proxy, char *text, uint32_t text_bytes);
+void proxy_debug_text(struct proxy *proxy, char *text, uint32_t text_bytes);
 
 #pragma GCC visibility pop
 

@@ -103,11 +103,11 @@ class _Inliner:
                 Instr(("bra",), pred=instr.pred, negated=instr.negated, target=prefix + "return")
             )
         elif instr.op[0] in ("alloca", "stacksave", "stackrestore"):
-            self._guarded(instr, self.stack.alloca)
+            self._predicated(instr, self.stack.alloca)
         else:
             self.flat.instrs.append(instr)
 
-    def _guarded(self, instr: Instr, write: Callable[[Instr], None]) -> None:
+    def _predicated(self, instr: Instr, write: Callable[[Instr], None]) -> None:
         """Write several instructions for one, under the predicate of that one."""
         over = f"{self.count}:guard {len(self.flat.instrs)}"
         if instr.pred:
@@ -120,29 +120,29 @@ class _Inliner:
     def _call(self, instr: Instr, within: str) -> None:
         name = instr.target
         if name == "vprintf":
-            self._guarded(instr, self._print)
+            self._predicated(instr, self._print)
             return
         if any(not isinstance(a, Sym) for a in _passed(instr)):
-            self._guarded(instr, lambda call: self._call_with_registers(call, within))
+            self._predicated(instr, lambda call: self._call_with_registers(call, within))
             return
         if len(instr.args) > 2:
             self._call_indirect(instr, within)
             return
         if name == "__assertfail":
-            self._guarded(instr, self._assert)
+            self._predicated(instr, self._assert)
             return
         callee = self.module.functions.get(name)
         if callee is None or callee.body_text is None:
             if name in ("malloc", "free"):
-                self._guarded(instr, self._allocation)
+                self._predicated(instr, self._allocation)
                 return
             if not self.chosen:
                 raise unsupported(f"the device function {name}", self.kernel)
             refused = Instr(("trap", "refused"), text=instr.text)
-            self._guarded(instr, lambda _: self.flat.instrs.append(refused))
+            self._predicated(instr, lambda _: self.flat.instrs.append(refused))
             return
         if name in self.reach(name):
-            self._guarded(instr, lambda call: self._call_shared(call, callee, within))
+            self._predicated(instr, lambda call: self._call_shared(call, callee, within))
             return
         self.count += 1
         prefix = f"{self.count}:"

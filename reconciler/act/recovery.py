@@ -185,7 +185,7 @@ class Recovery:
         freezes = [self._asking(job, rank, "freeze", FREEZE_S) for rank in action.ranks]
         agreed((yield [*saves, *freezes]))  # at a cut, proxies and launchers do not need each other
         point("save.frozen")
-        agreed((yield [lambda: node.make_room(job, action.number)]))
+        agreed((yield [lambda: node.free_space(job, action.number)]))
 
         def snapshot(rank: int) -> Call:
             folder = str(node.snapshot(job, action.number, rank))
@@ -303,7 +303,7 @@ class Recovery:
                 self._event(action.job, "Fetching", text)
             point("fetch.journalled")
             yield [self._tidying(action.job)]
-            agreed((yield [lambda: self.node.make_room(action.job, action.number)]))
+            agreed((yield [lambda: self.node.free_space(action.job, action.number)]))
         else:
             tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=clock.now())
             self._update(action.job, restore=tried)

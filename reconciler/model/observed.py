@@ -31,7 +31,7 @@ class Spent:
 
 
 @dataclass(frozen=True)
-class Guard:
+class CrossCheck:
     """Counts of the cross-check, which runs at each `every` collectives.
 
     compared: parts of buffers that were compared.
@@ -61,7 +61,7 @@ class JobOnDevice:
     alarms: tuple[str, ...] = ()
     shared: int = 0  # bytes of chunks that several of these ranks share
     spent: Spent = Spent()
-    guard: Guard | None = None
+    guard: CrossCheck | None = None
     incarnation: int = 1
 
 

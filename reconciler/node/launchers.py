@@ -209,7 +209,7 @@ class Node:
         """The folder of a rank's snapshot in the save of this number."""
         return self.layout.save(job, number) / f"rank-{rank}"
 
-    def make_room(self, job: str, number: int) -> None:
+    def free_space(self, job: str, number: int) -> None:
         """Create an empty folder for the snapshots of a save."""
         self.drop(job, number)
         self.layout.save(job, number).mkdir(parents=True, mode=0o700)

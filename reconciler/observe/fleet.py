@@ -27,7 +27,7 @@ from rankfold.reconciler import clock, switches
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.model.observed import (
-    Guard,
+    CrossCheck,
     JobOnDevice,
     Observed,
     RankOnDevice,
@@ -180,7 +180,7 @@ def _job(told: JobReport, heard: float) -> JobOnDevice:
         tuple(_rank(each) for each in told.ranks), tuple(told.races), tuple(told.alarms),
         told.shared,
         Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
-        Guard(**msgspec.structs.asdict(told.guard)) if told.guard else None,
+        CrossCheck(**msgspec.structs.asdict(told.guard)) if told.guard else None,
         told.incarnation,
     )  # fmt: skip
 

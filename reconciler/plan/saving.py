@@ -123,12 +123,12 @@ def resting(index: Index, job: Job, record: Record, now: float) -> Action | None
         if save.stage == "stopping":
             return Conclude(job.name, save.number, error="the job was suspended meanwhile")
         number = save.number  # its reconciler was killed
-    elif not (_shall_be_stored(job, record, now) or _saved_in_memory(index, record, now)):
+    elif not (_is_to_be_stored(job, record, now) or _saved_in_memory(index, record, now)):
         return None
     return Save(job.name, record.epoch, (), tuple(range(job.world_size)), number)
 
 
-def _shall_be_stored(job: Job, record: Record, now: float) -> bool:
+def _is_to_be_stored(job: Job, record: Record, now: float) -> bool:
     return job.store and not (record.save_error and 0 <= now - record.saved_at < REST_AGAIN_S)
 
 
@@ -145,7 +145,7 @@ def sending(job: Job, record: Record, now: float) -> Action | None:
     it was not requested, or is in progress."""
     assert record.dump is not None
     asked = bool(record.asked) and _may_again(record, now)
-    if record.save is None and (asked or _shall_be_stored(job, record, now)):
+    if record.save is None and (asked or _is_to_be_stored(job, record, now)):
         return Upload(job.name, record.dump.number, job.keep)
     return None
 

@@ -55,7 +55,7 @@ def describe_lines(job: Json) -> list[str]:
         f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
         f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
         *_sharing_lines(job["sharing"]),
-        *_guard_lines(job["guard"]),
+        *_cross_check_lines(job["guard"]),
         *_overhead_lines(job["overhead"]),
         *_block("conditions", [
             (c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]
@@ -88,7 +88,7 @@ def _sharing_lines(done: Json | None) -> list[str]:
 _KNOWN_FROM = {"sets": "from their code", "validated": "from their code, or was measured"}
 
 
-def _guard_lines(found: Json | None) -> list[str]:
+def _cross_check_lines(found: Json | None) -> list[str]:
     if found is None:
         return []
     parts = count(found["compared"], "part")

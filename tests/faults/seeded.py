@@ -583,7 +583,7 @@ CONTROL = [
            ON_GATE + "test_the_mark_is_set_whatever_limit_there_was"),
     Mutant("rank-not-marked", PROCESS, "    peers.mark()\n", "",
            ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),
-    Mutant("nothing-hidden", ROOM, "    hide(room.hidden, room.kept)\n", "",
+    Mutant("nothing-hidden", ROOM, "    hide(inside.hidden, inside.kept)\n", "",
            ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),
     Mutant("doors-open-for-all", LAUNCHER, "return pid > 0 and (", "return True or (",
            ON_RANKS + "test_a_rank_gets_nowhere_while_another_job_goes_on"),

@@ -65,7 +65,7 @@ _Noreturn static void give_up(void)
 {
 	static char text[1 << 16];
 	if (scene.proxy)
-		proxy_dump(scene.proxy, text, sizeof text);
+		proxy_debug_text(scene.proxy, text, sizeof text);
 	fprintf(stderr, "%s\n", text);
 	abort();
 }

@@ -56,7 +56,7 @@ static void *caller(void *arg)
 		MUST(!proxy_job_status(proxy, job, &job_status));
 		proxy_status(proxy, &status);
 		proxy_rank_status(proxy, 1 + i % CUTS, i % RANKS, &rank);
-		proxy_dump(proxy, text[(uintptr_t)arg], sizeof text[0]);
+		proxy_debug_text(proxy, text[(uintptr_t)arg], sizeof text[0]);
 		MUST(!proxy_job_close(proxy, job));
 	}
 	return NULL;

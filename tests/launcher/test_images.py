@@ -64,7 +64,7 @@ def test_only_an_interrupted_call_begins_anew(
     path = tmp_path / "core-1001.img"
     before = core(ax, call, pending)
     path.write_bytes(before)
-    assert images.mend(tmp_path) == mended
+    assert images.repair(tmp_path) == mended
     after = path.read_bytes()
     assert len(after) == len(before)
     assert (after != before) == mended

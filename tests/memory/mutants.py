@@ -356,7 +356,7 @@ MUTANTS = [
     Fault("doubted-but-for-its-digest", "content.c",
           "m->pages[page].digested = m->pages[page].blank = 0;", ";"),
     Fault("quiet-between-counts-for-nothing", CHECK, "\tc->vain = 0;\n", ""),
-    Fault("once-in-vain-is-enough", CHECK, "#define VAIN_MAX 2u", "#define VAIN_MAX 1u"),
+    Fault("once-in-vain-is-enough", CHECK, "#define FRUITLESS_MAX 2u", "#define FRUITLESS_MAX 1u"),
     Fault("not-quiet-is-not-counted", CHECK, "\tc->vain++;\n", ""),
     Fault("no-patience", CHECK, "if (now_ns - c->since_ns < QUIET_NS)", "if (0)"),
     Fault("waited-for-for-ever", CHECK, "if (now_ns - c->since_ns < QUIET_NS)", "if (1)"),

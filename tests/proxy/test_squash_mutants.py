@@ -1,7 +1,7 @@
 """Faults seeded into who writes what is shared: tests/proxy/test_partners.py, test_squashing.py or
 test_shared_programs.py must notice each.
 
-Whoever waits in vain is let go when the job stands still: so what waits past a free or a cut is
+Whoever waits in fruitless is let go when the job stands still: so what waits past a free or a cut is
 noticed by how often that happens."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from support.seeding import seeded
 SQUASH = [
     Mutant("another-key-will-do", "f->key.a == g->key.a && f->key.b == g->key.b &&", "1 &&"),
     Mutant("fills-are-waited-for", "if (i->kind == ITEM_FILL &&", "if (0 &&"),
-    Mutant("fills-want-room", " && room_for_all(r, f, count))", ")"),
+    Mutant("fills-want-room", " && chunks_for_all(r, f, count))", ")"),
     Mutant("a-sharer-left-out", "if (o == r)\n", "if (o == r || team->count)\n"),
     Mutant("others-do-not-know-of-it", "item_row(its)->effect(o, its, &g);", ";"),
     Mutant("others-memory-may-move", "memory_use(&o->memory);", ";"),
@@ -101,7 +101,7 @@ OTHERS = [
     ("queue/reuse.c", Mutant("not-there-while-a-host-function-runs",
                              " && r->memory.inflight; n++)", "; n++)")),
     ("queue/reuse.c", Mutant("taken-however-long-that-takes",
-                             " && !r->queue->squashing.beside)", ")")),
+                             " && !r->queue->squashing.concurrent)", ")")),
     ("queue/reuse.c", Mutant("fills-are-kernels", "if (row->needs & NEEDS_ACTIVE)\n\t\trank",
                              "rank")),
     ("loop/slice.c", Mutant("nobody-is-let-go", "\t\tgo_alone(j);", "\t\t;")),

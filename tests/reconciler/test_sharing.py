@@ -9,7 +9,7 @@ import pytest
 
 from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.observed import (
-    Guard,
+    CrossCheck,
     JobOnDevice,
     Observed,
     RankOnDevice,
@@ -49,7 +49,7 @@ def test_what_is_counted_is_added_up_over_ranks_and_devices() -> None:
 
 @pytest.mark.parametrize(("measured", "how"), [(0, "sets"), (7, "validated")])
 def test_measured_kernels_are_said_to_be_validated(measured: int, how: str) -> None:
-    one = replace(there((0, 1)), guard=Guard(256, measured=measured))
+    one = replace(there((0, 1)), guard=CrossCheck(256, measured=measured))
     found = sharing.done(RECORD, seen(one, there((2, 3))))
     assert found is not None and found["guard"] == how
 
@@ -140,8 +140,8 @@ def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
 
 def test_the_guard_is_told_where_there_is_one() -> None:
     observed = seen(
-        replace(there((0, 1)), guard=Guard(256, 7, 1, 3, 1)),
-        replace(there((2, 3)), guard=Guard(256, 5, 1, 4, 2)),
+        replace(there((0, 1)), guard=CrossCheck(256, 7, 1, 3, 1)),
+        replace(there((2, 3)), guard=CrossCheck(256, 5, 1, 4, 2)),
     )
     assert sharing.guard(RECORD, observed) == {
         "every": 256, "compared": 12, "unwatched": 2, "measured": 7, "alike": 3,

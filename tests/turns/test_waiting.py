@@ -39,7 +39,7 @@ from .world import JOB, Library, World, world
 
 RANKS = 3
 BESIDE, ORDERED = 100, 101  # streams of each rank
-SILENT_NS, ALONE_NS, HELD_NS, BESIDE_NS = 200_000, 1_000_000, 250_000_000, 250_000_000
+SILENT_NS, ALONE_NS, HELD_NS, CONCURRENT_NS = 200_000, 1_000_000, 250_000_000, 250_000_000
 QUANTUM_NS = 30 * 10**9  # slice.c, squash.c
 
 
@@ -385,7 +385,7 @@ def test_a_kernel_may_wait_for_what_would_wait_for_others(here: World) -> None:
     counted = Counted(here)
     first.launch("block", OWN, PARAMETERS, WORDS, 0, stream=BESIDE)
     here.settle()
-    assert counted()[2] == 0 and BESIDE_NS <= counted()[3] < 2 * BESIDE_NS
+    assert counted()[2] == 0 and CONCURRENT_NS <= counted()[3] < 2 * CONCURRENT_NS
     sync([first])
     assert words(first, OTHER)[0] == WORDS * 7 + 1
 

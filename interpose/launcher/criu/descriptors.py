@@ -57,7 +57,7 @@ def semaphores(pids: Iterable[int]) -> dict[int, set[int]]:
     return {pid: numbers for pid, numbers in found.items() if numbers}
 
 
-def mend(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
+def repair(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
     """Change CRIU's images: arm the timers, and let CRIU inherit the semaphores, which are
     returned. `of`: as from `semaphores`."""
     infos: dict[Path, set[int]] = {}
@@ -71,7 +71,7 @@ def mend(folder: Path, of: dict[int, set[int]]) -> tuple[Semaphore, ...]:
     }
     found: list[Semaphore] = []
     if (folder / _FILES).exists():
-        rewrite(folder / _FILES, lambda entry: _mended(entry, ids, found))
+        rewrite(folder / _FILES, lambda entry: _repaired(entry, ids, found))
     for path in folder.glob("fdinfo-*.img") if ids else ():
         rewrite(path, lambda info: _inheriting(info, ids))
     return tuple(found)
@@ -91,7 +91,7 @@ def _name(id: int) -> str:
     return f"rankfold-semaphore-{id}"
 
 
-def _mended(entry: bytes, ids: set[int], found: list[Semaphore]) -> bytes:
+def _repaired(entry: bytes, ids: set[int], found: list[Semaphore]) -> bytes:
     fields = decoded(entry)
     known = dict(fields)
     if _OF_TIMER in known:

@@ -45,10 +45,10 @@ _AX, _ORIG_AX, _IP = 11, 16, 17
 _REMAP_TYPE, _LINKED = 3, 0  # of remap_file_path_entry
 
 
-def mend(folder: Path) -> int:
+def repair(folder: Path) -> int:
     """Change all images in `folder`. Returns the number of threads whose calls restart."""
     _forget_links(folder / "remap-fpath.img")
-    return sum(_mend_one(path) for path in sorted(folder.glob("core-*.img")))
+    return sum(_repair_one(path) for path in sorted(folder.glob("core-*.img")))
 
 
 def _forget_links(path: Path) -> None:
@@ -66,7 +66,7 @@ def threads(folder: Path) -> set[int]:
     return {int(path.stem.removeprefix("core-")) for path in folder.glob("core-*.img")}
 
 
-def _mend_one(path: Path) -> bool:
+def _repair_one(path: Path) -> bool:
     data = bytearray(path.read_bytes())
     (length,) = struct.unpack_from("<I", data, _MAGICS)
     begin = _MAGICS + 4

@@ -24,7 +24,7 @@ Setting = tuple[str, list[int], Any]  # name, owner (pid, thread, or socket opti
 
 _IOPRIO_SET, _IOPRIO_GET = {"aarch64": (30, 31)}.get(platform.machine(), (251, 252))
 _OF_PROCESS = 1
-_ROOM = 128  # largest size of an option, in bytes
+_OPTION_BYTES_MAX = 128  # largest size of an option, in bytes
 
 # Levels, and numbers of options on Linux; without those that CRIU restores itself.
 _OPTIONS = {
@@ -161,11 +161,11 @@ def _options(sock: socket.socket) -> dict[tuple[int, int], bytes]:
     for level, options in _OPTIONS.items():
         for option in options:
             with contextlib.suppress(OSError):
-                found[level, option] = sock.getsockopt(level, option, _ROOM)
+                found[level, option] = sock.getsockopt(level, option, _OPTION_BYTES_MAX)
     return found
 
 
 def _set_option(pid: int, number: int, level: int, option: int, value: bytes) -> None:
     with process.socket_of(pid, number) as sock:
-        if sock.getsockopt(level, option, _ROOM) != value:
+        if sock.getsockopt(level, option, _OPTION_BYTES_MAX) != value:
             sock.setsockopt(level, option, value)

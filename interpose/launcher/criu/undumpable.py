@@ -36,7 +36,7 @@ _CAP_SYS_RESOURCE = 24
 _READ_IMPLIES_EXEC = 0x0400000  # exec clears it, so CRIU cannot pass it on
 _MPTCP = 262
 _UCRED = struct.Struct("=iII")
-_NOBODY = 0xFFFFFFFF  # SO_PEERCRED's uid: there is no other end
+_NO_USER = 0xFFFFFFFF  # SO_PEERCRED's uid: there is no other end
 # Links in /proc of descriptors and mapped files; what they are; a remedy.
 _FILES = (
     (r"^anon_inode:\[?io_uring", "io_uring", "USE_LIBUV=0 prevents PyTorch from using it"),
@@ -230,7 +230,7 @@ def _of_socket(sock: socket.socket) -> str:
         return ""
     known = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     peer, uid, _ = _UCRED.unpack(known)
-    if peer != 0 or uid == _NOBODY:  # the peer is in our pid namespace, or there never was one
+    if peer != 0 or uid == _NO_USER:  # the peer is in our pid namespace, or there never was one
         return ""
     poll = select.poll()
     poll.register(sock, 0)

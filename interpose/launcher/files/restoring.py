@@ -103,11 +103,11 @@ def put(
             job.clear()
             shared["written"] = job.written()
             shared["stay"] = sorted({*shared.get("stay", []), *job.stay()})
-        putting = _Putting(snapshot, files, shared.setdefault("put", {}), shared["written"])
-        putting.all()
-        journal.write(own, life, putting.names())
+        restoring = _Restoring(snapshot, files, shared.setdefault("put", {}), shared["written"])
+        restoring.all()
+        journal.write(own, life, restoring.names())
         shared["cleared"] = _signature(journals)
-        shared["renewed"] = sorted({*shared.get("renewed", []), *putting.renewed()})
+        shared["renewed"] = sorted({*shared.get("renewed", []), *restoring.renewed()})
         return Amiss(shared.get("stay", []), shared["renewed"])
 
 
@@ -274,7 +274,7 @@ def _rename(old: str, new: str) -> None:
 # ---- what there was ------------------------------------------------------------------------
 
 
-class _Putting:
+class _Restoring:
     """Restores one rank's files. `done`: what ranks have restored already, see `_stays`. `written`:
     see `_Job.written`."""
 

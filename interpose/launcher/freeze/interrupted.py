@@ -103,7 +103,7 @@ class Calls:
         self._since: int | None = None
         self._told = os.memfd_create("calls", os.MFD_CLOEXEC)
 
-    def mend(self, pids: set[int]) -> Message:
+    def repair(self, pids: set[int]) -> Message:
         """Make interrupted calls restart. Runs in a process of its own while the rank is frozen;
         `keep` then reads what it found."""
         ran = 0 if self._since is None else time.monotonic_ns() - self._since
@@ -111,7 +111,7 @@ class Calls:
         stood: list[Stood] = []
         if platform.machine() == "x86_64":
             for pid in pids:
-                _mend(pid, self._known, ran, waits, stood)
+                _repair(pid, self._known, ran, waits, stood)
         os.ftruncate(self._told, 0)
         os.pwrite(self._told, pickle.dumps((waits, stood)), 0)
         return {}
@@ -154,7 +154,7 @@ class _Registers(ctypes.Structure):
     )
 
 
-def _mend(
+def _repair(
     pid: int, known: dict[int, Wait], ran: int, waits: list[Wait], stood: list[Stood]
 ) -> None:
     for thread in process.threads(pid):

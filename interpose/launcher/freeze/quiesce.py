@@ -65,7 +65,7 @@ class Standing:
         self._asked.append(request)
         if len(self._asked) == 1:
             until = time.monotonic() + FREEZE_S
-            self._await(lambda: self._mend_calls(until), self._moves, until)
+            self._await(lambda: self._repair_calls(until), self._moves, until)
 
     def go_on(self) -> None:
         """Thaw all processes of the rank. Raises ControlError."""
@@ -114,13 +114,13 @@ class Standing:
 
     # ---- on the way there ---------------------------------------------------------------
 
-    def _mend_calls(self, until: float) -> None:
+    def _repair_calls(self, until: float) -> None:
         """Make interrupted calls restart, whatever comes next."""
         pids, asked = self.pids(), self._asked
         if not asked:
             return
 
-        def mended(told: Message | None) -> None:
+        def repaired(told: Message | None) -> None:
             if self._asked is not asked:  # it was thawed
                 return
             if told is not None:
@@ -132,7 +132,7 @@ class Standing:
                 )
             self._await(lambda: self._need_seizable(until), self._moves, until)
 
-        pid = self._workers.start(lambda: self.calls.mend(pids), mended)
+        pid = self._workers.start(lambda: self.calls.repair(pids), repaired)
         self._after(max(0.0, until - time.monotonic()), lambda: self._workers.kill(pid))
 
     def _need_seizable(self, until: float) -> None:
@@ -160,7 +160,7 @@ class Standing:
                 self.freezer.again()
             except OSError:  # the rank has ended
                 return
-            self._await(lambda: self._mend_calls(until), self._moves, until)
+            self._await(lambda: self._repair_calls(until), self._moves, until)
 
     def _arrive(self, until: float | None = None) -> None:
         """Finish the freeze when everything that the rank sent to others has arrived, or after a

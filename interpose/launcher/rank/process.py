@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankfold import limits, peers
-from rankfold.interpose.launcher.rank import sandbox
+from rankfold.interpose.launcher.rank import sandbox as sandboxes
 from rankfold.interpose.launcher.rank.sandbox import check, libc
 from rankfold.log import area
 
@@ -64,7 +64,7 @@ def pid_in(proc: int) -> int:
     """This process's pid as the /proc opened as `proc` numbers it.
 
     A /proc belongs to the namespace in which it was mounted, so one that was opened before
-    `sandbox.unshare_pids` gives the pid that processes outside see.
+    `sandboxes.unshare_pids` gives the pid that processes outside see.
     """
     return int(os.readlink("self", dir_fd=proc))
 
@@ -87,7 +87,7 @@ class Command:
     env: dict[str, str]
     out: str
     err: str
-    room: sandbox.Room | None = None
+    sandbox: sandboxes.Sandbox | None = None
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ def _become(command: Command, host_proc: int, parent: int | None, report: int) -
         if os.getppid() != parent:
             os._exit(127)  # the parent died before prctl
     forget_signals()
-    if command.room:
-        sandbox.enter(command.room, ipc=True)
+    if command.sandbox:
+        sandboxes.enter(command.sandbox, ipc=True)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     for target, source in (
         (0, os.open("/dev/null", os.O_RDONLY)),

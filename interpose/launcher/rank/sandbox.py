@@ -50,7 +50,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class Room:
+class Sandbox:
     """What a rank sees. `hidden`: folders that are empty inside, except for `kept` files and
     folders in them."""
 
@@ -70,7 +70,7 @@ def mount_proc() -> None:
     mount("proc", "/proc", "proc", _MS_NOSUID_NODEV_NOEXEC)
 
 
-def enter(room: Room, ipc: bool) -> None:
+def enter(inside: Sandbox, ipc: bool) -> None:
     """Give this process mounts of its own and, with `ipc`, an IPC namespace (System V IPC, POSIX
     message queues).
 
@@ -78,9 +78,9 @@ def enter(room: Room, ipc: bool) -> None:
     """
     check(libc.unshare(_CLONE_NEWNS | (_CLONE_NEWIPC if ipc else 0)), "unshare mounts and IPC")
     mount("none", "/", None, _MS_REC_SLAVE)
-    found = _found(room.fixed) if room.fixed else {}
-    hide(room.hidden, room.kept)
-    if room.fixed:
+    found = _found(inside.fixed) if inside.fixed else {}
+    hide(inside.hidden, inside.kept)
+    if inside.fixed:
         _furnish(found)
 
 

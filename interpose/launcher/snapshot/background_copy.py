@@ -43,7 +43,7 @@ class _Copy:
     ends: list[Callable[[], None]] = field(default_factory=list)
 
 
-class Beside:
+class BackgroundCopy:
     """Copies one image at a time. `after` calls a function after a number of seconds; `again` takes
     a snapshot that has waited."""
 

@@ -1,8 +1,8 @@
 """A snapshot: a folder with the state of a rank, written while the rank is frozen.
 
 ``about.json``      see `About`; written last
-``criu/``           the images of its processes as CRIU wrote them, changed only by `images.mend`
-                    and `descriptors.mend`. The channel is part of the processes' memory
+``criu/``           the images of its processes as CRIU wrote them, changed only by `images.repair`
+                    and `descriptors.repair`. The channel is part of the processes' memory
 ``image``           the launcher's image of its device memory, sparse; only if the rank has a
                     channel
 ``image.part``      the image until it is complete
@@ -134,8 +134,8 @@ def write(
             command.finish(dumping, processes)
     if lost:
         raise command.Refused("; ".join(lost))
-    images.mend(processes)
-    made = descriptors.mend(processes, semaphores)
+    images.repair(processes)
+    made = descriptors.repair(processes, semaphores)
     about = replace(about, lost=tuple(sorted(names)), semaphores=made)
     if memory is not None and beside:
         sparse.copy_out(image, place / _PART, [state_range(image)])

@@ -164,7 +164,7 @@ enum coll_lack coll_lacks(const struct coll *c, uint32_t rank)
 		for (const struct op *op = m->ops; op && s; op = op->next) {
 			enum coll_lack lack = op->arrived < m->seat_count ? COLL_LACKS_LOCAL
 					      : m->device_count > 1       ? COLL_LACKS_OTHERS
-									  : COLL_LACKS_NOBODY;
+									  : COLL_LACKS_NO_RANK;
 
 			if (has_called(op, s) && lack > least && !m->stopped &&
 			    !comm_abandoned(m, op->seq))

@@ -182,10 +182,10 @@ uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
 
 /* Of the operations that a local rank has called, reports which other ranks have yet to call them.
  * LOCAL: a local rank, for all of them. OTHERS: for some operation all local ranks have called, so
- * no local rank can advance it; other devices may have to. NOBODY: all have called; it will
+ * no local rank can advance it; other devices may have to. NO_RANK: all have called; it will
  * complete. NONE: the rank has called nothing that will still complete (in a failed engine, nothing
  * will). Sends and receives do not count. */
-enum coll_lack { COLL_LACKS_NONE, COLL_LACKS_LOCAL, COLL_LACKS_OTHERS, COLL_LACKS_NOBODY };
+enum coll_lack { COLL_LACKS_NONE, COLL_LACKS_LOCAL, COLL_LACKS_OTHERS, COLL_LACKS_NO_RANK };
 enum coll_lack coll_lacks(const struct coll *, uint32_t rank);
 
 /* True if anything is unfinished (half joined, contributed but not delivered). False at a cut. */

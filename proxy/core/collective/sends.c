@@ -58,7 +58,7 @@ static uint64_t counted(uint64_t bytes) { return bytes > SENT_LEAST ? bytes : SE
 
 /* The condition is the same for all sends of a pair, whatever their sizes, so none overtakes
  * another. */
-static bool has_room(const struct coll *c, const struct sending *o)
+static bool has_capacity(const struct coll *c, const struct sending *o)
 {
 	uint64_t unreceived = o->comm->seats[o->seat].unreceived[o->peer];
 
@@ -95,7 +95,7 @@ static void sends_run(struct coll *c)
 	for (struct sending **at = &c->sendings; *at && !c->failed;) {
 		struct sending *o = *at;
 
-		while (!c->failed && o->part < shape_parts(&o->shape) && has_room(c, o))
+		while (!c->failed && o->part < shape_parts(&o->shape) && has_capacity(c, o))
 			send_part(c, o);
 		if (o->part < shape_parts(&o->shape)) {
 			at = &o->next;

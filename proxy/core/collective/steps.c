@@ -152,7 +152,7 @@ struct seat *seat_of(const struct coll_comm *m, uint32_t index)
 
 /* Grows an array of `count` elements, in powers of two, to hold one more; false: the engine has
  * failed. */
-static bool room_for_one(struct coll *c, void **array, uint32_t count, size_t size)
+static bool capacity_for_one(struct coll *c, void **array, uint32_t count, size_t size)
 {
 	void *more;
 
@@ -169,7 +169,7 @@ static bool room_for_one(struct coll *c, void **array, uint32_t count, size_t si
 
 void step_add(struct coll *c, struct coll_piece *p, struct step step)
 {
-	if (room_for_one(c, (void **)&p->steps, p->step_count, sizeof *p->steps))
+	if (capacity_for_one(c, (void **)&p->steps, p->step_count, sizeof *p->steps))
 		p->steps[p->step_count++] = step;
 }
 
@@ -195,7 +195,7 @@ static void fetch_start(struct coll *c, struct coll_piece *p, const struct step 
 	struct fetched *f;
 	int error;
 
-	if (!room_for_one(c, (void **)&p->fetched, p->fetched_count, sizeof *p->fetched))
+	if (!capacity_for_one(c, (void **)&p->fetched, p->fetched_count, sizeof *p->fetched))
 		return;
 	f = &p->fetched[p->fetched_count++];
 	*f = (struct fetched){.device = s->device, .token = ++c->tokens, .bytes = s->count};

@@ -14,7 +14,7 @@
 #define PARTS 8u
 #define EVERY_PART ((1u << PARTS) - 1)
 #define QUIET_NS 1000000000ull /* for the rank's memory to become quiet */
-#define VAIN_MAX 2u
+#define FRUITLESS_MAX 2u
 #define CHECK_PARTS_MAX 65536u
 
 void check_open(struct check *c, uint64_t every, uint32_t device, bool arrives)
@@ -30,7 +30,7 @@ void check_close(struct check *c)
 	*c = (struct check){0};
 }
 
-bool check_gave_up(const struct check *c) { return c->every && c->vain >= VAIN_MAX; }
+bool check_gave_up(const struct check *c) { return c->every && c->fruitless >= FRUITLESS_MAX; }
 
 static uint32_t part_of(uint64_t number) { return 1u << (PARTS - 1 - number % PARTS); }
 
@@ -165,7 +165,7 @@ static bool begin(struct check *c, struct rank_memory *m, struct checks *checks,
 		  const struct pairs *pairs, bool gaps)
 {
 	c->missed |= !add_all(c, m, pairs, gaps);
-	c->vain = 0;
+	c->fruitless = 0;
 	if (!checks->stream && checks->hal->stream_create(checks->device, &checks->stream)) {
 		c->missed |= c->count != 0;
 		c->count = 0;
@@ -193,7 +193,7 @@ static bool wait(struct check *c, struct rank_memory *m, struct checks *checks,
 		return begin(c, m, checks, pairs, false);
 	if (now_ns - c->since_ns < QUIET_NS)
 		return false;
-	c->vain++;
+	c->fruitless++;
 	c->due = 0; /* it would not be quieter at the next ones */
 	end(c);
 	return true;

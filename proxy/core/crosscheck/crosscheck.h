@@ -89,9 +89,9 @@ struct check {          /* of a rank; begins as zeros */
 	enum check_state state;
 	uint64_t key, number; /* where it stops, or stopped last */
 	uint64_t since_ns;
-	uint32_t vain;  /* how often in a row it was not quiet in time */
-	uint32_t looks; /* the parts to check now, one bit each */
-	bool missed;    /* some part could not be checked */
+	uint32_t fruitless; /* how often in a row it was not quiet in time */
+	uint32_t looks;     /* the parts to check now, one bit each */
+	bool missed;        /* some part could not be checked */
 	struct check_part *parts;
 	uint32_t count, capacity, submitted, done;
 };

@@ -191,10 +191,10 @@ void crosscheck_receive(struct job *j, uint32_t from, const struct peer_message 
 static void told(void *job, const struct pair *pair)
 {
 	struct job *j = job;
-	const struct witness nobody = {0};
+	const struct witness none = {0};
 	j->crosscheck.checked++;
 	if (compare(j, pair) && j->device != 0)
-		send(j, 0, SAYS_PAIR, pair, &nobody);
+		send(j, 0, SAYS_PAIR, pair, &none);
 }
 
 void crosscheck_turn(struct proxy *p)

@@ -494,7 +494,7 @@ static enum proxy_rank_at stands_at(struct rank *r)
 		const struct item *head = r->queue->streams[n]->head;
 		if (!head || !head->submitted)
 			continue;
-		if (head->kind == ITEM_COLLECTIVE && lack != COLL_LACKS_NOBODY)
+		if (head->kind == ITEM_COLLECTIVE && lack != COLL_LACKS_NO_RANK)
 			return PROXY_AT_OTHERS; /* a send or a receive */
 		host |= head->kind == ITEM_HOST;
 	}
@@ -544,7 +544,7 @@ int proxy_rank_status(struct proxy *p, uint64_t job, uint32_t rank,
 	return a.result;
 }
 
-static void run_dump(struct proxy *p, void *arg)
+static void run_debug_text(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
 	FILE *f = fmemopen(a->why, a->why_bytes, "w");
@@ -593,8 +593,8 @@ static void run_dump(struct proxy *p, void *arg)
 	fclose(f);
 }
 
-void proxy_dump(struct proxy *p, char *text, uint32_t text_bytes)
+void proxy_debug_text(struct proxy *p, char *text, uint32_t text_bytes)
 {
 	struct arguments a = {.why = text, .why_bytes = text_bytes};
-	in_loop(p, run_dump, &a);
+	in_loop(p, run_debug_text, &a);
 }

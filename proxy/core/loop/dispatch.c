@@ -241,5 +241,5 @@ void rank_consume(struct rank *r)
 		return;
 	if (r->intake.records - r->intake.queries != said)
 		r->intake.silent_since_ns = now_ns();
-	ring_tell_room(r);
+	ring_report_space(r);
 }

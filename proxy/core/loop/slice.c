@@ -204,7 +204,7 @@ static uint64_t patience_ns(const struct proxy *p)
 	const struct rank *r = p->device.active;
 	uint64_t until = 0;
 	switch (coll_lacks(r->job->world.coll, r->rank)) {
-	case COLL_LACKS_NOBODY: return UINT64_MAX;
+	case COLL_LACKS_NO_RANK: return UINT64_MAX;
 	case COLL_LACKS_OTHERS:
 		until = s->idle_since_ns +
 			earlier(s->idle_since_ns - s->active_since_ns, OTHERS_NS);
@@ -232,7 +232,7 @@ static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patienc
 		enum rank_work work = rank_work(r);
 		enum coll_lack lack = coll_lacks(j->world.coll, n);
 		if (work == WORK_KERNEL || r->memory.inflight || memory_moving(&r->memory) ||
-		    memory_waits(&r->memory) || lack == COLL_LACKS_NOBODY)
+		    memory_waits(&r->memory) || lack == COLL_LACKS_NO_RANK)
 			return false;
 		waits |= work == WORK_WAITS;
 		if (!blocked(r) || r->pending)

@@ -46,9 +46,10 @@ int memory_alloc(struct rank_memory *m, const struct rf_alloc *a)
 		fresh += m->pages[c].buffers == 0;
 	if (m->live_count - m->dying + fresh > m->device->total)
 		return CU_OUT_OF_MEMORY;
-	if (!grow_array((void **)&m->buffers, m->buffer_count, 1, &m->buffer_room,
+	if (!grow_array((void **)&m->buffers, m->buffer_count, 1, &m->buffer_capacity,
 			sizeof *m->buffers) ||
-	    !grow_array((void **)&m->live, m->live_count, fresh, &m->live_room, sizeof *m->live))
+	    !grow_array((void **)&m->live, m->live_count, fresh, &m->live_capacity,
+			sizeof *m->live))
 		return CU_OUT_OF_MEMORY; /* before anything has changed */
 	for (uint32_t c = first; c <= last; c++) {
 		struct page *page = &m->pages[c];

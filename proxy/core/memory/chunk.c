@@ -8,7 +8,7 @@ int64_t chunks_available(const struct device_memory *d)
 	return (int64_t)(d->total + d->leaving) - (int64_t)(d->used + d->reserved);
 }
 
-bool memory_has_room(const struct rank_memory *m, uint64_t chunks)
+bool memory_has_chunks(const struct rank_memory *m, uint64_t chunks)
 {
 	return chunks_available(m->device) >= (int64_t)chunks;
 }

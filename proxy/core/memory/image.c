@@ -60,8 +60,8 @@ void image_filled(struct rank_memory *m, uint32_t index)
 	m->device->refilled += page->hole;
 	page->hole = false;
 	page->in_image = true;
-	if (page->fresh ||
-	    !grow_array((void **)&m->fresh, m->fresh_count, 1, &m->fresh_room, sizeof *m->fresh))
+	if (page->fresh || !grow_array((void **)&m->fresh, m->fresh_count, 1, &m->fresh_capacity,
+				       sizeof *m->fresh))
 		return;
 	page->fresh = true;
 	m->fresh[m->fresh_count++] = index;

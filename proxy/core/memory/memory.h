@@ -224,10 +224,10 @@ struct rank_memory {
 	int image_fd;
 	uint8_t *image;
 	struct buffer *buffers; /* sorted by address */
-	uint32_t buffer_count, buffer_room;
+	uint32_t buffer_count, buffer_capacity;
 	struct page *pages; /* HEAP_PAGES of them, mostly untouched */
 	uint32_t *live;     /* indices of live pages */
-	uint32_t live_count, live_room;
+	uint32_t live_count, live_capacity;
 	/* the first so many live pages may have outdated saved content in the image */
 	uint32_t unlooked;
 	uint32_t dying;           /* live but in no buffer: unmapped when no work is in flight */
@@ -244,7 +244,7 @@ struct rank_memory {
 	bool alone;      /* on its device: no second copy is kept in the image */
 	bool whole;      /* saved or being saved: the content of its image stays there */
 	uint32_t *fresh; /* pages whose image has received new content */
-	uint32_t fresh_count, fresh_room;
+	uint32_t fresh_count, fresh_capacity;
 	/* where its image was last written by something other than the device */
 	uint32_t writes_page;
 	/* scratch: a victim candidate of a request or merge; already chosen */
@@ -256,7 +256,7 @@ struct rank_memory {
 	uint32_t stray_count;
 	struct memory_request request;
 	struct move *moves; /* all in one direction, in order */
-	uint32_t move_count, move_submitted, move_done, move_room;
+	uint32_t move_count, move_submitted, move_done, move_capacity;
 };
 
 struct device_memory {
@@ -472,7 +472,7 @@ uint32_t memory_sharers(const struct rank_memory *, const struct memory_range *,
 			struct rank_memory **sharers, uint32_t capacity, bool *exactly);
 
 /* True if the device has this many free chunks without any rank releasing one. */
-bool memory_has_room(const struct rank_memory *, uint64_t chunks);
+bool memory_has_chunks(const struct rank_memory *, uint64_t chunks);
 
 /* Pages whose chunk other ranks refer to too. `once`: except pages that an earlier rank already
  * counted, so that each chunk counts once over all ranks. */

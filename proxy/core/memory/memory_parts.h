@@ -34,7 +34,8 @@ bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
 struct rank_memory *sharing_giver(struct rank_memory *, uint32_t page);
 bool sharing_soon(struct rank_memory *, uint32_t page); /* not now, but a busy rank has it */
 int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page);
-void sharing_was_in_vain(struct rank_memory *, uint32_t page); /* sets the backoff: it was copied */
+void sharing_saved_nothing(struct rank_memory *,
+			   uint32_t page); /* sets the backoff: it was copied */
 void image_punch(struct rank_memory *, uint32_t page);
 void image_filled(struct rank_memory *, uint32_t page); /* the image now has the page's content */
 uint8_t *image_at(const struct rank_memory *, uint32_t page);

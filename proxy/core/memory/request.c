@@ -215,7 +215,7 @@ static void move_out(const struct device_memory *d, const struct chunk *c, uint3
 
 /* Swaps out pages whose chunk then becomes free: chunks with one remaining reference, or
  * (`several`) chunks that several ranks refer to. */
-static void take_room(const struct memory_request *q, int64_t needed, bool several)
+static void take_chunks(const struct memory_request *q, int64_t needed, bool several)
 {
 	struct device_memory *d = q->memory->device;
 	struct rank_memory *m;
@@ -274,8 +274,8 @@ static bool make_chunks(struct memory_request *q)
 			blank_let_go(d->all[i]);
 		d->all[i]->gives = can_yield(q, d->all[i]);
 	}
-	take_room(q, needed, false);
-	take_room(q, needed, true);
+	take_chunks(q, needed, false);
+	take_chunks(q, needed, true);
 	if (q->purpose == PURPOSE_COPY && chunks_available(d) < needed)
 		take_references(q);
 	return spare || chunks_available(d) >= chunks_needed(q);
@@ -385,7 +385,7 @@ static bool comes_later(const struct memory_request *q)
  * request. False: there was none. */
 static bool serve_one(struct device_memory *d)
 {
-	bool room_is_short = false;
+	bool chunks_are_short = false;
 	for (struct memory_request *q = d->requests; q; q = q->next) {
 		if (q->state == REQUEST_BEGUN && !memory_moving(q->memory)) {
 			q->state = REQUEST_WAITING;
@@ -408,10 +408,10 @@ static bool serve_one(struct device_memory *d)
 		if (m->inflight && !goes_on_beneath(q))
 			continue;
 		bool takes = q->purpose != PURPOSE_SAVE;
-		if (takes && room_is_short)
+		if (takes && chunks_are_short)
 			continue;
 		if (takes && !make_chunks(q)) {
-			room_is_short = true;
+			chunks_are_short = true;
 			continue;
 		}
 		if (begin(q))

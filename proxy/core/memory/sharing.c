@@ -343,7 +343,7 @@ int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page
 /* Other ranks will probably also write what one rank had to copy, so all of them stop sharing it
  * for the same period. A rank that still shares the page copies it next, which does not extend the
  * period. */
-void sharing_was_in_vain(struct rank_memory *m, uint32_t index)
+void sharing_saved_nothing(struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
 	const struct page *page = &m->pages[index];

@@ -47,7 +47,7 @@ bool move_add(struct rank_memory *m, uint32_t page, enum move_kind kind)
 {
 	struct device_memory *d = m->device;
 	INVARIANT(page < HEAP_PAGES, "a page that moves lies in the heap");
-	if (!grow_array((void **)&m->moves, m->move_count, 1, &m->move_room, sizeof *m->moves))
+	if (!grow_array((void **)&m->moves, m->move_count, 1, &m->move_capacity, sizeof *m->moves))
 		return false;
 	bool promised = needs_chunk(&m->pages[page], kind);
 	d->moving += m->move_count == 0;
@@ -176,7 +176,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	d->copies++;
 	m->counted.copies++;
 	if (!m->request.once)
-		sharing_was_in_vain(m, v->page);
+		sharing_saved_nothing(m, v->page);
 	v->chunk = c;
 	v->from = m->pages[v->page].chunk;
 	if (zeros)

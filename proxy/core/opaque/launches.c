@@ -43,7 +43,7 @@ struct watched {
 	bool used; /* since then it was trusted */
 	struct ballot ballots[BALLOTS];
 	struct seen *seen;
-	uint32_t seen_count, seen_room;
+	uint32_t seen_count, seen_capacity;
 };
 
 /* ---- the table ---- */
@@ -106,7 +106,8 @@ static struct seen *seen_or_add(struct launches *l, struct version id, uint32_t 
 	struct watched *it = find_or_add(l, id);
 	struct seen *s = seen_by(it, rank);
 	if (s || !it ||
-	    !grow_array((void **)&it->seen, it->seen_count, 1, &it->seen_room, sizeof *it->seen))
+	    !grow_array((void **)&it->seen, it->seen_count, 1, &it->seen_capacity,
+			sizeof *it->seen))
 		return s;
 	it->seen[it->seen_count] = (struct seen){.rank = rank};
 	return &it->seen[it->seen_count++];
@@ -266,8 +267,8 @@ static bool touches(const struct parts *changed, uint64_t buffer)
 
 /* Adds parts that all ranks hold alike, in buffers in which the launch has changed anything, or
  * where it has written: it may change them another time. */
-static bool add_beside(struct watched *it, const struct parts *same, const struct parts *x,
-		       const struct parts *y)
+static bool add_concurrent(struct watched *it, const struct parts *same, const struct parts *x,
+			   const struct parts *y)
 {
 	for (uint32_t i = 0; i < same->count; i++) {
 		const struct part *p = &same->all[i];
@@ -288,7 +289,7 @@ static bool agree(struct watched *it, const struct ballot *x, const struct ballo
 	ranges_free(&it->writes);
 	return ranges_add(&it->reads, same) && ranges_add(&it->writes, &x->changed) &&
 	       ranges_add(&it->writes, &y->changed) &&
-	       add_beside(it, same, &x->changed, &y->changed) && few(&it->writes);
+	       add_concurrent(it, same, &x->changed, &y->changed) && few(&it->writes);
 }
 
 /* Decides the launch if the votes suffice: two complete ballots between which no launch became

@@ -67,7 +67,7 @@ struct peer {
 	uint8_t *outbox[DEVICES_MAX]; /* mapped at first use */
 	struct overflow *first[DEVICES_MAX], **last[DEVICES_MAX];
 	struct outbox_range *pieces;
-	uint32_t piece_count, piece_room;
+	uint32_t piece_count, piece_space;
 	bool broken;
 };
 
@@ -150,7 +150,7 @@ struct peer *peer_new(int segment_fd, uint32_t device, uint32_t device_count, ch
 	}
 	p->pieces[0] = (struct outbox_range){0, PEER_OUTBOX_BYTES};
 	p->piece_count = 1;
-	p->piece_room = 16;
+	p->piece_space = 16;
 	return p;
 }
 
@@ -350,13 +350,13 @@ void peer_outbox_free(struct peer *p, uint64_t offset, uint64_t bytes)
 		p->pieces[i].offset = offset;
 		p->pieces[i].bytes += size;
 	} else {
-		if (p->piece_count == p->piece_room) {
+		if (p->piece_count == p->piece_space) {
 			struct outbox_range *more = realloc(p->pieces,
-							    2 * p->piece_room * sizeof *more);
+							    2 * p->piece_space * sizeof *more);
 			if (!more)
 				return; /* this range is not used again; nothing else is lost */
 			p->pieces = more;
-			p->piece_room *= 2;
+			p->piece_space *= 2;
 		}
 		memmove(&p->pieces[i + 1], &p->pieces[i], (p->piece_count - i) * sizeof *p->pieces);
 		p->pieces[i] = (struct outbox_range){offset, size};

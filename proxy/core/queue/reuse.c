@@ -37,7 +37,7 @@ enum result_mapping reuse(struct rank *r, const struct stream *s, const struct i
 		return MAPPED_NONE;
 	if (row->there && row->there(r, i) && in_order(r, s))
 		found = MAPPED_DONE;
-	else if (row->needs & NEEDS_ACTIVE && !r->queue->squashing.beside)
+	else if (row->needs & NEEDS_ACTIVE && !r->queue->squashing.concurrent)
 		found = memory_map_result(&r->memory, f);
 	if (found == MAPPED_FAILED)
 		rank_fail(r, CU_OUT_OF_MEMORY, "its memory could not be mapped");

@@ -31,7 +31,7 @@
  *    fence (memory_fence): so the footprints of other items stay valid;
  *  - a kernel may wait for what another stream of its rank writes. So where a copy can be made
  *    under running work, the first item of a stream waits for running work no longer than
- *    BESIDE_NS. After that, until nothing runs, it runs alone, even if the running work was
+ *    CONCURRENT_NS. After that, until nothing runs, it runs alone, even if the running work was
  *    squashed: a fault of it is then a fault of all. Only items that may write anywhere continue to
  *    wait, and those that wait for them.
  */
@@ -45,7 +45,7 @@
 #include "queue/ready.h"
 
 #define SKIP_MAX 63u
-#define BESIDE_NS 250000000ull
+#define CONCURRENT_NS 250000000ull
 #define WORKS_MAX 32u /* of one item, submitted at once: a device queue has space for them */
 
 static struct rank *rank_of(struct rank_memory *m)
@@ -85,12 +85,12 @@ static uint64_t chunks_of(const struct range *range)
 
 /* True if each of so many ranks could have its own copy of what is written. One of them keeps the
  * original. */
-static bool room_for_all(const struct rank *r, const struct footprint *f, uint32_t sharers)
+static bool chunks_for_all(const struct rank *r, const struct footprint *f, uint32_t sharers)
 {
 	uint64_t chunks = 0;
 	for (uint32_t n = 0; n < f->count; n++)
 		chunks += written(&f->ranges[n]) ? chunks_of(&f->ranges[n]) : 0;
-	return memory_has_room(&r->memory, (sharers - 1) * chunks);
+	return memory_has_chunks(&r->memory, (sharers - 1) * chunks);
 }
 
 /* True if both write the same content to the same addresses. */
@@ -232,9 +232,9 @@ static uint64_t works(const struct item *i)
 }
 
 /* True if the item can run alone next to running work, without waiting for that. */
-static bool goes_beside(struct rank *r, const struct footprint *f)
+static bool runs_concurrently(struct rank *r, const struct footprint *f)
 {
-	bool beneath = r->queue->squashing.beside;
+	bool beneath = r->queue->squashing.concurrent;
 	for (uint32_t n = 0; n < f->count && beneath; n++) {
 		const struct range *range = &f->ranges[n];
 		beneath = !written(range) || memory_owns(&r->memory, range->addr, range->bytes) ||
@@ -247,7 +247,7 @@ static bool goes_beside(struct rank *r, const struct footprint *f)
 static bool squashable(struct rank *r, const struct item *i, const struct footprint *f)
 {
 	return f->keyed && !i->apart && !r->device->apart && !r->memory.doubted &&
-	       !goes_beside(r, f) && works(i) <= WORKS_MAX;
+	       !runs_concurrently(r, f) && works(i) <= WORKS_MAX;
 }
 
 enum verdict squash_judge(struct rank *r, const struct stream *s, const struct item *i,
@@ -278,7 +278,7 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 	}
 	if (verdict == VERDICT_TOGETHER && memory_resident(&r->memory))
 		return verdict; /* otherwise another resident rank may submit it */
-	if (i->kind == ITEM_FILL && room_for_all(r, f, count))
+	if (i->kind == ITEM_FILL && chunks_for_all(r, f, count))
 		return VERDICT_ALONE;
 	return impatient(r, i, f) ? VERDICT_IMPATIENT : VERDICT_WAITS;
 }
@@ -319,7 +319,7 @@ void squash_not_first(struct rank *r, const struct item *i)
 bool squash_held(struct rank *r, const struct stream *own, const struct item *i)
 {
 	struct squashing *s = &r->queue->squashing;
-	bool behind = s->first && s->first != i && r->device->active == r && !s->beside;
+	bool behind = s->first && s->first != i && r->device->active == r && !s->concurrent;
 	s->owed |= r->memory.fenced;
 	return (r->memory.fenced || behind) && held(r, own, i);
 }
@@ -409,7 +409,7 @@ static bool closed(struct rank *r, const struct item *i, const struct footprint 
 	if (item_row(i)->needs & NEEDS_ACTIVE)
 		close_all(r);
 	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue->squashing.open ||
-	       (r->queue->squashing.beside && f->known && !f->astray);
+	       (r->queue->squashing.concurrent && f->known && !f->astray);
 }
 
 bool squash_may(struct rank *r, const struct stream *s, struct item *i, const struct footprint *f,
@@ -528,33 +528,33 @@ static void close_some(struct rank *r)
 	turn_progress(&r->device->turn);
 }
 
-/* Sets `beside` if an item has waited long while work ran that may wait for it. */
-static void look_beside(struct rank *r)
+/* Sets `concurrent` if an item has waited long while work ran that may wait for it. */
+static void check_concurrent(struct rank *r)
 {
 	struct squashing *s = &r->queue->squashing;
 	bool waits = s->held && r->memory.inflight && r->device->hal->space_own;
-	s->beside &= r->memory.inflight != 0;
-	if (!waits || s->held != s->vain)
-		s->vain_since_ns = waits ? now_ns() : 0;
-	s->vain = waits ? s->held : NULL;
+	s->concurrent &= r->memory.inflight != 0;
+	if (!waits || s->held != s->fruitless)
+		s->fruitless_since_ns = waits ? now_ns() : 0;
+	s->fruitless = waits ? s->held : NULL;
 	s->held = NULL;
-	if (!waits || s->beside || now_ns() < s->vain_since_ns + BESIDE_NS)
+	if (!waits || s->concurrent || now_ns() < s->fruitless_since_ns + CONCURRENT_NS)
 		return;
-	s->beside = true;
+	s->concurrent = true;
 	turn_progress(&r->device->turn);
 }
 
 uint64_t squash_deadline_ns(const struct rank *r)
 {
 	const struct squashing *s = &r->queue->squashing;
-	return s->vain && !s->beside ? s->vain_since_ns + BESIDE_NS : 0;
+	return s->fruitless && !s->concurrent ? s->fruitless_since_ns + CONCURRENT_NS : 0;
 }
 
 void squash_turn(struct rank *r)
 {
 	open_early(r);
 	close_some(r);
-	look_beside(r);
+	check_concurrent(r);
 	if (!r->queue->squashing.owed || r->memory.fenced)
 		return;
 	r->queue->squashing.owed = false;

@@ -24,11 +24,11 @@ struct squashing {      /* of a rank */
 	bool open;      /* works in flight may write shared pages */
 	uint32_t early; /* ranges of the item after a sum that were considered for early opening */
 	bool owed;      /* items that a fence held come before the next fence */
-	const struct item *first; /* it needs quiet memory: nothing else begins before it */
-	const struct item *held;  /* the first that waited in this turn, or NULL */
-	const struct item *vain;  /* the same one in earlier turns, while work ran: */
-	uint64_t vain_since_ns;
-	bool beside; /* nothing waits any longer for running work, nor for other ranks */
+	const struct item *first;     /* it needs quiet memory: nothing else begins before it */
+	const struct item *held;      /* the first that waited in this turn, or NULL */
+	const struct item *fruitless; /* the same one in earlier turns, while work ran: */
+	uint64_t fruitless_since_ns;
+	bool concurrent; /* nothing waits any longer for running work, nor for other ranks */
 	struct backoff backoffs[BACKOFFS];
 };
 

@@ -145,7 +145,7 @@ void ring_consume(struct rank *r, struct place upto)
 	r->ring.tail = upto;
 }
 
-void ring_tell_room(struct rank *r)
+void ring_report_space(struct rank *r)
 {
 	doorbell_publish(&r->ring.header->tail, r->ring.tail.bytes);
 	doorbell_ring(&r->ring.header->space_seq, &r->ring.header->space_waiters);

@@ -35,7 +35,7 @@ void ring_close(struct rank *);
 #define RING_NUMBER (-2) /* the record's number, in `out`, is not the next one */
 int ring_peek(struct rank *, struct place *at, uint8_t *out);
 void ring_consume(struct rank *, struct place upto);
-void ring_tell_room(struct rank *); /* publishes consumed space as free; once per turn */
+void ring_report_space(struct rank *); /* publishes consumed space as free; once per turn */
 bool ring_empty(const struct rank *);
 bool ring_owned(const struct rank *);            /* no proxy of a later epoch has taken it */
 void ring_from(struct rank *, uint64_t seq);     /* the number of the last record before */

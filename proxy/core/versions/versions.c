@@ -111,7 +111,7 @@ static void coarsen(struct versions *v)
 	v->count = kept;
 }
 
-static bool has_room(struct versions *v, uint64_t count)
+static bool has_capacity(struct versions *v, uint64_t count)
 {
 	uint64_t capacity = v->capacity;
 	if (count <= capacity)
@@ -153,7 +153,7 @@ static bool put(struct versions *v, uint64_t addr, uint64_t bytes, const struct 
 	bool head = v->extents[first].addr < addr;
 	bool rest = end_of(v, last) > end;
 	uint64_t more = (uint64_t)head + count + rest, less = last - first + 1;
-	if (!has_room(v, v->count - less + more))
+	if (!has_capacity(v, v->count - less + more))
 		return false;
 	memmove(&v->extents[first + more], &v->extents[last + 1],
 		(v->count - last - 1) * sizeof *v->extents);

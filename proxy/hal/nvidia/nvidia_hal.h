@@ -104,7 +104,7 @@ struct hal_space {
 struct nvidia_item {
 	struct hal_work work;
 	uint8_t *params; /* of a kernel, or a product's record */
-	uint32_t params_room, params_bytes;
+	uint32_t params_capacity, params_bytes;
 };
 
 struct hal_stream {

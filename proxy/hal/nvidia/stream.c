@@ -78,13 +78,13 @@ static bool acceptable(const struct hal_work *w)
 	return false;
 }
 
-static bool make_room(struct nvidia_item *item, uint32_t bytes)
+static bool grow_params(struct nvidia_item *item, uint32_t bytes)
 {
-	if (bytes <= item->params_room)
+	if (bytes <= item->params_capacity)
 		return true;
 	free(item->params);
 	item->params = malloc(bytes);
-	item->params_room = item->params ? bytes : 0;
+	item->params_capacity = item->params ? bytes : 0;
 	return item->params;
 }
 
@@ -96,7 +96,7 @@ static bool copy_params(struct nvidia_item *item)
 
 	if (f->globals_at != CUDA_NO_GLOBALS)
 		wanted = f->globals_at + GLOBALS_BYTES;
-	if (bytes > wanted || !make_room(item, wanted))
+	if (bytes > wanted || !grow_params(item, wanted))
 		return false;
 	if (wanted)
 		memset(item->params, 0, wanted);
@@ -111,7 +111,7 @@ static bool copy_params(struct nvidia_item *item)
 
 static bool copy_call(struct nvidia_item *item)
 {
-	if (!make_room(item, sizeof *item->work.gemm.call))
+	if (!grow_params(item, sizeof *item->work.gemm.call))
 		return false;
 	memcpy(item->params, item->work.gemm.call, sizeof *item->work.gemm.call);
 	item->work.gemm.call = (const void *)item->params;

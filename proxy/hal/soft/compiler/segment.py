@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROW = "i32 %row, i32 %ty, i32 %tz"
 SEGMENT_PARAMS = f"ptr noalias readonly %block, i32 %t0, i32 %t1, {ROW}"
-NOBODY = 0xFFFFFFFF  # result for no threads: OR is zero, AND all ones
+NO_THREAD = 0xFFFFFFFF  # result for no threads: OR is zero, AND all ones
 
 
 class Segment(Values):
@@ -350,7 +350,7 @@ class Segment(Values):
             *(f"  {slot} = alloca {llvm_type(self.kernel.registers[n])}"
               for n, slot in self.once.items()),
             "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %head, label %nobody",
-            "nobody:", f"  ret i64 {NOBODY}",
+            "nobody:", f"  ret i64 {NO_THREAD}",
             "head:", *self._block_fields(), "  %first64 = zext i32 %t0 to i64",
             "  %row64 = zext i32 %row to i64", *self.e.head, "  br label %loop",
         ]  # fmt: skip
