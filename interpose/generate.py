@@ -230,11 +230,11 @@ def names_in_source(name: str) -> str:
 
 
 def begin_header(file: str, data: dict[str, Any]) -> list[str]:
-    guard = re.sub(r"\W", "_", file).upper() + "_"
+    included = re.sub(r"\W", "_", file).upper() + "_"
     return [
         f"/* {file}: the public interface of {data['soname']}, as far as rankfold has it,\n"
         f"   for machines without the real header: from interpose/api/{data['library']}.yaml. */",
-        f"#ifndef {guard}\n#define {guard}\n",
+        f"#ifndef {included}\n#define {included}\n",
     ]
 
 

@@ -272,7 +272,7 @@ class Native:
             s.spared_bytes, s.copies, s.unforeseen, s.prepared, RANK_AT[s.at], s.moves,
         )  # fmt: skip
 
-    def dump(self) -> str:
+    def debug_text(self) -> str:
         """The current state of the loop, as text for people."""
         text = self._ffi.new("char[]", 1 << 16)
         self._lib.proxy_debug_text(self._proxy, text, 1 << 16)

@@ -94,7 +94,7 @@ class Proxy:
                 messages.Save: self.save,
                 messages.Detach: self.detach,
                 messages.Peer: self.peer,
-                messages.DebugText: lambda _request: {"text": self.native.dump()},
+                messages.DebugText: lambda _request: {"text": self.native.debug_text()},
                 messages.Shutdown: self.shutdown,
             },
             serves=options.state,
@@ -441,9 +441,9 @@ class Proxy:
         for event in self.native.events():
             job = jobs.get(event.job)
             if event.kind == EVENT_MODULE:
-                self.pool.submit(self._guarded, self._load_module, event, self._cc(job))
+                self.pool.submit(self._reporting, self._load_module, event, self._cc(job))
             elif event.kind == EVENT_FUNCTION:
-                self.pool.submit(self._guarded, self._load_function, event, self._cc(job))
+                self.pool.submit(self._reporting, self._load_function, event, self._cc(job))
             elif event.kind == EVENT_LOST:
                 log.error("device %s is lost: %s", self.options.device, event.text)
                 self.lost = event.text
@@ -528,7 +528,7 @@ class Proxy:
 
     # ---- modules: in the pool's threads ----
 
-    def _guarded(
+    def _reporting(
         self, load: Callable[[Event, tuple[int, int]], None], event: Event, cc: tuple[int, int]
     ) -> None:
         try:

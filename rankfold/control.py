@@ -247,7 +247,7 @@ class Client:
                 while (frame := self.channel.take()) is not None:
                     if (answer := self._answer(frame)) is not None:
                         return answer
-                if (left := deadline - time.monotonic()) <= 0:  # notices may arrive for ever
+                if (left := deadline - time.monotonic()) <= 0:  # notices may arrive forever
                     raise TimeoutError
                 self.channel.sock.settimeout(left)
                 if not self.channel.fill():

@@ -337,10 +337,10 @@ class Server:
     def _drop(self, channel: Channel) -> None:
         if self._visits.pop(channel, None) is not None:
             self.remove(channel.sock)
-            self._guarded(lambda: self.on_close(channel))
+            self._logged(lambda: self.on_close(channel))
             channel.close()
 
-    def _guarded(self, step: Callable[[], None]) -> bool:
+    def _logged(self, step: Callable[[], None]) -> bool:
         """Run `step`. Logs an exception, a defect of ours, and does not pass it on."""
         try:
             step()

@@ -10,7 +10,7 @@ import os
 from rankfold.reconciler.layout import Layout
 
 BYTES = 512 << 10  # cancelling a job writes some hundred kilobytes to the journal's log
-_ROOM = 4 * BYTES  # least free space with which the reserve is made
+_FREE_BYTES_MIN = 4 * BYTES  # least free space with which the reserve is made
 
 
 def keep(layout: Layout) -> None:
@@ -19,7 +19,7 @@ def keep(layout: Layout) -> None:
     with contextlib.suppress(FileNotFoundError):
         if layout.reserve.stat().st_size == BYTES:
             return
-    if disk.f_bavail * disk.f_frsize < _ROOM:
+    if disk.f_bavail * disk.f_frsize < _FREE_BYTES_MIN:
         return
     fd = os.open(layout.reserve, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

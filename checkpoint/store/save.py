@@ -116,7 +116,7 @@ class Save:
         self._digests: dict[Hashable, bytes] = {}  # digests of pieces that were read, by name
         self._parts: list[Part] = []
         self._pool = ThreadPoolExecutor(workers, "rankfold-save") if workers else None
-        self._room = threading.BoundedSemaphore(2 * workers + 1)
+        self._slots = threading.BoundedSemaphore(2 * workers + 1)
         self._failed: StoreError | None = None
         self._over = False
 
@@ -361,16 +361,16 @@ class Save:
         if self._pool is None:
             self._put(place, data, rank)
             return
-        self._room.acquire()
+        self._slots.acquire()
         try:
             self._pool.submit(self._put, place, data, rank).add_done_callback(self._ended)
         except RuntimeError:
-            self._room.release()
+            self._slots.release()
             self._live()
             raise
 
     def _ended(self, done: Future[None]) -> None:
-        self._room.release()
+        self._slots.release()
         if not done.cancelled() and (error := done.exception()) is not None:
             failed = (
                 error if isinstance(error, StoreError) else StoreError(self.files.url, str(error))

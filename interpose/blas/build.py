@@ -1,4 +1,4 @@
-"""Compiles ``kernels.cu`` into the PTX that lies beside it (``make blas-ptx``).
+"""Compiles ``kernels.cu`` into the PTX file next to it (``make blas-ptx``).
 
 Without contraction: which multiplications and additions are fused is said in the source. Each text
 begins with a digest of what it was made from.

@@ -326,7 +326,7 @@ class Rest:
         try:
             about = snapshot.read(folder)
             snapshot.compare(about, config.rank, config.world_size, config.image_bytes)
-            ranks = snapshot.beside(folder)
+            ranks = snapshot.abouts(folder)
         except snapshot.Unfit as error:
             raise ControlError("snapshot", str(error)) from error
         of_job = [each for rank in ranks for each in _connections(rank)]

@@ -165,7 +165,7 @@ enum proxy_step_op {
 	PROXY_STEP_RISING = 26, /* an estimate: from a to the end of b in steps of c */
 	PROXY_STEP_FALLING = 27,
 	PROXY_STEP_LOOP = 28,   /* for a loop: a or c (the value after a turn that begins in b), if
-				 * both lie in b */
+				 * both are in b */
 	PROXY_STEP_TURNS = 29,  /* 0 to the loop's number of turns: across a in steps of b; c:
 				 * the value after a turn */
 	PROXY_STEP_STRIDE = 30, /* a plus b for each of c turns */

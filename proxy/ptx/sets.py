@@ -189,8 +189,8 @@ class _Analysis(Registers):
 
     def _is_function(self, name: str) -> bool:
         """True for a function's name. The kernel's parameters and variables hide functions."""
-        hidden = name in self.params or name in self.flat.variables
-        return name in self.module.functions and not hidden
+        is_variable = name in self.params or name in self.flat.variables
+        return name in self.module.functions and not is_variable
 
     def open_(self, i: Instr) -> None:
         self.open(WHY_OPEN.get(i.op[0], f"has {i.op[0]}, which is not resolved"), i)

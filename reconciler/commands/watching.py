@@ -1,8 +1,8 @@
 """`rankfold watch`: attaches a source, prints what happens, and survives temporary failures.
 
 The reconciler that follows the source may be killed, the disk may be full, the branch or the
-directory may be missing, a file may be half saved: each is reported once on stderr, and waited for.
-"""
+directory may be missing, a file may be partly saved: each is reported once on stderr, and waited
+for. """
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def load_texts(
         breaks = len(re.findall(r"\r\n|\r|\n", text))
         ended = not text or text.endswith(("\n", "\r"))
         files[file] = File(file, 0, breaks + (not ended), ended)
-        with reader.guarded(file):
+        with reader.reporting(file):
             documents, problems = parsed.parse(text)
             files[file] = replace(files[file], documents=len(documents))
             reader.read_file(file, documents, problems)
@@ -288,7 +288,7 @@ class _Reader:
             if document.unusable or len(self.faults) - before > FAULTS_MAX:
                 self.broken_pool = True  # it may have been a pool
             else:
-                with self.guarded(file, document):
+                with self.reporting(file, document):
                     self.read(file, document)
         if left := self.faults[before + FAULTS_MAX :]:
             more = Fault(file, left[0].line, "-", "has more faults, which are not listed")
@@ -299,7 +299,7 @@ class _Reader:
         self.faults.append(Fault(file, doc.line(path), shown(where), reason))
 
     @contextlib.contextmanager
-    def guarded(self, file: str, doc: yamldoc.Document | None = None) -> Iterator[None]:
+    def reporting(self, file: str, doc: yamldoc.Document | None = None) -> Iterator[None]:
         """Turn any exception while a file is read into a fault of that file, and check the
         others."""
         try:

@@ -180,7 +180,7 @@ LAUNCHERS = [
            "then()",
            ON_BESIDE + "test_a_rank_that_is_ended_is_there_until_it_is_copied[while-signal]"),
     Mutant("who-copies-is-of-the-rank", RESTING + "files/tracker.py",
-           "if e.pid not in self.beside", "",
+           "if e.pid not in self.workers", "",
            ON_BESIDE + "test_a_job_that_swaps_goes_on_from_it_with_the_same_bits[False]"),
     Mutant("who-hangs-over-a-copy-is-waited-for", RESTING + "snapshot/background_copy.py",
            "            if work.look():\n                os.kill(pid",

@@ -170,7 +170,7 @@ static void copies_and_buffers(void)
 static void moves_and_requests(void)
 {
 	const struct memory_request save = {.purpose = PURPOSE_SAVE, .stay = true};
-	BREAK("a page that moves lies in the heap", move_add(m, HEAP_PAGES, MOVE_SAVE));
+	BREAK("a page that moves is in the heap", move_add(m, HEAP_PAGES, MOVE_SAVE));
 	BREAK("moves that are done were submitted", move_add(m, PAGE_HERE, MOVE_SAVE);
 	      m->move_submitted = m->move_done = 1; d->moving = 0; moves_drop(m));
 	BREAK("a chunk that was promised to a move is reserved", move_add(m, PAGE_FREE, MOVE_IN);
@@ -202,11 +202,11 @@ static void memory_as_a_whole(void)
 	BREAK("what several have can be written by two",
 	      page_remap(&o->memory, PAGE_HERE, page->chunk);
 	      its->write_protected = false; its->open = page->open = true; m->write_protected++);
-	BREAK("what lies in a copy is here, or in the image", page->common = true);
+	BREAK("content of a copy is here, or in the image", page->common = true);
 	BREAK("ranks of two groups refer to a copy", page->copy = copy_new(d, page->key);
 	      page->copy->refs = 2; its->copy = page->copy; o->memory.group = group);
 	BREAK("who refers to a copy", page->copy = copy_new(d, page->key));
-	BREAK("nobody will look at what images have got", m->fresh_count = 2; d->fresh = false;
+	BREAK("new content is listed without a reader", m->fresh_count = 2; d->fresh = false;
 	      m->fresh = calloc(2, sizeof *m->fresh));
 	BREAK("what an image has got is listed twice", m->fresh_count = 1;
 	      m->fresh = calloc(1, sizeof *m->fresh); m->pages[0].fresh = false);
@@ -217,7 +217,7 @@ static void memory_as_a_whole(void)
 	BREAK("a page is write-protected and open", page_write_protect(m, PAGE_HERE);
 	      page->open = true);
 	BREAK("a page refers to no chunk of the device", page->chunk = (void *)d);
-	BREAK("a page has a chunk of nobody", page->chunk->held = false);
+	BREAK("a page has an unheld chunk", page->chunk->held = false);
 	BREAK("write-protected pages", m->write_protected++);
 	BREAK("missing pages", m->missing++);
 	BREAK("dying pages", m->dying++);
@@ -226,7 +226,7 @@ static void memory_as_a_whole(void)
 	BREAK("pages move while work uses them", move_add(m, PAGE_HERE, MOVE_SAVE); m->inflight++);
 	BREAK("a page on its way out is not leaving", move_add(m, PAGE_HERE, MOVE_OUT);
 	      page->leaving = false);
-	BREAK("pages come in that nobody asked for", move_add(m, PAGE_HERE, MOVE_IN));
+	BREAK("pages come in that no request needs", move_add(m, PAGE_HERE, MOVE_IN));
 	BREAK("more pages of a chunk leave than it has", page->chunk->leaving = 2);
 	BREAK("used chunks", d->used++);
 	BREAK("references to chunks",
@@ -240,7 +240,7 @@ static void memory_as_a_whole(void)
 	BREAK("more is promised than there is", d->total = d->used - 1);
 	BREAK("the list of requests has a loop", d->requests = &m->request;
 	      m->request.state = REQUEST_WAITING; m->request.next = &m->request);
-	BREAK("a request of nobody is listed", d->requests = &m->request);
+	BREAK("a request that has not begun is listed", d->requests = &m->request);
 	BREAK("the order of service", d->requests = &m->request;
 	      m->request.next = &o->memory.request;
 	      m->request.state = o->memory.request.state = REQUEST_WAITING;
@@ -353,7 +353,7 @@ static void loop_as_a_whole(void)
 	struct transfer *t = NULL;
 	struct job *other = NULL;
 	BREAK("uses of a module", module->uses++);
-	BREAK("an unloaded module that nobody uses is still there", module->doomed = true);
+	BREAK("an unloaded module without uses is still there", module->doomed = true);
 	BREAK("a loaded module keeps its image", module->image = malloc(1));
 	BREAK("bytes of modules that arrive", r->arriving++);
 	BREAK("works in flight", m->inflight++);

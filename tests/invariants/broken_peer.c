@@ -10,7 +10,7 @@ void broken_peers(void)
 	struct peer p = {.fd = -1, .pieces = &free_range, .piece_count = 1};
 	uint64_t offset;
 	p.outbox[0] = malloc(1); /* is never written to */
-	BREAKS("a range lies in the outbox", , peer_outbox_alloc(&p, 4096, &offset));
+	BREAKS("a range is in the outbox", , peer_outbox_alloc(&p, 4096, &offset));
 	BREAKS("a range of the outbox that is given back was not free", ,
 	       peer_outbox_free(&p, PEER_OUTBOX_BYTES + 4096, 4096));
 	free(p.outbox[0]);

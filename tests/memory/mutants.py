@@ -331,7 +331,7 @@ MUTANTS = [
           "found.spare += page->in_image;", "found.spare += 1;"),
     Fault("leaving-counts-as-spared", "swap.c", "else if (!m->whole) {", "else {"),
     Fault("alone-and-its-copy-kept", "swap.c",
-          "\tcopy_forget(m, v->page); /* nobody to make room for: no second copy */\n", ""),
+          "\tcopy_forget(m, v->page); /* nothing needs the chunk: no second copy */\n", ""),
     Fault("out-and-its-old-copy-kept", "swap.c",
           "\tcopy_forget(m, v->page);\n\tif (v->copied)\n\t\timage_filled",
           "\tif (v->copied)\n\t\timage_filled"),

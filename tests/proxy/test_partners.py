@@ -89,7 +89,7 @@ def hold(native: Native, rank: Computing) -> None:
         native.hurry(1)
         if rank.answered():
             rank.begin(STREAM_QUERY, struct.pack("<Q", 1))
-        return f"rank {rank.rank}: ring waiting held" in native.dump()
+        return f"rank {rank.rank}: ring waiting held" in native.debug_text()
 
     rank.begin(STREAM_QUERY, struct.pack("<Q", 1))
     until(held, native)

@@ -127,7 +127,7 @@ def test_kernels_that_end_do_not_keep_the_device(
             if kernels_of(native, second):
                 break
             first.write(OTHER + 4 * number, b"\1", stream=THIRD)
-        assert number < ENOUGH - 1, native.dump()
+        assert number < ENOUGH - 1, native.debug_text()
         first.write(OTHER, b"\1" * 4 * WORDS, stream=THIRD)
         sync(made)
 
@@ -149,7 +149,7 @@ def test_who_waits_for_room_does_not_keep_another_from_a_copy(kernels: Loader) -
             second.fill(HOMES[3], value, 4, CHUNK // 4, stream=FIRST)
         second.begin(STREAM_SYNC, struct.pack("<Q", FIRST), 2)
         wants_the_device(second)
-        until(lambda: "next 1" in native.dump(), native)
+        until(lambda: "next 1" in native.debug_text(), native)
         waits_for_a_word(native, first, PARAMETERS)
         assert not second.answered(2)
         assert second.finish(2) == 0

@@ -254,7 +254,7 @@ def settle(native: Native, job: int, state: str, wait: float = 20.0) -> None:
     """Wait until the job's state is `state`."""
     deadline = time.monotonic() + scaled(wait)
     while (status := native.job_status(job)) is None or status["state"] != state:
-        assert time.monotonic() < deadline, f"{status}\n{native.dump()}"
+        assert time.monotonic() < deadline, f"{status}\n{native.debug_text()}"
         native.hurry(job)
         time.sleep(0.001)
 
@@ -262,7 +262,7 @@ def settle(native: Native, job: int, state: str, wait: float = 20.0) -> None:
 def until(happened: Callable[[], bool], native: Native, wait: float = 20.0) -> None:
     deadline = time.monotonic() + scaled(wait)
     while not happened():
-        assert time.monotonic() < deadline, native.dump()
+        assert time.monotonic() < deadline, native.debug_text()
         time.sleep(0.001)
 
 
@@ -276,7 +276,7 @@ def leave(native: Native, job: int = 1) -> None:
             return
         except NativeError:
             time.sleep(0.001)
-    raise AssertionError(f"the job does not end\n{native.dump()}")
+    raise AssertionError(f"the job does not end\n{native.debug_text()}")
 
 
 def hand_over(

@@ -135,7 +135,7 @@ def opened_early(native: Native) -> int:
 
 
 def _dumped(native: Native, what: str) -> int:
-    found = re.search(rf"(\d+) {what}", native.dump())
+    found = re.search(rf"(\d+) {what}", native.debug_text())
     assert found
     return int(found[1])
 

@@ -148,7 +148,7 @@ class Driver(shared.Driver):
             self.cut()
             return
         waits = any(rank.waits for rank in self.ranks)
-        assert not waits or self.posted > posted, f"they wait for ever\n{self.world.native.dump()}"
+        assert not waits or self.posted > posted, f"they wait\n{self.world.native.debug_text()}"
 
     def cut(self) -> None:
         native = self.world.native

@@ -350,7 +350,7 @@ def test_who_sleeps_is_woken_by_another_rank_s_queue(here: World) -> None:
             update(rank)
         asks.begin(DEVICE_SYNC)
         here.settle()
-        assert asks.answered(), f"rank {asks.rank}\n{here.native.dump()}"
+        assert asks.answered(), f"rank {asks.rank}\n{here.native.debug_text()}"
         sync(list(here.clients))
 
 

@@ -171,7 +171,7 @@ class World:
             if not deadline:
                 return
             self.lib.turns_now_ns = max(self.lib.turns_now_ns, deadline)
-        raise AssertionError(f"it never ends\n{self.native.dump()}")
+        raise AssertionError(f"it never ends\n{self.native.debug_text()}")
 
     def goes_to_sleep(self) -> bool:
         """The loop says what it wants to be woken for, and looks once more; True: it goes on."""
@@ -200,7 +200,7 @@ class World:
                 return
             self.wait(SECOND_NS)
             self.native.hurry(JOB)
-        raise AssertionError(f"{status}\n{self.native.dump()}")
+        raise AssertionError(f"{status}\n{self.native.debug_text()}")
 
     def close(self) -> None:
         self.native.job_discard(JOB)
@@ -236,7 +236,7 @@ class Turned(Computing):
     def finish(self, slot: int = 1, wait: float = 20.0) -> int:
         if not self.answered(slot):
             self.world.settle()
-        assert self.answered(slot), f"rank {self.rank} waits for ever\n{self.world.native.dump()}"
+        assert self.answered(slot), f"rank {self.rank} waits\n{self.world.native.debug_text()}"
         return super().finish(slot, wait)
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
 		if (blocks[i].asked || blocks[i].bytes < bytes)
 			continue;
 		INVARIANT(blocks[i].offset + blocks[i].bytes <= RF_PINNED_SLOT_BYTES,
-			  "a block lies in the pinned arena");
+			  "a block is in the pinned arena");
 		struct block rest = {.offset = blocks[i].offset + bytes,
 				     .bytes = blocks[i].bytes - bytes};
 		if (rest.bytes && !insert_block(i + 1, rest))

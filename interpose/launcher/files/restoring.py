@@ -125,8 +125,8 @@ class _Job:
     made since."""
 
     def __init__(self, snapshot: Path, journals: list[tuple[Path, str]]):
-        beside = (read(str(path.parent)) for path in snapshot.parent.glob("*/about.json"))
-        ranks = [files for files in beside if files]
+        others = (read(str(path.parent)) for path in snapshot.parent.glob("*/about.json"))
+        ranks = [files for files in others if files]
         entries = [entry for files in ranks for entry in files.entries]
         self._known: dict[str, bool] = {}  # names, and whether a rank of the job made them
         for files in ranks:

@@ -45,7 +45,7 @@ class Touched:
         self.journal = journal_of(config)
         self.kept = self.journal.with_suffix(".kept")  # see previous.py
         self.is_ours = Ours(config)
-        self.beside: set[int] = set()  # pids of the launcher's workers while the rank runs
+        self.workers: set[int] = set()  # pids of the launcher's workers while the rank runs
         self._logs = config.logs
         self._running = running
         self._group: fanotify.Group | None = None
@@ -132,7 +132,7 @@ class Touched:
         if self._group is None:
             return
         try:
-            events = [e for e in self._group.events(_OURS) if e.pid not in self.beside]
+            events = [e for e in self._group.events(_OURS) if e.pid not in self.workers]
             if self._running():
                 self._take(events)
         except OSError as error:

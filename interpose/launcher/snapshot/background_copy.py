@@ -115,7 +115,7 @@ class BackgroundCopy:
                 why = (told or {}).get("message") or "the copying process was killed"
                 log.warning("%s: %s", copy.folder, why)
             self._touched.read()
-            self._touched.beside.clear()
+            self._touched.workers.clear()
             self._over(copy)
 
         try:
@@ -123,7 +123,7 @@ class BackgroundCopy:
         except OSError as error:
             copied({"message": str(error)})
             return
-        self._touched.beside.add(pid)
+        self._touched.workers.add(pid)
         self._watch(copy, pid)
 
     def _watch(self, copy: _Copy, pid: int) -> None:

@@ -191,7 +191,7 @@ def read(folder: str) -> About:
         raise Unfit(f"{path} cannot be read: {error}") from error
 
 
-def beside(folder: str) -> list[About]:
+def abouts(folder: str) -> list[About]:
     """Read `about.json` of all ranks' snapshots next to this one, and of itself. Raises Unfit."""
     return [read(str(path.parent)) for path in Path(folder).parent.glob(f"*/{_ABOUT}")]
 
@@ -270,7 +270,7 @@ def _journals(folder: str, own: Path) -> list[tuple[Path, str]]:
     """The paths where the journals of all ranks next to this one may be, and the life of each.
     Raises Unfit."""
     found = dict[Path, str]()
-    for about in beside(folder):
+    for about in abouts(folder):
         path, life = about.journal
         if life:
             found[Path(path)] = found[own.with_name(f"rank-{about.rank}.files")] = life

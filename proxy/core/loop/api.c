@@ -340,7 +340,7 @@ int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *h
 	return a.result;
 }
 
-/* Removes a function if the client was told that it does not exist. */
+/* Removes a function if the client was informed that it does not exist. */
 static void function_answered(struct rank *r, struct function *f, bool refused)
 {
 	struct module *m = f->module;

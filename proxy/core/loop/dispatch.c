@@ -207,7 +207,7 @@ static void answer_query(struct rank *r, uint64_t event, uint16_t slot)
 }
 
 /* Handles requests outside of the ring, after those in it: a query sees what was recorded before
- * it. At a cut, no abort begins, as a drained rank may have reported that it is there; and nobody
+ * it. At a cut, no abort begins, as a drained rank may have reported that it is there; and no rank
  * is answered, as from the ring. */
 static void answer_urgent(struct rank *r)
 {

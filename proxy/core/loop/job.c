@@ -131,7 +131,7 @@ static bool job_in_flight(const struct job *j)
 	return transfer_pending_for(&j->proxy->transfers, j);
 }
 
-#define MESSAGES_PER_TURN 8192 /* a faulty peer may send for ever */
+#define MESSAGES_PER_TURN 8192 /* a faulty peer may send forever */
 
 static void receive(struct job *j)
 {

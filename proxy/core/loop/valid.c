@@ -41,7 +41,7 @@ static const char *modules_invalid(const struct rank *r)
 		if (o->kind != OBJ_MODULE)
 			continue;
 		WRONG(m->uses != uses_of(r, m), "uses of a module");
-		WRONG(m->doomed && !m->uses, "an unloaded module that nobody uses is still there");
+		WRONG(m->doomed && !m->uses, "an unloaded module without uses is still there");
 		WRONG(m->loaded && m->image, "a loaded module keeps its image");
 		arriving += m->loaded ? 0 : m->image_bytes;
 	}

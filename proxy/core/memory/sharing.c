@@ -171,7 +171,7 @@ bool memory_close_shared(struct rank_memory *m, uint32_t most)
 			continue;
 		if (!most-- || !(quiet(m) || exactly(m)))
 			return false;
-		if (!shared(page)) /* nobody shares it any more: it is the rank's own */
+		if (!shared(page)) /* no other rank shares it any more: it is the rank's own */
 			page_open(m, m->live[i], false);
 		else /* a page that could not be write-protected stays open and not owned */
 			pages_write_protect(m, m->live[i], alike(m, m->live[i], HEAP_PAGES));

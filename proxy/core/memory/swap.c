@@ -46,7 +46,7 @@ static bool needs_chunk(const struct page *page, enum move_kind kind)
 bool move_add(struct rank_memory *m, uint32_t page, enum move_kind kind)
 {
 	struct device_memory *d = m->device;
-	INVARIANT(page < HEAP_PAGES, "a page that moves lies in the heap");
+	INVARIANT(page < HEAP_PAGES, "a page that moves is in the heap");
 	if (!grow_array((void **)&m->moves, m->move_count, 1, &m->move_capacity, sizeof *m->moves))
 		return false;
 	bool promised = needs_chunk(&m->pages[page], kind);
@@ -279,7 +279,7 @@ static void complete_in(struct rank_memory *m, const struct move *v)
 	count_swapped(m, v->page, true);
 	if (!m->alone)
 		return;
-	copy_forget(m, v->page); /* nobody to make room for: no second copy */
+	copy_forget(m, v->page); /* nothing needs the chunk: no second copy */
 	if (m->pages[v->page].in_image)
 		image_punch(m, v->page);
 }

@@ -44,7 +44,7 @@ static const char *copy_invalid(const struct rank_memory *m, uint32_t index, str
 	const struct rank_memory *first = NULL;
 	uint32_t refs = 0;
 	WRONG(page->common && (!c || page->chunk || page->in_image),
-	      "what lies in a copy is here, or in the image");
+	      "content of a copy is here, or in the image");
 	for (uint32_t i = 0; i < d->count && c; i++) {
 		if (d->all[i]->pages[index].copy != c)
 			continue;
@@ -59,7 +59,7 @@ static const char *copy_invalid(const struct rank_memory *m, uint32_t index, str
 
 static const char *fresh_invalid(const struct rank_memory *m)
 {
-	WRONG(m->fresh_count > 1 && !m->device->fresh, "nobody will look at what images have got");
+	WRONG(m->fresh_count > 1 && !m->device->fresh, "new content is listed without a reader");
 	for (uint32_t i = 0; i < m->fresh_count; i++)
 		WRONG(!m->pages[m->fresh[i]].fresh, "what an image has got is listed twice");
 	return NULL;
@@ -88,7 +88,7 @@ static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 		sums->refs++;
 		WRONG(page->chunk < d->chunks || page->chunk >= d->chunks + numbers(d),
 		      "a page refers to no chunk of the device");
-		WRONG(!page->chunk->held || !page->chunk->refs, "a page has a chunk of nobody");
+		WRONG(!page->chunk->held || !page->chunk->refs, "a page has an unheld chunk");
 		const char *wrong = sharing_invalid(m, m->live[i]);
 		if (wrong)
 			return wrong;
@@ -118,7 +118,7 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 		WRONG(v->kind == MOVE_OUT && i >= m->move_done && !page->leaving,
 		      "a page on its way out is not leaving");
 		WRONG(move_inwards(v) && m->request.state != REQUEST_BEGUN,
-		      "pages come in that nobody asked for");
+		      "pages come in that no request needs");
 	}
 	return NULL;
 }
@@ -157,7 +157,7 @@ static const char *requests_invalid(const struct device_memory *d)
 		open += d->all[i]->request.state != REQUEST_NONE;
 	for (const struct memory_request *q = d->requests; q; q = q->next, listed++) {
 		WRONG(listed > d->count, "the list of requests has a loop");
-		WRONG(q->state == REQUEST_NONE, "a request of nobody is listed");
+		WRONG(q->state == REQUEST_NONE, "a request that has not begun is listed");
 		WRONG(q->next && q->next->purpose < q->purpose, "the order of service");
 	}
 	WRONG(listed != open, "a request is not listed");

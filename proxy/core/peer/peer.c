@@ -312,7 +312,7 @@ void *peer_outbox_alloc(struct peer *p, uint64_t bytes, uint64_t *offset)
 		if (f->bytes < need)
 			continue;
 		*offset = f->offset;
-		INVARIANT(f->offset + need <= PEER_OUTBOX_BYTES, "a range lies in the outbox");
+		INVARIANT(f->offset + need <= PEER_OUTBOX_BYTES, "a range is in the outbox");
 		f->offset += need;
 		f->bytes -= need;
 		if (!f->bytes) {

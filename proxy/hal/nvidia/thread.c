@@ -22,7 +22,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void take_over(struct hal_device *device)
+static void take_new_streams(struct hal_device *device)
 {
 	struct hal_stream *s = atomic_exchange(&device->fresh, NULL);
 
@@ -138,7 +138,7 @@ static bool turn(struct hal_device *device, bool *moved)
 	bool busy = false;
 
 	*moved = false;
-	take_over(device);
+	take_new_streams(device);
 	bury(device);
 	for (struct hal_stream *s = device->streams; s; s = s->next)
 		busy |= serve(s, moved);

@@ -349,8 +349,8 @@ class Segment(Values):
             *(f"  {part} = alloca i64" for part in sorted(self.parts)),
             *(f"  {slot} = alloca {llvm_type(self.kernel.registers[n])}"
               for n, slot in self.once.items()),
-            "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %head, label %nobody",
-            "nobody:", f"  ret i64 {NO_THREAD}",
+            "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %head, label %none",
+            "none:", f"  ret i64 {NO_THREAD}",
             "head:", *self._block_fields(), "  %first64 = zext i32 %t0 to i64",
             "  %row64 = zext i32 %row to i64", *self.e.head, "  br label %loop",
         ]  # fmt: skip
