@@ -1,8 +1,8 @@
 """Faults seeded into who writes what is shared: tests/proxy/test_partners.py, test_squashing.py or
 test_shared_programs.py must notice each.
 
-Whoever waits in fruitless is let go when the job stands still: so what waits past a free or a cut is
-noticed by how often that happens."""
+Whoever waits without success is let go when the job stands still: so what waits past a free or
+a cut is noticed by how often that happens."""
 
 from __future__ import annotations
 

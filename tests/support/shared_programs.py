@@ -393,7 +393,7 @@ class Driver:
                     rank.waits = None
             if not free:
                 time.sleep(0.0001)
-            assert time.monotonic() < deadline, self.here.natives[0].dump()
+            assert time.monotonic() < deadline, self.here.natives[0].debug_text()
         if self.cutting:
             for native in self.here.natives:
                 settle(native, self.job, "cut")
