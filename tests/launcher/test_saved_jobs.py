@@ -62,8 +62,8 @@ def pid_of(job: RunningJob, rank: int) -> int:
         if f"{job.folder}/rank-" in _text(pid, "cmdline")
         and _text(pid, "comm") == f"launcher {rank}\n"
     ]
-    above = {pid: leaks.processes()[pid][0] for pid in found}
-    (pid,) = (pid for pid in found if above[pid] not in found)
+    live = leaks.processes()  # a child may have exited since
+    (pid,) = (pid for pid in found if pid in live and live[pid][0] not in found)
     return pid
 
 
