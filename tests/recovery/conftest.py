@@ -1,6 +1,7 @@
 """Promise: what a job is, outlives its processes: saved, stored, restored, restarted, bit for bit.
 
-Nothing is replaced: the real reconciler, launchers, proxies, CRIU, the store, the GPT of examples/.
+Nothing is replaced: the real reconciler, launchers, proxies, CRIU, the store, the GPT of examples/,
+which pauses after each step until a test needs its results (programs/paced_gpt.cu).
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ from .clock import Clock
 
 GPT = REPOSITORY / "examples/gpt"
 RANKS = 2
-# Long enough that the commands of a test find the job alive, also where they start slowly.
-STEPS = round(patience.scaled(120 if KIND == "soft" else 1500))
+# With pauses, of which the 20th takes PAUSE_S: some 14 s, in which the commands of a test find the
+# job alive.
+STEPS, PAUSE_S = 120, 0.04
+TEXT = GPT / "text/genesis.txt"
+ARGUMENTS = ["--steps", str(STEPS), "--data", str(TEXT), "--out", "params",
+             "--batch", "1", "--seq", "16"]  # fmt: skip
+PACE = "pace"  # a file next to the job's folder: see programs/paced_gpt.cu
 
 
 @pytest.fixture
@@ -54,9 +60,8 @@ class Trained:
 
     def apply(self, gpus: int = 2, extra: str = "", wait: bool = True) -> None:
         self.folder.mkdir(exist_ok=True)
-        text = str(GPT / "text/genesis.txt")
-        arguments = ["--steps", str(STEPS), "--data", text, "--out", "params"]
-        command = [*self.wrapper, str(self.program), *arguments]
+        (self.folder.parent / PACE).write_bytes(bytes(round(1000 * patience.scaled(PAUSE_S))))
+        command = [*self.wrapper, str(self.program), *ARGUMENTS]
         extra = f"workdir: {self.folder}\n  {extra}"
         self.specs.program(command, self.name, gpus, extra, RANKS)
         self.rankfold("apply", "-f", str(self.specs.folder), *(["--wait"] if wait else []))
@@ -78,7 +83,8 @@ class Trained:
         self.rankfold.until(lambda: self.status["phase"] == phase)
 
     def results(self) -> dict[str, bytes]:
-        """All that it has printed and written, when it has ended well."""
+        """All that it has printed and written, when it has ended well. It does not pause again."""
+        (self.folder.parent / PACE).unlink(missing_ok=True)
         self.rankfold.until(lambda: self.status["phase"] in ("Succeeded", "Failed"))
         assert self.status["phase"] == "Succeeded", self.rankfold("events", self.name)
         logs = Layout(self.rankfold.state.path).logs(self.name)
@@ -105,7 +111,7 @@ def specs(state: State) -> Specs:
 
 @pytest.fixture(scope="session")
 def program() -> Path:
-    return cuda.build(GPT / "train_gpt.cu")
+    return cuda.build(cuda.PROGRAMS / "paced_gpt.cu")
 
 
 @pytest.fixture
@@ -121,11 +127,10 @@ def undisturbed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
                    "RANKFOLD_NVIDIA_SHARE": "1"}  # fmt: skip
     work = folder / "work"
     work.mkdir()
-    text = str(GPT / "text/genesis.txt")
     subprocess.run(
         [sys.executable, "-m", "rankfold", "run", "--world-size", str(RANKS), "--name", "gpt",
          "--device", KIND, "--memory", "64MiB",
-         "--", str(program), "--steps", str(STEPS), "--data", text, "--out", "params"],
+         "--", str(program), *ARGUMENTS],
         env=environment, cwd=work, check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     logs = Layout(folder / "state").logs("gpt")

@@ -232,7 +232,7 @@ def flip_a_bit(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"), [(cut_off, "img has"), (flip_a_bit, "img has other content")]
+    ("damage", "said"), [(cut_off, "img has"), (flip_a_bit, "img has content other")]
 )
 def test_a_damaged_dump_is_said_and_the_last_checkpoint_taken(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes],
