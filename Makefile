@@ -19,8 +19,9 @@ SAY = $(if $(V),,@printf '%-3s %s\n' "$(1)" "$(2)" &&)
 # T=barrier: only tests/barrier, or tests whose names match.
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
 
-# Files of tests beside each other, on as many cores as there are, four at most.
-BESIDE := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# Files of tests in parallel, four at most: one more than there are cores, because tests also wait.
+BESIDE := --numprocesses=$(shell echo $$(($(JOBS) < 4 ? $(JOBS) + 1 : 4))) \
+	--dist=loadfile --no-loadscope-reorder
 
 # The same, each test by itself and in order.
 ONE_BY_ONE := --numprocesses=auto --maxprocesses=4 --dist=load --maxschedchunk=1
@@ -102,13 +103,16 @@ criu:
 
 # ---- what people run ------------------------------------------------------------------------
 
-.PHONY: demo test test-slow
+.PHONY: demo test test-unit test-slow
 demo: native cuda criu ## fold a training job from four devices onto one and back, bit for bit
 	$(PYTHON) -m examples.demo
 
 # In CI `make check` has run tests/repository already.
 test: native cuda criu ## run the fast tests; T=barrier runs only tests/barrier
 	$(PYTHON) -m pytest $(BESIDE) $(if $(CI),$(if $(T),,--ignore=tests/repository)) $(TESTS)
+
+test-unit: native ## run the tests marked unit, which start no process
+	$(PYTHON) -m pytest -m "unit and not slow" $(TESTS)
 
 test-slow: native cuda criu ## run the slow tests
 	$(PYTHON) -m pytest -m slow $(TESTS)

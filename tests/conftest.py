@@ -19,7 +19,7 @@ import pytest_timeout
 
 from rankfold.control import ControlError, call
 from rankfold.paths import REPOSITORY
-from support import leaks, order, patience, privileges, slices, warm
+from support import leaks, order, patience, privileges, slices, unit, warm
 from support.fleet import KIND
 from support.leaks import State
 
@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Whatever a test starts stays below this process, also after it was orphaned."""
     order.configure(config)
     slices.configure(config)
+    unit.configure(config)
     patience.calibration()
     leaks.become_subreaper()
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

@@ -19,6 +19,8 @@ from rankfold.checkpoint.store.units import PAGE, Malformed, PackIndex
 from support.checkpoints import HOST, Content, edited, noise, opened, restored, saved
 from support.faulty import Disk
 
+pytestmark = pytest.mark.unit
+
 PAGES = 40
 EDIT = 600  # bytes that an edited page adds, its list and its table with it: most are digests
 

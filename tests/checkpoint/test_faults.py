@@ -30,6 +30,8 @@ from rankfold.checkpoint.store.units import PAGE
 from support.checkpoints import DEVICE, HOST, Content, edited, noise, reading, restored, saved
 from support.faulty import Disk, Killed
 
+pytestmark = pytest.mark.unit
+
 SEEDS = st.lists(st.integers(0, 5), min_size=1, max_size=4)
 HOW = st.sampled_from(["killed", "killed after", "full", "unreachable"])
 

@@ -13,6 +13,8 @@ from rankfold.checkpoint.store import Damaged, Id, Missing, OldIncarnation, Refu
 from rankfold.checkpoint.store.documents import seal
 from support.checkpoints import example, opened, restored, saved
 
+pytestmark = pytest.mark.unit
+
 
 def resealed(file: Path, **fields: object) -> None:
     """Writes a document anew as somebody would who has changed it on purpose."""

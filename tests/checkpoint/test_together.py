@@ -18,6 +18,8 @@ from rankfold.checkpoint.store.units import PAGE
 from support.checkpoints import DEVICE, HOST, Content, edited, noise, restored, saved
 from support.faulty import Disk, Killed, Turns
 
+pytestmark = pytest.mark.unit
+
 
 def content(n: int) -> Content:
     """Some of it changes each time, some rarely, some comes back."""

@@ -10,6 +10,8 @@ from rankfold.checkpoint.store import Id, Missing, Unavailable, names
 from rankfold.checkpoint.store.checking import check
 from support.checkpoints import example, opened, restored, saved
 
+pytestmark = pytest.mark.unit
+
 
 def link_to_nothing(folder: Path, name: str) -> None:
     (folder / name).symlink_to("nothing")

@@ -11,6 +11,8 @@ import pytest
 
 from examples.demo.verdict import parse_line, to_float, verdict
 
+pytestmark = pytest.mark.unit
+
 RANKS, STEPS, PARAMS = 3, 12, 500
 
 

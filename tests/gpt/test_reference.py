@@ -9,6 +9,8 @@ from rankfold.paths import REPOSITORY
 
 from . import reference
 
+pytestmark = pytest.mark.unit
+
 TEXT = REPOSITORY / "examples/gpt/text/genesis.txt"
 SMALL = reference.Config(batch=2, seq=5, layers=2, channels=8, heads=2, vocab=7)
 

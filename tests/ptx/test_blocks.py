@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rankfold.proxy.ptx.blocks import dominators, post_dominators
+
+pytestmark = pytest.mark.unit
 
 Graph = list[list[int]]
 

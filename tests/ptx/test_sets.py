@@ -15,6 +15,8 @@ from rankfold.proxy.ptx.flows import flow_of
 from rankfold.proxy.ptx.module import parse_module
 from rankfold.proxy.ptx.sets import Sets, sets_of
 
+pytestmark = pytest.mark.unit
+
 HEAD = """
 .version 8.6
 .target sm_90

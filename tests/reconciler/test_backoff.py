@@ -13,6 +13,8 @@ from rankfold.reconciler import daemon
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.source import reader
 
+pytestmark = pytest.mark.unit
+
 
 def test_an_action_that_fails_again_waits_twice_as_long_up_to_a_bound() -> None:
     wait, delays = daemon.Backoff(), []

@@ -18,6 +18,8 @@ from rankfold import inotify
 from rankfold.reconciler.source import folder, reader, spec
 from support.command import JOB, POOL
 
+pytestmark = pytest.mark.unit
+
 JOB_TEXT = JOB.format(name="gpt", command='["true"]', ranks=4, gpus=4, extra="")
 
 

@@ -6,9 +6,13 @@ import sys
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from rankfold.reconciler import plan
 from rankfold.reconciler.plan.placement import block_sizes, cover
 from support.crowd import crowd, moments
+
+pytestmark = pytest.mark.unit
 
 FEW, MANY = 6, 36
 

@@ -11,6 +11,8 @@ import pytest
 from rankfold.interpose.launcher.snapshot import snapshot
 from rankfold.reconciler.report.logs import LINE_BYTES, Follower
 
+pytestmark = pytest.mark.unit
+
 
 def test_lines_are_whole_and_a_progress_bar_does_not_pile_up(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]

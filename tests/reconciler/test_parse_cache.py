@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from rankfold.reconciler.source import spec, yamldoc
 from rankfold.reconciler.source.parse_cache import ParseCache
 
+pytestmark = pytest.mark.unit
+
 JOB = """apiVersion: rankfold/v1alpha1
 kind: Job
 metadata: {{name: {name}}}

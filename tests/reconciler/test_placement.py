@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from rankfold.reconciler.plan.placement import assign, block_sizes, cover
 
+pytestmark = pytest.mark.unit
+
 
 @st.composite
 def shapes(draw: st.DrawFn, most: int = 64) -> tuple[int, int]:

@@ -19,6 +19,8 @@ from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE
 from rankfold.reconciler.source.revision import differences
 from support.simulated import Fleet
 
+pytestmark = pytest.mark.unit
+
 GIB = 1 << 30
 
 

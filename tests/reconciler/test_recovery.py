@@ -18,6 +18,8 @@ from rankfold.reconciler.model.recorded import NODE, RESTARTING, Record, Save
 from rankfold.reconciler.plan import saving
 from support.simulated import Fleet
 
+pytestmark = pytest.mark.unit
+
 GIB = 1 << 30
 DEVICES = tuple(f"local/soft-{at}" for at in range(4))
 

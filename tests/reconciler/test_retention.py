@@ -14,6 +14,8 @@ from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Record
 
+pytestmark = pytest.mark.unit
+
 LONG_AGO = time.time() - 10 * DAY_S
 
 

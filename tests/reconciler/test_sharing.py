@@ -21,6 +21,8 @@ from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.plan.conditions import conditions
 from rankfold.reconciler.plan.index import Index
 
+pytestmark = pytest.mark.unit
+
 A, B = "local/soft-0", "local/soft-1"
 RECORD = Record("gpt", step="placed", epoch=2, placement=(A, A, B, B))
 CHUNK = 2 << 20

@@ -19,6 +19,8 @@ from rankfold.reconciler.observe.stalls import STOPPED_S, WAITS_S
 from rankfold.reconciler.plan.conditions import conditions
 from rankfold.reconciler.plan.index import Index
 
+pytestmark = pytest.mark.unit
+
 A, B = "local/soft-0", "local/soft-1"
 LONG = WAITS_S
 Ranks = Mapping[int, tuple[str, float]]

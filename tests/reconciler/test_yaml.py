@@ -16,6 +16,8 @@ from rankfold import paths
 from rankfold.reconciler.model.desired import Job, Pool
 from rankfold.reconciler.source import spec, yamldoc
 
+pytestmark = pytest.mark.unit
+
 JOB = """\
 apiVersion: rankfold/v1alpha1
 kind: Job

@@ -17,6 +17,8 @@ from rankfold.proxy.ptx.model import Instr, Mem, Operand, Reg, registers_of
 from rankfold.proxy.ptx.module import parse_module
 from softgpu import test_isa
 
+pytestmark = pytest.mark.unit
+
 OURS = """
 .version 8.6
 .target sm_90
