@@ -1,8 +1,8 @@
 // paced_gpt.cu: the GPT of examples/gpt. It pauses after each step, as if its input were slow, so
-// that a job lasts as long as a test needs at little cost. Each pause is longer than the one before:
-// tests wait for early steps, and the late ones are to last. After step 20 n it is n milliseconds
-// for each byte of the file "pace" next to its working directory. That file is never opened, so a
-// checkpoint does not contain it.
+// that a job lasts as long as a test needs at little cost. Tests wait for early steps, and the late
+// ones are to last, so each pause is longer than the one before: after step 20 n it is n
+// milliseconds for each byte of the file "pace" next to its working directory. That file is never
+// opened, so a checkpoint does not contain it.
 #include <sys/stat.h>
 #include <unistd.h>
 
