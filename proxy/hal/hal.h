@@ -118,7 +118,7 @@ struct hal_work {
 };
 
 struct hal {
-	const char *type; /* "soft", "nvidia" */
+	const char *type; /* "soft", "nvidia", "null" */
 
 	int (*device_open)(const struct hal_config *, struct hal_device **);
 	void (*device_close)(struct hal_device *); /* waits for its worker threads */
@@ -199,6 +199,7 @@ struct hal {
 };
 
 extern const struct hal hal_soft;
+extern const struct hal hal_null;
 extern const struct hal hal_nvidia;
 
 #endif

@@ -14,7 +14,7 @@
 
 static const struct hal *hal_by_name(const char *name)
 {
-	static const struct hal *const all[] = {&hal_soft, &hal_nvidia};
+	static const struct hal *const all[] = {&hal_soft, &hal_nvidia, &hal_null};
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (!strcmp(name, all[i]->type))
 			return all[i];

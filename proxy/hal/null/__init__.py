@@ -1,0 +1,1 @@
+"""A device that runs no kernel: the smallest example of a HAL."""
