@@ -132,7 +132,13 @@ def test_what_a_failing_test_shows(state: State) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--tb=short", "test_it.py"],
         cwd=state.folder,
-        env={**os.environ, "PYTHONPATH": folder, "RANKFOLD_TEST_FOLDER": folder, "CI": "true"},
+        env={
+            **os.environ,
+            "PYTHONPATH": folder,
+            "RANKFOLD_TEST_FOLDER": folder,
+            "CI": "true",
+            "PYTEST_ADDOPTS": "",
+        },
         capture_output=True,
         text=True,
         check=False,
