@@ -90,6 +90,10 @@ dist: native ## build a wheel and the executable dist/rankfold, which runs on ma
 check-dist: native cuda ## build them, and test them where there is no compiler
 	$(PYTHON) -m pytest -m slow tests/distribution
 
+.PHONY: compile-commands
+compile-commands: native ## write how each C file is compiled, for clangd
+	@$(PYTHON) tools/compile_commands.py
+
 # The toolkit's nvcc, or otherwise the one from PyPI, fetched once.
 .PHONY: cuda
 cuda: $(VENV_READY)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from rankfold.paths import REPOSITORY
@@ -49,3 +51,18 @@ def test_a_copied_checkout_installs_an_environment_of_its_own(tmp_path: Path) ->
     assert "rm -rf .venv" in commands and "pip install" in commands
     original.rename(tmp_path / "moved")
     assert "pip install" in planned(tmp_path / "moved")
+
+
+def test_tools_learn_how_each_c_file_is_compiled(tmp_path: Path) -> None:
+    target = tmp_path / "commands.json"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    subprocess.run(
+        [sys.executable, "tools/compile_commands.py", target],
+        cwd=REPOSITORY, env=environment, check=True,
+    )  # fmt: skip
+    rows = {row["file"]: row for row in json.loads(target.read_text())}
+    sources = [*REPOSITORY.glob("proxy/**/*.c"), *REPOSITORY.glob("interpose/client/**/*.c")]
+    assert sources and {str(each.relative_to(REPOSITORY)) for each in sources} <= rows.keys()
+    row = rows["proxy/core/queue/item.c"]
+    command = [*row["command"].partition(" -MMD")[0].split(), "-fsyntax-only", row["file"]]
+    subprocess.run(command, cwd=row["directory"], check=True)
