@@ -13,7 +13,10 @@ The order of the steps makes it safe, without clocks and without a lock:
 5.  remove what was listed at 1, except data that is needed by a manifest of 2 (other than those
     moved at 3) or of 4 or by a pinned one, doomed or not, and data in a running save's folder. The
     manifests of 2 count because another collection may have doomed one of them since, and a save
-    may have pinned it before.
+    may have pinned it before;
+6.  list the doomed manifests that are in no other folder, then read pins again, and remove those
+    without: another collection may have doomed them after 4, and an incarnation that was begun
+    before that restores from one of them. A later one finds that it is gone.
 
 No folder of a save is ever used by another save, so a late removal hits nothing new.
 """
@@ -168,9 +171,12 @@ def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]
     """Remove doomed manifests without pins, marks of files that are gone, ended incarnations, and
     empty folders."""
     files, pins = store.files, first.pins() | second.pins()
-    for each in incarnations.ids(files, names.doomed(job)):
-        if each not in pins:
-            files.remove(names.doomed(job, each))
+    doomed = set(incarnations.ids(files, names.doomed(job)))
+    doomed -= set(incarnations.ids(files, names.manifest(job)))
+    if doomed:
+        pins |= _look(store, job, second).pins()
+    for each in sorted(doomed - pins):
+        files.remove(names.doomed(job, each))
     left = store.data(job)
     for place in store.damaged(job) - left.keys():
         files.remove(names.damage(job, place))

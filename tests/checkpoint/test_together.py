@@ -251,6 +251,42 @@ def test_within_a_collection(event: Callable[[Store], Callable[[], None]]) -> No
     raise AssertionError("a collection takes more operations than that")
 
 
+def test_a_restore_within_two_collections() -> None:
+    """One collection dooms the checkpoint while another, which began before the restore, is about
+    to remove doomed manifests."""
+    three = Disk()
+    store = opened(three)
+    store.take("gpt", 1)
+    for n in range(3):
+        saved(store, "gpt", 1, content(n), workers=0)
+    for at in range(200):
+        disk, rest = Disk(), list[Callable[[], None]]()
+        disk.files = dict(three.files)
+
+        def within_both(
+            operation: str, path: str, disk: Disk = disk, rest: list[Callable[[], None]] = rest
+        ) -> None:
+            if disk.operations == last:
+                disk.quiet()
+                rest.append(the_job_is_restored(opened(disk)))
+
+        def within_one(operation: str, path: str, disk: Disk = disk, at: int = at) -> None:
+            nonlocal last
+            if operation == "list" and path.endswith("/doomed"):
+                last = disk.operations + at + 1
+                disk.before = within_both
+                opened(disk).collect("gpt", 1)
+
+        last = 0
+        disk.before = within_one
+        opened(disk).collect("gpt", 2)
+        if not rest:
+            assert at > 10
+            return
+        rest[0]()
+    raise AssertionError("a collection takes more operations than that")
+
+
 TOGETHER = [
     collections_beside_saves, a_job_is_restored_while_an_old_uploader_goes_on,
     two_uploaders_of_one_job,
