@@ -259,6 +259,7 @@ def test_a_restore_within_two_collections() -> None:
     store.take("gpt", 1)
     for n in range(3):
         saved(store, "gpt", 1, content(n), workers=0)
+    last = 0
     for at in range(200):
         disk, rest = Disk(), list[Callable[[], None]]()
         disk.files = dict(three.files)
@@ -277,7 +278,6 @@ def test_a_restore_within_two_collections() -> None:
                 disk.before = within_both
                 opened(disk).collect("gpt", 1)
 
-        last = 0
         disk.before = within_one
         opened(disk).collect("gpt", 2)
         if not rest:
