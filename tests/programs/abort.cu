@@ -4,6 +4,7 @@
 #include "common.h"
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <thread>
 
@@ -229,6 +230,31 @@ static void shrinking(ncclComm_t comm, float *data, cudaStream_t stream)
 	NCCL_CHECK(ncclCommDestroy(fewer));
 }
 
+// Rank 0 is killed while the others are blocked in a collective without it. When `told` exists, as
+// if their watchdogs timed out, they abort it and continue with a smaller communicator.
+static void peer_is_killed(ncclComm_t comm, float *data, cudaStream_t stream, const char *told)
+{
+	works(comm, data, stream, world.size, 1);
+	if (world.rank == 0)
+		raise(SIGKILL);
+	NCCL_CHECK(ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, comm, stream));
+	int excluded = 0, ranks;
+	ncclComm_t fewer;
+	std::thread watchdog([&] {
+		for (int i = 0; i < 60000 && access(told, F_OK) != 0; i++)
+			usleep(1000);
+		NCCL_CHECK(
+			ncclCommShrink(comm, &excluded, 1, &fewer, nullptr, NCCL_SHRINK_ABORT));
+	});
+	CUDA_CHECK(cudaStreamSynchronize(stream));
+	watchdog.join();
+	NCCL_CHECK(ncclCommCount(fewer, &ranks));
+	EXPECT(ranks == world.size - 1, "%d ranks", ranks);
+	works(fewer, data, stream, ranks, 1);
+	NCCL_CHECK(ncclCommAbort(comm));
+	NCCL_CHECK(ncclCommDestroy(fewer));
+}
+
 int main(int argc, char **argv)
 {
 	ncclComm_t comm;
@@ -238,6 +264,11 @@ int main(int argc, char **argv)
 	float *data = on_device<float>(COUNT);
 	cudaStream_t stream;
 	CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+	if (how == "killed" && argc > 2) {
+		peer_is_killed(comm, data, stream, argv[2]);
+		printf("rank %d is done\n", world.rank);
+		return 0;
+	}
 	works(comm, data, stream, world.size, 1);
 	if (how == "thread" || how == "sends")
 		from_a_thread(comm, data, stream, how == "sends");

@@ -2,18 +2,22 @@
 // victim, does not call an operation that all others have called. It aborts its communicator; the
 // others are blocked, each in another call, until a watchdog thread aborts theirs. Then a new
 // communicator sums the next step. What the aborted operations write is not used, so the weights
-// are known. Arguments: the number of steps; the one way of being blocked to try (all in turn).
+// are known. Arguments: the number of steps (0: no limit); the one way of being blocked to try (-1:
+// all in turn); a folder: while its file `hold` exists, no watchdog aborts; rank 0 makes the step
+// that finds `stop` there the last.
 #include "common.h"
 
 #include <atomic>
 #include <cstring>
+#include <string>
 #include <thread>
 
 static World world;
+static std::string folder;
 static ncclComm_t base; // never aborted
 static cudaStream_t stream, other;
 static float *weights, *gradients, *scratch;
-static char *words;                   // NCCL's ids, on the device
+static char *words;                   // an invitation, on the device
 static const size_t COUNT = 40 << 10; // of floats
 static const int THREADS = 256;
 
@@ -36,21 +40,27 @@ __global__ void update(float *w, const float *sum)
 
 __global__ void put(float *out, bulky from) { out[threadIdx.x] = from.value; }
 
-static ncclUniqueId new_id()
-{
+struct invitation { // from rank 0, to the next communicator
 	ncclUniqueId id;
-	NCCL_CHECK(ncclGetUniqueId(&id));
-	CUDA_CHECK(cudaMemcpyAsync(words, &id, sizeof id, cudaMemcpyHostToDevice, other));
-	NCCL_CHECK(ncclBroadcast(words, words, sizeof id, ncclChar, 0, base, other));
-	CUDA_CHECK(cudaMemcpyAsync(&id, words, sizeof id, cudaMemcpyDeviceToHost, other));
-	CUDA_CHECK(cudaStreamSynchronize(other));
-	return id;
+	char last; // no step follows this one
+};
+
+static bool exists(const char *name)
+{
+	return !folder.empty() && access((folder + "/" + name).c_str(), F_OK) == 0;
 }
 
-static ncclComm_t join()
+static ncclComm_t join(bool *last)
 {
+	invitation to{{}, char(*last || exists("stop"))};
+	NCCL_CHECK(ncclGetUniqueId(&to.id));
+	CUDA_CHECK(cudaMemcpyAsync(words, &to, sizeof to, cudaMemcpyHostToDevice, other));
+	NCCL_CHECK(ncclBroadcast(words, words, sizeof to, ncclChar, 0, base, other));
+	CUDA_CHECK(cudaMemcpyAsync(&to, words, sizeof to, cudaMemcpyDeviceToHost, other));
+	CUDA_CHECK(cudaStreamSynchronize(other));
+	*last = to.last;
 	ncclComm_t comm;
-	NCCL_CHECK(ncclCommInitRank(&comm, world.size, new_id(), world.rank));
+	NCCL_CHECK(ncclCommInitRank(&comm, world.size, to.id, world.rank));
 	return comm;
 }
 
@@ -82,6 +92,10 @@ static void watch(ncclComm_t comm, cudaEvent_t behind, bool filled)
 		still = before == launched ? still + 1 : 0;
 	}
 	EXPECT(filled || state == ncclRemoteError, "the communicator's state is %d", state);
+	if (exists("hold"))
+		fprintf(stderr, "the watchdog of rank %d holds\n", world.rank);
+	while (exists("hold"))
+		usleep(500);
 	NCCL_CHECK(ncclCommAbort(comm));
 }
 
@@ -225,14 +239,17 @@ int main(int argc, char **argv)
 {
 	world = start(&base);
 	int steps = argument(argc, argv, 1, WAYS + 1), only = argument(argc, argv, 2, -1);
+	folder = argc > 3 ? argv[3] : "";
 	weights = on_device(std::vector<float>(COUNT, 1));
 	gradients = on_device<float>(COUNT);
 	scratch = on_device<float>(COUNT);
-	words = on_device<char>(sizeof(ncclUniqueId));
+	words = on_device<char>(sizeof(invitation));
 	CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
 	CUDA_CHECK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
-	for (int step = 0; step < steps; step++) {
-		ncclComm_t comm = join();
+	bool last = false;
+	for (int step = 0; !last; step++) {
+		last = step + 1 == steps;
+		ncclComm_t comm = join(&last);
 		gradient<<<COUNT / THREADS, THREADS, 0, stream>>>(weights, gradients, world.rank,
 								  step);
 		NCCL_CHECK(ncclAllReduce(gradients, gradients, COUNT, ncclFloat, ncclSum, comm,

@@ -66,6 +66,20 @@ def test_a_watchdog_ends_what_the_main_thread_is_blocked_in(state: State) -> Non
         assert len(set(printed)) == 1 and printed[0].count("weights") > 5
 
 
+@pytest.mark.parametrize("placement", [[0, 0, 0], [0, 1, 0], [0, 1, 2]], ids=str)
+def test_ranks_abort_what_a_killed_rank_leaves_unfinished(
+    state: State, placement: list[int]
+) -> None:
+    """Without a reconciler, which would end the job. They then use a smaller communicator."""
+    told = state.folder / "told"
+    with Fleet(state, max(placement) + 1) as fleet:
+        job = start(fleet, "abort", placement, "killed", told)
+        until(lambda: job.exit_status(0) is not None, 60, "rank 0 is killed")
+        told.touch()
+        assert job.wait() == [-signal.SIGKILL, 0, 0], [job.errors(r) for r in range(3)]
+        assert [job.output(rank) for rank in range(3)] == ["", *DONE[1:]]
+
+
 def test_an_abort_does_not_depend_on_sharing(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKFOLD_SHARE", "0")
     with Fleet(state, 1) as fleet:
