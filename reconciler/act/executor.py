@@ -182,7 +182,7 @@ class Executor:
         job, record = action.job, self._record(action.job.name)
         if record.step == "new":
             if not Path(job.workdir).is_dir():  # nothing is fixed yet: the file can still change
-                raise Permanent(f"the working directory {job.workdir} is not there")
+                raise Permanent(f"the working directory {job.workdir} does not exist")
             self.node.begin(job.name)
             record = dataclasses.replace(
                 record, step="started", fixed=job, device=action.device,

@@ -266,7 +266,7 @@ def test_a_killed_proxy_fails_its_jobs_and_the_device_comes_back(
     lost = rankfold.job("a")["placement"]["1"]
     os.kill(rankfold.proxy_pid(lost), signal.SIGKILL)
     rankfold.until(lambda: rankfold.job("a")["phase"] == "Failed")
-    assert f"the proxy of {lost} ended" in rankfold.job("a")["message"]
+    assert f"the proxy of {lost} exited" in rankfold.job("a")["message"]
     assert rankfold.job("b")["phase"] == "Running"
     rankfold.until(lambda: all(d["state"] == "Ready" for d in rankfold.status()["devices"]))
 
