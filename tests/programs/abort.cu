@@ -163,6 +163,27 @@ static void in_a_group(ncclComm_t comm, float *data, cudaStream_t stream)
 	       "gone");
 }
 
+// A thread ends its group when another thread has aborted the communicator.
+static void in_a_group_of_another_thread(ncclComm_t comm, float *data, cudaStream_t stream)
+{
+	std::atomic<bool> called{false}, aborted{false};
+	std::thread other([&] {
+		NCCL_CHECK(ncclGroupStart());
+		NCCL_CHECK(ncclAllReduce(data, data, COUNT, ncclFloat, ncclSum, comm, stream));
+		called = true;
+		while (!aborted)
+			usleep(100);
+		(void)ncclGroupEnd();
+		CUDA_CHECK(cudaStreamSynchronize(stream));
+	});
+	while (!called)
+		usleep(100);
+	NCCL_CHECK(ncclCommAbort(comm));
+	aborted = true;
+	other.join();
+	EXPECT(!*ncclGetLastError(nullptr), "%s", ncclGetLastError(nullptr));
+}
+
 // Rank 0 never joins; the others give up.
 static void joining(ncclComm_t comm)
 {
@@ -278,6 +299,8 @@ int main(int argc, char **argv)
 		while_it_is_split(comm);
 	else if (how == "group")
 		in_a_group(comm, data, stream);
+	else if (how == "late")
+		in_a_group_of_another_thread(comm, data, stream);
 	else if (how == "joining")
 		joining(comm);
 	else if (how == "patient")

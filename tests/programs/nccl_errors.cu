@@ -43,7 +43,7 @@ int main()
     FAILS(ncclSend(host, 64, ncclFloat, 0, comm, 0), ncclInvalidArgument, "ncclSend", rank,
           "256 bytes", address);
     FAILS(sum(data, ncclFloat, ncclSum, nullptr), ncclInvalidArgument, "ncclAllReduce",
-          "no communicator");
+          "not a communicator");
     FAILS(ncclMemFree(host), ncclUnhandledCudaError, "ncclMemFree", "cudaError");
     FAILS(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd", "no group");
 

@@ -55,7 +55,17 @@ def test_ranks_that_abort_a_communicator_go_on(state: State, placement: list[int
     """From a thread while the main one waits, with work behind it, in groups, while joining; also
     those that shrink it, or do not block."""
     with Fleet(state, max(placement) + 1) as fleet:
-        for how in ("thread", "sends", "told", "split", "group", "joining", "patient", "shrink"):
+        for how in (
+            "thread",
+            "sends",
+            "told",
+            "split",
+            "group",
+            "late",
+            "joining",
+            "patient",
+            "shrink",
+        ):
             assert finish(start(fleet, "abort", placement, how)) == DONE
 
 

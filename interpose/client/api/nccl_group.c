@@ -129,8 +129,24 @@ static void post_destroy(uint64_t op)
 	channel_post(&m.r, RF_OP_REDOP_DESTROY, sizeof m, NULL, 0);
 }
 
+/* Removes the operations of communicators that another thread has aborted since: the server would
+ * refuse them, and keep an error for a communicator that is gone. */
+static void forget_dead(void)
+{
+	const struct comm *c = NULL;
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < group.count; i++) {
+		if (!c || c->number != group.operations[i].comm)
+			c = comm_numbered(group.operations[i].comm);
+		if (c && !c->dead)
+			group.operations[kept++] = group.operations[i];
+	}
+	group.count = kept;
+}
+
 static ncclResult_t end_outermost(void)
 {
+	forget_dead();
 	ncclResult_t error = group.error ? group.error : check_own_sends();
 	if (!error && group.joining_count)
 		error = join_all();
