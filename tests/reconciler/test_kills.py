@@ -20,7 +20,7 @@ SOURCES = Path(rankfold.reconciler.__file__).parent
 
 def test_every_point_of_the_table_is_in_the_code_and_no_other() -> None:
     text = "".join(file.read_text() for file in SOURCES.rglob("*.py"))
-    assert set(re.findall(r'point\("([a-z.]+)"\)', text)) | {
+    assert set(re.findall(r'point\("([a-z._]+)"\)', text)) | {
         f"{op}.partly" for op in re.findall(r'_tell_all\([a-z.]+, "([a-z]+)"', text)
     } == set(POINTS)
 
@@ -30,18 +30,18 @@ USUAL = ("start.partly", "place.journalled", "place.partly", "barrier.partly", "
 USUALLY_SAVED = ("save.frozen", "vacate.before", "restore.launched")
 _OF_SAVES = ("save", "upload", "conclude", "vacate", "rest", "fetch", "restore")
 SAVED = {point for point in POINTS if point.partition(".")[0] in _OF_SAVES}
-DUMPED = {point for point in POINTS if point.partition(".")[0] == "dump"}
-OF_A_DUMP = DUMPED | {
+SNAPSHOT = {point for point in POINTS if point.partition(".")[0] == "local_snapshot"}
+OF_A_SNAPSHOT = SNAPSHOT | {
     point for point in POINTS if point.partition(".")[0] in ("vacate", "rest", "restore")
 } | {"save.frozen", "save.written"}  # fmt: skip
-USUALLY_DUMPED = ("local_snapshot.written", "restore.launched")
+USUALLY_SNAPSHOT = ("local_snapshot.written", "restore.launched")
 
 
 @pytest.mark.parametrize(
     "point",
     [
         pytest.param(p, marks=() if p in USUAL else pytest.mark.slow)
-        for p in sorted(POINTS.keys() - SAVED - DUMPED)
+        for p in sorted(POINTS.keys() - SAVED - SNAPSHOT)
     ],
 )
 def test_killed_at(point: str, rankfold: Rankfold, specs: Specs) -> None:
@@ -123,8 +123,8 @@ def test_killed_while_a_job_is_saved_and_restored(
 @pytest.mark.parametrize(
     "point",
     [
-        pytest.param(p, marks=() if p in USUALLY_DUMPED else pytest.mark.slow)
-        for p in sorted(OF_A_DUMP)
+        pytest.param(p, marks=() if p in USUALLY_SNAPSHOT else pytest.mark.slow)
+        for p in sorted(OF_A_SNAPSHOT)
     ],
 )
 def test_killed_while_a_job_rests_on_the_disk(point: str, rankfold: Rankfold, specs: Specs) -> None:
