@@ -27,7 +27,7 @@ def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
     assert job.results() == undisturbed
     assert job.status["restarts"] == 1
     (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "Restarted"]
-    assert told.startswith("the launcher of rank 1 ended") and "back to checkpoint 1-1" in told
+    assert told.startswith("the launcher of rank 1 was killed") and "back to checkpoint 1-1" in told
 
 
 def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
