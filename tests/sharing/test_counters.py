@@ -52,7 +52,7 @@ def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
         assert told["sharing"][TOLD[name]] == sum(mine) >= now[TOLD[name]]
     lines = rankfold("describe", "job").splitlines()
     assert any(line.startswith("sharing: ") and "squashed" in line for line in lines)
-    assert "              what kernels read and write is known from their code" in lines
+    assert "              the reads and writes of kernels are known from their code" in lines
     assert any(f"{told['sharing']['operationsSquashed']} operations" in line for line in lines)
 
 

@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant("coarsened-but-named", "e.content = private_content(v);", ";"),
     Mutant("loaded-unseen", "if (versions_invalid(&loaded)) {", "if (0) {"),
     Mutant("room-for-too-few", "if (capacity > EXTENTS_MAX) /*",
-           "if (room > EXTENTS_MAX)\n\t\treturn "
+           "if (capacity > EXTENTS_MAX)\n\t\treturn "
            "false;\n\tif (0) /*"),
     Mutant("no-room-and-as-it-was", "if (!put(to, to_addr, bytes, copied, count))",
            "if (!put(to, to_addr, bytes, copied, count) && 0)"),
