@@ -296,7 +296,7 @@ def test_who_fails_waits_no_longer(make: Make) -> None:
     c.rank.begin()
     assert c.first(0)
     c.turn(gives_up=True)
-    assert c.check.state == NONE and not c.check.vain
+    assert c.check.state == NONE and not c.check.fruitless
     c.rank.end()
     c.close()
 
