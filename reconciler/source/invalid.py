@@ -1,4 +1,4 @@
-"""What is wrong with files of desired state."""
+"""Errors in files of desired state."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who waits for another thread of its process for a moment notices that the moment does not end
-(spin_moment in spin.h)."""
+"""A thread that waits a moment for another thread of its process notices that the moment does not
+end (spin_moment in spin.h)."""
 
 from __future__ import annotations
 

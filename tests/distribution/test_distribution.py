@@ -192,7 +192,7 @@ def test_a_job_continues_when_the_file_is_replaced(machine: Root, tmp_path: Path
 
 @pytest.mark.parametrize("user, home", [("1000", "/home/someone"), ("1001", "/nonexistent")])
 def test_another_user(machine: Root, user: str, home: str) -> None:
-    """Who may have no home. Ranks get the environment of the command, and nothing of PEX's."""
+    """The user may have no home. Ranks get the environment of the command, and nothing of PEX's."""
     if (machine.folder / home[1:]).exists():
         os.chown(machine.folder / home[1:], int(user), int(user))
     variables = {"RANKFOLD_STATE": f"/tmp/state-{user}", "VIRTUAL_ENV": "/mine", "PEX_MINE": "1"}

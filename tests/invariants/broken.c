@@ -247,7 +247,7 @@ static void memory_as_a_whole(void)
 	      m->request.purpose = PURPOSE_COPY; o->memory.request.purpose = PURPOSE_SAVE);
 	BREAK("a request is not listed", m->request.state = REQUEST_WAITING; d->requests = NULL);
 	BREAK("copies that several ranks refer to", d->copies_held++);
-	BREAK("ranks of which pages move", d->moving++);
+	BREAK("ranks whose pages move", d->moving++);
 }
 
 static void versions(void)

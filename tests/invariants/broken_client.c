@@ -34,7 +34,7 @@ static void handles(void)
 	BREAK("a context that is popped was pushed", context_pop());
 }
 
-/* A graph of two empty nodes, of which the second needs the first. */
+/* A graph of two empty nodes; the second depends on the first. */
 static struct graph *pair(void)
 {
 	struct graph *g = graph_new();

@@ -27,8 +27,8 @@ from .clock import Clock
 
 GPT = REPOSITORY / "examples/gpt"
 RANKS = 2
-# With pauses, of which the 20th takes PAUSE_S: some 14 s, in which the commands of a test find the
-# job alive.
+# The job pauses after each step, so that it runs for some 14 s and the commands of a test find it
+# alive. PAUSE_S: the 20th pause.
 STEPS, PAUSE_S = 120, 0.04
 TEXT = GPT / "text/genesis.txt"
 ARGUMENTS = ["--steps", str(STEPS), "--data", str(TEXT), "--out", "params",

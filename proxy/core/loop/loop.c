@@ -110,7 +110,7 @@ static uint32_t collect(struct proxy *p, struct futex_waitv *v)
 	return n;
 }
 
-/* Returns the earlier of two times, of which 0 is none. */
+/* Returns the earlier of two times; 0: no time. */
 static uint64_t sooner(uint64_t a, uint64_t b) { return !a || (b && b < a) ? b : a; }
 
 uint64_t loop_deadline_ns(const struct proxy *p)

@@ -9,7 +9,7 @@
 
 #include "memory_parts.h"
 
-#define BACKOFF_MAX 63u /* rounds of the device, in each of which every rank has one turn */
+#define BACKOFF_MAX 63u /* rounds of the device; every rank has one turn in a round */
 
 /* ---- what a rank may write ---- */
 

@@ -178,6 +178,6 @@ const char *memory_invalid(const struct device_memory *d)
 			wrong = moves_invalid(d->all[i], &sums);
 	}
 	WRONG(!wrong && sums.copies != d->copies_held, "copies that several ranks refer to");
-	WRONG(!wrong && sums.moving != d->moving, "ranks of which pages move");
+	WRONG(!wrong && sums.moving != d->moving, "ranks whose pages move");
 	return wrong ? wrong : chunks_invalid(d, &sums);
 }

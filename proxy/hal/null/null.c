@@ -60,10 +60,12 @@ static int null_device_open(const struct hal_config *config, struct hal_device *
 	uint32_t chunks = (uint32_t)(config->memory_bytes / RF_CHUNK_BYTES);
 	void *memory;
 
-	if (!chunks || config->memory_bytes % RF_CHUNK_BYTES || !device) {
+	if (!device)
+		return OUT_OF_MEMORY;
+	if (!chunks || config->memory_bytes % RF_CHUNK_BYTES ||
+	    config->memory_bytes > RF_HEAP_BYTES) {
 		free(device);
-		return chunks && !(config->memory_bytes % RF_CHUNK_BYTES) ? OUT_OF_MEMORY
-									  : INVALID_VALUE;
+		return INVALID_VALUE;
 	}
 	device->config = *config;
 	device->free = calloc(chunks, sizeof *device->free);

@@ -4,7 +4,7 @@
 only its index in the grid. ``find_predicate_range``: a predicate range: a comparison of a value
 that grows by 1 from thread to thread with one that all share, as in ``if (i < n)``. It is true up
 to some thread and false after it (or the other way round), so a segment runs its threads in two
-ranges, in each of which the comparison is a constant (lower.py): the loops over them need no masks.
+ranges (lower.py). In each range the comparison is a constant: the loops over them need no masks.
 A predicate that is kept at a cut serves the same purpose if it turns out to be the same for all
 threads.
 """
