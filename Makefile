@@ -206,6 +206,9 @@ C_FILES = $(shell git ls-files --cached --others --exclude-standard '*.[ch]' | g
 check-c: $(VENV_READY)
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FILES)
 	@$(MAKE) --no-print-directory native CI=1 BUILD=$(if $(CI),$(BUILD),build/check)
+	@for f in benchmarks/*.c; do \
+		$(CC) -fsyntax-only -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -Iinterpose/channel -Iproxy/hal \
+			-Iproxy/core $$f || exit; done
 
 check-repository: $(VENV_READY)
 	$(PYTHON) -m pytest tests/repository

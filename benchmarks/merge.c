@@ -45,7 +45,7 @@ static int stream(struct hal_device *d, struct hal_stream **out)
 {
 	return (void)d, *out = (void *)&works, 0;
 }
-static uint32_t room(struct hal_stream *s) { return (void)s, 64; }
+static uint32_t available(struct hal_stream *s) { return (void)s, 64; }
 static uint64_t submit(struct hal_stream *s, const struct hal_work *w)
 {
 	return (void)s, (void)w, ++works;
@@ -62,7 +62,7 @@ static const struct hal nothing = {.chunk_create = create,
 				   .space_map_host = host,
 				   .space_error = error,
 				   .stream_create = stream,
-				   .room = room,
+				   .available = available,
 				   .submit = submit,
 				   .completed = completed};
 
@@ -122,7 +122,7 @@ int main(void)
 			    memory_open(&ranks[n], &d, 1, n, fd, fd) || memory_alloc(&ranks[n], &a))
 				return 1;
 			write_all(&ranks[n], true);
-			memory_ask(&ranks[n],
+			memory_request(&ranks[n],
 				   &(struct memory_request){.purpose = PURPOSE_ACTIVATE});
 			while (!memory_resident(&ranks[n]))
 				memory_turn(&d);
@@ -132,7 +132,7 @@ int main(void)
 			struct memory_request own = {.purpose = PURPOSE_COPY,
 						     .addr = RF_DEV_BASE,
 						     .bytes = PAGES * RF_CHUNK_BYTES};
-			memory_ask(&ranks[n], &own);
+			memory_request(&ranks[n], &own);
 			while (!memory_owns(&ranks[n], own.addr, own.bytes))
 				memory_turn(&d);
 			write_all(&ranks[n], false);
