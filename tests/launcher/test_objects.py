@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from support import privileges
 from support.leaks import State
 
 from .conftest import Launched
-from .test_rest import Place, kill, restore, save
+from .test_rest import Place, kill, moved, restore, save
 
 SOURCES = Path(__file__).parent / "objects"
 
@@ -33,7 +34,7 @@ KEPT = {
     "settings": "personality signal_state priority name dumpable death_signal privileges subreaper "
     "huge_pages barrier filter capabilities robust rseq affinity io_priority slack limits",
     "memory": "advised mapped guarded",
-    "unseen": "interleaved machine_check merged member member6 wall_timer wall_period "
+    "unseen": "interleaved bound_locally machine_check merged member member6 wall_timer wall_period "
     "key_removed undone unlocked tsc_again wall_deleted",
 }
 REFUSED = {
@@ -149,6 +150,25 @@ def test_what_cannot_be_there_again_is_named(name: str, place: Place, program: P
     assert launched.end()["exit_status"] == 0, launched.text("err")
 
 
+NUMPY = """
+import os, sys, time
+import numpy
+square = numpy.arange(512 * 512, dtype=numpy.float64).reshape(512, 512)
+before = square @ square  # OpenBLAS maps its buffers
+open("ready", "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+print((square @ square == before).all())
+"""
+
+
+def test_a_rank_that_multiplies_with_numpy_is_saved_and_restored(place: Place) -> None:
+    launched = moved(place, place.launch(sys.executable, "-c", NUMPY))
+    place.go()
+    assert launched.end()["exit_status"] == 0, launched.text("err")
+    assert launched.text("out") == "True\n"
+
+
 def test_each_object_is_in_a_table(program: Path) -> None:
     listed = subprocess.run([program], capture_output=True, text=True, check=True).stdout.split()
     kept = [name for names in KEPT.values() for name in names.split()]
@@ -163,7 +183,8 @@ DOCUMENTED = {
     "wall_timer wall_period": "timerfd at an absolute time of the wall clock",
     "interleaved machine_check merged bound_thread": "NUMA policy of all threads (`numactl`, "
     "`set_mempolicy`), `PR_MCE_KILL`, `PR_SET_MEMORY_MERGE`",
-    "bound": "NUMA policy of some memory (`mbind`)",
+    "bound_locally": "memory that prefers the local node (`mbind`, as OpenBLAS and NumPy do)",
+    "bound": "another NUMA policy of some memory (`mbind`)",
     "locked_on_fault": "memory locked page by page (`MLOCK_ONFAULT`)",
     "notified": "a directory with `F_NOTIFY`",
     "udp_unread": "unread datagrams of a UDP socket",

@@ -227,13 +227,16 @@ def _has_unread_datagrams(sock: socket.socket) -> bool:
 
 
 def _bound(pid: int) -> str | None:
-    """The address of a mapping whose NUMA policy is not that of the process."""
+    """The address of a mapping whose NUMA policy is not that of the process.
+
+    Memory that prefers the local node, as OpenBLAS and so NumPy set it, needs no policy: without
+    one a page comes from the local node, too, unless the process has chosen otherwise."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/numa_maps") as maps:
         usual = None
         for line in maps:
             address, policy = line.split()[:2]
             usual = usual or policy
-            if policy != usual:
+            if policy not in (usual, "local"):
                 return address
     return None
 

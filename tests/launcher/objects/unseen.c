@@ -176,6 +176,15 @@ static void use_bound(void)
 	syscall(SYS_get_mempolicy, &mode, NULL, 0, at, MPOL_F_ADDR);
 	say("%d", mode);
 }
+/* OpenBLAS sets this policy for its buffers. */
+static void make_bound_locally(void)
+{
+	at = map();
+	if (syscall(SYS_mbind, at, SIZE, MPOL_PREFERRED, NULL, 0, 0) != 0)
+		lack();
+	at[1] = 7;
+}
+static void use_bound_locally(void) { say("%d", at[1]); }
 static void make_interleaved(void)
 {
 	if (syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &first_node, 2) != 0)
@@ -415,6 +424,7 @@ const struct object unseen[] = {
 	{"locked_on_fault", make_locked_on_fault, use_locked_on_fault},
 	{"sealed", make_sealed, use_sealed},
 	{"bound", make_bound, use_bound},
+	{"bound_locally", make_bound_locally, use_bound_locally},
 	{"bound_thread", make_bound_thread, alive},
 	{"interleaved", make_interleaved, use_interleaved},
 	{"no_tsc", make_no_tsc, use_no_tsc},
