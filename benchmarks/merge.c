@@ -81,15 +81,13 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Each page is of its own content, in each rank another one unless all have the same. */
+/* Each page has its own content: the same in all ranks, or one that no page ever had. */
 static void write_all(struct rank_memory *m, bool same)
 {
+	static uint64_t written;
 	for (uint64_t p = 0; p < PAGES; p++) {
-		struct content c = {{p + 1, 7}, 0, 0};
-		if (same)
-			content_is(m, page_addr((uint32_t)p), RF_CHUNK_BYTES, c);
-		else
-			content_unknown(m, page_addr((uint32_t)p), RF_CHUNK_BYTES);
+		struct content c = {{p + 1, same ? 7 : 8 + written++}, 0, 0};
+		content_is(m, page_addr((uint32_t)p), RF_CHUNK_BYTES, c);
 	}
 }
 
@@ -107,42 +105,46 @@ static double measure(uint32_t count, bool change)
 	return us[ROUNDS / 2];
 }
 
+static bool open_ranks(struct device_memory *d, uint32_t count, bool same)
+{
+	*d = (struct device_memory){.shares = true};
+	chunks = 0;
+	if (device_memory_open(d, &nothing, NULL, 2ull * RANKS * PAGES * RF_CHUNK_BYTES))
+		return false;
+	for (uint32_t n = 0; n < count; n++) {
+		ranks[n] = (struct rank_memory){0};
+		int fd = memfd_create("image", 0);
+		struct rf_alloc a = {.addr = RF_DEV_BASE, .bytes = PAGES * RF_CHUNK_BYTES};
+		if (ftruncate(fd, (off_t)RF_WINDOW_BYTES) ||
+		    memory_open(&ranks[n], d, 1, n, fd, fd) || memory_alloc(&ranks[n], &a))
+			return false;
+		write_all(&ranks[n], same);
+		struct memory_request all = {.purpose = PURPOSE_ACTIVATE};
+		memory_request(&ranks[n], &all);
+		while (!memory_resident(&ranks[n]))
+			memory_turn(d);
+	}
+	return true;
+}
+
 int main(void)
 {
 	for (uint32_t count = 2; count <= RANKS; count *= 2) {
-		struct device_memory d = {0};
-		double us[3];
-		chunks = 0;
-		if (device_memory_open(&d, &nothing, NULL, 2ull * RANKS * PAGES * RF_CHUNK_BYTES))
+		struct device_memory shared, apart;
+		if (!open_ranks(&shared, count, true))
 			return 1;
-		for (uint32_t n = 0; n < count; n++) {
-			int fd = memfd_create("image", 0);
-			struct rf_alloc a = {.addr = RF_DEV_BASE, .bytes = PAGES * RF_CHUNK_BYTES};
-			if (ftruncate(fd, (off_t)RF_WINDOW_BYTES) ||
-			    memory_open(&ranks[n], &d, 1, n, fd, fd) || memory_alloc(&ranks[n], &a))
-				return 1;
-			write_all(&ranks[n], true);
-			memory_request(&ranks[n],
-				   &(struct memory_request){.purpose = PURPOSE_ACTIVATE});
-			while (!memory_resident(&ranks[n]))
-				memory_turn(&d);
+		double same = measure(count, false);
+		uint32_t page = ranks[0].live[0];
+		if (ranks[1].pages[page].chunk != ranks[0].pages[page].chunk) {
+			fprintf(stderr, "equal pages are not shared: nothing was measured\n");
+			return 1;
 		}
-		us[0] = measure(count, false);
-		for (uint32_t n = 0; n < count; n++) {
-			struct memory_request own = {.purpose = PURPOSE_COPY,
-						     .addr = RF_DEV_BASE,
-						     .bytes = PAGES * RF_CHUNK_BYTES};
-			memory_request(&ranks[n], &own);
-			while (!memory_owns(&ranks[n], own.addr, own.bytes))
-				memory_turn(&d);
-			write_all(&ranks[n], false);
-		}
-		us[1] = measure(count, false);
-		us[2] = measure(count, true);
+		if (!open_ranks(&apart, count, false))
+			return 1;
+		double unchanged = measure(count, false);
+		double changed = measure(count, true);
 		printf("%u ranks, %u pages: shared %.1f us, unchanged %.1f us, changed %.1f us\n",
-		       count, PAGES, us[0], us[1], us[2]);
-		for (uint32_t n = 0; n < count; n++)
-			ranks[n] = (struct rank_memory){0};
+		       count, PAGES, same, unchanged, changed);
 	}
 	return 0;
 }
