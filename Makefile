@@ -194,6 +194,7 @@ check: check-python check-imports check-c check-repository ## check lint, types,
 
 check-python: $(VENV_READY)
 	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
 
 check-imports: $(VENV_READY)

@@ -118,18 +118,21 @@ class Program:
         return self.source.suffix == ".py"
 
     def command(self, steps: int) -> list[str]:
-        program = [sys.executable, str(self.source)] if self.is_python else [
-            str(cuda.build(self.source))
-        ]  # fmt: skip
+        program = (
+            [sys.executable, str(self.source)] if self.is_python else [str(cuda.build(self.source))]
+        )
         return [*program, *self.before, str(steps), *self.behind]
 
     def env(self, folder: Path) -> dict[str, str]:
         if not self.is_python:
             return {}
         return {
-            "DEV": "CUDA", "LD_LIBRARY_PATH": nvrtc(folder / "nvrtc"), "CACHELEVEL": "0",
-            "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"),
-        }  # fmt: skip
+            "DEV": "CUDA",
+            "LD_LIBRARY_PATH": nvrtc(folder / "nvrtc"),
+            "CACHELEVEL": "0",
+            "HOME": str(folder),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+        }
 
     def saving(self, file: Path, every: int) -> tuple[list[str], dict[str, str]]:
         """Additional arguments and environment that make it save its own checkpoints."""
@@ -211,10 +214,15 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
             ask("freeze")
             saving.result()
         each(
-            lambda rank: call(job.launcher(rank), "snapshot", timeout=300, beside=True,
-                              folder=str(folder / f"rank-{rank}")),
+            lambda rank: call(
+                job.launcher(rank),
+                "snapshot",
+                timeout=300,
+                beside=True,
+                folder=str(folder / f"rank-{rank}"),
+            ),
             job.world_size,
-        )  # fmt: skip
+        )
         ask("thaw")
         job.go_on()
     with timed(seconds, "copy"):
@@ -345,10 +353,13 @@ def empty(fleet: Fleet, job: RunningJob, name: str) -> RunningJob:
     for rank in range(job.world_size):
         config = json.loads((job.folder / f"rank-{rank}.json").read_text())
         config.update(
-            job=name, socket=made.launcher(rank), empty=True,
+            job=name,
+            socket=made.launcher(rank),
+            empty=True,
             client_socket=str(fleet.sockets / f"{name}.{rank}.c"),
-            logs=str(folder / "logs"), exit_file=str(folder / f"rank-{rank}.exit"),
-        )  # fmt: skip
+            logs=str(folder / "logs"),
+            exit_file=str(folder / f"rank-{rank}.exit"),
+        )
         configs.append(folder / f"rank-{rank}.json")
         configs[-1].write_text(json.dumps(config))
     launch(configs)
@@ -356,9 +367,13 @@ def empty(fleet: Fleet, job: RunningJob, name: str) -> RunningJob:
 
 
 def restored(
-    fleet: Fleet, job: RunningJob, name: str, url: str, seconds: dict[str, float],
+    fleet: Fleet,
+    job: RunningJob,
+    name: str,
+    url: str,
+    seconds: dict[str, float],
     incarnation: int = 2,
-) -> RunningJob:  # fmt: skip
+) -> RunningJob:
     """Restore the job from the store, on the first device of `fleet`."""
     ranks = job.world_size
     folder = fleet.state.path / "jobs" / name / "saves" / "1"
@@ -368,8 +383,12 @@ def restored(
     with timed(seconds, "launchers"):
         again = empty(fleet, job, name)
     with timed(seconds, "restore"):
-        each(lambda rank: call(again.launcher(rank), "restore", timeout=120,
-                               folder=str(folder / f"rank-{rank}")), ranks)  # fmt: skip
+        each(
+            lambda rank: call(
+                again.launcher(rank), "restore", timeout=120, folder=str(folder / f"rank-{rank}")
+            ),
+            ranks,
+        )
     with timed(seconds, "place"):
         again.place([fleet.names[0]] * ranks)
         each(lambda rank: call(again.launcher(rank), "thaw"), ranks)
@@ -427,8 +446,9 @@ def measure(program: Program, ranks: int, effort: Effort) -> Measured:
     seconds = found.seconds
     with fleets() as (here, there, folder):
         last = FIRST + effort.between + program.rest
-        job = here.start("bench", program.command(last), [0] * ranks, workdir=GPT.parent,
-                         env=program.env(folder))  # fmt: skip
+        job = here.start(
+            "bench", program.command(last), [0] * ranks, workdir=GPT.parent, env=program.env(folder)
+        )
         until(lambda: all_begun(job, program), 300, "some steps")
         begun = steps_of(job)
         saves = [here.state.path / "jobs/bench/saves" / str(n) for n in range(2)]
@@ -535,16 +555,22 @@ def bytes_of(
     own = f"; parameters and moments are {restarted.own_bytes}" if restarted else ""
     made = {
         f"device_bytes_over_replica_{name}_{ranks}": Figure(
-            found.device / found.distinct, "", 1.02, "lower",
+            found.device / found.distinct,
+            "",
+            1.02,
+            "lower",
             f"{found.device} bytes stored, {found.distinct} in one copy of each distinct buffer"
             f"{own}",
         ),
-    }  # fmt: skip
+    }
     if restarted:
         made[f"rank_specific_bytes_{name}_{ranks}"] = Figure(
-            found.alone, "bytes", max(0.0, found.alive - restarted.own_bytes), "lower",
+            found.alone,
+            "bytes",
+            max(0.0, found.alive - restarted.own_bytes),
+            "lower",
             f"in buffers that no other rank equals, a rank; it has {found.alive:.0f} alive",
-        )  # fmt: skip
+        )
     return made
 
 
@@ -569,19 +595,22 @@ def figures_of(
     """The figures of one program, with all numbers of ranks."""
     most = found[max(found)]
     host, host_how = worst(
-        found, lambda each: each.host[1] / each.host[0],
+        found,
+        lambda each: each.host[1] / each.host[0],
         f"{most.host[1]} bytes new in the second checkpoint, {most.host[0]} in the first",
-    )  # fmt: skip
+    )
     pause, pause_how = worst(
-        found, lambda each: statistics.median(each.still) / bound(each),
+        found,
+        lambda each: statistics.median(each.still) / bound(each),
         f"{listed(most.still)} s with {most.pages / GIB:.3f} GiB of host pages and "
         f"{most.alive * max(found) / GIB:.2f} GiB of devices' memory",
-    )  # fmt: skip
+    )
     parts = ", ".join(f"{key} {value:.2f}" for key, value in most.seconds.items())
     moved, moved_how = worst(
-        found, lambda each: (migration(each) - 1) / each.copied,
+        found,
+        lambda each: (migration(each) - 1) / each.copied,
         f"{migration(most):.2f} s, copying {most.copied:.2f} s; {parts}",
-    )  # fmt: skip
+    )
     resize, resize_how = worst(
         found, lambda each: statistics.median(each.resized), f"{listed(most.resized)} s"
     )
@@ -593,13 +622,16 @@ def figures_of(
         ),
         f"checkpoint_pause_over_bound_{name}": Figure(pause, "", 1.0, "lower", pause_how),
         f"migration_over_copy_{name}": Figure(moved, "", 2.0, "lower", moved_how),
-    }  # fmt: skip
+    }
     if restarted:
         made[f"restart_over_user_level_{name}"] = Figure(
-            statistics.median(restarted.ours) / statistics.median(restarted.own), "", 1.0, "lower",
+            statistics.median(restarted.ours) / statistics.median(restarted.own),
+            "",
+            1.0,
+            "lower",
             f"{min(found)} ranks: {listed(restarted.ours)} s with rankfold's checkpoint, "
             f"{listed(restarted.own)} s with the program's own",
-        )  # fmt: skip
+        )
     return made
 
 

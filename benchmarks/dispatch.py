@@ -70,9 +70,11 @@ from rankfold.proxy.ptx.fatbin import IMAGE_PTX
 # Iterations of the loop in its kernels, and the share of the usual steps. The first has a target;
 # real GPUs take 2 µs or more to start a kernel, so their programs do not reach the last rate.
 LAUNCH_RATES = {
-    "launch_bound": (1200, 0.05), "launch_30k": (400, 0.1), "launch_100k": (100, 0.2),
+    "launch_bound": (1200, 0.05),
+    "launch_30k": (400, 0.1),
+    "launch_100k": (100, 0.2),
     "launch_flood": (0, 1),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -142,9 +144,12 @@ def bench_calls(where: Place, effort: Effort) -> tuple[dict[str, Figure], dict[s
         how = (
             f"quietest of {effort.call_runs} runs of {len(ns)} calls; {wakeups:.2f} wake-ups of "
             f"the server per 1000 calls, start included; "
-            + ("no strace here" if traced is None else
-               f"{traced:.2f} system calls of the program per 1000 calls, under strace")
-        )  # fmt: skip
+            + (
+                "no strace here"
+                if traced is None
+                else f"{traced:.2f} system calls of the program per 1000 calls, under strace"
+            )
+        )
         for percent, target in zip((50, 99), targets, strict=True):
             value = float(np.percentile(ns, percent)) * scale
             figures[f"{name}_p{percent}"] = Figure(value, unit, target, "lower", how)
@@ -174,9 +179,14 @@ def measure_steps(
     program, out = timed(source), where.folder / "steps"
     kernels = kernel_library(made, source, where.folder)
     alone = {
-        **os.environ, "LD_LIBRARY_PATH": str(libraries), "DISPATCH_KERNELS": str(kernels),
-        "DISPATCH_STEPS": str(out), "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
-    }  # fmt: skip
+        **os.environ,
+        "LD_LIBRARY_PATH": str(libraries),
+        "DISPATCH_KERNELS": str(kernels),
+        "DISPATCH_STEPS": str(out),
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+    }
     found = Steps([], [])
     where.run([str(program), *arguments], {"DISPATCH_STEPS": str(out)})  # loads its kernels
     proxy = where.fleet.processes[where.fleet.names[0]].pid
@@ -216,12 +226,19 @@ def bench_steps(
     how = "median of {} rounds: {:.3f} ms through the proxy, {:.3f} ms in-process; one worker"
     figures = {
         f"step_overhead_{name}": Figure(
-            steps.overhead, "of 1", 0.02, "lower",
-            how.format(len(steps.proxied), statistics.median(steps.proxied),
-                       statistics.median(steps.inprocess)) + extra[name],
+            steps.overhead,
+            "of 1",
+            0.02,
+            "lower",
+            how.format(
+                len(steps.proxied),
+                statistics.median(steps.proxied),
+                statistics.median(steps.inprocess),
+            )
+            + extra[name],
         )
         for name, steps in found.items()
-    }  # fmt: skip
+    }
     return figures, found
 
 
@@ -254,8 +271,14 @@ def on_both_cores(workers: set[int], mine: Work, theirs: Work) -> tuple[float, f
 
 def host_library(folder: Path) -> ctypes.CDLL:
     target = folder / "host.so"
-    flags = ["-O3", f"-march={objects.CPU}", "-shared", "-fPIC",
-             f"-I{REPOSITORY}/interpose/channel", f"-I{REPOSITORY}/proxy/hal"]  # fmt: skip
+    flags = [
+        "-O3",
+        f"-march={objects.CPU}",
+        "-shared",
+        "-fPIC",
+        f"-I{REPOSITORY}/interpose/channel",
+        f"-I{REPOSITORY}/proxy/hal",
+    ]
     subprocess.run(
         ["gcc", *flags, "-o", str(target), str(HERE / "dispatch_kernels.c"), "-lm"], check=True
     )
@@ -346,8 +369,10 @@ def bench_kernels(
             times = [on_both_cores(workers, mine, theirs) for _ in rounds]
             ratio = statistics.median(m / t for m, t in times)
             best = tuple(1e6 * min(side) / 2 / REPEATS for side in zip(*times, strict=True))
-            how = (f"median ratio of {len(times)} rounds of {ELEMENTS} elements; best "
-                   f"{best[0]:.0f} µs, C {best[1]:.0f} µs")  # fmt: skip
+            how = (
+                f"median ratio of {len(times)} rounds of {ELEMENTS} elements; best "
+                f"{best[0]:.0f} µs, C {best[1]:.0f} µs"
+            )
             figures[f"kernel_vs_gcc_{name}"] = Figure(ratio, "of 1", 1.0, "lower", how)
             plots[name] = [m / t for m, t in times]
         figures["matmul_gflops_per_core"] = matmul(kernels, effort)

@@ -140,7 +140,10 @@ def measure(jobs: int, rest_s: float) -> dict[str, Figure]:
     return {
         "files_first_s": Figure(first, "s", 3.0, "lower", f"{what}: from `watch` to acceptance"),
         "files_edit_s": Figure(
-            max(edits), "s", 0.5, "lower",
+            max(edits),
+            "s",
+            0.5,
+            "lower",
             f"{what}: from a save to acceptance, slowest of {EDITS} edits of one file",
         ),
         "files_blocked_s": Figure(
@@ -151,7 +154,7 @@ def measure(jobs: int, rest_s: float) -> dict[str, Figure]:
         ),
         "files_cancel_s": Figure(stopped, "s", 10.0, "lower", f"{what}: `stop --cancel`"),
         "files_started": Figure(ran, "jobs", 1.0, "lower", "that ran at all, on one device"),
-    }  # fmt: skip
+    }
 
 
 def edited(fleet: Fleet, jobs: int) -> tuple[list[float], float]:

@@ -84,9 +84,13 @@ class Place:
         self.fleet.processes[name].wait(10)
 
     def run(
-        self, command: Sequence[str], env: dict[str, str], ranks: int = 1, device: int = 0,
+        self,
+        command: Sequence[str],
+        env: dict[str, str],
+        ranks: int = 1,
+        device: int = 0,
         under_way: Callable[[RunningJob], bool] = lambda _job: True,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Run the program through a proxy, all its ranks on one device; returns what each rank
         printed.
 
@@ -94,9 +98,13 @@ class Place:
         """
         self.started += 1
         job = self.fleet.start(
-            f"bench-{self.started}", list(command), [device] * ranks, env=env, workdir=GPT.parent,
+            f"bench-{self.started}",
+            list(command),
+            [device] * ranks,
+            env=env,
+            workdir=GPT.parent,
             memory=self.memory[device],
-        )  # fmt: skip
+        )
         until(lambda: under_way(job) or job.exit_status(0) is not None, 300.0, "it begins")
         statuses = job.wait(300.0, every=0.05)  # as Popen polls: polling uses their core
         job.detach(discard=True)
@@ -156,15 +164,24 @@ def kernel_library(made: Loader, source: Path, folder: Path) -> Path:
         params = ", ".join(f"{{{offset}, {size}}}" for offset, size in info.params)
         declared.append(f"extern const struct hal_function {compiled.symbol};")
         layouts.append(f"static const struct param p{index}[] = {{{params or '{0, 0}'}}};")
-        rows.append(f'{{"{name}", &{compiled.symbol}, {info.param_bytes}, {len(info.params)}, '
-                    f"p{index}}},")  # fmt: skip
+        rows.append(
+            f'{{"{name}", &{compiled.symbol}, {info.param_bytes}, {len(info.params)}, p{index}}},'
+        )
     table = folder / f"{source.stem}-table.c"
-    table.write_text("\n".join([
-        "struct hal_function; struct param { unsigned offset, bytes; };",
-        "struct kernel { const char *name; const struct hal_function *function;",
-        "unsigned param_bytes, param_count; const struct param *params; };",
-        *declared, *layouts, "const struct kernel dispatch_kernels[] = {", *rows, "{0}};",
-    ]))  # fmt: skip
+    table.write_text(
+        "\n".join(
+            [
+                "struct hal_function; struct param { unsigned offset, bytes; };",
+                "struct kernel { const char *name; const struct hal_function *function;",
+                "unsigned param_bytes, param_count; const struct param *params; };",
+                *declared,
+                *layouts,
+                "const struct kernel dispatch_kernels[] = {",
+                *rows,
+                "{0}};",
+            ]
+        )
+    )
     target = folder / f"{source.stem}-kernels.so"
     gcc = ["gcc", "-shared", "-fPIC", "-O2", "-o", str(target), str(table), *map(str, objects)]
     subprocess.run([*gcc, str(paths.native("lib/librankfold-proxy.so"))], check=True)
@@ -179,13 +196,29 @@ def inprocess_libraries(folder: Path) -> Path:
     versions = folder / "versions.map"
     versions.write_text("libcudart.so.13 { global: cuda*; __cuda*; };\n")
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O2", "-g", "-std=c11", "-D_GNU_SOURCE", "-fvisibility=hidden",
-         "-Wall", "-Wextra", f"-I{REPOSITORY}/interpose/channel", f"-I{REPOSITORY}/proxy/hal",
-         "-o", str(target / "libcudart.so.13"), str(HERE / "dispatch_inprocess.c"), str(native),
-         f"-Wl,-rpath,{native.parent}", "-Wl,-soname,libcudart.so.13",
-         f"-Wl,--version-script={versions}"],
+        [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-O2",
+            "-g",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-fvisibility=hidden",
+            "-Wall",
+            "-Wextra",
+            f"-I{REPOSITORY}/interpose/channel",
+            f"-I{REPOSITORY}/proxy/hal",
+            "-o",
+            str(target / "libcudart.so.13"),
+            str(HERE / "dispatch_inprocess.c"),
+            str(native),
+            f"-Wl,-rpath,{native.parent}",
+            "-Wl,-soname,libcudart.so.13",
+            f"-Wl,--version-script={versions}",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     (target / "libnccl.so.2").symlink_to("libcudart.so.13")
     return target
 

@@ -84,9 +84,16 @@ EVERYBODY = 4096 * MiB  # memory for all ranks
 LINE, FIRST_LINES = "step ", 2  # in the output: one per mini-batch
 LEARNING = 12  # mini-batches: kernels are loaded, and ranks learn which to wait for; or half of all
 COUNTERS = (
-    "switches", "swapped_in", "swapped_out", "swapped_alike", "kernels", "squashed", "spared",
-    "copies", "prepared",
-)  # fmt: skip
+    "switches",
+    "swapped_in",
+    "swapped_out",
+    "swapped_alike",
+    "kernels",
+    "squashed",
+    "spared",
+    "copies",
+    "prepared",
+)
 TARGETS = {"fold_large_state_4": 0.95, "fold_one_large_state_4": 0.95}
 
 
@@ -163,27 +170,38 @@ class Reference:
         shared = os.memfd_create("shared")
         os.ftruncate(shared, SHARED_BYTES)
         env = {
-            **os.environ, "LD_LIBRARY_PATH": str(self.libraries), "WORLD_SIZE": str(ranks),
-            "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
-            "DISPATCH_KERNELS": str(self.kernels), "DISPATCH_MEMORY": str(1024 * MiB),
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.libraries),
+            "WORLD_SIZE": str(ranks),
+            "LOCAL_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "DISPATCH_KERNELS": str(self.kernels),
+            "DISPATCH_MEMORY": str(1024 * MiB),
             "DISPATCH_SHARED": f"/proc/{os.getpid()}/fd/{shared}",
             "DISPATCH_STEPS": str(self.folder / "steps"),
-        }  # fmt: skip
+        }
         outputs = [self.folder / f"reference-{rank}.out" for rank in range(ranks)]
         try:
             processes = []
             for rank, path in enumerate(outputs):
                 with path.open("wb") as out:
-                    processes.append(subprocess.Popen(
-                        list(command), env={**env, "RANK": str(rank)}, cwd=GPT.parent, stdout=out,
-                    ))  # fmt: skip
+                    processes.append(
+                        subprocess.Popen(
+                            list(command),
+                            env={**env, "RANK": str(rank)},
+                            cwd=GPT.parent,
+                            stdout=out,
+                        )
+                    )
             for process in processes:
                 for worker in workers_of(process.pid):
                     os.sched_setaffinity(worker, {core})
             for rank, process in enumerate(processes):
                 if process.wait(300):
-                    raise RuntimeError(f"{command} in-process: rank {rank} ended with "
-                                       f"{process.returncode}")  # fmt: skip
+                    raise RuntimeError(
+                        f"{command} in-process: rank {rank} ended with {process.returncode}"
+                    )
         finally:
             os.close(shared)
             for process in processes:
@@ -238,10 +256,12 @@ class Folded:
         buffers = np.loadtxt(Path(f"{self.where.folder / 'steps'}.{rank}.buffers"), np.uint64)
         alike = buffers[buffers[:, 1] == buffers[0, 1]]
         stable = [(int(at) // CHUNK, int(at + size - 1) // CHUNK) for at, size in alike]
-        pages = [int(line.split()[2], 16) // CHUNK for line in self.moved
-                 if int(line.split()[1]) == rank]  # fmt: skip
-        found = sum(any(stable[n][0] <= page <= stable[n][1] for n in program.stable)
-                    for page in pages)  # fmt: skip
+        pages = [
+            int(line.split()[2], 16) // CHUNK for line in self.moved if int(line.split()[1]) == rank
+        ]
+        found = sum(
+            any(stable[n][0] <= page <= stable[n][1] for n in program.stable) for page in pages
+        )
         return found * CHUNK / self.counted_for
 
     def counters(self) -> dict[str, float]:
@@ -255,9 +275,13 @@ def minibatch(folder: Path, ranks: int) -> float:
 
 
 def measure(
-    program: Program, executable: Path, sides: dict[str, Reference | Folded], ranks: int,
-    effort: Effort, folder: Path,
-) -> Measured:  # fmt: skip
+    program: Program,
+    executable: Path,
+    sides: dict[str, Reference | Folded],
+    ranks: int,
+    effort: Effort,
+    folder: Path,
+) -> Measured:
     steps = max(5, int(effort.share * program.steps * 8 / ranks))
     command = program.command(executable, steps)
     found = Measured({name: [] for name in sides})
@@ -319,14 +343,20 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
             how = "in and out; memory for one rank and an eighth"
             figures[f"moved_{name}_{ranks}"] = Figure(moved / MiB, "MiB", None, "lower", how)
             figures[f"moved_alike_{name}_{ranks}"] = Figure(
-                counted["swapped_alike"] / MiB, "MiB", None, "lower",
+                counted["swapped_alike"] / MiB,
+                "MiB",
+                None,
+                "lower",
                 f"{how}; of pages that another rank held alike at the same address",
-            )  # fmt: skip
+            )
             if PROGRAMS[name].stable:
                 figures[f"moved_stable_{name}_{ranks}"] = Figure(
-                    counted["stable"] / MiB, "MiB", 0.0, "lower",
+                    counted["stable"] / MiB,
+                    "MiB",
+                    0.0,
+                    "lower",
                     f"{how}; of pages of parameters and moments",
-                )  # fmt: skip
+                )
     return figures
 
 
@@ -342,13 +372,16 @@ def bench_program(
     no_prefetch = where.add(room, RANKFOLD_PREFETCH="0")
     libraries = folder / "inprocess"
     sides: dict[str, Reference | Folded] = {
-        "reference": Reference(libraries if libraries.exists() else inprocess_libraries(folder),
-                               folder, kernel_library(made, program.source, folder)),
+        "reference": Reference(
+            libraries if libraries.exists() else inprocess_libraries(folder),
+            folder,
+            kernel_library(made, program.source, folder),
+        ),
         "fold": Folded(where, 0),
         "fold_one": Folded(where, small, moves),
         "fold_nosquash": Folded(where, apart),
         UNPREPARED: Folded(where, no_prefetch),
-    }  # fmt: skip
+    }
     for device in (small, no_prefetch, apart):
         where.run(program.command(executable, 2), {}, 1, device)  # loads its kernels
     figures, plots = {}, {}
@@ -373,9 +406,10 @@ def bench_on_gpu(where: Place, shared: int, name: str, effort: Effort) -> dict[s
     peak = one_rank(where, program, executable)
     small = where.add(splicing_parts.room_for_one(peak.used))
     sides = {
-        "fold": Folded(where, 0), "fold_one": Folded(where, small),
+        "fold": Folded(where, 0),
+        "fold_one": Folded(where, small),
         "fold_shared": Folded(where, shared),
-    }  # fmt: skip
+    }
     steps = max(4, int(effort.share * program.steps * ON_GPU))
     command = program.command(executable, steps)
     sides["fold"].run(command, 1, 0)
@@ -386,23 +420,30 @@ def bench_on_gpu(where: Place, shared: int, name: str, effort: Effort) -> dict[s
             milliseconds, counted = minibatch(where.folder, ranks), folded.counted
             moved = counted["swapped_in"] + counted["swapped_out"]
             figures[f"gpu_{side}_{name}_{ranks}"] = Figure(
-                milliseconds / ranks / alone, "of n", None, "lower",
+                milliseconds / ranks / alone,
+                "of n",
+                None,
+                "lower",
                 f"{milliseconds:.2f} ms a mini-batch, one rank alone {alone:.2f} ms, "
                 f"{peak.used // MiB} MiB; a mini-batch: {counted['switches']:.1f} switches, "
                 f"{moved / MiB:.2f} MiB moved, {counted['kernels']:.0f} kernels, "
                 f"{counted['squashed']:.0f} operations squashed, {counted['copies']:.1f} chunks "
                 f"copied, {counted['prepared']:.1f} prepared, "
                 f"{counted['spared'] / MiB:.2f} MiB spared",
-            )  # fmt: skip
+            )
     print(report.table(figures), flush=True)
     where.remove(small)
     return figures
 
 
 def memory_figures(
-    where: Place, program: Program, executable: Path, small: int, alone: splicing_parts.Peak,
+    where: Place,
+    program: Program,
+    executable: Path,
+    small: int,
+    alone: splicing_parts.Peak,
     effort: Effort,
-) -> dict[str, Figure]:  # fmt: skip
+) -> dict[str, Figure]:
     """The memory's peak. Nearly all of it is parameters, optimizer and gradients."""
 
     def begun(job: RunningJob) -> bool:
@@ -435,10 +476,12 @@ def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
     program = PROGRAMS["large_state"]
     executable = timed(program.source)
     pairs = {  # devices, by whether ranks share
-        switch: (where.add(EVERYBODY, RANKFOLD_SHARE=switch),
-                 where.add(EVERYBODY, RANKFOLD_SHARE=switch))
+        switch: (
+            where.add(EVERYBODY, RANKFOLD_SHARE=switch),
+            where.add(EVERYBODY, RANKFOLD_SHARE=switch),
+        )
         for switch in ("1", "0")
-    }  # fmt: skip
+    }
     found: dict[str, list[splicing_parts.Resizes]] = {switch: [] for switch in pairs}
     printed = []
     for device in (*pairs["1"], *pairs["0"]):
@@ -456,9 +499,10 @@ def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
     medians, suspended, parted = {}, {}, []
     for switch, runs in found.items():
         suspended[switch] = statistics.median(
-            stop + save for run in runs
+            stop + save
+            for run in runs
             for stop, save in zip(run.parts["stop"], run.parts["save"], strict=True)
-        )  # fmt: skip
+        )
         medians[switch] = statistics.median(each for run in runs for each in run.seconds)
         parts = {
             name: statistics.median(each for run in runs for each in run.parts[name])
@@ -479,9 +523,12 @@ def bench_resize(where: Place, effort: Effort) -> dict[str, Figure]:
 
 
 def time_in(
-    name: str, files: Sequence[str], runs: Sequence[tuple[str, int]], effort: Effort,
+    name: str,
+    files: Sequence[str],
+    runs: Sequence[tuple[str, int]],
+    effort: Effort,
     launches_a_second: float | None = None,
-) -> tuple[float, str]:  # fmt: skip
+) -> tuple[float, str]:
     """The largest share of a mini-batch that is spent in these files, and how it was found.
 
     `runs`: programs, with numbers of ranks. `launches_a_second`: scales the share to that rate.
@@ -508,8 +555,10 @@ def time_in(
             nanoseconds, calls, rest = nanoseconds - begun[0], calls - begun[1], steps - begun[2]
             milliseconds = minibatch(where.folder, ranks)
             shares.append(nanoseconds / 1e6 / rest / milliseconds)
-            how.append(f"{program}, {ranks} ranks: {shares[-1]:.5f} of {milliseconds:.1f} ms, "
-                       f"{calls / rest:.0f} calls")  # fmt: skip
+            how.append(
+                f"{program}, {ranks} ranks: {shares[-1]:.5f} of {milliseconds:.1f} ms, "
+                f"{calls / rest:.0f} calls"
+            )
             if program == "launch_bound":
                 launches = LAUNCHES_PER_STEP * ranks / milliseconds * 1e3
                 how[-1] += f", {launches:.0f} launches a second"

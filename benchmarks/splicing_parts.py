@@ -157,9 +157,11 @@ def room_for_one(peak_used: int) -> int:
 
 BARRIER = ("proxy/core/barrier/",)
 VERSIONS = (
-    "proxy/core/versions/", "proxy/core/memory/content.c", "proxy/core/queue/effects.c",
+    "proxy/core/versions/",
+    "proxy/core/memory/content.c",
+    "proxy/core/queue/effects.c",
     "proxy/core/rank/bounds.c",
-)  # fmt: skip
+)
 ORDER = ("proxy/core/order/", "proxy/core/queue/accesses.c", "proxy/core/loop/races.c")
 INNERMOST = {"digest_word", "digest_bytes"}
 DEFINED = re.compile(r"^(static )?\w[\w ]*[ *](\w+)\(", re.MULTILINE)
@@ -194,10 +196,19 @@ def timed_build(name: str, files: Sequence[str]) -> Path:
     build = REPOSITORY / f"build/bench/{name}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
     library = build / "lib/librankfold-proxy.so"
     subprocess.run(
-        ["make", "--no-print-directory", "--silent", f"BUILD={build}", f"CFLAGS={flags}",
-         f"--jobs={os.cpu_count()}", str(library), str(build / "include/proxy.h")],
-        cwd=REPOSITORY, check=True,
-    )  # fmt: skip
+        [
+            "make",
+            "--no-print-directory",
+            "--silent",
+            f"BUILD={build}",
+            f"CFLAGS={flags}",
+            f"--jobs={os.cpu_count()}",
+            str(library),
+            str(build / "include/proxy.h"),
+        ],
+        cwd=REPOSITORY,
+        check=True,
+    )
     usual = paths.native("lib/librankfold-proxy.so").parents[1]
     for path in usual.rglob("*"):
         mine = build / path.relative_to(usual)
@@ -215,9 +226,10 @@ def timed_proxies(sums: Path, name: str, files: Sequence[str]) -> Iterator[None]
     build = timed_build(name, files)
     sums.write_bytes(bytes(16))
     mine = {
-        "RANKFOLD_NATIVE": str(build), "LD_PRELOAD": str(build / "hooks.so"),
+        "RANKFOLD_NATIVE": str(build),
+        "LD_PRELOAD": str(build / "hooks.so"),
         "SPLICING_HOOKS": str(sums),
-    }  # fmt: skip
+    }
     before = {name: os.environ.get(name) for name in mine}
     os.environ.update(mine)
     try:

@@ -43,10 +43,17 @@ from rankfold.checkpoint.store import (
 BUSY, WRONG = 1, 2  # exit statuses: another process works on the folder; the task cannot be read
 TELL_S = 0.25  # between two writes of state.json
 CODES: dict[type[Exception], str] = {
-    Full: "full", Unavailable: "unavailable", OldIncarnation: "old-incarnation",
-    Overtaken: "overtaken", Refused: "refused", Missing: "missing", Damaged: "damaged",
-    StoreError: "store", Unfit: "unfit", OSError: "local",
-}  # fmt: skip
+    Full: "full",
+    Unavailable: "unavailable",
+    OldIncarnation: "old-incarnation",
+    Overtaken: "overtaken",
+    Refused: "refused",
+    Missing: "missing",
+    Damaged: "damaged",
+    StoreError: "store",
+    Unfit: "unfit",
+    OSError: "local",
+}
 RETRY = {"full", "unavailable", "local"}
 
 logger = logging.getLogger(__name__)

@@ -46,12 +46,24 @@ API = Path(__file__).resolve().parent / "api"
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # tools/nvcc installs them there
 LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
 KINDS = ("record", "local", "hand", "refuse")
-KEYS = {*KINDS, "params", "set", "reply", "returns", "ignore", "per_thread", "also", "since",
-        "in_stream"}  # fmt: skip
+KEYS = {
+    *KINDS,
+    "params",
+    "set",
+    "reply",
+    "returns",
+    "ignore",
+    "per_thread",
+    "also",
+    "since",
+    "in_stream",
+}
 CHECKS = {
-    "stream": "stream_number", "event": "event_number",
-    "idle_stream": "stream_idle_number", "idle_event": "event_idle_number",
-}  # fmt: skip
+    "stream": "stream_number",
+    "event": "event_number",
+    "idle_stream": "stream_idle_number",
+    "idle_event": "event_idle_number",
+}
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -240,9 +252,12 @@ def enums_of(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return enums
 
 
-TYPED = {"S": ("float", "float", "CUDA_R_32F"), "D": ("double", "double", "CUDA_R_64F"),
-         "C": ("cuComplex", "float", "CUDA_C_32F"),
-         "Z": ("cuDoubleComplex", "double", "CUDA_C_64F")}  # fmt: skip
+TYPED = {
+    "S": ("float", "float", "CUDA_R_32F"),
+    "D": ("double", "double", "CUDA_R_64F"),
+    "C": ("cuComplex", "float", "CUDA_C_32F"),
+    "Z": ("cuDoubleComplex", "double", "CUDA_C_64F"),
+}
 
 
 def spelled(text: str, letter: str, wide: bool) -> str:
@@ -266,9 +281,10 @@ def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
             for wide in (False, True) if "INT" in WORD.findall(entry["params"]) else (False,):
                 made = pattern.replace("?", entry.get("letters", {}).get(letter, letter))
                 functions[made + "_64" * wide] = {
-                    **rest, "params": spelled(entry["params"], letter, wide),
+                    **rest,
+                    "params": spelled(entry["params"], letter, wide),
                     "local": spelled(entry["local"], letter, wide),
-                }  # fmt: skip
+                }
     return functions
 
 
@@ -292,13 +308,16 @@ def load_library(
     versions = {n: v for n, _, v in (t.partition("@") for t in data.get("names", "").split())}
     for name in sorted((set(versions) | (extra_names or set())) - covered):
         also = (prefix + name,) if prefix else ()
-        functions[name] = Function(name, "refuse", "", None, "int", True, also=also,
-                                   since=int(versions.get(name) or 0))  # fmt: skip
+        functions[name] = Function(
+            name, "refuse", "", None, "int", True, also=also, since=int(versions.get(name) or 0)
+        )
     for version, names in data.get("first_version", {}).items():
         for name in names.split():
             if name not in functions or functions[name].since:
-                raise Mismatch(f"{data['library']}.yaml: first_version: {name} is not described, "
-                               "or has a since of its own")  # fmt: skip
+                raise Mismatch(
+                    f"{data['library']}.yaml: first_version: {name} is not described, "
+                    "or has a since of its own"
+                )
             functions[name] = replace(functions[name], since=int(version))
     contexts = data.get("contexts", {})
     check_contexts(contexts, functions)

@@ -291,9 +291,7 @@ def main() -> int:
             check_header(library, header)
             libraries.append(library)
             report.append(coverage(library, set(header)))
-    except (
-        Mismatch, OSError, records.Unreadable, yaml.YAMLError, c_parser.ParseError
-    ) as error:  # fmt: skip
+    except (Mismatch, OSError, records.Unreadable, yaml.YAMLError, c_parser.ParseError) as error:
         print(f"generate.py: {error}", file=sys.stderr)
         return 1
     for library in libraries:

@@ -28,18 +28,29 @@ LIBC = {
     ),
 }
 DEFINES = (
-    "__attribute__(x)=", "__inline__=", "__extension__=", "__CUDA_API_VERSION_INTERNAL=1",
+    "__attribute__(x)=",
+    "__inline__=",
+    "__extension__=",
+    "__CUDA_API_VERSION_INTERNAL=1",
     "NVML_NO_UNVERSIONED_FUNC_DEFS=1",
-)  # fmt: skip
+)
 FILES = {
-    "cudart": "cuda_runtime_api.h", "cuda": "cuda.h", "nccl": "nccl.h", "nvml": "nvml.h",
-    "cublas": "cublas_v2.h", "cublasLt": "cublasLt.h",
-}  # fmt: skip
+    "cudart": "cuda_runtime_api.h",
+    "cuda": "cuda.h",
+    "nccl": "nccl.h",
+    "nvml": "nvml.h",
+    "cublas": "cublas_v2.h",
+    "cublasLt": "cublasLt.h",
+}
 # Prefixes of a library's names; the longest match decides.
 PREFIXES = {
-    "cudart": ("cuda", "__cuda"), "cuda": ("cu",), "nccl": ("nccl",), "nvml": ("nvml",),
-    "cublas": ("cublas",), "cublasLt": ("cublasLt",),
-}  # fmt: skip
+    "cudart": ("cuda", "__cuda"),
+    "cuda": ("cu",),
+    "nccl": ("nccl",),
+    "nvml": ("nvml",),
+    "cublas": ("cublas",),
+    "cublasLt": ("cublasLt",),
+}
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,18 @@ def preprocess(header: Path, *include: Path, compiler: str = "gcc") -> str:
     with tempfile.TemporaryDirectory() as folder:
         for name, text in LIBC.items():
             (Path(folder) / name).write_text(text)
-        command = [compiler, "-E", "-P", "-std=c99", "-nostdinc", f"-I{folder}",
-                   f"-I{header.parent}", *(f"-I{path}" for path in include),
-                   *(f"-D{d}" for d in DEFINES), str(header)]  # fmt: skip
+        command = [
+            compiler,
+            "-E",
+            "-P",
+            "-std=c99",
+            "-nostdinc",
+            f"-I{folder}",
+            f"-I{header.parent}",
+            *(f"-I{path}" for path in include),
+            *(f"-D{d}" for d in DEFINES),
+            str(header),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{header}: {done.stderr.strip()}")

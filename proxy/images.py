@@ -95,8 +95,11 @@ class Images:
                 if not self.trouble:  # logged once, until all are stored
                     self._wait_s = AGAIN_S
                     self._again_at = time.monotonic() + AGAIN_S
-                    log.warning("%s; they are kept in memory, and their jobs cannot leave this "
-                                "device until there is space: free some", why)  # fmt: skip
+                    log.warning(
+                        "%s; they are kept in memory, and their jobs cannot leave this "
+                        "device until there is space: free some",
+                        why,
+                    )
                 self.trouble = why
             return why
         with self._lock:

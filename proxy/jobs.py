@@ -12,9 +12,16 @@ from rankfold.proxy.native import RankStatus
 from rankfold.service import Outgoing, Request
 
 COUNTED = (  # of a rank: at its arrival and now
-    "kernels", "collectives", "records", "switches", "squashed", "spared", "copies", "unforeseen",
+    "kernels",
+    "collectives",
+    "records",
+    "switches",
+    "squashed",
+    "spared",
+    "copies",
+    "unforeseen",
     "prepared",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -84,20 +84,43 @@ class Native:
     """One device, open until `close`. Raises NativeError if it cannot be opened."""
 
     def __init__(
-        self, hal: str, memory: int, cc: tuple[int, int], speed: float, workers: int,
-        quantum_ns: int = 0, index: int = 0, share: bool = False, squash: bool = True,
-        validate: int = 0, opaque: bool = False, prepare: bool = True, moves_fd: int = 0,
-    ):  # fmt: skip
+        self,
+        hal: str,
+        memory: int,
+        cc: tuple[int, int],
+        speed: float,
+        workers: int,
+        quantum_ns: int = 0,
+        index: int = 0,
+        share: bool = False,
+        squash: bool = True,
+        validate: int = 0,
+        opaque: bool = False,
+        prepare: bool = True,
+        moves_fd: int = 0,
+    ):
         self._ffi, self._lib = _library()
         self._error = self._ffi.new("char[512]")
         hal_name = self._ffi.new("char[]", hal.encode())
         config = self._ffi.new(
             "struct proxy_config *",
-            {"hal": hal_name, "memory_bytes": memory, "workers": workers, "cc_major": cc[0],
-             "cc_minor": cc[1], "speed": speed, "quantum_ns": quantum_ns, "index": index,
-             "share": share, "apart": not squash, "validate": validate, "opaque": opaque,
-             "no_prefetch": not prepare, "moves_fd": moves_fd},
-        )  # fmt: skip
+            {
+                "hal": hal_name,
+                "memory_bytes": memory,
+                "workers": workers,
+                "cc_major": cc[0],
+                "cc_minor": cc[1],
+                "speed": speed,
+                "quantum_ns": quantum_ns,
+                "index": index,
+                "share": share,
+                "apart": not squash,
+                "validate": validate,
+                "opaque": opaque,
+                "no_prefetch": not prepare,
+                "moves_fd": moves_fd,
+            },
+        )
         self._proxy = self._lib.proxy_open(config, self._error, 512)
         if not self._proxy:
             raise NativeError(self._reason())
@@ -120,10 +143,17 @@ class Native:
             e = self._event
             data = bytes(self._ffi.buffer(e.data, e.bytes)) if e.data != self._ffi.NULL else b""
             yield Event(
-                e.kind, e.job, e.rank, e.token, e.image_kind, JOB_STATES.get(e.state, ""),
-                string(e.text).decode(errors="replace"), string(e.name).decode(errors="replace"),
-                data, e.bytes,
-            )  # fmt: skip
+                e.kind,
+                e.job,
+                e.rank,
+                e.token,
+                e.image_kind,
+                JOB_STATES.get(e.state, ""),
+                string(e.text).decode(errors="replace"),
+                string(e.name).decode(errors="replace"),
+                data,
+                e.bytes,
+            )
 
     def job_open(
         self,
@@ -136,9 +166,17 @@ class Native:
     ) -> None:
         """Begin to serve a job epoch. `segment`: the shared memfd, -1 with one device."""
         if self._lib.proxy_job_open(
-            self._proxy, job, epoch, device, device_count, len(rank_device), rank_device, segment,
-            self._error, 512,
-        ):  # fmt: skip
+            self._proxy,
+            job,
+            epoch,
+            device,
+            device_count,
+            len(rank_device),
+            rank_device,
+            segment,
+            self._error,
+            512,
+        ):
             raise NativeError(self._reason())
 
     def check_order(self, job: int, races: str) -> None:
@@ -193,10 +231,19 @@ class Native:
         functions = b"".join(name.encode() + b"\0" for name in info.functions)
         names = b"".join(g.name.encode() + b"\0" for g in info.globals)
         self._lib.proxy_module_ready(
-            self._proxy, token, 0, info.hash.encode(), info.globals_bytes, info.globals_image,
-            len(info.functions), functions, len(info.globals), names,
-            [g.offset for g in info.globals], [g.bytes for g in info.globals],
-        )  # fmt: skip
+            self._proxy,
+            token,
+            0,
+            info.hash.encode(),
+            info.globals_bytes,
+            info.globals_image,
+            len(info.functions),
+            functions,
+            len(info.globals),
+            names,
+            [g.offset for g in info.globals],
+            [g.bytes for g in info.globals],
+        )
 
     def function_ready(self, token: int, error: int, info: Any = None, why: str = "") -> None:
         """Answer EVENT_FUNCTION; `info` is the loader's FunctionInfo unless there is an error,
@@ -207,9 +254,9 @@ class Native:
             return
         sets = info.sets
         bounds, places = sets.bounds, {at: n for n, (at, _) in enumerate(sets.words)}
-        words = self._ffi.new("struct proxy_access[]", [
-            (at, 8, use, bounds.uses(at)) for at, use in sets.words
-        ])  # fmt: skip
+        words = self._ffi.new(
+            "struct proxy_access[]", [(at, 8, use, bounds.uses(at)) for at, use in sets.words]
+        )
         variables = self._ffi.new(
             "struct proxy_access[]", [(a.at, a.bytes, a.use, a.bounded) for a in info.variables]
         )
@@ -220,17 +267,30 @@ class Native:
         why_open = self._ffi.new("char[]", sets.why_open.encode())
         function = self._ffi.new(
             "struct proxy_function *",
-            {"address": info.address, "param_count": len(info.params),
-             "param_bytes": info.param_bytes, "static_shared_bytes": info.static_shared,
-             "max_threads": info.max_threads, "registers": info.registers,
-             "local_bytes": info.local_bytes, "const_bytes": info.const_bytes,
-             "ptx_version": info.ptx_version, "closed": sets.closed,
-             "word_count": len(words), "words": words, "variable_count": len(variables),
-             "variables": variables, "step_count": len(steps), "steps": steps,
-             "reached_count": len(reached), "reached": reached,
-             "reached_word_count": len(reached_words), "reached_words": reached_words,
-             "why_open": self._ffi.NULL if sets.closed else why_open},
-        )  # fmt: skip
+            {
+                "address": info.address,
+                "param_count": len(info.params),
+                "param_bytes": info.param_bytes,
+                "static_shared_bytes": info.static_shared,
+                "max_threads": info.max_threads,
+                "registers": info.registers,
+                "local_bytes": info.local_bytes,
+                "const_bytes": info.const_bytes,
+                "ptx_version": info.ptx_version,
+                "closed": sets.closed,
+                "word_count": len(words),
+                "words": words,
+                "variable_count": len(variables),
+                "variables": variables,
+                "step_count": len(steps),
+                "steps": steps,
+                "reached_count": len(reached),
+                "reached": reached,
+                "reached_word_count": len(reached_words),
+                "reached_words": reached_words,
+                "why_open": self._ffi.NULL if sets.closed else why_open,
+            },
+        )
         layout = [number for param in info.params for number in param]
         self._lib.proxy_function_ready(self._proxy, token, 0, b"", function, layout)
 
@@ -238,28 +298,51 @@ class Native:
         s = self._ffi.new("struct proxy_status *")
         self._lib.proxy_status(self._proxy, s)
         return {
-            "used": s.used_bytes, "swap": s.swap_bytes, "switches": s.switches,
-            "swapped_in": s.swapped_in, "swapped_out": s.swapped_out,
-            "swapped_alike": s.swapped_alike, "kernels": s.kernels,
-            "wakeups": s.wakeups, "squashed": s.squashed, "shared": s.shared_bytes,
-            "spared": s.spared_bytes, "copies": s.copies, "unforeseen": s.unforeseen,
-            "shares": bool(s.shares), "checked": s.checked, "prepared": s.prepared,
-        }  # fmt: skip
+            "used": s.used_bytes,
+            "swap": s.swap_bytes,
+            "switches": s.switches,
+            "swapped_in": s.swapped_in,
+            "swapped_out": s.swapped_out,
+            "swapped_alike": s.swapped_alike,
+            "kernels": s.kernels,
+            "wakeups": s.wakeups,
+            "squashed": s.squashed,
+            "shared": s.shared_bytes,
+            "spared": s.spared_bytes,
+            "copies": s.copies,
+            "unforeseen": s.unforeseen,
+            "shares": bool(s.shares),
+            "checked": s.checked,
+            "prepared": s.prepared,
+        }
 
     def job_status(self, job: int) -> dict[str, Any] | None:
         s = self._ffi.new("struct proxy_job_status *")
         if self._lib.proxy_job_status(self._proxy, job, s):
             return None
         return {
-            "state": JOB_STATES.get(s.state, "failed"), "cut_at": s.cut_at or None,
-            "released_at": s.released_at or None, "round": s.round,
+            "state": JOB_STATES.get(s.state, "failed"),
+            "cut_at": s.cut_at or None,
+            "released_at": s.released_at or None,
+            "round": s.round,
             "shared": s.shared_bytes,
-            "spent": {"seconds": s.seconds, "switches": s.switches_s, "copies": s.copies_s,
-                      "waiting": s.waiting_s},
-            "guard": {"every": s.validate, "compared": s.checked, "unwatched": s.unwatched,
-                      "measured": s.measured, "alike": s.alike} if s.validate else None,
+            "spent": {
+                "seconds": s.seconds,
+                "switches": s.switches_s,
+                "copies": s.copies_s,
+                "waiting": s.waiting_s,
+            },
+            "guard": {
+                "every": s.validate,
+                "compared": s.checked,
+                "unwatched": s.unwatched,
+                "measured": s.measured,
+                "alike": s.alike,
+            }
+            if s.validate
+            else None,
             "reason": self._ffi.string(s.reason).decode(errors="replace"),
-        }  # fmt: skip
+        }
 
     def rank_status(self, job: int, rank: int) -> RankStatus | None:
         s = self._ffi.new("struct proxy_rank_status *")
@@ -267,10 +350,25 @@ class Native:
             return None
         text = self._ffi.string(s.error_text).decode(errors="replace")
         return RankStatus(
-            bool(s.exited), bool(s.resident), s.error, text, s.used_bytes, s.kernels,
-            s.collectives, s.records, s.switches, s.reads, s.squashed, s.shared_bytes,
-            s.spared_bytes, s.copies, s.unforeseen, s.prepared, RANK_AT[s.at], s.moves,
-        )  # fmt: skip
+            bool(s.exited),
+            bool(s.resident),
+            s.error,
+            text,
+            s.used_bytes,
+            s.kernels,
+            s.collectives,
+            s.records,
+            s.switches,
+            s.reads,
+            s.squashed,
+            s.shared_bytes,
+            s.spared_bytes,
+            s.copies,
+            s.unforeseen,
+            s.prepared,
+            RANK_AT[s.at],
+            s.moves,
+        )
 
     def debug_text(self) -> str:
         """The current state of the loop, as text for people."""

@@ -67,14 +67,20 @@ class Proxy:
         major, minor = (int(part) for part in options.cc.split("."))
         unasked = "0" if options.type == "nvidia" else "1"  # sharing saves no time there yet
         self.native = Native(
-            options.type, options.memory, (major, minor), options.speed, options.workers,
-            _quantum_ns(), index=options.index,
+            options.type,
+            options.memory,
+            (major, minor),
+            options.speed,
+            options.workers,
+            _quantum_ns(),
+            index=options.index,
             share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
             squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
             opaque=os.environ.get("RANKFOLD_OPAQUE", "0") != "0",
             prepare=os.environ.get("RANKFOLD_PREFETCH", "1") != "0",
-            validate=_validate(), moves_fd=_moves_fd(),
-        )  # fmt: skip
+            validate=_validate(),
+            moves_fd=_moves_fd(),
+        )
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
         self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")
         self.jobs: dict[str, Job] = {}
@@ -121,8 +127,12 @@ class Proxy:
         process exits, no other proxy can open the device."""
 
         def leave() -> None:
-            log.error("device %s: exiting after %g s of waiting for %s", self.options.device,
-                      CLOSE_S, what)  # fmt: skip
+            log.error(
+                "device %s: exiting after %g s of waiting for %s",
+                self.options.device,
+                CLOSE_S,
+                what,
+            )
             logging.shutdown()
             os._exit(1)
 
@@ -140,9 +150,14 @@ class Proxy:
         self._asked_at = time.monotonic()
         o = self.options
         return {
-            "kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
-            "cc": o.cc, "speed": o.speed, "pid": os.getpid(),
-        }  # fmt: skip
+            "kind": "proxy",
+            "device": o.device,
+            "type": o.type,
+            "memory": o.memory,
+            "cc": o.cc,
+            "speed": o.speed,
+            "pid": os.getpid(),
+        }
 
     def shutdown(self, _request: Request[messages.Shutdown]) -> Message:
         self.server.after(0.0, self.server.stop)
@@ -152,12 +167,17 @@ class Proxy:
         self._asked_at = time.monotonic()
         o = self.options
         return {
-            "device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
-            **self.native.status(), "trouble": self.modules.images.trouble, "lost": self.lost,
+            "device": o.device,
+            "type": o.type,
+            "memory": o.memory,
+            "pid": os.getpid(),
+            **self.native.status(),
+            "trouble": self.modules.images.trouble,
+            "lost": self.lost,
             "loaded": self.modules.kernels,
             "jobs": [self._describe(job) for job in self.jobs.values()],
             "history": self.history,
-        }  # fmt: skip
+        }
 
     def place(self, request: Request[messages.Place]) -> Message:
         self._asked_at = time.monotonic()
@@ -301,10 +321,15 @@ class Proxy:
         request = {"op": "peer", "job": p.job, "epoch": p.epoch, "device": self.options.device}
         job.calls.append(
             Outgoing(
-                self.server, p.sockets[0], request, reply=messages.Done, descriptors=1,
-                on_reply=got, on_end=ended,
+                self.server,
+                p.sockets[0],
+                request,
+                reply=messages.Done,
+                descriptors=1,
+                on_reply=got,
+                on_end=ended,
             )
-        )  # fmt: skip
+        )
 
     def _open(self, job: Job) -> None:
         p = job.placement
@@ -358,16 +383,24 @@ class Proxy:
                 self._exited(job, rank, 0 if rank not in job.attached else -signal.SIGKILL)
 
         request = {
-            "op": "claim", "epoch": job.placement.epoch, "device": self.options.device,
+            "op": "claim",
+            "epoch": job.placement.epoch,
+            "device": self.options.device,
             **messages.of_incarnation(job.placement.incarnation),
-        }  # fmt: skip
+        }
         path = job.placement.launchers[rank]
         job.calls.append(
             Outgoing(
-                self.server, path, request, reply=messages.Done, descriptors=2,
-                on_reply=got, on_end=ended, on_notice=heard,
+                self.server,
+                path,
+                request,
+                reply=messages.Done,
+                descriptors=2,
+                on_reply=got,
+                on_end=ended,
+                on_notice=heard,
             )
-        )  # fmt: skip
+        )
 
     def _claim_again(self, job: Job, rank: int) -> None:
         """The rank has a new channel; claim it when the old one is closed here."""
@@ -566,14 +599,20 @@ class Proxy:
         self._refresh(job)
         now = self.native.job_status(job.id) or {}
         return {
-            "job": job.placement.job, "epoch": job.placement.epoch, "state": job.state,
-            "reason": job.reason, "cut_age_s": age(job.cut_at),
+            "job": job.placement.job,
+            "epoch": job.placement.epoch,
+            "state": job.state,
+            "reason": job.reason,
+            "cut_age_s": age(job.cut_at),
             "released_age_s": age(job.released_at),
-            "ranks": [job.describe_rank(rank) for rank in job.local], "races": job.races,
+            "ranks": [job.describe_rank(rank) for rank in job.local],
+            "races": job.races,
             "alarms": job.alarms,
-            "shared": now.get("shared", 0), "spent": now.get("spent"), "guard": now.get("guard"),
+            "shared": now.get("shared", 0),
+            "spent": now.get("spent"),
+            "guard": now.get("guard"),
             "incarnation": job.placement.incarnation,
-        }  # fmt: skip
+        }
 
 
 def age(at: float | None) -> float | None:

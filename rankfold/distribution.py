@@ -31,10 +31,21 @@ def commit() -> str:
         return str(module.COMMIT)
     try:
         done = subprocess.run(
-            ["git", "-C", str(paths.REPOSITORY), "describe", "--always", "--dirty", "--abbrev=12",
-             "--exclude=*"],
-            capture_output=True, text=True, timeout=10, check=False,
-        )  # fmt: skip
+            [
+                "git",
+                "-C",
+                str(paths.REPOSITORY),
+                "describe",
+                "--always",
+                "--dirty",
+                "--abbrev=12",
+                "--exclude=*",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

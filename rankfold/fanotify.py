@@ -28,9 +28,15 @@ RENAME, ONDIR = 0x1000_0000, 0x4000_0000
 _MASK = MODIFY | ATTRIB | CLOSE_WRITE | CREATE | DELETE | RENAME | ONDIR
 
 _INIT = (
-    0x1 | 0x2 | 0x10 | 0x20  # close on exec, do not block, no limits to the queue and to marks
-    | 0x200 | 0x400 | 0x800 | 0x1000  # handles of the file and of its folder, names, targets
-)  # fmt: skip
+    0x1
+    | 0x2
+    | 0x10
+    | 0x20  # close on exec, do not block, no limits to the queue and to marks
+    | 0x200
+    | 0x400
+    | 0x800
+    | 0x1000  # handles of the file and of its folder, names, targets
+)
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
 _MARK_IGNORE, _CHILDREN = 0x440, 0x0800_0000  # permanently, for the files in a folder
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
@@ -41,11 +47,31 @@ _READ_BYTES = 1 << 18
 _HANDLE_BYTES = 128
 
 # The kernel's own file systems: they hold no user's files.
-_NO_FILES = frozenset((
-    "autofs", "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts",
-    "devtmpfs", "efivarfs", "fusectl", "hugetlbfs", "mqueue", "nsfs", "proc", "pstore",
-    "securityfs", "sysfs", "tracefs", "rpc_pipefs", "selinuxfs",
-))  # fmt: skip
+_NO_FILES = frozenset(
+    (
+        "autofs",
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "efivarfs",
+        "fusectl",
+        "hugetlbfs",
+        "mqueue",
+        "nsfs",
+        "proc",
+        "pstore",
+        "securityfs",
+        "sysfs",
+        "tracefs",
+        "rpc_pipefs",
+        "selinuxfs",
+    )
+)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 

@@ -24,9 +24,11 @@ TEXT_MAX = 256  # characters shown of a text
 HEX_MAX = 32  # bytes shown of other values
 ADDRESS = 1 << 40  # numbers from here on are shown as addresses
 ENUMS = {
-    ("rf_copy", "dst_place"): "rf_place", ("rf_copy", "src_place"): "rf_place",
-    ("rf_module_load", "image"): "rf_image", ("rf_collective", "kind"): "rf_coll",
-}  # fmt: skip
+    ("rf_copy", "dst_place"): "rf_place",
+    ("rf_copy", "src_place"): "rf_place",
+    ("rf_module_load", "image"): "rf_image",
+    ("rf_collective", "kind"): "rf_coll",
+}
 
 
 class NotOurs(Exception):

@@ -29,8 +29,15 @@ SOURCES = {
     "held": (("proxy/core/memory/held.h",), "channel"),
     "host_state": (("interpose/channel/host_state.h",), ""),
 }
-NUMBERS = {"uint64_t": "Q", "uint32_t": "I", "uint16_t": "H", "uint8_t": "B",
-           "int32_t": "i", "float": "f", "char": "c"}  # fmt: skip
+NUMBERS = {
+    "uint64_t": "Q",
+    "uint32_t": "I",
+    "uint16_t": "H",
+    "uint8_t": "B",
+    "int32_t": "i",
+    "float": "f",
+    "char": "c",
+}
 RECORD = "rf_record"  # the beginning of every record
 
 

@@ -215,10 +215,29 @@ class Restore:
 
 
 Action = (
-    StartProxy | StopProxy | Start | Place | Barrier | Detach | Release | End | Discard | Signal
-    | Finish | Forget | Save | Upload | Conclude | Thaw | Look | AskStore | Vacate | Rest | Fetch
+    StartProxy
+    | StopProxy
+    | Start
+    | Place
+    | Barrier
+    | Detach
+    | Release
+    | End
+    | Discard
+    | Signal
+    | Finish
+    | Forget
+    | Save
+    | Upload
+    | Conclude
+    | Thaw
+    | Look
+    | AskStore
+    | Vacate
+    | Rest
+    | Fetch
     | Restore
-)  # fmt: skip
+)
 
 
 def subject(action: Action) -> str:
@@ -259,10 +278,24 @@ def job_of(action: Action) -> str:
         case AskStore():
             return subject(action)
         case (
-            Place() | Barrier() | Detach() | Release() | End() | Discard() | Signal() | Finish()
-            | Save() | Upload() | Conclude() | Thaw() | Look() | Vacate() | Rest() | Fetch()
+            Place()
+            | Barrier()
+            | Detach()
+            | Release()
+            | End()
+            | Discard()
+            | Signal()
+            | Finish()
+            | Save()
+            | Upload()
+            | Conclude()
+            | Thaw()
+            | Look()
+            | Vacate()
+            | Rest()
+            | Fetch()
             | Restore()
-        ):  # fmt: skip
+        ):
             return action.job
         case _:
             assert_never(action)
@@ -278,10 +311,23 @@ def devices_of(action: Action) -> tuple[str, ...]:
         case Discard() | StopProxy():
             return (action.device,)
         case (
-            StartProxy() | Start() | Release() | End() | Signal() | Finish() | Forget()
-            | Upload() | Conclude() | Thaw() | Look() | AskStore() | Vacate() | Rest() | Fetch()
+            StartProxy()
+            | Start()
+            | Release()
+            | End()
+            | Signal()
+            | Finish()
+            | Forget()
+            | Upload()
+            | Conclude()
+            | Thaw()
+            | Look()
+            | AskStore()
+            | Vacate()
+            | Rest()
+            | Fetch()
             | Restore()
-        ):  # fmt: skip
+        ):
             return ()
         case _:
             assert_never(action)

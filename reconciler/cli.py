@@ -24,16 +24,25 @@ from rankfold.reconciler.source.invalid import InvalidInput
 # Each command's module and its name there. A module is imported when its command runs: importing
 # all of them takes longer than most commands do.
 COMMANDS = {
-    "validate": ("desired", "validate"), "plan": ("desired", "plan_command"),
-    "apply": ("desired", "apply"), "watch": ("desired", "watch_command"),
-    "status": ("looking", "status"), "describe": ("looking", "describe"),
-    "events": ("looking", "events"), "inspect": ("looking", "inspect_command"),
-    "logs": ("looking", "logs"), "doctor": ("looking", "doctor_command"),
-    "scale": ("acting", "scale"), "suspend": ("acting", "suspend"),
-    "resume": ("acting", "resume"), "cancel": ("acting", "cancel"),
-    "checkpoint": ("acting", "checkpoint"), "stop": ("acting", "stop"),
-    "run": ("run", "run"), "store": ("checkpoints", "store"),
-}  # fmt: skip
+    "validate": ("desired", "validate"),
+    "plan": ("desired", "plan_command"),
+    "apply": ("desired", "apply"),
+    "watch": ("desired", "watch_command"),
+    "status": ("looking", "status"),
+    "describe": ("looking", "describe"),
+    "events": ("looking", "events"),
+    "inspect": ("looking", "inspect_command"),
+    "logs": ("looking", "logs"),
+    "doctor": ("looking", "doctor_command"),
+    "scale": ("acting", "scale"),
+    "suspend": ("acting", "suspend"),
+    "resume": ("acting", "resume"),
+    "cancel": ("acting", "cancel"),
+    "checkpoint": ("acting", "checkpoint"),
+    "stop": ("acting", "stop"),
+    "run": ("run", "run"),
+    "store": ("checkpoints", "store"),
+}
 
 
 def main() -> NoReturn:
@@ -87,13 +96,19 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
     help="Print the version and the commit that it was built from.",
-)  # fmt: skip
+)
 @click.option(
-    "--state", type=click.Path(file_okay=False, path_type=Path), default=None,
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
     help="Folder of the fleet's state. Default: $RANKFOLD_STATE, else $XDG_STATE_HOME/rankfold.",
-)  # fmt: skip
+)
 @click.pass_context
 def cli(context: click.Context, state: Path | None) -> None:
     """Fold the ranks of training jobs onto however many GPUs there are.

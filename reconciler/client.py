@@ -153,6 +153,10 @@ class Reconciler:
             more = ["--cancel"] if self.cancel else []
             return subprocess.Popen(
                 [*command, str(self.state), *more],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env=dict(os.environ), cwd="/",
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=dict(os.environ),
+                cwd="/",
+            )

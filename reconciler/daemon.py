@@ -133,16 +133,22 @@ class Daemon:
         self.progress_at = self.idle_since = time.monotonic()
         self.linger_s = switches.linger_s()
         handlers: dict[type[Operation], service.Handler] = {
-            operations.Hello: self._hello, operations.Attach: self._attach,
-            operations.Run: self._run, operations.Override: self._override,
-            operations.Checkpoint: self._checkpoint, operations.GoBack: self._go_back,
-            operations.State: self._state, operations.Stop: self._stop,
-            operations.Unwatch: self._unwatch, operations.CancelAll: self._cancel_all,
-        }  # fmt: skip
+            operations.Hello: self._hello,
+            operations.Attach: self._attach,
+            operations.Run: self._run,
+            operations.Override: self._override,
+            operations.Checkpoint: self._checkpoint,
+            operations.GoBack: self._go_back,
+            operations.State: self._state,
+            operations.Stop: self._stop,
+            operations.Unwatch: self._unwatch,
+            operations.CancelAll: self._cancel_all,
+        }
         self.server = service.Server(
-            self.layout.socket, {kind: self._told(each) for kind, each in handlers.items()},
+            self.layout.socket,
+            {kind: self._told(each) for kind, each in handlers.items()},
             serves=self.layout.state,
-        )  # fmt: skip
+        )
         self.server.add(self.in_flight.fd, self._collect)
         self.sources = Sources(
             self.server, self.journal, self.layout.state, self._wish, self._changed
@@ -281,18 +287,25 @@ class Daemon:
         desired, records = self.journal.desired(), self.journal.records()
         devices = {*desired.devices(), *known_devices(self.layout)}
         observed = observe(
-            self.layout, sorted(devices), records, self.prober, LOOK_WITHIN_S,
-            self.processes.silent, self.no_saves,
-        )  # fmt: skip
+            self.layout,
+            sorted(devices),
+            records,
+            self.prober,
+            LOOK_WITHIN_S,
+            self.processes.silent,
+            self.no_saves,
+        )
         for end in list(self.unrecorded.values()):
             self._kill_unrecorded(end.job)
         unwritten = Unwritten()
         with unwritten:
             self.processes.note(observed, desired.devices())
         observed = self.observed = dataclasses.replace(
-            observed, failing=self.processes.failing,
-            transfers=self.progress.note(observed.transfers), asked=self.asked,
-        )  # fmt: skip
+            observed,
+            failing=self.processes.failing,
+            transfers=self.progress.note(observed.transfers),
+            asked=self.asked,
+        )
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
             self._try(end)
@@ -349,9 +362,10 @@ class Daemon:
         live = [r for r in records.values() if r.step != "ended"]
         settled = self.plan.converged | self.plan.degraded
         moving = [
-            r for r in live
+            r
+            for r in live
             if r.name not in settled and (r.epoch > 0 or r.ending or r.step == "new")
-        ]  # fmt: skip
+        ]
         if moving and now - self.progress_at < FAST_FOR_S:
             return FAST_S
         return BUSY_S if live or self.plan.actions or self.sources.busy else IDLE_S
@@ -494,10 +508,12 @@ class Daemon:
 
     def _hello(self, _request: service.Request[operations.Hello]) -> Json:
         return {
-            "kind": "reconciler", "version": __version__, "pid": os.getpid(),
+            "kind": "reconciler",
+            "version": __version__,
+            "pid": os.getpid(),
             "source": self.sources.identity,
             "trouble": report(self.layout) or self.sources.trouble,
-        }  # fmt: skip
+        }
 
     def _attach(self, request: service.Request[operations.Attach]) -> None:
         self.idle_since = time.monotonic()
@@ -638,10 +654,13 @@ class Daemon:
 
     def _cancel_live(self) -> str:
         """Cancel every job that has not ended; returns as `_cancel`."""
-        return self._cancel([
-            each for each in self.journal.objects()
-            if each.kind == "Job" and not self._ended(each.name)
-        ])  # fmt: skip
+        return self._cancel(
+            [
+                each
+                for each in self.journal.objects()
+                if each.kind == "Job" and not self._ended(each.name)
+            ]
+        )
 
     def _check_memory(self, each: Object, fields: Json) -> None:
         """Refuse a change that host memory does not allow now, because a person waits for the

@@ -105,10 +105,17 @@ def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun)
     assert isinstance(job, Job)
     found = Checkpoint(checkpoint, begun.time, begun.bytes)
     return replace(
-        record, step="stored", stored=checkpoint, checkpoints=(found,), fixed=job,
-        device=begun.device, device_type=begun.device_type, master_port=begun.master_port,
-        epoch=begun.epoch, **taken_up(record, begun),
-    )  # fmt: skip
+        record,
+        step="stored",
+        stored=checkpoint,
+        checkpoints=(found,),
+        fixed=job,
+        device=begun.device,
+        device_type=begun.device_type,
+        master_port=begun.master_port,
+        epoch=begun.epoch,
+        **taken_up(record, begun),
+    )
 
 
 def taken_up(record: Record, begun: Begun | None) -> Json:
@@ -117,6 +124,7 @@ def taken_up(record: Record, begun: Begun | None) -> Json:
         return {}
     newest = begun.incarnation
     return {
-        "incarnation": max(record.incarnation, newest), "known": max(record.known, newest),
+        "incarnation": max(record.incarnation, newest),
+        "known": max(record.known, newest),
         "rival": begun.owner,
-    }  # fmt: skip
+    }

@@ -33,9 +33,11 @@ hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 # For tests of tests: that one fails is all that counts, not by how little.
 hypothesis.settings.register_profile(
-    "faults", deadline=None, derandomize=True,
+    "faults",
+    deadline=None,
+    derandomize=True,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],
-)  # fmt: skip
+)
 hypothesis.settings.load_profile("ci" if os.environ.get("RANKFOLD_TEST_CI") else "default")
 
 _failed = pytest.StashKey[bool]()

@@ -21,8 +21,12 @@ from rankfold.paths import REPOSITORY
 NVCC = REPOSITORY / "tools/nvcc"
 CACHE = REPOSITORY / "build/tests"
 PROGRAMS = REPOSITORY / "tests/programs"
-LIBRARIES = {"nccl.h": "-lnccl", "cuda.h": "-lcuda", "cublas_v2.h": "-lcublas",
-             "cublasLt.h": "-lcublasLt"}  # fmt: skip
+LIBRARIES = {
+    "nccl.h": "-lnccl",
+    "cuda.h": "-lcuda",
+    "cublas_v2.h": "-lcublas",
+    "cublasLt.h": "-lcublasLt",
+}
 DEFAULTS = ("-O3", "-std=c++17", "-cudart", "shared", "-arch=compute_75")
 
 

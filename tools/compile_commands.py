@@ -16,8 +16,11 @@ COMPILES = re.compile(r" -c (\S+\.c) -o \S+$")
 def main(target: Path) -> None:
     done = subprocess.run(
         ["make", "--always-make", "--dry-run", "V=1", "JOBS=1", "native"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     rows = [
         {"directory": str(ROOT), "file": found[1], "command": line.strip()}
         for line in done.stdout.splitlines()

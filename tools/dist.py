@@ -100,10 +100,19 @@ def any_python(package: str) -> Path:
         (wheel,) = FETCHED.glob(f"{package}-{version}-*.whl")
         shutil.move(wheel, relabelled)
         subprocess.run(
-            [sys.executable, "-m", "wheel", "tags", "--remove", "--python-tag=py3",
-             "--abi-tag=none", relabelled / wheel.name],
-            check=True, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "wheel",
+                "tags",
+                "--remove",
+                "--python-tag=py3",
+                "--abi-tag=none",
+                relabelled / wheel.name,
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
     (found,) = relabelled.glob(name)
     return found
 
@@ -111,11 +120,16 @@ def any_python(package: str) -> Path:
 def fetch(python: tuple[int, int], *wheels: Path) -> None:
     """Put these wheels, and those of their dependencies for this Python, into WHEELS."""
     pip(
-        "download", "--only-binary=:all:", "--implementation=cp",
+        "download",
+        "--only-binary=:all:",
+        "--implementation=cp",
         f"--python-version={python[0]}.{python[1]}",
         *(f"--platform={name}" for name in PLATFORMS),
-        f"--constraint={PINS}", "--dest", WHEELS, *wheels,
-    )  # fmt: skip
+        f"--constraint={PINS}",
+        "--dest",
+        WHEELS,
+        *wheels,
+    )
 
 
 def executable(wheels: Path, path: Path) -> None:
@@ -124,13 +138,31 @@ def executable(wheels: Path, path: Path) -> None:
     # The executable takes the place of an older one in one step: that one may be running.
     fresh = path.with_name(f".{path.name}.new")
     subprocess.run(
-        [sys.executable, "-m", "pex", "rankfold", "--pre-resolved-dists", wheels, *targets,
-         "--entry-point", "rankfold.executable:main", "--venv", "--sh-boot", "--no-strip-pex-env",
-         "--preamble-file", START, "--no-emit-warnings",
-         "--python-shebang=/usr/bin/env python3", "--no-pre-install-wheels",
-         "--runtime-pex-root=~/.local/share/rankfold", "--output-file", fresh],
-        check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "pex",
+            "rankfold",
+            "--pre-resolved-dists",
+            wheels,
+            *targets,
+            "--entry-point",
+            "rankfold.executable:main",
+            "--venv",
+            "--sh-boot",
+            "--no-strip-pex-env",
+            "--preamble-file",
+            START,
+            "--no-emit-warnings",
+            "--python-shebang=/usr/bin/env python3",
+            "--no-pre-install-wheels",
+            "--runtime-pex-root=~/.local/share/rankfold",
+            "--output-file",
+            fresh,
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     os.replace(fresh, path)
 
 
@@ -139,14 +171,18 @@ def target(python: tuple[int, int]) -> dict[str, object]:
     version = f"{python[0]}.{python[1]}"
     return {
         "marker_environment": {
-            "implementation_name": "cpython", "implementation_version": f"{version}.0",
-            "os_name": "posix", "platform_machine": "x86_64",
-            "platform_python_implementation": "CPython", "platform_system": "Linux",
-            "python_full_version": f"{version}.0", "python_version": version,
+            "implementation_name": "cpython",
+            "implementation_version": f"{version}.0",
+            "os_name": "posix",
+            "platform_machine": "x86_64",
+            "platform_python_implementation": "CPython",
+            "platform_system": "Linux",
+            "python_full_version": f"{version}.0",
+            "python_version": version,
             "sys_platform": "linux",
         },
         "compatible_tags": [str(tag) for tag in compatible(python)],
-    }  # fmt: skip
+    }
 
 
 def compatible(python: tuple[int, int]) -> Iterator[tags.Tag]:

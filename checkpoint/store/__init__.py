@@ -20,7 +20,24 @@ from rankfold.checkpoint.store.save import Buffer, Progress, Save
 from rankfold.checkpoint.store.store import Newest, Skipped, Store, look, open
 
 __all__ = [
-    "Buffer", "Checkpoint", "Damaged", "Full", "Id", "Manifest", "Missing", "Newest",
-    "OldIncarnation", "Overtaken", "Part", "Progress", "Refused", "Save", "Skipped", "Store",
-    "StoreError", "Unavailable", "look", "open",
-]  # fmt: skip
+    "Buffer",
+    "Checkpoint",
+    "Damaged",
+    "Full",
+    "Id",
+    "Manifest",
+    "Missing",
+    "Newest",
+    "OldIncarnation",
+    "Overtaken",
+    "Part",
+    "Progress",
+    "Refused",
+    "Save",
+    "Skipped",
+    "Store",
+    "StoreError",
+    "Unavailable",
+    "look",
+    "open",
+]

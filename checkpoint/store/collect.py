@@ -62,9 +62,11 @@ class _Seen(NamedTuple):
     def pins(self) -> set[Id]:
         found = {pin for claim in self.running for pin in claim.pins}
         newest = self.newest
-        if newest and newest.origin and not any(
-            each.incarnation == newest.incarnation for each in self.manifests
-        ):  # fmt: skip
+        if (
+            newest
+            and newest.origin
+            and not any(each.incarnation == newest.incarnation for each in self.manifests)
+        ):
             found.add(newest.origin)
         return found
 
@@ -84,9 +86,10 @@ def collect(store: Store, job: str, keep: int) -> Collected:
     # The files that a damaged manifest names are unknown: data saved under its number stays.
     damaged = {each for each, manifest in second.manifests.items() if manifest is None}
     removed = [
-        place for place in data
+        place
+        for place in data
         if not (place in needed or place.folder in running or Id.of_folder(place.folder) in damaged)
-    ]  # fmt: skip
+    ]
     for place in removed:
         store.files.remove(names.data(job, place))
     _tidy(store, job, first, second, {place.folder for place in removed})

@@ -110,8 +110,13 @@ def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: st
     lists what the older one had saved by then. So no save that was reported as finished is lost."""
     found = numbers(files, names.incarnation(job))
     if not found or found[-1] < incarnation:
-        record = documents.seal("incarnation", job=job, incarnation=incarnation, owner=owner,
-                                origin=str(origin) if origin else None)  # fmt: skip
+        record = documents.seal(
+            "incarnation",
+            job=job,
+            incarnation=incarnation,
+            owner=owner,
+            origin=str(origin) if origin else None,
+        )
         files.create(names.incarnation(job, incarnation), record)
         files.settle([names.incarnation(job)])
     now = newest(files, job)
@@ -153,8 +158,11 @@ def make_fence(files: Files, job: str, since: Id) -> None:
     before = fence(files, job)
     if before.since >= since and before.known is not None:
         return
-    listed = [str(each) for each in ids(files, names.manifest(job))
-              if each < since and before.counts(each)]  # fmt: skip
+    listed = [
+        str(each)
+        for each in ids(files, names.manifest(job))
+        if each < since and before.counts(each)
+    ]
     record = documents.seal("fence", job=job, since=str(since), checkpoints=listed)
     files.create(names.fence(job, since), record)
     files.settle([names.fence(job)])
@@ -216,8 +224,13 @@ def _claim(files: Files, job: str, number: Id, data: bytes) -> Claim:
 
 def make_claim(files: Files, job: str, wanted: Claim) -> bool:
     """Make a claim. Returns False if another save took this number."""
-    record = documents.seal("claim", job=job, claim=str(wanted.number), folder=wanted.folder,
-                            pins=sorted(map(str, wanted.pins)))  # fmt: skip
+    record = documents.seal(
+        "claim",
+        job=job,
+        claim=str(wanted.number),
+        folder=wanted.folder,
+        pins=sorted(map(str, wanted.pins)),
+    )
     made = files.create(names.claim(job, wanted.number), record)
     files.settle([names.claim(job)])
     return made

@@ -72,11 +72,16 @@ class Manifest:
             source = sources.setdefault(place.folder, {"objects": {}, "packs": {}})
             source["packs"][place.digest] = list(use)
         return documents.seal(
-            "manifest", fleet=self.fleet, job=self.job, id=str(self.id),
-            base=str(self.base) if self.base else None, saved=self.saved, about=self.about,
+            "manifest",
+            fleet=self.fleet,
+            job=self.job,
+            id=str(self.id),
+            base=str(self.base) if self.base else None,
+            saved=self.saved,
+            about=self.about,
             parts=[{**vars(part), "table": part.table.hex()} for part in self.parts],
             sources=sources,
-        )  # fmt: skip
+        )
 
     @classmethod
     def decode(cls, url: str, job: str, each: Id, data: bytes, name: str = "") -> Manifest:
@@ -94,10 +99,21 @@ class Manifest:
             raise Damaged(url, "has two parts of the same name", name=name)
         sources = found["sources"].items()
         return cls(
-            found["fleet"], job, each, Id.parse(found["base"]) if found["base"] else None,
-            found["saved"], found["about"], parts,
-            {Place(folder, "objects", digest): size
-             for folder, source in sources for digest, size in source["objects"].items()},
-            {Place(folder, "packs", digest): PackUse(*use)
-             for folder, source in sources for digest, use in source["packs"].items()},
-        )  # fmt: skip
+            found["fleet"],
+            job,
+            each,
+            Id.parse(found["base"]) if found["base"] else None,
+            found["saved"],
+            found["about"],
+            parts,
+            {
+                Place(folder, "objects", digest): size
+                for folder, source in sources
+                for digest, size in source["objects"].items()
+            },
+            {
+                Place(folder, "packs", digest): PackUse(*use)
+                for folder, source in sources
+                for digest, use in source["packs"].items()
+            },
+        )

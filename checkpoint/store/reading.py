@@ -71,9 +71,10 @@ class Checkpoint:
         places = units.pieces(row, part.grain)
         try:
             digests = (
-                [row.digest] if len(places) == 1
+                [row.digest]
+                if len(places) == 1
                 else units.decode_list(bytes(self.unit(row.digest)), len(places))
-            )  # fmt: skip
+            )
         except Malformed as error:
             raise self._damaged(None, f"{part.name}: {error}", part.rank) from error
         return [(*place, digest) for place, digest in zip(places, digests, strict=True)]

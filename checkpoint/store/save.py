@@ -86,9 +86,17 @@ class Save:
     `Store.begin` resumes with what it has uploaded."""
 
     def __init__(
-        self, files: Files, fleet: str, job: str, claim: Claim, present: Own, *,
-        resumed: bool, workers: int, told: Callable[[Progress], None] | None,
-    ):  # fmt: skip
+        self,
+        files: Files,
+        fleet: str,
+        job: str,
+        claim: Claim,
+        present: Own,
+        *,
+        resumed: bool,
+        workers: int,
+        told: Callable[[Progress], None] | None,
+    ):
         assert claim.folder is not None
         self.files, self.fleet, self.job, self.id = files, fleet, job, claim.number
         self._folder = claim.folder
@@ -229,9 +237,13 @@ class Save:
         return digest
 
     def _unit(
-        self, data: Data, kind: Kind, rank: int | None,
-        before: Callable[[], bytes | None] | None = None, length: int | None = None,
-    ) -> bytes:  # fmt: skip
+        self,
+        data: Data,
+        kind: Kind,
+        rank: int | None,
+        before: Callable[[], bytes | None] | None = None,
+        length: int | None = None,
+    ) -> bytes:
         """Store a unit if it is new. Returns its digest. The store has the unit when this save is
         finished. `before` returns the digest of the unit that the previous checkpoint has in its
         place."""
@@ -319,9 +331,13 @@ class Save:
         self._upload(place, file, None)
 
     def _row(
-        self, address: int, length: int, digests: tuple[bytes, ...], rank: int | None,
+        self,
+        address: int,
+        length: int,
+        digests: tuple[bytes, ...],
+        rank: int | None,
         before: PartPredecessor,
-    ) -> Row:  # fmt: skip
+    ) -> Row:
         if length <= 0 or address < 0 or address + length > 1 << 64:
             raise ValueError(
                 f"{count(length, 'byte')} at {address:#x} are not a range of addresses"
@@ -339,9 +355,14 @@ class Save:
         return digest
 
     def _part(
-        self, rank: int | None, name: str, kind: Kind, grain: int, rows: list[Row],
+        self,
+        rank: int | None,
+        name: str,
+        kind: Kind,
+        grain: int,
+        rows: list[Row],
         before: PartPredecessor,
-    ) -> None:  # fmt: skip
+    ) -> None:
         rows.sort()
         for first, second in itertools.pairwise(rows):
             if first.address + first.length > second.address:

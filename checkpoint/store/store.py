@@ -86,8 +86,12 @@ class Store:
         self._job(job)
         newest = incarnations.begin(self.files, job, incarnation, origin, owner)
         if origin is not None and origin not in self.checkpoints(job):
-            raise Missing(self.url, "does not exist", "restore another checkpoint",
-                          name=names.manifest(job, origin))  # fmt: skip
+            raise Missing(
+                self.url,
+                "does not exist",
+                "restore another checkpoint",
+                name=names.manifest(job, origin),
+            )
         return newest
 
     def newest_incarnation(self, job: str) -> Incarnation | None:
@@ -102,9 +106,13 @@ class Store:
     # ---- saving --------------------------------------------------------------------------------
 
     def begin(
-        self, job: str, incarnation: int, *, workers: int = WORKERS,
+        self,
+        job: str,
+        incarnation: int,
+        *,
+        workers: int = WORKERS,
         progress: Callable[[Progress], None] | None = None,
-    ) -> Save:  # fmt: skip
+    ) -> Save:
         """Begin a save, or resume one that was interrupted: its uploads count. A job has one save
         at a time; a process that began it earlier can no longer finish it. `workers` files are
         uploaded concurrently; 0: each is uploaded before the next unit is taken. The workers'
@@ -115,8 +123,16 @@ class Store:
                 self.files.remove(names.claim(job, each))
         # Only now, because what is there after the claim stays.
         present = self._present(job, claim, resumed)
-        return Save(self.files, self.fleet, job, claim, present, resumed=resumed,
-                    workers=workers, told=progress)  # fmt: skip
+        return Save(
+            self.files,
+            self.fleet,
+            job,
+            claim,
+            present,
+            resumed=resumed,
+            workers=workers,
+            told=progress,
+        )
 
     def _claim(self, job: str, incarnation: int) -> tuple[Claim, bool]:
         """Claim the next number that no other save has. Also returns whether the claim resumes an
@@ -164,9 +180,11 @@ class Store:
         number = Id(incarnation, before.number.number + 1 if before else 1)
         newest = next(self._usable(job, reversed(self.checkpoints(job))), None)
         pins = frozenset([newest.id] if newest else [])
-        if before and before.folder and before.number not in incarnations.ids(
-            self.files, names.manifest(job)
-        ):  # fmt: skip
+        if (
+            before
+            and before.folder
+            and before.number not in incarnations.ids(self.files, names.manifest(job))
+        ):
             return Claim(number, before.folder, pins | before.pins), True
         return Claim(number, number.new_folder(), pins), False
 
@@ -201,9 +219,11 @@ class Store:
                 return self._indexes[place]
         name = names.data(job, place)
         try:
-            count = use.rows if use else units.count_rows(
-                self.files.get(name, 0, units.header_bytes(0))
-            )  # fmt: skip
+            count = (
+                use.rows
+                if use
+                else units.count_rows(self.files.get(name, 0, units.header_bytes(0)))
+            )
             head = self.files.get(name, 0, units.header_bytes(count))
             index = units.decode_index(bytes.fromhex(place.digest), head)
         except (Malformed, Missing):

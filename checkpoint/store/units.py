@@ -131,8 +131,9 @@ def encode_pack(
     rows = [*named, *references]
     head = _HEADER.pack(_MAGIC, len(rows), flags, len(body), len(raw))
     head += b"".join(_UNIT.pack(*row) for row in rows)
-    index = PackIndex(digest_of(head), named, tuple(references), len(head), len(body), len(raw),
-                      coded)  # fmt: skip
+    index = PackIndex(
+        digest_of(head), named, tuple(references), len(head), len(body), len(raw), coded
+    )
     return index, head + body
 
 
@@ -162,9 +163,11 @@ def decode_index(digest: bytes, head: bytes) -> PackIndex:
     rows = tuple(_UNIT.iter_unpack(head[_HEADER.size : start]))
     units = rows[: count // 2] if flags & _DIFFERENCES else rows
     references = rows[len(units) :]
-    if sum(length for _, length in units) != raw or raw > PACK_RAW_MAX or (
-        references and len(references) != len(units)
-    ):  # fmt: skip
+    if (
+        sum(length for _, length in units) != raw
+        or raw > PACK_RAW_MAX
+        or (references and len(references) != len(units))
+    ):
         raise Malformed("the index of a pack contradicts itself")
     return PackIndex(digest, units, references, start, stored, raw, bool(flags & _ZSTD))
 

@@ -60,10 +60,20 @@ def build(screen: Screen) -> None:
     """Build the training program, with any available CUDA compiler."""
     screen.line("[bold]Building examples/gpt[/bold]")
     done = subprocess.run(
-        ["make", "--no-print-directory", "-C", "examples/gpt", "NVCC=../../tools/nvcc",
-         "ARCH=compute_75", f"OUT=../../{PROGRAM.relative_to(ROOT)}"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [
+            "make",
+            "--no-print-directory",
+            "-C",
+            "examples/gpt",
+            "NVCC=../../tools/nvcc",
+            "ARCH=compute_75",
+            f"OUT=../../{PROGRAM.relative_to(ROOT)}",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode:
         raise FleetError(f"examples/gpt does not build:\n{done.stdout}")
 
@@ -103,11 +113,16 @@ def judge(out: Path, reference: Record, elastic: Record) -> dict[str, Any]:
     if elastic.recovery:
         claims["restarted_from_its_checkpoint"] = elastic.job()["restarts"] == 1
     return {
-        **summary(found), "lost_steps": lost, "changes": changes_of(elastic),
-        "recovery": recovery(elastic), "claims": claims, "holds": all(claims.values()),
-        "reference_s": round(reference.seconds, 2), "elastic_s": round(elastic.seconds, 2),
+        **summary(found),
+        "lost_steps": lost,
+        "changes": changes_of(elastic),
+        "recovery": recovery(elastic),
+        "claims": claims,
+        "holds": all(claims.values()),
+        "reference_s": round(reference.seconds, 2),
+        "elastic_s": round(elastic.seconds, 2),
         "proof": counted(after),
-    }  # fmt: skip
+    }
 
 
 def summary(found: Verdict) -> dict[str, Any]:
@@ -129,12 +144,16 @@ def changes_of(record: Record) -> list[dict[str, Any]]:
         raise FleetError(f"the fleet reports other changes than were committed: {said}")
     return [
         {
-            "from": each["from"], "to": each["to"], "commit": each["commit"],
-            "title": made.change.title, "at_step": made.step,
-            "converge_s": each["converge_s"], "pause_s": each["pause_s"],
+            "from": each["from"],
+            "to": each["to"],
+            "commit": each["commit"],
+            "title": made.change.title,
+            "at_step": made.step,
+            "converge_s": each["converge_s"],
+            "pause_s": each["pause_s"],
         }
         for each, made in zip(said, record.committed, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def counted(found: Proof) -> dict[str, Any]:
@@ -172,11 +191,15 @@ def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
         line("\n[bold red]The runs differ:[/bold red]")
         for each in report["differences"]:
             line(f"  {each}")
-    line(f"  loss {report['first_loss']:.3f} → {report['last_loss']:.3f}; "
-         f"{report['lost_steps']} steps lost")  # fmt: skip
+    line(
+        f"  loss {report['first_loss']:.3f} → {report['last_loss']:.3f}; "
+        f"{report['lost_steps']} steps lost"
+    )
     for each in report["changes"]:
-        line(f"  {each['from']} → {each['to']} devices: stood still {each['pause_s']:.3f} s, "
-             f"{each['converge_s']:.2f} s from commit to fact ({each['title']})")  # fmt: skip
+        line(
+            f"  {each['from']} → {each['to']} devices: stood still {each['pause_s']:.3f} s, "
+            f"{each['converge_s']:.2f} s from commit to fact ({each['title']})"
+        )
     if crash := report["recovery"]:
         line(
             f"  crash: {crash['killed']} processes killed at step {crash['step']}; after "
@@ -186,12 +209,16 @@ def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
     line("  kernels run by each device for ranks 0–3, switches, bytes swapped out and in:")
     for device, ranks in proof_["kernels"].items():
         row = "".join(f"{ranks.get(str(rank), 0):>9,}" for rank in range(WORLD_SIZE))
-        line(f"    {device:<14}{row}   {proof_['switches'].get(device, 0):>6,}   "
-             f"{proof_['swapped_out'].get(device, 0) / 2**20:.1f} MiB   "
-             f"{proof_['swapped_in'].get(device, 0) / 2**20:.1f} MiB")  # fmt: skip
+        line(
+            f"    {device:<14}{row}   {proof_['switches'].get(device, 0):>6,}   "
+            f"{proof_['swapped_out'].get(device, 0) / 2**20:.1f} MiB   "
+            f"{proof_['swapped_in'].get(device, 0) / 2**20:.1f} MiB"
+        )
     if proof_["folded_on"]:
-        line(f"  while `gpus` was 1, {proof_['folded_on']} alone ran all "
-             f"{proof_['folded_kernels']:,} kernels of the four ranks")  # fmt: skip
+        line(
+            f"  while `gpus` was 1, {proof_['folded_on']} alone ran all "
+            f"{proof_['folded_kernels']:,} kernels of the four ranks"
+        )
     line(f"  {shared(proof_['sharing'])}")
     until = "until the crash" if report["recovery"] else "throughout"
     line(f"  pids of the ranks {until}: {', '.join(map(str, proof_['pids']))}")

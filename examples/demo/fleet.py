@@ -53,8 +53,9 @@ class Repository:
         settings = ["-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"]
         done = subprocess.run(
             ["git", "-C", str(self.path), *identity, *settings, *arguments],
-            capture_output=True, text=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             raise FleetError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
@@ -92,8 +93,11 @@ class Fleet:
         with self.log.open("a") as log:
             self._watcher = subprocess.Popen(
                 self.command("watch", "--git", str(repository), "--branch", "main"),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def crash(self) -> int:
         """Kill every process of the fleet with -9 at one moment, including ranks, until none is
@@ -139,8 +143,10 @@ class Fleet:
         """The reason why this machine cannot save processes; "": it can."""
         done = subprocess.run(self.command("doctor", "-o", "json"), capture_output=True, text=True)
         found = {each["what"]: each for each in json.loads(done.stdout)}
-        return next((found[name]["detail"] for name in ("CRIU", "pid namespaces")
-                     if not found[name]["ok"]), "")  # fmt: skip
+        return next(
+            (found[name]["detail"] for name in ("CRIU", "pid namespaces") if not found[name]["ok"]),
+            "",
+        )
 
     def checkpoint(self, job: str) -> None:
         """Make a checkpoint; returns when it is in the store. Raises FleetError."""

@@ -83,8 +83,11 @@ def _sharing(record: Record, final: list[Json]) -> Sharing:
     return Sharing(
         on=any(each.get("on") for each in told),
         shared_max=max(int(each.get("chunksShared", 0)) for each in told),
-        squashed=squashed, spared=spared, copies=copies, unforeseen=unforeseen,
-    )  # fmt: skip
+        squashed=squashed,
+        spared=spared,
+        copies=copies,
+        unforeseen=unforeseen,
+    )
 
 
 def lost_steps(reference: Proof, elastic: Proof, steps: int) -> int:

@@ -117,10 +117,13 @@ class Run:
         folder.mkdir(parents=True)
         self.folder, self.show = folder, show
         self.repository = Repository(folder / "fleet", specs)
-        self.repository.edit("gpt.yaml", {
-            "command": f'["{program}", --steps, "{steps}", --data, "{text}", --out, params]',
-            "workdir": f'"{folder}"',
-        })  # fmt: skip
+        self.repository.edit(
+            "gpt.yaml",
+            {
+                "command": f'["{program}", --steps, "{steps}", --data, "{text}", --out, params]',
+                "workdir": f'"{folder}"',
+            },
+        )
         self.fleet = Fleet(folder / "state", folder / "watch.log")
         self.record = Record(steps)
         self._offsets = [0] * WORLD_SIZE
@@ -251,8 +254,9 @@ class Run:
             if self._phase() == "Failed":
                 raise FleetError(f"the job failed: {self._complaint()}")
             if self._now() - self._moved_at > STALL_S:
-                raise FleetError(f"waiting for {what}, nothing changed for {STALL_S:g} s: "
-                                 f"{self._complaint()}")  # fmt: skip
+                raise FleetError(
+                    f"waiting for {what}, nothing changed for {STALL_S:g} s: {self._complaint()}"
+                )
             time.sleep(POLL_S)
 
     def _look(self) -> None:

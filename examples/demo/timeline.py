@@ -38,16 +38,26 @@ def draw(record: Record, path: Path) -> None:
         for axes in (above, below):
             axes.axvline(made.time, color="0.3", linewidth=0.8, linestyle=":")
         above.annotate(
-            label, (made.time, 1.0), xycoords=("data", "axes fraction"), xytext=(2, 3),
-            textcoords="offset points", fontsize=8, color="0.3",
-        )  # fmt: skip
+            label,
+            (made.time, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(2, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color="0.3",
+        )
     if crash := record.recovery:
         for axes in (above, below):
             axes.axvline(crash.time, color="C3", linewidth=1.2)
         above.annotate(
-            "kill -9", (crash.time, 1.0), xycoords=("data", "axes fraction"), xytext=(2, 3),
-            textcoords="offset points", fontsize=8, color="C3",
-        )  # fmt: skip
+            "kill -9",
+            (crash.time, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(2, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color="C3",
+        )
     figure.suptitle("Four ranks of one job while commits change `gpus`", fontsize=12)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
@@ -65,9 +75,13 @@ def _draw_ranks(axes: object, record: Record) -> None:
     for rank, row in rows.items():
         for start, end, device in row:
             axes.barh(
-                rank, end - start, left=start, height=0.8,
-                color=colour.get(device, "0.93"), edgecolor="none",
-            )  # fmt: skip
+                rank,
+                end - start,
+                left=start,
+                height=0.8,
+                color=colour.get(device, "0.93"),
+                edgecolor="none",
+            )
     axes.set_yticks(range(WORLD_SIZE), [f"rank {rank}" for rank in range(WORLD_SIZE)])
     axes.invert_yaxis()
     handles = [Patch(color=colour[device], label=device) for device in devices]

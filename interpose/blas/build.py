@@ -24,8 +24,16 @@ def digest() -> str:
 
 def compiled(kind: str) -> str:
     """The PTX of one type, without nvcc's comments. Raises `CalledProcessError`."""
-    command = [str(NVCC), "-ptx", "-arch=compute_75", "-fmad=false", f"-DBLAS_{kind.upper()}=1",
-               str(FOLDER / "kernels.cu"), "-o", "/dev/stdout"]  # fmt: skip
+    command = [
+        str(NVCC),
+        "-ptx",
+        "-arch=compute_75",
+        "-fmad=false",
+        f"-DBLAS_{kind.upper()}=1",
+        str(FOLDER / "kernels.cu"),
+        "-o",
+        "/dev/stdout",
+    ]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     lines = [line.strip() for line in text.splitlines()]
     kept = [line for line in lines if line and not line.startswith("//")]

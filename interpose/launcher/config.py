@@ -92,9 +92,18 @@ _TYPES: dict[str, type] = {
     **dict.fromkeys(("inherit", "empty"), bool),
 }
 _OPTIONAL = (
-    "env", "inherit", "image_bytes", "namespaces", "preload", "local_rank", "local_world_size",
-    "hidden", "empty", "incarnation", "copies",
-)  # fmt: skip
+    "env",
+    "inherit",
+    "image_bytes",
+    "namespaces",
+    "preload",
+    "local_rank",
+    "local_world_size",
+    "hidden",
+    "empty",
+    "incarnation",
+    "copies",
+)
 _PATHS = ("workdir", "socket", "client_socket", "logs", "exit_file")
 
 

@@ -223,16 +223,20 @@ class Rest:
                 raise ControlError("undumpable", text)
             place = {"owner": found[1], "map": where}
         about = snapshot.About(
-            job=config.job, rank=config.rank, world_size=config.world_size,
-            incarnation=config.incarnation, pid=held.started.pid,
+            job=config.job,
+            rank=config.rank,
+            world_size=config.world_size,
+            incarnation=config.incarnation,
+            pid=held.started.pid,
             interposer=os.path.basename(held.libraries) if held.libraries else None,
-            image_bytes=config.image_bytes, channel=place,
+            image_bytes=config.image_bytes,
+            channel=place,
             connections=[list(astuple(each)) for each in sockets.of(self.standing.pids())],
             addresses=sockets.addresses(self.standing.pids()),
             journal=(str(held.touched.journal), held.touched.life),
             state=state_version(held.image),
             logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
-        )  # fmt: skip
+        )
         return about, found[0] if found else None
 
     def _after_snapshot(self, folder: str, result: Message | None) -> None:
@@ -554,9 +558,13 @@ def _written(
 
 
 def _prepared(
-    folder: str, about: snapshot.About, libraries: tuple[str, ...], copies: str, journal: Path,
+    folder: str,
+    about: snapshot.About,
+    libraries: tuple[str, ...],
+    copies: str,
+    journal: Path,
     image: int,
-) -> Message:  # fmt: skip
+) -> Message:
     try:
         place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
         last, amiss = snapshot.prepare(folder, about, journal, image)

@@ -22,7 +22,7 @@ from .model import (
     Sym,
     Vec,
     registers_of,
-)  # fmt: skip
+)
 from .origins import NOTHING, WHOLE, Origin, Origins, Part, Place
 from .parameters import Flat
 
@@ -198,8 +198,12 @@ class Registers:
             origins = self.of(what)
             halves = len(to.items) == 2 and TYPE_BYTES.get(i.op[-1]) == 8
             for n, item in enumerate(to.items):
-                self.put(item, (og.upper_half if n else og.lower_half)(origins) if halves
-                         else og.mixed(origins))  # fmt: skip
+                self.put(
+                    item,
+                    (og.upper_half if n else og.lower_half)(origins)
+                    if halves
+                    else og.mixed(origins),
+                )
         elif isinstance(to, Vec) and isinstance(what, Vec):
             for item, source in zip(to.items, what.items, strict=False):
                 self.put(item, self.of(source))
@@ -269,8 +273,10 @@ class Registers:
         what, by = self.of(i.args[1]), i.args[2]
         self.value(what | self.of(by))
         known = isinstance(by, Int) and by.value < 64
-        self.put(i.args[0], og.scaled(what, 1 << by.value) if isinstance(by, Int) and known
-                 else og.mixed(what))  # fmt: skip
+        self.put(
+            i.args[0],
+            og.scaled(what, 1 << by.value) if isinstance(by, Int) and known else og.mixed(what),
+        )
 
     def shift_down(self, i: Instr) -> None:
         what, by = self.of(i.args[1]), i.args[2]

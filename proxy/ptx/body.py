@@ -86,9 +86,13 @@ def _declare_labels(text: str, at: int, scope: Scope) -> None:
 
 
 def _statement(
-    text: str, scope: Scope, body: Body, tables: dict[str, tuple[str, ...]],
-    label: str | None, name: str,
-) -> None:  # fmt: skip
+    text: str,
+    scope: Scope,
+    body: Body,
+    tables: dict[str, tuple[str, ...]],
+    label: str | None,
+    name: str,
+) -> None:
     if not text:
         return
     if text.startswith(".reg"):

@@ -140,10 +140,14 @@ class _Ranges:
         words = {word for access in accesses for word in access.words}
         read, written = words - unknown[Use.READ], words - unknown[Use.WRITTEN]
         kept = {r for r in reached if (read | written) & set(r.words)}
-        return _pruned(Bounds(
-            tuple(self.steps.steps), tuple(sorted(kept)), tuple(sorted(read)),
-            tuple(sorted(written)),
-        ))  # fmt: skip
+        return _pruned(
+            Bounds(
+                tuple(self.steps.steps),
+                tuple(sorted(kept)),
+                tuple(sorted(read)),
+                tuple(sorted(written)),
+            )
+        )
 
     def _is_any(self, step: int) -> bool:
         return self.steps.steps[step].op == Op.ANY
@@ -203,8 +207,11 @@ class _Ranges:
         self._using.add(fact)
         other = self.range(fact.other, context, turning)
         self._using.discard(fact)
-        return step if self._is_any(other) else self.steps.add(
-            fact.op, fact.bits, fact.sign, step, other)  # fmt: skip
+        return (
+            step
+            if self._is_any(other)
+            else self.steps.add(fact.op, fact.bits, fact.sign, step, other)
+        )
 
     def _plain(self, value: Value, context: Context, turning: Turning) -> int:
         if value in turning:
@@ -216,8 +223,11 @@ class _Ranges:
             case Kind.SPECIAL:
                 if value.about in SPECIAL:
                     return self.steps.add(Op.SPECIAL, number=SPECIAL[str(value.about)])
-                return self.steps.add(Op.UP_TO, number=LANES - 1) if value.about == "laneid" else (
-                    self.any(value.bits))  # fmt: skip
+                return (
+                    self.steps.add(Op.UP_TO, number=LANES - 1)
+                    if value.about == "laneid"
+                    else (self.any(value.bits))
+                )
             case Kind.PARAMETER:
                 return self._parameter(value)
             case Kind.EITHER:
@@ -290,8 +300,9 @@ class _Ranges:
         steps = []
         for each, way in self._ways(value, back):
             context = self._by(self._block(way.source), way)
-            step = self._plain(each, context, turning) if raw else (
-                self.range(each, context, turning))  # fmt: skip
+            step = (
+                self._plain(each, context, turning) if raw else (self.range(each, context, turning))
+            )
             steps.append(step)
         return self._join(steps, value.bits)
 
@@ -313,9 +324,12 @@ class _Ranges:
         return self.steps.add(Op.BOTH, value.bits, a=closed, b=stride)
 
     def _closed(
-        self, value: Value, start: int, around: list[list[tuple[int, Value]] | None],
+        self,
+        value: Value,
+        start: int,
+        around: list[list[tuple[int, Value]] | None],
         turning: Turning,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Guess a range; the proxy checks whether an iteration of the loop stays within it."""
         falling = any(_falls(a, value.bits) for a in around)
         bits = value.bits
@@ -494,9 +508,11 @@ def division_of(value: Value) -> Value | None:
         return None
     for quotient, divisor in (product.args, product.args[::-1]):
         kinds = (value.op[-1], product.op[-1], *quotient.op[-1:])
-        if quotient.op[:-1] == ("div",) and quotient.args == (number, divisor) and (
-            set(kinds) <= INTEGERS and len({TYPE_BYTES[kind] for kind in kinds}) == 1
-        ):  # fmt: skip
+        if (
+            quotient.op[:-1] == ("div",)
+            and quotient.args == (number, divisor)
+            and (set(kinds) <= INTEGERS and len({TYPE_BYTES[kind] for kind in kinds}) == 1)
+        ):
             return quotient
     return None
 
@@ -505,8 +521,11 @@ def _falls(parts: list[tuple[int, Value]] | None, bits: int) -> bool:
     if not parts:
         return False
     sign, part = parts[-1]
-    below = isinstance(part.about, int) and part.kind is Kind.NUMBER and (
-        as_signed(part.about, bits) < 0)  # fmt: skip
+    below = (
+        isinstance(part.about, int)
+        and part.kind is Kind.NUMBER
+        and (as_signed(part.about, bits) < 0)
+    )
     return (sign < 0) != below
 
 

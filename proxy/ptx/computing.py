@@ -41,7 +41,8 @@ def _product_and_sum(
 def _from(number: int) -> Write:
     """Subtracts the operand from a number."""
     return lambda steps, _, bits, _sign, args: steps.add(
-        Op.SUBTRACT, bits, a=steps.add(Op.NUMBER, number=number), b=args[0])  # fmt: skip
+        Op.SUBTRACT, bits, a=steps.add(Op.NUMBER, number=number), b=args[0]
+    )
 
 
 def _magnitude(steps: Steps, _: tuple[str, ...], bits: int, _sign: int, args: list[int]) -> int:
@@ -51,14 +52,29 @@ def _magnitude(steps: Steps, _: tuple[str, ...], bits: int, _sign: int, args: li
 
 
 ARITHMETIC: dict[str, Write] = {
-    "add": _simple(Op.ADD), "sub": _simple(Op.SUBTRACT), "mul": _product, "mad": _product_and_sum,
-    "shl": _simple(Op.SHIFT_UP), "shr": _simple(Op.SHIFT_DOWN), "and": _simple(Op.AND),
-    "or": _simple(Op.OR), "xor": _simple(Op.XOR), "div": _simple(Op.DIVIDE),
-    "rem": _simple(Op.REST), "min": _simple(Op.LEAST), "max": _simple(Op.MOST),
-    "neg": _from(0), "not": _from(-1), "abs": _magnitude,
-    "cvt": _simple(Op.AS), "selp": _simple(Op.JOIN),  # the caller handles these two by name
-}  # fmt: skip
+    "add": _simple(Op.ADD),
+    "sub": _simple(Op.SUBTRACT),
+    "mul": _product,
+    "mad": _product_and_sum,
+    "shl": _simple(Op.SHIFT_UP),
+    "shr": _simple(Op.SHIFT_DOWN),
+    "and": _simple(Op.AND),
+    "or": _simple(Op.OR),
+    "xor": _simple(Op.XOR),
+    "div": _simple(Op.DIVIDE),
+    "rem": _simple(Op.REST),
+    "min": _simple(Op.LEAST),
+    "max": _simple(Op.MOST),
+    "neg": _from(0),
+    "not": _from(-1),
+    "abs": _magnitude,
+    "cvt": _simple(Op.AS),
+    "selp": _simple(Op.JOIN),  # the caller handles these two by name
+}
 MODIFIERS = {
-    "add": frozenset(["cc"]), "sub": frozenset(["cc"]), "mul": frozenset(["lo", "wide", "hi"]),
-    "mad": frozenset(["lo", "wide"]), "cvt": INTEGERS,
-}  # fmt: skip
+    "add": frozenset(["cc"]),
+    "sub": frozenset(["cc"]),
+    "mul": frozenset(["lo", "wide", "hi"]),
+    "mad": frozenset(["lo", "wide"]),
+    "cvt": INTEGERS,
+}

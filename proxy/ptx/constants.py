@@ -24,15 +24,22 @@ _BINARY: tuple[dict[str, Callable[[int, int], int]], ...] = (  # the lowest prec
     {"^": lambda a, b: a ^ b},
     {"&": lambda a, b: a & b},
     {"==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b)},
-    {"<": lambda a, b: int(a < b), ">": lambda a, b: int(a > b),
-     "<=": lambda a, b: int(a <= b), ">=": lambda a, b: int(a >= b)},
+    {
+        "<": lambda a, b: int(a < b),
+        ">": lambda a, b: int(a > b),
+        "<=": lambda a, b: int(a <= b),
+        ">=": lambda a, b: int(a >= b),
+    },
     {"<<": lambda a, b: a << (b & 63), ">>": lambda a, b: a >> (b & 63)},
     {"+": lambda a, b: a + b, "-": lambda a, b: a - b},
     {"*": lambda a, b: a * b, "/": _quotient, "%": lambda a, b: a - b * _quotient(a, b)},
-)  # fmt: skip
+)
 _UNARY: dict[str, Callable[[int], int]] = {
-    "+": lambda a: a, "-": lambda a: -a, "~": lambda a: ~a, "!": lambda a: int(not a),
-}  # fmt: skip
+    "+": lambda a: a,
+    "-": lambda a: -a,
+    "~": lambda a: ~a,
+    "!": lambda a: int(not a),
+}
 
 
 def number(digits: str) -> int:

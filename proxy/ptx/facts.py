@@ -10,14 +10,29 @@ from .steps import Op, Sign
 from .values import INTEGERS, Kind, Value
 
 COMPARED = {  # the fact if the comparison holds, and if it does not
-    "lt": (Op.BELOW, Op.AT_LEAST), "le": (Op.AT_MOST, Op.ABOVE),
-    "gt": (Op.ABOVE, Op.AT_MOST), "ge": (Op.AT_LEAST, Op.BELOW),
-    "eq": (Op.EQUAL, Op.OTHER), "ne": (Op.OTHER, Op.EQUAL),
-    "lo": (Op.BELOW, Op.AT_LEAST), "ls": (Op.AT_MOST, Op.ABOVE),
-    "hi": (Op.ABOVE, Op.AT_MOST), "hs": (Op.AT_LEAST, Op.BELOW),
-}  # fmt: skip
-EXCHANGED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne",
-             "lo": "hi", "ls": "hs", "hi": "lo", "hs": "ls"}  # fmt: skip
+    "lt": (Op.BELOW, Op.AT_LEAST),
+    "le": (Op.AT_MOST, Op.ABOVE),
+    "gt": (Op.ABOVE, Op.AT_MOST),
+    "ge": (Op.AT_LEAST, Op.BELOW),
+    "eq": (Op.EQUAL, Op.OTHER),
+    "ne": (Op.OTHER, Op.EQUAL),
+    "lo": (Op.BELOW, Op.AT_LEAST),
+    "ls": (Op.AT_MOST, Op.ABOVE),
+    "hi": (Op.ABOVE, Op.AT_MOST),
+    "hs": (Op.AT_LEAST, Op.BELOW),
+}
+EXCHANGED = {
+    "lt": "gt",
+    "le": "ge",
+    "gt": "lt",
+    "ge": "le",
+    "eq": "eq",
+    "ne": "ne",
+    "lo": "hi",
+    "ls": "hs",
+    "hi": "lo",
+    "hs": "ls",
+}
 UNSIGNED = ("lo", "ls", "hi", "hs")
 
 

@@ -83,20 +83,39 @@ FLOWS = {name: flow for flow, names in _FLOWS.items() for name in names.split()}
 _SECOND = frozenset(name for name in FLOWS if "." in name)
 
 WHY_OPEN = {
-    "vprintf": "prints", "assertfail": "may fail an assertion",
-    "malloc": "allocates on the device's heap", "free": "allocates on the device's heap",
-}  # fmt: skip
+    "vprintf": "prints",
+    "assertfail": "may fail an assertion",
+    "malloc": "allocates on the device's heap",
+    "free": "allocates on the device's heap",
+}
 # Special registers whose values follow from the launch alone. Any other one makes a kernel open.
 STEADY = frozenset(
     f"{name}.{axis}"
-    for name in ("tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
-                 "cluster_nctaid")
+    for name in (
+        "tid",
+        "ntid",
+        "ctaid",
+        "nctaid",
+        "clusterid",
+        "nclusterid",
+        "cluster_ctaid",
+        "cluster_nctaid",
+    )
     for axis in "xyz"
 ) | {
-    "laneid", "lanemask_eq", "lanemask_le", "lanemask_lt", "lanemask_ge", "lanemask_gt",
-    "total_smem_size", "dynamic_smem_size", "aggr_smem_size", "cluster_ctarank",
-    "cluster_nctarank", "is_explicit_cluster",
-}  # fmt: skip
+    "laneid",
+    "lanemask_eq",
+    "lanemask_le",
+    "lanemask_lt",
+    "lanemask_ge",
+    "lanemask_gt",
+    "total_smem_size",
+    "dynamic_smem_size",
+    "aggr_smem_size",
+    "cluster_ctarank",
+    "cluster_nctarank",
+    "is_explicit_cluster",
+}
 GRID = ("envreg1", "envreg2")  # the workspace in which a cooperative launch's blocks synchronise
 
 

@@ -29,7 +29,7 @@ from .model import (
     Sym,
     Variable,
     Vec,
-)  # fmt: skip
+)
 from .parameters import Flat, promote
 
 INLINED_INSTRS_MAX = 200_000
@@ -61,9 +61,13 @@ class _Inliner:
         self.stack.begin()
 
     def expand(
-        self, function: Function, prefix: str, formals: dict[str, str], within: str,
+        self,
+        function: Function,
+        prefix: str,
+        formals: dict[str, str],
+        within: str,
         frame: recursion.Shared | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Append the instructions of a function.
 
         `within`: the function's name if this is its shared copy (or the kernel), "" if it is
@@ -83,9 +87,13 @@ class _Inliner:
             raise unsupported(f"a body of more than {INLINED_INSTRS_MAX} instructions", self.kernel)
 
     def _instr(
-        self, instr: Instr, prefix: str, names: dict[str, str], within: str,
+        self,
+        instr: Instr,
+        prefix: str,
+        names: dict[str, str],
+        within: str,
         frame: recursion.Shared | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if prefix or any(isinstance(a, Sym | Mem | Vec) for a in instr.args):
             instr = dataclasses.replace(
                 instr,

@@ -150,9 +150,15 @@ def _function(header: str, text: str, body: str | None) -> Function:
             threads *= int(number)
     blocks = re.search(r"\.minnctapersm\s+(\d+)", header)
     return Function(
-        name, kind == "entry", _params(params or ""), _params(returns or ""), text, body, threads,
+        name,
+        kind == "entry",
+        _params(params or ""),
+        _params(returns or ""),
+        text,
+        body,
+        threads,
         int(blocks.group(1)) if blocks else 1,
-    )  # fmt: skip
+    )
 
 
 _PARAM = re.compile(

@@ -97,9 +97,7 @@ def parse_instr(text: str, scope: Scope, function: str) -> Instr:
         instr.target = scope.find(table.strip()) or table.strip()
     else:
         try:
-            instr.args = (
-                tuple(parse_operand(p, scope) for p in split(rest)) if rest.strip() else ()
-            )
+            instr.args = tuple(parse_operand(p, scope) for p in split(rest)) if rest.strip() else ()
         except ValueError:
             instr.args = ()  # an operand form that no known instruction has
     if instr.op[0] in ("ld", "ldu", "st"):  # ld a, array[i]
@@ -134,8 +132,10 @@ def _list(text: str) -> list[str]:
     return [part for part in (p.strip() for p in text.strip("() \n\t").split(",")) if part]
 
 
-_FLOAT = re.compile(r"([+-]?)\s*(0[fF][\da-fA-F]{8}|0[dD][\da-fA-F]{16}|"
-                    r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)$")  # fmt: skip
+_FLOAT = re.compile(
+    r"([+-]?)\s*(0[fF][\da-fA-F]{8}|0[dD][\da-fA-F]{16}|"
+    r"(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)$"
+)
 _CONSTANT = re.compile(r"[-+~(!\s]*(?:\d|WARP_SZ\s*[^\w\s])")
 _PLUS = re.compile(r"([A-Za-z_$%][\w$.#]*)\s*\+(.+)$", re.S)
 _SELECTED = re.compile(r"([\w$%]+)\.([bh]\d+)")

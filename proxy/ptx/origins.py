@@ -71,11 +71,13 @@ def mixed(origins: Origins) -> Origins:
 def bounded(origins: Origins) -> Origins:
     """A number of at most 32 bits in a 64-bit register. A part of the parameters remains one."""
     return frozenset(
-        o if o.kind in _FIXED else
-        o._replace(shape=INDEX) if o.kind != "part" or o.shape in (WHOLE, INDEX) else
-        Origin("part", ANYWHERE, INDEX)
+        o
+        if o.kind in _FIXED
+        else o._replace(shape=INDEX)
+        if o.kind != "part" or o.shape in (WHOLE, INDEX)
+        else Origin("part", ANYWHERE, INDEX)
         for o in origins
-    )  # fmt: skip
+    )
 
 
 def narrowed(origins: Origins, bits: int) -> Origins:
@@ -83,8 +85,9 @@ def narrowed(origins: Origins, bits: int) -> Origins:
     if not origins:
         return origins
     if bits == 32:
-        return _each(origins, lambda s: s if s >= INDEX or s in (LOW, HIGH) else
-                     LOW if s == WHOLE else MIXED)  # fmt: skip
+        return _each(
+            origins, lambda s: s if s >= INDEX or s in (LOW, HIGH) else LOW if s == WHOLE else MIXED
+        )
     return _each(origins, lambda s: s if s >= INDEX else MIXED)
 
 

@@ -191,8 +191,7 @@ class Stack:
                 self.give(size)
 
     def _held(self, prefix: str, memory: list[str]) -> list[tuple[Reg | Mem, str]]:
-        """The registers and the variables in memory whose names begin with `prefix`, widest first.
-        """
+        """The registers and variables in memory whose names begin with `prefix`, widest first."""
         own = [(Reg(n), k) for n, k in self.flat.registers.items() if n.startswith(prefix)]
         held: list[tuple[Reg | Mem, str]] = [(r, "u32" if k == "pred" else k) for r, k in own]
         for name in memory:
@@ -216,13 +215,23 @@ class Stack:
                     instr(f"st.local.{bits}", to, word),
                 ]
             elif self.flat.registers[what.name] == "pred":
-                out += ([instr("selp.b32", word, Int(1), Int(0), what),
-                         instr("st.local.b32", slot, word)] if store else
-                        [instr("ld.local.b32", word, slot),
-                         instr("setp.ne.u32", what, word, Int(0))])  # fmt: skip
+                out += (
+                    [
+                        instr("selp.b32", word, Int(1), Int(0), what),
+                        instr("st.local.b32", slot, word),
+                    ]
+                    if store
+                    else [
+                        instr("ld.local.b32", word, slot),
+                        instr("setp.ne.u32", what, word, Int(0)),
+                    ]
+                )
             else:
-                out.append(instr(f"st.local.{bits}", slot, what) if store
-                           else instr(f"ld.local.{bits}", what, slot))  # fmt: skip
+                out.append(
+                    instr(f"st.local.{bits}", slot, what)
+                    if store
+                    else instr(f"ld.local.{bits}", what, slot)
+                )
         return out
 
 

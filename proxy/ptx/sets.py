@@ -37,15 +37,23 @@ from .model import (
     Sym,
     Vec,
     registers_of,
-)  # fmt: skip
+)
 from .origins import ANYWHERE, FOUND, INDEX, NOTHING, WHOLE, Origin, Origins, Part, Place
 from .parameters import Flat
 from .steps import Bounds
 
 ROUNDS_MAX = 100
-SPACES = {"global": "global", "const": "global", "shared": "shared", "shared_cta": "shared",
-          "shared_cluster": "shared", "local": "local", "param": "param", "param_entry": "param",
-          "param_func": "param"}  # fmt: skip
+SPACES = {
+    "global": "global",
+    "const": "global",
+    "shared": "shared",
+    "shared_cta": "shared",
+    "shared_cluster": "shared",
+    "local": "local",
+    "param": "param",
+    "param_entry": "param",
+    "param_func": "param",
+}
 UNREADABLE = "has an instruction that cannot be read"
 _READS_HEAP = (Flow.LOAD, Flow.ATOMIC, Flow.COPY, Flow.LOAD_TILE)
 _NO_OPERANDS = frozenset(("commit_group", "wait_all"))  # of cp.async
@@ -86,9 +94,13 @@ class Sets:
     def plain(self) -> dict[str, list[Any]]:
         """The content as JSON."""
         return self.bounds.plain() | {
-            name: [list(item) for item in items] for name, items in (
-            ("words", self.words), ("variables", self.variables),
-            ("reasons", [(r.what, r.instr) for r in self.reasons]))}  # fmt: skip
+            name: [list(item) for item in items]
+            for name, items in (
+                ("words", self.words),
+                ("variables", self.variables),
+                ("reasons", [(r.what, r.instr) for r in self.reasons]),
+            )
+        }
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, list[Any]]) -> Sets:
@@ -136,18 +148,35 @@ class _Analysis(Registers):
         super().__init__(module, kernel, flat, fixed_code)
         self._noted: dict[tuple[int, Mem], tuple[Instr, set[int], set[str], Use]] = {}
         self.doing = {
-            Flow.MOVE: self.move, Flow.MOVE_FIRST: self.move_first, Flow.CHOOSE: self.choose,
-            Flow.ADD: self.add, Flow.EXTREME: self.extreme, Flow.MULTIPLY: self.multiply,
-            Flow.MULTIPLY_ADD: self.multiply_add, Flow.SHIFT_UP: self.shift_up,
-            Flow.SHIFT_DOWN: self.shift_down, Flow.DIVIDE: self.divide, Flow.AND: self.and_,
-            Flow.OR: self.add, Flow.BITS: self.bits, Flow.CONVERT: self.convert,
-            Flow.INSERT: self.insert, Flow.MIX: self.mix, Flow.COMPARE: self.compare,
+            Flow.MOVE: self.move,
+            Flow.MOVE_FIRST: self.move_first,
+            Flow.CHOOSE: self.choose,
+            Flow.ADD: self.add,
+            Flow.EXTREME: self.extreme,
+            Flow.MULTIPLY: self.multiply,
+            Flow.MULTIPLY_ADD: self.multiply_add,
+            Flow.SHIFT_UP: self.shift_up,
+            Flow.SHIFT_DOWN: self.shift_down,
+            Flow.DIVIDE: self.divide,
+            Flow.AND: self.and_,
+            Flow.OR: self.add,
+            Flow.BITS: self.bits,
+            Flow.CONVERT: self.convert,
+            Flow.INSERT: self.insert,
+            Flow.MIX: self.mix,
+            Flow.COMPARE: self.compare,
             Flow.SMALL: self.small,
-            Flow.LOAD: self.load, Flow.STORE: self.store, Flow.ATOMIC: self.atomic,
-            Flow.COPY: self.copy, Flow.BARRIER: self.barrier, Flow.LOAD_TILE: self.load_tile,
-            Flow.STORE_TILE: self.store_tile, Flow.DISCARD: self.discard,
-            Flow.NOTHING: self.nothing, Flow.OPEN: self.open_,
-        }  # fmt: skip
+            Flow.LOAD: self.load,
+            Flow.STORE: self.store,
+            Flow.ATOMIC: self.atomic,
+            Flow.COPY: self.copy,
+            Flow.BARRIER: self.barrier,
+            Flow.LOAD_TILE: self.load_tile,
+            Flow.STORE_TILE: self.store_tile,
+            Flow.DISCARD: self.discard,
+            Flow.NOTHING: self.nothing,
+            Flow.OPEN: self.open_,
+        }
 
     def run(self) -> None:
         steps = []
@@ -202,7 +231,8 @@ class _Analysis(Registers):
         space = next((SPACES[word] for word in i.op[1:] if word in SPACES), "")
         if not space and isinstance(base, Sym):
             space = {"own": "own", "variable": "global", "place": "param"}.get(
-                next(iter(self.of(base))).kind, "")  # fmt: skip
+                next(iter(self.of(base))).kind, ""
+            )
         return space
 
     def _reach(
@@ -221,8 +251,11 @@ class _Analysis(Registers):
             if not places:
                 self.open("reads parameters at an address that is not known", i)
             return False, frozenset(), places
-        rest = origins - places if space == "global" else frozenset(
-            o for o in origins if o.kind not in ("own", "place"))  # fmt: skip
+        rest = (
+            origins - places
+            if space == "global"
+            else frozenset(o for o in origins if o.kind not in ("own", "place"))
+        )
         if space == "global":
             own, places = frozenset(), NOTHING
         pointing = [o for o in rest if o.kind in ("word", "variable") and o.shape == WHOLE]

@@ -68,9 +68,10 @@ class Sign(enum.IntEnum):
 
 
 _OPERANDS = {
-    0: (Op.ANY, Op.NUMBER, Op.UP_TO, Op.PARAMETER, Op.SPECIAL), 1: (Op.AS,),
+    0: (Op.ANY, Op.NUMBER, Op.UP_TO, Op.PARAMETER, Op.SPECIAL),
+    1: (Op.AS,),
     3: (Op.RISING, Op.FALLING, Op.LOOP, Op.TURNS, Op.STRIDE),
-}  # fmt: skip
+}
 _COUNT = {op: count for count, ops in _OPERANDS.items() for op in ops}
 
 
@@ -116,10 +117,13 @@ class Bounds:
 
     def plain(self) -> dict[str, list[Any]]:
         """The content as JSON."""
-        return {"steps": [list(s) for s in self.steps], "read": list(self.read),
-                "written": list(self.written),
-                "inside": list(self.inside),
-                "reached": [[*r[:-1], list(r.words)] for r in self.reached]}  # fmt: skip
+        return {
+            "steps": [list(s) for s in self.steps],
+            "read": list(self.read),
+            "written": list(self.written),
+            "inside": list(self.inside),
+            "reached": [[*r[:-1], list(r.words)] for r in self.reached],
+        }
 
     @classmethod
     def of_plain(cls, plain: Mapping[str, list[Any]]) -> Bounds:
@@ -161,9 +165,15 @@ class Steps:
     _known: dict[Step, int] = field(default_factory=dict)
 
     def add(
-        self, op: Op, bits: int = 64, sign: int = 0, a: int = 0, b: int = 0, c: int = 0,
+        self,
+        op: Op,
+        bits: int = 64,
+        sign: int = 0,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
         number: int = 0,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Add a step unless it exists; returns its number. Raises TooLong."""
         step = Step(op, bits, sign, a, b, c, number)
         if step not in self._known:

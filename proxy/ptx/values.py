@@ -29,7 +29,7 @@ from .model import (
     Sym,
     Vec,
     registers_of,
-)  # fmt: skip
+)
 from .parameters import Flat
 
 INTEGERS = frozenset(f"{sign}{bits}" for sign in "bsu" for bits in (8, 16, 32, 64))
@@ -143,9 +143,13 @@ class Values:
     # ---- creation
 
     def _make(
-        self, kind: Kind, bits: int, op: tuple[str, ...] = (), args: Iterable[Value] = (),
+        self,
+        kind: Kind,
+        bits: int,
+        op: tuple[str, ...] = (),
+        args: Iterable[Value] = (),
         about: object = None,
-    ) -> Value:  # fmt: skip
+    ) -> Value:
         args = tuple(args)
         key = (kind, bits, op, tuple(a.number for a in args), about)
         if key not in self._known:
@@ -201,8 +205,9 @@ class Values:
         if isinstance(operand, Sym):
             return self._make(Kind.PLACE, 64, about=operand)
         if isinstance(operand, Not):
-            return self._make(Kind.COMPUTED, 1, ("not", "pred"),
-                              [self._operand(block, operand.operand)])  # fmt: skip
+            return self._make(
+                Kind.COMPUTED, 1, ("not", "pred"), [self._operand(block, operand.operand)]
+            )
         raise ValueError(f"no value: {operand}")
 
     def _given(
@@ -254,11 +259,12 @@ class Values:
         at = self.params[base.about.name] + base.about.offset + where.offset
         kind = instr.op[-1]
         return [
-            self._make(Kind.PARAMETER, self._bits(item.name), ("ld", kind),
-                       about=at + n * TYPE_BYTES[kind])
+            self._make(
+                Kind.PARAMETER, self._bits(item.name), ("ld", kind), about=at + n * TYPE_BYTES[kind]
+            )
             for n, item in enumerate(to.items if isinstance(to, Vec) else (to,))
             if isinstance(item, Reg)
-        ]  # fmt: skip
+        ]
 
 
 def _same_address(op: tuple[str, ...]) -> bool:

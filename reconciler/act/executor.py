@@ -148,11 +148,23 @@ class Executor:
         os.ftruncate(lock, 0)
         os.write(lock, device.name.encode())  # by this `observe` finds devices that are in no pool
         arguments = [
-            "--device", device.name, "--type", device.type, "--memory", str(device.memory),
-            "--cc", device.cc, "--speed", str(device.speed), "--state", str(self.layout.state),
-            "--index", device.name.rpartition("-")[2],
-            "--socket", str(self.layout.proxy_socket(device.name)),
-        ]  # fmt: skip
+            "--device",
+            device.name,
+            "--type",
+            device.type,
+            "--memory",
+            str(device.memory),
+            "--cc",
+            device.cc,
+            "--speed",
+            str(device.speed),
+            "--state",
+            str(self.layout.state),
+            "--index",
+            device.name.rpartition("-")[2],
+            "--socket",
+            str(self.layout.proxy_socket(device.name)),
+        ]
         program = os.environ.get("RANKFOLD_PROXY")  # tests replace the proxy program with it
         command = (
             shlex.split(program) if program else [sys.executable, "-m", "rankfold.proxy.server"]
@@ -161,9 +173,13 @@ class Executor:
             with self.layout.proxy_file(device.name, ".log").open("ab") as log:
                 subprocess.Popen(
                     [*command, *arguments],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    start_new_session=True, pass_fds=(lock,), env=child_environment(),
-                )  # fmt: skip
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=(lock,),
+                    env=child_environment(),
+                )
         finally:
             os.close(lock)
         point("proxy.started")
@@ -185,10 +201,16 @@ class Executor:
                 raise Permanent(f"the working directory {job.workdir} does not exist")
             self.node.begin(job.name)
             record = dataclasses.replace(
-                record, step="started", fixed=job, device=action.device,
-                device_type=action.device_type, master_port=free_port(), error="",
-                incarnation=self._incarnation(record, observed), dump=None,
-            )  # fmt: skip
+                record,
+                step="started",
+                fixed=job,
+                device=action.device,
+                device_type=action.device_type,
+                master_port=free_port(),
+                error="",
+                incarnation=self._incarnation(record, observed),
+                dump=None,
+            )
             with self.journal.transaction():
                 self.journal.begin(job.name, 0, "start", {"ranks": job.world_size})
                 self.journal.save(record)
@@ -247,10 +269,16 @@ class Executor:
             record = self._record(action.job)
             proxies = {d: observed.devices[d].pid for d in devices}
             record = dataclasses.replace(
-                record, step="placing", epoch=action.epoch, placement=action.placement,
-                proxies=proxies, detached=(), held_since=clock.now(),
-                saved_at=record.saved_at or clock.now(), save=_going_on(record.save),
-            )  # fmt: skip
+                record,
+                step="placing",
+                epoch=action.epoch,
+                placement=action.placement,
+                proxies=proxies,
+                detached=(),
+                held_since=clock.now(),
+                saved_at=record.saved_at or clock.now(),
+                save=_going_on(record.save),
+            )
             with self.journal.transaction():
                 placement = {"placement": action.placement}
                 self.journal.begin(action.job, action.epoch, "place", placement)
@@ -307,10 +335,16 @@ class Executor:
             record = self._record(action.job)
             kept = () if action.suspend else record.placement
             self._update(
-                action.job, step="detached", placement=kept, proxies={}, detached=(),
-                gpu_seconds=used_so_far(record), held_since=None,
-                rested_at=clock.now(), rest_error="",
-            )  # fmt: skip
+                action.job,
+                step="detached",
+                placement=kept,
+                proxies={},
+                detached=(),
+                gpu_seconds=used_so_far(record),
+                held_since=None,
+                rested_at=clock.now(),
+                rest_error="",
+            )
             self.journal.done(action.job, action.epoch, "detach")
             what = "Suspended" if action.suspend else "Detached"
             self.journal.event(f"Job/{action.job}", what, f"epoch {action.epoch}")
@@ -417,11 +451,21 @@ class Executor:
         point("finish.before")
         with self.journal.transaction():
             self._update(
-                action.job, step="ended", phase=action.phase, placement=(), proxies={}, detached=(),
-                save=None, restore=None, dump=None,
-                ending=ending, exits=tuple(each.exit_status if each else None for each in seen),
-                gpu_seconds=used_so_far(record), held_since=None, error="",
-            )  # fmt: skip
+                action.job,
+                step="ended",
+                phase=action.phase,
+                placement=(),
+                proxies={},
+                detached=(),
+                save=None,
+                restore=None,
+                dump=None,
+                ending=ending,
+                exits=tuple(each.exit_status if each else None for each in seen),
+                gpu_seconds=used_so_far(record),
+                held_since=None,
+                error="",
+            )
             kind = "Normal" if action.phase == "Succeeded" else "Warning"
             left = ending.phase == "Succeeded" and still_running(
                 {each.rank: each.killed for each in seen if each}

@@ -167,10 +167,13 @@ class Recovery:
             detail: Json = {"ranks": action.ranks, "why": save.why}
             self.journal.begin(action.job, action.epoch, f"save-{action.number}", detail)
             self._update(
-                action.job, save=save, saves=max(record.saves, action.number), asked=asked,
+                action.job,
+                save=save,
+                saves=max(record.saves, action.number),
+                asked=asked,
                 saved_at=cut,
                 saved_steps=saving.steps(index, record) or record.saved_steps,
-            )  # fmt: skip
+            )
         return save
 
     def _resting(self, job: str) -> str:
@@ -248,11 +251,16 @@ class Recovery:
             before = [each for each in record.checkpoints if each.id != found.id]
             with self.journal.transaction():
                 self._update(
-                    action.job, save=None, save_error="", hindered="", asked_tries=0,
+                    action.job,
+                    save=None,
+                    save_error="",
+                    hindered="",
+                    asked_tries=0,
                     known=max(record.known, int(found.id.partition("-")[0])),
                     checkpoints=(*before, found)[-action.keep :],
-                    **self._answer(save, id=found.id), **moved,
-                )  # fmt: skip
+                    **self._answer(save, id=found.id),
+                    **moved,
+                )
                 text = f"checkpoint {found.id}: {size(found.bytes)}"
                 self._event(action.job, "CheckpointSaved", text)
         point("conclude.journalled")
@@ -296,9 +304,11 @@ class Recovery:
             restore = Restore(action.number, action.id)
             with self.journal.transaction():
                 record = self._update(
-                    action.job, restore=restore, incarnation=record.incarnation + 1,
+                    action.job,
+                    restore=restore,
+                    incarnation=record.incarnation + 1,
                     saves=max(record.saves, action.number),
-                )  # fmt: skip
+                )
                 text = f"checkpoint {action.id}, for incarnation {record.incarnation}"
                 self._event(action.job, "Fetching", text)
             point("fetch.journalled")
@@ -339,10 +349,16 @@ class Recovery:
         record = self._record(job)
         assert record.fixed is not None
         return {
-            "url": self._url(), "fleet": self.node.fleet(), "job": job,
-            "incarnation": record.incarnation, "ranks": list(range(record.fixed.world_size)),
-            "about": about, "keep": keep, "id": id, "known": record.known,
-        }  # fmt: skip
+            "url": self._url(),
+            "fleet": self.node.fleet(),
+            "job": job,
+            "incarnation": record.incarnation,
+            "ranks": list(range(record.fixed.world_size)),
+            "about": about,
+            "keep": keep,
+            "id": id,
+            "known": record.known,
+        }
 
     def _url(self) -> str:
         return self.journal.desired().checkpoint_store or self.layout.checkpoints
@@ -352,10 +368,14 @@ class Recovery:
         record = self._record(job)
         assert record.fixed is not None
         return {
-            "time": save.at, "why": save.why, "world_size": record.fixed.world_size,
-            "device": record.device, "device_type": record.device_type,
-            "master_port": record.master_port, "epoch": record.epoch,
-        }  # fmt: skip
+            "time": save.at,
+            "why": save.why,
+            "world_size": record.fixed.world_size,
+            "device": record.device,
+            "device_type": record.device_type,
+            "master_port": record.master_port,
+            "epoch": record.epoch,
+        }
 
     def _begun(self, action: actions.Upload | actions.Fetch, trouble: object, reason: str) -> None:
         """Record the error, if any, of starting an upload or fetch; it is tried again later."""
@@ -392,11 +412,20 @@ class Recovery:
             return
         with self.journal.transaction():
             self._update(
-                job, step="detached", placement=(), proxies={}, detached=(), restore=None,
-                stored="", error="", error_permanent=False, rested_at=clock.now(),
-                known=record.known if restore.id == NODE else incarnation, rival="",
+                job,
+                step="detached",
+                placement=(),
+                proxies={},
+                detached=(),
+                restore=None,
+                stored="",
+                error="",
+                error_permanent=False,
+                rested_at=clock.now(),
+                known=record.known if restore.id == NODE else incarnation,
+                rival="",
                 amiss=amiss or record.amiss,
-            )  # fmt: skip
+            )
             self.journal.done(job, record.epoch, f"restore-{action.number}")
             self._event(job, "Restored", named(restore.id))
             if amiss:
@@ -435,9 +464,13 @@ class Recovery:
         restore = self._record(job).restore
         assert restore is not None
         now = dataclasses.replace(
-            restore, failed=True, error=error, tries=restore.tries + 1, tried_at=clock.now(),
+            restore,
+            failed=True,
+            error=error,
+            tries=restore.tries + 1,
+            tried_at=clock.now(),
             damaged=damaged,
-        )  # fmt: skip
+        )
         with self.journal.transaction():
             self._update(job, restore=now)
             self._event(job, "RestoreFailed", f"{named(restore.id)}: {error}", "Warning")
@@ -515,9 +548,15 @@ class Recovery:
                 if record.asked and action.stored not in ("", NODE) and record.restore is None:
                     answered = {"asked": "", "answer": Answer(record.asked, id=action.stored)}
                 self._update(
-                    job, step="stored", stored=action.stored, placement=(), **answered,
-                    restore=_tried_again(record.restore), error="", error_permanent=False,
-                )  # fmt: skip
+                    job,
+                    step="stored",
+                    stored=action.stored,
+                    placement=(),
+                    **answered,
+                    restore=_tried_again(record.restore),
+                    error="",
+                    error_permanent=False,
+                )
                 if record.restore is None:
                     self._event(job, "Stored", f"it rests as {named(action.stored)}")
 
@@ -529,9 +568,14 @@ class Recovery:
         )
         bad = () if action.unusable == NODE else (action.unusable,)
         self._update(
-            record.name, step="stored", restore=None, stored=older.id, lost=lost, amiss="",
+            record.name,
+            step="stored",
+            restore=None,
+            stored=older.id,
+            lost=lost,
+            amiss="",
             unusable=(*record.unusable, *bad),
-        )  # fmt: skip
+        )
         self._event(record.name, "CheckpointUnusable", lost, "Warning")
 
     def _restart(self, record: Record, stored: str) -> None:
@@ -549,17 +593,30 @@ class Recovery:
                 f"what was done in the {age:.1f} s since then is repeated"
             )
         self._update(
-            record.name, step="stored" if stored else "new", stored=stored, ending=None,
-            placement=(), proxies={}, detached=(), counters={}, restore=None, save=None,
-            restarts=record.restarts + (0 if record.back_to else 1), lost=lost, back_to="",
-            amiss="", error="", error_permanent=False,
+            record.name,
+            step="stored" if stored else "new",
+            stored=stored,
+            ending=None,
+            placement=(),
+            proxies={},
+            detached=(),
+            counters={},
+            restore=None,
+            save=None,
+            restarts=record.restarts + (0 if record.back_to else 1),
+            lost=lost,
+            back_to="",
+            amiss="",
+            error="",
+            error_permanent=False,
             incarnation=record.incarnation + (0 if stored else 1),
             saved_at=record.saved_at if stored else 0.0,
             saved_steps=record.saved_steps if stored else 0,
-            gpu_seconds=used_so_far(record), held_since=None,
+            gpu_seconds=used_so_far(record),
+            held_since=None,
             asked_tries=0,
             **(self._answer(record.save, error=ending.message) if record.save else {}),
-        )  # fmt: skip
+        )
         self._event(record.name, "Restarted", lost, "Warning")
 
 
@@ -598,6 +655,10 @@ def count_until(journal: Journal, booted_after: float) -> None:
         for record in journal.records().values():
             if record.held_since is not None:
                 held = max(0.0, booted_after - record.held_since) * len(set(record.placement))
-                journal.save(dataclasses.replace(
-                    record, gpu_seconds=record.gpu_seconds + held, held_since=clock.now(),
-                ))  # fmt: skip
+                journal.save(
+                    dataclasses.replace(
+                        record,
+                        gpu_seconds=record.gpu_seconds + held,
+                        held_since=clock.now(),
+                    )
+                )

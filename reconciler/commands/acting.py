@@ -83,9 +83,7 @@ def scale(state: Path, name: str, gpus: int, override: bool, wait_: bool, timeou
 @WAIT
 @TIMEOUT
 @click.pass_obj
-def suspend(
-    state: Path, name: str, store: bool, override: bool, wait_: bool, timeout: str
-) -> int:  # fmt: skip
+def suspend(state: Path, name: str, store: bool, override: bool, wait_: bool, timeout: str) -> int:
     """Free a job's devices; it rests in memory until resumed.
 
     With --store it is saved, and its processes end: devices, memory and processes are free.
@@ -109,15 +107,13 @@ def suspend(
 @click.pass_obj
 def resume(
     state: Path, name: str, origin: str | None, override: bool, wait_: bool, timeout: str
-) -> int:  # fmt: skip
+) -> int:
     """Let a suspended job continue: where it was, or with --from, from a checkpoint."""
     if origin is not None:
         begun = known(state, name, origin)
         with Reconciler(state) as reconciler:
             reconciler.ask("go_back", name=name, checkpoint=origin, begun=begun, force=override)
-    return by_hand(
-        state, name, override, limit_of(wait_, timeout), suspend=False, store=False
-    )  # fmt: skip
+    return by_hand(state, name, override, limit_of(wait_, timeout), suspend=False, store=False)
 
 
 def known(state: Path, job: str, checkpoint: str) -> Json:

@@ -130,9 +130,14 @@ def _look(url: str) -> Store:
 def _row(manifest: Manifest) -> Json:
     ranks = {part.rank for part in manifest.parts if part.rank is not None}
     return {
-        "job": manifest.job, "id": str(manifest.id), "saved": manifest.saved, "ranks": len(ranks),
-        "bytes": manifest.size, "stored": manifest.stored, "about": manifest.about,
-    }  # fmt: skip
+        "job": manifest.job,
+        "id": str(manifest.id),
+        "saved": manifest.saved,
+        "ranks": len(ranks),
+        "bytes": manifest.size,
+        "stored": manifest.stored,
+        "about": manifest.about,
+    }
 
 
 def _lines(found: Report) -> list[str]:
@@ -144,6 +149,9 @@ def _lines(found: Report) -> list[str]:
 
 def _told(found: Report) -> Json:
     return {
-        "job": found.job, "id": str(found.id) if found.id else None,
-        "sound": not found.faults, "faults": list(found.faults), "note": found.note,
-    }  # fmt: skip
+        "job": found.job,
+        "id": str(found.id) if found.id else None,
+        "sound": not found.faults,
+        "faults": list(found.faults),
+        "note": found.note,
+    }

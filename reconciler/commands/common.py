@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 EXIT_ERROR, EXIT_CHANGES, EXIT_USAGE, EXIT_INVALID = 1, 2, 64, 65
 POLL_S = 0.1
 TIMEOUT_MAX_S = 1e9
-TIMEOUT = click.option(
-    "--timeout", default="5m", show_default=True, help="How long --wait waits."
-)  # fmt: skip
+TIMEOUT = click.option("--timeout", default="5m", show_default=True, help="How long --wait waits.")
 
 
 def fail(text: str, code: int = EXIT_ERROR) -> NoReturn:

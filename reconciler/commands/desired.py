@@ -85,17 +85,16 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
     snap = snapshot.snapshot(state)
     hand_made = frozenset((o.kind, o.name) for o in snap.objects if o.source is None)
     live_by_hand = frozenset(
-        name for kind, name in hand_made
+        name
+        for kind, name in hand_made
         if kind == "Job" and (name not in snap.records or snap.records[name].step != "ended")
-    )  # fmt: skip
+    )
     faults = revision.revision_faults(loaded, snap.records, live_by_hand)
     faults += revision.emptied_files(loaded, snap.objects)
     if faults:
         raise InvalidInput(faults)
     now = desired_of(snap.objects)
-    overridden = {
-        o.name: o.spec for o in snap.objects if isinstance(o.spec, Job) and o.override
-    }  # fmt: skip
+    overridden = {o.name: o.spec for o in snap.objects if isinstance(o.spec, Job) and o.override}
     then = revision.merged(now, loaded, hand_made, snap.records, overridden)
     found = revision.differences(now, then, snap.records)
     planned = plan.plan(then, snap.records, plan.assume_fleet(then, snap.observed), clock.now())
@@ -153,9 +152,11 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
 @click.argument("place", required=False, type=click.Path(path_type=Path), metavar="[DIR]")
 @click.option("--git", "repo", metavar="REPO", help="Follow a branch of this repository instead.")
 @click.option(
-    "--branch", default="main", show_default=True,
+    "--branch",
+    default="main",
+    show_default=True,
     help="What to follow: a branch, a tag or a commit.",
-)  # fmt: skip
+)
 @click.option("--path", "inside", default="", help="Folder in the repository; default: all of it.")
 @output_option()
 @click.pass_obj

@@ -127,9 +127,12 @@ def events(state: Path, name: str | None, output: str) -> int:
 @click.command("inspect")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option(
-    "--consumed", default=20, show_default=True, type=click.IntRange(min=0),
+    "--consumed",
+    default=20,
+    show_default=True,
+    type=click.IntRange(min=0),
     help="How many of the requests that the proxy has consumed.",
-)  # fmt: skip
+)
 def inspect_command(file: Path, consumed: int) -> int:
     """Print a rank's channel, or the saved state in its image, as text.
 

@@ -46,9 +46,12 @@ QUIET_S = 3.0  # before `run` reports why its job has not started
 )
 @click.option("--name", default=None, help="Name of the job; default: the program's.")
 @click.option(
-    "--determinism", type=click.Choice(["D0", "D1"]), default="D1", show_default=True,
+    "--determinism",
+    type=click.Choice(["D0", "D1"]),
+    default="D1",
+    show_default=True,
     help="D1: the same bits on any number of devices. D0: only on the same devices.",
-)  # fmt: skip
+)
 @click.option(
     "--check-order",
     "check_order",
@@ -56,21 +59,33 @@ QUIET_S = 3.0  # before `run` reports why its job has not started
     help="Report accesses of different streams that the program does not order.",
 )
 @click.option(
-    "--possible-races", "check_order", flag_value="possible",
+    "--possible-races",
+    "check_order",
+    flag_value="possible",
     help="Also report accesses that may not overlap: it is not known which bytes they reach.",
-)  # fmt: skip
+)
 @click.option(
-    "--max-restarts", type=click.IntRange(0, RESTARTS_MAX), default=0, show_default=True,
+    "--max-restarts",
+    type=click.IntRange(0, RESTARTS_MAX),
+    default=0,
+    show_default=True,
     help="How often to restart after a fault, from the last checkpoint; one is "
-         "made every 10 minutes.",
-)  # fmt: skip
+    "made every 10 minutes.",
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 @click.pass_obj
 def run(
-    state: Path, world_size: int, gpus: int | None, kind: str | None, memory: str,
-    name: str | None, determinism: str, check_order: str | None, max_restarts: int,
+    state: Path,
+    world_size: int,
+    gpus: int | None,
+    kind: str | None,
+    memory: str,
+    name: str | None,
+    determinism: str,
+    check_order: str | None,
+    max_restarts: int,
     command: tuple[str, ...],
-) -> int:  # fmt: skip
+) -> int:
     """Run one job in the foreground; the exit status is the job's.
 
     The job uses the fleet's devices. If no pool has been applied, as many as --gpus requests are
@@ -97,11 +112,19 @@ def run(
         raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
     pool = None if permanent_pools(snap) else temporary_pool(name, kind or "soft", gpus, size)
     job = Job(
-        name, command, os.getcwd(), world_size, gpus,
-        env=own_environment(), env_whole=True, device_types=(kind,) if kind else (),
-        determinism=determinism, check_order=check_order or "none",
-        max_restarts=max_restarts, save_every_s=SAVE_EVERY_S if max_restarts else 0,
-    )  # fmt: skip
+        name,
+        command,
+        os.getcwd(),
+        world_size,
+        gpus,
+        env=own_environment(),
+        env_whole=True,
+        device_types=(kind,) if kind else (),
+        determinism=determinism,
+        check_order=check_order or "none",
+        max_restarts=max_restarts,
+        save_every_s=SAVE_EVERY_S if max_restarts else 0,
+    )
     check_capacity(snap, job, pool)
     with Reconciler(state) as reconciler, terminating():
         reconciler.ask(

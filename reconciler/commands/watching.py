@@ -2,7 +2,7 @@
 
 The reconciler that follows the source may be killed, the disk may be full, the branch or the
 directory may be missing, a file may be partly saved: each is reported once on stderr, and waited
-for. """
+for."""
 
 from __future__ import annotations
 

@@ -186,8 +186,11 @@ class Journal:
         self._conditions = Table(self._read_conditions)
         self._meta = Table(self._read_meta)
         self._tables: tuple[Table[Any, Any], ...] = (
-            self._objects, self._records, self._conditions, self._meta,
-        )  # fmt: skip
+            self._objects,
+            self._records,
+            self._conditions,
+            self._meta,
+        )
         self._seen = (0, 0)  # see `_look`
         self._around = False  # whether this transaction includes writes through `db` itself
         self._listed: tuple[int, list[Object]] = (-1, [])  # `objects()`, and its version
@@ -359,10 +362,17 @@ class Journal:
         if spec.name != row.name:
             raise self._bad_row("objects", name, f"its spec is of {spec.name!r}")
         return Object(
-            row.kind, row.name, spec, row.source, Origin(row.file, row.line), row.revision,
-            row.generation, row.created, bool(row.removed),
+            row.kind,
+            row.name,
+            spec,
+            row.source,
+            Origin(row.file, row.line),
+            row.revision,
+            row.generation,
+            row.created,
+            bool(row.removed),
             self._decode(row.override, Override, "objects", name),
-        )  # fmt: skip
+        )
 
     def object(self, kind: str, name: str) -> Object | None:
         self._look()
@@ -384,19 +394,29 @@ class Journal:
         if old and old.spec == spec:
             if (old.source, old.origin, old.removed) != (source, origin, False):
                 self._write(
-                    self._objects, key,
+                    self._objects,
+                    key,
                     "UPDATE objects SET source = ?, file = ?, line = ?, removed = 0"
                     " WHERE kind = ? AND name = ?",
                     (source, origin.file, origin.line, *key),
-                )  # fmt: skip
+                )
             return old.removed
         self._write(
-            self._objects, key,
+            self._objects,
+            key,
             "INSERT OR REPLACE INTO objects (kind, name, spec, source, file, line, revision,"
             " generation, created) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*key, _text(spec), source, origin.file, origin.line, revision,
-             old.generation + 1 if old else 1, old.created if old else clock.now()),
-        )  # fmt: skip
+            (
+                *key,
+                _text(spec),
+                source,
+                origin.file,
+                origin.line,
+                revision,
+                old.generation + 1 if old else 1,
+                old.created if old else clock.now(),
+            ),
+        )
         return True
 
     def rename_source(self, old: str, new: str) -> None:
@@ -410,9 +430,12 @@ class Journal:
             self.set("source", new)
 
     def accept(
-        self, desired: Desired, origins: Mapping[tuple[str, str], Origin], source: str,
+        self,
+        desired: Desired,
+        origins: Mapping[tuple[str, str], Origin],
+        source: str,
         revision: str,
-    ) -> list[str]:  # fmt: skip
+    ) -> list[str]:
         """Accept a whole revision of a source; return the jobs whose object changed. Raises
         NotAccepted if a bug prevents an object from being accepted."""
         changed: list[str] = []
@@ -470,9 +493,11 @@ class Journal:
         assert old is not None
         merged = _text({**old.override, **fields})
         self._write(
-            self._objects, ("Job", name),
-            "UPDATE objects SET override = ? WHERE kind = 'Job' AND name = ?", (merged, name),
-        )  # fmt: skip
+            self._objects,
+            ("Job", name),
+            "UPDATE objects SET override = ? WHERE kind = 'Job' AND name = ?",
+            (merged, name),
+        )
 
     # ---- records and actions
 

@@ -47,10 +47,13 @@ def _runs(journal: Journal, layout: Layout) -> dict[str, float]:
     """Folders of jobs of `run` that have ended, with the time of their last change."""
     records = journal.records()
     ended = (
-        each.name for each in journal.objects()
-        if each.kind == "Job" and each.source is None
-        and (record := records.get(each.name)) and record.step == "ended"
-    )  # fmt: skip
+        each.name
+        for each in journal.objects()
+        if each.kind == "Job"
+        and each.source is None
+        and (record := records.get(each.name))
+        and record.step == "ended"
+    )
     return {str(layout.job(name)): _changed(layout.job(name)) for name in ended}
 
 
@@ -70,5 +73,6 @@ def _changed(path: Path) -> float:
 def _old(ended: dict[str, float], kept: int) -> list[str]:
     """Those to remove, the oldest first: over a day old, and not among the newest `kept`."""
     order = sorted(ended, key=ended.__getitem__)
-    return [name for name in order[: max(0, len(order) - kept)]
-            if clock.now() - ended[name] > DAY_S]  # fmt: skip
+    return [
+        name for name in order[: max(0, len(order) - kept)] if clock.now() - ended[name] > DAY_S
+    ]

@@ -66,11 +66,19 @@ class Unwatched(TypedDict):
 
 
 META: dict[str, Any] = {
-    "source": str, "revision": str, "attempted": Attempted, "watching": str | None,
-    "unreachable": Unreachable | None, "unwatched": Unwatched | None, "told_to_end": list[str],
-    "failing": dict[str, str], "checkpoint_store": str, "no_saves": str,
-    "incarnations": dict[str, Count], "over": dict[str, Seconds],
-}  # fmt: skip
+    "source": str,
+    "revision": str,
+    "attempted": Attempted,
+    "watching": str | None,
+    "unreachable": Unreachable | None,
+    "unwatched": Unwatched | None,
+    "told_to_end": list[str],
+    "failing": dict[str, str],
+    "checkpoint_store": str,
+    "no_saves": str,
+    "incarnations": dict[str, Count],
+    "over": dict[str, Seconds],
+}
 
 
 @dataclass(frozen=True)

@@ -70,19 +70,22 @@ class Job:
         metadata=written(
             "metadata.name",
             {
-                "type": "string", "minLength": 1, "maxLength": 63,
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 63,
                 "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$(?!\n)",
                 "description": "Name of the job. At most 63 lower-case letters, digits and inner "
                 "hyphens.",
             },
             "the job's name",
         )
-    )  # fmt: skip
+    )
     command: Annotated[tuple[Text, ...], Meta(min_length=1)] = field(
         metadata=written(
             "spec.command",
             {
-                "type": "array", "minItems": 1,
+                "type": "array",
+                "minItems": 1,
                 "items": {"type": "string", "description": "One argument."},
                 "description": "Program and arguments of every rank, as a list. A program with a / "
                 "in its name is relative to workdir, others are searched for along PATH. Fixed at "
@@ -90,65 +93,83 @@ class Job:
             },
             "program and arguments of every rank, as a list of texts. With a `/` in its name the "
             "program is relative to `workdir`, otherwise it is searched for along `PATH`",
-            fixed=True, read=tuple,
+            fixed=True,
+            read=tuple,
         )
-    )  # fmt: skip
+    )
     workdir: AbsolutePath = field(
         metadata=written(
             "spec.workdir",
             {
-                "type": "string", "minLength": 1, "default": ".",
+                "type": "string",
+                "minLength": 1,
+                "default": ".",
                 "description": "Working directory of every rank, relative to the file. Fixed at "
                 "the first start.",
             },
             "working directory. Relative to the file; if it is left out in a git source, the "
             "repository's work tree. A bare or remote repository needs an absolute one",
-            shown=".", fixed=True,
+            shown=".",
+            fixed=True,
         )
-    )  # fmt: skip
+    )
     world_size: Ranks = field(
         metadata=written(
             "spec.worldSize",
             {
-                "type": "integer", "minimum": 1, "maximum": RANKS_MAX,
+                "type": "integer",
+                "minimum": 1,
+                "maximum": RANKS_MAX,
                 "description": f"Number of ranks: from 1 to {RANKS_MAX}; fixed for the job's life.",
             },
-            f"number of ranks, 1 to {RANKS_MAX}", fixed=True, read=int,
+            f"number of ranks, 1 to {RANKS_MAX}",
+            fixed=True,
+            read=int,
         )
-    )  # fmt: skip
+    )
     gpus: Devices = field(
         metadata=written(
             "spec.gpus",
             {
-                "type": ["integer", "object"], "minimum": 1, "maximum": DEVICES_MAX,
+                "type": ["integer", "object"],
+                "minimum": 1,
+                "maximum": DEVICES_MAX,
                 "description": "Number of devices now: from 1 to worldSize, "
                 f"{DEVICES_MAX} at most; default: as many.",
                 "additionalProperties": False,
                 "properties": {
                     "min": {
-                        "type": "integer", "minimum": 1, "maximum": DEVICES_MAX,
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": DEVICES_MAX,
                         "description": "Fewest devices.",
                     },
                     "max": {
-                        "type": "integer", "minimum": 1, "maximum": DEVICES_MAX,
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": DEVICES_MAX,
                         "description": "Most devices.",
                     },
                     "demand": {
-                        "type": "integer", "minimum": 1, "maximum": RANKS_MAX,
+                        "type": "integer",
+                        "minimum": 1,
+                        "maximum": RANKS_MAX,
                         "description": "What the tier's fraction is measured against.",
                     },
                 },
             },
             f"number of devices now, 1 to worldSize, {DEVICES_MAX} at most. May change at any time",
-            shown="worldSize", read=int,
+            shown="worldSize",
+            read=int,
         )
-    )  # fmt: skip
+    )
     env: tuple[tuple[Text, Text], ...] = field(
         default=(),
         metadata=written(
             "spec.env",
             {
-                "type": "object", "default": {},
+                "type": "object",
+                "default": {},
                 "propertyNames": {
                     "pattern": "^[A-Za-z_][A-Za-z0-9_]*$(?!\n)",
                     "description": "Name of an environment variable: letters, digits and "
@@ -164,115 +185,142 @@ class Job:
             },
             "environment variables, values in quotes if they look like numbers: see "
             "[Environment](#environment)",
-            shown="{}", fixed=True, read=lambda env: tuple(sorted(env.items())),
+            shown="{}",
+            fixed=True,
+            read=lambda env: tuple(sorted(env.items())),
         ),
-    )  # fmt: skip
+    )
     device_types: tuple[str, ...] = field(  # () means any
         default=(),
         metadata=written(
             "spec.deviceTypes",
             {
-                "type": "array", "minItems": 1, "uniqueItems": True,
+                "type": "array",
+                "minItems": 1,
+                "uniqueItems": True,
                 "items": {"enum": ["soft", "nvidia"], "description": "Kind of device."},
                 "description": "Kinds of device the job may get; default: any. A job keeps the "
                 "kind it started on.",
             },
             "kinds of device that the job may get. It keeps the kind it started on",
-            shown="any", read=tuple,
+            shown="any",
+            read=tuple,
         ),
-    )  # fmt: skip
+    )
     determinism: Annotated[str, Meta(pattern=r"^D[01]\Z")] = field(
         default="D1",
         metadata=written(
             "spec.determinism",
             {
-                "enum": ["D0", "D1", "D2"], "default": "D1", "x-notBuiltValues": ["D2"],
+                "enum": ["D0", "D1", "D2"],
+                "default": "D1",
+                "x-notBuiltValues": ["D2"],
                 "description": "D0: same devices, same bits. D1: any number of devices, same bits. "
                 "D2: any kind of device. Fixed at the first start.",
             },
             "`D0`: same devices, same bits. `D1`: any number of devices, same bits. `D2`: *not "
             "built*",
-            shown="D1", fixed=True,
+            shown="D1",
+            fixed=True,
         ),
-    )  # fmt: skip
+    )
     check_order: Annotated[str, Meta(pattern=r"^(none|certain|possible)\Z")] = field(
         default="none",
         metadata=written(
             "spec.checkOrder",
             {
-                "enum": ["none", "certain", "possible"], "default": "none",
+                "enum": ["none", "certain", "possible"],
+                "default": "none",
                 "description": "certain: report which accesses of different streams race. "
                 "possible: those that may, too. Fixed at the first start.",
             },
             "`certain`: report accesses of different streams to the same memory that the program "
             "does not order. `possible`: those that may race, too. See [Races](#races)",
-            shown="none", fixed=True,
+            shown="none",
+            fixed=True,
         ),
-    )  # fmt: skip
+    )
     suspend: bool = field(
         default=False,
         metadata=written(
             "spec.suspend",
             {
-                "type": "boolean", "default": False,
+                "type": "boolean",
+                "default": False,
                 "description": "true: free the devices and keep the job; false again: continue.",
             },
             "true: free the devices and keep the job; false again: continue",
             shown="false",
         ),
-    )  # fmt: skip
+    )
     save_every_s: Count = field(  # 0: not by time
         default=600,
         metadata=written(
             "spec.checkpoint.interval",
             {
-                "type": "string", "pattern": "^[0-9]{1,7}(s|m|h)$(?!\n)", "default": "10m",
+                "type": "string",
+                "pattern": "^[0-9]{1,7}(s|m|h)$(?!\n)",
+                "default": "10m",
                 "description": "Time between checkpoints, such as 30s, 10m or 2h, with at most 7 "
                 "digits; 0s: none by time.",
             },
             "time between checkpoints, such as `30s`, with at most 7 digits; `0s`: none by time. "
             "See [Checkpoints](#checkpoints)",
-            shown="10m", read=lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]],
+            shown="10m",
+            read=lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]],
         ),
-    )  # fmt: skip
+    )
     save_every_steps: Count = field(
         default=0,
         metadata=written(
             "spec.checkpoint.everySteps",
             {
-                "type": "integer", "minimum": 0, "maximum": STEPS_MAX, "default": 0,
+                "type": "integer",
+                "minimum": 0,
+                "maximum": STEPS_MAX,
+                "default": 0,
                 "description": "Collectives of each rank between checkpoints, at most "
                 f"{STEPS_MAX}; 0: by time only.",
             },
             f"collectives of each rank between checkpoints, at most {STEPS_MAX}; 0: by time only",
-            shown="0", read=int,
+            shown="0",
+            read=int,
         ),
-    )  # fmt: skip
+    )
     keep: Annotated[int, Meta(ge=1)] = field(
         default=3,
         metadata=written(
             "spec.checkpoint.keep",
             {
-                "type": "integer", "minimum": 1, "maximum": KEPT_MAX, "default": 3,
+                "type": "integer",
+                "minimum": 1,
+                "maximum": KEPT_MAX,
+                "default": 3,
                 "description": f"How many checkpoints to keep: from 1 to {KEPT_MAX}.",
             },
-            f"how many checkpoints to keep, 1 to {KEPT_MAX}", shown="3", read=int,
+            f"how many checkpoints to keep, 1 to {KEPT_MAX}",
+            shown="3",
+            read=int,
         ),
-    )  # fmt: skip
+    )
     max_restarts: Count = field(
         default=3,
         metadata=written(
             "spec.restart.maxRestarts",
             {
-                "type": "integer", "minimum": 0, "maximum": RESTARTS_MAX, "default": 3,
+                "type": "integer",
+                "minimum": 0,
+                "maximum": RESTARTS_MAX,
+                "default": 3,
                 "description": f"How often to restart after a fault, at most {RESTARTS_MAX} times, "
                 "from the last checkpoint.",
             },
             f"how often to restart after a fault, at most {RESTARTS_MAX} times: from the last "
             "checkpoint, or from the beginning if there is none. See [Restarts](#restarts)",
-            shown="3", read=int,
+            shown="3",
+            read=int,
         ),
-    )  # fmt: skip
+    )
     # Not in a file:
     store: bool = False  # while suspended, the job rests in the store, not in memory
     created: Seconds = 0.0  # fleet time; decides the order in which waiting jobs are served

@@ -102,9 +102,12 @@ class Node:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *files.values()],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                timeout=seconds, env=environment.of_launcher(os.environ),
-            )  # fmt: skip
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=seconds,
+                env=environment.of_launcher(os.environ),
+            )
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(f"its launchers have not started within {seconds:.0f} s") from error
         if done.returncode == 0:
@@ -251,11 +254,19 @@ class Node:
         """Why snapshots cannot be restored here, according to those files of each rank in `folder`
         that are compared first; empty: no obstacle found."""
         done = subprocess.run(
-            [sys.executable, "-m", "rankfold.interpose.launcher.snapshot.fits", str(folder),
-             str(self.layout.interposers)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            env=environment.of_launcher(os.environ), check=False,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "rankfold.interpose.launcher.snapshot.fits",
+                str(folder),
+                str(self.layout.interposers),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environment.of_launcher(os.environ),
+            check=False,
+        )
         return _last_words(done.stderr) if done.returncode else ""
 
     def drop(self, job: str, number: int) -> None:
@@ -273,9 +284,12 @@ class Node:
         write_atomically(folder / "task.json", json.dumps(task, indent=1))
         done = subprocess.run(
             [sys.executable, "-m", f"rankfold.checkpoint.{kind}", str(folder)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            timeout=TRANSFER_S, env=child_environment(),
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=TRANSFER_S,
+            env=child_environment(),
+        )
         if done.returncode != 0 and not is_locked(folder / "lock"):
             raise CannotLaunch(_last_words(done.stderr))
 
@@ -317,10 +331,19 @@ class Node:
         except (OSError, msgspec.MsgspecError):
             return Transfer(number, "none", lives, stopped=stopped)
         return Transfer(
-            number, told.state or "none", lives, told.id or "", told.bytes, told.stored, told.total,
-            told.error or "", told.retry, told.code or "", waits_for=told.waits_for,
+            number,
+            told.state or "none",
+            lives,
+            told.id or "",
+            told.bytes,
+            told.stored,
+            told.total,
+            told.error or "",
+            told.retry,
+            told.code or "",
+            waits_for=told.waits_for,
             stopped=stopped,
-        )  # fmt: skip
+        )
 
     def no_saves(self) -> str:
         """Why no rank can be saved here; empty: ranks can be saved."""
@@ -358,9 +381,11 @@ class Node:
             question.seek(0)
             looking = subprocess.Popen(
                 [sys.executable, "-m", module, url, self.fleet(), str(limit)],
-                stdin=question, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                stdin=question,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 env=child_environment(),
-            )  # fmt: skip
+            )
         told = b""
         try:
             told, words = looking.communicate(timeout=limit + KILLED_S)
@@ -427,10 +452,15 @@ def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:
         data = json.loads(layout.rank_file(job, rank, ".exit").read_text())
         status = data["exit_status"]
         return SeenRank(
-            job, rank, "exited", None, False,
-            int(status) if status is not None else None, str(data.get("error") or ""),
+            job,
+            rank,
+            "exited",
+            None,
+            False,
+            int(status) if status is not None else None,
+            str(data.get("error") or ""),
             killed=tuple(map(str, data.get("killed") or ())),
-        )  # fmt: skip
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -35,10 +35,12 @@ def follow(
 ) -> Change:
     """Fill in the times of what is observed now (fleet time)."""
     seen = [
-        there for device in dict.fromkeys(record.placement)
-        if (there_is := observed.devices.get(device)) and (there := there_is.job(change.job))
+        there
+        for device in dict.fromkeys(record.placement)
+        if (there_is := observed.devices.get(device))
+        and (there := there_is.job(change.job))
         and there.epoch == record.epoch
-    ]  # fmt: skip
+    ]
     everywhere = bool(seen) and len(seen) == devices_now(record)
     if record.epoch == change.epoch and record.step == "placed" and change.cut_at is None:
         if everywhere and all(s.state == "cut" and s.cut_at is not None for s in seen):

@@ -89,9 +89,10 @@ def observe(
         rest_save_after=switches.rest_save_after_s(),
         transfers={
             record.name: node.transferred(record.name, number)
-            for record in records.values() if (number := transfer_of(record)) is not None
+            for record in records.values()
+            if (number := transfer_of(record)) is not None
         },
-    )  # fmt: skip
+    )
 
 
 def transfer_of(record: Record) -> int | None:
@@ -148,17 +149,35 @@ def jobs_told(status: Json) -> list[JobOnDevice]:
 
 def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> SeenDevice:
     counted = (
-        "switches", "swapped_in", "swapped_out", "kernels", "squashed", "shared", "spared",
-        "copies", "unforeseen", "prepared",
-    )  # fmt: skip
+        "switches",
+        "swapped_in",
+        "swapped_out",
+        "kernels",
+        "squashed",
+        "shared",
+        "spared",
+        "copies",
+        "unforeseen",
+        "prepared",
+    )
     return SeenDevice(
-        hello.device, True, hello.pid, status.type, status.memory, status.used, status.swap,
+        hello.device,
+        True,
+        hello.pid,
+        status.type,
+        status.memory,
+        status.used,
+        status.swap,
         tuple(_job(each, heard) for each in status.jobs),
         {key: getattr(status, key) for key in counted},
         _kernels(status),
-        trouble=status.trouble, lost=status.lost, cc=hello.cc, speed=hello.speed,
-        shares=status.shares, loaded=status.loaded,
-    )  # fmt: skip
+        trouble=status.trouble,
+        lost=status.lost,
+        cc=hello.cc,
+        speed=hello.speed,
+        shares=status.shares,
+        loaded=status.loaded,
+    )
 
 
 def _kernels(status: ProxyStatus) -> dict[str, int]:
@@ -175,14 +194,20 @@ def _kernels(status: ProxyStatus) -> dict[str, int]:
 def _job(told: JobReport, heard: float) -> JobOnDevice:
     cut, released = told.cut_age_s, told.released_age_s
     return JobOnDevice(
-        told.job, told.epoch, told.state, told.reason,
-        None if cut is None else heard - cut, None if released is None else heard - released,
-        tuple(_rank(each) for each in told.ranks), tuple(told.races), tuple(told.alarms),
+        told.job,
+        told.epoch,
+        told.state,
+        told.reason,
+        None if cut is None else heard - cut,
+        None if released is None else heard - released,
+        tuple(_rank(each) for each in told.ranks),
+        tuple(told.races),
+        tuple(told.alarms),
         told.shared,
         Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
         CrossCheck(**msgspec.structs.asdict(told.guard)) if told.guard else None,
         told.incarnation,
-    )  # fmt: skip
+    )
 
 
 def _rank(told: RankReport) -> RankOnDevice:
@@ -209,9 +234,14 @@ def see_rank(
             status = control.expect(LauncherStatus, answer.status)
             if status.state != "exited":
                 return SeenRank(
-                    job, rank, status.state, hello.pid, status.channel,
-                    incarnation=hello.incarnation, stopped=tuple(status.stopped),
-                )  # fmt: skip
+                    job,
+                    rank,
+                    status.state,
+                    hello.pid,
+                    status.channel,
+                    incarnation=hello.incarnation,
+                    stopped=tuple(status.stopped),
+                )
     elif answer is not None:
         silent_since = _silent_since(answer, noted)
     # It may have ended since its exit file was read, or be about to write it.

@@ -102,9 +102,10 @@ class Processes:
         has not ended."""
         there = observed.devices
         self._starts = {
-            name: starts for name, starts in self._starts.items()
+            name: starts
+            for name, starts in self._starts.items()
             if name in desired and not (name in there and there[name].ready)
-        }  # fmt: skip
+        }
         now = {n: words for n, words in still_bad(self.failing, observed).items() if n in desired}
         for name, starts in self._starts.items():
             if len(starts) >= BAD_AFTER and name not in there and name not in now:

@@ -72,9 +72,11 @@ def guard(record: Record, observed: Observed) -> Json | None:
         return None
     return {
         "every": max(each.every for each in told),
-        **{name: sum(getattr(each, name) for each in told)
-           for name in ("compared", "unwatched", "measured", "alike")},
-    }  # fmt: skip
+        **{
+            name: sum(getattr(each, name) for each in told)
+            for name in ("compared", "unwatched", "measured", "alike")
+        },
+    }
 
 
 def overhead(record: Record, observed: Observed) -> Json | None:

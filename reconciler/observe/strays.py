@@ -39,9 +39,10 @@ def look(layout: Layout, known: Container[Path]) -> tuple[str, ...]:
     Takes at most SILENT_AFTER_S for each 16 processes that do not answer.
     """
     paths = [
-        path for path in sorted(layout.sockets.glob("*.sock"))
+        path
+        for path in sorted(layout.sockets.glob("*.sock"))
         if _kind(path) in (_PROXY, _LAUNCHER, _COMPILER) and path not in known
-    ]  # fmt: skip
+    ]
     if not paths:
         return ()
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -70,9 +70,13 @@ def plan(
     waiting = allocation.degraded | allocation.waiting
     told = {name: conditions(index, name, waiting, converged) for name in desired.jobs}
     return Plan(
-        tuple(actions), told, allocation.targets, converged,
-        frozenset(steps.degraded - in_flight), fleet_ready,
-    )  # fmt: skip
+        tuple(actions),
+        told,
+        allocation.targets,
+        converged,
+        frozenset(steps.degraded - in_flight),
+        fleet_ready,
+    )
 
 
 def assume_fleet(desired: Desired, observed: Observed) -> Observed:

@@ -140,10 +140,12 @@ class Allocation:
         if group not in self._free:
             names = self.index.names
             self._free[group] = deque(
-                at for at in group.positions
-                if names[at] not in self._taken and self.index.is_as_described(names[at])
+                at
+                for at in group.positions
+                if names[at] not in self._taken
+                and self.index.is_as_described(names[at])
                 and self.index.is_free(names[at])
-            )  # fmt: skip
+            )
         return self._free[group]
 
     def _most_to_come(self, group: Group) -> int:
@@ -153,10 +155,12 @@ class Allocation:
         if group not in self._can_come:
             names = (self.index.names[at] for at in group.positions)
             self._can_come[group] = sum(
-                1 for name in names
-                if name not in self._kept and name not in self.index.observed.failing
+                1
+                for name in names
+                if name not in self._kept
+                and name not in self.index.observed.failing
                 and not self.index.hangs(name)
-            )  # fmt: skip
+            )
         return self._can_come[group]
 
     def _bad_of(self, group: Group) -> list[str]:

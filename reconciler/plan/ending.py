@@ -123,9 +123,10 @@ def let_go(
             holding.append(name)
             actions.append(Discard(record.name, there.epoch, name))
     ranks = [
-        (rank, seen.state) for rank, seen in sorted(index.ranks(record.name).items())
+        (rank, seen.state)
+        for rank, seen in sorted(index.ranks(record.name).items())
         if seen.state != "exited"
-    ]  # fmt: skip
+    ]
     live = tuple(rank for rank, state in ranks if state == "running")
     still = tuple(rank for rank, state in ranks if state in ("frozen", "empty"))
     if still:  # frozen and empty ranks get no signal

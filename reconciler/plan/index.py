@@ -151,5 +151,8 @@ class Index:
 def differs(device: Device, seen: SeenDevice) -> bool:
     """Whether a device is not as its pool describes it."""
     return (device.type, device.memory, device.cc, device.speed) != (
-        seen.type, seen.memory, seen.cc, seen.speed,
-    )  # fmt: skip
+        seen.type,
+        seen.memory,
+        seen.cc,
+        seen.speed,
+    )

@@ -85,9 +85,10 @@ def steps(index: Index, record: Record) -> int:
     """Collectives completed by each rank of a placed job: the minimum over its ranks."""
     counted = {
         each.rank: int(each.counters.get("collectives", 0))
-        for there in index.on_devices(record.name).values() if there.epoch == record.epoch
+        for there in index.on_devices(record.name).values()
+        if there.epoch == record.epoch
         for each in there.ranks
-    }  # fmt: skip
+    }
     return min(counted.values(), default=0) if len(counted) == len(record.placement) else 0
 
 

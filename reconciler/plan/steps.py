@@ -128,9 +128,10 @@ class Steps:
         if record.step == "new":
             return None
         old = {
-            rank: seen.state for rank, seen in sorted(self.index.ranks(record.name).items())
+            rank: seen.state
+            for rank, seen in sorted(self.index.ranks(record.name).items())
             if seen.incarnation != record.incarnation
-        }  # fmt: skip
+        }
         if running := tuple(rank for rank, state in old.items() if state == "running"):
             return Signal(record.name, running, int(signal.SIGKILL))
         still = tuple(rank for rank, state in old.items() if state in ("frozen", "empty"))

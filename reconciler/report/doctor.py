@@ -24,9 +24,17 @@ class Finding:
 
 def examine(state: Path) -> list[Finding]:
     return [
-        _kernel(), _memfd(), _library(), _state(state), _sockets(state), _git(), _namespaces(),
-        _criu(), _nft(), _files(),
-    ]  # fmt: skip
+        _kernel(),
+        _memfd(),
+        _library(),
+        _state(state),
+        _sockets(state),
+        _git(),
+        _namespaces(),
+        _criu(),
+        _nft(),
+        _files(),
+    ]
 
 
 def _kernel() -> Finding:
@@ -93,10 +101,14 @@ _UNSHARE = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x2002_0000) 
 def _namespaces() -> Finding:
     made = subprocess.run([sys.executable, "-I", "-c", _UNSHARE], check=False)
     ok = made.returncode == 0
-    detail = "ranks get their own pid namespaces" if ok else (
-        "they cannot be created, which takes root (CAP_SYS_ADMIN): ranks run without; only "
-        "checkpoints of processes need them"
-    )  # fmt: skip
+    detail = (
+        "ranks get their own pid namespaces"
+        if ok
+        else (
+            "they cannot be created, which takes root (CAP_SYS_ADMIN): ranks run without; only "
+            "checkpoints of processes need them"
+        )
+    )
     return Finding("pid namespaces", ok, detail, needed=False)
 
 

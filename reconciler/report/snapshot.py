@@ -31,9 +31,16 @@ from rankfold.reconciler.observe.prober import Prober
 from rankfold.reconciler.observe.processes import still_bad
 
 _META = (
-    "source", "revision", "attempted", "watching", "unwatched", "unreachable", "proxies",
-    "told_to_end", "incarnations",
-)  # fmt: skip
+    "source",
+    "revision",
+    "attempted",
+    "watching",
+    "unwatched",
+    "unreachable",
+    "proxies",
+    "told_to_end",
+    "incarnations",
+)
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,12 @@ def reconciler_of(snap: Snapshot) -> Json:
 
 
 def reconciler_status(
-    seen: liveness.Seen, objects: Iterable[Object], records: Mapping[str, Record], meta: Json,
+    seen: liveness.Seen,
+    objects: Iterable[Object],
+    records: Mapping[str, Record],
+    meta: Json,
     wrong: str,
-) -> Json:  # fmt: skip
+) -> Json:
     """Whether a reconciler runs and answers, and what is not done if not. `meta`: the journal's
     keys about the source. `wrong`: see `wrong_with`."""
     jobs = [each.name for each in objects if each.kind == "Job"]

@@ -9,9 +9,15 @@ from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.wording import count, size, time_of_day
 
 TOLD_FIRST = (  # in the table of jobs: types of conditions, the first that a job has is shown
-    "Stalled", "Orphaned", "Waiting", "Progressing", "Degraded", "SourceUnreachable", "Drifted",
+    "Stalled",
+    "Orphaned",
+    "Waiting",
+    "Progressing",
+    "Degraded",
+    "SourceUnreachable",
+    "Drifted",
     "Ready",
-)  # fmt: skip
+)
 
 
 def job_rows(data: Json) -> list[tuple[str, ...]]:
@@ -57,15 +63,16 @@ def describe_lines(job: Json) -> list[str]:
         *_sharing_lines(job["sharing"]),
         *_cross_check_lines(job["guard"]),
         *_overhead_lines(job["overhead"]),
-        *_block("conditions", [
-            (c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]
-        ]),
+        *_block(
+            "conditions",
+            [(c["type"], c["status"], c["reason"], c["message"]) for c in job["conditions"]],
+        ),
         *_block("ranks", [_rank_cells(rank) for rank in job["ranks"]]),
         *_block("changes", [_change_cells(change) for change in job["changes"]]),
-        *_block("events", [
-            (time_of_day(e["time"]), e["reason"], e["message"]) for e in job["events"]
-        ]),
-    ]  # fmt: skip
+        *_block(
+            "events", [(time_of_day(e["time"]), e["reason"], e["message"]) for e in job["events"]]
+        ),
+    ]
     return lines
 
 

@@ -45,9 +45,7 @@ class Commit:
             if leads_to is not None and self._kind(leads_to) == FILE:
                 found.append((below, leads_to, ""))
         data = _blobs(self.git, {self._entries[path].object for _, path, _ in found if path})
-        return [
-            self._found(below, leads_to, problem, data) for below, leads_to, problem in found
-        ]  # fmt: skip
+        return [self._found(below, leads_to, problem, data) for below, leads_to, problem in found]
 
     def _named(self) -> list[tuple[str, str]]:
         """Each file that counts: its path in the repository, and its path below `self.path`."""
@@ -62,9 +60,10 @@ class Commit:
         before = f"{at}/" if at else ""
         below = [(each, each[len(before) :]) for each in self._entries if each.startswith(before)]
         return sorted(
-            (path, name) for path, name in below
+            (path, name)
+            for path, name in below
             if counts(name.rpartition("/")[2]) and not is_hidden(name)
-        )  # fmt: skip
+        )
 
     def _found(self, below: str, leads_to: str, problem: str, data: dict[str, bytes]) -> Found:
         whole = "/".join(filter(None, (self.path, below)))

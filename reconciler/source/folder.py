@@ -24,12 +24,30 @@ log = area(__file__)
 RECHECK_S = 5.0  # between checks of all files, for changes that the kernel does not report
 RECENT_NS = 2_000_000_000  # within this time a folder may change twice with one timestamp
 _OF_FOLDERS = (
-    inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
-    | inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.ONLYDIR
-)  # fmt: skip
+    inotify.CREATE
+    | inotify.DELETE
+    | inotify.MOVED_FROM
+    | inotify.MOVED_TO
+    | inotify.DELETE_SELF
+    | inotify.MOVE_SELF
+    | inotify.ONLYDIR
+)
 _OF_FILES = inotify.MODIFY | inotify.ATTRIB | inotify.CLOSE_WRITE
-_REMOTE = ("nfs", "cifs", "smb", "fuse", "9p", "ceph", "afs", "lustre", "gfs", "ocfs", "vboxsf",
-           "virtiofs", "gluster")  # fmt: skip
+_REMOTE = (
+    "nfs",
+    "cifs",
+    "smb",
+    "fuse",
+    "9p",
+    "ceph",
+    "afs",
+    "lustre",
+    "gfs",
+    "ocfs",
+    "vboxsf",
+    "virtiofs",
+    "gluster",
+)
 State = tuple[int, ...]  # of a file: its times, size and inode
 
 
@@ -214,8 +232,12 @@ class Files:
 
     def _be_blind(self, path: str, error: OSError) -> None:
         if not self.blind:
-            log.warning("%s is polled, as the kernel reports no changes there: %s "
-                        "(see fs.inotify.max_user_watches)", path, error.strerror)  # fmt: skip
+            log.warning(
+                "%s is polled, as the kernel reports no changes there: %s "
+                "(see fs.inotify.max_user_watches)",
+                path,
+                error.strerror,
+            )
         self.blind = True
 
     def _reported(self, device: int) -> bool:

@@ -53,9 +53,13 @@ class Sources:
     within the journal's transaction; `accepted` is called after it."""
 
     def __init__(
-        self, server: service.Server, journal: Journal, state: Path,
-        wish: Callable[[Job | None, str, float], None], accepted: Callable[[], None],
-    ):  # fmt: skip
+        self,
+        server: service.Server,
+        journal: Journal,
+        state: Path,
+        wish: Callable[[Job | None, str, float], None],
+        accepted: Callable[[], None],
+    ):
         self.server, self.journal, self.state = server, journal, state
         self.wish, self.accepted = wish, accepted
         self.node = Node(Layout(state))
@@ -149,10 +153,13 @@ class Sources:
                 "source", f"this fleet follows {self.source.identity}; stop that first"
             )
         live = sorted(
-            o.name for o in self.journal.objects()
-            if o.kind == "Job" and o.source and not same(masked(o.source), identity)
+            o.name
+            for o in self.journal.objects()
+            if o.kind == "Job"
+            and o.source
+            and not same(masked(o.source), identity)
             and not self._ended(o.name)
-        )  # fmt: skip
+        )
         if live:
             known = masked(self.journal.get("source") or "")
             raise control.ControlError(
@@ -267,8 +274,10 @@ class Sources:
         last = self._last
         unreachable = {"message": last.error, "since": last.since} if last.error else None
         now: Json = {
-            "watching": self.identity, "unreachable": unreachable, "unwatched": self._unwatched,
-        }  # fmt: skip
+            "watching": self.identity,
+            "unreachable": unreachable,
+            "unwatched": self._unwatched,
+        }
         if now == self._noted:
             return
         with contextlib.suppress(sqlite3.Error), self.journal.transaction():  # the disk may be full
@@ -316,9 +325,14 @@ class Sources:
 
     def _note_attempt(self, reader: Reader, revision: Revision) -> None:
         faults = self.faults
-        self.journal.set("attempted", {
-            "revision": revision.id, "time": time.time(), "faults": [str(f) for f in faults],
-        })  # fmt: skip
+        self.journal.set(
+            "attempted",
+            {
+                "revision": revision.id,
+                "time": time.time(),
+                "faults": [str(f) for f in faults],
+            },
+        )
         if faults:
             text = f"{revision.id[:19]} is refused, the fleet stays as it was: {faults[0]}"
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
@@ -353,9 +367,10 @@ class Sources:
     def _live_by_hand(self) -> frozenset[str]:
         objects = self.journal.objects()
         return frozenset(
-            o.name for o in objects
+            o.name
+            for o in objects
             if o.kind == "Job" and o.source is None and not self._ended(o.name)
-        )  # fmt: skip
+        )
 
     def _ended(self, name: str) -> bool:
         record = self.journal.record(name)

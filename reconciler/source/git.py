@@ -26,12 +26,24 @@ TICK_S = 0.1
 ENDING_S = 2.0  # for git to remove its lock files
 # The caller's variables that git keeps: how to reach a remote. Others would select other files.
 _KEPT = (
-    "GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_PROXY_COMMAND", "GIT_ALLOW_PROTOCOL",
-    "GIT_PROTOCOL", "GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY",
-    "GIT_SSL_CERT_PASSWORD_PROTECTED", "GIT_SSL_NO_VERIFY", "GIT_SSL_VERSION",
-    "GIT_HTTP_LOW_SPEED_LIMIT", "GIT_HTTP_LOW_SPEED_TIME", "GIT_HTTP_PROXY_AUTHMETHOD",
+    "GIT_SSH",
+    "GIT_SSH_COMMAND",
+    "GIT_SSH_VARIANT",
+    "GIT_PROXY_COMMAND",
+    "GIT_ALLOW_PROTOCOL",
+    "GIT_PROTOCOL",
+    "GIT_SSL_CAINFO",
+    "GIT_SSL_CAPATH",
+    "GIT_SSL_CERT",
+    "GIT_SSL_KEY",
+    "GIT_SSL_CERT_PASSWORD_PROTECTED",
+    "GIT_SSL_NO_VERIFY",
+    "GIT_SSL_VERSION",
+    "GIT_HTTP_LOW_SPEED_LIMIT",
+    "GIT_HTTP_LOW_SPEED_TIME",
+    "GIT_HTTP_PROXY_AUTHMETHOD",
     "GIT_HTTP_USER_AGENT",
-)  # fmt: skip
+)
 _TELLING = ("fatal: ", "error: ", "ssh: ")
 
 
@@ -77,9 +89,13 @@ class Git:
     def _run(self, command: list[str], given: bytes = b"") -> bytes:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=self._env, start_new_session=True,
-            )  # fmt: skip
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._env,
+                start_new_session=True,
+            )
         except FileNotFoundError as error:
             raise GitError("git is not installed") from error
         with process:
@@ -141,16 +157,23 @@ def _has_timeout() -> bool:
 def _environment(url: str) -> dict[str, str]:
     if (shown := masked(url)) != url:
         secret = {
-            "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{url}.insteadOf",
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"url.{url}.insteadOf",
             "GIT_CONFIG_VALUE_0": shown,
-        }  # fmt: skip
+        }
     else:
         secret = {}
     ours = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in _KEPT}
-    return ours | secret | {
-        "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0",
-        "SSH_ASKPASS_REQUIRE": "never",
-    }  # fmt: skip
+    return (
+        ours
+        | secret
+        | {
+            "LC_ALL": "C",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "SSH_ASKPASS_REQUIRE": "never",
+        }
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -112,9 +112,11 @@ class Reader:
     thread with what was read, and may add faults."""
 
     def __init__(
-        self, description: Json, state: Path,
+        self,
+        description: Json,
+        state: Path,
         examine: Callable[[spec.Loaded], None] = lambda _: None,
-    ):  # fmt: skip
+    ):
         self.identity = identity_of(description)
         self.in_parts = "dir" in description  # a save may be seen before it is complete
         self._description, self._state, self._examine = description, state, examine

@@ -103,9 +103,10 @@ def cut_files(
     """
     faults = []
     kept_in = Counter(
-        origin.file for (kind, _), origin in loaded.origins.items()
+        origin.file
+        for (kind, _), origin in loaded.origins.items()
         if kind != "Policy"  # policies are not objects yet
-    )  # fmt: skip
+    )
     for name, (file, had, lost) in _losses(loaded, objects).items():
         reason, kept = "", kept_in[name]
         if not file.documents:

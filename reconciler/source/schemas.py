@@ -156,8 +156,14 @@ def _wrong_value(rule: str, wanted: Any, got: Any, shown: str) -> str:
         near = difflib.get_close_matches(str(got), allowed, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return f"must be one of {', '.join(allowed)}, not {shown}{hint}"
-    names = {"object": "a mapping", "array": "a list", "string": "a text", "number": "a number",
-             "integer": "a whole number", "boolean": "true or false"}  # fmt: skip
+    names = {
+        "object": "a mapping",
+        "array": "a list",
+        "string": "a text",
+        "number": "a number",
+        "integer": "a whole number",
+        "boolean": "true or false",
+    }
     words = " or ".join(names.get(w, w) for w in ([wanted] if isinstance(wanted, str) else wanted))
     quoted = isinstance(got, (int, float)) and not isinstance(got, bool) and "string" in wanted
     hint = f': write "{got}", in quotes' if quoted else ""

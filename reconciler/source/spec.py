@@ -44,8 +44,18 @@ WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without the zero byte: Linux's 
 PATH_BYTES_MAX = 4095
 FAULTS_MAX = 100  # most faults reported of a file
 OURS_IN_ENV = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}  # fmt: skip
+_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+}
 
 
 def shown(path: yamldoc.Path) -> str:
@@ -492,11 +502,27 @@ def device_memory(text: str | int) -> int | None:
     return size if size is not None and DEVICE_MEMORY_MIN <= size <= DEVICE_MEMORY_MAX else None
 
 
-_STARTERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "mpiexec", "mpiexec.hydra", "orterun",
-             "srun", "horovodrun", "colossalai")  # fmt: skip
-_STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch",
-                    "torch.distributed.elastic", "accelerate.commands.launch", "accelerate",
-                    "deepspeed.launcher.runner", "deepspeed")  # fmt: skip
+_STARTERS = (
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "mpirun",
+    "mpiexec",
+    "mpiexec.hydra",
+    "orterun",
+    "srun",
+    "horovodrun",
+    "colossalai",
+)
+_STARTER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch.distributed.elastic",
+    "accelerate.commands.launch",
+    "accelerate",
+    "deepspeed.launcher.runner",
+    "deepspeed",
+)
 _PREFIXES = ("env", "nice", "nohup", "time", "stdbuf", "taskset", "setsid", "exec")
 
 

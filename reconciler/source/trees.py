@@ -48,7 +48,12 @@ def read(file: Path, place: Path) -> Found:
     with file.open("rb") as stream:
         data, saved_at = stream.read(BYTES_MAX + 1), os.fstat(stream.fileno()).st_mtime
     return Found(
-        legible.name(file), data, "", str(file.resolve().parent),
-        str(named(place if place != file else place.parent)), legible.name(named(file)), saved_at,
+        legible.name(file),
+        data,
+        "",
+        str(file.resolve().parent),
+        str(named(place if place != file else place.parent)),
+        legible.name(named(file)),
+        saved_at,
         legible.is_utf8(str(file)),
-    )  # fmt: skip
+    )

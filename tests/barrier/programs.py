@@ -92,8 +92,9 @@ def _ring(r: random.Random, n: int, steps: int) -> Job:
         program: list[Record] = [Init(WORLD, tuple(range(n)))]
         for _ in range(steps):
             if n > 1:
-                program.append(Group((Transfer(rank, (rank + 1) % n),
-                                      Transfer((rank - 1) % n, rank))))  # fmt: skip
+                program.append(
+                    Group((Transfer(rank, (rank + 1) % n), Transfer((rank - 1) % n, rank)))
+                )
             program.append(Work())
         ranks.append(program)
     return Job("ring", ranks)
@@ -159,9 +160,15 @@ def _leaving(r: random.Random, n: int, steps: int) -> Job:
 
 
 KINDS: dict[str, Callable[[random.Random, int, int], Job]] = {
-    "data-parallel": _data_parallel, "grid": _grid, "pipeline": _pipeline, "ring": _ring,
-    "silent": _silent, "crossed": _crossed, "joining": _joining, "leaving": _leaving,
-}  # fmt: skip
+    "data-parallel": _data_parallel,
+    "grid": _grid,
+    "pipeline": _pipeline,
+    "ring": _ring,
+    "silent": _silent,
+    "crossed": _crossed,
+    "joining": _joining,
+    "leaving": _leaving,
+}
 
 
 def make(kind: str, seed: int, ranks: int, steps: int) -> Job:

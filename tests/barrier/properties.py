@@ -44,8 +44,12 @@ def stops_soon(native: tuple[Any, Any], seed: int) -> None:
     world = World(native, job.ranks, placement, devices, seed)
     try:
         after = r.randrange(3 * job.period, 12 * job.period)
-        run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job),
-             "before the request", hurry=False)  # fmt: skip
+        run(
+            world,
+            lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job),
+            "before the request",
+            hurry=False,
+        )
         device = r.randrange(devices)
         if r.random() < 0.4:
             world.request(device)
@@ -86,8 +90,16 @@ def tandem_decides(native: tuple[Any, Any], seed: int) -> None:
     world = World(native, job.ranks, placement, devices, seed)
     try:
         after = r.randrange(3 * job.period, 12 * job.period)
-        run(world, lambda: max(k.rounds for k in world.ranks) >= after and _learnt(world, job)
-             and _under_way(world), "before the request", hurry=False)  # fmt: skip
+        run(
+            world,
+            lambda: (
+                max(k.rounds for k in world.ranks) >= after
+                and _learnt(world, job)
+                and _under_way(world)
+            ),
+            "before the request",
+            hurry=False,
+        )
         before, device = max(k.rounds for k in world.ranks), r.randrange(devices)
         world.request(device)
         world.deliver_all(device, 0)
@@ -145,11 +157,20 @@ def always_consistent(native: tuple[Any, Any], kind: str, seed: int, aborts: boo
     r = random.Random(seed)
     n = r.randrange(1, 7)
     devices = r.randrange(1, n + 1)
-    world = World(native, make(kind, seed, n, r.choice([3, 8, 20])).ranks,
-                  _placement(r, n, devices), devices, seed)  # fmt: skip
+    world = World(
+        native,
+        make(kind, seed, n, r.choice([3, 8, 20])).ranks,
+        _placement(r, n, devices),
+        devices,
+        seed,
+    )
     if aborts:
-        some = [(k.number, record.key) for k in world.ranks for record in k.program
-                if isinstance(record, Init)]  # fmt: skip
+        some = [
+            (k.number, record.key)
+            for k in world.ranks
+            for record in k.program
+            if isinstance(record, Init)
+        ]
         world.aborts = r.sample(some, min(len(some), r.choice([1, 1, 2, 3])))
     # Where the meta-allreduce never decides, the cut vector does so at once.
     world.may_hurry = kind not in ("crossed", "ring", "silent")
@@ -173,8 +194,13 @@ def stops_despite_aborts(native: tuple[Any, Any], kind: str, seed: int) -> None:
     r = random.Random(seed)
     n = r.randrange(2, 5)
     devices = r.randrange(1, n + 1)
-    world = World(native, make(kind, seed, n, r.choice([2, 4, 8])).ranks,
-                  _placement(r, n, devices), devices, seed)  # fmt: skip
+    world = World(
+        native,
+        make(kind, seed, n, r.choice([2, 4, 8])).ranks,
+        _placement(r, n, devices),
+        devices,
+        seed,
+    )
     world.may_hurry = kind in ("grid", "joining", "leaving")
     inits = [record for k in world.ranks for record in k.program if isinstance(record, Init)]
     comm = r.choice(inits)

@@ -117,16 +117,26 @@ def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> No
 
 
 WRONG_COUNTS = [
-    mutants.Mutant("communicators on which a rank is below the target",
-                   "b->ranks[rank].owed += vector_owes_on(b, m) - owed;", ""),
+    mutants.Mutant(
+        "communicators on which a rank is below the target",
+        "b->ranks[rank].owed += vector_owes_on(b, m) - owed;",
+        "",
+    ),
     mutants.Mutant("joinings of a rank", "\t\tr->joining -= joining;", ""),
-    mutants.Mutant("a member that has gone waits for nothing",
-                   "\tm->complete = m->issued;\n\tm->gone = true;", "\tm->gone = true;"),
-    mutants.Mutant("a round is complete once it is issued", "\tm->complete++;",
-                   "\tm->complete += 2;"),
-    mutants.Mutant("an entry of a table of rounds is found by its key",
-                   "\t\tfor (uint32_t i = 0; i < t->count; i++)\n\t\t\trounds_place(t, i);", ""),
-]  # fmt: skip
+    mutants.Mutant(
+        "a member that has gone waits for nothing",
+        "\tm->complete = m->issued;\n\tm->gone = true;",
+        "\tm->gone = true;",
+    ),
+    mutants.Mutant(
+        "a round is complete once it is issued", "\tm->complete++;", "\tm->complete += 2;"
+    ),
+    mutants.Mutant(
+        "an entry of a table of rounds is found by its key",
+        "\t\tfor (uint32_t i = 0; i < t->count; i++)\n\t\t\trounds_place(t, i);",
+        "",
+    ),
+]
 
 
 @pytest.mark.parametrize("mutant", WRONG_COUNTS, ids=lambda m: m.name)
@@ -144,9 +154,16 @@ def test_messages_that_cannot_be_are_errors(barrier: Native) -> None:
     ffi, lib = barrier
 
     @relaxed
-    @given(st.lists(st.tuples(*[st.integers(0, 2**32 - 1) | st.integers(0, 20)] * 4,
-                              *[st.integers(0, 2**64 - 1) | st.integers(0, 5)] * 5),
-                    min_size=1, max_size=30))  # fmt: skip
+    @given(
+        st.lists(
+            st.tuples(
+                *[st.integers(0, 2**32 - 1) | st.integers(0, 20)] * 4,
+                *[st.integers(0, 2**64 - 1) | st.integers(0, 5)] * 5,
+            ),
+            min_size=1,
+            max_size=30,
+        )
+    )
     def check(messages: list[tuple[int, ...]]) -> None:
         for device in range(2):
             b = lib.barrier_new(device, 2, 3, ffi.new("uint32_t[]", [0, 1, 1]))

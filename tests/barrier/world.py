@@ -131,16 +131,23 @@ class Rank:
 class World:
     """One job: ranks on devices, each device with its barrier."""
 
-    def __init__(self, native: tuple[Any, Any], programs: list[list[Record]],
-                 placement: list[int], device_count: int, seed: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        native: tuple[Any, Any],
+        programs: list[list[Record]],
+        placement: list[int],
+        device_count: int,
+        seed: int,
+    ) -> None:
         self.ffi, self.lib = native
         self.random = random.Random(seed)
         self.ranks = [Rank(n, placement[n], p) for n, p in enumerate(programs)]
         self.devices = device_count
         self.on_device = [[r for r in self.ranks if r.device == d] for d in range(device_count)]
         where = self.ffi.new("uint32_t[]", placement)
-        self.barriers = [self.lib.barrier_new(d, device_count, len(programs), where)
-                         for d in range(device_count)]  # fmt: skip
+        self.barriers = [
+            self.lib.barrier_new(d, device_count, len(programs), where) for d in range(device_count)
+        ]
         self.queues: dict[tuple[int, int], deque[Any]] = defaultdict(deque)
         self.members: dict[int, tuple[int, ...]] = {}
         self.gatherings: dict[tuple[int, int], Gathering] = {}
@@ -198,8 +205,12 @@ class World:
         return all(self.lib.barrier_may_issue(b, rank.number, k) for k in keys)
 
     def _issue(self, rank: Rank, part: Round | Transfer) -> None:
-        self.lib.barrier_issue(self._barrier(rank), rank.number, part.key,
-                               part.signature if isinstance(part, Round) else 0)  # fmt: skip
+        self.lib.barrier_issue(
+            self._barrier(rank),
+            rank.number,
+            part.key,
+            part.signature if isinstance(part, Round) else 0,
+        )
         rank.issued[part.key] += 1
         if isinstance(part, Round):
             rank.rounds += 1
@@ -329,8 +340,12 @@ class World:
             return False
         if any(comm == g.parent for g in rank.joining.values()):
             return True
-        return any(self._never(rank, key, number) for key, waiting in rank.pending.items()
-                   if comm_of(key) == comm for number in waiting)  # fmt: skip
+        return any(
+            self._never(rank, key, number)
+            for key, waiting in rank.pending.items()
+            if comm_of(key) == comm
+            for number in waiting
+        )
 
     def _never(self, rank: Rank, key: int, number: int) -> bool:
         missing = [m for m in self._awaited(rank, key) if self.ranks[m].issued[key] < number]
@@ -387,8 +402,9 @@ class World:
         else:
             members = self.ffi.new("uint32_t[]", list(record.members))
             self._joins(rank, record.key)
-            self.lib.barrier_comm(self._barrier(rank), number, record.key, members,
-                                  len(record.members), 0)  # fmt: skip
+            self.lib.barrier_comm(
+                self._barrier(rank), number, record.key, members, len(record.members), 0
+            )
             rank.joined.add(record.key)
         self._collect(rank.device)
         return True
@@ -436,8 +452,12 @@ class World:
         actors: list[Any] = [("announce",)] if self.announce else []
         actors += [("news",)] if self.news else []
         actors += [("abort", rank, comm) for rank, comm in self.aborts]
-        actors += [("abort", r.number, comm) for r in self.ranks for comm in list(r.heard)
-                   if self._hopeless(r, comm)]  # fmt: skip
+        actors += [
+            ("abort", r.number, comm)
+            for r in self.ranks
+            for comm in list(r.heard)
+            if self._hopeless(r, comm)
+        ]
         actors += [("deliver", p) for p, q in self.queues.items() if q]
         for r in self.ranks:
             if not r.exited:
@@ -528,8 +548,11 @@ class World:
             if r.busy:
                 raise Violation(f"rank {r.number} has something in flight at the cut: {r}")
         for key, members in self.members.items():
-            counts = {m: self.ranks[m].issued[key] for m in members
-                      if comm_of(key) not in self.ranks[m].without}  # fmt: skip
+            counts = {
+                m: self.ranks[m].issued[key]
+                for m in members
+                if comm_of(key) not in self.ranks[m].without
+            }
             gone = len(counts) < len(members) or any(self.ranks[m].exited for m in members)
             if key in self.given_up and gone:
                 continue  # a split that a member has given up: nobody waits for the others to call

@@ -19,8 +19,10 @@ def run(out: Path, only: str) -> dict[str, dict[str, object]]:
     """The quick run of some parts: it ends with an error where the sides print different lines."""
     subprocess.run(
         [sys.executable, "-m", "benchmarks.splicing", "--quick", "--only", only, "--out", str(out)],
-        cwd=REPOSITORY, check=True, env={**os.environ, "PYTHONPATH": "tests"},
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        check=True,
+        env={**os.environ, "PYTHONPATH": "tests"},
+    )
     written = json.loads((out / "splicing.json").read_text())
     assert set(written) == {"commit", "machine", "figures"}
     return dict(written["figures"])
@@ -31,8 +33,15 @@ def run(out: Path, only: str) -> dict[str, dict[str, object]]:
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_folded_ranks_compute_what_they_do_with_a_device_each(tmp_path: Path, program: str) -> None:
     figures = run(tmp_path, program)
-    sides = ("fold", "fold_one", "fold_nosquash", "fold_one_noprepare", "switches", "moved",
-             "moved_alike")  # fmt: skip
+    sides = (
+        "fold",
+        "fold_one",
+        "fold_nosquash",
+        "fold_one_noprepare",
+        "switches",
+        "moved",
+        "moved_alike",
+    )
     wanted = {f"{side}_{program}_2" for side in sides}
     if program != "launch_bound":  # it has neither parameters nor moments
         wanted.add(f"moved_stable_{program}_2")
@@ -49,9 +58,13 @@ def test_folded_ranks_compute_what_they_do_with_a_device_each(tmp_path: Path, pr
 def test_switches_resizes_and_the_time_in_some_code_are_measured(tmp_path: Path) -> None:
     figures = run(tmp_path, "switch|resize|tandem|versions|order")
     assert set(figures) == {
-        "switch_us", "resize_shared_over_apart", "suspend_shared_over_apart", "tandem_overhead",
-        "versions_overhead", "unchecked_overhead",
-    }  # fmt: skip
+        "switch_us",
+        "resize_shared_over_apart",
+        "suspend_shared_over_apart",
+        "tandem_overhead",
+        "versions_overhead",
+        "unchecked_overhead",
+    }
     for name in figures.keys() & {"tandem_overhead", "versions_overhead", "unchecked_overhead"}:
         # The code that is meant is marked.
         assert float(str(figures[name]["value"])) > 0

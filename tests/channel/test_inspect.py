@@ -102,8 +102,10 @@ def test_of_consumed_requests_the_newest_are_printed(client: RingClient) -> None
     assert not damaged and count < client.seq
     at = next(n for n, line in enumerate(lines) if line.startswith("consumed requests, 3 of "))
     assert [int(line.split()[0]) for line in lines[at + 1 : at + 4]] == [
-        client.seq - 2, client.seq - 1, client.seq,
-    ]  # fmt: skip
+        client.seq - 2,
+        client.seq - 1,
+        client.seq,
+    ]
     kept = int(lines[at].split()[4])
     assert 100 < kept < client.seq
 
@@ -208,8 +210,10 @@ def test_no_damage_is_a_crash(
 def command(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "rankfold", "inspect", *args],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def test_the_command_says_how_it_went(client: RingClient, tmp_path: Path) -> None:

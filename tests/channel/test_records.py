@@ -71,9 +71,11 @@ def test_the_generated_module_has_the_same_contracts() -> None:
     generated: dict[str, Any] = {}
     exec(records.source(), generated)
     assert generated["CONTRACTS"] == {
-        **CONTRACTS, "held": records.held(), "limits": records.Contract(records.limits()),
+        **CONTRACTS,
+        "held": records.held(),
+        "limits": records.Contract(records.limits()),
         "host_state": records.host_state(),
-    }  # fmt: skip
+    }
 
 
 def test_fields_are_told_from_what_follows_them() -> None:
@@ -89,8 +91,11 @@ def test_bytes_become_fields() -> None:
     channel = records.channel()
     matrix = b"".join(n.to_bytes(8, "little") for n in (1, 2, 3, 4))
     assert channel.unpack(channel.structs["rf_matrix"], matrix) == {
-        "addr": 1, "row": 2, "col": 3, "batch": 4,
-    }  # fmt: skip
+        "addr": 1,
+        "row": 2,
+        "col": 3,
+        "batch": 4,
+    }
     device = b"a name".ljust(64, b"\0") + bytes(104)
     assert channel.unpack(channel.structs["rf_device"], device)["name"] == "a name"
 

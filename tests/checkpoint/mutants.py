@@ -29,10 +29,13 @@ RESTORED_JOB = ON_SNAPSHOT + "test_a_job_goes_on_from_the_store_to_the_same_bits
 PARTLY = ON_SNAPSHOT + ("test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest")
 ORDERS = "tests/checkpoint/test_together.py::test_in_some_orders[%s]"
 BESIDE, RESTORED, TWO = (
-    ORDERS % name for name in ("collections_beside_saves",
-                               "a_job_is_restored_while_an_old_uploader_goes_on",
-                               "two_uploaders_of_one_job")
-)  # fmt: skip
+    ORDERS % name
+    for name in (
+        "collections_beside_saves",
+        "a_job_is_restored_while_an_old_uploader_goes_on",
+        "two_uploaders_of_one_job",
+    )
+)
 IN_TIME = ON_DURABLE + "test_the_manifest_comes_when_all_that_it_names_is_durable"
 LATE = ON_REFUSALS + "test_what_an_old_incarnation_still_writes_does_not_count"
 

@@ -36,13 +36,16 @@ def test_sound_checkpoints_are_listed_and_checked(tmp_path: Path) -> None:
     manifests = [saved(store, "gpt", 1, example(n)) for n in range(2)]
     listed = json.loads(rankfold("list", tmp_path, "-o", "json").stdout)
     assert listed["fleet"] == "fleet" and not listed["faults"]
-    assert [(row["job"], row["id"], row["ranks"], row["bytes"]) for row in listed["checkpoints"]] \
-        == [("gpt", str(each.id), 2, each.size) for each in manifests]  # fmt: skip
+    assert [
+        (row["job"], row["id"], row["ranks"], row["bytes"]) for row in listed["checkpoints"]
+    ] == [("gpt", str(each.id), 2, each.size) for each in manifests]
     done = rankfold("check", tmp_path)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines() == [
-        "gpt: checkpoint 1-1: ok", "gpt: checkpoint 1-2: ok", "2 of 2 checkpoints are sound",
-    ]  # fmt: skip
+        "gpt: checkpoint 1-1: ok",
+        "gpt: checkpoint 1-2: ok",
+        "2 of 2 checkpoints are sound",
+    ]
 
 
 def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:
@@ -74,8 +77,11 @@ def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:
     assert lines[-1] == "1 of 4 checkpoints are sound"
     found = json.loads(rankfold("check", tmp_path, "-o", "json").stdout)["found"]
     assert [(each["id"], each["sound"]) for each in found if each["id"]] == [
-        ("1-1", True), ("1-2", False), ("1-3", False), ("1-4", False),
-    ]  # fmt: skip
+        ("1-1", True),
+        ("1-2", False),
+        ("1-3", False),
+        ("1-4", False),
+    ]
     assert rankfold("list", tmp_path).returncode == 1
     newest = store.newest("gpt")
     assert newest.checkpoint and newest.checkpoint.manifest.id == Id(1, 1)
@@ -94,9 +100,12 @@ def test_a_store_that_hangs_is_named(tmp_path: Path) -> None:
     commands = [
         subprocess.Popen(
             [sys.executable, "-m", "rankfold", "store", command, str(tmp_path)],
-            env={**os.environ, "RANKFOLD_STUCK": str(limit)}, stderr=subprocess.PIPE, text=True,
-        ) for command in ("list", "check")
-    ]  # fmt: skip
+            env={**os.environ, "RANKFOLD_STUCK": str(limit)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for command in ("list", "check")
+    ]
     for each in commands:
         told = each.communicate(timeout=scaled(30))[1]
         assert each.returncode == 1

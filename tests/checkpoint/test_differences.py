@@ -56,8 +56,9 @@ def data_bytes(store: Store) -> int:
 
 def harm_first_page(store: Store, manifest: Manifest) -> Place:
     """In the pack, which is not compressed."""
-    [(place, index)] = [(place, index) for place, index in indexes(store, manifest).items()
-                        if index.raw % PAGE == 0]  # fmt: skip
+    [(place, index)] = [
+        (place, index) for place, index in indexes(store, manifest).items() if index.raw % PAGE == 0
+    ]
     file = Path(store.url, "jobs/gpt/data", place.name)
     data = bytearray(file.read_bytes())
     assert not index.coded
@@ -219,8 +220,9 @@ def test_the_file_with_the_reference_is_named(store: Store) -> None:
 
 
 def test_who_needs_a_reference_is_told(store: Store) -> None:
-    first, second = (saved(store, "gpt", 1, Content({}, {5: {HOST: edited(0, edit)}}))
-                     for edit in range(2))  # fmt: skip
+    first, second = (
+        saved(store, "gpt", 1, Content({}, {5: {HOST: edited(0, edit)}})) for edit in range(2)
+    )
     place = harm_first_page(store, first)
     [fault] = store.checkpoint("gpt", second.id).verify()
     assert fault.place == place and "memory of rank 5" in fault.reason
@@ -249,8 +251,11 @@ def test_a_reference_that_is_nowhere_is_a_fault(store: Store) -> None:
     """Of the pack that names it: somebody has written it anew, with a name that is its digest."""
     saved(store, "gpt", 1, content())
     manifest = saved(store, "gpt", 1, content(1))
-    place, index = next((place, index) for place, index in indexes(store, manifest).items()
-                        if index.references and index.raw % PAGE == 0)  # fmt: skip
+    place, index = next(
+        (place, index)
+        for place, index in indexes(store, manifest).items()
+        if index.references and index.raw % PAGE == 0
+    )
     raw = units.decode_pack(index, store.files.get(f"jobs/gpt/data/{place.name}"))
     differences = [(digest, bytes(data)) for digest, data in units.split_pack(index, raw)]
     forgery, file = units.encode_pack(differences, [(bytes(32), n) for _, n in index.references])
@@ -294,8 +299,13 @@ def test_the_difference_of_a_difference_is_what_it_was(data: bytes, reference: b
     assert units.difference(data, data) == bytes(len(data))
 
 
-@given(st.lists(st.tuples(st.binary(min_size=32, max_size=32), st.binary(min_size=1, max_size=9)),
-                min_size=1, max_size=5))  # fmt: skip
+@given(
+    st.lists(
+        st.tuples(st.binary(min_size=32, max_size=32), st.binary(min_size=1, max_size=9)),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_an_index_says_what_each_unit_differs_from(given: list[tuple[bytes, bytes]]) -> None:
     references = [(digest[::-1], n) for n, (digest, _) in enumerate(given)]
     for each in ([], references):

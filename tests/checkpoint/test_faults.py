@@ -39,9 +39,11 @@ HOW = st.sampled_from(["killed", "killed after", "full", "unreachable"])
 def content(seeds: list[int]) -> Content:
     return Content(
         {0: {DEVICE: noise(seeds[0], 2000)}, 1: {DEVICE: noise(seeds[0], 2000)}},
-        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)},
-         1: {HOST + at * PAGE: edited(at, seed) for at, seed in enumerate(seeds)}},
-    )  # fmt: skip
+        {
+            0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)},
+            1: {HOST + at * PAGE: edited(at, seed) for at, seed in enumerate(seeds)},
+        },
+    )
 
 
 class Store(RuleBasedStateMachine):
@@ -136,8 +138,11 @@ class Store(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 1 << 32), how=st.sampled_from(["flip", "truncate", "remove"]))
     def harm(self, seed: int, how: str) -> None:
-        names = [name for name in sorted(self.disk.files)
-                 if "/data/" in name or "/manifests/" in name or "/claims/" in name]  # fmt: skip
+        names = [
+            name
+            for name in sorted(self.disk.files)
+            if "/data/" in name or "/manifests/" in name or "/claims/" in name
+        ]
         if not names:
             return
         draw = random.Random(seed)
@@ -186,8 +191,11 @@ class Store(RuleBasedStateMachine):
     @invariant()
     def what_is_listed_is_what_was_saved(self) -> None:
         listed = self.store.checkpoints("gpt")
-        gone = {each for each in self.owed
-                if self._name(f"jobs/gpt/manifests/{each}.json") in self.harmed}  # fmt: skip
+        gone = {
+            each
+            for each in self.owed
+            if self._name(f"jobs/gpt/manifests/{each}.json") in self.harmed
+        }
         assert self.owed <= set(listed) | gone
         for each in listed:
             try:
@@ -289,13 +297,18 @@ def test_a_slow_store_is_waited_for() -> None:
 
     def after(operation: str, path: str) -> None:
         if "/manifests/" in path:
-            [newest] = [name for name in disk.files if name.endswith(path.rpartition("/")[2])
-                        and "/manifests/" in name]  # fmt: skip
+            [newest] = [
+                name
+                for name in disk.files
+                if name.endswith(path.rpartition("/")[2]) and "/manifests/" in name
+            ]
             sources = json.loads(disk.files[newest])["sources"]
             missing.extend(
-                name for folder, source in sources.items() for name in source["objects"]
+                name
+                for folder, source in sources.items()
+                for name in source["objects"]
                 if f"s/jobs/gpt/data/{folder}/objects/{name}" not in disk.files
-            )  # fmt: skip
+            )
 
     disk.before, disk.after = before, after
     large = Content({0: {DEVICE + (n << 30): noise(n, 1 << 20) for n in range(12)}})

@@ -23,8 +23,10 @@ def upload(folder: Path, seed: int, moment: float) -> list[Id]:
     as it said so."""
     process = subprocess.Popen(
         [sys.executable, "-m", "checkpoint.uploader", str(folder), str(seed)],
-        cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None and process.stdout.readline() == "begun\n"
     timer = threading.Timer(moment, process.kill)  # the moment is what the test is about
     timer.start()

@@ -103,11 +103,14 @@ def test_a_flipped_bit_makes_nothing_newer(tmp_path: Path, written: str, harmed:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("kind", "claim", "kind"), ("id", "1-9", "is the manifest of 1-9"),
-        ("job", "other", "other"), ("parts", "none", "parts"), ("more", 1, "more"),
+        ("kind", "claim", "kind"),
+        ("id", "1-9", "is the manifest of 1-9"),
+        ("job", "other", "other"),
+        ("parts", "none", "parts"),
+        ("more", 1, "more"),
         ("sources", {"../../etc": {}}, "sources"),
     ],
-)  # fmt: skip
+)
 def test_a_manifest_that_the_schema_does_not_allow(
     tmp_path: Path, field: str, value: object, said: str
 ) -> None:
@@ -151,8 +154,11 @@ def test_incarnations(tmp_path: Path) -> None:
         store.take("gpt", 1, owner="there")
     store.take("gpt", 3, owner="there")
     said = "gpt continues as incarnation 3, begun by there; 1 is over; kill what is left of it"
-    for refused in (lambda: store.begin("gpt", 1), save.finish,
-                    lambda: store.take("gpt", 2, owner="here")):  # fmt: skip
+    for refused in (
+        lambda: store.begin("gpt", 1),
+        save.finish,
+        lambda: store.take("gpt", 2, owner="here"),
+    ):
         with pytest.raises(OldIncarnation, match=said.replace("1 is", "[12] is")):
             refused()
     assert not list(tmp_path.glob("jobs/gpt/manifests/*"))

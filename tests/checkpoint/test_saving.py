@@ -107,10 +107,12 @@ def test_parts_are_given_by_several_threads_and_progress_is_told(store: Store) -
 
     save = store.begin("gpt", 1, progress=progress)
     threads = [
-        threading.Thread(target=Content({rank: content.buffers[rank]},
-                                        {rank: content.pages[rank]}).give, args=[save])
+        threading.Thread(
+            target=Content({rank: content.buffers[rank]}, {rank: content.pages[rank]}).give,
+            args=[save],
+        )
         for rank in range(6)
-    ]  # fmt: skip
+    ]
     for each in threads:
         each.start()
     for each in threads:
@@ -170,9 +172,11 @@ def test_wrong_parts_are_refused(store: Store) -> None:
         with pytest.raises(ValueError):
             save.pages(0, "memory", pages)
     for buffers in (
-        [reading(DEVICE, b"1234"), reading(DEVICE + 3, b"5")], [reading(DEVICE, b"")],
-        [Buffer(DEVICE, 5, lambda at, length: b"1234")], [reading((1 << 64) - 1, b"12")],
-    ):  # fmt: skip
+        [reading(DEVICE, b"1234"), reading(DEVICE + 3, b"5")],
+        [reading(DEVICE, b"")],
+        [Buffer(DEVICE, 5, lambda at, length: b"1234")],
+        [reading((1 << 64) - 1, b"12")],
+    ):
         with pytest.raises(ValueError):
             save.buffers(0, "device", buffers)
     save.blob(0, "it", [b"1"])

@@ -101,9 +101,11 @@ def state(folder: Path) -> bytes:
 def memory(seed: int = 0) -> dict[int, bytes]:
     """Runs of pages of which some touch, and one changes with the seed."""
     return {
-        0x400000: noise("code", 3 * PAGE), 0x400000 + 3 * PAGE: noise(seed, PAGE),
-        0x7F00_0000_0000: noise("heap", 70 * PAGE), STACK: noise("stack", PAGE),
-    }  # fmt: skip
+        0x400000: noise("code", 3 * PAGE),
+        0x400000 + 3 * PAGE: noise(seed, PAGE),
+        0x7F00_0000_0000: noise("heap", 70 * PAGE),
+        STACK: noise("stack", PAGE),
+    }
 
 
 # ---- host memory -------------------------------------------------------------------------------
@@ -175,15 +177,22 @@ def test_it_reads_what_criu_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "image",
     [
-        b"", pagemap(1, [])[:8], pagemap(1, [(0x1000, 1, PRESENT | PARENT)]),
-        pagemap(1, [(0x1000, 1, 8 | PRESENT)]), pagemap(1, [(0x1001, 1, PRESENT)]),
-        pagemap(1, [(0x2000, 1, PRESENT), (0x1000, 2, PRESENT)]), pagemap(1, [(0x1000, 1, 4)])[:-1],
-        pagemap(1, []) + message({1: 0x1000, 2: 1, 3: 1}), pagemap(1, []) + message({1: 0x1000}),
-        pagemap(1, []) + message({1: 0x1000, 2: 1, 9: 1}), pagemap(1, []) + b"\1\0\0\0\x0a",
-        pagemap(1, []) + b"\2\0\0\0\x08\xff", pagemap(1, [((1 << 64) - PAGE, 2, PRESENT)]),
+        b"",
+        pagemap(1, [])[:8],
+        pagemap(1, [(0x1000, 1, PRESENT | PARENT)]),
+        pagemap(1, [(0x1000, 1, 8 | PRESENT)]),
+        pagemap(1, [(0x1001, 1, PRESENT)]),
+        pagemap(1, [(0x2000, 1, PRESENT), (0x1000, 2, PRESENT)]),
+        pagemap(1, [(0x1000, 1, 4)])[:-1],
+        pagemap(1, []) + message({1: 0x1000, 2: 1, 3: 1}),
+        pagemap(1, []) + message({1: 0x1000}),
+        pagemap(1, []) + message({1: 0x1000, 2: 1, 9: 1}),
+        pagemap(1, []) + b"\1\0\0\0\x0a",
+        pagemap(1, []) + b"\2\0\0\0\x08\xff",
+        pagemap(1, [((1 << 64) - PAGE, 2, PRESENT)]),
         pagemap(1, []) + b"\1\0",
     ],
-)  # fmt: skip
+)
 def test_a_pagemap_of_another_form_is_refused(image: bytes) -> None:
     with pytest.raises(criu.Malformed):
         criu.parse(image)
@@ -276,8 +285,12 @@ def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
     small ones."""
     at = [DEV_BASE + n * 65536 for n in range(4)]
     large = noise("large", 300 << 10)
-    alike = {at[0]: noise(0, 65536), at[1]: noise(1, 65536), at[3]: noise(3, 65536),
-             DEV_BASE + CHUNK: large}  # fmt: skip
+    alike = {
+        at[0]: noise(0, 65536),
+        at[1]: noise(1, 65536),
+        at[3]: noise(3, 65536),
+        DEV_BASE + CHUNK: large,
+    }
     folders = {rank: tmp_path / f"rank-{rank}" for rank in range(2)}
     for rank, folder in folders.items():
         folder.mkdir()
@@ -287,9 +300,10 @@ def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
     snapshot.write(stored(store, folders), back)
     assert image.noted(back[0] / "image") == []
     assert image.noted(back[1] / "image") == [
-        Elsewhere(0, 2 * 65536, 0), Elsewhere(3 * 65536, 4 * 65536, 0),
+        Elsewhere(0, 2 * 65536, 0),
+        Elsewhere(3 * 65536, 4 * 65536, 0),
         Elsewhere(CHUNK, CHUNK + len(large), 0),
-    ]  # fmt: skip
+    ]
     again = {rank: tmp_path / f"again/rank-{rank}" for rank in folders}
     snapshot.write(stored(opened(f"memory://again/{tmp_path}"), back), again)
     for rank, folder in (*back.items(), *again.items()):
@@ -430,8 +444,9 @@ def test_what_is_known_is_named_by_its_key(tmp_path: Path) -> None:
     assert names(10, 20) != names(10, 21)
     assert names(CHUNK + 10, 20) != others(CHUNK + 10, 20)
     assert names(CHUNK - 5, 10) == (
-        (b"a", CHUNK - 5, CHUNK), (tmp_path / "rank-0", CHUNK, CHUNK + 5)
-    )  # fmt: skip
+        (b"a", CHUNK - 5, CHUNK),
+        (tmp_path / "rank-0", CHUNK, CHUNK + 5),
+    )
 
 
 @pytest.mark.parametrize("shares", [True, False])
@@ -488,8 +503,9 @@ def test_what_ranks_on_two_devices_hold_alike_is_read_once(
 
 @given(
     parts=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 9), st.integers(0, 3)), max_size=6),
-    begin=st.integers(0, 60), size=st.integers(1, 60),
-)  # fmt: skip
+    begin=st.integers(0, 60),
+    size=st.integers(1, 60),
+)
 def test_each_byte_is_read_where_it_lies(
     parts: list[tuple[int, int, int]], begin: int, size: int
 ) -> None:
@@ -516,9 +532,19 @@ def test_each_byte_is_read_where_it_lies(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[[0, 4096]]", "[[0, 4096, 1], [2048, 8192, 1]]", "[[4096, 4096, 1]]", '{"0": 1}',
-             "[[-4096, 0, 1]]", "[[0, 549755817984, 1]]", "[[0, 4096, -1]]", '[["a", "b", "c"]]'],
-)  # fmt: skip
+    "text",
+    [
+        "",
+        "[[0, 4096]]",
+        "[[0, 4096, 1], [2048, 8192, 1]]",
+        "[[4096, 4096, 1]]",
+        '{"0": 1}',
+        "[[-4096, 0, 1]]",
+        "[[0, 549755817984, 1]]",
+        "[[0, 4096, -1]]",
+        '[["a", "b", "c"]]',
+    ],
+)
 def test_a_note_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
     saved_image(tmp_path, BUFFERS, {})
     whole(tmp_path)
@@ -575,9 +601,14 @@ def test_what_is_no_file_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("at", "what"),
-    [(8, "has no saved state of version"), (12, "names 0 chunks of other ranks, not"),
-     (16, "has a saved state of"), (32, "no record at"), (36, "no record at")],
-)  # fmt: skip
+    [
+        (8, "has no saved state of version"),
+        (12, "names 0 chunks of other ranks, not"),
+        (16, "has a saved state of"),
+        (32, "no record at"),
+        (36, "no record at"),
+    ],
+)
 def test_a_state_that_nobody_wrote_is_refused(folder: Path, at: int, what: str) -> None:
     with (folder / "image").open("r+b") as file:
         os.pwrite(file.fileno(), b"\xff" * 8, (1 << 39) + at)

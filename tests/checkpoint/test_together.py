@@ -26,9 +26,11 @@ def content(n: int) -> Content:
     seeds = [n, n // 2, n // 4, n % 2, n % 3, 0]
     return Content(
         {0: {DEVICE: noise(n // 2, 3000)}},
-        {0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)},
-         1: {HOST + at * PAGE: edited(at, seed) for at, seed in enumerate(seeds)}},
-    )  # fmt: skip
+        {
+            0: {HOST + at * PAGE: noise(seed, 16) * 256 for at, seed in enumerate(seeds)},
+            1: {HOST + at * PAGE: edited(at, seed) for at, seed in enumerate(seeds)},
+        },
+    )
 
 
 def opened(disk: Disk) -> Store:
@@ -234,9 +236,12 @@ def test_within_a_collection(event: Callable[[Store], Callable[[], None]]) -> No
         first = disk.operations
 
         def before(
-            operation: str, path: str, disk: Disk = disk, last: int = first + at + 1,
+            operation: str,
+            path: str,
+            disk: Disk = disk,
+            last: int = first + at + 1,
             rest: list[Callable[[], None]] = rest,
-        ) -> None:  # fmt: skip
+        ) -> None:
             if disk.operations == last:
                 disk.quiet()
                 rest.append(event(opened(disk)))
@@ -288,9 +293,10 @@ def test_a_restore_within_two_collections() -> None:
 
 
 TOGETHER = [
-    collections_beside_saves, a_job_is_restored_while_an_old_uploader_goes_on,
+    collections_beside_saves,
+    a_job_is_restored_while_an_old_uploader_goes_on,
     two_uploaders_of_one_job,
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("scenario", TOGETHER, ids=lambda each: each.__name__)

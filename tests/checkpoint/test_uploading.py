@@ -186,9 +186,13 @@ def test_who_comes_second_is_told(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("task", "what"),
-    [(None, "No such file"), ("{", "truncated"), ('{"url": 1}', "Expected `str`"),
-     ('{"url": "a", "fleet": "f", "job": "j", "ranks": [0]}', "required field `incarnation`")],
-)  # fmt: skip
+    [
+        (None, "No such file"),
+        ("{", "truncated"),
+        ('{"url": 1}', "Expected `str`"),
+        ('{"url": "a", "fleet": "f", "job": "j", "ranks": [0]}', "required field `incarnation`"),
+    ],
+)
 def test_a_task_that_cannot_be_read_is_refused(
     job: Job, capsys: pytest.CaptureFixture[str], task: str | None, what: str
 ) -> None:
@@ -387,9 +391,10 @@ def test_a_damaged_checkpoint_is_skipped_and_named(job: Job) -> None:
     for folder in folders:
         does(UPLOAD, folder)
     [pack] = [
-        path for path in (job.folder.parent.parent / "checkpoints/jobs/gpt/data").rglob("packs/*")
+        path
+        for path in (job.folder.parent.parent / "checkpoints/jobs/gpt/data").rglob("packs/*")
         if path.parts[-3].startswith("1-2-") and path.stat().st_size > 3000
-    ][:1]  # fmt: skip
+    ][:1]
     flip(pack)
     chosen = does(FETCH, job.place(incarnation=2, id="1-2"))
     assert (chosen.state, chosen.code, chosen.retry) == ("failed", "damaged", False)
@@ -462,11 +467,13 @@ def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
         (lambda folder: (folder / "rank-1/about.json").unlink(), "rank-1: has no about.json"),
         (lambda folder: os.truncate(folder / "rank-1/criu/pages-1.img", PAGE), "pages-1.img: has"),
         (lambda folder: whole(folder / "rank-0", boot="another"), "before the last boot"),
-        (lambda folder: (folder / "rank-1/image").rename(folder / "rank-1/image.part"),
-         "rank-1: has no image: the snapshot is incomplete"),
+        (
+            lambda folder: (folder / "rank-1/image").rename(folder / "rank-1/image.part"),
+            "rank-1: has no image: the snapshot is incomplete",
+        ),
         (lambda folder: shutil.rmtree(folder / "rank-1"), "rank-1: has no about.json"),
     ],
-)  # fmt: skip
+)
 def test_a_snapshot_that_is_none_is_not_stored(
     job: Job, tmp_path: Path, harm: Callable[[Path], None], what: str
 ) -> None:
@@ -515,9 +522,9 @@ def test_what_a_machine_had_fetched_before_it_stopped_is_fetched_again(job: Job)
     does(UPLOAD, folder)
     back = job.place(incarnation=2)
     done = does(FETCH, back)
-    (back / "state.json").write_bytes(msgspec.json.encode(msgspec.structs.replace(
-        done, boot="another"
-    )))  # fmt: skip
+    (back / "state.json").write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(done, boot="another"))
+    )
     (back / "rank-0/criu/core-17.img").write_bytes(bytes(5))
     assert does(FETCH, back).state == "done"
     same(folder, back)

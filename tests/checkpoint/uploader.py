@@ -12,8 +12,10 @@ PAGE, PIECE = 4096, 1 << 20
 
 
 def content(seed: int) -> Content:
-    buffers = {rank: {DEVICE + (n << 30): noise((rank, n, seed), PIECE) for n in range(3)}
-               for rank in range(2)}  # fmt: skip
+    buffers = {
+        rank: {DEVICE + (n << 30): noise((rank, n, seed), PIECE) for n in range(3)}
+        for rank in range(2)
+    }
     pages = {HOST + n * PAGE: noise((n, seed), 64) * 64 for n in range(300)}
     return Content(buffers, {0: pages}, {"core": noise(seed, 5000)})
 

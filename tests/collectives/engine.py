@@ -20,13 +20,21 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Place = tuple[int, int]  # of a hal_ref: space and address
 DTYPES: dict[str, int] = {
-    "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
-    "float32": 7, "float64": 8,
-}  # fmt: skip
+    "int8": 0,
+    "uint8": 1,
+    "int32": 2,
+    "uint32": 3,
+    "int64": 4,
+    "uint64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+}
 NAMES = {number: name for name, number in DTYPES.items()}
 SUM, PROD, MAX, MIN, AVG = range(5)
-(ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, SEND, RECV, ALLTOALL, GATHER,
- SCATTER) = range(10)  # fmt: skip
+(ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, SEND, RECV, ALLTOALL, GATHER, SCATTER) = (
+    range(10)
+)
 UFUNCS = {SUM: np.add, PROD: np.multiply, MAX: np.maximum, MIN: np.minimum}
 OUTBOX = 1 << 32  # distance between the devices' outboxes, so that offsets cannot be mixed up
 SCRATCH = 1 << 62  # here and above are addresses of scratch memory
@@ -58,10 +66,28 @@ class Device:
         self.next_offset = OUTBOX * (number + 1)
         io = ffi.new("struct coll_io *")
         self.keep: list[Any] = [io]
-        for name in ("read", "write", "receiver", "keeper", "forget", "hand", "reduce", "scale",
-                     "send", "scratch_alloc", "scratch_free", "outbox_alloc", "outbox_free",
-                     "fetch", "release", "joined", "completed", "left", "broken",
-                     "failed"):  # fmt: skip
+        for name in (
+            "read",
+            "write",
+            "receiver",
+            "keeper",
+            "forget",
+            "hand",
+            "reduce",
+            "scale",
+            "send",
+            "scratch_alloc",
+            "scratch_free",
+            "outbox_alloc",
+            "outbox_free",
+            "fetch",
+            "release",
+            "joined",
+            "completed",
+            "left",
+            "broken",
+            "failed",
+        ):
             kind = ffi.typeof("struct coll_io").fields
             type_ = dict(kind)[name].type
             callback = ffi.callback(type_, getattr(self, "on_" + name))
@@ -165,8 +191,9 @@ class Device:
 
         return found
 
-    def on_reduce(self, _: Any, dst: Any, a: Any, b: Any, count: int, dtype: int, op: int,
-                  token: int) -> None:  # fmt: skip
+    def on_reduce(
+        self, _: Any, dst: Any, a: Any, b: Any, count: int, dtype: int, op: int, token: int
+    ) -> None:
         to = self._place(dst)
         left_of, right_of = (self._operand(each, count, dtype) for each in (a, b))
 
@@ -177,8 +204,17 @@ class Device:
 
         self.cluster.later(self, token, run)
 
-    def on_scale(self, _: Any, dst: Any, a: Any, count: int, dtype: int, scalar: Any, divisor: int,
-                 token: int) -> None:  # fmt: skip
+    def on_scale(
+        self,
+        _: Any,
+        dst: Any,
+        a: Any,
+        count: int,
+        dtype: int,
+        scalar: Any,
+        divisor: int,
+        token: int,
+    ) -> None:
         ffi = self.cluster.ffi
         to, operand = self._place(dst), self._place(a)
         factor = None if scalar == ffi.NULL else bytes(ffi.buffer(scalar, 8))
@@ -270,8 +306,9 @@ class Device:
         self.cluster.ffi.buffer(data, count)[:] = b"\xdd" * count
         self.spoilt.append(data)  # kept, so that nothing else comes to lie there
 
-    def on_joined(self, _: Any, rank: int, comm: int, key: int, error: int, n: int, at: int
-                  ) -> None:  # fmt: skip
+    def on_joined(
+        self, _: Any, rank: int, comm: int, key: int, error: int, n: int, at: int
+    ) -> None:
         self.cluster.joined[(rank, comm)] = (key, error, n, at)
 
     def on_completed(self, _: Any, rank: int, comm: int, ticket: int, error: int) -> None:
@@ -292,8 +329,14 @@ class Device:
 class Cluster:
     """All devices of one epoch. memory[rank] is that rank's window, from address 0."""
 
-    def __init__(self, native: tuple[Any, Any], placement: list[int], devices: int, seed: int,
-                 memory: list[NDArray[np.uint8]]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        native: tuple[Any, Any],
+        placement: list[int],
+        devices: int,
+        seed: int,
+        memory: list[NDArray[np.uint8]],
+    ) -> None:
         self.native, self.placement, self.devices = native, placement, devices
         self.ffi, self.lib = native
         self.random = random.Random(seed)

@@ -18,7 +18,7 @@ from collectives.engine import (
     UFUNCS,
     Array,
     divide,
-)  # fmt: skip
+)
 
 
 def tree(values: list[Array], op: int) -> Array:
@@ -39,13 +39,17 @@ def reduced(values: list[Array], op: int) -> Array:
 def sizes(kind: int, n: int) -> tuple[int, int]:
     """(blocks of `count` elements sent, received) by each rank."""
     return {
-        ALLGATHER: (1, n), REDUCESCATTER: (n, 1), ALLTOALL: (n, n), GATHER: (1, n),
+        ALLGATHER: (1, n),
+        REDUCESCATTER: (n, 1),
+        ALLTOALL: (n, n),
+        GATHER: (1, n),
         SCATTER: (n, 1),
-    }.get(kind, (1, 1))  # fmt: skip
+    }.get(kind, (1, 1))
 
 
-def result(kind: int, send: list[Array], before: list[Array], count: int, op: int,
-           root: int) -> list[Array]:  # fmt: skip
+def result(
+    kind: int, send: list[Array], before: list[Array], count: int, op: int, root: int
+) -> list[Array]:
     """The receive buffers afterwards; a rank that receives nothing keeps what it had."""
     n = len(send)
     after = [b.copy() for b in before]

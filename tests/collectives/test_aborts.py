@@ -246,10 +246,14 @@ def test_a_broken_communicator_stays_so_elsewhere(coll: Native, after: list[int]
 
 
 WRONG = [
-    ("a seat that was aborted closes", "abort.c",
-     "s->closing = s->aborted = m->stopped = true;", "s->aborted = m->stopped = true;"),
+    (
+        "a seat that was aborted closes",
+        "abort.c",
+        "s->closing = s->aborted = m->stopped = true;",
+        "s->aborted = m->stopped = true;",
+    ),
     ("groups of a seat that are not complete", "engine.c", "\tg->seat->groups--;\n", ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("said", "file", "old", "new"), WRONG, ids=[w[0] for w in WRONG])

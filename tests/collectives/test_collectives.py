@@ -52,8 +52,12 @@ def coll(tmp_path_factory: pytest.TempPathFactory) -> Native:
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Native:
     """With little room for sends."""
-    args = [f"-DCOLL_PIECE_BYTES={PART}ull", f"-DSENT_MAX={SENT}ull",
-            f"-DSENT_ALL_MAX={SENT_ALL}ull", f"-DSENT_LEAST={SENT_LEAST}ull"]  # fmt: skip
+    args = [
+        f"-DCOLL_PIECE_BYTES={PART}ull",
+        f"-DSENT_MAX={SENT}ull",
+        f"-DSENT_ALL_MAX={SENT_ALL}ull",
+        f"-DSENT_LEAST={SENT_LEAST}ull",
+    ]
     return engine(tmp_path_factory.mktemp("small"), *args)
 
 
@@ -296,8 +300,9 @@ def test_who_receives_elsewhere_is_written_to(coll: Native) -> None:
     join_all(cluster)
     for rank, recv in enumerate([512, 1024, 512, 1024]):
         cluster.memory[rank][:4] = np.array([rank + 1], np.int32).view(np.uint8)
-        cluster.submit(rank, COMM, [{"kind": e.ALLREDUCE, "dtype": 2, "count": 1, "send": 0,
-                                     "recv": recv}])  # fmt: skip
+        cluster.submit(
+            rank, COMM, [{"kind": e.ALLREDUCE, "dtype": 2, "count": 1, "send": 0, "recv": recv}]
+        )
     cluster.settle()
     for rank, recv in enumerate([512, 1024, 512, 1024]):
         assert cluster.memory[rank][recv] == 10 and not cluster.memory[rank][1536 - recv]

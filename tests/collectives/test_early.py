@@ -63,10 +63,20 @@ class Operation:
             cluster.lib.coll_redop(
                 cluster.coll(rank), rank, self.comm, op, e.DTYPES[self.dtype], scalar
             )
-        cluster.submit(rank, self.comm, [{
-            "kind": e.ALLREDUCE, "dtype": e.DTYPES[self.dtype], "count": self.count, "op": op,
-            "send": self.at, "recv": self.recv(index),
-        }])  # fmt: skip
+        cluster.submit(
+            rank,
+            self.comm,
+            [
+                {
+                    "kind": e.ALLREDUCE,
+                    "dtype": e.DTYPES[self.dtype],
+                    "count": self.count,
+                    "op": op,
+                    "send": self.at,
+                    "recv": self.recv(index),
+                }
+            ],
+        )
         if self.scalars:
             cluster.lib.coll_redop_gone(cluster.coll(rank), rank, op)
 
@@ -94,13 +104,20 @@ def operations(draw: st.DrawFn, comm: int, members: list[int], at: int) -> Opera
     if dtype in ("float32", "float64") and draw(st.booleans()):
         scalars = [draw(st.sampled_from([0.1, 0.3, 0.7, 1.5])) for _ in members]
     return Operation(
-        comm, members, dtype, draw(st.integers(0, 4)), count, at,
-        [kind == "all" or (kind == "some" and draw(st.booleans())) for _ in members], scalars,
-    )  # fmt: skip
+        comm,
+        members,
+        dtype,
+        draw(st.integers(0, 4)),
+        count,
+        at,
+        [kind == "all" or (kind == "some" and draw(st.booleans())) for _ in members],
+        scalars,
+    )
 
 
-def order(r: random.Random, of_each: dict[int, list[tuple[Operation, int]]]
-          ) -> Iterator[tuple[Operation, int]]:  # fmt: skip
+def order(
+    r: random.Random, of_each: dict[int, list[tuple[Operation, int]]]
+) -> Iterator[tuple[Operation, int]]:
     """Each rank's calls in its order, the ranks in any: often all of one after the other."""
     left = {rank: list(calls) for rank, calls in of_each.items() if calls}
     while left:
@@ -126,10 +143,14 @@ def any_calls(coll: Native, data: st.DataObject) -> None:
     cluster.keeps = data.draw(st.sampled_from([None, None, 0, 1]))
     for _ in range(2):
         made = [
-            data.draw(operations(*data.draw(st.sampled_from(
-                [(COMM, list(range(n))), (COMM + 1, part)])), at=16384 * number))
+            data.draw(
+                operations(
+                    *data.draw(st.sampled_from([(COMM, list(range(n))), (COMM + 1, part)])),
+                    at=16384 * number,
+                )
+            )
             for number in range(data.draw(st.integers(1, 4)))
-        ]  # fmt: skip
+        ]
         for each in made:
             each.begin(memory, r)
         calls: dict[int, list[tuple[Operation, int]]] = {rank: [] for rank in range(n)}
@@ -157,9 +178,16 @@ def test_the_bits_are_those_of_the_tree(coll: Native, data: st.DataObject) -> No
     any_calls(coll, data)
 
 
-def called(coll: Native, placement: list[int], calls: list[int], *, in_place: bool = True,
-           keeps: int | None = 1, scalars: list[float] | None = None, at: int = 0,
-           ) -> tuple[e.Cluster, Operation]:  # fmt: skip
+def called(
+    coll: Native,
+    placement: list[int],
+    calls: list[int],
+    *,
+    in_place: bool = True,
+    keeps: int | None = 1,
+    scalars: list[float] | None = None,
+    at: int = 0,
+) -> tuple[e.Cluster, Operation]:
     n = len(placement)
     memory = fresh(n)
     cluster = start(coll, placement, 5, memory)
@@ -237,8 +265,10 @@ def test_later_operations_are_added_while_earlier_ones_wait(coll: Native) -> Non
     cluster = start(coll, [0] * n, 9, memory)
     join_all(cluster)
     cluster.keeps = 0
-    made = [Operation(COMM, list(range(n)), "float32", e.SUM, 100, 4096 * k, [True] * n)
-            for k in range(9)]  # fmt: skip
+    made = [
+        Operation(COMM, list(range(n)), "float32", e.SUM, 100, 4096 * k, [True] * n)
+        for k in range(9)
+    ]
     for each in made:
         each.begin(memory, random.Random(each.at))
     for rank in (1, 0):
@@ -277,27 +307,40 @@ def test_an_engine_may_go_while_sums_are_under_way(coll: Native) -> None:
 
 
 MUTANTS = [
-    Mutant("sums-of-the-wrong-two", "seats[1] = op_holder(op, high);",
-           "seats[1] = op_holder(op, (struct tree_node){high.lo, high.lo + 1});"),
-    Mutant("what-is-const-is-added-to", "static bool in_place(const struct coll_call *call) "
-           "{ return call->send == call->recv; }",
-           "static bool in_place(const struct coll_call *call) { return call->send != 1; }"),
-    Mutant("the-one-that-holds-is-forgotten", "op->early.seats[!op->early.keeper]",
-           "op->early.seats[op->early.keeper]"),
-    Mutant("held-before-all-is-added", "if (++op->early.ended == op->early.pieces)",
-           "if (++op->early.ended == 1)"),
-    Mutant("only-the-first-piece", "(op->early.next < op->early.pieces || begin(c, op))",
-           "(op->early.next < 1 || begin(c, op))"),
+    Mutant(
+        "sums-of-the-wrong-two",
+        "seats[1] = op_holder(op, high);",
+        "seats[1] = op_holder(op, (struct tree_node){high.lo, high.lo + 1});",
+    ),
+    Mutant(
+        "what-is-const-is-added-to",
+        "static bool in_place(const struct coll_call *call) { return call->send == call->recv; }",
+        "static bool in_place(const struct coll_call *call) { return call->send != 1; }",
+    ),
+    Mutant(
+        "the-one-that-holds-is-forgotten",
+        "op->early.seats[!op->early.keeper]",
+        "op->early.seats[op->early.keeper]",
+    ),
+    Mutant(
+        "held-before-all-is-added",
+        "if (++op->early.ended == op->early.pieces)",
+        "if (++op->early.ended == 1)",
+    ),
+    Mutant(
+        "only-the-first-piece",
+        "(op->early.next < op->early.pieces || begin(c, op))",
+        "(op->early.next < 1 || begin(c, op))",
+    ),
     Mutant("two-sums-at-a-time", "early_under_way(op) ||\n", "0 ||\n"),
     Mutant("nothing-is-let-go-of", "c->io.forget(c->io.arg,", "(void)(c->io.arg,"),
-]  # fmt: skip
+]
 OPERANDS = [
     Mutant("scaled-twice", "op == PREMUL && n->hi - n->lo == 1;", "op == PREMUL;"),
     Mutant("not-scaled", "return op->shape.op == PREMUL && n", "return 0 && n"),
-    Mutant("always-the-first-elements", ".at = {.addr = send + at * size}",
-           ".at = {.addr = send}"),
+    Mutant("always-the-first-elements", ".at = {.addr = send + at * size}", ".at = {.addr = send}"),
     Mutant("elements-begin-anywhere", "&& send % size == 0)", ")"),
-]  # fmt: skip
+]
 FILES = [("early_sum.c", mutant) for mutant in MUTANTS] + [("op.c", mutant) for mutant in OPERANDS]
 
 

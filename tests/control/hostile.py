@@ -15,9 +15,28 @@ from typing import Any
 from hypothesis import strategies as st
 
 EDGES = [
-    -(2**70), -(2**63), -(2**31), -1, 0, 1, 2, 255, 256, 1023, 1024, 1025, 2**31 - 1, 2**31,
-    2**32, 2**53, 2**53 + 1, 2**63, 2**64, 2**70, 10**400,
-]  # fmt: skip
+    -(2**70),
+    -(2**63),
+    -(2**31),
+    -1,
+    0,
+    1,
+    2,
+    255,
+    256,
+    1023,
+    1024,
+    1025,
+    2**31 - 1,
+    2**31,
+    2**32,
+    2**53,
+    2**53 + 1,
+    2**63,
+    2**64,
+    2**70,
+    10**400,
+]
 TEXTS = [
     "",
     "x",
@@ -115,9 +134,12 @@ def attacks(good: Mapping[str, dict[str, Any]]) -> st.SearchStrategy[Attack]:
     cut = st.builds(lambda whole, n: whole[:n], data, st.integers(0, 40))
     several = st.lists(data, min_size=2, max_size=4).map(b"".join)
     return st.builds(
-        Attack, st.one_of(data, data, cut, several), st.sampled_from([0, 0, 0, 1, 2, 16, 17, 250]),
-        st.booleans(), st.sampled_from([1, 1, 3]),
-    )  # fmt: skip
+        Attack,
+        st.one_of(data, data, cut, several),
+        st.sampled_from([0, 0, 0, 1, 2, 16, 17, 250]),
+        st.booleans(),
+        st.sampled_from([1, 1, 3]),
+    )
 
 
 class Attacker:

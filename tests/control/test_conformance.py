@@ -37,11 +37,28 @@ class Device:
     def __init__(self, state: State, command: list[str]):
         self.state, self.socket = state, state.folder / "d"
         self.process = subprocess.Popen(
-            [*command, "--device", NAME, "--type", "soft", "--memory", str(MEMORY), "--cc", "8.0",
-             "--speed", "1.0", "--state", str(state.path), "--index", "0",
-             "--socket", str(self.socket)],
-            stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [
+                *command,
+                "--device",
+                NAME,
+                "--type",
+                "soft",
+                "--memory",
+                str(MEMORY),
+                "--cc",
+                "8.0",
+                "--speed",
+                "1.0",
+                "--state",
+                str(state.path),
+                "--index",
+                "0",
+                "--socket",
+                str(self.socket),
+            ],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         while True:
             assert self.process.poll() is None
             try:
@@ -83,15 +100,20 @@ class Device:
             for fifo in fifos:
                 os.mkfifo(fifo)
             config = {
-                "job": "job", "rank": rank, "world_size": 2, "preload": [],
+                "job": "job",
+                "rank": rank,
+                "world_size": 2,
+                "preload": [],
                 "command": [sys.executable, str(RANK_PROGRAM), "own_of_two", *fifos],
-                "workdir": str(self.state.folder), "socket": launcher(self.state, rank),
+                "workdir": str(self.state.folder),
+                "socket": launcher(self.state, rank),
                 "client_socket": f"{self.state.folder}/c{rank}",
                 "logs": f"{self.state.folder}/logs",
                 "exit_file": f"{self.state.folder}/{rank}.exit",
-                "master_addr": "127.0.0.1", "master_port": 1,
+                "master_addr": "127.0.0.1",
+                "master_port": 1,
                 "device": {"name": "soft", "memory_bytes": MEMORY},
-            }  # fmt: skip
+            }
             path = self.state.folder / f"{rank}.json"
             path.write_text(json.dumps(config))
             command = [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(path)]
@@ -109,10 +131,13 @@ def launcher(state: State, rank: int) -> str:
 
 def placement(state: State, epoch: int) -> dict[str, Any]:
     return {
-        "job": "job", "epoch": epoch, "determinism": "D1", "world_size": 2,
+        "job": "job",
+        "epoch": epoch,
+        "determinism": "D1",
+        "world_size": 2,
         "members": [{"rank": r, "device": NAME, "launcher": launcher(state, r)} for r in range(2)],
         "devices": [{"device": NAME, "socket": f"{state.folder}/d"}],
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(params=COMMANDS)
@@ -136,14 +161,23 @@ def test_who_it_is_and_what_it_refuses(device: Device, state: State) -> None:
     good = placement(state, 1)
     one = good["members"][:1]
     faults: list[dict[str, Any]] = [
-        {"epoch": 0}, {"epoch": 2**70}, {"epoch": "1"}, {"job": 5}, {"job": ""},
-        {"determinism": "D2"}, {"world_size": 3}, {"members": one}, {"members": [*one, *one]},
-        {"members": []}, {"devices": []}, {"devices": good["devices"] * 2},
+        {"epoch": 0},
+        {"epoch": 2**70},
+        {"epoch": "1"},
+        {"job": 5},
+        {"job": ""},
+        {"determinism": "D2"},
+        {"world_size": 3},
+        {"members": one},
+        {"members": [*one, *one]},
+        {"members": []},
+        {"devices": []},
+        {"devices": good["devices"] * 2},
         {"members": [{**each, "device": "local/soft-9"} for each in good["members"]]},
         {"members": [{**each, "launcher": 5} for each in good["members"]]},
         {"members": [{**each, "launcher": "/a\0b"} for each in good["members"]]},
         {"surprise": 1},
-    ]  # fmt: skip
+    ]
     for wrong in faults:
         assert device.refused("place", **{**good, **wrong}) == "argument", wrong
     elsewhere = {

@@ -27,32 +27,59 @@ SLOW = pytest.param(800, marks=[pytest.mark.slow, pytest.mark.timeout(900)])
 EXAMPLES = pytest.mark.parametrize("examples", [60, SLOW], ids=["some", "many"])
 FEW_FILES = 100
 GOOD_PLACE = {
-    "job": "fuzzed", "epoch": 1, "determinism": "D1", "world_size": 1,
+    "job": "fuzzed",
+    "epoch": 1,
+    "determinism": "D1",
+    "world_size": 1,
     "members": [{"rank": 0, "device": "elsewhere", "launcher": "/nowhere"}],
     "devices": [{"device": "elsewhere", "socket": "/nowhere"}],
-}  # fmt: skip
+}
 OF_JOB = {"job": "fuzzed", "epoch": 1}
 PROXY: dict[str, dict[str, Any]] = {
-    "hello": {}, "status": {}, "place": GOOD_PLACE, "dump": {},
+    "hello": {},
+    "status": {},
+    "place": GOOD_PLACE,
+    "dump": {},
     "barrier": {**OF_JOB, "action": "request"},
     "wait": {**OF_JOB, "states": ["cut"], "within_s": 0.01},
-    "save": OF_JOB, "detach": {**OF_JOB, "discard": False},
+    "save": OF_JOB,
+    "detach": {**OF_JOB, "discard": False},
     "peer": {**OF_JOB, "device": "local/soft-0"},
-}  # fmt: skip
+}
 LAUNCHER: dict[str, dict[str, Any]] = {
-    "hello": {}, "status": {}, "claim": {"epoch": 0, "device": "d"}, "signal": {"signum": 0},
-}  # fmt: skip
-DEVICE = {"name": "p/soft-0", "type": "soft", "memory": 1 << 26, "cc": "8.0", "speed": 1.0,
-          "only_for": "fuzzed"}  # fmt: skip
+    "hello": {},
+    "status": {},
+    "claim": {"epoch": 0, "device": "d"},
+    "signal": {"signum": 0},
+}
+DEVICE = {
+    "name": "p/soft-0",
+    "type": "soft",
+    "memory": 1 << 26,
+    "cc": "8.0",
+    "speed": 1.0,
+    "only_for": "fuzzed",
+}
 RECONCILER: dict[str, dict[str, Any]] = {
-    "hello": {}, "state": {}, "attach": {"source": {"dir": "/nowhere"}, "watch": True},
+    "hello": {},
+    "state": {},
+    "attach": {"source": {"dir": "/nowhere"}, "watch": True},
     "override": {"name": "fuzzed", "fields": {"gpus": 1, "suspend": True}, "force": True},
     "run": {
-        "job": {"name": "fuzzed", "command": ["true"], "workdir": "/nowhere", "world_size": 1,
-                "gpus": 2, "env": [["A", "b"]], "device_types": ["soft"], "determinism": "D1"},
-        "pool": {"name": "p", "devices": [DEVICE], "only_for": "fuzzed"}, "token": "t",
+        "job": {
+            "name": "fuzzed",
+            "command": ["true"],
+            "workdir": "/nowhere",
+            "world_size": 1,
+            "gpus": 2,
+            "env": [["A", "b"]],
+            "device_types": ["soft"],
+            "determinism": "D1",
+        },
+        "pool": {"name": "p", "devices": [DEVICE], "only_for": "fuzzed"},
+        "token": "t",
     },
-}  # fmt: skip
+}
 
 
 def assault(path: Path, good: dict[str, dict[str, Any]], examples: int) -> None:
@@ -62,9 +89,12 @@ def assault(path: Path, good: dict[str, dict[str, Any]], examples: int) -> None:
         before = known.ask("hello")[0]
 
         @settings(
-            max_examples=examples, deadline=None, database=None,
-            suppress_health_check=list(HealthCheck), phases=[hypothesis.Phase.generate],
-        )  # fmt: skip
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[hypothesis.Phase.generate],
+        )
         @given(attacks(good))
         def attacked(attack: Any) -> None:
             attacker(attack)
@@ -144,9 +174,10 @@ def test_a_proxy_and_a_launcher_with_few_descriptors(state: State) -> None:
         proxy, launcher = Path(fleet.socket(device)), Path(job.launcher(0))
         floods(proxy, fleet.processes[device].pid, lambda client: client.ask("status"))
         outside = next(
-            pid for pid in state.watch.new_processes()
+            pid
+            for pid in state.watch.new_processes()
             if b"interpose.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        )  # fmt: skip
+        )
         floods(launcher, outside, lambda client: client.ask("status"))
         call(launcher, "signal", signum=signal.SIGKILL)
         assert job.wait() == [-signal.SIGKILL]

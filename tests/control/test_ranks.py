@@ -45,13 +45,27 @@ def test_a_rank_gets_nowhere_while_another_job_goes_on(
         path = str(layout.proxy_socket(f"local/soft-{device}"))
         sockets[path] = {"op": "detach", **of_victim, "discard": True}
     command = [
-        "env", f"RANKFOLD_RUNTIME={state.runtime}", sys.executable, "-m", "rankfold",
-        "--state", str(state.path), "cancel", "victim", "--override",
-    ]  # fmt: skip
-    plan.write_text(json.dumps({
-        "sockets": sockets, "door": str(layout.client_socket("victim", 0)), "command": command,
-        "hidden": [] if prefix else [str(state.path), str(layout.sockets)],
-    }))  # fmt: skip
+        "env",
+        f"RANKFOLD_RUNTIME={state.runtime}",
+        sys.executable,
+        "-m",
+        "rankfold",
+        "--state",
+        str(state.path),
+        "cancel",
+        "victim",
+        "--override",
+    ]
+    plan.write_text(
+        json.dumps(
+            {
+                "sockets": sockets,
+                "door": str(layout.client_socket("victim", 0)),
+                "command": command,
+                "hidden": [] if prefix else [str(state.path), str(layout.sockets)],
+            }
+        )
+    )
 
     rankfold("apply", "-f", str(specs.folder), "--wait")
     before = rankfold.reconciler_pid()

@@ -25,16 +25,35 @@ BLAS = ctypes.CDLL("libcublas.so.13")
 LT = ctypes.CDLL("libcublasLt.so.13")
 # (A and B, C, alpha and beta, cublasComputeType_t)
 COMBINATIONS = [
-    (R_32F, R_32F, R_32F, 68), (R_64F, R_64F, R_64F, 70), (R_16F, R_16F, R_32F, 68),
-    (R_16F, R_16F, R_16F, 64), (R_16F, R_32F, R_32F, 68), (R_16BF, R_16BF, R_32F, 68),
-    (R_16BF, R_32F, R_32F, 77), (R_8I, R_32F, R_32F, 68), (R_8I, R_32I, R_32I, 72),
-]  # fmt: skip
+    (R_32F, R_32F, R_32F, 68),
+    (R_64F, R_64F, R_64F, 70),
+    (R_16F, R_16F, R_32F, 68),
+    (R_16F, R_16F, R_16F, 64),
+    (R_16F, R_32F, R_32F, 68),
+    (R_16BF, R_16BF, R_32F, 68),
+    (R_16BF, R_32F, R_32F, 77),
+    (R_8I, R_32F, R_32F, 68),
+    (R_8I, R_32I, R_32I, 72),
+]
 TYPED = {"S": COMBINATIONS[0], "D": COMBINATIONS[1], "H": COMBINATIONS[3]}
 EPILOGUES = {
-    1: "", 2: "relu", 4: "bias", 6: "bias relu", 32: "gelu", 36: "bias gelu", 130: "relu aux",
-    134: "bias relu aux", 136: "drelu", 152: "drelu bgrad", 160: "gelu aux", 164: "bias gelu aux",
-    192: "dgelu", 208: "dgelu bgrad", 256: "bgrada", 512: "bgradb",
-}  # fmt: skip
+    1: "",
+    2: "relu",
+    4: "bias",
+    6: "bias relu",
+    32: "gelu",
+    36: "bias gelu",
+    130: "relu aux",
+    134: "bias relu aux",
+    136: "drelu",
+    152: "drelu bgrad",
+    160: "gelu aux",
+    164: "bias gelu aux",
+    192: "dgelu",
+    208: "dgelu bgrad",
+    256: "bgrada",
+    512: "bgradb",
+}
 BIAS, WITH_AUX, BITS, GELUS, SUM_D, SUM_A, SUM_B = 4, 128, 2 | 8, 32 | 64, 16, 256, 512
 
 
@@ -73,8 +92,11 @@ class Matrices:
 
     def download(self) -> Array:
         memory = np.empty_like(self.memory)
-        good(RUNTIME.cudaMemcpy(c_void_p(memory.ctypes.data), c_void_p(self.address),
-                                c_size_t(memory.nbytes), 2))  # fmt: skip
+        good(
+            RUNTIME.cudaMemcpy(
+                c_void_p(memory.ctypes.data), c_void_p(self.address), c_size_t(memory.nbytes), 2
+            )
+        )
         return memory
 
     def list_of(self) -> int:
@@ -119,8 +141,17 @@ def with_operation(x: Matrices, turned: bool) -> Array:
 
 
 def blas_case(r: Random, handle: c_void_p) -> None:
-    family = r.choice(["{}gemm", "{}gemmStridedBatched", "{}gemmBatched", "GemmEx", "SgemmEx",
-                       "GemmStridedBatchedEx", "GemmBatchedEx"])  # fmt: skip
+    family = r.choice(
+        [
+            "{}gemm",
+            "{}gemmStridedBatched",
+            "{}gemmBatched",
+            "GemmEx",
+            "SgemmEx",
+            "GemmStridedBatchedEx",
+            "GemmBatchedEx",
+        ]
+    )
     typed = r.choice("SDH")
     name, wide = "cublas" + family.format(typed), r.random() < 0.3
     ab, cd, scale, compute = TYPED[typed] if "{" in family else r.choice(COMBINATIONS)
@@ -143,8 +174,19 @@ def blas_case(r: Random, handle: c_void_p) -> None:
         return [c_void_p(lists[index] if lists else x.address), *kind, number(x.ld), *stride]
 
     good(BLAS.cublasSetPointerMode_v2(handle, int(on_device)))
-    arguments = [handle, ta, tb, number(m), number(n), number(k), scalars.at[0], *operand(0, a),
-                 *operand(1, b), scalars.at[1], *operand(2, c)]  # fmt: skip
+    arguments = [
+        handle,
+        ta,
+        tb,
+        number(m),
+        number(n),
+        number(k),
+        scalars.at[0],
+        *operand(0, a),
+        *operand(1, b),
+        scalars.at[1],
+        *operand(2, c),
+    ]
     arguments += [number(count)] if "Batched" in family else []
     arguments += [compute, -1] if family.endswith("Ex") and family != "SgemmEx" else []
     second = "_v2" if name in ("cublasSgemm", "cublasDgemm") else ""
@@ -168,8 +210,11 @@ class Layout:
 
     def __init__(self, x: Matrices, rows: int, columns: int, count: int, by_rows: bool):
         self.at = c_void_p()
-        good(LT.cublasLtMatrixLayoutCreate(byref(self.at), x.kind, c_uint64(rows),
-                                           c_uint64(columns), c_int64(x.ld)))  # fmt: skip
+        good(
+            LT.cublasLtMatrixLayoutCreate(
+                byref(self.at), x.kind, c_uint64(rows), c_uint64(columns), c_int64(x.ld)
+            )
+        )
         self.set(1, c_int(int(by_rows)))
         self.set(5, c_int(count))
         self.set(6, c_int64(x.stride))
@@ -199,16 +244,23 @@ class Auxiliary:
 
     def values(self) -> Array:
         memory = np.empty_like(self.memory)
-        good(RUNTIME.cudaMemcpy(c_void_p(memory.ctypes.data), c_void_p(self.address),
-                                c_size_t(memory.nbytes), 2))  # fmt: skip
+        good(
+            RUNTIME.cudaMemcpy(
+                c_void_p(memory.ctypes.data), c_void_p(self.address), c_size_t(memory.nbytes), 2
+            )
+        )
         if self.bits:
             return np.asarray(np.unpackbits(memory, bitorder="little")[self.where])
         return decode(memory[self.where], self.kind)
 
     @property
     def attributes(self) -> dict[int, Any]:
-        return {11: c_void_p(self.address), 12: c_int64(self.ld), 13: c_int64(self.stride),
-                22: c_int(-1 if self.bits else self.kind)}  # fmt: skip
+        return {
+            11: c_void_p(self.address),
+            12: c_int64(self.ld),
+            13: c_int64(self.stride),
+            22: c_int(-1 if self.bits else self.kind),
+        }
 
 
 def gelu_slope(x: Array) -> Array:
@@ -246,8 +298,11 @@ def lt_describe(compute: int, scale: int, attributes: dict[int, Any]) -> c_void_
         size, written = ctypes.sizeof(value), c_size_t()
         good(LT.cublasLtMatmulDescSetAttribute(desc, attribute, byref(value), c_size_t(size)))
         kept = type(value)()
-        good(LT.cublasLtMatmulDescGetAttribute(desc, attribute, byref(kept), c_size_t(size),
-                                               byref(written)))  # fmt: skip
+        good(
+            LT.cublasLtMatmulDescGetAttribute(
+                desc, attribute, byref(kept), c_size_t(size), byref(written)
+            )
+        )
         assert (kept.value, written.value) == (value.value, size)
     return desc
 
@@ -279,14 +334,32 @@ def lt_case(r: Random, handle: c_void_p, stream: c_void_p) -> None:
     desc = lt_describe(compute, scale, attributes)
     preference, found, heuristics = c_void_p(), c_int(), (ctypes.c_uint64 * 64)()
     good(LT.cublasLtMatmulPreferenceCreate(byref(preference)))
-    good(LT.cublasLtMatmulAlgoGetHeuristic(handle, desc, *(x.at for x in layouts), preference, 1,
-                                           heuristics, byref(found)))  # fmt: skip
+    good(
+        LT.cublasLtMatmulAlgoGetHeuristic(
+            handle, desc, *(x.at for x in layouts), preference, 1, heuristics, byref(found)
+        )
+    )
     assert found.value == 1
-    good(LT.cublasLtMatmul(
-        handle, desc, scalars.at[0], c_void_p(a.address), layouts[0].at, c_void_p(b.address),
-        layouts[1].at, scalars.at[1], c_void_p(c.address), layouts[2].at, c_void_p(d.address),
-        layouts[3].at, heuristics, c_void_p(), c_size_t(0), stream,
-    ))  # fmt: skip
+    good(
+        LT.cublasLtMatmul(
+            handle,
+            desc,
+            scalars.at[0],
+            c_void_p(a.address),
+            layouts[0].at,
+            c_void_p(b.address),
+            layouts[1].at,
+            scalars.at[1],
+            c_void_p(c.address),
+            layouts[2].at,
+            c_void_p(d.address),
+            layouts[3].at,
+            heuristics,
+            c_void_p(),
+            c_size_t(0),
+            stream,
+        )
+    )
     good(RUNTIME.cudaStreamSynchronize(stream))
     expected = factors[0] * (with_operation(a, ta > 0) @ with_operation(b, tb > 0))
     expected = expected + factors[1] * c.values
@@ -297,8 +370,7 @@ def lt_case(r: Random, handle: c_void_p, stream: c_void_p) -> None:
     expected = stepped(name, epilogue, expected, aux, bound)
     check(name, d, expected, bound)
     if epilogue & (SUM_A | SUM_B | SUM_D):
-        wanted = {SUM_A: with_operation(a, ta > 0).sum(2),
-                  SUM_B: with_operation(b, tb > 0).sum(1)}  # fmt: skip
+        wanted = {SUM_A: with_operation(a, ta > 0).sum(2), SUM_B: with_operation(b, tb > 0).sum(1)}
         sums = wanted.get(epilogue, expected.sum(2))
         check_sums(name, expected, attributes[8].value, bias_kind, sums, bound * n)
     for number in (8, 11):
@@ -330,26 +402,43 @@ def refusals(r: Random, handle: c_void_p) -> None:
     ):
         desc = lt_describe(68, R_32F, attributes)
         epilogues[name] = LT.cublasLtMatmul(
-            handle, desc, one, at, layouts[0], at, layouts[1], one, at, layouts[2], at, layouts[3],
-            c_void_p(), c_void_p(), c_size_t(0), c_void_p(),
-        )  # fmt: skip
+            handle,
+            desc,
+            one,
+            at,
+            layouts[0],
+            at,
+            layouts[1],
+            one,
+            at,
+            layouts[2],
+            at,
+            layouts[3],
+            c_void_p(),
+            c_void_p(),
+            c_size_t(0),
+            c_void_p(),
+        )
     batch_mode, desc = c_int(1), lt_describe(68, R_32F, {})
     told = {
         **epilogues,
         "factorisation": BLAS.cublasSgetrfBatched(handle, 4, at, 4, at, at, 1),
-        "types": BLAS.cublasGemmEx(handle, 0, 0, 4, 4, 4, one, at, R_32F, 4, at, R_16F, 4, one, at,
-                                   R_32F, 4, 68, -1),
+        "types": BLAS.cublasGemmEx(
+            handle, 0, 0, 4, 4, 4, one, at, R_32F, 4, at, R_16F, 4, one, at, R_32F, 4, 68, -1
+        ),
         "leading dimension": BLAS.cublasSgemm_v2(handle, 0, 0, *square, 3),
         "size": BLAS.cublasSgemm_v2(handle, 0, 0, -1, *square[1:], 4),
         "no scalar": BLAS.cublasSgemm_v2(handle, 0, 0, 4, 4, 4, None, *square[4:], 4),
         "handle": BLAS.cublasSgemm_v2(c_void_p(1), 0, 0, *square, 4),
         "stream": BLAS.cublasSetStream_v2(handle, c_void_p(4711)),
-        "attribute": LT.cublasLtMatrixLayoutSetAttribute(layouts[0], 8, byref(batch_mode),
-                                                         c_size_t(4)),
-        "attribute's size": LT.cublasLtMatmulDescSetAttribute(desc, 3, byref(c_int64()),
-                                                              c_size_t(8)),
+        "attribute": LT.cublasLtMatrixLayoutSetAttribute(
+            layouts[0], 8, byref(batch_mode), c_size_t(4)
+        ),
+        "attribute's size": LT.cublasLtMatmulDescSetAttribute(
+            desc, 3, byref(c_int64()), c_size_t(8)
+        ),
         "nothing to do": BLAS.cublasSgemm_v2(handle, 0, 0, 0, *square[1:], 4),
-    }  # fmt: skip
+    }
     print("refused", told, flush=True)
     good(RUNTIME.cudaDeviceSynchronize())
 

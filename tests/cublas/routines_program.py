@@ -257,12 +257,15 @@ def rotations(c: Case) -> None:
     y.check(name, cosine * y.values - np.conj(sine) * x.values)
     a, b = c.numbers(1), c.numbers(1)
     (a_at, a_now), (b_at, _), (c_at, c_now), (s_at, s_now) = (
-        c.result(c.dtype, before=a), c.result(c.dtype, before=b), c.result(c.real),
+        c.result(c.dtype, before=a),
+        c.result(c.dtype, before=b),
+        c.result(c.real),
         c.result(c.dtype),
-    )  # fmt: skip
+    )
     name = c.call("cublas?rotg_v2", a_at, b_at, c_at, s_at)
-    found = np.array([c_now()[0] * a[0] + s_now()[0] * b[0],
-                      c_now()[0] * b[0] - np.conj(s_now()[0]) * a[0]])  # fmt: skip
+    found = np.array(
+        [c_now()[0] * a[0] + s_now()[0] * b[0], c_now()[0] * b[0] - np.conj(s_now()[0]) * a[0]]
+    )
     c.same(name, found, np.array([a_now()[0], 0]))
 
 
@@ -294,16 +297,18 @@ def by_type(c: Case) -> None:
     n, kind = c.size(), c_int(KINDS[c.letter])
     real = c_int(KINDS["S" if c.letter in "SC" else "D"])
     (alpha, at), x, y = c.scalar(2, -3), c.vector(n, step=2), c.vector(n)
-    name = c.call("cublasAxpyEx", n, at, kind, x.memory.at, kind, x.step, y.memory.at, kind, y.step,
-                  kind)  # fmt: skip
+    name = c.call(
+        "cublasAxpyEx", n, at, kind, x.memory.at, kind, x.step, y.memory.at, kind, y.step, kind
+    )
     y.check(name, alpha * x.values + y.values)
     at, found = c.result(c.real)
     name = c.call("cublasNrm2Ex", n, x.memory.at, kind, x.step, at, real, real)
     c.same(name, found(), np.sqrt((abs(x.values.astype(complex)) ** 2).sum()))
     at, found = c.result(c.dtype)
     y.memory.put(y.memory.before)
-    name = c.call("cublasDotcEx", n, x.memory.at, kind, x.step, y.memory.at, kind, y.step, at, kind,
-                  kind)  # fmt: skip
+    name = c.call(
+        "cublasDotcEx", n, x.memory.at, kind, x.step, y.memory.at, kind, y.step, at, kind, kind
+    )
     c.same(name, found(), (x.values.conj() * y.values).sum())
 
 
@@ -360,17 +365,48 @@ def gemv(c: Case) -> None:
         memory[(ku + i - j + j * ld)[inside]] = c.numbers(int(inside.sum()))
         band = Memory(memory)
         dense = np.where(inside, memory[np.where(inside, ku + i - j + j * ld, 0)], 0)[None]
-        name = c.call("cublas?gbmv_v2", E(op), m, n, kl, ku, at, band.at, ld, x.memory.at, x.step,
-                      b_at, y.memory.at, y.step)  # fmt: skip
+        name = c.call(
+            "cublas?gbmv_v2",
+            E(op),
+            m,
+            n,
+            kl,
+            ku,
+            at,
+            band.at,
+            ld,
+            x.memory.at,
+            x.step,
+            b_at,
+            y.memory.at,
+            y.step,
+        )
     else:
         a = c.matrix(m, n, count)
         dense, lists = a.values, [o.lists() for o in (a, x, y)]
-        places = [m_.at if form == "Batched" else o.memory.at
-                  for m_, o in zip(lists, (a, x, y), strict=True)]  # fmt: skip
+        places = [
+            m_.at if form == "Batched" else o.memory.at
+            for m_, o in zip(lists, (a, x, y), strict=True)
+        ]
         batch = [[c_longlong(o.batch)] if form == "StridedBatched" else [] for o in (a, x, y)]
-        name = c.call(f"cublas?gemv{form or '_v2'}", E(op), m, n, at, places[0], a.step, *batch[0],
-                      places[1], x.step, *batch[1], b_at, places[2], y.step, *batch[2],
-                      *([count] if form else []))  # fmt: skip
+        name = c.call(
+            f"cublas?gemv{form or '_v2'}",
+            E(op),
+            m,
+            n,
+            at,
+            places[0],
+            a.step,
+            *batch[0],
+            places[1],
+            x.step,
+            *batch[1],
+            b_at,
+            places[2],
+            y.step,
+            *batch[2],
+            *([count] if form else []),
+        )
     product = (c.turned(dense, op) @ x.values[:, :, None])[:, :, 0]
     y.check(name, alpha * product + old)
 
@@ -386,8 +422,19 @@ def symv(c: Case) -> None:
     family = {None: "symv" if symmetric else "hemv", -2: "spmv" if symmetric else "hpmv"}
     name = family.get(k, "sbmv" if symmetric else "hbmv")
     matrix = [a.memory.at] + ([] if k == -2 else [a.step])
-    name = c.call(f"cublas?{name}_v2", E(uplo), n, *([k] if k is not None and k >= 0 else []), at,
-                  *matrix, x.memory.at, x.step, b_at, y.memory.at, y.step)  # fmt: skip
+    name = c.call(
+        f"cublas?{name}_v2",
+        E(uplo),
+        n,
+        *([k] if k is not None and k >= 0 else []),
+        at,
+        *matrix,
+        x.memory.at,
+        x.step,
+        b_at,
+        y.memory.at,
+        y.step,
+    )
     y.check(name, alpha * (dense @ x.values[0])[None] + old)
 
 
@@ -400,9 +447,18 @@ def triangular_vector(c: Case) -> None:
     a, dense = structured(c, n, "triangular", uplo, k, unit == UNIT, solve)
     x = c.vector(n)
     letter = {None: "tr", -2: "tp"}.get(k, "tb")
-    name = c.call(f"cublas?{letter}{'sv' if solve else 'mv'}_v2", E(uplo), E(op), E(unit), n,
-                  *([k] if k is not None and k >= 0 else []), a.memory.at,
-                  *([] if k == -2 else [a.step]), x.memory.at, x.step)  # fmt: skip
+    name = c.call(
+        f"cublas?{letter}{'sv' if solve else 'mv'}_v2",
+        E(uplo),
+        E(op),
+        E(unit),
+        n,
+        *([k] if k is not None and k >= 0 else []),
+        a.memory.at,
+        *([] if k == -2 else [a.step]),
+        x.memory.at,
+        x.step,
+    )
     full = c.turned(dense.astype(np.complex128), op)
     wanted = np.linalg.solve(full, x.values[0]) if solve else full @ x.values[0]
     x.check(name, (wanted if c.complex else wanted.real)[None].astype(c.dtype))
@@ -413,8 +469,18 @@ def updates(c: Case) -> None:
     m, n = c.size(), c.size()
     (alpha, at), a, x, y = c.scalar(0, 1, 2), c.matrix(m, n), c.vector(m), c.vector(n)
     which = c.r.choice(("geru", "gerc")) if c.complex else "ger"
-    name = c.call(f"cublas?{which}_v2", m, n, at, x.memory.at, x.step, y.memory.at, y.step,
-                  a.memory.at, a.step)  # fmt: skip
+    name = c.call(
+        f"cublas?{which}_v2",
+        m,
+        n,
+        at,
+        x.memory.at,
+        x.step,
+        y.memory.at,
+        y.step,
+        a.memory.at,
+        a.step,
+    )
     second = y.values.conj() if which == "gerc" else y.values
     a.check(name, a.values + alpha * np.einsum("bi,bj->bij", x.values, second))
 
@@ -429,9 +495,17 @@ def symmetric_updates(c: Case) -> None:
     x, y = c.vector(n), c.vector(n)
     letter = ("hp" if hermitian else "sp") if packed else ("he" if hermitian else "sy")
     name = f"cublas?{letter}r{'2' if twice else ''}_v2"
-    name = c.call(name, E(uplo), n, at, x.memory.at, x.step,
-                  *([y.memory.at, y.step] if twice else []), a.memory.at,
-                  *([] if packed else [a.step]))  # fmt: skip
+    name = c.call(
+        name,
+        E(uplo),
+        n,
+        at,
+        x.memory.at,
+        x.step,
+        *([y.memory.at, y.step] if twice else []),
+        a.memory.at,
+        *([] if packed else [a.step]),
+    )
     v, w = x.values[0], y.values[0] if twice else x.values[0]
     star = np.conj if hermitian else np.asarray
     added = alpha * np.outer(v, star(w))
@@ -462,9 +536,30 @@ def complex_gemm(c: Case) -> None:
     full = f"cublas?gemm{form}" if form != "Ex" else "cublasGemmEx"
     kind = [E(KINDS[c.letter])] if form == "Ex" else []
     last = [E(68 if c.letter == "C" else 70), E(-1)] if form == "Ex" else []
-    name = c.call(full, E(ta), E(tb), m, n, k, at, lists[0], *kind, a.step, *batch[0], lists[1],
-                  *kind, b.step, *batch[1], b_at, lists[2], *kind, d.step, *batch[2],
-                  *([count] if "B" in form else []), *last)  # fmt: skip
+    name = c.call(
+        full,
+        E(ta),
+        E(tb),
+        m,
+        n,
+        k,
+        at,
+        lists[0],
+        *kind,
+        a.step,
+        *batch[0],
+        lists[1],
+        *kind,
+        b.step,
+        *batch[1],
+        b_at,
+        lists[2],
+        *kind,
+        d.step,
+        *batch[2],
+        *([count] if "B" in form else []),
+        *last,
+    )
     d.check(name, alpha * (c.turned(a.values, ta) @ c.turned(b.values, tb)) + old)
 
 
@@ -477,8 +572,21 @@ def symm(c: Case) -> None:
     a, dense = structured(c, n if side else m, shape, uplo, None)
     b, d = c.matrix(m, n), c.matrix(m, n)
     old = c.old(beta, d)
-    name = c.call(f"cublas?{'he' if hermitian else 'sy'}mm_v2", E(side), E(uplo), m, n, at,
-                  a.memory.at, a.step, b.memory.at, b.step, b_at, d.memory.at, d.step)  # fmt: skip
+    name = c.call(
+        f"cublas?{'he' if hermitian else 'sy'}mm_v2",
+        E(side),
+        E(uplo),
+        m,
+        n,
+        at,
+        a.memory.at,
+        a.step,
+        b.memory.at,
+        b.step,
+        b_at,
+        d.memory.at,
+        d.step,
+    )
     product = b.values @ dense if side == RIGHT else dense @ b.values
     d.check(name, alpha * product + old)
 
@@ -494,9 +602,20 @@ def syrk(c: Case) -> None:
     a, b = (c.matrix(*((k, n) if op else (n, k))) for _ in range(2))
     d, dense = structured(c, n, "hermitian" if hermitian else "symmetric", uplo, None)
     name = f"cublas?{'he' if hermitian else 'sy'}r{form}" + ("" if form == "kx" else "_v2")
-    name = c.call(name, E(uplo), E(op), n, k, at, a.memory.at, a.step,
-                  *([] if form == "k" else [b.memory.at, b.step]), b_at, d.memory.at,
-                  d.step)  # fmt: skip
+    name = c.call(
+        name,
+        E(uplo),
+        E(op),
+        n,
+        k,
+        at,
+        a.memory.at,
+        a.step,
+        *([] if form == "k" else [b.memory.at, b.step]),
+        b_at,
+        d.memory.at,
+        d.step,
+    )
     left, right = c.turned(a.values[0], op), c.turned((a if form == "k" else b).values[0], op)
     star = np.conj if hermitian else np.asarray
     wanted = alpha * (left @ star(right).T)
@@ -529,8 +648,16 @@ def triangular_matrix(c: Case) -> None:
         to = b
     else:
         to = b if c.r.random() < 0.5 else c.matrix(m, n)
-        name = c.call("cublas?trmm_v2", *first, a.memory.at, a.step, b.memory.at, b.step,
-                      to.memory.at, to.step)  # fmt: skip
+        name = c.call(
+            "cublas?trmm_v2",
+            *first,
+            a.memory.at,
+            a.step,
+            b.memory.at,
+            b.step,
+            to.memory.at,
+            to.step,
+        )
     inverse = np.linalg.inv(full) if solve else full
     wanted = alpha * (b.values @ inverse if side == RIGHT else inverse @ b.values)
     to.check(name, (wanted if c.complex else wanted.real).astype(c.dtype))
@@ -542,13 +669,27 @@ def elementwise(c: Case) -> None:
     (alpha, at), (beta, b_at) = c.scalar(0, 1, 2), c.scalar(0, 0, 1, -1)
     a, b = (c.matrix(*((n, m) if op else (m, n))) for op in (ta, tb))
     d, right = c.matrix(m, n), c.r.randrange(2)
-    name = c.call("cublas?geam", E(ta), E(tb), m, n, at, a.memory.at, a.step, b_at, b.memory.at,
-                  b.step, d.memory.at, d.step)  # fmt: skip
+    name = c.call(
+        "cublas?geam",
+        E(ta),
+        E(tb),
+        m,
+        n,
+        at,
+        a.memory.at,
+        a.step,
+        b_at,
+        b.memory.at,
+        b.step,
+        d.memory.at,
+        d.step,
+    )
     d.check(name, alpha * c.turned(a.values, ta) + beta * c.turned(b.values, tb))
     a, x = c.matrix(m, n), c.vector(n if right else m)
     d.memory.put(d.memory.before)
-    name = c.call("cublas?dgmm", E(right), m, n, a.memory.at, a.step, x.memory.at, x.step,
-                  d.memory.at, d.step)  # fmt: skip
+    name = c.call(
+        "cublas?dgmm", E(right), m, n, a.memory.at, a.step, x.memory.at, x.step, d.memory.at, d.step
+    )
     d.check(name, a.values * (x.values[0] if right else x.values[0][:, None]))
 
 

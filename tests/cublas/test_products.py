@@ -13,13 +13,23 @@ PROGRAM = Path(__file__).with_name("rank_program.py")
 CALLS = 200
 NOT_INITIALIZED, INVALID, NOT_SUPPORTED = 1, 7, 15
 REFUSED = {
-    "no such epilogue": NOT_SUPPORTED, "relu aux without": INVALID, "bits apart": INVALID,
-    "ld of aux": INVALID, "type of aux": NOT_SUPPORTED, "bgradb without": INVALID,
-    "factorisation": NOT_SUPPORTED, "types": NOT_SUPPORTED,
-    "leading dimension": INVALID, "size": INVALID, "no scalar": INVALID,
-    "handle": NOT_INITIALIZED, "stream": INVALID, "attribute": NOT_SUPPORTED,
-    "attribute's size": INVALID, "nothing to do": 0,
-}  # fmt: skip
+    "no such epilogue": NOT_SUPPORTED,
+    "relu aux without": INVALID,
+    "bits apart": INVALID,
+    "ld of aux": INVALID,
+    "type of aux": NOT_SUPPORTED,
+    "bgradb without": INVALID,
+    "factorisation": NOT_SUPPORTED,
+    "types": NOT_SUPPORTED,
+    "leading dimension": INVALID,
+    "size": INVALID,
+    "no scalar": INVALID,
+    "handle": NOT_INITIALIZED,
+    "stream": INVALID,
+    "attribute": NOT_SUPPORTED,
+    "attribute's size": INVALID,
+    "nothing to do": 0,
+}
 
 
 def start(fleet: Fleet, name: str, placement: list[int]) -> RunningJob:
@@ -40,14 +50,27 @@ def test_two_ranks_on_two_devices_and_on_one_that_they_leave_in_between(state: S
         for text in spread:
             calls = [line for line in text.splitlines() if " sums " not in line]
             assert len(calls) == CALLS + 1 and f"refused {REFUSED}" in calls
-            for name in ("relu aux", "bias relu aux", "drelu", "drelu bgrad", "gelu aux", "bgrada",
-                         "bias gelu aux", "dgelu", "dgelu bgrad", "bgradb"):  # fmt: skip
+            for name in (
+                "relu aux",
+                "bias relu aux",
+                "drelu",
+                "drelu bgrad",
+                "gelu aux",
+                "bgrada",
+                "bias gelu aux",
+                "dgelu",
+                "dgelu bgrad",
+                "bgradb",
+            ):
                 assert f"\ncublasLtMatmul {name} " in spread[0] + spread[1]
         folded = start(fleet, "folded", [0, 0])
         until(lambda: folded.output(0).count("\n") > 10, 60, "the first calls")
         folded.move([fleet.names[1]] * 2)
         assert outputs(folded) == spread
         said = [line for line in folded.errors(0).splitlines() if line.startswith("rankfold: ")]
-        for name in ("cublasSgetrfBatched", "cublasLtEpilogue_t 3",
-                     "cublasLtMatrixLayoutAttribute_t 8"):  # fmt: skip
+        for name in (
+            "cublasSgetrfBatched",
+            "cublasLtEpilogue_t 3",
+            "cublasLtMatrixLayoutAttribute_t 8",
+        ):
             assert any(name in line for line in said), (name, said)

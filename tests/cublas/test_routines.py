@@ -16,11 +16,21 @@ from support.native import REPOSITORY
 PROGRAM = Path(__file__).with_name("routines_program.py")
 NOT_INITIALIZED, INVALID, NOT_SUPPORTED = 1, 7, 15
 TOLD = {
-    "handle": NOT_INITIALIZED, "no scalar": INVALID, "no result": INVALID, "nothing to do": 0,
-    "step": INVALID, "ld": INVALID, "operation": INVALID, "triangle": INVALID, "diagonal": INVALID,
-    "side": INVALID, "size": INVALID, "band": INVALID, "types": NOT_SUPPORTED,
+    "handle": NOT_INITIALIZED,
+    "no scalar": INVALID,
+    "no result": INVALID,
+    "nothing to do": 0,
+    "step": INVALID,
+    "ld": INVALID,
+    "operation": INVALID,
+    "triangle": INVALID,
+    "diagonal": INVALID,
+    "side": INVALID,
+    "size": INVALID,
+    "band": INVALID,
+    "types": NOT_SUPPORTED,
     "half": NOT_SUPPORTED,
-}  # fmt: skip
+}
 
 
 def start(fleet: Fleet, name: str, placement: list[int], *arguments: str) -> RunningJob:
@@ -50,9 +60,27 @@ def run_spread_and_folded(state: State, *arguments: str) -> list[str]:
 @pytest.mark.timeout(300)
 def test_two_ranks_on_two_devices_and_on_one_that_they_leave_in_between(state: State) -> None:
     text = "".join(run_spread_and_folded(state, "3", "5", "SC"))
-    for name in ("Saxpy", "Ccopy", "Sdot", "Cdotc", "Scnrm2", "Icamax", "Srotmg", "Cgemv", "Stbsv",
-                 "Cger", "Ssyr", "Cher", "Ctrsm", "Strmm", "Cgemm", "Csymm|cublasChemm", "Cgeam",
-                 "Sdgmm", "Csyr.?k|cublasCher.?k"):  # fmt: skip
+    for name in (
+        "Saxpy",
+        "Ccopy",
+        "Sdot",
+        "Cdotc",
+        "Scnrm2",
+        "Icamax",
+        "Srotmg",
+        "Cgemv",
+        "Stbsv",
+        "Cger",
+        "Ssyr",
+        "Cher",
+        "Ctrsm",
+        "Strmm",
+        "Cgemm",
+        "Csymm|cublasChemm",
+        "Cgeam",
+        "Sdgmm",
+        "Csyr.?k|cublasCher.?k",
+    ):
         assert re.search(f"^cublas{name}", text, re.M), name
 
 

@@ -33,8 +33,10 @@ def test_every_change_is_one_line_of_one_commit(tmp_path: Path) -> None:
         assert wanted == change.gpus
         done = subprocess.run(
             ["git", "-C", str(repository.path), "show", "--numstat", "--format=%H"],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert done.stdout.split() == [commits[-1], "1", "1", "gpt.yaml"]
     assert len(set(commits)) == len(CHANGES) + 1
 
@@ -50,8 +52,14 @@ def test_the_job_gets_paths_of_its_own(tmp_path: Path) -> None:
     run = Run(folder, SPECS, Path("/opt/gpt"), Path("/opt/a text.txt"), 77, Screen().show)
     spec = job(run.repository.path)
     assert spec["command"] == [
-        "/opt/gpt", "--steps", "77", "--data", "/opt/a text.txt", "--out", "params"
-    ]  # fmt: skip
+        "/opt/gpt",
+        "--steps",
+        "77",
+        "--data",
+        "/opt/a text.txt",
+        "--out",
+        "params",
+    ]
     assert spec["workdir"] == str(folder)
 
 

@@ -37,20 +37,37 @@ def status(epoch: int, kernels: int, ended: bool = False) -> dict[str, Any]:
     }
     sharing = {"on": None if ended else True, "chunksShared": 0 if ended else 2 * (epoch % 2)}
     ranks = [
-        {"rank": rank, "device": None if ended else place[rank], "pid": 1000 * (rank + 1),
-         "state": "running", "onDevice": None if ended else "attached", "counters": dict(counters)}
+        {
+            "rank": rank,
+            "device": None if ended else place[rank],
+            "pid": 1000 * (rank + 1),
+            "state": "running",
+            "onDevice": None if ended else "attached",
+            "counters": dict(counters),
+        }
         for rank in range(WORLD_SIZE)
-    ]  # fmt: skip
+    ]
     devices = [
-        {"name": name, "memory": 1 << 28, "used": 1 << 20,
-         "ranks": [] if ended else [f"gpt/{r}" for r in range(WORLD_SIZE) if place[r] == name],
-         "counters": {"switches": 7 * epoch, "swapped_in": epoch << 20, "swapped_out": epoch << 20}}
+        {
+            "name": name,
+            "memory": 1 << 28,
+            "used": 1 << 20,
+            "ranks": [] if ended else [f"gpt/{r}" for r in range(WORLD_SIZE) if place[r] == name],
+            "counters": {
+                "switches": 7 * epoch,
+                "swapped_in": epoch << 20,
+                "swapped_out": epoch << 20,
+            },
+        }
         for name in "abcd"
-    ]  # fmt: skip
+    ]
     phase = "Succeeded" if ended else "Running"
-    return {"jobs": [{"name": "gpt", "phase": phase, "epoch": epoch + 1, "ranks": ranks,
-                      "sharing": sharing}],
-            "devices": devices}  # fmt: skip
+    return {
+        "jobs": [
+            {"name": "gpt", "phase": phase, "epoch": epoch + 1, "ranks": ranks, "sharing": sharing}
+        ],
+        "devices": devices,
+    }
 
 
 def sample(time: float, said: dict[str, Any]) -> Sample:
@@ -147,17 +164,22 @@ def test_lost_steps(record: Record) -> None:
 
 def test_timeline(record: Record, tmp_path: Path) -> None:
     assert intervals(record)[2] == [
-        (0.0, 2.0, "c"), (2.0, 3.0, "b"), (3.0, 4.0, ""), (4.0, 9.5, "b")
-    ]  # fmt: skip
+        (0.0, 2.0, "c"),
+        (2.0, 3.0, "b"),
+        (3.0, 4.0, ""),
+        (4.0, 9.5, "b"),
+    ]
     draw(record, tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "plain"])
 def test_what_is_shown_while_it_runs(
-    record: Record, terminal: bool, capsys: pytest.CaptureFixture[str],
+    record: Record,
+    terminal: bool,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """A table that goes on a terminal, lines elsewhere; what is news stays on both."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)

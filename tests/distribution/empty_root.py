@@ -77,18 +77,32 @@ class Root:
 
     def __enter__(self) -> Root:
         self._first = subprocess.Popen(
-            ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER,
-             self.folder, self.python, *self._mounts],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                "unshare",
+                "--mount",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "sh",
+                "-c",
+                _ENTER,
+                self.folder,
+                self.python,
+                *self._mounts,
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self._first.stdout and self._first.stdout.readline() == "ready\n"
         self._pid = self.child_of(self._first.pid)
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._first.kill()
         self._first.wait()
         assert self._first.stdout
@@ -101,10 +115,21 @@ class Root:
         environment = {"PATH": f"{self.python}/bin:/bin", "HOME": home, **env}
         inside = f"cd {shlex.quote(workdir)} && exec {shlex.join(arguments)}"
         return [
-            "env", "--ignore-environment", *map("=".join, environment.items()),
-            shutil.which("nsenter") or "nsenter", f"--target={self._pid}", "--mount", "--pid",
-            "--root", "--wd", f"--setuid={user}", f"--setgid={user}", "/bin/sh", "-c", inside,
-        ]  # fmt: skip
+            "env",
+            "--ignore-environment",
+            *map("=".join, environment.items()),
+            shutil.which("nsenter") or "nsenter",
+            f"--target={self._pid}",
+            "--mount",
+            "--pid",
+            "--root",
+            "--wd",
+            f"--setuid={user}",
+            f"--setgid={user}",
+            "/bin/sh",
+            "-c",
+            inside,
+        ]
 
     @staticmethod
     def child_of(pid: int) -> str:

@@ -170,8 +170,9 @@ def test_a_job_continues_when_the_file_is_replaced(machine: Root, tmp_path: Path
 
     watch = subprocess.Popen(
         machine.command("/root/bin/rankfold", "watch", "/root/fleet", **variables),
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     until(lambda: phase() == "Running")
     os.replace(newer(tmp_path), home / "bin/rankfold")
     assert rankfold("--version") == f"rankfold {__version__} (commit newer)\n"
@@ -199,10 +200,21 @@ def test_another_user(machine: Root, user: str, home: str) -> None:
     script = f'export; exec "{PLACE}/one_launch"'
     lines = output(
         machine.run(
-            RANKFOLD, "run", "--world-size", "1", "--gpus", "1", "--", "sh", "-c", script,
-            user=user, home=home, **variables,
+            RANKFOLD,
+            "run",
+            "--world-size",
+            "1",
+            "--gpus",
+            "1",
+            "--",
+            "sh",
+            "-c",
+            script,
+            user=user,
+            home=home,
+            **variables,
         )
-    ).splitlines()  # fmt: skip
+    ).splitlines()
     assert lines[-1] == "cudaSuccess"
     environment = dict(line.removeprefix("export ").split("=", 1) for line in lines[:-1])
     assert environment["VIRTUAL_ENV"] == "'/mine'"

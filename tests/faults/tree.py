@@ -81,5 +81,8 @@ class Tree:
         options = ["-q", "-x", "-p", "no:cacheprovider", "--timeout=100"]
         return subprocess.run(
             [self.python, "-m", "pytest", *options, *names],
-            cwd=self.root, env=env, capture_output=True, text=True,
-        )  # fmt: skip
+            cwd=self.root,
+            env=env,
+            capture_output=True,
+            text=True,
+        )

@@ -50,8 +50,11 @@ def test_what_is_refused_leaves_the_fleet_as_it_was(
             assert rankfold.status()["revision"] == revision
         second = subprocess.run(
             [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
-            env=rankfold.environment, capture_output=True, text=True, timeout=scaled(60),
-        )  # fmt: skip
+            env=rankfold.environment,
+            capture_output=True,
+            text=True,
+            timeout=scaled(60),
+        )
         assert second.returncode == 1 and "another reconciler runs on" in second.stderr
         other = Specs(state.folder / "other")
         done = rankfold.run("apply", "-f", str(other.folder))

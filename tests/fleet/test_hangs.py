@@ -37,9 +37,12 @@ def test_a_proxy_and_the_compiler(
         assert rankfold("run", "--world-size", "1", "--", program) == "cudaSuccess\n"
         neighbour.describe(gpus=1)
         rankfold("apply", "-f", str(specs.folder))
-        rankfold.until(lambda: "DoesNotAnswer" in {
-            condition["reason"] for condition in rankfold.job(NAME)["conditions"]
-        })  # fmt: skip
+        rankfold.until(
+            lambda: (
+                "DoesNotAnswer"
+                in {condition["reason"] for condition in rankfold.job(NAME)["conditions"]}
+            )
+        )
         assert rankfold("run", "--world-size", "1", "--", program) == "cudaSuccess\n"
         told = {device["name"]: device["state"] for device in rankfold.status()["devices"]}
         assert told.pop(hung) == "Down" and set(told.values()) == {"Ready"}

@@ -10,8 +10,10 @@ from cuda import PROGRAMS, build
 
 from support.command import Rankfold, Specs
 
-LIMITS = "from resource import *; print(*map(getrlimit, " \
-    "(RLIMIT_AS, RLIMIT_FSIZE, RLIMIT_CPU, RLIMIT_NOFILE)))"  # fmt: skip
+LIMITS = (
+    "from resource import *; print(*map(getrlimit, "
+    "(RLIMIT_AS, RLIMIT_FSIZE, RLIMIT_CPU, RLIMIT_NOFILE)))"
+)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,11 @@ WAYS = {
     "su": (("su", "nobody", "-s", "/bin/sh", "-c", PROGRAM), "nobody"),
     "container": (("unshare", "--user", "--map-root-user", PROGRAM), "root"),
     "container-of-a-user": ((*NOBODY, "unshare", "--user", "--map-root-user", PROGRAM), "root"),
-    "container-with-pids": (("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount",
-                             PROGRAM), "root"),
-}  # fmt: skip
+    "container-with-pids": (
+        ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount", PROGRAM),
+        "root",
+    ),
+}
 
 
 class Service:

@@ -32,11 +32,17 @@ def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
     neighbour.apply(gpus=1)
     neighbour.goes_on()
     refused = {
-        "static-runtime": (("-cudart", "static"), "rebuild it with `nvcc -cudart shared`",
-                           "cudaErrorNotSupported"),
-        "no-ptx": (("-gencode", "arch=compute_75,code=sm_75"), "nvcc -arch=compute_75",
-                   "cudaErrorNoKernelImageForDevice"),
-    }  # fmt: skip
+        "static-runtime": (
+            ("-cudart", "static"),
+            "rebuild it with `nvcc -cudart shared`",
+            "cudaErrorNotSupported",
+        ),
+        "no-ptx": (
+            ("-gencode", "arch=compute_75,code=sm_75"),
+            "nvcc -arch=compute_75",
+            "cudaErrorNoKernelImageForDevice",
+        ),
+    }
     for name, (flags, advice, error) in refused.items():
         program = build(PROGRAMS / "one_launch.cu", args=flags)
         done = rankfold.run("run", "--world-size", "1", "--name", name, "--", str(program))
@@ -153,8 +159,18 @@ def test_exhausted_memory_is_the_api_s_error(rankfold: Rankfold) -> None:
 def test_a_rank_that_waits_in_tcp_for_its_neighbour_on_the_device_goes_on(
     rankfold: Rankfold,
 ) -> None:
-    done = rankfold("run", "--world-size", "3", "--gpus", "1", "--memory", "64MiB", "--",
-                    str(build(PROGRAMS / "tcp_wait.cu")), "40")  # fmt: skip
+    done = rankfold(
+        "run",
+        "--world-size",
+        "3",
+        "--gpus",
+        "1",
+        "--memory",
+        "64MiB",
+        "--",
+        str(build(PROGRAMS / "tcp_wait.cu")),
+        "40",
+    )
     assert done.count("step 39 ") == 3
 
 
@@ -162,8 +178,17 @@ def test_tinygrad_trains_through_run(rankfold: Rankfold) -> None:
     for name, value in tinygrad.environment(rankfold.state).items():
         rankfold.environment[name] = value
     steps = 5
-    out = rankfold("run", "--world-size", "1", "--gpus", "1", "--", sys.executable,
-                   str(tinygrad.SCRIPT), str(steps))  # fmt: skip
+    out = rankfold(
+        "run",
+        "--world-size",
+        "1",
+        "--gpus",
+        "1",
+        "--",
+        sys.executable,
+        str(tinygrad.SCRIPT),
+        str(steps),
+    )
     printed = np.array([float(line.split()[3]) for line in out.splitlines()])
     np.testing.assert_allclose(printed, np.array(losses(steps)), rtol=2e-3)
 
@@ -192,8 +217,10 @@ def test_host_memory_for_folded_ranks_is_counted_before_placing(
     assert json.dumps(rankfold.job("too-much")["conditions"]).count("Stalled") == 0
 
 
-@pytest.mark.parametrize("words", [("suspend", "large"), ("suspend", "large", "--store"),
-                                   ("scale", "large", "--gpus", "1")])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [("suspend", "large"), ("suspend", "large", "--store"), ("scale", "large", "--gpus", "1")],
+)
 def test_what_host_memory_forbids_is_refused_by_hand(
     rankfold: Rankfold, specs: Specs, words: tuple[str, ...]
 ) -> None:

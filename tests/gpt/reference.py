@@ -73,13 +73,19 @@ def layout(config: Config) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"final_gamma": (c,), "final_beta": (c,)}
     for layer in reversed(range(config.layers)):
         shapes |= {
-            f"{layer}.down_weight": (4 * c, c), f"{layer}.down_bias": (c,),
-            f"{layer}.up_weight": (c, 4 * c), f"{layer}.up_bias": (4 * c,),
-            f"{layer}.ln2_gamma": (c,), f"{layer}.ln2_beta": (c,),
-            f"{layer}.proj_weight": (c, c), f"{layer}.proj_bias": (c,),
-            f"{layer}.qkv_weight": (c, 3 * c), f"{layer}.qkv_bias": (3 * c,),
-            f"{layer}.ln1_gamma": (c,), f"{layer}.ln1_beta": (c,),
-        }  # fmt: skip
+            f"{layer}.down_weight": (4 * c, c),
+            f"{layer}.down_bias": (c,),
+            f"{layer}.up_weight": (c, 4 * c),
+            f"{layer}.up_bias": (4 * c,),
+            f"{layer}.ln2_gamma": (c,),
+            f"{layer}.ln2_beta": (c,),
+            f"{layer}.proj_weight": (c, c),
+            f"{layer}.proj_bias": (c,),
+            f"{layer}.qkv_weight": (c, 3 * c),
+            f"{layer}.qkv_bias": (3 * c,),
+            f"{layer}.ln1_gamma": (c,),
+            f"{layer}.ln1_beta": (c,),
+        }
     return shapes | {"wte": (config.vocab, c), "wpe": (config.seq, c)}
 
 
@@ -120,8 +126,12 @@ def initial_parameters(config: Config, seed: int = 1) -> Array:
         if name.endswith("gamma"):
             p[name][:] = 1.0
     for layer in range(config.layers):
-        for name, spread in [("qkv", deviation), ("proj", residual), ("up", deviation),
-                             ("down", residual)]:  # fmt: skip
+        for name, spread in [
+            ("qkv", deviation),
+            ("proj", residual),
+            ("up", deviation),
+            ("down", residual),
+        ]:
             weight = p[f"{layer}.{name}_weight"]
             weight[:] = _normal(weight.shape, spread, state)
     return flat.astype(np.float32).astype(np.float64)
@@ -238,10 +248,12 @@ def loss_and_gradient(
     """The mean loss of a batch and its gradient, in the parameters' layout."""
     gradient = np.zeros_like(flat)
     p, g = unpack(flat, config), unpack(gradient, config)
-    layers = [{k[2:]: v for k, v in p.items() if k.startswith(f"{i}.")}
-              for i in range(config.layers)]  # fmt: skip
-    layer_grads = [{k[2:]: v for k, v in g.items() if k.startswith(f"{i}.")}
-                   for i in range(config.layers)]  # fmt: skip
+    layers = [
+        {k[2:]: v for k, v in p.items() if k.startswith(f"{i}.")} for i in range(config.layers)
+    ]
+    layer_grads = [
+        {k[2:]: v for k, v in g.items() if k.startswith(f"{i}.")} for i in range(config.layers)
+    ]
     x = p["wte"][tokens] + np.tile(p["wpe"], (config.batch, 1))
     acts = []
     for layer in layers:

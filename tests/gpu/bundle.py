@@ -44,11 +44,21 @@ def collect(folder: Path, version: str) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         fresh, report = Path(name) / "bundle", Path(name) / "report"
-        pip("install", *where, "--dry-run", f"--target={name}/none", f"--report={report}",
-            *wanted(), "pip")  # fmt: skip
+        pip(
+            "install",
+            *where,
+            "--dry-run",
+            f"--target={name}/none",
+            f"--report={report}",
+            *wanted(),
+            "pip",
+        )
         found = [each["metadata"] for each in json.loads(report.read_text())["install"]]
-        exact = [f"{each['name']}=={each['version']}" for each in found
-                 if each["name"].lower() not in ON_MACHINE]  # fmt: skip
+        exact = [
+            f"{each['name']}=={each['version']}"
+            for each in found
+            if each["name"].lower() not in ON_MACHINE
+        ]
         pip("download", *where, "--no-deps", f"--dest={fresh}", *exact)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.rename(folder)
@@ -62,15 +72,25 @@ def install(folder: Path, environment: Path) -> None:
     wheels = sorted(folder.glob("*.whl"))
     installer = next((path for path in wheels if path.name.startswith("pip-")), None)
     if installer is None:
-        raise SystemExit(f"{folder} is no bundle: `make gpu-bundle TO={folder}` makes one where "
-                         "there is a network")  # fmt: skip
+        raise SystemExit(
+            f"{folder} is no bundle: `make gpu-bundle TO={folder}` makes one where "
+            "there is a network"
+        )
     shutil.rmtree(environment, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
     python = environment / "bin/python"
     done = subprocess.run(
-        [python, installer / "pip", "install", "--quiet", "--disable-pip-version-check",
-         "--no-index", "--no-deps", *wheels],
-    )  # fmt: skip
+        [
+            python,
+            installer / "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-index",
+            "--no-deps",
+            *wheels,
+        ],
+    )
     if done.returncode:
         version = ".".join(map(str, sys.version_info[:2]))
         raise SystemExit(

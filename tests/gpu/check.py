@@ -64,9 +64,14 @@ def guarded(name: str, command: Sequence[str], limit_s: float) -> Outcome:
     with tempfile.TemporaryFile("w+") as out:
         try:
             process = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                start_new_session=True, env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
-            )  # fmt: skip
+                command,
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "tests")},
+            )
         except OSError as error:
             return Outcome(name, "failed", f"cannot be started: {error}", 0.0, "")
         try:
@@ -84,8 +89,13 @@ def guarded(name: str, command: Sequence[str], limit_s: float) -> Outcome:
         return Outcome(name, "failed", f"not over after {limit_s:.0f} s", seconds, text[-TAIL:])
     if status in (0, SKIPPED):
         passed = status == 0
-        return Outcome(name, "passed" if passed else "skipped", "" if passed else lines[-1],
-                       seconds, text[-TAIL:])  # fmt: skip
+        return Outcome(
+            name,
+            "passed" if passed else "skipped",
+            "" if passed else lines[-1],
+            seconds,
+            text[-TAIL:],
+        )
     return Outcome(name, "failed", f"status {status}: {lines[-1]}", seconds, text[-TAIL:])
 
 
@@ -117,10 +127,11 @@ def about() -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "driver": version.read_text().splitlines()[0] if version.exists() else "",
         "nvidia_smi": command_line(
-            "nvidia-smi", "--query-gpu=name,driver_version,memory.total,compute_cap",
+            "nvidia-smi",
+            "--query-gpu=name,driver_version,memory.total,compute_cap",
             "--format=csv,noheader",
         ),
-    }  # fmt: skip
+    }
 
 
 # ---- all of it --------------------------------------------------------------------------------
@@ -170,8 +181,10 @@ def check(only: str, patience: float = 1.0) -> int:
                 report["figures"] = json.loads(parts.FIGURES.read_text())
             report["parts"].append(asdict(outcome))
             write(report)
-            print(f"{outcome.status:8}{outcome.name:28}{outcome.seconds:6.1f} s  {outcome.reason}",
-                  flush=True)  # fmt: skip
+            print(
+                f"{outcome.status:8}{outcome.name:28}{outcome.seconds:6.1f} s  {outcome.reason}",
+                flush=True,
+            )
 
     def run(name: str) -> None:
         left = TOTAL_S * patience - (time.monotonic() - begun)

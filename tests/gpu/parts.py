@@ -28,25 +28,44 @@ FIGURES = ROOT / "build/gpu/probe.json"
 # A program, its ranks and arguments: what tests/running runs on software GPUs, and the NVIDIA HAL's
 # own.
 PROGRAMS: tuple[tuple[str, int, str], ...] = (
-    ("nvidia/counting", 3, "20"), ("programs/symbols", 3, "30"), ("programs/streams", 3, "30"),
-    ("programs/events", 2, "30"), ("programs/reductions", 3, "8"), ("programs/ring", 3, "30"),
-    ("programs/subgroups", 5, "30"), ("programs/mlp_sharded", 3, "30"),
-    ("programs/conv_mixed", 2, "30"), ("programs/launch_bound", 2, "100"),
-    ("programs/host_functions", 2, "50"), ("programs/graphs", 2, "30"),
-    ("programs/captures", 2, "10"), ("programs/pools", 2, "30"), ("programs/boxes", 2, "8"),
-    ("programs/poll", 3, "30"), ("programs/alone", 1, "40"), ("programs/tcp_wait", 3, "50"),
-    ("programs/grid_sync", 1, "10"), ("nvidia/products", 3, "20"), ("programs/mlp_blas", 3, "30"),
-)  # fmt: skip
+    ("nvidia/counting", 3, "20"),
+    ("programs/symbols", 3, "30"),
+    ("programs/streams", 3, "30"),
+    ("programs/events", 2, "30"),
+    ("programs/reductions", 3, "8"),
+    ("programs/ring", 3, "30"),
+    ("programs/subgroups", 5, "30"),
+    ("programs/mlp_sharded", 3, "30"),
+    ("programs/conv_mixed", 2, "30"),
+    ("programs/launch_bound", 2, "100"),
+    ("programs/host_functions", 2, "50"),
+    ("programs/graphs", 2, "30"),
+    ("programs/captures", 2, "10"),
+    ("programs/pools", 2, "30"),
+    ("programs/boxes", 2, "8"),
+    ("programs/poll", 3, "30"),
+    ("programs/alone", 1, "40"),
+    ("programs/tcp_wait", 3, "50"),
+    ("programs/grid_sync", 1, "10"),
+    ("nvidia/products", 3, "20"),
+    ("programs/mlp_blas", 3, "30"),
+)
 # What calls must do, and what takes memory or time: after all else. "/": the file whose existence
 # lets a program go on is there.
 BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
-    ("programs/copies", 2, "/"), ("programs/fills", 2, "/"), ("programs/occupancy", 2, "/"),
-    ("programs/threads", 2, "/"), ("programs/timing", 2, "/"), ("programs/device_facts", 2, "/"),
-    ("programs/host_calls", 1, "/"), ("programs/errors", 1, "/"),
+    ("programs/copies", 2, "/"),
+    ("programs/fills", 2, "/"),
+    ("programs/occupancy", 2, "/"),
+    ("programs/threads", 2, "/"),
+    ("programs/timing", 2, "/"),
+    ("programs/device_facts", 2, "/"),
+    ("programs/host_calls", 1, "/"),
+    ("programs/errors", 1, "/"),
     ("programs/parallel_algorithms", 1, "/"),
-    ("programs/sends_ahead", 2, "/ 20"), ("programs/large_state", 3, "8 96 3"),
+    ("programs/sends_ahead", 2, "/ 20"),
+    ("programs/large_state", 3, "8 96 3"),
     ("programs/out_of_memory", 2, "4"),
-)  # fmt: skip
+)
 BLAS_PROGRAMS = ("nvidia/products", "programs/mlp_blas")
 # Their kernels use pinned memory.
 PINNED_PROGRAMS = ("programs/host_functions", "programs/host_calls")
@@ -75,8 +94,9 @@ def load_driver() -> Any:
         called = ctypes.c_char_p()
         driver.cuGetErrorName(code, ctypes.byref(called))
         said = (called.value or b"no name").decode()
-        raise SystemExit(f"no NVIDIA GPU: the driver gives error {code} ({said}), "
-                         f"{count.value} GPUs")  # fmt: skip
+        raise SystemExit(
+            f"no NVIDIA GPU: the driver gives error {code} ({said}), {count.value} GPUs"
+        )
     return driver
 
 
@@ -103,12 +123,16 @@ def look() -> None:
         pinned = "reach" if attribute(driver, PAGEABLE_ACCESS, index) else "do not reach"
         print(f"GPU {index}: {text.value.decode()}; kernels {pinned} pinned memory")
     if version.value < DRIVER_MIN:
-        raise SystemExit(f"the driver is for CUDA {major}.{minor}, and the programs' PTX needs one "
-                         "for 13.0 (R580) or newer")  # fmt: skip
+        raise SystemExit(
+            f"the driver is for CUDA {major}.{minor}, and the programs' PTX needs one "
+            "for 13.0 (R580) or newer"
+        )
     for index in range(count.value):
         if attribute(driver, COMPUTE_MODE, index):
-            raise SystemExit(f"GPU {index} is for one process or none, and several proxies are to "
-                             f"share it: `nvidia-smi -i {index} -c DEFAULT` lets them")  # fmt: skip
+            raise SystemExit(
+                f"GPU {index} is for one process or none, and several proxies are to "
+                f"share it: `nvidia-smi -i {index} -c DEFAULT` lets them"
+            )
 
 
 # ---- the parts: each in a process of its own --------------------------------------------------
@@ -129,9 +153,11 @@ def fleet() -> Iterator[Callable[..., str]]:
     """`rankfold` on a state directory of its own, all of whose devices are the one GPU."""
     folder = Path(tempfile.mkdtemp(prefix="rankfold-gpu-", dir="/tmp"))
     env = {
-        "RANKFOLD_STATE": str(folder / "s"), "RANKFOLD_RUNTIME": str(folder / "r"),
-        "RANKFOLD_NVIDIA_SHARE": "1", "RANKFOLD_LINGER": "0.5",
-    }  # fmt: skip
+        "RANKFOLD_STATE": str(folder / "s"),
+        "RANKFOLD_RUNTIME": str(folder / "r"),
+        "RANKFOLD_NVIDIA_SHARE": "1",
+        "RANKFOLD_LINGER": "0.5",
+    }
     try:
         yield lambda *words: run(PYTHON, "-m", "rankfold", *words, **env)
     except SystemExit:
@@ -148,8 +174,19 @@ def fleet() -> Iterator[Callable[..., str]]:
 def on_gpu(world: int, gpus: int, *command: str | Path) -> list[str]:
     """The ranks' lines, in one order whoever was first."""
     with fleet() as rankfold:
-        said = rankfold("run", "--world-size", str(world), "--gpus", str(gpus), "--device",
-                        "nvidia", "--memory", "512MiB", "--", *command)  # fmt: skip
+        said = rankfold(
+            "run",
+            "--world-size",
+            str(world),
+            "--gpus",
+            str(gpus),
+            "--device",
+            "nvidia",
+            "--memory",
+            "512MiB",
+            "--",
+            *command,
+        )
     return sorted(said.splitlines())
 
 
@@ -163,8 +200,13 @@ def same(one: list[str], other: list[str], what: str) -> None:
 
 def libraries() -> str:
     """Where the toolkit's own runtime is, for programs that run without rankfold."""
-    said = subprocess.run([ROOT / "tools/nvcc", "-x", "cu", "-M", "-"], input="#include <cuda.h>\n",
-                          capture_output=True, text=True, check=True).stdout  # fmt: skip
+    said = subprocess.run(
+        [ROOT / "tools/nvcc", "-x", "cu", "-M", "-"],
+        input="#include <cuda.h>\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     header = re.search(r"\S+/cuda\.h", said)
     top = Path(header[0]).resolve().parents[1] if header else ROOT
     return ":".join(str(top / name) for name in ("lib64", "lib"))
@@ -173,8 +215,12 @@ def libraries() -> str:
 def plain(*command: str | Path, **env: str) -> str:
     """A program on the GPU without rankfold."""
     folders = [libraries(), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1",
-             "LD_LIBRARY_PATH": ":".join(folders)}  # fmt: skip
+    alone = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "LD_LIBRARY_PATH": ":".join(folders),
+    }
     return run(*command, **alone, **env)
 
 
@@ -183,9 +229,19 @@ def probe() -> None:
     binary = ROOT / "build/gpu/probe"
     binary.parent.mkdir(parents=True, exist_ok=True)
     sources = (ROOT / "tests/gpu/probe.c", ROOT / "proxy/hal/nvidia/driver.c")
-    run(os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O2",
-        f"-I{ROOT}/interpose/channel", f"-I{ROOT}/proxy/hal/nvidia", "-o", binary, *sources,
-        "-ldl", "-lpthread")  # fmt: skip
+    run(
+        os.environ.get("CC", "gcc"),
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-O2",
+        f"-I{ROOT}/interpose/channel",
+        f"-I{ROOT}/proxy/hal/nvidia",
+        "-o",
+        binary,
+        *sources,
+        "-ldl",
+        "-lpthread",
+    )
     figures: list[dict[str, Any]] = []
     for mode in ("all", "pinned", "shared"):
         figures += map(json.loads, run(binary, mode).splitlines())
@@ -202,8 +258,14 @@ def build() -> None:
 
 def compile_gpt() -> None:
     (ROOT / "build/examples").mkdir(exist_ok=True)
-    run("make", "-C", "examples/gpt", f"NVCC={ROOT}/tools/nvcc", "ARCH=compute_75",
-        f"OUT={ROOT}/build/examples/train_gpt")  # fmt: skip
+    run(
+        "make",
+        "-C",
+        "examples/gpt",
+        f"NVCC={ROOT}/tools/nvcc",
+        "ARCH=compute_75",
+        f"OUT={ROOT}/build/examples/train_gpt",
+    )
 
 
 def compile_programs() -> None:
@@ -222,8 +284,16 @@ def compile_programs() -> None:
 
 
 def header() -> None:
-    print(run(PYTHON, "-m", "pytest", "-q", "tests/nvidia/test_header.py",
-              "tests/nvidia/test_rewrite.py"))  # fmt: skip
+    print(
+        run(
+            PYTHON,
+            "-m",
+            "pytest",
+            "-q",
+            "tests/nvidia/test_header.py",
+            "tests/nvidia/test_rewrite.py",
+        )
+    )
 
 
 def program(name: str) -> None:
@@ -268,12 +338,25 @@ def gpt() -> None:
 
 def recovery() -> None:
     """The GPT saved while it runs, killed, restarted; suspended into the store, and woken."""
-    lacking = [line for line in run(PYTHON, "-m", "rankfold", "doctor").splitlines()
-               if re.match(r"(?!ok).*(CRIU|nft|pid namespaces)", line)]  # fmt: skip
+    lacking = [
+        line
+        for line in run(PYTHON, "-m", "rankfold", "doctor").splitlines()
+        if re.match(r"(?!ok).*(CRIU|nft|pid namespaces)", line)
+    ]
     if lacking:
         raise Skip(lacking[0])
-    print(run(PYTHON, "-m", "pytest", "-q", "tests/recovery/test_life.py", "-k", RECOVERIES,
-              RANKFOLD_TEST_DEVICE="nvidia"))  # fmt: skip
+    print(
+        run(
+            PYTHON,
+            "-m",
+            "pytest",
+            "-q",
+            "tests/recovery/test_life.py",
+            "-k",
+            RECOVERIES,
+            RANKFOLD_TEST_DEVICE="nvidia",
+        )
+    )
 
 
 def answers() -> None:
@@ -290,8 +373,17 @@ def launches() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
 
         def record(file: Path) -> None:
-            run(PYTHON, "-m", "pytest", "-q", "-p", "gpu.recorder", file, CI="1",
-                RECORDED_LAUNCHES=folder)  # fmt: skip
+            run(
+                PYTHON,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "gpu.recorder",
+                file,
+                CI="1",
+                RECORDED_LAUNCHES=folder,
+            )
 
         with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
             list(pool.map(record, files))

@@ -45,12 +45,16 @@ MAY_DIFFER = {
     "test_special_registers": "clocks, SMs",
     "test_bits[fields]": "fns with the offset -2^31",
     "test_video_instructions": "ptxas saturates to 32 bits for a part, gives 0 for d.h1, takes "
-                               "vmad's c as signed (docs/nvidia.md)",
+    "vmad's c as signed (docs/nvidia.md)",
     "test_an_address_of_eight_bytes": "two blocks write one word",
-}  # fmt: skip
+}
 # Kernels that cannot run there: they rely on more stack, or on the unmapped first chunk.
-FAULTS = ("test_recursion", "test_memory_from_the_stack", "test_the_first_bytes_of_the_window",
-          "test_a_copy_of_more_than_shared_memory_holds")  # fmt: skip
+FAULTS = (
+    "test_recursion",
+    "test_memory_from_the_stack",
+    "test_the_first_bytes_of_the_window",
+    "test_a_copy_of_more_than_shared_memory_holds",
+)
 
 
 # ---- a worker ---------------------------------------------------------------------------------
@@ -72,8 +76,14 @@ class Gpu:
         place = (ctypes.c_int * 8)(1, 0, 1, 0)  # CUmemAllocationProp: pinned, of device 0
         self("cuMemCreate", ctypes.byref(handle), ctypes.c_size_t(ROOM), place, ctypes.c_uint64(0))
         self.base = ctypes.c_uint64(DEV_BASE + CHUNK)
-        self("cuMemMap", self.base, ctypes.c_size_t(ROOM), ctypes.c_size_t(0), handle,
-             ctypes.c_uint64(0))  # fmt: skip
+        self(
+            "cuMemMap",
+            self.base,
+            ctypes.c_size_t(ROOM),
+            ctypes.c_size_t(0),
+            handle,
+            ctypes.c_uint64(0),
+        )
         access = (ctypes.c_int * 3)(1, 0, 3)  # CUmemAccessDesc: device 0 reads and writes
         self("cuMemSetAccess", self.base, ctypes.c_size_t(ROOM), access, ctypes.c_size_t(1))
 
@@ -102,11 +112,17 @@ class Gpu:
         self("cuMemcpyHtoD_v2", self.base, launch.before, size)
         params = ctypes.create_string_buffer(launch.params, max(len(launch.params), 1))
         length = ctypes.c_size_t(len(launch.params))
-        extra = (ctypes.c_void_p * 5)(
-            1, ctypes.addressof(params), 2, ctypes.addressof(length), 0
-        )  # fmt: skip
-        self("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, None, None,
-             extra if launch.params else None)  # fmt: skip
+        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(params), 2, ctypes.addressof(length), 0)
+        self(
+            "cuLaunchKernel",
+            function,
+            *launch.grid,
+            *launch.block,
+            launch.shared,
+            None,
+            None,
+            extra if launch.params else None,
+        )
         self("cuCtxSynchronize")
         out = ctypes.create_string_buffer(len(launch.before))
         self("cuMemcpyDtoH_v2", out, self.base, size)
@@ -195,8 +211,10 @@ def replay(folder: Path) -> list[str]:
         )
         found = [(Launch.load(path), answer) for part in parts for path, answer in part]
     ran = [answer for _, answer in found if "differ" in answer]
-    print(f"{len(found)} launches, {len(ran)} done again, {sum(not a['differ'] for a in ran)} with "
-          "the same bits")  # fmt: skip
+    print(
+        f"{len(found)} launches, {len(ran)} done again, {sum(not a['differ'] for a in ran)} with "
+        "the same bits"
+    )
     if len(ran) < len(found) / 2 or not ran:
         raise SystemExit(f"most did not run: {[a for _, a in found if 'differ' not in a][:3]}")
     return sorted(filter(None, (verdict(launch, answer) for launch, answer in found)))

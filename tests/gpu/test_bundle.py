@@ -20,13 +20,27 @@ from rankfold.paths import REPOSITORY
 from support.privileges import need_namespaces
 
 FIGURES = {
-    "fixed_address_reserved", "memory_free", "create_per_chunk", "launch", "stream_write_gap",
-    "launch_until_seen_p50", "launch_until_seen_p99", "host_function_p50", "host_function_p99",
-    "ptx_compile_per_kernel", "pinned_memory_reached", "protect_one_p50", "protect_one_p99",
-    "read_only_is_read", "read_only_write_faults",
-    *(f"{call}_per_{n}" for call in ("map", "set_access", "close", "open", "unmap")
-      for n in ("chunk_64", "chunk_512", "16_mib", "64_mib", "256_mib")),
-}  # fmt: skip
+    "fixed_address_reserved",
+    "memory_free",
+    "create_per_chunk",
+    "launch",
+    "stream_write_gap",
+    "launch_until_seen_p50",
+    "launch_until_seen_p99",
+    "host_function_p50",
+    "host_function_p99",
+    "ptx_compile_per_kernel",
+    "pinned_memory_reached",
+    "protect_one_p50",
+    "protect_one_p99",
+    "read_only_is_read",
+    "read_only_write_faults",
+    *(
+        f"{call}_per_{n}"
+        for call in ("map", "set_access", "close", "open", "unmap")
+        for n in ("chunk_64", "chunk_512", "16_mib", "64_mib", "256_mib")
+    ),
+}
 # Loopback is there and nothing else.
 ALONE = """
 import fcntl, os, socket, struct, sys
@@ -111,13 +125,21 @@ def test_a_bare_machine_without_network(tmp_path: Path) -> None:
     copy_of_the_tree(tree)
     bundle.collect(tmp_path / "bundle", ".".join(map(str, sys.version_info[:2])))
     only = "^(probe|build|header|compile|program nvidia/counting)$$"
-    make = ["make", "gpu-check", f"BASE_PYTHON={bare_python(tmp_path / 'bare')}",
-            f"BUNDLE={tmp_path / 'bundle'}", f"GPU_ARGS=--patience 4 --only '{only}'"]  # fmt: skip
+    make = [
+        "make",
+        "gpu-check",
+        f"BASE_PYTHON={bare_python(tmp_path / 'bare')}",
+        f"BUNDLE={tmp_path / 'bundle'}",
+        f"GPU_ARGS=--patience 4 --only '{only}'",
+    ]
     fake = {"RANKFOLD_CUDA_DRIVER": str(build()), "RANKFOLD_CUBLASLT": str(build())}
     done = subprocess.run(
-        ["unshare", "--net", sys.executable, "-c", ALONE, *make], cwd=tree,
-        env={**os.environ, **fake}, capture_output=True, text=True,
-    )  # fmt: skip
+        ["unshare", "--net", sys.executable, "-c", ALONE, *make],
+        cwd=tree,
+        env={**os.environ, **fake},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     report: Any = json.loads((tree / "build/gpu/report.json").read_text())
     assert {part["name"]: part["status"] for part in report["parts"]} == dict.fromkeys(

@@ -122,10 +122,12 @@ def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyP
     real = check.guarded
     monkeypatch.setattr(parts, "PARTS", dict.fromkeys(commands, (None, 0.5)))
     monkeypatch.setattr(
-        check, "guarded",
-        lambda name, command, limit: real(name, commands.get(name, command),
-                                          limit if name in commands else 60.0),
-    )  # fmt: skip
+        check,
+        "guarded",
+        lambda name, command, limit: real(
+            name, commands.get(name, command), limit if name in commands else 60.0
+        ),
+    )
     started = time.monotonic()
     assert check.check("") == 1
     assert time.monotonic() - started < 60
@@ -157,9 +159,10 @@ def test_parts_behind_the_first_run_beside_each_other(
     monkeypatch.setattr(parts, "SIDE_BY_SIDE", {"a", "b"})
     monkeypatch.setattr(check, "BESIDE", 2)
     monkeypatch.setattr(
-        check, "guarded",
+        check,
+        "guarded",
         lambda name, command, limit: real(name, commands.get(name, command), limit),
-    )  # fmt: skip
+    )
     assert check.check("") == 0
     names = [part["name"] for part in report(check)["parts"]]
     assert names[0] == "alone" and sorted(names) == ["a", "alone", "b"]
@@ -180,8 +183,13 @@ def test_a_part_that_hangs_ends_in_time_to_say_what_its_processes_said(tmp_path:
         "parts.PARTS['hangs'] = (hangs, 60.0)\n"
         "check.one_part('hangs', 60.0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": "tests"}, cwd=parts.ROOT)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": "tests"},
+        cwd=parts.ROOT,
+    )
     assert done.returncode == 1 and "not over after 1 s" in done.stderr
     assert "---- proxies/x.log\nno room here" in done.stdout
 
@@ -209,8 +217,13 @@ def test_every_program_it_names_is_there() -> None:
     assert len(set(names)) == len(names)
     assert {*parts.BLAS_PROGRAMS, *parts.PINNED_PROGRAMS, *parts.FIRST} <= set(names)
     assert {f"program {name}" for name in names} < set(parts.PARTS)
-    assert list(parts.PARTS)[:6] == ["probe", "build", "header", "compile",
-                                     *(f"program {name}" for name in parts.FIRST)]  # fmt: skip
+    assert list(parts.PARTS)[:6] == [
+        "probe",
+        "build",
+        "header",
+        "compile",
+        *(f"program {name}" for name in parts.FIRST),
+    ]
 
 
 def test_products_are_skipped_where_their_library_is_missing(
@@ -250,8 +263,10 @@ def test_a_program_goes_all_the_way_over_the_fake_driver(name: str) -> None:
     fake = {"RANKFOLD_CUDA_DRIVER": str(build()), "RANKFOLD_CUBLASLT": str(build())}
     done = subprocess.run(
         [sys.executable, "-m", "gpu.check", "--part", f"program nvidia/{name}"],
-        env={**os.environ, **fake, "PYTHONPATH": "tests"}, cwd=parts.ROOT, capture_output=True,
+        env={**os.environ, **fake, "PYTHONPATH": "tests"},
+        cwd=parts.ROOT,
+        capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "equal lines" in done.stdout

@@ -27,10 +27,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Launch]:
     folder = tmp_path_factory.mktemp("launches")
     subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "gpu.recorder", FILE],
-        cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL,
-        env={**os.environ, "RECORDED_LAUNCHES": str(folder), "PYTHONPATH": "tests",
-             "RANKFOLD_TEST_CI": "", "CI": "1"},
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={
+            **os.environ,
+            "RECORDED_LAUNCHES": str(folder),
+            "PYTHONPATH": "tests",
+            "RANKFOLD_TEST_CI": "",
+            "CI": "1",
+        },
+    )
     return [Launch.load(path) for path in sorted(folder.iterdir())]
 
 

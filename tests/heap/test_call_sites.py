@@ -18,9 +18,23 @@ def build(folder: Path, source: Path) -> Path:
     program = folder / "call_sites"
     floors = [f"-I{REPOSITORY / 'interpose/channel'}", *(f"-I{floor}" for floor in FLOORS)]
     sources = [str(source), str(Path(__file__).with_name("call_sites.c"))]
-    command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-fno-optimize-sibling-calls", "-w",
-               "-fPIE", "-pie", "-Wl,--wrap=_Unwind_Backtrace", *floors, "-o", str(program),
-               *sources, "-lpthread", "-ldl"]  # fmt: skip
+    command = [
+        "gcc",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-O2",
+        "-fno-optimize-sibling-calls",
+        "-w",
+        "-fPIE",
+        "-pie",
+        "-Wl,--wrap=_Unwind_Backtrace",
+        *floors,
+        "-o",
+        str(program),
+        *sources,
+        "-lpthread",
+        "-ldl",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return program
@@ -55,17 +69,27 @@ def test_they_are_the_same_wherever_the_program_is_loaded_and_told_apart(tmp_pat
     ("old", "new"),
     [
         ("f->offset = f->address - (uint64_t)module.dli_fbase;", "f->offset = f->address;"),
-        ("_Unwind_GetRegionStart(context) - (uint64_t)module.dli_fbase;",
-         "_Unwind_GetRegionStart(context);"),
+        (
+            "_Unwind_GetRegionStart(context) - (uint64_t)module.dli_fbase;",
+            "_Unwind_GetRegionStart(context);",
+        ),
         ("mix_hash(found->path, f->function)", "mix_hash(found->path, f->offset)"),
         ("mix_hash(found->site, f->offset)", "mix_hash(found->site, f->function)"),
         ("i < CALL_SITE_FRAMES && at;", "i < CALL_SITE_FRAMES - 1 && at;"),
-        ("if (f->at != at || f->address != address)\n\t\t\treturn false;",
-         "if (f->at != at || f->address != address)\n\t\t\tbreak;"),
+        (
+            "if (f->at != at || f->address != address)\n\t\t\treturn false;",
+            "if (f->at != at || f->address != address)\n\t\t\tbreak;",
+        ),
     ],
-    ids=["sites-of-the-process", "functions-of-the-process", "each-line-a-path", "one-site-for-all",
-         "one-frame-less-remembered", "remembered-in-part"],
-)  # fmt: skip
+    ids=[
+        "sites-of-the-process",
+        "functions-of-the-process",
+        "each-line-a-path",
+        "one-site-for-all",
+        "one-frame-less-remembered",
+        "remembered-in-part",
+    ],
+)
 def test_a_seeded_fault_is_noticed(old: str, new: str, tmp_path: Path) -> None:
     text = SOURCE.read_text()
     assert text.count(old) == 1, "the source has changed: adapt the fault"

@@ -19,8 +19,15 @@ def built(name: str, options: tuple[str, ...] = (), within: str = "unchecked") -
     folder = FOLDER / within if options else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     target = (folder / name).relative_to(REPOSITORY)
-    make = ["make", "--silent", f"--jobs={os.cpu_count()}", "-f", "tests/hostile/build.mk",
-            f"BUILD={folder.relative_to(REPOSITORY)}", *options]  # fmt: skip
+    make = [
+        "make",
+        "--silent",
+        f"--jobs={os.cpu_count()}",
+        "-f",
+        "tests/hostile/build.mk",
+        f"BUILD={folder.relative_to(REPOSITORY)}",
+        *options,
+    ]
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run([*make, str(target)], cwd=REPOSITORY, capture_output=True, text=True)

@@ -119,8 +119,16 @@ def _copy(r: Random) -> bytes:
 def _fill(r: Random) -> bytes:
     element = r.choice((1, 2, 4)) if r.randrange(30) else wild(r) % 2**32
     width, pitch = amount(r), amount(r) * 4
-    return struct.pack("<5QII", handle(r, STREAMS), address(r) & ~3, pitch % 2**64, width,
-                       r.randrange(5), r.getrandbits(32), element)  # fmt: skip
+    return struct.pack(
+        "<5QII",
+        handle(r, STREAMS),
+        address(r) & ~3,
+        pitch % 2**64,
+        width,
+        r.randrange(5),
+        r.getrandbits(32),
+        element,
+    )
 
 
 def _name(r: Random) -> bytes:
@@ -162,8 +170,22 @@ def _gemm(r: Random) -> bytes:
     flags = 0 if r.randrange(4) else r.randrange(16) if r.randrange(10) else wild(r) % 2**32
     bias = 0 if r.randrange(3) else address(r)
     scalars = (address(r), address(r)) if flags & 2 else (r.getrandbits(64), r.choice((0, wild(r))))
-    return struct.pack("<25Q4B3I", handle(r, STREAMS), m, n, k, count, *matrices, bias, m,
-                       *scalars, *types, flags, 68, 0)  # fmt: skip
+    return struct.pack(
+        "<25Q4B3I",
+        handle(r, STREAMS),
+        m,
+        n,
+        k,
+        count,
+        *matrices,
+        bias,
+        m,
+        *scalars,
+        *types,
+        flags,
+        68,
+        0,
+    )
 
 
 def _gemm_aux(r: Random) -> bytes:
@@ -203,8 +225,9 @@ def _collective(r: Random) -> bytes:
     op = r.randrange(5) if r.randrange(6) else handle(r, REDOPS)
     root = 0 if r.randrange(30) else r.randrange(-3, 3)
     numbers = [address(r), address(r), amount(r) // 8, op]
-    return struct.pack("<6QIIiI", handle(r, STREAMS), handle(r, COMMS), *numbers, kind, dtype,
-                       root, 0)  # fmt: skip
+    return struct.pack(
+        "<6QIIiI", handle(r, STREAMS), handle(r, COMMS), *numbers, kind, dtype, root, 0
+    )
 
 
 def _redop(r: Random) -> bytes:
@@ -224,25 +247,45 @@ def _create(pool: tuple[int, ...]) -> Callable[[Random], bytes]:
 
 
 BODIES: dict[int, Callable[[Random], bytes]] = {
-    ALLOC: _alloc, FREE: lambda r: struct.pack("<Q", address(r)), COPY: _copy, FILL: _fill,
+    ALLOC: _alloc,
+    FREE: lambda r: struct.pack("<Q", address(r)),
+    COPY: _copy,
+    FILL: _fill,
     FREE_ASYNC: lambda r: struct.pack("<QQ", address(r), handle(r, STREAMS)),
-    GRANT: lambda r: struct.pack("<Q", wild(r)), MODULE_DATA: _module_data,
-    MODULE_LOAD: _module_load, MODULE_GLOBALS: lambda r: struct.pack(
-        "<QQ", handle(r, MODULES), address(r)),
-    MODULE_UNLOAD: _one(MODULES), FUNCTION_GET: _name, GLOBAL_GET: _name,
+    GRANT: lambda r: struct.pack("<Q", wild(r)),
+    MODULE_DATA: _module_data,
+    MODULE_LOAD: _module_load,
+    MODULE_GLOBALS: lambda r: struct.pack("<QQ", handle(r, MODULES), address(r)),
+    MODULE_UNLOAD: _one(MODULES),
+    FUNCTION_GET: _name,
+    GLOBAL_GET: _name,
     FUNCTION_NAMES: _names,
-    STREAM_CREATE: _create(STREAMS), STREAM_DESTROY: _one(STREAMS), STREAM_SYNC: _one(STREAMS),
-    STREAM_QUERY: _one(STREAMS), DEVICE_SYNC: lambda r: b"", EVENT_CREATE: _create(EVENTS),
-    EVENT_DESTROY: _one(EVENTS), EVENT_RECORD: _two(EVENTS, STREAMS),
-    STREAM_WAIT: _two(EVENTS, STREAMS), EVENT_SYNC: _one(EVENTS), EVENT_QUERY: _one(EVENTS),
-    EVENT_ELAPSED: _two(EVENTS, EVENTS), LAUNCH: _launch, GEMM: _gemm,
+    STREAM_CREATE: _create(STREAMS),
+    STREAM_DESTROY: _one(STREAMS),
+    STREAM_SYNC: _one(STREAMS),
+    STREAM_QUERY: _one(STREAMS),
+    DEVICE_SYNC: lambda r: b"",
+    EVENT_CREATE: _create(EVENTS),
+    EVENT_DESTROY: _one(EVENTS),
+    EVENT_RECORD: _two(EVENTS, STREAMS),
+    STREAM_WAIT: _two(EVENTS, STREAMS),
+    EVENT_SYNC: _one(EVENTS),
+    EVENT_QUERY: _one(EVENTS),
+    EVENT_ELAPSED: _two(EVENTS, EVENTS),
+    LAUNCH: _launch,
+    GEMM: _gemm,
     GEMM_AUX: _gemm_aux,
     HOST_FUNC: lambda r: struct.pack("<QQ", handle(r, STREAMS), wild(r)),
-    HOST_DONE: lambda r: bytes(16), COMM_INIT: _comm_init, COMM_SPLIT: _split,
-    COMM_DESTROY: _one(COMMS), COMM_ABORT: _one(COMMS), COMM_FINALIZE: _one(COMMS),
+    HOST_DONE: lambda r: bytes(16),
+    COMM_INIT: _comm_init,
+    COMM_SPLIT: _split,
+    COMM_DESTROY: _one(COMMS),
+    COMM_ABORT: _one(COMMS),
+    COMM_FINALIZE: _one(COMMS),
     COLLECTIVE: _collective,
-    REDOP_CREATE: _redop, REDOP_DESTROY: _one(REDOPS),
-}  # fmt: skip
+    REDOP_CREATE: _redop,
+    REDOP_DESTROY: _one(REDOPS),
+}
 OPCODES = tuple(BODIES)
 
 

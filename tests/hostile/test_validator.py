@@ -33,56 +33,139 @@ class Mutant:
 
 
 MUTANTS = [
-    Mutant("weight-not-taken-back", "queue/stream.c", "r->queue->items -= i->weight;", ";",
-           "the weight of a rank's items"),
-    Mutant("work-not-counted", "queue/item.c", "\t\tmemory_use(&r->memory);", "\t\t;",
-           "works in flight|work that has completed was counted"),  # whichever is checked first
-    Mutant("sum-forgotten", "memory/transfer.c",
-           "\tif (t->memory && t->hal_seq)\n\t\tmemory_used_exact(",
-           "\tif (t->memory && t->hal_seq)\n\t\tmemory_used(",
-           "works in flight that write where they say"),
-    Mutant("mark-kept", "queue/event.c", "if (!m || --m->refs)", "if (!m || m->refs)",
-           "references to a mark"),
-    Mutant("fence-counts-one-more", "queue/fence.c", "\tf->left--;\n}\n\n", "}\n\n",
-           "streams that a fence waits for"),
-    Mutant("use-forgotten", "loop/python_request.c", "\tmodule_use(f->module);", "\t;",
-           "uses of a module"),
-    Mutant("question-not-counted", "loop/python_request.c", "r->pending += slot != 0;", ";",
-           "questions that the client waits for"),
-    Mutant("reply-not-counted", "rank/ring.c", "\t\tr->ring.replies--;", "\t\t;",
-           "requests that are not answered"),
+    Mutant(
+        "weight-not-taken-back",
+        "queue/stream.c",
+        "r->queue->items -= i->weight;",
+        ";",
+        "the weight of a rank's items",
+    ),
+    Mutant(
+        "work-not-counted",
+        "queue/item.c",
+        "\t\tmemory_use(&r->memory);",
+        "\t\t;",
+        "works in flight|work that has completed was counted",
+    ),  # whichever is checked first
+    Mutant(
+        "sum-forgotten",
+        "memory/transfer.c",
+        "\tif (t->memory && t->hal_seq)\n\t\tmemory_used_exact(",
+        "\tif (t->memory && t->hal_seq)\n\t\tmemory_used(",
+        "works in flight that write where they say",
+    ),
+    Mutant(
+        "mark-kept",
+        "queue/event.c",
+        "if (!m || --m->refs)",
+        "if (!m || m->refs)",
+        "references to a mark",
+    ),
+    Mutant(
+        "fence-counts-one-more",
+        "queue/fence.c",
+        "\tf->left--;\n}\n\n",
+        "}\n\n",
+        "streams that a fence waits for",
+    ),
+    Mutant(
+        "use-forgotten",
+        "loop/python_request.c",
+        "\tmodule_use(f->module);",
+        "\t;",
+        "uses of a module",
+    ),
+    Mutant(
+        "question-not-counted",
+        "loop/python_request.c",
+        "r->pending += slot != 0;",
+        ";",
+        "questions that the client waits for",
+    ),
+    Mutant(
+        "reply-not-counted",
+        "rank/ring.c",
+        "\t\tr->ring.replies--;",
+        "\t\t;",
+        "requests that are not answered",
+    ),
     Mutant("missing-page", "memory/chunk.c", "m->missing -= mapped(", "mapped(", "missing pages"),
-    Mutant("chunk-not-counted", "memory/chunk.c", ".held = true};\n\td->used++;\n\treturn",
-           ".held = true};\n\treturn", "used chunks"),
-    Mutant("rank-not-counted", "loop/job.c", "\tr->job->world.attached--;", "\t;",
-           "attached ranks of a job"),
-    Mutant("goal-outlives-its-cut", "loop/job.c",
-           "\t\tj->world.state = PROXY_JOB_SAVED;\n\tj->goal = GOAL_RUN;",
-           "\t\tj->world.state = PROXY_JOB_SAVED;\n"
-           "\tif (j->goal != GOAL_LEAVE) j->goal = GOAL_RUN;",
-           "a job is being saved that does not stand at a cut"),
-]  # fmt: skip
+    Mutant(
+        "chunk-not-counted",
+        "memory/chunk.c",
+        ".held = true};\n\td->used++;\n\treturn",
+        ".held = true};\n\treturn",
+        "used chunks",
+    ),
+    Mutant(
+        "rank-not-counted",
+        "loop/job.c",
+        "\tr->job->world.attached--;",
+        "\t;",
+        "attached ranks of a job",
+    ),
+    Mutant(
+        "goal-outlives-its-cut",
+        "loop/job.c",
+        "\t\tj->world.state = PROXY_JOB_SAVED;\n\tj->goal = GOAL_RUN;",
+        "\t\tj->world.state = PROXY_JOB_SAVED;\n\tif (j->goal != GOAL_LEAVE) j->goal = GOAL_RUN;",
+        "a job is being saved that does not stand at a cut",
+    ),
+]
 
 
 # What the builds that people run see, by checks at the place and before a save (invariant.h).
 ALWAYS_SEEN = [
-    Mutant("work-not-counted", "queue/item.c", "\t\tmemory_use(&r->memory);", "\t\t;",
-           "work that has completed was counted"),
-    Mutant("mark-kept", "queue/event.c", "if (!m || --m->refs)", "if (!m || m->refs)",
-           "references to a mark"),
-    Mutant("use-forgotten", "loop/python_request.c", "\tmodule_use(f->module);", "\t;",
-           "a module counts its uses"),
-    Mutant("chunk-not-counted", "memory/chunk.c", ".held = true};\n\td->used++;\n\treturn",
-           ".held = true};\n\treturn", "a chunk that is given back has no pages"),
-    Mutant("page-not-counted", "memory/chunk.c", "count(d, c, c->refs + 1, c->leaving);",
-           "count(d, c, c->refs, c->leaving);",
-           "a page that is unmapped is one of its chunk's pages"),
-    Mutant("promise-not-counted", "memory/swap.c", "\td->reserved += promised;", "\t;",
-           "a chunk that a move takes was reserved"),
-    Mutant("pages-of-others-swept", "memory/buffers.c",
-           "if (!m->pages[m->live[i - 1]].buffers)", "if (m->live_count)",
-           "a page that is forgotten belongs to no buffer"),
-]  # fmt: skip
+    Mutant(
+        "work-not-counted",
+        "queue/item.c",
+        "\t\tmemory_use(&r->memory);",
+        "\t\t;",
+        "work that has completed was counted",
+    ),
+    Mutant(
+        "mark-kept",
+        "queue/event.c",
+        "if (!m || --m->refs)",
+        "if (!m || m->refs)",
+        "references to a mark",
+    ),
+    Mutant(
+        "use-forgotten",
+        "loop/python_request.c",
+        "\tmodule_use(f->module);",
+        "\t;",
+        "a module counts its uses",
+    ),
+    Mutant(
+        "chunk-not-counted",
+        "memory/chunk.c",
+        ".held = true};\n\td->used++;\n\treturn",
+        ".held = true};\n\treturn",
+        "a chunk that is given back has no pages",
+    ),
+    Mutant(
+        "page-not-counted",
+        "memory/chunk.c",
+        "count(d, c, c->refs + 1, c->leaving);",
+        "count(d, c, c->refs, c->leaving);",
+        "a page that is unmapped is one of its chunk's pages",
+    ),
+    Mutant(
+        "promise-not-counted",
+        "memory/swap.c",
+        "\td->reserved += promised;",
+        "\t;",
+        "a chunk that a move takes was reserved",
+    ),
+    Mutant(
+        "pages-of-others-swept",
+        "memory/buffers.c",
+        "if (!m->pages[m->live[i - 1]].buffers)",
+        "if (m->live_count)",
+        "a page that is forgotten belongs to no buffer",
+    ),
+]
 
 
 def said_by(mutant: Mutant, folder: Path, build: tuple[str, ...] = ()) -> str:
@@ -93,10 +176,22 @@ def said_by(mutant: Mutant, folder: Path, build: tuple[str, ...] = ()) -> str:
     changed, program = folder / source.name, folder / "seeded"
     changed.write_text(text.replace(mutant.old, mutant.new))
     make = subprocess.run(
-        ["make", "--silent", "-f", "tests/hostile/build.mk", "seeded", f"OUT={program}",
-         f"INSTEAD=proxy/core/{mutant.source}", f"CHANGED={changed}", *build],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            "make",
+            "--silent",
+            "-f",
+            "tests/hostile/build.mk",
+            "seeded",
+            f"OUT={program}",
+            f"INSTEAD=proxy/core/{mutant.source}",
+            f"CHANGED={changed}",
+            *build,
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert make.returncode == 0, make.stderr
     done = subprocess.run(
         [program], capture_output=True, text=True, check=False, timeout=scaled(60)
@@ -141,11 +236,20 @@ def test_a_rank_aborts_before_it_gives_out_memory_twice(tmp_path: Path) -> None:
     client, source, program = REPOSITORY / "interpose/client", tmp_path / "x.c", tmp_path / "x"
     source.write_text(FREED_TWICE)
     subprocess.run(
-        ["gcc", "-std=c11", "-D_GNU_SOURCE", f"-I{REPOSITORY / 'interpose/channel'}",
-         f"-I{client / 'issue'}", "-o", str(program), str(source),
-         str(client / "issue/heap.c"), str(client / "issue/placement.c")],
+        [
+            "gcc",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            f"-I{REPOSITORY / 'interpose/channel'}",
+            f"-I{client / 'issue'}",
+            "-o",
+            str(program),
+            str(source),
+            str(client / "issue/heap.c"),
+            str(client / "issue/placement.c"),
+        ],
         check=True,
-    )  # fmt: skip
+    )
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGABRT
     assert "broken invariant: memory that is freed was allocated (" in done.stderr

@@ -21,11 +21,27 @@ def build(tmp_path: Path) -> Build:
     ) -> Path:
         source, program = tmp_path / "program.c", tmp_path / "program"
         source.write_text(PRELUDE + body)
-        command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Werror",
-                   f"-I{REPOSITORY / 'interpose/channel'}", *(f"-I{floor}" for floor in FLOORS),
-                   f"-I{LIB.parent / 'gen'}",
-                   "-o", str(program), str(source), f"-L{LIB}", f"-Wl,-rpath-link,{LIB}",
-                   *(f"-l{name}" for name in link), *args, "-lpthread", "-ldl"]  # fmt: skip
+        command = [
+            "gcc",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-O1",
+            "-g",
+            "-Wall",
+            "-Werror",
+            f"-I{REPOSITORY / 'interpose/channel'}",
+            *(f"-I{floor}" for floor in FLOORS),
+            f"-I{LIB.parent / 'gen'}",
+            "-o",
+            str(program),
+            str(source),
+            f"-L{LIB}",
+            f"-Wl,-rpath-link,{LIB}",
+            *(f"-l{name}" for name in link),
+            *args,
+            "-lpthread",
+            "-ldl",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return program
@@ -40,8 +56,14 @@ def run() -> Run:
     def run_program(
         program: Path | str, *arguments: str, launcher: Path | None = None, status: int = 0
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run([str(program), *arguments], env=environment(launcher), text=True,
-                              capture_output=True, timeout=scaled(60), check=False)  # fmt: skip
+        done = subprocess.run(
+            [str(program), *arguments],
+            env=environment(launcher),
+            text=True,
+            capture_output=True,
+            timeout=scaled(60),
+            check=False,
+        )
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 

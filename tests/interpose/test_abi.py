@@ -124,8 +124,14 @@ def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, least: 
     assert len(lines) > least and any(re.search(rf"\b{f.name}\(", real) for f in functions)
     source = tmp_path / "both.cpp"
     source.write_text(f'#include <{header}>\nextern "C" {{\n' + "\n".join(lines) + "\n}\n")
-    command = ["g++", "-fsyntax-only", "-w", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", f"-I{folder}",
-               str(source)]  # fmt: skip
+    command = [
+        "g++",
+        "-fsyntax-only",
+        "-w",
+        "-DNVML_NO_UNVERSIONED_FUNC_DEFS",
+        f"-I{folder}",
+        str(source),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -156,9 +162,23 @@ def test_our_headers_compile_in_both_languages(
         ncclCommInitRankConfig(&comm, 1, id, 0, &config);
         return ncclAllReduce(0, 0, 0, ncclBfloat16, ncclAvg, comm, 0) == ncclSuccess ? 0 : 1;
     }""")
-    command = ["g++" if language == "c++" else "gcc", "-x", language, f"-std={standard}", "-Wall",
-               "-Werror", f"-I{HEADERS[0]}", f"-I{LIB.parent / 'include'}", str(source),
-               "-o", str(tmp_path / "program"), f"-L{LIB}", "-lnccl",
-               "-lcublas", "-lcublasLt", f"-Wl,-rpath-link,{LIB}"]  # fmt: skip
+    command = [
+        "g++" if language == "c++" else "gcc",
+        "-x",
+        language,
+        f"-std={standard}",
+        "-Wall",
+        "-Werror",
+        f"-I{HEADERS[0]}",
+        f"-I{LIB.parent / 'include'}",
+        str(source),
+        "-o",
+        str(tmp_path / "program"),
+        f"-L{LIB}",
+        "-lnccl",
+        "-lcublas",
+        "-lcublasLt",
+        f"-Wl,-rpath-link,{LIB}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

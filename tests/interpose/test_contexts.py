@@ -18,17 +18,27 @@ from support.preloaded import Build, Run
 LIBRARY = descriptions.load_library((descriptions.API / "cuda.yaml").read_text(), records.channel())
 CHECKS = {n: f.check for f in LIBRARY.functions if f.kind != "refuse" for n in f.names}
 NOTHING = {
-    "cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString", "cuGetProcAddress",
-    "cuGetProcAddress_v2", "cuGetExportTable",
-}  # fmt: skip
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuGetExportTable",
+}
 # What they name has a context of its own, or is the context; questions about an address need none.
-NAMED = re.compile(r"cuDevice|cuCtx(Create|Destroy|SetCurrent|GetCurrent|Push|Pop|GetId|GetApi"
-                   r"|GetDevice_v2|Synchronize_v2)|cuEvent|cuGraphAdd|cuPointerGet")  # fmt: skip
+NAMED = re.compile(
+    r"cuDevice|cuCtx(Create|Destroy|SetCurrent|GetCurrent|Push|Pop|GetId|GetApi"
+    r"|GetDevice_v2|Synchronize_v2)|cuEvent|cuGraphAdd|cuPointerGet"
+)
 # The documentation is silent about these, and they are of the current context all the same.
 OF_CURRENT = {
-    "cuCtxGetLimit", "cuCtxGetStreamPriorityRange", "cuCtxResetPersistingL2Cache",
-    "cuProfilerStart", "cuProfilerStop",
-}  # fmt: skip
+    "cuCtxGetLimit",
+    "cuCtxGetStreamPriorityRange",
+    "cuCtxResetPersistingL2Cache",
+    "cuProfilerStart",
+    "cuProfilerStop",
+}
 
 ALL_FAIL = """
 static const char *const names[] = {%s};

@@ -20,8 +20,11 @@ from support import privileges
 from support.native import REPOSITORY
 
 pytestmark = [
-    pytest.mark.slow, pytest.mark.installs, pytest.mark.cuda_headers, pytest.mark.timeout(1200)
-]  # fmt: skip
+    pytest.mark.slow,
+    pytest.mark.installs,
+    pytest.mark.cuda_headers,
+    pytest.mark.timeout(1200),
+]
 RUNTIME = descriptions.header_folders()
 LIBRARIES = ["cublas", "cublasLt"]
 OURS = paths.native("include")
@@ -36,8 +39,17 @@ def headers_of(tmp_path_factory: pytest.TempPathFactory, library: str, wheel: st
     kept = REPOSITORY / f"build/{library.lower().removesuffix('lt')}-headers"
     if not kept.exists():
         download = tmp_path_factory.mktemp("wheel")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest",
-                   str(download), wheel]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(download),
+            wheel,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             privileges.missing(f"{wheel} cannot be had: {done.stderr.strip()[-300:]}")
@@ -105,9 +117,13 @@ def test_enumerations_and_structures_agree(tmp_path: Path, folder: Path, library
     ]
     if library == "cublasLt":
         # Descriptors have grown; the client takes no more than these of them.
-        sizes = {"cublasLtMatmulAlgo_t": "== 64", "cublasLtMatmulHeuristicResult_t": "== 96",
-                 "cublasLtMatmulDescOpaque_t": ">= 128", "cublasLtMatrixLayoutOpaque_t": ">= 64",
-                 "cublasLtMatmulPreferenceOpaque_t": ">= 64"}  # fmt: skip
+        sizes = {
+            "cublasLtMatmulAlgo_t": "== 64",
+            "cublasLtMatmulHeuristicResult_t": "== 96",
+            "cublasLtMatmulDescOpaque_t": ">= 128",
+            "cublasLtMatrixLayoutOpaque_t": ">= 64",
+            "cublasLtMatmulPreferenceOpaque_t": ">= 64",
+        }
         checks += [f'static_assert(sizeof({n}) {size}, "{n}");' for n, size in sizes.items()]
     assert len(checks) > 30
     compiles(tmp_path, folder, headers.FILES[library], "\n".join(checks))
@@ -176,8 +192,11 @@ def test_ours_have_all_types_enumerators_and_macros(
     plain = {name for name in macros if not name.endswith("_INITIALIZER")}
     lines = [f'shape<{name}>("{name}");' for name in sorted(types)]
     lines += [f'show("{name}", {name});' for name in sorted(enumerators | plain)]
-    lines += [f"{{ {name.replace('INITIALIZER', 'T')} x = {name}; (void)x; }}".replace(
-        "NCCL_CONFIG_T", "ncclConfig_t").replace("NCCL_SIM_INFO_T", "ncclSimInfo_t")
-        for name in sorted(macros - plain)]  # fmt: skip
+    lines += [
+        f"{{ {name.replace('INITIALIZER', 'T')} x = {name}; (void)x; }}".replace(
+            "NCCL_CONFIG_T", "ncclConfig_t"
+        ).replace("NCCL_SIM_INFO_T", "ncclSimInfo_t")
+        for name in sorted(macros - plain)
+    ]
     ours = values(tmp_path, OURS, headers.FILES[library], lines)
     assert ours == values(tmp_path, folder, headers.FILES[library], lines)

@@ -31,10 +31,13 @@ def serve_kernel(server: ChannelServer, layout: bytes = LAYOUT, needs: bytes = N
 def launches(server: ChannelServer) -> list[tuple[int, ...]]:
     """Grid x, block x, pointer and number of each launch."""
     return [
-        (r.fields("QQI")[2], struct.unpack_from("<I", r.body, 28)[0],
-         *struct.unpack_from("<QI", r.body, 56))
+        (
+            r.fields("QQI")[2],
+            struct.unpack_from("<I", r.body, 28)[0],
+            *struct.unpack_from("<QI", r.body, 56),
+        )
         for r in server.of(cs.LAUNCH)
-    ]  # fmt: skip
+    ]
 
 
 KERNEL = f"""

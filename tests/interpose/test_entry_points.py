@@ -54,8 +54,9 @@ def test_each_version_of_a_name_has_its_own_type(build: Build, tmp_path: Path) -
     assert len(asked) > 400
     program = build(ASK)
     lines = "".join(f"{name} {version} {int(bool(end))}\n" for name, version, end in asked)
-    done = subprocess.run([program], input=lines, env=environment(None), capture_output=True,
-                          text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [program], input=lines, env=environment(None), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     symbols = done.stdout.split()
     assert len(symbols) == len(asked)
@@ -67,8 +68,10 @@ def test_each_version_of_a_name_has_its_own_type(build: Build, tmp_path: Path) -
             continue
         compared += 1
         checks.append(f"PFN_{name}_v{version}{end} p{compared} = (PFN_{name}_v{version}{end})0;")
-        checks.append(f"static_assert(same<decltype(&{symbol}), decltype(p{compared})>::value, "
-                      f'"{name} {version} gives {symbol}");')  # fmt: skip
+        checks.append(
+            f"static_assert(same<decltype(&{symbol}), decltype(p{compared})>::value, "
+            f'"{name} {version} gives {symbol}");'
+        )
     assert compared > 150
     source = tmp_path / "types.cpp"
     source.write_text(

@@ -39,8 +39,20 @@ def test_a_shim_exports_exactly_the_described_functions(name: str) -> None:
     assert set(symbols.values()) == {library.version_node}
 
 
-LIBC = {"dlsym", "dlvsym", "dlopen", "syscall", "prctl", "semop", "semtimedop", "mlockall",
-        "munlockall", "mseal", "timer_settime", "timer_delete"}  # fmt: skip
+LIBC = {
+    "dlsym",
+    "dlvsym",
+    "dlopen",
+    "syscall",
+    "prctl",
+    "semop",
+    "semtimedop",
+    "mlockall",
+    "munlockall",
+    "mseal",
+    "timer_settime",
+    "timer_delete",
+}
 
 
 def test_the_preloaded_library_exports_all_of_them_and_some_of_libc_and_nothing_else() -> None:
@@ -98,8 +110,13 @@ def test_what_pytorch_and_nccl_look_up_in_nvml_is_answered() -> None:
         GetFieldValues GetGpuFabricInfoV GetPlatformInfo GetMemoryInfo GetUtilizationRates
         GetTemperature GetPowerUsage GetClockInfo"""
     wanted = {f"nvmlDevice{name}" for name in device.split()}
-    wanted |= {"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString", "nvmlSystemGetDriverVersion",
-               "nvmlSystemGetCudaDriverVersion_v2"}  # fmt: skip
+    wanted |= {
+        "nvmlInit_v2",
+        "nvmlShutdown",
+        "nvmlErrorString",
+        "nvmlSystemGetDriverVersion",
+        "nvmlSystemGetCudaDriverVersion_v2",
+    }
     assert not wanted - answered
 
 

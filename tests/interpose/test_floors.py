@@ -61,18 +61,38 @@ def test_no_file_sees_a_header_of_a_higher_floor() -> None:
 def compiled(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProcess[str]:
     source = tmp_path / "inside.c"
     source.write_text(text)
-    command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-fsyntax-only", "-include", str(INSIDE),
-               f"-I{CLIENT / 'base'}", f"-I{REPOSITORY / 'interpose/channel'}",
-               *args, str(source)]  # fmt: skip
+    command = [
+        "gcc",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-fsyntax-only",
+        "-include",
+        str(INSIDE),
+        f"-I{CLIENT / 'base'}",
+        f"-I{REPOSITORY / 'interpose/channel'}",
+        *args,
+        str(source),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
     "statement",
-    ["exit(1)", "abort()", 'puts("here")', 'printf("here")', 'fprintf(stderr, "here")',
-     'getenv("HOME")', "fork()", "signal(2, 0)", "pthread_create(0, 0, 0, 0)",
-     "pthread_mutex_lock(0)", "assert(0)", 'system("ls")'],
-)  # fmt: skip
+    [
+        "exit(1)",
+        "abort()",
+        'puts("here")',
+        'printf("here")',
+        'fprintf(stderr, "here")',
+        'getenv("HOME")',
+        "fork()",
+        "signal(2, 0)",
+        "pthread_create(0, 0, 0, 0)",
+        "pthread_mutex_lock(0)",
+        "assert(0)",
+        'system("ls")',
+    ],
+)
 def test_what_must_not_happen_inside_a_job_does_not_compile(tmp_path: Path, statement: str) -> None:
     text = '#include <stdio.h>\n#include "base.h"\nvoid f(void);\n'
     text += "void f(void)\n{\n\t%s;\n}\n"
@@ -83,9 +103,12 @@ def test_what_must_not_happen_inside_a_job_does_not_compile(tmp_path: Path, stat
 
 
 def test_each_exception_has_one_caller() -> None:
-    allowed = {"inside_environment": "base/connect.c", "inside_stdout": "issue/print.c",
-               "inside_thread": "base/thread.c",
-               "inside_visible_devices": "base/visible.c"}  # fmt: skip
+    allowed = {
+        "inside_environment": "base/connect.c",
+        "inside_stdout": "issue/print.c",
+        "inside_thread": "base/thread.c",
+        "inside_visible_devices": "base/visible.c",
+    }
     assert set(re.findall(r"\b(inside_\w+)\(", INSIDE.read_text())) == set(allowed)
     for name, file in allowed.items():
         users = [str(p.relative_to(CLIENT)) for p in CLIENT.glob("*/*.c") if name in p.read_text()]
@@ -104,10 +127,21 @@ def test_a_lock_out_of_order_ends_a_build_with_the_sanitizer(tmp_path: Path) -> 
         lock(count > 1 ? RING_LOCK : HEAP_LOCK);
         return 0;
     }""")
-    command = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-fsanitize=address", "-include", str(INSIDE),
-               f"-I{CLIENT / 'base'}", f"-I{REPOSITORY / 'interpose/channel'}", str(source),
-               str(CLIENT / "base/locks.c"), str(CLIENT / "base/log.c"),
-               "-o", str(program)]  # fmt: skip
+    command = [
+        "gcc",
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-fsanitize=address",
+        "-include",
+        str(INSIDE),
+        f"-I{CLIENT / 'base'}",
+        f"-I{REPOSITORY / 'interpose/channel'}",
+        str(source),
+        str(CLIENT / "base/locks.c"),
+        str(CLIENT / "base/log.c"),
+        "-o",
+        str(program),
+    ]
     subprocess.run(command, check=True)
     assert subprocess.run([program, "in order"], check=False).returncode == 0
     done = subprocess.run([program], capture_output=True, text=True, check=False)

@@ -118,8 +118,19 @@ def test_what_is_looked_up_for_the_caller_stays_the_callers(
         ("wrap", folder / "libwrap.so", ["-Wl,-rpath,$ORIGIN"]),
     ):
         subprocess.run(
-            ["gcc", "-O1", "-shared", "-fPIC", str(tmp_path / f"{name}.c"), "-o", str(target),
-             *extra, "-ldl"], check=True)  # fmt: skip
+            [
+                "gcc",
+                "-O1",
+                "-shared",
+                "-fPIC",
+                str(tmp_path / f"{name}.c"),
+                "-o",
+                str(target),
+                *extra,
+                "-ldl",
+            ],
+            check=True,
+        )
     program = build(
         """
     int open_neighbour(void);
@@ -157,8 +168,10 @@ def test_a_function_that_is_not_covered_names_itself_once_and_fails(
     )
     lines = run(program).stderr.splitlines()
     assert [line.split(":")[1].strip() for line in lines] == [
-        "cudaDestroyExternalMemory", "cudaMallocArray", "ncclGroupSimulateEnd",
-    ]  # fmt: skip
+        "cudaDestroyExternalMemory",
+        "cudaMallocArray",
+        "ncclGroupSimulateEnd",
+    ]
     assert "arrays and textures" in lines[1]
 
 

@@ -90,15 +90,33 @@ int main(void)
 @pytest.mark.parametrize(
     ("said", "seen"),
     [
-        (None, ALL), ("0,1,2,3", ALL), ("2", [2]), ("3,1", [3, 1]), (" 1 , 0 ", [1, 0]),
-        ("", []), ("-1", []), ("4", []), ("1,4,0", [1]), ("1,-1,0", [1]), ("0,,1", [0]),
-        ("+1", [1]), ("+", []), ("+,1", []),
-        ("0,1,0", []), ("1gpu2,2ampere", [1, 2]), ("0-2", [0]), ("none", []),
-        (UUID.format(2), [2]), (f"{UUID.format(3)},{UUID.format(0)}", [3, 0]),
-        ("GPU-72616e6b", []), (f"{UUID.format(1)},1", []), ("GPU-ffff,0", []),
-        ("99999999999999999999", []), ("1," * 300, []),
+        (None, ALL),
+        ("0,1,2,3", ALL),
+        ("2", [2]),
+        ("3,1", [3, 1]),
+        (" 1 , 0 ", [1, 0]),
+        ("", []),
+        ("-1", []),
+        ("4", []),
+        ("1,4,0", [1]),
+        ("1,-1,0", [1]),
+        ("0,,1", [0]),
+        ("+1", [1]),
+        ("+", []),
+        ("+,1", []),
+        ("0,1,0", []),
+        ("1gpu2,2ampere", [1, 2]),
+        ("0-2", [0]),
+        ("none", []),
+        (UUID.format(2), [2]),
+        (f"{UUID.format(3)},{UUID.format(0)}", [3, 0]),
+        ("GPU-72616e6b", []),
+        (f"{UUID.format(1)},1", []),
+        ("GPU-ffff,0", []),
+        ("99999999999999999999", []),
+        ("1," * 300, []),
     ],
-)  # fmt: skip
+)
 def test_what_is_seen(build: Build, tmp_path: Path, said: str | None, seen: list[int]) -> None:
     program = build(SOURCE, ("cudart", "cuda", "nvidia-ml"))
     with ChannelServer(tmp_path / "s", devices=4) as server:

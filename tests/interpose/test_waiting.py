@@ -132,8 +132,13 @@ def test_who_waits_for_memory_holds_up_nobody_who_asks_about_memory(
     """Nothing that the first one waits for comes before the others have gone on."""
     program = build(SHORT_OF_MEMORY)
     with ChannelServer(tmp_path / "s", automatic=False) as server:
-        process = subprocess.Popen([program], env=environment(server.path), text=True,
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        process = subprocess.Popen(
+            [program],
+            env=environment(server.path),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert process.stdin and process.stdout
         server.ready.wait()
         server.grant()
@@ -196,8 +201,13 @@ def test_who_waits_for_room_in_the_ring_holds_up_nobody_either(
 ) -> None:
     program = build(FULL_RING)
     with ChannelServer(tmp_path / "s", automatic=False) as server:
-        process = subprocess.Popen([program], env=environment(server.path), text=True,
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        process = subprocess.Popen(
+            [program],
+            env=environment(server.path),
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert process.stdin and process.stdout
         server.ready.wait()
         server.grant()

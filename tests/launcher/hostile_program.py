@@ -17,8 +17,18 @@ from writing_program import phases, say, wait_for  # type: ignore[import-not-fou
 def names(folder: Path, tree: Path) -> None:
     """Names of all kinds of bytes and lengths, and whatever else may have a name."""
     os.chdir(tree)
-    odd = [b"new\nline", b"\xff\xfe", b"x" * 255, b'"quoted\\', b"[1, true]", b"gone (deleted)",
-           b"-n", b"\x01\x7f", " \u2028 ".encode(), b".rankfold-x"]  # fmt: skip
+    odd = [
+        b"new\nline",
+        b"\xff\xfe",
+        b"x" * 255,
+        b'"quoted\\',
+        b"[1, true]",
+        b"gone (deleted)",
+        b"-n",
+        b"\x01\x7f",
+        " \u2028 ".encode(),
+        b".rankfold-x",
+    ]
     for name in odd:
         Path(os.fsdecode(name)).write_bytes(name)
         Path(os.fsdecode(b"folder " + name[:200]), "a").mkdir(parents=True)

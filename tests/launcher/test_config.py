@@ -76,9 +76,12 @@ def test_what_the_user_preloads_comes_before_ours_and_nvidia_s_libraries_behind(
 
 @pytest.mark.parametrize(
     ("users", "ours"),
-    [("", "verify_asan_link_order=0"), ("a=1", "a=1:verify_asan_link_order=0"),
-     ("verify_asan_link_order=1:a=1", "verify_asan_link_order=1:a=1")],
-)  # fmt: skip
+    [
+        ("", "verify_asan_link_order=0"),
+        ("a=1", "a=1:verify_asan_link_order=0"),
+        ("verify_asan_link_order=1:a=1", "verify_asan_link_order=1:a=1"),
+    ],
+)
 def test_the_address_sanitizer_accepts_libraries_before_its_own(users: str, ours: str) -> None:
     env = environment({"ASAN_OPTIONS": users} if users else {}, ["/r/librankfold.so"])
     assert env["ASAN_OPTIONS"] == ours

@@ -25,10 +25,22 @@ mount --bind "$1" /run &&
 def test_what_it_finds_out_about_the_kernel_is_kept_where_run_is_no_tmpfs(tmp_path: Path) -> None:
     privileges.need_criu()
     done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", _WITH_RUN, "sh", tmp_path, sys.executable,
-         criu.command()],
-        cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
+        [
+            "unshare",
+            "--mount",
+            "sh",
+            "-c",
+            _WITH_RUN,
+            "sh",
+            tmp_path,
+            sys.executable,
+            criu.command(),
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout
     assert "Loaded kdat cache" in done.stdout, os.listdir(tmp_path)
 
@@ -62,18 +74,28 @@ _INFECTED = "(00.041) Error (compel/src/lib/infect.c:97): "
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (_INFECTED + "si_code=4 si_pid=3000 si_status=19",
-         "process 3000: signal 19 from outside reached it while CRIU controlled it"),
-        (_INFECTED + "si_code=2 si_pid=3000 si_status=11",
-         "process 3000: si_code=2 si_pid=3000 si_status=11"),
-        (_INFECTED + "si_code=4 si_pid=3000 si_status=11",
-         "process 3000: si_code=4 si_pid=3000 si_status=11"),
-        (_INFECTED + "si_code=1 si_pid=3000 si_status=1",
-         "process 3000: si_code=1 si_pid=3000 si_status=1"),
-        ("(00.05)   1000: Error (criu/files.c:7): a new complaint",
-         "process 1000: a new complaint"),
+        (
+            _INFECTED + "si_code=4 si_pid=3000 si_status=19",
+            "process 3000: signal 19 from outside reached it while CRIU controlled it",
+        ),
+        (
+            _INFECTED + "si_code=2 si_pid=3000 si_status=11",
+            "process 3000: si_code=2 si_pid=3000 si_status=11",
+        ),
+        (
+            _INFECTED + "si_code=4 si_pid=3000 si_status=11",
+            "process 3000: si_code=4 si_pid=3000 si_status=11",
+        ),
+        (
+            _INFECTED + "si_code=1 si_pid=3000 si_status=1",
+            "process 3000: si_code=1 si_pid=3000 si_status=1",
+        ),
+        (
+            "(00.05)   1000: Error (criu/files.c:7): a new complaint",
+            "process 1000: a new complaint",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_it_complains_of_is_said_for_people(tmp_path: Path, line: str, said: str) -> None:
     log = tmp_path / "dump.log"
     log.write_text(f"(00.01) all is well\n{line}\n(00.06) Error (criu/cr.c:1): Dumping FAILED.\n")

@@ -42,9 +42,12 @@ def test_nobody_takes_hold_of_a_rank_for_another_incarnation(rig: Rig) -> None:
     """An empty launcher has seen no epoch: only its incarnation tells who is late."""
     launched = rig.launch("no-such-command", empty=True, incarnation=3)
     takes: dict[str, dict[str, Any]] = {
-        "claim": {"epoch": 7, "device": "d0"}, "freeze": {}, "thaw": {},
-        "snapshot": {"folder": "/nowhere"}, "restore": {"folder": "/nowhere"},
-    }  # fmt: skip
+        "claim": {"epoch": 7, "device": "d0"},
+        "freeze": {},
+        "thaw": {},
+        "snapshot": {"folder": "/nowhere"},
+        "restore": {"folder": "/nowhere"},
+    }
     ends: dict[str, dict[str, Any]] = {"signal": {"signum": 9}, "vacate": {}, "end": {}}
     with launched.client() as client:
         for op, arguments in (takes | ends).items():

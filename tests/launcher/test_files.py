@@ -238,8 +238,13 @@ def test_an_installed_package_comes_back(place: Tree) -> None:
         wheel.writestr("parcel-1.0.dist-info/METADATA", "Name: parcel\nVersion: 1.0\n")
         kind = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         wheel.writestr("parcel-1.0.dist-info/WHEEL", kind)
-        names = ("parcel/__init__.py", "parcel/later.py", "parcel-1.0.dist-info/METADATA",
-                 "parcel-1.0.dist-info/WHEEL", "parcel-1.0.dist-info/RECORD")  # fmt: skip
+        names = (
+            "parcel/__init__.py",
+            "parcel/later.py",
+            "parcel-1.0.dist-info/METADATA",
+            "parcel-1.0.dist-info/WHEEL",
+            "parcel-1.0.dist-info/RECORD",
+        )
         wheel.writestr("parcel-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in names))
     launched = place.start("package")
     save(launched, place.saved)

@@ -39,9 +39,15 @@ def message(field: int, *parts: bytes) -> bytes:
 
 
 def core(ax: int, call: int, pending: bool = False) -> bytes:
-    registers = message(2, *(number(n, 5) for n in range(1, 11)), number(11, ax),
-                        *(number(n, 6) for n in range(12, 16)), number(16, call),
-                        number(17, IP), number(18, 51))  # fmt: skip
+    registers = message(
+        2,
+        *(number(n, 5) for n in range(1, 11)),
+        number(11, ax),
+        *(number(n, 6) for n in range(12, 16)),
+        number(16, call),
+        number(17, IP),
+        number(18, 51),
+    )
     signals = message(9, message(1, b"x" * 128)) if pending else message(9)
     parts = number(1, 1) + message(2, number(1, 7), registers)
     parts += message(3, number(1, 1)) + message(5, number(1, 0), signals)

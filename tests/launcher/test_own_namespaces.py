@@ -19,12 +19,13 @@ def place(state: State) -> Place:
 
 
 @pytest.mark.parametrize(
-    ("option", "name"), [("--net", "net"), ("--mount", "mnt"), ("--cgroup", "cgroup"),
-                         ("--map-root-user", "user")],
-)  # fmt: skip
+    ("option", "name"),
+    [("--net", "net"), ("--mount", "mnt"), ("--cgroup", "cgroup"), ("--map-root-user", "user")],
+)
 def test_what_cannot_be_saved_is_named(place: Place, option: str, name: str) -> None:
-    launched = place.launch("unshare", option, sys.executable, str(PROGRAM), "count",
-                            str(place.work))  # fmt: skip
+    launched = place.launch(
+        "unshare", option, sys.executable, str(PROGRAM), "count", str(place.work)
+    )
     said = f"process 1000 (python) has a {name} namespace of its own: run it without"
     with launched.client() as client:
         (hindrance,) = client.ask("examine")[0]["hindrances"]

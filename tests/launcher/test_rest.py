@@ -183,9 +183,13 @@ def test_a_going_rank_is_written_down_and_goes_on(place: Place) -> None:
 
 
 EVERYTHING = [
-    "ON ITS WAY", "through the child", "child 0", "[(1,), (2,)]", "kept",
+    "ON ITS WAY",
+    "through the child",
+    "child 0",
+    "[(1,), (2,)]",
+    "kept",
     "continued 0, alive True, pid 1000",
-]  # fmt: skip
+]
 
 
 def test_a_snapshot_says_at_which_start_of_the_machine_it_was_written(place: Place) -> None:
@@ -590,15 +594,19 @@ def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("io_uring", "io_uring"), ("orphan", "no longer a descendant of"),
+        ("io_uring", "io_uring"),
+        ("orphan", "no longer a descendant of"),
         ("taken_name", "made, which cannot be saved: that name was removed"),
-        ("mptcp", "MPTCP socket"), ("namespace", "a uts namespace of its own"),
-        ("userfaultfd", "userfaultfd"), ("secret", "memfd_secret"),
-        ("perf", "a performance counter"), ("traced", "is traced by process"),
+        ("mptcp", "MPTCP socket"),
+        ("namespace", "a uts namespace of its own"),
+        ("userfaultfd", "userfaultfd"),
+        ("secret", "memfd_secret"),
+        ("perf", "a performance counter"),
+        ("traced", "is traced by process"),
         ("no_main_thread", "has no main thread any more"),
         ("second_daemon", "is in the session of a process that has exited"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, words: str) -> None:
     """Early, while it runs, and when it is to be saved."""
     launched = place.program(name)

@@ -81,17 +81,22 @@ def restore(job: RunningJob, folder: Path, name: str) -> RunningJob:
     for rank in range(job.world_size):
         config = json.loads((job.folder / f"rank-{rank}.json").read_text())
         config |= {
-            "job": name, "empty": True, "logs": str(again.folder / "logs"),
-            "socket": again.launcher(rank), "client_socket": f"{again.launcher(rank)}.c",
+            "job": name,
+            "empty": True,
+            "logs": str(again.folder / "logs"),
+            "socket": again.launcher(rank),
+            "client_socket": f"{again.launcher(rank)}.c",
             "exit_file": str(again.folder / f"rank-{rank}.exit"),
             "hidden": [str(again.folder)],
-        }  # fmt: skip
+        }
         path = again.folder / f"rank-{rank}.json"
         path.write_text(json.dumps(config))
         subprocess.run(
             [sys.executable, "-m", "rankfold.interpose.launcher", "--config", str(path)],
-            check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+        )
         call(
             again.launcher(rank), "restore", folder=str(folder / f"rank-{rank}"), timeout=scaled(60)
         )
@@ -107,8 +112,9 @@ def test_a_job_goes_on_from_its_snapshots_with_the_same_bits(
     with Fleet(state, 3) as fleet:
         undisturbed = fleet.start("undisturbed", [str(program), *arguments], list(range(ranks)))
         assert undisturbed.wait() == [0] * ranks
-        job = fleet.start("job", [str(program), *arguments], list(range(ranks)),
-                          workdir=undisturbed.folder)  # fmt: skip
+        job = fleet.start(
+            "job", [str(program), *arguments], list(range(ranks)), workdir=undisturbed.folder
+        )
         until(lambda: len(job.output(0).splitlines()) > 12)
         save(job, state.folder / "saved")
         size = len(job.output(0))

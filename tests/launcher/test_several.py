@@ -78,11 +78,19 @@ def test_one_that_is_killed_takes_nothing_of_the_others_and_leaves_nothing_with_
 
 def launcher_config(rank: int, folder: Path, **fields: object) -> dict[str, object]:
     return {
-        "job": "several", "rank": rank, "world_size": 3, "command": [sys.executable, "-c", "pass"],
-        "workdir": str(folder), "env": {}, "inherit": False, "master_addr": "127.0.0.1",
-        "master_port": 1, "device": {"name": "Test", "memory_bytes": 1 << 30}, "preload": [],
+        "job": "several",
+        "rank": rank,
+        "world_size": 3,
+        "command": [sys.executable, "-c", "pass"],
+        "workdir": str(folder),
+        "env": {},
+        "inherit": False,
+        "master_addr": "127.0.0.1",
+        "master_port": 1,
+        "device": {"name": "Test", "memory_bytes": 1 << 30},
+        "preload": [],
         **fields,
-    }  # fmt: skip
+    }
 
 
 def test_of_one_that_does_not_start_the_reconciler_hears_why(state: State) -> None:

@@ -162,10 +162,21 @@ def package(folder: Path, tree: Path) -> None:
     """A package that is installed, and of which only a part was loaded."""
     for wheel in sorted(tree.glob("*.whl")):
         subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--no-index", "--no-deps", "-q",
-             "--disable-pip-version-check", "--target", str(tree / "site"), str(wheel)],
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--no-index",
+                "--no-deps",
+                "-q",
+                "--disable-pip-version-check",
+                "--target",
+                str(tree / "site"),
+                str(wheel),
+            ],
             check=True,
-        )  # fmt: skip
+        )
     sys.path.insert(0, str(tree / "site"))
     import parcel  # type: ignore[import-not-found]
 

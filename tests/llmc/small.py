@@ -23,14 +23,23 @@ LENGTH = 20_000  # symbols
 
 C, LAYERS = CONFIG.channels, CONFIG.layers
 SHAPES = {
-    "wte": (PADDED, C), "wpe": (CONFIG.seq, C), "ln1_gamma": (LAYERS, C), "ln1_beta": (LAYERS, C),
-    "qkv_weight": (LAYERS, 3 * C, C), "qkv_bias": (LAYERS, 3 * C),
-    "proj_weight": (LAYERS, C, C), "proj_bias": (LAYERS, C),
-    "ln2_gamma": (LAYERS, C), "ln2_beta": (LAYERS, C),
-    "up_weight": (LAYERS, 4 * C, C), "up_bias": (LAYERS, 4 * C),
-    "down_weight": (LAYERS, C, 4 * C), "down_bias": (LAYERS, C),
-    "final_gamma": (C,), "final_beta": (C,),
-}  # fmt: skip
+    "wte": (PADDED, C),
+    "wpe": (CONFIG.seq, C),
+    "ln1_gamma": (LAYERS, C),
+    "ln1_beta": (LAYERS, C),
+    "qkv_weight": (LAYERS, 3 * C, C),
+    "qkv_bias": (LAYERS, 3 * C),
+    "proj_weight": (LAYERS, C, C),
+    "proj_bias": (LAYERS, C),
+    "ln2_gamma": (LAYERS, C),
+    "ln2_beta": (LAYERS, C),
+    "up_weight": (LAYERS, 4 * C, C),
+    "up_bias": (LAYERS, 4 * C),
+    "down_weight": (LAYERS, C, 4 * C),
+    "down_bias": (LAYERS, C),
+    "final_gamma": (C,),
+    "final_beta": (C,),
+}
 SIZES = [int(np.prod(shape)) for shape in SHAPES.values()]
 
 

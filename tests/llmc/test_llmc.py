@@ -50,10 +50,18 @@ class Trainer:
         small.write(folder)
         for precision in ("fp32", "bf16"):
             subprocess.run(
-                [REPOSITORY / "tools/nvcc", *FLAGS, f"-DENABLE_{precision.upper()}",
-                 "train_gpt2.cu", *LIBRARIES, "-o", folder / precision],
-                cwd=CHECKOUT, check=True,
-            )  # fmt: skip
+                [
+                    REPOSITORY / "tools/nvcc",
+                    *FLAGS,
+                    f"-DENABLE_{precision.upper()}",
+                    "train_gpt2.cu",
+                    *LIBRARIES,
+                    "-o",
+                    folder / precision,
+                ],
+                cwd=CHECKOUT,
+                check=True,
+            )
 
     def train(
         self, state: State, name: str, options: str, gpus: int, moves: int = 0, *more: str

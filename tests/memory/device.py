@@ -43,10 +43,23 @@ class Device:
     """The table of hal.h. Handles are small numbers in the place of pointers."""
 
     ENTRIES: tuple[str, ...] = (
-        "chunk_create", "chunk_create_unclean", "chunk_destroy", "space_create", "space_destroy",
-        "space_map", "space_unmap", "space_protect", "space_copied", "space_error",
-        "space_map_host", "stream_create", "stream_destroy", "available", "submit", "completed",
-    )  # fmt: skip
+        "chunk_create",
+        "chunk_create_unclean",
+        "chunk_destroy",
+        "space_create",
+        "space_destroy",
+        "space_map",
+        "space_unmap",
+        "space_protect",
+        "space_copied",
+        "space_error",
+        "space_map_host",
+        "stream_create",
+        "stream_destroy",
+        "available",
+        "submit",
+        "completed",
+    )
     ROOM = QUEUE
 
     def __init__(self, ffi: Any, chunks: int, beneath: bool) -> None:

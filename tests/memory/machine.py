@@ -208,8 +208,13 @@ class Machine(RuleBasedStateMachine):
         if self.rank(number).works:
             self.rank(number).end()
 
-    @rule(number=RANK, purpose=st.sampled_from([SAVE, ACTIVATE, ACTIVATE, COPY, PREFETCH]),
-          stay=st.booleans(), page=PAGE, pages=st.integers(1, PAGES))  # fmt: skip
+    @rule(
+        number=RANK,
+        purpose=st.sampled_from([SAVE, ACTIVATE, ACTIVATE, COPY, PREFETCH]),
+        stay=st.booleans(),
+        page=PAGE,
+        pages=st.integers(1, PAGES),
+    )
     def ask(self, number: int, purpose: int, stay: bool, page: int, pages: int) -> None:
         rank = self.rank(number)
         if purpose == SAVE and stay:
@@ -348,6 +353,11 @@ def run(library: tuple[Any, Any], examples: int, **more: Any) -> None:
     machine = type("Machine", (Machine,), {"library": library})
     run_state_machine_as_test(
         machine,
-        settings=settings(max_examples=examples, stateful_step_count=60, deadline=None,
-                          suppress_health_check=list(HealthCheck), **more),
-    )  # fmt: skip
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            **more,
+        ),
+    )

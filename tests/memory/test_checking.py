@@ -49,8 +49,9 @@ class Checked:
         """What it does with the queue of checksums, and with those of the memory."""
 
         def call(queue: Any, *more: Any) -> Any:
-            return (ours if not queue or self.world.device.number(queue) == QUEUE_OF_CHECKS
-                    else others)(queue, *more)  # fmt: skip
+            return (
+                ours if not queue or self.world.device.number(queue) == QUEUE_OF_CHECKS else others
+            )(queue, *more)
 
         table = self.world.device.table
         kind = dict(self.world.ffi.typeof("struct hal").fields)[name].type
@@ -95,13 +96,16 @@ class Checked:
     # ---- the rank ----
 
     def tell(self, _: Any, pair: Any) -> None:
-        self.told.append({
-            "part": (pair.who.rank, pair.who.addr - DEV_BASE, pair.who.bytes),
-            "buffer": (pair.who.buffer, pair.who.buffer_bytes, pair.who.call_site),
-            "chunk": pair.who.chunk, "device": pair.who.device,
-            "at": (pair.who.key, pair.who.number),
-            "sum": tuple(pair.sum),
-        })  # fmt: skip
+        self.told.append(
+            {
+                "part": (pair.who.rank, pair.who.addr - DEV_BASE, pair.who.bytes),
+                "buffer": (pair.who.buffer, pair.who.buffer_bytes, pair.who.call_site),
+                "chunk": pair.who.chunk,
+                "device": pair.who.device,
+                "at": (pair.who.key, pair.who.number),
+                "sum": tuple(pair.sum),
+            }
+        )
         self.lib.pairs_add(self.pairs, pair, self.world.ffi.new("struct witness *"))
 
     def first(self, number: int, key: int = 1, count: int = 1, now: int = 0) -> bool:
@@ -111,8 +115,16 @@ class Checked:
         return stops
 
     def turn(self, now: int = 0, gives_up: bool = False) -> bool:
-        changed = self.lib.check_turn(self.check, self.rank.memory, self.checks, self.pairs,
-                                      gives_up, now, self.heard, self.world.ffi.NULL)  # fmt: skip
+        changed = self.lib.check_turn(
+            self.check,
+            self.rank.memory,
+            self.checks,
+            self.pairs,
+            gives_up,
+            now,
+            self.heard,
+            self.world.ffi.NULL,
+        )
         assert not self.world.device.broken, self.world.device.broken
         return bool(changed)
 
@@ -312,9 +324,11 @@ def test_a_part_is_what_a_buffer_has_on_a_page(make: Make) -> None:
     rank.world.settle()
     c = Checked(rank, whole=True)
     assert c.at(5, key=6) == [
-        (0, 4096, CHUNK - 4096), (0, CHUNK, CHUNK), (0, 2 * CHUNK, 4096),
+        (0, 4096, CHUNK - 4096),
+        (0, CHUNK, CHUNK),
+        (0, 2 * CHUNK, 4096),
         (0, 2 * CHUNK + 8192, 4096),
-    ]  # fmt: skip
+    ]
     first, last = c.told[0], c.told[-1]
     assert first["buffer"] == (DEV_BASE + 4096, 2 * CHUNK, 9)
     assert last["buffer"] == (DEV_BASE + 2 * CHUNK + 8192, 4096, 8)
@@ -338,13 +352,29 @@ def test_all_of_it_is_what_lies_between_buffers_too(make: Make) -> None:
     c = Checked(rank)
     c.all()
     assert [(addr, size) for _, addr, size in c.over()] == [
-        (0, 4096), (4096, 4096), (8192, CHUNK - 8192),
-        (CHUNK, 8192), (CHUNK + 8192, CHUNK - 8192), (2 * CHUNK, CHUNK), (3 * CHUNK, 8192),
-        (3 * CHUNK + 8192, CHUNK - 8192), (6 * CHUNK, 512), (6 * CHUNK + 512, CHUNK - 512),
-    ]  # fmt: skip
+        (0, 4096),
+        (4096, 4096),
+        (8192, CHUNK - 8192),
+        (CHUNK, 8192),
+        (CHUNK + 8192, CHUNK - 8192),
+        (2 * CHUNK, CHUNK),
+        (3 * CHUNK, 8192),
+        (3 * CHUNK + 8192, CHUNK - 8192),
+        (6 * CHUNK, 512),
+        (6 * CHUNK + 512, CHUNK - 512),
+    ]
     assert [bool(each["buffer"][0]) for each in c.told] == [
-        False, True, False, False, True, True, True, False, True, False,
-    ]  # fmt: skip
+        False,
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
     assert not c.check.missed
     c.close()
 

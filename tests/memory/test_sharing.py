@@ -448,13 +448,17 @@ def test_neighbours_are_opened_and_closed_together(make: Make) -> None:
     first, second = world.ranks
     together(first, world.ranks, 0, 3 * CELLS, 5)
     at, device = world.device.number(first.space), world.device
-    assert [(at,
-             addr_of(page * CELLS)) in device.write_protected for page in range(3)] == [False] * 3
+    assert [(at, addr_of(page * CELLS)) in device.write_protected for page in range(3)] == [
+        False
+    ] * 3
     first.end()
     own(second, 2)
     world.lib.memory_close_shared(first.memory, 1)
-    assert [(at, addr_of(n * CELLS)) in device.write_protected for n in range(3)] == [True, True,
-                                                                                      False]
+    assert [(at, addr_of(n * CELLS)) in device.write_protected for n in range(3)] == [
+        True,
+        True,
+        False,
+    ]
     assert not first.owns(0, CELLS) and not first.owns(CELLS, CELLS)
     world.lib.memory_close_shared(first.memory, 1)
     assert first.owns(2 * CELLS, CELLS)
@@ -660,8 +664,11 @@ def test_what_nobody_shares_any_more_is_opened_for_the_rank_alone(make: Make) ->
     own(second, 0)
     assert first.refs(0) == 1 and first.memory.write_protected == 1
     assert world.lib.memory_open_shared(first.memory, addr_of(0), CELL) == 0
-    assert not first.memory.pages[0].open and first.memory.write_protected == 0 and first.owns(0,
-                                                                                               CELLS)
+    assert (
+        not first.memory.pages[0].open
+        and first.memory.write_protected == 0
+        and first.owns(0, CELLS)
+    )
     world.check()
 
 

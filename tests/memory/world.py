@@ -32,8 +32,9 @@ def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
     """The module under test, and the cross-check of what is in it; a changed file of them takes the
     place of the one with its name."""
     versions, crosscheck = native.CORE / "versions", native.CORE / "crosscheck"
-    files = {*ROOM.glob("*.c"), *versions.glob("*.c"),
-             *crosscheck.glob("*.c")} - {ROOM / "transfer.c"}
+    files = {*ROOM.glob("*.c"), *versions.glob("*.c"), *crosscheck.glob("*.c")} - {
+        ROOM / "transfer.c"
+    }
     if changed:
         files = {file for file in files if file.name != changed.name} | {changed}
     library = native.build(folder, sorted(files), warnings=not changed, args=[f"-I{ROOM}"])
@@ -41,9 +42,12 @@ def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
     hal = native.REPOSITORY / "proxy/hal/hal.h"
     text = native.structures(channel, "rf_record", "rf_alloc") + native.declarations(hal)
     text += native.declarations(versions / "digest.h", versions / "versions.h")
-    text += re.sub(r"^static inline[^{;]*\{.*?\}$", "",
-                   native.declarations(ROOM / "memory.h", crosscheck / "crosscheck.h"),
-                   flags=re.M | re.S)  # fmt: skip
+    text += re.sub(
+        r"^static inline[^{;]*\{.*?\}$",
+        "",
+        native.declarations(ROOM / "memory.h", crosscheck / "crosscheck.h"),
+        flags=re.M | re.S,
+    )
     import cffi
 
     ffi = cffi.FFI()
@@ -86,8 +90,9 @@ class Rank:
         self.failed = False
         self.cut = False  # at a cut nobody writes, and what is saved stays true
         self.works: deque[Work] = deque()
-        self.callback = ffi.callback("void(void *, enum memory_purpose, int)", self.tell,
-                                     onerror=world.device.failed)  # fmt: skip
+        self.callback = ffi.callback(
+            "void(void *, enum memory_purpose, int)", self.tell, onerror=world.device.failed
+        )
 
     def tell(self, _: Any, purpose: int, result: int) -> None:
         self.told.append((purpose, result))
@@ -168,8 +173,9 @@ class Rank:
 
     def owns(self, first: int, count: int) -> bool:
         m = self.memory
-        return not m.write_protected or bool(self.world.lib.sharing_owns(m, addr_of(first),
-                                                                         count * CELL))
+        return not m.write_protected or bool(
+            self.world.lib.sharing_owns(m, addr_of(first), count * CELL)
+        )
 
     def alloc(self, page: int) -> bool:
         what = self.world.ffi.new("struct rf_alloc *")

@@ -44,12 +44,27 @@ def build() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_name(f".{target.name}.{os.getpid()}")
         subprocess.run(
-            [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC",
-             "-shared", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
-             *(f"-I{REPOSITORY / name}" for name in INCLUDES), "-o", fresh, *SOURCES,
-             "-lpthread", "-lm"],
+            [
+                os.environ.get("CC", "gcc"),
+                "-std=c11",
+                "-D_GNU_SOURCE",
+                "-O1",
+                "-g",
+                "-fPIC",
+                "-shared",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fvisibility=hidden",
+                *(f"-I{REPOSITORY / name}" for name in INCLUDES),
+                "-o",
+                fresh,
+                *SOURCES,
+                "-lpthread",
+                "-lm",
+            ],
             check=True,
-        )  # fmt: skip
+        )
         fresh.rename(target)
     return target
 

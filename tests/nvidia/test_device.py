@@ -22,9 +22,20 @@ from .conftest import Fake, Kernels
 
 HERE = Path(__file__).parent
 PINNED = 0x200000000000 + (1 << 39)
-OPEN_CALLS = ["cuInit", "cuDeviceGetCount", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
-              "cuStreamCreate", "cuEventCreate", "cuMemGetInfo_v2", "cuMemAddressReserve",
-              "cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemHostAlloc"]  # fmt: skip
+OPEN_CALLS = [
+    "cuInit",
+    "cuDeviceGetCount",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuStreamCreate",
+    "cuEventCreate",
+    "cuMemGetInfo_v2",
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemSetAccess",
+    "cuMemHostAlloc",
+]
 
 
 @pytest.fixture
@@ -75,7 +86,9 @@ def test_two_ranks_see_their_own_memory_at_one_address(device: Device, kernels: 
         for space, at in zip(spaces, data, strict=True):
             space.launch(kernels("increment"), 1, 32, at, 2)
     assert [list(s.read(at, 2, np.uint32)) for s, at in zip(spaces, data, strict=True)] == [
-        [3, 4], [13, 4]]  # fmt: skip
+        [3, 4],
+        [13, 4],
+    ]
     for space in spaces:
         space.check()
 

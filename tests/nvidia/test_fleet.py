@@ -100,8 +100,9 @@ def test_a_proxy_loads_its_own_kind_of_device(state: State) -> None:
             for name in fleet.names
         }
     assert {name: "llvmlite" in maps for name, maps in loaded.items()} == {
-        "local/nvidia-0": False, "local/soft-1": True,
-    }  # fmt: skip
+        "local/nvidia-0": False,
+        "local/soft-1": True,
+    }
 
 
 def done(job: RunningJob) -> bool:
@@ -117,8 +118,20 @@ def rankfold(state: State) -> Iterator[Rankfold]:
 
 def test_run_on_a_device_of_type_nvidia(rankfold: Rankfold) -> None:
     program = str(cuda.build(PROGRAM))
-    printed = rankfold("run", "--world-size", "2", "--gpus", "1", "--device", "nvidia",
-                       "--memory", "32MiB", "--", program, "5")  # fmt: skip
+    printed = rankfold(
+        "run",
+        "--world-size",
+        "2",
+        "--gpus",
+        "1",
+        "--device",
+        "nvidia",
+        "--memory",
+        "32MiB",
+        "--",
+        program,
+        "5",
+    )
     assert printed.count("step 4 data") == 2
 
 

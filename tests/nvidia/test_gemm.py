@@ -91,8 +91,7 @@ def test_scalars_and_lists_of_matrices_in_device_memory(device: Device) -> None:
     lists = [space.put(np.array(list(reversed(p)), np.uint64)) for p in places]
     scalars = [space.put(np.array([v], np.float32)) for v in (2.0, -3.0)]
     a, b, c, d = (Matrix(at, 1, 8) for at in lists)
-    call = Gemm(8, 8, 8, a, b, c, d, 3, alpha=scalars[0], beta=scalars[1],
-                flags=POINTERS | SCALARS)  # fmt: skip
+    call = Gemm(8, 8, 8, a, b, c, d, 3, alpha=scalars[0], beta=scalars[1], flags=POINTERS | SCALARS)
     gemm.run(device, space, call)
     space.check()
     for index in range(3):  # values are by columns: what NumPy shows is transposed
@@ -156,8 +155,22 @@ def test_without_a_and_b_the_rest_remains(device: Device, kind: int, k: int, row
     cd = R_32I if kind == R_8I else kind
     scale = R_32F if kind == R_16F else cd
     d = Matrix(0, 5, 1, 21) if rows else Matrix(0, 1, 5, 21)
-    call = Gemm(4, 3, k, Matrix(0, 1, 4), Matrix(0, 3, 1), replace(d, batch=30), d, 2, kind, cd,
-                cd, scale, 1 if k == 0 else 0, 2)  # fmt: skip
+    call = Gemm(
+        4,
+        3,
+        k,
+        Matrix(0, 1, 4),
+        Matrix(0, 3, 1),
+        replace(d, batch=30),
+        d,
+        2,
+        kind,
+        cd,
+        cd,
+        scale,
+        1 if k == 0 else 0,
+        2,
+    )
     nan = np.nan if kind != R_8I else 7
 
     def values(shape: tuple[int, ...]) -> Any:
@@ -188,8 +201,20 @@ def test_a_bias_may_lie_anywhere(device: Device, kind: int, shift: int, stride: 
     numbers = np.arange(64) % 32
     bias = space.put(encode(numbers, kind)) + shift * (4 if kind == R_32F else 2)
     a, d = square(space), space.put(np.zeros(48, np.float32))
-    call = Gemm(4, 4, 4, a, a, NOWHERE, Matrix(d, 1, 4, 16), 3, type_bias=kind, bias=bias,
-                bias_batch=stride, flags=RELU)  # fmt: skip
+    call = Gemm(
+        4,
+        4,
+        4,
+        a,
+        a,
+        NOWHERE,
+        Matrix(d, 1, 4, 16),
+        3,
+        type_bias=kind,
+        bias=bias,
+        bias_batch=stride,
+        flags=RELU,
+    )
     gemm.run(device, space, call)
     space.check()
     found = space.read(d, 48, np.float32).reshape(3, 4, 4)
@@ -201,8 +226,18 @@ def test_biases_that_overlap_lie_at_16_bytes(device: Device) -> None:
     for shift, code in ((0, 0), (1, 801)):
         space = device.space()
         a, bias = square(space), space.put(np.arange(64, dtype=np.float32)) + 4 * shift
-        call = Gemm(16, 4, 4, replace(a, col=16), a, NOWHERE, Matrix(a.address, 1, 16, 64), 2,
-                    bias=bias, bias_batch=4)  # fmt: skip
+        call = Gemm(
+            16,
+            4,
+            4,
+            replace(a, col=16),
+            a,
+            NOWHERE,
+            Matrix(a.address, 1, 16, 64),
+            2,
+            bias=bias,
+            bias_batch=4,
+        )
         gemm.run(device, space, call)
         assert space.error()[0] == code
 
@@ -348,8 +383,9 @@ def test_a_call_that_fails_fails_its_rank_and_leaves_nothing(
     fake.fail(failing, 1, status)
     lists = space.put(np.array([matrices[0].address], np.uint64))
     listed = Matrix(lists, 1, 4)
-    gemm.run(device, space, replace(batched[0], a=listed, b=listed, c=listed, d=listed,
-                                    flags=POINTERS))  # fmt: skip
+    gemm.run(
+        device, space, replace(batched[0], a=listed, b=listed, c=listed, d=listed, flags=POINTERS)
+    )
     assert space.error()[0] == error and "matrix product" in space.error()[1]
     gemm.run(device, other, batched[1])
     other.check()

@@ -13,9 +13,20 @@ import pytest
 from rankfold.paths import REPOSITORY
 
 HEADER = REPOSITORY / "proxy/hal/nvidia/driver.h"
-TYPES = ("CUmemLocation", "CUmemAllocationProp", "CUmemAccessDesc", "CUDA_MEMCPY2D",
-         "CUlaunchConfig", "CUlaunchAttribute", "CUlaunchAttributeValue", "CUdeviceptr",
-         "CUmemGenericAllocationHandle", "CUdevice", "CUresult", "cuuint64_t")  # fmt: skip
+TYPES = (
+    "CUmemLocation",
+    "CUmemAllocationProp",
+    "CUmemAccessDesc",
+    "CUDA_MEMCPY2D",
+    "CUlaunchConfig",
+    "CUlaunchAttribute",
+    "CUlaunchAttributeValue",
+    "CUdeviceptr",
+    "CUmemGenericAllocationHandle",
+    "CUdevice",
+    "CUresult",
+    "cuuint64_t",
+)
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +34,12 @@ def include() -> Path:
     """Where the compiler that builds CUDA programs here has cuda.h."""
     nvcc = subprocess.run([cuda.NVCC, "--print-path"], capture_output=True, text=True, check=True)
     done = subprocess.run(
-        [nvcc.stdout.strip(), "-x", "cu", "-M", "-"], input="#include <cuda.h>\n",
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [nvcc.stdout.strip(), "-x", "cu", "-M", "-"],
+        input="#include <cuda.h>\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return Path(re.search(r"\S+/cuda\.h", done.stdout)[0]).parent  # type: ignore[index]
 
 
@@ -92,8 +106,14 @@ def test_sizes_offsets_and_numbers_are_the_headers(tmp_path: Path, include: Path
 
 
 BLAS = REPOSITORY / "proxy/hal/nvidia/blas.h"
-BLAS_TYPES = ("cublasLtMatmulAlgo_t", "cublasLtMatmulHeuristicResult_t", "cublasStatus_t",
-              "cublasComputeType_t", "cudaDataType", "cublasLtHandle_t")  # fmt: skip
+BLAS_TYPES = (
+    "cublasLtMatmulAlgo_t",
+    "cublasLtMatmulHeuristicResult_t",
+    "cublasStatus_t",
+    "cublasComputeType_t",
+    "cudaDataType",
+    "cublasLtHandle_t",
+)
 
 
 def run_blas(tmp_path: Path, source: str, include: Path, described: bool) -> str:
@@ -101,9 +121,17 @@ def run_blas(tmp_path: Path, source: str, include: Path, described: bool) -> str
     begin += "#include <cuda.h>\n#include <cublasLt.h>\n" if described else ""
     file = tmp_path / f"blas-{described}.c"
     file.write_text(f'{begin}#include "{BLAS}"\n{source}')
-    command: list[str | Path] = ["gcc", "-std=gnu11", "-Wall", "-Werror", f"-I{include}",
-                                 f"-I{REPOSITORY / 'build/native/include'}", file, "-o",
-                                 tmp_path / "b"]  # fmt: skip
+    command: list[str | Path] = [
+        "gcc",
+        "-std=gnu11",
+        "-Wall",
+        "-Werror",
+        f"-I{include}",
+        f"-I{REPOSITORY / 'build/native/include'}",
+        file,
+        "-o",
+        tmp_path / "b",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return subprocess.run([tmp_path / "b"], capture_output=True, text=True, check=True).stdout

@@ -130,11 +130,14 @@ def test_memory_that_is_not_there_fails_its_rank(device: Device, operand: int, w
     data = values(1, 1000)
     places = [put(space, data) for space in spaces]
     bad = spaces[operand]
-    places[operand] = bad.handle, {
-        "not mapped": bad.mapped + 5 * CHUNK,
-        "runs out": bad.mapped - 400,
-        "outside": DEV_BASE - 4096,
-    }[way]  # fmt: skip
+    places[operand] = (
+        bad.handle,
+        {
+            "not mapped": bad.mapped + 5 * CHUNK,
+            "runs out": bad.mapped - 400,
+            "outside": DEV_BASE - 4096,
+        }[way],
+    )
     dst, a, b = places
     device.submit(reduction(device, dst, a, b, 1000, FLOAT))
     out = np.zeros(1000, np.float32)
@@ -172,9 +175,13 @@ def test_operands_in_a_ranks_pinned_memory(device: Device) -> None:
 
 @pytest.mark.parametrize(
     ("call", "nth", "staged"),
-    [("cuLaunchHostFunc", 1, True), ("cuLaunchKernelEx", 1, True), ("cuLaunchHostFunc", 2, True),
-     ("cuLaunchKernelEx", 1, False)],
-)  # fmt: skip
+    [
+        ("cuLaunchHostFunc", 1, True),
+        ("cuLaunchKernelEx", 1, True),
+        ("cuLaunchHostFunc", 2, True),
+        ("cuLaunchKernelEx", 1, False),
+    ],
+)
 def test_a_call_of_the_driver_that_fails_fails_the_rank_and_keeps_no_buffer(
     fake: Fake, call: str, nth: int, staged: bool
 ) -> None:
@@ -339,18 +346,48 @@ def test_scratch_memory_is_given_to_one_at_a_time(fake: Fake) -> None:
 # ---- the kernels ------------------------------------------------------------------------------
 
 TYPES: dict[str, type[Any]] = {
-    "int8": np.int8, "uint8": np.uint8, "int32": np.int32, "uint32": np.uint32, "int64": np.int64,
-    "uint64": np.uint64, "half": np.float16, "float": np.float32, "double": np.float64,
+    "int8": np.int8,
+    "uint8": np.uint8,
+    "int32": np.int32,
+    "uint32": np.uint32,
+    "int64": np.int64,
+    "uint64": np.uint64,
+    "half": np.float16,
+    "float": np.float32,
+    "double": np.float64,
     "bfloat16": np.uint16,
-}  # fmt: skip
+}
 ODD: dict[type[Any], list[int]] = {  # bits of numbers where rounding, signs and what is none matter
     np.float16: [0, 0x8000, 1, 0x83FF, 0x0400, 0x7BFF, 0x7C00, 0xFC00, 0x7E01, 0xFFFF, 0x3C00],
-    np.float32: [0, 1 << 31, 1, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000,
-                 0x7FC00001, 0xFFFFFFFF, 0x3F800000, 0x34000000],
-    np.float64: [0, 1 << 63, 1, 0x800FFFFFFFFFFFFF, 1 << 52, 0x7FEFFFFFFFFFFFFF, 0x7FF << 52,
-                 0xFFF << 52, 0x7FF8000000000001, (1 << 64) - 1, 0x3FF << 52],
+    np.float32: [
+        0,
+        1 << 31,
+        1,
+        0x807FFFFF,
+        0x00800000,
+        0x7F7FFFFF,
+        0x7F800000,
+        0xFF800000,
+        0x7FC00001,
+        0xFFFFFFFF,
+        0x3F800000,
+        0x34000000,
+    ],
+    np.float64: [
+        0,
+        1 << 63,
+        1,
+        0x800FFFFFFFFFFFFF,
+        1 << 52,
+        0x7FEFFFFFFFFFFFFF,
+        0x7FF << 52,
+        0xFFF << 52,
+        0x7FF8000000000001,
+        (1 << 64) - 1,
+        0x3FF << 52,
+    ],
     np.uint16: [0, 0x8000, 1, 0x807F, 0x0080, 0x7F7F, 0x7F80, 0xFF80, 0x7FC1, 0xFFFF, 0x3F80],
-}  # fmt: skip
+}
 
 
 def test_the_ptx_is_what_its_source_compiles_to() -> None:
@@ -414,8 +451,10 @@ def test_the_kernels_leave_the_bits_that_the_host_leaves(made: Loader, name: str
             function = made.function(module, f"sum_{name}")
             space.launch(function, 8, 64, ours, at_a[1], at_b[1], count, op)
             space.check()
-            assert space.read(ours, a.nbytes, np.uint8).tobytes() == space.read(
-                theirs, a.nbytes, np.uint8).tobytes(), op  # fmt: skip
+            assert (
+                space.read(ours, a.nbytes, np.uint8).tobytes()
+                == space.read(theirs, a.nbytes, np.uint8).tobytes()
+            ), op
         scalar = a[-1:].tobytes().ljust(8, b"\0")
         for divide, divisor in ((1, 3), (1, 64), (0, 0)):
             work = scaling(device, (space.handle, theirs), at_a, count, dtype, divisor)
@@ -426,8 +465,10 @@ def test_the_kernels_leave_the_bits_that_the_host_leaves(made: Loader, name: str
             by = int.from_bytes(scalar, "little")
             space.launch(function, 8, 64, ours, at_a[1], count, divide, divisor, by)
             space.check()
-            assert space.read(ours, a.nbytes, np.uint8).tobytes() == space.read(
-                theirs, a.nbytes, np.uint8).tobytes(), (divide, divisor)  # fmt: skip
+            assert (
+                space.read(ours, a.nbytes, np.uint8).tobytes()
+                == space.read(theirs, a.nbytes, np.uint8).tobytes()
+            ), (divide, divisor)
 
 
 def test_the_kernel_of_checksums_finds_what_the_host_finds(made: Loader) -> None:
@@ -437,8 +478,12 @@ def test_the_kernel_of_checksums_finds_what_the_host_finds(made: Loader) -> None
         data = np.frombuffer(np.random.default_rng(3).bytes(70_003), np.uint8).copy()
         at = put(space, data)
         for first, size, word, blocks in (
-            (0, 70_003, 0, 8), (0, 70_000, 5, 3), (0, 3, 7, 1), (0, 8, 0, 2), (5, 1_003, 0, 2),
-        ):  # fmt: skip
+            (0, 70_003, 0, 8),
+            (0, 70_000, 5, 3),
+            (0, 3, 7, 1),
+            (0, 8, 0, 2),
+            (5, 1_003, 0, 2),
+        ):
             out = space.put(np.zeros(2 * blocks, np.uint64))
             space.launch(function, blocks, 64, at[1] + first, size, word, out)
             space.check()

@@ -31,8 +31,14 @@ def test_nvml_and_cuda_give_the_same_answers(state: State) -> None:
         script = 'exec "$0" "$1" "$2$RANK"'
         command = ["sh", "-c", script, sys.executable, str(PROGRAM), str(state.folder / "go-")]
         job = fleet.start("asking", command, [0, 0], memory=32 * MiB)
-        until(lambda: all(job.output(rank).count("\n") == 1 or job.exit_status(rank) is not None
-                          for rank in range(2)), 60, "both have asked once")  # fmt: skip
+        until(
+            lambda: all(
+                job.output(rank).count("\n") == 1 or job.exit_status(rank) is not None
+                for rank in range(2)
+            ),
+            60,
+            "both have asked once",
+        )
         assert [job.exit_status(rank) for rank in range(2)] == [None, None], job.errors(0)
         job.move([fleet.names[1], fleet.names[1]])
         for gate in gates:
@@ -42,8 +48,9 @@ def test_nvml_and_cuda_give_the_same_answers(state: State) -> None:
             first, second, after = map(json.loads, job.output(rank).splitlines())
             assert first["nvml"] == first["cuda"] and second["nvml"] == second["cuda"]
             assert first["nvml"]["index"] == rank and first["nvml"]["count"] == 2
-            used = [answers["memory"][2] for answers in
-                    (first["before"], first["nvml"], second["nvml"])]  # fmt: skip
+            used = [
+                answers["memory"][2] for answers in (first["before"], first["nvml"], second["nvml"])
+            ]
             assert used[0] == 0 and first["before"]["processes"] == []
             assert used[1] >= 3 * MiB and used[2] - used[1] >= 4 * MiB
             assert first["refusals"] == REFUSALS and after == "Uninitialized"

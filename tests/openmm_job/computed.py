@@ -124,10 +124,18 @@ def computed(make: Callable[[], mm.Force], platform: str, **properties: str) -> 
 
 
 FORCES = [
-    bonds, angles, torsions, pairs(NonbondedForce.NoCutoff),
-    pairs(NonbondedForce.CutoffNonPeriodic), pairs(NonbondedForce.CutoffPeriodic), solvent,
-    formula, charged, hydrogen, triples,
-]  # fmt: skip
+    bonds,
+    angles,
+    torsions,
+    pairs(NonbondedForce.NoCutoff),
+    pairs(NonbondedForce.CutoffNonPeriodic),
+    pairs(NonbondedForce.CutoffPeriodic),
+    solvent,
+    formula,
+    charged,
+    hydrogen,
+    triples,
+]
 compared = 0
 for make in FORCES:
     wanted = computed(make, "Reference")

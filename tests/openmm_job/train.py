@@ -33,9 +33,11 @@ system.addForce(pairs)
 integrator = mm.LangevinMiddleIntegrator(300.0, 2.0, 0.002)
 integrator.setRandomNumberSeed(rank + 1)
 context = mm.Context(
-    system, integrator, mm.Platform.getPlatformByName("CUDA"),
+    system,
+    integrator,
+    mm.Platform.getPlatformByName("CUDA"),
     {"Precision": "mixed", "DeterministicForces": "true"},
-)  # fmt: skip
+)
 context.setPositions(places)
 context.setVelocitiesToTemperature(300.0, rank + 1)
 for step in range(0, int(sys.argv[1]), 10):

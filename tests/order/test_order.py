@@ -50,11 +50,19 @@ RULES: dict[str, tuple[int, list[Step], int, bool]] = {
     "an event": (4, [("record", 1, 4), ("wait", 5, 1)], 5, False),
     "an event of before": (4, [("record", 1, 5), ("wait", 5, 1)], 5, True),
     "a wait for an event that was never recorded": (4, [("wait", 5, 1)], 5, True),
-    "an event that was recorded anew": (4, [("record", 1, 4), ("record", 1, 5), ("wait", 5, 1)], 5,
-                                        True),
+    "an event that was recorded anew": (
+        4,
+        [("record", 1, 4), ("record", 1, 5), ("wait", 5, 1)],
+        5,
+        True,
+    ),
     "a wait in a third stream": (4, [("record", 1, 4), ("wait", 3, 1)], 5, True),
     "two events, by way of a third stream": (
-        4, [("record", 1, 4), ("wait", 3, 1), ("record", 2, 3), ("wait", 5, 2)], 5, False),
+        4,
+        [("record", 1, 4), ("wait", 3, 1), ("record", 2, 3), ("wait", 5, 2)],
+        5,
+        False,
+    ),
     "the host waited for the event": (4, [("record", 1, 4), ("see", 1)], 5, False),
     "the host waited for the stream": (4, [("see stream", 4)], 5, False),
     "the host waited for the other stream": (4, [("see stream", 5)], 5, True),
@@ -72,14 +80,22 @@ RULES: dict[str, tuple[int, list[Step], int, bool]] = {
     "the host waited for the legacy stream": (2, [("see stream", 1)], 4, False),
     "its stream was destroyed": (4, [("destroy", 4)], 5, True),
     "its stream was destroyed, legacy": (2, [("destroy", 2)], 1, False),
-    "its stream was destroyed, another one came": (4, [("destroy", 4), ("create", 9, FREE)], 9,
-                                                   True),
+    "its stream was destroyed, another one came": (
+        4,
+        [("destroy", 4), ("create", 9, FREE)],
+        9,
+        True,
+    ),
     "its stream was destroyed, one came, the host waited for that": (
-        4, [("destroy", 4), ("create", 9, FREE), run(9), ("see stream", 9)], 5, True),
+        4,
+        [("destroy", 4), ("create", 9, FREE), run(9), ("see stream", 9)],
+        5,
+        True,
+    ),
     "the memory was freed": (4, [("forget", 0, 4)], 5, False),
     "half of it was freed": (4, [("forget", 0, 2)], 5, True),
     "what lies beside it was freed": (4, [("forget", 4, 4)], 5, True),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -93,11 +109,13 @@ def test_what_orders_and_what_does_not(room: Any, name: str) -> None:
 # Programs that each broke something once, and where a race is told.
 KNOWN: list[tuple[list[Step], list[int]]] = [
     # A stream in the place of one of which the host has seen all.
-    ([run(4, W), ("see stream", 4), ("destroy", 4), ("create", 9, FREE), run(9, W), run(5, R)],
-     [5]),
+    (
+        [run(4, W), ("see stream", 4), ("destroy", 4), ("create", 9, FREE), run(9, W), run(5, R)],
+        [5],
+    ),
     # The first of a communicator's operations is before the third.
     ([("turn", 4, [W], 7), ("turn", 5, [], 7), ("turn", 3, [R], 7)], []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("program", "second"), KNOWN)
@@ -108,9 +126,18 @@ def test_what_broke_once(room: Any, program: list[Step], second: list[int]) -> N
 
 @pytest.mark.parametrize(
     ("first", "second", "races"),
-    [(R, R, False), (R, W, True), (W, R, True), (W, W, True), (A, A, False), (A, R, True),
-     (R, A, True), (A, W, True), (W, A, True)],
-)  # fmt: skip
+    [
+        (R, R, False),
+        (R, W, True),
+        (W, R, True),
+        (W, W, True),
+        (A, A, False),
+        (A, R, True),
+        (R, A, True),
+        (A, W, True),
+        (W, A, True),
+    ],
+)
 def test_one_of_the_two_writes(room: Any, first: Access, second: Access, races: bool) -> None:
     """And additions that are atomic may come in any order."""
     assert bool(told(room, [run(4, first), run(5, second)])) == races
@@ -118,13 +145,15 @@ def test_one_of_the_two_writes(room: Any, first: Access, second: Access, races: 
 
 @pytest.mark.parametrize(
     ("first", "second", "certain"),
-    [(Access(0, 8, WRITE, False), Access(0, 8, READ, False), False),
-     (Access(0, 8, WRITE, False), Access(0, 8, READ), True),
-     (Access(2, 4, WRITE, False), Access(0, 8, READ), True),
-     (Access(0, 8, WRITE, False), Access(2, 4, READ), False),
-     (Access(0, 8, WRITE), Access(2, 4, READ, False), True),
-     (Access(0, 4, WRITE), Access(2, 4, READ, False), False)],
-)  # fmt: skip
+    [
+        (Access(0, 8, WRITE, False), Access(0, 8, READ, False), False),
+        (Access(0, 8, WRITE, False), Access(0, 8, READ), True),
+        (Access(2, 4, WRITE, False), Access(0, 8, READ), True),
+        (Access(0, 8, WRITE, False), Access(2, 4, READ), False),
+        (Access(0, 8, WRITE), Access(2, 4, READ, False), True),
+        (Access(0, 4, WRITE), Access(2, 4, READ, False), False),
+    ],
+)
 def test_a_hull_with_gaps_races_for_certain_where_the_other_has_all_of_it(
     room: Any, first: Access, second: Access, certain: bool
 ) -> None:
@@ -201,9 +230,11 @@ def test_memory_that_is_cut_into_very_many_parts_is_forgotten(room: Any) -> None
 def accesses(draw: st.DrawFn) -> Access:
     at = draw(st.integers(0, BYTES - 1))
     return Access(
-        at, draw(st.integers(1, BYTES - at)), draw(st.sampled_from([READ, WRITE, WRITE, ATOMIC])),
+        at,
+        draw(st.integers(1, BYTES - at)),
+        draw(st.sampled_from([READ, WRITE, WRITE, ATOMIC])),
         draw(st.sampled_from([True, True, True, False])),
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -212,9 +243,24 @@ def programs(draw: st.DrawFn) -> list[Step]:
     steps: list[Step] = []
     fresh = 10
     for _ in range(draw(st.integers(1, 24))):
-        what = draw(st.sampled_from(
-            ["run"] * 8 + ["turn", "record", "record", "wait", "wait", "see", "see stream",
-                           "see all", "forget", "create", "destroy"]))  # fmt: skip
+        what = draw(
+            st.sampled_from(
+                ["run"] * 8
+                + [
+                    "turn",
+                    "record",
+                    "record",
+                    "wait",
+                    "wait",
+                    "see",
+                    "see stream",
+                    "see all",
+                    "forget",
+                    "create",
+                    "destroy",
+                ]
+            )
+        )
         stream, event = draw(st.sampled_from(live)), draw(st.integers(0, 2))
         if what == "run":
             steps.append((what, stream, draw(st.lists(accesses(), min_size=1, max_size=2))))
@@ -271,12 +317,21 @@ def some_programs() -> list[list[Step]]:
         steps: list[Step] = []
         for _ in range(draw.randint(2, 14)):
             stream, event = draw.choice(list(KINDS)), draw.randint(0, 1)
-            steps.append(draw.choice([
-                ("run", stream, drawn()), ("run", stream, drawn()), ("run", stream, drawn()),
-                ("turn", stream, drawn(), event), ("record", event, stream),
-                ("wait", stream, event), ("see", event), ("see stream", stream),
-                ("forget", draw.randint(0, 8), draw.randint(1, 8)),
-            ]))  # fmt: skip
+            steps.append(
+                draw.choice(
+                    [
+                        ("run", stream, drawn()),
+                        ("run", stream, drawn()),
+                        ("run", stream, drawn()),
+                        ("turn", stream, drawn(), event),
+                        ("record", event, stream),
+                        ("wait", stream, event),
+                        ("see", event),
+                        ("see stream", stream),
+                        ("forget", draw.randint(0, 8), draw.randint(1, 8)),
+                    ]
+                )
+            )
         found.append(steps)
     return found
 

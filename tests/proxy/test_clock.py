@@ -35,11 +35,22 @@ FIRST, SECOND, THIRD = 16, 17, 18
 def served_elsewhere(client: RingClient, job: int) -> Iterator[None]:
     program = [sys.executable, str(Path(__file__).with_name("elsewhere.py"))]
     process = subprocess.Popen(
-        ["unshare", "--time", "--monotonic", str(OFFSET_S), *program, str(client.fd),
-         str(client.image), str(job)],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}, text=True,
-        pass_fds=[client.fd, client.image], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [
+            "unshare",
+            "--time",
+            "--monotonic",
+            str(OFFSET_S),
+            *program,
+            str(client.fd),
+            str(client.image),
+            str(job),
+        ],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")},
+        text=True,
+        pass_fds=[client.fd, client.image],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert process.stdout
     assert process.stdout.readline() == "serves\n"
     yield

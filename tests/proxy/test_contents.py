@@ -38,8 +38,16 @@ ANY = [name for name in NAMES if name not in ("linked", "until")]
 GLOBALS = DEV_BASE + CHUNK
 GEMM_AUX = CONTRACT.opcodes["GEMM_AUX"].number
 BUFFERS = [DEV_BASE + 512 * n for n in range(8)]
-KINDS = ("ALLREDUCE", "REDUCE", "BROADCAST", "ALLGATHER", "REDUCESCATTER", "ALLTOALL", "GATHER",
-         "SCATTER")  # fmt: skip
+KINDS = (
+    "ALLREDUCE",
+    "REDUCE",
+    "BROADCAST",
+    "ALLGATHER",
+    "REDUCESCATTER",
+    "ALLTOALL",
+    "GATHER",
+    "SCATTER",
+)
 
 
 @pytest.fixture
@@ -78,8 +86,9 @@ def content(image: Image, at: int) -> list[tuple[object, ...]]:
     end = at + 4 * WORDS
     return [
         (max(r.addr, at) - at, r.version, r.offset + max(0, at - r.addr) if not r.period else 0)
-        for r in image.runs if r.addr < end and at < r.addr + r.bytes
-    ]  # fmt: skip
+        for r in image.runs
+        if r.addr < end and at < r.addr + r.bytes
+    ]
 
 
 def anything(chance: random.Random, ranks: list[Computing]) -> None:
@@ -102,8 +111,14 @@ def anything(chance: random.Random, ranks: list[Computing]) -> None:
             numbers = (chance.choice([WORDS, 64, 32]), chance.randrange(3), 96)
         count, add, threads = numbers
         if kind == "launch":
-            rank.launch(chance.choice(ANY) if not same else ANY[add * 2 % len(ANY)], out,
-                        given, count, add, threads)  # fmt: skip
+            rank.launch(
+                chance.choice(ANY) if not same else ANY[add * 2 % len(ANY)],
+                out,
+                given,
+                count,
+                add,
+                threads,
+            )
         elif kind == "move":
             rank.move(out, given, count)
         elif kind == "fill":
@@ -163,8 +178,9 @@ def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Computing]]) 
     for rank in made:
         rank.write(gradient, bytes([rank.rank] * 4 * WORDS))
         rank.write(parameters, bytes(range(96)) * 4)
-        rank.collective(CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"], gradient + rest,
-                        gradient + rest, half)  # fmt: skip
+        rank.collective(
+            CONTRACT.enums["rf_coll"]["RF_COLL_ALLREDUCE"], gradient + rest, gradient + rest, half
+        )
         rank.launch("update", parameters + bucket, gradient + rest, half, 2, 96)
     with ExitStack() as stack:
         found = done(here, made, stack, 0)
@@ -191,8 +207,9 @@ def test_a_product_reaches_its_matrices_and_no_more(
     here, made = ranks
     inputs, weights, gradients = BUFFERS[:3]
     left, right = Matrix(inputs + 64, 1, 4), Matrix(weights + 16, 4, 1)
-    product = Gemm(4, 4, 4, left, right, Matrix(0, 1, 4), Matrix(gradients + 128, 1, 4),
-                   bias=weights + 96)  # fmt: skip
+    product = Gemm(
+        4, 4, 4, left, right, Matrix(0, 1, 4), Matrix(gradients + 128, 1, 4), bias=weights + 96
+    )
     for rank in made:
         own = bytes([rank.rank + 1] * 4 * WORDS)
         rank.write(inputs, own)

@@ -396,11 +396,13 @@ def test_a_client_cannot_tell_that_it_was_handed_over(
 
 RECORDS = st.lists(
     st.tuples(
-        st.integers(0, 50), st.integers(0, 3), st.binary(max_size=200),
+        st.integers(0, 50),
+        st.integers(0, 3),
+        st.binary(max_size=200),
         st.none() | st.integers(0, 2**64 - 1),
     ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=40)

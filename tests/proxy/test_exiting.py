@@ -40,8 +40,9 @@ def test_what_hangs_does_not_keep_a_device(state: State, where: str, what: str) 
     command = [sys.executable, "-c", HANGS.format(where=where), *options]
     with subprocess.Popen(
         [*command, "--state", str(state.path), "--socket", str(socket)],
-        stderr=subprocess.PIPE, text=True,
-    ) as proxy:  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as proxy:
         assert proxy.stderr is not None and "serves at" in proxy.stderr.readline()
         control.call(socket, "shutdown")
         told = proxy.communicate(timeout=scaled(20))[1]

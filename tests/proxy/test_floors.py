@@ -23,10 +23,16 @@ ROOMS = (
     ("loop",),
 )
 # The headers that say their room's order: a line for each file, from the lowest to the highest.
-ORDERS = {"order": "order.h", "memory": "memory.h", "barrier": "barrier_parts.h",
-          "collective": "engine.h", "crosscheck": "crosscheck.h", "opaque": "opaque.h",
-          "rank": "rank.h",
-          "queue": "item.h"}  # fmt: skip
+ORDERS = {
+    "order": "order.h",
+    "memory": "memory.h",
+    "barrier": "barrier_parts.h",
+    "collective": "engine.h",
+    "crosscheck": "crosscheck.h",
+    "opaque": "opaque.h",
+    "rank": "rank.h",
+    "queue": "item.h",
+}
 
 
 def objects() -> dict[str, Path]:
@@ -103,14 +109,26 @@ def test_no_file_sees_a_header_of_a_room_that_is_not_below_it() -> None:
     assert ("loop", "queue") in below and ("queue", "rank") in below
     assert [(a, b) for a, b in below if floor(a) < floor(b)] == []
     for inside, header, compiles in (
-        ("queue", "rank/rank.h", True), ("queue", "loop/internal.h", False),
-        ("memory", "versions/digest.h", True), ("memory", "rank/rank.h", False),
-    ):  # fmt: skip
+        ("queue", "rank/rank.h", True),
+        ("queue", "loop/internal.h", False),
+        ("memory", "versions/digest.h", True),
+        ("memory", "rank/rank.h", False),
+    ):
         done = subprocess.run(
-            ["gcc", "-fsyntax-only", "-xc", "-", f"-I{paths.native('rooms') / inside}",
-             f"-I{REPOSITORY / 'interpose/channel'}", f"-I{REPOSITORY / 'proxy/hal'}"],
-            input=f'#include "{header}"\n', capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                "gcc",
+                "-fsyntax-only",
+                "-xc",
+                "-",
+                f"-I{paths.native('rooms') / inside}",
+                f"-I{REPOSITORY / 'interpose/channel'}",
+                f"-I{REPOSITORY / 'proxy/hal'}",
+            ],
+            input=f'#include "{header}"\n',
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert (done.returncode == 0) == compiles, done.stderr
         assert compiles or f"{header}: No such file" in done.stderr
 

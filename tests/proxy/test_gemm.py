@@ -23,7 +23,7 @@ from support.ring_client import (
     hand_over,
     leave,
     until,
-)  # fmt: skip
+)
 
 SIDE = 16
 ONE, TWO = (Matrix(DEV_BASE + i * CHUNK, 1, SIDE) for i in range(2))

@@ -39,7 +39,7 @@ STEPS = st.lists(
         st.just(("move", 0, 0)),
     ),
     max_size=60,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
@@ -81,15 +81,23 @@ def pairs(make: Callable[[int], tuple[int, bytes]], end: int) -> Callable[[RingC
 
 
 HISTORY: dict[str, tuple[Callable[[RingClient, int], None], int]] = {
-    "streams": (pairs(lambda h: (STREAM_CREATE, struct.pack("<QIi", h, 0, 0)), STREAM_DESTROY),
-                10_000),
-    "events": (pairs(lambda h: (EVENT_CREATE, struct.pack("<QII", h, 0, 0)), EVENT_DESTROY),
-               10_000),
-    "reductions": (pairs(lambda h: (REDOP_CREATE, struct.pack("<QQII8x", h, 20, 7, 0)),
-                         REDOP_DESTROY), 10_000),
-    "modules": (pairs(lambda h: (MODULE_DATA, struct.pack("<QQII", h, 0, 64, 0)), MODULE_UNLOAD),
-                1_000),
-}  # fmt: skip
+    "streams": (
+        pairs(lambda h: (STREAM_CREATE, struct.pack("<QIi", h, 0, 0)), STREAM_DESTROY),
+        10_000,
+    ),
+    "events": (
+        pairs(lambda h: (EVENT_CREATE, struct.pack("<QII", h, 0, 0)), EVENT_DESTROY),
+        10_000,
+    ),
+    "reductions": (
+        pairs(lambda h: (REDOP_CREATE, struct.pack("<QQII8x", h, 20, 7, 0)), REDOP_DESTROY),
+        10_000,
+    ),
+    "modules": (
+        pairs(lambda h: (MODULE_DATA, struct.pack("<QQII", h, 0, 64, 0)), MODULE_UNLOAD),
+        1_000,
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", HISTORY)

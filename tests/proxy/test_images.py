@@ -16,8 +16,9 @@ def test_what_is_kept_is_found_by_its_hash_and_nothing_else(tmp_path: Path) -> N
     images.keep(one, b"a text", IMAGE_PTX, job=1)
     images.keep(other, b"other", IMAGE_PTX, job=1)
     assert [(image, kind) for _, image, kind in images.find(one)] == [
-        (b"a fatbin", IMAGE_FATBIN), (b"a text", IMAGE_PTX),
-    ]  # fmt: skip
+        (b"a fatbin", IMAGE_FATBIN),
+        (b"a text", IMAGE_PTX),
+    ]
     assert list(images.find("3" * 64)) == []
 
 

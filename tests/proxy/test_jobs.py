@@ -20,8 +20,11 @@ def test_for_how_long_a_rank_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     job.attached[0] = status("host", 0)
     told = []
     for clock[0], at, moves in (
-        (100.0, "host", 7), (130.0, "host", 7), (150.0, "others", 8), (190.0, "others", 8),
-    ):  # fmt: skip
+        (100.0, "host", 7),
+        (130.0, "host", 7),
+        (150.0, "others", 8),
+        (190.0, "others", 8),
+    ):
         job.remember(0, status(at, moves))
         found = job.describe_rank(0)
         told.append((found["at"], found["quiet_s"]))

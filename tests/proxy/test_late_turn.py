@@ -29,9 +29,10 @@ ptrace(DETACH, thread, None, None)
 
 def loop_of_this_process() -> int:
     (found,) = (
-        int(task.name) for task in Path("/proc/self/task").iterdir()
+        int(task.name)
+        for task in Path("/proc/self/task").iterdir()
         if (task / "comm").read_text() == "device-loop\n"
-    )  # fmt: skip
+    )
     return found
 
 
@@ -44,8 +45,10 @@ def test_a_loop_that_hangs_is_reported(capfd: pytest.CaptureFixture[str]) -> Non
         asking = threading.Thread(target=lambda: found.append(native.status()))
         with subprocess.Popen(
             [sys.executable, "-c", STOPS, str(thread)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        ) as stopping:  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as stopping:
             assert stopping.stdin and stopping.stdout and stopping.stdout.readline() == "stopped\n"
             asking.start()
             while "a turn" not in told:

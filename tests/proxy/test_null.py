@@ -27,9 +27,11 @@ PTX = """.version 8.0
 def test_the_tests_of_the_core_hold() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "tests/proxy/test_core.py"],
-        cwd=REPOSITORY, capture_output=True, text=True,
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
         env={**os.environ, "RANKFOLD_TEST_HAL": "null"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\d\d passed", done.stdout)
 

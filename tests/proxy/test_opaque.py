@@ -42,8 +42,10 @@ STEPS = 14
 # Runs take long, so failures are made smaller, and not explained.
 PHASES = [phase for phase in settings().phases if phase is not Phase.explain]
 COMMON: dict[str, Any] = {
-    "suppress_health_check": list(HealthCheck), "deadline": None, "phases": PHASES
-}  # fmt: skip
+    "suppress_health_check": list(HealthCheck),
+    "deadline": None,
+    "phases": PHASES,
+}
 
 
 @contextmanager
@@ -134,7 +136,9 @@ def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]
                 r"opaque code: kernel perhaps, after collective (\d+) of communicator 0x[0-9a-f]+, "
                 r"had different effects for rank (\d) and rank (\d); before, its effects were "
                 r"equal, last after collective (\d+): results that were computed once for both "
-                r"since then may be wrong", told[0])  # fmt: skip
+                r"since then may be wrong",
+                told[0],
+            )
             assert found
             now, one, other, then = map(int, found.groups())
             assert one != other and where[one] == where[other]
@@ -256,8 +260,10 @@ def again_and_again() -> st.SearchStrategy[Program]:
     """Programs that do the same for several steps, each of which ends with a reduction."""
 
     def repeat(program: Program, times: int) -> Program:
-        step = [*(each for each in program.steps if each.op.kind != "free"),
-                Step(Op("reduce", REDUCED))]  # fmt: skip
+        step = [
+            *(each for each in program.steps if each.op.kind != "free"),
+            Step(Op("reduce", REDUCED)),
+        ]
         return Program(program.ranks, program.chunks, step * times, None, [], program.order)
 
     return st.builds(repeat, programs(8), st.integers(4, 6))
@@ -266,12 +272,16 @@ def again_and_again() -> st.SearchStrategy[Program]:
 SQUASHED: list[bool] = []
 # Each time from what it left the time before.
 AGAIN = [
-    Step(Op("reduce", REDUCED)), Step(Op("update", 0, 0)), Step(Op("update", 1, 0)),
-]  # fmt: skip
+    Step(Op("reduce", REDUCED)),
+    Step(Op("update", 0, 0)),
+    Step(Op("update", 1, 0)),
+]
 # What the others agree on while one rank is about to measure it.
 AHEAD = [
-    *[Step(Op("update", 0, 0))] * 3, Step(Op("update", 0, 0, stream=2)), Step(Op("reduce", REDUCED))
-]  # fmt: skip
+    *[Step(Op("update", 0, 0))] * 3,
+    Step(Op("update", 0, 0, stream=2)),
+    Step(Op("reduce", REDUCED)),
+]
 
 
 @settings(max_examples=12, derandomize=True, **COMMON)

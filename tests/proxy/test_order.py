@@ -73,8 +73,18 @@ def test_a_race_is_told_once_and_an_event_orders() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_a_rank_asks_for_the_check_bears_it(seed: int) -> None:
     r = Random(seed)
-    kinds = [COPY, FILL, FREE_ASYNC, EVENT_CREATE, EVENT_RECORD, STREAM_WAIT, STREAM_CREATE,
-             STREAM_DESTROY, STREAM_QUERY, EVENT_QUERY]  # fmt: skip
+    kinds = [
+        COPY,
+        FILL,
+        FREE_ASYNC,
+        EVENT_CREATE,
+        EVENT_RECORD,
+        STREAM_WAIT,
+        STREAM_CREATE,
+        STREAM_DESTROY,
+        STREAM_QUERY,
+        EVENT_QUERY,
+    ]
     with device() as native:
         client = RingClient()
         checked(native, client)

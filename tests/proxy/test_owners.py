@@ -33,15 +33,25 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"r->(async_error|error_text)": ("rank/fault.c",),
     r"->pending|next_token|->asks": ("loop/python_request.c",),
     r"arriving": ("rank/module.c",),
-    r"(?<!\bs)->(uses|doomed|loading|loaded|globals_addr|image_capacity|globals_image|hash)":
-        ("rank/module.c", "queue/stream.c", "rank/comm.h"),
-    r"(?<!\bs)->(split_from|issued|queued)":
-        ("rank/comm.c", "rank/comm.h", "barrier", "collective"),
+    r"(?<!\bs)->(uses|doomed|loading|loaded|globals_addr|image_capacity|globals_image|hash)": (
+        "rank/module.c",
+        "queue/stream.c",
+        "rank/comm.h",
+    ),
+    r"(?<!\bs)->(split_from|issued|queued)": (
+        "rank/comm.c",
+        "rank/comm.h",
+        "barrier",
+        "collective",
+    ),
     r"(last|mark|m)->(over|loud|time_ns)|e->last": ("queue/event.c",),
     r"memory\.[\w.\[\]>-]+": (),  # by verbs of memory/, which sees no rank
     r"->(alone|missing|inflight|dying|live_count|in_image|freed|move_count)": ("memory",),
-    r"->(saved_bytes|cut|cut_at|released_at|activity|goal)|->jobs|world\.(ranks(\[[^=]*\])?|attached|state)":
-        ("loop/job.c", "loop/rank.c"),
+    r"->(saved_bytes|cut|cut_at|released_at|activity|goal)|->jobs|"
+    r"world\.(ranks(\[[^=]*\])?|attached|state)": (
+        "loop/job.c",
+        "loop/rank.c",
+    ),
     r"device\.(rank_count|ranks(\[[^=]*\])?)": ("loop/rank.c",),
     r"\bcheck\.\w+": (),  # by verbs of crosscheck/
     r"\b(measure|launches)\.\w+": (),  # by verbs of opaque/
@@ -49,7 +59,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"\bcrosscheck\.\w+": ("loop/alarm.c",),
     r"\boverhead\.\w+|->overhead_ns(\[[^=]*\])?": ("loop/overhead.c",),
     r"wakeups": ("loop/loop.c",),
-}  # fmt: skip
+}
 
 PLACE = r"[A-Za-z_]\w*(?:\[[^\]=]*\])?(?:(?:->|\.)\w+(?:\[[^\]=]*(?:\[[^\]]*\])?[^\]=]*\])?)*"
 WRITE = re.compile(

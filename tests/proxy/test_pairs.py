@@ -119,10 +119,13 @@ MUTANTS = [
     Mutant("any-chunk", "there->pair.who.chunk == who->chunk &&", ""),
     Mutant("nowhere-is-a-chunk", "who->chunk != NO_CHUNK &&", ""),
     Mutant("newest-goes", "if (set[i].used < found->used)", "if (set[i].used > found->used)"),
-    Mutant("one-of-two-places", "for (uint32_t i = 0; set && i < WAYS; i++)",
-           "for (uint32_t i = 0; set && i < WAYS - 1; i++)"),
+    Mutant(
+        "one-of-two-places",
+        "for (uint32_t i = 0; set && i < WAYS; i++)",
+        "for (uint32_t i = 0; set && i < WAYS - 1; i++)",
+    ),
     Mutant("first-come-first-gone", "\tthere->used = ++p->clock;\n", ""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)

@@ -171,8 +171,9 @@ def other_stream(rank: Computing, number: int = 100) -> None:
 
 
 def begin_write(rank: Computing, at: int, content: bytes, stream: int, slot: int) -> None:
-    body = rank.copy(at, 0, len(content), places=(AT_ADDRESS, AT_INLINE), stream=stream,
-                     inline=content)  # fmt: skip
+    body = rank.copy(
+        at, 0, len(content), places=(AT_ADDRESS, AT_INLINE), stream=stream, inline=content
+    )
     rank.begin(COPY, body, slot)
 
 

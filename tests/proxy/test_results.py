@@ -69,10 +69,22 @@ class Training(Computing):
         self.launch("block", OWN, OWN, 1, 0, stream=stream)
 
     def gather(self, kind: int, send: int, recv: int, count: int, root: int) -> None:
-        self.post(COLLECTIVE, struct.pack(
-            "<6QIIiI", 1, COMM, SEND + WORD * send, SEND + WORD * recv, count, SUM, kind, INT32,
-            root, 0,
-        ))  # fmt: skip
+        self.post(
+            COLLECTIVE,
+            struct.pack(
+                "<6QIIiI",
+                1,
+                COMM,
+                SEND + WORD * send,
+                SEND + WORD * recv,
+                count,
+                SUM,
+                kind,
+                INT32,
+                root,
+                0,
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -134,9 +146,7 @@ def sync(ranks: Sequence[Training]) -> None:
     assert [rank.finish() for rank in ranks] == [0] * len(ranks)
 
 
-def check_all(
-    here: Devices, ranks: Sequence[Training], cut: int, done: bool = True
-) -> None:  # fmt: skip
+def check_all(here: Devices, ranks: Sequence[Training], cut: int, done: bool = True) -> None:
     """At a cut, and on behind it: what is called equal; and, if all is done, every byte."""
     here.stop(1)
     assert all(native.job_save(1) for native in here.natives)

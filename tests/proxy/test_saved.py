@@ -121,31 +121,50 @@ def test_what_is_saved_is_what_there_was(made: Moving) -> None:
     assert (rank["rank"], rank["world_size"], rank["capacity_chunks"]) == (0, 1, 32)
     assert (rank["kernels"], rank["collectives"], rank["switches"]) == (1, 1, 1)
     assert rank["seq"] == rank["records"] == client.seq
-    assert [(b["addr"], b["bytes"], b["call_site"], b["stable"])
-            for b in fields(state, "BUFFER")][:2] == [
-        (PLACES[1], 4096, 1, 1), (PLACES[2], 1 << 20, 2, 0)]  # fmt: skip
+    assert [(b["addr"], b["bytes"], b["call_site"], b["stable"]) for b in fields(state, "BUFFER")][
+        :2
+    ] == [(PLACES[1], 4096, 1, 1), (PLACES[2], 1 << 20, 2, 0)]
     here = {c["chunk"] for c in fields(state, "CHUNK")}
     assert here & set(CHUNK_OF.values()) == {CHUNK_OF[PLACES[1]], CHUNK_OF[PLACES[2]]}
     assert [(s["id"], s["flags"], s["priority"]) for s in fields(state, "STREAM")] == [
-        (handles["stream"][2], 1, -1), (handles["stream"][3], 0, -2)]  # fmt: skip
+        (handles["stream"][2], 1, -1),
+        (handles["stream"][3], 0, -2),
+    ]
     assert [(e["id"], e["flags"], e["recorded"]) for e in fields(state, "EVENT")] == [
-        (handles["event"][0], 0, 1), (handles["event"][1], 2, 0)]  # fmt: skip
+        (handles["event"][0], 0, 1),
+        (handles["event"][1], 2, 0),
+    ]
     modules = fields(state, "MODULE")
     assert [m["id"] for m in modules] == handles["module"]
     assert all(len(m["hash"]) == 64 and m["globals_addr"] and not m["image_bytes"] for m in modules)
     for function in fields(state, "FUNCTION"):
         assert (function["param_bytes"], function["max_threads"]) == (12, 1024)
     assert [(c["id"], c["issued"]) for c in fields(state, "COMM")] == [
-        (handles["comm"][0], 1), (handles["comm"][1], 0)]  # fmt: skip
+        (handles["comm"][0], 1),
+        (handles["comm"][1], 0),
+    ]
     assert [r["id"] for r in fields(state, "REDOP")] == handles["redop"]
 
 
 def full(state: Raw) -> Raw:
     """With all that one rank alone does not come to."""
-    names = ("kernels", "collectives", "switches", "squashed", "spared", "copies", "unforeseen",
-             "prepared", "async_error")  # fmt: skip
-    state = changed(state, "RANK", **{name: 700 + n for n, name in enumerate(names)},
-                    error_text=b"an error that stays")  # fmt: skip
+    names = (
+        "kernels",
+        "collectives",
+        "switches",
+        "squashed",
+        "spared",
+        "copies",
+        "unforeseen",
+        "prepared",
+        "async_error",
+    )
+    state = changed(
+        state,
+        "RANK",
+        **{name: 700 + n for n, name in enumerate(names)},
+        error_text=b"an error that stays",
+    )
     alarm = struct.pack("<IH", 576, SAVED.opcodes["ALARM"].number).ljust(576, b"\0")
     alarms = [("ALARM", put(alarm, "ALARM", "text", text)) for text in (b"a bit", b"another bit")]
     return [*state[:-1], *alarms, state[-1]]
@@ -162,8 +181,9 @@ def test_what_is_restored_is_saved_as_the_same(made: Moving) -> None:
     passed = time.monotonic_ns() - before
     assert len(fields(again, "COMM")) == 202
     # Those of the engine lie in an order of its own, and events grow older.
-    exact = [[each for each in state if each[0] not in ("COMMS", "EVENT")]
-             for state in (first, again)]  # fmt: skip
+    exact = [
+        [each for each in state if each[0] not in ("COMMS", "EVENT")] for state in (first, again)
+    ]
     assert sorted(exact[0]) == sorted(exact[1])
     assert [name for name, _ in first] == [name for name, _ in again]
     for one, two in zip(fields(first, "EVENT"), fields(again, "EVENT"), strict=True):

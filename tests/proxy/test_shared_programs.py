@@ -15,12 +15,18 @@ SQUASHED: list[bool] = []
 # Runs take long, so failures are made smaller, and not explained.
 PHASES = [phase for phase in settings().phases if phase is not Phase.explain]
 COMMON: dict[str, Any] = {
-    "suppress_health_check": list(HealthCheck), "deadline": None, "phases": PHASES
-}  # fmt: skip
+    "suppress_health_check": list(HealthCheck),
+    "deadline": None,
+    "phases": PHASES,
+}
 UPDATE = [
-    Step(Op("scale", 3, 0)), Step(Op("scale", GRADIENT, 3)), Step(Op("reduce", GRADIENT)),
-    Step(Op("update", 1, GRADIENT)), Step(Op("update", 0, 1)), Step(Op("sync")),
-]  # fmt: skip
+    Step(Op("scale", 3, 0)),
+    Step(Op("scale", GRADIENT, 3)),
+    Step(Op("reduce", GRADIENT)),
+    Step(Op("update", 1, GRADIENT)),
+    Step(Op("update", 0, 1)),
+    Step(Op("sync")),
+]
 
 
 @settings(max_examples=30, derandomize=True, **COMMON)

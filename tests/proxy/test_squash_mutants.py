@@ -76,36 +76,74 @@ SQUASH = [
     Mutant("a-fault-is-one-ranks", "i->execution->memory = &r->memory;", ""),
 ]
 OTHERS = [
-    ("memory/map_result.c", Mutant("of-one-page-is-enough",
-                              "if (!holds(m, (uint32_t)page))\n\t\t\t\treturn false;",
-                              "if (holds(m, (uint32_t)page))\n\t\t\t\treturn true;")),
-    ("memory/map_result.c", Mutant("open-in-who-gives-it",
-                              "return !page_write_protect(sharing_giver(m, page), page) &&\n"
-                             "\t       ",
-                              "return ")),
-    ("queue/reuse.c", Mutant("what-other-streams-do-is-over",
-                             "i && i != o->next && o != s; i = i->next)", "0; i = i->next)")),
-    ("queue/execution.c", Mutant("completed-before-the-work-ended",
-                                 "e->told || hal->completed(e->queue) >= e->number",
-                                 "1")),
-    ("queue/execution.c", Mutant("writes-that-nothing-foresaw-are-let-pass",
-                                 "if (!e->error && e->memory->surprised)",
-                                 "if (0)")),
-    ("queue/reuse.c", Mutant("what-is-being-written-is-there",
-                             "row->there(r, i) && in_order(r, s)",
-                             "row->there(r, i)")),
-    ("queue/reuse.c", Mutant("trusted-where-nothing-is-shared",
-                             "r->device->memory.shares && !", "!")),
+    (
+        "memory/map_result.c",
+        Mutant(
+            "of-one-page-is-enough",
+            "if (!holds(m, (uint32_t)page))\n\t\t\t\treturn false;",
+            "if (holds(m, (uint32_t)page))\n\t\t\t\treturn true;",
+        ),
+    ),
+    (
+        "memory/map_result.c",
+        Mutant(
+            "open-in-who-gives-it",
+            "return !page_write_protect(sharing_giver(m, page), page) &&\n\t       ",
+            "return ",
+        ),
+    ),
+    (
+        "queue/reuse.c",
+        Mutant(
+            "what-other-streams-do-is-over",
+            "i && i != o->next && o != s; i = i->next)",
+            "0; i = i->next)",
+        ),
+    ),
+    (
+        "queue/execution.c",
+        Mutant(
+            "completed-before-the-work-ended",
+            "e->told || hal->completed(e->queue) >= e->number",
+            "1",
+        ),
+    ),
+    (
+        "queue/execution.c",
+        Mutant(
+            "writes-that-nothing-foresaw-are-let-pass",
+            "if (!e->error && e->memory->surprised)",
+            "if (0)",
+        ),
+    ),
+    (
+        "queue/reuse.c",
+        Mutant(
+            "what-is-being-written-is-there",
+            "row->there(r, i) && in_order(r, s)",
+            "row->there(r, i)",
+        ),
+    ),
+    (
+        "queue/reuse.c",
+        Mutant("trusted-where-nothing-is-shared", "r->device->memory.shares && !", "!"),
+    ),
     ("queue/reuse.c", Mutant("trusted-where-nothing-is-squashed", "!r->device->apart && ", "")),
     ("queue/reuse.c", Mutant("trusted-alone", " &&\n\t       r->world->attached > 1;", ";")),
-    ("queue/reuse.c", Mutant("not-there-while-a-host-function-runs",
-                             " && r->memory.inflight; n++)", "; n++)")),
-    ("queue/reuse.c", Mutant("taken-however-long-that-takes",
-                             " && !r->queue->squashing.concurrent)", ")")),
-    ("queue/reuse.c", Mutant("fills-are-kernels", "if (row->needs & NEEDS_ACTIVE)\n\t\trank",
-                             "rank")),
+    (
+        "queue/reuse.c",
+        Mutant("not-there-while-a-host-function-runs", " && r->memory.inflight; n++)", "; n++)"),
+    ),
+    (
+        "queue/reuse.c",
+        Mutant("taken-however-long-that-takes", " && !r->queue->squashing.concurrent)", ")"),
+    ),
+    (
+        "queue/reuse.c",
+        Mutant("fills-are-kernels", "if (row->needs & NEEDS_ACTIVE)\n\t\trank", "rank"),
+    ),
     ("loop/slice.c", Mutant("nobody-is-let-go", "\t\tgo_alone(j);", "\t\t;")),
-]  # fmt: skip
+]
 FILES = [("queue/squash.c", each) for each in SQUASH] + OTHERS
 
 test_seeded_faults_fit_the_source, test_seeded_faults_are_noticed = seeded(

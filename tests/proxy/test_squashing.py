@@ -588,8 +588,9 @@ def test_writing_what_nothing_foresaw_is_a_fault_of_all_who_took_part(kernels: L
         assert after["squashed"] == before["squashed"] + 1
         assert after["unforeseen"] > before["unforeseen"]
         assert (words(other, PARAMETERS), words(other, MOMENTS)) == (
-            [1] * WORDS, trained(3, STEPS)[1],
-        )  # fmt: skip
+            [1] * WORDS,
+            trained(3, STEPS)[1],
+        )
 
 
 def test_writing_alone_what_nothing_foresaw_is_nobodys_fault(kernels: Loader) -> None:
@@ -600,8 +601,9 @@ def test_writing_alone_what_nothing_foresaw_is_nobodys_fault(kernels: Loader) ->
         rank.launch("twice", PARAMETERS, MOMENTS, WORDS, 0)
         sync([rank])
         assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == (
-            (p + 1).tolist(), (m + 1).tolist(),
-        )  # fmt: skip
+            (p + 1).tolist(),
+            (m + 1).tolist(),
+        )
         assert native.status()["unforeseen"] > 0
         before = native.status()["squashed"]
         for value in (1, 2):

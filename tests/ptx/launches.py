@@ -48,12 +48,14 @@ class Core:
         places = {at: n for n, (at, _) in enumerate(sets.words)}
         reached, words = sets.bounds.by_place(places)
         arrays = {
-            "words": self.ffi.new("struct proxy_access[]", [
-                (at, 8, use, sets.bounds.uses(at)) for at, use in sets.words]),
+            "words": self.ffi.new(
+                "struct proxy_access[]",
+                [(at, 8, use, sets.bounds.uses(at)) for at, use in sets.words],
+            ),
             "steps": self.ffi.new("struct proxy_step[]", [tuple(s) for s in sets.bounds.steps]),
             "reached": self.ffi.new("struct proxy_reached[]", reached),
             "reached_words": self.ffi.new("uint32_t[]", words),
-        }  # fmt: skip
+        }
         counts = {f"{name.removesuffix('s')}_count": len(array) for name, array in arrays.items()}
         function = self.ffi.new(
             "struct proxy_function *", {"param_bytes": param_bytes, **arrays, **counts}
@@ -85,9 +87,12 @@ class Core:
         }
 
     def reaches(
-        self, sets: Sets, params: bytes, grid: Sequence[int] = (1, 1, 1),
+        self,
+        sets: Sets,
+        params: bytes,
+        grid: Sequence[int] = (1, 1, 1),
         block: Sequence[int] = (32, 1, 1),
-    ) -> dict[int, Reach]:  # fmt: skip
+    ) -> dict[int, Reach]:
         """The same of one launch."""
         with self.loaded(sets, len(params)) as reaches:
             return self.of(sets, reaches, params, grid, block)

@@ -67,97 +67,202 @@ WORDS: dict[str, tuple[str, int, int]] = {
     "all threads": (at("%x"), 0, 128),
     "those of a block": (at("%t"), 0, 64),
     "as many as there are": (GUARD + at("%x") + "done:", 0, 100),
-    "the guard on the access alone":
-        ("setp.lt.s32 %c, %x, %n; mul.wide.s32 %a0, %x, 4; add.s64 %a1, %p, %a0;"
-         "@%c ld.global.u32 %i0, [%a1];", 0, 100),
-    "a guard that is negated": ("setp.ge.s32 %c, %x, %n; mul.wide.s32 %a0, %x, 4;"
-                                "add.s64 %a1, %p, %a0; @!%c ld.global.u32 %i0, [%a1];", 0, 100),
-    "an address before the guard":
-        ("mul.wide.s32 %a0, %x, 4; add.s64 %a1, %p, %a0;" + GUARD
-         + "ld.global.u32 %i0, [%a1]; done:", 0, 100),
+    "the guard on the access alone": (
+        "setp.lt.s32 %c, %x, %n; mul.wide.s32 %a0, %x, 4; add.s64 %a1, %p, %a0;"
+        "@%c ld.global.u32 %i0, [%a1];",
+        0,
+        100,
+    ),
+    "a guard that is negated": (
+        "setp.ge.s32 %c, %x, %n; mul.wide.s32 %a0, %x, 4;"
+        "add.s64 %a1, %p, %a0; @!%c ld.global.u32 %i0, [%a1];",
+        0,
+        100,
+    ),
+    "an address before the guard": (
+        "mul.wide.s32 %a0, %x, 4; add.s64 %a1, %p, %a0;"
+        + GUARD
+        + "ld.global.u32 %i0, [%a1]; done:",
+        0,
+        100,
+    ),
     "unsigned": ("setp.ge.u32 %c, %x, %n; @%c bra done;" + at("%x") + "done:", 0, 100),
-    "both of two guards": ("setp.lt.s32 %c, %x, %n; setp.gt.s32 %d, %x, 9; and.pred %e, %c, %d;"
-                           "@!%e bra done;" + at("%x") + "done:", 10, 100),
-    "neither of two": ("setp.ge.s32 %c, %x, %n; setp.lt.s32 %d, %x, 9; or.pred %e, %c, %d;"
-                       "@%e bra done;" + at("%x") + "done:", 9, 100),
-    "two guards in one": ("setp.gt.s32 %d, %x, 9; setp.lt.and.s32 %e, %x, %n, %d;"
-                          "@!%e bra done;" + at("%x") + "done:", 10, 100),
-    "either of two guards says little":
-        ("setp.lt.s32 %c, %x, %n; setp.gt.s32 %d, %x, 9; or.pred %e, %c, %d;"
-         "@!%e bra done;" + at("%x") + "done:", 0, 128),
-    "a guard that holds nowhere": ("setp.lt.s32 %c, %x, 0; @!%c bra done;" + at("%x") + "done:",
-                                   0, 0),
-    "a guard on another value": ("add.s32 %i3, %x, 1; setp.ge.s32 %c, %i3, %n; @%c bra done;"
-                                 + at("%x") + "done:", 0, 128),
-    "a register that changed after the guard":
-        (GUARD + "add.s32 %x, %x, 50;" + at("%x") + "done:", 50, 150),
-    "a register that changed before the access":
-        (GUARD + "mov.u32 %x, %t;" + at("%x") + "done:", 0, 64),
-    "a guard on one way only":
-        ("setp.eq.s32 %d, %k, 3; @%d bra over;" + GUARD + "over:" + at("%x") + "done:", 0, 128),
-    "the other way of a guard":
-        ("setp.lt.s32 %c, %x, %n; @%c bra done;" + at("%x") + "done:", 100, 128),
-    "behind a loop":
-        ("mov.u32 %i3, 0; again: add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %n; @%c bra again;"
-         + at("%i3"), 100, 101),
-    "a loop over blocks":
-        ("mov.u32 %i3, %x; mov.u32 %i4, %nctaid.x; mul.lo.s32 %i4, %i4, %i1;"
-         "again: setp.ge.s32 %c, %i3, %n; @%c bra done;" + at("%i3")
-         + "add.s32 %i3, %i3, %i4; bra again; done:", 0, 100),
-    "a loop that tests at its end":
-        ("mov.u32 %i3, %t; setp.ge.s32 %c, %i3, %n; @%c bra done; again:" + at("%i3")
-         + "add.s32 %i3, %i3, 64; setp.lt.s32 %c, %i3, %n; @%c bra again; done:", 0, 100),
-    "a loop up to the number of the thread":
-        ("mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, 1; setp.le.s32 %c, %i3, %t;"
-         "@%c bra again;", 0, 64),
-    "below the number of the thread":
-        ("ld.shared.u8 %h1, [block]; cvt.u32.u16 %i3, %h1; setp.ge.s32 %c, %i3, %t;"
-         "@%c bra done;" + at("%i3") + "done:", 0, 63),
-    "a loop that counts down":
-        ("sub.s32 %i3, %n, 1; setp.lt.s32 %c, %i3, 0; @%c bra done; again:" + at("%i3")
-         + "add.s32 %i3, %i3, -1; setp.ge.s32 %c, %i3, 0; @%c bra again; done:", 0, 100),
-    "a loop that ends at a number": ("mov.u32 %i3, 0; again:" + at("%i3")
-         + "add.s32 %i3, %i3, 1; setp.ne.s32 %c, %i3, %n; @%c bra again;", 0, 100),
-    "a loop by fours to a number": ("mov.u32 %i3, %n; again:" + at("%i3")
-         + "add.s32 %i3, %i3, -4; setp.ne.s32 %c, %i3, 0; @%c bra again;", 4, 101),
-    "a pointer that is moved in a loop":
-        ("mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1]; add.s64 %a1, %a1, 8;"
-         "add.s32 %i3, %i3, 2; setp.lt.s32 %c, %i3, %n; @%c bra again;", 0, 99),
-    "an index that is moved by as much as is asked for":
-        ("mov.u32 %i4, 0; mov.u32 %i3, 0; again:" + at("%i4") + "add.s32 %i4, %i4, %k;"
-         "add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %n; @%c bra again;", 0, 298),
-    "a loop in a loop":
-        ("mov.u32 %i3, 0; outer: mov.u32 %i4, 0; inner: mad.lo.s32 %i5, %i3, 10, %i4;" + at("%i5")
-         + "add.s32 %i4, %i4, 1; setp.lt.s32 %c, %i4, 10; @%c bra inner;"
-         "add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %k; @%c bra outer;", 0, 30),
+    "both of two guards": (
+        "setp.lt.s32 %c, %x, %n; setp.gt.s32 %d, %x, 9; and.pred %e, %c, %d;"
+        "@!%e bra done;" + at("%x") + "done:",
+        10,
+        100,
+    ),
+    "neither of two": (
+        "setp.ge.s32 %c, %x, %n; setp.lt.s32 %d, %x, 9; or.pred %e, %c, %d;"
+        "@%e bra done;" + at("%x") + "done:",
+        9,
+        100,
+    ),
+    "two guards in one": (
+        "setp.gt.s32 %d, %x, 9; setp.lt.and.s32 %e, %x, %n, %d;@!%e bra done;" + at("%x") + "done:",
+        10,
+        100,
+    ),
+    "either of two guards says little": (
+        "setp.lt.s32 %c, %x, %n; setp.gt.s32 %d, %x, 9; or.pred %e, %c, %d;"
+        "@!%e bra done;" + at("%x") + "done:",
+        0,
+        128,
+    ),
+    "a guard that holds nowhere": (
+        "setp.lt.s32 %c, %x, 0; @!%c bra done;" + at("%x") + "done:",
+        0,
+        0,
+    ),
+    "a guard on another value": (
+        "add.s32 %i3, %x, 1; setp.ge.s32 %c, %i3, %n; @%c bra done;" + at("%x") + "done:",
+        0,
+        128,
+    ),
+    "a register that changed after the guard": (
+        GUARD + "add.s32 %x, %x, 50;" + at("%x") + "done:",
+        50,
+        150,
+    ),
+    "a register that changed before the access": (
+        GUARD + "mov.u32 %x, %t;" + at("%x") + "done:",
+        0,
+        64,
+    ),
+    "a guard on one way only": (
+        "setp.eq.s32 %d, %k, 3; @%d bra over;" + GUARD + "over:" + at("%x") + "done:",
+        0,
+        128,
+    ),
+    "the other way of a guard": (
+        "setp.lt.s32 %c, %x, %n; @%c bra done;" + at("%x") + "done:",
+        100,
+        128,
+    ),
+    "behind a loop": (
+        "mov.u32 %i3, 0; again: add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %n; @%c bra again;"
+        + at("%i3"),
+        100,
+        101,
+    ),
+    "a loop over blocks": (
+        "mov.u32 %i3, %x; mov.u32 %i4, %nctaid.x; mul.lo.s32 %i4, %i4, %i1;"
+        "again: setp.ge.s32 %c, %i3, %n; @%c bra done;"
+        + at("%i3")
+        + "add.s32 %i3, %i3, %i4; bra again; done:",
+        0,
+        100,
+    ),
+    "a loop that tests at its end": (
+        "mov.u32 %i3, %t; setp.ge.s32 %c, %i3, %n; @%c bra done; again:"
+        + at("%i3")
+        + "add.s32 %i3, %i3, 64; setp.lt.s32 %c, %i3, %n; @%c bra again; done:",
+        0,
+        100,
+    ),
+    "a loop up to the number of the thread": (
+        "mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, 1; setp.le.s32 %c, %i3, %t;"
+        "@%c bra again;",
+        0,
+        64,
+    ),
+    "below the number of the thread": (
+        "ld.shared.u8 %h1, [block]; cvt.u32.u16 %i3, %h1; setp.ge.s32 %c, %i3, %t;"
+        "@%c bra done;" + at("%i3") + "done:",
+        0,
+        63,
+    ),
+    "a loop that counts down": (
+        "sub.s32 %i3, %n, 1; setp.lt.s32 %c, %i3, 0; @%c bra done; again:"
+        + at("%i3")
+        + "add.s32 %i3, %i3, -1; setp.ge.s32 %c, %i3, 0; @%c bra again; done:",
+        0,
+        100,
+    ),
+    "a loop that ends at a number": (
+        "mov.u32 %i3, 0; again:"
+        + at("%i3")
+        + "add.s32 %i3, %i3, 1; setp.ne.s32 %c, %i3, %n; @%c bra again;",
+        0,
+        100,
+    ),
+    "a loop by fours to a number": (
+        "mov.u32 %i3, %n; again:"
+        + at("%i3")
+        + "add.s32 %i3, %i3, -4; setp.ne.s32 %c, %i3, 0; @%c bra again;",
+        4,
+        101,
+    ),
+    "a pointer that is moved in a loop": (
+        "mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1]; add.s64 %a1, %a1, 8;"
+        "add.s32 %i3, %i3, 2; setp.lt.s32 %c, %i3, %n; @%c bra again;",
+        0,
+        99,
+    ),
+    "an index that is moved by as much as is asked for": (
+        "mov.u32 %i4, 0; mov.u32 %i3, 0; again:" + at("%i4") + "add.s32 %i4, %i4, %k;"
+        "add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %n; @%c bra again;",
+        0,
+        298,
+    ),
+    "a loop in a loop": (
+        "mov.u32 %i3, 0; outer: mov.u32 %i4, 0; inner: mad.lo.s32 %i5, %i3, 10, %i4;"
+        + at("%i5")
+        + "add.s32 %i4, %i4, 1; setp.lt.s32 %c, %i4, 10; @%c bra inner;"
+        "add.s32 %i3, %i3, 1; setp.lt.s32 %c, %i3, %k; @%c bra outer;",
+        0,
+        30,
+    ),
     "the smaller one": ("min.s32 %i3, %x, %k;" + at("%i3"), 0, 4),
     "the larger one": ("max.s32 %i3, %x, %k;" + at("%i3"), 3, 128),
-    "one of two numbers":
-        ("setp.lt.s32 %c, %x, %n; selp.b32 %i3, 9, 7, %c;" + at("%i3"), 7, 10),
+    "one of two numbers": ("setp.lt.s32 %c, %x, %n; selp.b32 %i3, 9, 7, %c;" + at("%i3"), 7, 10),
     "one of two": ("setp.lt.s32 %c, %x, %n; selp.b32 %i3, %x, 7, %c;" + at("%i3"), 0, 100),
-    "set if it is not too large":
-        ("mov.u32 %i3, 7; setp.lt.s32 %c, %x, %n; @%c mov.u32 %i3, %x;" + at("%i3"), 0, 100),
-    "through a register of another kind":
-        ("mov.b32 %f0, 70; setp.ge.s32 %c, %x, 64; @%c bra over; mov.b32 %f0, %x; over:"
-         "mov.b32 %i3, %f0;" + at("%i3"), 0, 71),
-    "a part of a register that is set": (GUARD + "vadd.u32.u32.u32 %x.b0, %x.b0, 200; rem.u32 %x,"
-                                         "%x, 256;" + at("%x") + "done:", 0, 256),
+    "set if it is not too large": (
+        "mov.u32 %i3, 7; setp.lt.s32 %c, %x, %n; @%c mov.u32 %i3, %x;" + at("%i3"),
+        0,
+        100,
+    ),
+    "through a register of another kind": (
+        "mov.b32 %f0, 70; setp.ge.s32 %c, %x, 64; @%c bra over; mov.b32 %f0, %x; over:"
+        "mov.b32 %i3, %f0;" + at("%i3"),
+        0,
+        71,
+    ),
+    "a part of a register that is set": (
+        GUARD + "vadd.u32.u32.u32 %x.b0, %x.b0, 200; rem.u32 %x,%x, 256;" + at("%x") + "done:",
+        0,
+        256,
+    ),
     "cut off": ("mov.u32 %i3, %x; setp.ge.s32 %c, %i3, %k; @%c mov.u32 %i3, 2;" + at("%i3"), 0, 3),
     "a rest": ("rem.s32 %i3, %x, %n;" + at("%i3"), 0, 100),
-    "what is left of a division":
-        ("sub.s32 %i4, %x, 28; div.s32 %i3, %i4, %k; mul.lo.s32 %i5, %i3, %k;"
-         "sub.s32 %i3, %i4, %i5;" + at("%i3"), -2, 3),
-    "what is left of a division without sign":
-        ("div.u32 %i3, %x, %k; mul.lo.s32 %i5, %k, %i3; sub.s32 %i3, %x, %i5;" + at("%i3"), 0, 3),
-    "what is left of another number":
-        ("div.s32 %i3, %t, %k; mul.lo.s32 %i5, %i3, %k; sub.s32 %i3, %x, %i5;" + at("%i3"),
-         -63, 128),
-    "what another divisor leaves":
-        ("div.s32 %i3, %x, %k; mul.lo.s32 %i5, %i3, 2; sub.s32 %i3, %x, %i5;" + at("%i3"),
-         -84, 128),
+    "what is left of a division": (
+        "sub.s32 %i4, %x, 28; div.s32 %i3, %i4, %k; mul.lo.s32 %i5, %i3, %k;"
+        "sub.s32 %i3, %i4, %i5;" + at("%i3"),
+        -2,
+        3,
+    ),
+    "what is left of a division without sign": (
+        "div.u32 %i3, %x, %k; mul.lo.s32 %i5, %k, %i3; sub.s32 %i3, %x, %i5;" + at("%i3"),
+        0,
+        3,
+    ),
+    "what is left of another number": (
+        "div.s32 %i3, %t, %k; mul.lo.s32 %i5, %i3, %k; sub.s32 %i3, %x, %i5;" + at("%i3"),
+        -63,
+        128,
+    ),
+    "what another divisor leaves": (
+        "div.s32 %i3, %x, %k; mul.lo.s32 %i5, %i3, 2; sub.s32 %i3, %x, %i5;" + at("%i3"),
+        -84,
+        128,
+    ),
     "a quotient": ("div.s32 %i3, %x, %k;" + at("%i3"), 0, 43),
-    "a quotient by a product": ("mul.hi.u32 %i3, %x, -1431655765; shr.u32 %i3, %i3, 1;"
-                                + at("%i3"), 0, 43),
+    "a quotient by a product": (
+        "mul.hi.u32 %i3, %x, -1431655765; shr.u32 %i3, %i3, 1;" + at("%i3"),
+        0,
+        43,
+    ),
     "a mask": ("and.b32 %i3, %x, 15;" + at("%i3"), 0, 16),
     "of anything": ("ld.shared.u32 %i3, [block]; and.b32 %i3, %i3, 15;" + at("%i3"), 0, 16),
     "a boundary before it": ("and.b32 %i3, %x, -4;" + at("%i3"), 0, 125),
@@ -167,20 +272,36 @@ WORDS: dict[str, tuple[str, int, int]] = {
     "a difference": ("sub.s32 %i3, %x, %k;" + at("%i3"), -3, 125),
     "not": ("not.b32 %i3, %x;" + at("%i3"), -128, 0),
     "negated": ("neg.s32 %i3, %x;" + at("%i3"), -127, 1),
-    "a number of 64 bits": ("shl.b64 %a0, %m, 2; add.s64 %a1, %p, %a0;"
-                            "ld.global.u32 %i0, [%a1];", 5, 6),
-    "made longer, unsigned": ("cvt.u64.u32 %a0, %x; shl.b64 %a0, %a0, 2; add.s64 %a1, %a0, %p;"
-                              "ld.global.u32 %i0, [%a1];", 0, 128),
-    "made longer, signed": ("sub.s32 %i3, %x, 1; cvt.s64.s32 %a0, %i3; mad.lo.s64 %a1, %a0, 4, %p;"
-                            "ld.global.u32 %i0, [%a1];", -1, 127),
+    "a number of 64 bits": (
+        "shl.b64 %a0, %m, 2; add.s64 %a1, %p, %a0;ld.global.u32 %i0, [%a1];",
+        5,
+        6,
+    ),
+    "made longer, unsigned": (
+        "cvt.u64.u32 %a0, %x; shl.b64 %a0, %a0, 2; add.s64 %a1, %a0, %p;ld.global.u32 %i0, [%a1];",
+        0,
+        128,
+    ),
+    "made longer, signed": (
+        "sub.s32 %i3, %x, 1; cvt.s64.s32 %a0, %i3; mad.lo.s64 %a1, %a0, 4, %p;"
+        "ld.global.u32 %i0, [%a1];",
+        -1,
+        127,
+    ),
     "made shorter": ("cvt.u64.u32 %a0, %x; cvt.u32.u64 %i3, %a0;" + at("%i3"), 0, 128),
-    "a guard with other operands exchanged":
-        ("setp.le.s32 %c, %n, %x; @%c bra done;" + at("%x") + "done:", 0, 100),
+    "a guard with other operands exchanged": (
+        "setp.le.s32 %c, %n, %x; @%c bra done;" + at("%x") + "done:",
+        0,
+        100,
+    ),
     "equal": ("setp.ne.s32 %c, %x, %k; @%c bra done;" + at("%x") + "done:", 3, 4),
     "not the first": ("setp.eq.s32 %c, %x, 0; @%c bra done;" + at("%x") + "done:", 1, 128),
-    "below zero, unsigned":
-        ("sub.s32 %i3, %x, 10; setp.ge.u32 %c, %i3, 5; @%c bra done;" + at("%i3") + "done:", 0, 5),
-}  # fmt: skip
+    "below zero, unsigned": (
+        "sub.s32 %i3, %x, 10; setp.ge.u32 %c, %i3, 5; @%c bra done;" + at("%i3") + "done:",
+        0,
+        5,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", WORDS)
@@ -197,68 +318,174 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
     "one more than the largest": ("add.s32 %i3, %n, 1;" + at("%i3"), MOST, 0, LEAST, LEAST + 1),
     "about the largest": ("add.s32 %i3, %n, %t;" + at("%i3"), MOST - 9, 0, *ALL),
     "a product that is too large": ("mul.lo.s32 %i3, %x, %n;" + at("%i3"), 1 << 28, 0, *ALL),
-    "one that just fits": ("mul.lo.s32 %i3, %x, %n;" + at("%i3"), 1 << 24, 0,
-                           0, 127 * (1 << 24) + 1),
-    "below zero, read as unsigned": ("mul.wide.u32 %a0, %k, 4; add.s64 %a1, %p, %a0;"
-                                     "ld.global.u32 %i0, [%a1];", 0, -1, (1 << 32) - 1, 1 << 32),
-    "some of them": ("add.s32 %i3, %x, %k; mul.wide.u32 %a0, %i3, 4; add.s64 %a1, %p, %a0;"
-                     "ld.global.u32 %i0, [%a1];", 0, -9, 0, 1 << 32),
-    "a limit below zero": ("setp.ge.s32 %c, %x, %n; @%c bra done;" + at("%x") + "done:",
-                           -5, 0, 0, 0),
-    "a limit below zero, unsigned": ("setp.ge.u32 %c, %x, %n; @%c bra done;" + at("%x") + "done:",
-                                     -5, 0, 0, 128),
-    "a number below zero and a limit": ("add.s32 %i3, %x, %k; setp.ge.s32 %c, %i3, %n;"
-                                        "@%c bra done;" + at("%i3") + "done:", 50, -70, -70, 50),
-    "a loop that passes by its end":
-        ("mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, 2; setp.ne.s32 %c, %i3, %n;"
-         "@%c bra again;", 99, 0, *ALL),
-    "a loop that may wrap around":
-        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, MOST - 1, 4, *ALL),
-    "a loop that ends before that":
-        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, MOST - 9, 4, 0, MOST - 10),
-    "a loop that goes the other way":
-        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, 50, -4, *ALL),
-    "a loop that stands":
-        ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, 50, 0, 0, 1),
-    "a pointer in such a loop":
-        ("mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
-         "add.s64 %a1, %a1, 4;" + COUNT, 50, 5, 0, 10),
-    "a pointer that goes down in such a loop":
-        ("mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
-         "add.s64 %a1, %a1, -4;" + COUNT, 50, 5, -9, 1),
-    "a loop that begins at its end":
-        ("mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, -4; setp.ne.s32 %c, %i3, 0;"
-         "@%c bra again;", 0, 0, *ALL),
-    "a product of what lies around zero":
-        ("sub.s32 %i3, %x, 100; mul.lo.s32 %i3, %i3, -3;" + at("%i3"), 0, 0, -81, 301),
-    "a rest of what is below zero":
-        ("sub.s32 %i3, %x, 100; rem.s32 %i3, %i3, %k;" + at("%i3"), 0, 7, -6, 7),
-    "what is left where the divisor may be zero":
-        ("div.u32 %i3, %n, %x; mul.lo.u32 %i3, %i3, %x; sub.u32 %i3, %n, %i3;" + at("%i3"),
-         100, 0, *ALL),
-    "a quotient of what is below zero":
-        ("sub.s32 %i3, %x, 100; div.s32 %i3, %i3, %k;" + at("%i3"), 0, 7, -14, 4),
-    "a quotient by what may be zero":
-        ("div.u32 %i3, %n, %x;" + at("%i3"), 100, 0, *ALL),
-    "shifted down with its sign":
-        ("sub.s32 %i3, %x, 100; shr.s32 %i3, %i3, 2;" + at("%i3"), 0, 0, -25, 7),
-    "shifted down without":
-        ("sub.s32 %i3, %x, 1; shr.u32 %i3, %i3, 1;" + at("%i3"), 0, 0, 0, MOST + 1),
+    "one that just fits": (
+        "mul.lo.s32 %i3, %x, %n;" + at("%i3"),
+        1 << 24,
+        0,
+        0,
+        127 * (1 << 24) + 1,
+    ),
+    "below zero, read as unsigned": (
+        "mul.wide.u32 %a0, %k, 4; add.s64 %a1, %p, %a0;ld.global.u32 %i0, [%a1];",
+        0,
+        -1,
+        (1 << 32) - 1,
+        1 << 32,
+    ),
+    "some of them": (
+        "add.s32 %i3, %x, %k; mul.wide.u32 %a0, %i3, 4; add.s64 %a1, %p, %a0;"
+        "ld.global.u32 %i0, [%a1];",
+        0,
+        -9,
+        0,
+        1 << 32,
+    ),
+    "a limit below zero": (
+        "setp.ge.s32 %c, %x, %n; @%c bra done;" + at("%x") + "done:",
+        -5,
+        0,
+        0,
+        0,
+    ),
+    "a limit below zero, unsigned": (
+        "setp.ge.u32 %c, %x, %n; @%c bra done;" + at("%x") + "done:",
+        -5,
+        0,
+        0,
+        128,
+    ),
+    "a number below zero and a limit": (
+        "add.s32 %i3, %x, %k; setp.ge.s32 %c, %i3, %n;@%c bra done;" + at("%i3") + "done:",
+        50,
+        -70,
+        -70,
+        50,
+    ),
+    "a loop that passes by its end": (
+        "mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, 2; setp.ne.s32 %c, %i3, %n;"
+        "@%c bra again;",
+        99,
+        0,
+        *ALL,
+    ),
+    "a loop that may wrap around": (
+        "mov.u32 %i3, 0; again:" + at("%i3") + COUNT,
+        MOST - 1,
+        4,
+        *ALL,
+    ),
+    "a loop that ends before that": (
+        "mov.u32 %i3, 0; again:" + at("%i3") + COUNT,
+        MOST - 9,
+        4,
+        0,
+        MOST - 10,
+    ),
+    "a loop that goes the other way": ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, 50, -4, *ALL),
+    "a loop that stands": ("mov.u32 %i3, 0; again:" + at("%i3") + COUNT, 50, 0, 0, 1),
+    "a pointer in such a loop": (
+        "mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
+        "add.s64 %a1, %a1, 4;" + COUNT,
+        50,
+        5,
+        0,
+        10,
+    ),
+    "a pointer that goes down in such a loop": (
+        "mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
+        "add.s64 %a1, %a1, -4;" + COUNT,
+        50,
+        5,
+        -9,
+        1,
+    ),
+    "a loop that begins at its end": (
+        "mov.u32 %i3, 0; again:" + at("%i3") + "add.s32 %i3, %i3, -4; setp.ne.s32 %c, %i3, 0;"
+        "@%c bra again;",
+        0,
+        0,
+        *ALL,
+    ),
+    "a product of what lies around zero": (
+        "sub.s32 %i3, %x, 100; mul.lo.s32 %i3, %i3, -3;" + at("%i3"),
+        0,
+        0,
+        -81,
+        301,
+    ),
+    "a rest of what is below zero": (
+        "sub.s32 %i3, %x, 100; rem.s32 %i3, %i3, %k;" + at("%i3"),
+        0,
+        7,
+        -6,
+        7,
+    ),
+    "what is left where the divisor may be zero": (
+        "div.u32 %i3, %n, %x; mul.lo.u32 %i3, %i3, %x; sub.u32 %i3, %n, %i3;" + at("%i3"),
+        100,
+        0,
+        *ALL,
+    ),
+    "a quotient of what is below zero": (
+        "sub.s32 %i3, %x, 100; div.s32 %i3, %i3, %k;" + at("%i3"),
+        0,
+        7,
+        -14,
+        4,
+    ),
+    "a quotient by what may be zero": ("div.u32 %i3, %n, %x;" + at("%i3"), 100, 0, *ALL),
+    "shifted down with its sign": (
+        "sub.s32 %i3, %x, 100; shr.s32 %i3, %i3, 2;" + at("%i3"),
+        0,
+        0,
+        -25,
+        7,
+    ),
+    "shifted down without": (
+        "sub.s32 %i3, %x, 1; shr.u32 %i3, %i3, 1;" + at("%i3"),
+        0,
+        0,
+        0,
+        MOST + 1,
+    ),
     "shifted up too far": ("shl.b32 %i3, %x, 28;" + at("%i3"), 0, 0, *ALL),
     "as many bits as a number says": ("shl.b32 %i3, %x, %k;" + at("%i3"), 0, 3, 0, 127 * 8 + 1),
-    "a mask of what is below zero":
-        ("sub.s32 %i3, %x, 8; and.b32 %i3, %i3, 1023;" + at("%i3"), 0, 0, 0, 1024),
-    "the last bits of what lies around zero":
-        ("sub.s32 %i3, %x, %t; and.b32 %i3, %i3, 63;" + at("%i3"), 0, 0, 0, 64),
-    "a parameter that is made longer":
-        ("ld.param.s32 %a0, [k]; mad.lo.s64 %a1, %a0, 4, %p; ld.global.u32 %i0, [%a1];",
-         0, -3, -3, -2),
-    "sixteen bits of it": ("add.s32 %i3, %x, %n; cvt.u16.u32 %h1, %i3; cvt.u32.u16 %i3, %h1;"
-                           + at("%i3"), 65500, 0, 0, 65536),
+    "a mask of what is below zero": (
+        "sub.s32 %i3, %x, 8; and.b32 %i3, %i3, 1023;" + at("%i3"),
+        0,
+        0,
+        0,
+        1024,
+    ),
+    "the last bits of what lies around zero": (
+        "sub.s32 %i3, %x, %t; and.b32 %i3, %i3, 63;" + at("%i3"),
+        0,
+        0,
+        0,
+        64,
+    ),
+    "a parameter that is made longer": (
+        "ld.param.s32 %a0, [k]; mad.lo.s64 %a1, %a0, 4, %p; ld.global.u32 %i0, [%a1];",
+        0,
+        -3,
+        -3,
+        -2,
+    ),
+    "sixteen bits of it": (
+        "add.s32 %i3, %x, %n; cvt.u16.u32 %h1, %i3; cvt.u32.u16 %i3, %h1;" + at("%i3"),
+        65500,
+        0,
+        0,
+        65536,
+    ),
     "the magnitude": ("sub.s32 %i3, %x, 100; abs.s32 %i3, %i3;" + at("%i3"), 0, 0, -27, 101),
-    "what may be the larger one, unsigned":
-        ("sub.s32 %i3, %x, 1; max.u32 %i3, %i3, %k;" + at("%i3"), 0, 5, *ALL),
-}  # fmt: skip
+    "what may be the larger one, unsigned": (
+        "sub.s32 %i3, %x, 1; max.u32 %i3, %i3, %k;" + at("%i3"),
+        0,
+        5,
+        *ALL,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", EDGES)
@@ -269,24 +496,23 @@ def test_what_does_not_fit(core: Core, name: str) -> None:
 
 # Nothing is said of these: all of the buffer counts.
 ANYWHERE = {
-    "an index from memory":
-        "ld.shared.u64 %a0, [block]; add.s64 %a1, %p, %a0; st.global.u8 [%a1], 1;",
-    "one of two buffers":
-        "setp.eq.s32 %c, %k, 3; selp.b64 %a1, %p, %q, %c; st.global.u8 [%a1], 1;",
+    "an index from memory": "ld.shared.u64 %a0, [block]; add.s64 %a1, %p, %a0; "
+    "st.global.u8 [%a1], 1;",
+    "one of two buffers": "setp.eq.s32 %c, %k, 3; selp.b64 %a1, %p, %q, %c; st.global.u8 [%a1], 1;",
     "of another thread": "mov.b64 {%i3, %i4}, %p; shfl.sync.bfly.b32 %i5, %i3, 1, 31, -1;"
-                         "shfl.sync.bfly.b32 %i6, %i4, 1, 31, -1; mov.b64 %a1, {%i5, %i6};"
-                         "ld.global.u32 %i0, [%a1];",
-    "a pointer in a loop that may stand":
-        "and.b32 %i4, %x, 1; mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1];"
-        "add.s64 %a1, %a1, 4; add.s32 %i3, %i3, %i4; setp.lt.s32 %c, %i3, %n; @%c bra again;",
-    "a pointer in a loop that wraps around":
-        "mov.u64 %a1, %p; mov.u32 %i3, 0; again: ld.global.u32 %i0, [%a1]; add.s64 %a1, %a1, 4;"
-        "add.s32 %i3, %i3, 4; setp.lt.s32 %c, %i3, 2147483646; @%c bra again;",
+    "shfl.sync.bfly.b32 %i6, %i4, 1, 31, -1; mov.b64 %a1, {%i5, %i6};"
+    "ld.global.u32 %i0, [%a1];",
+    "a pointer in a loop that may stand": "and.b32 %i4, %x, 1; mov.u64 %a1, %p; mov.u32 "
+    "%i3, 0; again: ld.global.u32 %i0, [%a1];"
+    "add.s64 %a1, %a1, 4; add.s32 %i3, %i3, %i4; setp.lt.s32 %c, %i3, %n; @%c bra again;",
+    "a pointer in a loop that wraps around": "mov.u64 %a1, %p; mov.u32 %i3, 0; again: "
+    "ld.global.u32 %i0, [%a1]; add.s64 %a1, %a1, 4;"
+    "add.s32 %i3, %i3, 4; setp.lt.s32 %c, %i3, 2147483646; @%c bra again;",
     "a pointer that goes on and on": "mov.u64 %a1, %p; again: ld.global.u32 %i0, [%a1];"
-                                     "add.s64 %a1, %a1, 4; setp.ne.s32 %c, %i0, 0; @%c bra again;",
+    "add.s64 %a1, %a1, 4; setp.ne.s32 %c, %i0, 0; @%c bra again;",
     "an address that is a product": "mul.lo.s64 %a0, %m, %m; add.s64 %a1, %p, %a0;"
-                                    "ld.global.u32 %i0, [%a1];",
-}  # fmt: skip
+    "ld.global.u32 %i0, [%a1];",
+}
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
@@ -299,7 +525,8 @@ def test_what_is_not_known(core: Core, name: str) -> None:
 
 def test_what_is_written_is_known_although_what_is_read_is_not(core: Core) -> None:
     body = "setp.eq.s32 %c, %k, 3; selp.b64 %a1, %p, %q, %c; ld.global.u32 %i0, [%a1];" + (
-        "st.global.u32 [%p+8], %i0;")  # fmt: skip
+        "st.global.u32 [%p+8], %i0;"
+    )
     assert reach(core, body) == Reach(None, Span(8, 12))
 
 
@@ -313,15 +540,24 @@ def test_reads_and_writes_are_told_apart(core: Core) -> None:
 VARIABLES = {
     "named": ("ld.global.u32 %i0, [list+12];", True),
     "by its address": ("mov.u64 %a1, list; add.s64 %a1, %a1, 4; st.global.u64 [%a1+4], %m;", True),
-    "in two ways": ("mov.u64 %a1, list; cvta.global.u64 %a1, %a1; atom.add.u32 %i0, [%a1], 1;"
-                    "ld.global.u32 %i0, [list];", True),
+    "in two ways": (
+        "mov.u64 %a1, list; cvta.global.u64 %a1, %a1; atom.add.u32 %i0, [%a1], 1;"
+        "ld.global.u32 %i0, [list];",
+        True,
+    ),
     "beyond its end": ("st.global.u64 [list+12], %m;", False),
     "before it": ("mov.u64 %a1, list; ld.global.u32 %i0, [%a1+-4];", False),
-    "by an index": ("mov.u64 %a1, list; mul.wide.u32 %a2, %t, 4; add.s64 %a1, %a1, %a2;"
-                    "ld.global.u32 %i0, [%a1]; ld.global.u32 %i0, [list];", False),
-    "or a parameter": ("mov.u64 %a1, list; setp.eq.s32 %c, %k, 3; selp.b64 %a1, %a1, %p, %c;"
-                       "ld.global.u32 %i0, [%a1];", False),
-}  # fmt: skip
+    "by an index": (
+        "mov.u64 %a1, list; mul.wide.u32 %a2, %t, 4; add.s64 %a1, %a1, %a2;"
+        "ld.global.u32 %i0, [%a1]; ld.global.u32 %i0, [list];",
+        False,
+    ),
+    "or a parameter": (
+        "mov.u64 %a1, list; setp.eq.s32 %c, %k, 3; selp.b64 %a1, %a1, %p, %c;"
+        "ld.global.u32 %i0, [%a1];",
+        False,
+    ),
+}
 
 
 @pytest.mark.parametrize("name", VARIABLES)
@@ -348,10 +584,18 @@ def test_a_word_that_is_no_address_reaches_nothing_known(core: Core) -> None:
 
 @pytest.mark.parametrize(
     ("array", "at_", "field", "value"),
-    [("steps", 0, "op", 99), ("steps", 0, "bits", 7), ("steps", 0, "sign", 3),
-     ("steps", -1, "a", 1000), ("steps", 1, "number", 30), ("reached", 0, "step", 1000),
-     ("reached", 0, "count", 9), ("reached_words", 0, None, 5), ("reached", 0, "bytes", 1 << 60)],
-)  # fmt: skip
+    [
+        ("steps", 0, "op", 99),
+        ("steps", 0, "bits", 7),
+        ("steps", 0, "sign", 3),
+        ("steps", -1, "a", 1000),
+        ("steps", 1, "number", 30),
+        ("reached", 0, "step", 1000),
+        ("reached", 0, "count", 9),
+        ("reached_words", 0, None, 5),
+        ("reached", 0, "bytes", 1 << 60),
+    ],
+)
 def test_steps_that_make_no_sense_are_refused(
     core: Core, array: str, at_: int, field: str | None, value: int
 ) -> None:

@@ -23,9 +23,11 @@ SEEDS = range(150)
 
 
 def too_small(said: Reach, low: int, high: int) -> bool:
-    return said.read is not None and low < high and not (
-        said.read.low <= 4 * low and 4 * high <= said.read.high
-    )  # fmt: skip
+    return (
+        said.read is not None
+        and low < high
+        and not (said.read.low <= 4 * low and 4 * high <= said.read.high)
+    )
 
 
 def shown(core: Core) -> bool:
@@ -50,38 +52,62 @@ def shown(core: Core) -> bool:
 
 SPANS = [
     Mutant("wrap-around-ignored", "a >> bits == b >> bits", "bits"),
-    Mutant("all-is-signed", "sign == PROXY_UNSIGNED ? 0 : -(1ll << (bits - 1))",
-           "-(1ll << (bits - 1))"),
+    Mutant(
+        "all-is-signed", "sign == PROXY_UNSIGNED ? 0 : -(1ll << (bits - 1))", "-(1ll << (bits - 1))"
+    ),
     Mutant("all-is-unsigned", "sign == PROXY_UNSIGNED ? 0 : -(1ll << (bits - 1))", "0"),
-    Mutant("below-is-well-below", "a.high = low_of(a.high, b.high - 1);",
-           "a.high = low_of(a.high, b.high - 2);"),
-    Mutant("above-is-well-above", "a.low = high_of(a.low, b.low + 1);",
-           "a.low = high_of(a.low, b.low + 2);"),
-    Mutant("a-limit-is-the-lowest", "a.high = low_of(a.high, b.high - 1);",
-           "a.high = low_of(a.high, b.low - 1);"),
-    Mutant("loops-are-believed",
-           "next.low < guess.low ||", "false ||"),
+    Mutant(
+        "below-is-well-below",
+        "a.high = low_of(a.high, b.high - 1);",
+        "a.high = low_of(a.high, b.high - 2);",
+    ),
+    Mutant(
+        "above-is-well-above",
+        "a.low = high_of(a.low, b.low + 1);",
+        "a.low = high_of(a.low, b.low + 2);",
+    ),
+    Mutant(
+        "a-limit-is-the-lowest",
+        "a.high = low_of(a.high, b.high - 1);",
+        "a.high = low_of(a.high, b.low - 1);",
+    ),
+    Mutant("loops-are-believed", "next.low < guess.low ||", "false ||"),
     Mutant("loops-end-where-they-should", "next.high > guess.high ||", "false ||"),
-    Mutant("a-turn-too-few", "width(all) / fewest & INT64_MAX",
-           "width(all) / (fewest + 1) & INT64_MAX"),
+    Mutant(
+        "a-turn-too-few", "width(all) / fewest & INT64_MAX", "width(all) / (fewest + 1) & INT64_MAX"
+    ),
     Mutant("steps-that-may-be-none", "(by.low <= 0 && by.high >= 0)", "false"),
     Mutant("loops-never-wrap", "!inside || !within(whole, bits) ||", ""),
-    Mutant("joined-is-the-first", "low_of(a.low, b.low), high_of(a.high, b.high), a.base,",
-           "a.low, a.high, a.base,"),
+    Mutant(
+        "joined-is-the-first",
+        "low_of(a.low, b.low), high_of(a.high, b.high), a.base,",
+        "a.low, a.high, a.base,",
+    ),
     Mutant("rests-have-no-sign", "high_of(a.low, 1 - b.high)", "0"),
-    Mutant("differences-are-sums", "__builtin_sub_overflow(a.low, b.high, &low)",
-           "__builtin_sub_overflow(a.low, b.low, &low)"),
-    Mutant("products-have-two-corners",
-           "low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),\n\t\t  high_of(high_of(at[0], "
-           "at[1]), high_of(at[2], at[3])), 0, zeros, bits)", "at[0], at[3], 0, zeros, bits)"),
+    Mutant(
+        "differences-are-sums",
+        "__builtin_sub_overflow(a.low, b.high, &low)",
+        "__builtin_sub_overflow(a.low, b.low, &low)",
+    ),
+    Mutant(
+        "products-have-two-corners",
+        "low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),\n\t\t  high_of(high_of(at[0], "
+        "at[1]), high_of(at[2], at[3])), 0, zeros, bits)",
+        "at[0], at[3], 0, zeros, bits)",
+    ),
     Mutant("masks-of-all-signs", "a.low >= 0 && a.high <= filled(mask) &&", ""),
-    Mutant("zeros-of-sums", "a.base | b.base, least(zeros_of(a), zeros_of(b)), bits",
-           "a.base | b.base, zeros_of(a), bits"),
-    Mutant("shifted-without-sign",
-           "a = as_bits(a, bits, sign == PROXY_SIGNED ? PROXY_SIGNED : PROXY_UNSIGNED, &ok);",
-           "a = as_bits(a, bits, PROXY_SIGNED, &ok);"),
+    Mutant(
+        "zeros-of-sums",
+        "a.base | b.base, least(zeros_of(a), zeros_of(b)), bits",
+        "a.base | b.base, zeros_of(a), bits",
+    ),
+    Mutant(
+        "shifted-without-sign",
+        "a = as_bits(a, bits, sign == PROXY_SIGNED ? PROXY_SIGNED : PROXY_UNSIGNED, &ok);",
+        "a = as_bits(a, bits, PROXY_SIGNED, &ok);",
+    ),
     Mutant("strides-go-one-way", "moved.low = low_of(moved.low, 0);", "moved.low = 0;"),
-]  # fmt: skip
+]
 STEPS = [
     Mutant("the-last-bytes-forgotten", "+ (int64_t)reached->bytes", "+ 1"),
     Mutant("offsets-forgotten", "int64_t low = at.low + reached->offset;", "int64_t low = at.low;"),
@@ -89,7 +115,7 @@ STEPS = [
     Mutant("numbers-have-no-sign", "s->bits < 64 && s->sign == PROXY_SIGNED", "false"),
     Mutant("the-first-access-alone", "b->high = b->high > high ? b->high : high;", ""),
     Mutant("what-is-anywhere-is-nowhere", "known &= ~sides(reached->use);", "known &= ~0u;"),
-]  # fmt: skip
+]
 FILES = [(CORE / "rank/spans.c", each) for each in SPANS]
 FILES += [(CORE / "rank/bounds.c", each) for each in STEPS]
 
@@ -152,20 +178,27 @@ def _either_holds(patch: Patch) -> None:
 
 def _always(patch: Patch) -> None:
     """What is assigned under a predicate is taken to be always."""
-    patch.setattr(bounds._Ranges, "_either", lambda self, args, bits, context, turning: (
-        self.range(args[1], context, turning)))  # fmt: skip
+    patch.setattr(
+        bounds._Ranges,
+        "_either",
+        lambda self, args, bits, context, turning: self.range(args[1], context, turning),
+    )
 
 
 def _no_start(patch: Patch) -> None:
     """What comes around a loop is forgotten."""
-    patch.setattr(bounds._Ranges, "_met", lambda self, value, turning: (
-        self._coming(value, False, turning)))  # fmt: skip
+    patch.setattr(
+        bounds._Ranges, "_met", lambda self, value, turning: self._coming(value, False, turning)
+    )
 
 
 def _signed(patch: Patch) -> None:
     """Numbers are made longer with their sign, whatever they are."""
-    patch.setattr(bounds._Ranges, "_converted", lambda self, op, bits, step: (
-        self.steps.add(Op.AS, 32 if "64" in op[1] else bits, 1, step)))  # fmt: skip
+    patch.setattr(
+        bounds._Ranges,
+        "_converted",
+        lambda self, op, bits, step: self.steps.add(Op.AS, 32 if "64" in op[1] else bits, 1, step),
+    )
 
 
 MUTANTS: dict[str, Callable[[Patch], None]] = {
@@ -177,12 +210,14 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "a predicate always holds": _always,
     "loops turn once": _no_start,
     "longer numbers are signed": _signed,
-    "a long product is a short one":
-        lambda patch: patch.setitem(computing.ARITHMETIC, "mul", computing._simple(Op.ADD)),
-    "the smaller one is the larger one":
-        lambda patch: patch.setitem(computing.ARITHMETIC, "max", computing._simple(Op.LEAST)),
+    "a long product is a short one": lambda patch: patch.setitem(
+        computing.ARITHMETIC, "mul", computing._simple(Op.ADD)
+    ),
+    "the smaller one is the larger one": lambda patch: patch.setitem(
+        computing.ARITHMETIC, "max", computing._simple(Op.LEAST)
+    ),
     "bytes of an access": lambda patch: patch.setattr(bounds, "bytes_of", lambda _: 1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow

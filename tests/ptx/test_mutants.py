@@ -75,8 +75,7 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "an instruction that is not known": as_flow("tex", Flow.NOTHING),
     "printing that nobody sees": as_flow("vprintf", Flow.NOTHING),
     "allocation that nobody sees": as_flow("malloc", Flow.NOTHING),
-    "memory holds no pointers":
-        lambda patch: patch.setattr(analysis, "FOUND", NOTHING),
+    "memory holds no pointers": lambda patch: patch.setattr(analysis, "FOUND", NOTHING),
     "what is multiplied is lost": origin("scaled", lambda *_: NOTHING),
     "what is multiplied is whole": origin("scaled", shaped(WHOLE)),
     "what is moved up far is an index": origin("scaled", shaped(INDEX)),
@@ -87,18 +86,22 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "longer numbers may be anything": origin("bounded", shaped(MIXED)),
     "halves do not join": origin("joined", lambda low, high: origins.mixed(low | high)),
     "halves always join": origin(
-        "joined", lambda low, high: frozenset(o._replace(shape=WHOLE) for o in low | high)),
+        "joined", lambda low, high: frozenset(o._replace(shape=WHOLE) for o in low | high)
+    ),
     "shared memory is empty": method(Heap, "get", lambda *_: NOTHING),
-    "pieces are as good as the whole":
-        method(Heap, "get", lambda self, _: NOTHING.union(*self.stored.values())),
+    "pieces are as good as the whole": method(
+        Heap, "get", lambda self, _: NOTHING.union(*self.stored.values())
+    ),
     "offsets in parameters are lost": method(Registers, "_moved", lambda _self, found, _by: found),
     "managed memory is like any": method(analysis._Analysis, "_why_not", lambda *_: ""),
-    "special registers follow from the launch":
-        method(analysis._Analysis, "_look_at_operands", lambda *_: None),
+    "special registers follow from the launch": method(
+        analysis._Analysis, "_look_at_operands", lambda *_: None
+    ),
     "one pass is enough": lambda patch: patch.setattr(analysis, "ROUNDS_MAX", 0),
-    "all buffers are aligned to nothing":
-        lambda patch: patch.setattr(arithmetic, "LOW_MASK_MAX", 0),
-}  # fmt: skip
+    "all buffers are aligned to nothing": lambda patch: patch.setattr(
+        arithmetic, "LOW_MASK_MAX", 0
+    ),
+}
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -59,21 +59,29 @@ HEAD = """.version 8.6
 
 # A line of code: $a, $b are registers that hold pointers, $i, $k numbers, # a small number.
 MOVES = [
-    "add.u64 $a, $a, #;", "sub.u64 $a, $a, #;", "mov.b64 $a, $b;", "selp.b64 $a, $a, $b, %c;",
-    "@%c mov.b64 $a, $b;", "or.b64 $a, $a, 4;", "and.b64 $a, $a, -16;",
-    "max.u64 $a, $a, $b;", "and.b32 %j0, $i, 15; mul.wide.u32 %b0, %j0, 4; add.s64 $a, $a, %b0;",
+    "add.u64 $a, $a, #;",
+    "sub.u64 $a, $a, #;",
+    "mov.b64 $a, $b;",
+    "selp.b64 $a, $a, $b, %c;",
+    "@%c mov.b64 $a, $b;",
+    "or.b64 $a, $a, 4;",
+    "and.b64 $a, $a, -16;",
+    "max.u64 $a, $a, $b;",
+    "and.b32 %j0, $i, 15; mul.wide.u32 %b0, %j0, 4; add.s64 $a, $a, %b0;",
     "and.b32 %j0, $i, 15; mad.wide.s32 $a, %j0, 4, $b;",
     "sub.s64 %b0, $b, $a; add.s64 $a, $a, %b0;",
     "mov.b64 {%j0, %j1}, $a; mov.b64 $a, {%j0, %j1};",
     "mov.b64 {%j0, %j1}, $a; shfl.sync.bfly.b32 %j2, %j0, 1, 31, -1;"
     " shfl.sync.bfly.b32 %j3, %j1, 1, 31, -1; mov.b64 $a, {%j2, %j3};",
     "cvt.u32.u64 %j0, $a; shr.u64 %b0, $a, 32; cvt.u32.u64 %j1, %b0; mov.b64 $a, {%j0, %j1};",
-    "ld.param.u64 $a, [s+~];", "ld.param.v2.u64 {$a, $b}, [s+16];",
+    "ld.param.u64 $a, [s+~];",
+    "ld.param.v2.u64 {$a, $b}, [s+16];",
     "ld.param.u32 %j0, [s+8]; ld.param.u32 %j1, [s+12]; mov.b64 $a, {%j0, %j1};",
     "ld.param.u32 %b0, [s+8]; ld.param.u32 %b1, [s+12]; bfi.b64 $a, %b1, %b0, 32, 32;",
     "and.b32 %j0, $i, 3; mov.b64 %b0, s; mad.wide.u32 %b1, %j0, 8, %b0; ld.param.u64 $a, [%b1];",
     "mov.b64 %b0, s; cvta.param.u64 %b1, %b0; ld.u64 $a, [%b1+~];",
-    "mov.u64 $a, table; add.u64 $a, $a, 8192;", "cvta.to.global.u64 $a, $b;",
+    "mov.u64 $a, table; add.u64 $a, $a, 8192;",
+    "cvta.to.global.u64 $a, $b;",
     "mov.u32 %j0, block; mad.lo.u32 %j0, %j8, 8, %j0; st.shared.u64 [%j0], $a;"
     " ld.shared.u64 $b, [%j0];",
     "mov.u64 %b0, block; cvta.shared.u64 %b1, %b0; mad.wide.u32 %b1, %j8, 8, %b1;"
@@ -82,7 +90,7 @@ MOVES = [
     " mov.u64 %b0, frame; mad.wide.u32 %b0, %j0, 8, %b0; ld.local.u64 $a, [%b0];",
     "{ .param .b64 x; .param .b64 y; .param .b64 z; st.param.b64 [x], $b; st.param.b64 [y], #;"
     " call (z), further, (x, y); ld.param.b64 $a, [z]; }",
-]  # fmt: skip
+]
 TRICKS = [  # after which a pointer may be used only in an open kernel
     "and.b64 %b0, $a, -16; ld.global.u64 $a, [%b0];",
     "and.b64 %b0, $a, -16; ld.global.v2.u32 {%j0, %j1}, [%b0]; mov.b64 $a, {%j0, %j1};",
@@ -90,25 +98,32 @@ TRICKS = [  # after which a pointer may be used only in an open kernel
     " %j0; shl.b64 %b1, %b1, 32; or.b64 $a, %b1, %b2;",
     "ld.global.u64 $a, [table+2048];",
     "and.b64 %b0, $b, -16; atom.global.exch.b64 $a, [%b0], $a;",
-    "xor.b64 %b0, $a, $b; xor.b64 $a, %b0, $b;", "shl.b64 %b0, $a, 2; shr.u64 $a, %b0, 2;",
+    "xor.b64 %b0, $a, $b; xor.b64 $a, %b0, $b;",
+    "shl.b64 %b0, $a, 2; shr.u64 $a, %b0, 2;",
     "st.shared.u64 [block], $a; ld.shared.v2.u32 {%j0, %j1}, [block]; mov.b64 $a, {%j0, %j1};",
     "prmt.b32 %j0, $i, 0, 0; mul.wide.u32 %b0, %j0, 0; not.b64 %b1, $a; not.b64 $a, %b1;",
-]  # fmt: skip
+]
 ACCESSES = [
-    "ld.global.u32 $i, [$a+#];", "ld.u32 $i, [$a];", "ld.global.nc.u32 $i, [$a];",
+    "ld.global.u32 $i, [$a+#];",
+    "ld.u32 $i, [$a];",
+    "ld.global.nc.u32 $i, [$a];",
     "and.b64 %b0, $a, -16; ld.global.v4.u32 {$i, $k, %j0, %j1}, [%b0];",
-    "st.global.u32 [$a+#], $i;", "st.u32 [$a], $i;", "@%c st.global.u32 [$a], $i;",
+    "st.global.u32 [$a+#], $i;",
+    "st.u32 [$a], $i;",
+    "@%c st.global.u32 [$a], $i;",
     "and.b64 %b0, $a, -16; st.global.v2.u32 [%b0], {$i, $k};",
-    "atom.global.add.u32 $i, [$a], 3;", "red.add.u32 [$a], $i;",
+    "atom.global.add.u32 $i, [$a], 3;",
+    "red.add.u32 [$a], $i;",
     "atom.global.exch.b32 $i, [$a], 5;",
-    "ld.global.u32 $i, [table+2048];", "st.global.u32 [table+2064], $i;",
+    "ld.global.u32 $i, [table+2048];",
+    "st.global.u32 [table+2064], $i;",
     "mov.u32 %j0, block; cp.async.ca.shared.global [%j0], [$a], 4; cp.async.wait_all;",
     "and.b64 %b0, $a, -16; st.global.u64 [%b0], $b;",  # a pointer is left behind
     "setp.lt.u64 %l, $a, $b; selp.b32 $i, 1, 2, %l;",
     "cvt.u32.u64 $i, $a;",
     "and.b64 %b0, $a, 15; cvt.u32.u64 $i, %b0;",
     "setp.ne.u64 %l, $a, 0; selp.b32 $i, 1, 2, %l;",
-]  # fmt: skip
+]
 NUMBERS = ["add.u32 $i, $i, $k;", "mul.lo.u32 $i, $k, 5;", "xor.b32 $i, $i, %j8;"]
 BLOCKS = [
     "{}",
@@ -124,11 +139,20 @@ def choice(lines: list[str]) -> st.SearchStrategy[str]:
     register = st.integers(0, REGISTERS - 1)
     return st.builds(
         lambda line, a, b, i, k, n: (
-            line.replace("$a", f"%a{a}").replace("$b", f"%a{b}").replace("$i", f"%i{i}")
-            .replace("$k", f"%i{k}").replace("#", str(4 * n)).replace("~", str(8 * (n % PACKED)))
+            line.replace("$a", f"%a{a}")
+            .replace("$b", f"%a{b}")
+            .replace("$i", f"%i{i}")
+            .replace("$k", f"%i{k}")
+            .replace("#", str(4 * n))
+            .replace("~", str(8 * (n % PACKED)))
         ),
-        st.sampled_from(lines), register, register, register, register, st.integers(0, 15),
-    )  # fmt: skip
+        st.sampled_from(lines),
+        register,
+        register,
+        register,
+        register,
+        st.integers(0, 15),
+    )
 
 
 line = st.one_of(choice(MOVES), choice(MOVES), choice(ACCESSES), choice(ACCESSES), choice(NUMBERS))
@@ -250,9 +274,10 @@ def _compare(world: World, uses: dict[int, Use]) -> None:
 
 @pytest.fixture(scope="module")
 def kernels() -> Iterator[Loader]:
-    with tempfile.TemporaryDirectory(prefix="rf-") as name, loader(
-        Path(name) / "cache", Path(name) / "s"
-    ) as made:  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="rf-") as name,
+        loader(Path(name) / "cache", Path(name) / "s") as made,
+    ):
         yield made
 
 

@@ -79,138 +79,222 @@ CLOSED = {
     "compare and swap": ("atom.global.cas.b64 %a0, [%p], 0, 1;", "0:rwa"),
     "an index": ("mul.wide.s32 %a0, %n, 4; add.s64 %a1, %p, %a0; ld.global.u32 %i0, [%a1];", "0:r"),
     "an index of 64 bits":  # may be the pointer as well: a number points nowhere
-        ("shl.b64 %a0, %q, 3; add.s64 %a1, %p, %a0; ld.global.u32 %i0, [%a1];", "0:r 8:rv"),
+    ("shl.b64 %a0, %q, 3; add.s64 %a1, %p, %a0; ld.global.u32 %i0, [%a1];", "0:r 8:rv"),
     "an index from memory": (
         "ld.global.u32 %i0, [%q]; mul.wide.u32 %a0, %i0, 4; add.s64 %a1, %p, %a0;"
-        "st.global.u32 [%a1], 0;", "0:w 8:r"),
+        "st.global.u32 [%a1], 0;",
+        "0:w 8:r",
+    ),
     "a long index from memory": (
         "ld.global.u64 %a2, [%q]; shl.b64 %a0, %a2, 2; add.s64 %a1, %p, %a0;"
-        "st.global.u32 [%a1], 0;", "0:w 8:r"),
+        "st.global.u32 [%a1], 0;",
+        "0:w 8:r",
+    ),
     "a byte's index from memory": (
         "ld.global.u32 %i0, [%q]; cvt.u64.u32 %a0, %i0; add.s64 %a1, %p, %a0;"
-        "st.global.u8 [%a1], 0;", "0:w 8:r"),
+        "st.global.u8 [%a1], 0;",
+        "0:w 8:r",
+    ),
     "a long number, made longer": (
         "ld.global.u64 %a2, [%q]; shl.b64 %a0, %a2, 32; shr.s64 %a1, %a0, 30; add.s64 %a3, %p, %a1;"
-        "st.global.u32 [%a3], 0;", "0:w 8:r"),
-    "a warp's size": ("mov.u32 %i0, WARP_SZ; mad.wide.u32 %a0, %i0, 4, %p; st.u32 [%a0], 0;",
-                      "0:w"),
+        "st.global.u32 [%a3], 0;",
+        "0:w 8:r",
+    ),
+    "a warp's size": (
+        "mov.u32 %i0, WARP_SZ; mad.wide.u32 %a0, %i0, 4, %p; st.u32 [%a0], 0;",
+        "0:w",
+    ),
     "multiply and add": ("mad.wide.s32 %a0, %n, 8, %p; ld.global.u32 %i0, [%a0];", "0:r"),
     "one of two": ("selp.b64 %a0, %p, %q, %c; st.global.u32 [%a0], 1;", "0:w 8:w"),
     "one of two, by the path": (
-        "mov.b64 %a0, %p; @%c mov.b64 %a0, %q; st.global.u32 [%a0], 1;", "0:w 8:w"),
+        "mov.b64 %a0, %p; @%c mov.b64 %a0, %q; st.global.u32 [%a0], 1;",
+        "0:w 8:w",
+    ),
     "the lower of two": ("min.u64 %a0, %p, %q; ld.global.u32 %i0, [%a0];", "0:rv 8:rv"),
-    "a loop": ("mov.b64 %a0, %p; again: ld.global.u32 %i0, [%a0]; add.s64 %a0, %a0, 4;"
-               "@%c bra again;", "0:r"),
-    "a difference": ("sub.s64 %a0, %q, %p; add.s64 %a1, %r, %a0; ld.global.u8 %i0, [%a1];",
-                     "0:rv 8:rv 16:r"),
+    "a loop": (
+        "mov.b64 %a0, %p; again: ld.global.u32 %i0, [%a0]; add.s64 %a0, %a0, 4;@%c bra again;",
+        "0:r",
+    ),
+    "a difference": (
+        "sub.s64 %a0, %q, %p; add.s64 %a1, %r, %a0; ld.global.u8 %i0, [%a1];",
+        "0:rv 8:rv 16:r",
+    ),
     "aligned down": ("and.b64 %a0, %p, -16; ld.global.u32 %i0, [%a0];", "0:rl"),
     "aligned to pages": ("and.b64 %a0, %p, -4096; ld.global.u32 %i0, [%a0];", "0:rv"),
-    "aligned or not": ("ld.global.u32 %i0, [%p]; and.b64 %a0, %p, 15; setp.eq.u64 %c, %a0, 0;",
-                       "0:rl"),
+    "aligned or not": (
+        "ld.global.u32 %i0, [%p]; and.b64 %a0, %p, 15; setp.eq.u64 %c, %a0, 0;",
+        "0:rl",
+    ),
     "added by or": ("or.b64 %a0, %p, 8; ld.global.u32 %i0, [%a0];", "0:r"),
     "halves": ("mov.b64 {%i0, %i1}, %p; mov.b64 %a0, {%i0, %i1}; ld.global.u32 %i2, [%a0];", "0:r"),
     "halves of other threads": (
         "mov.b64 {%i0, %i1}, %p; shfl.sync.idx.b32 %i2, %i0, 0, 31, -1;"
         "shfl.sync.idx.b32 %i3, %i1, 0, 31, -1; mov.b64 %a0, {%i2, %i3};"
-        "ld.global.u32 %i4, [%a0];", "0:r"),
+        "ld.global.u32 %i4, [%a0];",
+        "0:r",
+    ),
     "halves by shifting": (
         "cvt.u32.u64 %i0, %p; shr.u64 %a1, %p, 32; cvt.u32.u64 %i1, %a1; mov.b64 %a0, {%i0, %i1};"
-        "ld.global.u32 %i2, [%a0];", "0:r"),
+        "ld.global.u32 %i2, [%a0];",
+        "0:r",
+    ),
     "parts of parameters": (
         "ld.param.u32 %i0, [s+8]; ld.param.u32 %i1, [s+12]; mov.b64 %a0, {%i0, %i1};"
-        "ld.global.u32 %i2, [%a0];", "40:r"),
+        "ld.global.u32 %i2, [%a0];",
+        "40:r",
+    ),
     "parts, inserted": (
         "ld.param.u32 %a1, [s+8]; ld.param.u32 %a2, [s+12]; bfi.b64 %a0, %a2, %a1, 32, 32;"
-        "ld.global.u32 %i2, [%a0];", "40:r"),
+        "ld.global.u32 %i2, [%a0];",
+        "40:r",
+    ),
     "in a structure": ("ld.param.u64 %a0, [s+16]; ld.global.u32 %i0, [%a0];", "48:r"),
-    "two at once": ("ld.param.v2.u64 {%a0, %a1}, [s]; ld.global.u32 %i0, [%a0];"
-                    "st.global.u32 [%a1], %i0;", "32:r 40:w"),
+    "two at once": (
+        "ld.param.v2.u64 {%a0, %a1}, [s]; ld.global.u32 %i0, [%a0];st.global.u32 [%a1], %i0;",
+        "32:r 40:w",
+    ),
     "a structure by its address": (
         "mov.b64 %a0, s; add.u64 %a1, %a0, 8; ld.param.u64 %a2, [%a1+8]; st.global.u32 [%a2], 1;",
-        "48:w"),
+        "48:w",
+    ),
     "a structure, generic": (
         "mov.b64 %a0, s; cvta.param.u64 %a1, %a0; ld.u64 %a2, [%a1+24]; st.global.u32 [%a2], 1;",
-        "56:w"),
+        "56:w",
+    ),
     "an array in a structure": (
         "mov.b64 %a0, s; mad.wide.u32 %a1, %n, 8, %a0; ld.param.u64 %a2, [%a1];"
-        "st.global.u32 [%a2], 1;", "32:w 40:w 48:w 56:w"),
+        "st.global.u32 [%a2], 1;",
+        "32:w 40:w 48:w 56:w",
+    ),
     "a variable": ("ld.global.u32 %i0, [table+4]; st.global.u32 [%p], %i0;", "0:w table:r"),
-    "a variable's address": ("mov.u64 %a0, table; mad.wide.u32 %a1, %n, 4, %a0;"
-                             "st.global.u32 [%a1], 1;", "table:w"),
-    "a variable, generic": ("mov.u64 %a0, table; cvta.global.u64 %a1, %a0; red.add.u32 [%a1], 1;",
-                            "table:rwa"),
+    "a variable's address": (
+        "mov.u64 %a0, table; mad.wide.u32 %a1, %n, 4, %a0;st.global.u32 [%a1], 1;",
+        "table:w",
+    ),
+    "a variable, generic": (
+        "mov.u64 %a0, table; cvta.global.u64 %a1, %a0; red.add.u32 [%a1], 1;",
+        "table:rwa",
+    ),
     "a constant": ("ld.const.u64 %a0, [fixed+8];", "fixed:r"),
-    "one or the other kind": ("mov.u64 %a0, table; selp.b64 %a1, %a0, %p, %c; st.u32 [%a1], 1;",
-                              "0:w table:w"),
+    "one or the other kind": (
+        "mov.u64 %a0, table; selp.b64 %a1, %a0, %p, %c; st.u32 [%a1], 1;",
+        "0:w table:w",
+    ),
     "through shared memory": (
         "st.shared.u64 [block], %p; bar.sync 0; ld.shared.u64 %a0, [block+8];"
-        "ld.global.u32 %i0, [%a0];", "0:r"),
+        "ld.global.u32 %i0, [%a0];",
+        "0:r",
+    ),
     "through shared memory, generic": (
         "mov.u64 %a1, block; cvta.shared.u64 %a2, %a1; st.u64 [%a2], %p; ld.u64 %a0, [%a2];"
-        "ld.global.u32 %i0, [%a0];", "0:r"),
+        "ld.global.u32 %i0, [%a0];",
+        "0:r",
+    ),
     "through an exchange in shared memory": (
         "atom.shared.exch.b64 %a1, [block], %p; atom.shared.exch.b64 %a0, [block], %q;"
-        "ld.global.u32 %i0, [%a0];", "0:r 8:r"),
+        "ld.global.u32 %i0, [%a0];",
+        "0:r 8:r",
+    ),
     "compared in shared memory": (
-        "atom.shared.cas.b64 %a0, [block], %p, %q; ld.global.u32 %i0, [%a0];", "0:rv 8:rv"),
+        "atom.shared.cas.b64 %a0, [block], %p, %q; ld.global.u32 %i0, [%a0];",
+        "0:rv 8:rv",
+    ),
     "through local memory": (
         "st.local.u64 [frame+8], %p; mov.u64 %a1, frame; mad.wide.u32 %a2, %n, 8, %a1;"
-        "ld.local.u64 %a0, [%a2]; st.global.u32 [%a0], 1;", "0:w"),
-    "shared or not": ("mov.u64 %a1, block; cvta.shared.u64 %a2, %a1; selp.b64 %a0, %a2, %p, %c;"
-                      "st.u32 [%a0], 1;", "0:w"),
-    "only shared": ("mov.u64 %a1, block; cvta.shared.u64 %a2, %a1; st.u32 [%a2], 1;"
-                    "mov.u32 %i0, block; ld.shared.u32 %i1, [%i0];", ""),
+        "ld.local.u64 %a0, [%a2]; st.global.u32 [%a0], 1;",
+        "0:w",
+    ),
+    "shared or not": (
+        "mov.u64 %a1, block; cvta.shared.u64 %a2, %a1; selp.b64 %a0, %a2, %p, %c;st.u32 [%a0], 1;",
+        "0:w",
+    ),
+    "only shared": (
+        "mov.u64 %a1, block; cvta.shared.u64 %a2, %a1; st.u32 [%a2], 1;"
+        "mov.u32 %i0, block; ld.shared.u32 %i1, [%i0];",
+        "",
+    ),
     "numbers in shared memory": (
         "ld.global.u32 %i0, [%q]; st.shared.u32 [block], %i0; ld.shared.u32 %i1, [block];"
-        "mad.wide.u32 %a0, %i1, 4, %p; st.global.u32 [%a0], 1;", "0:w 8:r"),
-    "copied to shared memory": ("mov.u32 %i0, block; cp.async.ca.shared.global [%i0], [%p], 16;"
-                                "cp.async.commit_group; cp.async.wait_group 0;", "0:r"),
+        "mad.wide.u32 %a0, %i1, 4, %p; st.global.u32 [%a0], 1;",
+        "0:w 8:r",
+    ),
+    "copied to shared memory": (
+        "mov.u32 %i0, block; cp.async.ca.shared.global [%i0], [%p], 16;"
+        "cp.async.commit_group; cp.async.wait_group 0;",
+        "0:r",
+    ),
     "copied in bulk": (
         "mov.u32 %i0, block; cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
         " [%i0], [%p], 16, [%i0]; cp.async.bulk.global.shared::cta.bulk_group [%q], [%i0], 16;",
-        "0:r 8:w"),
+        "0:r 8:w",
+    ),
     "reduced in bulk": (
         "mov.u32 %i0, block; cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32"
-        " [%q], [%i0], 16;", "8:rwa"),
-    "a tile": ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16"
-               " {%i0, %i1, %i2, %i3, %i4, %i5, %i6, %i7}, [%p], %n;"
-               "wmma.store.d.sync.aligned.row.m16n16k16.global.f32"
-               " [%q], {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, %n;", "0:r 8:w"),
+        " [%q], [%i0], 16;",
+        "8:rwa",
+    ),
+    "a tile": (
+        "wmma.load.a.sync.aligned.row.m16n16k16.global.f16"
+        " {%i0, %i1, %i2, %i3, %i4, %i5, %i6, %i7}, [%p], %n;"
+        "wmma.store.d.sync.aligned.row.m16n16k16.global.f32"
+        " [%q], {%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}, %n;",
+        "0:r 8:w",
+    ),
     "a tile in shared memory": (
-        "mov.u32 %i0, block; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%i1}, [%i0];", ""),
+        "mov.u32 %i0, block; ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%i1}, [%i0];",
+        "",
+    ),
     "a barrier in memory": ("mov.u32 %i0, block; mbarrier.init.shared.b64 [%i0], 1;", ""),
-    "hints": ("prefetch.global.L2 [%p]; fence.acq_rel.gpu; nanosleep.u32 8; griddepcontrol.wait;",
-              ""),
+    "hints": (
+        "prefetch.global.L2 [%p]; fence.acq_rel.gpu; nanosleep.u32 8; griddepcontrol.wait;",
+        "",
+    ),
     "not needed any more": ("discard.global.L2 [%p], 128;", "0:w"),
     "a function's result": (
         "{ .param .b64 x; .param .b64 y; .param .b64 z; st.param.b64 [x], %p; st.param.b64 [y], 8;"
-        "call (z), further, (x, y); ld.param.b64 %a0, [z]; } ld.global.u32 %i0, [%a0];", "0:r"),
+        "call (z), further, (x, y); ld.param.b64 %a0, [z]; } ld.global.u32 %i0, [%a0];",
+        "0:r",
+    ),
     "by a function": ("{ .param .b64 x; st.param.b64 [x], %q; call put, (x); }", "8:w"),
     "by a function, twice": (
         "{ .param .b64 x; st.param.b64 [x], %q; call put, (x); }"
         "{ .param .b64 y; .param .b64 z; .param .b64 o; st.param.b64 [y], %p;"
         "st.param.b64 [z], %r; call (o), further, (y, z); ld.param.b64 %a0, [o]; }"
-        "ld.global.u32 %i0, [%a0];", "0:r 8:w 16:r"),
+        "ld.global.u32 %i0, [%a0];",
+        "0:r 8:w 16:r",
+    ),
     "a trap": ("@%c trap; st.global.u32 [%p], 1;", "0:w"),
     "a cooperative launch": (
         "mov.u32 %i0, %envreg2; mov.u32 %i1, %envreg1; mov.b64 %a0, {%i0, %i1};"
-        "atom.add.u32 %i2, [%a0], 1; st.global.u32 [%p], 1;", "0:w"),
+        "atom.add.u32 %i2, [%a0], 1; st.global.u32 [%p], 1;",
+        "0:w",
+    ),
     # an address that matters for more than what lies there
     "is there a buffer": ("setp.ne.s64 %c, %p, 0; @%c ld.global.u32 %i0, [%p];", "0:r"),
     "compared": ("setp.lt.u64 %c, %p, %q; ld.global.u32 %i0, [%p];", "0:rv"),
     "stored": ("st.global.u64 [%q], %p; ld.global.u32 %i0, [%p];", "0:rv 8:w"),
     "stored, by way of shared memory": (
         "st.shared.u64 [block], %p; ld.shared.u64 %a0, [block]; st.global.u64 [%q], %a0;"
-        "ld.global.u32 %i0, [%p];", "0:rv 8:w"),
-    "stored in halves": ("mov.b64 {%i0, %i1}, %p; st.global.v2.u32 [%q], {%i0, %i1};"
-                         "ld.global.u32 %i0, [%p];", "0:rv 8:w"),
-    "computed with": ("xor.b64 %a0, %p, 5; st.global.u64 [%q], %a0; ld.global.u32 %i0, [%p];",
-                      "0:rv 8:w"),
-    "an atomic's operand": ("atom.global.max.u64 %a0, [%q], %p; ld.global.u32 %i0, [%p];",
-                            "0:rv 8:rwa"),
-    "chooses a path": ("cvt.u32.u64 %i0, %p; rem.u32 %i1, %i0, 3; setp.eq.u32 %c, %i1, 0;"
-                       "ld.global.u32 %i0, [%p];", "0:rv"),
-}  # fmt: skip
+        "ld.global.u32 %i0, [%p];",
+        "0:rv 8:w",
+    ),
+    "stored in halves": (
+        "mov.b64 {%i0, %i1}, %p; st.global.v2.u32 [%q], {%i0, %i1};ld.global.u32 %i0, [%p];",
+        "0:rv 8:w",
+    ),
+    "computed with": (
+        "xor.b64 %a0, %p, 5; st.global.u64 [%q], %a0; ld.global.u32 %i0, [%p];",
+        "0:rv 8:w",
+    ),
+    "an atomic's operand": (
+        "atom.global.max.u64 %a0, [%q], %p; ld.global.u32 %i0, [%p];",
+        "0:rv 8:rwa",
+    ),
+    "chooses a path": (
+        "cvt.u32.u64 %i0, %p; rem.u32 %i1, %i0, 3; setp.eq.u32 %c, %i1, 0;ld.global.u32 %i0, [%p];",
+        "0:rv",
+    ),
+}
 
 IN_MEMORY, NOWHERE = "reads pointers from memory", "comes from no parameter and no variable"
 BITS, PARTS = "of the bits of another one", "of parts of parameters"
@@ -218,70 +302,110 @@ OPEN = {
     "a pointer in memory": ("ld.global.u64 %a0, [%p]; ld.global.u32 %i0, [%a0];", IN_MEMORY),
     "a pointer in a constant": ("ld.const.u64 %a0, [fixed]; st.global.u32 [%a0], 1;", IN_MEMORY),
     "a pointer in a variable": ("ld.global.u64 %a0, [table]; st.global.u32 [%a0], 1;", IN_MEMORY),
-    "a pointer from an exchange":
-        ("atom.global.exch.b64 %a0, [%p], 0; st.u32 [%a0], 1;", IN_MEMORY),
+    "a pointer from an exchange": (
+        "atom.global.exch.b64 %a0, [%p], 0; st.u32 [%a0], 1;",
+        IN_MEMORY,
+    ),
     "one of a pair": ("ld.global.v2.u64 {%a0, %a1}, [%p]; st.global.u32 [%a1], 1;", IN_MEMORY),
-    "memory and a number":
-        ("ld.global.u64 %a0, [%p]; add.u64 %a1, %a0, %q; ld.global.u8 %i0, [%a1];", IN_MEMORY),
+    "memory and a number": (
+        "ld.global.u64 %a0, [%p]; add.u64 %a1, %a0, %q; ld.global.u8 %i0, [%a1];",
+        IN_MEMORY,
+    ),
     "halves in memory": (
         "ld.global.u32 %i0, [%p]; ld.global.u32 %i1, [%p+4]; mov.b64 %a0, {%i0, %i1};"
-        "ld.global.u32 %i2, [%a0];", IN_MEMORY),
+        "ld.global.u32 %i2, [%a0];",
+        IN_MEMORY,
+    ),
     "the upper half in memory": (
         "ld.global.u32 %i1, [%q]; mov.b64 %a0, {%n, %i1}; add.u64 %a0, %a0, %p;"
-        "ld.global.u32 %i2, [%a0];", IN_MEMORY),
+        "ld.global.u32 %i2, [%a0];",
+        IN_MEMORY,
+    ),
     "halves by shifting": (
         "ld.global.u32 %i0, [%p]; cvt.u64.u32 %a0, %i0; shl.b64 %a1, %a0, 32; add.u64 %a2, %a1, %q;"
-        "ld.global.u32 %i2, [%a2];", IN_MEMORY),
+        "ld.global.u32 %i2, [%a2];",
+        IN_MEMORY,
+    ),
     "bytes in a loop": (
         "mov.u64 %a0, 0; again: ld.global.u8 %i0, [%p]; cvt.u64.u32 %a1, %i0;"
         "shl.b64 %a0, %a0, 8; or.b64 %a0, %a0, %a1; @%c bra again; add.u64 %a2, %a0, %q;"
-        "ld.global.u32 %i2, [%a2];", IN_MEMORY),
+        "ld.global.u32 %i2, [%a2];",
+        IN_MEMORY,
+    ),
     "shifted there and back": (
         "ld.global.u64 %a0, [%p]; shl.b64 %a1, %a0, 2; shr.u64 %a2, %a1, 2; add.u64 %a3, %a2, %q;"
-        "ld.global.u32 %i0, [%a3];", IN_MEMORY),
+        "ld.global.u32 %i0, [%a3];",
+        IN_MEMORY,
+    ),
     "its upper bits, there and back": (
         "ld.global.u64 %a0, [%p]; shr.u64 %a1, %a0, 24; shl.b64 %a2, %a1, 24; add.u64 %a3, %a2, %q;"
-        "ld.global.u32 %i0, [%a3];", IN_MEMORY),
+        "ld.global.u32 %i0, [%a3];",
+        IN_MEMORY,
+    ),
     "copied to shared memory": (
         "mov.u32 %i0, block; cp.async.ca.shared.global [%i0], [%p], 16; ld.shared.u64 %a0, [block];"
-        "ld.global.u32 %i0, [%a0];", IN_MEMORY),
+        "ld.global.u32 %i0, [%a0];",
+        IN_MEMORY,
+    ),
     "through local memory": (
         "ld.global.u64 %a0, [%p]; st.local.u64 [frame], %a0; ld.local.u64 %a1, [frame+8];"
-        "ld.global.u32 %i0, [%a1];", IN_MEMORY),
+        "ld.global.u32 %i0, [%a1];",
+        IN_MEMORY,
+    ),
     "a number as an address": ("mov.u64 %a0, 35184374185984; ld.global.u32 %i0, [%a0];", NOWHERE),
     "an index as an address": ("mul.wide.u32 %a0, %n, 4; ld.global.u32 %i0, [%a0];", NOWHERE),
     "a multiple as an address": ("shl.b64 %a0, %p, 3; ld.global.u32 %i0, [%a0];", NOWHERE),
     "an address in the text": ("st.global.u32 [4096], 1;", NOWHERE),
     "other bits": ("xor.b64 %a0, %p, %q; ld.global.u32 %i0, [%a0];", BITS),
-    "bits at other places": ("shr.u64 %a0, %p, 3; add.u64 %a1, %a0, %q; ld.global.u8 %i0, [%a1];",
-                             BITS),
+    "bits at other places": (
+        "shr.u64 %a0, %p, 3; add.u64 %a1, %a0, %q; ld.global.u8 %i0, [%a1];",
+        BITS,
+    ),
     "the halves of two": (
         "mov.b64 {%i0, %i1}, %p; mov.b64 {%i2, %i3}, %q; mov.b64 %a0, {%i0, %i3};"
-        "ld.global.u32 %i4, [%a0];", BITS),
+        "ld.global.u32 %i4, [%a0];",
+        BITS,
+    ),
     "stored whole, read in pieces": (
         "st.shared.u64 [block], %p; ld.shared.v2.u32 {%i0, %i1}, [block]; mov.b64 %a0, {%i0, %i1};"
-        "ld.global.u32 %i2, [%a0];", BITS),
+        "ld.global.u32 %i2, [%a0];",
+        BITS,
+    ),
     "two numbers, read as one": (
         "ld.global.u32 %i0, [%p]; shl.b32 %i1, %i0, 2; st.shared.u32 [block], %i1;"
         "st.shared.u32 [block+4], %i1; ld.shared.u64 %a0, [block]; add.u64 %a1, %a0, %q;"
-        "ld.global.u32 %i2, [%a1];", IN_MEMORY),
+        "ld.global.u32 %i2, [%a1];",
+        IN_MEMORY,
+    ),
     "parts far from each other": (
         "ld.param.u32 %i0, [s]; ld.param.u32 %i1, [s+8]; mov.b64 %a0, {%i0, %i1};"
-        "ld.global.u32 %i2, [%a0];", PARTS),
-    "a parameter that is written": ("mov.b64 %a0, s; cvta.param.u64 %a1, %a0; st.u32 [%a1], 1;",
-                                    "writes to its parameters"),
+        "ld.global.u32 %i2, [%a0];",
+        PARTS,
+    ),
+    "a parameter that is written": (
+        "mov.b64 %a0, s; cvta.param.u64 %a1, %a0; st.u32 [%a1], 1;",
+        "writes to its parameters",
+    ),
     "prints": (
         "{ .param .b64 x; .param .b64 y; .param .b32 z; st.param.b64 [x], %p; st.param.b64 [y], %q;"
-        "call (z), vprintf, (x, y); }", "prints"),
+        "call (z), vprintf, (x, y); }",
+        "prints",
+    ),
     "asserts": (
         "{ .param .b64 a; .param .b64 b; .param .b32 d; .param .b64 e; .param .b64 f;"
         "st.param.b64 [a], %p; st.param.b64 [b], %p; st.param.b32 [d], 1; st.param.b64 [e], %p;"
-        "st.param.b64 [f], 1; @%c call __assertfail, (a, b, d, e, f); }", "assertion"),
-    "allocates": ("{ .param .b64 x; .param .b64 y; st.param.b64 [x], 8; call (y), malloc, (x); }",
-                  "allocates"),
+        "st.param.b64 [f], 1; @%c call __assertfail, (a, b, d, e, f); }",
+        "assertion",
+    ),
+    "allocates": (
+        "{ .param .b64 x; .param .b64 y; st.param.b64 [x], 8; call (y), malloc, (x); }",
+        "allocates",
+    ),
     "calls what it is given": (
         "ld.param.u64 %a0, [s]; { .param .b64 x; st.param.b64 [x], %q; call %a0, (x), shape; }"
-        " mov.u64 %a1, put;", "address of a function"),
+        " mov.u64 %a1, put;",
+        "address of a function",
+    ),
     "a clock": ("mov.u64 %a0, %clock64;", "reads %clock64"),
     "the time": ("mov.u64 %a0, %globaltimer;", "reads %globaltimer"),
     "which multiprocessor": ("mov.u32 %i0, %smid;", "reads %smid"),
@@ -295,11 +419,13 @@ OPEN = {
     "many devices": ("multimem.red.relaxed.sys.global.add.u32 [%p], 1;", "multimem"),
     "a descriptor in memory": (
         "mov.u32 %i0, block; cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::"
-        "bytes [%i0], [%p, {%n}], [%i0];", "cannot be read"),
+        "bytes [%i0], [%p, {%n}], [%i0];",
+        "cannot be read",
+    ),
     "no instruction": ("nonsense.u32 %i0, [%p];", "nonsense, which is not known"),
     "operands of no form": ("ld.global.u32 %i0, [%p:%q];", "cannot be read"),
     "beyond the parameters": ("ld.param.u64 %a0, [s+32]; st.global.u32 [%a0], 1;", "beyond"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", CLOSED)

@@ -16,7 +16,7 @@ from rankfold.proxy.ptx.model import (
     Special,
     Sym,
     Vec,
-)  # fmt: skip
+)
 from rankfold.proxy.ptx.parameters import Flat
 
 STEPS_MAX = 600
@@ -32,17 +32,28 @@ def quotient(a: int, b: int) -> int:
 
 
 BINARY: dict[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "min": min, "max": max,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "min": min,
+    "max": max,
     "div": lambda a, b: quotient(a, b) if b else -1,
     "rem": lambda a, b: a - b * quotient(a, b) if b else a,
-}  # fmt: skip
+}
 COMPARE: dict[str, Callable[[int, int], bool]] = {
-    "lt": lambda a, b: a < b, "le": lambda a, b: a <= b, "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b, "eq": lambda a, b: a == b, "ne": lambda a, b: a != b,
-    "lo": lambda a, b: a < b, "ls": lambda a, b: a <= b, "hi": lambda a, b: a > b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lo": lambda a, b: a < b,
+    "ls": lambda a, b: a <= b,
+    "hi": lambda a, b: a > b,
     "hs": lambda a, b: a >= b,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -128,8 +139,10 @@ class Thread:
             at = self.places[where.base.name] + where.base.offset + where.offset
             return int.from_bytes(self.params[at : at + bits // 8], "little", signed=sign)
         if name == "setp":
-            a, b = (self.of(x, bits, sign and words[0] not in ("lo", "ls", "hi", "hs"))
-                    for x in instr.args[1:3])  # fmt: skip
+            a, b = (
+                self.of(x, bits, sign and words[0] not in ("lo", "ls", "hi", "hs"))
+                for x in instr.args[1:3]
+            )
             holds = COMPARE[words[0]](a, b)
             if len(words) == 3:
                 other = bool(self.of(instr.args[3], 1))

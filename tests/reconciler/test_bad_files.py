@@ -149,8 +149,9 @@ def test_whatever_accepting_raises_refuses_the_revision_and_the_loop_goes_on(
     program.write_text(RAISING)
     reconciler = subprocess.Popen(
         [sys.executable, str(program), "--state", str(rankfold.state.path)],
-        env={**rankfold.environment, "RANKFOLD_LINGER": "60"}, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        env={**rankfold.environment, "RANKFOLD_LINGER": "60"},
+        stderr=subprocess.DEVNULL,
+    )
     rankfold.until(rankfold.reconciler_pid)
     with rankfold.watching(str(specs.folder)):
         rankfold.until(lambda: rankfold.job("gpt").get("devices") == 2)

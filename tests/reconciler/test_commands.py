@@ -26,8 +26,10 @@ POOL = "apiVersion: rankfold/v1alpha1\nkind: Pool\nmetadata: {name: local}\nspec
 def rankfold(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "rankfold", *map(str, arguments)],
-        env={**os.environ, **env}, capture_output=True, text=True,
-    )  # fmt: skip
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
 
 
 # ---- the program --------------------------------------------------------------------------------
@@ -93,22 +95,32 @@ def test_doctor_finds_nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     findings: list[dict[str, Any]] = json.loads(done.stdout)
     assert done.returncode == 0, done.stdout
     assert {each["what"] for each in findings} >= {
-        "kernel", "memfd", "interposer", "state directory", "socket folder", "git",
-        "pid namespaces", "CRIU", "nft",
-    }  # fmt: skip
+        "kernel",
+        "memfd",
+        "interposer",
+        "state directory",
+        "socket folder",
+        "git",
+        "pid namespaces",
+        "CRIU",
+        "nft",
+    }
     assert all(each["ok"] for each in findings if each["needed"])
 
 
 def test_doctor_ends_with_1_where_something_needed_is_missing(tmp_path: Path) -> None:
-    done = rankfold("--state", tmp_path, "doctor",
-                    RANKFOLD_NATIVE=str(tmp_path), RANKFOLD_RUNTIME=str(tmp_path))  # fmt: skip
+    done = rankfold(
+        "--state", tmp_path, "doctor", RANKFOLD_NATIVE=str(tmp_path), RANKFOLD_RUNTIME=str(tmp_path)
+    )
     assert done.returncode == 1
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("MISS")]
     assert "interposer" in line and "make native" in line
 
 
-@pytest.mark.parametrize("release, ok", [("5.15.0-91-generic", False), ("5.16", True),
-                                         ("6.1.0-18-amd64", True), ("10.0", True)])  # fmt: skip
+@pytest.mark.parametrize(
+    "release, ok",
+    [("5.15.0-91-generic", False), ("5.16", True), ("6.1.0-18-amd64", True), ("10.0", True)],
+)
 def test_doctor_knows_which_kernel_is_too_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, ok: bool
 ) -> None:
@@ -159,8 +171,10 @@ def test_doctor_names_a_mount_where_the_kernel_does_not_tell_of_files(
     doctor_here = [sys.executable, "-m", "rankfold", "--state", str(state.path), "doctor"]
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", OVERLAY, str(folder), *doctor_here],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode == 77:
         privileges.missing(f"no overlay can be mounted: {done.stderr}")
     assert done.returncode == 0, done.stderr
@@ -216,9 +230,14 @@ def test_doctor_misses_memory_for_descriptors(
 
 @pytest.mark.parametrize(
     ("rank", "exits", "status"),
-    [(1, [-15, 7, -9], 7), (2, [0, 7, -9], 137), (1, [3, None], 1), (4, [3], 1),
-     (None, [None, 0, -11, 3], 139)],
-)  # fmt: skip
+    [
+        (1, [-15, 7, -9], 7),
+        (2, [0, 7, -9], 137),
+        (1, [3, None], 1),
+        (4, [3], 1),
+        (None, [None, 0, -11, 3], 139),
+    ],
+)
 def test_the_status_of_run_is_that_of_the_rank_that_failed(
     rank: int | None, exits: list[int | None], status: int
 ) -> None:

@@ -103,9 +103,11 @@ def test_a_cut_is_a_cut_of_all_devices(seen: Observed) -> None:
 
 def test_a_job_goes_on_when_all_of_its_new_devices_have_released_it() -> None:
     change = wanted(to_gpus=2, cut_at=50.0)
-    for seen in (observed(soft_0=running(51.0)),
-                 observed(soft_0=running(51.0), soft_1=running(None)),
-                 observed(soft_0=running(51.0), soft_1=running(40.0, epoch=1))):  # fmt: skip
+    for seen in (
+        observed(soft_0=running(51.0)),
+        observed(soft_0=running(51.0), soft_1=running(None)),
+        observed(soft_0=running(51.0), soft_1=running(40.0, epoch=1)),
+    ):
         now = changes.follow(change, record(TWO, 2), seen, True, 1003.0)
         assert now.released_at is None and now.converged_at is None
 

@@ -71,8 +71,9 @@ def test_plan_says_what_disturbs_and_applying_the_same_changes_nothing(
     folder = str(specs.folder)
     first = json.loads(rankfold("plan", "-f", folder, "--detailed-exitcode", "-o", "json", code=2))
     assert [(c["object"], c["action"], c["disturbs"]) for c in first["changes"]] == [
-        ("Pool/local", "create", False), ("Job/gpt", "create", False),
-    ]  # fmt: skip
+        ("Pool/local", "create", False),
+        ("Job/gpt", "create", False),
+    ]
     assert set(first["placements"]["gpt"].values()) == {f"local/soft-{i}" for i in range(4)}
     rankfold("apply", "-f", folder, "--wait")
     assert "Nothing to change" in rankfold("plan", "-f", folder, "--detailed-exitcode")
@@ -147,8 +148,17 @@ def test_hands_off_an_object_of_a_source_unless_told_otherwise(
 
 
 def test_run_gives_the_jobs_exit_status_and_leaves_no_pool(rankfold: Rankfold) -> None:
-    done = rankfold.run("run", "--world-size", "2", "--gpus", "1", "--", "sh", "-c",
-                        "echo hello from $RANK of $WORLD_SIZE; exit $((RANK * 7))")  # fmt: skip
+    done = rankfold.run(
+        "run",
+        "--world-size",
+        "2",
+        "--gpus",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "echo hello from $RANK of $WORLD_SIZE; exit $((RANK * 7))",
+    )
     assert done.returncode == 7
     assert "[0] hello from 0 of 2" in done.stdout and "[1] hello from 1 of 2" in done.stdout
     assert "rank 1 exited with status 7" in done.stderr
@@ -161,9 +171,16 @@ def test_run_gives_the_jobs_exit_status_and_leaves_no_pool(rankfold: Rankfold) -
 def test_a_run_prints_nothing_of_an_earlier_one_of_its_name(rankfold: Rankfold) -> None:
     for words in ("a first line", "the next", "a line that is longer", "short"):
         run = rankfold.run(
-            "run", "--name", "again", "--world-size", "2", "--",
-            "sh", "-c", f"echo {words}; echo {words} >&2",
-        )  # fmt: skip
+            "run",
+            "--name",
+            "again",
+            "--world-size",
+            "2",
+            "--",
+            "sh",
+            "-c",
+            f"echo {words}; echo {words} >&2",
+        )
         each = [f"[{rank}] {words}" for rank in (0, 1)]
         assert (sorted(run.stdout.splitlines()), sorted(run.stderr.splitlines())) == (each, each)
 
@@ -203,11 +220,15 @@ def test_a_launcher_that_cannot_start_ends_run_with_its_words(rankfold: Rankfold
 
 def test_more_devices_than_the_job_may_get_are_refused_by_hand_too(rankfold: Rankfold) -> None:
     """Those of a `run` without a pool are as many as it asked for."""
-    process = rankfold.start("run", "--world-size", "3", "--gpus", "2", "--name", "long", "--",
-                             "sleep", "1000")  # fmt: skip
+    process = rankfold.start(
+        "run", "--world-size", "3", "--gpus", "2", "--name", "long", "--", "sleep", "1000"
+    )
     rankfold.until(lambda: devices(rankfold, "long") == 2)
-    refused = {3: "requests 3 devices; the pools have 2 that long may use",
-               4: "gpus must be from 1 to worldSize (3), not 4", 0: "not 0"}  # fmt: skip
+    refused = {
+        3: "requests 3 devices; the pools have 2 that long may use",
+        4: "gpus must be from 1 to worldSize (3), not 4",
+        0: "not 0",
+    }
     for gpus, reason in refused.items():
         done = rankfold.run("scale", "long", "--gpus", str(gpus))
         assert done.returncode == 1 and reason in done.stderr
@@ -318,8 +339,11 @@ def test_a_second_reconciler_on_the_same_state_is_refused(
     rankfold("apply", "-f", str(specs.folder), "--wait")
     second = subprocess.run(
         [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
-        env=rankfold.environment, capture_output=True, text=True, timeout=scaled(60),
-    )  # fmt: skip
+        env=rankfold.environment,
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
+    )
     assert second.returncode == 1 and "another reconciler runs on" in second.stderr
     assert rankfold.job("gpt")["phase"] == "Running"
 
@@ -373,8 +397,16 @@ def test_proxies_and_ranks_outlive_the_reconciler(rankfold: Rankfold, specs: Spe
 def test_a_proxy_that_cannot_start_is_told_and_does_not_hang(
     rankfold: Rankfold, state: State
 ) -> None:
-    process = rankfold.start("run", "--world-size", "1", "--name", "x", "--", "true",
-                             RANKFOLD_PROXY="sh -c 'echo no such device >&2'")  # fmt: skip
+    process = rankfold.start(
+        "run",
+        "--world-size",
+        "1",
+        "--name",
+        "x",
+        "--",
+        "true",
+        RANKFOLD_PROXY="sh -c 'echo no such device >&2'",
+    )
     rankfold.until(lambda: "last line of its log: no such device" in rankfold("events"))
     assert not Path(Layout(state.path).logs("x")).exists(), "nothing starts without a device"
     process.send_signal(signal.SIGINT)
@@ -481,10 +513,17 @@ def test_a_missing_working_directory_stalls_the_job_until_the_file_is_right(
 
 
 STATUS_TYPES: dict[str, Any] = {
-    "name": str, "phase": str, "suspendedIn": (str, type(None)), "worldSize": int, "gpus": int,
-    "placement": dict, "restarts": int, "gpuSeconds": (int, float), "checkpoints": list,
+    "name": str,
+    "phase": str,
+    "suspendedIn": (str, type(None)),
+    "worldSize": int,
+    "gpus": int,
+    "placement": dict,
+    "restarts": int,
+    "gpuSeconds": (int, float),
+    "checkpoints": list,
     "conditions": list,
-}  # fmt: skip
+}
 DEVICE_TYPES: dict[str, Any] = {"name": str, "type": str, "memory": int, "used": int, "ranks": list}
 
 
@@ -537,8 +576,10 @@ def test_watch_on_a_terminal_keeps_jobs_and_devices_in_view(
     process = subprocess.Popen(
         [sys.executable, "-m", "rankfold", "watch", str(specs.folder)],
         env={**rankfold.environment, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "120"},
-        stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
     os.close(theirs)
     seen = b""
     try:

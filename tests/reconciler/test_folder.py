@@ -204,10 +204,11 @@ def test_a_single_file_is_followed_beside_many(tmp_path: Path) -> None:
 NAMES = st.sampled_from(["a", "b", "a.yaml", "b.yml", "c.txt", ".hidden", ".h.yaml", "d.yaml"])
 PATHS = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["write", "mkdir", "remove", "move", "link", "exchange"]),
-              PATHS, PATHS),
+    st.tuples(
+        st.sampled_from(["write", "mkdir", "remove", "move", "link", "exchange"]), PATHS, PATHS
+    ),
     max_size=12,
-)  # fmt: skip
+)
 
 
 def take(root: Path, what: str, one: Path, other: Path) -> None:

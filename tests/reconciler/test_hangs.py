@@ -133,9 +133,9 @@ def test_a_job_whose_launcher_hangs_is_left_where_it_is_until_it_goes_on(
     text = Path(f"/proc/{ranks(rankfold, 'a')[1]}/stat").read_text()
     launcher = int(text[text.rindex(")") + 1 :].split()[1])
     with stopped(launcher):
-        rankfold.until(lambda: "launcher of rank 1" in reasons(rankfold, "a").get(
-            "DoesNotAnswer", ""
-        ))  # fmt: skip
+        rankfold.until(
+            lambda: "launcher of rank 1" in reasons(rankfold, "a").get("DoesNotAnswer", "")
+        )
         # `status` queries the launcher itself, and may notice before the reconciler does.
         rankfold.until(lambda: "DoesNotAnswer" in rankfold("events", "a"))
         rankfold("scale", "a", "--gpus", "1", "--override")
@@ -169,9 +169,7 @@ def speaker(path: Path) -> Iterator[list[int]]:
         asked[0] += 1
         return {"answer": asked[0]}
 
-    server = service.Server(
-        path, {messages.Hello: lambda _: {"pid": 1}, messages.Status: status}
-    )  # fmt: skip
+    server = service.Server(path, {messages.Hello: lambda _: {"pid": 1}, messages.Status: status})
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -230,7 +230,9 @@ def test_a_reconciler_says_which_row_it_cannot_use(state: State) -> None:
         db.commit()
     done = subprocess.run(
         [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 1
     assert "table records, row 'gpt'" in done.stderr and "Traceback" not in done.stderr

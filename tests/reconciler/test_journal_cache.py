@@ -50,10 +50,13 @@ def said(journal: Journal) -> dict[str, Any]:
     conditions = {name: journal.conditions(name) for name in NAMES}
     assert {n: c for n, c in conditions.items() if c != ([], 0)} == journal.all_conditions()
     return {
-        "objects": by_key, "records": records, "conditions": conditions,
-        "desired": journal.desired(), "meta": {name: journal.get(name) for name in NAMES},
+        "objects": by_key,
+        "records": records,
+        "conditions": conditions,
+        "desired": journal.desired(),
+        "meta": {name: journal.get(name) for name in NAMES},
         "incarnations": journal.get("incarnations"),
-    }  # fmt: skip
+    }
 
 
 def fresh(journal: Journal) -> Journal:
@@ -275,8 +278,9 @@ def test_the_history_of_an_object_is_not_looked_for_in_that_of_the_others(tmp_pa
     with Journal(tmp_path) as journal:
         rows = journal.db.execute(
             "EXPLAIN QUERY PLAN SELECT reason, message FROM events WHERE object = ?"
-            " ORDER BY id DESC LIMIT 1", ("Job/a",),
-        ).fetchall()  # fmt: skip
+            " ORDER BY id DESC LIMIT 1",
+            ("Job/a",),
+        ).fetchall()
         assert "events_of" in rows[0][-1] and len(rows) == 1
 
 

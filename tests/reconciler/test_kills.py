@@ -31,9 +31,11 @@ USUALLY_SAVED = ("save.frozen", "vacate.before", "restore.launched")
 _OF_SAVES = ("save", "upload", "conclude", "vacate", "rest", "fetch", "restore")
 SAVED = {point for point in POINTS if point.partition(".")[0] in _OF_SAVES}
 SNAPSHOT = {point for point in POINTS if point.partition(".")[0] == "local_snapshot"}
-OF_A_SNAPSHOT = SNAPSHOT | {
-    point for point in POINTS if point.partition(".")[0] in ("vacate", "rest", "restore")
-} | {"save.frozen", "save.written"}  # fmt: skip
+OF_A_SNAPSHOT = (
+    SNAPSHOT
+    | {point for point in POINTS if point.partition(".")[0] in ("vacate", "rest", "restore")}
+    | {"save.frozen", "save.written"}
+)
 USUALLY_SNAPSHOT = ("local_snapshot.written", "restore.launched")
 
 

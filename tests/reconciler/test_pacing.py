@@ -61,9 +61,14 @@ def test_a_plan_is_made_again_when_something_has_changed_and_only_then(plans: li
     job = Job("a", ("true",), "/", 1, 1, save_every_s=0)
     fleet = Desired({"local": Pool("local", (Device("d", "soft", 0),))}, {"a": job})
     placed = Record(
-        "a", "placed", epoch=1, placement=("d",), proxies={"d": 0}, fixed=job,
+        "a",
+        "placed",
+        epoch=1,
+        placement=("d",),
+        proxies={"d": 0},
+        fixed=job,
         device={"memory_bytes": 0},
-    )  # fmt: skip
+    )
     ranks, last = {("a", 0): SeenRank("a", 0, "running")}, LastPlan()
 
     def again(version: int, observed: Observed, now: float, *busy: str) -> bool:
@@ -128,9 +133,16 @@ def change(place: Fleet, what: str, which: int, number: int) -> None:
     jobs, pools = dict(place.desired.jobs), dict(place.desired.pools)
     if what == "wish":
         jobs[name] = Job(
-            name, ("true",), "/", 2, 1 + number % 2, created=float(which), suspend=number == 3,
-            save_every_s=3 * which, save_every_steps=100 * number,
-        )  # fmt: skip
+            name,
+            ("true",),
+            "/",
+            2,
+            1 + number % 2,
+            created=float(which),
+            suspend=number == 3,
+            save_every_s=3 * which,
+            save_every_steps=100 * number,
+        )
     elif what == "pool":
         devices = (Device(f"local/soft-{i}", "soft", 1 << 30) for i in range(number))
         pools["local"] = Pool("local", tuple(devices))

@@ -31,9 +31,16 @@ def pool(count: int, name: str = "local", memory: int = GIB, kind: str = "soft")
 def job(name: str, world_size: int, gpus: int, created: float = 0.0, suspend: bool = False) -> Job:
     """One that fails for good; with restarts and saves: test_recovery.py."""
     return Job(
-        name, ("true",), "/", world_size, gpus, created=created, suspend=suspend,
-        max_restarts=0, save_every_s=0,
-    )  # fmt: skip
+        name,
+        ("true",),
+        "/",
+        world_size,
+        gpus,
+        created=created,
+        suspend=suspend,
+        max_restarts=0,
+        save_every_s=0,
+    )
 
 
 def fleet(devices: int, *jobs: Job, host_memory: int = 1 << 62) -> Fleet:
@@ -125,11 +132,14 @@ def waiting_before(
         return (record(each).step == "new", place.desired.jobs[each].created)
 
     return [
-        other for other, job in place.desired.jobs.items()
-        if key(other) < key(name) and not job.suspend
-        and record(other).step != "ended" and not record(other).ending
+        other
+        for other, job in place.desired.jobs.items()
+        if key(other) < key(name)
+        and not job.suspend
+        and record(other).step != "ended"
+        and not record(other).ending
         and len(set(planned.targets.get(other, ()))) < job.gpus <= len(place.desired.devices())
-    ]  # fmt: skip
+    ]
 
 
 @settings(max_examples=150)
@@ -198,9 +208,9 @@ def test_what_hangs_is_left_alone_and_everything_goes_on_afterwards(
         wish(place, *jobs)
         for _ in range(data.draw(st.integers(0, 6))):
             names = sorted(place.devices)
-            place.silent = frozenset(data.draw(st.lists(st.sampled_from(names)))) if names else (
-                frozenset()
-            )  # fmt: skip
+            place.silent = (
+                frozenset(data.draw(st.lists(st.sampled_from(names)))) if names else (frozenset())
+            )
             flying = [*names, *(each.name for each in jobs)]
             place.in_flight = frozenset(data.draw(st.lists(st.sampled_from(flying), max_size=2)))
             held = {n: r.holds() for n, r in place.records.items()}
@@ -705,6 +715,7 @@ def test_a_change_of_a_pool_names_what_changes() -> None:
     }
     slow = [replace(each, speed=0.5, cc="9.0") for each in four[:1]]
     assert changed(*slow) == {
-        "spec.devices": (4, 1), "spec.devices[].speed": ("1.0", "0.5"),
+        "spec.devices": (4, 1),
+        "spec.devices[].speed": ("1.0", "0.5"),
         "spec.devices[].computeCapability": ("8.0", "9.0"),
-    }  # fmt: skip
+    }

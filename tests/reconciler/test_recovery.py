@@ -99,9 +99,15 @@ def counting(place: Fleet, collectives: int) -> None:
 
 @pytest.mark.parametrize(
     ("before", "now", "saved"),
-    [(0, 99, False), (0, 100, True), (100, 199, False), (100, 201, True), (100, 0, False),
-     (100, 5, True)],
-)  # fmt: skip
+    [
+        (0, 99, False),
+        (0, 100, True),
+        (100, 199, False),
+        (100, 201, True),
+        (100, 0, False),
+        (100, 5, True),
+    ],
+)
 def test_steps_are_collectives_of_the_rank_that_did_fewest(
     before: int, now: int, saved: bool
 ) -> None:

@@ -75,9 +75,12 @@ class Ranks(Node):
             (folder / "about.json").write_text('{"logs": {"out": 7, "err": 0}}')
             return {"bytes": 10}
         after = {
-            "freeze": "frozen", "thaw": "running", "vacate": "empty", "restore": "frozen",
+            "freeze": "frozen",
+            "thaw": "running",
+            "vacate": "empty",
+            "restore": "frozen",
             "end": "gone",
-        }  # fmt: skip
+        }
         if op == "restore":
             assert self.state[rank] == "empty"
         self.state[rank] = after[op]
@@ -271,8 +274,12 @@ def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
     ((kind, task),) = scene.ranks.tasks
     assert kind == "upload" and task["url"].endswith("/state/checkpoints")
     assert (task["job"], task["incarnation"], task["ranks"], task["keep"], task["id"]) == (
-        "a", 1, [0, 1], 3, None,
-    )  # fmt: skip
+        "a",
+        1,
+        [0, 1],
+        3,
+        None,
+    )
     assert len(task["fleet"]) == 32 and task["fleet"] == scene.ranks.fleet(), "made once"
     scene.ranks.no_transfer = "the store is another fleet's"
     scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
@@ -455,7 +462,7 @@ def test_who_waits_for_a_save_hears_of_a_restart(scene: Scene) -> None:
     scene.update(
         save=Save(1, "request", 5.0, token="t"),
         ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0),
-    )  # fmt: skip
+    )
     scene.recovery.rest(actions.Rest("a", "", restart=True))
     assert scene.record.answer == Answer("t", error="rank 0 failed")
 
@@ -463,9 +470,10 @@ def test_who_waits_for_a_save_hears_of_a_restart(scene: Scene) -> None:
 def test_a_restart_says_what_is_done_again(scene: Scene) -> None:
     scene.ranks.state = {0: "gone", 1: "gone"}
     scene.update(
-        save=None, checkpoints=(Checkpoint("1-1", 5.0, 1),),
+        save=None,
+        checkpoints=(Checkpoint("1-1", 5.0, 1),),
         ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0),
-    )  # fmt: skip
+    )
     exits = scene.ranks.layout.rank_file("a", 0, ".exit")
     exits.parent.mkdir(parents=True, exist_ok=True)
     exits.write_text('{"exit_status": 1}')
@@ -555,8 +563,14 @@ def test_who_discards_a_job_that_the_journal_does_not_know_does_not_note_it(scen
 # ---- what an action has done beside the loop ---------------------------------------------------
 
 RESTS: Json = {"step": "detached", "placement": (), "save": None, "known": 1}
-ON_DISK: Json = {"step": "stored", "placement": (), "save": None, "stored": NODE, "known": 1,
-                 "dump": LocalSnapshot(2, whole=True)}  # fmt: skip
+ON_DISK: Json = {
+    "step": "stored",
+    "placement": (),
+    "save": None,
+    "stored": NODE,
+    "known": 1,
+    "dump": LocalSnapshot(2, whole=True),
+}
 STARTS: Json = {"step": "new", "placement": (), "save": None, "fixed": None}
 OVER: Json = {"ending": Ending("Failed", "RankFailed", "rank 0 failed", 9.0, 0)}
 UPLOADING: Json = {"save": Save(1, "rest", 5.0, "uploading", at=6.0)}
@@ -609,8 +623,12 @@ def test_who_hangs_is_named(waits_for: str, said: str, scene: Scene) -> None:
 
 
 WITHOUT_CALLS = {
-    actions.StartProxy, actions.Release, actions.End, actions.Forget, actions.Rest,
-}  # fmt: skip
+    actions.StartProxy,
+    actions.Release,
+    actions.End,
+    actions.Forget,
+    actions.Rest,
+}
 
 
 @pytest.mark.parametrize(("fields", "action"), CALLING)

@@ -115,8 +115,10 @@ def watching(rankfold: Rankfold, folder: Path) -> Iterator[Path]:
     with file.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "rankfold", "watch", str(folder)],
-            env=rankfold.environment, stdout=out, stderr=out,
-        )  # fmt: skip
+            env=rankfold.environment,
+            stdout=out,
+            stderr=out,
+        )
     try:
         yield file
     finally:
@@ -140,8 +142,9 @@ def test_a_crash_loop_is_reported_everywhere(rankfold: Rankfold, specs: Specs) -
         assert now["message"] in rankfold.run("status").stderr
         events = json.loads(rankfold("events", "-o", "json"))
         assert [e["reason"] for e in events if e["object"] == "Reconciler"] == [
-            "Restarted", "CrashLoop",
-        ]  # fmt: skip
+            "Restarted",
+            "CrashLoop",
+        ]
         rankfold.until(lambda: rankfold.status()["reconciler"]["message"] == "")
 
 

@@ -168,8 +168,10 @@ def test_a_directory_is_read_when_it_has_rested(source: reader.DirectorySource) 
     half = len(text) // 2
     file.write_text("")
     source._stopped = meanwhile = Meanwhile(
-        lambda: file.write_text(text[:half]), file.unlink, lambda: file.write_text(text),
-    )  # fmt: skip
+        lambda: file.write_text(text[:half]),
+        file.unlink,
+        lambda: file.write_text(text),
+    )
     revision = source.poll()
     assert revision is not None and meanwhile.left == []
     assert revision.loaded.faults == [] and set(revision.loaded.desired.jobs) == {"gpt"}

@@ -141,9 +141,10 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
     assert " DEBUG plan: gpt: Start\n" in layout.log.read_text()
     starts = {layout.rank_file(name, 0, ".json") for name in ("gpt", "failing")}
     holding = {
-        file for file in rankfold.state.path.rglob("*")
+        file
+        for file in rankfold.state.path.rglob("*")
         if file.is_file() and SECRET.encode() in file.read_bytes()
-    }  # fmt: skip
+    }
     assert starts <= holding
     assert {file.name.partition(".db")[0] for file in holding - starts} == {"rankfold"}
     assert [file for file in holding if file.stat().st_mode & 0o077] == []
@@ -152,15 +153,31 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
 # ---- what ranks have beside it -----------------------------------------------------------------
 
 OURS = {
-    "LC_TIME": "C", "TZ": "UTC", "LANG": "C.UTF-8", "TMPDIR": "/tmp", "AWS_SECRET_ACCESS_KEY": "no",
-    "LD_LIBRARY_PATH": "/no", "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": "no", "NCCL_DEBUG": "no",
+    "LC_TIME": "C",
+    "TZ": "UTC",
+    "LANG": "C.UTF-8",
+    "TMPDIR": "/tmp",
+    "AWS_SECRET_ACCESS_KEY": "no",
+    "LD_LIBRARY_PATH": "/no",
+    "PYTHONPATH": "",
+    "CUDA_VISIBLE_DEVICES": "no",
+    "NCCL_DEBUG": "no",
     "http_proxy": "no",
-}  # fmt: skip
+}
 RANKS = {
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-    "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTORCH_CUDA_ALLOC_CONF", "USE_LIBUV", "RANKFOLD_LAUNCHER",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "USE_LIBUV",
+    "RANKFOLD_LAUNCHER",
     "ASAN_OPTIONS",
-}  # fmt: skip
+}
 
 
 def test_what_is_chosen_of_an_environment() -> None:

@@ -44,9 +44,15 @@ def seen(*jobs: JobOnDevice, shares: bool | None = True) -> Observed:
 def test_what_is_counted_is_added_up_over_ranks_and_devices() -> None:
     found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3))))
     assert found == {
-        "on": True, "guard": "sets", "chunksShared": 40, "operationsSquashed": 12,
-        "bytesNotSwapped": 4 << 21, "copiesOnWrite": 20, "copiesUnforeseen": 4, "chunksPrepared": 8,
-    }  # fmt: skip
+        "on": True,
+        "guard": "sets",
+        "chunksShared": 40,
+        "operationsSquashed": 12,
+        "bytesNotSwapped": 4 << 21,
+        "copiesOnWrite": 20,
+        "copiesUnforeseen": 4,
+        "chunksPrepared": 8,
+    }
 
 
 @pytest.mark.parametrize(("measured", "how"), [(0, "sets"), (7, "validated")])
@@ -56,9 +62,7 @@ def test_measured_kernels_are_said_to_be_validated(measured: int, how: str) -> N
     assert found is not None and found["guard"] == how
 
 
-@pytest.mark.parametrize(
-    ("shares", "on"), [(True, True), (False, False), (None, None)]
-)  # fmt: skip
+@pytest.mark.parametrize(("shares", "on"), [(True, True), (False, False), (None, None)])
 def test_whether_ranks_may_share_is_what_the_devices_say(shares: Any, on: Any) -> None:
     found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3)), shares=shares))
     assert found is not None and found["on"] is on
@@ -75,9 +79,11 @@ def test_nothing_is_told_of_another_epoch_or_while_it_rests() -> None:
 def test_of_a_job_that_has_ended_the_last_counters_are_told() -> None:
     ended = replace(RECORD, step="ended", counters={"0": dict(COUNTS), "1": {"kernels": 7}})
     assert sharing.done(ended, Observed()) == {
-        "on": None, "guard": "sets", "chunksShared": 0,
+        "on": None,
+        "guard": "sets",
+        "chunksShared": 0,
         **{sharing.TOLD[name]: value for name, value in COUNTS.items()},
-    }  # fmt: skip
+    }
 
 
 def test_overhead_is_a_share_of_all_its_devices_time() -> None:
@@ -106,8 +112,9 @@ def test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is(
     told = conditions(index, "gpt", {}, frozenset({"gpt"}))
     found = [each for each in told if each.type == "Overhead"]
     assert [each.reason for each in found] == ([reason] if reason else [])
-    assert all("since it was placed" in c.message and "give it more devices" in c.message
-               for c in found)  # fmt: skip
+    assert all(
+        "since it was placed" in c.message and "give it more devices" in c.message for c in found
+    )
 
 
 def test_the_condition_says_the_shares() -> None:
@@ -146,7 +153,11 @@ def test_the_guard_is_told_where_there_is_one() -> None:
         replace(there((2, 3)), guard=CrossCheck(256, 5, 1, 4, 2)),
     )
     assert sharing.guard(RECORD, observed) == {
-        "every": 256, "compared": 12, "unwatched": 2, "measured": 7, "alike": 3,
-    }  # fmt: skip
+        "every": 256,
+        "compared": 12,
+        "unwatched": 2,
+        "measured": 7,
+        "alike": 3,
+    }
     assert sharing.guard(RECORD, seen(there((0, 1)), there((2, 3)))) is None
     assert sharing.guard(replace(RECORD, epoch=3), observed) is None

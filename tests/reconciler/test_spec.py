@@ -92,9 +92,19 @@ def test_a_repository_without_a_work_tree_needs_an_absolute_workdir() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("1GiB", 1 << 30), ("1.5 GiB", 3 << 29), ("500MB", 500_000_000), ("4096", 4096), (4096, 4096),
-     ("1 gib", None), ("-1GiB", None), ("lots", None), ("", None), ("1Gi", None)],
-)  # fmt: skip
+    [
+        ("1GiB", 1 << 30),
+        ("1.5 GiB", 3 << 29),
+        ("500MB", 500_000_000),
+        ("4096", 4096),
+        (4096, 4096),
+        ("1 gib", None),
+        ("-1GiB", None),
+        ("lots", None),
+        ("", None),
+        ("1Gi", None),
+    ],
+)
 def test_sizes(text: str | int, size: int | None) -> None:
     assert spec.parse_size(text) == size
 
@@ -200,11 +210,16 @@ def test_a_wrong_addition_to_a_pool(addition: str) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [("spec: {prune: true}", "spec.prune: is not built yet; only its default false is"),
-     ("spec: {checkpointStore: checkpoints}", 'spec.checkpointStore: "checkpoints" is not right'),
-     ("spec: {prune: maybe}", "spec.prune: must be true or false"),
-     ("spec: {purge: true}", "spec.purge: there is no such field; did you mean prune?")],
-)  # fmt: skip
+    [
+        ("spec: {prune: true}", "spec.prune: is not built yet; only its default false is"),
+        (
+            "spec: {checkpointStore: checkpoints}",
+            'spec.checkpointStore: "checkpoints" is not right',
+        ),
+        ("spec: {prune: maybe}", "spec.prune: must be true or false"),
+        ("spec: {purge: true}", "spec.purge: there is no such field; did you mean prune?"),
+    ],
+)
 def test_a_wrong_policy(policy: str, expected: str) -> None:
     found = faults(POLICY.replace("spec: {}", policy))
     assert any(expected in fault for fault in found), found
@@ -280,10 +295,16 @@ def test_other_commands_pass(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("a: [1,", "not YAML"), ("a: b: c", "0.yaml:1: -: not YAML"), ("\ta: 1", "not YAML"),
-     ("- 1", "kind: must be one of"), ("just text", "kind: must be one of"),
-     ("a: &x [*x]", "inside the value that it names"), ("\x00", "not a text file")],
-)  # fmt: skip
+    [
+        ("a: [1,", "not YAML"),
+        ("a: b: c", "0.yaml:1: -: not YAML"),
+        ("\ta: 1", "not YAML"),
+        ("- 1", "kind: must be one of"),
+        ("just text", "kind: must be one of"),
+        ("a: &x [*x]", "inside the value that it names"),
+        ("\x00", "not a text file"),
+    ],
+)
 def test_what_is_no_yaml_of_ours_is_a_fault_and_not_a_crash(text: str, expected: str) -> None:
     assert expected in faults(text)[0]
 
@@ -333,10 +354,19 @@ def test_lines_survive_nesting_and_lists() -> None:
 # A document of each kind with every field that may be given; what is not built has its default.
 FULL: dict[str, Any] = {
     "Job": {
-        "apiVersion": "rankfold/v1alpha1", "kind": "Job", "metadata": {"name": "gpt"},
+        "apiVersion": "rankfold/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": "gpt"},
         "spec": {
-            "command": ["./train"], "workdir": ".", "env": {"A": "b"}, "worldSize": 4, "gpus": 4,
-            "deviceTypes": ["soft"], "tier": "standard", "determinism": "D1", "suspend": False,
+            "command": ["./train"],
+            "workdir": ".",
+            "env": {"A": "b"},
+            "worldSize": 4,
+            "gpus": 4,
+            "deviceTypes": ["soft"],
+            "tier": "standard",
+            "determinism": "D1",
+            "suspend": False,
             "checkOrder": "certain",
             "parallelism": {"data": 4, "tensor": 1, "pipeline": 1, "zeroShards": 1},
             "checkpoint": {"interval": "10m", "everySteps": 0, "keep": 3},
@@ -344,18 +374,29 @@ FULL: dict[str, Any] = {
         },
     },
     "Pool": {
-        "apiVersion": "rankfold/v1alpha1", "kind": "Pool", "metadata": {"name": "local"},
+        "apiVersion": "rankfold/v1alpha1",
+        "kind": "Pool",
+        "metadata": {"name": "local"},
         "spec": {
-            "devices": [{"type": "soft", "count": 4, "memory": "1GiB", "computeCapability": "8.0",
-                         "speed": 1.0}],
+            "devices": [
+                {
+                    "type": "soft",
+                    "count": 4,
+                    "memory": "1GiB",
+                    "computeCapability": "8.0",
+                    "speed": 1.0,
+                }
+            ],
             "drain": [],
         },
     },
     "Policy": {
-        "apiVersion": "rankfold/v1alpha1", "kind": "Policy", "metadata": {"name": "default"},
+        "apiVersion": "rankfold/v1alpha1",
+        "kind": "Policy",
+        "metadata": {"name": "default"},
         "spec": {"prune": False, "checkpointStore": "s3://bucket/prefix"},
     },
-}  # fmt: skip
+}
 
 
 # Refused whatever they hold, so that none of their rules can show.
@@ -367,8 +408,14 @@ NOT_IN_FULL = {
 def wrong_values(rule: Any) -> Any:
     """(keyword, a value that this keyword of the rule forbids) for each keyword there is."""
     types = [rule["type"]] if isinstance(rule.get("type"), str) else rule.get("type", ())
-    examples = {"string": "x", "integer": 1, "number": 1.5, "boolean": True, "array": [],
-                "object": {}}  # fmt: skip
+    examples = {
+        "string": "x",
+        "integer": 1,
+        "number": 1.5,
+        "boolean": True,
+        "array": [],
+        "object": {},
+    }
     for name, example in examples.items():
         if types and name not in types and not (name == "integer" and "number" in types):
             yield "type", example
@@ -431,10 +478,12 @@ def test_every_rule_of_a_schema_refuses_what_it_forbids_and_names_the_field(kind
             assert found or (not at and "kind" in faults(text)[0]), f"{keyword} of {at}: {value!r}"
             assert all(re.match(r"0\.yaml:\d+: \S+: .+", each) for each in found)
     used = {
-        word for _, rule in rules(schema, full) for word in rule
+        word
+        for _, rule in rules(schema, full)
+        for word in rule
         if word not in ("$schema", "title", "description", "properties", "items", "default")
         and not word.startswith("x-")
-    }  # fmt: skip
+    }
     assert used - tried <= {"additionalProperties"}, "a keyword that this test does not know"
 
 

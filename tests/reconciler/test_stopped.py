@@ -83,9 +83,11 @@ def not_saved(rankfold: Rankfold) -> str:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "point",
-    [pytest.param(p, marks=() if p == "save.frozen" else pytest.mark.slow) for p in
-     ("", *POINTS_OF_A_SAVE)],
-)  # fmt: skip
+    [
+        pytest.param(p, marks=() if p == "save.frozen" else pytest.mark.slow)
+        for p in ("", *POINTS_OF_A_SAVE)
+    ],
+)
 def test_a_launcher_that_stops_in_a_save_holds_nobody_but_its_own_rank(
     point: str, rankfold: Rankfold, counting: Counting
 ) -> None:

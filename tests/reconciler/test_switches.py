@@ -33,16 +33,24 @@ def test_a_command_refuses_it(name: str, value: str, remedy: str, rankfold: Rank
 def test_so_does_a_reconciler_that_nobody_asked_for(state: State) -> None:
     command = [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)]
     done = subprocess.run(
-        command, env={"RANKFOLD_STUCK": "x"}, capture_output=True, text=True, timeout=scaled(60),
+        command,
+        env={"RANKFOLD_STUCK": "x"},
+        capture_output=True,
+        text=True,
+        timeout=scaled(60),
         cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert done.stderr == "rankfold: RANKFOLD_STUCK is 'x'; it must be a number of seconds\n"
 
 
 def test_what_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in [("REST_SAVE_AFTER", "never"), ("LINGER", "0.5"), ("STUCK", ""),
-                        ("HOST_MEMORY", "4096")]:  # fmt: skip
+    for name, value in [
+        ("REST_SAVE_AFTER", "never"),
+        ("LINGER", "0.5"),
+        ("STUCK", ""),
+        ("HOST_MEMORY", "4096"),
+    ]:
         monkeypatch.setenv(f"RANKFOLD_{name}", value)
     switches.check()
     assert switches.rest_save_after_s() is None

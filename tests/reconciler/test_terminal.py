@@ -40,10 +40,13 @@ class Terminal:
         for name in ("COLUMNS", "LINES"):  # these take precedence over the terminal's own size
             environment.pop(name, None)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rankfold", *arguments], start_new_session=True,
-            stdin=terminal, stdout=terminal, stderr=terminal,
+            [sys.executable, "-m", "rankfold", *arguments],
+            start_new_session=True,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
             env=environment,
-        )  # fmt: skip
+        )
         os.close(terminal)
         self.reader = threading.Thread(target=self._read)
         self.reader.start()
@@ -80,9 +83,7 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def watching(
-    rankfold: Rankfold, specs: Specs, columns: int, lines: int
-) -> Iterator[Terminal]:  # fmt: skip
+def watching(rankfold: Rankfold, specs: Specs, columns: int, lines: int) -> Iterator[Terminal]:
     terminal = Terminal(rankfold, columns, lines, "watch", str(specs.folder))
     try:
         yield terminal

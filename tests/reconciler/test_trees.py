@@ -51,8 +51,11 @@ CORPUS: dict[str, dict[str, Content]] = {
     "submodule": {"x.yaml": Submodule()},
     "link": {"a/gpt.txt": GPT, "gpt.yaml": Link("./a/../a/gpt.txt")},
     "linked folders, as of a ConfigMap": {
-        "..v1/gpt.yaml": GPT, "..data": Link("..v1"), "gpt.yaml": Link("..data/gpt.yaml"),
-        "more": Link("sub"), "sub/bert.yaml": BERT,
+        "..v1/gpt.yaml": GPT,
+        "..data": Link("..v1"),
+        "gpt.yaml": Link("..data/gpt.yaml"),
+        "more": Link("sub"),
+        "sub/bert.yaml": BERT,
     },
     "link to a folder": {"a/gpt.yaml": GPT, "x.yaml": Link("a")},
     "link above the folder": {"x.yaml": Link("DEEP/outside.yaml")},
@@ -63,7 +66,7 @@ CORPUS: dict[str, dict[str, Content]] = {
     "last line without an end": {"a.yaml": GPT.rstrip()},
     "empty": {"a.yaml": ""},
     "line ends": {"a.yaml": GPT.replace("\n", "\r\n")},
-}  # fmt: skip
+}
 REFUSED: dict[str, dict[str, Content]] = {
     "link twice": {"a.yaml": GPT, "b.yaml": Link("a.yaml")},
     "not UTF-8": {"a.yaml": b"a: b\nc: \xff\n"},

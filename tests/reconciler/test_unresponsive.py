@@ -55,10 +55,12 @@ def stopped(pid: int) -> Iterator[None]:
 @contextlib.contextmanager
 def python(*command: str, rankfold: Rankfold) -> Iterator[subprocess.Popen[str]]:
     child = subprocess.Popen(
-        [sys.executable, *command], text=True,
+        [sys.executable, *command],
+        text=True,
         env={**rankfold.environment, "RANKFOLD_LINGER": "60"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     try:
         yield child
     finally:
@@ -103,10 +105,13 @@ def test_a_stopped_reconciler_is_reported_and_every_command_fails(
         assert found["message"].endswith("nothing manages gpt")
         looks = (["status"], ["describe", "gpt"], ["events"])
         acts = (
-            ["scale", "gpt", "--gpus", "2", "--override"], ["checkpoint", "gpt"], ["stop"],
-            ["apply", "-f", str(specs.folder)], ["watch", str(specs.folder)],
+            ["scale", "gpt", "--gpus", "2", "--override"],
+            ["checkpoint", "gpt"],
+            ["stop"],
+            ["apply", "-f", str(specs.folder)],
+            ["watch", str(specs.folder)],
             ["run", "--world-size", "1", "--", "true"],
-        )  # fmt: skip
+        )
         running = [(command, rankfold.start(*command)) for command in (*looks, *acts)]
         for command, process in running:
             _, errors = process.communicate(timeout=60)
@@ -154,9 +159,7 @@ def test_run_waits_for_a_reconciler_that_stops_and_says_so(
 def test_a_reconciler_of_another_version_is_named(
     rankfold: Rankfold, state: State, specs: Specs
 ) -> None:
-    with python(
-        "-c", OTHER_VERSION, "--state", str(state.path), rankfold=rankfold
-    ) as other:  # fmt: skip
+    with python("-c", OTHER_VERSION, "--state", str(state.path), rankfold=rankfold) as other:
         layout = Layout(state.path)
         rankfold.until(lambda: layout.socket.exists())
         why = f"the reconciler (process {other.pid}) speaks version 99, not"

@@ -44,8 +44,10 @@ class Watch:
         with self.errors.open("w") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "rankfold", "watch", *arguments],
-                env=rankfold.environment, stdout=subprocess.DEVNULL, stderr=err,
-            )  # fmt: skip
+                env=rankfold.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+            )
 
     def says(self, words: str) -> None:
         self.rankfold.until(lambda: words in self.errors.read_text() or self._alive())

@@ -53,12 +53,37 @@ def value(text: str) -> Any:
 # ---- YAML 1.2 ----------------------------------------------------------------------------------
 
 CORE = {
-    "yes": "yes", "on": "on", "Off": "Off", "n": "n", "true": True, "FALSE": False,
-    "~": None, "": None, "Null": None, "010": 10, "0o10": 8, "0x1F": 31, "0b1": "0b1",
-    "-12": -12, "+4": 4, "1_000": "1_000", "1:30": "1:30", "2026-01-01": "2026-01-01",
-    "1e3": 1000.0, ".5": 0.5, "1.": 1.0, "-.5E-2": -0.005, "=": "=", "<<x": "<<x",
-    "!!str 4": "4", "!!int '4'": 4, "!!float 4": 4.0, "! 4": "4", "!!null ''": None, "'4'": "4",
-}  # fmt: skip
+    "yes": "yes",
+    "on": "on",
+    "Off": "Off",
+    "n": "n",
+    "true": True,
+    "FALSE": False,
+    "~": None,
+    "": None,
+    "Null": None,
+    "010": 10,
+    "0o10": 8,
+    "0x1F": 31,
+    "0b1": "0b1",
+    "-12": -12,
+    "+4": 4,
+    "1_000": "1_000",
+    "1:30": "1:30",
+    "2026-01-01": "2026-01-01",
+    "1e3": 1000.0,
+    ".5": 0.5,
+    "1.": 1.0,
+    "-.5E-2": -0.005,
+    "=": "=",
+    "<<x": "<<x",
+    "!!str 4": "4",
+    "!!int '4'": 4,
+    "!!float 4": 4.0,
+    "! 4": "4",
+    "!!null ''": None,
+    "'4'": "4",
+}
 
 
 @pytest.mark.parametrize("text", CORE)
@@ -85,18 +110,19 @@ def test_a_mappings_own_keys_win_over_those_that_it_merges(text: str) -> None:
 
 def test_a_job_overrides_what_it_merges() -> None:
     assert load(JOB + "  env: {<<: {A: x, B: y}, A: z}\n").check().desired.jobs["gpt"].env == (
-        ("A", "z"), ("B", "y"),
-    )  # fmt: skip
+        ("A", "z"),
+        ("B", "y"),
+    )
 
 
 REFUSED = {
-    "command: !!python/object/apply:os.system [id]":
-        "0.yaml:8: spec.command: the tag !!python/object/apply:os.system is not known for a list",
+    "command: !!python/object/apply:os.system [id]": "0.yaml:8: spec.command: the tag "
+    "!!python/object/apply:os.system is not known for a list",
     "env: !vault {A: b}": "0.yaml:8: spec.env: the tag is not known for a mapping; leave it out",
     "env: {A: !secret b}": "0.yaml:8: spec.env.A: the tag is not known for a text; leave it out",
     "checkpoint: {!key keep: 1}": "0.yaml:8: spec.checkpoint: the tag !key is not known for a key",
-    "checkpoint: !!seq {keep: 1}":
-        "0.yaml:8: spec.checkpoint: the tag !!seq is not known for a mapping",
+    "checkpoint: !!seq {keep: 1}": "0.yaml:8: spec.checkpoint: the tag !!seq is not "
+    "known for a mapping",
     "gpus: !!binary aGk=": "0.yaml:8: spec.gpus: the tag !!binary is not known for a text",
     "gpus: !%1bc 4": r"0.yaml:8: spec.gpus: the tag !\x1bc is not known for a text",
     "gpus: !!int four": "0.yaml:8: spec.gpus: is no int: put it in quotes if it is a text",
@@ -106,7 +132,7 @@ REFUSED = {
     "env: *none": "0.yaml:8: -: not YAML: an alias (*) names an anchor (&) that is not defined",
     "env: &a {<<: *a}": "0.yaml:8: -: not YAML: an alias (*) is inside the value that it names",
     "suspend: yes": '0.yaml:8: spec.suspend: must be true or false, not "yes"',
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("addition", REFUSED)
@@ -170,9 +196,18 @@ def test_what_is_too_large_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     "addition",
-    ["env: {A: '%s'}", "command: ['%s']", "workdir: '%s'", "%s: 1", "kind: '%s'", "gpus: '%s'",
-     "env: {%s: 1}", "deviceTypes: ['%s']", "deviceTypes: ['%s', {}]"],
-)  # fmt: skip
+    [
+        "env: {A: '%s'}",
+        "command: ['%s']",
+        "workdir: '%s'",
+        "%s: 1",
+        "kind: '%s'",
+        "gpus: '%s'",
+        "env: {%s: 1}",
+        "deviceTypes: ['%s']",
+        "deviceTypes: ['%s', {}]",
+    ],
+)
 def test_a_fault_quotes_little_of_a_long_text(addition: str) -> None:
     found = faults(JOB + "  " + addition.replace("%s", "x" * 1_000_000) + "\n")
     assert found and all(len(each) < 1000 for each in found)
@@ -204,9 +239,22 @@ NUMBERS = {
     for kind in spec.KINDS
     for field, rule in numbers(json.loads(paths.schema(kind).read_text()))
 }
-HUGE = ["1.0e+30", "1e308", "1e400", "99999999999999999999", "9" * 5000, "0x" + "f" * 5000,
-        "-1.0e+30", "-" + "9" * 5000, "0o" + "7" * 5000, "1" * 400 + ".5", ".inf", "-.inf", ".nan",
-        "5e-324"]  # fmt: skip
+HUGE = [
+    "1.0e+30",
+    "1e308",
+    "1e400",
+    "99999999999999999999",
+    "9" * 5000,
+    "0x" + "f" * 5000,
+    "-1.0e+30",
+    "-" + "9" * 5000,
+    "0o" + "7" * 5000,
+    "1" * 400 + ".5",
+    ".inf",
+    "-.inf",
+    ".nan",
+    "5e-324",
+]
 
 
 def test_there_are_as_many_numbers_as_there_should_be() -> None:
@@ -234,16 +282,21 @@ def test_every_number_has_bounds_on_both_sides(field: str, number: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("checkpoint: {interval: 99999999h}", "with at most 7 digits"),
-     (f"checkpoint: {{interval: {'9' * 5000}s}}", "spec.checkpoint.interval"),
-     (f"workdir: {'a/' * 10_000}", "spec.workdir: must have at most 4095 bytes, not 20000"),
-     (f"command: [{'a' * 131_072}]", "spec.command[0]: must have at most 131071 bytes"),
-     (f"env: {{A: {'a' * 131_070}}}", "spec.env.A: must have at most 131071 bytes")],
+    [
+        ("checkpoint: {interval: 99999999h}", "with at most 7 digits"),
+        (f"checkpoint: {{interval: {'9' * 5000}s}}", "spec.checkpoint.interval"),
+        (f"workdir: {'a/' * 10_000}", "spec.workdir: must have at most 4095 bytes, not 20000"),
+        (f"command: [{'a' * 131_072}]", "spec.command[0]: must have at most 131071 bytes"),
+        (f"env: {{A: {'a' * 131_070}}}", "spec.env.A: must have at most 131071 bytes"),
+    ],
     ids=lambda text: text[:24],
-)  # fmt: skip
+)
 def test_texts_that_no_program_or_clock_takes(text: str, expected: str) -> None:
-    (found,) = faults(f"{JOB}  {text}\n" if "command" not in text else JOB.replace(
-        'command: [./train, --steps, "200"]', text))  # fmt: skip
+    (found,) = faults(
+        f"{JOB}  {text}\n"
+        if "command" not in text
+        else JOB.replace('command: [./train, --steps, "200"]', text)
+    )
     assert expected in found
 
 
@@ -270,13 +323,67 @@ def test_a_loop_of_links_is_a_workdir_like_another(tmp_path: Path) -> None:
 # ---- any bytes ---------------------------------------------------------------------------------
 
 WORDS = [
-    "apiVersion: rankfold/v1alpha1", "kind: Job", "kind: Pool", "kind: Policy", "metadata:",
-    "spec:", "name: a", "command: [a]", "worldSize: 4", "gpus:", "devices:", "type: soft", "count:",
-    "memory:", "env:", "workdir:", "checkpoint:", "restart:", "interval:", "keep:", "speed:",
-    "1GiB", "10m", "1.0e+30", ".nan", "0x" + "f" * 30, "9" * 60, "&a ", "*a", "<<: ", "!!int ",
-    "!x ", "- ", "? ", ": ", "{", "}", "[", "]", ", ", "|", ">", "'", '"', "\\", "%YAML 1.2", "---",
-    "...", "#", "\n", "\n  ", "\n    ", "\r", "\t", "\0", "\x1b", "\ufeff", "é", "\x85", " ",
-]  # fmt: skip
+    "apiVersion: rankfold/v1alpha1",
+    "kind: Job",
+    "kind: Pool",
+    "kind: Policy",
+    "metadata:",
+    "spec:",
+    "name: a",
+    "command: [a]",
+    "worldSize: 4",
+    "gpus:",
+    "devices:",
+    "type: soft",
+    "count:",
+    "memory:",
+    "env:",
+    "workdir:",
+    "checkpoint:",
+    "restart:",
+    "interval:",
+    "keep:",
+    "speed:",
+    "1GiB",
+    "10m",
+    "1.0e+30",
+    ".nan",
+    "0x" + "f" * 30,
+    "9" * 60,
+    "&a ",
+    "*a",
+    "<<: ",
+    "!!int ",
+    "!x ",
+    "- ",
+    "? ",
+    ": ",
+    "{",
+    "}",
+    "[",
+    "]",
+    ", ",
+    "|",
+    ">",
+    "'",
+    '"',
+    "\\",
+    "%YAML 1.2",
+    "---",
+    "...",
+    "#",
+    "\n",
+    "\n  ",
+    "\n    ",
+    "\r",
+    "\t",
+    "\0",
+    "\x1b",
+    "\ufeff",
+    "é",
+    "\x85",
+    " ",
+]
 MIXED = st.lists(st.sampled_from(WORDS) | st.text(max_size=3), max_size=40).map("".join)
 
 

@@ -31,8 +31,18 @@ RANKS = 2
 # alive. PAUSE_S: the 20th pause.
 STEPS, PAUSE_S = 120, 0.04
 TEXT = GPT / "text/genesis.txt"
-ARGUMENTS = ["--steps", str(STEPS), "--data", str(TEXT), "--out", "params",
-             "--batch", "1", "--seq", "16"]  # fmt: skip
+ARGUMENTS = [
+    "--steps",
+    str(STEPS),
+    "--data",
+    str(TEXT),
+    "--out",
+    "params",
+    "--batch",
+    "1",
+    "--seq",
+    "16",
+]
 PACE = "pace"  # a file next to the job's folder: see programs/paced_gpt.cu
 
 
@@ -123,16 +133,37 @@ def job(rankfold: Rankfold, specs: Specs, program: Path, state: State) -> Traine
 def undisturbed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What the job leaves when nothing happens to it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    environment = {**os.environ, "RANKFOLD_STATE": str(folder / "state"), "RANKFOLD_LINGER": "0.5",
-                   "RANKFOLD_NVIDIA_SHARE": "1"}  # fmt: skip
+    environment = {
+        **os.environ,
+        "RANKFOLD_STATE": str(folder / "state"),
+        "RANKFOLD_LINGER": "0.5",
+        "RANKFOLD_NVIDIA_SHARE": "1",
+    }
     work = folder / "work"
     work.mkdir()
     subprocess.run(
-        [sys.executable, "-m", "rankfold", "run", "--world-size", str(RANKS), "--name", "gpt",
-         "--device", KIND, "--memory", "64MiB",
-         "--", str(program), *ARGUMENTS],
-        env=environment, cwd=work, check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "rankfold",
+            "run",
+            "--world-size",
+            str(RANKS),
+            "--name",
+            "gpt",
+            "--device",
+            KIND,
+            "--memory",
+            "64MiB",
+            "--",
+            str(program),
+            *ARGUMENTS,
+        ],
+        env=environment,
+        cwd=work,
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     logs = Layout(folder / "state").logs("gpt")
     files = [*sorted(logs.glob("rank-*.out")), *sorted(work.glob("params-*"))]
     return {file.name: file.read_bytes() for file in files}

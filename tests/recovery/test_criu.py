@@ -80,8 +80,11 @@ def cgroups_of(job: Trained) -> set[str]:
 @pytest.mark.parametrize("victim", ["criu", pytest.param("launcher", marks=pytest.mark.slow)])
 def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
     victim: str,
-    rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes],
-) -> None:  # fmt: skip
+    rankfold: Rankfold,
+    job: Trained,
+    halting: HaltingCriu,
+    undisturbed: dict[str, bytes],
+) -> None:
     """It is suspended meanwhile, and stays so."""
     rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     saved_once(rankfold, job)
@@ -103,8 +106,11 @@ def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
 @pytest.mark.parametrize("victim", [pytest.param("criu", marks=pytest.mark.slow), "launcher"])
 def test_the_way_back_from_a_dump_is_tried_again(
     victim: str,
-    rankfold: Rankfold, job: Trained, halting: HaltingCriu, undisturbed: dict[str, bytes],
-) -> None:  # fmt: skip
+    rankfold: Rankfold,
+    job: Trained,
+    halting: HaltingCriu,
+    undisturbed: dict[str, bytes],
+) -> None:
     rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     job.apply(gpus=1)
     job.reaches(10)

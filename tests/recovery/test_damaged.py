@@ -53,8 +53,10 @@ DAMAGE = [flip_a_bit, cut_a_pack, cut_the_manifest]
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_who_asks_for_it_is_refused_and_a_job_goes_back_to_the_one_before(
     damage: Callable[[Path], str],
-    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes],
-) -> None:  # fmt: skip
+    rankfold: Rankfold,
+    job: Trained,
+    undisturbed: dict[str, bytes],
+) -> None:
     job.apply(gpus=1)
     for id in ("1-1", "1-2"):
         job.reaches(len(job.lines()) + 5)

@@ -54,10 +54,13 @@ def mlp(_: Path) -> Subject:
 
 def tinygrad(folder: Path) -> Subject:
     env = {
-        "DEV": "CUDA", "LD_LIBRARY_PATH": nvrtc(folder / "nvrtc"), "CACHELEVEL": "0",
-        "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"),
+        "DEV": "CUDA",
+        "LD_LIBRARY_PATH": nvrtc(folder / "nvrtc"),
+        "CACHELEVEL": "0",
+        "HOME": str(folder),
+        "XDG_CACHE_HOME": str(folder / "cache"),
         "PARALLEL": "2",  # workers that share named semaphores
-    }  # fmt: skip
+    }
     return Subject([sys.executable, str(TESTS / "tinygrad_job/train.py"), "800"], 2, 100, env)
 
 
@@ -96,10 +99,12 @@ def busy(_: Path) -> Subject:
 SLOW, INSTALLS = pytest.mark.slow, pytest.mark.installs
 SUBJECTS = [
     *(pytest.param(each, marks=SLOW) for each in (gpt, mlp, tinygrad)),
-    *(pytest.param(each, marks=[SLOW, INSTALLS, pytest.mark.timeout(1800)])
-      for each in (numba, drjit, taichi, openmm)),
+    *(
+        pytest.param(each, marks=[SLOW, INSTALLS, pytest.mark.timeout(1800)])
+        for each in (numba, drjit, taichi, openmm)
+    ),
     busy,
-]  # fmt: skip
+]
 
 
 class Running:
@@ -142,10 +147,26 @@ def undisturbed(subject: Subject, state: State) -> tuple[list[str], dict[str, by
     work.mkdir()
     env = {**os.environ, **subject.env, "RANKFOLD_STATE": str(place), "RANKFOLD_LINGER": "0.5"}
     subprocess.run(
-        [sys.executable, "-m", "rankfold", "run", "--world-size", str(subject.ranks), "--name",
-         "job", "--memory", "64MiB", "--", *subject.command],
-        env=env, cwd=work, check=True, stdout=subprocess.DEVNULL, timeout=scaled(ENDS_S),
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "rankfold",
+            "run",
+            "--world-size",
+            str(subject.ranks),
+            "--name",
+            "job",
+            "--memory",
+            "64MiB",
+            "--",
+            *subject.command,
+        ],
+        env=env,
+        cwd=work,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        timeout=scaled(ENDS_S),
+    )
     logs = Layout(place).logs("job")
     texts = [(logs / f"rank-{rank}.out").read_text() for rank in range(subject.ranks)]
     return texts, contents(work, subject.files)

@@ -191,9 +191,13 @@ def test_a_job_that_stays_in_memory_is_saved_there(
     ids=["on-the-disk", "as-it-is-by-default", "in-the-store"],
 )
 def test_a_watchdog_sees_nothing_of_a_rest(
-    rest_save_after: str | None, options: tuple[str, ...], where: str,
-    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes],
-) -> None:  # fmt: skip
+    rest_save_after: str | None,
+    options: tuple[str, ...],
+    where: str,
+    rankfold: Rankfold,
+    job: Trained,
+    undisturbed: dict[str, bytes],
+) -> None:
     """It bites after 5 s, and the job rests for 20: it sees the saving and the restoring alone, and
     what the job rests in memory before it is dumped."""
     del rankfold.environment["RANKFOLD_REST_SAVE_AFTER"]
@@ -235,9 +239,12 @@ def flip_a_bit(file: Path) -> None:
     ("damage", "said"), [(cut_off, "img has"), (flip_a_bit, "img has content other")]
 )
 def test_a_damaged_dump_is_said_and_the_last_checkpoint_taken(
-    rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes],
-    damage: Callable[[Path], None], said: str,
-) -> None:  # fmt: skip
+    rankfold: Rankfold,
+    job: Trained,
+    undisturbed: dict[str, bytes],
+    damage: Callable[[Path], None],
+    said: str,
+) -> None:
     rankfold.environment["RANKFOLD_REST_SAVE_AFTER"] = "0"
     job.apply(gpus=1)
     job.reaches(10)

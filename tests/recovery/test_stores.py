@@ -59,9 +59,12 @@ class Far:
         self.job, self.line, self.rankfold = job, line, job.rankfold
         self.url = f"s3://bucket/{job.rankfold.state.folder.name}"
         self.rankfold.environment |= {
-            "FSSPEC_S3_ENDPOINT_URL": line.url, "FSSPEC_S3_KEY": "k", "FSSPEC_S3_SECRET": "s",
-            "AWS_DEFAULT_REGION": "us-east-1", "RANKFOLD_STUCK": str(STUCK_S),
-        }  # fmt: skip
+            "FSSPEC_S3_ENDPOINT_URL": line.url,
+            "FSSPEC_S3_KEY": "k",
+            "FSSPEC_S3_SECRET": "s",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "RANKFOLD_STUCK": str(STUCK_S),
+        }
         job.specs.write("policy.yaml", POLICY.format(url=self.url))
 
     def condition(self, reason: str) -> Any:

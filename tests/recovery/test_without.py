@@ -52,9 +52,13 @@ def lacks_criu(folder: Path) -> Lack:
 
 @pytest.mark.parametrize("make", [lacks_privileges, lacks_criu])
 def test_a_fleet_works_and_says_that_nothing_is_saved(
-    make: Callable[[Path], Lack], rankfold: Rankfold, specs: Specs, program: Path, state: State,
+    make: Callable[[Path], Lack],
+    rankfold: Rankfold,
+    specs: Specs,
+    program: Path,
+    state: State,
     undisturbed: dict[str, bytes],
-) -> None:  # fmt: skip
+) -> None:
     folder = state.folder / "bin"
     folder.mkdir()
     prefix, why, namespaces = make(folder)

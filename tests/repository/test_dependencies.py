@@ -11,8 +11,13 @@ from .test_tidy import read, sources
 
 # Name of the package in the index, where it is not that of the module.
 PACKAGES = {"yaml": "pyyaml"}
-BUILD_ONLY = ("interpose/generate.py", "interpose/descriptions.py", "interpose/headers.py",
-              "interpose/blas/build.py", "proxy/hal/nvidia/kernels/build.py")  # fmt: skip
+BUILD_ONLY = (
+    "interpose/generate.py",
+    "interpose/descriptions.py",
+    "interpose/headers.py",
+    "interpose/blas/build.py",
+    "proxy/hal/nvidia/kernels/build.py",
+)
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
 
 
@@ -35,10 +40,11 @@ def imported(names: list[str]) -> set[str]:
 def test_the_runtime_needs_what_it_imports_and_nothing_else() -> None:
     files = sources(".py")
     running = [
-        name for name in files
+        name
+        for name in files
         if name.startswith(("checkpoint/", "interpose/", "proxy/", "rankfold/", "reconciler/"))
         and name not in BUILD_ONLY
-    ]  # fmt: skip
+    ]
     assert imported(running) == needed(PROJECT["dependencies"])
     build = needed(PROJECT["optional-dependencies"]["build"])
     assert imported(list(BUILD_ONLY)) - needed(PROJECT["dependencies"]) == build

@@ -103,8 +103,20 @@ def test_the_reference_says_where_logs_are(tmp_path: Path, monkeypatch: pytest.M
     assert f"`<state>/{proxy}`" in text and f"`<state>/{rank}`" in text
 
 
-FOLDERS = ("checkpoint", "reconciler", "proxy", "interpose", "rankfold", "schemas", "specs",
-           "examples", "tests", "benchmarks", "docs", "tools")  # fmt: skip
+FOLDERS = (
+    "checkpoint",
+    "reconciler",
+    "proxy",
+    "interpose",
+    "rankfold",
+    "schemas",
+    "specs",
+    "examples",
+    "tests",
+    "benchmarks",
+    "docs",
+    "tools",
+)
 _PATH = r"/[\w./*-]*\w(?:\.\w+)?/?"
 POINTER = re.compile(rf"(?<![\w./\"'}}>-])((?:{'|'.join(FOLDERS)}){_PATH})(?![\w*<{{])")
 

@@ -11,8 +11,13 @@ from pathlib import Path
 
 from rankfold.paths import REPOSITORY
 
-READ_BY_MAKE = ("Makefile", "pyproject.toml", "tools/constraints.txt", "proxy/build.mk",
-                "interpose/build.mk")  # fmt: skip
+READ_BY_MAKE = (
+    "Makefile",
+    "pyproject.toml",
+    "tools/constraints.txt",
+    "proxy/build.mk",
+    "interpose/build.mk",
+)
 
 
 def test_python_keeps_its_bytecode_wherever_it_is_told_not_to() -> None:
@@ -20,8 +25,11 @@ def test_python_keeps_its_bytecode_wherever_it_is_told_not_to() -> None:
     done = subprocess.run(
         ["make", "--silent", "--eval=shown: ; @env", "shown"],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},
-        cwd=REPOSITORY, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "PYTHONUNBUFFERED=1" in done.stdout
     assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
 
@@ -30,9 +38,13 @@ def planned(checkout: Path) -> str:
     """The commands that `make setup` would run."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run(
-        ["make", "--dry-run", "setup"], cwd=checkout, env=environment, check=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        ["make", "--dry-run", "setup"],
+        cwd=checkout,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return done.stdout
 
 
@@ -58,8 +70,10 @@ def test_tools_learn_how_each_c_file_is_compiled(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
     subprocess.run(
         [sys.executable, "tools/compile_commands.py", target],
-        cwd=REPOSITORY, env=environment, check=True,
-    )  # fmt: skip
+        cwd=REPOSITORY,
+        env=environment,
+        check=True,
+    )
     rows = {row["file"]: row for row in json.loads(target.read_text())}
     sources = [*REPOSITORY.glob("proxy/**/*.c"), *REPOSITORY.glob("interpose/client/**/*.c")]
     assert sources and {str(each.relative_to(REPOSITORY)) for each in sources} <= rows.keys()

@@ -39,10 +39,23 @@ def folder(tmp_path: Path) -> Path:
 def order(folder: Path, word: str, seconds: float, *more: str) -> tuple[list[str], str]:
     """The tests that ran, first to last, and all that was said."""
     options = ["-s", "-c", os.devnull, "--rootdir", str(folder), "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", *options, "--slice", word,
-               "--slice-seconds", str(seconds), *more, str(folder)]  # fmt: skip
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"),
-           "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        *options,
+        "--slice",
+        word,
+        "--slice-seconds",
+        str(seconds),
+        *more,
+        str(folder),
+    ]
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY / "tests"),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
     done = subprocess.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return [line.split()[-1] for line in done.stdout.splitlines() if "ran " in line], done.stdout

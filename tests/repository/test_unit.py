@@ -53,8 +53,19 @@ def test_without_the_mark(): subprocess.run(["true"])
 def test_what_starts_a_process_is_no_unit_test(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_marked.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(tmp_path),
-               "-p", "no:cacheprovider", str(tmp_path)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-c",
+        os.devnull,
+        "--rootdir",
+        str(tmp_path),
+        "-p",
+        "no:cacheprovider",
+        str(tmp_path),
+    ]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert "2 failed, 2 passed" in done.stdout and "1 error" in done.stdout, done.stdout

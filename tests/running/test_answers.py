@@ -20,16 +20,22 @@ OTHERWISE = (
     # What is no kernel is no kernel.
     "cudaLaunchKernel(nullptr, 1, 1, args, 0, 0): cudaErrorInvalidResourceHandle",
     # A graph's copy reads pageable memory in its turn; NVIDIA's reads small ones at the launch.
-    *(f"launch {k} of a graph copies {bytes} bytes that end with {end}"
-      for bytes in (4, 65532, 65540, 1048576) for k, end in ((0, 42), (1, 1082))),
+    *(
+        f"launch {k} of a graph copies {bytes} bytes that end with {end}"
+        for bytes in (4, 65532, 65540, 1048576)
+        for k, end in ((0, 42), (1, 1082))
+    ),
     "ncclAllReduce(nullptr, data, 4, ncclInt, ncclSum, comm, 0): ncclInvalidArgument",
     "cuMemHostAlloc((void **)&at, 0, 0): CUDA_ERROR_INVALID_VALUE",
-    "cuModuleGetGlobal(&at, &bytes, module, \"put\"): CUDA_ERROR_NOT_FOUND",
-    "cuModuleGetGlobal(nullptr, nullptr, module, \"seen\"): CUDA_SUCCESS",
+    'cuModuleGetGlobal(&at, &bytes, module, "put"): CUDA_ERROR_NOT_FOUND',
+    'cuModuleGetGlobal(nullptr, nullptr, module, "seen"): CUDA_SUCCESS',
     # What is behind the last parameter is not looked at.
-    *(f"{bytes} bytes of 12: cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, extra): "
-      "CUDA_SUCCESS" for bytes in (16, 24)),
-)  # fmt: skip
+    *(
+        f"{bytes} bytes of 12: cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, extra): "
+        "CUDA_SUCCESS"
+        for bytes in (16, 24)
+    ),
+)
 
 
 def test_odd_calls_get_the_answers_of_a_gpu(state: State) -> None:

@@ -100,15 +100,20 @@ def test_the_default_stream_is_what_the_compiler_was_told(kind: str, state: Stat
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("host_calls", ["a host function (cudaLaunchHostFunc",
-                        "an address outside of device memory (NULL, or a host pointer?); this and"
-                        " all later calls fail (cudaErrorIllegalAddress)"]),
+        (
+            "host_calls",
+            [
+                "a host function (cudaLaunchHostFunc",
+                "an address outside of device memory (NULL, or a host pointer?); this and"
+                " all later calls fail (cudaErrorIllegalAddress)",
+            ],
+        ),
         ("registered", ["consists of whole pages: align its address and size"]),
         ("refused", REFUSALS),
         ("forks", ["a child made by fork cannot use the device"] * 2),  # two children
         ("daemon", ["the first process of the rank has exited with 0; the rank continues in"]),
     ],
-)  # fmt: skip
+)
 def test_what_must_not_be_called_is_said(name: str, lines: list[str], state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / f"{name}.cu")
     job = run_and_move(state, program, name.replace("_", "-"))

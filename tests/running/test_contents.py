@@ -68,8 +68,9 @@ def test_replicas_of_the_gpt_are_known_to_hold_the_same(
     """It updates its parameters bucket by bucket, while gradients of others are averaged. Tokens
     lead where gradients of the embedding go: so a fence is needed, which is where ranks share."""
     with Fleet(state, devices=2, memory=256 * MiB) as fleet:
-        job = fleet.start("gpt", [str(build(GPT)), "--steps", "60"], fleet.names[:2],
-                          workdir=GPT.parent)  # fmt: skip
+        job = fleet.start(
+            "gpt", [str(build(GPT)), "--steps", "60"], fleet.names[:2], workdir=GPT.parent
+        )
         seen = 0
         until(lambda: "step 3 " in job.output(0), 120, "three steps")
         for _ in range(CUTS):

@@ -81,8 +81,15 @@ def test_parameters_that_are_gathered_while_they_are_updated(rankfold: Rankfold)
 @pytest.mark.parametrize("asked", ["--check-order", "--possible-races"])
 def test_who_trains_without_races_hears_nothing(rankfold: Rankfold, asked: str) -> None:
     gpt = REPOSITORY / "examples/gpt"
-    train = [str(cuda.build(gpt / "train_gpt.cu")), "--steps", "2", "--data",
-             str(gpt / "text/genesis.txt"), "--out", f"{rankfold.state.folder}/params"]  # fmt: skip
+    train = [
+        str(cuda.build(gpt / "train_gpt.cu")),
+        "--steps",
+        "2",
+        "--data",
+        str(gpt / "text/genesis.txt"),
+        "--out",
+        f"{rankfold.state.folder}/params",
+    ]
     sharded = [str(cuda.build(cuda.PROGRAMS / "mlp_sharded.cu")), "4"]
     for program in (train, sharded):
         _out, errors = run(rankfold, asked, "--", *program, ranks=2)

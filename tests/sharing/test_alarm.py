@@ -78,9 +78,20 @@ def test_describe_shows_an_alarm_while_the_job_runs_and_when_it_has_ended(state:
     rankfold = Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
     program = cuda.build(PROGRAM)
     process = rankfold.start(
-        "run", "--world-size", "2", "--gpus", "2", "--name", "job", "--",
-        str(program), "400", "plain", RANKFOLD_SHARE="1", RANKFOLD_VALIDATE="1",
-    )  # fmt: skip
+        "run",
+        "--world-size",
+        "2",
+        "--gpus",
+        "2",
+        "--name",
+        "job",
+        "--",
+        str(program),
+        "400",
+        "plain",
+        RANKFOLD_SHARE="1",
+        RANKFOLD_VALIDATE="1",
+    )
 
     def flipped() -> bool:
         pids = state.watch.new_processes()

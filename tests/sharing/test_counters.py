@@ -27,9 +27,17 @@ def rankfold(state: State) -> Rankfold:
 def begin(rankfold: Rankfold, ranks: int, steps: int, share: str) -> Any:
     command = [str(cuda.build(PROGRAM)), str(steps), "plain"]
     return rankfold.start(
-        "run", "--world-size", str(ranks), "--gpus", "1", "--name", "job", "--", *command,
+        "run",
+        "--world-size",
+        str(ranks),
+        "--gpus",
+        "1",
+        "--name",
+        "job",
+        "--",
+        *command,
         RANKFOLD_SHARE=share,
-    )  # fmt: skip
+    )
 
 
 def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
@@ -39,8 +47,12 @@ def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
     now = rankfold.until(lambda: squashed_something(rankfold.job("job").get("sharing")))
     guard = rankfold.job("job")["guard"]
     assert guard == {  # six collectives
-        "every": 256, "compared": 0, "unwatched": 0, "measured": 0, "alike": 0,
-    }  # fmt: skip
+        "every": 256,
+        "compared": 0,
+        "unwatched": 0,
+        "measured": 0,
+        "alike": 0,
+    }
     assert now["on"] is True and now["guard"] == "sets"
     assert now["chunksShared"] >= 2 * 2  # parameters and velocity
     _out, errors = process.communicate(timeout=scaled(200.0))
@@ -83,8 +95,11 @@ def test_a_rank_takes_its_counters_along(state: State) -> None:
         job = fleet.start("job", [str(cuda.build(PROGRAM)), "12", "host_copy"], [0, 0, 0, 0])
 
         def ranks(device: int) -> list[Any]:
-            here = [each for each in fleet.status(fleet.names[device])["jobs"]
-                    if each["job"] == "job" and each["epoch"] == job.epoch]  # fmt: skip
+            here = [
+                each
+                for each in fleet.status(fleet.names[device])["jobs"]
+                if each["job"] == "job" and each["epoch"] == job.epoch
+            ]
             return here[0]["ranks"] if here else []
 
         until(lambda: all(sum(r[name] for r in ranks(0)) for name in ("squashed", "copies")), 90)

@@ -22,21 +22,51 @@ RANKS, STEPS, HALF, CLIPPED = 4, 8, 4, 37
 WIDE, ONE, TWO = [0, 1, 2, 3], [0, 0, 0, 0], [0, 1, 0, 1]
 # Whether all ranks have the same parameters to the end, or until when.
 ALIKE = {
-    "plain": STEPS, "scaled": 0, "every_third": 2, "skipped": 3, "random": 0,
-    "local_norm": CLIPPED, "found_inf": HALF, "pointers": HALF, "printing": STEPS,
-    "statistics": STEPS, "host_copy": HALF, "allocations": STEPS, "changed": HALF,
-    "beside": STEPS, "past": STEPS, "astray": STEPS, "subgroup": 0, "meeting": STEPS,
-    "buckets": STEPS, "fault": STEPS - 1,
-}  # fmt: skip
+    "plain": STEPS,
+    "scaled": 0,
+    "every_third": 2,
+    "skipped": 3,
+    "random": 0,
+    "local_norm": CLIPPED,
+    "found_inf": HALF,
+    "pointers": HALF,
+    "printing": STEPS,
+    "statistics": STEPS,
+    "host_copy": HALF,
+    "allocations": STEPS,
+    "changed": HALF,
+    "beside": STEPS,
+    "past": STEPS,
+    "astray": STEPS,
+    "subgroup": 0,
+    "meeting": STEPS,
+    "buckets": STEPS,
+    "fault": STEPS - 1,
+}
 # Whose updates run once for all ranks as long as these are alike; and whose ranks never come to the
 # same again when they no longer are.
 TOGETHER = (
-    "plain", "skipped", "local_norm", "statistics", "host_copy", "allocations", "changed",
-    "meeting", "buckets", "fault",
-)  # fmt: skip
+    "plain",
+    "skipped",
+    "local_norm",
+    "statistics",
+    "host_copy",
+    "allocations",
+    "changed",
+    "meeting",
+    "buckets",
+    "fault",
+)
 APART = (
-    "scaled", "every_third", "random", "local_norm", "pointers", "host_copy", "changed", "subgroup",
-)  # fmt: skip
+    "scaled",
+    "every_third",
+    "random",
+    "local_norm",
+    "pointers",
+    "host_copy",
+    "changed",
+    "subgroup",
+)
 # Of which no step is done once for several ranks, though they have the same parameters for long.
 ALONE = {
     "found_inf": "whether it updates at all is read from a flag that is each rank's own",
@@ -86,8 +116,11 @@ def over(job: RunningJob) -> bool:
 
 def move(job: RunningJob, steps: int, placement: list[int]) -> None:
     """When all have done so many steps."""
-    until(lambda: over(job) or all(len(parameters(job.output(r))) >= steps for r in range(RANKS)),
-          SECONDS, f"{steps} steps of {job.name}")  # fmt: skip
+    until(
+        lambda: over(job) or all(len(parameters(job.output(r))) >= steps for r in range(RANKS)),
+        SECONDS,
+        f"{steps} steps of {job.name}",
+    )
     assert not over(job), "it was faster than its mover"
     job.move([job.fleet.names[device] for device in placement])
 
@@ -111,9 +144,14 @@ class Held:
             status = self.job.fleet.status(self.job.devices[0])
             (self.folder / str(steps)).unlink()
             return status
-        until(lambda: self.seen(0) and all(
-            self.job.exit_status(rank) is not None for rank in range(RANKS)), SECONDS, "the end"
-        )  # fmt: skip
+        until(
+            lambda: (
+                self.seen(0)
+                and all(self.job.exit_status(rank) is not None for rank in range(RANKS))
+            ),
+            SECONDS,
+            "the end",
+        )
         return self.job.fleet.status(self.job.devices[0])
 
     def seen(self, steps: int) -> bool:
@@ -162,8 +200,14 @@ def counted(kind: str, job: RunningJob, folder: Path) -> bool:
 
 def as_it_is(kind: str, outputs: list[str]) -> None:
     """The ranks differ when they should, or the job is not what it is called."""
-    alike = next((k for k, lines in enumerate(zip(*map(parameters, outputs), strict=False))
-                  if len(set(lines)) > 1), steps_of(kind) - (kind == "fault"))  # fmt: skip
+    alike = next(
+        (
+            k
+            for k, lines in enumerate(zip(*map(parameters, outputs), strict=False))
+            if len(set(lines)) > 1
+        ),
+        steps_of(kind) - (kind == "fault"),
+    )
     assert alike == ALIKE[kind]
 
 

@@ -43,9 +43,13 @@ def test_a_kernel_that_waits_for_another_stream_goes_on(
 
 @pytest.mark.parametrize(
     ("how", "share"),
-    [("kernel", "0"), ("kernel", "1"), ("behind", "0"),
-     *(pytest.param(how, "1", marks=pytest.mark.slow) for how in ("host", "fill", "device"))],
-)  # fmt: skip
+    [
+        ("kernel", "0"),
+        ("kernel", "1"),
+        ("behind", "0"),
+        *(pytest.param(how, "1", marks=pytest.mark.slow) for how in ("host", "fill", "device")),
+    ],
+)
 def test_it_goes_on_when_its_time_slice_is_over(
     how: str, share: str, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:

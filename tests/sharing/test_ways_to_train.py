@@ -80,9 +80,10 @@ def printed(case: Case, fleet: Fleet, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "case", [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)],
+    "case",
+    [*FAST, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)],
     ids=[case.name for case in FAST + SLOW],
-)  # fmt: skip
+)
 @pytest.mark.timeout(600)
 def test_same_bits_wherever_the_ranks_are(case: Case, state: State) -> None:
     wide = Case("wide", list(range(case.ranks)))

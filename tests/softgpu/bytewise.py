@@ -100,8 +100,9 @@ def check(
     variables = space.put(np.frombuffer(module.globals_image, np.uint8))
     out = space.put(np.zeros((len(rows), THREADS, SLOT), np.uint8))
     struct = data[0].tobytes()
-    space.launch(function, 1, THREADS, space.put(data), out, struct, shared=DYNAMIC,
-                 globals_addr=variables)  # fmt: skip
+    space.launch(
+        function, 1, THREADS, space.put(data), out, struct, shared=DYNAMIC, globals_addr=variables
+    )
     space.check()
     got = space.read(out, len(rows) * THREADS * SLOT, np.uint8).reshape(len(rows), THREADS, SLOT)
     for row, lines in zip(rows, got, strict=True):

@@ -14,10 +14,22 @@ Array = np.ndarray[Any, Any]
 
 _KIND = {1: "b8", 2: "b16", 4: "b32", 8: "b64"}
 DTYPE = {
-    "u8": np.uint8, "s8": np.int8, "u16": np.uint16, "s16": np.int16, "b16": np.uint16,
-    "u32": np.uint32, "s32": np.int32, "b32": np.uint32, "u64": np.uint64, "s64": np.int64,
-    "b64": np.uint64, "f16": np.float16, "f32": np.float32, "f64": np.float64, "pred": np.uint32,
-}  # fmt: skip
+    "u8": np.uint8,
+    "s8": np.int8,
+    "u16": np.uint16,
+    "s16": np.int16,
+    "b16": np.uint16,
+    "u32": np.uint32,
+    "s32": np.int32,
+    "b32": np.uint32,
+    "u64": np.uint64,
+    "s64": np.int64,
+    "b64": np.uint64,
+    "f16": np.float16,
+    "f32": np.float32,
+    "f64": np.float64,
+    "pred": np.uint32,
+}
 
 
 @dataclass(frozen=True)

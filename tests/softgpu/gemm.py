@@ -69,15 +69,33 @@ class Gemm:
 
     def record(self) -> bytes:
         """struct rf_gemm_aux of channel.h, without the record's header."""
-        matrices = [x for m in (self.a, self.b, self.c, self.d)
-                    for x in (m.address, m.row, m.col, m.batch)]  # fmt: skip
+        matrices = [
+            x for m in (self.a, self.b, self.c, self.d) for x in (m.address, m.row, m.col, m.batch)
+        ]
         return struct.pack(
-            "<25Q4B3I4Q", 1, self.m, self.n, self.k, self.count, *matrices, self.bias,
-            self.bias_batch, self.scalar(self.alpha), self.scalar(self.beta), self.type_ab,
-            self.type_cd, self.type_bias, self.type_scale, self.flags,
-            COMPUTE.get(self.type_scale, 0) if self.compute is None else self.compute, self.math,
-            self.aux.address, self.aux.row, self.aux.col, self.aux.batch,
-        )  # fmt: skip
+            "<25Q4B3I4Q",
+            1,
+            self.m,
+            self.n,
+            self.k,
+            self.count,
+            *matrices,
+            self.bias,
+            self.bias_batch,
+            self.scalar(self.alpha),
+            self.scalar(self.beta),
+            self.type_ab,
+            self.type_cd,
+            self.type_bias,
+            self.type_scale,
+            self.flags,
+            COMPUTE.get(self.type_scale, 0) if self.compute is None else self.compute,
+            self.math,
+            self.aux.address,
+            self.aux.row,
+            self.aux.col,
+            self.aux.batch,
+        )
 
 
 def work(device: Device, space: Space, call: Gemm) -> tuple[Any, Any]:

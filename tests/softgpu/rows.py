@@ -18,8 +18,29 @@ COUNT = 64
 EXAMPLES = settings(
     max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-_EDGES = [0, 1, 2, 31, 32, 33, 63, 64, 255, 256, 0x7F, 0x80, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF,
-          0x80000000, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 1 << 63, (1 << 63) - 1]  # fmt: skip
+_EDGES = [
+    0,
+    1,
+    2,
+    31,
+    32,
+    33,
+    63,
+    64,
+    255,
+    256,
+    0x7F,
+    0x80,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    0xFFFFFFFFFFFFFFFF,
+    1 << 63,
+    (1 << 63) - 1,
+]
 
 
 @dataclass(frozen=True)
@@ -51,8 +72,13 @@ def clamp(value: int, kind: str) -> int:
     return max(low, min(low + (1 << bits) - 1, value))
 
 
-def operation(name: str, kinds: str | tuple[str, ...], reference: Callable[..., int],
-              result: str = "", tail: str = "") -> Row:  # fmt: skip
+def operation(
+    name: str,
+    kinds: str | tuple[str, ...],
+    reference: Callable[..., int],
+    result: str = "",
+    tail: str = "",
+) -> Row:
     """name d, a, b, c: with as many operands as kinds; `tail` follows them."""
     kinds = (kinds,) if isinstance(kinds, str) else kinds
     letters = ", ".join("{" + letter + "}" for letter in "abc"[: len(kinds)])

@@ -85,11 +85,22 @@ HALVES = {
     "counted": "mov.u32 %h, 24; and.b32 %c, %in, 3; L{n}: shr.u32 %h, %h, 1;"
     "setp.eq.u32 %q, %c, 0; @%q bra C{n}; sub.u32 %c, %c, 1; bra L{n}; C{n}:",
 }
-PLACES = {"me": "mov.u32 {to}, %me;", "mirrored": "xor.b32 {to}, %me, 31;",
-          "next": "add.u32 {to}, %me, 1;", "lower": "sub.u32 {to}, %me, 16;",
-          "found": "and.b32 {to}, %in, 31;"}  # fmt: skip
-TESTS = {"lt.u32": np.less, "le.u32": np.less_equal, "lt.s32": np.less, "le.s32": np.less_equal,
-         "eq.u32": np.equal, "ne.u32": np.not_equal, "ge.u32": np.greater_equal}  # fmt: skip
+PLACES = {
+    "me": "mov.u32 {to}, %me;",
+    "mirrored": "xor.b32 {to}, %me, 31;",
+    "next": "add.u32 {to}, %me, 1;",
+    "lower": "sub.u32 {to}, %me, 16;",
+    "found": "and.b32 {to}, %in, 31;",
+}
+TESTS = {
+    "lt.u32": np.less,
+    "le.u32": np.less_equal,
+    "lt.s32": np.less,
+    "le.s32": np.less_equal,
+    "eq.u32": np.equal,
+    "ne.u32": np.not_equal,
+    "ge.u32": np.greater_equal,
+}
 
 rounds = st.builds(
     Round,
@@ -165,11 +176,21 @@ def written(it: Round, n: int) -> str:
         "add.u64 %vd, %vd, %z;"
     )
     narrow = "cvt.u32.u64 %v, %vd;" if it.wide else "cvt.u64.u32 %vd, %v;"
-    body = [f"ld.shared.{how} {value}, {load};", narrow, late * it.late, change,
-            f"st.shared.{how} {store}, {value};"]  # fmt: skip
+    body = [
+        f"ld.shared.{how} {value}, {load};",
+        narrow,
+        late * it.late,
+        change,
+        f"st.shared.{how} {store}, {value};",
+    ]
     if it.inside:
-        body = [f"@!%p bra I{n};", *body[:2], f"I{n}: {it.halving} @!%p bra N{n};", *body[2:],
-                f"N{n}:"]  # fmt: skip
+        body = [
+            f"@!%p bra I{n};",
+            *body[:2],
+            f"I{n}: {it.halving} @!%p bra N{n};",
+            *body[2:],
+            f"N{n}:",
+        ]
     elif it.predicated:
         body = [f"@%p {line}" if "shared" in line else line for line in body]
     else:
@@ -177,18 +198,23 @@ def written(it: Round, n: int) -> str:
     again = f"mul.lo.u32 %h, %h, {leap(it)}; setp.lt.u32 %q, %h, {WORD // it.stride + 64};"
     if not it.leaping:
         again = "shr.u32 %h, %h, 1; setp.ne.u32 %q, %h, 0;"
-    return "\n".join([
-        HALVES[it.h].format(n=n, number=it.number, far=far(it)),
-        PLACES[it.t].format(to="%t"), PLACES[it.compared].format(to="%e"),
-        f"H{n}:" if it.halving is not None else "",
-        f"add.u32 %b, %h, {it.more}; setp.{it.test} %p, %e, %b;",
-        f"shl.b32 %a, %t, {shift}; add.u32 %a, %base, %a;",
-        f"and.b32 %x, %in, 1; shl.b32 %x, %x, {shift}; add.u32 %a, %a, %x;" * it.each,
-        f"shl.b32 %o, %h, {shift}; add.u32 %o, %a, %o;",
-        *body,
-        f"{it.halving * (not it.inside)} {again} @%q bra H{n};" if it.halving is not None else "",
-        "bar.sync 0;",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            HALVES[it.h].format(n=n, number=it.number, far=far(it)),
+            PLACES[it.t].format(to="%t"),
+            PLACES[it.compared].format(to="%e"),
+            f"H{n}:" if it.halving is not None else "",
+            f"add.u32 %b, %h, {it.more}; setp.{it.test} %p, %e, %b;",
+            f"shl.b32 %a, %t, {shift}; add.u32 %a, %base, %a;",
+            f"and.b32 %x, %in, 1; shl.b32 %x, %x, {shift}; add.u32 %a, %a, %x;" * it.each,
+            f"shl.b32 %o, %h, {shift}; add.u32 %o, %a, %o;",
+            *body,
+            f"{it.halving * (not it.inside)} {again} @%q bra H{n};"
+            if it.halving is not None
+            else "",
+            "bar.sync 0;",
+        ]
+    )
 
 
 def ptx_of(kernel: list[Round]) -> str:
@@ -222,10 +248,16 @@ ret;
 def halves(it: Round, own: np.ndarray[Any, Any], bound: int) -> np.ndarray[Any, Any]:
     me = np.arange(THREADS)
     found: Any = {
-        "constant": it.number, "half": THREADS // 2, "parameter": bound, "far": far(it),
-        "chosen": it.number if bound > 9 else 3, "own": me // 2 + 1, "loaded": own & 15,
-        "branch": np.where(own & 4, 5, it.number), "counted": 12 >> (own & 3),
-    }[it.h]  # fmt: skip
+        "constant": it.number,
+        "half": THREADS // 2,
+        "parameter": bound,
+        "far": far(it),
+        "chosen": it.number if bound > 9 else 3,
+        "own": me // 2 + 1,
+        "loaded": own & 15,
+        "branch": np.where(own & 4, 5, it.number),
+        "counted": 12 >> (own & 3),
+    }[it.h]
     return np.broadcast_to(found, THREADS).astype(np.int64)
 
 
@@ -412,8 +444,9 @@ def test_what_is_nearly_so_meets(kernels: Loader, it: Round) -> None:
     check(kernels, [it], 1, 11)
 
 
-@pytest.mark.parametrize("name", ["halving", "launched", "unrolled", "shuffled", "greatest",
-                                  "paired"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["halving", "launched", "unrolled", "shuffled", "greatest", "paired"]
+)
 def test_reductions(kernels: Loader, space: Space, name: str) -> None:
     function = kernels.function(kernels.module(cuda.ptx(REDUCTIONS).encode(), 1), name)
     values = np.random.default_rng(5).permutation(5 * 256).reshape(5, 256) % 251

@@ -29,8 +29,13 @@ OPERATIONS: list[tuple[str, tuple[str, ...], Operation]] = [
     *((name, ("b32", "b64"), function) for name, function in BITWISE.items()),
 ]
 # how a space is written in the instruction, and where the slot is; two are generic addresses
-SPACES = ((".global", "%out"), (".shared", "%sh"), ("", "%gout"), ("", "%gsh"),
-          (".shared::cta", "%sh"))  # fmt: skip
+SPACES = (
+    (".global", "%out"),
+    (".shared", "%sh"),
+    ("", "%gout"),
+    ("", "%gsh"),
+    (".shared::cta", "%sh"),
+)
 
 
 def of_type(data: bytes, kind: str) -> int:
@@ -38,8 +43,9 @@ def of_type(data: bytes, kind: str) -> int:
     return signed(value, bits_of(kind)) if kind[0] == "s" else value
 
 
-def changed(kind: str, size: int, place: int, new: Callable[[bytes, bytes, bytes], bytes],
-            old: bool) -> Callable[[bytes], bytes]:  # fmt: skip
+def changed(
+    kind: str, size: int, place: int, new: Callable[[bytes, bytes, bytes], bytes], old: bool
+) -> Callable[[bytes], bytes]:
     """From the input (what is there, b, c, each in 8 bytes) to the output: what is left at
     `place`, and what was found at 16."""
 
@@ -54,8 +60,14 @@ def changed(kind: str, size: int, place: int, new: Callable[[bytes, bytes, bytes
     return reference
 
 
-def row(instruction: str, kind: str, new: Callable[[bytes, bytes, bytes], bytes],
-        dot: str = ".global", slot: str = "%out", operands: str = "b") -> Row:  # fmt: skip
+def row(
+    instruction: str,
+    kind: str,
+    new: Callable[[bytes, bytes, bytes], bytes],
+    dot: str = ".global",
+    slot: str = "%out",
+    operands: str = "b",
+) -> Row:
     """One atomic on the thread's slot. `instruction` without type: ``atom.global.add``."""
     size = {"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4}.get(kind) or bits_of(kind) // 8
     bits = f"b{8 * size}"
@@ -79,8 +91,14 @@ def on_integers(which: str) -> list[Row]:
             for kind in kinds:
                 size = bits_of(kind) // 8
 
-                def new(old: bytes, b: bytes, _c: bytes, f: Operation = function, k: str = kind,
-                        n: int = size) -> bytes:  # fmt: skip
+                def new(
+                    old: bytes,
+                    b: bytes,
+                    _c: bytes,
+                    f: Operation = function,
+                    k: str = kind,
+                    n: int = size,
+                ) -> bytes:
                     value = f(of_type(old, k), of_type(b, k))
                     return (value % (1 << 8 * n)).to_bytes(n, "little")
 
@@ -116,11 +134,15 @@ def wide() -> list[Row]:
         put = f" st{dot}.b128 [{slot}], x;"
         expected = " mov.b128 {l, h}, x; cvt.u64.u32 l, w; @p mov.b128 x, {l, h};"
         rows += [
-            Row(f"{regs}{put} atom{dot}.exch.b128 o, [{slot}], n; {end}",
-                lambda d: d[16:] + d[:16]),
-            Row(f"{regs}{put} setp.eq.u32 p, w, 1; {expected}"
-                f" atom{dot}.cas.b128 o, [{slot}], x, n; {end}", expected_or_not),
-        ]  # fmt: skip
+            Row(
+                f"{regs}{put} atom{dot}.exch.b128 o, [{slot}], n; {end}", lambda d: d[16:] + d[:16]
+            ),
+            Row(
+                f"{regs}{put} setp.eq.u32 p, w, 1; {expected}"
+                f" atom{dot}.cas.b128 o, [{slot}], x, n; {end}",
+                expected_or_not,
+            ),
+        ]
     return rows
 
 
@@ -148,8 +170,9 @@ def add_floats(kind: str) -> Callable[[bytes, bytes, bytes], bytes]:
 
     def new(old: bytes, b: bytes, _c: bytes) -> bytes:
         with np.errstate(all="ignore"):
-            return b"".join(one(old[i : i + size], b[i : i + size])
-                            for i in range(0, len(old), size))  # fmt: skip
+            return b"".join(
+                one(old[i : i + size], b[i : i + size]) for i in range(0, len(old), size)
+            )
 
     return new
 
@@ -179,8 +202,15 @@ def with_old(total: Callable[[bytes], bytes], size: int) -> Callable[[bytes], by
 
 def of_vectors() -> list[Row]:
     rows = []
-    for kind, count in (("f32", 2), ("f32", 4), ("f16", 2), ("bf16", 4), ("f16x2", 2),
-                        ("bf16x2", 2), ("f16", 8)):  # fmt: skip
+    for kind, count in (
+        ("f32", 2),
+        ("f32", 4),
+        ("f16", 2),
+        ("bf16", 4),
+        ("f16x2", 2),
+        ("bf16x2", 2),
+        ("f16", 8),
+    ):
         size = {"f16": 2, "bf16": 2, "f32": 4, "f16x2": 4, "bf16x2": 4}[kind]
         declared = kind if kind == "f32" else f"b{8 * size}"
         x, y, o = ("{" + ", ".join(f"{n}{i}" for i in range(count)) + "}" for n in "xyo")

@@ -51,10 +51,16 @@ def exchange(barrier: str) -> Row:
 
 
 PLAIN = (
-    "bar.sync 0;", "bar.cta.sync 0;", "barrier.sync 0;", "barrier.cta.sync 0;",
-    "barrier.sync.aligned 3;", f"bar.sync 5, {THREADS};", f"barrier.cta.sync 15, {THREADS};",
-    "bar.sync id;", "bar.sync id, all;",
-)  # fmt: skip
+    "bar.sync 0;",
+    "bar.cta.sync 0;",
+    "barrier.sync 0;",
+    "barrier.cta.sync 0;",
+    "barrier.sync.aligned 3;",
+    f"bar.sync 5, {THREADS};",
+    f"barrier.cta.sync 15, {THREADS};",
+    "bar.sync id;",
+    "bar.sync id, all;",
+)
 IN_BRANCHES = """
     @odd bra ODD{n};
     barrier.sync 0;
@@ -187,9 +193,13 @@ OUT:
 
 
 ROWS = [
-    *map(exchange, PLAIN), in_branches(), *voting(), pairs_of_warps(), produced(),
+    *map(exchange, PLAIN),
+    in_branches(),
+    *voting(),
+    pairs_of_warps(),
+    produced(),
     leaving(),  # the last one: its threads end there
-]  # fmt: skip
+]
 
 
 def source() -> str:
@@ -250,13 +260,34 @@ def test_barriers(kernels: Loader, space: Space, seed: int, step: int) -> None:
 GRID, BLOCK, DYNAMIC = (3, 2, 2), (5, 4, 3), 64
 REGISTERS = [
     *(f"{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
-    *(f"{name}.{axis}" for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
-      for axis in "xyz"),
-    "laneid", "warpid", "lanemask_eq", "lanemask_lt", "lanemask_le", "lanemask_gt", "lanemask_ge",
-    "cluster_ctarank", "cluster_nctarank", "dynamic_smem_size", "total_smem_size",
-]  # fmt: skip
-INEXACT = ("nwarpid", "smid", "nsmid", "gridid", "clock", "clock_hi", "globaltimer_lo",
-           "globaltimer_hi", "aggr_smem_size")  # fmt: skip
+    *(
+        f"{name}.{axis}"
+        for name in ("clusterid", "nclusterid", "cluster_ctaid", "cluster_nctaid")
+        for axis in "xyz"
+    ),
+    "laneid",
+    "warpid",
+    "lanemask_eq",
+    "lanemask_lt",
+    "lanemask_le",
+    "lanemask_gt",
+    "lanemask_ge",
+    "cluster_ctarank",
+    "cluster_nctarank",
+    "dynamic_smem_size",
+    "total_smem_size",
+]
+INEXACT = (
+    "nwarpid",
+    "smid",
+    "nsmid",
+    "gridid",
+    "clock",
+    "clock_hi",
+    "globaltimer_lo",
+    "globaltimer_hi",
+    "aggr_smem_size",
+)
 
 
 def special_source() -> str:
@@ -308,8 +339,26 @@ def wanted_registers(block: tuple[int, ...], thread: tuple[int, ...]) -> list[in
     full = (1 << 32) - 1
     masks = [bit, bit - 1, 2 * bit - 1, full ^ (2 * bit - 1), full ^ (bit - 1)]
     shared = [DYNAMIC, 100 + DYNAMIC]
-    return [*thread, *BLOCK, *block, *GRID, *block, *GRID, 0, 0, 0, 1, 1, 1, lane, number // 32,
-            *masks, 0, 1, *shared]  # fmt: skip
+    return [
+        *thread,
+        *BLOCK,
+        *block,
+        *GRID,
+        *block,
+        *GRID,
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        lane,
+        number // 32,
+        *masks,
+        0,
+        1,
+        *shared,
+    ]
 
 
 def test_special_registers(kernels: Loader, space: Space) -> None:

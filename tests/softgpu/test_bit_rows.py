@@ -32,10 +32,14 @@ def on_predicates() -> list[Row]:
     two = ("u32", "u32")
     test = "setp.ne.u32 {p}, {a}, 0; setp.lt.u32 {q}, {a}, {b}; "
     rows = [
-        Row(test + f"{name}.pred {{p}}, {{p}}, {{q}};", "pred", two,
-            lambda a, b, f=function: f(a != 0, a < b))
+        Row(
+            test + f"{name}.pred {{p}}, {{p}}, {{q}};",
+            "pred",
+            two,
+            lambda a, b, f=function: f(a != 0, a < b),
+        )
         for name, function in (("and", operator.and_), ("or", operator.or_), ("xor", operator.xor))
-    ]  # fmt: skip
+    ]
     move = "mov.pred {p}, {q};"
     return [
         *rows,
@@ -116,14 +120,17 @@ def fields(bits: int) -> list[Row]:
     kinds = (f"u{bits}", f"s{bits}")
     extract = [operation(f"bfe.{kind}", (kind, "u32", "u32"), bfe(kind)) for kind in kinds]
     insert = [
-        operation(f"bfi.{b}", (b, b, "u32"), lambda x, y, p, n=n: bfi(bits)(x, y, p, n),
-                  tail=f", {n}")
+        operation(
+            f"bfi.{b}", (b, b, "u32"), lambda x, y, p, n=n: bfi(bits)(x, y, p, n), tail=f", {n}"
+        )
         for n in (0, 1, 8, bits - 1, bits, 255)
-    ]  # fmt: skip
+    ]
     computed = Row(
-        f"bfi.{b} {{d}}, {{a}}, {{b}}, 5, {{c}};", b, (b, b, "u32"),
+        f"bfi.{b} {{d}}, {{a}}, {{b}}, 5, {{c}};",
+        b,
+        (b, b, "u32"),
         lambda x, y, n: bfi(bits)(x, y, 5, n),
-    )  # fmt: skip
+    )
     return [*extract, *insert, computed]
 
 
@@ -225,11 +232,19 @@ def masks() -> list[Row]:
     search = "and.b32 {t}, {b}, 31; "  # a base above 31 has no meaning
     return [
         *rows,
-        Row(search + "fns.b32 {d}, {a}, {t}, {c};", "u32", ("u32",) * 3,
-            lambda a, b, c: fns(a, b & 31, c)),
-        Row(search + "and.b32 {u}, {c}, 15; sub.s32 {u}, {u}, 8; fns.b32 {d}, {a}, {t}, {u};",
-            "u32", ("u32",) * 3, lambda a, b, c: fns(a, b & 31, (c & 15) - 8)),
-    ]  # fmt: skip
+        Row(
+            search + "fns.b32 {d}, {a}, {t}, {c};",
+            "u32",
+            ("u32",) * 3,
+            lambda a, b, c: fns(a, b & 31, c),
+        ),
+        Row(
+            search + "and.b32 {u}, {c}, 15; sub.s32 {u}, {u}, 8; fns.b32 {d}, {a}, {t}, {u};",
+            "u32",
+            ("u32",) * 3,
+            lambda a, b, c: fns(a, b & 31, (c & 15) - 8),
+        ),
+    ]
 
 
 def lookup(table: int) -> Callable[[int, int, int], int]:
@@ -252,12 +267,15 @@ def with_predicate() -> list[Row]:
     """lop3.bool: d is not zero, or (and) c < b."""
     test = "setp.lt.u32 {q}, {c}, {b}; "
     return [
-        Row(f"{test}lop3.{name}.b32 {target}|{{p}}, {{a}}, {{b}}, {{c}}, {table:#x}, {{q}};",
-            "pred", ("u32",) * 3,
-            lambda a, b, c, f=function, t=table: f(lookup(t)(a, b, c) != 0, c < b))
+        Row(
+            f"{test}lop3.{name}.b32 {target}|{{p}}, {{a}}, {{b}}, {{c}}, {table:#x}, {{q}};",
+            "pred",
+            ("u32",) * 3,
+            lambda a, b, c, f=function, t=table: f(lookup(t)(a, b, c) != 0, c < b),
+        )
         for name, function in (("and", operator.and_), ("or", operator.or_))
         for target, table in (("{d}", 0x80), ("_", 0x24))
-    ]  # fmt: skip
+    ]
 
 
 FAMILIES: dict[str, list[Row]] = {

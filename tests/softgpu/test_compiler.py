@@ -314,9 +314,22 @@ def entry(kind: int, arch: int, payload: bytes, flags: int = 0, size: int = 0) -
     header = 80 if kind == 1 else 64
     padded = payload + bytes(-len(payload) % 8)
     packed = struct.pack(
-        "<HHIQIIHHIIIQQQ", kind, 0x101, header, len(padded), len(payload) if flags else 0, 0, 0, 9,
-        arch, 0, 0, flags, 0, size,
-    )  # fmt: skip
+        "<HHIQIIHHIIIQQQ",
+        kind,
+        0x101,
+        header,
+        len(padded),
+        len(payload) if flags else 0,
+        0,
+        0,
+        9,
+        arch,
+        0,
+        0,
+        flags,
+        0,
+        size,
+    )
     return packed.ljust(header, b"\0") + padded
 
 
@@ -374,9 +387,11 @@ HEADER = ".version 8.0\n.target sm_75\n.address_size 64\n"
 
 @pytest.mark.parametrize(
     ("declared", "defined"),
-    [(".extern .func f();", ".visible .func f() { ret; }"),
-     (".extern .global .u32 v;", ".visible .global .u32 v = 7;")],
-)  # fmt: skip
+    [
+        (".extern .func f();", ".visible .func f() { ret; }"),
+        (".extern .global .u32 v;", ".visible .global .u32 v = 7;"),
+    ],
+)
 def test_a_linked_module_declares_in_any_order_and_defines_once(
     declared: str, defined: str
 ) -> None:
@@ -394,10 +409,16 @@ def test_a_linked_module_declares_in_any_order_and_defines_once(
 def test_kernels_load_where_free_memory_is_far_apart(folder: Path) -> None:
     """Code reaches its constants by 32-bit distances: both must come from one place."""
     done = subprocess.run(
-        [sys.executable, "-m", "softgpu.crowded", str(REPOSITORY / "build/tests/kernels"),
-         str(folder / "s")],
+        [
+            sys.executable,
+            "-m",
+            "softgpu.crowded",
+            str(REPOSITORY / "build/tests/kernels"),
+            str(folder / "s"),
+        ],
         env={**os.environ, "PYTHONPATH": f"{REPOSITORY / 'tests'}:{REPOSITORY}"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{crowded.KERNELS}\n"

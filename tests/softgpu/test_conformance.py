@@ -21,11 +21,18 @@ from softgpu.elementwise import DTYPE, Array, Case, run
 from softgpu.harness import Space
 
 COUNT = 64
-FORMATS = {"f16": (11, -14, 15), "bf16": (8, -126, 127), "f32": (24, -126, 127),
-           "f64": (53, -1022, 1023)}  # fmt: skip
+FORMATS = {
+    "f16": (11, -14, 15),
+    "bf16": (8, -126, 127),
+    "f32": (24, -126, 127),
+    "f64": (53, -1022, 1023),
+}
 ROUND: dict[str, Callable[[Fraction], int]] = {
-    "rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil,
-}  # fmt: skip
+    "rn": round,
+    "rz": math.trunc,
+    "rm": math.floor,
+    "rp": math.ceil,
+}
 MODES = ("rn", "rz", "rm", "rp")
 Exact = Callable[..., Any]  # of floats: a Fraction, or a float where that is all there is
 
@@ -121,8 +128,15 @@ def flushed(x: float, kind: str) -> float:
 Row = tuple[str, str, tuple[str, ...], Callable[..., float]]
 
 
-def row(code: str, kind: str, sources: tuple[str, ...], exact: Exact, mode: str = "rn",
-        after: Callable[[float], float] | None = None, ftz: bool = False) -> Row:  # fmt: skip
+def row(
+    code: str,
+    kind: str,
+    sources: tuple[str, ...],
+    exact: Exact,
+    mode: str = "rn",
+    after: Callable[[float], float] | None = None,
+    ftz: bool = False,
+) -> Row:
     def reference(*values: float) -> float:
         if ftz:
             values = tuple(flushed(v, kind) for v in values)
@@ -208,10 +222,13 @@ def values(array: Array, kind: str) -> list[Any]:
 
 def check(kernels: Loader, space: Space, rows: list[Row], bits: Array) -> None:
     cases = [
-        Case(code, "b16" if kind == "bf16" else kind,
-             tuple("b16" if s == "bf16" else s for s in sources))
+        Case(
+            code,
+            "b16" if kind == "bf16" else kind,
+            tuple("b16" if s == "bf16" else s for s in sources),
+        )
         for code, kind, sources, _ in rows
-    ]  # fmt: skip
+    ]
     inputs = [[interpret(bits[i], s) for i, s in enumerate(sources)] for _, _, sources, _ in rows]
     results = run(kernels, space, cases, inputs)
     for (code, kind, sources, reference), arrays, got in zip(rows, inputs, results, strict=True):
@@ -226,9 +243,26 @@ def check(kernels: Loader, space: Space, rows: list[Row], bits: Array) -> None:
             assert equal, f"{code} of {operand} gave {result!r}, not {wanted!r}"
 
 
-EDGES = [0, 1 << 63, 0x3FF0 << 48, 0x7FF0 << 48, 0x7FEF << 48, 1, 0x3F800000, 0x7F800000,
-         0x00800000, 0x7F7FFFFF, 0x3C00, 0x7C00, 0x0400, 0x7BFF, 0x8000, 0x80000000, 0xBC00,
-         0xBF800000]  # fmt: skip
+EDGES = [
+    0,
+    1 << 63,
+    0x3FF0 << 48,
+    0x7FF0 << 48,
+    0x7FEF << 48,
+    1,
+    0x3F800000,
+    0x7F800000,
+    0x00800000,
+    0x7F7FFFFF,
+    0x3C00,
+    0x7C00,
+    0x0400,
+    0x7BFF,
+    0x8000,
+    0x80000000,
+    0xBC00,
+    0xBF800000,
+]
 
 
 def patterns(width: int) -> Any:

@@ -133,9 +133,10 @@ def test_host_memory_in_the_window(device: Device, space: Space) -> None:
 
 @settings(max_examples=30)
 @given(
-    width=st.integers(1, 70), height=st.integers(0, 9),
+    width=st.integers(1, 70),
+    height=st.integers(0, 9),
     gaps=st.tuples(st.integers(0, 20), st.integers(0, 20)),
-)  # fmt: skip
+)
 def test_copy_of_rows(width: int, height: int, gaps: tuple[int, int]) -> None:
     with Device() as device:
         one, two = device.space(), device.space()
@@ -260,9 +261,17 @@ def test_streams_go_on_beside_each_other() -> None:
 
 # ---- the arithmetic of collectives -------------------------------------------------------------
 
-TYPES = {0: np.int8, 1: np.uint8, 2: np.int32, 3: np.uint32, 4: np.int64, 5: np.uint64,
-         6: np.float16,
-         7: np.float32, 8: np.float64}  # fmt: skip
+TYPES = {
+    0: np.int8,
+    1: np.uint8,
+    2: np.int32,
+    3: np.uint32,
+    4: np.int64,
+    5: np.uint64,
+    6: np.float16,
+    7: np.float32,
+    8: np.float64,
+}
 BFLOAT16 = 9
 
 

@@ -123,31 +123,76 @@ RESULTS = """
 """
 FAR = 0x300000000
 STRAYS = [  # what is done, and where
-    *((f"{what};", at) for at in (0, 8, DEV_BASE - 16, DEV_BASE + (1 << 40), 1 << 63, (1 << 64) - 4)
-      for what in ("ld.global.b32 %r0, [%rd0]", "st.global.v4.b32 [%rd0], {%r0, %r0, %r0, %r0}",
-                   "atom.global.add.u32 %r0, [%rd0], 1", "red.global.min.s64 [%rd0], %rd2",
-                   "ld.global.nc.b8 %r0, [%rd0]", "ld.const.b32 %r0, [%rd0]",
-                   "ld.volatile.global.b64 %rd2, [%rd0]", "st.release.gpu.global.b32 [%rd0], %r0",
-                   "ld.b32 %r0, [%rd0]", "st.b8 [%rd0], %r0", "atom.cas.b32 %r0, [%rd0], 1, 2",
-                   "cp.async.ca.shared.global [words], [%rd0], 16")),
-    *((f"{what};", at) for at in (256 << 10, 1 << 24, (1 << 32) - 16, (1 << 40) - 16)
-      for what in ("ld.shared.b32 %r0, [%rd0]", "st.shared.b64 [%rd0], %rd2",
-                   "atom.shared.inc.u32 %r0, [%rd0], 5", "ld.shared.v2.b64 {%rd2, %rd1}, [%rd0]")),
-    *((f"{what};", at) for at in (256 << 10, (1 << 32) - 16)
-      for what in ("ld.shared.b32 %r0, [%r1]", "st.shared.b8 [%r1], %r0",
-                   "cp.async.ca.shared.global [%r1], [%rd0], 4")),
-    *((f"{what};", at) for at in (16, 4096, FAR, (1 << 64) - 8)
-      for what in ("ld.local.b32 %r0, [%rd0]", "st.local.b64 [%rd0], %rd2",
-                   "ld.local.b8 %r0, [%rd0]")),
-    *((f"{what};", tag << 40 | at) for tag, at in ((0x10, 256 << 10), (0x11, 16), (0x12, 64),
-                                                   (0x13, 0), (0x14, 16), (0x11, FAR))
-      for what in ("ld.b32 %r0, [%rd0]", "st.b32 [%rd0], %r0", "atom.exch.b32 %r0, [%rd0], 3")),
-    *((f"{what};", at) for at in (16, 1 << 20, FAR)
-      for what in ("ld.param.b32 %r0, [%rd0]", "ld.param.b64 %rd2, [%rd0]")),
+    *(
+        (f"{what};", at)
+        for at in (0, 8, DEV_BASE - 16, DEV_BASE + (1 << 40), 1 << 63, (1 << 64) - 4)
+        for what in (
+            "ld.global.b32 %r0, [%rd0]",
+            "st.global.v4.b32 [%rd0], {%r0, %r0, %r0, %r0}",
+            "atom.global.add.u32 %r0, [%rd0], 1",
+            "red.global.min.s64 [%rd0], %rd2",
+            "ld.global.nc.b8 %r0, [%rd0]",
+            "ld.const.b32 %r0, [%rd0]",
+            "ld.volatile.global.b64 %rd2, [%rd0]",
+            "st.release.gpu.global.b32 [%rd0], %r0",
+            "ld.b32 %r0, [%rd0]",
+            "st.b8 [%rd0], %r0",
+            "atom.cas.b32 %r0, [%rd0], 1, 2",
+            "cp.async.ca.shared.global [words], [%rd0], 16",
+        )
+    ),
+    *(
+        (f"{what};", at)
+        for at in (256 << 10, 1 << 24, (1 << 32) - 16, (1 << 40) - 16)
+        for what in (
+            "ld.shared.b32 %r0, [%rd0]",
+            "st.shared.b64 [%rd0], %rd2",
+            "atom.shared.inc.u32 %r0, [%rd0], 5",
+            "ld.shared.v2.b64 {%rd2, %rd1}, [%rd0]",
+        )
+    ),
+    *(
+        (f"{what};", at)
+        for at in (256 << 10, (1 << 32) - 16)
+        for what in (
+            "ld.shared.b32 %r0, [%r1]",
+            "st.shared.b8 [%r1], %r0",
+            "cp.async.ca.shared.global [%r1], [%rd0], 4",
+        )
+    ),
+    *(
+        (f"{what};", at)
+        for at in (16, 4096, FAR, (1 << 64) - 8)
+        for what in (
+            "ld.local.b32 %r0, [%rd0]",
+            "st.local.b64 [%rd0], %rd2",
+            "ld.local.b8 %r0, [%rd0]",
+        )
+    ),
+    *(
+        (f"{what};", tag << 40 | at)
+        for tag, at in (
+            (0x10, 256 << 10),
+            (0x11, 16),
+            (0x12, 64),
+            (0x13, 0),
+            (0x14, 16),
+            (0x11, FAR),
+        )
+        for what in ("ld.b32 %r0, [%rd0]", "st.b32 [%rd0], %r0", "atom.exch.b32 %r0, [%rd0], 3")
+    ),
+    *(
+        (f"{what};", at)
+        for at in (16, 1 << 20, FAR)
+        for what in ("ld.param.b32 %r0, [%rd0]", "ld.param.b64 %rd2, [%rd0]")
+    ),
     # 128 bits that are not aligned, too
-    *((f"{what};", at) for at in (0, DEV_BASE + CHUNK + 8)
-      for what in ("atom.global.exch.b128 %q, [%rd0], %q",)),
-]  # fmt: skip
+    *(
+        (f"{what};", at)
+        for at in (0, DEV_BASE + CHUNK + 8)
+        for what in ("atom.global.exch.b128 %q, [%rd0], %q",)
+    ),
+]
 
 
 def test_strays_in_every_space(kernels: Loader, module: ModuleInfo) -> None:
@@ -190,8 +235,10 @@ USED = """
 """
 # What is done, how far the base is from a multiple of 16, which index; is it aligned?
 ALIGNMENTS = [
-    ("ld.global.b32 %r2, [%rd0]", 4, 0, True), ("ld.global.b8 %r2, [%rd0]", 7, 0, True),
-    ("st.global.b64 [%rd0+4], %rd2", 4, 0, True), ("st.global.b64 [%rd0+4], %rd2", 8, 0, False),
+    ("ld.global.b32 %r2, [%rd0]", 4, 0, True),
+    ("ld.global.b8 %r2, [%rd0]", 7, 0, True),
+    ("st.global.b64 [%rd0+4], %rd2", 4, 0, True),
+    ("st.global.b64 [%rd0+4], %rd2", 8, 0, False),
     ("ld.global.v2.b32 {%r2, %r3}, [%rd3]", 8, 2, True),
     ("ld.global.v2.b32 {%r2, %r3}, [%rd3]", 8, 3, False),
     ("ld.global.v4.b32 {%r2, %r3, %r4, %r5}, [%rd3]", 0, 4, True),
@@ -200,13 +247,15 @@ ALIGNMENTS = [
     ("st.global.v4.b32 [%rd5], {%r5, %r5, %r5, %r5}", 0, 3, True),
     ("st.global.v4.b32 [%rd5+4], {%r5, %r5, %r5, %r5}", 12, 3, True),
     ("st.global.v4.b32 [%rd5], {%r5, %r5, %r5, %r5}", 8, 3, False),
-    ("st.v2.b64 [%rd5], {%rd0, %rd0}", 8, 1, False), ("ld.b64 %rd2, [%rd0]", 4, 0, False),
-    ("ld.b64 %rd2, [%rd0]", 8, 0, True), ("ld.global.b128 %q, [%rd5]", 8, 0, False),
+    ("st.v2.b64 [%rd5], {%rd0, %rd0}", 8, 1, False),
+    ("ld.b64 %rd2, [%rd0]", 4, 0, False),
+    ("ld.b64 %rd2, [%rd0]", 8, 0, True),
+    ("ld.global.b128 %q, [%rd5]", 8, 0, False),
     ("atom.global.add.u32 %r2, [%rd3], 1", 4, 1, True),
     ("red.global.max.u64 [%rd3], %rd2", 0, 1, False),
     ("cp.async.cg.shared.global [%rd1], [%rd5], 16", 0, 1, True),
     ("cp.async.cg.shared.global [%rd1], [%rd5], 16", 4, 1, False),
-]  # fmt: skip
+]
 
 
 def test_an_address_of_eight_bytes_or_more_is_a_multiple_of_the_size(
@@ -293,7 +342,7 @@ def test_launch_shapes(
         ("cp.async.bulk.prefetch.L2.global [%rd0], 16;", "cp.async.bulk.prefetch"),
         ("mov.u32 %r0, %pm0;", "pm0"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_implemented_is_named(kernels: Loader, body: str, named: str) -> None:
     text = f""".version 8.0
 .target sm_80

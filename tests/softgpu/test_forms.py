@@ -197,8 +197,20 @@ SHAPES = {
     "m16n8k256".split(),
     "wmma": "m8n8k4 m8n8k16 m8n8k32 m8n8k128 m16n16k8 m16n16k16 m32n8k16 m8n32k16".split(),
 }
-ELEMENTS = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "e4m3": 8, "s8": 8, "u8": 8, "s4": 4,
-            "u4": 4, "b1": 1, "f32": 32, "s32": 32}  # fmt: skip
+ELEMENTS = {
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+    "f64": 64,
+    "e4m3": 8,
+    "s8": 8,
+    "u8": 8,
+    "s4": 4,
+    "u4": 4,
+    "b1": 1,
+    "f32": 32,
+    "s32": 32,
+}
 ROW_FORMS = """
 ldmatrix.sync.aligned.m8n8{.x1|.x2|.x4}{|.trans}{|.shared|.shared::cta}.b16 <r>, [%rd7]
 stmatrix.sync.aligned.m8n8{.x1|.x2|.x4}{|.trans}{|.shared|.shared::cta}.b16 [%rd7], <r>
@@ -209,8 +221,12 @@ TYPES = {  # their registers
     **dict.fromkeys(("u8", "s8", "b8"), "rs"),
     **dict.fromkeys(("u32", "s32", "b32", "f16x2", "bf16x2", "tf32", "u16x2", "s16x2"), "r"),
     **dict.fromkeys(("u64", "s64", "b64", "f32x2"), "rd"),
-    "b128": "rq", "f16": "rs", "f32": "f", "f64": "fd", "pred": "p",
-}  # fmt: skip
+    "b128": "rq",
+    "f16": "rs",
+    "f32": "f",
+    "f64": "fd",
+    "pred": "p",
+}
 WIDER = {"rs": "r", "r": "rd"}
 HEAD = """.version 9.0
 .target sm_90

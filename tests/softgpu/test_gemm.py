@@ -28,10 +28,16 @@ from support.formats import (
 NOWHERE = Matrix(0, 1, 1)
 # (A and B, C and D, alpha and beta)
 COMBINATIONS = [
-    (R_32F, R_32F, R_32F), (R_64F, R_64F, R_64F), (R_16F, R_16F, R_32F), (R_16F, R_16F, R_16F),
-    (R_16F, R_32F, R_32F), (R_16BF, R_16BF, R_32F), (R_16BF, R_32F, R_32F), (R_8I, R_32F, R_32F),
+    (R_32F, R_32F, R_32F),
+    (R_64F, R_64F, R_64F),
+    (R_16F, R_16F, R_32F),
+    (R_16F, R_16F, R_16F),
+    (R_16F, R_32F, R_32F),
+    (R_16BF, R_16BF, R_32F),
+    (R_16BF, R_32F, R_32F),
+    (R_8I, R_32F, R_32F),
     (R_8I, R_32I, R_32I),
-]  # fmt: skip
+]
 
 
 @pytest.fixture
@@ -63,18 +69,37 @@ def calls(draw: st.DrawFn) -> tuple[Gemm, int, bool]:
     ab, cd, scale = draw(st.sampled_from(COMBINATIONS))
     integers = st.sampled_from([0, 1, -1, 2])
     d = draw(layouts(m, n, count))
-    return Gemm(
-        m, n, k, draw(layouts(m, k, count)), draw(layouts(k, n, count)),
-        draw(layouts(m, n, count)), d, count, ab, cd, R_64F if ab == R_64F else R_32F, scale,
-        draw(integers), draw(integers),
-        flags=0 if cd == R_32I else draw(st.sampled_from([0, RELU])),
-    ), draw(st.integers(0, 2**32 - 1)), cd != R_32I and draw(st.booleans())  # fmt: skip
+    return (
+        Gemm(
+            m,
+            n,
+            k,
+            draw(layouts(m, k, count)),
+            draw(layouts(k, n, count)),
+            draw(layouts(m, n, count)),
+            d,
+            count,
+            ab,
+            cd,
+            R_64F if ab == R_64F else R_32F,
+            scale,
+            draw(integers),
+            draw(integers),
+            flags=0 if cd == R_32I else draw(st.sampled_from([0, RELU])),
+        ),
+        draw(st.integers(0, 2**32 - 1)),
+        cd != R_32I and draw(st.booleans()),
+    )
 
 
 def place(space: Space, call: Gemm, values: Any, bias: np.ndarray[Any, Any] | None) -> Operands:
     operands = Operands(space, call)
-    shapes = {"a": (call.m, call.k), "b": (call.k, call.n), "c": (call.m, call.n),
-              "d": (call.m, call.n)}  # fmt: skip
+    shapes = {
+        "a": (call.m, call.k),
+        "b": (call.k, call.n),
+        "c": (call.m, call.n),
+        "d": (call.m, call.n),
+    }
     for name, shape in shapes.items():
         operands.place(name, values((call.count, *shape)), getattr(call, name))
     if bias is not None:
@@ -122,10 +147,23 @@ def test_the_bits_are_those_of_the_promised_operations(device: Device) -> None:
     for ab, cd, scale in COMBINATIONS[:-1]:
         for m, n, k in ((1, 1, 1), (17, 7, 33), (5, 13, 300), (1, 20, 9)):
             flags = RELU if m == 17 else 0
-            call = Gemm(m, n, k, Matrix(0, 1, m), Matrix(0, n, 1), Matrix(0, 1, m + 2),
-                        Matrix(0, n, 1), 1, ab, cd, R_64F if ab == R_64F else R_16F, scale,
-                        1.0 if k == 9 else 0.40625, 0.0 if m == 5 else -1.625,
-                        flags=flags)  # fmt: skip
+            call = Gemm(
+                m,
+                n,
+                k,
+                Matrix(0, 1, m),
+                Matrix(0, n, 1),
+                Matrix(0, 1, m + 2),
+                Matrix(0, n, 1),
+                1,
+                ab,
+                cd,
+                R_64F if ab == R_64F else R_16F,
+                scale,
+                1.0 if k == 9 else 0.40625,
+                0.0 if m == 5 else -1.625,
+                flags=flags,
+            )
             space = device.space()
             bias = rng.standard_normal(m) if m == 17 else None
             o = place(space, call, lambda s: rng.standard_normal(s) * 4, bias)
@@ -158,8 +196,19 @@ def test_large_products_are_near_those_in_double(device: Device) -> None:
 @pytest.mark.parametrize("cd", [R_32F, R_16F, R_16BF])
 def test_gelu_is_its_formula_with_tanh(device: Device, cd: int) -> None:
     x = np.concatenate([np.linspace(-12, 12, 997), [0.0, -0.0, 1e-30, -200.0, 300.0]])
-    call = Gemm(len(x), 1, 1, Matrix(0, 1, len(x)), Matrix(0, 1, 1), NOWHERE,
-                Matrix(0, 1, len(x)), 1, R_32F, cd, flags=GELU)  # fmt: skip
+    call = Gemm(
+        len(x),
+        1,
+        1,
+        Matrix(0, 1, len(x)),
+        Matrix(0, 1, 1),
+        NOWHERE,
+        Matrix(0, 1, len(x)),
+        1,
+        R_32F,
+        cd,
+        flags=GELU,
+    )
     space = device.space()
     o = Operands(space, call)
     o.place("a", x.reshape(1, -1, 1), call.a)
@@ -200,8 +249,7 @@ def test_scalars_and_lists_of_matrices_in_device_memory(device: Device) -> None:
     lists = [space.put(np.array(list(reversed(p)), np.uint64)) for p in places]
     scalars = [space.put(np.array([v], np.float32)) for v in (2.0, -3.0)]
     a, b, c, d = (Matrix(at, 1, 8) for at in lists)
-    call = Gemm(8, 8, 8, a, b, c, d, 3, alpha=scalars[0], beta=scalars[1],
-                flags=POINTERS | SCALARS)  # fmt: skip
+    call = Gemm(8, 8, 8, a, b, c, d, 3, alpha=scalars[0], beta=scalars[1], flags=POINTERS | SCALARS)
     gemm.run(device, space, call)
     space.check()
     for index in range(3):  # values are by columns: what NumPy shows is transposed
@@ -213,9 +261,21 @@ def test_scalars_and_lists_of_matrices_in_device_memory(device: Device) -> None:
 def large(device: Device, seed: int) -> bytes:
     rng = np.random.default_rng(seed)
     space = device.space()
-    call = Gemm(400, 300, 500, Matrix(0, 1, 400, 200_000), Matrix(0, 1, 500, 150_000),
-                Matrix(0, 1, 400, 120_000), Matrix(0, 1, 400, 120_000), 3, R_16F, R_32F,
-                alpha=0.7, beta=-1.3, flags=GELU)  # fmt: skip
+    call = Gemm(
+        400,
+        300,
+        500,
+        Matrix(0, 1, 400, 200_000),
+        Matrix(0, 1, 500, 150_000),
+        Matrix(0, 1, 400, 120_000),
+        Matrix(0, 1, 400, 120_000),
+        3,
+        R_16F,
+        R_32F,
+        alpha=0.7,
+        beta=-1.3,
+        flags=GELU,
+    )
     o = place(space, call, rng.standard_normal, None)
     gemm.run(device, space, o.call)
     space.check()

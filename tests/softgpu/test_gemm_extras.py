@@ -48,10 +48,23 @@ def product(space: Space, kind: int, m: int, n: int, k: int, count: int, flags: 
         memory = encode(rng.standard_normal(count * batch) * 3, kind)
     elif flags & DRELU:
         memory = rng.integers(0, 256, count * batch // 8).astype(np.uint8)
-    call = Gemm(m, n, k, Matrix(0, 1, m, m * k), Matrix(0, n, 1, n * k), NOWHERE,
-                Matrix(0, 1, m + 1, (m + 1) * n), count, kind, kind, kind,
-                R_64F if kind == R_64F else R_32F, 0.5, flags=flags,
-                aux=Matrix(space.put(memory), 1, ld, batch))  # fmt: skip
+    call = Gemm(
+        m,
+        n,
+        k,
+        Matrix(0, 1, m, m * k),
+        Matrix(0, n, 1, n * k),
+        NOWHERE,
+        Matrix(0, 1, m + 1, (m + 1) * n),
+        count,
+        kind,
+        kind,
+        kind,
+        R_64F if kind == R_64F else R_32F,
+        0.5,
+        flags=flags,
+        aux=Matrix(space.put(memory), 1, ld, batch),
+    )
     o = Operands(space, call)
     o.place("a", rng.standard_normal((count, m, k)), call.a)
     o.place("b", rng.standard_normal((count, k, n)), call.b)
@@ -174,9 +187,22 @@ def test_gelus_derivative_is_that_of_its_formula(
 def test_gelus_derivative_far_out(device: Device) -> None:
     x = np.array([-np.inf, -1e300, -70, -30, -0.0, 0.0, 30, 70, 1e300, np.inf, np.nan, 1.0])
     space = device.space()
-    call = Gemm(12, 1, 1, Matrix(0, 1, 12), Matrix(0, 1, 1), NOWHERE, Matrix(0, 1, 12), 1,
-                R_64F, R_64F, R_64F, R_64F, flags=DGELU,
-                aux=Matrix(space.put(x), 1, 16))  # fmt: skip
+    call = Gemm(
+        12,
+        1,
+        1,
+        Matrix(0, 1, 12),
+        Matrix(0, 1, 1),
+        NOWHERE,
+        Matrix(0, 1, 12),
+        1,
+        R_64F,
+        R_64F,
+        R_64F,
+        R_64F,
+        flags=DGELU,
+        aux=Matrix(space.put(x), 1, 16),
+    )
     o = Operands(space, call)
     o.place("a", np.ones((1, 12, 1)), call.a)
     o.place("b", np.ones((1, 1, 1)), call.b)

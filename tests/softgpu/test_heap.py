@@ -94,8 +94,10 @@ def test_random_calls(heap: Heap) -> None:
     live: dict[int, int] = {}
     whole = most(heap)
     for _ in range(60):
-        sizes = [chance.choice([0, 1, 15, 16, 17, 100, 5000, chance.randint(0, 60000)])
-                 for _ in range(chance.randint(1, 12))]  # fmt: skip
+        sizes = [
+            chance.choice([0, 1, 15, 16, 17, 100, 5000, chance.randint(0, 60000)])
+            for _ in range(chance.randint(1, 12))
+        ]
         for address, size in zip(heap.take(*sizes), sizes, strict=True):
             if address:
                 assert address not in live

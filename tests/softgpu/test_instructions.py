@@ -68,8 +68,24 @@ def operands(kind: str, seed: int) -> Array:
 def _floats(kind: str, rng: np.random.Generator) -> Array:
     float_type: Any = DTYPE[kind]
     info = np.finfo(float_type)
-    edges = [0.0, 1.0, 0.5, 1.5, 2.5, np.inf, info.max, info.tiny, info.smallest_subnormal,
-             info.tiny / 2, 2.0**31, 2.0**32, 1e9, 255.5, 65504, 0.1]  # fmt: skip
+    edges = [
+        0.0,
+        1.0,
+        0.5,
+        1.5,
+        2.5,
+        np.inf,
+        info.max,
+        info.tiny,
+        info.smallest_subnormal,
+        info.tiny / 2,
+        2.0**31,
+        2.0**32,
+        1e9,
+        255.5,
+        65504,
+        0.1,
+    ]
     edges += [-edge for edge in edges] + [np.nan]
     with np.errstate(all="ignore"):
         values = rng.standard_normal(COUNT) * np.exp2(rng.uniform(-12, 12, COUNT))
@@ -394,9 +410,11 @@ def test_float_arithmetic(kernels: Loader, space: Space, kind: str) -> None:
     for name, function in comparisons.items():
         table.append((Case(f"setp.{name}.{kind} {{p}}, {{a}}, {{b}};", "pred", two), function))
         table.append(
-            (Case(f"setp.{name}u.{kind} {{p}}, {{a}}, {{b}};", "pred", two),
-             lambda a, b, f=function: f(a, b) or a != a or b != b)
-        )  # fmt: skip
+            (
+                Case(f"setp.{name}u.{kind} {{p}}, {{a}}, {{b}};", "pred", two),
+                lambda a, b, f=function: f(a, b) or a != a or b != b,
+            )
+        )
     table += [
         (Case(f"setp.ne.{kind} {{p}}, {{a}}, {{b}};", "pred", two), lambda a, b: a < b or a > b),
         (Case(f"setp.neu.{kind} {{p}}, {{a}}, {{b}};", "pred", two), lambda a, b: a != b),
@@ -476,9 +494,11 @@ def test_directed_rounding(kernels: Loader, space: Space) -> None:
 def test_fused_multiply_add_rounds_once(kernels: Loader, space: Space) -> None:
     wide = np.longdouble
     table: list[tuple[Case, Reference]] = [
-        (Case("fma.rn.f32 {d}, {a}, {b}, {c};", "f32", ("f32", "f32", "f32")),
-         lambda a, b, c: (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(np.float32)),
-    ]  # fmt: skip
+        (
+            Case("fma.rn.f32 {d}, {a}, {b}, {c};", "f32", ("f32", "f32", "f32")),
+            lambda a, b, c: (a.astype(wide) * b.astype(wide) + c.astype(wide)).astype(np.float32),
+        ),
+    ]
     check(kernels, space, table)
 
 
@@ -498,9 +518,15 @@ def test_fused_multiply_add_rounds_once(kernels: Loader, space: Space) -> None:
     ],
 )
 def test_approximate_functions(
-    kernels: Loader, space: Space, name: str, function: Reference, low: float, high: float,
-    relative: float, absolute: float,
-) -> None:  # fmt: skip
+    kernels: Loader,
+    space: Space,
+    name: str,
+    function: Reference,
+    low: float,
+    high: float,
+    relative: float,
+    absolute: float,
+) -> None:
     case = Case(f"{name} {{d}}, {{a}};", "f32", ("f32",))
     x = np.random.default_rng(3).uniform(low, high, COUNT).astype(np.float32)
     (got,) = run(kernels, space, [case], [[x]])
@@ -588,8 +614,12 @@ def test_integer_to_float_and_between(kernels: Loader, space: Space) -> None:
     table: list[tuple[Case, Reference]] = []
     for source in ("s32", "u32", "s64", "u64", "s16", "u16"):
         for to in ("f32", "f64"):
-            table.append((Case(f"cvt.rn.{to}.{source} {{d}}, {{a}};", to, (source,)),
-                          lambda a, to=to: a.astype(DTYPE[to])))  # fmt: skip
+            table.append(
+                (
+                    Case(f"cvt.rn.{to}.{source} {{d}}, {{a}};", to, (source,)),
+                    lambda a, to=to: a.astype(DTYPE[to]),
+                )
+            )
         for target in ("s32", "u32", "s64", "u64", "s16", "u16"):
             table.append(
                 (Case(f"cvt.{target}.{source} {{d}}, {{a}};", target, (source,)), lambda a: a)
@@ -599,10 +629,15 @@ def test_integer_to_float_and_between(kernels: Loader, space: Space) -> None:
         (Case("cvt.u32.u8 {d}, {a};", "u32", ("u32",)), lambda a: a & 255),
         (Case("cvt.sat.s16.s32 {d}, {a};", "s16", ("s32",)), lambda a: max(-32768, min(32767, a))),
         (Case("cvt.sat.u8.s32 {d}, {a};", "u32", ("s32",)), lambda a: max(0, min(255, a))),
-        (Case("cvt.rz.f32.s32 {d}, {a};", "f32", ("s32",)),
-         lambda a: np.where(np.abs(a.astype("f").astype(float)) > np.abs(a.astype(float)),
-                            np.nextafter(a.astype("f"), np.float32(0)), a.astype("f"))),
-    ]  # fmt: skip
+        (
+            Case("cvt.rz.f32.s32 {d}, {a};", "f32", ("s32",)),
+            lambda a: np.where(
+                np.abs(a.astype("f").astype(float)) > np.abs(a.astype(float)),
+                np.nextafter(a.astype("f"), np.float32(0)),
+                a.astype("f"),
+            ),
+        ),
+    ]
     check(kernels, space, table)
 
 

@@ -64,11 +64,14 @@ def saturating() -> list[Row]:
         operation("add.sat.s32", two, lambda a, b: clamp(a + b, "s32")),
         operation("sub.sat.s32", two, lambda a, b: clamp(a - b, "s32")),
         operation("mad.hi.sat.s32", three, lambda a, b, c: clamp((a * b >> 32) + c, "s32")),
-        operation("mad24.hi.sat.s32", three,
-                  lambda a, b, c: clamp(signed(product24("s32", a, b) >> 16, 32) + c, "s32")),
+        operation(
+            "mad24.hi.sat.s32",
+            three,
+            lambda a, b, c: clamp(signed(product24("s32", a, b) >> 16, 32) + c, "s32"),
+        ),
         operation("min.relu.s32", two, lambda a, b: max(min(a, b), 0)),
         operation("max.relu.s32", two, lambda a, b: max(a, b, 0)),
-    ]  # fmt: skip
+    ]
 
 
 def product24(kind: str, a: int, b: int) -> int:
@@ -122,12 +125,17 @@ def carries(kind: str) -> list[Row]:
         chain("add.cc", "addc", lambda x, y, _: x + y),
         chain("sub.cc", "subc", lambda x, y, _: x - y),
         # The two kinds mixed, as nvcc's 128-bit division has them: a borrow is no carry.
-        Row(f"sub.cc.{kind} {{t}}, {{a}}, {{b}}; addc.{kind} {{d}}, {{c}}, 0;", kind, three,
-            carried),
-        Row(f"add.cc.{kind} {{t}}, {{a}}, {{b}}; subc.{kind} {{d}}, {{c}}, 0;", kind, three,
-            borrowed),
+        Row(
+            f"sub.cc.{kind} {{t}}, {{a}}, {{b}}; addc.{kind} {{d}}, {{c}}, 0;", kind, three, carried
+        ),
+        Row(
+            f"add.cc.{kind} {{t}}, {{a}}, {{b}}; subc.{kind} {{d}}, {{c}}, 0;",
+            kind,
+            three,
+            borrowed,
+        ),
         *products(kind),
-    ]  # fmt: skip
+    ]
 
 
 def products(kind: str) -> list[Row]:
@@ -149,11 +157,20 @@ def products(kind: str) -> list[Row]:
     first = f"mad.lo.cc.{kind} {{t}}, {{a}}, {{b}}, {{c}};"
     return [
         Row(f"{first} madc.hi.{kind} {{d}}, {{a}}, {{b}}, 0;", kind, three, high),
-        Row(f"mad.hi.cc.{kind} {{t}}, {{a}}, {{b}}, {{c}};"
-            f" madc.lo.{kind} {{d}}, {{a}}, {{b}}, {{c}};", kind, three, low),
-        Row(f"{first} madc.hi.cc.{kind} {{t}}, {{a}}, {{b}}, {{c}}; addc.{kind} {{d}}, 0, 0;",
-            kind, three, out),
-    ]  # fmt: skip
+        Row(
+            f"mad.hi.cc.{kind} {{t}}, {{a}}, {{b}}, {{c}};"
+            f" madc.lo.{kind} {{d}}, {{a}}, {{b}}, {{c}};",
+            kind,
+            three,
+            low,
+        ),
+        Row(
+            f"{first} madc.hi.cc.{kind} {{t}}, {{a}}, {{b}}, {{c}}; addc.{kind} {{d}}, 0, 0;",
+            kind,
+            three,
+            out,
+        ),
+    ]
 
 
 def parts(value: int, bits: int, kind: str) -> list[int]:
@@ -177,9 +194,11 @@ def dots() -> list[Row]:
         for b in ("u32", "s32"):
             total = "s32" if "s32" in (a, b) else "u32"
             kinds = ("u32", "u32", total)
-            rows += [operation(f"dp4a.{a}.{b}", kinds, dot(8, a, b), total),
-                     operation(f"dp2a.lo.{a}.{b}", kinds, dot(16, a, b), total),
-                     operation(f"dp2a.hi.{a}.{b}", kinds, dot(16, a, b, 2), total)]  # fmt: skip
+            rows += [
+                operation(f"dp4a.{a}.{b}", kinds, dot(8, a, b), total),
+                operation(f"dp2a.lo.{a}.{b}", kinds, dot(16, a, b), total),
+                operation(f"dp2a.hi.{a}.{b}", kinds, dot(16, a, b, 2), total),
+            ]
     return rows
 
 
@@ -208,17 +227,21 @@ def packed(kind: str) -> list[Row]:
 
 
 VIDEO: dict[str, Callable[[int, int], int]] = {
-    "vadd": operator.add, "vsub": operator.sub, "vabsdiff": lambda x, y: abs(x - y), "vmin": min,
+    "vadd": operator.add,
+    "vsub": operator.sub,
+    "vabsdiff": lambda x, y: abs(x - y),
+    "vmin": min,
     "vmax": max,
-}  # fmt: skip
+}
 
 
 def video(count: int) -> list[Row]:
     """On all parts of a and b: packed, clamped, or added to c."""
     bits, rows, three = 32 // count, [], ("u32",) * 3
 
-    def of_parts(a_kind: str, b_kind: str, one: Callable[[int, int], int], total: bool
-                 ) -> Callable[[int, int, int], int]:  # fmt: skip
+    def of_parts(
+        a_kind: str, b_kind: str, one: Callable[[int, int], int], total: bool
+    ) -> Callable[[int, int, int], int]:
         def reference(a: int, b: int, c: int) -> int:
             results = list(map(one, parts(a, bits, a_kind), parts(b, bits, b_kind)))
             if total:
@@ -235,14 +258,17 @@ def video(count: int) -> list[Row]:
                 return clamp(one(x, y), f"{to[0]}{bits}")
 
             code = f"{name}{count}.{to}.{a}.{b}"
-            rows += [operation(code, three, of_parts(a, b, one, False)),
-                     operation(f"{code}.sat", three, of_parts(a, b, clamped, False)),
-                     operation(f"{code}.add", three, of_parts(a, b, one, True))]  # fmt: skip
+            rows += [
+                operation(code, three, of_parts(a, b, one, False)),
+                operation(f"{code}.sat", three, of_parts(a, b, clamped, False)),
+                operation(f"{code}.add", three, of_parts(a, b, one, True)),
+            ]
         for test in ("eq", "ne", "lt", "le", "gt", "ge"):
             holds = getattr(operator, test)
-            rows += [operation(f"vset{count}.{a}.{b}.{test}", three, of_parts(a, b, holds, False)),
-                     operation(f"vset{count}.{a}.{b}.{test}.add", three,
-                               of_parts(a, b, holds, True))]  # fmt: skip
+            rows += [
+                operation(f"vset{count}.{a}.{b}.{test}", three, of_parts(a, b, holds, False)),
+                operation(f"vset{count}.{a}.{b}.{test}.add", three, of_parts(a, b, holds, True)),
+            ]
     return rows
 
 

@@ -53,8 +53,15 @@ def nvrtc(*options: str) -> bytes:
     return out.raw.rstrip(b"\0")
 
 
-def launch(kernels: Loader, space: Space, module: ModuleInfo, name: str, data: Any,
-           rows: int, shared: int = 0) -> Any:  # fmt: skip
+def launch(
+    kernels: Loader,
+    space: Space,
+    module: ModuleInfo,
+    name: str,
+    data: Any,
+    rows: int,
+    shared: int = 0,
+) -> Any:
     out = space.put(np.zeros((rows, THREADS), data.dtype))
     function = kernels.function(module, name)
     space.launch(function, 1, THREADS, space.put(data), out, shared=shared)
@@ -90,8 +97,9 @@ BITS: list[Callable[[int, int, int], int]] = [
     lambda a, b, c: int(f"{a:032b}"[::-1], 2),
     lambda a, b, c: 32 - a.bit_length(),
     lambda a, b, c: (a & -a).bit_length(),
-    lambda a, b, c: a.bit_count() + 100 * (a << 32 | b).bit_count()
-    + 10000 * (64 - (a << 32 | b).bit_length()),
+    lambda a, b, c: (
+        a.bit_count() + 100 * (a << 32 | b).bit_count() + 10000 * (64 - (a << 32 | b).bit_length())
+    ),
     lambda a, b, c: bit_rows.general(a, b, c & 0x7777),
     lambda a, b, c: (b << 32 | a) << (c & 31) >> 32,
     lambda a, b, c: (b << 32 | a) >> min(c, 32),
@@ -106,7 +114,7 @@ BITS: list[Callable[[int, int, int], int]] = [
     lambda a, b, c: (a << 32 | b) // (c | 1) ^ (a << 32 | b) % (c | 1),
     lambda a, b, c: (a << 32 | b) ** 2 >> 64,
     lambda a, b, c: (a + b) >> 1,
-]  # fmt: skip
+]
 
 
 def check_bits(kernels: Loader, space: Space, module: ModuleInfo) -> None:
@@ -129,10 +137,15 @@ def check_warps(kernels: Loader, space: Space, module: ModuleInfo) -> None:
         votes = all(a[n] for n in warp) + 2 * any(c[n] == 0 for n in warp)
         some = sum(1 for n in warp if b[n] & 4)
         wanted = [
-            a[base + (lane ^ 5)], a[t - 3] if lane % 8 >= 3 else a[t], odd, same, votes,
-            some if b[t] & 4 else 0, sum(a[n] for n in warp) & WORD,
+            a[base + (lane ^ 5)],
+            a[t - 3] if lane % 8 >= 3 else a[t],
+            odd,
+            same,
+            votes,
+            some if b[t] & 4 else 0,
+            sum(a[n] for n in warp) & WORD,
             (a[t] + sum(x & 1 for x in a)) & WORD,
-        ]  # fmt: skip
+        ]
         assert [row[t] for row in got] == wanted
 
 
@@ -151,13 +164,17 @@ def check_rounding(kernels: Loader, space: Space, module: ModuleInfo) -> None:
         a, b, c = (float(x) for x in data[:, t])
         product = floats.apply(floats.mul, "f64", "rp", (a, b))
         wanted = [
-            rounded("rz", floats.fma, a, b, c), rounded("rp", floats.add, a, b),
-            rounded("rm", floats.mul, a, b), rounded("rz", floats.div, a, b),
+            rounded("rz", floats.fma, a, b, c),
+            rounded("rp", floats.add, a, b),
+            rounded("rm", floats.mul, a, b),
+            rounded("rz", floats.div, a, b),
             rounded("rp", floats.root, abs(a)),
-            f(np.floor(a * 0.37)) + f(np.rint(b)), rounded("rm", floats.same, product),
-            min(max(a, 0.0), 1.0), f(f(np.rint(a)) + f(np.floor(b))) + f(np.trunc(c)),
+            f(np.floor(a * 0.37)) + f(np.rint(b)),
+            rounded("rm", floats.same, product),
+            min(max(a, 0.0), 1.0),
+            f(f(np.rint(a)) + f(np.floor(b))) + f(np.trunc(c)),
             f(min(a, b)) - f(max(b, c)),
-        ]  # fmt: skip
+        ]
         np.testing.assert_array_equal(got[:, t], np.array(wanted, f))
 
 
@@ -174,8 +191,12 @@ def check_device_code(kernels: Loader, space: Space, module: ModuleInfo) -> None
         assert got[[0, 1, 3, 4], t].tolist() == wanted
 
 
-CHECKS = {"bits": check_bits, "warps": check_warps, "rounding": check_rounding,
-          "device code": check_device_code}  # fmt: skip
+CHECKS = {
+    "bits": check_bits,
+    "warps": check_warps,
+    "rounding": check_rounding,
+    "device code": check_device_code,
+}
 
 
 @pytest.mark.parametrize("family", CHECKS)
@@ -215,11 +236,12 @@ def test_cooperative_groups(kernels: Loader, space: Space, module: ModuleInfo) -
         warp = range(t // 32 * 32, t // 32 * 32 + 32)
         odd = [n for n in warp if a[n] & 1]
         wanted = [
-            sum(a[n] & 0xFFFF for n in tile), (a[tile[3]] + t // 16) & WORD,
+            sum(a[n] & 0xFFFF for n in tile),
+            (a[tile[3]] + t // 16) & WORD,
             any(x & 1023 == 7 for x in a) + 2 * t,
             len(odd) * 100 + odd.index(t) if a[t] & 1 else 0,
             sum(1 for n in tile if b[n] & 1 == b[t] & 1),
-        ]  # fmt: skip
+        ]
         assert got[:, t].tolist() == wanted
 
 

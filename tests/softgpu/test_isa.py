@@ -63,12 +63,16 @@ def of_elements(module: Any) -> list[str]:
 def of_floats() -> list[str]:
     stored = {"bf16": "b16"}
     return [
-        elementwise.source([
-            elementwise.Case(code, stored.get(kind, kind), tuple(stored.get(s, s) for s in sources))
-            for code, kind, sources, _ in rows
-        ])
+        elementwise.source(
+            [
+                elementwise.Case(
+                    code, stored.get(kind, kind), tuple(stored.get(s, s) for s in sources)
+                )
+                for code, kind, sources, _ in rows
+            ]
+        )
         for rows in test_conformance.FAMILIES.values()
-    ]  # fmt: skip
+    ]
 
 
 @cache

@@ -23,8 +23,21 @@ from softgpu.harness import DEV_BASE, Space
 
 WARP = 32
 HEADER = ".version 9.0\n.target sm_90\n.address_size 64\n"
-BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "e4m3": 8, "e5m2": 8, "s8": 8,
-        "u8": 8, "s4": 4, "u4": 4, "b1": 1, "s32": 32}  # fmt: skip
+BITS = {
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+    "f32": 32,
+    "f64": 64,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s8": 8,
+    "u8": 8,
+    "s4": 4,
+    "u4": 4,
+    "b1": 1,
+    "s32": 32,
+}
 REGISTER = {"f32": "f32", "f64": "f64"}  # others are .b32
 Layout = Callable[[int, int], tuple[int, int]]  # lane, element: row, column
 
@@ -178,10 +191,17 @@ def sizes_of(shape: str) -> tuple[int, int, int]:
 def quad_form(d: str, c: str, a_columns: bool, b_columns: bool) -> Row:
     layouts = ".".join("col" if columns else "row" for columns in (a_columns, b_columns))
     return Row(
-        f"mma.sync.aligned.m8n8k4.{layouts}.{d}.f16.f16.{c}", (8, 8, 4), (d, "f16", "f16", c),
-        (quads(d, False, "c"), quads("f16", a_columns, "a"), quads("f16", b_columns, "b"),
-         quads(c, False, "c")), 4,
-    )  # fmt: skip
+        f"mma.sync.aligned.m8n8k4.{layouts}.{d}.f16.f16.{c}",
+        (8, 8, 4),
+        (d, "f16", "f16", c),
+        (
+            quads(d, False, "c"),
+            quads("f16", a_columns, "a"),
+            quads("f16", b_columns, "b"),
+            quads(c, False, "c"),
+        ),
+        4,
+    )
 
 
 def floats() -> Iterator[Row]:
@@ -436,12 +456,18 @@ def test_each_warp_for_itself(kernels: Loader, space: Space) -> None:
         ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%a];", 1 << 40, 700),
         ("stmatrix.sync.aligned.m8n8.x1.b16 [%a], {%r0};", DEV_BASE, 700),  # nothing lies there
         ("wmma.load.a.sync.aligned.row.m16n16k16.global.s8 {%r0, %r1}, [%a], 16;", 64, 700),
-        ("wmma.load.a.sync.aligned.row.m16n16k16.s8 {%r0, %r1}, [%a], 0x7fffffff;",
-         DEV_BASE + (1 << 40) - (1 << 21), 700),
-        ("wmma.store.d.sync.aligned.row.m8n8k32.global.s32 [%a], {%r0, %r1}, 8;",
-         DEV_BASE + (1 << 40) - 128, 700),
+        (
+            "wmma.load.a.sync.aligned.row.m16n16k16.s8 {%r0, %r1}, [%a], 0x7fffffff;",
+            DEV_BASE + (1 << 40) - (1 << 21),
+            700,
+        ),
+        (
+            "wmma.store.d.sync.aligned.row.m8n8k32.global.s32 [%a], {%r0, %r1}, 8;",
+            DEV_BASE + (1 << 40) - 128,
+            700,
+        ),
     ],
-)  # fmt: skip
+)
 def test_addresses_are_checked(
     kernels: Loader, space: Space, code: str, address: int, error: int
 ) -> None:
@@ -454,16 +480,27 @@ def test_addresses_are_checked(
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0, %r1}, "
-         "{%r0, %r1}, {%f0, %f1, %f2, %f3}, %r0, 0x0;", "give zeros too"),
-        ("mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e2m1.f32 {%f0, %f1, %f2, %f3}, "
-         "{%r0, %r1, %r0, %r1}, {%r0, %r1}, {%f0, %f1, %f2, %f3};", "mma.sync"),
-        ("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0}, {%r1}, "
-         "{%f0, %f1, %f2, %f3};", "mma.sync"),  # too few registers
+        (
+            "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, "
+            "{%r0, %r1}, "
+            "{%r0, %r1}, {%f0, %f1, %f2, %f3}, %r0, 0x0;",
+            "give zeros too",
+        ),
+        (
+            "mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e2m1.f32 {%f0, "
+            "%f1, %f2, %f3}, "
+            "{%r0, %r1, %r0, %r1}, {%r0, %r1}, {%f0, %f1, %f2, %f3};",
+            "mma.sync",
+        ),
+        (
+            "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f0, %f1, %f2, %f3}, {%r0}, {%r1}, "
+            "{%f0, %f1, %f2, %f3};",
+            "mma.sync",
+        ),  # too few registers
         ("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r0, %r1}, [%a];", "ldmatrix"),
         ("wgmma.fence.sync.aligned;", "not compute_90a"),
     ],
-)  # fmt: skip
+)
 def test_other_forms_are_refused(kernels: Loader, code: str, says: str) -> None:
     text = SOME.replace("cvt.rn.f32", f"{code}\ncvt.rn.f32").replace("some(", "strange(")
     with pytest.raises(ModuleError) as caught:

@@ -56,8 +56,14 @@ class Sequence:
 
     def where(self) -> tuple[str, str]:
         """The space, and the address in it."""
-        return self.random.choice([(".shared", "[%sh]"), (".shared::cta", "[%sh]"),
-                                   ("", "[%gsh]"), (".shared", "[%sh+0]")])  # fmt: skip
+        return self.random.choice(
+            [
+                (".shared", "[%sh]"),
+                (".shared::cta", "[%sh]"),
+                ("", "[%gsh]"),
+                (".shared", "[%sh+0]"),
+            ]
+        )
 
     def operand(self, count: int) -> str:
         """A constant or a register."""
@@ -151,8 +157,9 @@ def sequence(seed: int) -> Row:
     space, at = made.where()
     made.code.append(f"mbarrier.init{space}.b64 {at}, {made.operand(made.barrier.expected)};")
     for _ in range(STEPS):
-        step = chance.choice([made.arrive, made.arrive, made.transact, made.copied, made.look,
-                              made.look, made.count])  # fmt: skip
+        step = chance.choice(
+            [made.arrive, made.arrive, made.transact, made.copied, made.look, made.look, made.count]
+        )
         if len(made.wanted) < 32:
             step()
     made.code.append(f"mbarrier.inval{space}.b64 {at};")
@@ -200,15 +207,23 @@ def bulk() -> list[Row]:
 
     return [
         Row(f"{regs}{announce} {cluster}.global{done} [%sh], [%in], 16, [at]; {back}", copied),
-        Row(f"{regs}{announce} {copy}.shared::cta.global{done}{hint} [%sh], [%in], y, [at], q;"
-            f"{back}", copied),
+        Row(
+            f"{regs}{announce} {copy}.shared::cta.global{done}{hint} [%sh], [%in], y, [at], q;"
+            f"{back}",
+            copied,
+        ),
         Row(f"{regs}{announce} {back}", lambda _: b"\xff" * 16 + b"\0"),
-        Row(f"{regs} {load} st.shared.v4.b32 [%sh], {{x, y, z, w}};"
+        Row(
+            f"{regs} {load} st.shared.v4.b32 [%sh], {{x, y, z, w}};"
             f" {copy}.global.shared::cta.bulk_group [%out], [%sh], 16; {groups}",
-            lambda d: d[:16]),
-        Row(f"{regs}{announce} {load} st.shared.v4.b32 [%dyn], {{x, y, z, w}};"
-            f" {cluster}.shared::cta{done} [%sh], [%dyn], 16, [at]; {back}", copied),
-    ]  # fmt: skip
+            lambda d: d[:16],
+        ),
+        Row(
+            f"{regs}{announce} {load} st.shared.v4.b32 [%dyn], {{x, y, z, w}};"
+            f" {cluster}.shared::cta{done} [%sh], [%dyn], 16, [at]; {back}",
+            copied,
+        ),
+    ]
 
 
 FAMILIES: dict[str, list[Row]] = {
@@ -298,11 +313,14 @@ def test_threads_that_wait_let_the_others_run(kernels: Loader, space: Space, for
     np.testing.assert_array_equal(space.read(out, THREADS, np.uint32), values)
 
 
-@pytest.mark.parametrize("target", [
-    pytest.param("compute_75", marks=pytest.mark.slow),
-    pytest.param("compute_80", marks=pytest.mark.slow),
-    "compute_90",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param("compute_75", marks=pytest.mark.slow),
+        pytest.param("compute_80", marks=pytest.mark.slow),
+        "compute_90",
+    ],
+)
 def test_barriers_and_pipelines_of_libcu(kernels: Loader, space: Space, target: str) -> None:
     """cuda::barrier, cuda::pipeline and cuda::memcpy_async: what each kernel gives is its input,
     each row reversed."""

@@ -14,12 +14,30 @@ from softgpu.harness import Space
 from softgpu.rows import EXAMPLES
 
 Reference = Callable[[bytes], bytes]
-WIDTH = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "b32": 4, "u32": 4, "s32": 4,
-         "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16}  # fmt: skip
+WIDTH = {
+    "b8": 1,
+    "u8": 1,
+    "s8": 1,
+    "b16": 2,
+    "u16": 2,
+    "s16": 2,
+    "b32": 4,
+    "u32": 4,
+    "s32": 4,
+    "f32": 4,
+    "b64": 8,
+    "u64": 8,
+    "s64": 8,
+    "f64": 8,
+    "b128": 16,
+}
 SPACES = {  # where a slot is reached through which space
-    "global": "%out", "shared": "%sh", "local": "%lo", "shared::cta": "%sh",
+    "global": "%out",
+    "shared": "%sh",
+    "local": "%lo",
+    "shared::cta": "%sh",
     "shared::cluster": "%sh",
-}  # fmt: skip
+}
 GENERIC = {"global": "%gout", "shared": "%gsh", "local": "%glo"}
 TABLE = bytes((37 * i + 11) % 256 for i in range(64))
 NUMBERS = ", ".join(map(str, TABLE))
@@ -77,32 +95,71 @@ def widened(have: int, want: int, signed: bool) -> Callable[[bytes], bytes]:
 def extended() -> list[Row]:
     """A register that is wider than what is loaded: extended by the type. And cut when stored."""
     rows = []
-    for kind, wide in (("u8", "b32"), ("s8", "b32"), ("b8", "b32"), ("u16", "b32"), ("s16", "b32"),
-                       ("u8", "b64"), ("s8", "b64"), ("s16", "b64"), ("u32", "b64"), ("s32", "b64"),
-                       ("s8", "b16")):  # fmt: skip
+    for kind, wide in (
+        ("u8", "b32"),
+        ("s8", "b32"),
+        ("b8", "b32"),
+        ("u16", "b32"),
+        ("s16", "b32"),
+        ("u8", "b64"),
+        ("s8", "b64"),
+        ("s16", "b64"),
+        ("u32", "b64"),
+        ("s32", "b64"),
+        ("s8", "b16"),
+    ):
         have, want = WIDTH[kind], WIDTH[wide]
         for space, slot in (("global", "%in"), ("", "%gin")):
             dot = f".{space}" if space else ""
-            rows.append(Row(
-                f".reg .{wide} x; ld{dot}.{kind} x, [{slot}]; st.global.{wide} [%out], x;",
-                widened(have, want, kind[0] == "s"),
-            ))  # fmt: skip
+            rows.append(
+                Row(
+                    f".reg .{wide} x; ld{dot}.{kind} x, [{slot}]; st.global.{wide} [%out], x;",
+                    widened(have, want, kind[0] == "s"),
+                )
+            )
     cut = ".reg .b64 x; ld.global.b64 x, [%in]; st.global.u16 [%out], x; st.global.b8 [%out+8], x;"
     rows.append(Row(cut, lambda d: d[:2] + bytes(6) + d[:1]))
     return rows
 
 
-LOADS = ("ld.volatile.global", "ld.relaxed.gpu.global", "ld.acquire.sys.global",
-         "ld.acquire.cta.global", "ld.relaxed.cluster.global", "ld.global.ca", "ld.global.cg",
-         "ld.global.cs", "ld.global.lu", "ld.global.cv", "ld.global.nc", "ld.weak.global",
-         "ld.global.nc.L1::no_allocate", "ld.global.L1::evict_first", "ld.global.L1::evict_last",
-         "ld.global.L1::evict_unchanged", "ld.global.L1::evict_normal", "ld.global.L2::128B",
-         "ld.global.nc.L1::evict_last.L2::256B", "ldu.global", "ld.mmio.relaxed.sys.global",
-         "ld.global.ca.nc.L2::64B")  # fmt: skip
-STORES = ("st.volatile.global", "st.relaxed.gpu.global", "st.release.sys.global",
-          "st.release.cta.global", "st.global.wb", "st.global.cg", "st.global.cs", "st.global.wt",
-          "st.weak.global", "st.global.L1::no_allocate", "st.global.L1::evict_first",
-          "st.mmio.relaxed.sys.global")  # fmt: skip
+LOADS = (
+    "ld.volatile.global",
+    "ld.relaxed.gpu.global",
+    "ld.acquire.sys.global",
+    "ld.acquire.cta.global",
+    "ld.relaxed.cluster.global",
+    "ld.global.ca",
+    "ld.global.cg",
+    "ld.global.cs",
+    "ld.global.lu",
+    "ld.global.cv",
+    "ld.global.nc",
+    "ld.weak.global",
+    "ld.global.nc.L1::no_allocate",
+    "ld.global.L1::evict_first",
+    "ld.global.L1::evict_last",
+    "ld.global.L1::evict_unchanged",
+    "ld.global.L1::evict_normal",
+    "ld.global.L2::128B",
+    "ld.global.nc.L1::evict_last.L2::256B",
+    "ldu.global",
+    "ld.mmio.relaxed.sys.global",
+    "ld.global.ca.nc.L2::64B",
+)
+STORES = (
+    "st.volatile.global",
+    "st.relaxed.gpu.global",
+    "st.release.sys.global",
+    "st.release.cta.global",
+    "st.global.wb",
+    "st.global.cg",
+    "st.global.cs",
+    "st.global.wt",
+    "st.weak.global",
+    "st.global.L1::no_allocate",
+    "st.global.L1::evict_first",
+    "st.mmio.relaxed.sys.global",
+)
 
 
 def qualified() -> list[Row]:
@@ -113,10 +170,19 @@ def qualified() -> list[Row]:
         for load in LOADS:
             load = load.replace(".nc.L2::64B", f".nc.L2::64B.{kind}") if ".nc.L2" in load else load
             whole = load if load.endswith(kind) else f"{load}.{kind}"
-            rows.append(Row(f"{declared} {whole} {x}, [%in]; st.global.{kind} [%out], {x};",
-                            first_bytes(copied)))  # fmt: skip
-        rows += [Row(f"{declared} ld.global.{kind} {x}, [%in]; {store}.{kind} [%out], {x};",
-                     first_bytes(copied)) for store in STORES]  # fmt: skip
+            rows.append(
+                Row(
+                    f"{declared} {whole} {x}, [%in]; st.global.{kind} [%out], {x};",
+                    first_bytes(copied),
+                )
+            )
+        rows += [
+            Row(
+                f"{declared} ld.global.{kind} {x}, [%in]; {store}.{kind} [%out], {x};",
+                first_bytes(copied),
+            )
+            for store in STORES
+        ]
     return [*rows, *hinted()]
 
 
@@ -131,8 +197,10 @@ def hinted() -> list[Row]:
         " ld.global.L2::cache_hint.v2.b32 {x, y}, [%in], p;"
         " st.global.L2::cache_hint.v2.b32 [%out], {y, x}, p;"
     )
-    rows = [Row(f".reg .b64 p; .reg .b32 x, y; {policy} {code}", lambda d: d[4:8] + d[:4])
-            for policy in policies]  # fmt: skip
+    rows = [
+        Row(f".reg .b64 p; .reg .b32 x, y; {policy} {code}", lambda d: d[4:8] + d[:4])
+        for policy in policies
+    ]
     hints = (
         "prefetch.global.L1 [%in]; prefetch.global.L2 [%in]; prefetchu.L1 [%gin];"
         " prefetch.local.L1 [%lo]; prefetch.global.L2::evict_last [%in];"
@@ -146,8 +214,10 @@ def hinted() -> list[Row]:
         ".reg .b64 %aligned, %spare; .reg .b32 x; and.b64 %aligned, %in, -128;"
         " and.b64 %spare, %out, -128; "
     )
-    return [*rows, Row(f"{aligned}{hints} ld.global.b32 x, [%in]; st.global.b32 [%out], x;",
-                       lambda d: d[:4])]  # fmt: skip
+    return [
+        *rows,
+        Row(f"{aligned}{hints} ld.global.b32 x, [%in]; st.global.b32 [%out], x;", lambda d: d[:4]),
+    ]
 
 
 def read_only() -> list[Row]:
@@ -165,13 +235,21 @@ def read_only() -> list[Row]:
 
         for space, name in (("const", "table"), ("global", "variable")):
             rows += [
-                Row(f"{declared} ld.{space}.{kind} {x}, [{name}+16]; {store}",
-                    always(TABLE[16 : 16 + width])),
-                Row(f"{declared} mov.u64 b, {name}; add.u64 a, a, b; ld.{space}.{kind} {x}, [a]; "
-                    f"{store}", entry),
-                Row(f"{declared} mov.u64 b, {name}; cvta.{space}.u64 b, b; add.u64 a, a, b; "
-                    f"ld.{kind} {x}, [a]; {store}", entry),
-            ]  # fmt: skip
+                Row(
+                    f"{declared} ld.{space}.{kind} {x}, [{name}+16]; {store}",
+                    always(TABLE[16 : 16 + width]),
+                ),
+                Row(
+                    f"{declared} mov.u64 b, {name}; add.u64 a, a, b; ld.{space}.{kind} {x}, [a]; "
+                    f"{store}",
+                    entry,
+                ),
+                Row(
+                    f"{declared} mov.u64 b, {name}; cvta.{space}.u64 b, b; add.u64 a, a, b; "
+                    f"ld.{kind} {x}, [a]; {store}",
+                    entry,
+                ),
+            ]
     return rows
 
 
@@ -207,9 +285,10 @@ def asynchronous() -> list[Row]:
             row(f"{to}, {size}, n", some(size), count),
             row(f"{to}, {size}, {size - 3}", some(size, size - 3)),
             row(f"cp.async.ca.shared.global [%sh], [nowhere], {size}, 0", some(size, 0)),
-            row(f"{to}, {size}, p", unless(size),
-                "ld.global.u8 n, [%in+16]; setp.lt.u32 p, n, 99; "),
-        ]  # fmt: skip
+            row(
+                f"{to}, {size}, p", unless(size), "ld.global.u8 n, [%in+16]; setp.lt.u32 p, n, 99; "
+            ),
+        ]
     hint = "createpolicy.fractional.L2::evict_last.b64 q, 1.0; "
     return [
         *rows,
@@ -238,11 +317,14 @@ def addresses() -> list[Row]:
         rows.append(Row(f"{code} st.global.b32 [%out], y;", always(bytes([value]))))
     for space, generic in GENERIC.items():
         specific = {"global": "%out", "shared": "%sh", "local": "%lo"}[space]
-        rows.append(Row(
-            f".reg .b64 t; .reg .b32 x; cvta.to.{space}.u64 t, {generic}; ld.global.b32 x, [%in];"
-            f" st.{space}.b32 [t], x; ld.{space}.b32 x, [{specific}]; st.global.b32 [%out], x;",
-            lambda d: d[:4],
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                f".reg .b64 t; .reg .b32 x; cvta.to.{space}.u64 t, {generic}; "
+                "ld.global.b32 x, [%in];"
+                f" st.{space}.b32 [t], x; ld.{space}.b32 x, [{specific}]; st.global.b32 [%out], x;",
+                lambda d: d[:4],
+            )
+        )
     mapped = (
         ".reg .b64 t; .reg .b32 x, y; mapa.shared::cluster.u32 x, %sh, 0; mapa.u64 t, %gsh, 0;"
         " ld.global.b32 y, [%in]; st.shared::cluster.b32 [x], y; ld.b32 y, [t];"
@@ -278,11 +360,17 @@ def test_parameters(kernels: Loader, space: Space, data: Array) -> None:
         regs = f"{declared} .reg .b64 a; .reg .b32 i; "
         store = f"st.global.{kind} [%out], {x};"
         rows += [
-            Row(f"{regs} ld.param.{kind} {x}, [struct+{at}]; {store}",
-                always(first[at : at + width])),
-            Row(f"{regs} mov.b64 a, struct; ld.param.{kind} {x}, [a+{at}]; {store}",
-                always(first[at : at + width])),
-            Row(f"{regs} mov.b64 a, struct; cvta.param.u64 a, a; ld.{kind} {x}, [a]; {store}",
-                always(first[:width])),
-        ]  # fmt: skip
+            Row(
+                f"{regs} ld.param.{kind} {x}, [struct+{at}]; {store}",
+                always(first[at : at + width]),
+            ),
+            Row(
+                f"{regs} mov.b64 a, struct; ld.param.{kind} {x}, [a+{at}]; {store}",
+                always(first[at : at + width]),
+            ),
+            Row(
+                f"{regs} mov.b64 a, struct; cvta.param.u64 a, a; ld.{kind} {x}, [a]; {store}",
+                always(first[:width]),
+            ),
+        ]
     check(kernels, space, rows, data)

@@ -12,7 +12,9 @@ from softgpu.test_read_only import HEAD, KERNELS, same, sharing
 
 INVALID_VALUE, NOT_READY = 1, 600
 
-WATCH = HEAD + """
+WATCH = (
+    HEAD
+    + """
 .visible .entry watch(.param .u64 base, .param .u32 bytes, .param .u64 stop, .param .u64 out)
 {   // counts words that are not 0x5a5a5a5a, until it is told to stop; at out: how many, and rounds
     .reg .b32 %r<6>; .reg .b64 %rd<5>; .reg .pred %p<3>;
@@ -36,6 +38,7 @@ $next:
     ret;
 }
 """
+)
 
 
 def new_chunk(space: Space) -> int:

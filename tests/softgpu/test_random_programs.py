@@ -223,9 +223,10 @@ class Writer:
     def sweep(self, s: Sweep, members: int) -> None:
         n = next(self.numbers)
         bound = (
-            f"and.b32 %b{n}, %r{s.variable}, 511;" if s.bound is None
+            f"and.b32 %b{n}, %r{s.variable}, 511;"
+            if s.bound is None
             else f"mov.u32 %b{n}, {s.bound};"
-        )  # fmt: skip
+        )
         self.lines.append(
             f".reg .b32 %i{n}, %b{n}, %w{n}; .reg .b64 %o{n}, %a{n}; {bound} mov.u32 %i{n}, %me;"
             f"setp.ge.u32 %p, %i{n}, %b{n}; @%p bra SWEPT{n};"

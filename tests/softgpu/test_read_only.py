@@ -21,7 +21,9 @@ OUT_OF_MEMORY, INVALID_VALUE, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 1, 700, 719
 NOT_READY = 600
 HEAD = ".version 8.6\n.target sm_90\n.address_size 64\n"
 
-FORM = HEAD + """
+FORM = (
+    HEAD
+    + """
 .visible .entry write(.param .u64 where)
 {
     .reg .b32 %%r<3>; .reg .b64 %%rd<4>; .reg .f32 %%f<2>; .reg .b16 %%h<2>;
@@ -33,19 +35,32 @@ FORM = HEAD + """
     ret;
 }
 """
+)
 FORMS = [
-    "st.global.b8 [%rd0], %r0", "st.global.b16 [%rd0], %h0", "st.global.b32 [%rd0], %r0",
-    "st.global.b64 [%rd0], %rd2", "st.global.v2.b64 [%rd0], {%rd2, %rd2}",
-    "st.global.v4.b32 [%rd0], {%r0, %r1, %r0, %r1}", "st.b32 [%rd0], %r0",
-    "st.volatile.global.b32 [%rd0], %r0", "st.release.gpu.global.b32 [%rd0], %r0",
-    "atom.global.add.u32 %r2, [%rd0], 1", "atom.global.exch.b64 %rd3, [%rd0], %rd2",
-    "atom.global.cas.b32 %r2, [%rd0], 0, 7", "atom.add.f32 %f1, [%rd0], %f0",
-    "atom.global.inc.u32 %r2, [%rd0], 1000", "atom.global.max.u64 %rd3, [%rd0], %rd2",
-    "red.global.add.u32 [%rd0], 3", "red.global.xor.b32 [%rd0], %r0",
-    "red.global.min.s64 [%rd0], %rd2", "red.global.add.f32 [%rd0], %f0",
-]  # fmt: skip
+    "st.global.b8 [%rd0], %r0",
+    "st.global.b16 [%rd0], %h0",
+    "st.global.b32 [%rd0], %r0",
+    "st.global.b64 [%rd0], %rd2",
+    "st.global.v2.b64 [%rd0], {%rd2, %rd2}",
+    "st.global.v4.b32 [%rd0], {%r0, %r1, %r0, %r1}",
+    "st.b32 [%rd0], %r0",
+    "st.volatile.global.b32 [%rd0], %r0",
+    "st.release.gpu.global.b32 [%rd0], %r0",
+    "atom.global.add.u32 %r2, [%rd0], 1",
+    "atom.global.exch.b64 %rd3, [%rd0], %rd2",
+    "atom.global.cas.b32 %r2, [%rd0], 0, 7",
+    "atom.add.f32 %f1, [%rd0], %f0",
+    "atom.global.inc.u32 %r2, [%rd0], 1000",
+    "atom.global.max.u64 %rd3, [%rd0], %rd2",
+    "red.global.add.u32 [%rd0], 3",
+    "red.global.xor.b32 [%rd0], %r0",
+    "red.global.min.s64 [%rd0], %rd2",
+    "red.global.add.f32 [%rd0], %f0",
+]
 
-KERNELS = HEAD + """
+KERNELS = (
+    HEAD
+    + """
 .visible .entry spread(.param .u64 base, .param .u32 pages)
 {   // thread i adds 1 to word i / pages of page i % pages
     .reg .b32 %r<8>; .reg .b64 %rd<4>;
@@ -84,6 +99,7 @@ KERNELS = HEAD + """
     ret;
 }
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -303,8 +319,14 @@ def test_what_is_made_writable_is_written_in_place(device: Device, function: Any
 
 def test_protect_refuses_what_is_not_mapped(device: Device, space: Space) -> None:
     at = space.alloc(2 * CHUNK)
-    for address, chunks in ((at - CHUNK, 1), (at + CHUNK, 2), (at + 4096, 1), (at, 0),
-                            (DEV_BASE + (1 << 40) - CHUNK, 2), (0, 1)):  # fmt: skip
+    for address, chunks in (
+        (at - CHUNK, 1),
+        (at + CHUNK, 2),
+        (at + 4096, 1),
+        (at, 0),
+        (DEV_BASE + (1 << 40) - CHUNK, 2),
+        (0, 1),
+    ):
         assert space.protect(address, chunks, False) == INVALID_VALUE
     assert space.protect(at, 2, False) == 0 and space.protect(at, 2, True) == 0
 
@@ -353,13 +375,17 @@ STEPS = st.lists(
         st.tuples(st.just("share"), SPACE, PAGE, SPACE, PAGE, st.booleans()),
         st.tuples(st.just("protect"), SPACE, PAGE, st.integers(1, PAGES), st.booleans()),
         st.tuples(st.just("unmap"), SPACE, PAGE),
-        st.tuples(st.just("kernel"), SPACE, st.sampled_from(["poke", "bump"]), PAGE, WORD, PAGE,
-                  WORD),
-        st.tuples(st.just("kernel"), SPACE, st.sampled_from(["poke", "bump"]), PAGE, WORD, PAGE,
-                  WORD),
+        st.tuples(
+            st.just("kernel"), SPACE, st.sampled_from(["poke", "bump"]), PAGE, WORD, PAGE, WORD
+        ),
+        st.tuples(
+            st.just("kernel"), SPACE, st.sampled_from(["poke", "bump"]), PAGE, WORD, PAGE, WORD
+        ),
         st.tuples(st.just("copy"), SPACE, PAGE, WORD),
-    ), min_size=5, max_size=40,
-)  # fmt: skip
+    ),
+    min_size=5,
+    max_size=40,
+)
 
 
 class Model:

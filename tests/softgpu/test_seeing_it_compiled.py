@@ -78,11 +78,11 @@ def test_an_error_has_file_and_line(tmp_path: Path, body: str, says: str) -> Non
         ("/* two\nlines */ .global .u32 a; .shared .u32 b;\n.global .u32\n a;", ":6: a is defined"),
         ("// a comment\n.func f(.param .u32 a,\n\t.param\n.u32 b[c]) { ret; }", ":7: no size of"),
         (".func f(.param .u32 a,\n .parm .u32 b) { ret; }", ":5: bad parameter '.parm .u32 b'"),
-        (".pragma\n\"nounroll\";\n.func f { {", ":6: a brace is not closed"),
+        ('.pragma\n"nounroll";\n.func f { {', ":6: a brace is not closed"),
         (".tex .u32 t;", ":4: cannot read '.tex .u32 t'"),
         (".global .u32 x = {1,\n 2, here};", ":5: variable x: the initial value 'here'"),
         (".address_size 16", ":4: cannot read '.address_size 16'"),
-        (".file 1 \"a\"\n.loc 1 2 3\n.entry {}", ":6: bad function header '.entry'"),
+        ('.file 1 "a"\n.loc 1 2 3\n.entry {}', ":6: bad function header '.entry'"),
     ],
 )
 def test_an_error_outside_of_functions_has_file_and_line(
@@ -99,12 +99,15 @@ def test_one_kernel_of_several(tmp_path: Path) -> None:
     assert "kernel other" in done.stdout and "add_one" not in done.stdout
     done = command(tmp_path, both, "--kernel", "third")
     assert (done.exit_code, done.stderr.partition(": ")[2]) == (
-        1, "no kernel third; there are: add_one, other\n",
-    )  # fmt: skip
+        1,
+        "no kernel third; there are: add_one, other\n",
+    )
 
 
 def test_what_is_compiled_is_kept(
-    made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    made: list[Loader],  # noqa: F811
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each stage, under the hash of the cached object, which is the same as without."""
     assert result(new(made, folder), text()) == 42
@@ -121,7 +124,9 @@ def test_what_is_compiled_is_kept(
 
 
 def test_of_what_fails_the_stages_before_are_kept(
-    made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+    made: list[Loader],  # noqa: F811
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(output.SWITCH, str(folder / "kept"))
     with pytest.raises(ModuleError):
@@ -132,9 +137,12 @@ def test_of_what_fails_the_stages_before_are_kept(
 
 @pytest.mark.parametrize("place", ["/proc/no/such", "relative", "file/below"])
 def test_a_folder_that_cannot_be_written_is_said_once_and_fails_nothing(
-    made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
-    capfd: pytest.CaptureFixture[str], place: str,
-) -> None:  # fmt: skip
+    made: list[Loader],  # noqa: F811
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
     (folder / "file").touch()
     asked = place if place == "relative" else str(folder / place)
     monkeypatch.setenv(output.SWITCH, asked)
@@ -145,9 +153,11 @@ def test_a_folder_that_cannot_be_written_is_said_once_and_fails_nothing(
 
 
 def test_a_folder_that_fills_up_is_said_once_and_fails_nothing(
-    made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+    made: list[Loader],  # noqa: F811
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """A file stands where the folder of each kernel would."""
     kept = folder / "kept"
     monkeypatch.setenv(output.SWITCH, str(kept))

@@ -17,10 +17,20 @@ from softgpu.harness import Space
 from softgpu.rows import EXAMPLES, Row, bits_of, check, clamp, operands, operation, signed
 
 Test = Callable[[float, float], bool]
-ORDERED: dict[str, Test] = {"eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
-                            "le": operator.le, "gt": operator.gt, "ge": operator.ge}  # fmt: skip
-UNSIGNED: dict[str, Test] = {"lo": operator.lt, "ls": operator.le, "hi": operator.gt,
-                             "hs": operator.ge}  # fmt: skip
+ORDERED: dict[str, Test] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+UNSIGNED: dict[str, Test] = {
+    "lo": operator.lt,
+    "ls": operator.le,
+    "hi": operator.gt,
+    "hs": operator.ge,
+}
 BOOL = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
 INTEGERS = ("u16", "s16", "u32", "s32", "u64", "s64")
 
@@ -65,12 +75,17 @@ def combined() -> list[Row]:
         rows += [
             Row(f"{odd}setp.lt.{name}.s32 {{p}}, {{a}}, {{b}}, {{q}};", "pred", kinds, first),
             Row(f"{odd}setp.lt.{name}.s32 {{p}}|{{q}}, {{a}}, {{b}}, {{q}};", "pred", kinds, first),
-            Row(f"{odd}setp.lt.{name}.s32 {{q}}|{{p}}, {{a}}, {{b}}, !{{q}};", "pred", kinds,
-                second),
-            Row(f"{{{{ .reg .pred o; and.b32 {{t}}, {{c}}, 1; setp.eq.u32 o, {{t}}, 1;"
-                f" set.lt.{name}.u32.s32 {{d}}, {{a}}, {{b}}, o; }}}}", "u32", kinds,
-                lambda a, b, c, f=first: -f(a, b, c)),
-        ]  # fmt: skip
+            Row(
+                f"{odd}setp.lt.{name}.s32 {{q}}|{{p}}, {{a}}, {{b}}, !{{q}};", "pred", kinds, second
+            ),
+            Row(
+                f"{{{{ .reg .pred o; and.b32 {{t}}, {{c}}, 1; setp.eq.u32 o, {{t}}, 1;"
+                f" set.lt.{name}.u32.s32 {{d}}, {{a}}, {{b}}, o; }}}}",
+                "u32",
+                kinds,
+                lambda a, b, c, f=first: -f(a, b, c),
+            ),
+        ]
     return rows
 
 
@@ -79,15 +94,30 @@ def selections() -> list[Row]:
     for kind in ("b16", "b32", "b64", *INTEGERS, "f32", "f64"):
         stored = {"f32": "b32", "f64": "b64"}.get(kind, kind)
         rows += [
-            Row(f"setp.lt.u32 {{p}}, {{c}}, 99; selp.{kind} {{d}}, {{a}}, {{b}}, {{p}};", stored,
-                (stored, stored, "u32"), lambda a, b, c: a if c < 99 else b),
-            operation(f"slct.{kind}.s32", (stored, stored, "s32"),
-                      lambda a, b, c: a if c >= 0 else b, stored),
-            operation(f"slct.{kind}.f32", (stored, stored, "f32"),
-                      lambda a, b, c: a if number("f32", c) >= 0 else b, stored),
-        ]  # fmt: skip
-    flushing = operation("slct.ftz.u32.f32", ("u32", "u32", "f32"),
-                         lambda a, b, c: a if flushed("f32", c) >= 0 else b)  # fmt: skip
+            Row(
+                f"setp.lt.u32 {{p}}, {{c}}, 99; selp.{kind} {{d}}, {{a}}, {{b}}, {{p}};",
+                stored,
+                (stored, stored, "u32"),
+                lambda a, b, c: a if c < 99 else b,
+            ),
+            operation(
+                f"slct.{kind}.s32",
+                (stored, stored, "s32"),
+                lambda a, b, c: a if c >= 0 else b,
+                stored,
+            ),
+            operation(
+                f"slct.{kind}.f32",
+                (stored, stored, "f32"),
+                lambda a, b, c: a if number("f32", c) >= 0 else b,
+                stored,
+            ),
+        ]
+    flushing = operation(
+        "slct.ftz.u32.f32",
+        ("u32", "u32", "f32"),
+        lambda a, b, c: a if flushed("f32", c) >= 0 else b,
+    )
     return [*rows, flushing]
 
 
@@ -136,8 +166,9 @@ def float_comparisons(kind: str) -> list[Row]:
         if kind in ("f16", "f32"):
             rows.append(operation(f"setp.{name}.ftz.{kind}", two, ftz, "pred"))
         for to in ("u32", "s16") if stored == "b16" else ("u32",):
-            rows.append(operation(f"set.{name}.{to}.{kind}", two,
-                                  lambda a, b, f=plain: -f(a, b), to))  # fmt: skip
+            rows.append(
+                operation(f"set.{name}.{to}.{kind}", two, lambda a, b, f=plain: -f(a, b), to)
+            )
     return rows
 
 
@@ -155,9 +186,13 @@ def half_pairs(kind: str) -> list[Row]:
 
         rows += [
             Row(f"setp.{name}.{kind} {{p}}|{{q}}, {{a}}, {{b}};", "pred", two, low),
-            Row(f"{third}setp.{name}.xor.{kind} {{q}}|{{p}}, {{a}}, {{b}}, {{q}};", "pred", two,
-                lambda a, b, f=high: f(a, b) != (a < b)),
-        ]  # fmt: skip
+            Row(
+                f"{third}setp.{name}.xor.{kind} {{q}}|{{p}}, {{a}}, {{b}}, {{q}};",
+                "pred",
+                two,
+                lambda a, b, f=high: f(a, b) != (a < b),
+            ),
+        ]
     return rows
 
 
@@ -174,10 +209,14 @@ CLASSES: dict[str, Callable[[float, float], bool]] = {
 def classes(kind: str) -> list[Row]:
     sign, mask = 1 << bits_of(kind) - 1, (1 << bits_of(kind)) - 1
     rows = [
-        operation(f"testp.{name}.{kind}", kind,
-                  lambda a, f=test: f(number(kind, a), LEAST_NORMAL[kind]), "pred")
+        operation(
+            f"testp.{name}.{kind}",
+            kind,
+            lambda a, f=test: f(number(kind, a), LEAST_NORMAL[kind]),
+            "pred",
+        )
         for name, test in CLASSES.items()
-    ]  # fmt: skip
+    ]
     return [
         *rows,
         operation(f"copysign.{kind}", (kind, kind), lambda a, b: a & sign | b & (mask ^ sign)),
@@ -195,8 +234,9 @@ def between_integers() -> list[Row]:
             continue
         rows.append(operation(f"cvt.{to}.{source}", source, lambda a: a, to))
         if any(clamp(edge, to) != edge for edge in range_of(source)):  # else .sat is no PTX
-            rows.append(operation(f"cvt.sat.{to}.{source}", source,
-                                  lambda a, to=to: clamp(a, to), to))  # fmt: skip
+            rows.append(
+                operation(f"cvt.sat.{to}.{source}", source, lambda a, to=to: clamp(a, to), to)
+            )
     return rows
 
 
@@ -228,14 +268,18 @@ def moves() -> list[Row]:
     )
     upper = "{{ .reg .b32 h; mov.b64 {{_, h}}, {a}; mov.b32 {d}, h; }}"
     return [
-        shuffled(32, 2, "b16"), shuffled(64, 2, "b32"), shuffled(64, 4, "b16"),
+        shuffled(32, 2, "b16"),
+        shuffled(64, 2, "b32"),
+        shuffled(64, 4, "b16"),
         Row(upper, "b32", ("b64",), lambda a: a >> 32),
         Row(wide, "b64", ("b64", "b64"), lambda a, b: (a ^ 1) + b),
         *vector_moves(),
-        *(operation(f"mov.{kind}", kind, lambda a: a)
-          for kind in ("b16", "b32", "f32", "b64", "f64", *INTEGERS)),
+        *(
+            operation(f"mov.{kind}", kind, lambda a: a)
+            for kind in ("b16", "b32", "f32", "b64", "f64", *INTEGERS)
+        ),
         Row("mov.u32 {d}, WARP_SZ;", "u32", ("u32",), lambda a: 32),
-    ]  # fmt: skip
+    ]
 
 
 def vector_moves() -> list[Row]:
@@ -252,12 +296,17 @@ def vector_moves() -> list[Row]:
         ("mov.v2.u32 w, v; mov.b32 x, w.y; mov.b32 y, w.x;", swapped),
         ("mov.v2.b32 {{x, y}}, v; mov.v2.b32 {{x, y}}, {{y, x}};", swapped),
         ("mov.v2.b32 v, {{v.y, v.x}}; mov.v2.b32 {{x, y}}, v;", swapped),
-        ("mov.b32 x, v.x; mov.v2.u32 v, {{x, 7}}; mov.v2.b32 {{x, y}}, v;",
-         lambda a: a & 0xFFFFFFFF | 7 << 32),
+        (
+            "mov.b32 x, v.x; mov.v2.u32 v, {{x, 7}}; mov.v2.b32 {{x, y}}, v;",
+            lambda a: a & 0xFFFFFFFF | 7 << 32,
+        ),
         ("mov.b32 y, 9; mov.v2.b32 {{x, _}}, v;", lambda a: a & 0xFFFFFFFF | 9 << 32),
-        ("mov.b32 f.x, v.x; mov.b32 f.y, v.y; mov.v2.f32 {{f.y, f.x}}, f;"
-         " mov.b32 x, f.x; mov.b32 y, f.y;", swapped),
-    ]  # fmt: skip
+        (
+            "mov.b32 f.x, v.x; mov.b32 f.y, v.y; mov.v2.f32 {{f.y, f.x}}, f;"
+            " mov.b32 x, f.x; mov.b32 y, f.y;",
+            swapped,
+        ),
+    ]
     turned = "mov.b64 h, {a}; mov.v4.b16 {{h.y, h.z, h.w, h.x}}, h; mov.b64 {d}, h; }}"
     return [
         *(Row(apart + code + together, "b64", ("b64",), reference) for code, reference in two),
@@ -275,8 +324,10 @@ def packing() -> list[Row]:
 
     rows = []
     for bits in (2, 4, 8, 16):
-        for kind, low, high in (("u", 0, (1 << bits) - 1),
-                                ("s", -1 << bits - 1, (1 << bits - 1) - 1)):  # fmt: skip
+        for kind, low, high in (
+            ("u", 0, (1 << bits) - 1),
+            ("s", -1 << bits - 1, (1 << bits - 1) - 1),
+        ):
             operands = ("s32", "s32") if bits == 16 else ("s32", "s32", "u32")
             name = f"cvt.pack.sat.{kind}{bits}.s32" + (".b32" if bits < 16 else "")
             rows.append(operation(name, operands, pack(bits, low, high), "u32"))

@@ -219,10 +219,14 @@ def test_to_tf32(kernels: Loader, space: Space, source: bytes) -> None:
     found = space.read(out, 4 * len(x), np.uint32).reshape(-1, 4)
     finite = np.where(np.isfinite(x), x, 0).astype(np.float64)
     step = np.ldexp(1.0, np.maximum(np.frexp(finite)[1], -125) - 11)  # 11 bits of significand
-    for column, rounded in enumerate((
-        np.copysign(np.floor(np.abs(finite) / step + 0.5), finite),
-        np.rint(finite / step), np.trunc(finite / step), np.rint(np.maximum(finite, 0) / step),
-    )):  # fmt: skip
+    for column, rounded in enumerate(
+        (
+            np.copysign(np.floor(np.abs(finite) / step + 0.5), finite),
+            np.rint(finite / step),
+            np.trunc(finite / step),
+            np.rint(np.maximum(finite, 0) / step),
+        )
+    ):
         with np.errstate(over="ignore"):
             values = (rounded * step).astype(np.float32)
         values = np.where(np.isfinite(x), values, np.maximum(x, 0) if column == 3 else x)

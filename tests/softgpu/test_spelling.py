@@ -36,11 +36,11 @@ BODIES = (
 FUNCTION = f"(.param .u64 a) {{ {REGISTERS} ret; }}"
 MODULES = (
     HEADER.replace("\n", " ") + ".visible.entry k" + FUNCTION,
-    "# 1 \"k.ptx\"\n" + HEADER + ".entry k" + FUNCTION,
+    '# 1 "k.ptx"\n' + HEADER + ".entry k" + FUNCTION,
     HEADER + ".entry k" + FUNCTION.replace(") {", ')\n.pragma "nounroll";\n{'),
     HEADER + ".visible.entry k" + FUNCTION.replace(".param .u64", ".param.u64.ptr.global.align 8"),
     HEADER + ".global.u32 g;.const.align 8 .u32 c[2]={1+1,3};.entry k" + FUNCTION,
-)  # fmt: skip
+)
 TEXTS = [f"{HEADER}.entry k(.param .u64 a)\n{{ {REGISTERS}\n{body} ret; }}\n" for body in BODIES]
 
 
@@ -56,10 +56,22 @@ def test_what_the_assembler_takes_is_translated(text: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1+2*3", 7), ("(1 + 2) * 3", 9), ("-7/2", -3), ("-7%4", -3), ("0x10U|017", 31),
-     ("1<<4>>1", 8), ("5>3?7:8", 7), ("!0 && 2 == 2", 1), ("~0b1", -2), ("WARP_SZ / 2", 16),
-     ("1 | 2 ^ 3 & 6", 1), ("- -3", 3), ("0?1:0?2:3", 3)],
-)  # fmt: skip
+    [
+        ("1+2*3", 7),
+        ("(1 + 2) * 3", 9),
+        ("-7/2", -3),
+        ("-7%4", -3),
+        ("0x10U|017", 31),
+        ("1<<4>>1", 8),
+        ("5>3?7:8", 7),
+        ("!0 && 2 == 2", 1),
+        ("~0b1", -2),
+        ("WARP_SZ / 2", 16),
+        ("1 | 2 ^ 3 & 6", 1),
+        ("- -3", 3),
+        ("0?1:0?2:3", 3),
+    ],
+)
 def test_constant_expressions_are_those_of_c(text: str, value: int) -> None:
     assert constants.evaluate(text) == value
 
@@ -135,8 +147,14 @@ def test_registers_are_passed_and_arrays_indexed(kernels: Loader, space: Space) 
 
     words = [100, 200, 300, 400]
     wanted = [
-        [(2 * i, square(i), math.factorial(i))[i % 3], square(i) if i % 2 else 5, 81,
-         words[i % 3] + words[i % 3 + 1] + 400, 0x40200000, 8]
+        [
+            (2 * i, square(i), math.factorial(i))[i % 3],
+            square(i) if i % 2 else 5,
+            81,
+            words[i % 3] + words[i % 3 + 1] + 400,
+            0x40200000,
+            8,
+        ]
         for i in range(9)
-    ]  # fmt: skip
+    ]
     assert space.read(out, 54, np.uint32).reshape(9, 6).tolist() == wanted

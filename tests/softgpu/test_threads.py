@@ -17,11 +17,21 @@ from softgpu.harness import Space
 PLACE = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; "
 IN_GRID = PLACE + "mad.lo.s32 %r0, %r1, %r2, %r3; "
 TESTS: dict[str, Callable[[Any, Any], Any]] = {
-    "lt.s32": operator.lt, "le.s32": operator.le, "gt.s32": operator.gt, "ge.s32": operator.ge,
-    "lt.u32": operator.lt, "le.u32": operator.le, "gt.u32": operator.gt, "ge.u32": operator.ge,
-    "lo.u32": operator.lt, "ls.u32": operator.le, "hi.u32": operator.gt, "hs.u32": operator.ge,
-    "eq.s32": operator.eq, "ne.u32": operator.ne,
-}  # fmt: skip
+    "lt.s32": operator.lt,
+    "le.s32": operator.le,
+    "gt.s32": operator.gt,
+    "ge.s32": operator.ge,
+    "lt.u32": operator.lt,
+    "le.u32": operator.le,
+    "gt.u32": operator.gt,
+    "ge.u32": operator.ge,
+    "lo.u32": operator.lt,
+    "ls.u32": operator.le,
+    "hi.u32": operator.gt,
+    "hs.u32": operator.ge,
+    "eq.s32": operator.eq,
+    "ne.u32": operator.ne,
+}
 MINUS = 0xFFFFFFFF
 BOUNDS = (0, 1, 95, 96, 97, 1000, 3839, 3840, 3841, 0x7FFFFFFF, 0x80000000, MINUS - 5, MINUS)
 
@@ -151,7 +161,7 @@ small:
         ("mad.lo.s32 %r0, %r9, %r9, %r9; st.global.u32 [%rd0], %r0;", True),
         ("st.global.u32 [%rd0], %tid.x;", False),
     ],
-)  # fmt: skip
+)
 def test_which_kernels_run_their_blocks_as_one(body: str, wide: bool) -> None:
     found = lower.lower(parse_module(kernel(body)), "k", "k").ir
     (line,) = [x for x in found.splitlines() if x.startswith("@k = ")]
@@ -209,8 +219,10 @@ def test_a_loop_over_neighbours_is_gone_through_side_by_side(kernels: Loader, sp
         for bound in (0, 1, 31, 100, 255, 256, 257, 1000, MINUS):
             at = space.put(words)
             space.launch(function, 1, threads, at, bound)
-            mine = [words[t : min(bound, 4000) : threads] if bound != MINUS else words[:0]
-                    for t in range(threads)]  # fmt: skip
+            mine = [
+                words[t : min(bound, 4000) : threads] if bound != MINUS else words[:0]
+                for t in range(threads)
+            ]
             wanted = [(int(w.sum()) + 1000003 * len(w)) & MINUS for w in mine]
             np.testing.assert_array_equal(space.read(at, threads, np.uint32), wanted)
     space.check()
@@ -229,20 +241,27 @@ def test_a_loop_over_neighbours_is_gone_through_side_by_side(kernels: Loader, sp
     ],
 )
 def test_which_loops_threads_regroup_in(extra: str, side_by_side: bool) -> None:
-    made = lower.Kernel(module := parse_module(kernel(SUM.format(extra=extra))),
-                        module.functions["k"], "k")  # fmt: skip
+    made = lower.Kernel(
+        module := parse_module(kernel(SUM.format(extra=extra))), module.functions["k"], "k"
+    )
     assert any(cut.soft for cut in made.graph.cuts.values()) is side_by_side
 
 
 def test_how_registers_differ_between_threads() -> None:
     """Behind the loop, what its rounds count is not the same for all; nor what is loaded."""
-    module = parse_module(
-        kernel(SUM.format(extra="shl.b32 %r8, %r0, 2; sub.u32 %r10, %r2, 1;"))
-    )
+    module = parse_module(kernel(SUM.format(extra="shl.b32 %r8, %r0, 2; sub.u32 %r10, %r2, 1;")))
     slopes = lower.Kernel(module, module.functions["k"], "k").slopes
     found = {name: slopes[f"%{name}"] for name in ("r0", "r1", "r2", "r4", "r5", "r6", "r8", "r10")}
-    assert found == {"r0": 1, "r1": 1, "r2": 0, "r4": None, "r5": None, "r6": None, "r8": 4,
-                     "r10": 0}  # fmt: skip
+    assert found == {
+        "r0": 1,
+        "r1": 1,
+        "r2": 0,
+        "r4": None,
+        "r5": None,
+        "r6": None,
+        "r8": 4,
+        "r10": 0,
+    }
 
 
 def test_what_differs_between_threads_in_a_loop_side_by_side(kernels: Loader, space: Space) -> None:
@@ -353,8 +372,9 @@ round:
     add.s32 %r0, %r0, %r2;
     setp.ge.s32 %p1, %r0, 0;
     @%p1 bra round;""")
-    assert any("@step" in line for line in lower.lower(parse_module(source), "k", "k").ir
-               .splitlines())  # fmt: skip
+    assert any(
+        "@step" in line for line in lower.lower(parse_module(source), "k", "k").ir.splitlines()
+    )
     function = kernels.function(kernels.module(source.encode(), 1), "k")
     for threads in (32, 64, 100):
         at = space.put(np.zeros(512, np.uint32))

@@ -55,9 +55,11 @@ class Tiles:
         d, a, b, c = self.row.elements
         half = a == "f16"
         counts = {
-            "a": 8 if half else -(-m * k * BITS[a] // 1024), "c": m * n * BITS[c] // 1024,
-            "b": 8 if half else -(-n * k * BITS[b] // 1024), "d": m * n * BITS[d] // 1024,
-        }  # fmt: skip
+            "a": 8 if half else -(-m * k * BITS[a] // 1024),
+            "c": m * n * BITS[c] // 1024,
+            "b": 8 if half else -(-n * k * BITS[b] // 1024),
+            "d": m * n * BITS[d] // 1024,
+        }
         lines, vectors = [], {}
         for letter, element in zip("dabc", self.row.elements, strict=True):
             count = counts[letter] // (2 if element == "f64" else 1)
@@ -87,12 +89,13 @@ def tiles() -> Iterator[Tiles]:
     oblong = ("m16n16k16", "m32n8k16", "m8n32k16")
     kinds = [
         *(((d, "f16", "f16", c), oblong) for d, c in product(("f16", "f32"), repeat=2)),
-        (("f32", "bf16", "bf16", "f32"), oblong), (("f32", "tf32", "tf32", "f32"), ("m16n16k8",)),
+        (("f32", "bf16", "bf16", "f32"), oblong),
+        (("f32", "tf32", "tf32", "f32"), ("m16n16k8",)),
         (("f64",) * 4, ("m8n8k4",)),
         *((("s32", each, each, "s32"), oblong) for each in ("s8", "u8")),
         *((("s32", each, each, "s32"), ("m8n8k32",)) for each in ("s4", "u4")),
         (("s32", "b1", "b1", "s32"), ("m8n8k128",)),
-    ]  # fmt: skip
+    ]
     spaces, pads = (".global", "", ".shared", ".shared::cta"), (4, None, 8)
     for kind, (elements, shapes) in enumerate(kinds):
         for number, shape in enumerate(shapes):
@@ -101,8 +104,9 @@ def tiles() -> Iterator[Tiles]:
             if elements[1] in ("s4", "u4", "b1"):
                 a, b = False, True
             mode = (kind + 2 * number) % 4
-            row = Row(wmma_name(shape, elements, a, b, mode), sizes_of(shape), elements,
-                      (sums,) * 4)  # fmt: skip
+            row = Row(
+                wmma_name(shape, elements, a, b, mode), sizes_of(shape), elements, (sums,) * 4
+            )
             columns = (bool(mode & 1), a, b, bool(mode & 2))
             yield Tiles(row, shape, columns, spaces[mode % 4], pads[mode % 3])
 
@@ -119,8 +123,12 @@ def wmma_name(shape: str, elements: tuple[str, ...], a: bool, b: bool, mode: int
     return f"wmma.mma.{operation}sync.aligned.{layouts}.{shape}.{tail}"
 
 
-XOR = Row("wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32", (8, 8, 128),
-          ("s32", "b1", "b1", "s32"), (sums,) * 4)  # fmt: skip
+XOR = Row(
+    "wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32",
+    (8, 8, 128),
+    ("s32", "b1", "b1", "s32"),
+    (sums,) * 4,
+)
 TILES = [*tiles(), Tiles(XOR, "m8n8k128", (False, False, True, True), ".shared", 4)]
 TILES.sort(key=lambda each: ".shared" not in each.space)
 KERNELS = 2
@@ -140,8 +148,10 @@ def tiles_source(rows: list[Tiles]) -> str:
     count, parts = sum(".shared" in each.space for each in rows), []
     for index, each in enumerate(rows):
         bases = ("%held", "%kept") if index < count else ("%in", "%out")
-        parts.append(f"{{ add.u64 %from, {bases[0]}, {3 * REGION * index}; "
-                     f"add.u64 %to, {bases[1]}, {REGION * index};\n{each.code()}\n}}")  # fmt: skip
+        parts.append(
+            f"{{ add.u64 %from, {bases[0]}, {3 * REGION * index}; "
+            f"add.u64 %to, {bases[1]}, {REGION * index};\n{each.code()}\n}}"
+        )
     return f"""{HEADER}
 .extern .shared .align 128 .b8 held[];
 .visible .entry tiles(.param .u64 in, .param .u64 out)
@@ -199,8 +209,14 @@ def test_tiles(kernels: Loader, space: Space, part: int) -> None:
         wanted.append(stored(result, elements[0], each.columns[0], strides[0], before))
     function = kernels.function(kernels.module(tiles_source(tiles_).encode(), 1), "tiles")
     out = space.put(np.tile(before, len(tiles_)))
-    space.launch(function, 1, WARP, space.put(np.concatenate(areas)), out,
-                 shared=4 * REGION * sum(".shared" in each.space for each in tiles_))  # fmt: skip
+    space.launch(
+        function,
+        1,
+        WARP,
+        space.put(np.concatenate(areas)),
+        out,
+        shared=4 * REGION * sum(".shared" in each.space for each in tiles_),
+    )
     space.check()
     got = space.read(out, len(tiles_) * REGION, np.uint8).reshape(-1, REGION)
     for each, have, want in zip(tiles_, got, wanted, strict=True):
@@ -222,8 +238,10 @@ def moves_source() -> str:
     for (name, count), trans, space_ in MOVES:
         vector = "{" + ", ".join(f"r{i}" for i in range(count)) + "}"
         address = "%place" if space_ else "%generic"
-        parts.append(f"{{ .reg .b32 r<4>; ldmatrix.sync.aligned.m8n8.{name}{trans}{space_}.b16 "
-                     f"{vector}, [{address}];")  # fmt: skip
+        parts.append(
+            f"{{ .reg .b32 r<4>; ldmatrix.sync.aligned.m8n8.{name}{trans}{space_}.b16 "
+            f"{vector}, [{address}];"
+        )
         for i in range(count):
             parts.append(f"st.global.b32 [%mine+{at + 128 * i}], r{i};")
         parts.append("}")

@@ -23,25 +23,41 @@ BENCHMARK = REPOSITORY / "benchmarks/dispatch_kernels.cu"
 # Of each kernel the segments, at most, and the vector loops, at least.
 TABLE: dict[str | Path, dict[str, tuple[int, int]]] = {
     GPT: {
-        "gemm_nn": (3, 1), "gemm_nt": (3, 1), "gemm_tn": (3, 1),
-        "column_sum": (5, 11), "mean": (10, 12), "adamw": (1, 1),
-        "embedding_forward": (1, 3), "token_embedding_backward": (1, 2),
+        "gemm_nn": (3, 1),
+        "gemm_nt": (3, 1),
+        "gemm_tn": (3, 1),
+        "column_sum": (5, 11),
+        "mean": (10, 12),
+        "adamw": (1, 1),
+        "embedding_forward": (1, 3),
+        "token_embedding_backward": (1, 2),
         "position_embedding_backward": (5, 10),
-        "layernorm_forward": (23, 24), "layernorm_backward_input": (19, 14),
+        "layernorm_forward": (23, 24),
+        "layernorm_backward_input": (19, 14),
         "layernorm_backward_params": (5, 11),
-        "attention_forward": (16, 16), "attention_backward_query": (9, 5),
+        "attention_forward": (16, 16),
+        "attention_backward_query": (9, 5),
         "attention_backward_key_value": (7, 3),
-        "gelu_forward": (1, 1), "gelu_backward": (1, 1), "cross_entropy": (24, 24),
+        "gelu_forward": (1, 1),
+        "gelu_backward": (1, 1),
+        "cross_entropy": (24, 24),
     },
     BENCHMARK: {
-        "vadd": (1, 1), "softmax": (13, 25), "layernorm": (13, 24), "adam": (1, 1),
+        "vadd": (1, 1),
+        "softmax": (13, 25),
+        "layernorm": (13, 24),
+        "adam": (1, 1),
         "matmul": (3, 3),
     },
     REDUCTIONS: {
-        "halving": (3, 2), "launched": (3, 2), "unrolled": (10, 9), "shuffled": (9, 8),
-        "greatest": (3, 2), "paired": (3, 1),
+        "halving": (3, 2),
+        "launched": (3, 2),
+        "unrolled": (10, 9),
+        "shuffled": (9, 8),
+        "greatest": (3, 2),
+        "paired": (3, 1),
     },
-}  # fmt: skip
+}
 
 
 def shape(source: Path | str, kernel: str) -> tuple[int, int]:

@@ -29,9 +29,12 @@ def average(x: int, y: int) -> int:
 
 
 SCALAR: dict[str, Callable[[int, int], int]] = {
-    "vadd": operator.add, "vsub": operator.sub, "vabsdiff": lambda x, y: abs(x - y), "vmin": min,
+    "vadd": operator.add,
+    "vsub": operator.sub,
+    "vabsdiff": lambda x, y: abs(x - y),
+    "vmin": min,
     "vmax": max,
-}  # fmt: skip
+}
 
 
 def place_of(part: str) -> tuple[int, int]:
@@ -75,9 +78,13 @@ def endings() -> Iterator[tuple[str, str, str]]:
 
 
 def scalar_row(
-    name: str, kinds: tuple[str, str, str], parts: tuple[str, str], ending: tuple[str, str, str],
-    one: Callable[[int, int], int], middle: str = "",
-) -> Row:  # fmt: skip
+    name: str,
+    kinds: tuple[str, str, str],
+    parts: tuple[str, str],
+    ending: tuple[str, str, str],
+    one: Callable[[int, int], int],
+    middle: str = "",
+) -> Row:
     to, a_kind, b_kind = kinds
     a_part, b_part = parts
     sat, second, into = ending
@@ -127,8 +134,9 @@ def comparisons() -> list[Row]:
         code = f"vset.{a_kind}.{b_kind}.{test}"
         ending = ("", *next(ends)[1:])
         next(ends)
-        rows.append(scalar_row(code, ("u32", a_kind, b_kind), next(parts), ending,
-                               getattr(operator, test)))  # fmt: skip
+        rows.append(
+            scalar_row(code, ("u32", a_kind, b_kind), next(parts), ending, getattr(operator, test))
+        )
     return rows
 
 
@@ -136,8 +144,13 @@ def products() -> list[Row]:
     """Negation is by complement, and one more."""
     rows = []
     parts = itertools.cycle(itertools.product(PARTS, reversed(PARTS)))
-    modes = [("", "", "", ""), (".po", "", "", ""), ("", "-", "", ""), ("", "", "-", ""),
-             ("", "", "", "-")]  # fmt: skip
+    modes = [
+        ("", "", "", ""),
+        (".po", "", "", ""),
+        ("", "-", "", ""),
+        ("", "", "-", ""),
+        ("", "", "", "-"),
+    ]
     for (po, minus_a, minus_b, minus_c), a_kind, b_kind, sat, scale in itertools.product(
         modes, ("u32", "s32"), ("u32", "s32"), ("", ".sat"), ("", ".shr7", ".shr15")
     ):
@@ -146,10 +159,18 @@ def products() -> list[Row]:
         sign = "s32" if less or minus_c or "s32" in (a_kind, b_kind) else "u32"
 
         def reference(
-            a: int, b: int, c: int, kinds: tuple[str, str] = (a_kind, b_kind),
-            of: tuple[str, str] = (a_part, b_part), less: bool = less, sign: str = sign,
-            minus_c: str = minus_c, po: str = po, sat: str = sat, scale: str = scale,
-        ) -> int:  # fmt: skip
+            a: int,
+            b: int,
+            c: int,
+            kinds: tuple[str, str] = (a_kind, b_kind),
+            of: tuple[str, str] = (a_part, b_part),
+            less: bool = less,
+            sign: str = sign,
+            minus_c: str = minus_c,
+            po: str = po,
+            sat: str = sat,
+            scale: str = scale,
+        ) -> int:
             product = taken(a, of[0], kinds[0]) * taken(b, of[1], kinds[1])
             product = ~product if less else product
             c = c ^ 0xFFFFFFFF if minus_c else c
@@ -158,17 +179,20 @@ def products() -> list[Row]:
             total >>= int(scale[4:] or 0)
             return limited(total, sign, 32) if sat else total
 
-        code = (f"vmad.{sign}.{a_kind}.{b_kind}{po}{sat}{scale} {{d}}, {minus_a}{{a}}{a_part}, "
-                f"{minus_b}{{b}}{b_part}, {minus_c}{{c}};")  # fmt: skip
+        code = (
+            f"vmad.{sign}.{a_kind}.{b_kind}{po}{sat}{scale} {{d}}, {minus_a}{{a}}{a_part}, "
+            f"{minus_b}{{b}}{b_part}, {minus_c}{{c}};"
+        )
         rows.append(Row(code, "b32", THREE, reference))
     return rows
 
 
 # ---- packed, with masks and selectors ------------------------------------------------------------
 
-MASKS = {2: ("", ".h0", ".h1", ".h10"),
-         4: ("", *(f".b{''.join(d)}" for n in range(1, 5)
-                   for d in itertools.combinations("3210", n)))}  # fmt: skip
+MASKS = {
+    2: ("", ".h0", ".h1", ".h10"),
+    4: ("", *(f".b{''.join(d)}" for n in range(1, 5) for d in itertools.combinations("3210", n))),
+}
 SELECTORS = {
     2: ("", ".h23", ".h00", ".h31", ".h12"),
     4: ("", ".b0123", ".b7777", ".b6420", ".b0715"),
@@ -181,8 +205,9 @@ def packed(count: int) -> list[Row]:
     masks, extras = itertools.cycle(MASKS[count]), itertools.cycle(("", ".sat", ".add"))
     chosen = itertools.cycle(itertools.product(SELECTORS[count], repeat=2))
 
-    def row(name: str, kinds: tuple[str, str], extra: str, to: str,
-            one: Callable[[int, int], int]) -> Row:  # fmt: skip
+    def row(
+        name: str, kinds: tuple[str, str], extra: str, to: str, one: Callable[[int, int], int]
+    ) -> Row:
         mask, (asel, bsel) = next(masks), next(chosen)
         wanted = [int(d) for d in mask[2:]] or list(range(count))
         first = [int(d) for d in reversed(asel[2:])] or list(range(count))
@@ -193,17 +218,22 @@ def packed(count: int) -> list[Row]:
                 found = (b << 32 | a) >> bits * n & full
                 return signed(found, bits) if kind == "s32" else found
 
-            results = [one(part(x, kinds[0]), part(y, kinds[1]))
-                       for x, y in zip(first, second, strict=True)]  # fmt: skip
+            results = [
+                one(part(x, kinds[0]), part(y, kinds[1]))
+                for x, y in zip(first, second, strict=True)
+            ]
             if extra == ".sat":
                 results = [limited(r, to, bits) for r in results]
             if extra == ".add":
                 return c + sum(results[i] for i in wanted)
-            return sum((results[i] & full if i in wanted else c >> bits * i & full) << bits * i
-                       for i in range(count))  # fmt: skip
+            return sum(
+                (results[i] & full if i in wanted else c >> bits * i & full) << bits * i
+                for i in range(count)
+            )
 
-        return Row(f"{name}{extra} {{d}}{mask}, {{a}}{asel}, {{b}}{bsel}, {{c}};", "b32", THREE,
-                   reference)  # fmt: skip
+        return Row(
+            f"{name}{extra} {{d}}{mask}, {{a}}{asel}, {{b}}{bsel}, {{c}};", "b32", THREE, reference
+        )
 
     for name, one in {**SCALAR, "vavrg": average}.items():
         for a_kind, b_kind in itertools.product(("u32", "s32"), repeat=2):

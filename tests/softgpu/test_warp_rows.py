@@ -90,8 +90,9 @@ def votes() -> list[Row]:
 
     def ballot(flip: bool) -> Reference:
         return lambda lanes, _: (
-            sum(1 << lane for lane, a in lanes.a.items() if (a & 1 != 0) != flip), None
-        )  # fmt: skip
+            sum(1 << lane for lane, a in lanes.a.items() if (a & 1 != 0) != flip),
+            None,
+        )
 
     rows = []
     for q, flip in (("%q", False), ("!%q", True)):

@@ -51,9 +51,17 @@ def bits(kernels: Loader, module: ModuleInfo, workers: int) -> list[bytes]:
         floats, wide, double = (space.put(np.zeros(2)) for _ in range(3))
         area = space.put(np.frombuffer(module.globals_image, np.uint8))
         space.launch(
-            kernels.function(module, "atomics"), 40, 64, times, totals, floats, wide, double,
-            16 * n, globals_addr=area,
-        )  # fmt: skip
+            kernels.function(module, "atomics"),
+            40,
+            64,
+            times,
+            totals,
+            floats,
+            wide,
+            double,
+            16 * n,
+            globals_addr=area,
+        )
         found.append(space.read(totals, 24, np.uint32).tobytes())
         space.check()
     return found

@@ -44,9 +44,11 @@ def answer(
 
 @contextmanager
 def answering(
-    native: Native, kernels: Kernels, modules: dict[str, ModuleInfo] | None = None,
+    native: Native,
+    kernels: Kernels,
+    modules: dict[str, ModuleInfo] | None = None,
     told: list[Event] | None = None,
-) -> Iterator[None]:  # fmt: skip
+) -> Iterator[None]:
     """Answer the loop's questions as the proxy's Python half does, in a thread.
 
     `modules` are those that are known by their hash: shared by the devices of a hand-over.

@@ -30,17 +30,29 @@ WELCOME = struct.Struct(f"<QiIII{DEVICE.size}s256s")
 MEMFD_BYTES, SHARED_BYTES, OFF_SLOTS, OFF_RING, OFF_BULK, SLOT_BYTES, RING_BYTES, BULK_BYTES = (
     CONTRACT.constants[f"RF_{name}"]
     for name in (
-        "MEMFD_BYTES", "OFF_PINNED", "OFF_SLOTS", "OFF_RING", "OFF_BULK", "SLOT_BYTES",
-        "RING_BYTES", "BULK_BYTES",
+        "MEMFD_BYTES",
+        "OFF_PINNED",
+        "OFF_SLOTS",
+        "OFF_RING",
+        "OFF_BULK",
+        "SLOT_BYTES",
+        "RING_BYTES",
+        "BULK_BYTES",
     )
-)  # fmt: skip
+)
 EPOCH, SLEEPING, HEAD, DOORBELL, SPACE_WAITERS, TAIL, SPACE_SEQ, BULK_SEQ = (
     HEADER[name].offset
     for name in (
-        "epoch", "server_sleeping", "head", "doorbell", "space_waiters", "tail", "space_seq",
+        "epoch",
+        "server_sleeping",
+        "head",
+        "doorbell",
+        "space_waiters",
+        "tail",
+        "space_seq",
         "bulk_seq",
     )
-)  # fmt: skip
+)
 RETIRED, GRANT, ASYNC_ERROR, BULK_BUSY = (
     HEADER[name].offset for name in ("retired_free", "grant_bytes", "async_error", "bulk_busy")
 )
@@ -87,9 +99,14 @@ class ChannelServer:
     """
 
     def __init__(
-        self, path: Path, *, memory: int = 64 * MIB, refuse: str = "", automatic: bool = True,
+        self,
+        path: Path,
+        *,
+        memory: int = 64 * MIB,
+        refuse: str = "",
+        automatic: bool = True,
         devices: int = 2,
-    ):  # fmt: skip
+    ):
         self.path = path
         self.devices = devices
         self.memory = memory
@@ -144,9 +161,11 @@ class ChannelServer:
             fds.frombytes(raw)
             self._take(fds[0])
         message = self.refuse.encode()
-        sock.send(WELCOME.pack(
-            MAGIC, int(bool(message)), self.devices, 0, 1, device(self.memory), message
-        ))  # fmt: skip
+        sock.send(
+            WELCOME.pack(
+                MAGIC, int(bool(message)), self.devices, 0, 1, device(self.memory), message
+            )
+        )
 
     def _take(self, fd: int) -> None:
         self.seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)

@@ -50,12 +50,19 @@ def example(seed: object, ranks: int = 2, kib: int = 64) -> Content:
     """Parameters that replicas share, and what each rank has alone."""
     shared = noise(("shared", seed), kib << 10)
     return Content(
-        {rank: {DEVICE: shared, DEVICE + (1 << 30): noise((rank, seed), 5000)}
-         for rank in range(ranks)},
-        {rank: {HOST + n * 3 * PAGE: noise((rank, n, seed if n % 7 == 0 else 0), 64) * 64
-                for n in range(40)} for rank in range(ranks)},
+        {
+            rank: {DEVICE: shared, DEVICE + (1 << 30): noise((rank, seed), 5000)}
+            for rank in range(ranks)
+        },
+        {
+            rank: {
+                HOST + n * 3 * PAGE: noise((rank, n, seed if n % 7 == 0 else 0), 64) * 64
+                for n in range(40)
+            }
+            for rank in range(ranks)
+        },
         {"core": noise(("core", seed), 3000)},
-    )  # fmt: skip
+    )
 
 
 def restored(checkpoint: Checkpoint) -> Content:
@@ -76,8 +83,9 @@ def restored(checkpoint: Checkpoint) -> Content:
         else:
             content.pages[part.rank] = {
                 at + n: bytes(data[n : n + PAGE])
-                for at, data in found.items() for n in range(0, len(data), PAGE)
-            }  # fmt: skip
+                for at, data in found.items()
+                for n in range(0, len(data), PAGE)
+            }
     return content
 
 

@@ -50,16 +50,22 @@ class Rankfold:
             return warm.process().run(arguments, environment, limit)
         return subprocess.run(
             [*self.prefix, sys.executable, "-m", "rankfold", *arguments],
-            env=environment, capture_output=True, text=True, timeout=limit,
-        )  # fmt: skip
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+        )
 
     def start(
         self, *arguments: str, output: int | IO[str] = subprocess.PIPE, **env: str
     ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*self.prefix, sys.executable, "-m", "rankfold", *arguments],
-            env={**self.environment, **env}, text=True, stdout=output, stderr=output,
-        )  # fmt: skip
+            env={**self.environment, **env},
+            text=True,
+            stdout=output,
+            stderr=output,
+        )
 
     def status(self) -> Any:
         """What `status -o json` shows. Not a process of its own: tests ask again and again."""
@@ -172,8 +178,10 @@ class Git:
         settings = ["-c", "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null"]
         return subprocess.run(
             ["git", "-C", str(self.folder), *identity, *settings, *arguments],
-            check=True, capture_output=True, text=True,
-        ).stdout  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     def commit(self, message: str) -> str:
         """Everything, as it is now; gives the commit."""

@@ -41,41 +41,41 @@ BODY = """
 WORK = {
     "scale": "ld.global.u32 %r4, [%d5]; mad.lo.u32 %r4, %r4, 3, %r2; st.global.u32 [%d4], %r4;",
     "update": "ld.global.u32 %r4, [%d4]; ld.global.u32 %r5, [%d5]; mad.lo.u32 %r4, %r4, 5, %r5;"
-              "add.u32 %r4, %r4, %r2; st.global.u32 [%d4], %r4;",
+    "add.u32 %r4, %r4, %r2; st.global.u32 [%d4], %r4;",
     "tally": "mov.u64 %d6, counter; ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, %r2;"
-             "st.global.u32 [%d6], %r4; st.global.u32 [%d4], %r4;",
+    "st.global.u32 [%d6], %r4; st.global.u32 [%d4], %r4;",
     "atomic": "ld.global.u32 %r5, [%d5]; atom.global.add.u32 %r4, [%d1], %r5;"
-              "st.global.u32 [%d4], %r4;",
+    "st.global.u32 [%d4], %r4;",
     "block": "mov.u32 %r4, %ntid.x; mov.u32 %r5, %nctaid.x; mad.lo.u32 %r4, %r4, 7, %r5;"
-             "st.global.u32 [%d4], %r4;",
+    "st.global.u32 [%d4], %r4;",
     "address": "ld.global.u32 %r5, [%d5]; cvt.u32.u64 %r4, %d5; add.u32 %r4, %r4, %r5;"
-               "st.global.u32 [%d4], %r4;",
+    "st.global.u32 [%d4], %r4;",
     "double": "ld.global.u32 %r4, [%d5]; mad.lo.u32 %r4, %r4, 2, %r2; st.global.u32 [%d4], %r4;",
     "twice": "ld.global.u32 %r4, [%d4]; add.u32 %r4, %r4, 1; st.global.u32 [%d4], %r4;"
-             "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",
+    "ld.global.u32 %r5, [%d5]; add.u32 %r5, %r5, 1; st.global.u32 [%d5], %r5;",
     "either": "setp.eq.u32 %p, %r2, 99; selp.b64 %d6, %d4, %d5, %p; ld.global.u32 %r4, [%d6];"
-              "st.global.u32 [%d4], %r4;",
+    "st.global.u32 [%d4], %r4;",
     # from `from`, or from `out` itself
     "perhaps": "setp.eq.u32 %p, %r2, 99; selp.b64 %d6, %d4, %d5, %p; ld.global.u32 %r4, [%d6];"
-               "ld.global.u32 %r5, [%d4]; mad.lo.u32 %r4, %r4, 3, %r5; st.global.u32 [%d4], %r4;",
+    "ld.global.u32 %r5, [%d4]; mad.lo.u32 %r4, %r4, 3, %r5; st.global.u32 [%d4], %r4;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
-               "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
+    "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
     # to where a pointer that lies in `from` points
     "linked": "ld.global.u64 %d6, [%d2]; st.global.u32 [%d6], %r2;",
     # where the bits in memory lead, up to 4 KiB behind `out`; then it goes on `count` times
     "stray": "ld.global.u32 %r4, [%d5]; popc.b32 %r4, %r4; cvt.u64.u32 %d6, %r4;"
-             "mul.lo.u64 %d7, %d6, %d6; mul.lo.u64 %d8, %d7, 4; add.u64 %d9, %d8, %d1;"
-             "st.global.u32 [%d9], %r2; mov.u32 %r5, 0; again: ld.volatile.global.u32 %r6, [%d5];"
-             "add.u32 %r5, %r5, 1; setp.lt.u32 %p, %r5, %r1; @%p bra again;",
+    "mul.lo.u64 %d7, %d6, %d6; mul.lo.u64 %d8, %d7, 4; add.u64 %d9, %d8, %d1;"
+    "st.global.u32 [%d9], %r2; mov.u32 %r5, 0; again: ld.volatile.global.u32 %r6, [%d5];"
+    "add.u32 %r5, %r5, 1; setp.lt.u32 %p, %r5, %r1; @%p bra again;",
     # when the word of `from` is no longer 0
     "until": "again: ld.volatile.global.u32 %r4, [%d5]; setp.eq.u32 %p, %r4, 0; @%p bra again;"
-             "st.global.u32 [%d4], %r4;",
+    "st.global.u32 [%d4], %r4;",
     # from the buffer that lies `add` behind `from`; into the one that lies so behind `out`
     "behind": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d5; ld.global.u32 %r4, [%d6];"
-              "st.global.u32 [%d4], %r4;",
+    "st.global.u32 [%d4], %r4;",
     "beyond": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d4; ld.global.u32 %r4, [%d5];"
-              "st.global.u32 [%d6], %r4;",
-}  # fmt: skip
+    "st.global.u32 [%d6], %r4;",
+}
 NAMES = list(WORK)
 
 
@@ -111,9 +111,15 @@ class Computing(RingClient):
         self.begin(COMM_INIT, struct.pack("<QII", COMM, self.ranks, self.rank) + b"\1" * 128)
 
     def launch(
-        self, name: str, out: int, given: int, count: int, add: int, threads: int = 96,
+        self,
+        name: str,
+        out: int,
+        given: int,
+        count: int,
+        add: int,
+        threads: int = 96,
         stream: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         function = FIRST_FUNCTION + NAMES.index(name)
         head = struct.pack("<QQ6I4I", stream, function, 1, 1, 1, threads, 1, 1, 0, 24, 0, 0)
         self.post(LAUNCH, head + struct.pack("<QQII", out, given, count, add))
@@ -125,8 +131,10 @@ class Computing(RingClient):
         self.post(FILL, struct.pack("<5QII", stream, to, count * element, count, 1, value, element))
 
     def collective(self, kind: int, send: int, recv: int, count: int, stream: int = 1) -> None:
-        self.post(COLLECTIVE, struct.pack("<6QIIiI", stream, COMM, send, recv, count, SUM, kind,
-                                          INT32, 0, 0))  # fmt: skip
+        self.post(
+            COLLECTIVE,
+            struct.pack("<6QIIiI", stream, COMM, send, recv, count, SUM, kind, INT32, 0, 0),
+        )
 
 
 def sync(ranks: Sequence[Computing]) -> None:

@@ -61,10 +61,15 @@ class Image:
                 (count,) = struct.unpack_from("<Q", data, at + 16)
                 extents = list(EXTENT.iter_unpack(data[at + 24 : at + 24 + count]))
             at += length
-        pages = sorted({
-            page for addr, size in self.buffers
-            for page in range((addr - DEV_BASE) // CHUNK, (addr + size - 1 - DEV_BASE) // CHUNK + 1)
-        })  # fmt: skip
+        pages = sorted(
+            {
+                page
+                for addr, size in self.buffers
+                for page in range(
+                    (addr - DEV_BASE) // CHUNK, (addr + size - 1 - DEV_BASE) // CHUNK + 1
+                )
+            }
+        )
         self.runs = list(_clipped(extents, pages))
 
     def content(self, addr: int, size: int) -> list[Run]:
@@ -77,8 +82,10 @@ class Image:
             offset = run.offset + low - run.addr
             last = found[-1] if found else None
             if last and (last.version, last.period, last.offset + last.bytes) == (
-                run.version, run.period, offset
-            ):  # fmt: skip
+                run.version,
+                run.period,
+                offset,
+            ):
                 found[-1] = replace(last, bytes=last.bytes + high - low)
             else:
                 found.append(Run(low - addr, high - low, run.version, offset, run.period))

@@ -27,9 +27,14 @@ def _job(number: int) -> Job:
     gpus = DEVICES_PER_JOB // 2 + number % 15  # 12 on average
     types = ((), ("soft",), ("nvidia",), ("nvidia", "soft"))[number % 4]
     return Job(
-        f"j{number}", ("true",), "/", gpus + number % 8, gpus,
-        device_types=types, created=float(number),
-    )  # fmt: skip
+        f"j{number}",
+        ("true",),
+        "/",
+        gpus + number % 8,
+        gpus,
+        device_types=types,
+        created=float(number),
+    )
 
 
 def moments(fleet: Fleet) -> Iterator[str]:

@@ -70,10 +70,18 @@ def only_saved(told: list[Event]) -> list[Event]:
 
 @contextmanager
 def devices(
-    kernels: Kernels, count: int, chunks: int = 64, speed: float = 1.0, workers: int = 1,
-    validate: int = 1, opaque: bool = False, prepare: bool = True, quantum_ns: int = 0,
-    share: bool = True, squash: bool = True,
-) -> Iterator[Devices]:  # fmt: skip
+    kernels: Kernels,
+    count: int,
+    chunks: int = 64,
+    speed: float = 1.0,
+    workers: int = 1,
+    validate: int = 1,
+    opaque: bool = False,
+    prepare: bool = True,
+    quantum_ns: int = 0,
+    share: bool = True,
+    squash: bool = True,
+) -> Iterator[Devices]:
     how = (chunks * CHUNK, speed, quantum_ns, workers, validate, opaque, prepare, share, squash)
     with ExitStack() as stack:
         natives = [stack.enter_context(device(*how)) for _ in range(count)]

@@ -92,9 +92,15 @@ class RunningJob:
         devices = [{"device": d, "socket": self.fleet.socket(d)} for d in self.devices]
         for device in self.devices:
             self.fleet.ask(
-                device, "place", job=self.name, epoch=self.epoch, determinism="D1",
-                world_size=self.world_size, members=members, devices=devices,
-            )  # fmt: skip
+                device,
+                "place",
+                job=self.name,
+                epoch=self.epoch,
+                determinism="D1",
+                world_size=self.world_size,
+                members=members,
+                devices=devices,
+            )
 
     def stop(self, asked: list[str] | None = None, seconds: float = 60.0) -> None:
         """Ask for a barrier (on all devices, or only on some), and wait for the cut on all."""
@@ -153,9 +159,13 @@ class Fleet:
     where they are not all `KIND`."""
 
     def __init__(
-        self, state: State, devices: int = 1, memory: int = 256 * MiB, workers: int = 1,
+        self,
+        state: State,
+        devices: int = 1,
+        memory: int = 256 * MiB,
+        workers: int = 1,
         kinds: tuple[str, ...] = (),
-    ):  # fmt: skip
+    ):
         self.state = state
         kinds = kinds or (KIND,) * devices
         self.names = [f"local/{kind}-{index}" for index, kind in enumerate(kinds)]
@@ -204,13 +214,32 @@ class Fleet:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             self.processes[device] = subprocess.Popen(
-                [sys.executable, "-m", "rankfold.proxy.server", "--device", device,
-                 "--type", device.split("/")[1].split("-")[0], "--index", device.split("-")[-1],
-                 "--memory", str(self.memory), "--cc", "8.0",
-                 "--workers", str(self.workers), "--state", str(self.state.path),
-                 "--socket", self.socket(device)],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-            )  # fmt: skip
+                [
+                    sys.executable,
+                    "-m",
+                    "rankfold.proxy.server",
+                    "--device",
+                    device,
+                    "--type",
+                    device.split("/")[1].split("-")[0],
+                    "--index",
+                    device.split("-")[-1],
+                    "--memory",
+                    str(self.memory),
+                    "--cc",
+                    "8.0",
+                    "--workers",
+                    str(self.workers),
+                    "--state",
+                    str(self.state.path),
+                    "--socket",
+                    self.socket(device),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
 
     def answers(self, device: str) -> bool:
         assert self.processes[device].poll() is None, f"{device} ended"
@@ -250,14 +279,20 @@ class Fleet:
         port, configs = free_port(), []
         for rank in range(job.world_size):
             config = {
-                "job": name, "rank": rank, "world_size": job.world_size, "command": command,
-                "workdir": str(workdir or folder), "env": env or {},
+                "job": name,
+                "rank": rank,
+                "world_size": job.world_size,
+                "command": command,
+                "workdir": str(workdir or folder),
+                "env": env or {},
                 "device": {"name": "soft", "memory_bytes": memory or self.memory},
                 "socket": job.launcher(rank),
                 "client_socket": str(self.sockets / f"{name}.{rank}.c"),
-                "logs": str(folder / "logs"), "exit_file": str(folder / f"rank-{rank}.exit"),
-                "master_addr": "127.0.0.1", "master_port": port,
-            }  # fmt: skip
+                "logs": str(folder / "logs"),
+                "exit_file": str(folder / f"rank-{rank}.exit"),
+                "master_addr": "127.0.0.1",
+                "master_port": port,
+            }
             path = folder / f"rank-{rank}.json"
             path.write_text(json.dumps(config))
             configs.append(path)
@@ -270,8 +305,10 @@ def launch(configs: list[Path]) -> None:
     """Launchers, as reconciler/node/launchers.py starts them; they listen."""
     subprocess.run(
         [sys.executable, "-m", "rankfold.interpose.launcher", "--config", *map(str, configs)],
-        stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, check=True,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
 
 
 def free_port() -> int:

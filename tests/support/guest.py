@@ -106,9 +106,24 @@ def run(
     ]
     results, since = Results(), time.monotonic()
     process = rankfold.start(
-        "run", "--world-size", "1", "--gpus", "1", "--device", "soft", "--memory", "2GiB",
-        "--name", name.replace("_", "-"), "--", str(python), "-m", "pytest", *options, *tests,
-    )  # fmt: skip
+        "run",
+        "--world-size",
+        "1",
+        "--gpus",
+        "1",
+        "--device",
+        "soft",
+        "--memory",
+        "2GiB",
+        "--name",
+        name.replace("_", "-"),
+        "--",
+        str(python),
+        "-m",
+        "pytest",
+        *options,
+        *tests,
+    )
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -147,9 +162,13 @@ def job_environment(**settings: str) -> dict[str, str]:
 def report(name: str, each: dict[str, Results], total: Results, listed: dict[str, str]) -> None:
     """What the tables in docs/ are written from: build/guests/NAME.json."""
     counts = {
-        file: {"passed": len(r.passed), "failed": len(r.failed), "skipped": len(r.skipped),
-               "seconds": round(r.seconds)}
+        file: {
+            "passed": len(r.passed),
+            "failed": len(r.failed),
+            "skipped": len(r.skipped),
+            "seconds": round(r.seconds),
+        }
         for file, r in {**each, "total": total}.items()
-    }  # fmt: skip
+    }
     content = {"counts": counts, "reasons": total.reasons(listed), "failed": total.failed}
     (BUILD / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -191,8 +191,9 @@ class Program:
 
     def write(self, a: int, b: int) -> Iterator[Answer]:
         data = bytes([b % 256]) * 64
-        body = self.client.copy(self.address(a), 0, 64, places=(0, 2), inline=data,
-                                stream=self.handle("stream", b))  # fmt: skip
+        body = self.client.copy(
+            self.address(a), 0, 64, places=(0, 2), inline=data, stream=self.handle("stream", b)
+        )
         yield self.ask(COPY, body)
 
     def fill(self, a: int, b: int) -> Iterator[Answer]:
@@ -213,8 +214,9 @@ class Program:
         there = self.client.call(COPY, self.client.copy(0, self.address(b), 256, places=(1, 0)))
         if not there:
             params = struct.pack("<QI", self.address(b), 16)
-            head = struct.pack("<QQ6I4I", 1, self.handle("function", a), 1, 1, 1, 16, 1, 1, 0, 12,
-                               0, 0)  # fmt: skip
+            head = struct.pack(
+                "<QQ6I4I", 1, self.handle("function", a), 1, 1, 1, 16, 1, 1, 0, 12, 0, 0
+            )
             yield self.ask(LAUNCH, head + params)
         yield self.ask(DEVICE_SYNC, b"")
 
@@ -232,10 +234,18 @@ class Program:
     def look(self) -> list[Answer]:
         """All that can be seen: what every handle is good for, and then `read`."""
         seen: list[Answer] = []
-        for kind, uses in (("module", "variable"), ("module", "names"), ("function", "launch"),
-                           ("event", "query"), ("event", "wait"), ("comm", "reduce"),
-                           ("redop", "reduce"), ("comm", "redop"), ("stream", "write"),
-                           ("event", "record")):  # fmt: skip
+        for kind, uses in (
+            ("module", "variable"),
+            ("module", "names"),
+            ("function", "launch"),
+            ("event", "query"),
+            ("event", "wait"),
+            ("comm", "reduce"),
+            ("redop", "reduce"),
+            ("comm", "redop"),
+            ("stream", "write"),
+            ("event", "record"),
+        ):
             for n in range(len(self.handles.get(kind, []))):
                 seen += self.do((uses, n, n))
         return seen + self.read()
@@ -251,8 +261,11 @@ class Program:
 
 
 OPERATIONS = [name for name in vars(Program) if not name.startswith("_")]
-OPERATIONS = [n for n in OPERATIONS if n not in ("close", "fresh", "handle", "ask", "do", "address",
-                                                 "look", "read")]  # fmt: skip
+OPERATIONS = [
+    n
+    for n in OPERATIONS
+    if n not in ("close", "fresh", "handle", "ask", "do", "address", "look", "read")
+]
 
 
 class Moving:
@@ -268,8 +281,9 @@ class Moving:
         """The size of the state that was handed over."""
         client, (here, there) = self.program.client, self.natives
         sizes: list[int] = []
-        hand_over(here, client, self.job, there, self.job + 1,
-                  lambda: sizes.append(state_bytes(client)))  # fmt: skip
+        hand_over(
+            here, client, self.job, there, self.job + 1, lambda: sizes.append(state_bytes(client))
+        )
         self.natives.reverse()
         self.job += 1
         return sizes[0]

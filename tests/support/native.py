@@ -26,17 +26,33 @@ OBJECTS = REPOSITORY / "build/tests/objects"  # named by the content of all they
 
 
 def build(
-    folder: Path, sources: Sequence[Path], name: str = "under-test", warnings: bool = True,
+    folder: Path,
+    sources: Sequence[Path],
+    name: str = "under-test",
+    warnings: bool = True,
     args: Sequence[str] = (),
-) -> Path:  # fmt: skip
+) -> Path:
     """A shared library of `sources` (C files and objects) in `folder`; a compiler error fails the
     test with its text. A file that was compiled before is not compiled again (`OBJECTS`)."""
     library = folder / f"{name}.so"
     strict = ["-Wall", "-Wextra", "-Werror"] if warnings else ["-w"]
-    compiler = [os.environ.get("CC", "gcc"), "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", "-fPIC",
-                *strict, *args, *shlex.split(os.environ.get("CFLAGS", ""))]  # fmt: skip
-    includes = [f"-I{REPOSITORY / 'interpose/channel'}", f"-I{CORE}", f"-I{CORE / 'barrier'}",
-                f"-I{REPOSITORY / 'proxy/hal'}"]  # fmt: skip
+    compiler = [
+        os.environ.get("CC", "gcc"),
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-O1",
+        "-g",
+        "-fPIC",
+        *strict,
+        *args,
+        *shlex.split(os.environ.get("CFLAGS", "")),
+    ]
+    includes = [
+        f"-I{REPOSITORY / 'interpose/channel'}",
+        f"-I{CORE}",
+        f"-I{CORE / 'barrier'}",
+        f"-I{REPOSITORY / 'proxy/hal'}",
+    ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = pool.map(lambda source: _object(source, [*compiler, *includes]), sources)
         _run([*compiler, "-shared", "-o", str(library), *map(str, objects)])
@@ -99,17 +115,34 @@ def with_fault(folder: Path, source: Path, old: str, new: str) -> Path:
     objects = paths.native("obj")
     here = objects / source.relative_to(REPOSITORY).with_suffix(".o")
     others = [  # an earlier commit's build may have left more
-        each for each in (objects / "proxy").rglob("*.o")
+        each
+        for each in (objects / "proxy").rglob("*.o")
         if each != here and (REPOSITORY / each.relative_to(objects)).with_suffix(".c").exists()
-    ]  # fmt: skip
-    includes = (source.parent, *(REPOSITORY / at for at in ("interpose/channel", "proxy/core",
-                                                            "proxy/hal")))  # fmt: skip
+    ]
+    includes = (
+        source.parent,
+        *(REPOSITORY / at for at in ("interpose/channel", "proxy/core", "proxy/hal")),
+    )
     subprocess.run(
-        ["cc", "-std=c11", "-D_GNU_SOURCE", "-fPIC", "-shared", "-O1", "-w",
-         *(f"-I{each}" for each in includes), "-o", str(made / "lib/librankfold-proxy.so"),
-         str(changed), *map(str, others), "-lpthread", "-lm", "-ldl"],
+        [
+            "cc",
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-fPIC",
+            "-shared",
+            "-O1",
+            "-w",
+            *(f"-I{each}" for each in includes),
+            "-o",
+            str(made / "lib/librankfold-proxy.so"),
+            str(changed),
+            *map(str, others),
+            "-lpthread",
+            "-lm",
+            "-ldl",
+        ],
         check=True,
-    )  # fmt: skip
+    )
     return made
 
 
@@ -144,8 +177,24 @@ def load(library: Path, *headers: Path, before: str = "") -> tuple[cffi.FFI, Any
 def noticed_by(native: Path, *tests: Path, options: Sequence[str] = ()) -> None:
     """Some test of these fails with that build, or crashes: that none begins does not count. By how
     little it fails is not sought: that may take Hypothesis longer than a test may."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-               "--hypothesis-profile=faults", *options, *map(str, tests)]  # fmt: skip
-    done = subprocess.run(command, env={**os.environ, "RANKFOLD_NATIVE": str(native)}, check=False,
-                          capture_output=True, text=True, cwd=REPOSITORY)  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--hypothesis-profile=faults",
+        *options,
+        *map(str, tests),
+    ]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "RANKFOLD_NATIVE": str(native)},
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+    )
     assert done.returncode not in (0, 2, 3, 4, 5), done.stdout + done.stderr

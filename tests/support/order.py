@@ -18,8 +18,12 @@ LEAST_S = 1.0  # shorter files are not listed
 
 
 def add_options(parser: pytest.Parser) -> None:
-    parser.addoption("--record-durations", metavar="FILE", type=Path,
-                     help="write how many seconds each file of tests took")  # fmt: skip
+    parser.addoption(
+        "--record-durations",
+        metavar="FILE",
+        type=Path,
+        help="write how many seconds each file of tests took",
+    )
 
 
 def recorded() -> dict[str, float]:

@@ -31,11 +31,14 @@ class Peer:
         self.options = options
         self.jobs: dict[str, dict[str, Any]] = {}
         operations: dict[type[messages.Operation], Handler] = {
-            messages.Hello: self.hello, messages.Status: self.status,
-            messages.Place: self.place, messages.Barrier: self.barrier,
-            messages.Save: self.save, messages.Detach: self.detach,
+            messages.Hello: self.hello,
+            messages.Status: self.status,
+            messages.Place: self.place,
+            messages.Barrier: self.barrier,
+            messages.Save: self.save,
+            messages.Detach: self.detach,
             messages.Shutdown: self.shutdown,
-        }  # fmt: skip
+        }
         self.server = Server(
             options.socket, {kind: self.hanging(kind, each) for kind, each in operations.items()}
         )
@@ -59,8 +62,15 @@ class Peer:
 
     def hello(self, _request: Request[messages.Hello]) -> Message:
         o = self.options
-        return {"kind": "proxy", "device": o.device, "type": o.type, "memory": o.memory,
-                "cc": o.cc, "speed": o.speed, "pid": os.getpid()}  # fmt: skip
+        return {
+            "kind": "proxy",
+            "device": o.device,
+            "type": o.type,
+            "memory": o.memory,
+            "cc": o.cc,
+            "speed": o.speed,
+            "pid": os.getpid(),
+        }
 
     def status(self, _request: Request[messages.Status]) -> Message:
         o = self.options
@@ -68,8 +78,15 @@ class Peer:
         for job in self.jobs.values():
             if job["state"] == "stopping":
                 job.update(state="cut", cut_at=time.monotonic())
-        return {"device": o.device, "type": o.type, "memory": o.memory, "pid": os.getpid(),
-                "used": 0, "swap": 0, "jobs": told}  # fmt: skip
+        return {
+            "device": o.device,
+            "type": o.type,
+            "memory": o.memory,
+            "pid": os.getpid(),
+            "used": 0,
+            "swap": 0,
+            "jobs": told,
+        }
 
     def place(self, request: Request[messages.Place]) -> Message:
         name, epoch = request.message.job, request.message.epoch
@@ -92,10 +109,15 @@ class Peer:
         if not ranks:
             raise self.wrong("argument", f"{name}: no rank is on this device")
         self.jobs[name] = {
-            "job": name, "epoch": epoch, "incarnation": incarnation, "state": "running",
-            "reason": "", "cut_at": None, "released_at": time.monotonic(),
+            "job": name,
+            "epoch": epoch,
+            "incarnation": incarnation,
+            "state": "running",
+            "reason": "",
+            "cut_at": None,
+            "released_at": time.monotonic(),
             "ranks": [{"rank": r, "state": "attached", "kernels_here": 1} for r in ranks],
-        }  # fmt: skip
+        }
         return {}
 
     def _job(self, asked: messages.OfJob) -> dict[str, Any]:

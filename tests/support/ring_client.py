@@ -32,17 +32,29 @@ HEADER = CONTRACT.structs["rf_header"]
 MEMFD_BYTES, OFF_SLOTS, OFF_RING, OFF_BULK, RING_BYTES, BULK_BYTES, DEV_BASE, CHUNK = (
     CONTRACT.constants[f"RF_{name}"]
     for name in (
-        "MEMFD_BYTES", "OFF_SLOTS", "OFF_RING", "OFF_BULK", "RING_BYTES", "BULK_BYTES", "DEV_BASE",
+        "MEMFD_BYTES",
+        "OFF_SLOTS",
+        "OFF_RING",
+        "OFF_BULK",
+        "RING_BYTES",
+        "BULK_BYTES",
+        "DEV_BASE",
         "CHUNK_BYTES",
     )
-)  # fmt: skip
+)
 EPOCH, SERVED, SLEEPING, HEAD, DOORBELL, TAIL, RETIRED, ASYNC_ERROR = (
     HEADER[name].offset
     for name in (
-        "epoch", "served", "server_sleeping", "head", "doorbell", "tail", "retired_free",
+        "epoch",
+        "served",
+        "server_sleeping",
+        "head",
+        "doorbell",
+        "tail",
+        "retired_free",
         "async_error",
     )
-)  # fmt: skip
+)
 HOSTFUNC_HEAD, HOSTFUNC_TAIL, COMM_ERROR, COMM_ERRORS = (
     HEADER[name].offset for name in ("hostfunc_head", "hostfunc_tail", "comm_error", "comm_errors")
 )
@@ -176,27 +188,47 @@ class RingClient:
         return self.post(FREE, struct.pack("<Q", addr))
 
     def copy(
-        self, dst: int, src: int, width: int, *, places: tuple[int, int] = (0, 0),
-        stream: int = 1, inline: bytes = b"", height: int = 1, pitches: tuple[int, int] = (0, 0),
-    ) -> bytes:  # fmt: skip
+        self,
+        dst: int,
+        src: int,
+        width: int,
+        *,
+        places: tuple[int, int] = (0, 0),
+        stream: int = 1,
+        inline: bytes = b"",
+        height: int = 1,
+        pitches: tuple[int, int] = (0, 0),
+    ) -> bytes:
         """The body of a COPY."""
         return (
             struct.pack(
-                "<7Q2B6x", stream, dst, src, pitches[0] or width, pitches[1] or width, width,
-                height, *places,
+                "<7Q2B6x",
+                stream,
+                dst,
+                src,
+                pitches[0] or width,
+                pitches[1] or width,
+                width,
+                height,
+                *places,
             )
             + inline
-        )  # fmt: skip
+        )
 
     def write(self, addr: int, content: bytes, stream: int = 1) -> None:
         """Host to device, inline; at most 8 KiB."""
-        self.post(COPY, self.copy(addr, 0, len(content), places=(AT_ADDRESS, AT_INLINE),
-                                  stream=stream, inline=content))  # fmt: skip
+        self.post(
+            COPY,
+            self.copy(
+                addr, 0, len(content), places=(AT_ADDRESS, AT_INLINE), stream=stream, inline=content
+            ),
+        )
 
     def read(self, addr: int, size: int, stream: int = 1) -> bytes:
         """Device to host through bulk slot 0; at most 256 KiB."""
-        error = self.call(COPY, self.copy(0, addr, size, places=(AT_BULK, AT_ADDRESS),
-                                          stream=stream))  # fmt: skip
+        error = self.call(
+            COPY, self.copy(0, addr, size, places=(AT_BULK, AT_ADDRESS), stream=stream)
+        )
         assert error == 0, f"error {error}"
         return self.map[OFF_BULK : OFF_BULK + size]
 
@@ -229,15 +261,32 @@ def copy_sparse(source: int, target: int) -> None:
 
 @contextmanager
 def device(
-    memory: int = 64 << 20, speed: float = 1.0, quantum_ns: int = 0, workers: int = 1,
-    validate: int = 1, opaque: bool = False, prepare: bool = True, share: bool = True,
+    memory: int = 64 << 20,
+    speed: float = 1.0,
+    quantum_ns: int = 0,
+    workers: int = 1,
+    validate: int = 1,
+    opaque: bool = False,
+    prepare: bool = True,
+    share: bool = True,
     squash: bool = True,
-) -> Iterator[Native]:  # fmt: skip
+) -> Iterator[Native]:
     """A device in this process: a soft one, but for tests/nvidia/test_core.py. What its ranks hold
     alike is compared at each collective."""
     hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
-    native = Native(hal, memory, (8, 0), speed, workers, quantum_ns, share=share, squash=squash,
-                    validate=validate, opaque=opaque, prepare=prepare)  # fmt: skip
+    native = Native(
+        hal,
+        memory,
+        (8, 0),
+        speed,
+        workers,
+        quantum_ns,
+        share=share,
+        squash=squash,
+        validate=validate,
+        opaque=opaque,
+        prepare=prepare,
+    )
     try:
         yield native
     finally:
@@ -280,9 +329,13 @@ def leave(native: Native, job: int = 1) -> None:
 
 
 def hand_over(
-    native: Native, client: RingClient, job: int, to: Native, new_job: int,
+    native: Native,
+    client: RingClient,
+    job: int,
+    to: Native,
+    new_job: int,
     between: Callable[[], None] = lambda: None,
-) -> None:  # fmt: skip
+) -> None:
     """Cut, save here, `between`, attach there, in the next epoch."""
     native.barrier(job, True)
     settle(native, job, "cut")

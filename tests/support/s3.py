@@ -26,15 +26,18 @@ def server() -> Iterator[dict[str, Any]]:
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         _make_bucket(url, process)
         yield {
-            "key": "k", "secret": "s", "endpoint_url": url,
+            "key": "k",
+            "secret": "s",
+            "endpoint_url": url,
             "client_kwargs": {"region_name": "us-east-1"},
             "config_kwargs": {"retries": {"max_attempts": 1}},
-        }  # fmt: skip
+        }
     finally:
         process.kill()
         process.wait()

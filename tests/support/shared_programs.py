@@ -150,10 +150,8 @@ def programs(longest: int) -> st.SearchStrategy[Program]:
         steps=st.lists(st.one_of(*[own] * 7, everybody), min_size=4, max_size=longest),
         ends=st.none() | st.tuples(st.integers(0, 3), st.sampled_from([CLEAN, CRASHED, FAULT])),
         tail=st.lists(own, max_size=6),
-        order=st.lists(
-            st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=12
-        ),
-    )  # fmt: skip
+        order=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), min_size=1, max_size=12),
+    )
 
 
 def _sane(op: Op) -> Op:
@@ -166,10 +164,16 @@ def _sane(op: Op) -> Op:
 
 # What they begin with, so that they share all they have.
 BEGINNING = [
-    Step(Op("write", 0, value=5)), Step(Op("update", 1, 0)), Step(Op("scale", GRADIENT, 0)),
-    Step(Op("sync")), Step(Op("update", 1, 0)), Step(Op("update", 0, 1)),
-    Step(Op("scale", 3, 0)), Step(Op("double", 4, 0)), Step(Op("sync")),
-]  # fmt: skip
+    Step(Op("write", 0, value=5)),
+    Step(Op("update", 1, 0)),
+    Step(Op("scale", GRADIENT, 0)),
+    Step(Op("sync")),
+    Step(Op("update", 1, 0)),
+    Step(Op("update", 0, 1)),
+    Step(Op("scale", 3, 0)),
+    Step(Op("double", 4, 0)),
+    Step(Op("sync")),
+]
 
 
 class Alone:
@@ -300,8 +304,9 @@ class Rank:
                 return self.answered
             case "read":
                 places = (AT_BULK, AT_ADDRESS)
-                client.begin(COPY, client.copy(0, BUFFERS[op.out], 4 * WORDS, places=places,
-                                               stream=stream))  # fmt: skip
+                client.begin(
+                    COPY, client.copy(0, BUFFERS[op.out], 4 * WORDS, places=places, stream=stream)
+                )
                 return partial(self.has_read, op, expected)
             case "free":
                 seq = client.free(ALLOCATIONS[op.out][0])
@@ -345,9 +350,12 @@ class Driver:
     """Posts what the ranks do, in the program's order, and waits for what they wait for."""
 
     def __init__(
-        self, here: Devices, ranks: list[Rank], order: list[tuple[int, int]],
+        self,
+        here: Devices,
+        ranks: list[Rank],
+        order: list[tuple[int, int]],
         there: Devices | None = None,
-    ):  # fmt: skip
+    ):
         """With `there`, all ranks go there at a cut, and at the next one back."""
         self.here, self.there, self.ranks, self.order = here, there, ranks, order
         self.job = 1
@@ -371,8 +379,9 @@ class Driver:
 
     def reduce(self) -> None:
         with np.errstate(over="ignore"):
-            total = sum((each.alone.memory[GRADIENT] for each in self.ranks),
-                        np.zeros(WORDS, np.uint32))  # fmt: skip
+            total = sum(
+                (each.alone.memory[GRADIENT] for each in self.ranks), np.zeros(WORDS, np.uint32)
+            )
         for rank in self.ranks:
             rank.alone.memory[GRADIENT][:] = total
 
@@ -464,8 +473,14 @@ def placed(
     ranks = [Rank(Computing(number, count, VARIABLES)) for number in range(count)]
     clients = [rank.client for rank in ranks]
     try:
-        with devices(kernels, 1 + moved if folded else count, program.chunks, validate=hidden or 1,
-                     opaque=hidden > 0, **how) as every:  # fmt: skip
+        with devices(
+            kernels,
+            1 + moved if folded else count,
+            program.chunks,
+            validate=hidden or 1,
+            opaque=hidden > 0,
+            **how,
+        ) as every:
             here, there = every, None
             if moved:
                 here, there = (
@@ -488,9 +503,13 @@ def placed(
 
 
 def check(
-    kernels: Loader, program: Program, folded: bool = True, hidden: int = 0, moved: bool = False,
+    kernels: Loader,
+    program: Program,
+    folded: bool = True,
+    hidden: int = 0,
+    moved: bool = False,
     **how: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Runs it, and compares what each rank reads and leaves with what it would alone; how many of
     its operations ran once for several ranks. `hidden`: nothing is said of kernels, and each so
     many times each is measured. `moved`: at each cut all go to another device. `how`: what the

@@ -64,15 +64,18 @@ class Fleet:
             for name, seen in self.devices.items()
         }
         return Observed(
-            devices, dict(self.ranks), self.host_memory,
+            devices,
+            dict(self.ranks),
+            self.host_memory,
             dict.fromkeys(self.failing - devices.keys(), "no such device"),
-            dict(self.transfers), self.no_saves, self.rest_save_after, self.asked,
-        )  # fmt: skip
+            dict(self.transfers),
+            self.no_saves,
+            self.rest_save_after,
+            self.asked,
+        )
 
     def plan(self) -> planner.Plan:
-        found = planner.plan(
-            self.desired, self.records, self.observed(), self.now, self.in_flight
-        )  # fmt: skip
+        found = planner.plan(self.desired, self.records, self.observed(), self.now, self.in_flight)
         assert not self.in_flight & {actions.subject(action) for action in found.actions}
         for action in found.actions:
             hung = self.silent & set(actions.devices_of(action))
@@ -102,7 +105,8 @@ class Fleet:
     def wanted(self, planned: planner.Plan) -> list[actions.Action]:
         """Actions that lead anywhere."""
         return [
-            each for each in planned.actions
+            each
+            for each in planned.actions
             if not isinstance(each, actions.Look)
             and not (isinstance(each, actions.StartProxy) and each.device.name in self.failing)
         ]
@@ -184,9 +188,14 @@ class Fleet:
                     return
                 self.pids += 1
                 self.devices[device.name] = SeenDevice(
-                    device.name, False, self.pids, device.type, device.memory,
-                    cc=device.cc, speed=device.speed,
-                )  # fmt: skip
+                    device.name,
+                    False,
+                    self.pids,
+                    device.type,
+                    device.memory,
+                    cc=device.cc,
+                    speed=device.speed,
+                )
             case actions.StopProxy(name):
                 assert not self.jobs_on(name), "stopped under a job"
                 self.lose(name)
@@ -218,9 +227,7 @@ class Fleet:
             case actions.Finish(job, phase):
                 assert not any(job in self.jobs_on(name) for name in self.devices)
                 self.drop_local_snapshot(job)
-                self.update(
-                    job, step="ended", phase=phase, placement=(), detached=(), restore=None
-                )
+                self.update(job, step="ended", phase=phase, placement=(), detached=(), restore=None)
             case actions.Forget(kind, name):
                 self.forget(kind, name)
             case actions.Save():
@@ -250,9 +257,12 @@ class Fleet:
         if record.step == "new":
             self.work[job.name] = 0
             self.update(
-                job.name, step="started", fixed=job, device=action.device,
+                job.name,
+                step="started",
+                fixed=job,
+                device=action.device,
                 device_type=action.device_type,
-            )  # fmt: skip
+            )
         for rank in action.ranks:
             assert (job.name, rank) not in self.ranks, "a rank was started twice"
             self.ranks[job.name, rank] = SeenRank(
@@ -285,10 +295,16 @@ class Fleet:
         if save is not None and save.why == "rest":
             save = replace(save, why="request")
         self.update(
-            action.job, step="placed", epoch=action.epoch, placement=action.placement,
-            proxies=pids, detached=(), save=save, saved_at=record.saved_at or self.now,
+            action.job,
+            step="placed",
+            epoch=action.epoch,
+            placement=action.placement,
+            proxies=pids,
+            detached=(),
+            save=save,
+            saved_at=record.saved_at or self.now,
             held_since=self.now,
-        )  # fmt: skip
+        )
 
     def detach(self, action: actions.Detach) -> None:
         for name in action.devices:
@@ -298,9 +314,14 @@ class Fleet:
             self.set_state(name, action.job, "saved")
         kept = () if action.suspend else self.records[action.job].placement
         self.update(
-            action.job, step="detached", placement=kept, proxies={}, detached=(),
-            rested_at=self.now, rest_error="",
-        )  # fmt: skip
+            action.job,
+            step="detached",
+            placement=kept,
+            proxies={},
+            detached=(),
+            rested_at=self.now,
+            rest_error="",
+        )
 
     # ---- saves and restores
 
@@ -322,8 +343,12 @@ class Fleet:
             save, asked = Save(action.number, self.resting(job), self.now, token=asked), ""
         save = replace(save, stage="saving", at=self.now)
         self.update(
-            job, save=save, saves=max(record.saves, save.number), saved_at=self.now, asked=asked,
-        )  # fmt: skip
+            job,
+            save=save,
+            saves=max(record.saves, save.number),
+            saved_at=self.now,
+            asked=asked,
+        )
         gone = any((job, r) not in self.ranks for r in action.ranks)
         ended = gone or any(self.ranks[job, r].state == "exited" for r in action.ranks)
         living = tuple(r for r in action.ranks if (job, r) in self.ranks)
@@ -396,9 +421,11 @@ class Fleet:
             assert not self.living(action.job), "the old incarnation lives"
             self.drop_local_snapshot(action.job)
             self.update(
-                action.job, restore=Restore(action.number, action.id), saves=action.number,
+                action.job,
+                restore=Restore(action.number, action.id),
+                saves=action.number,
                 incarnation=record.incarnation + 1,
-            )  # fmt: skip
+            )
         elif isinstance(action, actions.Upload) and record.save is None:
             dump = record.dump
             assert dump is not None and dump.whole and dump.number == action.number
@@ -422,10 +449,13 @@ class Fleet:
             return
         token = record.save.token
         self.update(
-            job, save=None, save_error="", asked_tries=0,
+            job,
+            save=None,
+            save_error="",
+            asked_tries=0,
             checkpoints=(*record.checkpoints, action.checkpoint)[-action.keep :],
             answer=Answer(token, id=action.checkpoint.id) if token else record.answer,
-        )  # fmt: skip
+        )
         if action.rest:
             self.update(job, step="vacating", stored=action.checkpoint.id, dump=None)
 
@@ -465,15 +495,26 @@ class Fleet:
         if action.restart:
             assert record.ending is not None and record.restarts < 100
             self.update(
-                job, step="stored" if action.stored else "new", ending=None, placement=(),
-                proxies={}, detached=(), restarts=record.restarts + 1, save=None, restore=None,
-                incarnation=record.incarnation + (0 if action.stored else 1), lost="something",
-            )  # fmt: skip
+                job,
+                step="stored" if action.stored else "new",
+                ending=None,
+                placement=(),
+                proxies={},
+                detached=(),
+                restarts=record.restarts + 1,
+                save=None,
+                restore=None,
+                incarnation=record.incarnation + (0 if action.stored else 1),
+                lost="something",
+            )
         elif action.unusable:
             self.update(
-                job, step="stored", restore=None, lost="something",
+                job,
+                step="stored",
+                restore=None,
+                lost="something",
                 unusable=(*record.unusable, action.unusable),
-            )  # fmt: skip
+            )
         else:
             self.update(job, step="stored", restore=self.again(record.restore))
         self.update(job, stored=action.stored)
@@ -510,9 +551,14 @@ class Fleet:
         if record.save is None:
             self.transfers.pop(job, None)
         self.update(
-            job, step="detached", placement=(), restore=None, stored="", proxies={},
+            job,
+            step="detached",
+            placement=(),
+            restore=None,
+            stored="",
+            proxies={},
             rested_at=self.now,
-        )  # fmt: skip
+        )
 
     def living(self, job: str) -> bool:
         return any(j == job and seen.state != "exited" for (j, _), seen in self.ranks.items())

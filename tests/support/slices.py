@@ -18,8 +18,9 @@ import pytest
 def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("slice")
     group.addoption("--slice", metavar="WORD", help="run tests in the order that WORD draws")
-    group.addoption("--slice-seconds", type=float, default=300.0,
-                    help="begin none after so many seconds (300)")  # fmt: skip
+    group.addoption(
+        "--slice-seconds", type=float, default=300.0, help="begin none after so many seconds (300)"
+    )
 
 
 class Slice:

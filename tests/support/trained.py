@@ -28,9 +28,14 @@ STEPS = 3
 
 @contextmanager
 def folded(
-    kernels: Kernels, count: int, chunks: int = 128, speed: float = 1.0, workers: int = 1,
-    prepare: bool = True, quantum_ns: int = 0,
-) -> Iterator[tuple[Devices, list[Computing]]]:  # fmt: skip
+    kernels: Kernels,
+    count: int,
+    chunks: int = 128,
+    speed: float = 1.0,
+    workers: int = 1,
+    prepare: bool = True,
+    quantum_ns: int = 0,
+) -> Iterator[tuple[Devices, list[Computing]]]:
     """A job of `count` ranks on one device."""
     made = [Computing(rank, count, VARIABLES) for rank in range(count)]
     with devices(

@@ -38,9 +38,10 @@ class Warm:
         self._environment = dict(os.environ)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "support.warm", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )  # fmt: skip
+        )
         theirs.close()
 
     def takes(self, environment: Mapping[str, str]) -> bool:

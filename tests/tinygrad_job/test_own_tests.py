@@ -29,9 +29,15 @@ def sources(environment: Path, version: str, into: Path) -> Path:
     package = guest.BUILD / f"tinygrad-{version}.tar.gz"
     if not package.exists():
         guest.pip(
-            environment, "download", "--no-deps", "--no-binary", "tinygrad",
-            "--dest", str(guest.BUILD), f"tinygrad=={version}",
-        )  # fmt: skip
+            environment,
+            "download",
+            "--no-deps",
+            "--no-binary",
+            "tinygrad",
+            "--dest",
+            str(guest.BUILD),
+            f"tinygrad=={version}",
+        )
     assert hashlib.sha256(package.read_bytes()).hexdigest() == VERSIONS[version]["sha256"]
     with tarfile.open(package) as archive:
         archive.extractall(into, filter="data")
@@ -66,11 +72,19 @@ def toolkit(environment: Path, folder: Path) -> Path:
 def settings(version: str, tools: Path, home: Path) -> dict[str, str]:
     """As in tinygrad's CI (CI, FORWARD_ONLY); TC=0: no tensor cores, for the counted results."""
     return {
-        **VERSIONS[version]["device"], "CI": "1", "FORWARD_ONLY": "1", "TC": "0",
-        "CUDA_PATH": str(tools), "NVRTC_PATH": str(tools), "LD_LIBRARY_PATH": str(tools),
-        "PATH": f"{tools / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": ".",
-        "CACHELEVEL": "0", "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"),
-    }  # fmt: skip
+        **VERSIONS[version]["device"],
+        "CI": "1",
+        "FORWARD_ONLY": "1",
+        "TC": "0",
+        "CUDA_PATH": str(tools),
+        "NVRTC_PATH": str(tools),
+        "LD_LIBRARY_PATH": str(tools),
+        "PATH": f"{tools / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": ".",
+        "CACHELEVEL": "0",
+        "HOME": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+    }
 
 
 @pytest.mark.slow

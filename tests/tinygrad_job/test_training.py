@@ -60,7 +60,9 @@ def test_the_same_on_tinygrad_s_own_cpu_backend(state: State) -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(STEPS)],
         env={**os.environ, **environment(state), "DEV": "CPU"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     values = [float(line.split()[3]) for line in done.stdout.splitlines()]
     np.testing.assert_allclose(values, losses(STEPS), rtol=2e-3)

@@ -74,8 +74,14 @@ class Launch:
 class TurnedDevice(Device):
     """`wild`: the names of kernels that may write where nobody has foreseen it."""
 
-    ENTRIES = (*Device.ENTRIES, "device_open", "device_close", "arithmetic", "space_cancel",
-               "notify_at")  # fmt: skip
+    ENTRIES = (
+        *Device.ENTRIES,
+        "device_open",
+        "device_close",
+        "arithmetic",
+        "space_cancel",
+        "notify_at",
+    )
     ROOM = 64
 
     def __init__(self, ffi: Any, chunks: int, beneath: bool, wild: set[str]) -> None:
@@ -286,8 +292,16 @@ class TurnedDevice(Device):
         out, given = (int.from_bytes(params[at : at + 8], "little") for at in (0, 8))
         count, add = (int.from_bytes(params[at : at + 4], "little") for at in (16, 20))
         name = NAMES[self.number(k.function) - 1]
-        launch = Launch(name, self.number(k.space), out, given, min(count, k.block[0]), add,
-                        int(k.globals_addr), int(k.block[0]))  # fmt: skip
+        launch = Launch(
+            name,
+            self.number(k.space),
+            out,
+            given,
+            min(count, k.block[0]),
+            add,
+            int(k.globals_addr),
+            int(k.block[0]),
+        )
         cut = count // 2
         return Work(
             (lambda: self.run(launch, 0, cut), lambda: self.run(launch, cut, launch.count)),

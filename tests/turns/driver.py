@@ -58,8 +58,9 @@ class Setting:
     quantum_ns: int = 0
 
 
-settings = st.builds(Setting, st.sampled_from([True, True, False]),
-                     st.sampled_from([0, 0, 1500 * US]))  # fmt: skip
+settings = st.builds(
+    Setting, st.sampled_from([True, True, False]), st.sampled_from([0, 0, 1500 * US])
+)
 
 
 def twisted(longest: int) -> st.SearchStrategy[Program]:
@@ -207,8 +208,12 @@ def check(
             driver.run(program.tail)
         driver.finish()
         status = here.native.status()
-        found = Found(status["kernels"], here.device.kernels, status["squashed"],
-                      here.lib.turns_let_go(here.native._proxy))  # fmt: skip
+        found = Found(
+            status["kernels"],
+            here.device.kernels,
+            status["squashed"],
+            here.lib.turns_let_go(here.native._proxy),
+        )
         if not program.ends:
             assert found.kernels == sum(rank.launches for rank in ranks)
         assert 0 <= found.kernels - found.ran <= found.squashed

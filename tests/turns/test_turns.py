@@ -15,9 +15,10 @@ from .driver import Found, Move, Setting, check, schedules, twisted
 from .world import Library
 
 COMMON: dict[str, Any] = {
-    "suppress_health_check": list(HealthCheck), "deadline": None,
+    "suppress_health_check": list(HealthCheck),
+    "deadline": None,
     "phases": [phase for phase in settings().phases if phase is not Phase.explain],
-}  # fmt: skip
+}
 
 FOUND: list[Found] = []
 
@@ -25,9 +26,18 @@ FOUND: list[Found] = []
 # What a rank opens for a copy that all make, another one has open beneath a check of its contents:
 # the loop sleeps until that is over.
 CHECKED = Program(
-    2, 96, [Step(Op("sync")), Step(Op("reduce", 2)), Step(Op("move", 0, 1, stream=2)),
-            Step(Op("update", 0, 0))], None, [], [],
-)  # fmt: skip
+    2,
+    96,
+    [
+        Step(Op("sync")),
+        Step(Op("reduce", 2)),
+        Step(Op("move", 0, 1, stream=2)),
+        Step(Op("update", 0, 0)),
+    ],
+    None,
+    [],
+    [],
+)
 FEW = [Move("post", 0), Move("turn"), Move("post", 0), Move("post", 1), Move("turn", count=12)]
 
 

@@ -82,8 +82,12 @@ class Counted:
     @staticmethod
     def _now(here: World) -> tuple[int, int, int, int]:
         lib = here.lib
-        return (here.device.kernels, here.native.status()["squashed"],
-                lib.turns_let_go(here.native._proxy), lib.turns_now_ns)  # fmt: skip
+        return (
+            here.device.kernels,
+            here.native.status()["squashed"],
+            lib.turns_let_go(here.native._proxy),
+            lib.turns_now_ns,
+        )
 
     def __call__(self) -> tuple[int, int, int, int]:
         ran, squashed, let_go, ns = (

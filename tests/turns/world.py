@@ -53,10 +53,11 @@ def load(folder: Path, changed: tuple[Path, str] | None = None) -> Library:
     and thread. `changed`: a source file of the core, and what is to be compiled in its place."""
     objects = paths.native("obj")
     files = [
-        each for each in objects.glob("proxy/**/*.o")
+        each
+        for each in objects.glob("proxy/**/*.o")
         if not {"soft", "nvidia"} & set(each.parts)
         and (native.REPOSITORY / each.relative_to(objects)).with_suffix(".c").exists()
-    ]  # fmt: skip
+    ]
     includes = []
     if changed:
         file, text = changed
@@ -66,9 +67,12 @@ def load(folder: Path, changed: tuple[Path, str] | None = None) -> Library:
         copy.write_text(text)
         files = [each for each in files if each != here] + [copy]
     library = native.build(
-        folder, [Path(__file__).with_name("turns.c"), *sorted(files)], "turns", not changed,
+        folder,
+        [Path(__file__).with_name("turns.c"), *sorted(files)],
+        "turns",
+        not changed,
         ["-fvisibility=hidden", *includes, *(f"-Wl,--wrap={name}" for name in WRAPPED)],
-    )  # fmt: skip
+    )
     ffi = cffi.FFI()
     api, hal = native.CORE / "proxy.h", native.REPOSITORY / "proxy/hal/hal.h"
     ffi.cdef(re.sub(r"^#.*$", "", api.read_text(), flags=re.MULTILINE) + native.declarations(hal))
@@ -99,11 +103,19 @@ def kernel(name: str) -> FunctionInfo:
     found = module.ptx.functions[name]
     sets = sets_of(module.ptx, found, fixed_code=True)
     return FunctionInfo(
-        name=name, address=1 + NAMES.index(name), params=tuple((p.offset, p.bytes) for p in
-        found.params), param_bytes=found.param_bytes, static_shared=0, max_threads=1024,
-        registers=16, local_bytes=0, const_bytes=0, ptx_version=module.ptx.target, sets=sets,
+        name=name,
+        address=1 + NAMES.index(name),
+        params=tuple((p.offset, p.bytes) for p in found.params),
+        param_bytes=found.param_bytes,
+        static_shared=0,
+        max_threads=1024,
+        registers=16,
+        local_bytes=0,
+        const_bytes=0,
+        ptx_version=module.ptx.target,
+        sets=sets,
         variables=variables_of(module, sets),
-    )  # fmt: skip
+    )
 
 
 def wild(sets: Sets) -> bool:
@@ -118,17 +130,32 @@ class World:
     """One device with the ranks of a job, which are its clients from the beginning."""
 
     def __init__(
-        self, library: Library, count: int, variables: int, chunks: int, beneath: bool = True,
-        squash: bool = True, quantum_ns: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        library: Library,
+        count: int,
+        variables: int,
+        chunks: int,
+        beneath: bool = True,
+        squash: bool = True,
+        quantum_ns: int = 0,
+    ) -> None:
         self.ffi, self.lib = library
         self.lib.turns_now_ns, self.lib.turns_chance = BEGINNING_NS, 0
         wild_ones = {name for name in NAMES if wild(kernel(name).sets)}
         self.device = TurnedDevice(self.ffi, chunks, beneath, wild_ones)
         self.lib.turns_device(self.device.table)
         with patch.object(product, "_library", lambda: library):
-            self.native = Native("soft", chunks * CHUNK, (8, 0), 1.0, 1, quantum_ns, share=True,
-                                 squash=squash, validate=1)  # fmt: skip
+            self.native = Native(
+                "soft",
+                chunks * CHUNK,
+                (8, 0),
+                1.0,
+                1,
+                quantum_ns,
+                share=True,
+                squash=squash,
+                validate=1,
+            )
         self.closed = False
         self.told: list[Event] = []
         self.known: dict[str, ModuleInfo] = {}

@@ -21,9 +21,14 @@ KNOWN: list[list[Operation]] = [
     # Fills of one and of two different bytes; a rest behind what was written over.
     [("fill", 0, 0, 4, b"\7\7"), ("fill", 0, 8, 4, b"\7\1"), ("unknown", 0, 2, 2)],
     # What lies there differs in the second part only; lengths of the parts differ only.
-    [("unknown", 0, 0, 4), ("copy", 1, 0, 0, 0, 4), ("fill", 1, 2, 1, b"\7\1"),
-     ("copy", 2, 0, 0, 0, 4), ("fill", 2, 1, 3, b"\7")],
-]  # fmt: skip
+    [
+        ("unknown", 0, 0, 4),
+        ("copy", 1, 0, 0, 0, 4),
+        ("fill", 1, 2, 1, b"\7\1"),
+        ("copy", 2, 0, 0, 0, 4),
+        ("fill", 2, 1, 3, b"\7"),
+    ],
+]
 
 
 @st.composite
@@ -45,8 +50,14 @@ def operations(draw: st.DrawFn, ranks: int) -> Operation:
         return kind, rank, draw(st.integers(0, 1)), draw(ranges()), draw(ranges())
     if kind == "copy":
         at, count = draw(ranges())
-        return kind, rank, at, draw(st.integers(0, ranks - 1)), draw(
-            st.integers(0, BYTES - count)), count  # fmt: skip
+        return (
+            kind,
+            rank,
+            at,
+            draw(st.integers(0, ranks - 1)),
+            draw(st.integers(0, BYTES - count)),
+            count,
+        )
     if kind == "unknown":
         return kind, rank, *draw(ranges())
     return kind, rank

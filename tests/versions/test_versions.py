@@ -38,8 +38,12 @@ def siphash(key: bytes, data: bytes) -> bytes:
     """SipHash-2-4 with 16 bytes of output, as the paper and its reference write it down."""
     mask = 2**64 - 1
     k0, k1 = int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little")
-    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261,
-         k1 ^ 0x7465646279746573]  # fmt: skip
+    v = [
+        k0 ^ 0x736F6D6570736575,
+        k1 ^ 0x646F72616E646F6D ^ 0xEE,
+        k0 ^ 0x6C7967656E657261,
+        k1 ^ 0x7465646279746573,
+    ]
 
     def rotated(x: int, bits: int) -> int:
         return (x << bits | x >> (64 - bits)) & mask
@@ -299,8 +303,14 @@ def test_zeros_are_known_as_far_as_they_go(room: tuple[Any, Any]) -> None:
     _, lib = room
     rank = Rank(*room)
     rank.unknown(8, 8)
-    for at, count, zeros in [(0, 8, True), (0, 9, False), (4, 4, True), (16, BYTES - 16, True),
-                             (15, 2, False), (8, 8, False)]:  # fmt: skip
+    for at, count, zeros in [
+        (0, 8, True),
+        (0, 9, False),
+        (4, 4, True),
+        (16, BYTES - 16, True),
+        (15, 2, False),
+        (8, 8, False),
+    ]:
         assert bool(lib.versions_zeros(rank.map, BEGIN + at, count)) == zeros
 
 
@@ -371,7 +381,8 @@ def test_what_is_no_map_is_not_taken(room: tuple[Any, Any], data: Any) -> None:
         wrong = wrong[: data.draw(st.integers(0, size - 1))]
     for at in data.draw(st.lists(st.integers(0, size - 1), max_size=4)):
         wrong[at % max(1, len(wrong)) : at % max(1, len(wrong)) + 1] = bytes(
-            [data.draw(st.integers(0, 255))])  # fmt: skip
+            [data.draw(st.integers(0, 255))]
+        )
     taken = rank.lib.versions_load(rank.map, bytes(wrong), len(wrong)) == 0
     assert rank.invalid() == ""
     if not taken:
@@ -394,8 +405,9 @@ def test_a_map_of_other_addresses_is_not_taken(room: tuple[Any, Any]) -> None:
 def all_of_them(room: tuple[Any, Any]) -> None:
 
     @given(HISTORIES)
-    @settings(max_examples=150, database=None, deadline=None,
-              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @settings(
+        max_examples=150, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    )
     @seed(1)
     def histories(history: list[tuple[Any, ...]]) -> None:
         run(*room, history, RANKS)

@@ -98,15 +98,37 @@ def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             [
-                criu.command(), "dump", "-t", str(pid), "-D", f"/proc/self/fd/{folder}",
-                "-o", "dump.log", "-v2", "--timeout", str(_SEIZE_S), "--leave-running",
-                "--freeze-cgroup", cgroup, "--manage-cgroups=ignore", "--network-lock", "skip",
-                "--tcp-established", "--file-locks", "--link-remap", "--ghost-limit", "64G",
+                criu.command(),
+                "dump",
+                "-t",
+                str(pid),
+                "-D",
+                f"/proc/self/fd/{folder}",
+                "-o",
+                "dump.log",
+                "-v2",
+                "--timeout",
+                str(_SEIZE_S),
+                "--leave-running",
+                "--freeze-cgroup",
+                cgroup,
+                "--manage-cgroups=ignore",
+                "--network-lock",
+                "skip",
+                "--tcp-established",
+                "--file-locks",
+                "--link-remap",
+                "--ghost-limit",
+                "64G",
                 "--cpu-cap=cpu",  # writes cpuinfo.img
             ],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=(folder,), preexec_fn=enter, env=_ENV,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(folder,),
+            preexec_fn=enter,
+            env=_ENV,
+        )
     finally:
         os.close(folder)
 
@@ -125,19 +147,34 @@ def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:
 
 
 def restore(
-    images: int, hold: str, cgroup: str, parent: str, semaphores: Iterable[descriptors.Semaphore],
+    images: int,
+    hold: str,
+    cgroup: str,
+    parent: str,
+    semaphores: Iterable[descriptors.Semaphore],
     personality: int,
-) -> None:  # fmt: skip
+) -> None:
     """Execute CRIU, which restores the images of the folder `images` as our siblings, in `cgroup`,
     which we are in, and leaves them frozen. `hold` is a file with the script `HOLD`. The restored
     processes inherit our personality. Raises criu.Missing, OSError."""
     libc.personality(ctypes.c_ulong(personality))
     os.set_inheritable(images, True)
     argv = [
-        criu.command(), "restore", "-D", f"/proc/self/fd/{images}", "-o", "restore.log", "-v2",
-        "--restore-sibling", "--restore-detached", "--manage-cgroups=ignore",
-        "--tcp-established", "--file-locks", "--action-script", hold,
-    ]  # fmt: skip
+        criu.command(),
+        "restore",
+        "-D",
+        f"/proc/self/fd/{images}",
+        "-o",
+        "restore.log",
+        "-v2",
+        "--restore-sibling",
+        "--restore-detached",
+        "--manage-cgroups=ignore",
+        "--tcp-established",
+        "--file-locks",
+        "--action-script",
+        hold,
+    ]
     for inherited in descriptors.opened(semaphores):
         argv += ["--inherit-fd", inherited]
     os.execve(argv[0], argv, _ENV | {"RANK_CGROUP": cgroup, "RANK_PARENT": parent})
@@ -148,9 +185,12 @@ def compare_cpu(images: Path) -> None:
     criu.Missing, OSError."""
     done = subprocess.run(
         [criu.command(), "cpuinfo", "check", "-D", str(images), "-o", "cpuinfo-check.log"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env=_ENV, check=False,
-    )  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=_ENV,
+        check=False,
+    )
     if done.returncode != 0:
         raise Refused("the rank ran on a processor with features that this one lacks")
 

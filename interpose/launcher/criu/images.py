@@ -28,10 +28,41 @@ from typing import Any
 # receive calls, semop, msgsnd, msgrcv, rt_sigtimedwait, futex, io_getevents, semtimedop,
 # clock_nanosleep, epoll_wait, pselect6, ppoll, epoll_pwait, accept4, recvmmsg, sendmmsg,
 # io_pgetevents, epoll_pwait2, futex_waitv, futex_wait.
-RESTARTED = frozenset((
-    0, 1, 7, 19, 20, 23, 35, 43, 44, 45, 46, 47, 65, 69, 70, 128, 202, 208, 220,
-    230, 232, 270, 271, 281, 288, 299, 307, 333, 441, 449, 455,
-))  # fmt: skip
+RESTARTED = frozenset(
+    (
+        0,
+        1,
+        7,
+        19,
+        20,
+        23,
+        35,
+        43,
+        44,
+        45,
+        46,
+        47,
+        65,
+        69,
+        70,
+        128,
+        202,
+        208,
+        220,
+        230,
+        232,
+        270,
+        271,
+        281,
+        288,
+        299,
+        307,
+        333,
+        441,
+        449,
+        455,
+    )
+)
 
 _MAGICS = 8  # bytes
 _INTERRUPTED = 2**64 - errno.EINTR

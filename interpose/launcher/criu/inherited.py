@@ -20,9 +20,14 @@ from rankfold.interpose.launcher.rank.sandbox import check, libc
 
 _SET_MEMPOLICY = {"aarch64": 237}.get(platform.machine(), 238)
 _MODES = {
-    "default": 0, "prefer": 1, "bind": 2, "interleave": 3, "local": 4, "prefer (many)": 5,
+    "default": 0,
+    "prefer": 1,
+    "bind": 2,
+    "interleave": 3,
+    "local": 4,
+    "prefer (many)": 5,
     "weighted interleave": 6,
-}  # fmt: skip
+}
 _MODE_FLAGS = {"static": 1 << 15, "relative": 1 << 14, "balancing": 1 << 13}
 # As in /proc/PID/numa_maps: an address, a mode, its flags, its nodes.
 _POLICY = re.compile(

@@ -172,10 +172,17 @@ def _destroy(connection: Connection) -> bytes:
     family = socket.AF_INET if connection.is_ipv4 else socket.AF_INET6
     ends = [socket.inet_pton(family, at) for at in (connection.ours, connection.theirs)]
     request = struct.pack(
-        "=BBBxI2s2s16s16sIQ", family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF,
-        connection.our_port.to_bytes(2, "big"), connection.their_port.to_bytes(2, "big"), *ends,
-        0, 0xFFFFFFFFFFFFFFFF,
-    )  # fmt: skip
+        "=BBBxI2s2s16s16sIQ",
+        family,
+        socket.IPPROTO_TCP,
+        0,
+        0xFFFFFFFF,
+        connection.our_port.to_bytes(2, "big"),
+        connection.their_port.to_bytes(2, "big"),
+        *ends,
+        0,
+        0xFFFFFFFFFFFFFFFF,
+    )
     return struct.pack("=IHHII", 16 + len(request), _SOCK_DESTROY, 1 | 4, 0, 0) + request
 
 
@@ -192,13 +199,15 @@ class Wall:
         answers, write_end = os.pipe()
         try:
             self.pid = os.posix_spawn(
-                criu.nft(), [criu.nft(), "-i"], {"PATH": os.defpath},
+                criu.nft(),
+                [criu.nft(), "-i"],
+                {"PATH": os.defpath},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, read_end, 0),
                     (os.POSIX_SPAWN_DUP2, write_end, 1),
                     (os.POSIX_SPAWN_DUP2, write_end, 2),
                 ],
-            )  # fmt: skip
+            )
             os.close(read_end)
             os.close(write_end)
             os.write(self._commands, "\n".join(self._lines(list(connections))).encode())

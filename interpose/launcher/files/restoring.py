@@ -228,10 +228,14 @@ class _Job:
 
 
 _IS = {
-    stat.S_IFREG: "is a file", stat.S_IFDIR: "is a folder", stat.S_IFLNK: "is a link",
-    stat.S_IFIFO: "is a pipe", stat.S_IFSOCK: "is a socket", stat.S_IFCHR: "is a device",
+    stat.S_IFREG: "is a file",
+    stat.S_IFDIR: "is a folder",
+    stat.S_IFLNK: "is a link",
+    stat.S_IFIFO: "is a pipe",
+    stat.S_IFSOCK: "is a socket",
+    stat.S_IFCHR: "is a device",
     stat.S_IFBLK: "is a device",
-}  # fmt: skip
+}
 _WAS = {True: "and was a folder at the checkpoint", False: "and was none at the checkpoint"}
 
 
@@ -302,10 +306,12 @@ class _Restoring:
         first = 0 if self._same_boot else 1
         written = set(self._files.written)
         return [
-            entry.path for entry in self._files.entries
-            if entry.path in written and (now := nofollow.status(entry.path))
+            entry.path
+            for entry in self._files.entries
+            if entry.path in written
+            and (now := nofollow.status(entry.path))
             and identity(now)[first:2] != entry.was[first:2]
-        ]  # fmt: skip
+        ]
 
     def all(self) -> None:
         for above in sorted(self._files.above, key=lambda each: each.path):
@@ -468,8 +474,10 @@ _NODES = {"socket": stat.S_IFSOCK, "character": stat.S_IFCHR, "block": stat.S_IF
 
 def _is_as_it_was(entry: Entry, now: os.stat_result) -> bool:
     return (*identity(now)[:2], now.st_size, now.st_mtime_ns) == (
-        *entry.was[:2], entry.size, entry.mtime_ns,
-    )  # fmt: skip
+        *entry.was[:2],
+        entry.size,
+        entry.mtime_ns,
+    )
 
 
 def _set(entry: Entry, path: str) -> None:

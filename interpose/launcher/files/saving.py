@@ -144,11 +144,16 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
         taking.note_theirs(entries, wrote)
     others = [path for path, status in found if stat.S_IFMT(status.st_mode) not in _KINDS]
     files = Files(
-        VERSION, boot_id(), names, entries, others, list(_above(names, entries, opened.works_in)),
+        VERSION,
+        boot_id(),
+        names,
+        entries,
+        others,
+        list(_above(names, entries, opened.works_in)),
         [each for path in sorted(opened.read - names.keys()) if (each := _input(path))],
         {path: name.origin for path, name in touched.items() if name.origin},
         sorted(opened.written),
-    )  # fmt: skip
+    )
     (snapshot / NAME).write_text(json.dumps(msgspec.to_builtins(files)))
     kept.renew(taking.contents, snapshot / FOLDER)
 
@@ -199,9 +204,14 @@ class _Taking:
         if kind is None:
             return None
         entry = Entry(
-            path, kind, stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid,
-            status.st_mtime_ns, identity(status),
-        )  # fmt: skip
+            path,
+            kind,
+            stat.S_IMODE(status.st_mode),
+            status.st_uid,
+            status.st_gid,
+            status.st_mtime_ns,
+            identity(status),
+        )
         number = status.st_dev, status.st_ino
         entry.loose = (
             number in self._opened.mapped
@@ -302,9 +312,14 @@ def _new(path: Path) -> int:
 
 
 _KINDS: dict[int, Kind] = {
-    stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "link", stat.S_IFIFO: "pipe",
-    stat.S_IFSOCK: "socket", stat.S_IFCHR: "character", stat.S_IFBLK: "block",
-}  # fmt: skip
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character",
+    stat.S_IFBLK: "block",
+}
 
 
 def copy(source: int, target: int) -> None:

@@ -34,9 +34,12 @@ class Standing:
     """Freezes and thaws one rank. `after` calls a function after a number of seconds."""
 
     def __init__(
-        self, name: str, workers: Workers, touched: Touched,
+        self,
+        name: str,
+        workers: Workers,
+        touched: Touched,
         after: Callable[[float, Callable[[], None]], None],
-    ):  # fmt: skip
+    ):
         self.freezer = freezer.Freezer(name)
         self.still = False
         self.calls = interrupted.Calls()

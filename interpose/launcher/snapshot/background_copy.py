@@ -48,10 +48,12 @@ class BackgroundCopy:
     a snapshot that has waited."""
 
     def __init__(
-        self, workers: Workers, touched: Touched,
+        self,
+        workers: Workers,
+        touched: Touched,
         after: Callable[[float, Callable[[], None]], None],
         again: Callable[[Request[messages.Snapshot]], None],
-    ):  # fmt: skip
+    ):
         self._workers, self._touched, self._after, self._again = workers, touched, after, again
         self._now: _Copy | None = None
 

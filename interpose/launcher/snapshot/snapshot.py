@@ -98,9 +98,15 @@ class About:
 
 
 def write(
-    folder: str, about: About, pids: set[int], cgroup: str, touched: Touched, memory: int | None,
-    image: int, beside: bool = False,
-) -> int:  # fmt: skip
+    folder: str,
+    about: About,
+    pids: set[int],
+    cgroup: str,
+    touched: Touched,
+    memory: int | None,
+    image: int,
+    beside: bool = False,
+) -> int:
     """Write a snapshot of the rank that is frozen in `cgroup` to `folder`, which is made anew.
     Returns the bytes that it takes.
 
@@ -118,9 +124,11 @@ def write(
         opened = saving.Opened(pids, touched.is_ours, names)
         personality = settings.personality(about.pid)
         about = replace(
-            about, settings=settings.taken(pids), personality=personality,
+            about,
+            settings=settings.taken(pids),
+            personality=personality,
             inherited=inherited.of(about.pid, about.pid),
-        )  # fmt: skip
+        )
         descriptors.settle(pids)
         semaphores = descriptors.semaphores(pids)
         dumping = command.dump(about.pid, processes, cgroup)

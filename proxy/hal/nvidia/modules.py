@@ -100,9 +100,12 @@ class Loader:
         extra = name in loaded.rewritten.entries
         out = self._ffi.new("struct nvidia_function *")
         error = self._lib.rankfold_nvidia_function(
-            loaded.handle, name.encode(), kernel.param_bytes,
-            (kernel.param_bytes + 7) // 8 * 8 if extra else NO_GLOBALS, out,
-        )  # fmt: skip
+            loaded.handle,
+            name.encode(),
+            kernel.param_bytes,
+            (kernel.param_bytes + 7) // 8 * 8 if extra else NO_GLOBALS,
+            out,
+        )
         if error:
             raise ModuleError(error, f"the driver has no kernel {name}")
         sets = sets_of(module.ptx, kernel, fixed_code=False)

@@ -131,9 +131,12 @@ def _with_parameter(header: str) -> str:
     if match[3] is None:
         return f"{header[: match.end()]}({mine}){header[match.end() :]}"
     inside = match[3][1:-1].strip()
-    return header[: match.start(3)] + f"({inside}, {mine})" * bool(inside) + (
-        f"({mine})" * (not inside)
-    ) + header[match.end(3) :]  # fmt: skip
+    return (
+        header[: match.start(3)]
+        + f"({inside}, {mine})" * bool(inside)
+        + (f"({mine})" * (not inside))
+        + header[match.end(3) :]
+    )
 
 
 def _prologue(kind: str, deep: bool) -> str:

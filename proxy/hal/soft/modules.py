@@ -208,8 +208,15 @@ class Loader:
     def _spawn(self) -> int:
         """Starts a compiler in its own session: it also serves other proxies and may outlive this
         one."""
-        command = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler.server",
-                   "--socket", str(self.socket), "--cache", str(self.cache_dir)]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "rankfold.proxy.hal.soft.compiler.server",
+            "--socket",
+            str(self.socket),
+            "--cache",
+            str(self.cache_dir),
+        ]
         quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
         pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=quiet, setsid=True)
         with self._lock:

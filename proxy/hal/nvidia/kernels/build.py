@@ -27,8 +27,15 @@ def digest() -> str:
 
 def compiled() -> str:
     """Returns the PTX, without nvcc's comments. Raises `CalledProcessError`."""
-    command = [str(NVCC), "-ptx", "-arch=compute_75", "-fmad=false", str(SOURCES[0]),
-               "-o", "/dev/stdout"]  # fmt: skip
+    command = [
+        str(NVCC),
+        "-ptx",
+        "-arch=compute_75",
+        "-fmad=false",
+        str(SOURCES[0]),
+        "-o",
+        "/dev/stdout",
+    ]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     text = re.sub(r"^\.version .*", f".version {VERSION}", text, flags=re.MULTILINE)
     lines = [line.strip() for line in text.splitlines()]

@@ -24,10 +24,15 @@ FATBINS_FOR = (9, 0)  # from a fatbin, takes the best PTX for this compute capab
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--emit", type=click.Choice([*COMMENT]), default="llvm", show_default=True,
-              help="sets: what the kernel reads and writes, and how far (docs/sets.md); flat: "
-              "instructions with every call resolved, in blocks between cuts; llvm: IR as it is "
-              "lowered; optimised: IR as LLVM leaves it; asm: x86-64.")  # fmt: skip
+@click.option(
+    "--emit",
+    type=click.Choice([*COMMENT]),
+    default="llvm",
+    show_default=True,
+    help="sets: what the kernel reads and writes, and how far (docs/sets.md); flat: "
+    "instructions with every call resolved, in blocks between cuts; llvm: IR as it is "
+    "lowered; optimised: IR as LLVM leaves it; asm: x86-64.",
+)
 @click.option("--kernel", "wanted", help="Only this one; default: every kernel.")
 @click.option("-o", "--output", type=click.File("w", lazy=True), default="-", help="Not stdout.")
 def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:

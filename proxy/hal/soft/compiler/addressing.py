@@ -115,9 +115,12 @@ def _shift(
 
 
 def _add(
-    found: dict[str, Split], magnitude: dict[str, int], name: str,
-    operands: tuple[Operand, ...], single: dict[str, Instr],
-) -> None:  # fmt: skip
+    found: dict[str, Split],
+    magnitude: dict[str, int],
+    name: str,
+    operands: tuple[Operand, ...],
+    single: dict[str, Instr],
+) -> None:
     left, right = operands
     if any(isinstance(x, Reg) and x.name == name for x in operands):
         return

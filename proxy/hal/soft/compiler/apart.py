@@ -129,9 +129,9 @@ class Apart:
         changing = {
             number
             for number in _assigned_in(values)
-            if number in self.agreement.reached_from([*self.values.blocks[number].after],
-                                                     frozenset())
-        }  # fmt: skip
+            if number
+            in self.agreement.reached_from([*self.values.blocks[number].after], frozenset())
+        }
         return not changing or (same_round and all(map(self.agreement.crossed, changing)))
 
     # ---- what is known of an access

@@ -48,8 +48,11 @@ def _integer_arithmetic(c: Context, instr: Instr) -> None:
         if name == "mul":
             raise Unsupported
         saturating = ("s" if is_signed(kind) else "u") + f"{name}.sat"
-        in_halves(c, instr, lambda x, y: c.e.intrinsic(saturating, x, y) if "sat" in words
-                  else c.e.bin(name, x, y))  # fmt: skip
+        in_halves(
+            c,
+            instr,
+            lambda x, y: c.e.intrinsic(saturating, x, y) if "sat" in words else c.e.bin(name, x, y),
+        )
         return
     words = allow(instr, "lo", "hi", "wide", "sat", "cc")
     a, b = c.read(instr.args[1], kind), c.read(instr.args[2], kind)
@@ -178,8 +181,11 @@ def mul24(c: Context, instr: Instr) -> None:
     if instr.op[0] == "mad24":
         addend = c.read(instr.args[3], kind)
         saturating = "sat" in words
-        result = (c.e.intrinsic("sadd.sat", result, addend) if saturating
-                  else c.e.bin("add", result, addend))  # fmt: skip
+        result = (
+            c.e.intrinsic("sadd.sat", result, addend)
+            if saturating
+            else c.e.bin("add", result, addend)
+        )
     c.write(instr.args[0], result)
 
 

@@ -32,8 +32,9 @@ def copy(c: Context, instr: Instr) -> None:
     to, source = pointer(m, "shared", dst, size.value), pointer(m, "global", src, size.value)
     wanted = _wanted_bytes(c, instr, size.value)
     for index in range(0, size.value, 4):
-        at, into = (c.e.op("ptr", f"getelementptr i8, ptr {p.ref}, i64 {index}")
-                    for p in (source, to))  # fmt: skip
+        at, into = (
+            c.e.op("ptr", f"getelementptr i8, ptr {p.ref}, i64 {index}") for p in (source, to)
+        )
         if wanted is None:
             word = c.e.op("i32", f"load i32, ptr {at.ref}, align 4")
         else:
@@ -87,8 +88,10 @@ def _copy_bulk(c: Context, instr: Instr) -> None:
     there = _bulk(c, SPACES[source], instr.args[1], nbytes)
     limited = c.e.intrinsic("umin", nbytes, const("i64", _SHARED_BYTES))
     c.e.declared.add("declare void @llvm.memmove.p0.p0.i64(ptr, ptr, i64, i1)")
-    c.e.do(f"call void @llvm.memmove.p0.p0.i64(ptr {at.ref}, ptr {there.ref}, i64 {limited.ref}, "
-           "i1 false)")  # fmt: skip
+    c.e.do(
+        f"call void @llvm.memmove.p0.p0.i64(ptr {at.ref}, ptr {there.ref}, i64 {limited.ref}, "
+        "i1 false)"
+    )
     if ends[done] == 4:
         mbarrier.complete(c, instr.args[3], nbytes)
 

@@ -7,11 +7,34 @@ from rankfold.proxy.ptx.model import Instr, Not, Operand, Pair
 from .emit import Value, const, is_float, is_signed, llvm_type
 from .ops import Context, Unsupported, flush, halves, join, read_float
 
-_INTEGER = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
-            "lo": "ult", "ls": "ule", "hi": "ugt", "hs": "uge"}  # fmt: skip
-_FLOAT = {"eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge",
-          "equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge",
-          "num": "ord", "nan": "uno"}  # fmt: skip
+_INTEGER = {
+    "eq": "eq",
+    "ne": "ne",
+    "lt": "lt",
+    "le": "le",
+    "gt": "gt",
+    "ge": "ge",
+    "lo": "ult",
+    "ls": "ule",
+    "hi": "ugt",
+    "hs": "uge",
+}
+_FLOAT = {
+    "eq": "oeq",
+    "ne": "one",
+    "lt": "olt",
+    "le": "ole",
+    "gt": "ogt",
+    "ge": "oge",
+    "equ": "ueq",
+    "neu": "une",
+    "ltu": "ult",
+    "leu": "ule",
+    "gtu": "ugt",
+    "geu": "uge",
+    "num": "ord",
+    "nan": "uno",
+}
 
 
 def _compare(c: Context, instr: Instr, kind: str, a: Operand, b: Operand) -> Value:

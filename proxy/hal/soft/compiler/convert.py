@@ -84,8 +84,20 @@ def cvt(c: Context, instr: Instr) -> None:
     if to == "tf32":
         _cvt_tf32(c, instr, words)
         return
-    if words - {"rn", "rz", "rm", "rp", "rni", "rzi", "rmi", "rpi", "sat", "ftz", "relu",
-                "satfinite"}:  # fmt: skip
+    if words - {
+        "rn",
+        "rz",
+        "rm",
+        "rp",
+        "rni",
+        "rzi",
+        "rmi",
+        "rpi",
+        "sat",
+        "ftz",
+        "relu",
+        "satfinite",
+    }:
         raise Unsupported
     if "satfinite" in words and (to not in _LARGEST_HALF or source != "f32"):
         raise Unsupported
@@ -101,8 +113,11 @@ def cvt(c: Context, instr: Instr) -> None:
     elif is_float(to):
         c.write(instr.args[0], _int_to_float(c, c.read(instr.args[1], source), to, source, words))
     else:
-        c.write(instr.args[0], _int_to_int(c, c.read(instr.args[1], source), to, source, words),
-                is_signed(to))  # fmt: skip
+        c.write(
+            instr.args[0],
+            _int_to_int(c, c.read(instr.args[1], source), to, source, words),
+            is_signed(to),
+        )
 
 
 def _cvt_pair(c: Context, instr: Instr, to: str, words: set[str]) -> None:
@@ -149,8 +164,10 @@ def _cvt_float8(c: Context, instr: Instr, words: set[str]) -> None:
         c.write(instr.args[0], join(c, low, high))
         return
     if source not in ("f32", "f16x2") or not {"rn", "satfinite"} <= words <= {
-        "rn", "satfinite", "relu"
-    }:  # fmt: skip
+        "rn",
+        "satfinite",
+        "relu",
+    }:
         raise Unsupported
     if source == "f32":
         values = (c.read(instr.args[2], "f32"), c.read(instr.args[1], "f32"))
@@ -170,8 +187,9 @@ def _float8_of(c: Context, value: Value, kind: str) -> Value:
     magnitude = e.bin("and", bits, const("i32", 0x7FFFFFFF))
     odd = e.bin("and", e.bin("lshr", magnitude, const("i32", shift)), const("i32", 1))
     rounded = e.bin("add", e.bin("add", magnitude, const("i32", (1 << (shift - 1)) - 1)), odd)
-    normal = e.bin("sub", e.bin("lshr", rounded, const("i32", shift)),
-                   const("i32", (127 - bias) << fraction))  # fmt: skip
+    normal = e.bin(
+        "sub", e.bin("lshr", rounded, const("i32", shift)), const("i32", (127 - bias) << fraction)
+    )
     # subnormal: adding this rounds to a multiple of the smallest value, found in the low bits
     magic = const("float", 2.0 ** (24 - bias - fraction))
     size = e.bitcast(magnitude, "float")
@@ -197,8 +215,9 @@ def _half_of(c: Context, bits: Value, kind: str, words: set[str]) -> Value:
     if kind == "e5m2x2":
         half = e.bin("shl", magnitude, const("i32", 8))
     else:
-        exponents = e.bin("add", e.bin("shl", magnitude, const("i32", 20)),
-                          const("i32", (127 - bias) << 23))  # fmt: skip
+        exponents = e.bin(
+            "add", e.bin("shl", magnitude, const("i32", 20)), const("i32", (127 - bias) << 23)
+        )
         tiny = e.bin("fmul", e.cast("uitofp", magnitude, "float"), const("float", 2.0**-9))
         is_tiny = e.cmp("icmp ult", magnitude, const("i32", 1 << fraction))
         value = e.select(is_tiny, tiny, e.bitcast(exponents, "float"))
@@ -270,9 +289,10 @@ def _float_to_float(c: Context, value: Value, to: str, source: str, words: set[s
     if value.type == "double" and to != "f64":
         exact = mode if to == "f32" else "ro"
         value = (
-            e.cast("fptrunc", value, "float") if exact == "rn"
+            e.cast("fptrunc", value, "float")
+            if exact == "rn"
             else e.call("float", f"rf_narrow_{exact}", value)
-        )  # fmt: skip
+        )
     elif to == "f64" and value.type == "float":
         value = e.cast("fpext", value, "double")
     value = flush(c, value, words)

@@ -26,7 +26,7 @@ from rankfold.proxy.ptx.model import (
     Special,
     Sym,
     registers_of,
-)  # fmt: skip
+)
 from rankfold.proxy.ptx.parameters import Flat
 
 from . import matrix
@@ -307,9 +307,12 @@ def _blocks(instrs: list[Instr], kernel: str) -> tuple[list[Block], dict[int, Cu
 
 
 def _resolve(
-    blocks: list[Block], pending: list[tuple[Block, tuple[str, ...]]], falls: list[Block],
-    labels: dict[str, int], kernel: str,
-) -> None:  # fmt: skip
+    blocks: list[Block],
+    pending: list[tuple[Block, tuple[str, ...]]],
+    falls: list[Block],
+    labels: dict[str, int],
+    kernel: str,
+) -> None:
     for block, targets in pending:
         missing = [t for t in targets if t not in labels]
         if missing or not targets:

@@ -23,7 +23,7 @@ from rankfold.proxy.ptx.model import (
     Sink,
     Special,
     symbols_of,
-)  # fmt: skip
+)
 from rankfold.proxy.ptx.module import find
 
 from . import addressing, divergence, flow, mathlib, matrix, memory, threads
@@ -41,9 +41,21 @@ ORDERED, WIDE = 1, 2  # SOFT_ORDERED, SOFT_WIDE
 FLAT, LOCKSTEP_FLAT, LOOSE = 1, 2, 4  # SOFT_FLAT, SOFT_LOCKSTEP_FLAT, SOFT_LOOSE
 SHARED_BYTES_MAX = 256 << 10
 REGISTERS = 65536  # per multiprocessor
-_CUT_KINDS = {"none": 0, "barrier": 1, "arrive": 2, "yield": 3, "sync": 4, "shfl": 5, "vote": 6,
-              "match": 7, "redux": 8, "active": 9, "elect": 10, "regroup": 11,
-              **matrix.KINDS}  # fmt: skip
+_CUT_KINDS = {
+    "none": 0,
+    "barrier": 1,
+    "arrive": 2,
+    "yield": 3,
+    "sync": 4,
+    "shfl": 5,
+    "vote": 6,
+    "match": 7,
+    "redux": 8,
+    "active": 9,
+    "elect": 10,
+    "regroup": 11,
+    **matrix.KINDS,
+}
 
 
 @dataclass(frozen=True)
@@ -128,14 +140,23 @@ class Kernel:
         helpers, declared = mathlib.definitions(self.helpers)
         lines = [
             'target triple = "x86_64-unknown-linux-gnu"',
-            *sorted(self.declared | declared), *helpers, *text, *self._tables(),
+            *sorted(self.declared | declared),
+            *helpers,
+            *text,
+            *self._tables(),
             "attributes #0 = { nounwind }",
-            "!0 = distinct !{}", '!1 = !{!"llvm.loop.parallel_accesses", !0}',
+            "!0 = distinct !{}",
+            '!1 = !{!"llvm.loop.parallel_accesses", !0}',
             *(f"!{n + 10} = distinct !{{!{n + 10}, !1}}" for n in self.graph.cuts),
             "!9 = !{}",
-        ]  # fmt: skip
-        return Lowered("\n".join(lines), self.symbol, self.static_shared, self.local_bytes,
-                       self._register_count())  # fmt: skip
+        ]
+        return Lowered(
+            "\n".join(lines),
+            self.symbol,
+            self.static_shared,
+            self.local_bytes,
+            self._register_count(),
+        )
 
     def _functions(self, cut: flow.Cut) -> list[str]:
         """Writes the segment after a cut, for threads that have diverged and for a block in
@@ -219,9 +240,16 @@ class Kernel:
         escaped = "".join(f"\\{byte:02X}" for byte in name)
         ordered = _ordered(graph_instrs(self.graph))
         wide = threads.is_wide(self.graph, self.static_shared, self.local_bytes)
-        numbers = [ABI, len(rows), self.function.param_bytes, self.static_shared, self.local_stride,
-                   self.graph.frame_bytes, min(self.function.max_threads, 1024),
-                   ordered * ORDERED | wide * WIDE]  # fmt: skip
+        numbers = [
+            ABI,
+            len(rows),
+            self.function.param_bytes,
+            self.static_shared,
+            self.local_stride,
+            self.graph.frame_bytes,
+            min(self.function.max_threads, 1024),
+            ordered * ORDERED | wide * WIDE,
+        ]
         fields = ", ".join(f"i32 {n}" for n in numbers)
         return [
             f'@name = private constant [{len(name)} x i8] c"{escaped}"',

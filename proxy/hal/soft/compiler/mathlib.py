@@ -200,8 +200,14 @@ def _narrow(mode: str) -> Callable[..., Value]:
 
 MXCSR = {"rn": 0x1F80, "rm": 0x3F80, "rp": 0x5F80, "rz": 0x7F80}
 _FUSED = "vfmadd213s{0} $3, $2, $0"
-_ASM = {"add": "vadds{0} $2, $1, $0", "sub": "vsubs{0} $2, $1, $0", "mul": "vmuls{0} $2, $1, $0",
-        "div": "vdivs{0} $2, $1, $0", "sqrt": "vsqrts{0} $1, $1, $0", "fma": _FUSED}  # fmt: skip
+_ASM = {
+    "add": "vadds{0} $2, $1, $0",
+    "sub": "vsubs{0} $2, $1, $0",
+    "mul": "vmuls{0} $2, $1, $0",
+    "div": "vdivs{0} $2, $1, $0",
+    "sqrt": "vsqrts{0} $1, $1, $0",
+    "fma": _FUSED,
+}
 
 
 _OPERANDS = {"add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
@@ -252,10 +258,16 @@ def _narrow16(kind: str, mode: str) -> Callable[..., Value]:
         negative = e.cmp("icmp slt", e.bitcast(x, "i32"), const("i32", 0))
         positive = e.not_(negative)
         # x and nearest have the same sign: a step up or down is one in magnitude
-        toward = {"rz": e.select(negative, below, above), "rm": e.bin("and", above, positive),
-                  "rp": e.bin("and", below, negative)}[mode]  # fmt: skip
-        away = {"rz": const("i1", 0), "rm": e.bin("and", above, negative),
-                "rp": e.bin("and", below, positive)}[mode]  # fmt: skip
+        toward = {
+            "rz": e.select(negative, below, above),
+            "rm": e.bin("and", above, positive),
+            "rp": e.bin("and", below, negative),
+        }[mode]
+        away = {
+            "rz": const("i1", 0),
+            "rm": e.bin("and", above, negative),
+            "rp": e.bin("and", below, positive),
+        }[mode]
         step = e.bin("sub", e.resize(away, "i16"), e.resize(toward, "i16"))
         return e.bin("add", nearest, step)
 

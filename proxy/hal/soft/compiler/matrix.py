@@ -22,10 +22,25 @@ if TYPE_CHECKING:
 
 KINDS = {"mma": 12, "tile": 13, "rows": 14, "turn": 15}  # enum soft_cut_kind
 
-_ELEMENTS = {name: number for number, name in enumerate(
-    "f16 bf16 tf32 f32 f64 e4m3 e5m2 s8 u8 s4 u4 b1 s32".split())}  # fmt: skip
-_BITS = {"f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
-         "tf32": 32, "f32": 32, "s32": 32, "f64": 64}  # fmt: skip
+_ELEMENTS = {
+    name: number
+    for number, name in enumerate("f16 bf16 tf32 f32 f64 e4m3 e5m2 s8 u8 s4 u4 b1 s32".split())
+}
+_BITS = {
+    "f16": 16,
+    "bf16": 16,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s8": 8,
+    "u8": 8,
+    "s4": 4,
+    "u4": 4,
+    "b1": 1,
+    "tf32": 32,
+    "f32": 32,
+    "s32": 32,
+    "f64": 64,
+}
 _SPACES = {"global": 1, "shared": 2, "shared_cta": 2}
 _ROUNDINGS = {"rn": 0, "rz": 1, "rm": 2, "rp": 3}
 _NO_SLOT = 0xFFFFFFFF
@@ -34,20 +49,43 @@ _SATURATES, _AND, _COLUMN_A, _COLUMN_B = 1, 2, 4, 8
 # The shapes of mma, by the element type of A.
 _BYTES, _NIBBLES = ("m8n8k16", "m16n8k16", "m16n8k32"), ("m8n8k32", "m16n8k32", "m16n8k64")
 _MMA = {
-    "f16": ("m8n8k4", "m16n8k8", "m16n8k16"), "bf16": ("m16n8k8", "m16n8k16"),
-    "tf32": ("m16n8k4", "m16n8k8"), "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
-    "e4m3": ("m16n8k16", "m16n8k32"), "e5m2": ("m16n8k16", "m16n8k32"),
-    "s8": _BYTES, "u8": _BYTES, "s4": _NIBBLES, "u4": _NIBBLES,
+    "f16": ("m8n8k4", "m16n8k8", "m16n8k16"),
+    "bf16": ("m16n8k8", "m16n8k16"),
+    "tf32": ("m16n8k4", "m16n8k8"),
+    "f64": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"),
+    "e4m3": ("m16n8k16", "m16n8k32"),
+    "e5m2": ("m16n8k16", "m16n8k32"),
+    "s8": _BYTES,
+    "u8": _BYTES,
+    "s4": _NIBBLES,
+    "u4": _NIBBLES,
     "b1": ("m8n8k128", "m16n8k128", "m16n8k256"),
-}  # fmt: skip
+}
 _OBLONG = ("m16n16k16", "m32n8k16", "m8n32k16")
 _WMMA = {
-    "f16": _OBLONG, "bf16": _OBLONG, "s8": _OBLONG, "u8": _OBLONG, "tf32": ("m16n16k8",),
-    "f64": ("m8n8k4",), "s4": ("m8n8k32",), "u4": ("m8n8k32",), "b1": ("m8n8k128",),
-}  # fmt: skip
-_SUMS = {"f16": ("f16", "f32"), "bf16": ("f32",), "tf32": ("f32",), "f64": ("f64",),
-         "e4m3": ("f16", "f32"), "e5m2": ("f16", "f32"), "s8": ("s32",), "u8": ("s32",),
-         "s4": ("s32",), "u4": ("s32",), "b1": ("s32",)}  # fmt: skip
+    "f16": _OBLONG,
+    "bf16": _OBLONG,
+    "s8": _OBLONG,
+    "u8": _OBLONG,
+    "tf32": ("m16n16k8",),
+    "f64": ("m8n8k4",),
+    "s4": ("m8n8k32",),
+    "u4": ("m8n8k32",),
+    "b1": ("m8n8k128",),
+}
+_SUMS = {
+    "f16": ("f16", "f32"),
+    "bf16": ("f32",),
+    "tf32": ("f32",),
+    "f64": ("f64",),
+    "e4m3": ("f16", "f32"),
+    "e5m2": ("f16", "f32"),
+    "s8": ("s32",),
+    "u8": ("s32",),
+    "s4": ("s32",),
+    "u4": ("s32",),
+    "b1": ("s32",),
+}
 # mma may use one of them for A and another for B
 _ALIKE = ({"e4m3", "e5m2"}, {"s8", "u8"}, {"s4", "u4"})
 
@@ -182,8 +220,12 @@ def _wmma(words: list[str], args: tuple[Operand, ...]) -> Described:
     if a != b or (a in ("s4", "u4", "b1") and "row" not in others) or not others & {"row", "col"}:
         raise Unsupported
     m, n, k = _sizes(shape)
-    counts = (_registers(d, m, n), _wmma_registers(a, m, k), _wmma_registers(b, n, k),
-              _registers(c, m, n))  # fmt: skip
+    counts = (
+        _registers(d, m, n),
+        _wmma_registers(a, m, k),
+        _wmma_registers(b, n, k),
+        _registers(c, m, n),
+    )
     return _product(shape, (d, a, b, c), _flags(a, others - {"row", "col"}), args, counts)
 
 
@@ -204,9 +246,12 @@ def _flags(element: str, words: set[str]) -> int:
 
 
 def _product(
-    shape: str, types: tuple[str, str, str, str], flags: int, args: tuple[Operand, ...],
+    shape: str,
+    types: tuple[str, str, str, str],
+    flags: int,
+    args: tuple[Operand, ...],
     counts: tuple[int, int, int, int],
-) -> Described:  # fmt: skip
+) -> Described:
     """Describes a product; types, operands and registers are those of d, a, b, c."""
     d, a, b, c = types
     if {c, d} - set(_SUMS[a]) or len(args) != 4:

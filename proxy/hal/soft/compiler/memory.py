@@ -28,14 +28,42 @@ SHARED_WINDOW = 1 << 32  # SOFT_SHARED_WINDOW: nothing is mapped after a block's
 GRID_MASK = 63  # SOFT_GRID_BYTES - 1
 TAGS = {"shared": 0x10, "local": 0x11, "param": 0x12, "grid": 0x13}
 SPACES = {  # a block is its own cluster
-    "global": "global", "shared": "shared", "shared_cta": "shared", "shared_cluster": "shared",
-    "local": "local", "param": "param", "param_entry": "param", "param_func": "param",
+    "global": "global",
+    "shared": "shared",
+    "shared_cta": "shared",
+    "shared_cluster": "shared",
+    "local": "local",
+    "param": "param",
+    "param_entry": "param",
+    "param_func": "param",
     "const": "global",
-}  # fmt: skip
-_WEAK = frozenset(("weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1_evict_normal",
-                   "L1_evict_unchanged", "L1_evict_first", "L1_evict_last", "L1_no_allocate",
-                   "L2_cache_hint", "L2_evict_last", "L2_evict_normal", "L2_evict_first",
-                   "L2_64B", "L2_128B", "L2_256B", "unified"))  # fmt: skip
+}
+_WEAK = frozenset(
+    (
+        "weak",
+        "nc",
+        "ca",
+        "cg",
+        "cs",
+        "lu",
+        "cv",
+        "wb",
+        "wt",
+        "L1_evict_normal",
+        "L1_evict_unchanged",
+        "L1_evict_first",
+        "L1_evict_last",
+        "L1_no_allocate",
+        "L2_cache_hint",
+        "L2_evict_last",
+        "L2_evict_normal",
+        "L2_evict_first",
+        "L2_64B",
+        "L2_128B",
+        "L2_256B",
+        "unified",
+    )
+)
 _STRONG = frozenset(("relaxed", "acquire", "release", "acq_rel", "mmio"))
 _SCOPES = frozenset(("cta", "gpu", "sys", "cluster"))
 
@@ -292,8 +320,15 @@ def store(c: Context, instr: Instr) -> None:
 
 # ---- atomics -------------------------------------------------------------------------------------
 
-_RMW = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg",
-        "inc": "uinc_wrap", "dec": "udec_wrap"}  # fmt: skip
+_RMW = {
+    "add": "add",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+    "exch": "xchg",
+    "inc": "uinc_wrap",
+    "dec": "udec_wrap",
+}
 
 
 def atomic(c: Context, instr: Instr) -> None:

@@ -54,8 +54,10 @@ def version() -> str:
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for folder, pattern in (
-        (Path(ptx.__file__).parent, "*.py"), (here, "*.py"), (here.parent, "kernel.h"),
-    ):  # fmt: skip
+        (Path(ptx.__file__).parent, "*.py"),
+        (here, "*.py"),
+        (here.parent, "kernel.h"),
+    ):
         for path in sorted(folder.glob(pattern)):
             digest.update(f"{folder.name}/{path.name}\n".encode() + path.read_bytes())
     build = (llvmlite.__version__, llvm.llvm_version_info, CPU, ABI)

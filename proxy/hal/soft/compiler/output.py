@@ -11,8 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SWITCH = "RANKFOLD_COMPILER_OUTPUT"
-FILES = {"ptx": "kernel.ptx", "flat": "flat.txt", "llvm": "lowered.ll",
-         "optimised": "optimised.ll", "asm": "kernel.s"}  # of codegen.STAGES  # fmt: skip
+FILES = {
+    "ptx": "kernel.ptx",
+    "flat": "flat.txt",
+    "llvm": "lowered.ll",
+    "optimised": "optimised.ll",
+    "asm": "kernel.s",
+}  # of codegen.STAGES
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:

@@ -56,18 +56,26 @@ class RangedSegment(Segment):
         before, behind = holds, fails
         if range_.test not in ("lt", "le", "lo", "ls"):
             before, behind = fails, holds
-        return self._wrapper([
-            f"  %before = {self._part_call(before, '%t0', middle)}",
-            f"  %behind = {self._part_call(behind, middle, '%t1')}",
-            "  %or = or i64 %before, %behind", f"  %high = and i64 %or, {0xFFFFFFFF << 32}",
-            "  %and = and i64 %before, %behind", f"  %low = and i64 %and, {0xFFFFFFFF}",
-            "  %ends = or i64 %high, %low", "  %all = lshr i64 %or, 32",
-            "  %same = icmp eq i64 %all, %low", "  br i1 %same, label %end, label %differ",
-            "differ:",
-            *self._stand(before, "%before", "%t0", middle),
-            *self._stand(behind, "%behind", middle, "%t1"),
-            "  br label %end", "end:", "  ret i64 %ends",
-        ])  # fmt: skip
+        return self._wrapper(
+            [
+                f"  %before = {self._part_call(before, '%t0', middle)}",
+                f"  %behind = {self._part_call(behind, middle, '%t1')}",
+                "  %or = or i64 %before, %behind",
+                f"  %high = and i64 %or, {0xFFFFFFFF << 32}",
+                "  %and = and i64 %before, %behind",
+                f"  %low = and i64 %and, {0xFFFFFFFF}",
+                "  %ends = or i64 %high, %low",
+                "  %all = lshr i64 %or, 32",
+                "  %same = icmp eq i64 %all, %low",
+                "  br i1 %same, label %end, label %differ",
+                "differ:",
+                *self._stand(before, "%before", "%t0", middle),
+                *self._stand(behind, "%behind", middle, "%t1"),
+                "  br label %end",
+                "end:",
+                "  ret i64 %ends",
+            ]
+        )
 
     def _stand(self, part: Segment, ends: str, start: str, end: str) -> list[str]:
         """Returns code for when the threads of a part end at another cut than those of the other
@@ -107,12 +115,18 @@ class RangedSegment(Segment):
         ]
         e.at("seen")
         self._or_apart(e.cmp("icmp eq", Value("i8", "%differ.n"), const("i8", 0)))
-        return self._wrapper([
-            "  %holds = trunc i8 %mine to i1",
-            "  br i1 %holds, label %all, label %none",
-            "all:", f"  %a = {self._part_call(holds, '%t0', '%t1')}", "  ret i64 %a",
-            "none:", f"  %n = {self._part_call(fails, '%t0', '%t1')}", "  ret i64 %n",
-        ])  # fmt: skip
+        return self._wrapper(
+            [
+                "  %holds = trunc i8 %mine to i1",
+                "  br i1 %holds, label %all, label %none",
+                "all:",
+                f"  %a = {self._part_call(holds, '%t0', '%t1')}",
+                "  ret i64 %a",
+                "none:",
+                f"  %n = {self._part_call(fails, '%t0', '%t1')}",
+                "  ret i64 %n",
+            ]
+        )
 
     def _at_first_thread(self, range_: threads.PredicateRange) -> None:
         wanted = {name for instr in range_.needed for name in uses_of(instr)}
@@ -142,12 +156,21 @@ class RangedSegment(Segment):
         return f"call i64 {part.name}(ptr %block, i32 {start}, i32 {end}, {ROW}{kept})"
 
     def _wrapper(self, calls: list[str]) -> list[str]:
-        entry = [f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
-                 for n, p in self.places.items()]  # fmt: skip
+        entry = [
+            f"  {p} = alloca {llvm_type(self.kernel.registers[n])}" for n, p in self.places.items()
+        ]
         return [
-            f"define internal i64 {self.name}({SEGMENT_PARAMS}) #0 {{", "entry:", *entry,
-            *(f"  {part} = alloca i64" for part in sorted(self.parts)), *self._block_fields(),
-            "  %t = add i32 %t0, 0", "  %t64 = zext i32 %t0 to i64", "  %tx = sub i32 %t0, %row",
+            f"define internal i64 {self.name}({SEGMENT_PARAMS}) #0 {{",
+            "entry:",
+            *entry,
+            *(f"  {part} = alloca i64" for part in sorted(self.parts)),
+            *self._block_fields(),
+            "  %t = add i32 %t0, 0",
+            "  %t64 = zext i32 %t0 to i64",
+            "  %tx = sub i32 %t0, %row",
             "  %row64 = zext i32 %row to i64",
-            *self.e.head, *self.e.lines, *calls, "}",
-        ]  # fmt: skip
+            *self.e.head,
+            *self.e.lines,
+            *calls,
+            "}",
+        ]

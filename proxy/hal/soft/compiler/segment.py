@@ -18,7 +18,7 @@ from rankfold.proxy.ptx.model import (
     Not,
     Operand,
     Reg,
-)  # fmt: skip
+)
 
 from . import flow, matrix, threads
 from .emit import Value, const, llvm_type
@@ -42,9 +42,13 @@ class Segment(Values):
     `holds`, or does not."""
 
     def __init__(
-        self, kernel: Kernel, cut: flow.Cut, lockstep: bool,
-        range_: threads.PredicateRange | None = None, holds: bool = False,
-    ):  # fmt: skip
+        self,
+        kernel: Kernel,
+        cut: flow.Cut,
+        lockstep: bool,
+        range_: threads.PredicateRange | None = None,
+        holds: bool = False,
+    ):
         super().__init__(kernel)
         self.cut, self.lockstep = cut, lockstep
         self.range_, self.holds = range_, holds
@@ -75,8 +79,10 @@ class Segment(Values):
         inline = " alwaysinline" if self.range_ else ""
         return [
             f"define internal i64 {self.name}({self._parameters()}){inline} #0 {{",
-            *self._entry(), *loop, "}",
-        ]  # fmt: skip
+            *self._entry(),
+            *loop,
+            "}",
+        ]
 
     def _ways(self, block: flow.Block) -> tuple[int, ...]:
         """Returns the successors of a block in this segment."""
@@ -344,16 +350,26 @@ class Segment(Values):
         access them."""
         return [
             "entry:",
-            *(f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
-              for n, p in self.places.items()),
+            *(
+                f"  {p} = alloca {llvm_type(self.kernel.registers[n])}"
+                for n, p in self.places.items()
+            ),
             *(f"  {part} = alloca i64" for part in sorted(self.parts)),
-            *(f"  {slot} = alloca {llvm_type(self.kernel.registers[n])}"
-              for n, slot in self.once.items()),
-            "  %some = icmp ult i32 %t0, %t1", "  br i1 %some, label %head, label %none",
-            "none:", f"  ret i64 {NO_THREAD}",
-            "head:", *self._block_fields(), "  %first64 = zext i32 %t0 to i64",
-            "  %row64 = zext i32 %row to i64", *self.e.head, "  br label %loop",
-        ]  # fmt: skip
+            *(
+                f"  {slot} = alloca {llvm_type(self.kernel.registers[n])}"
+                for n, slot in self.once.items()
+            ),
+            "  %some = icmp ult i32 %t0, %t1",
+            "  br i1 %some, label %head, label %none",
+            "none:",
+            f"  ret i64 {NO_THREAD}",
+            "head:",
+            *self._block_fields(),
+            "  %first64 = zext i32 %t0 to i64",
+            "  %row64 = zext i32 %row to i64",
+            *self.e.head,
+            "  br label %loop",
+        ]
 
     def _block_fields(self) -> list[str]:
         lines = []
@@ -433,8 +449,9 @@ class Segment(Values):
             "  %tn = add nuw nsw i32 %t, 1",
             "  %more = icmp ult i32 %tn, %t1",
             f"  br i1 %more, label %loop, label %done, !llvm.loop !{self.cut.number + 10}",
-            "done:", *self._behind_loop(),
-        ]  # fmt: skip
+            "done:",
+            *self._behind_loop(),
+        ]
         if not several:
             only = self.ends[0][0] if self.ends else 0
             return [*lines, f"  ret i64 {only << 32 | only}"]

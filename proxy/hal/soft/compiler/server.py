@@ -192,8 +192,7 @@ class Compiler:
     def not_stored(self, why: str) -> None:
         """Logs when storing begins to fail."""
         if why and not self.full:
-            log.warning("%s; compiled kernels are not cached until there is space: free some",
-                        why)  # fmt: skip
+            log.warning("%s; compiled kernels are not cached until there is space: free some", why)
         self.full = bool(why)
 
     def check_idle(self) -> None:

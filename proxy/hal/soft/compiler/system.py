@@ -20,9 +20,12 @@ def vprintf(c: Context, instr: Instr) -> None:
     """vprintf d, format, arguments: generic addresses. Implemented in print.c."""
     m: MemoryContext = c  # type: ignore[assignment]
     arguments = [
-        Value("ptr", "%block"), Value("ptr", m.pointers["local"]), const("i32", m.local_stride),
-        c.read(Sym("__rankfold"), "u64"), *(c.read(a, "u64") for a in instr.args[1:3]),
-    ]  # fmt: skip
+        Value("ptr", "%block"),
+        Value("ptr", m.pointers["local"]),
+        const("i32", m.local_stride),
+        c.read(Sym("__rankfold"), "u64"),
+        *(c.read(a, "u64") for a in instr.args[1:3]),
+    ]
     kinds = ", ".join(a.type for a in arguments)
     c.e.declared.add(f"declare i32 @rankfold_soft_print({kinds})")
     text = ", ".join(f"{a.type} {a.ref}" for a in arguments)
@@ -35,9 +38,14 @@ def assertfail(c: Context, instr: Instr) -> None:
     m: MemoryContext = c  # type: ignore[assignment]
     message, file, line, function = instr.args
     arguments = [
-        Value("ptr", "%block"), Value("ptr", m.pointers["local"]), const("i32", m.local_stride),
-        c.read(message, "u64"), c.read(file, "u64"), c.read(line, "u32"), c.read(function, "u64"),
-    ]  # fmt: skip
+        Value("ptr", "%block"),
+        Value("ptr", m.pointers["local"]),
+        const("i32", m.local_stride),
+        c.read(message, "u64"),
+        c.read(file, "u64"),
+        c.read(line, "u32"),
+        c.read(function, "u64"),
+    ]
     c.e.declared.add(f"declare void @rankfold_soft_assert({', '.join(a.type for a in arguments)})")
     text = ", ".join(f"{a.type} {a.ref}" for a in arguments)
     c.e.do(f"call void @rankfold_soft_assert({text})")

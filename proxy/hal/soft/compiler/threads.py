@@ -23,8 +23,16 @@ from .flow import Block, Cut, Graph, is_arithmetic
 from .instructions import defs_of, uses_of
 
 STRAIGHT_MAX = 200  # instructions before the predicate
-_MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "lo": "hi", "ls": "hs",
-             "hi": "lo", "hs": "ls"}  # fmt: skip
+_MIRRORED = {
+    "lt": "gt",
+    "le": "ge",
+    "gt": "lt",
+    "ge": "le",
+    "lo": "hi",
+    "ls": "hs",
+    "hi": "lo",
+    "hs": "ls",
+}
 _NOTHING = Int(0)
 _OF_X = ("tid.x", "ctaid.x", "laneid", "warpid", "lanemask_")
 

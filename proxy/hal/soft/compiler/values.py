@@ -29,20 +29,46 @@ if TYPE_CHECKING:
     from .lower import Kernel
 
 RESERVED_SHARED = 1024
-BLOCK = {"base": 0, "shared": 8, "local": 16, "frame": 24, "params": 32, "globals": 40, "next": 48,
-          "ntid.x": 56, "ntid.y": 60, "ntid.z": 64, "nctaid.x": 68, "nctaid.y": 72, "nctaid.z": 76,
-          "ctaid.x": 80, "ctaid.y": 84, "ctaid.z": 88, "stride": 92,
-          "dynamic_shared": 96, "grid": 104}  # fmt: skip
+BLOCK = {
+    "base": 0,
+    "shared": 8,
+    "local": 16,
+    "frame": 24,
+    "params": 32,
+    "globals": 40,
+    "next": 48,
+    "ntid.x": 56,
+    "ntid.y": 60,
+    "ntid.z": 64,
+    "nctaid.x": 68,
+    "nctaid.y": 72,
+    "nctaid.z": 76,
+    "ctaid.x": 80,
+    "ctaid.y": 84,
+    "ctaid.z": 88,
+    "stride": 92,
+    "dynamic_shared": 96,
+    "grid": 104,
+}
 POINTERS = ("base", "shared", "local", "frame", "params", "next", "grid")
-_CONSTANT = {"nsmid": 1, "smid": 0, "gridid": 0, "nwarpid": 32,
-             # each block is its own cluster
-             "cluster_ctarank": 0, "cluster_nctarank": 1, "is_explicit_cluster": 0,
-             **{f"cluster_ctaid.{d}": 0 for d in "xyz"},
-             **{f"cluster_nctaid.{d}": 1 for d in "xyz"},
-             # cooperative groups' reserved shared memory is at its beginning
-             "reserved_smem_offset_begin": 0, "reserved_smem_offset_0": 0,
-             "reserved_smem_offset_1": 32, "reserved_smem_offset_end": RESERVED_SHARED,
-             "reserved_smem_offset_cap": RESERVED_SHARED}  # fmt: skip
+_CONSTANT = {
+    "nsmid": 1,
+    "smid": 0,
+    "gridid": 0,
+    "nwarpid": 32,
+    # each block is its own cluster
+    "cluster_ctarank": 0,
+    "cluster_nctarank": 1,
+    "is_explicit_cluster": 0,
+    **{f"cluster_ctaid.{d}": 0 for d in "xyz"},
+    **{f"cluster_nctaid.{d}": 1 for d in "xyz"},
+    # cooperative groups' reserved shared memory is at its beginning
+    "reserved_smem_offset_begin": 0,
+    "reserved_smem_offset_0": 0,
+    "reserved_smem_offset_1": 32,
+    "reserved_smem_offset_end": RESERVED_SHARED,
+    "reserved_smem_offset_cap": RESERVED_SHARED,
+}
 _CLOCKS = ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi")
 
 

@@ -216,9 +216,12 @@ def _chosen(c: Context, instr: Instr, which: int, words: list[Value], kind: str)
 
 
 def _finish_packed(
-    c: Context, instr: Instr, kinds: tuple[str, str], one: Callable[[Value, Value], Value],
+    c: Context,
+    instr: Instr,
+    kinds: tuple[str, str],
+    one: Callable[[Value, Value], Value],
     add: bool,
-) -> None:  # fmt: skip
+) -> None:
     """Writes the parts in d's mask: summed with c, or inserted into c."""
     e, bits = c.e, _bits(instr)
     d, mask, _ = _part_of(instr.args[0])
