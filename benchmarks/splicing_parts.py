@@ -190,7 +190,9 @@ def timed_build(name: str, files: Sequence[str]) -> Path:
     marked = [path for path in sources if names[path].startswith(tuple(files))]
     # gcc excludes a file whose path contains one of these. The core's headers are found through
     # links in build/…/rooms, so their paths there have no "proxy/core" in them.
-    others = sorted(names[path].removeprefix("proxy/core/") for path in sources if path not in marked)
+    others = sorted(
+        names[path].removeprefix("proxy/core/") for path in sources if path not in marked
+    )
     unmarked = ",".join(["/usr", *others])
     flags = (
         f"-O2 -g -finstrument-functions -finstrument-functions-exclude-file-list={unmarked} "

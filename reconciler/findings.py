@@ -46,7 +46,7 @@ def note_conditions(journal: Journal, plan: Plan) -> None:
     for each in journal.objects():
         if each.kind != "Job":
             continue
-        new = [dataclasses.asdict(c) for c in plan.conditions.get(each.name, ())]
+        new = [c.fields() for c in plan.conditions.get(each.name, ())]
         old, seen_generation = known.get(each.name) or ([], 0)
         generation = each.generation if each.name in plan.converged else seen_generation
         if (new, generation) != (old, seen_generation):

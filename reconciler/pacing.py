@@ -26,7 +26,7 @@ from rankfold.reconciler.model.recorded import Record
 
 PLAN_SHARE = 0.004  # of a core, for renewing plans when only time has passed
 KEPT_MAX_S = 5.0
-TURN_SHARE = 0.008  # of a core, for turns that find nothing new
+TURN_SHARE = 0.005  # of a core, for turns that find nothing new
 SLEEP_MAX_S = 1.0
 
 

@@ -176,6 +176,9 @@ class Condition:
     reason: str
     message: str = ""
 
+    def fields(self) -> Json:
+        return dict(vars(self))  # `dataclasses.asdict` takes ten times as long
+
 
 @dataclass(frozen=True)
 class Change:

@@ -8,7 +8,7 @@ job, so that a query about a job takes time in proportion to the kinds, not to t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rankfold.reconciler.model.desired import Device, Job
@@ -25,6 +25,14 @@ class Group:
     positions: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """The groups that a job may use, and how many devices of each type they have."""
+
+    groups: list[Group]
+    count: Mapping[str, int]
+
+
 class Groups:
     def __init__(self, devices: Iterable[Device]):
         alike: dict[Hashable, Group] = {}
@@ -36,24 +44,28 @@ class Groups:
         for group in alike.values():
             if group.device.only_for is not None:
                 self._for_one.setdefault(group.device.only_for, []).append(group)
-        self._fitting: dict[Hashable, list[Group]] = {}
+        self._fitting: dict[Hashable, Fitting] = {}
 
     def fitting(self, job: Job, record: Record) -> list[Group]:
         """Groups that a job may use, in the order of their first devices in the files."""
+        return self._find(job, record).groups
+
+    def count(self, job: Job, record: Record) -> Mapping[str, int]:
+        """As `fitting_devices`."""
+        return self._find(job, record).count
+
+    def _find(self, job: Job, record: Record) -> Fitting:
         own = self._for_one.get(job.name)
         wishes = _wishes(job, record)
         key = (job.name, wishes) if own else wishes
         if key not in self._fitting:
             groups = sorted([*self._for_all, *(own or ())], key=lambda g: g.positions[0])
-            self._fitting[key] = [g for g in groups if may_use(g.device, job, record)]
+            groups = [g for g in groups if may_use(g.device, job, record)]
+            count: Counter[str] = Counter()
+            for group in groups:
+                count[group.device.type] += len(group.positions)
+            self._fitting[key] = Fitting(groups, count)
         return self._fitting[key]
-
-    def count(self, job: Job, record: Record) -> dict[str, int]:
-        """As `fitting_devices`."""
-        found: dict[str, int] = {}
-        for group in self.fitting(job, record):
-            found[group.device.type] = found.get(group.device.type, 0) + len(group.positions)
-        return found
 
     def virtual(self, job: Job, record: Record) -> Json:
         """The device that a job's ranks see, or would see if the job started now."""
@@ -90,7 +102,7 @@ def fitting_devices(devices: Iterable[Device], job: Job, record: Record) -> dict
     return Counter(d.type for d in devices if may_use(d, job, record))
 
 
-def most_frequent(kinds: dict[str, int]) -> str:
+def most_frequent(kinds: Mapping[str, int]) -> str:
     """The type with the most devices, the first of equals; empty if there is none."""
     return max(kinds, key=lambda kind: kinds[kind], default="")
 

@@ -7,6 +7,7 @@ devices. Queries about every job or every device use it instead of scanning all 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from rankfold.reconciler.model.desired import Desired, Device, Job
 from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice, SeenRank
@@ -16,6 +17,12 @@ from rankfold.reconciler.wording import silence
 
 LOADED_MAX = 8192  # kernels; on the software GPU each takes 3 of a process's 65,530 mappings
 HOLDING = ("joining", "running", "stopping", "cut", "failed")  # job states that occupy a device
+
+
+@lru_cache(maxsize=1 << 16)
+def _unrecorded(name: str) -> Record:
+    """The record of a job that has none: a thousand jobs may wait, and each plan asks for all."""
+    return Record(name)
 
 
 class Index:
@@ -36,7 +43,7 @@ class Index:
     ):
         self.desired, self.observed, self.in_flight = desired, observed, in_flight
         self.records = {
-            name: records.get(name) or Record(name) for name in {*desired.jobs, *records}
+            name: records.get(name) or _unrecorded(name) for name in {*desired.jobs, *records}
         }
         self.order = sorted(self.records, key=self._age)
         self.devices: dict[str, Device] = desired.devices()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +19,7 @@ TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "
 
 def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
     told = {
-        name: [dataclasses.asdict(c) for c in conditions if _will_be(c)]
+        name: [c.fields() for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
     }
     return {

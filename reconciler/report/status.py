@@ -6,7 +6,6 @@ The content is stable (docs/status.md); fields may be added.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -184,7 +183,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "checkpoints": [
             {"id": each.id, "time": each.time, "bytes": each.bytes} for each in record.checkpoints
         ],
-        "conditions": [dataclasses.asdict(c) for c in conditions],
+        "conditions": [c.fields() for c in conditions],
         "epoch": record.epoch,
         "determinism": job.determinism,
         "command": list(job.command),

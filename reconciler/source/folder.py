@@ -102,6 +102,11 @@ class Files:
         """The files that the last `look` found."""
         return sorted(Path(path) for path, state in self._states.items() if state)
 
+    def state(self, path: Path) -> State | None:
+        """The state of a file as the last `look` found it; None for a link, whose target may be
+        another file of the same state."""
+        return None if str(path) in self._links else self._states.get(str(path))
+
     def look(self) -> object:
         """The current state: equal to the result of an earlier call if nothing has changed."""
         place = self._identity()

@@ -24,7 +24,7 @@ from typing import Protocol
 from rankfold import legible
 from rankfold.log import area
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.source import spec
+from rankfold.reconciler.source import spec, trees
 from rankfold.reconciler.source.commit import Commit
 from rankfold.reconciler.source.folder import Files
 from rankfold.reconciler.source.git import Git, GitError, is_elsewhere, masked
@@ -220,6 +220,7 @@ class DirectorySource:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._files = Files(self.path)
         self._parsed = ParseCache()
+        self._contents: dict[Path, tuple[object, trees.Found]] = {}  # by file: its state then
 
     def _check(self) -> None:
         if not self.path.exists() and (self._stopped.wait(REST_S) or not self.path.exists()):
@@ -236,17 +237,33 @@ class DirectorySource:
                 return None
             before, looked = looked, self._files.look()
             if looked == before:
-                loaded = spec.load_dir(
-                    self.path, files_at=lambda _: self._files.paths(), parsed=self._parsed
-                )
+                loaded = self._load()
                 if self._files.look() == looked:
                     self._signature = looked
                     return directory_revision(loaded)
+                self._contents.clear()
             if time.monotonic() > deadline:
                 raise SourceError(
                     f"{self.path} never stays the same: its files change all the time"
                 )
         return None
+
+    def _load(self) -> spec.Loaded:
+        """Read the files that differ from those of the last time, and check all."""
+        resolved = self.path.resolve()
+        before, self._contents = self._contents, {}
+
+        def read(file: Path, place: Path) -> trees.Found:
+            key = (resolved, self._files.state(file))
+            known, found = before.get(file, (None, None))
+            if found is None or key[1] is None or known != key:
+                found = trees.read(file, place)
+            self._contents[file] = (key, found)
+            return found
+
+        return spec.load_dir(
+            self.path, files_at=lambda _: self._files.paths(), read=read, parsed=self._parsed
+        )
 
     def pause(self) -> None:
         select.select([self._event, *self._files.descriptors()], [], [], LOOK_S)

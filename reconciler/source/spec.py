@@ -139,11 +139,13 @@ class Loaded:
 def load_dir(
     *places: Path,
     files_at: Callable[[Path], list[Path]] | None = None,
+    read: Callable[[Path, Path], trees.Found] = trees.read,
     parsed: ParseCache | None = None,
 ) -> Loaded:
     """Read every ``*.yaml`` and ``*.yml`` below the given folders (or the given files).
 
     files_at: returns the files of a place, if they are known without a search.
+    read: reads a file at or below a place.
     parsed: cache of what was parsed there before.
     """
     found: list[trees.Found] = []
@@ -156,7 +158,7 @@ def load_dir(
             continue
         for file in files:
             try:
-                found.append(trees.read(file, place))
+                found.append(read(file, place))
             except OSError as error:
                 found.append(trees.Found(legible.name(file), problem=_unreadable(error)))
         if not files:

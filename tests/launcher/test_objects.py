@@ -34,8 +34,8 @@ KEPT = {
     "settings": "personality signal_state priority name dumpable death_signal privileges subreaper "
     "huge_pages barrier filter capabilities robust rseq affinity io_priority slack limits",
     "memory": "advised mapped guarded",
-    "unseen": "interleaved bound_locally machine_check merged member member6 wall_timer wall_period "
-    "key_removed undone unlocked tsc_again wall_deleted",
+    "unseen": "interleaved bound_locally machine_check merged member member6 wall_timer "
+    "wall_period key_removed undone unlocked tsc_again wall_deleted",
 }
 REFUSED = {
     "packet_pipe": "packetized mode for pipes",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler.source import reader
+from rankfold.reconciler.source import reader, trees
 from support.command import JOB, POOL, Git
 
 JOB_TEXT = JOB.format(name="gpt", command='["true"]', ranks=4, gpus=4, extra="")
@@ -131,6 +131,41 @@ def test_a_directory_gives_a_revision_for_each_content(tmp_path: Path) -> None:
 
 
 # ---- refs and remotes --------------------------------------------------------------------------
+
+
+def test_only_files_that_differ_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link's target may be replaced by another file unnoticed, so it is read each time."""
+    specs, target = tmp_path / "specs", tmp_path / "job.yaml"
+    specs.mkdir()
+    (specs / "pool.yaml").write_text(POOL)
+    target.write_text(JOB_TEXT)
+    (specs / "linked.yaml").symlink_to(target)
+    (specs / "own.yaml").write_text(JOB_TEXT.replace("gpt", "own"))
+    read: list[str] = []
+    original = trees.read
+
+    def counting(file: Path, place: Path) -> trees.Found:
+        read.append(file.name)
+        return original(file, place)
+
+    monkeypatch.setattr(trees, "read", counting)
+    source = reader.DirectorySource(specs)
+    assert source.poll() is not None
+    assert sorted(read) == ["linked.yaml", "own.yaml", "pool.yaml"]
+    read.clear()
+    (specs / "own.yaml").write_text(JOB_TEXT.replace("gpt", "other"))
+    revision = source.poll()
+    assert revision is not None and set(revision.loaded.desired.jobs) == {"gpt", "other"}
+    assert sorted(read) == ["linked.yaml", "own.yaml"]
+    read.clear()
+    specs.rename(tmp_path / "moved")
+    specs.symlink_to(tmp_path / "moved")
+    (specs / "pool.yaml").touch()
+    assert source.poll() is not None
+    assert len(read) == 3, "their folder has another path"
+    source.close()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
