@@ -59,21 +59,23 @@ class ModuleStore:
 
     def module(
         self, image: bytes, kind: int, digest: str, cc: tuple[int, int], job: int
-    ) -> tuple[Any, int]:
-        """Load an image, or (empty image) the stored one: (ModuleInfo, 0) or (None, CUresult).
+    ) -> tuple[Any, int, str]:
+        """Load an image, or (empty image) the stored one.
+
+        Returns (ModuleInfo, 0, "") or (None, CUresult, the reason).
 
         `cc`: the compute capability for which its code is chosen. `job`: the job that needs it.
         """
         try:
             if digest and not image:
-                return self._stored(digest, cc), 0
+                return self._stored(digest, cc), 0, ""
             info = self._loader.module(image, kind, cc)
             self.images.keep(info.hash, image, kind, job)
         except ModuleError as error:
             log.error("module refused: %s", error)
-            return None, error.code
+            return None, error.code, error.message
         with self._lock:
-            return self._loaded.setdefault(info.hash, info), 0
+            return self._loaded.setdefault(info.hash, info), 0, ""
 
     def function(self, digest: str, name: str, cc: tuple[int, int]) -> tuple[Any, int, str]:
         """Compile a function: (FunctionInfo, 0, "") or (None, CUresult, the reason)."""
@@ -82,8 +84,9 @@ class ModuleStore:
             self._kernels.add((digest, name))
             return info, 0, ""
         except ModuleError as error:
-            log.error("%s: %s", name, error)
-            return None, error.code, error.message
+            why = error.message if name in error.message else f"kernel {name}: {error.message}"
+            log.error("%s", why)
+            return None, error.code, why
 
     def _stored(self, digest: str, cc: tuple[int, int]) -> Any:
         with self._lock:

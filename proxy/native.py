@@ -15,7 +15,11 @@ from typing import Any
 
 import cffi
 
-from rankfold import paths
+from rankfold import paths, plural
+from rankfold.log import area
+from rankfold.proxy.ptx.errors import INVALID_IMAGE
+
+log = area(__file__)
 
 RANK_AT = ("host", "device", "turn", "others", "code")  # enum proxy_rank_at
 JOB_STATES = {1: "running", 2: "stopping", 3: "cut", 4: "saved", 5: "failed"}
@@ -23,6 +27,7 @@ EVENT_MODULE, EVENT_FUNCTION, EVENT_JOB, EVENT_SAVED, EVENT_RACE, EVENT_ALARM = 
 EVENT_LOST = 7
 RACES = {"certain": 1, "possible": 2}  # enum proxy_races
 EVENTS_AT_ONCE = 256
+WORD_BYTES = 8  # of an address among the parameters
 EXIT_CLEAN, EXIT_CRASHED, EXIT_REPLACED = 0, 1, 2
 
 _PEER_API = "int peer_segment_create(uint32_t device_count);"
@@ -78,6 +83,19 @@ class RankStatus:
     prepared: int = 0
     at: str = ""
     moves: int = 0
+
+
+def _unfit(info: Any) -> str:
+    """Why a kernel (FunctionInfo) is refused: a word of its access sets is not in its parameters.
+    "": it is not."""
+    last = info.param_bytes - WORD_BYTES
+    beyond = [at for at, _ in info.sets.words if not 0 <= at <= last]
+    if not beyond:
+        return ""
+    return (
+        f"kernel {info.name}: its access sets name byte {beyond[0]} of its parameters, which have "
+        f"{plural.count(info.param_bytes, 'byte')}: a defect of rankfold"
+    )
 
 
 class Native:
@@ -220,12 +238,13 @@ class Native:
         """`how`: EXIT_CLEAN, EXIT_CRASHED or EXIT_REPLACED (enum proxy_exit)."""
         self._lib.proxy_rank_exited(self._proxy, job, rank, how)
 
-    def module_ready(self, token: int, error: int, info: Any = None) -> None:
-        """Answer EVENT_MODULE: the loader's ModuleInfo, or an error (CUresult)."""
+    def module_ready(self, token: int, error: int, info: Any = None, why: str = "") -> None:
+        """Answer EVENT_MODULE; `info` is the loader's ModuleInfo unless there is an error
+        (CUresult), which `why` explains."""
         if info is None:
             null = self._ffi.NULL
             self._lib.proxy_module_ready(
-                self._proxy, token, error, b"", 0, null, 0, null, 0, null, null, null
+                self._proxy, token, error, why.encode(), b"", 0, null, 0, null, 0, null, null, null
             )
             return
         functions = b"".join(name.encode() + b"\0" for name in info.functions)
@@ -234,6 +253,7 @@ class Native:
             self._proxy,
             token,
             0,
+            b"",
             info.hash.encode(),
             info.globals_bytes,
             info.globals_image,
@@ -248,6 +268,9 @@ class Native:
     def function_ready(self, token: int, error: int, info: Any = None, why: str = "") -> None:
         """Answer EVENT_FUNCTION; `info` is the loader's FunctionInfo unless there is an error,
         which `why` explains."""
+        if info and (why_not := _unfit(info)):
+            log.error("%s", why_not)
+            error, info, why = INVALID_IMAGE, None, why_not
         if info is None:
             null = self._ffi.NULL
             self._lib.proxy_function_ready(self._proxy, token, error, why.encode(), null, null)
@@ -255,7 +278,8 @@ class Native:
         sets = info.sets
         bounds, places = sets.bounds, {at: n for n, (at, _) in enumerate(sets.words)}
         words = self._ffi.new(
-            "struct proxy_access[]", [(at, 8, use, bounds.uses(at)) for at, use in sets.words]
+            "struct proxy_access[]",
+            [(at, WORD_BYTES, use, bounds.uses(at)) for at, use in sets.words],
         )
         variables = self._ffi.new(
             "struct proxy_access[]", [(a.at, a.bytes, a.use, a.bounded) for a in info.variables]

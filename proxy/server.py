@@ -566,12 +566,14 @@ class Proxy:
     ) -> None:
         try:
             load(event, cc)
-        except Exception:  # report a defect of ours to the program as an error
+        except Exception as error:  # report a defect of ours to the program as an error
             log.exception("loading for job %d rank %d", event.job, event.rank)
+            what = f"kernel {event.name}" if event.kind == EVENT_FUNCTION else "a module"
+            why = f"{what}: {error!r}, which is a defect of rankfold"
             if event.kind == EVENT_MODULE:
-                self.native.module_ready(event.token, 999)
+                self.native.module_ready(event.token, 999, why=why)
             else:
-                self.native.function_ready(event.token, 999)
+                self.native.function_ready(event.token, 999, why=why)
 
     def _cc(self, job: Job | None) -> tuple[int, int]:
         """The job's compute capability: the same on all devices, as it must not change while the
@@ -580,8 +582,10 @@ class Proxy:
         return int(major), int(minor)
 
     def _load_module(self, event: Event, cc: tuple[int, int]) -> None:
-        info, error = self.modules.module(event.data, event.image_kind, event.text, cc, event.job)
-        self.native.module_ready(event.token, error, info)
+        info, error, why = self.modules.module(
+            event.data, event.image_kind, event.text, cc, event.job
+        )
+        self.native.module_ready(event.token, error, info, why)
 
     def _load_function(self, event: Event, cc: tuple[int, int]) -> None:
         info, error, why = self.modules.function(event.text, event.name, cc)

@@ -244,7 +244,8 @@ struct rf_module_load {
 	uint64_t module;
 	uint64_t bytes; /* of the whole image, already sent */
 	uint32_t image; /* enum rf_image */
-	uint32_t reserved;
+	uint32_t why;   /* 1 + the bulk slot for the reason of an error: zero-terminated text,
+			 * empty if there is none; 0: no slot */
 };
 struct rf_module_reply {
 	uint64_t globals_bytes; /* the client allocates them, then sends MODULE_GLOBALS */

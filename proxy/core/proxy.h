@@ -109,8 +109,8 @@ int proxy_rank_exited(struct proxy *proxy, uint64_t job, uint32_t rank, int how)
 
 /* Answers to PROXY_EVENT_MODULE and _FUNCTION. error: CUresult; why: a description of the error, as
  * text. */
-int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const char *hash,
-		       uint64_t globals_bytes, const uint8_t *globals_image,
+int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const char *why,
+		       const char *hash, uint64_t globals_bytes, const uint8_t *globals_image,
 		       uint32_t function_count, const char *function_names, uint32_t global_count,
 		       const char *global_names, const uint64_t *global_offsets,
 		       const uint64_t *global_sizes);

@@ -74,6 +74,27 @@ def _further(place: Place, by: int | None) -> Place:
     return place._replace(offset=place.offset + by if known else None)  # type: ignore[operator]
 
 
+def _few(origins: Origins) -> Origins:
+    """Replace many addresses in parameters, as from a loop, by one of unknown offset.
+
+    That one also stands for addresses in its parameter that are added later.
+    """
+    places = {o.at for o in origins if isinstance(o.at, Place)}
+    if not places:
+        return origins
+    anywhere = {Origin("place", Place(at.param, None)) for at in places}
+    if len(places) < PLACES_MAX:
+        anywhere &= origins
+    exact = {
+        o
+        for o in origins
+        if isinstance(o.at, Place)
+        and o.at.offset is not None
+        and Origin("place", Place(o.at.param, None)) in anywhere
+    }
+    return (origins - exact) | anywhere
+
+
 def _pointers(origins: Origins) -> Origins:
     """The origins that must be tracked for values from which no address is made."""
     if not origins:
@@ -119,17 +140,12 @@ class Registers:
         for name in registers_of(to):
             known = origins if name in self.addressing else _pointers(origins)
             old = self.registers.get(name, NOTHING)
-            if not known <= old:
-                self.registers[name] = self._few(old | known)
+            if known <= old:
+                continue
+            new = _few(old | known)
+            if new != old:
+                self.registers[name] = new
                 self.changed.add(name)
-
-    def _few(self, origins: Origins) -> Origins:
-        """Replace many addresses in parameters, as from a loop, by one of unknown offset."""
-        places = {o.at for o in origins if isinstance(o.at, Place)}
-        if len(places) < PLACES_MAX:
-            return origins
-        anywhere = {Origin("place", _further(at, None)) for at in places}
-        return frozenset(o for o in origins if o.kind != "place") | anywhere
 
     def is_wide(self, to: Operand) -> bool:
         return isinstance(to, Reg) and TYPE_BYTES.get(self.flat.registers.get(to.name, "")) == 8

@@ -19,7 +19,7 @@ IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
 MAGIC = 0xBA55ED50
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
-_KIND_PTX = 1
+_KIND_PTX, _KIND_ELF = 1, 2
 _LZ4, _ZSTD = 0x2000, 0x8000
 _TEXT_BYTES_MAX = 1 << 28
 
@@ -93,14 +93,28 @@ def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
     ptx = [entry for entry in found if entry.kind == _KIND_PTX]
     fitting = [entry for entry in ptx if entry.arch <= limit]
     if not fitting:
-        have = ", ".join(sorted({f"compute_{e.arch}" for e in ptx})) or "machine code only"
-        raise ModuleError(
-            NO_BINARY_FOR_GPU,
-            f"the program holds no PTX for compute capability {limit // 10}.{limit % 10} ({have}): "
-            f"build it with nvcc -arch=compute_{limit}",
-        )
+        raise ModuleError(NO_BINARY_FOR_GPU, _why_none_fits(found, limit))
     best = max(entry.arch for entry in fitting)
     return [entry.text() for entry in fitting if entry.arch == best]
+
+
+def _why_none_fits(found: list[Entry], limit: int) -> str:
+    """Why no entry is for compute capability `limit` (80: 8.0), and what would be."""
+    machine = sorted({entry.arch for entry in found if entry.kind == _KIND_ELF})
+    ptx = sorted({entry.arch for entry in found if entry.kind == _KIND_PTX})
+    contents = [
+        f"{name}{', '.join(str(arch) for arch in archs)}"
+        for name, archs in (("machine code for sm_", machine), ("PTX for compute_", ptx))
+        if archs
+    ]
+    remedy = f"build it with PTX (nvcc -arch=compute_{limit})"
+    if ptx:
+        newer = f"{ptx[0] // 10}.{ptx[0] % 10}"
+        remedy += f", or use devices with computeCapability {newer}"
+    return (
+        f"it contains {' and '.join(contents) or 'nothing'}, but no PTX for compute capability "
+        f"{limit // 10}.{limit % 10}: {remedy}"
+    )
 
 
 def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:

@@ -301,22 +301,31 @@ class _Analysis(Registers):
         return "makes an address of the bits of another one"
 
     def _read_param(self, i: Instr, places: Origins, offset: int, size: int) -> Origins:
+        """The origins of `size` bytes at `offset` from addresses in the parameters.
+
+        If one of several addresses is beyond the parameters, it comes from a loop that ends before
+        it gets there: the read may be anywhere in the parameter.
+        """
         found: set[Origin] = set()
+        beyond = 0
         for place in places:
             assert isinstance(place.at, Place)
             param = self.params[place.at.param]
             if place.at.offset is not None and place.shape == WHOLE:
                 start = param.offset + place.at.offset + offset
-                part = Part(start, size)
-                found.add(Origin("word", start) if size == 8 else Origin("part", part))
-                if not 0 <= start <= self.param_bytes - size:
-                    self.open("reads beyond its parameters", i)
-            elif size == 8:
+                if 0 <= start <= self.param_bytes - size:
+                    part = Part(start, size)
+                    found.add(Origin("word", start) if size == 8 else Origin("part", part))
+                    continue
+                beyond += 1
+            if size == 8:
                 first = (param.offset + 7) // 8 * 8
                 last = param.offset + param.bytes - 8
                 found |= {Origin("word", start) for start in range(first, last + 1, 8)}
             else:
                 found.add(Origin("part", ANYWHERE))
+        if beyond and beyond == len(places):
+            self.open("reads beyond its parameters", i)
         return frozenset(found)
 
     def load(self, i: Instr) -> None:

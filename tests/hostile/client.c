@@ -130,7 +130,7 @@ void client_answer(struct proxy *p, const struct proxy_event *e)
 				   .variables = &variable};
 	bool refused = e->data && e->bytes && e->data[0] == 0xff;
 	if (e->kind == PROXY_EVENT_MODULE)
-		proxy_module_ready(p, e->token, refused ? CU_INVALID_IMAGE : 0, "hash",
+		proxy_module_ready(p, e->token, refused ? CU_INVALID_IMAGE : 0, "", "hash",
 				   sizeof globals, globals, 2, "add_one\0other", 2, "first\0second",
 				   offsets, sizes);
 	else if (e->kind == PROXY_EVENT_FUNCTION)

@@ -205,6 +205,43 @@ def test_a_static_runtime_is_told_how_to_rebuild(run: Run, tmp_path: Path) -> No
         assert done.stderr.count("nvcc -cudart shared") == 1
 
 
+def put_text(server: ChannelServer, bulk: int, text: bytes) -> None:
+    at = cs.OFF_BULK + bulk * cs.BULK_BYTES
+    server.map[at : at + len(text) + 1] = text + b"\0"
+
+
+@pytest.mark.parametrize("refused, error", [("module", 218), ("kernel", 200), ("kernel", 500)])
+def test_a_refused_module_or_kernel_names_its_reason_once(
+    run: Run, tmp_path: Path, refused: str, error: int
+) -> None:
+    """Except a kernel that a module lacks: programs look for those."""
+    program = cuda_program("""
+        for (int i = 0; i < 2; i++) {
+            k<<<1, 1>>>(nullptr);
+            printf("%d\\n", cudaGetLastError());
+        }
+    """)
+    with ChannelServer(tmp_path / "s") as server:
+
+        def module(record: cs.Record) -> tuple[int, bytes]:
+            if refused != "module":
+                return 0, bytes(16)
+            put_text(server, record.fields("QQII")[3] - 1, b"line 3: not PTX")
+            return error, bytes(16)
+
+        def function(record: cs.Record) -> tuple[int, bytes]:
+            put_text(server, record.fields("QQI")[2], b"kernel k: too large")
+            return error, bytes(32)
+
+        server.replies[cs.MODULE_LOAD] = module
+        server.replies[cs.FUNCTION_GET] = function
+        done = run(program, launcher=server.path)
+    assert done.stdout.split() == [str(error)] * 2
+    reason = f"a module of {program} cannot be loaded: line 3: not PTX"
+    expected = {"module": [f"rankfold: {reason}"], "kernel": ["rankfold: kernel k: too large"]}
+    assert done.stderr.splitlines() == ([] if error == 500 else expected[refused])
+
+
 @pytest.mark.parametrize("error", [0, 209])
 def test_a_module_is_sent_when_its_first_kernel_is_launched(
     run: Run, tmp_path: Path, error: int
@@ -219,7 +256,7 @@ def test_a_module_is_sent_when_its_first_kernel_is_launched(
         printf("%d\\n", cudaGetLastError());
     """)
     with ChannelServer(tmp_path / "s") as server:
-        server.replies[cs.MODULE_LOAD] = lambda r: (error, bytes(16))
+        server.replies[cs.MODULE_LOAD] = lambda _record: (error, bytes(16))
 
         def function(record: cs.Record) -> tuple[int, bytes]:
             bulk = record.fields("QQI")[2]

@@ -8,10 +8,20 @@ import struct
 
 import pytest
 
-from rankfold.proxy.native import EVENT_MODULE, Native
-from rankfold.proxy.ptx.errors import NOT_FOUND
-from support.computing import MODULE, MODULE_DATA, MODULE_LOAD, Computing, source
-from support.ring_client import DEV_BASE, OFF_BULK, attach, device, leave, until
+from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Native
+from rankfold.proxy.ptx.arithmetic import Use
+from rankfold.proxy.ptx.errors import INVALID_IMAGE, INVALID_PTX, NOT_FOUND
+from rankfold.proxy.ptx.info import Access, FunctionInfo, ModuleInfo, module_info
+from rankfold.proxy.ptx.sets import Sets
+from support.computing import (
+    FUNCTION_GET,
+    MODULE,
+    MODULE_DATA,
+    MODULE_LOAD,
+    Computing,
+    source,
+)
+from support.ring_client import BULK_BYTES, DEV_BASE, OFF_BULK, attach, device, leave, until
 
 
 def at(native: Native) -> str:
@@ -44,6 +54,47 @@ def test_a_rank_that_waits_for_its_code() -> None:
         assert at(native) == "code"
         native.module_ready(token, NOT_FOUND)
         assert rank.finish() == NOT_FOUND and at(native) == "host"
+        leave(native)
+    rank.close()
+
+
+def said(rank: Computing, bulk: int) -> str:
+    first = OFF_BULK + bulk * BULK_BYTES
+    return bytes(rank.map[first : first + 1000]).split(b"\0")[0].decode()
+
+
+WORD = Sets(words=((24, Use.READ),))
+VARIABLE = (Access(1 << 20, 8, Use.READ, 0),)
+
+
+@pytest.mark.parametrize(
+    ("sets", "variables", "reason"),
+    [(WORD, (), "byte 24 of its parameters"), (Sets(), VARIABLE, "its module's variables")],
+)
+def test_the_reason_of_a_refusal_reaches_the_rank(
+    sets: Sets, variables: tuple[Access, ...], reason: str
+) -> None:
+    """Of code that cannot be loaded, and of access sets beyond a kernel's own memory."""
+    rank, image = Computing(0, 1, DEV_BASE), source()
+    rank.map[OFF_BULK : OFF_BULK + len(image)] = image
+    module = module_info(image.decode(), "0" * 64)
+    kernel = FunctionInfo("tally", 0, ((0, 24),), 24, 0, 1024, 9, 0, 0, 80, sets, variables)
+    with device() as native:
+        attach(native, rank)
+
+        def load(error: int, info: ModuleInfo | None, why: str) -> int:
+            rank.post(MODULE_DATA, struct.pack("<QQII", MODULE, 0, len(image), 0))
+            rank.begin(MODULE_LOAD, struct.pack("<QQII", MODULE, len(image), 1, 3))
+            native.module_ready(token_of(native, EVENT_MODULE), error, info, why)
+            return rank.finish()
+
+        assert load(INVALID_PTX, None, "no .version") == INVALID_PTX
+        assert said(rank, 2) == "no .version"
+        assert load(0, module, "") == 0
+        rank.begin(FUNCTION_GET, struct.pack("<QQII", MODULE, 50, 4, 5) + b"tally")
+        native.function_ready(token_of(native, EVENT_FUNCTION), 0, kernel)
+        assert rank.finish() == INVALID_IMAGE
+        assert said(rank, 4).startswith("kernel tally: ") and reason in said(rank, 4)
         leave(native)
     rank.close()
 

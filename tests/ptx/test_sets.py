@@ -166,6 +166,16 @@ CLOSED = {
         "st.global.u32 [%a2], 1;",
         "32:w 40:w 48:w 56:w",
     ),
+    "an array in a structure, in a loop": (
+        "mov.b64 %a0, s; mov.b64 %a1, s; again: ld.param.u64 %a2, [%a0+8]; st.global.u32 [%a2], 1;"
+        "ld.param.u64 %a3, [%a1]; add.u64 %a0, %a0, 16; add.u64 %a1, %a1, 8; @%c bra again;",
+        "32:w 40:w 48:w 56:w",
+    ),
+    "a structure's bytes in a loop": (
+        "mov.b64 %a0, s; again: ld.param.u32 %i0, [%a0]; mad.wide.u32 %a1, %i0, 4, %p;"
+        "st.global.u32 [%a1], 1; add.u64 %a0, %a0, 4; @%c bra again;",
+        "0:w",
+    ),
     "a variable": ("ld.global.u32 %i0, [table+4]; st.global.u32 [%p], %i0;", "0:w table:r"),
     "a variable's address": (
         "mov.u64 %a0, table; mad.wide.u32 %a1, %n, 4, %a0;st.global.u32 [%a1], 1;",

@@ -367,6 +367,14 @@ def test_fatbins() -> None:
     with pytest.raises(ModuleError) as caught:
         fatbin.ptx_texts(fatbinary(machine_code), (7, 5))
     assert caught.value.code == 209 and "compute_75" in caught.value.message
+    newer = entry(1, 90, text("new").encode())
+    with pytest.raises(ModuleError) as caught:
+        fatbin.ptx_texts(fatbinary(machine_code, newer), (8, 0))
+    assert caught.value.message == (
+        "it contains machine code for sm_75 and PTX for compute_90, but no PTX for compute "
+        "capability 8.0: build it with PTX (nvcc -arch=compute_80), or use devices with "
+        "computeCapability 9.0"
+    )
 
 
 def test_lz4_repetitions() -> None:

@@ -54,7 +54,8 @@ static int get_locked(struct function *f)
 		else
 			error = OUT_OF_MEMORY;
 	}
-	if (error == NOT_SUPPORTED && bulk_data(ask.bulk)[0] && !f->explained) {
+	/* Programs look for functions that their modules may not contain. */
+	if (error && error != NOT_FOUND && bulk_data(ask.bulk)[0] && !f->explained) {
 		log_message("%.*s", (int)RF_BULK_BYTES, (const char *)bulk_data(ask.bulk));
 		f->explained = true;
 	}
@@ -63,7 +64,7 @@ static int get_locked(struct function *f)
 		f->number = ask.handle;
 		atomic_store_explicit(&f->ready, true, memory_order_release);
 	}
-	return module_say_why(error, f->name);
+	return error;
 }
 
 int function_ready(struct function *f)

@@ -10,6 +10,8 @@
  * that loads another module. REGISTRY_LOCK around the table of valid handles. Modules and functions
  * are never freed: kernel handles are in static variables of the program.
  */
+#include <dlfcn.h>
+#include <elf.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,6 +96,15 @@ bool function_is(const void *value) { return value && was_made(value); }
 
 /* ---- images ---- */
 
+/* The architecture for which machine code was compiled: 80 for sm_80. */
+static unsigned architecture_of(const void *image)
+{
+	Elf64_Ehdr header;
+	memcpy(&header, image, sizeof header);
+	bool newer = header.e_ident[EI_ABIVERSION] >= 8; /* since CUDA 13 */
+	return header.e_flags >> (newer ? 8 : 0) & 0xff;
+}
+
 /* Determines the kind of the image and its length. */
 static int measure(const void *image, struct module *m)
 {
@@ -116,14 +127,18 @@ static int measure(const void *image, struct module *m)
 		return CUDA_OK;
 	}
 	if (magic == ELF_MAGIC) {
-		LOG_ONCE("a module is machine code only: kernels must come as PTX "
-			 "(nvcc -arch=compute_75)");
+		LOG_ONCE("a module is machine code for sm_%u only: kernels must come as PTX "
+			 "(nvcc -arch=compute_75)",
+			 architecture_of(image));
 		return NO_BINARY_FOR_GPU;
 	}
 	m->kind = RF_IMAGE_PTX;
 	m->bytes = strlen(image);
 	m->managed = strstr(image, ".attribute(.managed)") != NULL;
-	return strstr(image, ".version") ? CUDA_OK : INVALID_IMAGE;
+	if (strstr(image, ".version"))
+		return CUDA_OK;
+	LOG_ONCE("a module is neither a fatbin nor PTX, so it cannot be loaded");
+	return INVALID_IMAGE;
 }
 
 static struct module *module_make(const void *image, int *error)
@@ -142,16 +157,6 @@ static struct module *module_make(const void *image, int *error)
 	modules = m;
 	unlock(REGISTRY_LOCK);
 	return m;
-}
-
-int module_say_why(int error, const char *what)
-{
-	if (error == NO_BINARY_FOR_GPU)
-		LOG_ONCE(
-			"%s: the program has machine code only, or PTX of a later architecture than "
-			"the device: rebuild it with PTX (nvcc -arch=compute_75, without -rdc=true)",
-			what);
-	return error;
 }
 
 static void send_image(const struct module *m)
@@ -205,17 +210,46 @@ static void free_globals(const struct module *m)
 
 void module_has_managed(struct module *m) { m->managed = true; }
 
+/* Reports once why the module cannot be loaded, and names the file that contains it. */
+static void report(struct module *m, int error, const char *why)
+{
+	Dl_info file;
+	if (!why[0] && error == NO_BINARY_FOR_GPU)
+		why = "it contains no code for this device: build it with PTX (nvcc "
+		      "-arch=compute_75)";
+	if (!why[0] || m->explained)
+		return;
+	m->explained = true;
+	bool known = dladdr(m->image, &file) && file.dli_fname;
+	log_message("a module%s%s cannot be loaded: %.*s", known ? " of " : "",
+		    known ? file.dli_fname : "", (int)RF_BULK_BYTES, why);
+}
+
+/* Sends the image and has it loaded. */
+static int ask_for(struct module *m, struct rf_module_reply *reply)
+{
+	m->number = handle_number();
+	send_image(m);
+	uint32_t bulk = bulk_claim(true);
+	char *why = (char *)bulk_data(bulk);
+	why[0] = 0;
+	struct rf_module_load ask = {
+		.module = m->number, .bytes = m->bytes, .image = m->kind, .why = bulk + 1};
+	int error = channel_call(&ask.r, RF_OP_MODULE_LOAD, sizeof ask, NULL, 0, reply,
+				 sizeof *reply);
+	if (error)
+		report(m, error, why);
+	bulk_release(bulk);
+	return error;
+}
+
 /* By one thread at a time, without a lock. */
 static int load_module(struct module *m)
 {
 	struct rf_module_reply reply;
-	m->number = handle_number();
-	send_image(m);
-	struct rf_module_load ask = {.module = m->number, .bytes = m->bytes, .image = m->kind};
-	int error = channel_call(&ask.r, RF_OP_MODULE_LOAD, sizeof ask, NULL, 0, &reply,
-				 sizeof reply);
+	int error = ask_for(m, &reply);
 	if (error)
-		return module_say_why(error, "a module cannot be loaded");
+		return error;
 	m->function_count = reply.function_count;
 	if (reply.globals_bytes) {
 		error = place_globals(m, reply.globals_bytes);
@@ -225,9 +259,9 @@ static int load_module(struct module *m)
 		channel_post(&globals.r, RF_OP_MODULE_GLOBALS, sizeof globals, NULL, 0);
 		error = set_up(m);
 		if (error)
-			return module_say_why(error, "a module cannot be set up");
+			report(m, error, error_name(error));
 	}
-	return CUDA_OK;
+	return error;
 }
 
 int module_loaded(struct module *m)

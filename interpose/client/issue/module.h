@@ -19,6 +19,7 @@ struct module {
 		heap_at; /* where to write the address of the kernels' heap; 0: nowhere, or done */
 	uint32_t function_count;
 	struct function *functions;
+	bool explained; /* the reason why it cannot be loaded was reported */
 };
 
 /* Under MODULE_LOCK, except while it loads: ensures that the server has the module. A failed load
@@ -28,6 +29,5 @@ int module_loaded(struct module *);
 void module_wait(void); /* under MODULE_LOCK: until another thread calls module_moved */
 void module_moved(void);
 bool module_note(const void *value); /* records a new function as a valid handle */
-int module_say_why(int error, const char *what);
 
 #endif

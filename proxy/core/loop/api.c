@@ -109,7 +109,7 @@ struct arguments { /* for all calls */
 	const struct job *fresh;
 	uint32_t rank;
 	int fd, fd2, error, request;
-	const char *text, *function_names, *global_names;
+	const char *text, *hash, *function_names, *global_names;
 	char *why;
 	uint32_t why_bytes;
 	uint64_t bytes;
@@ -286,6 +286,14 @@ int proxy_rank_exited(struct proxy *p, uint64_t job, uint32_t rank, int how)
 
 /* ---- answers ---- */
 
+/* Writes the reason of an error, for people, into a bulk slot of the client. */
+static void explain(struct rank *r, uint32_t slot, const char *why)
+{
+	uint8_t *bulk = ring_bulk(r, (uint64_t)slot * RF_BULK_BYTES, RF_BULK_BYTES);
+	if (bulk)
+		snprintf((char *)bulk, RF_BULK_BYTES, "%s", why);
+}
+
 static void run_module_ready(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
@@ -296,7 +304,7 @@ static void run_module_ready(struct proxy *p, void *arg)
 	a->result = 0;
 	if (m) {
 		const struct module_contents contents = {
-			.hash = a->text,
+			.hash = a->hash,
 			.globals_bytes = a->bytes,
 			.globals = a->data,
 			.function_count = a->count,
@@ -309,6 +317,8 @@ static void run_module_ready(struct proxy *p, void *arg)
 		a->error = module_answered(r, m, a->error, &contents);
 		struct rf_module_reply reply = {m->globals_bytes, m->function_count,
 						m->global_count};
+		if (a->error && ask->bulk)
+			explain(r, ask->bulk - 1, a->text);
 		ring_reply(r, ask->slot, a->error, &reply, sizeof reply);
 		if (a->error && !ask->slot)
 			rank_fail(r, a->error, "a module of the moved rank cannot be loaded again");
@@ -319,15 +329,16 @@ static void run_module_ready(struct proxy *p, void *arg)
 	free(ask);
 }
 
-int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *hash,
-		       uint64_t globals_bytes, const uint8_t *globals_image,
+int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *why,
+		       const char *hash, uint64_t globals_bytes, const uint8_t *globals_image,
 		       uint32_t function_count, const char *function_names, uint32_t global_count,
 		       const char *global_names, const uint64_t *global_offsets,
 		       const uint64_t *global_sizes)
 {
 	struct arguments a = {.token = token,
 			      .error = error,
-			      .text = hash,
+			      .text = why,
+			      .hash = hash,
 			      .bytes = globals_bytes,
 			      .data = globals_image,
 			      .count = function_count,
@@ -360,8 +371,11 @@ static void run_function_ready(struct proxy *p, void *arg)
 							      OBJ_FUNCTION)
 			       : NULL;
 	const struct proxy_function *from = a->function;
-	if (f && !a->error)
-		a->error = function_fill(f, from, a->params);
+	char unfit[RF_NAME_MAX + 200];
+	if (f && !a->error && (a->error = function_fill(f, from, a->params))) {
+		snprintf(unfit, sizeof unfit, "kernel %s: %s", f->name, function_unfit(a->error));
+		a->text = unfit;
+	}
 	if (f && !a->error && p->opaque)
 		function_hide(f);
 	if (f && !a->error) {
@@ -375,10 +389,9 @@ static void run_function_ready(struct proxy *p, void *arg)
 						  from->const_bytes,         from->ptx_version};
 		ring_reply(r, ask->slot, CU_OK, &reply, sizeof reply);
 	} else if (f) {
-		uint8_t *bulk = ring_bulk(r, (uint64_t)ask->bulk * RF_BULK_BYTES, RF_BULK_BYTES);
 		function_refuse(f, a->error);
-		if (ask->slot && bulk)
-			snprintf((char *)bulk, RF_BULK_BYTES, "%s", a->text);
+		if (ask->slot)
+			explain(r, ask->bulk, a->text);
 		ring_reply(r, ask->slot, a->error, NULL, 0);
 	}
 	if (f)

@@ -22,9 +22,11 @@ int on_module_load(struct rank *r, const struct rf_module_load *a, uint32_t extr
 {
 	(void)extra;
 	struct module *m = get_module(r, a->module);
-	if (!m || m->loaded || m->loading || a->bytes != m->image_bytes || !a->r.slot)
+	if (!m || m->loaded || m->loading || a->bytes != m->image_bytes || !a->r.slot ||
+	    a->why > RF_BULK_COUNT)
 		return CU_INVALID_VALUE;
-	return python_request_module(r, m, a->image, a->r.slot) ? ANSWERED : CU_OUT_OF_MEMORY;
+	return python_request_module(r, m, a->image, a->r.slot, a->why) ? ANSWERED
+									: CU_OUT_OF_MEMORY;
 }
 
 /* True if a module of a moved rank is being loaded again; requests for it wait for that. */

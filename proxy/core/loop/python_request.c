@@ -73,10 +73,11 @@ static void post(struct rank *r, struct proxy_event *e, const struct python_requ
 	post_event(r->proxy, e);
 }
 
-/* slot 0: a module of a restored rank, known by its hash. */
-bool python_request_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t slot)
+/* slot 0: a module of a restored rank, known by its hash. why: as in struct rf_module_load. */
+bool python_request_module(struct rank *r, struct module *m, uint32_t image_kind, uint16_t slot,
+			   uint32_t why)
 {
-	struct python_request *a = python_request_new(r, m->o.id, slot, 0);
+	struct python_request *a = python_request_new(r, m->o.id, slot, why);
 	struct proxy_event e = {.kind = PROXY_EVENT_MODULE, .image_kind = image_kind};
 	if (!a)
 		return false;

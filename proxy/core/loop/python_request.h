@@ -25,7 +25,8 @@ struct python_request *python_request_take(struct proxy *, uint64_t token);
 struct python_request *python_request_take_object(struct rank *, uint64_t object);
 void python_request_forget(struct rank *);
 /* Return false, and send nothing, if host memory is short. */
-bool python_request_module(struct rank *, struct module *, uint32_t image_kind, uint16_t slot);
+bool python_request_module(struct rank *, struct module *, uint32_t image_kind, uint16_t slot,
+			   uint32_t why);
 bool python_request_function(struct rank *, struct function *, uint16_t slot, uint32_t bulk);
 
 #endif

@@ -248,7 +248,7 @@ static int restore_module(struct rank *r, const void *record, uint64_t now)
 	module_arrives(r, m);
 	if (!m->hash[0])
 		return CU_OK; /* it is still arriving */
-	return python_request_module(r, m, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;
+	return python_request_module(r, m, 0, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 static bool save_function(struct writer *w, const struct saved_kind *kind, const struct object *o)

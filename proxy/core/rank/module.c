@@ -102,6 +102,14 @@ int function_fill(struct function *f, const struct proxy_function *from, const u
 	return CU_OK;
 }
 
+const char *function_unfit(int error)
+{
+	if (error == CU_OUT_OF_MEMORY)
+		return "the proxy is out of host memory";
+	return "what it reads and writes goes beyond its parameters or its module's variables, "
+	       "which is a defect of rankfold";
+}
+
 struct function *function_new(uint64_t id, struct module *m, const char *name, uint32_t bytes)
 {
 	struct function *f = calloc(1, sizeof *f);

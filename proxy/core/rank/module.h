@@ -55,6 +55,7 @@ struct function {
 /* Sets what compilation found. CUresult: CU_OUT_OF_MEMORY, or CU_INVALID_IMAGE if something is
  * beyond the end of the parameters or globals. */
 int function_fill(struct function *, const struct proxy_function *, const uint32_t *params);
+const char *function_unfit(int error); /* the reason of that error, for people */
 /* Makes a closed function opaque, as if it were machine code. An open one stays open. */
 void function_hide(struct function *);
 void function_free(struct function *);
