@@ -340,26 +340,12 @@ def lt_case(r: Random, handle: c_void_p, stream: c_void_p) -> None:
         )
     )
     assert found.value == 1
-    good(
-        LT.cublasLtMatmul(
-            handle,
-            desc,
-            scalars.at[0],
-            c_void_p(a.address),
-            layouts[0].at,
-            c_void_p(b.address),
-            layouts[1].at,
-            scalars.at[1],
-            c_void_p(c.address),
-            layouts[2].at,
-            c_void_p(d.address),
-            layouts[3].at,
-            heuristics,
-            c_void_p(),
-            c_size_t(0),
-            stream,
-        )
-    )
+    of: list[c_void_p] = []
+    for x, layout in zip(all_of, layouts, strict=True):
+        of += [c_void_p(x.address), layout.at]
+    alpha, beta = scalars.at
+    rest = (heuristics, c_void_p(), c_size_t(0), stream)
+    good(LT.cublasLtMatmul(handle, desc, alpha, *of[:4], beta, *of[4:], *rest))
     good(RUNTIME.cudaStreamSynchronize(stream))
     expected = factors[0] * (with_operation(a, ta > 0) @ with_operation(b, tb > 0))
     expected = expected + factors[1] * c.values
