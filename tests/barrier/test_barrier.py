@@ -1,19 +1,17 @@
-"""The barrier's properties, and that they notice seeded faults."""
+"""The barrier's properties."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from barrier import aborts, mutants, properties
+from barrier import aborts, properties
 from barrier.programs import KINDS
-from barrier.world import Group, Init, Record, Round, Violation, World
+from barrier.world import Group, Init, Record, Round, World
 from support import native
-from support.seeding import noticed
 
 SOURCES = sorted((native.CORE / "barrier").glob("*.c"))
 HEADER = native.CORE / "barrier/barrier.h"
@@ -86,67 +84,6 @@ def test_an_aborted_communicator_does_not_hold_up_a_cut(barrier: Native, rule: A
 def test_what_a_rank_sent_before_it_ended_is_received_before_the_cut(barrier: Native) -> None:
     """Its last sends are buffered; the receiver runs up to them."""
     properties.always_consistent(barrier, "pipeline", SENT_BEFORE_EXIT)
-
-
-def with_fault(mutant: mutants.Mutant, folder: Path) -> Native:
-    changed = []
-    for source in SOURCES:
-        changed.append(folder / source.name)
-        changed[-1].write_text(source.read_text().replace(mutant.old, mutant.new))
-    found = sum(source.read_text().count(mutant.old) for source in SOURCES)
-    assert found == 1, "the source has changed: adapt the mutant"
-    return native.load(native.build(folder, changed, warnings=False), HEADER)
-
-
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: m.name)
-def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> None:
-    faulty = with_fault(mutant, tmp_path)
-
-    def all_of_them() -> None:
-        for rule in aborts.RULES:
-            rule(faulty)
-        properties.always_consistent(faulty, "pipeline", SENT_BEFORE_EXIT)
-        for seed in range(150):
-            properties.tandem_decides(faulty, seed)
-            properties.stops_soon(faulty, seed)
-            properties.stops_where_it_stands(faulty, seed)
-            for kind in KINDS:
-                properties.always_consistent(faulty, kind, seed)
-
-    assert noticed(all_of_them)
-
-
-WRONG_COUNTS = [
-    mutants.Mutant(
-        "communicators on which a rank is below the target",
-        "b->ranks[rank].owed += vector_owes_on(b, m) - owed;",
-        "",
-    ),
-    mutants.Mutant("joinings of a rank", "\t\tr->joining -= joining;", ""),
-    mutants.Mutant(
-        "a member that has gone waits for nothing",
-        "\tm->complete = m->issued;\n\tm->gone = true;",
-        "\tm->gone = true;",
-    ),
-    mutants.Mutant(
-        "a round is complete once it is issued", "\tm->complete++;", "\tm->complete += 2;"
-    ),
-    mutants.Mutant(
-        "an entry of a table of rounds is found by its key",
-        "\t\tfor (uint32_t i = 0; i < t->count; i++)\n\t\t\trounds_place(t, i);",
-        "",
-    ),
-]
-
-
-@pytest.mark.parametrize("mutant", WRONG_COUNTS, ids=lambda m: m.name)
-def test_a_wrong_count_is_named_before_a_save(mutant: mutants.Mutant, tmp_path: Path) -> None:
-    faulty = with_fault(mutant, tmp_path)
-    with pytest.raises(Violation, match=f"^{mutant.name}$"):
-        for rule in aborts.RULES:
-            rule(faulty)
-        for seed in range(20):
-            properties.always_consistent(faulty, "joining", seed)
 
 
 def test_messages_that_cannot_be_are_errors(barrier: Native) -> None:

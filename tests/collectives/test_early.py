@@ -7,20 +7,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from barrier.mutants import Mutant
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectives import engine as e
 from collectives.reference import reduced
 from collectives.test_collectives import COMM, Native, engine, fresh, join_all, start, values
-from support import native
-from support.seeding import noticed
 
 SMALL = "-DCOLL_PIECE_BYTES=256ull"  # operations have several pieces
 REDOP = 500
@@ -304,68 +300,3 @@ def test_an_engine_may_go_while_sums_are_under_way(coll: Native) -> None:
             cluster.step()
         assert not cluster.save(0)
         cluster.close()
-
-
-MUTANTS = [
-    Mutant(
-        "sums-of-the-wrong-two",
-        "seats[1] = op_holder(op, high);",
-        "seats[1] = op_holder(op, (struct tree_node){high.lo, high.lo + 1});",
-    ),
-    Mutant(
-        "what-is-const-is-added-to",
-        "static bool in_place(const struct coll_call *call) { return call->send == call->recv; }",
-        "static bool in_place(const struct coll_call *call) { return call->send != 1; }",
-    ),
-    Mutant(
-        "the-one-that-holds-is-forgotten",
-        "op->early.seats[!op->early.keeper]",
-        "op->early.seats[op->early.keeper]",
-    ),
-    Mutant(
-        "held-before-all-is-added",
-        "if (++op->early.ended == op->early.pieces)",
-        "if (++op->early.ended == 1)",
-    ),
-    Mutant(
-        "only-the-first-piece",
-        "(op->early.next < op->early.pieces || begin(c, op))",
-        "(op->early.next < 1 || begin(c, op))",
-    ),
-    Mutant("two-sums-at-a-time", "early_under_way(op) ||\n", "0 ||\n"),
-    Mutant("nothing-is-let-go-of", "c->io.forget(c->io.arg,", "(void)(c->io.arg,"),
-]
-OPERANDS = [
-    Mutant("scaled-twice", "op == PREMUL && n->hi - n->lo == 1;", "op == PREMUL;"),
-    Mutant("not-scaled", "return op->shape.op == PREMUL && n", "return 0 && n"),
-    Mutant("always-the-first-elements", ".at = {.addr = send + at * size}", ".at = {.addr = send}"),
-    Mutant("elements-begin-anywhere", "&& send % size == 0)", ")"),
-]
-FILES = [("early_sum.c", mutant) for mutant in MUTANTS] + [("op.c", mutant) for mutant in OPERANDS]
-
-
-def test_seeded_faults_fit_the_source() -> None:
-    text = {name: (native.CORE / "collective" / name).read_text() for name, _ in FILES}
-    assert [m.name for name, m in FILES if text[name].count(m.old) != 1] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "mutant"), FILES, ids=lambda m: getattr(m, "name", ""))
-def test_seeded_faults_are_noticed(tmp_path: Path, name: str, mutant: Mutant) -> None:
-    changed = tmp_path / name
-    text = (native.CORE / "collective" / name).read_text()
-    changed.write_text(text.replace(mutant.old, mutant.new))
-    faulty = engine(tmp_path, SMALL, changed=changed)
-
-    @settings(relaxed, max_examples=600, phases=[Phase.generate], database=None)
-    @given(st.data())
-    def chance(data: st.DataObject) -> None:
-        any_calls(faulty, data)
-
-    def all_of_them() -> None:
-        test_whose_input_is_kept(faulty, [0, 1, 2, 3], {3})
-        test_what_is_multiplied_before_it_is_added_is_so_once(faulty, 8)
-        test_elements_begin_where_they_want(faulty)
-        chance()
-
-    assert noticed(all_of_them)

@@ -1,1 +1,1 @@
-"""Faults seeded into the Python: each is noticed, by the fast test that is named with it."""
+"""Faults seeded into the source, one at a time: the tests that are named with each notice it."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from heap import mutants, properties
+from heap import properties
 from heap.properties import Heap
 from support.native import REPOSITORY
-from support.seeding import noticed
 
 CLIENT = REPOSITORY / "interpose/client/issue"
 SOURCES = [CLIENT / "heap.c", CLIENT / "placement.c"]
@@ -37,25 +35,6 @@ def make(heap: properties.Loaded) -> Iterator[Any]:
 @pytest.mark.parametrize("prop", properties.ALL, ids=lambda p: p.__name__)
 def test_for_all_programs(heap: properties.Loaded, prop: properties.Property) -> None:
     prop(heap, properties.LOOK)
-
-
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda m: m.name)
-def test_a_seeded_fault_is_noticed(mutant: mutants.Mutant, tmp_path: Path) -> None:
-    changed = [tmp_path / source.name for source in SOURCES]
-    for source, copy in zip(SOURCES, changed, strict=True):
-        copy.write_text(source.read_text().replace(mutant.old, mutant.new))
-    found = sum(source.read_text().count(mutant.old) for source in SOURCES)
-    assert found == 1, "the source has changed: adapt the mutant"
-    loaded = properties.load(properties.build(tmp_path, changed, warnings=False))
-    those = [each for each in properties.ALL if each.__name__ == mutant.noticed_by]
-
-    def check() -> None:
-        if those:
-            those[0](loaded, properties.HUNT)
-        else:
-            globals()[mutant.noticed_by](lambda capacity=64 * MIB: Heap(loaded, capacity))
-
-    assert noticed(check)
 
 
 def test_what_may_live_on_and_what_does_not_come_from_different_ends(make: Any) -> None:

@@ -1,7 +1,7 @@
 /* broken.c: each invariant of the proxy's core is broken once, in a child of its own, and must be
  * named (broken.h). Two ranks of one job share the device; they have buffers, streams, an event, a
  * module and communicators. Invariants that only a change of the code can break:
- * hostile/test_validator.py.
+ * hostile/seeded_faults.py.
  */
 #include "broken.h"
 

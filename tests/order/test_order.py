@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from order.mutants import CLOCK, ORDER
 from order.world import (
     ATOMIC,
     BLOCKING,
@@ -19,7 +17,6 @@ from order.world import (
     KINDS,
     RACES_MAX,
     READ,
-    SOURCES,
     WRITE,
     Access,
     Race,
@@ -28,7 +25,6 @@ from order.world import (
     load,
     told,
 )
-from support.seeding import noticed
 
 W, R, A = (Access(0, 4, use) for use in (WRITE, READ, ATOMIC))
 
@@ -339,20 +335,3 @@ def some_programs() -> list[list[Step]]:
 def all_of_them(room: Any) -> None:
     for program in some_programs():
         check(room, program)
-
-
-def test_without_a_fault_nothing_is_noticed(room: Any) -> None:
-    all_of_them(room)
-
-
-@pytest.mark.parametrize(
-    ("file", "mutant"),
-    [*(("clock.c", m) for m in CLOCK), *(("order.c", m) for m in ORDER)],
-    ids=lambda each: each if isinstance(each, str) else each.name,
-)
-def test_seeded_faults_are_noticed(tmp_path: Path, file: str, mutant: Any) -> None:
-    text = next(source for source in SOURCES if source.name == file).read_text()
-    assert text.count(mutant.old) == 1
-    changed = {file: text.replace(mutant.old, mutant.new)}
-    room = load(tmp_path, changed, mutant.name)
-    assert noticed(lambda: all_of_them(room))

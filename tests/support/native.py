@@ -9,7 +9,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -102,13 +101,9 @@ def _run(command: Sequence[str]) -> None:
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stderr}"
 
 
-def with_fault(folder: Path, source: Path, old: str, new: str) -> Path:
-    """What RANKFOLD_NATIVE may name: the build, with a proxy's library in which one file says `new`
-    where it said `old`, once."""
-    text = source.read_text()
-    assert text.count(old) == 1, f"{source}: {text.count(old)} times {old!r}"
-    changed = folder / source.name
-    changed.write_text(text.replace(old, new))
+def proxy_with(source: Path, changed: Path, folder: Path) -> Path:
+    """What RANKFOLD_NATIVE may name: the build, with a proxy's library in which `changed` replaces
+    `source`. Only that file is compiled."""
     made = folder / "native"
     shutil.copytree(paths.native("include"), made / "include")
     shutil.copytree(paths.native("lib"), made / "lib", symlinks=True)
@@ -172,29 +167,3 @@ def load(library: Path, *headers: Path, before: str = "") -> tuple[cffi.FFI, Any
     ffi = cffi.FFI()
     ffi.cdef(before + declarations(*headers))
     return ffi, ffi.dlopen(str(library))
-
-
-def noticed_by(native: Path, *tests: Path, options: Sequence[str] = ()) -> None:
-    """Some test of these fails with that build, or crashes: that none begins does not count. By how
-    little it fails is not sought: that may take Hypothesis longer than a test may."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "--hypothesis-profile=faults",
-        *options,
-        *map(str, tests),
-    ]
-    done = subprocess.run(
-        command,
-        env={**os.environ, "RANKFOLD_NATIVE": str(native)},
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,
-    )
-    assert done.returncode not in (0, 2, 3, 4, 5), done.stdout + done.stderr

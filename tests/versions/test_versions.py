@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from support.seeding import noticed
-from versions.mutants import MUTANTS
 from versions.properties import KNOWN, operations, run
-from versions.world import BEGIN, BYTES, END, SOURCES, Rank, load
+from versions.world import BEGIN, BYTES, END, Rank, load
 
 RANKS = 3
 HISTORIES = st.lists(operations(RANKS), max_size=25)
@@ -432,13 +429,3 @@ def all_of_them(room: tuple[Any, Any]) -> None:
     for known in KNOWN:
         run(*room, known, RANKS)
     histories()
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.name)
-def test_seeded_faults_are_noticed(tmp_path: Path, mutant: Any) -> None:
-    text = SOURCES[0].read_text()
-    assert text.count(mutant.old) == 1
-    changed = tmp_path / "versions.c"
-    changed.write_text(text.replace(mutant.old, mutant.new))
-    room = load(tmp_path, changed, mutant.name)
-    assert noticed(lambda: all_of_them(room))

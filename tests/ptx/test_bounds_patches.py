@@ -1,13 +1,10 @@
-"""Faults in what bounds.py and rank/spans.c know, each of which the cases of test_bounds.py or
-random kernels must show."""
+"""Patches that make bounds.py wrong: the cases of test_bounds.py, or random kernels, show each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from barrier.mutants import Mutant
 from ptx import test_bounds
 from ptx.launches import Core, Reach
 from ptx.test_random_bounds import Failed, check
@@ -15,8 +12,6 @@ from ptx.test_random_bounds import Failed, check
 from rankfold.proxy.ptx import bounds, computing, facts, values
 from rankfold.proxy.ptx.blocks import Blocks
 from rankfold.proxy.ptx.steps import Op
-from support.native import CORE
-from support.seeding import noticed
 
 Patch = pytest.MonkeyPatch
 SEEDS = range(150)
@@ -48,96 +43,6 @@ def shown(core: Core) -> bool:
     except Failed:
         return True
     return False
-
-
-SPANS = [
-    Mutant("wrap-around-ignored", "a >> bits == b >> bits", "bits"),
-    Mutant(
-        "all-is-signed", "sign == PROXY_UNSIGNED ? 0 : -(1ll << (bits - 1))", "-(1ll << (bits - 1))"
-    ),
-    Mutant("all-is-unsigned", "sign == PROXY_UNSIGNED ? 0 : -(1ll << (bits - 1))", "0"),
-    Mutant(
-        "below-is-well-below",
-        "a.high = low_of(a.high, b.high - 1);",
-        "a.high = low_of(a.high, b.high - 2);",
-    ),
-    Mutant(
-        "above-is-well-above",
-        "a.low = high_of(a.low, b.low + 1);",
-        "a.low = high_of(a.low, b.low + 2);",
-    ),
-    Mutant(
-        "a-limit-is-the-lowest",
-        "a.high = low_of(a.high, b.high - 1);",
-        "a.high = low_of(a.high, b.low - 1);",
-    ),
-    Mutant("loops-are-believed", "next.low < guess.low ||", "false ||"),
-    Mutant("loops-end-where-they-should", "next.high > guess.high ||", "false ||"),
-    Mutant(
-        "a-turn-too-few", "width(all) / fewest & INT64_MAX", "width(all) / (fewest + 1) & INT64_MAX"
-    ),
-    Mutant("steps-that-may-be-none", "(by.low <= 0 && by.high >= 0)", "false"),
-    Mutant("loops-never-wrap", "!inside || !within(whole, bits) ||", ""),
-    Mutant(
-        "joined-is-the-first",
-        "low_of(a.low, b.low), high_of(a.high, b.high), a.base,",
-        "a.low, a.high, a.base,",
-    ),
-    Mutant("rests-have-no-sign", "high_of(a.low, 1 - b.high)", "0"),
-    Mutant(
-        "differences-are-sums",
-        "__builtin_sub_overflow(a.low, b.high, &low)",
-        "__builtin_sub_overflow(a.low, b.low, &low)",
-    ),
-    Mutant(
-        "products-have-two-corners",
-        "low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),\n\t\t  high_of(high_of(at[0], "
-        "at[1]), high_of(at[2], at[3])), 0, zeros, bits)",
-        "at[0], at[3], 0, zeros, bits)",
-    ),
-    Mutant("masks-of-all-signs", "a.low >= 0 && a.high <= filled(mask) &&", ""),
-    Mutant(
-        "zeros-of-sums",
-        "a.base | b.base, least(zeros_of(a), zeros_of(b)), bits",
-        "a.base | b.base, zeros_of(a), bits",
-    ),
-    Mutant(
-        "shifted-without-sign",
-        "a = as_bits(a, bits, sign == PROXY_SIGNED ? PROXY_SIGNED : PROXY_UNSIGNED, &ok);",
-        "a = as_bits(a, bits, PROXY_SIGNED, &ok);",
-    ),
-    Mutant("strides-go-one-way", "moved.low = low_of(moved.low, 0);", "moved.low = 0;"),
-]
-STEPS = [
-    Mutant("the-last-bytes-forgotten", "+ (int64_t)reached->bytes", "+ 1"),
-    Mutant("offsets-forgotten", "int64_t low = at.low + reached->offset;", "int64_t low = at.low;"),
-    Mutant("one-block", ".high = whole ? n : n - 1", ".high = whole ? n : 0"),
-    Mutant("numbers-have-no-sign", "s->bits < 64 && s->sign == PROXY_SIGNED", "false"),
-    Mutant("the-first-access-alone", "b->high = b->high > high ? b->high : high;", ""),
-    Mutant("what-is-anywhere-is-nowhere", "known &= ~sides(reached->use);", "known &= ~0u;"),
-]
-FILES = [(CORE / "rank/spans.c", each) for each in SPANS]
-FILES += [(CORE / "rank/bounds.c", each) for each in STEPS]
-
-
-def test_seeded_faults_fit_the_source() -> None:
-    for source, mutant in FILES:
-        assert source.read_text().count(mutant.old) == 1, mutant.name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("source", "mutant"), FILES, ids=lambda v: getattr(v, "name", ""))
-def test_a_fault_in_the_core_is_seen(tmp_path: Path, source: Path, mutant: Mutant) -> None:
-    text = source.read_text()
-    assert text.count(mutant.old) == 1
-    changed = tmp_path / source.name
-    changed.write_text(text.replace(mutant.old, mutant.new))
-    core = Core(tmp_path, changed, f"mutant-{mutant.name}")
-
-    def none_shown() -> None:
-        assert not shown(core)
-
-    assert noticed(none_shown)
 
 
 def _all_ways(patch: Patch) -> None:
@@ -201,7 +106,7 @@ def _signed(patch: Patch) -> None:
     )
 
 
-MUTANTS: dict[str, Callable[[Patch], None]] = {
+PATCHES: dict[str, Callable[[Patch], None]] = {
     "conditions hold where ways meet": _all_ways,
     "a register has one value": _one_value_each,
     "below is at most, negated": _exchanged("lt", (Op.BELOW, Op.ABOVE)),
@@ -221,11 +126,11 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutant", MUTANTS)
+@pytest.mark.parametrize("patch", PATCHES)
 def test_a_fault_in_the_analysis_is_seen(
-    core: Core, mutant: str, monkeypatch: pytest.MonkeyPatch
+    core: Core, patch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    MUTANTS[mutant](monkeypatch)
+    PATCHES[patch](monkeypatch)
     assert shown(core)
 
 

@@ -1,4 +1,4 @@
-"""Faults in what sets.py knows, each of which the cases of test_sets.py must show."""
+"""Patches that make sets.py wrong: the cases of test_sets.py show each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def method(owner: type, name: str, changed: Callable[..., object]) -> Callable[[
     return lambda patch: patch.setattr(owner, name, changed)
 
 
-MUTANTS: dict[str, Callable[[Patch], None]] = {
+PATCHES: dict[str, Callable[[Patch], None]] = {
     "a read left out": without(Use.READ),
     "a write left out": without(Use.WRITTEN),
     "an atomic taken for a store": without(Use.ATOMIC),
@@ -104,9 +104,9 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
 }
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_fault_is_seen(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    MUTANTS[mutant](monkeypatch)
+@pytest.mark.parametrize("patch", PATCHES)
+def test_a_fault_is_seen(patch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PATCHES[patch](monkeypatch)
     try:
         assert shown()
     finally:
