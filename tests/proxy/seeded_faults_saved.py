@@ -105,7 +105,7 @@ TABLE: Table = {
             "what-arrives-not-counted-on": ("module_arrives(r, m);", ""),
             "half-a-module-is-loaded": ("if (!m->hash[0])\n\t\treturn CU_OK;", ""),
             "modules-stay-away": (
-                "return python_request_module(r, m, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;",
+                "return python_request_module(r, m, 0, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;",
                 "return CU_OK;",
             ),
             "functions-stay-away": (
