@@ -147,6 +147,29 @@ def test_a_frozen_rank_stands_still_and_goes_on(place: Place) -> None:
     assert launched.end()["exit_status"] == 0
 
 
+def test_a_rank_that_is_frozen_again_at_once_stays_in_its_cgroup(place: Place) -> None:
+    """A thawed rank leaves its cgroup after the reply, but not if the next request freezes it."""
+    launched = place.program("count")
+    with launched.client() as client:
+        client.ask("freeze")
+        for number, op in enumerate(("thaw", "freeze")):
+            client.channel.send({"id": 70 + number, "op": op})
+        replies = 0
+        while replies < 2:
+            assert client.channel.fill()
+            while (frame := client.channel.take()) is not None:
+                assert frame.head.error is None
+                replies += 1
+        before = launched.text("out")
+        assert client.ask("status")[0]["state"] == "frozen" and has_cgroup(launched)
+        assert launched.text("out") == before
+        client.ask("thaw")
+        assert client.ask("status")[0]["state"] == "running"
+        assert not has_cgroup(launched)
+    place.go()
+    assert launched.end()["exit_status"] == 0
+
+
 def test_a_frozen_rank_can_be_killed(place: Place) -> None:
     launched = place.program("count")
     with launched.client() as client:

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import re
-import signal
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +20,6 @@ from rankfold.interpose.launcher.rank import sandbox
 from rankfold.interpose.launcher.rank.sandbox import libc
 
 _SILENT = ("RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED", "cgroupd: recv", "empty-image")
-_PR_SET_PDEATHSIG = 1
 _ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}  # no LD_PRELOAD
 _SEIZE_S = 60  # for CRIU to stop all threads
 
@@ -84,53 +82,50 @@ def dump(pid: int, images: Path, cgroup: str) -> subprocess.Popen[bytes]:
     """Start to dump the processes below `pid`, which are and stay frozen in `cgroup`, and the
     features of this processor.
 
+    We enter the rank's mounts before the start, not the child: then Python starts the child by
+    vfork, which copies no page tables. If we are killed, the launcher ends CRIU with the rank.
     Raises criu.Missing, OSError.
     """
     folder = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
-    parent = os.getpid()
-
-    def enter() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-        sandbox.join(pid)
-
+    nothing = os.open(os.devnull, os.O_RDWR)
+    argv = [
+        criu.command(),
+        "dump",
+        "-t",
+        str(pid),
+        "-D",
+        f"/proc/self/fd/{folder}",
+        "-o",
+        "dump.log",
+        "-v2",
+        "--timeout",
+        str(_SEIZE_S),
+        "--leave-running",
+        "--freeze-cgroup",
+        cgroup,
+        "--manage-cgroups=ignore",
+        "--network-lock",
+        "skip",
+        "--tcp-established",
+        "--file-locks",
+        "--link-remap",
+        "--ghost-limit",
+        "64G",
+        "--cpu-cap=cpu",  # writes cpuinfo.img
+    ]
     try:
-        return subprocess.Popen(
-            [
-                criu.command(),
-                "dump",
-                "-t",
-                str(pid),
-                "-D",
-                f"/proc/self/fd/{folder}",
-                "-o",
-                "dump.log",
-                "-v2",
-                "--timeout",
-                str(_SEIZE_S),
-                "--leave-running",
-                "--freeze-cgroup",
-                cgroup,
-                "--manage-cgroups=ignore",
-                "--network-lock",
-                "skip",
-                "--tcp-established",
-                "--file-locks",
-                "--link-remap",
-                "--ghost-limit",
-                "64G",
-                "--cpu-cap=cpu",  # writes cpuinfo.img
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=(folder,),
-            preexec_fn=enter,
-            env=_ENV,
-        )
+        with sandbox.mounts_of(pid):
+            return subprocess.Popen(
+                argv,
+                stdin=nothing,
+                stdout=nothing,
+                stderr=nothing,
+                pass_fds=(folder,),
+                env=_ENV,
+            )
     finally:
         os.close(folder)
+        os.close(nothing)
 
 
 def finish(dumping: subprocess.Popen[bytes], images: Path) -> None:

@@ -106,8 +106,10 @@ class Freezer:
         self._write("cgroup.procs", "0")
 
     def let_go(self) -> None:
-        """Let the processes in the cgroup run; they stay in it. Raises OSError."""
-        self._write("cgroup.freeze", "0")
+        """Let the processes in the cgroup, if there is one, run; they stay in it. Raises
+        OSError."""
+        if self._fd >= 0:
+            self._write("cgroup.freeze", "0")
 
     def again(self) -> None:
         """Freeze the processes in the cgroup, if they are not. Raises OSError."""
@@ -134,9 +136,14 @@ class Freezer:
     def thaw(self) -> None:
         """Let all processes run in the cgroup that they came from, and remove ours. Raises
         OSError."""
+        self.let_go()
+        self.leave()
+
+    def leave(self) -> None:
+        """Move the processes, which run, back into the cgroup that they came from, and remove ours.
+        The kernel takes milliseconds for each move. Raises OSError."""
         if self._fd < 0:
             return
-        self.let_go()
         for _ in range(_MOVES_MAX):
             threads = self._threads()
             for thread in threads:  # moves its whole process

@@ -71,14 +71,25 @@ class Standing:
             self._await(lambda: self._repair_calls(until), self._moves, until)
 
     def go_on(self) -> None:
-        """Thaw all processes of the rank. Raises ControlError."""
+        """Thaw all processes of the rank. They leave the cgroup afterwards, while they run. Raises
+        ControlError."""
         self._touched.read()
         self.still = False
         try:
-            self.freezer.thaw()
+            self.freezer.let_go()
         except OSError as error:
             raise ControlError("failed", f"the rank cannot be thawed: {error}") from error
         self.calls.goes_on()
+        self._after(0.0, self._leave)
+
+    def _leave(self) -> None:
+        """Remove the cgroup, unless the rank is to be frozen again."""
+        if self.begun:
+            return
+        try:
+            self.freezer.leave()
+        except OSError as error:
+            log.warning("the rank stays in %s: %s", self.freezer.name, error)
 
     def held(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """CRIU has frozen the rank: call `then` when all processes are frozen, or `otherwise` after

@@ -84,11 +84,30 @@ def enter(inside: Sandbox, ipc: bool) -> None:
         _furnish(found)
 
 
-def join(pid: int) -> None:
-    """Enter the mount namespace of another process. Raises OSError."""
-    fd = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+@contextlib.contextmanager
+def mounts_of(pid: int) -> Iterator[None]:
+    """Be in the mount namespace of another process until the end of the block, with its root as the
+    working directory. Raises OSError."""
+    with contextlib.ExitStack() as until:
+        theirs, ours, root, folder = (
+            until.enter_context(_opened(path))
+            for path in (f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt", "/", ".")
+        )
+        check(libc.setns(theirs, _CLONE_NEWNS), f"enter the mounts of process {pid}")
+        try:
+            yield
+        finally:
+            check(libc.setns(ours, _CLONE_NEWNS), "return to our mounts")
+            os.fchdir(root)
+            os.chroot(".")
+            os.fchdir(folder)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        check(libc.setns(fd, _CLONE_NEWNS), f"enter the mounts of process {pid}")
+        yield fd
     finally:
         os.close(fd)
 
