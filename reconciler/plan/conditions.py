@@ -41,13 +41,17 @@ def conditions(
         found.append(Condition("FilesDiffer", "True", "NotAsSaved", record.amiss))
     if record.step != "ended":
         found += _unsaved(index, job, record)
-    if costs := sharing.too_much(record, index.observed):
-        found.append(costs)
-    if wait := waits.waiting(record, index.observed, index.ranks(name)):
-        found.append(wait)
+    if index.holds[name] or name in index.observed.transfers:  # others are most of a large fleet
+        found += _of_its_work(index, record)
     if record.step != "ended":
         found += _by_hand_or_file(job)
     return tuple(found)
+
+
+def _of_its_work(index: Index, record: Record) -> list[Condition]:
+    costs = sharing.too_much(record, index.observed)
+    wait = waits.waiting(record, index.observed, index.ranks(record.name))
+    return [each for each in (costs, wait) if each]
 
 
 def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
