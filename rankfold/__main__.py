@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from typing import NoReturn
 
 
 def main() -> NoReturn:
     """Run the command line. Ctrl-C while modules are being imported exits without a traceback."""
+    gc.disable()  # until the command's modules are imported: see Commands in cli.py
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -15,7 +15,6 @@ import socket
 import struct
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,8 +71,7 @@ def refusal(number: int | None, error: ControlError) -> Message:
     return {"id": number, "ok": False, "error": {"code": error.code, "message": error.message}}
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """One message as received: its head is checked, the rest is not. We own its descriptors."""
 
     head: Head

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import subprocess
 from types import ModuleType
 
 from rankfold import paths
@@ -29,6 +28,8 @@ def commit() -> str:
     """The commit of the source, with ``-dirty`` if files differ from it. Empty if unknown."""
     if module := generated():
         return str(module.COMMIT)
+    import subprocess  # takes longer than some commands that do not need it
+
     try:
         done = subprocess.run(
             [

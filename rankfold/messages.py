@@ -27,7 +27,6 @@ VERSION = 1
 FDS_MAX = 16
 RANKS_MAX = records.limits()["RANKS_MAX"]
 DEVICES_MAX = records.limits()["DEVICES_MAX"]  # per job
-CHUNK_BYTES = records.channel().constants["RF_CHUNK_BYTES"]  # ranks share whole chunks
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]
@@ -47,6 +46,11 @@ RankState = Literal["waiting", "attached", "exited"]
 RankAt = Literal["", "host", "device", "turn", "others", "code"]
 """What a rank gets on by next: its program on the host; work of its own that the device has; its
 turn on the device, or what its proxy does for it; what other ranks call. Empty: an older proxy."""
+
+
+def chunk_bytes() -> int:
+    """The size of a chunk. Ranks share whole chunks."""
+    return records.channel().constants["RF_CHUNK_BYTES"]
 
 
 # ---- common to all messages ------------------------------------------------------------------

@@ -6,27 +6,25 @@ ends with `assert_never`, so that it does not type-check if it omits a kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from rankfold.reconciler.model.desired import Device, Job
 from rankfold.reconciler.model.recorded import Checkpoint, Ending
 from rankfold.reconciler.model.values import Json
 
 
-@dataclass(frozen=True)
-class StartProxy:
+class StartProxy(Struct, frozen=True):
     device: Device
 
 
-@dataclass(frozen=True)
-class StopProxy:
+class StopProxy(Struct, frozen=True):
     device: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """Record what never changes (spec, virtual device) and start the launchers of `ranks`."""
 
     job: Job
@@ -35,15 +33,13 @@ class Start:
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(Struct, frozen=True):
     job: str
     epoch: int
     placement: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Barrier:
+class Barrier(Struct, frozen=True):
     """`save`: not empty if a save begins with this barrier: its reason (recorded.Save.why)."""
 
     job: str
@@ -53,8 +49,7 @@ class Barrier:
     save: str = ""
 
 
-@dataclass(frozen=True)
-class Detach:
+class Detach(Struct, frozen=True):
     """At a cut: save and leave the devices. `suspend`: the job keeps no device reserved."""
 
     job: str
@@ -63,23 +58,20 @@ class Detach:
     suspend: bool = False
 
 
-@dataclass(frozen=True)
-class Release:
+class Release(Struct, frozen=True):
     """A detached job gives up the devices that it kept reserved for a move."""
 
     job: str
 
 
-@dataclass(frozen=True)
-class End:
+class End(Struct, frozen=True):
     """Record that a job ends; from then on its devices and ranks are released."""
 
     job: str
     ending: Ending
 
 
-@dataclass(frozen=True)
-class Discard:
+class Discard(Struct, frozen=True):
     """A device drops a job without saving it."""
 
     job: str
@@ -87,29 +79,25 @@ class Discard:
     device: str
 
 
-@dataclass(frozen=True)
-class Signal:
+class Signal(Struct, frozen=True):
     job: str
     ranks: tuple[int, ...]
     signum: int
 
 
-@dataclass(frozen=True)
-class Finish:
+class Finish(Struct, frozen=True):
     job: str
     phase: str
 
 
-@dataclass(frozen=True)
-class Forget:
+class Forget(Struct, frozen=True):
     """Remove a job or temporary pool that is no longer desired from the journal."""
 
     kind: str
     name: str
 
 
-@dataclass(frozen=True)
-class Save:
+class Save(Struct, frozen=True):
     """Make snapshots of all ranks. With `devices`: at their cut; their proxies save, and the job
     continues whether or not the save succeeds. Without: the job rests already, and stays frozen.
     `node`: the snapshots stay on this node as a local snapshot, and the job's processes end."""
@@ -122,8 +110,7 @@ class Save:
     node: bool = False
 
 
-@dataclass(frozen=True)
-class Upload:
+class Upload(Struct, frozen=True):
     """Start the upload of a save's snapshots to the store, while the job continues. `stuck`: first
     end the process that uploads now."""
 
@@ -133,8 +120,7 @@ class Upload:
     stuck: bool = False
 
 
-@dataclass(frozen=True)
-class Conclude:
+class Conclude(Struct, frozen=True):
     """Record the result of a save: the checkpoint, or why there is none. The record keeps the last
     `keep` checkpoints. `rest`: the job's processes may end now; it continues from the checkpoint
     later. `again`: a save that a person requested is worth another try."""
@@ -148,39 +134,34 @@ class Conclude:
     again: bool = False
 
 
-@dataclass(frozen=True)
-class Thaw:
+class Thaw(Struct, frozen=True):
     """Thaw frozen ranks of a placed job."""
 
     job: str
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Struct, frozen=True):
     """Query the launchers of a running job for what prevents a save, and record it."""
 
     job: str
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class AskStore:
+class AskStore(Struct, frozen=True):
     """Query the store for the running jobs that another owner has taken over; those jobs end."""
 
     jobs: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Vacate:
+class Vacate(Struct, frozen=True):
     """End ranks together with their launchers: a checkpoint has the ranks, or they have failed."""
 
     job: str
     ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Rest:
+class Rest(Struct, frozen=True):
     """Record that no process of a job is left, and from where it continues: `stored` is a
     checkpoint, or "" for the beginning. `restart`: after a fault. `unusable`: a checkpoint that
     cannot be restored, for the reason in `error`."""
@@ -192,8 +173,7 @@ class Rest:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Fetch:
+class Fetch(Struct, frozen=True):
     """Start to fetch a checkpoint from the store, for the job's next incarnation. `stuck`: first
     end the process that fetches now."""
 
@@ -203,8 +183,7 @@ class Fetch:
     stuck: bool = False
 
 
-@dataclass(frozen=True)
-class Restore:
+class Restore(Struct, frozen=True):
     """Start empty launchers for the ranks in `missing`, and restore all ranks, frozen. A rank that
     is restored already reports its result again."""
 

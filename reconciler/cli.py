@@ -3,23 +3,20 @@ stable: 0 done, 1 error, 2 changes pending, 64 wrong usage, 65 invalid input fil
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
-import sqlite3
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
-from rankfold import __version__, control, distribution, paths
+from rankfold import __version__, distribution, paths
 from rankfold.legible import legible
 from rankfold.reconciler import switches
-from rankfold.reconciler.client import NoReconciler
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
-from rankfold.reconciler.journal.journal import JournalError
 from rankfold.reconciler.report.lines import say
-from rankfold.reconciler.source.invalid import InvalidInput
 
 # Each command's module and its name there. A module is imported when its command runs: importing
 # all of them takes longer than most commands do.
@@ -59,17 +56,32 @@ def main() -> NoReturn:
         sys.exit(EXIT_USAGE)
     except click.ClickException as error:
         fail(error.format_message())
-    except InvalidInput as error:
-        for fault in error.faults:
-            say(str(fault))
-        sys.exit(EXIT_INVALID)
-    except (control.ControlError, NoReconciler, JournalError, sqlite3.Error) as error:
-        fail(str(error))
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(EXIT_ERROR)
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except Exception as error:
+        _fail_with(error)
+        raise
+
+
+def _fail_with(error: Exception) -> None:
+    """Exit with a message if the error is one that a command expects. Their modules are imported
+    here: they take longer than some commands."""
+    import sqlite3
+
+    from rankfold import control
+    from rankfold.reconciler.client import NoReconciler
+    from rankfold.reconciler.journal.journal import JournalError
+    from rankfold.reconciler.source.invalid import InvalidInput
+
+    if isinstance(error, InvalidInput):
+        for fault in error.faults:
+            say(str(fault))
+        sys.exit(EXIT_INVALID)
+    if isinstance(error, (control.ControlError, NoReconciler, JournalError, sqlite3.Error)):
+        fail(str(error))
 
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -90,6 +102,9 @@ class Commands(click.Group):
             return None
         module, name = COMMANDS[cmd_name]
         found = importlib.import_module(f"rankfold.reconciler.commands.{module}")
+        if not gc.isenabled():  # see __main__.py
+            gc.freeze()  # what was imported stays: no collection has to traverse it
+            gc.enable()
         command: click.Command = getattr(found, name)
         return command
 

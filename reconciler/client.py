@@ -20,7 +20,7 @@ from rankfold.reconciler import liveness
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.node.launchers import last_lines
+from rankfold.reconciler.node.reports import last_lines
 from rankfold.reconciler.observe import restarts
 from rankfold.reconciler.wording import time_of_day
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,8 +20,7 @@ import msgspec
 NOTE_S = 10.0  # between two notes by the reconciler: so exactly the time of a reboot is known
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """One moment on all clocks. `boot` and `namespace` identify the CLOCK_MONOTONIC."""
 
     boot: str

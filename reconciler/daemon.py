@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import signal
 import sqlite3
@@ -24,6 +23,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, structs
 
 from rankfold import __version__, control, service
 from rankfold.legible import legible
@@ -73,8 +74,7 @@ ACT_FOR_S = 0.05  # then a turn begins no further action, because clients wait f
 JOURNAL_ONLY = (actions.End, actions.Release, actions.Forget)  # they send no requests
 
 
-@dataclasses.dataclass
-class Backoff:
+class Backoff(Struct):
     """When to try something again that has failed."""
 
     delay: float = 0.0
@@ -300,7 +300,7 @@ class Daemon:
         unwritten = Unwritten()
         with unwritten:
             self.processes.note(observed, desired.devices())
-        observed = self.observed = dataclasses.replace(
+        observed = self.observed = structs.replace(
             observed,
             failing=self.processes.failing,
             transfers=self.progress.note(observed.transfers),
@@ -468,7 +468,7 @@ class Daemon:
         name = actions.job_of(action)
         record = self.journal.record(name) or Record(name)
         if (record.error, record.error_permanent) != (message, permanent):
-            self.journal.save(dataclasses.replace(record, error=message, error_permanent=permanent))
+            self.journal.save(structs.replace(record, error=message, error_permanent=permanent))
         if message:
             self.journal.event(f"Job/{name}", "ActionFailed", message, "Warning")
 
@@ -476,7 +476,7 @@ class Daemon:
         for change in self.journal.changes(only_open=True):
             record = records.get(change.job)
             if record is None or record.step == "ended":
-                self.journal.save_change(dataclasses.replace(change, superseded=True), open=False)
+                self.journal.save_change(structs.replace(change, superseded=True), open=False)
                 continue
             converged = change.job in self.plan.converged
             now = changes.follow(change, record, observed, converged, clock.now())
@@ -564,9 +564,9 @@ class Daemon:
             return {"token": record.asked}
         overrides.check_save(record, self.no_saves)
         if id := overrides.saved_already(each, record):
-            self.journal.save(dataclasses.replace(record, answer=Answer(asked.token, id=id)))
+            self.journal.save(structs.replace(record, answer=Answer(asked.token, id=id)))
             return {"token": asked.token}
-        self.journal.save(dataclasses.replace(record, asked=asked.token))
+        self.journal.save(structs.replace(record, asked=asked.token))
         self.journal.event(f"Job/{asked.name}", "SaveRequested", "by hand")
         self._changed()
         return {"token": asked.token}
@@ -586,11 +586,11 @@ class Daemon:
             text = f"continues from checkpoint {asked.checkpoint}, made elsewhere"
         elif record.step == "stored":
             more = overrides.taken_up(record, asked.begun)
-            record = dataclasses.replace(record, stored=asked.checkpoint, restore=None, **more)
+            record = structs.replace(record, stored=asked.checkpoint, restore=None, **more)
         else:  # discards the state that rests in memory
             ending = Ending(RESTARTING, "WentBack", text, clock.now())
             more = overrides.taken_up(record, asked.begun)
-            record = dataclasses.replace(record, back_to=asked.checkpoint, ending=ending, **more)
+            record = structs.replace(record, back_to=asked.checkpoint, ending=ending, **more)
         self.journal.save(record)
         self.journal.event(f"Job/{asked.name}", "WentBack", text)
         self._changed()
@@ -671,8 +671,8 @@ class Daemon:
         desired, records = self.journal.desired(), self.journal.records()
         job = each.effective()
         assert isinstance(job, Job)
-        job = dataclasses.replace(job, **fields)
-        wanted = dataclasses.replace(desired, jobs={**desired.jobs, job.name: job})
+        job = structs.replace(job, **fields)
+        wanted = structs.replace(desired, jobs={**desired.jobs, job.name: job})
         planned = plan.plan(wanted, records, self.observed, clock.now())
         for condition in planned.conditions.get(job.name, ()):
             if condition.reason in ("HostMemory", "TooManyRanks"):
@@ -700,7 +700,7 @@ class Daemon:
                 "races": list(record.races),
                 "rank": record.ending.rank if record.ending else None,
                 "restarts": record.restarts,
-                "answer": dataclasses.asdict(record.answer) if record.answer else None,
+                "answer": structs.asdict(record.answer) if record.answer else None,
                 "saving": [t for t in (record.asked, record.save and record.save.token) if t],
                 "again": self._again(record),
             }

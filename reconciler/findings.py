@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.observed import Observed
@@ -28,9 +28,7 @@ def note_findings(journal: Journal, records: dict[str, Record], observed: Observ
             alarms = _new(told.alarms, now.alarms)
             if not races and not alarms:
                 continue
-            now = dataclasses.replace(
-                now, races=(*now.races, *races), alarms=(*now.alarms, *alarms)
-            )
+            now = structs.replace(now, races=(*now.races, *races), alarms=(*now.alarms, *alarms))
             with journal.transaction():
                 journal.save(now)
                 for race in races:
@@ -46,7 +44,7 @@ def note_conditions(journal: Journal, plan: Plan) -> None:
     for each in journal.objects():
         if each.kind != "Job":
             continue
-        new = [c.fields() for c in plan.conditions.get(each.name, ())]
+        new = [structs.asdict(c) for c in plan.conditions.get(each.name, ())]
         old, seen_generation = known.get(each.name) or ([], 0)
         generation = each.generation if each.name in plan.converged else seen_generation
         if (new, generation) != (old, seen_generation):

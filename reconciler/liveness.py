@@ -11,8 +11,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from rankfold import __version__, control
 from rankfold.legible import legible
@@ -29,8 +30,7 @@ _STOPPED = "Tt"  # states of a process in /proc/PID/stat
 _BUSY = "RD"  # runs, waits for a CPU, or waits for a disk
 
 
-@dataclass(frozen=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What is known about the reconciler.
 
     runs: a process holds the lock, or listens.
@@ -75,6 +75,28 @@ def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
         if time.monotonic() >= deadline:
             return _silent(layout, pid, within_s)
         time.sleep(_AGAIN_S)
+
+
+class Looking:
+    """`look` in a thread, while the caller queries other processes."""
+
+    def __init__(self, layout: Layout):
+        self._found: Seen | Exception = NONE
+        self._thread = threading.Thread(target=self._run, args=(layout,), daemon=True)
+        self._thread.start()
+
+    def _run(self, layout: Layout) -> None:
+        try:
+            self._found = look(layout)
+        except Exception as error:  # noqa: BLE001 - `result` raises it
+            self._found = error
+
+    def result(self) -> Seen:
+        """Wait for the result. Raises what `look` raised."""
+        self._thread.join()
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
 
 
 def _other_version(pid: int, version: object) -> str:
@@ -123,8 +145,7 @@ def is_stopped(pid: int) -> bool:
 # ---- a request that is not answered ------------------------------------------------------------
 
 
-@dataclass
-class Watched:
+class Watched(Struct):
     """Why `watching` closed the connection; empty: it did not."""
 
     why: str = ""

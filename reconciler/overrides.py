@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankfold.control import ControlError
 from rankfold.messages import DEVICES_MAX

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankfold.reconciler import plan
 from rankfold.reconciler.model.desired import Desired

@@ -10,7 +10,6 @@ Permanent or JobFailed; none of them stops the fleet.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 import socket
@@ -20,11 +19,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, assert_never
 
+from msgspec import structs
+
 from rankfold import control
 from rankfold.messages import of_incarnation
 from rankfold.reconciler import actions, clock
 from rankfold.reconciler.act.inflight import Call, Steps
-from rankfold.reconciler.act.recovery import Recovery, used_so_far
+from rankfold.reconciler.act.recovery import Recovery
 from rankfold.reconciler.deadlines import DETACH_S, RESTED_S, TELL_S
 from rankfold.reconciler.faults import asked_for, point
 from rankfold.reconciler.journal.journal import Journal
@@ -133,7 +134,7 @@ class Executor:
         return self.journal.record(job) or Record(job)
 
     def _update(self, job: str, **fields: object) -> Record:
-        record = dataclasses.replace(self._record(job), **fields)  # type: ignore[arg-type]
+        record = structs.replace(self._record(job), **fields)
         self.journal.save(record)
         return record
 
@@ -200,7 +201,7 @@ class Executor:
             if not Path(job.workdir).is_dir():  # nothing is fixed yet: the file can still change
                 raise Permanent(f"the working directory {job.workdir} does not exist")
             self.node.begin(job.name)
-            record = dataclasses.replace(
+            record = structs.replace(
                 record,
                 step="started",
                 fixed=job,
@@ -268,7 +269,7 @@ class Executor:
             yield from self.recovery.drop_local_snapshot(action.job)
             record = self._record(action.job)
             proxies = {d: observed.devices[d].pid for d in devices}
-            record = dataclasses.replace(
+            record = structs.replace(
                 record,
                 step="placing",
                 epoch=action.epoch,
@@ -340,7 +341,7 @@ class Executor:
                 placement=kept,
                 proxies={},
                 detached=(),
-                gpu_seconds=used_so_far(record),
+                gpu_seconds=record.used_so_far(clock.now()),
                 held_since=None,
                 rested_at=clock.now(),
                 rest_error="",
@@ -371,7 +372,7 @@ class Executor:
             if op == "detach" and agreed:
                 record = self._record(action.job)
                 detached = tuple(sorted({*record.detached, *agreed}))
-                self.journal.save(dataclasses.replace(record, detached=detached))
+                self.journal.save(structs.replace(record, detached=detached))
             _agreed(told, results)
 
     def _tell(
@@ -407,9 +408,7 @@ class Executor:
 
     def _never_started(self, record: Record, ending: Ending) -> None:
         """End a job that holds nothing to be released, at once."""
-        ended = dataclasses.replace(
-            record, step="ended", phase=ending.phase, ending=ending, error=""
-        )
+        ended = structs.replace(record, step="ended", phase=ending.phase, ending=ending, error="")
         with self.journal.transaction():
             self.journal.save(ended)
             for reason in (ending.reason, ending.phase):
@@ -446,7 +445,7 @@ class Executor:
         assert ending is not None
         if ending.rank is not None:
             message = self._with_stderr(record, ending.rank, ending.message)
-            ending = dataclasses.replace(ending, message=message)
+            ending = structs.replace(ending, message=message)
         self.node.sweep(action.job, ranks)
         point("finish.before")
         with self.journal.transaction():
@@ -462,7 +461,7 @@ class Executor:
                 dump=None,
                 ending=ending,
                 exits=tuple(each.exit_status if each else None for each in seen),
-                gpu_seconds=used_so_far(record),
+                gpu_seconds=record.used_so_far(clock.now()),
                 held_since=None,
                 error="",
             )
@@ -483,7 +482,7 @@ class Executor:
     def _mark(self, job: str, **fields: float) -> None:
         """Record a time in the job's open change."""
         for change in self.journal.changes(job, only_open=True):
-            self.journal.save_change(dataclasses.replace(change, **fields), open=True)  # type: ignore[arg-type]
+            self.journal.save_change(structs.replace(change, **fields), open=True)
 
 
 # ---- helpers -----------------------------------------------------------------------------------
@@ -509,7 +508,7 @@ def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
 def _going_on(save: Save | None) -> Save | None:
     """The save of a job that is placed: if it was to let the job rest, it becomes an ordinary
     one."""
-    return dataclasses.replace(save, why="request") if save and save.why == "rest" else save
+    return structs.replace(save, why="request") if save and save.why == "rest" else save
 
 
 def _last_counters(record: Record, told: Iterable[JobOnDevice]) -> dict[str, Json]:

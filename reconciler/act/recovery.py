@@ -7,11 +7,12 @@ failure is recorded. The planner requests again what was not done because a proc
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
+
+from msgspec import structs
 
 from rankfold import control
 from rankfold.messages import of_incarnation
@@ -54,7 +55,7 @@ class Recovery:
         return self.journal.record(job) or Record(job)
 
     def _update(self, job: str, **fields: Any) -> Record:
-        record = dataclasses.replace(self._record(job), **fields)
+        record = structs.replace(self._record(job), **fields)
         self.journal.save(record)
         return record
 
@@ -99,7 +100,7 @@ class Recovery:
             yield [lambda: self.node.drop(action.job, action.number)]
             return
         with self.journal.transaction():
-            self._update(action.job, save=dataclasses.replace(save, stage="uploading"))
+            self._update(action.job, save=structs.replace(save, stage="uploading"))
             self.journal.done(action.job, action.epoch, f"save-{action.number}")
             stood = f"; it stood still for {time.monotonic() - cut:.3f} s" if action.devices else ""
             text = f"save {action.number}: {size(written)} of its processes and devices{stood}"
@@ -161,7 +162,7 @@ class Recovery:
             why = self._resting(action.job)
             save, asked = Save(action.number, why, clock.now(), token=asked), ""
         cut = clock.now() - stands
-        save = dataclasses.replace(save, stage="saving", at=clock.wall(cut), cut=cut)
+        save = structs.replace(save, stage="saving", at=clock.wall(cut), cut=cut)
         index = Index(self.journal.desired(), {action.job: record}, observed, frozenset())
         with self.journal.transaction():
             detail: Json = {"ranks": action.ranks, "why": save.why}
@@ -289,7 +290,7 @@ class Recovery:
                 self._failed(action.job, save, str(error), not isinstance(error, Damaged))
                 return
         task = self._task(action.job, action.keep, None, self._about(action.job, save))
-        tried = dataclasses.replace(save, tries=save.tries + 1, tried_at=clock.now())
+        tried = structs.replace(save, tries=save.tries + 1, tried_at=clock.now())
         self._update(action.job, save=tried)
         point("upload.journalled")
         yield [self._tidying(action.job)]
@@ -315,7 +316,7 @@ class Recovery:
             yield [self._tidying(action.job)]
             agreed((yield [lambda: self.node.free_space(action.job, action.number)]))
         else:
-            tried = dataclasses.replace(restore, tries=restore.tries + 1, tried_at=clock.now())
+            tried = structs.replace(restore, tries=restore.tries + 1, tried_at=clock.now())
             self._update(action.job, restore=tried)
         task = self._task(action.job, 1, action.id, {})
         (trouble,) = yield [self._transfer("fetch", action, task)]
@@ -384,9 +385,9 @@ class Recovery:
             raise trouble
         text = str(trouble)
         if record.save is not None and record.save.error != text:
-            self._update(job, save=dataclasses.replace(record.save, error=text))
+            self._update(job, save=structs.replace(record.save, error=text))
         elif record.restore is not None and record.restore.error != text:
-            self._update(job, restore=dataclasses.replace(record.restore, error=text))
+            self._update(job, restore=structs.replace(record.restore, error=text))
         if text:
             self._event(job, reason, text, "Warning")
 
@@ -463,7 +464,7 @@ class Recovery:
     def _not_restored(self, job: str, error: str, damaged: bool) -> None:
         restore = self._record(job).restore
         assert restore is not None
-        now = dataclasses.replace(
+        now = structs.replace(
             restore,
             failed=True,
             error=error,
@@ -612,7 +613,7 @@ class Recovery:
             incarnation=record.incarnation + (0 if stored else 1),
             saved_at=record.saved_at if stored else 0.0,
             saved_steps=record.saved_steps if stored else 0,
-            gpu_seconds=used_so_far(record),
+            gpu_seconds=record.used_so_far(clock.now()),
             held_since=None,
             asked_tries=0,
             **(self._answer(record.save, error=ending.message) if record.save else {}),
@@ -637,15 +638,7 @@ def _tried_again(restore: Restore | None) -> Restore | None:
     error = restore.error or "a rank exited while it was being restored"
     tried_at = restore.tried_at if restore.failed else clock.now()
     tries = restore.tries if restore.failed else restore.tries + 1
-    return dataclasses.replace(restore, failed=False, error=error, tries=tries, tried_at=tried_at)
-
-
-def used_so_far(record: Record) -> float:
-    """Device-seconds of a job: each of its devices counts while the job is placed there."""
-    if record.held_since is None:
-        return record.gpu_seconds
-    held = max(0.0, clock.now() - record.held_since)
-    return record.gpu_seconds + held * len(set(record.placement))
+    return structs.replace(restore, failed=False, error=error, tries=tries, tried_at=tried_at)
 
 
 def count_until(journal: Journal, booted_after: float) -> None:
@@ -656,7 +649,7 @@ def count_until(journal: Journal, booted_after: float) -> None:
             if record.held_since is not None:
                 held = max(0.0, booted_after - record.held_since) * len(set(record.placement))
                 journal.save(
-                    dataclasses.replace(
+                    structs.replace(
                         record,
                         gpu_seconds=record.gpu_seconds + held,
                         held_since=clock.now(),

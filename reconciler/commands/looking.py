@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from pathlib import Path
 
 import click
+from msgspec import structs
 
 from rankfold.reconciler import liveness
 from rankfold.reconciler.commands.common import (
@@ -47,7 +47,11 @@ def status(state: Path, output: str) -> int:
     if output == "json":
         show(data)
         return 0
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = None
+    if sys.stdout.isatty():
+        import shutil  # here, as rich below: `status` imports little
+
+        width = shutil.get_terminal_size().columns
     tables(blocks_of(data, width))
     if data["revision"]:
         tell(f"revision {data['revision']} of {data['source']['name']}")
@@ -83,7 +87,7 @@ def describe(state: Path, name: str, output: str) -> int:
     if job is None:
         fail(f"there is no job {name!r}")
     with Journal(state, readonly=True) as journal:
-        events = [vars(e) for e in journal.events(name)]
+        events = [structs.asdict(e) for e in journal.events(name)]
         reconciler = reconciler_of(snap)
         actions = journal.actions(name)
         job = {**job, "events": events, "actions": actions, "reconciler": reconciler}
@@ -117,7 +121,7 @@ def events(state: Path, name: str | None, output: str) -> int:
         fail(f"there is no job or device {name!r}")
     warn_of_reconciler(now)
     if output == "json":
-        show([vars(e) for e in found])
+        show([structs.asdict(e) for e in found])
         return 0
     for each in found:
         tell(event_line(each))

@@ -12,7 +12,6 @@ this or another process writes it (cache.py): a turn of the loop costs what has 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sqlite3
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from rankfold.legible import legible
 from rankfold.reconciler import clock
@@ -383,7 +383,7 @@ class Journal:
         url, objects = self.get("checkpoint_store", ""), self.objects()
         now = self._objects.version, url
         if self._desired[0] != now:
-            self._desired = now, dataclasses.replace(desired_of(objects), checkpoint_store=url)
+            self._desired = now, structs.replace(desired_of(objects), checkpoint_store=url)
         return self._desired[1]
 
     def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
@@ -557,7 +557,7 @@ class Journal:
         """Record a requested change; an earlier one of the job that is still open is superseded."""
         with self.transaction():
             for earlier in self.changes(change.job, only_open=True):
-                self.save_change(dataclasses.replace(earlier, superseded=True), open=False)
+                self.save_change(structs.replace(earlier, superseded=True), open=False)
             self._write_other(
                 "INSERT INTO changes (job, open, change) VALUES (?, 1, ?)",
                 (change.job, _text(change)),
@@ -579,7 +579,7 @@ class Journal:
             (job, job),
         )
         return [
-            dataclasses.replace(self._decode(text, Change, "changes", number), id=number)
+            structs.replace(self._decode(text, Change, "changes", number), id=number)
             for number, text in rows
         ]
 

@@ -6,14 +6,11 @@ have a default, because older journals do not have them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypedDict
 
-import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct, structs
 
 from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool
 from rankfold.reconciler.model.values import Count, ObjectName, Ranks, Seconds
@@ -28,7 +25,7 @@ class Override(TypedDict, total=False):
     cancelled: bool
 
 
-class ObjectRow(msgspec.Struct):
+class ObjectRow(Struct):
     kind: Literal["Job", "Pool"]
     name: ObjectName
     spec: str
@@ -81,8 +78,7 @@ META: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class Object:
+class Object(Struct, frozen=True, dict=True):
     """A desired object and its origin."""
 
     kind: str
@@ -104,14 +100,13 @@ class Object:
     def _effective(self) -> Job | Pool:
         if not isinstance(self.spec, Job):
             return self.spec
-        job = dataclasses.replace(self.spec, created=self.created, orphaned=self.removed)
+        job = structs.replace(self.spec, created=self.created, orphaned=self.removed)
         if self.override:
-            job = dataclasses.replace(job, drifted=self.source is not None, **self.override)
+            job = structs.replace(job, drifted=self.source is not None, **self.override)
         return job
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     id: Count
     time: Seconds
     object: str

@@ -1,16 +1,16 @@
 """Desired state: pools and their devices, jobs, and the store of their checkpoints. Plain frozen
 records without behaviour of their own."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: each process decodes these classes, and evaluating their
+# annotations here takes half the time.
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
-from rankfold.reconciler.model.fields import written
+from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (
     AbsolutePath,
     Count,
@@ -28,8 +28,7 @@ KEPT_MAX = 10_000
 RESTARTS_MAX = 10**6
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where an object is described: file and line; the first line is 1."""
 
     file: str = ""
@@ -39,8 +38,7 @@ class Origin:
         return f"{self.file}:{self.line}"
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(Struct, frozen=True):
     """One device of a pool. Its name is ``<pool>/<type>-<index>``."""
 
     name: DeviceName
@@ -51,23 +49,22 @@ class Device:
     only_for: str | None = None  # the job for which `run` made a temporary fleet
 
 
-@dataclass(frozen=True)
-class Pool:
+class Pool(Struct, frozen=True):
     name: ObjectName
     devices: tuple[Device, ...]
     only_for: str | None = None
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True):
     """A normalised Job: every default is filled in, `workdir` is absolute.
 
     The only table of a Job's fields. Each row defines what the journal accepts, where a file has
     the field, which values the file may give, and how the field is reported to people (fields.py).
     """
 
-    name: ObjectName = field(
-        metadata=written(
+    name: Annotated[
+        ObjectName,
+        Written(
             "metadata.name",
             {
                 "type": "string",
@@ -78,10 +75,12 @@ class Job:
                 "hyphens.",
             },
             "the job's name",
-        )
-    )
-    command: Annotated[tuple[Text, ...], Meta(min_length=1)] = field(
-        metadata=written(
+        ),
+    ]
+    command: Annotated[
+        tuple[Text, ...],
+        Meta(min_length=1),
+        Written(
             "spec.command",
             {
                 "type": "array",
@@ -95,10 +94,11 @@ class Job:
             "program is relative to `workdir`, otherwise it is searched for along `PATH`",
             fixed=True,
             read=tuple,
-        )
-    )
-    workdir: AbsolutePath = field(
-        metadata=written(
+        ),
+    ]
+    workdir: Annotated[
+        AbsolutePath,
+        Written(
             "spec.workdir",
             {
                 "type": "string",
@@ -111,10 +111,11 @@ class Job:
             "repository's work tree. A bare or remote repository needs an absolute one",
             shown=".",
             fixed=True,
-        )
-    )
-    world_size: Ranks = field(
-        metadata=written(
+        ),
+    ]
+    world_size: Annotated[
+        Ranks,
+        Written(
             "spec.worldSize",
             {
                 "type": "integer",
@@ -125,10 +126,11 @@ class Job:
             f"number of ranks, 1 to {RANKS_MAX}",
             fixed=True,
             read=int,
-        )
-    )
-    gpus: Devices = field(
-        metadata=written(
+        ),
+    ]
+    gpus: Annotated[
+        Devices,
+        Written(
             "spec.gpus",
             {
                 "type": ["integer", "object"],
@@ -161,11 +163,11 @@ class Job:
             f"number of devices now, 1 to worldSize, {DEVICES_MAX} at most. May change at any time",
             shown="worldSize",
             read=int,
-        )
-    )
-    env: tuple[tuple[Text, Text], ...] = field(
-        default=(),
-        metadata=written(
+        ),
+    ]
+    env: Annotated[
+        tuple[tuple[Text, Text], ...],
+        Written(
             "spec.env",
             {
                 "type": "object",
@@ -189,10 +191,10 @@ class Job:
             fixed=True,
             read=lambda env: tuple(sorted(env.items())),
         ),
-    )
-    device_types: tuple[str, ...] = field(  # () means any
-        default=(),
-        metadata=written(
+    ] = ()
+    device_types: Annotated[
+        tuple[str, ...],
+        Written(
             "spec.deviceTypes",
             {
                 "type": "array",
@@ -206,10 +208,11 @@ class Job:
             shown="any",
             read=tuple,
         ),
-    )
-    determinism: Annotated[str, Meta(pattern=r"^D[01]\Z")] = field(
-        default="D1",
-        metadata=written(
+    ] = ()
+    determinism: Annotated[
+        str,
+        Meta(pattern=r"^D[01]\Z"),
+        Written(
             "spec.determinism",
             {
                 "enum": ["D0", "D1", "D2"],
@@ -223,10 +226,11 @@ class Job:
             shown="D1",
             fixed=True,
         ),
-    )
-    check_order: Annotated[str, Meta(pattern=r"^(none|certain|possible)\Z")] = field(
-        default="none",
-        metadata=written(
+    ] = "D1"
+    check_order: Annotated[
+        str,
+        Meta(pattern=r"^(none|certain|possible)\Z"),
+        Written(
             "spec.checkOrder",
             {
                 "enum": ["none", "certain", "possible"],
@@ -239,10 +243,10 @@ class Job:
             shown="none",
             fixed=True,
         ),
-    )
-    suspend: bool = field(
-        default=False,
-        metadata=written(
+    ] = "none"
+    suspend: Annotated[
+        bool,
+        Written(
             "spec.suspend",
             {
                 "type": "boolean",
@@ -252,10 +256,10 @@ class Job:
             "true: free the devices and keep the job; false again: continue",
             shown="false",
         ),
-    )
-    save_every_s: Count = field(  # 0: not by time
-        default=600,
-        metadata=written(
+    ] = False
+    save_every_s: Annotated[
+        Count,
+        Written(
             "spec.checkpoint.interval",
             {
                 "type": "string",
@@ -269,10 +273,10 @@ class Job:
             shown="10m",
             read=lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]],
         ),
-    )
-    save_every_steps: Count = field(
-        default=0,
-        metadata=written(
+    ] = 600
+    save_every_steps: Annotated[
+        Count,
+        Written(
             "spec.checkpoint.everySteps",
             {
                 "type": "integer",
@@ -286,10 +290,11 @@ class Job:
             shown="0",
             read=int,
         ),
-    )
-    keep: Annotated[int, Meta(ge=1)] = field(
-        default=3,
-        metadata=written(
+    ] = 0
+    keep: Annotated[
+        int,
+        Meta(ge=1),
+        Written(
             "spec.checkpoint.keep",
             {
                 "type": "integer",
@@ -302,10 +307,10 @@ class Job:
             shown="3",
             read=int,
         ),
-    )
-    max_restarts: Count = field(
-        default=3,
-        metadata=written(
+    ] = 3
+    max_restarts: Annotated[
+        Count,
+        Written(
             "spec.restart.maxRestarts",
             {
                 "type": "integer",
@@ -320,7 +325,7 @@ class Job:
             shown="3",
             read=int,
         ),
-    )
+    ] = 3
     # Not in a file:
     store: bool = False  # while suspended, the job rests in the store, not in memory
     created: Seconds = 0.0  # fleet time; decides the order in which waiting jobs are served
@@ -334,8 +339,7 @@ class Job:
         return self.suspend or self.orphaned
 
 
-@dataclass(frozen=True)
-class Desired:
+class Desired(Struct, frozen=True):
     """The whole desired state, by name."""
 
     pools: Mapping[str, Pool] = field(default_factory=dict)

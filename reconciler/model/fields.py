@@ -1,23 +1,20 @@
 """Describes a field of desired state, except its type, in one row: see `Job` in desired.py.
 
-The row is in the field's metadata. These are based on it: the schema check and the defaults
+The row is in the field's annotation. These are based on it: the schema check and the defaults
 (spec.py), which fields cannot change and which ones `plan` compares (revision.py), and, compared by
 tests, schemas/ and docs/spec.md. The journal uses the field's own type. Pure.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
-_KEY = "rankfold"
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(Struct, frozen=True):
     """A field as a file has it.
 
     path: its place in a document, such as ``spec.worldSize``.
@@ -50,12 +47,9 @@ class Written:
         return f"| `{self.path}` | {self.shown}{' ' if self.shown else ''}| {words} |"
 
 
-def written(path: str, rule: Mapping[str, Any], words: str, **more: Any) -> dict[str, Written]:
-    """The metadata of a dataclass field; arguments as for `Written`."""
-    return {_KEY: Written(path, rule, words, **more)}
-
-
 @functools.cache
 def fields_of(kind: type) -> Mapping[str, Written]:
     """Attribute → its `Written`, of the fields that a file may have."""
-    return {f.name: f.metadata[_KEY] for f in dataclasses.fields(kind) if _KEY in f.metadata}
+    annotations = get_type_hints(kind, include_extras=True)
+    rows = ((name, each) for name, kind in annotations.items() for each in get_args(kind))
+    return {name: each for name, each in rows if isinstance(each, Written)}

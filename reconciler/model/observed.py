@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from rankfold.reconciler.model.values import Json
 
 
-@dataclass(frozen=True)
-class RankOnDevice:
+class RankOnDevice(Struct, frozen=True):
     rank: int
     state: str
     counters: Json = field(default_factory=dict)
@@ -18,8 +18,7 @@ class RankOnDevice:
     quiet_s: float = 0.0  # seconds in which it made no request, and no work of it began or ended
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """How long a job has been on a device, and for how much of that time the device ran nothing of
     the job: because of switches between ranks, because memory was moved or copied, because ranks
     waited for one another. Seconds; summed over several devices."""
@@ -30,8 +29,7 @@ class Spent:
     waiting: float = 0.0
 
 
-@dataclass(frozen=True)
-class CrossCheck:
+class CrossCheck(Struct, frozen=True):
     """Counts of the cross-check, which runs at each `every` collectives.
 
     compared: parts of buffers that were compared.
@@ -48,8 +46,7 @@ class CrossCheck:
     alike: int = 0
 
 
-@dataclass(frozen=True)
-class JobOnDevice:
+class JobOnDevice(Struct, frozen=True):
     job: str
     epoch: int
     state: str  # joining | running | stopping | cut | saved | failed
@@ -65,8 +62,7 @@ class JobOnDevice:
     incarnation: int = 1
 
 
-@dataclass(frozen=True)
-class SeenDevice:
+class SeenDevice(Struct, frozen=True):
     """What a proxy answered.
 
     ready: it answers; false: it holds its lock but does not answer (yet).
@@ -95,8 +91,7 @@ class SeenDevice:
         return next((each for each in self.jobs if each.job == name), None)
 
 
-@dataclass(frozen=True)
-class SeenRank:
+class SeenRank(Struct, frozen=True):
     """What a rank's launcher answered, or what its exit file contains."""
 
     job: str
@@ -113,8 +108,7 @@ class SeenRank:
     killed: tuple[str, ...] = ()  # processes that were still running when it exited, likewise
 
 
-@dataclass(frozen=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """State of an upload or a fetch of snapshots, as its process reports it. Sizes in bytes.
 
     state: none (no report yet) | working | done | failed.
@@ -136,8 +130,7 @@ class Transfer:
     stopped: int = 0  # pid of the process, if a signal has stopped it
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """The last query to the store about the owners of the running jobs: when it was (fleet time),
     and how many queries in succession the store has not answered for any job."""
 
@@ -148,8 +141,7 @@ class Asked:
         return Asked(now, 0 if answered else self.silent + 1)
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(Struct, frozen=True):
     """The observed state. A device or a rank that is missing here does not exist."""
 
     devices: Mapping[str, SeenDevice] = field(default_factory=dict)

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -36,10 +36,10 @@ from rankfold.reconciler.deadlines import (
     TAKEN_EACH_S,
     TRANSFER_S,
 )
-from rankfold.reconciler.layout import Layout, is_locked, launcher_lock, lock_holder
-from rankfold.reconciler.model.observed import SeenRank, Transfer
+from rankfold.reconciler.layout import is_locked, launcher_lock
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node import cgroups, durable, environment
+from rankfold.reconciler.node.reports import Reports, last_lines
 
 _COPY_BYTES = 1 << 20
 LATE = "has not started within"  # part of a message of interpose/launcher/launcher.py
@@ -47,20 +47,6 @@ LATE = "has not started within"  # part of a message of interpose/launcher/launc
 
 class CannotLaunch(Exception):
     """A launcher did not start, or a transfer did not begin; the message says why."""
-
-
-class _Told(Struct):
-    """What a transfer reports in state.json."""
-
-    state: Literal["", "working", "done", "failed"]
-    id: str | None = None
-    bytes: int = 0
-    stored: int = 0
-    total: int = 0
-    error: str | None = None
-    retry: bool = False
-    code: str | None = None
-    waits_for: str = ""
 
 
 class _Known(Struct):
@@ -78,17 +64,10 @@ class _Heard(Struct):
     why: str
 
 
-class Node:
+class Node(Reports):
     """This machine, for one state directory."""
 
-    def __init__(self, layout: Layout):
-        self.layout = layout
-
     # ---- launchers
-
-    def door(self, job: str, rank: int) -> Path:
-        """The socket of a rank's launcher, for its proxy and for requests."""
-        return self.layout.launcher_socket(job, rank)
 
     def launch(self, configs: Sequence[Json]) -> None:
         """Start launchers of a job's ranks. A rank never gets a second launcher, so repeating the
@@ -155,10 +134,6 @@ class Node:
                 code, text = "timeout", f"its launcher is unresponsive ({op})"
             raise control.ControlError(code, f"rank {rank}: {text}") from error
 
-    def lives(self, job: str, rank: int) -> bool:
-        """Whether a process is the rank's launcher, whether or not it answers."""
-        return is_locked(self.layout.launcher_lock(job, rank))
-
     def lives_at(self, owner: str, job: str, ranks: Iterable[int]) -> Path | None:
         """The other state directory of this machine, known to the store as `owner`, under which
         launchers of a job live. None: there is none, or it cannot be determined."""
@@ -169,10 +144,6 @@ class Node:
             if any(is_locked(launcher_lock(folder, rank)) for rank in ranks):
                 return folder.parents[1]
         return None
-
-    def ended(self, job: str, rank: int) -> SeenRank | None:
-        """How a rank ended, from its launcher's exit file; None: there is none."""
-        return read_exit(self.layout, job, rank)
 
     # ---- a job's files
 
@@ -320,31 +291,6 @@ class Node:
                 if last is None or int(folder.name) <= last:
                     self.drop(job, int(folder.name))
 
-    def transferred(self, job: str, number: int) -> Transfer:
-        """The state of the upload or fetch in this folder."""
-        folder = self.layout.save(job, number)
-        pid = lock_holder(folder / "lock")
-        stopped = pid if liveness.is_stopped(pid) else 0
-        lives = is_locked(folder / "lock")  # before the report is read: it writes, then ends
-        try:
-            told = msgspec.json.decode((folder / "state.json").read_bytes(), type=_Told)
-        except (OSError, msgspec.MsgspecError):
-            return Transfer(number, "none", lives, stopped=stopped)
-        return Transfer(
-            number,
-            told.state or "none",
-            lives,
-            told.id or "",
-            told.bytes,
-            told.stored,
-            told.total,
-            told.error or "",
-            told.retry,
-            told.code or "",
-            waits_for=told.waits_for,
-            stopped=stopped,
-        )
-
     def no_saves(self) -> str:
         """Why no rank can be saved here; empty: ranks can be saved."""
         return _no_saves()
@@ -445,35 +391,6 @@ def _kill_worker(folder: Path) -> None:
                 signal.pidfd_send_signal(process, signal.SIGKILL)
         finally:
             os.close(process)
-
-
-def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:
-    try:
-        data = json.loads(layout.rank_file(job, rank, ".exit").read_text())
-        status = data["exit_status"]
-        return SeenRank(
-            job,
-            rank,
-            "exited",
-            None,
-            False,
-            int(status) if status is not None else None,
-            str(data.get("error") or ""),
-            killed=tuple(map(str, data.get("killed") or ())),
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def last_lines(file: Path, count: int = 3, bytes_max: int = 4096) -> str:
-    """The end of a log, for a message."""
-    try:
-        with file.open("rb") as stream:
-            stream.seek(max(0, file.stat().st_size - bytes_max))
-            text = stream.read().decode(errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(text.strip().splitlines()[-count:])
 
 
 def _logged(folder: Path) -> dict[str, int]:

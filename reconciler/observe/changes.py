@@ -5,7 +5,7 @@ The daemon calls `wish` when desired state changes, and `follow` after every obs
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import JobOnDevice, Observed

@@ -37,7 +37,7 @@ from rankfold.reconciler.model.observed import (
 )
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.node.launchers import Node
+from rankfold.reconciler.node.reports import Reports
 from rankfold.reconciler.observe.prober import Answer, Prober
 
 HOST_MEMORY_SHARE = 0.8  # share of the machine's memory that folded and resting ranks may need
@@ -58,7 +58,7 @@ def observe(
         ``<job>/<rank>``. They are queried, too, but not waited for.
     no_saves: as `Node.no_saves` returns it.
     """
-    node = Node(layout)
+    reports = Reports(layout)
     doors = {layout.proxy_socket(name): name for name in devices}
     ended: dict[tuple[str, int], SeenRank] = {}
     ranks: dict[Path, tuple[str, int]] = {}
@@ -67,10 +67,10 @@ def observe(
             continue
         for rank in range(record.fixed.world_size):
             # The exit file takes precedence: a launcher writes it, then ends.
-            if seen := node.ended(record.name, rank):
+            if seen := reports.ended(record.name, rank):
                 ended[record.name, rank] = seen
             else:
-                ranks[node.door(record.name, rank)] = (record.name, rank)
+                ranks[reports.door(record.name, rank)] = (record.name, rank)
     hung = {path for path, name in doors.items() if name in noted}
     hung |= {path for path, (job, rank) in ranks.items() if rank_name(job, rank) in noted}
     answers = prober.look([*doors, *ranks], within_s, hung)
@@ -78,7 +78,7 @@ def observe(
         see_device(layout, name, answers.get(path), noted.get(name)) for path, name in doors.items()
     )
     seen_ranks = (
-        see_rank(node, job, rank, answers.get(path), noted.get(rank_name(job, rank)))
+        see_rank(reports, job, rank, answers.get(path), noted.get(rank_name(job, rank)))
         for path, (job, rank) in ranks.items()
     )
     return Observed(
@@ -88,7 +88,7 @@ def observe(
         no_saves=no_saves,
         rest_save_after=switches.rest_save_after_s(),
         transfers={
-            record.name: node.transferred(record.name, number)
+            record.name: reports.transferred(record.name, number)
             for record in records.values()
             if (number := transfer_of(record)) is not None
         },
@@ -223,7 +223,7 @@ def _error_text(error: RankFault | None) -> str:
 
 
 def see_rank(
-    node: Node, job: str, rank: int, answer: Answer | None, noted: float | None = None
+    reports: Reports, job: str, rank: int, answer: Answer | None, noted: float | None = None
 ) -> SeenRank | None:
     """The state of a rank by its launcher's answer, lock or exit file; None: it has none of
     these."""
@@ -245,13 +245,13 @@ def see_rank(
     elif answer is not None:
         silent_since = _silent_since(answer, noted)
     # It may have ended since its exit file was read, or be about to write it.
-    if ended := node.ended(job, rank):
+    if ended := reports.ended(job, rank):
         return ended
-    if node.lives(job, rank):
+    if reports.lives(job, rank):
         state = "starting" if silent_since is None else "silent"
         launcher = answer.pid if answer else 0
         return SeenRank(job, rank, state, silent_since=silent_since, launcher=launcher)
-    return node.ended(job, rank)
+    return reports.ended(job, rank)
 
 
 def host_memory() -> int:

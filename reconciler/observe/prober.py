@@ -13,16 +13,16 @@ import selectors
 import socket
 import time
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from rankfold import control, peers
 from rankfold.reconciler import clock
 from rankfold.reconciler.model.values import Json
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a process answered.
 
     hello: its reply to `hello`.

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.observed import Observed
-from rankfold.reconciler.node.launchers import last_lines
+from rankfold.reconciler.node.reports import last_lines
 from rankfold.reconciler.observe.fleet import rank_name
 from rankfold.reconciler.wording import silence
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankfold.reconciler import switches
 from rankfold.reconciler.model.observed import Transfer

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +127,8 @@ def cause(error: BaseException) -> str:
     environment."""
     if isinstance(error, JournalError):
         return legible(str(error))
+    import traceback  # here: every command imports this module
+
     frames = traceback.extract_tb(error.__traceback__)
     where = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankfold.messages import CHUNK_BYTES
+from rankfold.messages import chunk_bytes
 from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.values import Json
@@ -56,11 +56,12 @@ def done(record: Record, observed: Observed) -> Json | None:
     if not ranks:
         return None
     on = {seen.shares for seen, _ in devices} - {None}
+    shared = sum(there.shared for _, there in devices)
     measured = any(there.guard and there.guard.measured for _, there in devices)
     return {
         "on": any(on) if on else None,
         "guard": "validated" if measured else "sets",
-        "chunksShared": sum(there.shared for _, there in devices) // CHUNK_BYTES,
+        "chunksShared": shared // chunk_bytes() if shared else 0,
         **{told: sum(int(rank.get(name, 0)) for rank in ranks) for name, told in TOLD.items()},
     }
 

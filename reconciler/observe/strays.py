@@ -7,10 +7,10 @@ Their sockets are outside the state directory, so they can be found there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 from rankfold import control
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
@@ -22,8 +22,7 @@ _PROXY, _LAUNCHER, _COMPILER = "d", "l", "compiler"  # first part of the sockets
 _AT_ONCE = 16
 
 
-@dataclass(frozen=True)
-class _Heard:
+class _Heard(Struct, frozen=True):
     """The process that listens on a socket. `hello` is None if the process `pid` does not
     answer."""
 
@@ -43,10 +42,7 @@ def look(layout: Layout, known: Container[Path]) -> tuple[str, ...]:
         for path in sorted(layout.sockets.glob("*.sock"))
         if _kind(path) in (_PROXY, _LAUNCHER, _COMPILER) and path not in known
     ]
-    if not paths:
-        return ()
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        heard = [each for each in pool.map(_ask, paths) if each]
+    heard = [each for each in _greet_all(paths) if each]
     return (*_silent_compilers(heard), *_left_behind(layout, heard))
 
 
@@ -54,7 +50,16 @@ def _kind(path: Path) -> str:
     return path.name.partition("-")[0]
 
 
-def _ask(path: Path) -> _Heard | None:
+def _greet_all(paths: Sequence[Path]) -> Iterable[_Heard | None]:
+    if len(paths) < 2:  # a compiler at most, usually
+        return map(_greet, paths)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(_greet, paths))
+
+
+def _greet(path: Path) -> _Heard | None:
     """Send `hello`; None: no process listens there."""
     pid = 0
     try:

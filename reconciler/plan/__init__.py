@@ -20,7 +20,9 @@ index.py, so that a plan takes time in proportion to the fleet.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from rankfold.reconciler.actions import Action, subject
 from rankfold.reconciler.model.desired import Desired
@@ -36,8 +38,7 @@ from rankfold.reconciler.plan.steps import Steps
 __all__ = ["Plan", "assume_fleet", "delayed", "or_restart", "plan"]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The next actions, and the conditions of every job.
 
     targets: placement that each job should have now (() for none).

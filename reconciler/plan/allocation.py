@@ -11,7 +11,8 @@ import functools
 import heapq
 import itertools
 from collections import deque
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import Condition, Record

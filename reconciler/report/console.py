@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from rankfold.legible import legible
 from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.journal.rows import Event
@@ -173,5 +175,5 @@ def print_events(state: Path, after: int, output: str) -> Iterator[int]:
     if database(state).exists():
         with Journal(state, readonly=True) as journal:
             for each in journal.events(after=after):
-                tell(json.dumps(vars(each)) if output == "json" else event_line(each))
+                tell(json.dumps(structs.asdict(each)) if output == "json" else event_line(each))
                 yield each.id

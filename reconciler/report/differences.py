@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec import structs
+
 from rankfold.reconciler import plan
 from rankfold.reconciler.model.recorded import (
     Condition,
@@ -19,7 +21,7 @@ TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "
 
 def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
     told = {
-        name: [c.fields() for c in conditions if _will_be(c)]
+        name: [structs.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
     }
     return {

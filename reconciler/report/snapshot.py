@@ -5,13 +5,12 @@ Needs no reconciler: `snapshot` reads the journal and queries proxies and launch
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import defaultdict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct, structs
 
 from rankfold.reconciler import actions, clock, liveness, plan
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
@@ -43,8 +42,7 @@ _META = (
 )
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, dict=True):
     """The state of a fleet at one moment. `objects` is empty if nothing was ever applied."""
 
     objects: tuple[Object, ...]
@@ -85,16 +83,15 @@ class Snapshot:
 def snapshot(state: Path) -> Snapshot:
     """Observe the fleet now. Raises JournalError."""
     layout = Layout(state)
-    with ThreadPoolExecutor(1) as pool:  # wait for all unresponsive processes at the same time
-        reconciler = pool.submit(liveness.look, layout)
-        snap = Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
-        if database(state).exists():
-            snap = _journalled(state, layout)
-        trouble = strays.look(layout, _asked(snap))
-        return dataclasses.replace(snap, reconciler=reconciler.result(), trouble=trouble)
+    reconciler = liveness.Looking(layout)  # unresponsive processes are waited for concurrently
+    snap = Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
+    if database(state).exists():
+        snap = _journalled(state, layout)
+    trouble = strays.look(layout, _queried(snap))
+    return structs.replace(snap, reconciler=reconciler.result(), trouble=trouble)
 
 
-def _asked(snap: Snapshot) -> set[Path]:
+def _queried(snap: Snapshot) -> set[Path]:
     """Sockets of the processes that `observe` has found."""
     found = {snap.layout.proxy_socket(name) for name in snap.observed.devices}
     return found | {snap.layout.launcher_socket(*key) for key in snap.observed.ranks}
@@ -114,7 +111,7 @@ def _journalled(state: Path, layout: Layout) -> Snapshot:
             layout, sorted(devices), records, prober, SILENT_AFTER_S, silent, no_saves
         )
         failing = still_bad(store.get("failing") or {}, observed)
-        observed = dataclasses.replace(observed, failing=failing)
+        observed = structs.replace(observed, failing=failing)
         planned = plan.plan(desired, records, observed, clock.now())
         meta = {key: store.get(key) for key in _META}
         return Snapshot(objects, records, observed, planned, tuple(store.changes()), meta, layout)

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rankfold.reconciler import liveness
-from rankfold.reconciler.act.recovery import used_so_far
+from msgspec import structs
+
+from rankfold.reconciler import clock, liveness
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
@@ -24,7 +25,7 @@ from rankfold.reconciler.model.recorded import (
     Record,
 )
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.node.launchers import last_lines
+from rankfold.reconciler.node.reports import last_lines
 from rankfold.reconciler.observe import restarts, sharing
 from rankfold.reconciler.report.snapshot import Snapshot
 from rankfold.reconciler.wording import silence, some, time_of_day
@@ -179,11 +180,11 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "devices": len(set(record.placement)) if record.holds() else 0,
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
         "restarts": record.restarts,
-        "gpuSeconds": round(used_so_far(record), 3),
+        "gpuSeconds": round(record.used_so_far(clock.now()), 3),
         "checkpoints": [
             {"id": each.id, "time": each.time, "bytes": each.bytes} for each in record.checkpoints
         ],
-        "conditions": [c.fields() for c in conditions],
+        "conditions": [structs.asdict(c) for c in conditions],
         "epoch": record.epoch,
         "determinism": job.determinism,
         "command": list(job.command),

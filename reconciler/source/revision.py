@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.model.desired import Desired, Job, Pool

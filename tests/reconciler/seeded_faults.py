@@ -85,6 +85,13 @@ TABLE: Table = {
         },
     },
     "reconciler/model/recorded.py": {
+        "tests/reconciler/test_figures.py::test_device_seconds_count_devices_and_not_ranks": {
+            "seconds-of-ranks": (
+                "now - self.held_since) * len(set(self.placement))",
+                "now - self.held_since) * len(self.placement)",
+            ),
+            "seconds-of-now-only": ("return self.gpu_seconds + max(", "return max("),
+        },
         (
             "tests/reconciler/test_figures.py::"
             "test_a_pause_lasts_from_the_first_device_s_cut_to_the_last_one_s_release"
@@ -151,13 +158,6 @@ TABLE: Table = {
         },
     },
     "reconciler/act/recovery.py": {
-        "tests/reconciler/test_figures.py::test_device_seconds_count_devices_and_not_ranks": {
-            "seconds-of-ranks": (
-                "held * len(set(record.placement))",
-                "held * len(record.placement)",
-            ),
-            "seconds-of-now-only": ("return record.gpu_seconds + held *", "return held *"),
-        },
         (
             "tests/reconciler/test_recovery_actions.py::"
             "test_what_fails_again_and_again_is_answered_with_how_often"

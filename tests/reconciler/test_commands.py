@@ -16,6 +16,9 @@ import pytest
 
 from rankfold import __version__, criu, paths
 from rankfold.reconciler.commands.run import run_status
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
+from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.report import doctor
 from support import privileges
 from support.leaks import State
@@ -43,6 +46,30 @@ def test_ctrl_c_while_the_command_starts_ends_it_without_a_traceback(tmp_path: P
     done = rankfold("status", PYTHONPATH=str(tmp_path))
     assert done.returncode == -signal.SIGINT
     assert done.stdout == done.stderr == ""
+
+
+# `status` reads the journal, queries processes and plans. What only other commands need is imported
+# by the function that uses it.
+OWN_MODULES_MAX = 60
+NEEDLESS = (
+    "asyncio blake3 cffi concurrent fsspec jsonschema llvmlite logging rich subprocess tempfile "
+    "yaml zstandard rankfold.reconciler.act rankfold.reconciler.client rankfold.reconciler.source"
+).split()
+
+
+def test_status_imports_only_what_it_needs(tmp_path: Path) -> None:
+    """Most of the CPU time of a short command is spent on imports."""
+    with Journal(tmp_path) as journal:
+        journal.put(Pool("local", (Device("local/soft-0", "soft", 1 << 26),)), "here", Origin(), "")
+        job = Job("sleeper", ("sleep", "1"), "/", 2, 1)
+        journal.put(job, "here", Origin(), "")
+        held, device = ("local/soft-0",) * 2, {"memory_bytes": 1 << 26}
+        journal.save(Record("sleeper", step="placed", placement=held, fixed=job, device=device))
+    done = rankfold("--state", tmp_path, "status", PYTHONPROFILEIMPORTTIME="1")
+    assert re.search(r"^sleeper +\w+ +2 +1/1 ", done.stdout, re.MULTILINE), done.stderr
+    imported = re.findall(r"^import time:.*\| *(\S+)$", done.stderr, re.MULTILINE)
+    assert len([name for name in imported if name.startswith("rankfold")]) <= OWN_MODULES_MAX
+    assert set(imported).isdisjoint(NEEDLESS)
 
 
 # ---- validate --------------------------------------------------------------------------------

@@ -4,10 +4,10 @@ they are back: nobody else's devices, and nobody's place in line, are taken for 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rankfold.reconciler import plan
 from rankfold.reconciler.model.desired import Desired, Device, Job, Pool

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from rankfold.reconciler import clock
-from rankfold.reconciler.act.recovery import used_so_far
 from rankfold.reconciler.journal.journal import EVENTS_KEPT, Journal
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import (
@@ -153,12 +151,12 @@ def test_no_figure_is_negative() -> None:
 # ---- device-seconds --------------------------------------------------------------------------
 
 
-def test_device_seconds_count_devices_and_not_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "now", lambda: 110.0)
-    assert used_so_far(record(TWO, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 2 * 10.0
-    assert used_so_far(record(ONE, 1, gpu_seconds=5.0, held_since=100.0)) == 5.0 + 10.0
-    assert used_so_far(record((), 1, gpu_seconds=5.0)) == 5.0
-    assert used_so_far(record(TWO, 1, gpu_seconds=5.0, held_since=120.0)) == 5.0
+def test_device_seconds_count_devices_and_not_ranks() -> None:
+    held: dict[str, Any] = {"gpu_seconds": 5.0, "held_since": 100.0}
+    assert record(TWO, 1, **held).used_so_far(now=110.0) == 5.0 + 2 * 10.0
+    assert record(ONE, 1, **held).used_so_far(now=110.0) == 5.0 + 10.0
+    assert record((), 1, gpu_seconds=5.0).used_so_far(now=110.0) == 5.0
+    assert record(TWO, 1, **held).used_so_far(now=90.0) == 5.0
 
 
 # ---- events ----------------------------------------------------------------------------------

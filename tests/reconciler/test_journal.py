@@ -7,10 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rankfold.reconciler.journal.journal import OF_JOB_KEPT, Journal, JournalError, database
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool

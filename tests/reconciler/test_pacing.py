@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rankfold.reconciler import pacing, plan
 from rankfold.reconciler.daemon import Daemon

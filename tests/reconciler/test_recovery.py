@@ -3,13 +3,13 @@ never two copies of a rank, and no save leaves a job standing."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec.structs import replace
 
 from rankfold.reconciler import actions
 from rankfold.reconciler.model.desired import Desired, Device, Job, Pool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import os
 import re
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 from rankfold.interpose.launcher import config as of_launcher
 from rankfold.reconciler.cli import cli
@@ -185,7 +185,7 @@ def test_what_is_chosen_of_an_environment() -> None:
     job = Job("j", ("x",), "/", 1, 1, env=(("TZ", "here"), ("MINE", "1")))
     chosen = {"PATH": "/bin", "LANG": "C", "LC_TIME": "C", "TMPDIR": "/tmp"}
     assert environment.of_ranks(job, ours) == {**chosen, "TZ": "here", "MINE": "1"}
-    whole = dataclasses.replace(job, env_whole=True)
+    whole = structs.replace(job, env_whole=True)
     assert environment.of_ranks(whole, ours) == {"TZ": "here", "MINE": "1"}
     launchers = {"RANKFOLD_STATE": "/s", "LD_LIBRARY_PATH": "/no", "PYTHONPATH": "", "TZ": "UTC"}
     assert environment.of_launcher(ours) == {**chosen, **launchers}

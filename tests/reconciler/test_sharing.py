@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.observed import (

@@ -6,13 +6,13 @@ import functools
 import json
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from rankfold import paths
 from rankfold.reconciler.model.desired import Desired, Job

@@ -9,10 +9,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rankfold import control, owners
 from rankfold.checkpoint import store as stores

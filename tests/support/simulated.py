@@ -7,8 +7,10 @@ its cut, and a restore brings it back: so it sees what is lost, or done by two c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from rankfold.reconciler import actions
 from rankfold.reconciler import plan as planner
@@ -579,7 +581,7 @@ class Fleet:
 
     def update(self, job: str, **fields: object) -> None:
         record = self.records.get(job, Record(job))
-        self.records[job] = replace(record, **fields)  # type: ignore[arg-type]
+        self.records[job] = replace(record, **fields)
 
     def set_state(self, device: str, job: str, state: str) -> None:
         seen = self.devices[device]
