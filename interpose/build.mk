@@ -69,7 +69,9 @@ $(foreach l,$(INTERPOSE_LIBS),$(eval $(call SHIM_RULE,$(l))))
 
 -include $(CLIENT_OBJ:.o=.d)
 
-# libc's functions are answered here, and the address sanitizer calls some before it is ready.
+# libc's functions are answered here, and the address sanitizer calls some before it is ready. The
+# same holds for what runs when an object is loaded.
 $(BUILD)/obj/interpose/client/api/lookup.o $(BUILD)/obj/interpose/client/base/elf.o \
+$(BUILD)/obj/interpose/client/api/static_runtime.o $(BUILD)/obj/interpose/client/base/object_file.o \
 $(BUILD)/obj/interpose/client/base/host_state.o: \
 	override CFLAGS += -fno-sanitize=address

@@ -50,6 +50,13 @@ def build(source: Path | str, *, args: Sequence[str] = (), suffix: str = "") -> 
     return target
 
 
+def link(objects: Sequence[Path], target: Path, *args: str) -> Path:
+    """Link objects that `build` made with ``-c``, as nvcc does without arguments: with a static
+    runtime. Raises `AssertionError` with the linker's output."""
+    _run([str(NVCC), "-cudart", "static", "-o", str(target), *map(str, objects), *args])
+    return target
+
+
 def ptx(source: Path | str, *, args: Sequence[str] = ()) -> str:
     """The PTX of `source`, for tests that load a kernel themselves."""
     return build(source, args=["-ptx", *args], suffix=".ptx").read_text()
@@ -66,12 +73,15 @@ def _defaults(args: Sequence[str]) -> list[str]:
 
 def _compile(source: Path, flags: Sequence[str], target: Path) -> None:
     fresh = target.with_name(f".{target.name}.{os.getpid()}")
-    command = [str(NVCC), *flags, "-o", str(fresh), str(source)]
+    _run([str(NVCC), *flags, "-o", str(fresh), str(source)])
+    fresh.rename(target)
+
+
+def _run(command: Sequence[str]) -> None:
     # Without the sanitizers, where `make sanitize` has them loaded: nvcc crashes with them.
     env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
-    fresh.rename(target)
 
 
 def _as_file(text: str) -> Path:

@@ -32,9 +32,9 @@ def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
     neighbour.apply(gpus=1)
     neighbour.goes_on()
     refused = {
-        "static-runtime": (
-            ("-cudart", "static"),
-            "rebuild it with `nvcc -cudart shared`",
+        "stripped": (
+            ("-cudart", "static", "-Xlinker", "-s"),
+            "link it without -s and do not strip it, or build it with `nvcc -cudart shared`",
             "cudaErrorNotSupported",
         ),
         "no-ptx": (

@@ -196,15 +196,6 @@ def cuda_program(body: str, *args: str) -> Path:
     return cuda.build(KERNEL + body + "}", args=args)
 
 
-def test_a_static_runtime_is_told_how_to_rebuild(run: Run, tmp_path: Path) -> None:
-    program = cuda_program(
-        "void *p; return cudaMalloc(&p, 4) == cudaSuccess ? 9 : 0;", "-cudart", "static"
-    )
-    with ChannelServer(tmp_path / "s") as server:
-        done = run(program, launcher=server.path)
-        assert done.stderr.count("nvcc -cudart shared") == 1
-
-
 def put_text(server: ChannelServer, bulk: int, text: bytes) -> None:
     at = cs.OFF_BULK + bulk * cs.BULK_BYTES
     server.map[at : at + len(text) + 1] = text + b"\0"
@@ -256,15 +247,7 @@ def test_a_module_is_sent_when_its_first_kernel_is_launched(
         printf("%d\\n", cudaGetLastError());
     """)
     with ChannelServer(tmp_path / "s") as server:
-        server.replies[cs.MODULE_LOAD] = lambda _record: (error, bytes(16))
-
-        def function(record: cs.Record) -> tuple[int, bytes]:
-            bulk = record.fields("QQI")[2]
-            at = cs.OFF_BULK + bulk * cs.BULK_BYTES
-            server.map[at : at + 8] = bytes([0, 0, 0, 0, 8, 0, 0, 0])  # offset 0, 8 bytes
-            return 0, b"".join(v.to_bytes(4, "little") for v in (1, 8, 0, 1024, 8, 0, 0, 88))
-
-        server.replies[cs.FUNCTION_GET] = function
+        server.serve_kernels(error)
         done = run(program, launcher=server.path)
         server.drain()
         assert done.stdout.split() == ["before", str(error), str(error or 1)]

@@ -121,7 +121,8 @@ def specs(state: State) -> Specs:
 
 @pytest.fixture(scope="session")
 def program() -> Path:
-    return cuda.build(cuda.PROGRAMS / "paced_gpt.cu")
+    """Linked as nvcc does by default, so that static runtimes are saved and restored."""
+    return cuda.build(cuda.PROGRAMS / "paced_gpt.cu", args=("-cudart", "static"))
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ int context_begin_driver(void)
 	return CUDA_OK;
 }
 
-/* A statically linked runtime, and profilers, call this function first. */
+/* The first function that a profiler calls, and a static runtime that could not be redirected
+ * (static_runtime.c). */
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
 	(void)pExportTableId;
@@ -35,11 +36,10 @@ CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTable
 	dladdr(__builtin_return_address(0), &asking);
 	if (asking.dli_fname && strstr(asking.dli_fname, "/libnvrtc."))
 		return NOT_SUPPORTED; /* NVRTC works without it */
-	LOG_ONCE(
-		"%s contains the CUDA runtime (static libcudart), which cannot be served: rebuild it "
-		"with `nvcc -cudart shared`; or it is a profiler (CUPTI): profile the program without "
-		"rankfold",
-		asking.dli_fname ? asking.dli_fname : "the program");
+	LOG_ONCE("%s contains a CUDA runtime whose functions rankfold cannot find, as when it was "
+		 "stripped: link it without -s and do not strip it, or build it with `nvcc -cudart "
+		 "shared`; or it is a profiler (CUPTI): profile the program without rankfold",
+		 asking.dli_fname ? asking.dli_fname : "the program");
 	return NOT_SUPPORTED;
 }
 

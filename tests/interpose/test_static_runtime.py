@@ -1,0 +1,263 @@
+"""Programs and libraries that contain a CUDA runtime, as nvcc links it by default, are served."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import cuda
+import pytest
+
+from rankfold import records
+from rankfold.interpose import descriptions
+from support import channel_server as cs
+from support.channel_server import ChannelServer
+from support.preloaded import Run
+
+LIBRARY = descriptions.load_library(
+    (descriptions.API / "cudart.yaml").read_text(), records.channel()
+)
+RUNTIME = sorted(name for function in LIBRARY.functions for name in function.names)
+NO_DEVICE, NOT_SUPPORTED = 100, 801
+
+# Uses the device, then forks, and executes itself once more. Prints lines that any process with the
+# right functions prints, and each mapping that can be written and executed.
+PROGRAM = """
+#include <cstdio>
+#include <cstring>
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+__global__ void set(int *value) { *value = 1; }
+static cudaError_t use()
+{
+    int *value;
+    cudaError_t error = cudaMalloc(&value, 4);
+    set<<<2, 3>>>(value);
+    return error ? error : cudaGetLastError();
+}
+extern "C" __attribute__((visibility("default"))) int use_it() { return use(); }
+int main(int argc, char **argv)
+{
+    char line[512];
+    int devices = 0;
+    setvbuf(stdout, nullptr, _IONBF, 0);
+    if (argc > 1 && !strcmp(argv[1], "again"))
+        return printf("again: %d\\n", cudaGetDeviceCount(&devices) ? -1 : devices) < 0;
+    printf("used: %d\\n", use());
+    if (argc > 1) {
+        void *library = dlopen(argv[1], RTLD_LAZY | (argc > 2 ? RTLD_DEEPBIND : 0));
+        int (*theirs)() = library ? (int (*)())dlsym(library, "use_it") : nullptr;
+        printf("library: %d\\n", theirs ? theirs() : -1);
+        dlclose(library);
+        library = dlopen(argv[1], RTLD_NOW);
+        theirs = library ? (int (*)())dlsym(library, "use_it") : nullptr;
+        printf("again: %d\\n", theirs ? theirs() : -1);
+    }
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps))
+        if (strstr(line, " rwx"))
+            printf("%s", line);
+    if (fork() == 0) {
+        printf("child: %d\\n", use());
+        _exit(0);
+    }
+    wait(nullptr);
+    if (argc == 1)
+        return execl("/proc/self/exe", argv[0], "again", nullptr);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program_object() -> Path:
+    return cuda.build(PROGRAM, args=("-c", "-Xcompiler", "-fPIC"), suffix=".o")
+
+
+def launches(run: Run, tmp_path: Path, program: Path, *words: str) -> tuple[list[str], int]:
+    """What the program prints, and how many launches reach the server."""
+    with ChannelServer(tmp_path / "s") as server:
+        server.serve_kernels()
+        done = run(program, *words, launcher=server.path)
+        server.drain()
+        assert done.stderr.count("\n") == done.stderr.count("a child made by fork"), done.stderr
+        return done.stdout.splitlines(), len(server.of(cs.LAUNCH))
+
+
+# How the linker places code and data, and what the loader does to them.
+LAYOUTS: dict[str, Sequence[str]] = {
+    "default": (),
+    "position-dependent": ("-Xlinker", "-no-pie"),
+    "bound-at-start": ("-Xlinker", "-z,now", "-Xlinker", "-z,relro"),
+    "one-segment": ("-Xlinker", "-z,noseparate-code"),
+    "control-flow": (
+        "-Xlinker",
+        "-z,cet-report=none",
+        "-Xlinker",
+        "-z,ibt",
+        "-Xlinker",
+        "-z,shstk",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_program_with_a_static_runtime_reaches_us(
+    run: Run, tmp_path: Path, program_object: Path, layout: str
+) -> None:
+    program = cuda.link([program_object], tmp_path / "program", *LAYOUTS[layout])
+    lines, count = launches(run, tmp_path, program)
+    assert lines == ["used: 0", "child: 3", "again: 2"]
+    assert count == 1
+
+
+@pytest.mark.parametrize("program_has", ["shared", "static"])
+@pytest.mark.parametrize("scope", ["", "deep"])
+def test_a_library_with_a_static_runtime_that_is_opened_later_reaches_us(
+    run: Run, tmp_path: Path, program_object: Path, program_has: str, scope: str
+) -> None:
+    """Also past our dlopen (RTLD_DEEPBIND), and again when it was closed."""
+    program = cuda.build(PROGRAM)
+    if program_has == "static":
+        program = cuda.link([program_object], tmp_path / "program")
+    library = cuda.link([program_object], tmp_path / "library.so", "-shared")
+    words = [str(library), *([scope] if scope else [])]
+    lines, count = launches(run, tmp_path, program, *words)
+    assert lines == ["used: 0", "library: 0", "again: 0", "child: 3"]
+    assert count == 3
+
+
+def synthetic(*before: str, after: Sequence[str] = ()) -> str:
+    """C functions of all names of the runtime: they return -1, as a foreign runtime would. `before`
+    and `after` are other functions, next to them."""
+    texts = [f"FUNCTION int {name}(void) {{ return -1; }}" for name in RUNTIME]
+    half = len(texts) // 2
+    return "\n".join(
+        [
+            "#include <dlfcn.h>\n#include <pthread.h>\n#include <stdio.h>\n#include <unistd.h>",
+            '#define FUNCTION __attribute__((noipa, visibility("hidden")))',
+            'void *driver(void) { return dlsym(RTLD_DEFAULT, "cuInit"); }',
+            "FUNCTION int __cudaRegisterLinkedBinary_mine(void) { return 7; }",
+            *texts[:half],
+            *before,
+            *texts[half:],
+            *after,
+        ]
+    )
+
+
+def compiled(tmp_path: Path, text: str, *args: str, name: str = "program") -> Path:
+    source, target = tmp_path / f"{name}.c", tmp_path / name
+    source.write_text(text)
+    subprocess.run(["gcc", "-O2", str(source), "-o", str(target), *args, "-ldl"], check=True)
+    return target
+
+
+MAIN = """
+int main(void)
+{
+    int count = 0, (*get)(int *) = (int (*)(int *))cudaGetDeviceCount;
+    printf("%d", get(&count));
+    for (int i = 0; i < 2; i++)
+        printf(" %d", cudaYoungerThanRankfold());
+    printf(" %d %d %d\\n", (int)cudaGetLastError(), __cudaRegisterLinkedBinary_mine(),
+           cudaOfTheProgram());
+    return 0;
+}
+"""
+YOUNGER = "FUNCTION int cudaYoungerThanRankfold(void) { return -1; }"
+OWN = "FUNCTION int cudaOfTheProgram(void) { return 8; }"
+
+
+def test_a_function_that_we_do_not_have_names_itself_and_the_program_s_own_are_left_alone(
+    run: Run, tmp_path: Path
+) -> None:
+    program = compiled(tmp_path, synthetic(YOUNGER, after=[OWN]) + MAIN)
+    done = run(program)
+    assert done.stdout == f"{NO_DEVICE} {NOT_SUPPORTED} {NOT_SUPPORTED} {NOT_SUPPORTED} 7 8\n"
+    about = [line for line in done.stderr.splitlines() if "cudaYoungerThanRankfold" in line]
+    assert about == [
+        "rankfold: cudaYoungerThanRankfold: not supported by rankfold; the call failed"
+    ]
+
+
+def test_what_does_not_look_like_a_runtime_is_left_alone(run: Run, tmp_path: Path) -> None:
+    """A program may have functions of these names for its own purposes."""
+    program = compiled(
+        tmp_path,
+        """#include <dlfcn.h>
+        #include <stdio.h>
+        __attribute__((noipa, visibility("hidden"))) int cudaGetDeviceCount(int *n) { return -1; }
+        void *next(void) { return dlsym(RTLD_NEXT, "cudaGetDeviceCount"); }
+        int main(void) { int n; return printf("%d\\n", cudaGetDeviceCount(&n)) < 0; }
+        """.replace("#include <dlfcn.h>", "#define _GNU_SOURCE\n#include <dlfcn.h>"),
+    )
+    done = run(program)
+    assert (done.stdout, done.stderr) == ("-1\n", "")
+
+
+LARGE = '__asm__(".skip 32 << 20, 0x90");'
+PART = '__asm__(".type part, @function\\n.globl part\\n.hidden part\\n.set part, cudaMalloc + 4");'
+
+
+@pytest.mark.parametrize(
+    ("other", "flags", "reason"),
+    [("", ["-falign-functions=1"], "too close to each other"), (PART, [], "too short")],
+)
+def test_a_runtime_without_room_for_jumps_is_refused_whole(
+    run: Run, tmp_path: Path, other: str, flags: Sequence[str], reason: str
+) -> None:
+    text = synthetic(YOUNGER, other, after=[OWN])
+    done = run(compiled(tmp_path, text + MAIN, *flags))
+    assert done.stdout == "-1 -1 -1 -1 7 8\n"
+    assert "the program contains the CUDA runtime, which cannot be redirected" in done.stderr
+    assert reason in done.stderr and "`nvcc -cudart shared`" in done.stderr
+
+
+def test_a_stripped_runtime_is_refused_by_name_with_a_remedy(
+    run: Run, tmp_path: Path, program_object: Path
+) -> None:
+    program = cuda.link([program_object], tmp_path / "program", "-Xlinker", "-s")
+    with ChannelServer(tmp_path / "s") as server:
+        done = run(program, launcher=server.path)
+    assert f"used: {NOT_SUPPORTED}" in done.stdout
+    (line,) = {line for line in done.stderr.splitlines() if "runtime" in line}
+    assert "stripped" in line and "`nvcc -cudart shared`" in line
+
+
+def test_threads_that_run_next_to_the_functions_notice_nothing(run: Run, tmp_path: Path) -> None:
+    """A library's thread may call the program, for example its malloc, while it is initialised. The
+    program has 32 MiB of code, so that it is redirected while the thread runs on another CPU."""
+    library = compiled(
+        tmp_path,
+        """#include <pthread.h>
+        int spin(void);
+        volatile int done, turns;
+        static pthread_t thread;
+        static void *run(void *x) { while (!done) turns += spin(); return x; }
+        __attribute__((constructor)) static void begin(void)
+        {
+            pthread_create(&thread, 0, run, 0);
+            while (!turns) ;
+        }
+        void join(void) { done = 1; pthread_join(thread, 0); }
+        """,
+        "-shared",
+        "-fPIC",
+        name="libspins.so",
+    )
+    spin = '__attribute__((noipa, visibility("default"))) int spin(void) { return 1; }'
+    main = """
+    void join(void);
+    int main(void)
+    {
+        int n = 0, (*get)(int *) = (int (*)(int *))cudaGetDeviceCount;
+        join();
+        return printf("%d\\n", get(&n)) < 0;
+    }
+    """
+    args = (str(library), "-rdynamic", "-Wl,--no-as-needed", f"-Wl,-rpath,{tmp_path}", "-lpthread")
+    program = compiled(tmp_path, synthetic(spin, LARGE, after=[OWN]) + main, *args)
+    for _ in range(3):
+        assert run(program).stdout == f"{NO_DEVICE}\n"
