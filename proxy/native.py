@@ -244,11 +244,25 @@ class Native:
         if info is None:
             null = self._ffi.NULL
             self._lib.proxy_module_ready(
-                self._proxy, token, error, why.encode(), b"", 0, null, 0, null, 0, null, null, null
+                self._proxy,
+                token,
+                error,
+                why.encode(),
+                b"",
+                0,
+                null,
+                0,
+                null,
+                0,
+                0,
+                null,
+                null,
+                null,
             )
             return
         functions = b"".join(name.encode() + b"\0" for name in info.functions)
-        names = b"".join(g.name.encode() + b"\0" for g in info.globals)
+        found = sorted(info.globals, key=lambda g: not g.managed)
+        names = b"".join(g.name.encode() + b"\0" for g in found)
         self._lib.proxy_module_ready(
             self._proxy,
             token,
@@ -259,10 +273,11 @@ class Native:
             info.globals_image,
             len(info.functions),
             functions,
-            len(info.globals),
+            len(found),
+            sum(g.managed for g in found),
             names,
-            [g.offset for g in info.globals],
-            [g.bytes for g in info.globals],
+            [g.offset for g in found],
+            [g.bytes for g in found],
         )
 
     def function_ready(self, token: int, error: int, info: Any = None, why: str = "") -> None:

@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 12
+#define RF_MINOR 13
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -247,6 +247,7 @@ struct rf_module_load {
 	uint32_t why;   /* 1 + the bulk slot for the reason of an error: zero-terminated text,
 			 * empty if there is none; 0: no slot */
 };
+#define RF_GLOBALS_MANAGED (1u << 31) /* in global_count: the host accesses some of them, too */
 struct rf_module_reply {
 	uint64_t globals_bytes; /* the client allocates them, then sends MODULE_GLOBALS */
 	uint32_t function_count, global_count;
@@ -261,7 +262,8 @@ struct rf_name {
 	uint64_t module;
 	uint64_t handle;     /* FUNCTION_GET: the function's handle */
 	uint32_t bulk;       /* FUNCTION_GET: slot for the parameter layout, or for the reason of
-			      * an error: zero-terminated text, empty if there is none */
+			      * an error: zero-terminated text, empty if there is none. GLOBAL_GET:
+			      * 1: only a variable that the host accesses, too */
 	uint32_t name_bytes; /* without a terminating zero */
 	char name[];
 };

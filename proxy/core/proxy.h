@@ -108,12 +108,12 @@ enum proxy_exit { PROXY_EXIT_CLEAN = 0, PROXY_EXIT_CRASHED = 1, PROXY_EXIT_REPLA
 int proxy_rank_exited(struct proxy *proxy, uint64_t job, uint32_t rank, int how);
 
 /* Answers to PROXY_EVENT_MODULE and _FUNCTION. error: CUresult; why: a description of the error, as
- * text. */
+ * text. managed_count: of the globals, the first ones, which the host accesses, too. */
 int proxy_module_ready(struct proxy *proxy, uint64_t token, int error, const char *why,
 		       const char *hash, uint64_t globals_bytes, const uint8_t *globals_image,
 		       uint32_t function_count, const char *function_names, uint32_t global_count,
-		       const char *global_names, const uint64_t *global_offsets,
-		       const uint64_t *global_sizes);
+		       uint32_t managed_count, const char *global_names,
+		       const uint64_t *global_offsets, const uint64_t *global_sizes);
 /* How a kernel uses memory that it reaches through an address. VALUE: it also compares, stores or
  * computes with the address itself; LOW_BITS: only with the lowest eight bits of it. */
 enum proxy_use {

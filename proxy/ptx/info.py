@@ -18,6 +18,7 @@ class Global:
     name: str
     offset: int
     bytes: int
+    managed: bool = False  # the host accesses it too
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,10 @@ def module_info(text: str, digest: str) -> ModuleInfo:
     laid_out = layout.globals_layout(module)
     sizes = {v.name: v.size for v in module.variables.values()}
     sizes[layout.SETUP] = laid_out.bytes - laid_out.offsets.get(layout.SETUP, 0)
-    found = tuple(Global(n, offset, sizes[n]) for n, offset in laid_out.offsets.items())
+    managed = {v.name for v in module.variables.values() if v.managed}
+    found = tuple(
+        Global(n, offset, sizes[n], n in managed) for n, offset in laid_out.offsets.items()
+    )
     functions = tuple(
         f.name for f in module.functions.values() if f.entry and f.body_text is not None
     )

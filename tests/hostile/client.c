@@ -131,8 +131,8 @@ void client_answer(struct proxy *p, const struct proxy_event *e)
 	bool refused = e->data && e->bytes && e->data[0] == 0xff;
 	if (e->kind == PROXY_EVENT_MODULE)
 		proxy_module_ready(p, e->token, refused ? CU_INVALID_IMAGE : 0, "", "hash",
-				   sizeof globals, globals, 2, "add_one\0other", 2, "first\0second",
-				   offsets, sizes);
+				   sizeof globals, globals, 2, "add_one\0other", 2, 1,
+				   "first\0second", offsets, sizes);
 	else if (e->kind == PROXY_EVENT_FUNCTION)
 		proxy_function_ready(p, e->token, e->name[0] == 'x' ? CU_NOT_FOUND : 0, "", &f,
 				     params);

@@ -2,6 +2,8 @@
 // it, and what a reset of the device leaves.
 #include <cuda.h>
 
+#include <algorithm>
+#include <string>
 #include <thread>
 
 #include "behaviour.h"
@@ -182,6 +184,40 @@ static void reset(CUdevice device, CUcontext other)
     free(own);
 }
 
+// A library is of no context: a reset leaves its kernels, and its variables as they were at first,
+// also if the program has freed the code.
+static void libraries_stay(CUdevice device)
+{
+    CUlibrary library, unused;
+    CUkernel kernel;
+    CUdeviceptr address;
+    size_t bytes;
+    int value = 6;
+    std::string code = PTX;
+    DRIVER_CHECK(cuLibraryLoadData(&library, code.c_str(), nullptr, nullptr, 0, nullptr, nullptr,
+                                   0));
+    DRIVER_CHECK(cuLibraryLoadData(&unused, code.c_str(), nullptr, nullptr, 0, nullptr, nullptr,
+                                   0));
+    std::fill(code.begin(), code.end(), 'x');
+    DRIVER_CHECK(cuLibraryGetKernel(&kernel, library, "nothing"));
+    DRIVER_CHECK(cuLibraryGetGlobal(&address, &bytes, library, "kept"));
+    DRIVER_CHECK(cuMemcpyHtoD(address, &value, sizeof value));
+    DRIVER_FAILS(cuLibraryGetManaged(&address, &bytes, library, "kept"), CUDA_ERROR_NOT_FOUND);
+    size_t before = free_bytes();
+    CUDA_CHECK(cudaDeviceReset());
+    CUDA_CHECK(cudaFree(nullptr));
+    DRIVER_CHECK(cuLaunchKernel(CUfunction(kernel), 1, 1, 1, 1, 1, 1, 0, 0, nullptr, nullptr));
+    DRIVER_CHECK(cuLibraryGetGlobal(&address, &bytes, library, "kept"));
+    DRIVER_CHECK(cuMemcpyDtoH(&value, address, sizeof value));
+    EXPECT(value == 5, "the library's variable is %d", value);
+    DRIVER_CHECK(cuLibraryUnload(library));
+    DRIVER_CHECK(cuLibraryUnload(unused));
+    DRIVER_FAILS(cuLibraryUnload(unused), CUDA_ERROR_INVALID_HANDLE);
+    DRIVER_FAILS(cuLaunchKernel(CUfunction(kernel), 1, 1, 1, 1, 1, 1, 0, 0, nullptr, nullptr),
+                 CUDA_ERROR_INVALID_HANDLE);
+    EXPECT(free_bytes() >= before, "%zu bytes are lost", before - free_bytes());
+}
+
 // How threads wait may be asked for, of the primary context before it is used as well.
 static void flags_are_told(CUdevice device)
 {
@@ -257,6 +293,7 @@ int main(int argc, char **argv)
         flags_are_told(device);
         nested(device);
         reset(device, kept);
+        libraries_stay(device);
         other_threads(device);
         DRIVER_CHECK(cuCtxPushCurrent(kept));
         things.work(half);

@@ -217,7 +217,8 @@ void Program::driver_kernels()
     p.extra = extra;
     DRIVER_CHECK(cuGraphAddKernelNode(&n, graph, nullptr, 0, &p));
     DRIVER_CHECK(cuGraphKernelNodeGetParams(n, &got));
-    EXPECT(got.func == function && !got.kernelParams && got.extra && got.blockDimX == COUNT,
+    EXPECT(got.func == function && got.kern == CUkernel(function) && !got.kernelParams &&
+               got.extra && got.blockDimX == COUNT,
            "as it was made");
     EXPECT(got.extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER && got.extra[1] != &packed &&
            !memcmp(got.extra[1], &packed, sizeof packed - 4) && *(size_t *)got.extra[3] == bytes,

@@ -145,8 +145,6 @@ static void as_a_library(const std::string &ptx, Arguments &a, cudaStream_t stre
     DRIVER_CHECK(cuLibraryGetGlobal(&address, &bytes, library, "numbers"));
     EXPECT(bytes == 16, "%zu bytes", bytes);
     DRIVER_FAILS(cuLibraryGetGlobal(&address, &bytes, library, "nothing"), CUDA_ERROR_NOT_FOUND);
-    DRIVER_FAILS(cuLibraryGetManaged(&address, &bytes, library, "numbers"),
-                 CUDA_ERROR_NOT_SUPPORTED);
     DRIVER_CHECK(cuKernelGetFunction(&function, kernel));
     launches(function, a, stream);
     launches(CUfunction(kernel), a, stream);  // a kernel is accepted in its place

@@ -2,6 +2,10 @@
 // after the rank has moved, what is advised and told back, how it is freed, __managed__ variables.
 #include <cuda.h>
 
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "behaviour.h"
 
 constexpr int COUNT = 10000;
@@ -226,6 +230,57 @@ static void variables(int half)
     EXPECT(same == table, "%p", static_cast<void *>(same));
 }
 
+// The larger one of the fatbins in the program's own file: the other one is empty.
+static std::string own_fatbin()
+{
+    std::ifstream file("/proc/self/exe", std::ios::binary);
+    const std::string program(std::istreambuf_iterator<char>(file), {}), magic = "\x50\xed\x55\xba";
+    std::string largest;
+    for (size_t at = 0; (at = program.find(magic, at)) != std::string::npos; at++) {
+        uint64_t bytes;
+        memcpy(&bytes, &program[at + 8], sizeof bytes);
+        if (at + bytes < program.size() && bytes > largest.size())
+            largest = program.substr(at, bytes + 16);
+    }
+    EXPECT(!largest.empty(), "the program has no fatbin");
+    return largest;
+}
+
+// Of libraries that the program loads: the one of its own file, and a text.
+static void variables_of_libraries()
+{
+    static const char *text = ".version 7.0\n.target sm_75\n.address_size 64\n"
+                              ".visible .global .attribute(.managed) .align 4 .u32 counter = 40;\n"
+                              ".visible .global .align 4 .u32 factor = 2;\n"
+                              ".visible .entry increase() { .reg .u32 %r;\n"
+                              "ld.global.u32 %r, [counter]; add.u32 %r, %r, 2;\n"
+                              "st.global.u32 [counter], %r; ret; }\n";
+    const std::string fatbin = own_fatbin();
+    for (const char *code : {fatbin.data(), text}) {
+        CUlibrary library;
+        CUkernel kernel;
+        CUdeviceptr address, again;
+        size_t bytes;
+        const char *name = code == text ? "increase" : "_Z13use_variablesv";
+        DRIVER_CHECK(cuLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0));
+        DRIVER_CHECK(cuLibraryGetManaged(&address, &bytes, library, "counter"));
+        int *value = reinterpret_cast<int *>(address);
+        EXPECT(bytes == 4 && value != &counter && *value == 40, "%zu bytes, %d", bytes, *value);
+        *value = 1;
+        DRIVER_CHECK(cuLibraryGetKernel(&kernel, library, name));
+        DRIVER_CHECK(cuLaunchKernel(CUfunction(kernel), 1, 1, 1, 1, 1, 1, 0, 0, nullptr, nullptr));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        EXPECT(*value == 3, "the library's counter is %d", *value);
+        DRIVER_CHECK(cuLibraryGetGlobal(&again, &bytes, library, "counter"));
+        EXPECT(again == address, "another counter");
+        DRIVER_FAILS(cuLibraryGetManaged(&address, &bytes, library, "factor"),
+                     CUDA_ERROR_NOT_FOUND);
+        DRIVER_FAILS(cuLibraryGetManaged(&address, &bytes, library, "nobody"),
+                     CUDA_ERROR_NOT_FOUND);
+        DRIVER_CHECK(cuLibraryUnload(library));
+    }
+}
+
 int main(int argc, char **argv)
 {
     HERE.id = start().local_rank;
@@ -244,6 +299,7 @@ int main(int argc, char **argv)
         facts(memory, device);
         refused(memory, device, stream);
         variables(half);
+        variables_of_libraries();
         expect(memory, 7, "at the end");
         // What is new knows nothing of what was said of the old.
         CUDA_CHECK(cudaFree(memory));

@@ -76,17 +76,22 @@ int fill_now(const void *dst, uint64_t pitch, uint32_t value, uint32_t element, 
 int fill_3d_now(cudaPitchedPtr at, int value, cudaExtent extent);
 
 /* modules.c */
-int library_load(void **library, const void *code);
+int module_from(void **module, const void *code);
 /* Writes the logs that CUjit_options name: an empty information log, and the reason of a
  * failure. */
 void fill_logs(int error, unsigned count, const int *options, void **values);
-int library_load_with(void **library, const void *code, unsigned count, const int *options,
-		      void **values);
+int module_from_options(void **module, const void *code, unsigned count, const int *options,
+			void **values);
+int module_from_file(void **module, const char *path);
+int library_load(void **library, const void *code, unsigned count, const int *options,
+		 void **values);
+int library_load_file(void **library, const char *path);
 int library_unload(void *library);
 int library_function(void **function, void *library, const char *name);
 int library_count(unsigned *count, void *library);
 int library_enumerate(void **functions, unsigned capacity, void *library);
 int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
+int library_managed(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
 char *file_content(const char *path, size_t *bytes);
 int function_param(struct function *, size_t index, size_t *offset, size_t *bytes);
 int host_function_set(const void *function, int attribute, int value);

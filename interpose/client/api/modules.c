@@ -1,4 +1,4 @@
-/* modules.c: modules; libraries, which are modules under another name; and their functions. */
+/* modules.c: modules; libraries, which are modules that a reset does not end; their functions. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,12 +6,17 @@
 
 #include "bodies.h"
 
-/* ---- libraries ---- */
+/* ---- loading ---- */
 
-int library_load(void **library, const void *code)
+/* Modules and libraries are loaded by functions of one type. */
+typedef int (*loader)(const void *image, struct module **out);
+
+static int load_with(loader load, void **out, const void *code)
 {
-	return library && code ? module_load(code, (struct module **)library) : INVALID_VALUE;
+	return out && code ? load(code, (struct module **)out) : INVALID_VALUE;
 }
+
+int module_from(void **module, const void *code) { return load_with(module_load, module, code); }
 
 /* Numbers of the CUjit_options with a result. All others tune a compiler that does not exist
  * here. */
@@ -49,15 +54,73 @@ void fill_logs(int error, unsigned count, const int *options, void **values)
 			values[i] = (void *)wrote;
 }
 
-int library_load_with(void **library, const void *code, unsigned count, const int *options,
-		      void **values)
+static int load_with_options(loader load, void **out, const void *code, unsigned count,
+			     const int *options, void **values)
 {
 	if (count && (!options || !values))
 		return INVALID_VALUE;
-	int error = library_load(library, code);
+	int error = load_with(load, out, code);
 	fill_logs(error, count, options, values);
 	return error;
 }
+
+int module_from_options(void **module, const void *code, unsigned count, const int *options,
+			void **values)
+{
+	return load_with_options(module_load, module, code, count, options, values);
+}
+
+int library_load(void **library, const void *code, unsigned count, const int *options,
+		 void **values)
+{
+	return load_with_options(module_load_library, library, code, count, options, values);
+}
+
+/* Returns a file's bytes, followed by a zero byte as in PTX; the caller frees them. NULL:
+ * unreadable. */
+char *file_content(const char *path, size_t *bytes)
+{
+	int kept = errno;
+	char *content = NULL;
+	long length;
+	FILE *file = fopen(path, "rbe");
+	if (file && !fseek(file, 0, SEEK_END) && (length = ftell(file)) > 0) {
+		rewind(file);
+		*bytes = (size_t)length;
+		content = calloc(1, *bytes + 1);
+		if (content && fread(content, 1, *bytes, file) != *bytes) {
+			free(content);
+			content = NULL;
+		}
+	}
+	if (file)
+		fclose(file);
+	errno = kept;
+	return content;
+}
+
+static int load_file(loader load, void **out, const char *path)
+{
+	size_t bytes;
+	if (!out || !path)
+		return INVALID_VALUE;
+	char *image = file_content(path, &bytes);
+	int error = image ? load_with(load, out, image) : FILE_NOT_FOUND;
+	free(image);
+	return error;
+}
+
+int module_from_file(void **module, const char *path)
+{
+	return load_file(module_load, module, path);
+}
+
+int library_load_file(void **library, const char *path)
+{
+	return load_file(module_load_library, library, path);
+}
+
+/* ---- libraries ---- */
 
 int library_unload(void *library)
 {
@@ -86,12 +149,13 @@ int library_enumerate(void **functions, unsigned capacity, void *library)
 	return module_is(library) ? module_enumerate(library, functions, capacity) : INVALID_HANDLE;
 }
 
-int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name)
+static int variable_of(int (*find)(struct module *, const char *, uint64_t *, uint64_t *),
+		       void *library, const char *name, CUdeviceptr *address, size_t *bytes)
 {
 	uint64_t at, size;
 	int error = !name ? INVALID_VALUE : module_is(library) ? CUDA_OK : INVALID_HANDLE;
 	if (!error)
-		error = module_global(library, name, &at, &size);
+		error = find(library, name, &at, &size);
 	if (!error && address)
 		*address = at;
 	if (!error && bytes)
@@ -99,41 +163,17 @@ int library_global(CUdeviceptr *address, size_t *bytes, void *library, const cha
 	return error;
 }
 
+int library_global(CUdeviceptr *address, size_t *bytes, void *library, const char *name)
+{
+	return variable_of(module_global, library, name, address, bytes);
+}
+
+int library_managed(CUdeviceptr *address, size_t *bytes, void *library, const char *name)
+{
+	return variable_of(module_managed, library, name, address, bytes);
+}
+
 /* ---- modules ---- */
-
-/* Returns a file's bytes, followed by a zero byte as in PTX; the caller frees them. NULL:
- * unreadable. */
-char *file_content(const char *path, size_t *bytes)
-{
-	int kept = errno;
-	char *content = NULL;
-	long length;
-	FILE *file = fopen(path, "rbe");
-	if (file && !fseek(file, 0, SEEK_END) && (length = ftell(file)) > 0) {
-		rewind(file);
-		*bytes = (size_t)length;
-		content = calloc(1, *bytes + 1);
-		if (content && fread(content, 1, *bytes, file) != *bytes) {
-			free(content);
-			content = NULL;
-		}
-	}
-	if (file)
-		fclose(file);
-	errno = kept;
-	return content;
-}
-
-CUresult cuModuleLoad(CUmodule *module, const char *fname)
-{
-	size_t bytes;
-	if (!module || !fname)
-		return INVALID_VALUE;
-	char *image = file_content(fname, &bytes);
-	int error = image ? library_load(module, image) : FILE_NOT_FOUND;
-	free(image);
-	return error;
-}
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {

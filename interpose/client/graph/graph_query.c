@@ -156,6 +156,7 @@ int node_kernel(const void *node, CUDA_KERNEL_NODE_PARAMS *p, size_t bytes)
 		return error;
 	const struct launch *l = &n->launch;
 	CUDA_KERNEL_NODE_PARAMS all = {.func = l->function,
+				       .kern = l->function, /* they are one thing */
 				       .gridDimX = l->grid[0],
 				       .gridDimY = l->grid[1],
 				       .gridDimZ = l->grid[2],

@@ -216,13 +216,16 @@ struct function {
 bool module_is(const void *value);
 bool function_is(const void *value);
 int module_load(const void *image, struct module **out);
+/* A library: it keeps a copy of the image, and a reset leaves it as a new one. */
+int module_load_library(const void *image, struct module **out);
 struct module *module_register(const void *image); /* the program's own; NULL: it cannot be */
-void module_has_managed(struct module *);          /* one of its variables is managed */
 int module_drop(struct module *);
-void module_end(uint64_t context);       /* unloads the context's modules */
-void module_reset(void);                 /* the program's own are as before their first use */
+void module_end(uint64_t context); /* unloads the context's modules */
+void module_reset(void); /* the program's own, and libraries, are as before their first use */
 uint64_t module_number(struct module *); /* a different one after each reset; 0: not loaded */
 int module_global(struct module *, const char *name, uint64_t *address, uint64_t *bytes);
+/* The same; NOT_FOUND also for a variable that the host cannot access. */
+int module_managed(struct module *, const char *name, uint64_t *address, uint64_t *bytes);
 
 /* ---- function.c ---- */
 

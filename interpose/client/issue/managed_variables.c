@@ -32,7 +32,6 @@ void managed_variable_add(struct module *module, void **host, const char *name)
 	if (!v)
 		return;
 	*v = (struct variable){module, host, name, NULL};
-	module_has_managed(module);
 	lock(VARIABLES_LOCK);
 	v->next = variables;
 	variables = v;

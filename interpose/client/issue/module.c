@@ -134,7 +134,6 @@ static int measure(const void *image, struct module *m)
 	}
 	m->kind = RF_IMAGE_PTX;
 	m->bytes = strlen(image);
-	m->managed = strstr(image, ".attribute(.managed)") != NULL;
 	if (strstr(image, ".version"))
 		return CUDA_OK;
 	LOG_ONCE("a module is neither a fatbin nor PTX, so it cannot be loaded");
@@ -208,10 +207,8 @@ static void free_globals(const struct module *m)
 		allocation_free((void *)m->globals);
 }
 
-void module_has_managed(struct module *m) { m->managed = true; }
-
 /* Reports once why the module cannot be loaded, and names the file that contains it. */
-static void report(struct module *m, int error, const char *why)
+static void name_reason(struct module *m, int error, const char *why)
 {
 	Dl_info file;
 	if (!why[0] && error == NO_BINARY_FOR_GPU)
@@ -238,7 +235,7 @@ static int ask_for(struct module *m, struct rf_module_reply *reply)
 	int error = channel_call(&ask.r, RF_OP_MODULE_LOAD, sizeof ask, NULL, 0, reply,
 				 sizeof *reply);
 	if (error)
-		report(m, error, why);
+		name_reason(m, error, why);
 	bulk_release(bulk);
 	return error;
 }
@@ -251,6 +248,7 @@ static int load_module(struct module *m)
 	if (error)
 		return error;
 	m->function_count = reply.function_count;
+	m->managed = reply.global_count & RF_GLOBALS_MANAGED;
 	if (reply.globals_bytes) {
 		error = place_globals(m, reply.globals_bytes);
 		if (error)
@@ -259,7 +257,7 @@ static int load_module(struct module *m)
 		channel_post(&globals.r, RF_OP_MODULE_GLOBALS, sizeof globals, NULL, 0);
 		error = set_up(m);
 		if (error)
-			report(m, error, error_name(error));
+			name_reason(m, error, error_name(error));
 	}
 	return error;
 }
@@ -285,26 +283,49 @@ struct module *module_register(const void *image)
 	int error;
 	struct module *m = module_make(image, &error);
 	if (m)
-		m->own = true;
+		m->lasting = true;
 	return m;
 }
 
 uint64_t module_number(struct module *m) { return atomic_load(&m->number); }
 
-int module_load(const void *image, struct module **out)
+static int load_now(struct module *m, struct module **out)
 {
-	int error = channel_enter();
-	if (error)
-		return error;
-	struct module *m = module_make(image, &error);
-	if (!m)
-		return error;
 	lock(MODULE_LOCK);
-	error = module_loaded(m);
+	int error = module_loaded(m);
 	unlock(MODULE_LOCK);
 	if (!error)
 		*out = m;
 	return error;
+}
+
+int module_load(const void *image, struct module **out)
+{
+	int error = channel_enter();
+	struct module *m = error ? NULL : module_make(image, &error);
+	return m ? load_now(m, out) : error;
+}
+
+/* The module's own copy of its image, which the program may free. */
+static bool keep_image(struct module *m)
+{
+	m->copy = malloc(m->bytes + 1);
+	if (!m->copy)
+		return false;
+	memcpy(m->copy, m->image, m->bytes);
+	m->copy[m->bytes] = 0; /* PTX is a text */
+	m->image = m->copy;
+	return true;
+}
+
+int module_load_library(const void *image, struct module **out)
+{
+	int error = channel_enter();
+	struct module *m = error ? NULL : module_make(image, &error);
+	if (!m)
+		return error;
+	m->library = m->lasting = keep_image(m);
+	return m->lasting ? load_now(m, out) : OUT_OF_MEMORY;
 }
 
 int module_drop(struct module *m)
@@ -313,12 +334,18 @@ int module_drop(struct module *m)
 	if (error)
 		return error;
 	lock(MODULE_LOCK);
-	if (m->unloaded || !m->loaded) {
+	while (m->loading)
+		module_wait();
+	bool there = m->loaded || m->library; /* after a reset a library is not loaded */
+	if (m->unloaded || !there) {
 		error = INVALID_HANDLE;
 	} else {
 		struct rf_handle gone = {.handle = m->number};
-		channel_post(&gone.r, RF_OP_MODULE_UNLOAD, sizeof gone, NULL, 0);
+		if (m->loaded)
+			channel_post(&gone.r, RF_OP_MODULE_UNLOAD, sizeof gone, NULL, 0);
 		m->unloaded = true;
+		free(m->copy);
+		m->copy = NULL;
 	}
 	unlock(MODULE_LOCK);
 	if (!error)
@@ -338,7 +365,7 @@ static struct module *first_module(void)
 void module_end(uint64_t context)
 {
 	for (struct module *m = first_module(); m; m = m->next)
-		if (!m->own && m->context == context)
+		if (!m->lasting && m->context == context)
 			module_drop(m); /* fails if it was unloaded already */
 }
 
@@ -364,14 +391,15 @@ void module_reset(void)
 {
 	lock(MODULE_LOCK);
 	for (struct module *m = first_module(); m; m = m->next)
-		if (m->own && m->loaded)
+		if (m->lasting && m->loaded && !m->unloaded)
 			reset_locked(m);
 	unlock(MODULE_LOCK);
 }
 
-int module_global(struct module *m, const char *name, uint64_t *address, uint64_t *bytes)
+static int find_variable(struct module *m, const char *name, bool managed, uint64_t *address,
+			 uint64_t *bytes)
 {
-	struct rf_name ask = {.name_bytes = (uint32_t)strlen(name)};
+	struct rf_name ask = {.bulk = managed, .name_bytes = (uint32_t)strlen(name)};
 	struct rf_global_reply reply;
 	int error = channel_enter();
 	if (!error && (!ask.name_bytes || ask.name_bytes > RF_NAME_MAX))
@@ -390,4 +418,14 @@ int module_global(struct module *m, const char *name, uint64_t *address, uint64_
 		*bytes = reply.bytes;
 	}
 	return error;
+}
+
+int module_global(struct module *m, const char *name, uint64_t *address, uint64_t *bytes)
+{
+	return find_variable(m, name, false, address, bytes);
+}
+
+int module_managed(struct module *m, const char *name, uint64_t *address, uint64_t *bytes)
+{
+	return find_variable(m, name, true, address, bytes);
 }

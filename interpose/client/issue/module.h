@@ -6,14 +6,16 @@
 
 struct module {
 	_Atomic uint64_t number; /* 0: not loaded */
-	const void *image;       /* the program's memory until the module is loaded */
+	const void *image;       /* the program's memory until the module is loaded, or `copy` */
+	char *copy;              /* owned; NULL: none */
 	uint64_t bytes;
 	enum rf_image kind;
 	bool loading, loaded, unloaded; /* under MODULE_LOCK */
-	bool own;                       /* the program registered it */
-	bool managed;                   /* host and kernels both access its variables */
-	uint64_t context;               /* in which it was loaded */
-	struct module *next;            /* list of all modules */
+	bool lasting; /* a reset does not end it: the program registered it, or it is a library */
+	bool library;
+	bool managed;        /* host and kernels both access its variables */
+	uint64_t context;    /* in which it was loaded */
+	struct module *next; /* list of all modules */
 	uint64_t globals;
 	_Atomic uint64_t
 		heap_at; /* where to write the address of the kernels' heap; 0: nowhere, or done */

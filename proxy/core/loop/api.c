@@ -114,7 +114,7 @@ struct arguments { /* for all calls */
 	uint32_t why_bytes;
 	uint64_t bytes;
 	const uint8_t *data;
-	uint32_t count, count2;
+	uint32_t count, count2, count3;
 	const uint64_t *offsets, *sizes;
 	const struct proxy_function *function;
 	const uint32_t *params;
@@ -309,14 +309,16 @@ static void run_module_ready(struct proxy *p, void *arg)
 			.globals = a->data,
 			.function_count = a->count,
 			.global_count = a->count2,
+			.managed_count = a->count3,
 			.function_names = a->function_names,
 			.global_names = a->global_names,
 			.global_offsets = a->offsets,
 			.global_sizes = a->sizes,
 		};
 		a->error = module_answered(r, m, a->error, &contents);
-		struct rf_module_reply reply = {m->globals_bytes, m->function_count,
-						m->global_count};
+		struct rf_module_reply reply = {
+			m->globals_bytes, m->function_count,
+			m->global_count | (m->managed_count ? RF_GLOBALS_MANAGED : 0)};
 		if (a->error && ask->bulk)
 			explain(r, ask->bulk - 1, a->text);
 		ring_reply(r, ask->slot, a->error, &reply, sizeof reply);
@@ -332,8 +334,8 @@ static void run_module_ready(struct proxy *p, void *arg)
 int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *why,
 		       const char *hash, uint64_t globals_bytes, const uint8_t *globals_image,
 		       uint32_t function_count, const char *function_names, uint32_t global_count,
-		       const char *global_names, const uint64_t *global_offsets,
-		       const uint64_t *global_sizes)
+		       uint32_t managed_count, const char *global_names,
+		       const uint64_t *global_offsets, const uint64_t *global_sizes)
 {
 	struct arguments a = {.token = token,
 			      .error = error,
@@ -344,6 +346,7 @@ int proxy_module_ready(struct proxy *p, uint64_t token, int error, const char *w
 			      .count = function_count,
 			      .function_names = function_names,
 			      .count2 = global_count,
+			      .count3 = managed_count,
 			      .global_names = global_names,
 			      .offsets = global_offsets,
 			      .sizes = global_sizes};

@@ -110,6 +110,8 @@ int on_global_get(struct rank *r, const struct rf_name *a, uint32_t extra)
 	for (uint32_t i = 0; i < m->global_count; i++, name += strlen(name) + 1) {
 		if (strlen(name) != a->name_bytes || memcmp(name, a->name, a->name_bytes))
 			continue;
+		if (a->bulk && i >= m->managed_count)
+			return CU_NOT_FOUND;
 		struct rf_global_reply reply = {m->globals_addr + m->global_offsets[i],
 						m->global_sizes[i]};
 		ring_reply(r, a->r.slot, CU_OK, &reply, sizeof reply);

@@ -237,6 +237,7 @@ static bool fill(struct module *m, const struct module_contents *c)
 	m->globals_bytes = c->globals_bytes;
 	m->function_count = c->function_count;
 	m->global_count = c->global_count;
+	m->managed_count = c->managed_count;
 	free(m->image);
 	m->image = NULL;
 	m->loaded = true;

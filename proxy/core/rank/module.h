@@ -29,6 +29,7 @@ struct module {
 	uint64_t globals_bytes, globals_addr;
 	uint8_t *globals_image;
 	uint32_t function_count, global_count;
+	uint32_t managed_count;              /* the host, too, accesses the first globals */
 	char *function_names, *global_names; /* zero-terminated, one after another */
 	uint64_t *global_offsets, *global_sizes;
 };
@@ -81,7 +82,7 @@ struct module_contents {
 	const char *hash;
 	uint64_t globals_bytes;
 	const uint8_t *globals;
-	uint32_t function_count, global_count;
+	uint32_t function_count, global_count, managed_count;
 	const char *function_names, *global_names;
 	const uint64_t *global_offsets, *global_sizes;
 };
