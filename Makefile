@@ -220,6 +220,10 @@ format: $(VENV_READY) ## format the Python and the C source
 	$(VENV)/bin/ruff format
 	$(VENV)/bin/clang-format -i $(C_FILES)
 
+.PHONY: documents
+documents: $(VENV_READY) ## write the generated parts of documents
+	@$(PYTHON) tools/documents.py
+
 .PHONY: clean
 clean: ## remove what was built; what was fetched stays
 	rm -rf $(filter-out build/cuda build/criu,$(wildcard build/*)) dist

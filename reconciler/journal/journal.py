@@ -36,6 +36,7 @@ from rankfold.reconciler.journal.rows import (
 )
 from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Change, Record
+from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
 
 SCHEMA_VERSION = 1
@@ -517,8 +518,18 @@ class Journal:
             yield job, record
 
     def save(self, record: Record) -> None:
+        before = self.record(record.name)
+        if before is not None and not declared(before.step, record.step):
+            self._report(record.name, before.step, record.step)
         statement = "INSERT OR REPLACE INTO records VALUES (?, ?)"
         self._write(self._records, record.name, statement, (record.name, _text(record)))
+
+    def _report(self, job: str, source: str, target: str) -> None:
+        """Log a transition that states.py does not have: a bug, for which no job must stop."""
+        from rankfold.log import area  # here: few processes log
+
+        text = "%s: an internal error of rankfold: no transition is declared from %s to %s"
+        area(__file__).error(text, job, source, target)
 
     def begin(self, job: str, epoch: int, kind: str, detail: Json) -> None:
         """Record that an action starts. Repeated calls (after a kill) record one action."""

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field, to_builtins
 
 from rankfold.messages import RANKS_MAX
+from rankfold.reconciler.model import states
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Count, DeviceName, Json, ObjectName, Seconds
 
 TERMINAL = ("Succeeded", "Failed")
 NODE = "node"  # replaces a checkpoint's id: the local snapshot
 RESTARTING = "Restarting"  # phase of an ending after which the job continues
-STEPS = r"^(new|started|placing|placed|detaching|detached|vacating|stored|restoring|ended)\Z"
+STEPS = rf"^({'|'.join(states.STATES)})\Z"
 
 
 class Ending(Struct, frozen=True):
@@ -96,12 +97,7 @@ class Answer(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """What has been done for a job so far. Written before an action starts and after it has ended.
 
-    step: "new" (nothing started) → "started" (launchers run or are being started) → "placing"
-    (proxies of `epoch` are getting the request) → "placed" → "detaching" → "detached" → "placing"
-    at epoch + 1 …; "ended" is final. A job that is to rest in the store continues from "started" or
-    "detached" with "vacating" (its checkpoint exists, its ranks are being ended) → "stored" (it has
-    no process) → "restoring" → "detached", with its ranks frozen until they are placed. So does a
-    job that rests in a local snapshot (`dump`).
+    step: its state. states.py has the states and the transitions between them.
 
     placement: the devices of rank 0, 1, … in `epoch`; after a detach, what the job keeps reserved
     for its move, or () if it was suspended.
@@ -156,7 +152,7 @@ class Record(Struct, frozen=True):
 
     def holds(self) -> frozenset[str]:
         """Devices that serve this job, or may serve it."""
-        if self.step not in ("placing", "placed", "detaching"):
+        if self.step not in states.ON_DEVICES:
             return frozenset()
         return frozenset(self.placement) - frozenset(self.detached)
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import Condition, Record
+from rankfold.reconciler.model.states import ON_DEVICES
 from rankfold.reconciler.plan.fitting import Group, Groups, may_use, most_frequent
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import HostMemory
@@ -103,7 +104,7 @@ class Allocation:
         fewest = fewest_of(job, record, len(bad))
         free_count = sum(map(len, free))
         there = min(job.gpus, len(own) + free_count)
-        holds = record.step in ("placing", "placed", "detaching")
+        holds = record.step in ON_DEVICES
         held = min(job.gpus, len(set(record.placement))) if holds else 0
         if there < max(fewest, held):
             by_hand = bool(bad) and keeps_its_number(record)

@@ -18,6 +18,7 @@ from rankfold.reconciler.actions import (
 )
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import RESTARTING, Ending, Record
+from rankfold.reconciler.model.states import ON_DEVICES
 from rankfold.reconciler.plan import restoring, saving
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, some_ranks, still_running
@@ -81,7 +82,7 @@ def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> En
 
 
 def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
-    if record.step not in ("placing", "placed", "detaching"):
+    if record.step not in ON_DEVICES:
         return None
     reported: Ending | None = None
     for device in dict.fromkeys(record.placement):

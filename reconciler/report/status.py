@@ -24,6 +24,7 @@ from rankfold.reconciler.model.recorded import (
     Condition,
     Record,
 )
+from rankfold.reconciler.model.states import RESTING
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.reports import last_lines
 from rankfold.reconciler.observe import restarts, sharing
@@ -32,7 +33,6 @@ from rankfold.reconciler.wording import silence, some, time_of_day
 
 FORMAT_VERSION = 1
 FULL_BYTES = 1 << 20  # the journal's log takes some hundred kilobytes
-RESTING = ("started", "detached", "vacating", "stored", "restoring")  # steps on no device
 
 
 def status_of(snap: Snapshot) -> Json:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rankfold.reconciler.journal.journal import OF_JOB_KEPT, Journal, JournalError, database
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Change, Ending, Record
-from support.leaks import State
+from support.leaks import UNDECLARED, State
 
 
 def test_who_looks_while_it_is_made_sees_nothing_or_all_of_it(tmp_path: Path) -> None:
@@ -154,6 +154,18 @@ def test_the_record_of_a_journal_that_does_not_know_which_rank_failed_is_read(
         journal.db.execute("UPDATE records SET record = ?", (text.replace('"rank":1,', ""),))
         record = journal.record("a")
     assert record and record.ending == replace(ending, rank=None)
+
+
+def test_an_undeclared_transition_is_carried_out_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Journal(tmp_path) as journal:
+        for step in ("new", "started", "started", "placing", "new"):
+            journal.save(Record("a", step))
+        assert caplog.records == []
+        journal.save(Record("a", "placed"))
+        assert UNDECLARED in caplog.text and "from new to placed" in caplog.text
+        assert journal.records()["a"].step == "placed"
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ says what is so. Launchers and transfers are played by `Ranks`."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import sqlite3
@@ -36,6 +35,7 @@ from rankfold.reconciler.model.recorded import (
     Restore,
     Save,
 )
+from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import CannotLaunch, Node
 from rankfold.reconciler.plan import saving
@@ -153,10 +153,22 @@ class Scene:
 
     def do(self, steps: Steps) -> None:
         """Carry out an action, its calls beside us as inflight.py does: the journal is ours."""
-        with contextlib.suppress(StopIteration):
-            calls = next(steps)
-            while True:
-                calls = steps.send(self.called(calls))
+        results: list[Any] | None = None
+        while True:
+            before = self.journal.records()
+            try:
+                calls = steps.send(results) if results is not None else next(steps)
+            except StopIteration:
+                return
+            finally:
+                self.check(before)
+            results = self.called(calls)
+
+    def check(self, before: dict[str, Record]) -> None:
+        """Whether jobs have only taken transitions of the table since."""
+        for name, record in self.journal.records().items():
+            source = before[name].step if name in before else "new"
+            assert declared(source, record.step), f"{source} → {record.step} is not declared"
 
     def called(self, calls: Sequence[Call]) -> list[Any]:
         with ThreadPoolExecutor(1) as beside:
@@ -562,6 +574,7 @@ def test_who_discards_a_job_that_the_journal_does_not_know_does_not_note_it(scen
 
 # ---- what an action has done beside the loop ---------------------------------------------------
 
+STORED: Json = {"step": "stored", "placement": (), "save": None}
 RESTS: Json = {"step": "detached", "placement": (), "save": None, "known": 1}
 ON_DISK: Json = {
     "step": "stored",
@@ -592,7 +605,7 @@ CALLING: list[tuple[Json, actions.Action]] = [
     (UPLOADING, actions.Upload("a", 1, 3, stuck=True)),
     (ON_DISK, actions.Upload("a", 2, 3)),
     (UPLOADING, actions.Conclude("a", 1, error="the store is full")),
-    (UPLOADING, actions.Conclude("a", 1, Checkpoint("1-1", 6.0, 10), rest=True)),
+    (RESTS | UPLOADING, actions.Conclude("a", 1, Checkpoint("1-1", 6.0, 10), rest=True)),
     (ON_DISK | {"save": Save(2, "rest", 5.0, "uploading")}, actions.Conclude("a", 2, error="no")),
     ({}, actions.Thaw("a", (0, 1))),
     ({}, actions.Look("a", (0, 1))),
@@ -601,7 +614,7 @@ CALLING: list[tuple[Json, actions.Action]] = [
     (ON_DISK, actions.Fetch("a", 3, "1-1")),
     (ON_DISK | {"restore": Restore(3, "1-1")}, actions.Fetch("a", 3, "1-1", stuck=True)),
     (ON_DISK | {"rival": "elsewhere:/state/jobs/a"}, actions.Restore("a", 2, (0, 1), (0, 1))),
-    ({"restore": Restore(2, "1-1")}, actions.Restore("a", 2, (0, 1), (0, 1))),
+    (STORED | {"restore": Restore(2, "1-1")}, actions.Restore("a", 2, (0, 1), (0, 1))),
 ]
 
 

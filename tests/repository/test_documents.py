@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rankfold import paths
 from rankfold.paths import REPOSITORY
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model.recorded import STEPS
+from rankfold.reconciler.model.states import AT_ANY_TIME, TRANSITIONS
+from tools import documents
 
 from .test_tidy import C_LIKE, own_files, read, sources
 
@@ -53,43 +50,23 @@ def test_options_of_commands_are_no_hidden_switches() -> None:
     assert not [name for name in commands if "envvar" in read(name)]
 
 
-# ---- the JSON of status ------------------------------------------------------------------------
+# ---- generated parts -----------------------------------------------------------------------------
 
 
-def referred(schema: Any, rule: Any) -> Any:
-    """A rule, or what it refers to."""
-    return schema["$defs"][rule["$ref"].rpartition("/")[2]] if "$ref" in rule else rule
+@pytest.mark.parametrize("name", documents.PARTS)
+def test_generated_parts_of_documents_are_what_is_generated(name: str) -> None:
+    assert documents.written(name) == read(name), "run `make documents`"
 
 
-def rows_of(schema: Any, rule: Any, path: str) -> Iterator[str]:
-    """A row for each field: its path, its type, what it is."""
-    for name, each in rule.get("properties", {}).items():
-        here = f"{path}.{name}" if path else name
-        whole = (
-            {**schema["$defs"][each["$ref"].rpartition("/")[2]], **each} if "$ref" in each else each
-        )
-        yield f"| `{here}` | {type_of(whole)} | {whole['description']} |"
-        items = referred(schema, whole.get("items", {}))
-        if "$ref" not in each or path == "":  # what was described above is not described again
-            yield from rows_of(schema, whole, here)
-            yield from rows_of(schema, items, f"{here}[]")
-
-
-def type_of(rule: Any) -> str:
-    if "enum" in rule:
-        return ", ".join("null" if v is None else f"`{v}`" for v in rule["enum"])
-    if "const" in rule:
-        return f"`{rule['const']}`"
-    kinds = rule["type"] if isinstance(rule["type"], list) else [rule["type"]]
-    words = {"object": "mapping", "array": "list", "string": "text", "integer": "whole number"}
-    return " or ".join(words.get(str(kind), str(kind)) for kind in kinds)
-
-
-def test_the_json_of_status_is_described_from_its_schema() -> None:
-    schema = json.loads(paths.schema("status").read_text())
-    table = "\n".join(["| field | type | |", "|---|---|---|", *rows_of(schema, schema, "")])
-    assert table in read("docs/status.md"), f"docs/status.md must have this table:\n{table}"
-    assert read("docs/status.md").count("\n| `") == table.count("\n| `"), "and no more rows"
+def test_the_table_of_states_has_the_states_that_are_written() -> None:
+    """Each state that the reconciler gives to a record is one that another state leads to."""
+    found = {
+        state
+        for name in own_files("reconciler")
+        if name.endswith(".py")
+        for state in re.findall(r"""\bstep(?:=|": )"(\w+)\"""", read(name))
+    }
+    assert found == {each.target for each in (*TRANSITIONS, *AT_ANY_TIME)} - {"new"}
 
 
 # ---- where things are --------------------------------------------------------------------------
@@ -200,16 +177,6 @@ def test_documents_are_in_plain_english(phrase: str) -> None:
         if (match := re.search(rf"(?<![\w`])(?:{phrase})(?![\w`])", line))
     ]
     assert found == [], f"write: {PLAINER[phrase]}"
-
-
-# ---- the states of a job -----------------------------------------------------------------------
-
-
-def test_the_diagram_of_a_job_has_the_states_of_the_journal() -> None:
-    diagram = read("docs/architecture.md").partition("\nstateDiagram-v2\n")[2].partition("```")[0]
-    arrows = re.findall(r"^  (\S+) --> (\S+?)(?::|$)", diagram, re.MULTILINE)
-    states = {state for arrow in arrows for state in arrow} - {"[*]"}
-    assert states == {state for state in re.findall(r"\w+", STEPS) if state != "Z"}
 
 
 # ---- decisions ---------------------------------------------------------------------------------

@@ -130,6 +130,9 @@ def _tables() -> set[str]:
     return {line.split()[-1] for line in listed.stdout.splitlines()}
 
 
+UNDECLARED = "no transition is declared"  # the journal writes it
+
+
 @dataclass
 class Watch:
     """What was there before the test whose files lie in `folder`."""
@@ -176,7 +179,13 @@ class Watch:
         ranks = self._ranks()
         found += [f"cgroup {path}" for path in sorted(cgroups.find(ranks))]
         found += [f"table {name}" for name in sorted(ranks & _tables() if ranks else ())]
+        found += [f"undeclared transition in {log}" for log in self._logs_of_undeclared()]
         return found + [f"socket {path}" for path in self._sockets()]
+
+    def _logs_of_undeclared(self) -> list[Path]:
+        """Logs of reconcilers that report a transition which reconciler/model/states.py lacks."""
+        logs = sorted(self.folder.rglob("reconciler.log"))
+        return [log for log in logs if UNDECLARED in log.read_text(errors="replace")]
 
     def _is_ours(self, name: str) -> bool:
         """With the test's folder in it, or the project's name; but none of a test beside it."""

@@ -24,6 +24,7 @@ from rankfold.reconciler.model.observed import (
     Transfer,
 )
 from rankfold.reconciler.model.recorded import NODE, Answer, LocalSnapshot, Record, Restore, Save
+from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.plan import saving
 
 
@@ -59,6 +60,7 @@ class Fleet:
     restores_fail: bool = False
     rest_save_after: float | None = None  # seconds
     dump_damaged: bool = False
+    transitions: set[tuple[str, str]] = field(default_factory=set)  # that jobs took
 
     def observed(self) -> Observed:
         devices = {
@@ -296,6 +298,7 @@ class Fleet:
         save = record.save
         if save is not None and save.why == "rest":
             save = replace(save, why="request")
+        self.update(action.job, step="placing")
         self.update(
             action.job,
             step="placed",
@@ -315,6 +318,7 @@ class Fleet:
         for name in action.devices:
             self.set_state(name, action.job, "saved")
         kept = () if action.suspend else self.records[action.job].placement
+        self.update(action.job, step="detaching")
         self.update(
             action.job,
             step="detached",
@@ -581,7 +585,10 @@ class Fleet:
 
     def update(self, job: str, **fields: object) -> None:
         record = self.records.get(job, Record(job))
-        self.records[job] = replace(record, **fields)
+        after = replace(record, **fields)
+        assert declared(record.step, after.step), f"{record.step} → {after.step} is not declared"
+        self.transitions.add((record.step, after.step))
+        self.records[job] = after
 
     def set_state(self, device: str, job: str, state: str) -> None:
         seen = self.devices[device]
