@@ -175,7 +175,7 @@ static unsigned long long device_address(const struct hal_space *space, uintptr_
 	return RF_DEV_BASE + address - (uintptr_t)space->base;
 }
 
-static void report(struct soft_worker *worker, struct hal_space *space)
+static void fault_report(struct soft_worker *worker, struct hal_space *space)
 {
 	uintptr_t address = worker->fault_address, shared = (uintptr_t)worker->scratch.shared;
 
@@ -259,7 +259,7 @@ void soft_fault_scope(struct soft_worker *worker, struct hal_space *space,
 		sigaddset(&ours, SIGFPE);
 		sigaddset(&ours, cancel_signal());
 		pthread_sigmask(SIG_UNBLOCK, &ours, NULL);
-		report(worker, space);
+		fault_report(worker, space);
 	}
 	atomic_store(&worker->space, NULL);
 }
