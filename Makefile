@@ -176,7 +176,7 @@ SANITIZED := tests/proxy tests/memory tests/turns tests/nvidia/test_device.py te
 	tests/softgpu/test_read_only.py tests/hostile/test_live.py \
 	tests/barrier tests/collectives tests/peer tests/running/test_behaviour.py tests/heap \
 	tests/interpose/test_channel.py tests/interpose/test_driver.py tests/interpose/test_entry_points.py \
-	tests/interpose/test_errors.py
+	tests/interpose/test_errors.py tests/interpose/test_static_runtime.py
 .PHONY: sanitize
 sanitize: cuda ## run the tests of the C code with the sanitizers of gcc; T=… as for test
 	@$(MAKE) --no-print-directory native BUILD=build/sanitize \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,12 @@ PROGRAM = """
 #include <sys/wait.h>
 #include <unistd.h>
 __global__ void set(int *value) { *value = 1; }
+static int devices_of()
+{
+    int count;
+    return cudaGetDeviceCount(&count) ? -1 : count;
+}
+static int before_main = devices_of();
 static cudaError_t use()
 {
     int *value;
@@ -41,10 +48,10 @@ extern "C" __attribute__((visibility("default"))) int use_it() { return use(); }
 int main(int argc, char **argv)
 {
     char line[512];
-    int devices = 0;
     setvbuf(stdout, nullptr, _IONBF, 0);
+    printf("devices: %d\\n", before_main);
     if (argc > 1 && !strcmp(argv[1], "again"))
-        return printf("again: %d\\n", cudaGetDeviceCount(&devices) ? -1 : devices) < 0;
+        return 0;
     printf("used: %d\\n", use());
     if (argc > 1) {
         void *library = dlopen(argv[1], RTLD_LAZY | (argc > 2 ? RTLD_DEEPBIND : 0));
@@ -108,12 +115,15 @@ def test_a_program_with_a_static_runtime_reaches_us(
 ) -> None:
     program = cuda.link([program_object], tmp_path / "program", *LAYOUTS[layout])
     lines, count = launches(run, tmp_path, program)
-    assert lines == ["used: 0", "child: 3", "again: 2"]
+    assert lines == ["devices: 2", "used: 0", "child: 3", "devices: 2"]
     assert count == 1
 
 
+DEEP = [] if os.environ.get("LD_PRELOAD") else ["deep"]  # the address sanitizer refuses it
+
+
 @pytest.mark.parametrize("program_has", ["shared", "static"])
-@pytest.mark.parametrize("scope", ["", "deep"])
+@pytest.mark.parametrize("scope", ["", *DEEP])
 def test_a_library_with_a_static_runtime_that_is_opened_later_reaches_us(
     run: Run, tmp_path: Path, program_object: Path, program_has: str, scope: str
 ) -> None:
@@ -124,8 +134,25 @@ def test_a_library_with_a_static_runtime_that_is_opened_later_reaches_us(
     library = cuda.link([program_object], tmp_path / "library.so", "-shared")
     words = [str(library), *([scope] if scope else [])]
     lines, count = launches(run, tmp_path, program, *words)
-    assert lines == ["used: 0", "library: 0", "again: 0", "child: 3"]
+    assert lines == ["devices: 2", "used: 0", "library: 0", "again: 0", "child: 3"]
     assert count == 3
+
+
+def test_a_library_that_the_program_needs_reaches_us(
+    run: Run, tmp_path: Path, program_object: Path
+) -> None:
+    cuda.link([program_object], tmp_path / "libneeded.so", "-shared")
+    program = compiled(
+        tmp_path,
+        """#include <stdio.h>
+        int use_it(void);
+        int main(void) { return printf("used: %d\\n", use_it()) < 0; }
+        """,
+        f"-L{tmp_path}",
+        "-lneeded",
+        f"-Wl,-rpath,{tmp_path}",
+    )
+    assert launches(run, tmp_path, program) == (["used: 0"], 1)
 
 
 def synthetic(*before: str, after: Sequence[str] = ()) -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 
+import cuda
 import pytest
 
 from rankfold.interpose.launcher.config import built_libraries
@@ -146,6 +147,14 @@ def test_a_program_built_with_a_sanitizer_runs_as_a_rank(rig: Rig, kind: str) ->
     """Its runtime looks functions up before it is ready, and wants to be the first library."""
     program = compiled(rig, THREADS, "threads", f"-fsanitize={kind}")
     assert printed(launch(rig, program)) == ["1"]
+
+
+@pytest.mark.parametrize("kind", ["address", "undefined"])
+def test_a_static_runtime_in_a_program_built_with_a_sanitizer_is_ours(rig: Rig, kind: str) -> None:
+    compiled(rig, COUNTS, "counts.o", "-c", f"-fsanitize={kind}")
+    objects, target = [rig.folder / "counts.o"], rig.folder / "counts"
+    program = cuda.link(objects, target, "-Xcompiler", f"-fsanitize={kind}")
+    assert printed(launch(rig, str(program))) == ["0 4"]
 
 
 def test_the_thread_sanitizer_s_addresses_are_a_named_reason(rig: Rig) -> None:
