@@ -15,7 +15,7 @@ from support.patience import scaled
 
 
 @pytest.mark.parametrize("rounds", [100_000, pytest.param(3_000_000, marks=pytest.mark.slow)])
-def test_nobody_is_missed(tmp_path: Path, rounds: int) -> None:
+def test_no_sleeper_is_missed(tmp_path: Path, rounds: int) -> None:
     source, program = Path(__file__).with_name("doorbell.c"), tmp_path / "doorbell"
     room = paths.REPOSITORY / "interpose/channel"
     flags = ["-O2", "-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]

@@ -78,7 +78,7 @@ def test_the_generated_module_has_the_same_contracts() -> None:
     }
 
 
-def test_fields_are_told_from_what_follows_them() -> None:
+def test_fields_are_separated_from_what_follows_them() -> None:
     channel = records.channel()
     launch = channel.opcodes["LAUNCH"]
     assert [f.name for f in launch.record.arguments][:3] == ["stream", "function", "grid"]

@@ -28,7 +28,7 @@ TABLE: Table = {
                 "            name, data",
             ),
         },
-        "tests/checkpoint/test_faults.py::test_who_is_overtaken_finishes_nothing": {
+        "tests/checkpoint/test_faults.py::test_a_save_that_is_overtaken_finishes_nothing": {
             "overtaken-ones-finish": (
                 "        if not self._holds():\n            self._overtaken()",
                 "        if False:\n            self._overtaken()",
@@ -50,7 +50,7 @@ TABLE: Table = {
             ),
             "references-not-counted": ("self._used.setdefault(*self._references[digest])", "pass"),
         },
-        "tests/checkpoint/test_saving.py::test_what_lies_in_one_place_is_read_once": {
+        "tests/checkpoint/test_saving.py::test_units_in_one_place_are_read_once": {
             "read-though-it-was-read": (
                 "digest = self._digests.get(name) if name is not None",
                 "digest = None if name is not None",
@@ -123,7 +123,7 @@ TABLE: Table = {
                 "return error.what",
             ),
         },
-        "tests/checkpoint/test_differences.py::test_who_needs_a_reference_is_told": {
+        "tests/checkpoint/test_differences.py::test_the_ranks_that_need_a_reference_are_listed": {
             "who-needs-a-reference-not-told": (
                 "                files |= {where",
                 "                files & {where",
@@ -337,7 +337,7 @@ TABLE: Table = {
         },
         (
             "tests/checkpoint/test_snapshot.py::"
-            "test_what_lies_in_the_image_of_another_rank_is_stored_with_each"
+            "test_content_in_the_image_of_another_rank_is_stored_with_each"
         ): {
             "memory-of-another-read-from-here": (
                 "os.pread(files[who], end - begin, begin)",
@@ -364,7 +364,10 @@ TABLE: Table = {
                 "parts.append((key, 0, last - first))",
             ),
         },
-        "tests/checkpoint/test_snapshot.py::test_what_lies_in_host_memory_too_is_stored_once": {
+        (
+            "tests/checkpoint/test_snapshot.py::"
+            "test_content_that_is_in_host_memory_too_is_stored_once"
+        ): {
             "small-buffers-whole": (
                 "save.buffers(rank, SMALL, small, PAGE)",
                 "save.buffers(rank, SMALL, small)",
@@ -380,7 +383,7 @@ TABLE: Table = {
     "rankfold/image.py": {
         (
             "tests/checkpoint/test_snapshot.py::"
-            "test_what_lies_in_the_image_of_another_rank_is_stored_with_each"
+            "test_content_in_the_image_of_another_rank_is_stored_with_each"
         ): {
             "memory-of-before-travels": (
                 " for other, begin, end in pieces if other is None]",
@@ -388,7 +391,7 @@ TABLE: Table = {
             ),
             "brought-and-still-elsewhere": ('if not header["elsewhere"]:', "if False:"),
         },
-        "tests/checkpoint/test_snapshot.py::test_a_state_that_nobody_wrote_is_refused": {
+        "tests/checkpoint/test_snapshot.py::test_a_state_that_no_proxy_wrote_is_refused": {
             "more-elsewhere-than-is-said": (
                 'elif header["elsewhere"] != len(elsewhere):',
                 "elif False:",
@@ -420,7 +423,9 @@ TABLE: Table = {
                 "lies.setdefault(0, part.rank)",
             ),
         },
-        ("tests/checkpoint/test_snapshot.py::test_a_job_goes_on_from_the_store_to_the_same_bits"): {
+        (
+            "tests/checkpoint/test_snapshot.py::test_a_job_continues_from_the_store_to_the_same_bits"
+        ): {
             "left-out-and-not-noted": (
                 "            image.note(path, _joined(sorted(found)))\n",
                 "            pass\n",
@@ -452,7 +457,9 @@ TABLE: Table = {
         },
     },
     "interpose/launcher/snapshot/snapshot.py": {
-        ("tests/checkpoint/test_snapshot.py::test_a_job_goes_on_from_the_store_to_the_same_bits"): {
+        (
+            "tests/checkpoint/test_snapshot.py::test_a_job_continues_from_the_store_to_the_same_bits"
+        ): {
             "noted-and-not-filled-in": (
                 "                    if each.rank == rank:\n",
                 "                    if False:\n",
@@ -460,7 +467,7 @@ TABLE: Table = {
         },
     },
     "checkpoint/store/predecessor.py": {
-        "tests/checkpoint/test_differences.py::test_nobody_reads_more_than_is_worth_it": {
+        "tests/checkpoint/test_differences.py::test_a_reader_reads_no_more_than_is_worth_it": {
             "read-without-end": ("checkpoint.bytes_read > READ_BYTES_MAX", "False"),
         },
         "tests/checkpoint/test_differences.py::test_what_cannot_be_read_is_done_without": {

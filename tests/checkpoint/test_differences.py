@@ -168,7 +168,9 @@ def test_packs_that_are_nearly_empty_are_not_referred_to(
     assert dropped
 
 
-def test_nobody_reads_more_than_is_worth_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_reads_no_more_than_is_worth_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(store, "gpt", 1, content())
     monkeypatch.setattr("rankfold.checkpoint.store.predecessor.READ_BYTES_MAX", -1)
     manifest = saved(store, "gpt", 1, content(1))
@@ -219,7 +221,7 @@ def test_the_file_with_the_reference_is_named(store: Store) -> None:
     assert store.checkpoint("gpt", manifest.id).verify() == []
 
 
-def test_who_needs_a_reference_is_told(store: Store) -> None:
+def test_the_ranks_that_need_a_reference_are_listed(store: Store) -> None:
     first, second = (
         saved(store, "gpt", 1, Content({}, {5: {HOST: edited(0, edit)}})) for edit in range(2)
     )

@@ -239,7 +239,7 @@ def begun(disk: Disk) -> Any:
 
 
 @pytest.mark.parametrize("how", ["killed", "killed after", "full", "unreachable"])
-def test_a_save_that_is_interrupted_anywhere_goes_on(how: str) -> None:
+def test_a_save_that_is_interrupted_anywhere_continues(how: str) -> None:
     for at in range(100):
         disk = Disk()
         store = begun(disk)
@@ -421,7 +421,7 @@ def test_a_number_that_was_used_is_not_used_again() -> None:
     assert last.id == Id(1, 5) and store.checkpoints("gpt") == [Id(1, 2), last.id]
 
 
-def test_who_is_overtaken_finishes_nothing() -> None:
+def test_a_save_that_is_overtaken_finishes_nothing() -> None:
     disk = Disk()
     store = begun(disk)
     first, second = (store.begin("gpt", 1, workers=0) for _ in range(2))

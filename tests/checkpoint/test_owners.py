@@ -76,7 +76,7 @@ def test_a_state_directory_of_the_same_path_is_another_one(job: Job, tmp_path: P
     assert does(UPLOAD, job.saved(1)).code == "refused"
 
 
-def test_who_began_it_before_there_were_marks_still_has_it(job: Job) -> None:
+def test_the_owner_from_before_there_were_marks_still_owns_the_job(job: Job) -> None:
     """By the host name, and what is written then has a mark."""
     before = f"{os.uname().nodename}:{job.folder}"
     job.store().take("gpt", 1, owner=before)

@@ -46,7 +46,7 @@ def test_trying_to_write_leaves_nothing(options: dict[str, Any]) -> None:
     assert list(store.files.below("")) == ["store.json"] and store.jobs() == []
 
 
-def test_an_interrupted_save_goes_on_on_s3(options: dict[str, Any]) -> None:
+def test_an_interrupted_save_continues_on_s3(options: dict[str, Any]) -> None:
     store = opened("s3://bucket/interrupted", **options)
     content = Content({rank: {DEVICE: noise(rank, 1 << 20)} for rank in range(4)})
     save = store.begin("gpt", 1)

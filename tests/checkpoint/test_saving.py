@@ -99,7 +99,7 @@ def test_host_pages_are_compressed_and_noise_is_not(store: Store) -> None:
     assert len(data) < manifest.stored < len(data) + 1000
 
 
-def test_parts_are_given_by_several_threads_and_progress_is_told(store: Store) -> None:
+def test_parts_are_given_by_several_threads_and_progress_is_reported(store: Store) -> None:
     content, told = example(0, ranks=6, kib=2000), list[int]()
 
     def progress(now: Progress) -> None:
@@ -124,7 +124,7 @@ def test_parts_are_given_by_several_threads_and_progress_is_told(store: Store) -
     assert save.progress.given == manifest.size
 
 
-def test_what_lies_in_one_place_is_read_once(store: Store) -> None:
+def test_units_in_one_place_are_read_once(store: Store) -> None:
     """Whichever rank has it there, and at whatever address."""
     data, read = noise(0, GRAIN + 100), list[tuple[str, int]]()
 

@@ -262,7 +262,7 @@ def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Pat
         assert content(folder, DEV_BASE + rank * 512, len(parameters)) == parameters
 
 
-def test_what_lies_in_host_memory_too_is_stored_once(store: Store, tmp_path: Path) -> None:
+def test_content_that_is_in_host_memory_too_is_stored_once(store: Store, tmp_path: Path) -> None:
     """A batch that was copied from pages to a small buffer; of which all full pages are alike."""
     batch, folder = noise("batch", 15 * PAGE + 100), tmp_path / "rank"
     processes(folder, {**memory(), 0x7000_0000_0000: batch[: 15 * PAGE] + bytes(PAGE)})
@@ -311,7 +311,7 @@ def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
         assert all(content(folder, address, len(data)) == data for address, data in alike.items())
 
 
-def test_an_image_gets_its_name_while_somebody_looks(
+def test_an_image_gets_its_name_while_a_reader_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the list of the folder and the look at what is in it."""
@@ -333,7 +333,7 @@ def test_an_image_gets_its_name_while_somebody_looks(
     assert images_on_their_way([tmp_path]) == {}
 
 
-def test_memory_that_was_never_written_takes_no_room(store: Store, tmp_path: Path) -> None:
+def test_memory_that_was_never_written_takes_no_space(store: Store, tmp_path: Path) -> None:
     folder, back = tmp_path / "rank", tmp_path / "back"
     folder.mkdir()
     written = noise("written", 8192)
@@ -347,7 +347,7 @@ def test_memory_that_was_never_written_takes_no_room(store: Store, tmp_path: Pat
     assert (back / "image").stat().st_blocks * 512 < 200_000
 
 
-def test_a_job_goes_on_from_the_store_to_the_same_bits(
+def test_a_job_continues_from_the_store_to_the_same_bits(
     store: Store, tmp_path: Path, kernels: Loader
 ) -> None:
     clients = [Trainer(rank, RANKS) for rank in range(RANKS)]
@@ -388,7 +388,7 @@ def test_a_job_goes_on_from_the_store_to_the_same_bits(
         each.close()
 
 
-def test_what_lies_in_the_image_of_another_rank_is_stored_with_each(
+def test_content_in_the_image_of_another_rank_is_stored_with_each(
     store: Store, tmp_path: Path, kernels: Loader
 ) -> None:
     folders = {rank: tmp_path / f"rank-{rank}" for rank in range(3)}
@@ -609,7 +609,7 @@ def test_what_is_no_file_is_refused(folder: Path) -> None:
         (36, "no record at"),
     ],
 )
-def test_a_state_that_nobody_wrote_is_refused(folder: Path, at: int, what: str) -> None:
+def test_a_state_that_no_proxy_wrote_is_refused(folder: Path, at: int, what: str) -> None:
     with (folder / "image").open("r+b") as file:
         os.pwrite(file.fileno(), b"\xff" * 8, (1 << 39) + at)
     with pytest.raises(Unfit, match=what):

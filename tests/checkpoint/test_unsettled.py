@@ -32,7 +32,7 @@ def test_an_incarnation_that_is_listed_and_not_there(tmp_path: Path) -> None:
     assert saved(store, "gpt", 1, example(2)).id == Id(1, 2)
 
 
-def test_the_next_save_mends_a_fence_that_is_listed_and_not_there(tmp_path: Path) -> None:
+def test_the_next_save_repairs_a_fence_that_is_listed_and_not_there(tmp_path: Path) -> None:
     store = opened(str(tmp_path))
     saved(store, "gpt", 1, example(1))
     link_to_nothing(tmp_path, names.fence("gpt", Id(1, 2)))

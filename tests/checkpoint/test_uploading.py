@@ -174,7 +174,7 @@ def test_snapshots_go_to_the_store_in_the_background_and_come_back(state: Leaks)
     assert job.store().checkpoints("gpt") == [Id(1, 1)], "what is done stays done"
 
 
-def test_who_comes_second_is_told(job: Job) -> None:
+def test_the_second_owner_is_refused(job: Job) -> None:
     folder = job.saved()
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -225,7 +225,7 @@ def test_a_job_that_was_restored_saves_as_its_next_incarnation(job: Job) -> None
     assert job.store().checkpoints("gpt") == [Id(1, 1), Id(2, 1)]
 
 
-def test_a_job_that_goes_on_elsewhere_is_neither_saved_nor_fetched_here(
+def test_a_job_that_continues_elsewhere_is_neither_saved_nor_fetched_here(
     job: Job, tmp_path: Path
 ) -> None:
     """Its dump has come to a higher number here than it has there: the store knows whose it is."""
@@ -282,14 +282,14 @@ def killed(folder: Path, module: str, draw: random.Random, times: int) -> None:
     assert state_of(folder).state == "done", state_of(folder)
 
 
-def test_who_is_killed_goes_on(state: Leaks) -> None:
+def test_a_killed_upload_continues(state: Leaks) -> None:
     all_moments(state.folder, random.Random(1), 1, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(3))
-def test_who_is_killed_often_goes_on(state: Leaks, seed: int) -> None:
+def test_an_upload_that_is_killed_often_continues(state: Leaks, seed: int) -> None:
     all_moments(state.folder, random.Random(seed), 15, 3)
 
 
@@ -437,7 +437,9 @@ def test_stores_that_cannot_be_used_are_named(job: Job, tmp_path: Path) -> None:
     assert f"incarnation 1 of gpt has been begun by {socket.gethostname()}:" in str(theirs.error)
 
 
-def test_a_full_store_is_said_and_goes_on_when_there_is_room(state: Leaks) -> None:
+def test_a_full_store_is_reported_and_the_upload_continues_when_there_is_space(
+    state: Leaks,
+) -> None:
     with disks.small_disk(state) as place:
         job = Job(state.folder, str(place / "store"))
         folder = job.saved()

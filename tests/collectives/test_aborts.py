@@ -116,7 +116,7 @@ def test_all_abort_at_any_time(coll: Native, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("placement", [[0, 0, 0], [0, 1, 0], [0, 1, 2], [1, 0, 1]])
-def test_others_are_told_when_what_they_wait_for_never_comes(
+def test_others_are_notified_when_what_they_wait_for_never_comes(
     coll: Native, placement: list[int]
 ) -> None:
     cluster = start(coll, placement, 5)
@@ -143,7 +143,7 @@ def test_others_are_told_when_what_they_wait_for_never_comes(
     cluster.close()
 
 
-def test_who_has_not_heard_of_an_abort_yet_calls_more(coll: Native) -> None:
+def test_a_rank_that_has_not_heard_of_an_abort_yet_calls_more(coll: Native) -> None:
     """Its messages reach a member that has heard, and whose call is for nothing."""
     op = [{"kind": e.ALLREDUCE, "dtype": 2, "count": COUNT, "op": e.SUM, "recv": TO}]
     for seed in range(40):

@@ -294,7 +294,7 @@ def test_one_receives_for_all_of_its_device(
     cluster.close()
 
 
-def test_who_receives_elsewhere_is_written_to(coll: Native) -> None:
+def test_a_receiver_elsewhere_is_written_to(coll: Native) -> None:
     cluster = start(coll, [0, 0, 0, 0], 3)
     cluster.chosen = 1
     join_all(cluster)
@@ -400,7 +400,7 @@ def receive_numbers(cluster: e.Cluster, src: int, dst: int, count: int, at: int)
     return cluster.submit(dst, COMM, [op])
 
 
-def test_a_send_waits_for_room_until_what_is_before_it_is_received(small: Native) -> None:
+def test_a_send_waits_for_space_until_what_is_before_it_is_received(small: Native) -> None:
     cluster = start(small, [0, 1], 3)
     join_all(cluster)
     numbers = np.arange(8 * 256, dtype="int32")
@@ -433,7 +433,7 @@ def test_small_sends_are_bounded_as_well(small: Native) -> None:
     cluster.close()
 
 
-def test_a_pair_gets_on_when_others_have_filled_the_room(small: Native) -> None:
+def test_a_pair_makes_progress_when_others_have_filled_the_buffer(small: Native) -> None:
     cluster = start(small, [0, 0, 0, 0], 3)
     join_all(cluster)
     for dst in (1, 2):
@@ -618,7 +618,7 @@ def test_a_fetch_that_fails_fails_the_job(
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_for_what_a_failed_engine_was_to_do_nobody_waits(coll: Native, fails: bool) -> None:
+def test_no_rank_waits_for_the_work_of_a_failed_engine(coll: Native, fails: bool) -> None:
     """Or its rank would keep the device from those of other jobs."""
     none, nobody = 0, 3  # enum coll_lack
     cluster = start(coll, [0], 0)
@@ -718,7 +718,7 @@ def test_wrong_arguments_are_refused_at_once(coll: Native, wrong: dict[str, int]
 
 @relaxed
 @given(st.integers(0, 2**32))
-def test_ranks_move_and_go_on(coll: Native, seed: int) -> None:
+def test_ranks_move_and_continue(coll: Native, seed: int) -> None:
     """Saved at a cut and restored in another placement: the same communicators, the same bits."""
     r = random.Random(seed)
     n = r.randrange(1, 7)

@@ -281,7 +281,7 @@ def test_later_operations_are_added_while_earlier_ones_wait(coll: Native) -> Non
     cluster.close()
 
 
-def test_who_calls_something_else_is_named_all_the_same(coll: Native) -> None:
+def test_a_rank_that_calls_something_else_is_named_anyway(coll: Native) -> None:
     cluster, op = called(coll, [0] * 4, [0, 1])
     assert cluster.forgotten
     op.count += 1

@@ -9,7 +9,7 @@ TABLE: Table = {
         "tests/control/test_peers.py::test_another_user_is_refused_where_the_file_lets_it_in": {
             "any-user": ("if uid not in (os.getuid(), 0):", "if False:"),
         },
-        "tests/control/test_peers.py::test_who_is_marked_as_a_rank_s_is_refused": {
+        "tests/control/test_peers.py::test_a_process_marked_as_a_rank_s_is_refused": {
             "ranks-let-in": ('if len(limits) < 2 or limits[1] != "unlimited":', "if False:"),
         },
         "tests/control/test_gate.py::test_a_process_of_another_pid_namespace_is_not": {
@@ -42,7 +42,7 @@ TABLE: Table = {
                 "if False:",
             ),
         },
-        "tests/control/test_server.py::test_descriptors_that_nobody_announced_are_closed": {
+        "tests/control/test_server.py::test_descriptors_that_were_not_announced_are_closed": {
             "descriptors-pile-up": (
                 '            frame.close()\n            raise ControlError("fds"',
                 '            raise ControlError("fds"',
@@ -72,11 +72,11 @@ TABLE: Table = {
             "the-silent-stay": ("silent = not visit.spoke and", "silent = False and"),
             "halves-stay": ("if not (channel.partial or", "if not ("),
         },
-        "tests/control/test_server.py::test_wrong_fields_are_named_and_the_connection_goes_on": {
+        "tests/control/test_server.py::test_wrong_fields_are_named_and_the_connection_continues": {
             "unknown-operations-answered": ("if head.op not in self._names:", "if False:"),
             "any-number-of-descriptors": ("if message.takes_fds != len(frame.fds):", "if False:"),
         },
-        "tests/control/test_server.py::test_a_socket_that_somebody_removed_is_there_again": {
+        "tests/control/test_server.py::test_a_removed_socket_is_made_again": {
             "socket-for-all": (
                 "os.fchmod(sock.fileno(), 0o600)",
                 "os.fchmod(sock.fileno(), 0o666)",
@@ -90,7 +90,7 @@ TABLE: Table = {
                 ),
             ),
         },
-        "tests/control/test_server.py::test_who_does_not_take_replies_holds_nobody_up": {
+        "tests/control/test_server.py::test_a_client_that_does_not_take_replies_delays_no_other": {
             "the-deaf-stay": ("if channel.unsent > UNSENT_BYTES_MAX:", "if False:"),
         },
         ("tests/control/test_server.py::test_without_descriptors_strangers_go_and_the_rest_wait"): {
@@ -106,7 +106,7 @@ TABLE: Table = {
         "tests/control/test_server.py::test_another_servers_socket_is_left_alone": {
             "others-sockets-taken": ("if not os.path.lexists(self.path):", "if True:"),
         },
-        ("tests/control/test_server.py::test_a_socket_is_not_made_in_a_folder_of_somebody_elses"): {
+        ("tests/control/test_server.py::test_a_socket_is_not_made_in_a_folder_of_another_user"): {
             "sockets-in-anybodys-folder": (
                 "paths.private_again(self.path.parent)",
                 "self.path.parent.mkdir(parents=True, exist_ok=True)",
@@ -117,7 +117,7 @@ TABLE: Table = {
         },
         (
             "tests/control/test_server.py::"
-            "test_where_ranks_cannot_be_told_no_folder_is_made_that_they_would_see"
+            "test_where_ranks_cannot_be_recognised_no_folder_is_made_that_they_would_see"
         ): {
             "sockets-shown-to-ranks": (
                 "if not self._folder.is_there() and not peers.told():",
@@ -126,22 +126,22 @@ TABLE: Table = {
         },
     },
     "interpose/launcher/rank/process.py": {
-        "tests/control/test_ranks.py::test_a_rank_gets_nowhere_while_another_job_goes_on": {
+        "tests/control/test_ranks.py::test_a_rank_gets_nowhere_while_another_job_continues": {
             "rank-not-marked": ("    peers.mark()\n", ""),
         },
     },
     "interpose/launcher/rank/sandbox.py": {
-        "tests/control/test_ranks.py::test_a_rank_gets_nowhere_while_another_job_goes_on": {
+        "tests/control/test_ranks.py::test_a_rank_gets_nowhere_while_another_job_continues": {
             "nothing-hidden": ("    hide(inside.hidden, inside.kept)\n", ""),
         },
     },
     "interpose/launcher/launcher.py": {
-        "tests/control/test_ranks.py::test_a_rank_gets_nowhere_while_another_job_goes_on": {
+        "tests/control/test_ranks.py::test_a_rank_gets_nowhere_while_another_job_continues": {
             "doors-open-for-all": ("return pid > 0 and (", "return True or ("),
         },
     },
     "rankfold/messages.py": {
-        "tests/control/test_server.py::test_wrong_fields_are_named_and_the_connection_goes_on": {
+        "tests/control/test_server.py::test_wrong_fields_are_named_and_the_connection_continues": {
             "any-field": ('tag_field="op", forbid_unknown_fields=True):', 'tag_field="op"):'),
         },
     },
@@ -158,7 +158,7 @@ TABLE: Table = {
         },
     },
     "rankfold/paths.py": {
-        ("tests/control/test_server.py::test_a_socket_is_not_made_in_a_folder_of_somebody_elses"): {
+        ("tests/control/test_server.py::test_a_socket_is_not_made_in_a_folder_of_another_user"): {
             "folders-above-not-looked-at": (
                 "in (0, os.getuid()) or shared:",
                 "in (0, os.getuid()):",

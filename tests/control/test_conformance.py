@@ -150,7 +150,7 @@ def device(request: pytest.FixtureRequest, state: State) -> Iterator[Device]:
     made.process.wait()
 
 
-def test_who_it_is_and_what_it_refuses(device: Device, state: State) -> None:
+def test_a_server_identifies_itself_and_refuses_bad_requests(device: Device, state: State) -> None:
     hello = expect(messages.ProxyHello, device.ask("hello"))
     assert (hello.device, hello.type, hello.memory) == (NAME, "soft", MEMORY)
     assert hello.pid == device.process.pid

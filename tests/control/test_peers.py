@@ -64,7 +64,7 @@ def test_another_user_is_refused_where_the_file_lets_it_in(folder: Path) -> None
         assert asked(folder / "s", NOBODY) == f"denied: the peer is user {NOBODY}"
 
 
-def test_who_is_marked_as_a_rank_s_is_refused(folder: Path) -> None:
+def test_a_process_marked_as_a_rank_s_is_refused(folder: Path) -> None:
     with serving(folder / "s"):
         told = asked(folder / "s", os.getuid(), marked=True)
     assert told.startswith("denied: process") and "ranks must not connect to rankfold" in told

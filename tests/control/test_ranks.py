@@ -22,7 +22,7 @@ UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 
 
 @pytest.mark.parametrize("prefix", [(), UNPRIVILEGED], ids=["privileged", "unprivileged"])
-def test_a_rank_gets_nowhere_while_another_job_goes_on(
+def test_a_rank_gets_nowhere_while_another_job_continues(
     commands: Commands, specs: Specs, state: State, prefix: tuple[str, ...]
 ) -> None:
     if not prefix:

@@ -126,7 +126,7 @@ def test_what_is_no_message_is_answered_and_ends_its_connection(
         assert other.ask("hello")[0]["kind"] == "test"
 
 
-def test_wrong_fields_are_named_and_the_connection_goes_on(tmp_path: Path) -> None:
+def test_wrong_fields_are_named_and_the_connection_continues(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving(path), Client(path) as client:
         for wrong in ({}, {"bytes": "1"}, {"bytes": 2**70}, {"bytes": 1.5}, {"bytes": 1, "x": 1}):
@@ -138,7 +138,7 @@ def test_wrong_fields_are_named_and_the_connection_goes_on(tmp_path: Path) -> No
         assert client.ask("text", bytes=3)[0]["text"] == "xxx"
 
 
-def test_descriptors_that_nobody_announced_are_closed(tmp_path: Path) -> None:
+def test_descriptors_that_were_not_announced_are_closed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving(path):
         before = len(os.listdir("/proc/self/fd"))
@@ -153,14 +153,14 @@ def test_descriptors_that_nobody_announced_are_closed(tmp_path: Path) -> None:
             assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
-def test_text_that_is_no_utf8_is_told_with_question_marks(tmp_path: Path) -> None:
+def test_text_that_is_no_utf8_is_sent_with_question_marks(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving(path), Client(path) as client:
         assert client.ask("dump")[0]["text"] == "?"
         assert refusal(lambda: client.ask("hello", x="\udcff")) == "argument"
 
 
-def test_who_does_not_take_replies_holds_nobody_up(
+def test_a_client_that_does_not_take_replies_delays_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "PATIENCE_S", 1000.0)
@@ -282,7 +282,7 @@ def listens(path: Path) -> bool:
 
 @pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize("what", ["socket", "folder", "both folders"])
-def test_a_socket_that_somebody_removed_is_there_again(tmp_path: Path, what: str) -> None:
+def test_a_removed_socket_is_made_again(tmp_path: Path, what: str) -> None:
     """By its name, and by what has the old one; who is connected notices nothing."""
     path = tmp_path / "user" / "fleet" / "socket"
     path.parent.mkdir(mode=0o700, parents=True)
@@ -305,7 +305,7 @@ def test_a_socket_that_somebody_removed_is_there_again(tmp_path: Path, what: str
 
 @pytest.mark.usefixtures("looks_often")
 @pytest.mark.parametrize("inner", [True, False], ids=["its folder", "the one above"])
-def test_a_socket_is_not_made_in_a_folder_of_somebody_elses(
+def test_a_socket_is_not_made_in_a_folder_of_another_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, inner: bool
 ) -> None:
     """In /tmp anybody may be faster than we are. It is said once."""
@@ -362,7 +362,7 @@ def test_a_server_of_what_is_gone_takes_no_name(
 
 
 @pytest.mark.usefixtures("looks_often")
-def test_where_ranks_cannot_be_told_no_folder_is_made_that_they_would_see(
+def test_where_ranks_cannot_be_recognised_no_folder_is_made_that_they_would_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before Linux 6.5 a mount hides the sockets from them, and it goes with the folder."""

@@ -63,7 +63,7 @@ def test_the_job_gets_paths_of_its_own(tmp_path: Path) -> None:
     assert spec["workdir"] == str(folder)
 
 
-def test_a_crash_takes_the_fleet_and_its_ranks_and_nobody_else(tmp_path: Path) -> None:
+def test_a_crash_ends_the_fleet_and_its_ranks_and_no_other_process(tmp_path: Path) -> None:
     """A launcher is one whose command line names the state directory; a rank is a child of it."""
     fleet = Fleet(tmp_path / "state", tmp_path / "log")
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -108,7 +108,7 @@ def test_each_of_many_ranks_has_a_device_of_its_own_number(rankfold: Rankfold) -
     assert len(ends) == 70 and len({line[-1] for line in ends}) == 1
 
 
-def test_the_libraries_may_lie_in_a_folder_with_a_space(rankfold: Rankfold, tmp_path: Path) -> None:
+def test_the_libraries_may_be_in_a_folder_with_a_space(rankfold: Rankfold, tmp_path: Path) -> None:
     """As those of somebody's checkout: LD_PRELOAD takes it for the end of an entry."""
     folder = tmp_path / "na tive"
     folder.symlink_to(paths.native("lib").parent)
@@ -118,7 +118,7 @@ def test_the_libraries_may_lie_in_a_folder_with_a_space(rankfold: Rankfold, tmp_
     assert "preload" not in done.stderr  # what the loader ignores it says
 
 
-def test_who_opens_a_library_past_what_is_preloaded_gets_ours(
+def test_a_program_that_opens_a_library_past_what_is_preloaded_gets_ours(
     rankfold: Rankfold, tmp_path: Path
 ) -> None:
     """Taichi opens libcuda.so so, and computes on the CPU if there is none."""
@@ -156,7 +156,7 @@ def test_exhausted_memory_is_the_api_s_error(rankfold: Rankfold) -> None:
     assert sorted(folded.splitlines()) == sorted(spread.splitlines()) and "pieces" in spread
 
 
-def test_a_rank_that_waits_in_tcp_for_its_neighbour_on_the_device_goes_on(
+def test_a_rank_that_waits_in_tcp_for_its_neighbour_on_the_device_continues(
     rankfold: Rankfold,
 ) -> None:
     done = rankfold(

@@ -72,7 +72,7 @@ def test_training_follows_the_twin(state: State, tmp_path: Path) -> None:
     assert np.abs(final[0] - twin.params).max() < 2e-3
 
 
-def test_a_run_that_loads_a_checkpoint_goes_on_bit_for_bit(state: State, tmp_path: Path) -> None:
+def test_a_run_that_loads_a_checkpoint_continues_bit_for_bit(state: State, tmp_path: Path) -> None:
     program = cuda.build(GPT / "train_gpt.cu")
     whole = [str(program), "--steps", "7", "--data", str(TEXT), "--save", "own"]
     with Fleet(state, 1) as fleet:

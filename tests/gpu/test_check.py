@@ -90,7 +90,7 @@ class Driver:
         (Driver(a20=3), "GPU 0 is for one process or none, and several proxies are to share it"),
     ],
 )
-def test_a_machine_on_which_nothing_could_run_is_told_why(
+def test_a_machine_on_which_nothing_could_run_gets_the_reason(
     monkeypatch: pytest.MonkeyPatch, driver: Driver, reason: str
 ) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _name: driver)
@@ -143,7 +143,7 @@ def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyP
     assert "Fake GPU 0" in report(check)["gpu"]
 
 
-def test_parts_behind_the_first_run_beside_each_other(
+def test_parts_after_the_first_run_concurrently(
     check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each of these waits for what the other makes; all are in the report."""

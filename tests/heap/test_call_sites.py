@@ -59,5 +59,5 @@ def check(program: Path) -> None:
     assert sites["deep"] != sites["deeper"] == sites["deepest"], "the nearest frames count"
 
 
-def test_they_are_the_same_wherever_the_program_is_loaded_and_told_apart(tmp_path: Path) -> None:
+def test_they_are_the_same_wherever_the_program_is_loaded_and_distinguished(tmp_path: Path) -> None:
     check(build(tmp_path, SOURCE))

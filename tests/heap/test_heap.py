@@ -94,14 +94,14 @@ def test_memory_is_counted_in_chunks_touched(make: Any) -> None:
     assert (heap.heap.live_chunks, heap.heap.held_chunks) == (4, 4)
 
 
-def test_short_of_room_a_freed_range_is_given_out_and_waits_for_its_free(make: Any) -> None:
+def test_short_of_space_a_freed_range_is_given_out_and_waits_for_its_free(make: Any) -> None:
     heap = make(CHUNK)
     addresses = [heap.alloc(CHUNK // 4)[0] for _ in range(4)]
     heap.free(addresses[2])
     assert heap.alloc(CHUNK // 4) == (addresses[2], 1)
 
 
-def test_short_of_room_the_rest_of_a_chunk_is_used_from_either_side(make: Any) -> None:
+def test_short_of_space_the_rest_of_a_chunk_is_used_from_either_side(make: Any) -> None:
     for freed in (0, 1):
         heap = make(2 * CHUNK)
         halves = [heap.alloc(CHUNK // 2)[0] for _ in range(2)]
@@ -118,7 +118,7 @@ def test_what_is_kept_apart_leaves_most_of_the_device(make: Any) -> None:
                 assert heap.alloc(size, site=site), f"{site} buffers of {size} bytes are all"
 
 
-def test_a_freed_range_rests_while_there_is_other_room(make: Any) -> None:
+def test_a_freed_range_rests_while_there_is_other_space(make: Any) -> None:
     heap = make()
     heap.free(heap.alloc(100)[0])
     first, _ = heap.alloc(100)
@@ -136,7 +136,7 @@ def test_sizes_that_cannot_be_are_refused(make: Any, size: int) -> None:
     assert make().alloc(size) is None
 
 
-def test_more_call_sites_than_are_remembered_are_placed_all_the_same(make: Any) -> None:
+def test_more_call_sites_than_are_remembered_are_placed_anyway(make: Any) -> None:
     heap = make()
     for site in range(40000):
         address, _ = heap.alloc(100, site=site)

@@ -83,7 +83,7 @@ def killed_beside_a_neighbour(state: State, seed: int, kills: int) -> None:
         assert status["used"] == status["swap"] == 0
 
 
-def test_killed_programs_leave_nothing_and_harm_nobody(state: State) -> None:
+def test_killed_programs_leave_nothing_and_harm_no_other(state: State) -> None:
     killed_beside_a_neighbour(state, 1, 2)
 
 

@@ -140,7 +140,7 @@ def beside_a_good_rank(kernels: Loader) -> Iterator[tuple[Native, Good]]:
 
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(r=st.randoms(use_true_random=False), counts=st.lists(st.integers(1, 80), max_size=3))
-def test_any_records_harm_nobody_else(kernels: Loader, r: Random, counts: list[int]) -> None:
+def test_no_record_harms_another_rank(kernels: Loader, r: Random, counts: list[int]) -> None:
     with beside_a_good_rank(kernels) as (native, good):
         for count in counts:
             round_of(native, good, lambda client: send(client, r, count))  # noqa: B023
@@ -224,7 +224,7 @@ def test_a_rank_that_never_takes_what_it_asked_for(kernels: Loader) -> None:
         round_of(native, good, ask)
 
 
-def test_a_send_that_nobody_receives_does_not_hold_up_a_save() -> None:
+def test_a_send_without_a_receiver_does_not_delay_a_save() -> None:
     """No state can hold it: the job fails, and says why, instead of being saved for ever."""
     client = RingClient()
     with device() as native:
@@ -244,7 +244,7 @@ def test_a_send_that_nobody_receives_does_not_hold_up_a_save() -> None:
 
 
 @pytest.mark.parametrize("receiver", [0, 1])
-def test_a_send_that_nobody_receives_on_two_devices(receiver: int) -> None:
+def test_a_send_without_a_receiver_on_two_devices(receiver: int) -> None:
     """To itself: its device says so. To a rank that has ended: it goes nowhere, all are saved."""
     clients = [RingClient(rank, 2) for rank in range(2)]
     segment = segment_create(2)

@@ -125,7 +125,7 @@ def test_a_wrong_number_inside_of_a_group() -> None:
 
 @pytest.mark.several_devices
 @pytest.mark.parametrize("seq", [1, 3, 5])
-def test_the_next_server_goes_on_counting(seq: int) -> None:
+def test_the_next_server_continues_counting(seq: int) -> None:
     client = RingClient()
     with device() as to, beside_another() as (native, _):
         attach(native, client)
@@ -138,7 +138,7 @@ def test_the_next_server_goes_on_counting(seq: int) -> None:
 
 
 @pytest.mark.parametrize("returned", [1, 3, 2**31])
-def test_host_functions_that_nobody_was_asked_for_have_returned(returned: int) -> None:
+def test_host_functions_that_were_not_requested_have_returned(returned: int) -> None:
     """The rank has its error, and nothing of it waits any more."""
     client = RingClient()
     with beside_another() as (native, _):

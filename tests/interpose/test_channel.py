@@ -497,7 +497,7 @@ def test_an_asynchronous_error_is_sticky(build: Build, run: Run, tmp_path: Path)
         assert len(server.of(cs.FREE)) == 1 and not server.of(cs.FILL)
 
 
-def test_a_child_made_by_fork_is_not_initialised_and_its_parent_goes_on(
+def test_a_child_made_by_fork_is_not_initialised_and_its_parent_continues(
     build: Build, run: Run, tmp_path: Path
 ) -> None:
     program = build(

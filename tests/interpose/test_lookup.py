@@ -80,7 +80,7 @@ def test_functions_are_found_by_every_way_that_programs_look(
     assert run(program).stderr == ""
 
 
-def test_a_function_younger_than_the_caller_s_version_is_told(build: Build, run: Run) -> None:
+def test_a_function_younger_than_the_caller_s_version_is_reported(build: Build, run: Run) -> None:
     program = build("""
     enum { VERSION_NOT_SUFFICIENT = 2 };
     int main(void)

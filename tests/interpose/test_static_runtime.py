@@ -232,7 +232,7 @@ PART = '__asm__(".type part, @function\\n.globl part\\n.hidden part\\n.set part,
     ("other", "flags", "reason"),
     [("", ["-falign-functions=1"], "too close to each other"), (PART, [], "too short")],
 )
-def test_a_runtime_without_room_for_jumps_is_refused_whole(
+def test_a_runtime_without_space_for_jumps_is_refused_whole(
     run: Run, tmp_path: Path, other: str, flags: Sequence[str], reason: str
 ) -> None:
     text = synthetic(YOUNGER, other, after=[OWN])

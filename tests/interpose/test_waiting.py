@@ -126,7 +126,7 @@ int main(void)
 """
 
 
-def test_who_waits_for_memory_holds_up_nobody_who_asks_about_memory(
+def test_a_thread_that_waits_for_memory_delays_no_query_about_memory(
     build: Build, tmp_path: Path
 ) -> None:
     """Nothing that the first one waits for comes before the others have gone on."""
@@ -196,7 +196,7 @@ int main(void)
 """
 
 
-def test_who_waits_for_room_in_the_ring_holds_up_nobody_either(
+def test_a_thread_that_waits_for_space_in_the_ring_delays_no_query_either(
     build: Build, tmp_path: Path
 ) -> None:
     program = build(FULL_RING)

@@ -40,7 +40,7 @@ TABLE: Table = {
         "tests/launcher/test_channel.py::test_a_waiting_claim_is_overtaken_by_a_higher_epoch": {
             "overtaken-claim-waits-on": ("if other.message.epoch < epoch]", "if False]"),
         },
-        "tests/launcher/test_channel.py::test_who_claimed_is_told_of_the_end": {
+        "tests/launcher/test_channel.py::test_the_claimer_is_notified_of_the_end": {
             "end-not-told": (
                 'self.server.post(channel, {"event": "exited", "exit_status": exit_status})',
                 "pass",
@@ -86,7 +86,7 @@ TABLE: Table = {
         "tests/launcher/test_rest.py::test_each_line_is_there_once": {
             "lines-twice": ("snapshot.cut(self.held.config.log, about.logs)", "pass"),
         },
-        "tests/launcher/test_rest.py::test_ranks_go_on_talking_to_each_other": {
+        "tests/launcher/test_rest.py::test_ranks_continue_talking_to_each_other": {
             "no-wall": ("            self._build_wall(about)\n", ""),
         },
         "tests/launcher/test_rest.py::test_a_rank_that_criu_s_end_leaves_alive_is_ended": {
@@ -165,7 +165,7 @@ TABLE: Table = {
         },
     },
     "interpose/launcher/criu/sockets.py": {
-        "tests/launcher/test_rest.py::test_ranks_go_on_talking_to_each_other": {
+        "tests/launcher/test_rest.py::test_ranks_continue_talking_to_each_other": {
             "connections-of-ranks-ended": ("astuple(each) not in ends", "True"),
         },
     },
@@ -198,7 +198,7 @@ TABLE: Table = {
         },
         (
             "tests/launcher/test_copied_beside.py::"
-            "test_who_is_killed_over_it_costs_that_snapshot_only[copies]"
+            "test_a_process_killed_during_it_costs_that_snapshot_only[copies]"
         ): {
             "copied-and-not-locked": ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_UN"),
         },
@@ -206,7 +206,7 @@ TABLE: Table = {
     "interpose/launcher/files/tracker.py": {
         (
             "tests/launcher/test_copied_beside.py::"
-            "test_a_job_that_swaps_goes_on_from_it_with_the_same_bits[False]"
+            "test_a_job_that_swaps_continues_from_it_with_the_same_bits[False]"
         ): {
             "who-copies-is-of-the-rank": ("if e.pid not in self.workers", ""),
         },

@@ -118,7 +118,7 @@ def test_what_is_not_a_channel_is_refused(
     launched.end()
 
 
-def test_nonsense_harms_nobody(plain_rig: Rig) -> None:
+def test_nonsense_harms_no_other_connection(plain_rig: Rig) -> None:
     replies = plain_rig.fifo("answers")
     launched = plain_rig.program("nonsense", str(replies))
     not_a_memfd, unreadable, other_version, good = answers(replies)
@@ -211,7 +211,7 @@ def test_a_waiting_claim_is_overtaken_by_a_higher_epoch(plain_rig: Rig) -> None:
     launched.end()
 
 
-def test_who_claimed_is_told_of_the_end(rig: Rig) -> None:
+def test_the_claimer_is_notified_of_the_end(rig: Rig) -> None:
     launched, _stop = owner(rig)
     with launched.client() as client:
         close(claim(client, 1))

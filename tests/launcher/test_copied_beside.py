@@ -105,7 +105,7 @@ def computes(job: RunningJob) -> None:
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_a_job_that_swaps_goes_on_from_it_with_the_same_bits(
+def test_a_job_that_swaps_continues_from_it_with_the_same_bits(
     state: State, monkeypatch: pytest.MonkeyPatch, moves: bool
 ) -> None:
     """Each turn of a rank moves all of the other's memory over what is being copied; and it may go
@@ -141,7 +141,7 @@ def test_a_job_that_swaps_goes_on_from_it_with_the_same_bits(
 
 
 @pytest.mark.parametrize("who", ["copies", "launches"])
-def test_who_is_killed_over_it_costs_that_snapshot_only(state: State, who: str) -> None:
+def test_a_process_killed_during_it_costs_that_snapshot_only(state: State, who: str) -> None:
     with Fleet(state, 1) as fleet:
         job = begin(fleet)
         saved = state.folder / "saved"
@@ -223,7 +223,7 @@ def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.Monkey
         assert all(Snapshot(folder).image for folder in folders(job, following))
 
 
-def test_one_that_is_not_let_go_on_is_written_anew(state: State) -> None:
+def test_one_that_may_not_continue_is_written_anew(state: State) -> None:
     """As by a reconciler that was killed between its snapshots and their record."""
     with Fleet(state, 1) as fleet:
         job = begin(fleet)
@@ -236,7 +236,7 @@ def test_one_that_is_not_let_go_on_is_written_anew(state: State) -> None:
         assert not images_on_their_way(folders(job, saved))
 
 
-def test_one_that_is_hardly_let_go_on_is_copied_before_the_next(state: State) -> None:
+def test_one_that_may_hardly_continue_is_copied_before_the_next(state: State) -> None:
     with Fleet(state, 1) as fleet:
         job = begin(fleet)
         saved, following = state.folder / "saved", state.folder / "next"

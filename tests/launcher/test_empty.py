@@ -38,7 +38,7 @@ def test_a_claim_of_an_empty_launcher_waits(rig: Rig) -> None:
         other.ask("end")
 
 
-def test_nobody_takes_hold_of_a_rank_for_another_incarnation(rig: Rig) -> None:
+def test_no_request_reaches_a_rank_of_another_incarnation(rig: Rig) -> None:
     """An empty launcher has seen no epoch: only its incarnation tells who is late."""
     launched = rig.launch("no-such-command", empty=True, incarnation=3)
     takes: dict[str, dict[str, Any]] = {

@@ -101,7 +101,7 @@ def furnish(tree: Path) -> None:
     (tree / "unwanted folder/inside").write_text("unwanted, too")
 
 
-def test_looking_ends_while_somebody_writes_on_and_on(tmp_path: Path) -> None:
+def test_looking_ends_while_a_process_keeps_writing(tmp_path: Path) -> None:
     privileges.need_criu()
     with contextlib.closing(fanotify.Group()) as group:
         group.mark(str(tmp_path))
@@ -416,7 +416,7 @@ def test_ranks_that_share_a_file_are_both_set_back(place: Tree) -> None:
         assert place.output(each) == [f"True b'middle' {4 << 20} 1"]
 
 
-def test_who_waits_for_another_rank_s_copies_is_not_stuck(
+def test_a_rank_that_waits_for_another_rank_s_copies_is_not_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That rank may copy large files for minutes; one that makes no progress is killed itself."""

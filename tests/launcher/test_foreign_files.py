@@ -119,7 +119,7 @@ def test_what_one_rank_does_to_the_files_of_another_is_undone(place: Shared, fir
         assert place.output(fresh[rank]) == [expected]
 
 
-def test_a_file_of_which_the_rank_knows_one_name_of_several_stays_one(place: Shared) -> None:
+def test_a_file_with_several_names_stays_one_if_the_rank_knows_only_one(place: Shared) -> None:
     for name in ("given", "first"):
         (place.tree / name).write_text(name)
     (place.tree / "second").hardlink_to(place.tree / "first")
@@ -134,7 +134,7 @@ def test_a_file_of_which_the_rank_knows_one_name_of_several_stays_one(place: Sha
     assert place.output(fresh) == ["given first, appended"]
 
 
-def test_what_lies_behind_a_link_of_the_rank_is_not_saved(place: Shared) -> None:
+def test_the_target_of_a_link_of_the_rank_is_not_saved(place: Shared) -> None:
     launched = place.start("linked_before")
     save(launched, place.saved)
     kill(launched)
@@ -145,7 +145,7 @@ def test_what_lies_behind_a_link_of_the_rank_is_not_saved(place: Shared) -> None
     assert place.output(fresh) == ["own"]
 
 
-def test_a_folder_that_somebody_moves_and_links_is_saved_where_it_is(place: Shared) -> None:
+def test_a_folder_that_is_moved_and_linked_is_saved_where_it_is(place: Shared) -> None:
     launched = place.start("goes_on")
     journal = Path(launched.config["exit_file"]).with_suffix(".files")
     while not journal.exists() or f"{place.tree}/place/open" not in journal.read_text():

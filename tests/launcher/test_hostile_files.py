@@ -52,7 +52,7 @@ def test_whatever_can_have_a_name_comes_back_under_it(place: Hostile, rig: int) 
     assert place.output(fresh) == [str(len(os.listdir(place.tree)))]
 
 
-def test_a_folder_that_nobody_can_name_is_said_until_it_is_gone(place: Hostile) -> None:
+def test_a_folder_without_a_usable_name_is_reported_until_it_is_gone(place: Hostile) -> None:
     launched = place.start("too_deep")
     with launched.client() as client:
         client.ask("freeze")
@@ -85,7 +85,7 @@ def flags(tree: Path) -> list[str]:
     return sorted(line for line in told.stdout.splitlines() if line)
 
 
-def test_files_that_nobody_may_change_are_set_back(place: Hostile) -> None:
+def test_immutable_files_are_set_back(place: Hostile) -> None:
     launched = place.start("immutable")
     save(launched, place.saved)
     before, flagged = seen(place.tree), flags(place.tree)

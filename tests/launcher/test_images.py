@@ -81,7 +81,7 @@ def test_only_an_interrupted_call_begins_anew(
     assert found == [5, expected[0], 6, call, expected[1], 51]
 
 
-def test_pids_of_criu_lie_between_the_ranks() -> None:
+def test_pids_of_criu_are_between_the_ranks() -> None:
     assert _gap({1000, 1001}) == 299
     assert _gap({300, 320, 1000}) == 320
     assert _gap({310, 370, 430, 1000}) == 430

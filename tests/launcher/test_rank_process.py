@@ -305,7 +305,7 @@ def test_a_passed_lock_is_the_launchers_not_the_ranks(rig: Rig) -> None:
     assert json.loads(path.read_text())["open"] == [0, 1, 2]
 
 
-def test_the_callers_death_in_mid_start_harms_nobody(rig: Rig) -> None:
+def test_a_caller_that_dies_in_mid_start_harms_no_rank(rig: Rig) -> None:
     """The rank's start is held up at its log files while the caller is killed."""
     (rig.folder / "logs").mkdir()
     out, err = rig.fifo("logs/rank-0.out"), rig.fifo("logs/rank-0.err")

@@ -128,7 +128,7 @@ def has_cgroup(launched: Launched) -> bool:
     )
 
 
-def test_a_frozen_rank_stands_still_and_goes_on(place: Place) -> None:
+def test_a_frozen_rank_stands_still_and_continues(place: Place) -> None:
     launched = place.program("count")
     with launched.client() as client:
         client.ask("freeze")
@@ -195,7 +195,7 @@ def test_what_a_killed_launcher_left_is_removed_by_the_next(place: Place) -> Non
     other.end()
 
 
-def test_a_going_rank_is_written_down_and_goes_on(place: Place) -> None:
+def test_a_running_rank_is_saved_and_continues(place: Place) -> None:
     launched = place.program("everything")
     assert save(launched, place.saved) > 1 << 20
     with launched.client() as client:
@@ -323,7 +323,7 @@ def waiting(place: Place, seconds: int) -> Launched:
     return place.launch(str(program), str(place.work), str(seconds))
 
 
-def test_calls_that_a_dump_interrupts_begin_anew(place: Place) -> None:
+def test_calls_that_a_snapshot_interrupts_begin_anew(place: Place) -> None:
     fresh = moved(place, waiting(place, 3600))
     place.go()
     assert fresh.end()["exit_status"] == 0
@@ -331,7 +331,9 @@ def test_calls_that_a_dump_interrupts_begin_anew(place: Place) -> None:
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saved", "frozen"])
-def test_calls_that_a_rest_interrupts_go_on_in_a_rank_that_stays(place: Place, saves: bool) -> None:
+def test_calls_that_a_rest_interrupts_continue_in_a_rank_that_stays(
+    place: Place, saves: bool
+) -> None:
     launched = waiting(place, 3600)
     for _ in range(3):
         if saves:
@@ -373,7 +375,7 @@ select.epoll().poll(3600)
 
 
 @pytest.mark.parametrize("saves", [True, False], ids=["saved", "frozen"])
-def test_a_signal_that_comes_meanwhile_interrupts_all_the_same(place: Place, saves: bool) -> None:
+def test_a_signal_that_comes_meanwhile_interrupts_anyway(place: Place, saves: bool) -> None:
     """Python's handler runs when the call has returned, with EINTR."""
     launched = place.launch(sys.executable, "-c", HANDLER)
     time.sleep(0.2)  # until it waits
@@ -394,7 +396,7 @@ def starting(place: Place, milliseconds: int) -> Launched:
     return place.launch(str(program), str(place.work), str(milliseconds))
 
 
-def test_who_starts_a_program_is_written_down_when_it_has_started(place: Place) -> None:
+def test_a_process_that_starts_a_program_is_saved_when_it_has_started(place: Place) -> None:
     """A parent in vfork cannot be looked at before its child runs a program: CRIU would wait."""
     launched = starting(place, 200)
     for _ in range(3):
@@ -408,7 +410,7 @@ def test_who_starts_a_program_is_written_down_when_it_has_started(place: Place) 
 
 
 @pytest.mark.slow
-def test_who_never_comes_to_start_its_program_is_named_and_runs_on(place: Place) -> None:
+def test_a_process_that_never_starts_its_program_is_named_and_runs_on(place: Place) -> None:
     launched = starting(place, -1)
     with launched.client() as client:
         error = refusal(client, "freeze", timeout=scaled(60))
@@ -440,7 +442,7 @@ def has_wall(launched: Launched) -> bool:
     return named(launched) in done.stdout
 
 
-def test_ranks_go_on_talking_to_each_other(place: Place) -> None:
+def test_ranks_continue_talking_to_each_other(place: Place) -> None:
     """Also when one is there long before the other, and when they are saved in their midst."""
     ranks = []
     for rank in range(2):
@@ -512,7 +514,7 @@ def test_no_table_outlives_a_launcher(place: Place) -> None:
         time.sleep(0.01)
 
 
-def test_a_port_that_somebody_else_has_is_named(place: Place) -> None:
+def test_a_port_that_another_process_has_is_named(place: Place) -> None:
     launched = place.program("everything")
     save(launched, place.saved)
     with place.empty().client() as client:

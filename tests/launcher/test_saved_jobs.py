@@ -104,7 +104,7 @@ def restore(job: RunningJob, folder: Path, name: str) -> RunningJob:
 
 
 @pytest.mark.parametrize(("source", "arguments", "ranks"), SUBJECTS, ids=["gpt", "mlp"])
-def test_a_job_goes_on_from_its_snapshots_with_the_same_bits(
+def test_a_job_continues_from_its_snapshots_with_the_same_bits(
     state: State, source: Path, arguments: list[str], ranks: int
 ) -> None:
     privileges.need_criu()

@@ -112,7 +112,7 @@ def test_of_one_that_does_not_start_the_reconciler_hears_why(state: State) -> No
 
 
 @pytest.mark.slow
-def test_one_that_hangs_is_waited_for_a_while_and_holds_nobody_else_up(plain_rig: Rig) -> None:
+def test_one_that_hangs_is_waited_for_a_while_and_delays_no_other(plain_rig: Rig) -> None:
     """Its log cannot be opened: so it is with a folder on a server that does not answer."""
     rig, configs = plain_rig, [plain_rig.config("true", rank=rank) for rank in range(2)]
     Path(configs[0]["logs"]).mkdir()

@@ -23,7 +23,7 @@ def named(name: bytes, stops: bool) -> int:
     os._exit(0)
 
 
-def test_a_name_deceives_nobody_and_no_terminal() -> None:
+def test_a_name_deceives_no_reader_and_no_terminal() -> None:
     proc = os.open("/proc", os.O_RDONLY)
     pids = [named(b"\x1b[2J) S (", True), named(b"runs) T (", False)]
     try:

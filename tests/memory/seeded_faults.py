@@ -78,7 +78,7 @@ TABLE: Table = {
         "tests/memory/test_holding.py::test_an_image_that_is_emptied_cannot_be_copied": {
             "lost-and-not-said": ('if self._get("lost"):', "if False:"),
         },
-        "tests/memory/test_holding.py::test_who_stops_copying_harms_nobody": {
+        "tests/memory/test_holding.py::test_a_launcher_that_stops_copying_harms_no_rank": {
             "begun-with-what-was-set-aside-before": (
                 "        self.end()\n        self._set",
                 "        self._set",

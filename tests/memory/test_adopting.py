@@ -98,7 +98,7 @@ def test_nothing_is_taken_from_who_is_busy(make: Make) -> None:
 
 
 @pytest.mark.parametrize("why", ["group", "stopped", "doubted", "apart"])
-def test_nobody_waits_to_take_what_never_can_be_taken(make: Make, why: str) -> None:
+def test_no_rank_waits_to_take_what_never_can_be_taken(make: Make, why: str) -> None:
     world, f, _, second = computed(make, groups=(1, 2 if why == "group" else 1))
     if why == "stopped":
         world.lib.memory_stop(second.memory)
@@ -162,7 +162,7 @@ def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
 
 
 @pytest.mark.parametrize("how", ["map", "protect"])
-def test_a_page_that_cannot_be_mapped_is_told_of(make: Make, how: str) -> None:
+def test_a_page_that_cannot_be_mapped_is_reported(make: Make, how: str) -> None:
     """Nor is it where who gives it may still write."""
     world, f, _, second = computed(make)
     world.fault(how)

@@ -67,7 +67,7 @@ def rounds(ranks: list[Rank], count: int) -> list[int]:
     return found
 
 
-def test_what_was_in_vain_for_one_none_of_them_tries_before_the_others(make: Make) -> None:
+def test_what_failed_for_one_none_of_them_tries_before_the_others(make: Make) -> None:
     world = make(4, 8)
     same(*world.ranks)
     copies = rounds(world.ranks, 64)
@@ -75,7 +75,7 @@ def test_what_was_in_vain_for_one_none_of_them_tries_before_the_others(make: Mak
     assert max(copies) == 1
 
 
-def test_who_has_it_from_before_is_told_once(make: Make) -> None:
+def test_a_rank_that_has_it_from_before_is_notified_once(make: Make) -> None:
     """All share it when the first one finds out: that the others copy it, too, is nothing new."""
     world = make(4, 8)
     same(*world.ranks)
@@ -88,7 +88,7 @@ def test_who_has_it_from_before_is_told_once(make: Make) -> None:
     assert [rank.memory.pages[0].backoff for rank in world.ranks] == [1] * 4
 
 
-def test_other_jobs_are_not_told(make: Make) -> None:
+def test_other_jobs_are_not_notified(make: Make) -> None:
     world = make(4, 8, groups=(1, 2, 1, 2))
     ours, theirs = world.ranks[::2], world.ranks[1::2]
     same(*world.ranks)

@@ -40,7 +40,7 @@ def test_a_copy_does_not_wait_for_work_that_only_reads(make: Make) -> None:
     world.check()
 
 
-def test_what_is_guarded_and_of_one_rank_is_opened_beneath_work(make: Make) -> None:
+def test_a_write_protected_page_of_one_rank_is_opened_beneath_work(make: Make) -> None:
     world, first, second = shared(make)
     own(second, 0)
     assert first.refs(0) == 1 and not first.owns(0, CELLS)

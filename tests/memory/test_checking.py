@@ -198,7 +198,7 @@ def test_nothing_is_looked_at_where_that_is_off(make: Make) -> None:
 
 
 @pytest.mark.parametrize("how", [(100, 0, 1), (100, 3, 1), (999, 5, PARTS)])
-def test_who_arrives_is_looked_at_whole_within_its_next_collectives(
+def test_a_new_rank_is_checked_whole_within_its_next_collectives(
     make: Make, how: tuple[int, int, int]
 ) -> None:
     """Once: then it is as for others. Whole groups of collectives count as one."""
@@ -213,7 +213,7 @@ def test_who_arrives_is_looked_at_whole_within_its_next_collectives(
     c.close()
 
 
-def test_who_arrives_is_looked_at_whole_by_whatever_communicators_come(make: Make) -> None:
+def test_a_new_rank_is_checked_whole_by_whatever_communicators_come(make: Make) -> None:
     c = filled(make, PARTS, every=100, arrives=True)
     seen = [pages(c.at(number, key=key)) for number in range(PARTS // 2) for key in (1, 2)]
     assert sorted(page for each in seen for page in each) == list(range(PARTS))
@@ -221,7 +221,7 @@ def test_who_arrives_is_looked_at_whole_by_whatever_communicators_come(make: Mak
     c.close()
 
 
-def test_who_arrives_and_is_not_quiet_is_one_of_all(make: Make) -> None:
+def test_a_new_rank_that_is_not_quiet_is_one_of_all(make: Make) -> None:
     """Looked at as seldom: it would not be quiet at the next collectives either."""
     c = filled(make, PARTS, every=4, arrives=True)
     c.rank.begin()
@@ -232,7 +232,7 @@ def test_who_arrives_and_is_not_quiet_is_one_of_all(make: Make) -> None:
     c.close()
 
 
-def test_who_arrives_is_looked_at_where_all_are_as_well(make: Make) -> None:
+def test_a_new_rank_is_checked_where_all_are_as_well(make: Make) -> None:
     """What had its turn so is not due any more."""
     c = filled(make, PARTS, every=2, arrives=True)
     seen = [pages(c.at(number)) for number in range(5, 10)]
@@ -253,7 +253,7 @@ def test_each_page_has_its_turn(make: Make, every: int) -> None:
     c.close()
 
 
-def test_who_is_stopped_stays_so_until_it_has_been_looked_at(make: Make) -> None:
+def test_a_stopped_rank_stays_so_until_it_has_been_checked(make: Make) -> None:
     c = filled(make, 1)
     assert c.first(0) and c.first(1, key=2) and (c.check.key, c.check.number) == (1, 0)
     c.over()
@@ -279,7 +279,9 @@ def test_nothing_is_looked_at_while_something_runs_or_moves(make: Make) -> None:
     c.close()
 
 
-def test_who_is_not_quiet_in_time_goes_on_and_after_two_times_for_good(make: Make) -> None:
+def test_a_rank_that_is_not_quiet_in_time_continues_and_after_two_times_for_good(
+    make: Make,
+) -> None:
     """One after the other, that is."""
     c = filled(make, PARTS)
     c.rank.begin()
@@ -303,7 +305,7 @@ def test_who_is_not_quiet_in_time_goes_on_and_after_two_times_for_good(make: Mak
     c.close()
 
 
-def test_who_fails_waits_no_longer(make: Make) -> None:
+def test_a_rank_that_fails_waits_no_longer(make: Make) -> None:
     c = filled(make, 1)
     c.rank.begin()
     assert c.first(0)
@@ -339,7 +341,7 @@ def test_a_part_is_what_a_buffer_has_on_a_page(make: Make) -> None:
     c.close()
 
 
-def test_all_of_it_is_what_lies_between_buffers_too(make: Make) -> None:
+def test_all_of_it_includes_what_is_between_buffers(make: Make) -> None:
     """And all pages, whichever's turn it is. Of what is freed only where it lies between others."""
     (rank,) = make(1, 16).ranks
     allocate(rank, 4096, 4096)
@@ -395,7 +397,7 @@ def test_what_counts_for_nothing_is_not_looked_at(make: Make) -> None:
     c.close()
 
 
-def test_what_lies_on_the_host_is_looked_at_there(make: Make) -> None:
+def test_pages_on_the_host_are_checked_there(make: Make) -> None:
     """In the rank's image, or in a copy of several."""
     world = shared(make, 2, pages=2)
     first, second, _ = world.ranks

@@ -75,7 +75,7 @@ def test_of_what_is_moved_counts_apart_what_another_rank_holds_alike(make: Make)
     world.check()
 
 
-def test_each_page_that_is_moved_is_told_of(make: Make) -> None:
+def test_each_page_that_is_moved_is_reported(make: Make) -> None:
     """By which way, rank and address; not what comes as zeros."""
     world = make(3, 5, groups=(1, 2, 3))
     first, second, _ = world.ranks
@@ -194,7 +194,7 @@ def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None
 
 
 @pytest.mark.parametrize("stay", [False, True])
-def test_who_is_saved_has_all_in_its_own_image(make: Make, stay: bool) -> None:
+def test_a_saved_rank_has_all_in_its_own_image(make: Make, stay: bool) -> None:
     """Or, where all stay, in that of another one."""
     world = shared(make, 3, pages=2)
     *ranks, _ = world.ranks
@@ -250,7 +250,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
 
 
 @pytest.mark.parametrize("what", ["changed", "written", "written on the host", "failed", "ended"])
-def test_what_another_no_longer_holds_lies_with_nobody(make: Make, what: str) -> None:
+def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) -> None:
     """Of two ranks that were saved one goes on alone."""
     world = shared(make, 2)
     first, second, _ = world.ranks
@@ -337,7 +337,7 @@ def test_ranks_of_another_job_have_their_own(make: Make) -> None:
 
 
 @pytest.mark.parametrize("saved_before", [False, True])
-def test_nothing_lies_with_who_has_forgotten_it(make: Make, saved_before: bool) -> None:
+def test_a_rank_that_has_forgotten_it_keeps_no_copy(make: Make, saved_before: bool) -> None:
     """What counts for nothing is not copied, though the image may have something of before."""
     world = shared(make, 2)
     first, second, _ = world.ranks
@@ -353,7 +353,7 @@ def test_nothing_lies_with_who_has_forgotten_it(make: Make, saved_before: bool) 
     assert second.lies_with(0) is None and second.in_image() == second.model
 
 
-def test_what_somebody_writes_lies_with_nobody(make: Make) -> None:
+def test_what_a_rank_writes_has_no_copy(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -366,7 +366,7 @@ def test_what_somebody_writes_lies_with_nobody(make: Make) -> None:
         rank.end()
 
 
-def test_what_ranks_write_alike_on_the_host_lies_there_once(make: Make) -> None:
+def test_what_ranks_write_alike_on_the_host_is_there_once(make: Make) -> None:
     world = make(3, 4)
     for rank in world.ranks:
         for page in range(3):
@@ -530,7 +530,7 @@ def test_a_copy_goes_when_all_have_written_something_else(make: Make) -> None:
     assert [rank.read(0)[0] for rank in (first, second)] == [7, 8]
 
 
-def test_who_goes_out_finds_no_copy_of_another_group(make: Make) -> None:
+def test_a_rank_that_is_swapped_out_finds_no_copy_of_another_group(make: Make) -> None:
     world = shared(make, 2)
     first, second, other = world.ranks
     out(first, second)
@@ -549,7 +549,7 @@ def test_who_goes_out_finds_no_copy_of_another_group(make: Make) -> None:
 
 
 @pytest.mark.parametrize("how", ["shares", "single"])
-def test_who_shares_with_nobody_has_no_copy_in_common(make: Make, how: str) -> None:
+def test_a_rank_that_shares_nothing_has_no_copy_in_common(make: Make, how: str) -> None:
     """And nothing is kept back that it would need versions for."""
     world = make(3, 2, groups=(1, 1, 2))
     first, second, other = world.ranks
@@ -571,7 +571,7 @@ def test_who_shares_with_nobody_has_no_copy_in_common(make: Make, how: str) -> N
     assert world.memory.swapped_out == moved + CHUNK and not other.memory.missing
 
 
-def test_who_is_doubted_has_no_copy_in_common(make: Make) -> None:
+def test_a_doubted_rank_has_no_copy_in_common(make: Make) -> None:
     world = make(2, 4)
     world.ranks[1].memory.doubted = True
     for rank in world.ranks:
@@ -627,7 +627,7 @@ def test_what_came_to_be_resident_is_not_in_common(make: Make) -> None:
     assert first.refs(0) == 2
 
 
-def test_zeros_that_nobody_has_written_lie_nowhere(make: Make) -> None:
+def test_zeros_that_were_never_written_are_nowhere(make: Make) -> None:
     world = make(2, 4)
     for rank in world.ranks:
         assert rank.alloc(0)
@@ -639,7 +639,7 @@ def test_zeros_that_nobody_has_written_lie_nowhere(make: Make) -> None:
     assert world.memory.copies_held == 0
 
 
-def test_what_is_written_alike_again_lies_there_once_again(make: Make) -> None:
+def test_what_is_written_alike_again_is_there_once_again(make: Make) -> None:
     """The holes that this leaves are filled once each, and a page that is new has none."""
     world = make(2, 4)
     first, second = world.ranks
@@ -666,7 +666,7 @@ def test_what_is_written_alike_again_lies_there_once_again(make: Make) -> None:
 # ---- what is copied, and what is kept
 
 
-def test_who_comes_back_by_sharing_need_not_be_copied_out(make: Make) -> None:
+def test_a_rank_that_comes_back_by_sharing_need_not_be_copied_out(make: Make) -> None:
     """Its image holds the same already."""
     world = make(3, 2, groups=(1, 1, 2))
     first, second, _ = world.ranks
@@ -684,7 +684,7 @@ def test_who_comes_back_by_sharing_need_not_be_copied_out(make: Make) -> None:
     assert world.memory.swapped_out == moved and first.read(0) == (1,) * CELLS
 
 
-def test_who_is_alone_keeps_nothing_twice(make: Make) -> None:
+def test_a_rank_alone_keeps_nothing_twice(make: Make) -> None:
     """Neither what the image had, nor a copy: so it is copied when it goes out all the same."""
     world = shared(make, 2)
     first, second, other = world.ranks
@@ -737,7 +737,7 @@ def test_what_was_saved_of_who_is_alone_goes_a_few_pages_at_a_time(make: Make) -
 
 
 @pytest.mark.parametrize("stay", [True, False])
-def test_who_is_saved_again_before_all_of_that_has_gone_is_saved_whole(
+def test_a_rank_that_is_saved_again_before_all_of_that_has_gone_is_saved_whole(
     make: Make, stay: bool
 ) -> None:
     rank = saved_alone(make)
@@ -763,7 +763,7 @@ def test_what_is_freed_before_all_of_that_has_gone_takes_nothing_else_with_it(ma
     assert rank.in_image() == rank.model
 
 
-def test_who_is_not_alone_any_more_keeps_what_was_saved(make: Make) -> None:
+def test_a_rank_that_is_not_alone_any_more_keeps_what_was_saved(make: Make) -> None:
     rank = saved_alone(make)
     rank.world.turn()
     rank.memory.alone = False
@@ -831,7 +831,7 @@ def test_what_was_written_since_it_was_saved_is_copied_again(make: Make) -> None
     assert first.in_image() == first.model == {0: (7,) * CELLS}
 
 
-def test_who_has_been_saved_goes_out_in_common_again(make: Make) -> None:
+def test_a_rank_that_has_been_saved_is_swapped_out_in_common_again(make: Make) -> None:
     """And what lies in common is not in its image."""
     world = shared(make, 2)
     first, second, _ = world.ranks

@@ -60,7 +60,7 @@ def test_what_is_forgotten_stays_while_it_is_used(make: Make) -> None:
     assert not two.memory.missing and world.memory.swapped_out == 0
 
 
-def test_what_the_image_has_of_it_goes_once(make: Make) -> None:
+def test_what_the_image_has_of_it_is_removed_once(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 3)
@@ -110,7 +110,7 @@ def test_what_is_written_counts_again(make: Make) -> None:
     assert world.memory.swapped_out == 2 * (2 << 20)
 
 
-def test_what_a_work_of_which_nothing_is_known_may_have_written_counts(make: Make) -> None:
+def test_what_an_unknown_work_may_have_written_counts(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 1)
@@ -125,7 +125,7 @@ def test_what_a_work_of_which_nothing_is_known_may_have_written_counts(make: Mak
     assert rank.read(0) == (5,) * CELLS
 
 
-def test_who_keeps_a_sum(make: Make) -> None:
+def test_the_ranks_that_keep_a_sum(make: Make) -> None:
     """Who has it there; else who is busy. Nobody, if nothing is won or somebody has failed."""
     world = make(2, 5)
     one, two = world.ranks

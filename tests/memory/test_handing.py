@@ -115,7 +115,7 @@ def test_what_is_there_for_one_alone_is_not_handed(make: Make) -> None:
     world.check()
 
 
-def test_who_owns_what_is_received_is_written_to(make: Make) -> None:
+def test_the_owner_of_what_is_received_is_written_to(make: Make) -> None:
     world = make(3, 8)
     same(*world.ranks)
     for rank in world.ranks[:2]:

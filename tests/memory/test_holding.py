@@ -182,7 +182,7 @@ def test_it_ends_with_nothing_set_aside_and_begins_anew(make: Make) -> None:
         assert os.fstat(rank.fd).st_blocks <= blocks - 2 * CHUNK // 512
 
 
-def test_who_stops_copying_harms_nobody(make: Make) -> None:
+def test_a_launcher_that_stops_copying_harms_no_rank(make: Make) -> None:
     """Each page is set aside once, however often it changes."""
     _, rank = saved(make)
     with_nobody = Taken(rank)

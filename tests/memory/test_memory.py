@@ -101,7 +101,7 @@ def resting(rank: Rank, pages: int) -> None:
     rank.world.lib.memory_changes(rank.memory)
 
 
-def test_a_prefetch_takes_what_room_there_is(make: Make) -> None:
+def test_a_prefetch_takes_what_capacity_there_is(make: Make) -> None:
     world = make(2, 6)
     active, next_one = world.ranks
     resting(next_one, 5)
@@ -117,7 +117,7 @@ def test_a_prefetch_takes_what_room_there_is(make: Make) -> None:
     assert world.memory.swapped_in - moved == 3 * CHUNK and world.memory.prepared == 2
 
 
-def test_who_runs_gets_room_from_who_is_prepared(make: Make) -> None:
+def test_the_active_rank_gets_capacity_from_a_prefetched_one(make: Make) -> None:
     """At once what has not begun to come; the rest behind it, and without being copied back."""
     world = make(2, 10)
     active, next_one = world.ranks
@@ -136,7 +136,7 @@ def test_who_runs_gets_room_from_who_is_prepared(make: Make) -> None:
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_who_is_prepared_is_saved_as_it_was(make: Make, prepared: bool) -> None:
+def test_a_prefetched_rank_is_saved_as_it_was(make: Make, prepared: bool) -> None:
     world = make(1, 6)
     (rank,) = world.ranks
     resting(rank, 4)
@@ -167,7 +167,7 @@ def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> No
     assert wanting.told[-1] == (ACTIVATE, 2)  # there will never be two
 
 
-def test_who_comes_to_a_device_has_not_waited_there_before(make: Make) -> None:
+def test_a_rank_new_to_a_device_has_not_waited_there_before(make: Make) -> None:
     """Who has waited longest comes next, and is the first to make room."""
     world = make(2, 4)
     for rank in world.ranks * 3:

@@ -163,7 +163,7 @@ def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:
     assert [rank.read(0) for rank in world.ranks] == [(1, 5)] * 3
 
 
-def test_pages_that_are_not_there_are_nobodys(make: Make) -> None:
+def test_pages_that_are_not_there_belong_to_no_rank(make: Make) -> None:
     """A kernel that may write beyond its buffer runs once all the same, if there is nothing."""
     world = make(2, 6)
     first, second = world.ranks
@@ -230,7 +230,7 @@ def test_what_was_freed_is_zeros_when_it_is_allocated_again(make: Make) -> None:
     assert first.refs(0) == 1
 
 
-def test_what_nobody_foresaw_is_of_one_rank_alone(make: Make) -> None:
+def test_an_unforeseen_write_makes_a_page_private(make: Make) -> None:
     """And what the device has given for it is counted, though there is no room."""
     world = make(2, 1)
     first, second = world.ranks
@@ -295,7 +295,7 @@ def test_what_is_on_its_way_out_is_not_shared(make: Make) -> None:
     world.settle()
 
 
-def test_content_that_is_lost_when_pages_become_one_is_told_of(make: Make) -> None:
+def test_content_that_is_lost_when_pages_become_one_is_reported(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -334,7 +334,7 @@ def shared(make: Make, ranks: int = 2, pages: int = 1) -> World:
     return world
 
 
-def test_what_nobody_foresaw_is_told_of_until_nothing_runs(make: Make) -> None:
+def test_unforeseen_writes_are_reported_until_nothing_runs(make: Make) -> None:
     """But not of a work behind a fence, of which that was expected."""
     world = shared(make)
     first, second = world.ranks
@@ -356,7 +356,9 @@ def test_what_nobody_foresaw_is_told_of_until_nothing_runs(make: Make) -> None:
     assert not second.memory.fenced
 
 
-def test_who_opens_a_page_has_nothing_to_do_with_who_shares_another_chunk_there(make: Make) -> None:
+def test_a_rank_that_opens_a_page_does_not_affect_sharers_of_another_chunk_there(
+    make: Make,
+) -> None:
     world = make(4, 8)
     first, second, third, fourth = world.ranks
     same(*world.ranks)
@@ -527,7 +529,7 @@ def test_what_a_rank_owns_is_looked_at_where_it_writes(make: Make) -> None:
     assert not first.owns(1 * CELLS, 8 * CELLS + 1) and not first.owns(0, 9 * CELLS)
 
 
-def test_who_shares_all_of_it_is_counted_as_far_as_there_is_room(make: Make) -> None:
+def test_sharers_of_all_of_it_are_counted_as_far_as_there_is_capacity(make: Make) -> None:
     """What is there for two ranks and resident in neither is no chunk that they share."""
     world = shared(make, 3)
     first, second, _ = world.ranks
@@ -570,7 +572,7 @@ def test_what_is_only_noted_is_not_given_to_who_needs_it(make: Make) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_who_is_doubted_neither_gives_nor_takes(make: Make, which: int) -> None:
+def test_a_doubted_rank_neither_gives_nor_takes(make: Make, which: int) -> None:
     world = make(2, 8)
     first, second = world.ranks
     same(first, second)
@@ -590,7 +592,7 @@ def test_who_is_doubted_neither_gives_nor_takes(make: Make, which: int) -> None:
     assert second.chunk(0) != first.chunk(0)
 
 
-def test_a_chunk_that_is_stuck_somewhere_is_shared_with_nobody_more(make: Make) -> None:
+def test_a_chunk_that_is_stuck_somewhere_is_shared_no_more(make: Make) -> None:
     world = make(3, 8)
     first, second, third = world.ranks
     same(first, second)
@@ -603,7 +605,7 @@ def test_a_chunk_that_is_stuck_somewhere_is_shared_with_nobody_more(make: Make) 
     assert world.memory.unusable == 1
 
 
-def test_who_is_prepared_waits_for_what_a_busy_rank_has(make: Make) -> None:
+def test_a_prefetched_rank_waits_for_what_a_busy_rank_has(make: Make) -> None:
     """It will be shared; what a quiet one has is, at once."""
     world = make(2, 8)
     first, second = world.ranks
@@ -658,7 +660,7 @@ def test_what_is_opened_to_be_written_is_not_shared_before_it_is(make: Make) -> 
     assert world.lib.memory_merge(second.memory) == 0 and first.chunk(0) == second.chunk(0)
 
 
-def test_what_nobody_shares_any_more_is_opened_for_the_rank_alone(make: Make) -> None:
+def test_what_is_not_shared_any_more_is_opened_for_the_rank_alone(make: Make) -> None:
     world = shared(make)
     first, second = world.ranks
     own(second, 0)
@@ -672,7 +674,7 @@ def test_what_nobody_shares_any_more_is_opened_for_the_rank_alone(make: Make) ->
     world.check()
 
 
-def test_what_was_copied_and_moved_out_is_kept_for_nobody(make: Make) -> None:
+def test_what_was_copied_and_moved_out_is_not_kept(make: Make) -> None:
     world = shared(make)
     _, second = world.ranks
     own(second, 0)

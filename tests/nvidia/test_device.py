@@ -297,7 +297,7 @@ def test_memory_whose_mapping_failed_half_way_is_mapped_anew(
     "call",
     ["cuStreamWriteValue64_v2", "cuMemsetD2D8Async", "cuEventRecord", "cuStreamWaitEvent"],
 )
-def test_without_these_nothing_can_go_on(fake: Fake, doomed: Device, call: str) -> None:
+def test_without_these_nothing_can_continue(fake: Fake, doomed: Device, call: str) -> None:
     space = doomed.space()
     fake.fail(call, 1, 999)
     space.write(space.alloc(16), np.zeros(16, np.uint8))

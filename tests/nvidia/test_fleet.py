@@ -180,7 +180,7 @@ def test_a_gpu_whose_context_has_ended_is_there_for_the_next_job(
 
 
 @pytest.mark.parametrize("stays", [[], ["stays"]], ids=["ends", "takes no notice"])
-def test_a_job_goes_on_after_a_fault_on_a_gpu(
+def test_a_job_continues_after_a_fault_on_a_gpu(
     rankfold: Rankfold, specs: Specs, stays: list[str]
 ) -> None:
     """Also one whose program takes no notice: its proxy does not stay for it."""

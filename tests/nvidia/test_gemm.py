@@ -195,7 +195,7 @@ def test_lists_of_matrices_without_a_and_b(device: Device) -> None:
 
 @pytest.mark.parametrize("kind", [R_32F, R_16BF])
 @pytest.mark.parametrize(("shift", "stride"), [(1, 0), (4, 4), (3, 17), (0, 7), (8, 8), (0, 0)])
-def test_a_bias_may_lie_anywhere(device: Device, kind: int, shift: int, stride: int) -> None:
+def test_a_bias_may_be_anywhere(device: Device, kind: int, shift: int, stride: int) -> None:
     """Between the parameters of one buffer, say. The fake takes none that is not at 16 bytes."""
     space = device.space()
     numbers = np.arange(64) % 32
@@ -222,7 +222,7 @@ def test_a_bias_may_lie_anywhere(device: Device, kind: int, shift: int, stride: 
     assert (found == np.array(wanted)[:, None, :]).all()
 
 
-def test_biases_that_overlap_lie_at_16_bytes(device: Device) -> None:
+def test_biases_that_overlap_are_at_16_bytes(device: Device) -> None:
     for shift, code in ((0, 0), (1, 801)):
         space = device.space()
         a, bias = square(space), space.put(np.arange(64, dtype=np.float32)) + 4 * shift

@@ -62,7 +62,7 @@ def values(seed: int, count: int = COUNT) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("where", range(1, 8))
-def test_each_operand_may_lie_in_device_memory(device: Device, where: int) -> None:
+def test_each_operand_may_be_in_device_memory(device: Device, where: int) -> None:
     """Bit 0: dst, 1: a, 2: b; at different places in their chunks."""
     space = device.space()
     a, b, out = values(1), values(2), np.zeros(COUNT, np.float32)

@@ -162,7 +162,7 @@ def test_collectives_of_one_communicator_come_one_after_another(room: Any) -> No
     assert told(room, [run(4, W), ("turn", 4, [], 7), ("turn", 5, [], 7), run(5, R)]) == []
 
 
-def test_a_pair_is_told_once_however_often_it_comes(room: Any) -> None:
+def test_a_pair_is_reported_once_however_often_it_comes(room: Any) -> None:
     ffi, lib = room
     found = []
     callback = ffi.callback("order_told", lambda _to, race: found.append(race.second.number))
@@ -288,7 +288,7 @@ def programs(draw: st.DrawFn) -> list[Step]:
 
 @settings(max_examples=300, deadline=None)
 @given(program=programs())
-def test_of_any_program_what_is_told_is_so_and_what_is_so_is_told(
+def test_for_any_program_races_are_reported_if_and_only_if_they_exist(
     room: Any, program: list[Step]
 ) -> None:
     check(room, program)

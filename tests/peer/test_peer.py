@@ -128,7 +128,7 @@ def test_only_sleepers_are_woken(library: tuple[Any, Any], segment: int) -> None
     b.close()
 
 
-def test_a_sender_with_more_than_fits_is_woken_whenever_there_is_room(
+def test_a_sender_with_more_than_fits_is_woken_whenever_there_is_space(
     library: tuple[Any, Any], segment: int
 ) -> None:
     a, b = End(library, segment, 0), End(library, segment, 2)

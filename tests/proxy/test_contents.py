@@ -304,7 +304,7 @@ def test_each_difference_makes_another_version(ranks: tuple[Devices, list[Comput
         assert [rank.call(DEVICE_SYNC) for rank in made] == [0] * RANKS
 
 
-def test_what_nobody_can_know_is_nobody_elses(ranks: tuple[Devices, list[Computing]]) -> None:
+def test_content_of_unknown_origin_is_private(ranks: tuple[Devices, list[Computing]]) -> None:
     """An order of atomics; whatever a kernel that finds its pointers in memory may have written."""
     here, made = ranks
     for rank in made:
@@ -445,7 +445,7 @@ def without_versions(image: mmap.mmap) -> None:
     image[start + header.size : start + header.size + len(kept)] = kept
 
 
-def test_memory_of_which_a_saved_state_says_nothing_is_not_called_zeros(
+def test_memory_that_a_saved_state_omits_is_not_called_zeros(
     kernels: Loader, ranks: tuple[Devices, list[Computing]]
 ) -> None:
     here, made = ranks

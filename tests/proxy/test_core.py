@@ -127,7 +127,7 @@ def test_memory_that_is_being_freed_may_be_asked_for(client: RingClient) -> None
         leave(d)
 
 
-def test_what_a_rank_that_has_gone_did_not_give_goes_to_nobody() -> None:
+def test_what_a_rank_that_has_gone_did_not_give_goes_to_no_rank() -> None:
     """Its collective waits for a neighbour when it crashes: the job fails, no result is made."""
     clients = [RingClient(rank, 2) for rank in range(2)]
     with device() as d:
@@ -164,7 +164,7 @@ def test_a_device_has_addresses_for_as_many_ranks_as_are_placed_there() -> None:
         client.close()
 
 
-def test_a_host_function_of_a_rank_that_ended_holds_up_nobody(client: RingClient) -> None:
+def test_a_host_function_of_a_rank_that_ended_delays_no_other(client: RingClient) -> None:
     with device() as d:
         attach(d, client)
         client.alloc(DEV_BASE, HEAP)
@@ -195,7 +195,9 @@ def test_an_event_orders_two_streams(client: RingClient) -> None:
         leave(d)
 
 
-def test_who_waits_for_an_event_waits_for_the_record_of_that_moment(client: RingClient) -> None:
+def test_a_stream_that_waits_for_an_event_waits_for_the_record_of_that_moment(
+    client: RingClient,
+) -> None:
     """One event joins two streams; the second record is over before the first."""
     with device() as d:
         attach(d, client)
@@ -407,7 +409,7 @@ RECORDS = st.lists(
 
 @settings(max_examples=40)
 @given(records=RECORDS, sizes=st.lists(st.integers(0, 2**32 - 1), max_size=2))
-def test_a_hostile_ring_harms_nobody_else(
+def test_a_hostile_ring_harms_no_other_rank(
     records: list[tuple[int, int, bytes, int | None]], sizes: list[int]
 ) -> None:
     """Records that no library would send, beside a rank of another job that works on."""

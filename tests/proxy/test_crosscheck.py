@@ -181,7 +181,7 @@ def test_a_good_job_gives_none(kernels: Loader, where: list[int]) -> None:
             assert sum(native.status()["squashed"] for native in here.natives) > 0
 
 
-def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
+def test_a_rank_that_was_found_wrong_shares_no_more(kernels: Loader) -> None:
     """Neither here nor where the job goes next, where the alarm is heard again."""
     where = [0, 0, 0]
     with job(kernels, where) as (here, ranks):
@@ -220,7 +220,7 @@ def test_who_was_found_wrong_shares_no_more(kernels: Loader) -> None:
         assert squashed(4) == 0 and native.status()["shared"] == 0
 
 
-def test_a_rank_that_is_not_quiet_goes_on_without(kernels: Loader) -> None:
+def test_a_rank_that_is_not_quiet_continues_without(kernels: Loader) -> None:
     """A kernel waits for what comes behind the collective that the comparison holds up."""
     with job(kernels, [0, 1], workers=2) as (here, ranks):
         for rank in ranks:
@@ -245,7 +245,7 @@ def unwatched(native: Native) -> int:
     return int(status["guard"]["unwatched"])
 
 
-def test_a_rank_that_is_never_quiet_is_told_of(kernels: Loader) -> None:
+def test_a_rank_that_is_never_quiet_is_reported(kernels: Loader) -> None:
     """It is stopped no more, until it goes elsewhere."""
     with job(kernels, [0, 0], workers=3) as (here, ranks):
         (native,) = here.natives

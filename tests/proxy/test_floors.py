@@ -72,7 +72,7 @@ def upward(found: Calls, says: list[str]) -> Calls:
     return {(a, b): what for (a, b), what in found.items() if says.index(a) < says.index(b)}
 
 
-def test_no_room_calls_one_that_is_not_below_it() -> None:
+def test_no_folder_calls_one_that_is_not_below_it() -> None:
     found = calls(objects())
     floors = {floor(name) for pair in found for name in pair}
     assert len(found) > 150 and floors == set(range(len(ROOMS)))
@@ -80,7 +80,7 @@ def test_no_room_calls_one_that_is_not_below_it() -> None:
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_the_files_of_a_room_call_in_the_order_that_its_header_says(name: str) -> None:
+def test_the_files_of_a_folder_call_in_the_order_that_its_header_says(name: str) -> None:
     says = order(name)
     assert set(says) == {f"{name}/{source.name}" for source in (CORE / name).glob("*.c")}
     inside = {file: path for file, path in objects().items() if room(file) == name}
@@ -99,7 +99,7 @@ def test_the_files_of_the_nvidia_hal_call_in_the_order_that_its_header_says() ->
     assert upward({("space.c", "thread.c"): {"a"}}, says)
 
 
-def test_no_file_sees_a_header_of_a_room_that_is_not_below_it() -> None:
+def test_no_file_sees_a_header_of_a_folder_that_is_not_below_it() -> None:
     """The build gives each room a folder of links, so that a wrong include does not compile."""
     below = set[tuple[str, str]]()
     for name, path in objects().items():

@@ -132,7 +132,7 @@ def test_a_group_that_is_held_is_read_once(clients: list[RingClient]) -> None:
         leave(native)
 
 
-def test_a_group_of_which_some_is_still_to_come_is_read_as_it_comes(
+def test_a_group_that_arrives_in_parts_is_read_as_it_comes(
     clients: list[RingClient],
 ) -> None:
     with device() as native:
@@ -272,7 +272,7 @@ def test_a_rank_that_leaves_while_its_group_is_held(clients: list[RingClient]) -
         assert native.status()["used"] == 0
 
 
-def test_a_rank_that_has_failed_is_told_although_nobody_matches_its_rounds(
+def test_a_failed_rank_gets_its_error_although_no_rank_matches_its_rounds(
     clients: list[RingClient],
 ) -> None:
     """Its client had sent more groups than may be under way, and waits behind them."""

@@ -22,7 +22,7 @@ def test_what_is_kept_is_found_by_its_hash_and_nothing_else(tmp_path: Path) -> N
     assert list(images.find("3" * 64)) == []
 
 
-def test_a_folder_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+def test_a_removed_folder_is_made_again(tmp_path: Path) -> None:
     """A job could not leave its device until then."""
     images, digest = Images(tmp_path / "modules"), "1" * 64
     shutil.rmtree(tmp_path / "modules")

@@ -92,7 +92,7 @@ def test_turns_of_ranks_that_fit_are_switches(kernels: Loader) -> None:
         assert after["copies"] == after["waiting"] == 0.0
 
 
-def test_who_waits_for_another_in_vain_loses_that_time(kernels: Loader) -> None:
+def test_a_rank_that_waits_without_success_loses_that_time(kernels: Loader) -> None:
     with folded(kernels, 2, 64) as (native, made):
         for _ in range(5):  # what both have alike is found when they take turns
             turns(made, 1)

@@ -159,7 +159,7 @@ def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]
             assert words(rank, MOMENTS) == expected
 
 
-def test_who_writes_elsewhere_is_noticed_and_looked_at_again(kernels: Loader) -> None:
+def test_a_kernel_that_writes_elsewhere_is_noticed_and_measured_again(kernels: Loader) -> None:
     """What each rank runs alone, as no other one does it, writes to another buffer, from some step
     on."""
     with hidden(kernels, [0, 0], every=1000) as (here, made):
@@ -223,7 +223,7 @@ def test_what_one_leaves_out_does_not_shift_what_it_is_compared_with(kernels: Lo
 
 
 @pytest.mark.slow
-def test_one_that_waits_for_what_is_behind_it_is_not_measured_for_ever(kernels: Loader) -> None:
+def test_one_that_waits_for_what_is_behind_it_is_not_measured_forever(kernels: Loader) -> None:
     """A kernel spins until a copy on another stream, which is held up, has come."""
     with hidden(kernels, [0, 0], every=1000) as (_here, made):
         for rank in made:

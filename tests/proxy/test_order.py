@@ -45,7 +45,7 @@ def races(native: Native) -> list[str]:
     return [e.data.decode() for e in native.events() if e.kind == EVENT_RACE]
 
 
-def test_a_race_is_told_once_and_an_event_orders() -> None:
+def test_a_race_is_reported_once_and_an_event_orders() -> None:
     with device() as native:
         client = RingClient()
         checked(native, client)

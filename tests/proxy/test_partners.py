@@ -55,7 +55,7 @@ def kernels_of(native: Native, rank: Computing) -> int:
     return status.kernels
 
 
-def test_who_has_failed_is_not_waited_for(kernels: Loader) -> None:
+def test_a_failed_rank_is_not_waited_for(kernels: Loader) -> None:
     with shared(kernels, 2) as (native, made):
         made[1].launch("update", OWN, HOMES[-1] + 2 * CHUNK - 64, WORDS, 7)
         assert made[1].call(DEVICE_SYNC) == ILLEGAL_ADDRESS
@@ -66,7 +66,7 @@ def test_who_has_failed_is_not_waited_for(kernels: Loader) -> None:
         assert words(made[0], PARAMETERS) == updated(2, 7)
 
 
-def test_who_is_about_to_free_is_not_waited_for(kernels: Loader) -> None:
+def test_a_rank_about_to_free_is_not_waited_for(kernels: Loader) -> None:
     """It has freed the buffer, but for what it has asked for before."""
     with shared(kernels, 2) as (native, made):
         before = let_go(native)
@@ -95,7 +95,7 @@ def hold(native: Native, rank: Computing) -> None:
     until(held, native)
 
 
-def test_who_is_held_for_a_cut_is_not_waited_for(kernels: Loader) -> None:
+def test_a_rank_held_for_a_cut_is_not_waited_for(kernels: Loader) -> None:
     """What it would come to, it comes to when the cut is over."""
     with shared(kernels, 2) as (native, made):
         first, held = made
@@ -148,7 +148,7 @@ def test_what_runs_before_it_is_waited_for(kernels: Loader) -> None:
         assert words(made[1], GRADIENT) == (p * 3).tolist()
 
 
-def test_who_was_to_run_it_goes_on_when_another_has(kernels: Loader) -> None:
+def test_the_rank_that_was_to_run_it_continues_when_another_has(kernels: Loader) -> None:
     """The first to come has a kernel under way, and so cannot open what it shares at once."""
     with shared(kernels, 2, speed=0.002) as (native, made):
         rank, before = made[0], native.status()["squashed"]
@@ -193,7 +193,7 @@ def test_whose_page_is_being_copied_takes_no_part_in_it(kernels: Loader) -> None
             assert words(rank, PARAMETERS) == [1] * 4 + expected[4:]
 
 
-def test_who_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
+def test_a_rank_that_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
     """By what it could take part in: here, what does not end for long."""
     with shared(kernels, 2, workers=2) as (native, made):
         for rank in made:
@@ -213,7 +213,7 @@ def test_who_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
         sync(made)
 
 
-def test_who_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
+def test_a_kernel_that_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
     """What it has written where nobody foresaw it is not shared any longer."""
     with shared(kernels, 2) as (native, made):
         rank = made[0]

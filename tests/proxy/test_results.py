@@ -222,7 +222,7 @@ def test_a_result_at_another_address_is_each_ones_own(kernels: Loader) -> None:
         check_all(here, made, 0)
 
 
-def test_who_is_not_resident_refers_to_it_as_well(kernels: Loader) -> None:
+def test_a_rank_that_is_not_resident_refers_to_it_as_well(kernels: Loader) -> None:
     """On a device that has room for one and some more."""
     n = 3
     with placed(kernels, [0] * n, 2 * PAGES + 4) as (here, made):
@@ -250,7 +250,7 @@ def held(here: Devices) -> int:
     return int(status["used"] + status["swap"]) // CHUNK
 
 
-def test_who_waits_for_others_need_not_keep_its_input(kernels: Loader) -> None:
+def test_a_rank_that_waits_for_others_need_not_keep_its_input(kernels: Loader) -> None:
     """On a device that has room for one and some more; sums of the tree's nodes stay."""
     n = 4
     with placed(kernels, [0] * n, 2 * PAGES + 4) as (here, made):

@@ -110,7 +110,7 @@ def made(kernels: Loader) -> Iterator[Moving]:
         yield m
 
 
-def test_what_is_set_aside_of_an_image_lies_behind_its_state() -> None:
+def test_what_is_set_aside_of_an_image_is_behind_its_state() -> None:
     assert STATE + SAVED.constants["STATE_BYTES_MAX"] <= records.held().constants["HOLD_OFFSET"]
 
 

@@ -54,7 +54,7 @@ def clients() -> Iterator[list[Trainer]]:
 
 @pytest.mark.several_devices
 @pytest.mark.parametrize("elsewhere", [[0, 0, 0, 0], [0, 1, 2, 3]])
-def test_saved_in_place_it_goes_on_and_so_does_the_copy_elsewhere(
+def test_saved_in_place_it_continues_and_so_does_the_copy_elsewhere(
     kernels: Loader, clients: list[Trainer], elsewhere: list[int]
 ) -> None:
     """What was asked for while it stood there is done by both."""
@@ -94,7 +94,7 @@ def test_saved_in_place_it_goes_on_and_so_does_the_copy_elsewhere(
 
 
 @pytest.mark.several_devices
-def test_saved_twice_and_then_let_go_it_goes_on_elsewhere(
+def test_saved_twice_and_then_released_it_continues_elsewhere(
     kernels: Loader, clients: list[Trainer]
 ) -> None:
     """At one cut, and the same is written each time; and at the next one what has changed since."""
@@ -160,7 +160,7 @@ def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
         client.close()
 
 
-def test_nothing_lies_with_a_rank_whose_process_was_replaced_meanwhile(kernels: Loader) -> None:
+def test_a_rank_whose_process_was_replaced_meanwhile_keeps_no_copy(kernels: Loader) -> None:
     """What its next process begins with is nothing, and its image is not kept for others."""
     with shared(kernels, 3) as (native, ranks):
         native.barrier(1, True)
@@ -195,7 +195,7 @@ def test_a_save_needs_a_cut_and_is_void_when_that_is_released(
 
 
 @pytest.mark.several_devices
-def test_a_save_that_the_release_overtakes_fails_and_the_job_goes_on(
+def test_a_save_that_the_release_overtakes_fails_and_the_job_continues(
     kernels: Loader, clients: list[Trainer]
 ) -> None:
     """And the next one holds what has changed since, though parts of the first were written."""

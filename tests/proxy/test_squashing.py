@@ -182,7 +182,7 @@ def test_a_fill_is_not_waited_for(kernels: Loader) -> None:
         assert words(made[1], PARAMETERS) == [7] * WORDS and let_go(native) == waited
 
 
-def test_a_fill_is_waited_for_where_there_is_no_room(kernels: Loader) -> None:
+def test_a_fill_is_waited_for_where_there_is_no_capacity(kernels: Loader) -> None:
     """All would have to give up memory, so that one can have its own for what all overwrite."""
     with folded(kernels, 2) as (here, made):
         train_alike(made)
@@ -282,7 +282,7 @@ def test_what_another_has_computed_is_not_computed_again(kernels: Loader) -> Non
         assert [words(rank, PARAMETERS) for rank in made[1:]] == [updated(3, 7)] * 2
 
 
-def test_what_lies_beside_it_has_to_be_the_same_too(kernels: Loader) -> None:
+def test_what_is_next_to_it_has_to_be_the_same_too(kernels: Loader) -> None:
     """In the last chunk of the parameters one rank holds something else, which it keeps."""
     with shared(kernels, 2) as (native, made):
         before = native.status()["squashed"]
@@ -382,7 +382,7 @@ def test_what_is_there_is_so_though_a_host_function_runs(kernels: Loader) -> Non
         sync(made)
 
 
-def test_what_another_has_computed_is_not_waited_for_for_ever(kernels: Loader) -> None:
+def test_what_another_has_computed_is_not_waited_for_forever(kernels: Loader) -> None:
     """It could be taken when nothing of the rank runs; but what runs waits for it."""
     with shared(kernels, 2, workers=2) as (native, made):
         with at_once(native, made):
@@ -406,7 +406,7 @@ def test_what_another_has_computed_is_not_waited_for_for_ever(kernels: Loader) -
 # ---- who goes alone, and who fails -------------------------------------------------------------
 
 
-def test_who_comes_to_something_else_goes_alone(kernels: Loader) -> None:
+def test_a_rank_that_comes_to_something_else_runs_alone(kernels: Loader) -> None:
     with shared(kernels, 2) as (native, made):
         _, before = counts(native, 2)
         for rank in made:
@@ -417,7 +417,7 @@ def test_who_comes_to_something_else_goes_alone(kernels: Loader) -> None:
         assert counts(native, 2)[1] == before
 
 
-def test_who_shares_but_a_part_of_it_computes_alone(kernels: Loader) -> None:
+def test_a_rank_that_shares_only_a_part_of_it_computes_alone(kernels: Loader) -> None:
     """One rank has a chunk of its own where the parameters end."""
     with shared(kernels, 3) as (native, made):
         made[2].fill(HOMES[0] + 2 * CHUNK - 64, 3, 4, 4)
@@ -431,7 +431,7 @@ def test_who_shares_but_a_part_of_it_computes_alone(kernels: Loader) -> None:
         assert made[0].read(HOMES[0] + 2 * CHUNK - 64, 4) == bytes(4)
 
 
-def test_who_may_write_anywhere_has_its_own_copy_of_all_before(kernels: Loader) -> None:
+def test_a_rank_that_may_write_anywhere_has_its_own_copy_of_all_before(kernels: Loader) -> None:
     with shared(kernels, 2) as (native, made):
         rank = made[0]
         rank.write(OTHER, struct.pack("<Q", PARAMETERS))
@@ -474,7 +474,7 @@ def test_what_was_opened_for_all_and_is_left_to_one_rank_is_no_surprise(kernels:
         assert words(first, PARAMETERS) == written
 
 
-def test_what_one_waited_for_in_vain_the_others_do_not_wait_for(kernels: Loader) -> None:
+def test_what_one_waited_for_without_success_the_others_do_not_wait_for(kernels: Loader) -> None:
     """Waiting for a rank that has yet to compute costs a turn. Memory is scarce: what is equal is
     shared each time."""
     ranks, batches = 4, 32
@@ -494,7 +494,7 @@ def test_what_one_waited_for_in_vain_the_others_do_not_wait_for(kernels: Loader)
         assert len({tuple(words(rank, PARAMETERS)) for rank in made}) == 1
 
 
-def test_who_never_comes_is_not_waited_for(kernels: Loader) -> None:
+def test_a_rank_that_never_comes_is_not_waited_for(kernels: Loader) -> None:
     with shared(kernels, 3) as (_native, made):
         made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
         sync(made[:1])
@@ -508,7 +508,7 @@ def test_who_never_comes_is_not_waited_for(kernels: Loader) -> None:
             assert words(rank, PARAMETERS) == updated(3, 8)
 
 
-def test_who_frees_is_not_waited_for(kernels: Loader) -> None:
+def test_a_rank_that_frees_is_not_waited_for(kernels: Loader) -> None:
     with shared(kernels, 2) as (native, made):
         made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
         seq = made[1].free(HOMES[0])
@@ -518,7 +518,7 @@ def test_who_frees_is_not_waited_for(kernels: Loader) -> None:
 
 
 @pytest.mark.parametrize("how", [CLEAN, CRASHED])
-def test_who_ends_is_not_waited_for(kernels: Loader, how: int) -> None:
+def test_a_rank_that_ends_is_not_waited_for(kernels: Loader, how: int) -> None:
     with shared(kernels, 2) as (native, made):
         made[0].launch("update", PARAMETERS, MOMENTS, WORDS, 7)
         native.rank_exited(1, 1, how)
@@ -593,7 +593,7 @@ def test_writing_what_nothing_foresaw_is_a_fault_of_all_who_took_part(kernels: L
         )
 
 
-def test_writing_alone_what_nothing_foresaw_is_nobodys_fault(kernels: Loader) -> None:
+def test_an_unforeseen_write_alone_is_not_an_error(kernels: Loader) -> None:
     """It gets a copy; and later the rank takes part in what is foreseen."""
     with shared(Lying(kernels, "twice", "update"), 2) as (native, made):
         rank = made[0]

@@ -132,7 +132,7 @@ def test_kernels_that_end_do_not_keep_the_device(
         sync(made)
 
 
-def test_who_waits_for_room_does_not_keep_another_from_a_copy(kernels: Loader) -> None:
+def test_a_rank_that_waits_for_capacity_does_not_keep_another_from_a_copy(kernels: Loader) -> None:
     """The next rank waits for its own fills, and then for the active one's kernel, which waits for
     what is to be written to memory that both share."""
     with folded(kernels, 2, chunks=11, workers=3) as (here, made):

@@ -530,7 +530,7 @@ def test_what_is_written_is_known_although_what_is_read_is_not(core: Core) -> No
     assert reach(core, body) == Reach(None, Span(8, 12))
 
 
-def test_reads_and_writes_are_told_apart(core: Core) -> None:
+def test_reads_and_writes_are_distinguished(core: Core) -> None:
     body = "ld.global.u32 %i0, [%p+4]; st.global.u64 [%p+16], %m; red.global.add.u32 [%p+40], 1;"
     assert reach(core, body) == Reach(Span(4, 44), Span(16, 44))
     copy = "mov.u32 %i3, block; cp.async.ca.shared.global [%i3], [%p+8], 16;"

@@ -57,7 +57,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_secrets.py::"
-            "test_a_slip_beside_a_secret_is_refused_without_telling_it"
+            "test_a_slip_next_to_a_secret_is_refused_without_revealing_it"
         ): {
             "yaml-quotes": ("problem = _unquoted(", "problem = ("),
         },
@@ -65,7 +65,7 @@ TABLE: Table = {
     "reconciler/observe/sharing.py": {
         (
             "tests/reconciler/test_sharing.py::"
-            "test_nothing_is_told_of_another_epoch_or_while_it_rests"
+            "test_nothing_is_reported_of_another_epoch_or_while_it_rests"
         ): {
             "sharing-of-an-earlier-epoch": ("there.epoch == record.epoch", "True"),
         },
@@ -208,7 +208,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery_actions.py::"
-            "test_what_others_have_left_is_removed_beside_an_upload"
+            "test_what_others_have_left_is_removed_before_an_upload"
         ): {
             "later-saves-tidied-away": ("tidy(job, used, record.saves)", "tidy(job, used)"),
             "what-rests-on-disk-removed": (
@@ -255,7 +255,7 @@ TABLE: Table = {
         "tests/reconciler/test_saves.py::test_a_directory_is_read_when_it_has_rested": {
             "read-at-once": ("            if looked == before:\n", "            if True:\n"),
         },
-        "tests/reconciler/test_saves.py::test_what_changes_all_the_time_is_told": {
+        "tests/reconciler/test_saves.py::test_what_changes_all_the_time_is_reported": {
             "restless-for-ever": ("if time.monotonic() > deadline:", "if False:"),
         },
         (
@@ -315,7 +315,7 @@ TABLE: Table = {
     "reconciler/source/schemas.py": {
         (
             "tests/reconciler/test_secrets.py::"
-            "test_a_slip_beside_a_secret_is_refused_without_telling_it"
+            "test_a_slip_next_to_a_secret_is_refused_without_revealing_it"
         ): {
             "values-of-env-told": ("if path[:2] != ENV and path not in ((), ENV[:1]):", "if True:"),
         },
@@ -360,14 +360,14 @@ TABLE: Table = {
     "reconciler/act/takeover.py": {
         (
             "tests/reconciler/test_takeover.py::"
-            "test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine"
+            "test_nothing_is_restored_while_a_copy_runs_on_this_machine"
         ): {
             "restored-beside-another-copy": ("if state is not None:", "if False:"),
             "who-moves-is-taken-to-rest": (" and not record.placement", ""),
         },
         (
             "tests/reconciler/test_takeover.py::"
-            "test_jobs_that_run_end_when_the_store_says_that_they_go_on_elsewhere"
+            "test_jobs_that_run_end_when_the_store_reports_that_they_continue_elsewhere"
         ): {
             "taken-over-and-runs-on": ("if taken and now.step", "if False and now.step"),
             "taken-back-and-ended": (" and now.known == before[job]", ""),
@@ -383,10 +383,7 @@ TABLE: Table = {
         },
     },
     "reconciler/node/launchers.py": {
-        (
-            "tests/reconciler/test_takeover.py::"
-            "test_who_asks_the_store_and_is_killed_has_not_answered"
-        ): {
+        ("tests/reconciler/test_takeover.py::test_a_killed_query_of_the_store_has_not_answered"): {
             "who-asked-and-was-killed-has-answered": (
                 "_last_words(words) or exited",
                 "_last_words(words) and exited",
@@ -402,8 +399,7 @@ TABLE: Table = {
             "jobs-of-files-forgotten": (" and each.source is None", ""),
         },
         (
-            "tests/reconciler/test_retention.py::"
-            "test_of_devices_that_nobody_has_the_last_files_are_kept"
+            "tests/reconciler/test_retention.py::test_the_last_files_of_devices_in_no_pool_are_kept"
         ): {
             "locks-that-are-held-removed": (" and not is_locked(file)", ""),
         },

@@ -42,7 +42,7 @@ TABLE: Table = {
         ): {
             "first-is-overtaken": ("each.clear()  # the first in line is not overtaken", "pass"),
         },
-        "tests/reconciler/test_plan.py::test_what_can_never_fit_stalls_and_holds_nobody_up": {
+        "tests/reconciler/test_plan.py::test_what_can_never_fit_stalls_and_delays_no_other": {
             "impossible-holds-all-up": (
                 "if sum(map(self._most_to_come, groups)) >= fewest:",
                 "if True:",
@@ -56,7 +56,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_fewer.py::"
-            "test_it_goes_on_with_those_that_are_there_and_returns_to_all"
+            "test_it_continues_with_those_that_are_there_and_returns_to_all"
         ): {
             "never-with-fewer": ("return max(1, job.gpus - bad)", "return job.gpus"),
         },
@@ -102,7 +102,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_fewer.py::"
-            "test_memory_that_does_not_suffice_is_said_and_nobody_waits_for_it"
+            "test_memory_that_does_not_suffice_is_reported_and_not_waited_for"
         ): {
             "folded-without-memory": (
                 "if not self.memory_allows(job, record, there):",
@@ -144,7 +144,7 @@ TABLE: Table = {
     "reconciler/plan/steps.py": {
         (
             "tests/reconciler/test_fewer.py::"
-            "test_it_goes_on_with_those_that_are_there_and_returns_to_all"
+            "test_it_continues_with_those_that_are_there_and_returns_to_all"
         ): {
             "degraded-is-as-desired": (
                 "if running and job.name in self.allocation.degraded:",
@@ -153,7 +153,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery.py::"
-            "test_the_store_is_asked_now_and_then_who_has_the_jobs_that_it_knows"
+            "test_the_store_is_queried_now_and_then_for_the_owners_of_the_jobs_that_it_knows"
         ): {
             "store-not-asked": ("if ask := saving.asking(index, self._running, now):", "if False:"),
         },
@@ -180,14 +180,14 @@ TABLE: Table = {
         },
     },
     "reconciler/plan/__init__.py": {
-        "tests/reconciler/test_fewer.py::test_it_is_no_change_that_a_plan_shows_for_ever": {
+        "tests/reconciler/test_fewer.py::test_it_is_no_change_that_a_plan_shows_forever": {
             "degraded-is-a-plan": ("and name not in observed.failing", ""),
         },
     },
     "reconciler/plan/saving.py": {
         (
             "tests/reconciler/test_recovery.py::"
-            "test_the_store_is_asked_now_and_then_who_has_the_jobs_that_it_knows"
+            "test_the_store_is_queried_now_and_then_for_the_owners_of_the_jobs_that_it_knows"
         ): {
             "only-who-is-due-is-asked-about": (
                 "return AskStore(tuple(each.name for each in known))",
@@ -214,7 +214,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery.py::"
-            "test_a_job_that_does_not_come_to_a_cut_goes_on_unsaved"
+            "test_a_job_that_does_not_come_to_a_cut_continues_unsaved"
         ): {
             "saves-hold-a-job-up": ("if not 0 <= now - save.since < CUT_WITHIN_S:", "if False:"),
         },
@@ -250,7 +250,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery.py::"
-            "test_a_job_that_is_resumed_while_it_is_stored_goes_on_and_is_not_ended"
+            "test_a_job_that_is_resumed_while_it_is_stored_continues_and_is_not_ended"
         ): {
             "an-old-checkpoint-is-rested-in": (
                 'rest = rests and save.why == "rest" and _stands_still(index, record)',
@@ -262,7 +262,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery.py::"
-            "test_an_upload_that_cannot_be_done_is_given_up_while_the_job_goes_on"
+            "test_an_upload_that_cannot_be_done_is_given_up_while_the_job_continues"
         ): {
             "uploads-for-ever": ("(save.tries >= TRIES and not rests)", "False"),
         },
@@ -276,7 +276,7 @@ TABLE: Table = {
     "reconciler/plan/restoring.py": {
         (
             "tests/reconciler/test_recovery.py::"
-            "test_a_job_rests_in_the_store_without_a_process_and_goes_on_where_it_was"
+            "test_a_job_rests_in_the_store_without_a_process_and_continues_where_it_was"
         ): {
             "rest-before-the-ranks-are-gone": (
                 (
@@ -309,7 +309,7 @@ TABLE: Table = {
         "tests/reconciler/test_recovery.py::test_after_so_many_restarts_it_has_failed": {
             "restarts-for-ever": ("and record.restarts < job.max_restarts:", ":"),
         },
-        "tests/reconciler/test_recovery.py::test_who_is_cancelled_does_not_restart": {
+        "tests/reconciler/test_recovery.py::test_a_cancelled_job_does_not_restart": {
             "cancelled-and-restarted": ("if ending.phase == RESTARTING and unwanted:", "if False:"),
         },
         (

@@ -141,7 +141,7 @@ sys.exit(daemon.main(sys.argv[1:]))
 """
 
 
-def test_whatever_accepting_raises_refuses_the_revision_and_the_loop_goes_on(
+def test_whatever_accepting_raises_refuses_the_revision_and_the_loop_continues(
     rankfold: Rankfold, specs: Specs, tmp_path: Path
 ) -> None:
     specs.job(gpus=2)

@@ -35,7 +35,7 @@ def test_only_those_of_the_doors_are_removed(above: Path, state: State) -> None:
     assert [path.name for path in above.iterdir() if path.is_dir()] == [cgroups.name(doors[2])]
 
 
-def test_who_is_frozen_in_it_and_lives_keeps_it(above: Path, state: State) -> None:
+def test_a_living_frozen_process_keeps_it(above: Path, state: State) -> None:
     folder = above / cgroups.name(state.runtime / "door")
     folder.mkdir()
     sleeper = subprocess.Popen(["sleep", "1000"])

@@ -35,7 +35,7 @@ def test_what_has_not_changed_is_whole(folder: Path) -> None:
     check(folder)
 
 
-def test_others_write_beside_what_is_settled(
+def test_other_processes_write_next_to_what_is_settled(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A module, under the name that it has until it is whole."""
@@ -54,7 +54,7 @@ def test_others_write_beside_what_is_settled(
         settle(folder)
 
 
-def test_who_restores_may_write_into_the_folder(folder: Path) -> None:
+def test_a_restore_may_write_into_the_folder(folder: Path) -> None:
     (folder / CHANGES).write_text('{"put": {}}')
     (folder / "rank-0/restore.log").write_text("done")
     check(folder)

@@ -67,7 +67,7 @@ def save(place: Fleet, name: str = "a") -> None:
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_it_goes_on_with_those_that_are_there_and_returns_to_all(saved: bool) -> None:
+def test_it_continues_with_those_that_are_there_and_returns_to_all(saved: bool) -> None:
     place = fleet(4, job(ranks=4, gpus=4))
     if saved:
         save(place)
@@ -135,7 +135,7 @@ def test_devices_that_others_have_are_waited_for() -> None:
     assert on(place) == [0, 1, 2, 3] and "young" not in place.records
 
 
-def test_two_that_lost_devices_both_go_on() -> None:
+def test_two_that_lost_devices_both_continue() -> None:
     place = fleet(4, job(), job("b", 2, 2, 1.0))
     save(place, "a")
     save(place, "b")
@@ -231,7 +231,7 @@ def test_no_job_gives_up_a_device_that_serves_it() -> None:
     assert on(place) == [0, 2]
 
 
-def test_memory_that_does_not_suffice_is_said_and_nobody_waits_for_it() -> None:
+def test_memory_that_does_not_suffice_is_reported_and_not_waited_for() -> None:
     place = fleet(4, job(ranks=4, gpus=4), host_memory=GIB // 2)
     goes_bad(place, 3)
     assert not place.converge().degraded and on(place) == []
@@ -261,7 +261,7 @@ def test_a_job_whose_bits_depend_on_their_number_waits_for_its_devices() -> None
     assert on(place) == [0]
 
 
-def test_it_is_no_change_that_a_plan_shows_for_ever() -> None:
+def test_it_is_no_change_that_a_plan_shows_forever() -> None:
     place = fleet(2, job())
     goes_bad(place, 1)
     place.converge()

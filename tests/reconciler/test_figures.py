@@ -99,7 +99,7 @@ def test_a_cut_is_a_cut_of_all_devices(seen: Observed) -> None:
     assert changes.follow(wanted(), record(TWO, 1), seen, False, 0.0).cut_at is None
 
 
-def test_a_job_goes_on_when_all_of_its_new_devices_have_released_it() -> None:
+def test_a_job_continues_when_all_of_its_new_devices_have_released_it() -> None:
     change = wanted(to_gpus=2, cut_at=50.0)
     for seen in (
         observed(soft_0=running(51.0)),

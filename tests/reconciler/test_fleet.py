@@ -130,7 +130,7 @@ def test_a_removed_file_suspends_its_job_until_it_is_back(rankfold: Rankfold, sp
         rankfold.until(lambda: devices(rankfold) == 1)
 
 
-def test_hands_off_an_object_of_a_source_unless_told_otherwise(
+def test_an_object_of_a_source_is_not_changed_without_force(
     rankfold: Rankfold, specs: Specs
 ) -> None:
     specs.job(gpus=2)
@@ -394,7 +394,7 @@ def test_proxies_and_ranks_outlive_the_reconciler(rankfold: Rankfold, specs: Spe
     assert pids(rankfold) == before and devices(rankfold) == 1
 
 
-def test_a_proxy_that_cannot_start_is_told_and_does_not_hang(
+def test_a_proxy_that_cannot_start_is_reported_and_does_not_hang(
     rankfold: Rankfold, state: State
 ) -> None:
     process = rankfold.start(

@@ -181,7 +181,7 @@ def test_links_are_followed_wherever_they_lead(tmp_path: Path) -> None:
         source.close()
 
 
-def test_a_single_file_is_followed_beside_many(tmp_path: Path) -> None:
+def test_a_single_file_is_followed_next_to_many(tmp_path: Path) -> None:
     fill(tmp_path / "few", 0)
     for number in range(100):
         (tmp_path / f"few/{number}.bin").touch()

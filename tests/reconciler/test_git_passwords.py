@@ -58,7 +58,7 @@ def files_with(text: str, folder: Path) -> list[Path]:
     return [path for path in found if text.encode() in path.read_bytes()]
 
 
-def test_a_password_in_a_url_is_shown_to_nobody(
+def test_a_password_in_a_url_is_never_shown(
     server: http.server.HTTPServer, rankfold: Rankfold, specs: Specs, state: State
 ) -> None:
     rankfold.environment["no_proxy"] = "127.0.0.1"

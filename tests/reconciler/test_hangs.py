@@ -123,7 +123,7 @@ def test_a_job_is_over_only_when_the_device_that_hangs_has_let_go_of_it(
     assert rankfold.job("a")["message"] == "cancelled by hand"
 
 
-def test_a_job_whose_launcher_hangs_is_left_where_it_is_until_it_goes_on(
+def test_a_job_whose_launcher_hangs_is_left_where_it_is_until_it_continues(
     rankfold: Rankfold, specs: Specs
 ) -> None:
     """Moved, it would stand still: the launcher has its channel and its image."""
@@ -188,7 +188,9 @@ def prober() -> Iterator[Prober]:
     found.close()
 
 
-def test_who_accepts_and_is_silent_is_waited_for_once(tmp_path: Path, prober: Prober) -> None:
+def test_a_process_that_accepts_and_is_silent_is_waited_for_once(
+    tmp_path: Path, prober: Prober
+) -> None:
     silent = tmp_path / "silent"
     with contextlib.closing(service.listen(silent)), speaker(tmp_path / "lively") as asked:
         paths = [silent, tmp_path / "lively"]
@@ -223,7 +225,7 @@ def test_an_answer_from_before_an_action_does_not_count(tmp_path: Path, prober: 
             assert status and status["says"] == "busy"
 
 
-def test_who_hangs_up_or_talks_nonsense_is_nobody_and_is_called_again(
+def test_a_process_that_hangs_up_or_talks_nonsense_does_not_count_and_is_queried_again(
     tmp_path: Path, prober: Prober
 ) -> None:
     path = tmp_path / "door"

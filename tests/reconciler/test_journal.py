@@ -18,7 +18,7 @@ from rankfold.reconciler.model.recorded import Change, Ending, Record
 from support.leaks import UNDECLARED, State
 
 
-def test_who_looks_while_it_is_made_sees_nothing_or_all_of_it(tmp_path: Path) -> None:
+def test_a_reader_sees_nothing_or_all_of_it_while_it_is_made(tmp_path: Path) -> None:
     """Whoever runs `status` when the fleet's first command has just begun."""
     for attempt in range(30):
         state = tmp_path / str(attempt)
@@ -90,7 +90,7 @@ def filled(state: Path) -> None:
         journal.set("attempted", {"revision": "r1", "time": 1.0, "faults": []})
 
 
-def test_who_has_nothing_to_do_reads_nothing_again(tmp_path: Path) -> None:
+def test_an_idle_turn_reads_nothing_again(tmp_path: Path) -> None:
     """Whoever writes: this one, another, or a transaction that is undone."""
     statements: list[str] = []
     with Journal(tmp_path) as journal, Journal(tmp_path) as other:

@@ -144,7 +144,7 @@ def waiting_before(
 
 @settings(max_examples=150)
 @given(st.integers(2, 6), wishes(most=5), st.data())
-def test_nobody_is_overtaken_and_no_device_idles_without_a_claim(
+def test_no_job_is_overtaken_and_no_device_idles_without_a_claim(
     devices: int, rounds: list[list[Job]], data: st.DataObject
 ) -> None:
     """Jobs start, grow, shrink, rest and end in any order; what becomes free is the first's in
@@ -180,7 +180,7 @@ def test_nobody_is_overtaken_and_no_device_idles_without_a_claim(
 
 
 @given(st.integers(2, 5), st.data())
-def test_who_waits_to_grow_is_served_when_the_others_have_ended(
+def test_a_job_that_waits_to_grow_is_served_when_the_others_have_ended(
     devices: int, data: st.DataObject
 ) -> None:
     """However many younger ones queue up, and in whatever order the others end."""
@@ -199,7 +199,7 @@ def test_who_waits_to_grow_is_served_when_the_others_have_ended(
 
 @settings(max_examples=100)
 @given(st.integers(1, 5), wishes(), st.data())
-def test_what_hangs_is_left_alone_and_everything_goes_on_afterwards(
+def test_what_hangs_is_left_alone_and_everything_continues_afterwards(
     devices: int, rounds: list[list[Job]], data: st.DataObject
 ) -> None:
     """`Fleet` sees to it that nobody speaks to who hangs, or acts on what is in flight."""
@@ -225,7 +225,7 @@ def test_what_hangs_is_left_alone_and_everything_goes_on_afterwards(
 
 @settings(max_examples=100)
 @given(st.integers(1, 4), st.integers(1, 3), st.data())
-def test_a_device_that_is_lost_gets_another_proxy_and_its_jobs_go_on(
+def test_a_device_that_is_lost_gets_another_proxy_and_its_jobs_continue(
     devices: int, jobs: int, data: st.DataObject
 ) -> None:
     """`Fleet` sees to it that nothing is placed there; its proxy ends sooner or later."""
@@ -264,7 +264,7 @@ def test_a_device_that_is_lost_and_free_is_not_waited_for() -> None:
         (500, "local/soft-0, local/soft-1, local/soft-2 and 497 more"),
     ],
 )
-def test_who_waits_for_many_devices_names_a_few_and_counts_the_rest(
+def test_a_job_that_waits_for_many_devices_names_a_few_and_counts_the_rest(
     devices: int, named: str
 ) -> None:
     planned = fleet(devices, job("a", 3, 3)).plan()
@@ -312,7 +312,7 @@ def test_what_cannot_come_by_itself_is_not_waited_for_with_idle_devices(why: str
     assert len(place.records["a"].holds()) == 5
 
 
-def test_a_job_that_finds_its_new_devices_taken_goes_on_with_those_it_had() -> None:
+def test_a_job_that_finds_its_new_devices_taken_continues_with_those_it_had() -> None:
     """In the middle of its move an older one was resumed: it neither waits nor rests."""
     older, mover = job("older", 2, 2, 0), job("mover", 4, 2, 1)
     place = fleet(4, older, mover)
@@ -469,7 +469,7 @@ def test_first_come_first_served_and_the_first_is_not_overtaken() -> None:
     assert place.records["big"].step == "placed" and "small" not in place.records
 
 
-def test_what_can_never_fit_stalls_and_holds_nobody_up() -> None:
+def test_what_can_never_fit_stalls_and_delays_no_other() -> None:
     place = fleet(2, job("huge", 4, 3, 0), job("small", 1, 1, 1))
     planned = place.converge()
     assert place.records["small"].step == "placed"

@@ -26,7 +26,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_a_proxy_that_the_last_reconciler_told_to_end_may_end_under_the_next(
+def test_a_proxy_that_the_last_reconciler_requested_to_end_may_end_under_the_next(
     tmp_path: Path, layout: Layout, answers: bool
 ) -> None:
     with Journal(tmp_path) as journal:
@@ -46,7 +46,7 @@ def test_a_proxy_that_the_last_reconciler_told_to_end_may_end_under_the_next(
         assert [event.reason for event in journal.events()] == ["ProxyEnded"], "only once"
 
 
-def test_one_that_could_not_be_told_is_missed(tmp_path: Path, layout: Layout) -> None:
+def test_one_that_could_not_be_requested_to_end_is_missed(tmp_path: Path, layout: Layout) -> None:
     with Journal(tmp_path) as journal:
         last = Processes(layout, journal)
         last.note(seen(7), [ONE])
@@ -101,7 +101,7 @@ def test_a_device_that_starts_slowly_or_hangs_is_not_bad(tmp_path: Path, layout:
         assert processes.failing == {}, "it answered"
 
 
-def test_one_whose_proxy_cannot_be_started_is_bad_and_forgotten_when_nobody_wants_it(
+def test_one_whose_proxy_cannot_be_started_is_bad_and_forgotten_when_it_is_not_desired(
     tmp_path: Path, layout: Layout
 ) -> None:
     with Journal(tmp_path) as journal:

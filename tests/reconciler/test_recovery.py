@@ -118,7 +118,7 @@ def test_steps_are_collectives_of_the_rank_that_did_fewest(
     assert any(isinstance(a, actions.Barrier) and a.save == "steps" for a in planned) == saved
 
 
-def test_a_save_that_fails_lets_the_job_go_on_and_is_tried_again_one_interval_later() -> None:
+def test_after_a_failed_save_the_job_continues_and_is_saved_one_interval_later() -> None:
     place = fleet(job(save_every_s=20))
     place.saves_fail = True
     failed = 0
@@ -143,7 +143,7 @@ def test_a_request_is_answered_with_what_went_wrong() -> None:
     assert place.works("a")
 
 
-def test_a_job_that_does_not_come_to_a_cut_goes_on_unsaved() -> None:
+def test_a_job_that_does_not_come_to_a_cut_continues_unsaved() -> None:
     place = fleet(job())
     place.update("a", asked="t")
     place.turn()
@@ -266,7 +266,7 @@ def test_a_fetch_that_hangs_is_begun_again() -> None:
     assert isinstance(action, actions.Fetch) and action.stuck
 
 
-def test_a_reconciler_that_is_killed_in_a_save_is_followed_by_one_that_goes_on() -> None:
+def test_a_reconciler_that_is_killed_in_a_save_is_followed_by_one_that_continues() -> None:
     place = fleet(job())
     place.killed_in_a_save = True
     save(place)
@@ -322,7 +322,7 @@ def test_an_upload_that_is_interrupted_is_gone_on_with() -> None:
 
 
 @pytest.mark.parametrize("how", ["retry", "failed"])
-def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_goes_on(how: str) -> None:
+def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_continues(how: str) -> None:
     place = fleet(job())
     place.uploads = how
     place.update("a", asked="t")
@@ -333,7 +333,7 @@ def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_goes_on(how: st
 
 
 @pytest.mark.parametrize("known", [0, 1], ids=["a name in use", "taken over"])
-def test_a_job_that_goes_on_elsewhere_is_no_second_copy_here(known: int) -> None:
+def test_a_job_that_continues_elsewhere_is_no_second_copy_here(known: int) -> None:
     place = fleet(job())
     place.uploads = "slow"
     place.update("a", asked="t")
@@ -353,7 +353,7 @@ def test_a_job_that_goes_on_elsewhere_is_no_second_copy_here(known: int) -> None
     assert (ending.phase, ending.reason, ending.message) == ("Failed", "TakenOver", said)
 
 
-def test_the_store_is_asked_now_and_then_who_has_the_jobs_that_it_knows() -> None:
+def test_the_store_is_queried_now_and_then_for_the_owners_of_the_jobs_that_it_knows() -> None:
     """About all at once, also about one that has just come to it."""
     place = fleet(job(gpus=1), job("b", gpus=1), job("c", gpus=1))
     turns(place, 60)
@@ -437,7 +437,7 @@ def test_another_incarnation_is_looked_at_anew() -> None:
     assert place.looks == 2 and "CannotBeSaved" in conditions(place)
 
 
-def test_nobody_looks_where_nothing_can_be_saved_or_who_has_just_been_asked() -> None:
+def test_launchers_are_not_queried_where_nothing_can_be_saved_or_again_at_once() -> None:
     place = fleet(job())
     place.in_flight = frozenset({"a look at a"})
     turns(place, 15)
@@ -455,7 +455,7 @@ def stored(place: Fleet, **fields: Any) -> None:
     assert place.records["a"].step == "stored"
 
 
-def test_a_job_rests_in_the_store_without_a_process_and_goes_on_where_it_was() -> None:
+def test_a_job_rests_in_the_store_without_a_process_and_continues_where_it_was() -> None:
     place = fleet(job())
     stored(place)
     assert place.ranks == {} and place.plan().converged == {"a"}
@@ -500,7 +500,7 @@ def test_a_job_that_cannot_be_stored_rests_in_memory_and_is_not_tried_in_a_loop(
     assert conditions(place)["SaveFailed"] == "a process cannot be saved"
 
 
-def test_a_job_that_is_resumed_while_it_is_stored_goes_on_and_is_not_ended() -> None:
+def test_a_job_that_is_resumed_while_it_is_stored_continues_and_is_not_ended() -> None:
     place = fleet(job())
     place.uploads = "retry"
     wish(place, job(suspend=True, store=True))
@@ -565,7 +565,7 @@ def test_a_restore_that_fails_leaves_nothing_and_is_tried_again() -> None:
     assert place.works("a")
 
 
-def test_ranks_that_are_back_are_asked_again_where_nobody_wrote_down_what_they_said() -> None:
+def test_restored_ranks_are_queried_again_where_their_answers_were_not_recorded() -> None:
     place = fleet(job())
     stored(place)
     wish(place, job())
@@ -599,7 +599,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_after_a_fault_a_job_goes_on_from_its_last_checkpoint(fault: str) -> None:
+def test_after_a_fault_a_job_continues_from_its_last_checkpoint(fault: str) -> None:
     place = fleet(job())
     save(place)
     for _ in range(5):
@@ -612,7 +612,7 @@ def test_after_a_fault_a_job_goes_on_from_its_last_checkpoint(fault: str) -> Non
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_before_the_first_checkpoint_it_goes_on_from_its_beginning(fault: str) -> None:
+def test_before_the_first_checkpoint_it_continues_from_its_beginning(fault: str) -> None:
     place = fleet(job())
     FAULTS[fault](place)
     place.converge()
@@ -640,7 +640,7 @@ def test_a_command_that_cannot_be_started_is_not_started_again() -> None:
 
 
 @pytest.mark.parametrize("wanted", [None, "cancelled"])
-def test_who_is_cancelled_does_not_restart(wanted: str | None) -> None:
+def test_a_cancelled_job_does_not_restart(wanted: str | None) -> None:
     place = fleet(job())
     place.exit("a", 0, 1)
     place.turn()
@@ -687,7 +687,7 @@ def resting(**fields: Any) -> Fleet:
     return place
 
 
-def test_a_job_that_rests_is_dumped_and_goes_on_where_it_was() -> None:
+def test_a_job_that_rests_gets_a_local_snapshot_and_continues_where_it_was() -> None:
     place = resting()
     place.converge()
     record = place.records["a"]
@@ -701,7 +701,7 @@ def test_a_job_that_rests_is_dumped_and_goes_on_where_it_was() -> None:
     assert (record.incarnation, record.restarts, record.dump) == (2, 0, None)
 
 
-def test_a_job_is_not_dumped_before_its_time_nor_where_nothing_can_be() -> None:
+def test_no_local_snapshot_is_made_before_its_time_nor_where_none_can_be() -> None:
     for fields in ({"rest_save_after": 30.0}, {"rest_save_after": None}, {"no_saves": "no CRIU"}):
         place = resting()
         for name, value in fields.items():
@@ -715,7 +715,7 @@ def test_a_job_is_not_dumped_before_its_time_nor_where_nothing_can_be() -> None:
     assert place.records["a"].stored == NODE
 
 
-def test_what_cannot_be_dumped_rests_in_memory_and_says_why() -> None:
+def test_a_job_without_a_local_snapshot_rests_in_memory_and_reports_why() -> None:
     place = resting()
     place.saves_fail = True
     tried = 0
@@ -729,7 +729,7 @@ def test_what_cannot_be_dumped_rests_in_memory_and_says_why() -> None:
     assert place.works("a") and "RestsInMemory" not in conditions(place)
 
 
-def test_who_is_resumed_during_the_dump_is_not_ended() -> None:
+def test_a_job_resumed_during_its_local_snapshot_is_not_ended() -> None:
     place = resting()
     place.killed_in_a_save = True
     while place.killed_in_a_save:
@@ -741,14 +741,14 @@ def test_who_is_resumed_during_the_dump_is_not_ended() -> None:
     assert place.records["a"].incarnation == 1
 
 
-def test_a_dump_that_was_interrupted_is_gone_on_with() -> None:
+def test_a_local_snapshot_that_was_interrupted_is_continued() -> None:
     place = resting()
     place.killed_in_a_save = True
     place.converge()
     assert place.records["a"].stored == NODE and place.records["a"].saves == 1
 
 
-def test_a_dump_that_is_damaged_is_said_and_the_last_checkpoint_taken() -> None:
+def test_a_damaged_local_snapshot_is_reported_and_the_last_checkpoint_taken() -> None:
     place = fleet(job())
     save(place)
     place.rest_save_after = 0.0
@@ -761,7 +761,7 @@ def test_a_dump_that_is_damaged_is_said_and_the_last_checkpoint_taken() -> None:
     assert place.records["a"].dump is None
 
 
-def test_a_dump_that_is_damaged_is_the_end_where_there_is_no_checkpoint() -> None:
+def test_a_damaged_local_snapshot_is_the_end_where_there_is_no_checkpoint() -> None:
     place = resting()
     place.converge()
     place.dump_damaged = True
@@ -780,7 +780,7 @@ def done(place: Fleet) -> list[type[actions.Action]]:
     return kinds
 
 
-def test_a_dumped_job_that_shall_rest_in_the_store_comes_there_and_is_not_woken() -> None:
+def test_a_job_in_a_local_snapshot_is_moved_to_the_store_without_being_restored() -> None:
     place = resting()
     place.converge()
     wish(place, job(suspend=True, store=True))
@@ -790,7 +790,7 @@ def test_a_dumped_job_that_shall_rest_in_the_store_comes_there_and_is_not_woken(
     assert [each.id for each in record.checkpoints] == [record.stored]
 
 
-def test_a_checkpoint_is_made_of_the_dump_where_the_job_rests() -> None:
+def test_a_checkpoint_is_made_of_the_local_snapshot_where_the_job_rests() -> None:
     """Again and again; it rests on, and may be resumed."""
     place = resting()
     place.converge()
@@ -808,7 +808,7 @@ def test_a_checkpoint_is_made_of_the_dump_where_the_job_rests() -> None:
     assert place.works("a") and place.records["a"].dump is None
 
 
-def test_who_wants_a_checkpoint_of_a_job_that_is_to_be_dumped_waits_for_that() -> None:
+def test_a_requested_checkpoint_waits_for_the_local_snapshot() -> None:
     place = resting()
     place.rest_save_after = 5.0
     while place.records["a"].step != "detached":
@@ -846,7 +846,7 @@ def test_a_job_that_stays_in_memory_is_saved_there(why: str) -> None:
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_a_job_that_is_resumed_while_its_dump_is_uploaded_goes_on(store: bool) -> None:
+def test_a_job_that_is_resumed_while_its_local_snapshot_is_uploaded_continues(store: bool) -> None:
     place = resting()
     place.converge()
     place.uploads = "slow"
@@ -866,7 +866,7 @@ def test_a_job_that_is_resumed_while_its_dump_is_uploaded_goes_on(store: bool) -
     assert len(record.checkpoints) == 1 and record.save is None and record.dump is None
 
 
-def test_a_damaged_dump_becomes_no_checkpoint() -> None:
+def test_a_damaged_local_snapshot_becomes_no_checkpoint() -> None:
     place = resting()
     place.converge()
     place.dump_damaged = True

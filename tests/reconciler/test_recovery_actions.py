@@ -239,7 +239,7 @@ def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> 
     assert float(told.split("still for ")[1].split()[0]) >= 50
 
 
-def test_a_fault_of_ours_leaves_nobody_standing(
+def test_a_fault_of_ours_leaves_no_rank_frozen(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(*_: object) -> None:
@@ -299,7 +299,7 @@ def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
     assert save is not None and (save.tries, save.error) == (2, "the store is another fleet's")
 
 
-def test_what_others_have_left_is_removed_beside_an_upload(scene: Scene) -> None:
+def test_what_others_have_left_is_removed_before_an_upload(scene: Scene) -> None:
     """Snapshots take gigabytes, and a reconciler may be killed before it removes them."""
     for number in range(1, 7):
         scene.fetched(number)
@@ -313,7 +313,7 @@ def test_what_others_have_left_is_removed_beside_an_upload(scene: Scene) -> None
     assert [kind for kind, _ in scene.ranks.tasks] == ["upload"]
 
 
-def test_a_dump_that_is_damaged_is_not_sent_and_stays(scene: Scene) -> None:
+def test_a_damaged_local_snapshot_is_not_uploaded_and_stays(scene: Scene) -> None:
     scene.update(
         step="stored", stored=NODE, dump=LocalSnapshot(1, whole=True), save=None, asked="u"
     )
@@ -382,7 +382,7 @@ def test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen(scene: Sce
     assert (record.step, record.incarnation, record.restore) == ("detached", 2, None)
 
 
-def test_launchers_are_told_for_which_incarnation(scene: Scene) -> None:
+def test_launchers_get_the_incarnation_of_a_request(scene: Scene) -> None:
     """Each operation, so that one of another incarnation can refuse it."""
     scene.update(incarnation=4)
     scene.do(scene.recovery.save(AT_A_CUT, Observed()))
@@ -469,7 +469,7 @@ def test_processes_that_were_killed_with_a_job_are_an_event(scene: Scene) -> Non
     ]
 
 
-def test_who_waits_for_a_save_hears_of_a_restart(scene: Scene) -> None:
+def test_a_requested_save_is_answered_with_a_restart(scene: Scene) -> None:
     scene.ranks.state = {0: "gone", 1: "gone"}
     scene.update(
         save=Save(1, "request", 5.0, token="t"),
@@ -567,7 +567,7 @@ def test_what_ranks_did_last_counts_though_it_was_not_seen_before_their_end(scen
     assert scene.devices == ["status", "detach"] * 2
 
 
-def test_who_discards_a_job_that_the_journal_does_not_know_does_not_note_it(scene: Scene) -> None:
+def test_discarding_a_job_unknown_to_the_journal_records_nothing(scene: Scene) -> None:
     scene.do(scene.executor.steps(actions.Discard("unknown", 1, DEVICES[0]), Observed()))
     assert scene.journal.record("unknown") is None and scene.devices == ["detach"]
 
@@ -622,7 +622,7 @@ CALLING: list[tuple[Json, actions.Action]] = [
     ("waits_for", "said"),
     [("", "{url}: no progress"), ("the launchers that still copy", "waits for the launchers that")],
 )
-def test_who_hangs_is_named(waits_for: str, said: str, scene: Scene) -> None:
+def test_the_process_that_hangs_is_named(waits_for: str, said: str, scene: Scene) -> None:
     """The store, or a launcher that copies device memory."""
     scene.update(**UPLOADING)
     folder = scene.ranks.layout.save("a", 1)

@@ -75,7 +75,7 @@ def test_a_few_go_at_a_time(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_of_devices_that_nobody_has_the_last_files_are_kept(tmp_path: Path) -> None:
+def test_the_last_files_of_devices_in_no_pool_are_kept(tmp_path: Path) -> None:
     """Those of a device that a pool has stay, and of one whose proxy lives."""
     journal, layout = Journal(tmp_path), Layout(tmp_path)
     device = Device("local/soft-0", "soft", 1 << 30)

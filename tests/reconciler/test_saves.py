@@ -191,7 +191,7 @@ def test_a_file_that_is_renamed_away_and_back_changes_nothing(
     assert source.poll() is None
 
 
-def test_what_changes_all_the_time_is_told(
+def test_what_changes_all_the_time_is_reported(
     source: reader.DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "RESTLESS_S", 0.2)

@@ -62,7 +62,7 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("slip", SLIPS)
-def test_a_slip_beside_a_secret_is_refused_without_telling_it(slip: str) -> None:
+def test_a_slip_next_to_a_secret_is_refused_without_revealing_it(slip: str) -> None:
     extra = SLIPS[slip].format(secret=SECRET)
     text = JOB.format(name="gpt", command='["true"]', ranks=1, gpus=1, extra=extra)
     told = [str(f) for f in spec.load_texts({"gpt.yaml": text}, {"gpt.yaml": "/"}).faults]

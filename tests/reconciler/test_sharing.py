@@ -68,7 +68,7 @@ def test_whether_ranks_may_share_is_what_the_devices_say(shares: Any, on: Any) -
     assert found is not None and found["on"] is on
 
 
-def test_nothing_is_told_of_another_epoch_or_while_it_rests() -> None:
+def test_nothing_is_reported_of_another_epoch_or_while_it_rests() -> None:
     before = seen(there((0, 1), Spent(20.0), epoch=1), there((2, 3), Spent(20.0), epoch=1))
     resting = replace(RECORD, step="detached", placement=())
     for record, observed in ((RECORD, before), (RECORD, Observed()), (resting, before)):
@@ -76,7 +76,7 @@ def test_nothing_is_told_of_another_epoch_or_while_it_rests() -> None:
         assert sharing.overhead(record, observed) is None
 
 
-def test_of_a_job_that_has_ended_the_last_counters_are_told() -> None:
+def test_the_last_counters_of_an_ended_job_are_reported() -> None:
     ended = replace(RECORD, step="ended", counters={"0": dict(COUNTS), "1": {"kernels": 7}})
     assert sharing.done(ended, Observed()) == {
         "on": None,
@@ -147,7 +147,7 @@ def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
         assert found.message.startswith("rank 2 holds; its ranks")
 
 
-def test_the_guard_is_told_where_there_is_one() -> None:
+def test_the_cross_check_is_reported_where_there_is_one() -> None:
     observed = seen(
         replace(there((0, 1)), guard=CrossCheck(256, 7, 1, 3, 1)),
         replace(there((2, 3)), guard=CrossCheck(256, 5, 1, 4, 2)),

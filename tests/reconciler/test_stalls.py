@@ -63,7 +63,7 @@ WAITS = ("others", LONG)
         ("code", "waiting for code that is loaded or compiled"),
     ],
 )
-def test_who_keeps_others_waiting_is_named(at: str, where: str) -> None:
+def test_the_rank_that_keeps_others_waiting_is_named(at: str, where: str) -> None:
     found = told({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG)})
     assert found is not None and found.reason == "ForRanks"
     assert "ranks 0, 1, 2 have waited" in found.message and found.message.endswith(
@@ -91,7 +91,7 @@ def test_while_work_of_one_rank_begins_or_ends_it_gets_further(at: str) -> None:
     assert told({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG - 1)}) is None
 
 
-def test_ranks_that_are_on_the_host_wait_for_nobody() -> None:
+def test_ranks_that_are_on_the_host_wait_for_no_rank() -> None:
     host = ("host", LONG)
     assert told({0: host, 1: host}, {2: host, 3: ("", 0.0)}) is None
 

@@ -88,7 +88,7 @@ def not_saved(rankfold: Rankfold) -> str:
         for p in ("", *POINTS_OF_A_SAVE)
     ],
 )
-def test_a_launcher_that_stops_in_a_save_holds_nobody_but_its_own_rank(
+def test_a_launcher_that_stops_in_a_save_holds_only_its_own_rank(
     point: str, rankfold: Rankfold, counting: Counting
 ) -> None:
     """At each point of a save; at some of them its rank stands, and nobody else can let it go."""
@@ -148,7 +148,7 @@ def test_a_stopped_uploader_is_reported_and_named(rankfold: Rankfold, counting: 
     counting.finish()
 
 
-def test_an_uploader_that_stops_is_killed_and_another_goes_on(
+def test_an_uploader_that_stops_is_killed_and_another_continues(
     rankfold: Rankfold, counting: Counting
 ) -> None:
     rankfold.environment |= {"RANKFOLD_STUCK": "1", "RANKFOLD_FAULT": ""}
@@ -165,7 +165,9 @@ def test_an_uploader_that_stops_is_killed_and_another_goes_on(
     counting.finish()
 
 
-def test_who_gets_no_further_is_stuck_and_who_does_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transfer_without_progress_is_stuck_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     progress = Progress(60.0)

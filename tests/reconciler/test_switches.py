@@ -30,7 +30,7 @@ def test_a_command_refuses_it(name: str, value: str, remedy: str, rankfold: Rank
     assert f"{name} is '{value}'; {remedy}\n" in done.stderr
 
 
-def test_so_does_a_reconciler_that_nobody_asked_for(state: State) -> None:
+def test_so_does_a_reconciler_that_was_not_started_by_a_command(state: State) -> None:
     command = [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)]
     done = subprocess.run(
         command,

@@ -36,7 +36,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made.journal.close()
 
 
-def test_a_dump_is_not_woken_where_its_job_goes_on_elsewhere(
+def test_a_local_snapshot_is_not_restored_where_its_job_continues_elsewhere(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The real store is asked. While it cannot be, what lies here comes back."""
@@ -61,7 +61,9 @@ def test_a_dump_is_not_woken_where_its_job_goes_on_elsewhere(
     assert "StoreNotAsked" in scene.events()
 
 
-def test_jobs_that_run_end_when_the_store_says_that_they_go_on_elsewhere(scene: Scene) -> None:
+def test_jobs_that_run_end_when_the_store_reports_that_they_continue_elsewhere(
+    scene: Scene,
+) -> None:
     """The real store, asked once about all of them. Who has a job back does not end."""
     others = [f"a{number}" for number in range(40)]
     for other in others:
@@ -97,7 +99,7 @@ def test_a_store_that_cannot_be_asked_ends_nothing_and_that_is_said(scene: Scene
     assert scene.record.ending is None
 
 
-def test_one_job_of_which_the_store_cannot_tell_keeps_nothing_from_the_others(scene: Scene) -> None:
+def test_one_job_without_an_answer_of_the_store_does_not_delay_the_others(scene: Scene) -> None:
     store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     for job in ("a", "b"):
         store.take(job, 1, owner="here")
@@ -134,7 +136,7 @@ def meanwhile(do: Callable[[int], None], scene: Scene, jobs: int) -> tuple[int, 
     return found[0], [why for _, why in answers.values()]
 
 
-def test_who_asks_the_store_and_is_stopped_does_not_stay(
+def test_a_stopped_query_of_the_store_is_ended(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Running jobs are asked about again and again, and no alarm ends who is stopped; even when it
@@ -147,7 +149,7 @@ def test_who_asks_the_store_and_is_stopped_does_not_stay(
     assert leaks.has_ended(pid, 10)
 
 
-def test_who_asks_the_store_and_is_killed_has_not_answered(scene: Scene) -> None:
+def test_a_killed_query_of_the_store_has_not_answered(scene: Scene) -> None:
     _, whys = meanwhile(lambda pid: os.kill(pid, signal.SIGKILL), scene, 2)
     assert all("the process that queried it exited (-9)" in why for why in whys)
 
@@ -158,7 +160,7 @@ def by_the_host_name(job: Path) -> str:
 
 
 @pytest.mark.parametrize("named", [owners.of, by_the_host_name])
-def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(
+def test_nothing_is_restored_while_a_copy_runs_on_this_machine(
     named: Callable[[Path], str], scene: Scene, tmp_path: Path
 ) -> None:
     other = Layout(tmp_path / "other")
@@ -184,7 +186,9 @@ def test_nothing_is_restored_beside_a_copy_that_runs_on_this_machine(
     assert scene.record.step == "detached" and not scene.record.rival
 
 
-def test_who_rests_in_memory_elsewhere_is_not_waited_for(scene: Scene, tmp_path: Path) -> None:
+def test_a_job_that_rests_in_memory_elsewhere_is_not_waited_for(
+    scene: Scene, tmp_path: Path
+) -> None:
     other = Layout(tmp_path / "other")
     other.logs("a").mkdir(parents=True)
     lock = try_lock(other.launcher_lock("a", 0))

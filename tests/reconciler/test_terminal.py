@@ -131,7 +131,7 @@ def test_every_event_is_legible_once_and_the_picture_is_drawn_once(
         assert everything.count(line) == lines_of_events.count(line), f"{line}\n{everything}"
 
 
-def test_names_that_are_elided_can_be_told_apart() -> None:
+def test_names_that_are_elided_can_be_distinguished() -> None:
     apart = elided(["short", "a-name-that-is-long-1", "a-name-that-is-long-2"], 16)
     assert apart["short"] == "short"
     assert apart["a-name-that-is-long-1"] == "a-name-t…-long-1"

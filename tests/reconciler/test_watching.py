@@ -99,7 +99,7 @@ def test_watch_outlives_a_directory_that_is_away(rankfold: Rankfold, specs: Spec
     assert watching.errors.read_text().count("does not exist") == 1, "said once"
 
 
-def test_watch_outlives_a_half_saved_file(rankfold: Rankfold, specs: Specs) -> None:
+def test_watch_outlives_a_partly_saved_file(rankfold: Rankfold, specs: Specs) -> None:
     specs.job(gpus=2)
     file = specs.folder / "gpt.yaml"
     with Watch(rankfold, str(specs.folder)) as watching:
@@ -175,7 +175,7 @@ def test_a_watch_that_outlives_a_stop_is_not_said_to_be_gone(
     assert "Unwatched" not in rankfold("events")
 
 
-def test_watch_ends_where_waiting_helps_nobody(rankfold: Rankfold, specs: Specs) -> None:
+def test_watch_ends_where_waiting_is_useless(rankfold: Rankfold, specs: Specs) -> None:
     done = rankfold.run("watch", str(specs.folder / "slip-of-the-pen"))
     assert done.returncode == 1 and "does not exist" in done.stderr
     done = rankfold.run("watch", "--git", str(specs.folder))
@@ -185,7 +185,7 @@ def test_watch_ends_where_waiting_helps_nobody(rankfold: Rankfold, specs: Specs)
 # ---- who looks after it ------------------------------------------------------------------------
 
 
-def test_it_is_told_that_no_reconciler_runs(rankfold: Rankfold, specs: Specs) -> None:
+def test_it_reports_that_no_reconciler_runs(rankfold: Rankfold, specs: Specs) -> None:
     assert rankfold.status()["reconciler"] == {"running": False, "message": ""}, "none is needed"
     specs.job(gpus=1, ranks=1)
     with Watch(rankfold, str(specs.folder)) as watching:
@@ -320,7 +320,7 @@ def test_half_a_mirror_is_made_anew(remote: Remote, state: State) -> None:
     assert revision is not None and revision.id == commit
 
 
-def test_a_silent_remote_holds_nobody_up(rankfold: Rankfold, specs: Specs, remote: Remote) -> None:
+def test_a_silent_remote_delays_no_job(rankfold: Rankfold, specs: Specs, remote: Remote) -> None:
     remote.silent = True
     process = rankfold.start("watch", "--git", remote.url("repo"))
     rankfold.until(lambda: remote.held)

@@ -59,7 +59,7 @@ def degraded(job: Trained) -> Any:
     return found.get("Degraded")
 
 
-def test_a_job_goes_on_with_the_devices_that_are_left(
+def test_a_job_continues_with_the_devices_that_are_left(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes], bad: Path
 ) -> None:
     loses_its_device(rankfold, job, bad)

@@ -78,7 +78,7 @@ def cgroups_of(job: Trained) -> set[str]:
 
 
 @pytest.mark.parametrize("victim", ["criu", pytest.param("launcher", marks=pytest.mark.slow)])
-def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
+def test_a_job_that_loses_a_rank_during_its_local_snapshot_goes_back(
     victim: str,
     rankfold: Rankfold,
     job: Trained,
@@ -104,7 +104,7 @@ def test_a_job_of_which_a_rank_is_lost_over_its_dump_goes_back(
 
 
 @pytest.mark.parametrize("victim", [pytest.param("criu", marks=pytest.mark.slow), "launcher"])
-def test_the_way_back_from_a_dump_is_tried_again(
+def test_the_way_back_from_a_local_snapshot_is_tried_again(
     victim: str,
     rankfold: Rankfold,
     job: Trained,

@@ -51,7 +51,7 @@ DAMAGE = [flip_a_bit, cut_a_pack, cut_the_manifest]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_who_asks_for_it_is_refused_and_a_job_goes_back_to_the_one_before(
+def test_a_request_for_it_is_refused_and_a_job_goes_back_to_the_one_before(
     damage: Callable[[Path], str],
     rankfold: Rankfold,
     job: Trained,

@@ -174,7 +174,7 @@ def undisturbed(subject: Subject, state: State) -> tuple[list[str], dict[str, by
 
 @pytest.mark.parametrize("make", SUBJECTS)
 @pytest.mark.parametrize("killed", [True, False], ids=["killed", "on request"])
-def test_a_job_goes_on_elsewhere_with_the_same_bits(
+def test_a_job_continues_elsewhere_with_the_same_bits(
     make: Callable[[Path], Subject], killed: bool, state: State, rankfold: Rankfold, specs: Specs
 ) -> None:
     subject = make(state.folder)

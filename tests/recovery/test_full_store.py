@@ -92,7 +92,7 @@ def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) ->
     job.finish()
 
 
-def test_a_save_that_never_has_room_is_given_up_and_the_next_is_made(
+def test_a_save_that_never_has_space_is_given_up_and_the_next_is_made(
     place: Path, rankfold: Rankfold, specs: Specs
 ) -> None:
     """Attempts are minutes apart. Before each one the reconciler ends, and the next reconciler

@@ -46,7 +46,7 @@ def test_a_checkpoint_while_it_runs_changes_nothing(
     assert job.results() == undisturbed
 
 
-def test_who_waits_for_a_checkpoint_of_a_job_that_stands_hears_why(
+def test_a_wait_for_a_checkpoint_of_a_stalled_job_reports_why(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     job.apply()
@@ -87,7 +87,7 @@ def test_all_who_wait_for_a_checkpoint_hear_of_one(
     assert job.results() == undisturbed
 
 
-def test_everything_is_killed_and_the_job_goes_on_from_its_checkpoint(
+def test_everything_is_killed_and_the_job_continues_from_its_checkpoint(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     job.apply(gpus=1)
@@ -101,7 +101,7 @@ def test_everything_is_killed_and_the_job_goes_on_from_its_checkpoint(
     assert job.results() == undisturbed
 
 
-def test_a_job_rests_in_the_store_and_goes_on_elsewhere(
+def test_a_job_rests_in_the_store_and_continues_elsewhere(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     job.apply(gpus=2)
@@ -238,7 +238,7 @@ def flip_a_bit(file: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"), [(cut_off, "img has"), (flip_a_bit, "img has content other")]
 )
-def test_a_damaged_dump_is_said_and_the_last_checkpoint_taken(
+def test_a_damaged_local_snapshot_is_reported_and_the_last_checkpoint_taken(
     rankfold: Rankfold,
     job: Trained,
     undisturbed: dict[str, bytes],
@@ -280,7 +280,7 @@ def test_a_job_goes_back_to_the_checkpoint_that_is_named(
     assert job.status["restarts"] == 0 and "as requested" in rankfold("describe", job.name)
 
 
-def test_a_job_goes_on_in_another_state_directory_with_the_same_store(
+def test_a_job_continues_in_another_state_directory_with_the_same_store(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     store = rankfold.state.folder / "store"
@@ -413,7 +413,7 @@ spec: {{checkpointStore: {url}}}
 """
 
 
-def test_a_job_is_saved_by_its_file_and_goes_on_when_a_rank_is_killed(
+def test_a_job_is_saved_by_its_file_and_continues_when_a_rank_is_killed(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     job.apply(gpus=1, extra="checkpoint: {interval: 0s, everySteps: 100, keep: 1}")

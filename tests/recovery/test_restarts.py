@@ -42,7 +42,7 @@ def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
     assert "back to checkpoint 1-1" in told
 
 
-def test_a_launcher_that_stops_before_it_copies_is_named_and_the_job_goes_on(
+def test_a_launcher_that_stops_before_it_copies_is_named_and_the_job_continues(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     """Not the store, which waits for it."""

@@ -203,7 +203,7 @@ def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[s
 
 
 @pytest.mark.slow
-def test_who_asks_a_store_that_is_gone_does_so_ever_later(far: Far) -> None:
+def test_a_store_that_is_gone_is_queried_ever_later(far: Far) -> None:
     """Whether its jobs that run go on elsewhere: they go on here, and a line says so each time."""
     log = Layout(far.rankfold.state.path).log
 
@@ -261,7 +261,7 @@ def test_a_job_that_ends_leaves_no_upload_behind(far: Far, undisturbed: dict[str
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_who_waits_for_a_store_that_does_not_come_back_hears_so(
+def test_a_wait_for_a_store_that_does_not_come_back_reports_so(
     far: Far,
 ) -> None:
     """After eight attempts, whose distances double; and the next save is tried all the same."""

@@ -88,7 +88,7 @@ def test_a_job_that_runs_ends_where_another_state_directory_has_taken_it_over(
     assert two.results() == undisturbed
 
 
-def test_nothing_begins_beside_a_copy_that_nobody_ends(
+def test_nothing_begins_while_a_copy_lives_that_no_reconciler_ends(
     two: Two, undisturbed: dict[str, bytes]
 ) -> None:
     os.kill(two.here.reconciler_pid(), signal.SIGKILL)

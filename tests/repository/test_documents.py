@@ -45,7 +45,7 @@ def test_other_documents_name_switches_of_the_table() -> None:
     assert switches_in(sources(".md")) == set(documented_switches())
 
 
-def test_options_of_commands_are_no_hidden_switches() -> None:
+def test_options_of_commands_are_no_undocumented_switches() -> None:
     commands = ["reconciler/cli.py", *own_files("reconciler/commands")]
     assert not [name for name in commands if "envvar" in read(name)]
 

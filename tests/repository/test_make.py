@@ -20,7 +20,7 @@ READ_BY_MAKE = (
 )
 
 
-def test_python_keeps_its_bytecode_wherever_it_is_told_not_to() -> None:
+def test_python_keeps_its_bytecode_wherever_the_environment_forbids_it() -> None:
     """Else each process compiles all of its source again: it starts in twice the time."""
     done = subprocess.run(
         ["make", "--silent", "--eval=shown: ; @env", "shown"],

@@ -73,6 +73,6 @@ def test_none_begins_when_the_time_is_over_but_the_first(folder: Path) -> None:
     assert "slice one: 19 tests left out after 0 s" in said and "1 passed" in said
 
 
-def test_beside_each_other_each_process_has_its_time(folder: Path) -> None:
+def test_concurrent_processes_have_their_own_time(folder: Path) -> None:
     _, said = order(folder, "one", 0, "-p", "xdist", "--numprocesses=2", "--maxschedchunk=1")
     assert "slice one: 18 tests left out after 0 s" in said and "2 passed" in said

@@ -91,7 +91,7 @@ def run_and_move(
 
 
 @pytest.mark.parametrize("kind", [pytest.param("legacy", marks=SLOW), "per-thread"])
-def test_the_default_stream_is_what_the_compiler_was_told(kind: str, state: State) -> None:
+def test_the_default_stream_follows_the_compiler_s_option(kind: str, state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / "default_streams.cu", args=["--default-stream", kind])
     job = run_and_move(state, program, f"default-{kind}", kind)
     assert [job.errors(rank) for rank in (0, 1)] == ["", ""]

@@ -51,7 +51,7 @@ DONE = [f"rank {rank} is done\n" for rank in range(3)]
 
 
 @pytest.mark.parametrize("placement", [[0, 0, 0], [0, 1, 0], [0, 1, 2]], ids=str)
-def test_ranks_that_abort_a_communicator_go_on(state: State, placement: list[int]) -> None:
+def test_ranks_that_abort_a_communicator_continue(state: State, placement: list[int]) -> None:
     """From a thread while the main one waits, with work behind it, in groups, while joining; also
     those that shrink it, or do not block."""
     with Fleet(state, max(placement) + 1) as fleet:
@@ -144,7 +144,7 @@ def test_exhausted_memory_is_the_api_s_error_and_does_not_depend_on_the_placemen
 
 
 @pytest.mark.parametrize("size", [4, 256])
-def test_a_fault_that_a_copy_meets_is_told(state: State, size: int) -> None:
+def test_a_fault_that_a_copy_meets_is_reported(state: State, size: int) -> None:
     with Fleet(state) as fleet:
         job = start(fleet, "out_of_bounds", [0], 1, 0, size)
         finish(job)

@@ -35,7 +35,7 @@ def troubles(fleet: Fleet) -> list[str]:
     return [fleet.status(name)["trouble"] for name in fleet.names]
 
 
-def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_room(
+def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_space(
     ballast: Path, state: State
 ) -> None:
     with Fleet(state, 2, memory=64 * MiB) as fleet:
@@ -65,7 +65,7 @@ def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_room(
             assert log.read_text().count("WARNING server: kernels cannot be stored") <= 1
 
 
-def test_what_waits_for_room_is_stored_when_there_is_some(ballast: Path, state: State) -> None:
+def test_what_waits_for_space_is_stored_when_there_is_some(ballast: Path, state: State) -> None:
     """Nobody asks; and what was brought by jobs that are gone is not waited for."""
     with Fleet(state, 2, memory=64 * MiB) as fleet:
         job = training(fleet, "over")

@@ -14,7 +14,7 @@ from support.leaks import State
 MOMENTS_MS = (0, 1, 2, 4, 8, 16, 30, 50)  # from the detach on, which takes some 30
 
 
-def test_a_rank_that_begins_while_its_job_is_saved_goes_on_elsewhere(state: State) -> None:
+def test_a_rank_that_begins_while_its_job_is_saved_continues_elsewhere(state: State) -> None:
     program = build(PROGRAMS / "latecomer.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:
         for moment in MOMENTS_MS:

@@ -37,7 +37,7 @@ def reports(errors: str) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "verdicts"), [("--check-order", {"race"}), ("--possible-races", {"race", "may"})]
 )
-def test_each_race_is_told_and_nothing_else(
+def test_each_race_is_reported_and_nothing_else(
     rankfold: Rankfold, asked: str, verdicts: set[str]
 ) -> None:
     program = cuda.build(cuda.PROGRAMS / "races.cu")
@@ -79,7 +79,7 @@ def test_parameters_that_are_gathered_while_they_are_updated(rankfold: Rankfold)
 
 
 @pytest.mark.parametrize("asked", ["--check-order", "--possible-races"])
-def test_who_trains_without_races_hears_nothing(rankfold: Rankfold, asked: str) -> None:
+def test_a_training_without_races_reports_none(rankfold: Rankfold, asked: str) -> None:
     gpt = REPOSITORY / "examples/gpt"
     train = [
         str(cuda.build(gpt / "train_gpt.cu")),
@@ -107,7 +107,7 @@ def test_programs_hear_nothing(rankfold: Rankfold, case: Case) -> None:
     rankfold.end()
 
 
-def test_who_does_not_ask_hears_nothing(rankfold: Rankfold) -> None:
+def test_races_are_not_reported_without_the_option(rankfold: Rankfold) -> None:
     program = cuda.build(cuda.PROGRAMS / "races.cu")
     _out, errors = run(rankfold, "--", str(program))
     assert not reports(errors)

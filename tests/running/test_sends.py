@@ -35,7 +35,7 @@ def wait_until_full(job: RunningJob) -> None:
 
 
 @pytest.mark.parametrize("placement", [[0, 1], [0, 0]], ids=["apart", "folded"])
-def test_sends_wait_for_room_and_a_cut_is_reached_all_the_same(
+def test_sends_wait_for_space_and_a_cut_is_reached_anyway(
     state: State, placement: list[int]
 ) -> None:
     """Ten times what is buffered, asked to stop while it is full, received, and moved."""

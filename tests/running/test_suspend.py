@@ -47,7 +47,7 @@ def test_a_suspended_job_leaves_the_device_to_others_and_outlives_the_proxies(
         job.detach(discard=True)
 
 
-def test_one_device_may_have_let_go_before_the_next_is_told(state: State) -> None:
+def test_one_device_may_have_released_the_job_before_the_next_is_notified(state: State) -> None:
     """Both stand at the cut, so neither needs the other; but to go on, each does."""
     program = build(PROGRAMS / "mlp_sharded.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:
@@ -70,7 +70,7 @@ def test_one_device_may_have_let_go_before_the_next_is_told(state: State) -> Non
 STEPS = "200"  # far more than it does until it is saved last, also while this process is starved
 
 
-def test_a_job_is_saved_where_it_stands_and_goes_on(state: State) -> None:
+def test_a_job_is_saved_in_place_and_continues(state: State) -> None:
     """Again and again; and then it is let go, at a cut at which it was saved just before."""
     program = build(PROGRAMS / "mlp_sharded.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:

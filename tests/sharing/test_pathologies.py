@@ -263,7 +263,7 @@ def opaque(kinds: tuple[str, ...]) -> list[Any]:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("kind", opaque(OPAQUE_FAST))
-def test_opaque_code_gives_the_same_bits_or_somebody_hears(
+def test_opaque_code_gives_the_same_bits_or_raises_an_alarm(
     kind: str, every: int, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of its kernels is hidden. Where each launch is measured, nothing is trusted."""

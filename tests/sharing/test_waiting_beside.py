@@ -29,7 +29,7 @@ CASES = [
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("how", CASES)
-def test_a_kernel_that_waits_for_another_stream_goes_on(
+def test_a_kernel_that_waits_for_another_stream_continues(
     how: str, workers: int, state: State
 ) -> None:
     """Also where the device's one worker is busy with it: a spare one does the other stream's."""
@@ -50,7 +50,7 @@ def test_a_kernel_that_waits_for_another_stream_goes_on(
         *(pytest.param(how, "1", marks=pytest.mark.slow) for how in ("host", "fill", "device")),
     ],
 )
-def test_it_goes_on_when_its_time_slice_is_over(
+def test_it_continues_when_its_time_slice_is_over(
     how: str, share: str, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another rank has work, and what the kernel waits for comes after that."""

@@ -249,7 +249,7 @@ def test_closing_ends_a_wait_for_a_stopped_compiler(made: list[Loader], folder: 
     assert "kernel more: the compiler process" in failed[0].message
 
 
-def test_a_compiler_of_another_version_is_nobodys_trouble(
+def test_a_compiler_of_another_version_disturbs_no_process(
     made: list[Loader], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It serves proxies that were started before rankfold was changed, in the same fleet."""

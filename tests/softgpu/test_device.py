@@ -240,7 +240,7 @@ def test_each_work_is_done_once_however_it_comes(workers: int, tmp_path: Path) -
     assert value[0] == expected
 
 
-def test_streams_go_on_beside_each_other() -> None:
+def test_streams_run_concurrently() -> None:
     with Device(workers=2) as device:
         space = device.space()
         streams = [device.new_stream() for _ in range(5)]

@@ -52,7 +52,7 @@ def test_unmapped_addresses(
     assert not works(kernels, module, space) and space.error() == (code, text)
 
 
-def test_the_address_is_told(kernels: Loader, module: ModuleInfo, space: Space) -> None:
+def test_the_address_is_reported(kernels: Loader, module: ModuleInfo, space: Space) -> None:
     mine = space.put(np.arange(8))
     space.launch(kernels.function(module, "write_at"), 1, 1, mine, 5 * CHUNK // 4)
     assert f"{mine + 5 * CHUNK:#x}" in space.error()[1]

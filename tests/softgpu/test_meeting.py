@@ -131,7 +131,7 @@ def test_lanes_sort_in_pairs(k: Kernels, space: Space) -> None:
     np.testing.assert_array_equal(space.read(at, 64, np.int32).reshape(2, 32), np.sort(values))
 
 
-def test_what_is_counted_and_told_by_one_is_seen_by_all(kernels: Loader, space: Space) -> None:
+def test_what_one_counts_and_reports_is_seen_by_all(kernels: Loader, space: Space) -> None:
     """In memory that is not volatile, at addresses that are the same for all lanes."""
     text = cuda.ptx(SOURCE, args=["-arch=compute_80", "-O3"])
     k = Kernels(kernels, kernels.module(text.encode(), 1))

@@ -51,7 +51,7 @@ def own(space: Space, address: int, chunk: int) -> int:
     return int(space.hal.space_own(space.handle, address, chunk))
 
 
-def test_who_reads_meanwhile_cannot_tell(kernels: Loader) -> None:
+def test_a_concurrent_reader_sees_no_difference(kernels: Loader) -> None:
     pages = 6
     watch = kernels.function(kernels.module(WATCH.encode(), 1), "watch")
     data = np.full(pages * CHUNK, 0x5A, np.uint8)
@@ -79,7 +79,7 @@ def test_who_reads_meanwhile_cannot_tell(kernels: Loader) -> None:
         assert same(two, at, data) and not one.read(at, pages * CHUNK, np.uint8).any()
 
 
-def test_who_reads_zeros_meanwhile_does_not_see_what_the_chunk_held(kernels: Loader) -> None:
+def test_a_concurrent_reader_of_zeros_does_not_see_what_the_chunk_held(kernels: Loader) -> None:
     pages = 6
     watch = kernels.function(kernels.module(WATCH.replace("0x5a5a5a5a", "0").encode(), 1), "watch")
     with Device(workers=2, memory=32 * CHUNK) as device:

@@ -289,7 +289,7 @@ def test_without_memory_for_a_copy_the_kernel_fails(function: Any) -> None:
         assert same(two, at, data)
 
 
-def test_a_space_that_goes_takes_copies_with_it_that_nobody_asked_for(function: Any) -> None:
+def test_a_removed_space_takes_unrequested_copies_with_it(function: Any) -> None:
     with Device(memory=4 * CHUNK) as device:
         one, two, at = sharing(device, some(7, 2))
         one.launch(function("spread"), 1, 32, at, 2)

@@ -145,7 +145,7 @@ def test_no_part_of_it_is_over_before_the_work_is(here: World) -> None:
     assert all(rank.answered() for rank in here.clients)
 
 
-def test_who_waits_in_vain_goes_alone_in_time(here: World) -> None:
+def test_a_rank_that_waits_without_success_runs_alone_in_time(here: World) -> None:
     *first, other = here.clients
     counted = Counted(here)
     for rank in first:
@@ -164,7 +164,7 @@ def test_who_waits_in_vain_goes_alone_in_time(here: World) -> None:
     assert words(other, PARAMETERS) == trained(RANKS, STEPS)[0]
 
 
-def test_who_calls_for_something_is_waited_for_anew(here: World) -> None:
+def test_a_rank_that_calls_for_something_is_waited_for_anew(here: World) -> None:
     """Not who only asks, as programs do without end."""
     first, *_, other = here.clients
     counted = Counted(here)
@@ -182,7 +182,7 @@ def test_who_calls_for_something_is_waited_for_anew(here: World) -> None:
     assert counted()[2] == 1
 
 
-def test_nobody_goes_alone_while_a_kernel_runs(here: World) -> None:
+def test_no_rank_runs_alone_while_a_kernel_runs(here: World) -> None:
     """What the others will do behind it nobody knows."""
     *first, other = here.clients
     other.launch("scale", OWN, OWN, WORDS, 1)
@@ -199,7 +199,7 @@ def test_nobody_goes_alone_while_a_kernel_runs(here: World) -> None:
     assert counted()[:3] == (1, RANKS - 1, 0)
 
 
-def test_nobody_goes_alone_while_there_is_something_to_run(here: World) -> None:
+def test_no_rank_runs_alone_while_there_is_something_to_run(here: World) -> None:
     """A rank that has a kernel of its own gets its turn, and comes to the same then."""
     first, second, other = here.clients
     counted = Counted(here)
@@ -227,7 +227,7 @@ def test_all_who_are_blocked_wait_for_no_time(here: World) -> None:
     assert other.finish() == 0
 
 
-def test_a_cut_waits_for_nobody(here: World) -> None:
+def test_a_cut_waits_for_no_rank(here: World) -> None:
     """Who is held for it comes no more."""
     *first, other = here.clients
     counted = Counted(here)
@@ -245,7 +245,7 @@ def test_a_cut_waits_for_nobody(here: World) -> None:
     assert [rank.finish() for rank in first] == [0] * len(first)
 
 
-def test_who_has_freed_it_is_not_waited_for(here: World) -> None:
+def test_a_rank_that_has_freed_it_is_not_waited_for(here: World) -> None:
     *first, other = here.clients
     other.block(1)  # so the buffer is not gone at once
     other.free(HOMES[0])
@@ -261,7 +261,7 @@ def test_who_has_freed_it_is_not_waited_for(here: World) -> None:
     other.unblock()
 
 
-def test_who_has_failed_is_not_waited_for(here: World) -> None:
+def test_a_failed_rank_is_not_waited_for(here: World) -> None:
     *first, other = here.clients
     other.launch("scale", OWN, HOMES[-1] + 2 * CHUNK - 64, WORDS, 1)  # beyond what there is
     other.begin(DEVICE_SYNC)
@@ -276,7 +276,7 @@ def test_who_has_failed_is_not_waited_for(here: World) -> None:
     assert [words(rank, PARAMETERS) for rank in first] == [updated()] * len(first)
 
 
-def test_a_fill_waits_for_nobody(here: World) -> None:
+def test_a_fill_waits_for_no_rank(here: World) -> None:
     first, *_ = here.clients
     counted = Counted(here)
     first.fill(PARAMETERS, 3, 4, WORDS)
@@ -286,7 +286,7 @@ def test_a_fill_waits_for_nobody(here: World) -> None:
     assert words(first, PARAMETERS) == [3] * WORDS
 
 
-def test_who_writes_it_otherwise_is_not_waited_for(here: World) -> None:
+def test_a_rank_that_writes_it_otherwise_is_not_waited_for(here: World) -> None:
     counted = Counted(here)
     for rank in here.clients:
         update(rank, rank.rank)
@@ -347,7 +347,7 @@ def reads_before_all_write(here: World, stream: int) -> None:
     assert words(other, OWN) == trained(RANKS, STEPS)[0]
 
 
-def test_who_sleeps_is_woken_by_another_rank_s_queue(here: World) -> None:
+def test_a_sleeping_rank_is_woken_by_another_rank_s_queue(here: World) -> None:
     """Only one of them asks whether it is over, and it runs in whichever has the device."""
     for asks in here.clients:
         for rank in here.clients:
@@ -358,7 +358,7 @@ def test_who_sleeps_is_woken_by_another_rank_s_queue(here: World) -> None:
         sync(list(here.clients))
 
 
-def test_who_sleeps_is_woken_before_what_comes_behind_it(here: World) -> None:
+def test_a_sleeping_rank_is_woken_before_what_comes_behind_it(here: World) -> None:
     """It runs in the queue of whoever has the device, where more does for all."""
     take_turns(here)
     _, asks, _ = here.clients

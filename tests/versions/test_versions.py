@@ -262,7 +262,7 @@ def test_a_map_that_came_from_elsewhere_may_be_cut_as_finely(room: tuple[Any, An
     lib.versions_close(full)
 
 
-def test_a_copy_that_there_is_no_room_for_is_unknown(room: tuple[Any, Any]) -> None:
+def test_a_copy_without_space_for_it_is_unknown(room: tuple[Any, Any]) -> None:
     ffi, lib = room
     cut = finely(room, 8000)
     before = digest_of(ffi, lib, cut, 400, 8400)
@@ -417,7 +417,7 @@ def all_of_them(room: tuple[Any, Any]) -> None:
         test_a_range_holds_what_it_was_given,
         test_a_map_goes_back_and_draws_nothing_twice,
         test_a_map_that_came_from_elsewhere_may_be_cut_as_finely,
-        test_a_copy_that_there_is_no_room_for_is_unknown,
+        test_a_copy_without_space_for_it_is_unknown,
         test_nothing_is_copied_set_or_held_in_an_empty_range,
         test_a_fill_has_one_name_however_wide_it_is,
         test_zeros_are_known_as_far_as_they_go,
