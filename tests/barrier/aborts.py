@@ -88,7 +88,8 @@ def a_round_that_one_member_has_begun(native: Native) -> None:
 
 
 def a_round_that_needs_a_member_with_something_else_before(native: Native) -> None:
-    """It joins a communicator first, which nobody owes it: all are let on while a rank waits."""
+    """It joins a communicator first, which no other rank owes it: all may run while a rank
+    waits."""
     world = _joined(native, [ROUND], [Init(5, (1,)), ROUND], [ROUND])
     for rank in (0, 2):
         world.turn("consume", rank)

@@ -143,7 +143,7 @@ def _joining(r: random.Random, n: int, steps: int) -> Job:
 
 
 def _leaving(r: random.Random, n: int, steps: int) -> Job:
-    """Ranks exit early; the others go on among themselves."""
+    """Ranks exit early; the others continue among themselves."""
     everyone = tuple(range(n))
     stay = tuple(range(n - r.randrange(0, n)))
     ranks: list[list[Record]] = []

@@ -117,7 +117,7 @@ def tandem_decides(native: tuple[Any, Any], seed: int) -> None:
 
 
 def stops_where_it_stands(native: tuple[Any, Any], seed: int) -> None:
-    """Where no round is under way nobody begins one after the request, once all have joined."""
+    """Where no round is under way no rank begins one after the request, once all have joined."""
     r = random.Random(seed)
     n = r.randrange(1, 7)
     world = World(native, make("data-parallel", seed, n, 60).ranks, [0] * n, 1, seed)

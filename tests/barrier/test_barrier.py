@@ -130,7 +130,7 @@ def test_a_rank_that_joins_a_communicator_twice_counts_once(barrier: Native) -> 
 
 
 def test_the_bound_on_unresolved_rounds_is_given_up_in_the_end(barrier: Native) -> None:
-    """A rank whose partner waits for it outside their communicator goes on, but not at once."""
+    """A rank whose partner waits for it outside their communicator continues, but not at once."""
     everyone = (0, 1)
     ahead: list[Record] = [Init(1, everyone), *[Group((Round(1, 5),))] * 20]
     world = World(barrier, [ahead, [Init(1, everyone)]], [0, 1], 2, seed=3)

@@ -380,7 +380,7 @@ class World:
         return False
 
     def _awaited(self, rank: Rank, key: int) -> tuple[int, ...]:
-        """Who must call for the rank's round to complete: a send waits for nobody."""
+        """Who must call for the rank's round to complete: a send waits for no rank."""
         if key < PAIRS:
             return self.members[key]
         source = self.members[key][0]

@@ -1,4 +1,4 @@
-"""`make bench-checkpoint` writes what is promised; a job goes on elsewhere as it did at first."""
+"""`make bench-checkpoint` writes what is promised; a job continues elsewhere as it did at first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a request that nobody waits for says which request it was."""
+"""What is wrong with a request without a reply says which request it was."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""What a checkpoint holds comes back as it was, or is said to be damaged; nobody removes what
-somebody counts on."""
+"""What a checkpoint holds comes back as it was, or is said to be damaged; nothing removes what a
+save or restore needs."""

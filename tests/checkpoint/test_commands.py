@@ -1,4 +1,4 @@
-"""`rankfold store list` and `check`: what people are told of a store."""
+"""`rankfold store list` and `check`: what people learn of a store."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def test_what_cannot_be_read_is_done_without() -> None:
 
 
 def test_nothing_differs_from_what_is_damaged(store: Store) -> None:
-    """Though nobody has read it yet."""
+    """Though no rank has read it yet."""
     harm_first_page(store, saved(store, "gpt", 1, content()))
     manifest = saved(store, "gpt", 1, content(1))
     differing = {digest for index in of_differences(store, manifest) for digest, _ in index.units}
@@ -250,7 +250,7 @@ def one(data: bytes, reference: bytes | None = None) -> tuple[PackIndex, bytes]:
 
 
 def test_a_reference_that_is_nowhere_is_a_fault(store: Store) -> None:
-    """Of the pack that names it: somebody has written it anew, with a name that is its digest."""
+    """Of the pack that names it: a process has written it anew, with a name that is its digest."""
     saved(store, "gpt", 1, content())
     manifest = saved(store, "gpt", 1, content(1))
     place, index = next(

@@ -1,5 +1,5 @@
-"""An uploader that is killed with -9 at any moment, beside a collection: what it said is saved is
-there, what is there is whole, and the next one goes on."""
+"""An uploader that is killed with -9 at any moment, next to a collection: what it said is saved is
+there, what is there is whole, and the next one continues."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 
 
 def resealed(file: Path, **fields: object) -> None:
-    """Writes a document anew as somebody would who has changed it on purpose."""
+    """Writes a document anew as a person would who changes it on purpose."""
     document = {**json.loads(file.read_text()), **fields}
     document.pop("digest")
     text = json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
@@ -73,7 +73,7 @@ def test_a_newer_format(tmp_path: Path) -> None:
 
 
 def test_an_older_format(tmp_path: Path) -> None:
-    """Without differences; a newer rankfold goes on with it."""
+    """Without differences; a newer rankfold continues with it."""
     store = opened(str(tmp_path))
     first = saved(store, "gpt", 1, example(1)).id
     for file in tmp_path.rglob("*.json"):
@@ -88,7 +88,7 @@ def test_an_older_format(tmp_path: Path) -> None:
     ("written", "harmed"), [('"version":3', '"version":6'), ("-check", "-chick")]
 )
 def test_a_flipped_bit_makes_nothing_newer(tmp_path: Path, written: str, harmed: str) -> None:
-    """Or somebody else's: what waits for a newer rankfold would never be collected."""
+    """Or another owner's: what waits for a newer rankfold would never be collected."""
     store = opened(str(tmp_path))
     for _ in range(3):
         manifest = saved(store, "gpt", 1, example(1))

@@ -1,4 +1,4 @@
-"""A rank's snapshot becomes parts of a checkpoint and comes back as it was; what nobody owns any
+"""A rank's snapshot becomes parts of a checkpoint and comes back as it was; what no rank owns any
 more does not travel."""
 
 from __future__ import annotations
@@ -584,7 +584,7 @@ def test_pages_that_are_cut_off_are_refused(folder: Path) -> None:
 
 
 def test_an_image_that_is_cut_off_is_refused(folder: Path) -> None:
-    """Its state is what lies at its end: it would be that of a rank that has saved nothing."""
+    """Its state is what is at its end: it would be that of a rank that has saved nothing."""
     about = json.loads((folder / "about.json").read_text()) | {"image_bytes": 1 << 40}
     (folder / "about.json").write_text(json.dumps(about))
     Snapshot(folder)

@@ -111,7 +111,7 @@ def collections_beside_saves(seed: int) -> None:
 
 def a_job_is_restored_while_an_old_uploader_goes_on(seed: int) -> None:
     """The new incarnation's checkpoint stays until it has one of its own; the old one's uploads end
-    at some point, and none that it was told is saved is lost."""
+    at some point, and none that was reported as saved is lost."""
     scene = Scene(seed)
     told: set[Id] = set()
 

@@ -1,4 +1,4 @@
-"""A store whose listing names what nobody can read: every call ends, and names the file."""
+"""A store whose listing names what no reader can read: every call ends, and names the file."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """`python -m rankfold.checkpoint.upload` and `fetch`: snapshots go to the store and come back;
-interrupted anywhere they go on, and what is wrong is said."""
+interrupted anywhere they continue, and what is wrong is said."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Opened:
 
 
 def busy(folder: Path) -> bool:
-    """Whether somebody works on it."""
+    """Whether a process works on it."""
     with (folder / "lock").open("rb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

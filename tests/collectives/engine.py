@@ -3,7 +3,7 @@
 Memory, arithmetic and messages are Python's and NumPy's, so that only the engine is under test:
 which operation reads what, in which order partial results combine, and who tells whom. A peer's
 data comes as over a network: later, in any order, as a copy that is spoilt once it is released; or
-now and then at once. Outboxes and copies lie in spaces of their own, whose addresses are no
+now and then at once. Outboxes and copies are in spaces of their own, whose addresses are no
 pointers; nor are those of scratch memory, of which there is now and then some.
 """
 

@@ -157,7 +157,7 @@ def join_all(cluster: e.Cluster) -> None:
 
 
 def placements(n: int) -> list[list[int]]:
-    """All ways to put n ranks on devices, but for the devices' names: each rank on one that an
+    """All ways to put n ranks on devices, except for the devices' names: each rank on one that an
     earlier one is on, or on the next."""
     found: list[list[int]] = [[]]
     for _ in range(n):
@@ -276,7 +276,7 @@ def test_many_pieces(coll: Native, kind: int) -> None:
 def test_one_receives_for_all_of_its_device(
     coll: Native, kind: int, in_place: bool, chosen: int
 ) -> None:
-    """Nobody else is written to, where the results are the same: it is handed to them."""
+    """No one else is written to, where the results are the same: it is handed to them."""
     placement, root, count = [0, 1, 0, 0, 2], 3, 64
     cluster = start(coll, placement, 7 * chosen + in_place)
     cluster.chosen = chosen  # of ranks 0, 2 and 3; the last choice: each of them
@@ -464,7 +464,7 @@ def test_what_is_sent_to_a_rank_that_has_ended_goes_nowhere(small: Native) -> No
 
 
 def test_sends_to_an_ended_rank_need_no_communicator_there(coll: Native) -> None:
-    """In the epoch after its end: nobody has brought its communicators."""
+    """In the epoch after its end: no rank has brought its communicators."""
     cluster = start(coll, [0, 1], 3)
     join_all(cluster)
     image = cluster.save(0)

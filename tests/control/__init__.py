@@ -1,1 +1,1 @@
-"""Promise: whatever comes over a control socket, rankfold's processes go on; ranks stay out."""
+"""Promise: whatever comes over a control socket, rankfold's processes continue; ranks stay out."""

@@ -1,5 +1,5 @@
-"""Promise: whatever comes over a control socket, the reconciler, proxies and launchers go on, and
-ranks do not get through."""
+"""Promise: whatever comes over a control socket, the reconciler, proxies and launchers continue,
+and ranks do not get through."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def knock(path: str) -> str:
 
 
 def listing(folder: str) -> str:
-    """What of rankfold's can be seen there, but for our own door."""
+    """What of rankfold's can be seen there, except for our own door."""
     own = os.path.basename(os.environ["RANKFOLD_LAUNCHER"])
     try:
         found = [name for name in os.listdir(folder) if name != own]

@@ -199,7 +199,7 @@ def test_a_server_identifies_itself_and_refuses_bad_requests(device: Device, sta
 
 
 def test_a_jobs_way_over_a_device(device: Device) -> None:
-    """Placed, stopped, let go on, stopped, saved, placed again, dropped."""
+    """Placed, stopped, let continue, stopped, saved, placed again, dropped."""
     device.start_ranks()
     of = {"job": "job", "epoch": 3}
     device.place(3)

@@ -1,4 +1,4 @@
-"""Garbage on the sockets of real processes: each goes on answering, and still does its work."""
+"""Garbage on the sockets of real processes: each continues answering, and still does its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy that nobody can want any more exits; one that serves ranks never does."""
+"""A proxy that no job can need any more exits; one that serves ranks never does."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 
 def asked(path: Path, uid: int, marked: bool = False) -> str:
-    """What a process of that user is told."""
+    """What a process of that user gets as an answer."""
     command = [sys.executable, "-c", ASK, str(path), str(uid), "marked" if marked else ""]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

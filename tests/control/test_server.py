@@ -179,7 +179,7 @@ def test_a_client_that_does_not_take_replies_delays_no_other(
 def test_notices_do_not_put_off_the_end_of_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It times out although there is more to read, as if they arrived for ever."""
+    """It times out although there is more to read, as if they arrived forever."""
     notices = framed(b'{"v":1,"op":"exited"}') * 3000  # more than is read at once
     with (
         service.listen(tmp_path / "s") as listener,
@@ -233,7 +233,7 @@ def test_the_silent_and_those_in_mid_message_are_let_go(
 def test_without_descriptors_strangers_go_and_the_rest_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`accept` finds no descriptor: never called again and again, and nobody known is lost."""
+    """`accept` finds no descriptor: never called again and again, and no known client is lost."""
     path = tmp_path / "s"
     with serving(path) as server, Client(path) as known:
         known.ask("hello")
@@ -308,7 +308,7 @@ def test_a_removed_socket_is_made_again(tmp_path: Path, what: str) -> None:
 def test_a_socket_is_not_made_in_a_folder_of_another_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, inner: bool
 ) -> None:
-    """In /tmp anybody may be faster than we are. It is said once."""
+    """In /tmp any user may be faster than we are. It is said once."""
     path = tmp_path / "user" / "fleet" / "socket"
     path.parent.mkdir(mode=0o700, parents=True)
     path.parent.parent.chmod(0o700)

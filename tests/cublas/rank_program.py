@@ -225,7 +225,7 @@ class Layout:
 
 
 class Auxiliary:
-    """What an epilogue leaves beside D or takes from there: numbers of D's type, or bits."""
+    """What an epilogue leaves next to D or takes from there: numbers of D's type, or bits."""
 
     def __init__(self, r: Random, epilogue: int, kind: int, m: int, n: int, count: int):
         self.bits, self.kind = bool(epilogue & BITS), kind
@@ -371,7 +371,7 @@ def lt_case(r: Random, handle: c_void_p, stream: c_void_p) -> None:
 
 
 def refusals(r: Random, handle: c_void_p) -> None:
-    """What is not supported, or wrong, says so at once; the device goes on."""
+    """What is not supported, or wrong, says so at once; the device continues."""
     x = Matrices(r, R_32F, 4, 4, 1, False)
     at, one = c_void_p(x.address), Scalars(R_32F, (1, 1), False).at[0]
     good(BLAS.cublasSetPointerMode_v2(handle, 0))

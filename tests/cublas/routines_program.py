@@ -162,7 +162,7 @@ class Case:
         return values.conj() if op == C else values
 
     def old(self, beta: Any, y: Operand) -> Any:
-        """beta * y; if beta is 0, y is something that nobody must read."""
+        """beta * y; if beta is 0, y is something that must not be read."""
         if beta:
             return beta * y.values
         y.memory.before[y.places] = np.nan

@@ -180,7 +180,7 @@ def test_what_is_shown_while_it_runs(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A table that goes on a terminal, lines elsewhere; what is news stays on both."""
+    """A table on a terminal, lines elsewhere; what is news stays on both."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("NO_COLOR", raising=False)
     if terminal:

@@ -1,4 +1,4 @@
-"""A running job whose bits are known: what must go on, whatever happens beside it or to it."""
+"""A running job whose bits are known: what must continue, whatever happens next to it or to it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _outputs: dict[tuple[Path, int], list[list[str]]] = {}
 
 
 def undisturbed(state: State, program: Path, ranks: int) -> list[list[str]]:
-    """One period of what each rank prints when each has a device and nobody disturbs them.
+    """One period of what each rank prints when each has a device and nothing disturbs them.
 
     Asked of devices without a reconciler, once per run of the tests.
     """

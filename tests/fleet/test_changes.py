@@ -177,7 +177,7 @@ def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(
 def test_full_logs_lose_lines_but_not_the_job(
     small_disk: Path, state: State, rankfold: Rankfold, specs: Specs
 ) -> None:
-    """How a rank ended is told when there is space again."""
+    """How a rank ended is reported when there is space again."""
     (state.path / "jobs").symlink_to(small_disk)
     gate = specs.folder / "gate"
     program = str(build(PROGRAMS / "one_launch.cu"))
@@ -200,7 +200,7 @@ def test_full_logs_lose_lines_but_not_the_job(
 def test_a_job_keeps_its_compute_capability_on_devices_that_have_more(
     rankfold: Rankfold, specs: Specs
 ) -> None:
-    """Its code is chosen by what it was told, wherever it is, and wherever it is moved."""
+    """Its code is chosen by what it was given, wherever it is, and wherever it is moved."""
     flags = [f"-gencode=arch=compute_{n},code=compute_{n}" for n in (75, 80, 90)]
     program = str(build(PROGRAMS / "architecture.cu", args=flags))
     gate = specs.folder / "gate"

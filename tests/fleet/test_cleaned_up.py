@@ -20,7 +20,7 @@ from .neighbour import NAME, Neighbour
 def test_a_job_can_be_steered_when_all_sockets_were_removed(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour, killed: bool
 ) -> None:
-    """Its ranks go on as if nothing had been. Killed: the next reconciler knows nobody yet."""
+    """Its ranks continue as if nothing had been. Killed: the next reconciler knows no job yet."""
     privileges.need_criu()
     specs.pool(2)
     neighbour.apply(gpus=1)

@@ -1,4 +1,5 @@
-"""SIGSTOP of processes of a fleet: jobs beside them are started and changed, and no bit is lost."""
+"""SIGSTOP of processes of a fleet: jobs next to them are started and changed, and no bit is
+lost."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_all_of_it_in_the_midst_of_a_change(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour, action: str, after_s: float
 ) -> None:
     """As a machine that is paused, or a laptop that sleeps: every process at once, and all are
-    there again in some order. Nobody takes anybody for hung: no rank begins anew."""
+    there again in some order. No process takes another for hung: no rank begins anew."""
     privileges.need_criu()
     chance = random.Random(f"{action} {after_s}")
     specs.pool(2)

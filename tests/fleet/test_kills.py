@@ -1,4 +1,4 @@
-"""kill -9 of each kind of process while CUDA jobs run: what is lost is said, the rest goes on."""
+"""kill -9 of each kind of process while CUDA jobs run: what is lost is said, the rest continues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def failed(rankfold: Rankfold, name: str) -> str:
 
 
 def all_devices_serve(rankfold: Rankfold, count: int) -> None:
-    """The devices that nobody uses take a job of `count` ranks, one on each."""
+    """The devices that no job uses take a job of `count` ranks, one on each."""
     program = str(build(PROGRAMS / "one_launch.cu"))
     out = rankfold("run", "--world-size", str(count), "--", program)
     assert out.count("cudaSuccess") == count

@@ -55,7 +55,7 @@ class Service:
         return bool(self.rankfold.job(self.name)["suspendedIn"] == "store")
 
     def computes(self) -> None:
-        """Both ranks are told to go on, and end as they should."""
+        """Both ranks get the word to continue, and end as they should."""
         (self.folder / "go").touch()
         self.rankfold.until(lambda: self.rankfold.job(self.name)["phase"] != "Running")
         assert self.rankfold.job(self.name)["phase"] == "Succeeded", self.rankfold.job(self.name)

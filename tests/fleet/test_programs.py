@@ -1,4 +1,5 @@
-"""Programs that cannot run, fail or wait: they are told so, and nobody beside them notices."""
+"""Programs that cannot run, fail or wait: they get the reason, and no process next to them
+notices."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def test_a_rank_that_crashes_and_a_command_that_does_not_exist(
 def test_more_than_the_host_could_ever_hold_is_refused_at_once(
     rankfold: Rankfold, specs: Specs
 ) -> None:
-    """Instead of a job that waits for ever."""
+    """Instead of a job that waits forever."""
     rankfold.environment["RANKFOLD_HOST_MEMORY"] = str(3 << 30)
     command = ["run", "--world-size", "5", "--gpus", "1", "--", "true"]
     done = rankfold.run(*command)
@@ -109,7 +110,7 @@ def test_each_of_many_ranks_has_a_device_of_its_own_number(rankfold: Rankfold) -
 
 
 def test_the_libraries_may_be_in_a_folder_with_a_space(rankfold: Rankfold, tmp_path: Path) -> None:
-    """As those of somebody's checkout: LD_PRELOAD takes it for the end of an entry."""
+    """As those of a user's checkout: LD_PRELOAD takes it for the end of an entry."""
     folder = tmp_path / "na tive"
     folder.symlink_to(paths.native("lib").parent)
     rankfold.environment["RANKFOLD_NATIVE"] = str(folder)
@@ -196,7 +197,7 @@ def test_tinygrad_trains_through_run(rankfold: Rankfold) -> None:
 def test_host_memory_for_folded_ranks_is_counted_before_placing(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour
 ) -> None:
-    """Two ranks of 64 MiB on one device need 64 MiB beside it; three devices need none."""
+    """Two ranks of 64 MiB on one device need 64 MiB in addition; three devices need none."""
     rankfold.environment["RANKFOLD_HOST_MEMORY"] = str(100 << 20)
     program = str(build(PROGRAMS / "large_state.cu"))
     specs.pool(2)

@@ -1,4 +1,5 @@
-"""Jobs that get no further though all their processes live: what their ranks wait for is told."""
+"""Jobs that get no further though all their processes live: what their ranks wait for is
+reported."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ AT = {  # what each of two ranks gets on by next
 
 
 def waiting(rankfold: Rankfold, name: str) -> dict[str, str]:
-    """Why a job gets no further: reason and message."""
+    """Why a job makes no progress: reason and message."""
     found = rankfold.job(name)["conditions"]
     return {c["reason"]: c["message"] for c in found if c["type"] == "Waiting"}
 

@@ -68,7 +68,7 @@ def batch_of(
 
 
 def layout(config: Config) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the parameters, in the order in which they lie in memory."""
+    """Names and shapes of the parameters, in the order in which they are in memory."""
     c = config.channels
     shapes: dict[str, tuple[int, ...]] = {"final_gamma": (c,), "final_beta": (c,)}
     for layer in reversed(range(config.layers)):

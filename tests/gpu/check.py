@@ -1,10 +1,10 @@
 """make gpu-check: everything that a machine with an NVIDIA GPU can show, in under nine minutes.
 
-Writes build/gpu/report.json, anew after each part (parts.py), the most important first; those
-behind `parts.SIDE_BY_SIDE` beside each other. A part runs in a process group of its own, with a
-time limit of its own: whatever it does, the others run.
-It passes, fails, is skipped with a reason, or is not run for want of time. The exit status is 0 if
-none failed and all had their time; without a GPU, one line and 1.
+Writes build/gpu/report.json, anew after each part (parts.py), the most important first; those after
+`parts.SIDE_BY_SIDE` concurrently. A part runs in a process group of its own, with a time limit of
+its own: whatever it does, the others run. It passes, fails, is skipped with a reason, or is not run
+for want of time. The exit status is 0 if none failed and all had their time; without a GPU, one
+line and 1.
 
 This file needs nothing but Python, so that it can say what else is missing. `--part` is how it
 starts itself for one part, in the virtual environment once that is there.
@@ -138,7 +138,7 @@ def about() -> dict[str, Any]:
 
 
 def use_wheels() -> None:
-    """Libraries of NVIDIA's wheels beside this interpreter, where nothing else is named."""
+    """Libraries of NVIDIA's wheels next to this interpreter, where nothing else is named."""
     folders = [found for site in sys.path for found in Path(site).glob("nvidia/*/lib")]
     for library in (found for folder in folders for found in folder.glob("libcublasLt.so.13")):
         os.environ.setdefault("RANKFOLD_CUBLASLT", str(library))

@@ -2,7 +2,7 @@
 
     python -m gpu.replay FOLDER     all in FOLDER; the exit status says whether nothing differed
 
-The driver alone, no rankfold. Memory lies at the software GPU's addresses, so that pointers in it
+The driver alone, no rankfold. Memory is at the software GPU's addresses, so that pointers in it
 mean the same. A worker that hangs or whose context ends is replaced. What may differ, and why, is
 in `MAY_DIFFER`; elsewhere two NaN are the same.
 """

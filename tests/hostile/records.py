@@ -198,7 +198,7 @@ def _gemm_aux(r: Random) -> bytes:
 
 
 def _module_data(r: Random) -> bytes:
-    """Mostly the whole text that lies in bulk slot 0."""
+    """Mostly the whole text that is in bulk slot 0."""
     if r.randrange(4):
         return struct.pack("<QQII", handle(r, MODULES), 0, len(KERNELS), 0)
     sizes = (amount(r) % 2**64, amount(r) % 2**32, r.randrange(70))

@@ -1,6 +1,6 @@
-"""Promise: whatever a client writes into its channel harms nobody but its own job.
+"""Promise: whatever a client writes into its channel harms only its own job.
 
-A live proxy core serves a hostile rank beside a good one of another job. The good one's bits are
+A live proxy core serves a hostile rank next to a good one of another job. The good one's bits are
 what they would be without company, and afterwards memory and descriptors are as before.
 """
 
@@ -213,7 +213,8 @@ def test_records_that_change_while_they_are_read_for_long(kernels: Loader) -> No
 
 
 def test_a_rank_that_never_takes_what_it_asked_for(kernels: Loader) -> None:
-    """Requests without end for the same slot: what waits is bounded, and the good rank goes on."""
+    """Requests without end for the same slot: what waits is bounded, and the good rank
+    continues."""
 
     def ask(client: RingClient) -> None:
         client.block(1)
@@ -225,7 +226,7 @@ def test_a_rank_that_never_takes_what_it_asked_for(kernels: Loader) -> None:
 
 
 def test_a_send_without_a_receiver_does_not_delay_a_save() -> None:
-    """No state can hold it: the job fails, and says why, instead of being saved for ever."""
+    """No state can hold it: the job fails, and says why, instead of being saved forever."""
     client = RingClient()
     with device() as native:
         attach(native, client, job=HOSTILE)

@@ -1,4 +1,4 @@
-"""The way into the memfd: lazily opened, sealed, in order, and patient while nobody serves."""
+"""The way into the memfd: lazily opened, sealed, in order, and patient while no proxy serves."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_more_threads_than_reply_slots_all_get_their_answer(
 
 
 def test_a_waiting_client_survives_signals_and_stops(build: Build, tmp_path: Path) -> None:
-    """Parked means that nobody consumes: whatever wakes the client, it goes on waiting."""
+    """Parked means that no proxy consumes: whatever wakes the client, it continues waiting."""
     program = build("""
     #include <signal.h>
     static _Atomic int caught;

@@ -78,7 +78,7 @@ def test_a_shim_has_its_soname_and_needs_only_the_client(name: str) -> None:
 
 @pytest.mark.cuda_headers
 def test_nothing_of_the_real_runtime_is_missing() -> None:
-    """Graphics too: programs that never draw import or look up what draws, all the same."""
+    """Graphics too: programs that never draw import or look up what draws, anyway."""
     folder = descriptions.header_folders()[0].parent
     real = next(f for d in ("lib64", "lib") for f in (folder / d).glob("libcudart.so.13*"))
     ours = exported(LIB / "libcudart.so.13")

@@ -1,4 +1,4 @@
-"""Promise: who waits for the device holds up nobody else; no child inherits a lock that is held."""
+"""Promise: who waits for the device delays no other; no child inherits a lock that is held."""
 
 from __future__ import annotations
 

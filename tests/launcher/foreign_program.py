@@ -1,5 +1,5 @@
 """What ranks do to files among those of others: ``foreign_program.py NAME FOLDER TREE``, with the
-phases of writing_program.py. ``elsewhere`` in the tree is nobody's business but its owner's."""
+phases of writing_program.py. ``elsewhere`` in the tree is the owner's business only."""
 
 from __future__ import annotations
 

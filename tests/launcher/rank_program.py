@@ -1,7 +1,7 @@
 """What the ranks of these tests run: ``rank_program.py NAME ARGUMENTS…``.
 
 Each function stands for something programs do. They report through files and named pipes,
-since nobody else may write to a rank's stdout.
+since no other process may write to a rank's stdout.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def orphan_is_reaped() -> None:
 
 
 def make_channel(rank: int = 0, world_size: int = 4, **wrong: int) -> int:
-    """A channel as the library makes it, but for what `wrong` says."""
+    """A channel as the library makes it, except for what `wrong` says."""
     fd = os.memfd_create("channel", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, wrong.get("bytes", handshake.MEMFD_BYTES))
     header = handshake.HEADER.pack(

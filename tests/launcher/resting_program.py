@@ -32,7 +32,7 @@ def ready(folder: str) -> None:
 
 
 def count(folder: str) -> None:
-    """Numbers, one after the other, until it is told to stop."""
+    """Numbers, one after the other, until it gets the word to stop."""
     ready(folder)
     number = 0
     while not os.path.exists(f"{folder}/go"):
@@ -204,7 +204,7 @@ def traced(folder: str) -> None:
 
 
 def no_main_thread(folder: str) -> None:
-    """Another thread goes on when the main one has exited, without any code of libpthread's."""
+    """Another thread continues when the main one has exited, without any code of libpthread's."""
 
     def goes_on() -> None:
         while Path("/proc/self/stat").read_text().rpartition(")")[2].split()[0] != "Z":
@@ -258,7 +258,7 @@ def unix_stream(folder: str, path: str) -> None:
 
 
 def listen_to_outside(folder: str, host: str, port: str) -> None:
-    """Does nothing but wait for somebody who is no rank."""
+    """Does nothing but wait for a process that is no rank."""
     with socket.create_connection((host, int(port))) as line:
         ready(folder)
         try:

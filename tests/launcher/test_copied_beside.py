@@ -1,5 +1,5 @@
-"""A rank's image that is copied for a snapshot while the rank goes on: the snapshot is that of the
-cut; who dies or hangs over it costs that snapshot and nothing else."""
+"""A rank's image that is copied for a snapshot while the rank continues: the snapshot is that of
+the cut; who dies or hangs over it costs that snapshot and nothing else."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_process_killed_during_it_costs_that_snapshot_only(state: State, who: 
 
 
 def test_a_disk_that_is_full_is_named(state: State) -> None:
-    """And the job goes on."""
+    """And the job continues."""
     with small_disk(state) as disk, Fleet(state, 1) as fleet:
         job = begin(fleet)
         still(job, disk / "saved")
@@ -181,7 +181,7 @@ def test_a_disk_that_is_full_is_named(state: State) -> None:
 def test_a_rank_that_is_ended_is_there_until_it_is_copied(
     state: State, how: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else what was saved would be lost with it. Not for ever."""
+    """Else what was saved would be lost with it. Not forever."""
     monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2" if when == "for ever" else "60")
     with Fleet(state, 1) as fleet:
         job = begin(fleet)
@@ -207,7 +207,7 @@ def test_a_rank_that_is_ended_is_there_until_it_is_copied(
 
 
 def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for ever: who copies is killed where he gets no further."""
+    """Not forever: who copies is killed where it makes no progress."""
     monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2")
     with Fleet(state, 1) as fleet:
         job = begin(fleet)

@@ -79,7 +79,8 @@ def place(state: State) -> Tree:
 
 
 def seen(folder: Path) -> dict[str, Any]:
-    """All that there is below a folder, but for the times of folders that are not written down."""
+    """All that there is below a folder, except for the times of folders that are not written
+    down."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()

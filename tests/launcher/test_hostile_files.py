@@ -1,4 +1,4 @@
-"""Ranks that do to files what nobody reckons with: nothing hangs, nothing of others is touched, and
+"""Ranks that do to files what no one reckons with: nothing hangs, nothing of others is touched, and
 what cannot be saved is said by name."""
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def test_a_rank_that_renames_without_a_pause_comes_back(place: Hostile) -> None:
 
 def test_a_journal_that_tells_of_renames_in_another_order_is_enough(place: Hostile) -> None:
     """The kernel tells of the same rename once, however often it happens between two looks; and the
-    last one of all happens when nobody looks any more."""
+    last one of all happens when nothing looks any more."""
     launched = place.start("halfway")
     save(launched, place.saved)
     before = seen(place.tree)

@@ -1,5 +1,5 @@
-"""Which of the calls that a freeze has interrupted begin anew: none ends early, none waits for
-ever."""
+"""Which of the calls that a freeze has interrupted begin anew: none ends early, none waits
+forever."""
 
 from __future__ import annotations
 

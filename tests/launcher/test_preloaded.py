@@ -1,4 +1,4 @@
-"""A program with libraries of somebody's own, or a sanitizer's runtime, beside ours."""
+"""A program with libraries of its own, or a sanitizer's runtime, next to ours."""
 
 from __future__ import annotations
 

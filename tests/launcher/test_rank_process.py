@@ -322,7 +322,8 @@ def test_a_caller_that_dies_in_mid_start_harms_no_rank(rig: Rig) -> None:
 
 
 def test_a_rank_whose_start_hangs_can_be_killed(rig: Rig) -> None:
-    """Here nobody reads the pipe that is its log; it may be a file system that does not answer."""
+    """Here no process reads the pipe that is its log; it may be a file system that does not
+    answer."""
     (rig.folder / "logs").mkdir()
     rig.fifo("logs/rank-0.out")
     config = rig.config("true")

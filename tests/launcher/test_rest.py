@@ -348,7 +348,7 @@ def test_calls_that_a_rest_interrupts_continue_in_a_rank_that_stays(
 
 
 def test_calls_end_though_they_are_interrupted_more_often_than_they_wait(place: Place) -> None:
-    """With their timeout, or with EINTR once it is over: none begins anew for ever."""
+    """With their timeout, or with EINTR once it is over: none begins anew forever."""
     launched = waiting(place, 2)
     while not leaks.has_ended(launched.pid, 0.2):
         with contextlib.suppress(ControlError, OSError), launched.client() as client:
@@ -483,7 +483,7 @@ def test_ranks_continue_talking_to_each_other(place: Place) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_connection_to_the_outside_ends(place: Place, host: str) -> None:
-    """Who waits for what comes over it is told; a save alone does not harm it."""
+    """The process that waits for what comes over it is named; a save alone does not harm it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as listener:
         port = listener.getsockname()[1]
@@ -717,7 +717,7 @@ def test_a_rank_is_ended_when_criu_is_killed_over_it(place: Place) -> None:
 def test_a_rank_that_criu_s_end_leaves_alive_is_ended(
     place: Place, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows what of it is CRIU's."""
+    """No one knows what of it is CRIU's."""
     halting = HaltingCriu(state)
     monkeypatch.setenv("PATH", f"{halting.folder}:{os.environ['PATH']}")
     launched = place.program("memory")

@@ -1,4 +1,4 @@
-"""A job of real CUDA programs that is saved while it goes on, killed, and restored elsewhere."""
+"""A job of real CUDA programs that is saved while it continues, killed, and restored elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SUBJECTS = [
 
 
 def save(job: RunningJob, folder: Path) -> None:
-    """As a checkpoint is made: the job goes on from where it was saved."""
+    """As a checkpoint is made: the job continues from where it was saved."""
     job.stop()
     job.save()
     ranks = [job.launcher(rank) for rank in range(job.world_size)]

@@ -54,7 +54,7 @@ def test_more_than_start_at_once_all_start(rig: Rig) -> None:
 def test_one_that_is_killed_takes_nothing_of_the_others_and_leaves_nothing_with_them(
     rig: Rig,
 ) -> None:
-    """Its lock, sockets and log are nobody else's."""
+    """Its lock, sockets and log are its own."""
     first, second = start(rig, range(2), "sleep", "1000")
     held = {each.pid: descriptors(each.pid) for each in (first, second)}
     own = ("socket:", "/memfd:", f"{rig.folder}/")

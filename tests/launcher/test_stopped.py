@@ -1,4 +1,4 @@
-"""Promise: who is stopped by a signal is told, whatever its program calls itself."""
+"""Promise: a process that a signal has stopped is reported, whatever its program calls itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the ranks do to files that are saved and set back: ``writing_program.py NAME FOLDER TREE``.
 
-Each says "ready" when it has written what a snapshot is to hold, and goes on to change all of it
-when it is told "on"; then it says "changed". Told "go" it ends with what it found as its output.
+Each says "ready" when it has written what a snapshot is to hold, and changes all of it when it gets
+"on"; then it says "changed". Told "go" it ends with what it found as its output.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def say(folder: Path, what: str) -> None:
 
 
 def phases(folder: Path) -> tuple[bool, bool]:
-    """Whether it is told to change things, and then, whether to end."""
+    """Whether it gets the word to change things, and then, whether to end."""
     say(folder, "ready")
     while not (folder / "on").exists():
         if (folder / "go").exists():

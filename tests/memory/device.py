@@ -23,7 +23,7 @@ GARBAGE: Page = (-77,) * CELLS  # of whoever had the chunk before
 
 
 class Anything(int):
-    """What a cell holds that nobody may rely on: it equals whatever was read."""
+    """What a cell holds that no rank may rely on: it equals whatever was read."""
 
     def __eq__(self, other: object) -> bool:
         return True

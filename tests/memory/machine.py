@@ -66,7 +66,7 @@ class Machine(RuleBasedStateMachine):
                 rank.write(page, self.fresh(values[page]))
 
     def fresh(self, value: int) -> int:
-        """The value, or one that nobody has."""
+        """The value, or one that no rank has."""
         self.value += 1
         return self.value if value == NOBODYS else value
 
@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=RANK, cell=CELL_NUMBER)
     def write_unforeseen(self, number: int, cell: int) -> None:
-        """A kernel that runs writes where nobody knew."""
+        """A kernel that runs writes where it was not foreseen."""
         rank, page = self.rank(number), cell // CELLS
         alone = all(work.ranks == [rank] and not work.count for work in rank.works)
         if not rank.works or not alone or rank.failed or rank.chunk(page) is None:
@@ -334,7 +334,7 @@ class Machine(RuleBasedStateMachine):
             self.world.close()
 
     def come_to_an_end(self) -> None:
-        """Nobody waits for ever, and whoever wants to write comes to own what that takes."""
+        """No rank waits forever, and whoever wants to write comes to own what that takes."""
         ranks = self.world.ranks
         for rank in ranks:
             while rank.works:

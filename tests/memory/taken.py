@@ -1,4 +1,4 @@
-"""A rank's image as its launcher copies it, a page at a time, while the rank goes on."""
+"""A rank's image as its launcher copies it, a page at a time, while the rank continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another rank has computed from the same is mapped: exactly, and while nobody uses it."""
+"""What another rank has computed from the same is mapped: exactly, and while no rank uses it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_nothing_is_mapped_under_the_last_reader(make: Make) -> None:
 
 
 def test_nothing_is_taken_from_who_is_busy(make: Make) -> None:
-    """It may be writing that just now; and nobody waits for it."""
+    """It may be writing that just now; and no rank waits for it."""
     _, f, first, second = computed(make)
     for rank in (first, second):
         first.begin()
@@ -147,7 +147,7 @@ def test_what_another_had_to_copy_is_taken_and_then_tried_for_oneself(make: Make
 
 
 def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
-    """Of two pages one is not the same: so nobody has what was to be, not even in the other."""
+    """Of two pages one is not the same: so no rank has what was to be, not even in the other."""
     world = make(2, 8)
     first, second = world.ranks
     same(first, second, pages=2)

@@ -1,4 +1,4 @@
-"""Copies beneath work that goes on, since it may wait for what is to be written there."""
+"""Copies beneath work that continues, since it may wait for what is to be written there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shared(make: Make, **more: bool) -> tuple[World, Rank, Rank]:
 
 
 def unforeseen(rank: Rank, cell: int, value: int) -> None:
-    """A kernel that runs writes to the first page, where nobody knew."""
+    """A kernel that runs writes to the first page, where it was not foreseen."""
     assert rank.world.device.unforeseen(rank.space, DEV_BASE, cell, value)
     page = list(rank.model[0])
     page[cell] = value

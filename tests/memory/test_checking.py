@@ -132,7 +132,7 @@ class Checked:
         self.lib.check_all(self.check, self.rank.memory, self.checks, self.pairs)
 
     def over(self) -> list[Part]:
-        """It comes to an end; which parts were told of since the last time."""
+        """It comes to an end; which parts were reported since the last time."""
         told, before = [], len(self.told)
         for _ in range(1000):
             self.turn()

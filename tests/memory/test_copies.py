@@ -251,7 +251,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
 
 @pytest.mark.parametrize("what", ["changed", "written", "written on the host", "failed", "ended"])
 def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) -> None:
-    """Of two ranks that were saved one goes on alone."""
+    """Of two ranks that were saved one continues alone."""
     world = shared(make, 2)
     first, second, _ = world.ranks
     if what == "written on the host":
@@ -302,7 +302,7 @@ def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
 
 @pytest.mark.parametrize("how", ["writes", "faulted", "stopped", "doubted", "apart", "single"])
 def test_what_a_rank_holds_has_a_key_while_it_is_believed(make: Make, how: str) -> None:
-    """It is that of whoever holds the same, and of nobody else."""
+    """It is that of whoever holds the same, and of no other."""
     world = make(2, 4)
     first, second = world.ranks
     same(first, second, pages=2)
@@ -453,7 +453,7 @@ def test_what_is_read_is_there_until_it_has_been_read(make: Make) -> None:
 
 
 def test_a_copy_that_is_being_made_is_not_there_yet(make: Make) -> None:
-    """It is as good as there for who goes out behind it, and for nobody else."""
+    """It is as good as there for who goes out behind it, and for no other."""
     world = shared(make, 2)
     first, second, other = world.ranks
     third = Rank(world, 3)
@@ -685,7 +685,7 @@ def test_a_rank_that_comes_back_by_sharing_need_not_be_copied_out(make: Make) ->
 
 
 def test_a_rank_alone_keeps_nothing_twice(make: Make) -> None:
-    """Neither what the image had, nor a copy: so it is copied when it goes out all the same."""
+    """Neither what the image had, nor a copy: so it is copied when it goes out anyway."""
     world = shared(make, 2)
     first, second, other = world.ranks
     out(first, second)
@@ -710,7 +710,7 @@ SAVED = 20
 
 
 def saved_alone(make: Make) -> Rank:
-    """It stays, and goes on: what its image has is of before, and for nobody."""
+    """It stays, and continues: what its image has is of before, and for no other rank."""
     world = make(1, 32)
     (rank,) = world.ranks
     rank.memory.alone = True
@@ -832,7 +832,7 @@ def test_what_was_written_since_it_was_saved_is_copied_again(make: Make) -> None
 
 
 def test_a_rank_that_has_been_saved_is_swapped_out_in_common_again(make: Make) -> None:
-    """And what lies in common is not in its image."""
+    """And what is in common is not in its image."""
     world = shared(make, 2)
     first, second, _ = world.ranks
     for rank in (first, second):

@@ -126,7 +126,7 @@ def test_what_an_unknown_work_may_have_written_counts(make: Make) -> None:
 
 
 def test_the_ranks_that_keep_a_sum(make: Make) -> None:
-    """Who has it there; else who is busy. Nobody, if nothing is won or somebody has failed."""
+    """Who has it there; else who is busy. No rank, if nothing is won or a rank has failed."""
     world = make(2, 5)
     one, two = world.ranks
     fill(one, 3)
@@ -177,7 +177,7 @@ def test_what_several_have_on_the_host_is_not_brought_to_who_forgets_it(make: Ma
 
 
 def test_what_was_forgotten_is_not_what_others_still_hold(make: Make) -> None:
-    """Its chunk is let go of, and what comes in its place is given to nobody."""
+    """Its chunk is let go of, and what comes in its place is given to no rank."""
     world = make(3, 2, groups=(1, 1, 2))
     one, two, other = world.ranks
     same(one)

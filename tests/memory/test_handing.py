@@ -42,7 +42,7 @@ def test_a_part_of_a_page_is_not_handed(make: Make) -> None:
 
 
 def test_what_is_handed_is_not_what_it_was(make: Make) -> None:
-    """Nobody who knows of the same content as before shares with it."""
+    """No one who knows of the same content as before shares with it."""
     world = make(3, 8)
     same(*world.ranks)
     giver, to, third = world.ranks

@@ -1,5 +1,5 @@
 """An image that is copied for a snapshot is copied as it was when that began, whatever comes of the
-rank meanwhile; and nobody waits for that."""
+rank meanwhile; and no rank waits for that."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_copy_that_comes_home_does_not_disturb_it(make: Make) -> None:
 
 @pytest.mark.parametrize("writer", [0, 1])
 def test_a_copy_that_has_come_home_since_is_not_there(make: Make, writer: int) -> None:
-    """It lay beside the images when they were saved: one of them has it, and the other nothing."""
+    """It was next to the images when they were saved: one of them has it, and the other nothing."""
     world = shared(make, 2)
     ranks = world.ranks[:2]
     out(*ranks)

@@ -80,7 +80,7 @@ def test_zeros_are_not_copied(make: Make) -> None:
 
 
 def test_what_may_be_written_anywhere_is_noticed_wherever_it_is(make: Make) -> None:
-    """Also in pages that nobody shares."""
+    """Also in pages that no one shares."""
     world = make(2, 8)
     first, second = world.ranks
     same(first, second, pages=3)
@@ -164,7 +164,7 @@ def test_a_work_for_all_who_share_is_seen_by_all(make: Make) -> None:
 
 
 def test_pages_that_are_not_there_belong_to_no_rank(make: Make) -> None:
-    """A kernel that may write beyond its buffer runs once all the same, if there is nothing."""
+    """A kernel that may write beyond its buffer runs once anyway, if there is nothing."""
     world = make(2, 6)
     first, second = world.ranks
     same(first, second)
@@ -308,7 +308,7 @@ def test_content_that_is_lost_when_pages_become_one_is_reported(make: Make) -> N
 
 
 def test_what_a_work_behind_a_fence_is_known_to_write_stays_open(make: Make) -> None:
-    """And each page that it wrote elsewhere is told of once."""
+    """And each page that it wrote elsewhere is reported once."""
     world = make(2, 8)
     (first, _) = world.ranks
     same(first, pages=2)
@@ -388,7 +388,7 @@ def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
 
 
 def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Make) -> None:
-    """A sum, and not a kernel beside it; nor while pages move, nor where the device cannot."""
+    """A sum, and not a kernel next to it; nor while pages move, nor where the device cannot."""
     world = shared(make, pages=2)
     first, _ = world.ranks
     first.memory.inflight = first.memory.exact = 1
@@ -445,7 +445,7 @@ def test_what_is_closed_is_what_was_opened(make: Make) -> None:
 
 
 def test_neighbours_are_opened_and_closed_together(make: Make) -> None:
-    """But for one that nobody shares any more."""
+    """Except for one that is not shared any more."""
     world = shared(make, pages=3)
     first, second = world.ranks
     together(first, world.ranks, 0, 3 * CELLS, 5)
@@ -512,7 +512,7 @@ def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trust
 
 
 def test_what_a_rank_owns_is_looked_at_where_it_writes(make: Make) -> None:
-    """In a range of more pages than there are, too: all in it, and nothing beside it."""
+    """In a range of more pages than there are, too: all in it, and nothing else."""
     world = make(2, 8)
     first, second = world.ranks
     there = (0, 3, 9)

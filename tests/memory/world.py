@@ -73,7 +73,7 @@ class Work:
 
 
 class Rank:
-    """One rank: its memory, what its pages should hold, and what its requests were told."""
+    """One rank: its memory, what its pages should hold, and how its requests were answered."""
 
     def __init__(self, world: World, number: int, group: int = 1) -> None:
         self.world, self.number, self.group = world, number, group
@@ -348,7 +348,7 @@ class World:
                 assert len([user for user in all_ if user not in self.device.write_protected]) <= 1
 
     def check_copies(self) -> None:
-        """On the host: each copy counts once, and what lies in one does not lie in an image."""
+        """On the host: each copy counts once, and what is in one is not in an image."""
         once, each = (
             [self.lib.memory_on_host(rank.memory, flag) for rank in self.ranks]
             for flag in (True, False)

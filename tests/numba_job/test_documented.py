@@ -1,4 +1,4 @@
-"""Numba-CUDA from PyPI, unmodified, in a rank: its documented examples and tests beside them."""
+"""Numba-CUDA from PyPI, unmodified, in a rank: its documented examples and tests next to them."""
 
 from __future__ import annotations
 

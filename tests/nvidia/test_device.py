@@ -46,7 +46,7 @@ def device(fake: Fake) -> Iterator[Device]:
 
 @pytest.fixture
 def doomed(fake: Fake) -> Iterator[Device]:
-    """A device that will be lost: its process would end on that, this one goes on."""
+    """A device that will be lost: its process would end on that, this one continues."""
     with Device(memory=16 * CHUNK, hal="nvidia") as made:
         yield made
     fake.reset()
@@ -224,7 +224,7 @@ def test_host_arithmetic_in_the_streams_order(device: Device) -> None:
 def test_shared_memory_beyond_48_kib_counts_the_kernels_own(
     device: Device, kernels: Kernels, kibibytes: int
 ) -> None:
-    """8 KiB lie in the kernel. More than 48 KiB in all are to be asked for, 227 are the GPU's."""
+    """8 KiB are in the kernel. More than 48 KiB in all are to be asked for, 227 are the GPU's."""
     space = device.space()
     at = words(space, 0)
     space.launch(kernels("sharing"), 1, 1, at, 5, shared=kibibytes << 10)

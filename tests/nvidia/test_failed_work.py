@@ -85,7 +85,7 @@ def test_no_sum_of_a_lost_device_reaches_another(
     state: State, fake_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its context ends while an all-reduce waits for the other device's rank. That never hears
-    that all is well, nor sees what nobody has added up."""
+    that all is well, nor sees what no rank has added up."""
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(fake_path))
     monkeypatch.setenv("RANKFOLD_NVIDIA_SHARE", "1")
     program = str(cuda.build(Path(__file__).parent / "fault_amid_sum.cu"))

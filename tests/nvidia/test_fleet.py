@@ -71,8 +71,8 @@ def test_products_move_between_kinds_of_device(state: State) -> None:
 def test_what_another_kind_has_computed_is_not_the_same(
     state: State, every: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same kernel has left other bits on each: a rank that comes keeps its own, beside one that
-    would have the same if it had come about on the same device."""
+    """The same kernel has left other bits on each: a rank that comes keeps its own, next to one
+    that would have the same if it had come about on the same device."""
     monkeypatch.setenv("RANKFOLD_VALIDATE", every)
     program = PROGRAM.parent / "rounding.cu"
     with Fleet(state, memory=64 * MiB, kinds=("nvidia", "soft")) as fleet:

@@ -150,7 +150,7 @@ def test_matrices_that_are_aligned_as_their_elements_only(device: Device, elemen
 @pytest.mark.parametrize("k", [0, 3])
 @pytest.mark.parametrize("rows", [False, True])
 def test_without_a_and_b_the_rest_remains(device: Device, kind: int, k: int, rows: bool) -> None:
-    """k = 0 or alpha = 0. The library would read them all the same, and NaN * 0 is NaN."""
+    """k = 0 or alpha = 0. The library would read them anyway, and NaN * 0 is NaN."""
     space = device.space()
     cd = R_32I if kind == R_8I else kind
     scale = R_32F if kind == R_16F else cd

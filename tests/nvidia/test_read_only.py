@@ -33,7 +33,7 @@ def device(fake: Fake) -> Iterator[Device]:
 
 @pytest.fixture
 def doomed(fake: Fake) -> Iterator[Device]:
-    """A device that will be lost: its process would end on that, this one goes on."""
+    """A device that will be lost: its process would end on that, this one continues."""
     with Device(memory=16 * CHUNK, hal="nvidia") as made:
         yield made
     fake.reset()

@@ -304,7 +304,7 @@ def test_sums_in_scratch_memory_do_not_pass_through_the_host(fake: Fake) -> None
 
 
 def test_scratch_memory_is_given_to_one_at_a_time(fake: Fake) -> None:
-    """Any takes and gives: nobody's memory is somebody else's; what has room somewhere is given."""
+    """Any takes and gives: no one's memory is another's; what has room somewhere is given."""
     mib = 1 << 20
     with Device(hal="nvidia") as device:
         scratch = Scratch(device)
@@ -397,7 +397,7 @@ def test_the_ptx_is_what_its_source_compiles_to() -> None:
 
 
 def mixed(kind: type[Any], seed: int) -> np.ndarray[Any, Any]:
-    """Numbers of a type: each odd one beside each other one, and random bits."""
+    """Numbers of a type: each odd one next to each other one, and random bits."""
     random = np.random.default_rng(seed)
     size = np.dtype(kind).itemsize
     bits = np.frombuffer(random.bytes(600 * size), f"u{size}")

@@ -1,6 +1,6 @@
 """A rank that asks NVML and CUDA the same questions; prints both's answers as a line of JSON.
 
-A program of somebody's: nvidia-ml-py finds its library as it always does, and so does ctypes.
+A user's program: nvidia-ml-py finds its library as it always does, and so does ctypes.
 It allocates some memory, reports, waits until the FIFO that is its argument was written, allocates
 more, and reports again.
 """

@@ -202,7 +202,8 @@ def so(program: Sequence[Step]) -> dict[int, tuple[set[Race], bool]]:
 
 
 def check(room: Any, program: Sequence[Step]) -> None:
-    """All that is told is so; and who races with something older is told of, with one of these."""
+    """All that is reported is so; and what races with something older is reported, with one of
+    these."""
     says, is_so = told(room, program), so(program)
     for race in says:
         there = is_so.get(race.second, (set(), False))[0]

@@ -1,8 +1,8 @@
 """Promise: what ranks' versions call equal is equal, byte for byte, whatever they did; and ranks
 that did the same are known to hold the same.
 
-Ranks of one job on two devices post kernels, copies, fills, and collectives: sometimes all the
-same, sometimes each its own. At cuts they are saved, and what their images say is compared.
+Ranks of one job on two devices post kernels, copies, fills, and collectives: sometimes all alike,
+sometimes each its own. At cuts they are saved, and what their images say is compared.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def done(here: Devices, ranks: Sequence[RingClient], stack: ExitStack, cut: int)
 
 
 def content(image: Image, at: int) -> list[tuple[object, ...]]:
-    """What lies in a buffer, by versions."""
+    """What is in a buffer, by versions."""
     end = at + 4 * WORDS
     return [
         (max(r.addr, at) - at, r.version, r.offset + max(0, at - r.addr) if not r.period else 0)

@@ -412,7 +412,7 @@ RECORDS = st.lists(
 def test_a_hostile_ring_harms_no_other_rank(
     records: list[tuple[int, int, bytes, int | None]], sizes: list[int]
 ) -> None:
-    """Records that no library would send, beside a rank of another job that works on."""
+    """Records that no library would send, next to a rank of another job that works on."""
     hostile, good = RingClient(), RingClient()
     with device() as d:
         attach(d, hostile)

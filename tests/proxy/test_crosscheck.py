@@ -1,8 +1,8 @@
-"""Promise: equal versions are equal bytes, or somebody hears of it.
+"""Promise: equal versions are equal bytes, or an alarm reports it.
 
 At each collective ranks' buffers are compared where their versions are equal. A bit that changes in
 a device's memory, while no version does, becomes an alarm that names ranks, devices and buffer; the
-job goes on and shares nothing any more, also where it moves.
+job continues and shares nothing any more, also where it moves.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def memories() -> list[int]:
 
 
 def places(memory: int) -> list[int]:
-    """Where it has the beginning of the mark, which lies at the end of a chunk."""
+    """Where it has the beginning of the mark, which is at the end of a chunk."""
     end = 2 * WORDS
     chunks = range(CHUNK, os.fstat(memory).st_size, CHUNK)
     return [at - end for at in chunks if os.pread(memory, end, at - end) == MARK[:end]]
@@ -319,7 +319,7 @@ def test_a_bit_that_flips_in_a_copy_of_several_ranks_is_an_alarm(kernels: Loader
 
         def struck() -> bool:
             """Who is to run next may have had the page brought to the device since: then what
-            lies there is nobody's, and a later copy is to be struck."""
+            is there belongs to no rank, and a later copy is to be struck."""
             with Path("/proc/self/mem").open("r+b") as memory:
                 for at in on_the_host(mark):
                     memory.seek(at + 5)

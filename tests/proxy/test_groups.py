@@ -174,7 +174,7 @@ def test_a_communicator_that_comes_to_be_while_a_group_is_held_is_part_of_it(
 def test_a_communicator_is_not_destroyed_while_it_joins(
     opcode: int, clients: list[RingClient]
 ) -> None:
-    """Only a hostile rank tries: its job still joins, reaches a cut and goes on."""
+    """Only a hostile rank tries: its job still joins, reaches a cut and continues."""
     split = struct.pack("<QQii", WORLD, LATER, 1, 0)
     with device() as native:
         of = [split if opcode == COMM_SPLIT else joining(client, LATER) for client in clients]

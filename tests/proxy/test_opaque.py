@@ -114,7 +114,7 @@ def test_what_does_the_same_for_all_runs_once(kernels: Loader, count: int, chunk
 
 @pytest.mark.parametrize("where", [[0, 0], [0, 0, 1], [0, 0, 1, 1]], ids=str)
 def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]) -> None:
-    """From the sixth step on an update reads what each rank has of its own. The job goes on, and
+    """From the sixth step on an update reads what each rank has of its own. The job continues, and
     each rank does its own."""
     with hidden(kernels, where) as (here, made):
         here.spoilt = True

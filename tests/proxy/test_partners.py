@@ -1,5 +1,5 @@
 """Promise: a work that runs once for all waits for those who may come to the same, as long as they
-may, and for nobody else."""
+may, and for no other."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_failed_rank_is_not_waited_for(kernels: Loader) -> None:
 
 
 def test_a_rank_about_to_free_is_not_waited_for(kernels: Loader) -> None:
-    """It has freed the buffer, but for what it has asked for before."""
+    """It has freed the buffer, except for what it has asked for before."""
     with shared(kernels, 2) as (native, made):
         before = let_go(native)
         with at_once(native, made):
@@ -214,7 +214,7 @@ def test_a_rank_that_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> No
 
 
 def test_a_kernel_that_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
-    """What it has written where nobody foresaw it is not shared any longer."""
+    """What it has written where it was not foreseen is not shared any longer."""
     with shared(kernels, 2) as (native, made):
         rank = made[0]
         other_stream(rank)
@@ -254,7 +254,7 @@ class Late:
 
 
 def test_whose_kernel_is_loaded_again_is_waited_for(kernels: Loader) -> None:
-    """But not for ever: when the job stands still one of them goes alone."""
+    """But not forever: when the job stands still one of them goes alone."""
     late = Late(kernels, "update")
     with shared(late, 2) as (native, made):
         native.barrier(1, True)

@@ -320,7 +320,7 @@ def have_it_or_fail(native: Native, ranks: list[Training]) -> None:
 
 @pytest.mark.parametrize("who", [0, 1, 2])
 def test_a_rank_fails_meanwhile(kernels: Loader, who: int) -> None:
-    """The others have the result, or the job fails; nobody has anything else."""
+    """The others have the result, or the job fails; no rank has anything else."""
     with placed(kernels, [0, 0, 0]) as (here, made):
         (native,) = here.natives
         private(made)
@@ -359,7 +359,7 @@ def test_a_rank_fails_when_its_input_is_in_a_sum(kernels: Loader, who: int | Non
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_fails_before_its_input_is_in_a_sum(kernels: Loader, who: int) -> None:
-    """The device does not add what is in its memory: then nobody may take that for a sum."""
+    """The device does not add what is in its memory: then no rank may take that for a sum."""
     with placed(kernels, [0, 0]) as (here, made):
         (native,) = here.natives
         private(made)

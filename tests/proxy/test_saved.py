@@ -1,6 +1,6 @@
 """Promise: what is saved of a rank is what there was, record by record; restored, it is saved as
 the same again; and a state that cannot be, though its checksum is right, is refused in words: the
-device goes on."""
+device continues."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Promise: a job that stands at a cut can be saved and go on in place; what was saved is all of it,
-and goes on elsewhere to the same bits.
+"""Promise: a job that stands at a cut can be saved and continue in place; what was saved is all of
+it, and continues elsewhere to the same bits.
 
 Ranks of one job, several to a device, compute and reduce floats. At a cut they are saved where they
-are; channels and images are copied; the job goes on undisturbed, and the copies on other devices.
+are; channels and images are copied; the job continues undisturbed, and the copies on other devices.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def test_a_save_that_the_release_overtakes_fails_and_the_job_continues(
 
 
 def test_an_image_holds_no_second_copy_of_a_rank_that_is_alone(kernels: Loader) -> None:
-    """Once it goes on: by and by, without being called."""
+    """Once it continues: by and by, without being called."""
     client = Trainer(0, 1)
     with devices(kernels, 1) as here:
         native = here.natives[0]

@@ -1,5 +1,5 @@
 """Promise: whatever ranks that share memory do, in whichever order, no rank reads other bytes than
-it would alone, nobody waits for ever, and the counts are right."""
+it would alone, no rank waits forever, and the counts are right."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def launch(client: RingClient, stream: int) -> None:
 
 
 def step_of_buckets(client: RingClient) -> None:
-    """As examples/gpt: buckets are averaged on a stream beside the backward pass."""
+    """As examples/gpt: buckets are averaged on a stream concurrent with the backward pass."""
     for bucket in range(BUCKETS):
         launch(client, COMPUTE)
         client.post(EVENT_RECORD, struct.pack("<QQ", COMPUTED + bucket, COMPUTE))
@@ -183,7 +183,7 @@ def training(
 def test_each_rank_has_the_device_once_a_step(
     kernels: Loader, ranks: int, step: Callable[[RingClient], None]
 ) -> None:
-    """Whoever calls a collective last goes on behind it, until others have to call the next."""
+    """Whoever calls a collective last continues behind it, until others have to call the next."""
     with training(kernels, ranks) as (native, clients):
         for client in clients:
             for _ in range(STEPS):

@@ -1,7 +1,7 @@
-"""Promise: what ranks share is written once for all who come to the same, and nobody waits for who
-cannot come; a fault is everybody's. test_shared_programs.py does whatever else ranks may do.
+"""Promise: what ranks share is written once for all who come to the same, and no rank waits for one
+that cannot come; a fault is everybody's. test_shared_programs.py does whatever else ranks may do.
 
-Ranks of one job on one device post kernels and collectives; each buffer lies in chunks of its own.
+Ranks of one job on one device post kernels and collectives; each buffer is in chunks of its own.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernel
 
 
 def test_kernels_of_another_stream_come_while_memory_is_open_beneath_a_sum(kernels: Loader) -> None:
-    """At any moment of it: they find nothing open, and the update runs once all the same."""
+    """At any moment of it: they find nothing open, and the update runs once anyway."""
     steps, beside, chance = 40, 0, random.Random(3)
     with folded(kernels, 2) as (here, made):
         (native,) = here.natives
@@ -222,7 +222,7 @@ DIFFER: dict[str, Callable[[Computing], None]] = {
 
 @pytest.mark.parametrize("how", DIFFER)
 def test_other_fills_and_copies_go_alone(kernels: Loader, how: str) -> None:
-    """Those that write something else, and those of which nobody knows what they write."""
+    """Those that write something else, and those whose writes are unknown."""
     with shared(kernels, 2) as (native, made):
         before = native.status()["squashed"]
         found = []

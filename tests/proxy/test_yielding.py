@@ -108,7 +108,7 @@ def test_what_it_waits_for_may_wait_for_another_one(kernels: Loader) -> None:
 def test_kernels_that_end_do_not_keep_the_device(
     kernels: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They take longer than anybody waits at first, one is always under way, and more come, all at
+    """They take longer than any rank waits at first, one is always under way, and more come, all at
     once: the device has seen by itself that the time slice is over."""
     with folded(kernels, 2, workers=3, quantum_ns=QUANTUM_NS) as (here, made):
         (native,) = here.natives

@@ -65,7 +65,7 @@ class Accessed:
 
 @dataclass
 class Thread:
-    """`params`: the bytes of the launch's; `places`: where each parameter lies in them. Memory
+    """`params`: the bytes of the launch's; `places`: where each parameter is in them. Memory
     holds what `found` gives, whatever was stored."""
 
     flat: Flat

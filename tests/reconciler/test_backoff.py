@@ -1,4 +1,4 @@
-"""What failed is tried again, later each time, and not for ever later."""
+"""What failed is tried again, later each time, and not forever later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_no_waiting_repairs_waits_longest_at_once() -> None:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """How long a source_reader waited each time; it is told to end after the twelfth."""
+    """How long a source_reader waited each time; it gets the word to end after the twelfth."""
     found: list[float] = []
 
     class Noting(threading.Event):

@@ -63,7 +63,7 @@ def test_a_file_whose_name_is_not_utf8_is_refused_and_ends_nothing(
 
 
 def test_no_file_name_steers_the_terminal(rankfold: Rankfold, specs: Specs) -> None:
-    """Where a name stands in a fault, in an event, in JSON, and where an object came from."""
+    """Where a name is in a fault, in an event, in JSON, and where an object came from."""
     (specs.folder / ESC).write_text("kind: Jib\n")
     shown = [rankfold.run("validate", str(specs.folder))]
     assert shown[0].returncode == 65 and "\\x1b]0;owned\\x07.yaml:1: kind" in shown[0].stderr

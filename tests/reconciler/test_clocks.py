@@ -1,4 +1,4 @@
-"""Durations follow no clock that somebody sets, and no process counts on another's clock."""
+"""Durations follow no clock that can be set, and no process counts on another's clock."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A job that has begun goes on with fewer devices where some went bad, and with all of them when
-they are back: nobody else's devices, and nobody's place in line, are taken for that."""
+"""A job that has begun continues with fewer devices where some went bad, and with all of them when
+they are back: no other job's devices, and no other job's place in line, are taken for that."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_job_that_has_not_begun_is_not_started_with_fewer() -> None:
 
 
 def test_devices_that_others_have_are_waited_for() -> None:
-    """Of the three that it misses one is bad. Meanwhile nobody younger is let in before it."""
+    """Of the three that it misses one is bad. Meanwhile no younger job is let in before it."""
     older, young = job("b", 2, 2, 1.0), job("young", 1, 1, 2.0)
     place = fleet(4, job(ranks=4, gpus=4))
     wish(place, job(ranks=4, gpus=4, suspend=True), older)

@@ -1,4 +1,4 @@
-"""Promise: the password of a git URL is for git: no file has it, and nobody is shown it."""
+"""Promise: the password of a git URL is for git: no file has it, and nothing shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that hangs holds up what it serves and nobody else; nothing is lost or guessed."""
+"""A process that hangs delays only what it serves; nothing is lost or guessed."""
 
 from __future__ import annotations
 

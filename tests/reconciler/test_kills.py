@@ -49,7 +49,7 @@ USUALLY_SNAPSHOT = ("local_snapshot.written", "restore.launched")
 def test_killed_at(point: str, rankfold: Rankfold, specs: Specs) -> None:
     """Start, fold, suspend, resume, end: the reconciler dies at `point` in every one of them.
 
-    Nobody helps: the command that waits notices, starts another, and goes on waiting.
+    No one helps: the command that waits notices, starts another, and continues waiting.
     """
     token = specs.folder / "die"
     rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{token}"
@@ -82,8 +82,8 @@ def test_killed_at(point: str, rankfold: Rankfold, specs: Specs) -> None:
 def test_killed_while_a_job_is_saved_and_restored(
     point: str, rankfold: Rankfold, specs: Specs
 ) -> None:
-    """Save, rest in the store, go on, fail, go on: the reconciler dies at `point` in each of them.
-    Its ranks count, in their memory alone: a copy of one would count beside it."""
+    """Save, rest in the store, continue, fail, continue: the reconciler dies at `point` in each of
+    them. Its ranks count, in their memory alone: a copy of one would count in addition."""
     token, stop = specs.folder / "die", specs.stop_file
     rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{token}"
     count = f"n=0; until [ -e {stop} ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo is done"

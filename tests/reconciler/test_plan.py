@@ -202,7 +202,8 @@ def test_a_job_that_waits_to_grow_is_served_when_the_others_have_ended(
 def test_what_hangs_is_left_alone_and_everything_continues_afterwards(
     devices: int, rounds: list[list[Job]], data: st.DataObject
 ) -> None:
-    """`Fleet` sees to it that nobody speaks to who hangs, or acts on what is in flight."""
+    """`Fleet` sees to it that no request is sent to a process that hangs, or acts on what is in
+    flight."""
     place = fleet(devices)
     for jobs in rounds:
         wish(place, *jobs)

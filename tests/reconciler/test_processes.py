@@ -1,4 +1,5 @@
-"""What is said of proxies that end: of those that were told to, nothing. Which devices are bad."""
+"""What is said of proxies that end: of those that were requested to, nothing. Which devices are
+bad."""
 
 from __future__ import annotations
 

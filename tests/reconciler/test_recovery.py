@@ -1,5 +1,5 @@
-"""The planner saves, stores, restores and restarts jobs: nothing is lost without a word, there are
-never two copies of a rank, and no save leaves a job standing."""
+"""The planner saves, stores, restores and restarts jobs: nothing is lost without a report, there
+are never two copies of a rank, and no save leaves a job standing."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_job_that_does_not_come_to_a_cut_continues_unsaved() -> None:
 
 
 def silence(place: Fleet, rank: int) -> None:
-    """A launcher hangs, and its rank goes on."""
+    """A launcher hangs, and its rank continues."""
     place.ranks["a", rank] = replace(place.ranks["a", rank], state="silent", silent_since=1.0)
 
 

@@ -104,7 +104,7 @@ class Ranks(Node):
 
 
 class Scene:
-    """A placed job, its journal, and devices that note what they are told."""
+    """A placed job, its journal, and devices that note what they are requested."""
 
     def __init__(self, state: Path, monkeypatch: pytest.MonkeyPatch):
         layout = Layout(state)
@@ -152,7 +152,8 @@ class Scene:
         return [each.reason for each in self.journal.events()]
 
     def do(self, steps: Steps) -> None:
-        """Carry out an action, its calls beside us as inflight.py does: the journal is ours."""
+        """Carry out an action, its calls in another thread as inflight.py does: the journal is
+        ours."""
         results: list[Any] | None = None
         while True:
             before = self.journal.records()

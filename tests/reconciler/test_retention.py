@@ -31,7 +31,7 @@ def names(journal: Journal) -> set[str]:
 
 
 def test_of_runs_that_are_over_the_last_are_kept(tmp_path: Path) -> None:
-    """Those that ended last, whenever they began. One that goes on, one that has not begun, and
+    """Those that ended last, whenever they began. One that continues, one that has not begun, and
     what a file describes are not among them."""
     journal, layout = Journal(tmp_path), Layout(tmp_path)
     journal.put(Job("described", ("true",), "/tmp", 1, 1), "/specs", Origin("job.yaml", 1), "r")

@@ -1,4 +1,4 @@
-"""Values of `env` are secrets: whatever goes wrong with them, nobody is told what they are."""
+"""Values of `env` are secrets: whatever goes wrong with them, nothing reveals them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_launcher_refuses_without_telling_it(env: object) -> None:
 
 def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) -> None:
     """Through a start, a change that is refused, a start that fails and an end; then in all that
-    was said and written. The journal and what a rank starts from hold it, for nobody but us."""
+    was said and written. The journal and what a rank starts from hold it, for us only."""
     folder, told = str(specs.folder), []
     rankfold.environment["RANKFOLD_LOG"] = "debug"
 

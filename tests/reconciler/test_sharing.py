@@ -1,4 +1,4 @@
-"""What sharing did and cost is told of a job as its proxies counted it in its last epoch."""
+"""What sharing did and cost is reported of a job as its proxies counted it in its last epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: of a job that gets no further it is said what its ranks wait for, and of no other."""
+"""Promise: for a job without progress it is reported what its ranks wait for, and of no other."""
 
 from __future__ import annotations
 

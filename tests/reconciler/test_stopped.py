@@ -1,5 +1,5 @@
 """Whoever stops (SIGSTOP) in the middle of a save or of its way into the store is waited for within
-bounds: the job goes on as soon as it can, and what happened is said."""
+bounds: the job continues as soon as it can, and what happened is said."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def not_saved(rankfold: Rankfold) -> str:
 def test_a_launcher_that_stops_in_a_save_holds_only_its_own_rank(
     point: str, rankfold: Rankfold, counting: Counting
 ) -> None:
-    """At each point of a save; at some of them its rank stands, and nobody else can let it go."""
+    """At each point of a save; at some of them its rank stands, and nothing else can let it
+    continue."""
     halt = counting.specs.folder / "halt"
     rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{halt}"
     counting.apply()

@@ -1,4 +1,4 @@
-"""`watch` outlives what may pass, and nobody takes a fleet for looked after that is not."""
+"""`watch` outlives what may pass, and no user takes a fleet for managed that is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device that goes bad for good: its job goes on with those that are there, and with the device
+"""A device that goes bad for good: its job continues with those that are there, and with the device
 again when it is back, bit for bit."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job is saved at a moment that nobody chose, all of it is killed, and it goes on under another
+"""A job is saved at a moment chosen at random, all of it is killed, and it continues under another
 state directory on other devices: outputs, files and parameters are those of an undisturbed run. On
 request no step is done twice."""
 

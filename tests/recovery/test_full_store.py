@@ -1,5 +1,5 @@
-"""The store's disk is full while a job is saved by the clock: the job goes on, what there was of it
-stays whole, and when there is room all goes on by itself. A save that has none for too long is
+"""The store's disk is full while a job is saved by the clock: the job continues, what there was of
+it stays whole, and when there is room all continues by itself. A save that has none for too long is
 given up, and the next one is made."""
 
 from __future__ import annotations

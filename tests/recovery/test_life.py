@@ -1,4 +1,5 @@
-"""A job is saved while it goes on, rests in the store, and outlives the death of all it runs on."""
+"""A job is saved while it continues, rests in the store, and outlives the death of all it runs
+on."""
 
 from __future__ import annotations
 
@@ -366,7 +367,7 @@ exec "$@"
 def test_files_that_a_restore_cannot_set_back_are_named(
     point: str, rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """Also when nobody has heard of it from those who set them back."""
+    """Also when no rank has heard of it from those who set them back."""
     dies = job.specs.folder.parent / "dies"
     if point:
         rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{dies}"

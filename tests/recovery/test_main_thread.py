@@ -1,4 +1,4 @@
-"""A rank whose main thread has ended is saved like any other, and goes on with the same bits."""
+"""A rank whose main thread has ended is saved like any other, and continues with the same bits."""
 
 from __future__ import annotations
 

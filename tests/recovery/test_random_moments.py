@@ -1,4 +1,4 @@
-"""At random moments of a job that is saved, stored, resumed and moved, somebody is killed (-9) or
+"""At random moments of a job that is saved, stored, resumed and moved, a process is killed (-9) or
 stopped for a while: in the end every bit is that of the undisturbed job."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job goes on after a fault as often as it may, and no more often."""
+"""A job continues after a fault as often as it may, and no more often."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
 def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """It goes on already, and its image is not in the snapshot yet."""
+    """It continues already, and its image is not in the snapshot yet."""
     job.apply(gpus=2)
     job.reaches(10)
     os.kill(saved_and_let_go(rankfold, job), signal.SIGKILL)

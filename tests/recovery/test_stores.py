@@ -1,4 +1,4 @@
-"""A store that hangs, is slow or is gone: the job goes on, who waits hears why, and all goes on
+"""A store that hangs, is slow or is gone: the job continues, who waits hears why, and all continues
 when it is back. A server that speaks S3, and between it and the fleet a line that can be cut."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Far:
         assert time.monotonic() - began < scaled(ANSWERS_S)
 
     def ticks(self) -> None:
-        """The job begins, and does not end until it is told to go."""
+        """The job begins, and does not end until it gets the word."""
         self.job.wrapper = ["sh", "-c", TICKING, "sh"]
         self.job.apply(gpus=1)
 
@@ -179,8 +179,8 @@ def test_a_watchdog_sees_nothing_of_a_store_that_hangs(
 
 
 def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[str, bytes]) -> None:
-    """A store that is new is refused by name, within a time. One that the fleet has already keeps
-    nobody from anything."""
+    """A store that is new is refused by name, within a time. One that the fleet has already delays
+    nothing."""
     job, rankfold = far.job, far.rankfold
     job.folder.mkdir()
     far.line.becomes("silent")
@@ -204,7 +204,8 @@ def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[s
 
 @pytest.mark.slow
 def test_a_store_that_is_gone_is_queried_ever_later(far: Far) -> None:
-    """Whether its jobs that run go on elsewhere: they go on here, and a line says so each time."""
+    """Whether its jobs that run continue elsewhere: they continue here, and a line says so each
+    time."""
     log = Layout(far.rankfold.state.path).log
 
     def told() -> int:
@@ -264,7 +265,7 @@ def test_a_job_that_ends_leaves_no_upload_behind(far: Far, undisturbed: dict[str
 def test_a_wait_for_a_store_that_does_not_come_back_reports_so(
     far: Far,
 ) -> None:
-    """After eight attempts, whose distances double; and the next save is tried all the same."""
+    """After eight attempts, whose distances double; and the next save is tried anyway."""
     job, rankfold = far.job, far.rankfold
     far.ticks()
     far.line.becomes("silent")

@@ -54,7 +54,7 @@ class Two:
         return any(rank["pid"] for rank in self.other.status["ranks"])
 
     def goes_on_there(self) -> None:
-        """Never beside the one here."""
+        """Never next to the one here."""
 
         def alone() -> bool:
             runs = self.runs_there  # seen first

@@ -151,34 +151,6 @@ def test_links_to_headings_lead_to_them() -> None:
     assert [link for link in links if link[2] not in anchors[link[1]]] == []
 
 
-# ---- words -------------------------------------------------------------------------------------
-
-# Phrases that readers stumble over, and what to write. docs/glossary.md has the words for concepts.
-PLAINER = {
-    r"but for": "except",
-    r"in vain": "without success",
-    r"all the same": "anyway",
-    r"beside": "next to, concurrently, in addition to",
-    r"goes on|gets no further": "continues, makes no progress",
-    r"(?:is|are|was|were) told": "gets, is notified",
-    r"(?:lies|lie|lay|stands|stand) (?:in|at|behind|below|beside)": "is in, is at",
-    r"mended|mend": "repaired, corrected",
-    r"shall": "should, must",
-}
-
-
-@pytest.mark.parametrize("phrase", PLAINER)
-def test_documents_are_in_plain_english(phrase: str) -> None:
-    found = [
-        f"{name}:{number}: {match[0]}"
-        for name in sources(".md")
-        if name != "docs/glossary.md"
-        for number, line in enumerate(read(name).splitlines(), 1)
-        if (match := re.search(rf"(?<![\w`])(?:{phrase})(?![\w`])", line))
-    ]
-    assert found == [], f"write: {PLAINER[phrase]}"
-
-
 # ---- decisions ---------------------------------------------------------------------------------
 
 SECTIONS = ["Question", "Choice", "Reason", "What would change it"]

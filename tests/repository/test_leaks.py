@@ -26,7 +26,7 @@ os.wait()
 
 
 def beside(state: State) -> leaks.Watch:
-    """Of a test that runs beside this one."""
+    """Of a test that runs next to this one."""
     return dataclasses.replace(state.watch, folder=state.folder.with_name("rankfold-test-other"))
 
 
@@ -122,7 +122,7 @@ def test_hangs(state):
 
 def test_what_a_failing_test_shows(state: State) -> None:
     """Through pytest itself: a failure keeps its files, a leak fails, a hang shows stacks; and what
-    differs in much is told at once, in CI, too."""
+    differs in much is reported at once, in CI, too."""
     tests = Path(__file__).parents[1]
     for name in ("conftest.py", "support"):
         (state.folder / name).symlink_to(tests / name)

@@ -1,7 +1,9 @@
-"""Names, comments, messages and documents use the words of docs/glossary.md."""
+"""Names, comments, messages and documents use the words of docs/glossary.md, and so do the names
+and docstrings of tests."""
 
 from __future__ import annotations
 
+import ast
 import io
 import keyword
 import re
@@ -17,6 +19,8 @@ GLOSSARY = "docs/glossary.md"
 PRODUCT = ("checkpoint/", "interpose/", "proxy/", "rankfold/", "reconciler/", "schemas/")
 # Sources whose digest is part of what is compiled from them: their comments stay as they are.
 DIGESTED = re.compile(r"proxy/hal/(checksum|elements|number)\.h|\.ptx$|interpose/blas/kernels\.cu")
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DOCUMENTED = (*FUNCTIONS, ast.ClassDef, ast.Module)
 C_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 # (word, file or folder) → why it stays there. Remove an entry when its reason is gone: one that
@@ -102,6 +106,19 @@ def prose_of(name: str, text: str) -> Iterator[str]:
 
 
 @cache
+def patterns() -> dict[str, re.Pattern[str]]:
+    return {
+        phrase: re.compile(rf"(?<![\w`-]){re.escape(phrase)}(?![\w`-])".replace(r"\ ", r"\s+"))
+        for phrase in rejected("text")
+    }
+
+
+def phrases_in(prose: str) -> set[str]:
+    """The rejected phrases in a text."""
+    return {phrase for phrase, pattern in patterns().items() if pattern.search(prose)}
+
+
+@cache
 def product(*suffixes: str) -> dict[str, str]:
     return {
         name: read(name)
@@ -128,17 +145,25 @@ def in_text() -> set[tuple[str, str]]:
     """(rejected phrase, file) of comments, messages and documents."""
     files = product(".py", ".c", ".h", ".def", ".json", ".yaml")
     documents = {name: read(name) for name in sources(".md") if name != GLOSSARY}
-    phrases = {
-        phrase: re.compile(rf"(?<![\w`-]){re.escape(phrase)}(?![\w`-])".replace(r"\ ", r"\s+"))
-        for phrase in rejected("text")
-    }
     return {
         (phrase, file)
         for file, text in (files | documents).items()
         for prose in prose_of(file, text)
-        for phrase, pattern in phrases.items()
-        if pattern.search(prose)
+        for phrase in phrases_in(prose)
     }
+
+
+def in_test(text: str) -> set[str]:
+    """Rejected words and phrases in a test file: in the names of its tests, as words and as a
+    sentence, and in its docstrings."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED):
+            found |= phrases_in(ast.get_docstring(node, clean=False) or "")
+        if isinstance(node, FUNCTIONS) and node.name.startswith("test_"):
+            found |= {word for word in words_of(node.name) if word in rejected("names")}
+            found |= phrases_in(node.name.replace("_", " "))
+    return found
 
 
 def test_the_table_is_read() -> None:
@@ -156,6 +181,12 @@ def test_names_have_the_words_of_the_glossary(word: str) -> None:
 def test_comments_messages_and_documents_are_in_plain_english(phrase: str) -> None:
     found = [file for each, file in in_text() if each == phrase and not kept(phrase, file)]
     assert sorted(found) == [], f"write: {rejected('text')[phrase]}"
+
+
+def test_tests_are_in_plain_english() -> None:
+    files = {name: read(name) for name in sources(".py") if name.startswith("tests/")}
+    found = [(name, words) for name, text in files.items() if (words := in_test(text))]
+    assert sorted(found) == [], f"see the table of rejected words in {GLOSSARY}"
 
 
 def test_what_is_kept_is_needed() -> None:
@@ -176,3 +207,5 @@ def test_the_search_for_words_bites() -> None:
     assert [*names_of("a.py", python)] == ["mend", "a"] and "# beside it" in prose_of(
         "a.py", python
     )
+    test = 'def test_a_job_goes_on():\n    """It is\n    told."""\ndef test_a_vain_wait(): ...\n'
+    assert in_test(test) == {"goes on", "is told", "vain"}

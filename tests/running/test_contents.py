@@ -19,7 +19,7 @@ CUTS = 4
 
 
 def run_with_cuts(fleet: Fleet, source: Path, arguments: list[str], placement: list[int]) -> None:
-    """Images are compared at each; then it goes on anywhere."""
+    """Images are compared at each; then it continues anywhere."""
     chance = random.Random(f"{source.name}{placement}")
     job = fleet.start(
         source.stem, [str(build(source)), *arguments], placement, workdir=source.parent

@@ -107,7 +107,7 @@ def has_ended(job: RunningJob) -> bool:
 
 
 def cut_again_and_again(job: RunningJob, chance: random.Random, subject: Subject) -> list[str]:
-    """Cuts one job until it ends: in which moments. Half of the cuts go on in place, half
+    """Cuts one job until it ends: in which moments. Half of the cuts continue in place, half
     elsewhere."""
     moments: list[str] = []
     if "joining" in subject.at_least and chance.random() < 0.5:

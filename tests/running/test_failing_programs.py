@@ -1,4 +1,4 @@
-"""Programs that fail: the rank or the API call says so, and nobody else's bits change."""
+"""Programs that fail: the rank or the API call says so, and no other rank's bits change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_rank_that_crashes_ends_its_job_alone(state: State) -> None:
 
 
 def test_an_address_out_of_bounds_is_the_rank_s_own_error(state: State) -> None:
-    """Its neighbour on the device goes on, and computes what it would have computed."""
+    """Its neighbour on the device continues, and computes what it would have computed."""
     with Fleet(state, 2) as fleet:
         expected = finish(start(fleet, "out_of_bounds", [0, 1], 20, -1))
         outputs = finish(start(fleet, "out_of_bounds", [0, 0], 20, 0))

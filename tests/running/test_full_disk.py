@@ -66,7 +66,7 @@ def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_space(
 
 
 def test_what_waits_for_space_is_stored_when_there_is_some(ballast: Path, state: State) -> None:
-    """Nobody asks; and what was brought by jobs that are gone is not waited for."""
+    """No one asks; and what was brought by jobs that are gone is not waited for."""
     with Fleet(state, 2, memory=64 * MiB) as fleet:
         job = training(fleet, "over")
         assert job.wait() == [0, 0], job.errors(0)

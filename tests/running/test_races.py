@@ -1,4 +1,4 @@
-"""A program is told which of its accesses nothing orders; one without races hears nothing."""
+"""A program gets a report which of its accesses nothing orders; one without races hears nothing."""
 
 from __future__ import annotations
 

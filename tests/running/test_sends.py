@@ -1,4 +1,4 @@
-"""Sends that nobody receives yet: how many are buffered, and what stops a job that waits in one."""
+"""Sends without a receiver yet: how many are buffered, and what stops a job that waits in one."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_a_suspended_job_leaves_the_device_to_others_and_outlives_the_proxies(
 
 
 def test_one_device_may_have_released_the_job_before_the_next_is_notified(state: State) -> None:
-    """Both stand at the cut, so neither needs the other; but to go on, each does."""
+    """Both stand at the cut, so neither needs the other; but to continue, each does."""
     program = build(PROGRAMS / "mlp_sharded.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:
         job = fleet.start("apart", [str(program), "30"], [0, 1])

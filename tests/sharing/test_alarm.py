@@ -50,7 +50,7 @@ def chunks(memory: Path) -> dict[int, bytes]:
 
 
 def at_rest(memory: Path) -> dict[int, bytes]:
-    """Its chunks, when nobody gives the device work and it has done what it had."""
+    """Its chunks, when no rank gives the device work and it has done what it had."""
     before: dict[int, bytes] = {}
     while (now := chunks(memory)) != before:
         before = now

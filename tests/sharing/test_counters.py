@@ -1,4 +1,4 @@
-"""What sharing did is told: rank by rank by the proxies, and of the job by `describe`."""
+"""What sharing did is reported: rank by rank by the proxies, and of the job by `describe`."""
 
 from __future__ import annotations
 

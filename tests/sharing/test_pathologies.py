@@ -1,9 +1,9 @@
 """Jobs whose ranks are not quite alike compute the same bits wherever their ranks are.
 
-Each kind of job (tests/programs/pathologies.cu) runs with a device per rank, where nobody can share
-anything with anybody; with two ranks on each of two devices, which do not hold both at once; with
-all ranks on one device, which does not either; and on two with room for all, from where it is moved
-to one and to all.
+Each kind of job (tests/programs/pathologies.cu) runs with a device per rank, where no rank can
+share anything; with two ranks on each of two devices, which do not hold both at once; with all
+ranks on one device, which does not either; and on two with room for all, from where it is moved to
+one and to all.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A kernel that waits for what another stream of its rank writes goes on when its rank shares what
-is written with others, as it does alone."""
+"""A kernel that waits for what another stream of its rank writes continues when its rank shares
+what is written with others, as it does alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Loads kernels into an address space that leaves no two free places near each other.
 
-Usage: crowded.py CACHE SOCKET. After each kernel a reservation of 3 GiB takes what lies below,
-and what is free above is filled but for one page: a kernel's code does not fit there, its
+Usage: crowded.py CACHE SOCKET. After each kernel a reservation of 3 GiB takes what is below,
+and what is free above is filled except for one page: a kernel's code does not fit there, its
 constants do. Prints how many kernels were loaded.
 """
 

@@ -36,7 +36,7 @@ ffi.cdef(_declarations())
 
 
 class Device:
-    """A device with one stream per default: soft but for tests/nvidia. Close it, or use it in
+    """A device with one stream per default: soft except for tests/nvidia. Close it, or use it in
     a `with`. `ring`: a C function to be called instead of ours when something has moved; then
     `wait` polls."""
 

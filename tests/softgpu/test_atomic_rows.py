@@ -233,7 +233,7 @@ def of_vectors() -> list[Row]:
 
 
 def tame(data: Array) -> Array:
-    """Without NaNs, whose bits nobody promises: no format has its exponent full."""
+    """Without NaNs, whose bits no rule promises: no format has its exponent full."""
     return data & np.uint8(0xBF)
 
 

@@ -96,7 +96,7 @@ def test_virtual_functions_that_meet_themselves(
 def test_a_table_that_holds_a_function_that_frees(
     kernels: Loader, module: ModuleInfo, space: Space
 ) -> None:
-    """Whether or not somebody deletes."""
+    """Whether or not a thread deletes."""
     at, globals_addr = space.put(np.zeros(8, np.int32)), globals_of(module, space)
     space.launch(kernels.function(module, "count"), 1, 8, at, globals_addr=globals_addr)
     space.check()

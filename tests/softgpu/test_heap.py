@@ -1,4 +1,4 @@
-"""malloc and free of kernels: what is given lies in the heap, apart and aligned, and comes back;
+"""malloc and free of kernels: what is given is in the heap, apart and aligned, and comes back;
 a wrong free, or a write beyond what was given, ends the launch and nothing else."""
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def heap(kernels: Loader, space: Space) -> Heap:
 
 
 def apart(live: dict[int, int], heap: Heap) -> None:
-    """What is live lies in the heap, at multiples of 16, without a byte in common."""
+    """What is live is in the heap, at multiples of 16, without a byte in common."""
     end = heap.start
     for address, size in sorted(live.items()):
         assert address % 16 == 0 and address >= end
@@ -126,7 +126,7 @@ def most(heap: Heap) -> int:
 
 
 def test_the_same_calls_give_the_same_addresses(kernels: Loader) -> None:
-    """Relative to the heap: wherever it lies, whatever lay in it, with however many workers."""
+    """Relative to the heap: wherever it is, whatever was in it, with however many workers."""
     seen = []
     for workers in (1, 3):
         with Device(workers=workers) as device:
@@ -187,7 +187,7 @@ def test_wrong_frees(heap: Heap, kernels: Loader) -> None:
 
 
 def test_writes_beyond_the_end_of_a_block(heap: Heap, kernels: Loader) -> None:
-    """Headers and lists hold anything then: the launch ends, or goes on in the heap."""
+    """Headers and lists hold anything then: the launch ends, or continues in the heap."""
     for seed in range(12):
         space = heap.space.device.space()
         other = Heap(kernels, space)

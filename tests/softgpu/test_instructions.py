@@ -428,7 +428,7 @@ def test_float_arithmetic(kernels: Loader, space: Space, kind: str) -> None:
 
 
 def _extreme(a: Array, b: Array, larger: bool) -> Array:
-    """A number wins over a NaN; -0 lies below +0."""
+    """A number wins over a NaN; -0 is below +0."""
     pick = np.fmax(a, b) if larger else np.fmin(a, b)
     zeros = (a == 0) & (b == 0)
     positive = (~np.signbit(a) | ~np.signbit(b)) if larger else (~np.signbit(a) & ~np.signbit(b))

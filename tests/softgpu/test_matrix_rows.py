@@ -1,6 +1,6 @@
 """Matrix operations of a warp: products of fragments.
 
-A fragment's layout is the PTX ISA's (9.7.14): element i of lane l lies in row and column of the
+A fragment's layout is the PTX ISA's (9.7.14): element i of lane l is in row and column of the
 matrix that `left`, `right`, `sums` and `quads` say. What a product gives is the one order of sums
 that matrix.c promises: from C on, k upwards, one fused multiply-add each.
 """

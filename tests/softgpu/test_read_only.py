@@ -1,4 +1,4 @@
-"""Read-only mappings on the software GPU: a kernel that writes there goes on with a copy of its
+"""Read-only mappings on the software GPU: a kernel that writes there continues with a copy of its
 own, and who maps the same chunk never sees it. (Other work, for both kinds of devices:
 tests/nvidia/test_read_only.py.)"""
 
@@ -146,7 +146,7 @@ def test_what_is_read_only_can_be_read(device: Device, function: Any) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_whatever_a_kernel_writes_stays_its_own(kernels: Loader, form: str) -> None:
-    """The same is done to memory of nobody else's; then the bytes must be the same."""
+    """The same is done to memory that is not shared; then the bytes must be the same."""
     function = kernels.function(kernels.module((FORM % form).encode(), 1), "write")
     data = some(2)
     with Device() as device:
@@ -177,7 +177,7 @@ def test_the_last_and_the_first_bytes_of_pages(kernels: Loader, function: Any) -
 
 @pytest.mark.parametrize("streams", [1, 2])
 def test_workers_that_write_to_the_same_pages(function: Any, streams: int) -> None:
-    """One launch that workers share, or two beside each other. No addition is lost."""
+    """One launch that workers share, or two concurrently. No addition is lost."""
     pages, threads = 8, 1 << 17
     for _ in range(4):
         with Device(workers=2, memory=16 * CHUNK) as device:
@@ -196,7 +196,7 @@ def test_workers_that_write_to_the_same_pages(function: Any, streams: int) -> No
 
 
 def test_a_kernel_that_is_cancelled_while_pages_are_copied(function: Any) -> None:
-    """At any moment: the others go on, and no chunk is lost."""
+    """At any moment: the others continue, and no chunk is lost."""
     pages = 6
     for step in range(12):
         with Device(workers=2, memory=8 * CHUNK) as device:
@@ -389,7 +389,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """What chunks hold and where they are mapped, beside the device. A space that has failed is
+    """What chunks hold and where they are mapped, next to the device. A space that has failed is
     replaced by an empty one."""
 
     def __init__(self, device: Device, function: Any) -> None:

@@ -357,7 +357,7 @@ last:
 
 
 def test_an_index_that_wraps_within_a_row(kernels: Loader, space: Space) -> None:
-    """Each thread goes on as long as its index is positive."""
+    """Each thread continues as long as its index is positive."""
     source = kernel("""
     mov.u32 %r1, %tid.x; mov.u32 %r2, %ntid.x; mov.u32 %r5, 0;
     add.u32 %r0, %r1, 0x7FFFFF00;

@@ -30,7 +30,7 @@ REGION = 2048  # bytes, of each matrix of a row
 
 @dataclass(frozen=True)
 class Tiles:
-    """A product whose matrices lie in memory, by columns or by rows. `pad`: elements (of 32 bits at
+    """A product whose matrices are in memory, by columns or by rows. `pad`: elements (of 32 bits at
     least) between the lines; None: no stride is given."""
 
     row: Row

@@ -31,7 +31,7 @@ _status = jsonschema.Draft202012Validator(json.loads(paths.schema("status").read
 
 class Rankfold:
     """The command line on a test's own state directory; `environment` says what its devices are.
-    `prefix` runs it, and so what it starts, as somebody else."""
+    `prefix` runs it, and so what it starts, as another user."""
 
     def __init__(self, state: State, environment: dict[str, str], prefix: tuple[str, ...] = ()):
         self.state, self.environment, self.prefix = state, environment, prefix

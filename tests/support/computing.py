@@ -90,7 +90,7 @@ def source() -> bytes:
 
 
 class Computing(RingClient):
-    """A rank with a module whose variable `counter` lies at `variables`."""
+    """A rank with a module whose variable `counter` is at `variables`."""
 
     def __init__(self, rank: int, ranks: int, variables: int):
         super().__init__(rank, ranks)

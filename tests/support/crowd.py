@@ -39,7 +39,7 @@ def _job(number: int) -> Job:
 
 
 def moments(fleet: Fleet) -> Iterator[str]:
-    """Leads a fleet through its life; each time it is about to plan, says what goes on."""
+    """Leads a fleet through its life; each time it is about to plan, says what happens."""
     yield from _turns(fleet, "start", 5)
     jobs = {}
     for number, job in enumerate(fleet.desired.jobs.values()):

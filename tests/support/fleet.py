@@ -1,4 +1,4 @@
-"""Proxies and launchers without a reconciler: for tests of what lies below it.
+"""Proxies and launchers without a reconciler: for tests of what is below it.
 
 The real processes, started the way the reconciler starts them, driven through the control protocol.
 """
@@ -200,7 +200,7 @@ class Fleet:
             process.wait(scaled(10))
 
     def keep_dumps(self) -> None:
-        """What each proxy sees, beside its log: for the report of a test that failed."""
+        """What each proxy sees, in addition to its log: for the report of a test that failed."""
         for name in self.names:
             with contextlib.suppress(ControlError):
                 path = self.state.path / "proxies" / (name.replace("/", ".") + ".dump.log")

@@ -2,10 +2,10 @@
 tables of nft.
 
 A `Watch` remembers what is there when a test begins and names what the test added. pytest is a
-subreaper (see conftest.py), so a process that a test started is below pytest for ever, however
+subreaper (see conftest.py), so a process that a test started is below pytest forever, however
 often it forked, and in whatever namespace; a namespace without a process is one that was
 bound to a file, which shows as a mount or below /run/netns. Cgroups and tables are looked for by
-the names that ranks of the test's fleets give them: tests beside it have others.
+the names that ranks of the test's fleets give them: tests next to it have others.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ UNDECLARED = "no transition is declared"  # the journal writes it
 
 @dataclass
 class Watch:
-    """What was there before the test whose files lie in `folder`."""
+    """What was there before the test whose files are in `folder`."""
 
     folder: Path
     pids: set[int] = field(default_factory=lambda: below(os.getpid()))
@@ -159,7 +159,7 @@ class Watch:
         self.reap()
 
     def reap(self) -> None:
-        """Bury the test's dead. Children that were there before belong to somebody else."""
+        """Bury the test's dead. Children that were there before belong to another test."""
         for pid, (parent, state) in processes().items():
             if parent == os.getpid() and state == "Z" and pid not in self.pids:
                 with contextlib.suppress(ChildProcessError):
@@ -188,7 +188,7 @@ class Watch:
         return [log for log in logs if UNDECLARED in log.read_text(errors="replace")]
 
     def _is_ours(self, name: str) -> bool:
-        """With the test's folder in it, or the project's name; but none of a test beside it."""
+        """With the test's folder in it, or the project's name; but none of a test next to it."""
         return self.folder.name in name or (NAME in name and f"{NAME}-test-" not in name)
 
     def _ranks(self) -> set[str]:

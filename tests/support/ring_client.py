@@ -234,7 +234,7 @@ class RingClient:
 
 
 def twins_of(clients: Sequence[C]) -> list[C]:
-    """One of each; what lies in the image of another has been brought."""
+    """One of each; what is in the image of another has been brought."""
     made = [client.twin() for client in clients]
     images = {client.rank: client.image for client in made}
     for each in images.values():
@@ -271,8 +271,8 @@ def device(
     share: bool = True,
     squash: bool = True,
 ) -> Iterator[Native]:
-    """A device in this process: a soft one, but for tests/nvidia/test_core.py. What its ranks hold
-    alike is compared at each collective."""
+    """A device in this process: a soft one, except for tests/nvidia/test_core.py. What its ranks
+    hold alike is compared at each collective."""
     hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
     native = Native(
         hal,

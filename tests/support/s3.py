@@ -59,8 +59,8 @@ class Line:
     """What lies between a client and a server, from a port of its own: it can be cut and slowed.
 
     `state`: through; silent (it takes connections and bytes, and nothing comes back); slow (each
-    answer takes `slow_s`); gone (nobody listens). `loses`: the answer to the next request that has
-    these bytes is lost, with its connection, though the server has done what it was asked.
+    answer takes `slow_s`); gone (no process listens). `loses`: the answer to the next request that
+    has these bytes is lost, with its connection, though the server has done what it was asked.
     """
 
     slow_s = 1.0
@@ -74,7 +74,7 @@ class Line:
         self.url = f"http://127.0.0.1:{self._port}"
 
     def becomes(self, state: str) -> None:
-        """Connections that there are end with what there was, but for silence."""
+        """Connections that there are end with what there was, except for silence."""
         before, self.state = self.state, state
         if state == "gone":
             self.close()

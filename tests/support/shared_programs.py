@@ -1,9 +1,9 @@
 """Small programs of several ranks that share memory: random ones, what each rank alone would read
 and leave behind, and how they are run.
 
-The ranks of one job take the same steps, but for those at which one does something else or nothing:
-kernels, copies and fills on several streams, frees, host copies, collectives, cuts. Streams are
-ordered by events wherever the program would have a race: so it has one meaning.
+The ranks of one job take the same steps, except for those at which one does something else or
+nothing: kernels, copies and fills on several streams, frees, host copies, collectives, cuts.
+Streams are ordered by events wherever the program would have a race: so it has one meaning.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """`ends`: a rank, and how it ends before `tail`. `order`: which of the ranks that can go on
+    """`ends`: a rank, and how it ends before `tail`. `order`: which of the ranks that can continue
     posts next, and how much, over and over."""
 
     ranks: int
@@ -218,7 +218,7 @@ class Alone:
 
 
 class Streams:
-    """Which streams of a rank have used which buffers since somebody waited for them."""
+    """Which streams of a rank have used which buffers since a rank waited for them."""
 
     def __init__(self) -> None:
         self.wrote: dict[int, int] = {}
@@ -414,7 +414,7 @@ class Driver:
             most -= 1
 
     def cut(self) -> None:
-        """The job goes on, if it stands."""
+        """The job continues, if it stands."""
         for native in self.here.natives:
             native.hurry(self.job)
             status = native.job_status(self.job)

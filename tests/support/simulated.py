@@ -178,7 +178,7 @@ class Fleet:
         self.lost.pop(device, None)
 
     def break_down(self, device: str, turns: int) -> None:
-        """It serves nobody any more, and its proxy ends after so many turns."""
+        """It serves no job any more, and its proxy ends after so many turns."""
         self.devices[device] = replace(self.devices[device], lost="its context has ended")
         self.lost[device] = turns
 

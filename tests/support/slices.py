@@ -1,7 +1,7 @@
 """A slice of the tests: those that a short time has room for, others for each commit.
 
 ``pytest --slice WORD`` puts the tests into an order that WORD draws and begins none after
-`--slice-seconds`; beside each other (pytest-xdist) each process has that time. What a machine
+`--slice-seconds`; concurrently (pytest-xdist) each process has that time. What a machine
 manages depends on its speed, which tests come first on WORD alone: a failure is found again with
 the same one. A plugin of tests/conftest.py.
 """
@@ -49,7 +49,7 @@ class Slice:
         return None
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Who runs some of the tests beside others (pytest-xdist) tells how many it left out."""
+        """Who runs some of the tests next to others (pytest-xdist) tells how many it left out."""
         if told := getattr(session.config, "workeroutput", None):
             told["left_out"] = self.left_out
 

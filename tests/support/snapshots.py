@@ -116,7 +116,7 @@ def image_with_module(folder: Path, digest: str) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """All but the image, which is large, and the note of what of it lies in others'."""
+    """All but the image, which is large, and the note of what of it is in others'."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

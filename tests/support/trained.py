@@ -1,5 +1,5 @@
 """Ranks of one job on one device that share what they train: parameters and moments. Each buffer
-lies in chunks of its own."""
+is in chunks of its own."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def at_once(native: Native, made: list[Computing]) -> Iterator[None]:
 
 
 def let_go(native: Native) -> int:
-    """How often somebody waited until nothing else could happen."""
+    """How often a rank waited until nothing else could happen."""
     return _dumped(native, "let go")
 
 

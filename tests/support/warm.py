@@ -88,7 +88,7 @@ def process() -> Warm:
 
 
 def serve(requests: socket.socket) -> None:
-    """Fork a process for each request until nobody can send one any more."""
+    """Fork a process for each request until no process can send one any more."""
     from rankfold.reconciler.cli import COMMANDS
 
     for module, _ in COMMANDS.values():  # what each fork would import

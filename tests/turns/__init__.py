@@ -1,1 +1,1 @@
-"""A device's memory: what ranks ask for goes on side by side, and nobody waits for ever."""
+"""A device's memory: what ranks request runs concurrently, and no rank waits forever."""

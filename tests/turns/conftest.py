@@ -1,5 +1,5 @@
 """The core, built once: whatever ranks, device and time do, turn by turn of the loop, no rank reads
-other bytes than alone, and whoever waits goes on."""
+other bytes than alone, and whoever waits continues."""
 
 from __future__ import annotations
 

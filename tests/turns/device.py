@@ -31,7 +31,7 @@ FILLED = bytes([0xB3])  # by whoever had the chunk before
 
 
 def kept(addr: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-    """What is kept of a range: page, from where on that lies in its content, from where on it is in
+    """What is kept of a range: page, from where on that is in its content, from where on it is in
     the range, and how much it is."""
     for page in range(addr - addr % CHUNK, addr + size, CHUNK):
         for begin, end, place in WINDOWS:
@@ -72,7 +72,7 @@ class Launch:
 
 
 class TurnedDevice(Device):
-    """`wild`: the names of kernels that may write where nobody has foreseen it."""
+    """`wild`: the names of kernels that may write where no rank has foreseen it."""
 
     ENTRIES = (
         *Device.ENTRIES,

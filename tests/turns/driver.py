@@ -32,7 +32,7 @@ TIMES = (0, 100 * US, 300 * US, 1500 * US, 25 * MS, 300 * MS, 31_000 * MS)
 @dataclass(frozen=True)
 class Move:
     """`count` times what `kind` says: "post", "turn", "step" (of the device), "wait", or "cut": the
-    job stops, and goes on when it has. `which`: a rank, a queue or a time."""
+    job stops, and continues when it has. `which`: a rank, a queue or a time."""
 
     kind: str
     which: int = 0
@@ -52,7 +52,7 @@ def schedules(longest: int) -> st.SearchStrategy[list[Move]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the device can, and what it is told."""
+    """What the device can, and what it gets."""
 
     beneath: bool = True
     quantum_ns: int = 0
@@ -137,7 +137,7 @@ class Driver(shared.Driver):
                 rank.waits = None
 
     def go_on_somehow(self) -> None:
-        """Nobody has posted anything for long: who can does. If none can, all that some wait for
+        """No one has posted anything for long: who can does. If none can, all that some wait for
         must have come."""
         posted = self.posted
         self.world.settle()

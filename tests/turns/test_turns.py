@@ -51,7 +51,8 @@ def test_no_rank_can_tell_whatever_comes_first(
 
 
 def test_enough_has_waited() -> None:
-    """In a third of them something ran once for several ranks, in some a rank waited in vain."""
+    """In a third of them something ran once for several ranks, in some a rank waited without
+    success."""
     assert not FOUND or sum(found.squashed > 0 for found in FOUND) >= 0.3 * len(FOUND)
     assert not FOUND or any(found.let_go for found in FOUND)
 

@@ -1,5 +1,5 @@
 """Promise: what several ranks would write to memory that they share waits for all of them, and runs
-once; and nobody waits longer than slice.c and squash.c say."""
+once; and no rank waits longer than slice.c and squash.c say."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def take_turns(here: World) -> None:
 
 
 def turns(here: World, count: int = 30) -> None:
-    """Neither device nor time goes on."""
+    """Neither device nor time advances."""
     for _ in range(count):
         here.turn()
 
@@ -183,7 +183,7 @@ def test_a_rank_that_calls_for_something_is_waited_for_anew(here: World) -> None
 
 
 def test_no_rank_runs_alone_while_a_kernel_runs(here: World) -> None:
-    """What the others will do behind it nobody knows."""
+    """It is unknown what the others will do after it."""
     *first, other = here.clients
     other.launch("scale", OWN, OWN, WORDS, 1)
     runs(here)
@@ -376,7 +376,7 @@ def test_a_sleeping_rank_is_woken_before_what_comes_behind_it(here: World) -> No
 
 
 def test_a_kernel_may_wait_for_what_would_wait_for_others(here: World) -> None:
-    """That goes alone, beside it: what is shared is copied beneath what runs."""
+    """That runs alone, next to it: what is shared is copied beneath what runs."""
     first, *_ = here.clients
     for rank in here.clients:
         rank.fill(OWN, 0, 4, WORDS)

@@ -49,8 +49,9 @@ MOST_TURNS = 10_000  # until nothing happens any more
 
 
 def load(folder: Path, changed: tuple[Path, str] | None = None) -> Library:
-    """The core's objects as they are built, but for what turns.c puts in the place of clock, chance
-    and thread. `changed`: a source file of the core, and what is to be compiled in its place."""
+    """The core's objects as they are built, except for what turns.c puts in the place of clock,
+    chance and thread. `changed`: a source file of the core, and what is to be compiled in its
+    place."""
     objects = paths.native("obj")
     files = [
         each
@@ -119,7 +120,7 @@ def kernel(name: str) -> FunctionInfo:
 
 
 def wild(sets: Sets) -> bool:
-    """May it write where nobody has foreseen it?"""
+    """May it write where no rank has foreseen it?"""
     writes = Use.WRITTEN | Use.ATOMIC
     return not sets.closed or any(
         use & writes and not sets.bounds.uses(at) & Use.WRITTEN for at, use in sets.words
@@ -201,12 +202,12 @@ class World:
         raise AssertionError(f"it never ends\n{self.native.debug_text()}")
 
     def goes_to_sleep(self) -> bool:
-        """The loop says what it wants to be woken for, and looks once more; True: it goes on."""
+        """The loop says what it wants to be woken for, and looks once more; True: it continues."""
         self.lib.turns_sleep(self.native._proxy)
         return self.turn()
 
     def end_works(self) -> bool:
-        """The device goes on until the loop hears of something that has ended; False: it does not
+        """The device continues until the loop hears of something that has ended; False: it does not
         any more."""
         moved = True
         while moved:

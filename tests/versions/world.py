@@ -74,7 +74,8 @@ class Rank:
         self.bytes[at : at + count] = bytes(other.bytes[other_at : other_at + count])
 
     def moved(self) -> Rank:
-        """Its state, as another proxy takes it up; this one goes on, too, in a life of its own."""
+        """Its state, as another proxy takes it up; this one continues, too, in a life of its
+        own."""
         size = self.lib.versions_size(self.map)
         saved = self.ffi.new("uint8_t[]", size)
         self.lib.versions_save(self.map, saved)
