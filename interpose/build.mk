@@ -1,12 +1,10 @@
 # What is loaded into the job: the client, and one shim per library of NVIDIA's name.
 INTERPOSE_GEN := $(BUILD)/gen
-INTERPOSE_LIBS := cudart cuda nccl nvml cublas cublasLt
-INTERPOSE_SONAME_cudart := libcudart.so.13
-INTERPOSE_SONAME_cuda := libcuda.so.1
-INTERPOSE_SONAME_nccl := libnccl.so.2
-INTERPOSE_SONAME_nvml := libnvidia-ml.so.1
-INTERPOSE_SONAME_cublas := libcublas.so.13
-INTERPOSE_SONAME_cublasLt := libcublasLt.so.13
+# The libraries, and NAME_CUDA:SONAME:LINK of each of their versions, newest first.
+LIBRARIES_DEF := interpose/api/libraries.def
+INTERPOSE_LIBS := $(shell sed -n 's/^RF_LIBRARY.\(\w*\),.*/\1/p' $(LIBRARIES_DEF))
+INTERPOSE_SHIMS := $(shell sed -n 's/^RF_SONAME.\(\w*\), \(\w*\), "\(.*\.so\)\(.*\)".$$/\1_\2:\3\4:\3/p' \
+	$(LIBRARIES_DEF))
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*/*.c)
 BLAS_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx)
@@ -18,19 +16,20 @@ FLOOR_base := -Iinterpose/client/base
 FLOOR_issue := $(FLOOR_base) -Iinterpose/client/issue
 FLOOR_graph := $(FLOOR_issue) -Iinterpose/client/graph -I$(INTERPOSE_GEN)
 FLOOR_api := $(FLOOR_graph) -Iinterpose/client/api
-SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(BUILD)/lib/$(INTERPOSE_SONAME_$(l)))
-SHIM_LINKS := $(basename $(SHIMS))
+SHIMS := $(foreach s,$(INTERPOSE_SHIMS),$(BUILD)/lib/$(word 2,$(subst :, ,$(s))))
+NEWEST_SHIMS := $(foreach l,$(INTERPOSE_LIBS),$(firstword $(filter $(l)_%,$(INTERPOSE_SHIMS))))
+SHIM_LINKS := $(foreach s,$(NEWEST_SHIMS),$(BUILD)/lib/$(word 3,$(subst :, ,$(s))))
 NATIVE += $(CLIENT_LIB) $(SHIMS) $(SHIM_LINKS)
 
 # One run writes all files; the stamp represents them.
 GENERATED := $(INTERPOSE_GEN)/.generated
-$(GENERATED): $(addprefix interpose/,generate.py descriptions.py headers.py) rankfold/records.py $(wildcard interpose/channel/*.h interpose/channel/*.def)\
-		$(wildcard interpose/api/*.yaml)
+$(GENERATED): $(addprefix interpose/,generate.py descriptions.py headers.py libraries.py) rankfold/records.py $(wildcard interpose/channel/*.h interpose/channel/*.def)\
+		$(wildcard interpose/api/*.yaml) $(LIBRARIES_DEF)
 	@mkdir -p $(@D)
 	$(call SAY,GEN,$(INTERPOSE_GEN)) $(PYTHON) -m rankfold.interpose.generate --out $(INTERPOSE_GEN) --include $(BUILD)/include
 	@touch $@
 $(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/api_%.c): $(GENERATED) ;
-$(INTERPOSE_LIBS:%=$(INTERPOSE_GEN)/shim_%.S): $(GENERATED) ;
+$(INTERPOSE_GEN)/client.map: $(GENERATED) ;
 
 $(BUILD)/obj/interpose/client/%.o: interpose/client/%.c $(GENERATED)
 	@mkdir -p $(@D)
@@ -52,20 +51,27 @@ blas-ptx: $(VENV_READY) ## compile the kernels of BLAS to PTX, after a change of
 # Our own references bind to ourselves, whatever else in the process has the same names. The shims
 # find it beside them ($$ORIGIN), or preloaded already. It has an unwinder of its own: a libgcc_s that
 # it brought along might be older than the one that the program needs.
-$(CLIENT_LIB): $(CLIENT_OBJ)
+$(CLIENT_LIB): $(CLIENT_OBJ) $(INTERPOSE_GEN)/client.map
 	@mkdir -p $(@D)
-	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so -o $@ $^ -lpthread -ldl \
-		-static-libgcc -Wl,--exclude-libs,libgcc.a:libgcc_eh.a
+	$(call SAY,LD,$@) $(CC) -shared $(CFLAGS) -Wl,-Bsymbolic,-z,defs -Wl,-soname,librankfold.so \
+		-Wl,--version-script=$(INTERPOSE_GEN)/client.map -o $@ $(CLIENT_OBJ) -lpthread -ldl -static-libgcc -Wl,--exclude-libs,libgcc.a:libgcc_eh.a
 
+# NAME_CUDA, SONAME
 define SHIM_RULE
-$(BUILD)/lib/$(INTERPOSE_SONAME_$(1)): $(INTERPOSE_GEN)/shim_$(1).S $(CLIENT_LIB)
+$(INTERPOSE_GEN)/shim_$(1).S: $(GENERATED) ;
+$(BUILD)/lib/$(2): $(INTERPOSE_GEN)/shim_$(1).S $(CLIENT_LIB)
 	$$(call SAY,LD,$$@) $$(CC) -shared $$(CFLAGS) -Wl,-z,defs -Wl,-soname,$$(@F) $$(WARN) \
 		-Wl,--version-script=$(INTERPOSE_GEN)/shim_$(1).map -Wl,-rpath,'$$$$ORIGIN' \
 		-o $$@ $$< $(CLIENT_LIB)
-$(BUILD)/lib/$(basename $(INTERPOSE_SONAME_$(1))): $(BUILD)/lib/$(INTERPOSE_SONAME_$(1))
+endef
+# SONAME, LINK
+define LINK_RULE
+$(BUILD)/lib/$(2): $(BUILD)/lib/$(1)
 	$$(call SAY,LN,$$@) ln -sf $$(<F) $$@
 endef
-$(foreach l,$(INTERPOSE_LIBS),$(eval $(call SHIM_RULE,$(l))))
+SHIM_WORDS = $(word $(2),$(subst :, ,$(1)))
+$(foreach s,$(INTERPOSE_SHIMS),$(eval $(call SHIM_RULE,$(call SHIM_WORDS,$(s),1),$(call SHIM_WORDS,$(s),2))))
+$(foreach s,$(NEWEST_SHIMS),$(eval $(call LINK_RULE,$(call SHIM_WORDS,$(s),2),$(call SHIM_WORDS,$(s),3))))
 
 -include $(CLIENT_OBJ:.o=.d)
 

@@ -17,6 +17,9 @@ meaning never changed, ``first_version`` lists them by version), ``in_stream: EX
 stream in which the function works, if no parameter is a stream). ``typed_functions`` explains
 entries of ``typed``. A function with only an entry in ``names`` (``name@since``) is refused.
 
+A description ``NAME-CUDA.yaml`` has only what differs in an older major version of CUDA
+(`load_older`).
+
 A library's ``contexts`` define what the calling thread needs before a function's body is called:
 ``usual`` is ``current`` (a current context, or a stream, whose context is used) or ``runtime`` (the
 primary context, which is made current). The functions in ``driver`` need only cuInit, which the
@@ -39,12 +42,12 @@ from typing import Any
 import yaml
 
 from rankfold import records
-from rankfold.interpose import headers
+from rankfold.interpose import headers, libraries
 from rankfold.interpose.headers import Declared
+from rankfold.interpose.libraries import API, Soname
 
-API = Path(__file__).resolve().parent / "api"
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # tools/nvcc installs them there
-LIBRARIES = ("cudart", "cuda", "nccl", "nvml", "cublas", "cublasLt")
+LIBRARIES = tuple(libraries.table())
 KINDS = ("record", "local", "hand", "refuse")
 KEYS = {
     *KINDS,
@@ -93,6 +96,11 @@ class Function:
     since: int = 0
     in_stream: str = ""
     check: str = ""  # C: an error that prevents the call of the body
+    older: str = ""  # the major version of CUDA for which this is; "": the newest one
+
+    def symbol(self, name: str) -> str:
+        """The C function for one of its names. Older forms have names of their own."""
+        return f"{name}_of_{self.older}" if self.older else name
 
     def since_of(self, name: str) -> int:
         return 0 if name in self.also else self.since
@@ -111,8 +119,6 @@ class Function:
 @dataclass(frozen=True)
 class Library:
     name: str
-    soname: str
-    version_node: str
     result: str
     finish: str
     refused_result: str
@@ -120,6 +126,7 @@ class Library:
     prefix: str  # every function has an alias with this prefix (NCCL: pncclAllReduce)
     functions: tuple[Function, ...]
     enums: dict[str, dict[str, Any]]
+    contexts: dict[str, str]
 
 
 def split_parameters(text: str) -> tuple[Parameter, ...]:
@@ -292,7 +299,12 @@ def load_library(
     text: str, channel: records.Contract, extra_names: set[str] | None = None
 ) -> Library:
     """Parse and check one description. Raises Mismatch with the function's name."""
-    data = yaml.safe_load(text)
+    return _library(yaml.safe_load(text), channel, extra_names)
+
+
+def _library(
+    data: dict[str, Any], channel: records.Contract, extra_names: set[str] | None = None
+) -> Library:
     prefix = data.get("prefix", "")
     functions: dict[str, Function] = {}
     for name, entry in {**data["functions"], **typed_functions(data)}.items():
@@ -325,8 +337,6 @@ def load_library(
         functions[name] = replace(function, check=check_of(function, contexts))
     return Library(
         name=data["library"],
-        soname=data["soname"],
-        version_node=data.get("version_node", ""),
         result=data["result"],
         finish=data.get("finish", ""),
         refused_result=str(data["refused_result"]),
@@ -334,7 +344,43 @@ def load_library(
         prefix=prefix,
         functions=tuple(functions.values()),
         enums=enums_of(data),
+        contexts=contexts,
     )
+
+
+def load_older(newer: Library, version: Soname, channel: records.Contract) -> Library:
+    """The library as an older major version of CUDA has it. Raises Mismatch, OSError.
+
+    Its description has ``functions`` that differ from those of `newer`, ``names`` that `newer`
+    lacks, and ``contexts`` of these functions.
+    """
+    data = yaml.safe_load(version.overlay.read_text())
+    about = {"library": newer.name, "result": newer.result, "refused_result": ""}
+    described = {**about, **data, "contexts": {}}
+    functions = {f.name: f for f in newer.functions}
+    contexts = {**newer.contexts}
+    for key, names in data.get("contexts", {}).items():
+        contexts[key] = f"{contexts.get(key, '')} {names}"
+    for function in _library(described, channel).functions:
+        if function.kind == "hand":
+            raise Mismatch(f"{version.overlay.name}: {function.name}: is not one expression")
+        fits = replace(function, check=check_of(function, contexts), older=version.cuda)
+        functions[function.name] = fits
+    check_contexts(contexts, functions)
+    return replace(newer, functions=tuple(functions.values()), contexts=contexts)
+
+
+def load_versions(name: str, channel: records.Contract) -> dict[Soname, Library]:
+    """A library by its versions, newest first. Raises Mismatch, OSError."""
+    header = read_header(name)
+    library = load_library((API / f"{name}.yaml").read_text(), channel, set(header))
+    check_header(library, header)
+    found: dict[Soname, Library] = {}
+    for version in libraries.table()[name].sonames:
+        if version.overlay.exists():
+            library = load_older(library, version, channel)
+        found[version] = library
+    return found
 
 
 # ---- names in NVIDIA's headers, if they are installed ----
@@ -342,6 +388,8 @@ def load_library(
 
 def header_folders(library: str = "cudart") -> list[Path]:
     """The folders with that library's header: in the toolkit, or in a wheel."""
+    if library not in headers.FILES:
+        return []
     folders = [Path("/usr/local/cuda/include")]
     folders += sorted(Path("/usr/local").glob("cuda-13*/include"))
     folders += [site / "nvidia/cu13/include" for site in (WHEELS, *map(Path, sys.path))]

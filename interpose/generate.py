@@ -4,9 +4,10 @@ For each library it writes these files into the folder given by ``--out``:
 
 ``api.h``            prototypes of every described function of all libraries
 ``api_LIB.c``        bodies of the functions that need no hand-written one, stubs for functions
-                     that are not covered, per-thread-stream variants, and the table for look-ups
-``shim_LIB.S``       exports of the library with NVIDIA's name: a jump through that table
-``shim_LIB.map``     its version nodes, if the real library has them
+                     that are not covered, per-thread-stream variants, and the tables for look-ups
+``shim_LIB_CUDA.S``  exports of the library with NVIDIA's name: a jump through such a table
+``shim_LIB_CUDA.map``  its version nodes, if the real library has them
+``client.map``       version nodes of the client
 ``coverage.txt``     which functions are generated, hand-written, refused
 
 Into ``--include`` it writes headers for machines without those libraries, from the descriptions
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +32,18 @@ from pycparser import c_parser
 
 from rankfold import records
 from rankfold.interpose.descriptions import (
-    API,
     CHECKS,
     KINDS,
     LIBRARIES,
     Function,
     Library,
     Mismatch,
-    check_header,
     enums_of,
-    load_library,
+    load_versions,
     read_header,
     typed_functions,
 )
+from rankfold.interpose.libraries import API, Soname, table
 
 # ---- C ----
 
@@ -80,12 +81,22 @@ def record_body(function: Function, finish: str) -> list[str]:
     return [*lines, f"return {finish}(error);"]
 
 
-def stub(name: str, result: str, why: str) -> str:
+def stub(function: Function, name: str, library: Library) -> str:
+    why = f"{function.body} not supported by rankfold" if function.body else ""
     reason = f'"{why}"' if why else "NULL"
+    symbol = function.symbol(name)
+    declared = "static " if function.older else f"RF_API int {symbol}(void);\n"
     return (
-        f"RF_API int {name}(void);\nint {name}(void)\n{{\n\tstatic _Atomic bool done;\n"
-        f'\treturn refuse_call(&done, "{name}", {reason}, {result});\n}}\n'
+        f"{declared}int {symbol}(void)\n{{\n\tstatic _Atomic bool done;\n"
+        f'\treturn refuse_call(&done, "{name}", {reason}, {library.refused_result});\n}}\n'
     )
+
+
+def definition(function: Function, name: str, lines: list[str]) -> str:
+    """A C function. Older forms of a function are reached only through their table."""
+    text = "\n".join(f"\t{line}" for line in lines)
+    static = "static " if function.older else ""
+    return f"{static}{prototype(function, name)}\n{{\n{text}\n}}\n"
 
 
 def body(function: Function, library: Library) -> str:
@@ -97,8 +108,7 @@ def body(function: Function, library: Library) -> str:
         lines = [f"{function.body};"]
     else:
         lines = [f"return {finish}({function.body});"]
-    text = "\n".join(f"\t{line}" for line in [*ignored, *lines])
-    return f"{prototype(function, function.name)}\n{{\n{text}\n}}\n"
+    return definition(function, function.symbol(function.name), [*ignored, *lines])
 
 
 def checked(function: Function, finish: str, failure: str) -> list[str]:
@@ -109,17 +119,26 @@ def checked(function: Function, finish: str, failure: str) -> list[str]:
     return [f"int error = {function.check};", "if (error)", f"\treturn {finish}(error);"]
 
 
+def call_of(function: Function) -> str:
+    return f"{function.symbol(function.name)}({call_arguments(function)})"
+
+
 def entry(function: Function, finish: str, failure: str) -> str:
     """The function that programs call by this name, if the body is behind a check."""
-    name, call = f"entry_{function.name}", f"{function.name}({call_arguments(function)})"
-    lines = [*checked(function, finish, failure), f"return {call};"]
-    text = "\n".join(f"\t{line}" for line in lines)
-    label = f'RF_API {prototype(function, name)} __asm__("{function.name}");'
-    return f"{label}\n{prototype(function, name)}\n{{\n{text}\n}}\n"
+    name = entry_name(function, function.name)
+    lines = [*checked(function, finish, failure), f"return {call_of(function)};"]
+    label = f'RF_API {prototype(function, name)} __asm__("{function.name}");\n'
+    return (label if not function.older else "") + definition(function, name, lines)
+
+
+def entry_name(function: Function, name: str) -> str:
+    """The C function that programs call by this name."""
+    behind_check = name == function.name and function.check
+    return f"{'entry_' if behind_check else ''}{function.symbol(name)}"
 
 
 def variant(function: Function, name: str, library: Library) -> str:
-    call = f"{function.name}({call_arguments(function)})"
+    call = call_of(function)
     lines = checked(function, library.finish if function.plain else "", library.failure)
     per_thread = name not in function.also
     if per_thread:
@@ -132,8 +151,7 @@ def variant(function: Function, name: str, library: Library) -> str:
         ]
     else:
         lines += [f"return {call};"]
-    text = "\n".join(f"\t{line}" for line in lines)
-    return f"{prototype(function, name)}\n{{\n{text}\n}}\n"
+    return definition(function, function.symbol(name), lines)
 
 
 def enumerators(members: dict[str, Any]) -> str:
@@ -158,41 +176,68 @@ def table_names(library: Library) -> list[tuple[str, Function]]:
     return sorted((name, f) for f in library.functions for name in f.names)
 
 
-def api_source(library: Library) -> str:
-    parts = [NOTICE, "#include <string.h>\n", '#include "bodies.h"\n']
-    for function in library.functions:
+def functions_source(library: Library, functions: Iterable[Function]) -> list[str]:
+    parts = []
+    for function in functions:
         if function.kind == "refuse":
-            reason = f"{function.body} not supported by rankfold" if function.body else ""
-            parts += [stub(n, library.refused_result, reason) for n in function.names]
+            parts += [stub(function, name, library) for name in function.names]
             continue
         if function.kind != "hand":
             parts.append(body(function, library))
         if function.check:
             parts.append(entry(function, library.finish, library.failure))
         parts += [variant(function, name, library) for name in function.names[1:]]
+    return parts
+
+
+def table_source(name: str, library: Library) -> str:
     rows = [
-        f'\t{{"{name}", (void *){"entry_" * (name == f.name and bool(f.check))}{name}, '
-        f"{f.since_of(name)}, {int(f.kind == 'refuse')}}},"
-        for name, f in table_names(library)
+        f'\t{{"{each}", (void *){entry_name(f, each)}, {f.since_of(each)}, '
+        f"{int(f.kind == 'refuse')}}},"
+        for each, f in table_names(library)
     ]
-    parts.append(
-        f"const struct api_entry api_{library.name}[] = {{\n" + "\n".join(rows) + "\n};\n"
-        f"const size_t api_{library.name}_count = {len(rows)};\n"
+    return (
+        f"const struct api_entry {name}[] = {{\n" + "\n".join(rows) + "\n};\n"
+        f"const size_t {name}_count = {len(rows)};\n"
     )
+
+
+def api_source(versions: dict[Soname, Library]) -> str:
+    """The functions of a library, a table of the newest version, and one of each older version that
+    differs. Versions that do not differ share a table."""
+    newest = next(iter(versions.values()))
+    parts = [NOTICE, "#include <string.h>\n", '#include "bodies.h"\n']
+    parts += functions_source(newest, newest.functions)
+    parts.append(table_source(f"api_{newest.name}", newest))
+    table, before = f"api_{newest.name}", newest
+    for version, library in versions.items():
+        if library is before:
+            rows = len(table_names(library))
+            parts.append(
+                f"extern const struct api_entry {version.table}[{rows}]\n"
+                f'\t__attribute__((alias("{table}")));\n'
+                f"extern const size_t {version.table}_count\n"
+                f'\t__attribute__((alias("{table}_count")));\n'
+            )
+            continue
+        older = [f for f in library.functions if f.older == version.cuda]
+        parts += functions_source(library, older)
+        parts.append(table_source(version.table, library))
+        table, before = version.table, library
     return "\n".join(parts)
 
 
-def shim_source(library: Library) -> str:
+def shim_source(version: Soname, library: Library) -> str:
     """A jump per function through the core library's table: no second list, and no prototypes."""
-    lines = [NOTICE, "\t.text"]
+    lines, table = [NOTICE, "\t.text"], version.table
     for index, (name, _function) in enumerate(table_names(library)):
         offset = index * 24 + 8
         lines += [
             f"\t.globl {name}\n\t.type {name}, %function\n{name}:",
             "#if defined(__x86_64__)",
-            f"\tmovq api_{library.name}@GOTPCREL(%rip), %r11\n\tjmp *{offset}(%r11)",
+            f"\tmovq {table}@GOTPCREL(%rip), %r11\n\tjmp *{offset}(%r11)",
             "#else",
-            f"\tadrp x16, :got:api_{library.name}\n\tldr x16, [x16, :got_lo12:api_{library.name}]",
+            f"\tadrp x16, :got:{table}\n\tldr x16, [x16, :got_lo12:{table}]",
             f"\tmov x17, #{offset & 0xFFFF}\n\tmovk x17, #{offset >> 16}, lsl #16",
             "\tldr x16, [x16, x17]\n\tbr x16",
             "#endif",
@@ -201,11 +246,22 @@ def shim_source(library: Library) -> str:
     return "\n".join([*lines, '\t.section .note.GNU-stack,"",%progbits', ""])
 
 
-def shim_map(library: Library) -> str:
-    if not library.version_node:
-        return "{ global: *; };\n"
+def version_script(node: str, library: Library) -> str:
     names = "\n".join(f"\t\t{name};" for name, _ in table_names(library))
-    return f"{library.version_node} {{\n\tglobal:\n{names}\n\tlocal: *;\n}};\n"
+    return f"{node} {{\n\tglobal:\n{names}\n}};\n"
+
+
+def shim_map(version: Soname, library: Library) -> str:
+    if not version.symbols:
+        return "{ global: *; };\n"
+    return version_script(version.symbols, library).replace("\n};", "\n\tlocal: *;\n};")
+
+
+def client_map(all_versions: list[dict[Soname, Library]]) -> str:
+    """The client's own names have the version of the newest library: a program that was built with
+    an older one finds those in the shim with that version."""
+    newest = [next(iter(versions.items())) for versions in all_versions]
+    return "".join(version_script(v.symbols, library) for v, library in newest if v.symbols)
 
 
 def coverage(library: Library, in_headers: set[str]) -> str:
@@ -229,10 +285,14 @@ def names_in_source(name: str) -> str:
     return re.sub(r"_v2(_64)?$", r"\1", name)
 
 
+def soname_of(data: dict[str, Any]) -> str:
+    return table()[data["library"]].sonames[0].soname
+
+
 def begin_header(file: str, data: dict[str, Any]) -> list[str]:
     included = re.sub(r"\W", "_", file).upper() + "_"
     return [
-        f"/* {file}: the public interface of {data['soname']}, as far as rankfold has it,\n"
+        f"/* {file}: the public interface of {soname_of(data)}, as far as rankfold has it,\n"
         f"   for machines without the real header: from interpose/api/{data['library']}.yaml. */",
         f"#ifndef {included}\n#define {included}\n",
     ]
@@ -270,6 +330,15 @@ def program_header(data: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def write_headers(name: str, folder: Path) -> None:
+    """Write the headers for programs, of a library whose description has a header."""
+    data = yaml.safe_load((API / f"{name}.yaml").read_text())
+    if "header" in data:
+        write(folder / data["header"]["file"], program_header(data))
+    if names := data.get("header", {}).get("names"):
+        write(folder / names, names_header(data))
+
+
 def write(path: Path, text: str) -> None:
     """Write a file only if it differs: an unchanged file causes no compilation."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,27 +352,24 @@ def main() -> int:
     parser.add_argument("--include", type=Path, required=True)
     arguments = parser.parse_args()
     channel = records.channel()
-    libraries, report = [], []
     try:
-        for name in LIBRARIES:
-            header = read_header(name)
-            library = load_library((API / f"{name}.yaml").read_text(), channel, set(header))
-            check_header(library, header)
-            libraries.append(library)
-            report.append(coverage(library, set(header)))
+        found = [load_versions(name, channel) for name in LIBRARIES]
+        headers = {name: set(read_header(name)) for name in LIBRARIES}
     except (Mismatch, OSError, records.Unreadable, yaml.YAMLError, c_parser.ParseError) as error:
         print(f"generate.py: {error}", file=sys.stderr)
         return 1
-    for library in libraries:
-        write(arguments.out / f"api_{library.name}.c", api_source(library))
-        write(arguments.out / f"shim_{library.name}.S", shim_source(library))
-        write(arguments.out / f"shim_{library.name}.map", shim_map(library))
-        data = yaml.safe_load((API / f"{library.name}.yaml").read_text())
-        if "header" in data:
-            write(arguments.include / data["header"]["file"], program_header(data))
-        if names := data.get("header", {}).get("names"):
-            write(arguments.include / names, names_header(data))
-    write(arguments.out / "api.h", api_header(libraries))
+    for versions in found:
+        for version, library in versions.items():
+            shim = f"shim_{library.name}_{version.cuda}"
+            write(arguments.out / f"{shim}.S", shim_source(version, library))
+            write(arguments.out / f"{shim}.map", shim_map(version, library))
+        name = next(iter(versions.values())).name
+        write(arguments.out / f"api_{name}.c", api_source(versions))
+        write_headers(name, arguments.include)
+    newest = [next(iter(versions.values())) for versions in found]
+    report = [coverage(library, headers[library.name]) for library in newest]
+    write(arguments.out / "client.map", client_map(found))
+    write(arguments.out / "api.h", api_header(newest))
     write(arguments.out / "coverage.txt", "\n".join(report))
     print("\n".join(text.splitlines()[0] for text in report), file=sys.stderr)
     return 0

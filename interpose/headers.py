@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pycparser import c_ast, c_generator, c_parser
 
+from rankfold.interpose import libraries
+
 # Replacements for the C library's headers, which the parser cannot read.
 LIBC = {
     "stddef.h": "typedef unsigned long size_t;",
@@ -34,23 +36,7 @@ DEFINES = (
     "__CUDA_API_VERSION_INTERNAL=1",
     "NVML_NO_UNVERSIONED_FUNC_DEFS=1",
 )
-FILES = {
-    "cudart": "cuda_runtime_api.h",
-    "cuda": "cuda.h",
-    "nccl": "nccl.h",
-    "nvml": "nvml.h",
-    "cublas": "cublas_v2.h",
-    "cublasLt": "cublasLt.h",
-}
-# Prefixes of a library's names; the longest match decides.
-PREFIXES = {
-    "cudart": ("cuda", "__cuda"),
-    "cuda": ("cu",),
-    "nccl": ("nccl",),
-    "nvml": ("nvml",),
-    "cublas": ("cublas",),
-    "cublasLt": ("cublasLt",),
-}
+FILES = {row.name: row.header for row in libraries.table().values() if row.header}
 
 
 @dataclass(frozen=True)
@@ -99,7 +85,7 @@ def declared(library: str, text: str) -> dict[str, Declared]:
 
 def library_of(name: str) -> str:
     """The library to which a function belongs; '': none."""
-    known = [(prefix, library) for library, all_of in PREFIXES.items() for prefix in all_of]
+    known = [(prefix, row.name) for row in libraries.table().values() for prefix in row.prefixes]
     return max((len(p), library) for p, library in [*known, ("", "")] if name.startswith(p))[1]
 
 
@@ -115,6 +101,6 @@ def count_parameters(function: c_ast.FuncDecl) -> int:
 def read(library: str, folders: list[Path]) -> dict[str, Declared]:
     """Read the first of the folders that has the library's header; without one: empty."""
     for folder in folders:
-        if (folder / FILES[library]).exists():
+        if library in FILES and (folder / FILES[library]).exists():
             return declared(library, preprocess(folder / FILES[library]))
     return {}

@@ -39,11 +39,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankfold import paths
-from rankfold.interpose.launcher import handshake
+from rankfold.interpose.launcher import handshake, interposer
 
 NAMESPACES = ("auto", "require", "none")
-# NVIDIA's libraries that ours replace.
-NVIDIAS = re.compile(r"(^|/)lib(cudart|cuda|nccl|nvidia-ml|cublas|cublasLt)\.so[^/]*$")
 
 
 class ConfigError(Exception):
@@ -194,7 +192,8 @@ def rank_environment(
     )
     if preload:
         users = env.get("LD_PRELOAD", "").replace(":", " ").split()
-        replaced = [path for path in users if NVIDIAS.search(path)]
+        ours = {interposer.unversioned(path) for path in preload}
+        replaced = [path for path in users if interposer.unversioned(path) in ours]
         wrappers = [path for path in users if path not in replaced]
         env["LD_PRELOAD"] = ":".join([*wrappers, *map(_preloaded, preload), *replaced])
         env["ASAN_OPTIONS"] = _asan_options(env.get("ASAN_OPTIONS", ""))
@@ -226,5 +225,5 @@ def preloads(config: Config) -> tuple[str, ...]:
 def built_libraries() -> tuple[str, ...]:
     """The library and one shim per SONAME, as built. Raises FileNotFoundError."""
     library = paths.native("lib/librankfold.so")
-    shims = sorted(library.parent.glob("lib*.so.*"))
-    return (str(library), *map(str, shims))
+    shims = interposer.newest_first(map(str, library.parent.glob("lib*.so.*")))
+    return (str(library), *shims)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import blake3
@@ -37,8 +38,9 @@ def keep(libraries: tuple[str, ...], copies: str) -> Path:
     fresh = Path(tempfile.mkdtemp(dir=there.parent, prefix=".new-"))
     for library in libraries:
         Path(shutil.copy(library, fresh)).chmod(_FOR_ALL)
-        name = os.path.basename(library)
-        if (link := _unversioned(name)) != name:
+    for library in newest_first(libraries):
+        name, link = os.path.basename(library), unversioned(library)
+        if not (fresh / link).exists():
             (fresh / link).symlink_to(name)
     fresh.chmod(_FOR_ALL)
     try:
@@ -73,9 +75,21 @@ def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
     return there
 
 
-def _unversioned(name: str) -> str:
-    stem, so, _ = name.partition(".so")
+def unversioned(path: str) -> str:
+    """A library's file name without its version: libcudart.so."""
+    stem, so, _ = os.path.basename(path).partition(".so")
     return stem + so
+
+
+def newest_first(libraries: Iterable[str]) -> list[str]:
+    """Libraries by name; of those that differ in the version only, the newest first."""
+
+    def order(path: str) -> tuple[str, list[int]]:
+        stem = unversioned(path)
+        version = os.path.basename(path).removeprefix(stem).split(".")
+        return stem, [-int(part) for part in version if part.isdigit()]
+
+    return sorted(libraries, key=order)
 
 
 def digest(libraries: tuple[str, ...]) -> str:
@@ -84,5 +98,5 @@ def digest(libraries: tuple[str, ...]) -> str:
     for library in sorted(libraries, key=os.path.basename):
         content = blake3.blake3(Path(library).read_bytes()).hexdigest()
         name = os.path.basename(library)
-        hasher.update(f"{name} {_unversioned(name)} {content}\n".encode())
+        hasher.update(f"{name} {unversioned(name)} {content}\n".encode())
     return str(hasher.hexdigest(length=8))

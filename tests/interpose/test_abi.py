@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankfold import records
-from rankfold.interpose import descriptions, generate, headers
+from rankfold.interpose import descriptions, generate, headers, libraries
 from support.preloaded import CLIENT, LIB
 
 LOOKED_UP_SINCE = 11030  # cuGetProcAddress is so old
@@ -100,7 +100,7 @@ def test_versions_agree_with_the_headers() -> None:
     typed: dict[str, set[int]] = {}
     for name, version in re.findall(r"\bPFN_(cu\w+?)_v(\d+)\b", text):
         typed.setdefault(name, set()).add(int(version))
-    description = (descriptions.API / "cuda.yaml").read_text()
+    description = (libraries.API / "cuda.yaml").read_text()
     checked = 0
     for function in descriptions.load_library(description, records.channel()).functions:
         versions = typed.get(re.sub(r"_v\d$", "", function.name), set())
@@ -115,7 +115,7 @@ def test_versions_agree_with_the_headers() -> None:
 def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, least: int) -> None:
     """One source file with both declarations of every function: C++ refuses a conflict."""
     folder, header = descriptions.header_folders(library)[0], headers.FILES[library]
-    text = (descriptions.API / f"{library}.yaml").read_text()
+    text = (libraries.API / f"{library}.yaml").read_text()
     described = descriptions.load_library(text, records.channel())
     real = (folder / header).read_text(errors="replace")
     functions = [f for f in described.functions if f.parameters is not None]

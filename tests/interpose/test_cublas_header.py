@@ -15,7 +15,7 @@ import yaml
 from pycparser import c_ast, c_parser
 
 from rankfold import paths, records
-from rankfold.interpose import descriptions, generate, headers
+from rankfold.interpose import descriptions, generate, headers, libraries
 from support import privileges
 from support.native import REPOSITORY
 
@@ -75,7 +75,7 @@ def nccl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def described(library: str) -> tuple[descriptions.Library, dict[str, object]]:
-    text = (descriptions.API / f"{library}.yaml").read_text()
+    text = (libraries.API / f"{library}.yaml").read_text()
     return descriptions.load_library(text, records.channel()), yaml.safe_load(text)
 
 

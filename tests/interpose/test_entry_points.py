@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankfold import records
-from rankfold.interpose import descriptions
+from rankfold.interpose import descriptions, libraries
 from support.preloaded import Build, environment
 
 FOLDERS = descriptions.header_folders()
@@ -44,7 +44,7 @@ def types() -> list[tuple[str, int, str]]:
 
 
 def not_refused() -> set[str]:
-    text = (descriptions.API / "cuda.yaml").read_text()
+    text = (libraries.API / "cuda.yaml").read_text()
     library = descriptions.load_library(text, records.channel())
     return {name for f in library.functions if f.kind != "refuse" for name in f.names}
 

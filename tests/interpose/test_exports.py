@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 
 from rankfold import paths, records
-from rankfold.interpose import descriptions
+from rankfold.interpose import descriptions, libraries
+from rankfold.interpose.launcher.config import built_libraries
+from rankfold.interpose.launcher.interposer import unversioned
+from rankfold.interpose.libraries import Soname
 
 LIB = paths.native("lib/librankfold.so").parent
 CHANNEL = records.channel()
-LIBRARIES = {
-    name: descriptions.load_library((descriptions.API / f"{name}.yaml").read_text(), CHANNEL)
-    for name in descriptions.LIBRARIES
+VERSIONS = {
+    version: library
+    for name in libraries.table()
+    for version, library in descriptions.load_versions(name, CHANNEL).items()
 }
+LIBRARIES = {row.name: VERSIONS[row.sonames[0]] for row in libraries.table().values()}
+EACH = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.soname)
 
 
 def exported(path: Path) -> dict[str, str]:
@@ -28,15 +34,23 @@ def exported(path: Path) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_a_shim_exports_exactly_the_described_functions(name: str) -> None:
-    library = LIBRARIES[name]
-    described = {n for f in library.functions for n in f.names}
-    described |= set(descriptions.read_header(name))
-    symbols = exported(LIB / library.soname)
+@EACH
+def test_a_shim_exports_exactly_the_described_functions(version: Soname) -> None:
+    symbols = exported(LIB / version.soname)
     symbols.pop("_init", None), symbols.pop("_fini", None)
-    assert set(symbols) == described
-    assert set(symbols.values()) == {library.version_node}
+    assert set(symbols) == {n for f in VERSIONS[version].functions for n in f.names}
+    assert set(symbols.values()) == {version.symbols}
+
+
+def test_a_shim_is_built_for_each_row_of_the_table() -> None:
+    """The launcher preloads all of them; the newest of a library is found without a version."""
+    sonames = [version.soname for version in VERSIONS]
+    preloaded = [Path(path).name for path in built_libraries()]
+    assert sorted(preloaded) == sorted(["librankfold.so", *sonames])
+    for row in libraries.table().values():
+        versions = [name for name in preloaded if unversioned(name) == row.sonames[0].link]
+        assert versions == [version.soname for version in row.sonames]
+        assert (LIB / row.sonames[0].link).resolve().name == versions[0]
 
 
 LIBC = {
@@ -57,23 +71,23 @@ LIBC = {
 
 
 def test_the_preloaded_library_exports_all_of_them_and_some_of_libc_and_nothing_else() -> None:
-    described = {n for lib in LIBRARIES.values() for f in lib.functions for n in f.names}
-    symbols = exported(LIB / "librankfold.so")
-    headers = {name for library in LIBRARIES for name in descriptions.read_header(library)}
-    assert set(symbols) - headers == (described - headers) | LIBC
-    assert set(symbols.values()) == {""}
+    """With the version of the newest library: programs built with an older one find that one's."""
+    described = {
+        name: row.sonames[0].symbols
+        for row in libraries.table().values()
+        for function in LIBRARIES[row.name].functions
+        for name in function.names
+    }
+    assert exported(LIB / "librankfold.so") == described | dict.fromkeys(LIBC, "")
 
 
-@pytest.mark.parametrize("name", LIBRARIES)
-def test_a_shim_has_its_soname_and_needs_only_the_client(name: str) -> None:
-    library = LIBRARIES[name]
+@EACH
+def test_a_shim_has_its_soname_and_needs_only_the_client(version: Soname) -> None:
     text = subprocess.run(
-        ["readelf", "-d", str(LIB / library.soname)], capture_output=True, text=True, check=True
+        ["readelf", "-d", str(LIB / version.soname)], capture_output=True, text=True, check=True
     ).stdout
-    assert re.findall(r"\(SONAME\).*\[(.*)\]", text) == [library.soname]
+    assert re.findall(r"\(SONAME\).*\[(.*)\]", text) == [version.soname]
     assert "librankfold.so" in re.findall(r"\(NEEDED\).*\[(.*)\]", text)
-    link = LIB / library.soname.rpartition(".")[0]
-    assert link.resolve() == (LIB / library.soname).resolve()
 
 
 @pytest.mark.cuda_headers
@@ -90,7 +104,7 @@ def test_what_is_hand_written_is_where_the_description_says() -> None:
     for library in LIBRARIES.values():
         for function in library.functions:
             if function.kind == "hand":
-                [file] = (descriptions.API.parent / "client").rglob(function.body)
+                [file] = (libraries.API.parent / "client").rglob(function.body)
                 text = file.read_text()
                 assert re.search(rf"\b{function.name}\(", text), function.name
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rankfold import records
-from rankfold.interpose import descriptions, headers
+from rankfold.interpose import descriptions, headers, libraries
 from support.privileges import need_cuda_headers
 
 CHANNEL = records.channel()
-HEAD = "library: cudart\nsoname: l.so\nresult: cudaError_t\nrefused_result: '801'\nfunctions:\n"
+HEAD = "library: cudart\nresult: cudaError_t\nrefused_result: '801'\nfunctions:\n"
 
 
 def refusal(entry: str) -> str:
@@ -100,9 +100,7 @@ def test_the_description_knows_every_function_of_the_headers(library: str) -> No
     """Its list of names serves machines without headers, and so must be complete."""
     need_cuda_headers(library)
     in_headers = set(descriptions.read_header(library))
-    described = descriptions.load_library(
-        (descriptions.API / f"{library}.yaml").read_text(), CHANNEL
-    )
+    described = descriptions.load_library((libraries.API / f"{library}.yaml").read_text(), CHANNEL)
     assert in_headers <= {name for f in described.functions for name in f.names}
 
 

@@ -67,8 +67,8 @@ def environment(env: dict[str, str], preload: list[str]) -> dict[str, str]:
 
 def test_what_the_user_preloads_comes_before_ours_and_nvidia_s_libraries_behind() -> None:
     users = {"LD_PRELOAD": "/u/libnccl.so.2 /u/wrap.so:/u/libncclwrap.so", "LD_LIBRARY_PATH": "/u"}
-    env = environment(users, ["/r/librankfold.so", "/r/libcudart.so.13"])
-    ours = "/r/librankfold.so:/r/libcudart.so.13"
+    env = environment(users, ["/r/librankfold.so", "/r/libcudart.so.13", "/r/libnccl.so.2"])
+    ours = "/r/librankfold.so:/r/libcudart.so.13:/r/libnccl.so.2"
     assert env["LD_PRELOAD"] == f"/u/wrap.so:/u/libncclwrap.so:{ours}:/u/libnccl.so.2"
     assert env["LD_LIBRARY_PATH"] == "/r:/u"
     assert env["INHERITED"] == "1"

@@ -14,8 +14,13 @@ cudaError_t runtime_result(int error);
 
 /* devices.c */
 #define CUDA_VERSION 13000
+#define CUDA_VERSION_12 12040 /* as the library of that CUDA version reports it */
+#define CUDA_VERSION_11 11080
 int context_begin_driver(void); /* cuInit, for the runtime; always CUDA_OK */
 int version_get(int *version);
+int version_put(int *version, int number);
+/* In CUDA 12's form, or the first `bytes` of it. */
+int device_properties_12(cudaDeviceProp_12 *, size_t bytes, int device);
 int zero_int(int *value);
 int cache_config(int config);
 int no_peer(int *value, int device, int peer);
@@ -47,6 +52,10 @@ int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
 int pool_alloc_from(void **out, uint64_t bytes, const void *pool, const void *stream);
 int pool_free(const void *address, const void *stream);
 int pool_attribute(const void *pool, int attribute, void *value);
+
+/* pointers.c */
+int pointer_attributes(cudaPointerAttributes *, const void *address);
+int pointer_attributes_12(cudaPointerAttributes_12 *, const void *address);
 
 /* copies.c */
 int copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
@@ -94,6 +103,8 @@ int library_global(CUdeviceptr *address, size_t *bytes, void *library, const cha
 int library_managed(CUdeviceptr *address, size_t *bytes, void *library, const char *name);
 char *file_content(const char *path, size_t *bytes);
 int function_param(struct function *, size_t index, size_t *offset, size_t *bytes);
+int function_attributes(cudaFuncAttributes *, const void *function);
+int function_attributes_11(cudaFuncAttributes_11 *, const void *function);
 int host_function_set(const void *function, int attribute, int value);
 int host_occupancy(int *blocks, const void *function, int block_size, size_t dynamic_shared);
 
@@ -114,11 +125,15 @@ struct api_entry {
 	uint32_t since;  /* first version (13000, …) with this meaning; 0: all */
 	uint8_t refused; /* 1: a stub that only reports that the function is not covered */
 };
-extern RF_API const struct api_entry api_cudart[], api_cuda[], api_nccl[], api_nvml[], api_cublas[],
-	api_cublasLt[];
-extern const size_t api_cudart_count, api_cuda_count, api_nccl_count, api_nvml_count,
-	api_cublas_count, api_cublasLt_count;
-const struct api_entry *api_find(const char *name);
+/* Of each library: the table of its newest version, and one per version. */
+#define RF_LIBRARY(name, header, versioned, prefixes)                                              \
+	extern const struct api_entry api_##name[];                                                \
+	extern const size_t api_##name##_count;
+#define RF_SONAME(name, cuda, soname)                                                              \
+	extern RF_API const struct api_entry api_##name##_##cuda[];                                \
+	extern const size_t api_##name##_##cuda##_count;
+#include "../../api/libraries.def"
+const struct api_entry *api_find(const char *name); /* in the newest version */
 
 /* contexts.c */
 int context_device_get(int *device, const void *context);
@@ -157,6 +172,9 @@ int nvml_no_processes(const void *device, unsigned *count);
 
 /* cublas.c */
 #define BLAS_VERSION 130000
+#define BLAS_VERSION_12 120405
+#define BLAS_VERSION_11 111103
+int blas_version(const void *handle, int *version, int number);
 struct operand {
 	const void *at;
 	int type;
@@ -168,7 +186,7 @@ int blas_create(void *out, enum handle_kind);
 int blas_destroy(const void *handle, enum handle_kind);
 int mode_set(const void *handle, enum blas_mode, int value, int most);
 int mode_get(const void *handle, enum blas_mode, int *value);
-int blas_property(int property, int *value);
+int blas_property(int property, int *value, int version);
 const char *blas_status_name(int status);
 const char *blas_status_text(int status);
 int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,

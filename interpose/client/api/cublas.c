@@ -88,23 +88,23 @@ int mode_get(const void *handle, enum blas_mode mode, int *value)
 	return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasGetVersion_v2(cublasHandle_t handle, int *version)
+int blas_version(const void *handle, int *version, int number)
 {
 	(void)handle; /* many programs pass NULL */
 	if (!version)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	*version = BLAS_VERSION;
+	*version = number;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
 /* 0: major, 1: minor, 2: patch */
-int blas_property(int property, int *value)
+int blas_property(int property, int *value, int version)
 {
 	if (property < 0 || property > 2 || !value)
 		return CUBLAS_STATUS_INVALID_VALUE;
-	*value = property == 0   ? BLAS_VERSION / 10000
-		 : property == 1 ? BLAS_VERSION / 100 % 100
-				 : BLAS_VERSION % 100;
+	*value = property == 0   ? version / 10000
+		 : property == 1 ? version / 100 % 100
+				 : version % 100;
 	return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -43,13 +43,15 @@ CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTable
 	return NOT_SUPPORTED;
 }
 
-int version_get(int *version)
+int version_put(int *version, int number)
 {
 	if (!version)
 		return INVALID_VALUE;
-	*version = CUDA_VERSION;
+	*version = number;
 	return CUDA_OK;
 }
+
+int version_get(int *version) { return version_put(version, CUDA_VERSION); }
 
 /* The preference for shared memory or cache is only a hint. */
 int cache_config(int config) { return config < 0 || config > 3 ? INVALID_VALUE : CUDA_OK; }
@@ -71,6 +73,42 @@ int no_peer(int *value, int device, int peer)
 }
 
 /* ---- the runtime ---- */
+
+/* Copies the members from the first to the last one, which both structures have in one order. */
+#define COPY(first, last)                                                                          \
+	do {                                                                                       \
+		enum { BYTES = END_OF(cudaDeviceProp, last) - offsetof(cudaDeviceProp, first) };   \
+		_Static_assert(BYTES == END_OF(cudaDeviceProp_12, last) -                          \
+						offsetof(cudaDeviceProp_12, first),                \
+			       "the same members");                                                \
+		memcpy((char *)&older + offsetof(cudaDeviceProp_12, first),                        \
+		       (char *)&newer + offsetof(cudaDeviceProp, first), BYTES);                   \
+	} while (0)
+#define END_OF(type, member) (offsetof(type, member) + sizeof((type *)0)->member)
+
+int device_properties_12(cudaDeviceProp_12 *out, size_t bytes, int device)
+{
+	cudaDeviceProp newer;
+	cudaDeviceProp_12 older = {0};
+	int error = out ? device_properties(&newer, device) : INVALID_VALUE;
+	if (error)
+		return error;
+	COPY(name, maxGridSize);
+	COPY(totalConstMem, texturePitchAlignment);
+	COPY(multiProcessorCount, multiProcessorCount);
+	COPY(integrated, canMapHostMemory);
+	COPY(surfaceAlignment, unifiedAddressing);
+	COPY(memoryBusWidth, localL1CacheSupported);
+	COPY(sharedMemPerMultiprocessor, hostNativeAtomicSupported);
+	COPY(pageableMemoryAccess, cooperativeLaunch);
+	COPY(sharedMemPerBlockOptin, unifiedFunctionPointers);
+	device_attribute(&older.clockRate, 13, device);
+	device_attribute(&older.deviceOverlap, 15, device);
+	device_attribute(&older.memoryClockRate, 36, device);
+	device_attribute(&older.singleToDoublePrecisionPerfRatio, 87, device);
+	memcpy(out, &older, bytes);
+	return CUDA_OK;
+}
 
 int pci_bus_id(char *out, int bytes, int device)
 {

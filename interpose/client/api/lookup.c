@@ -20,13 +20,24 @@ typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlopen_function)(const char *, int);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);
 
-static const struct {
-	const char *soname, *link;
-} ours[] = {
-	{"libcudart.so.13", "libcudart.so"}, {"libcuda.so.1", "libcuda.so"},
-	{"libnccl.so.2", "libnccl.so"},      {"libnvidia-ml.so.1", "libnvidia-ml.so"},
-	{"libcublas.so.13", "libcublas.so"}, {"libcublasLt.so.13", "libcublasLt.so"},
+/* All versions of all libraries, in the order of the table: the newest of a library first. */
+static const struct version {
+	const char *soname;
+	const struct api_entry *table;
+	const size_t *count;
+} versions[] = {
+#define RF_SONAME(name, cuda, soname) {soname, api_##name##_##cuda, &api_##name##_##cuda##_count},
+#include "../../api/libraries.def"
 };
+static const struct library {
+	const char *prefixes; /* words */
+	const struct api_entry *table;
+	const size_t *count;
+} libraries[] = {
+#define RF_LIBRARY(name, header, versioned, prefixes) {prefixes, api_##name, &api_##name##_count},
+#include "../../api/libraries.def"
+};
+#define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* ---- tables ---- */
 
@@ -47,21 +58,30 @@ static const struct api_entry *find_in(const struct api_entry *table, size_t cou
 	return NULL;
 }
 
+/* The number of the name's first bytes that are one of the prefixes: the longest one. */
+static size_t prefix_length(const char *prefixes, const char *name)
+{
+	size_t longest = 0;
+	for (size_t n; *prefixes; prefixes += n + (prefixes[n] == ' ')) {
+		n = strcspn(prefixes, " ");
+		if (n > longest && !strncmp(name, prefixes, n))
+			longest = n;
+	}
+	return longest;
+}
+
 const struct api_entry *api_find(const char *name)
 {
-	if (!strncmp(name, "nccl", 4) || !strncmp(name, "pnccl", 5))
-		return find_in(api_nccl, api_nccl_count, name);
-	if (!strncmp(name, "cublasLt", 8))
-		return find_in(api_cublasLt, api_cublasLt_count, name);
-	if (!strncmp(name, "cublas", 6))
-		return find_in(api_cublas, api_cublas_count, name);
-	if (!strncmp(name, "cuda", 4) || !strncmp(name, "__cuda", 6))
-		return find_in(api_cudart, api_cudart_count, name);
-	if (!strncmp(name, "cu", 2))
-		return find_in(api_cuda, api_cuda_count, name);
-	if (!strncmp(name, "nvml", 4))
-		return find_in(api_nvml, api_nvml_count, name);
-	return NULL;
+	const struct library *found = NULL;
+	size_t longest = 0;
+	for (size_t i = 0; i < COUNT(libraries); i++) {
+		size_t n = prefix_length(libraries[i].prefixes, name);
+		if (n > longest) {
+			longest = n;
+			found = &libraries[i];
+		}
+	}
+	return found ? find_in(found->table, *found->count, name) : NULL;
 }
 
 /* Finds a name with one version suffix (_v2, …), with or without the suffix for per-thread
@@ -141,34 +161,66 @@ static dlvsym_function libc_dlvsym(void)
 	return (dlvsym_function)libc_kept(&kept, "dlvsym");
 }
 
-static bool is_ours(const char *path, size_t *which)
+static const char *base_name(const char *path)
 {
-	const char *base = strrchr(path, '/');
-	base = base ? base + 1 : path;
-	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
-		if (!strcmp(base, ours[i].soname) || !strcmp(base, ours[i].link)) {
-			*which = i;
-			return true;
-		}
-	}
-	return false;
+	const char *slash = strrchr(path, '/');
+	return slash ? slash + 1 : path;
 }
 
-/* Replaces a function that was found in a library with one of our names (ours or NVIDIA's) by
- * ours. */
+/* The length of a library's name without its version: libcudart.so. */
+static size_t link_length(const char *soname) { return strstr(soname, ".so") + 3 - soname; }
+
+/* The length of its name with the major version only: libcudart.so.11 of libcudart.so.11.0. */
+static size_t major_length(const char *soname)
+{
+	size_t link = link_length(soname) + 1;
+	return link + strcspn(soname + link, ".");
+}
+
+static bool begins(const char *file, const char *soname, size_t bytes)
+{
+	return !strncmp(file, soname, bytes) && (!file[bytes] || file[bytes] == '.');
+}
+
+/* The version of one of our libraries that has this SONAME, or this name without a version. */
+static const struct version *version_named(const char *path)
+{
+	const char *base = base_name(path);
+	for (size_t i = 0; i < COUNT(versions); i++) {
+		size_t link = link_length(versions[i].soname);
+		if (!strcmp(base, versions[i].soname) ||
+		    (!strncmp(base, versions[i].soname, link) && !base[link]))
+			return &versions[i];
+	}
+	return NULL;
+}
+
+/* The version of the library in a file, ours or NVIDIA's: the one with its major version, or else
+ * the newest. NULL: another library. */
+static const struct version *version_in(const char *path)
+{
+	const char *base = base_name(path);
+	const struct version *found = NULL;
+	for (size_t i = 0; i < COUNT(versions); i++) {
+		const char *soname = versions[i].soname;
+		if (begins(base, soname, major_length(soname)))
+			return &versions[i];
+		if (!found && begins(base, soname, link_length(soname)))
+			found = &versions[i];
+	}
+	return found;
+}
+
+/* Replaces a function that was found in a library with one of our names (ours or NVIDIA's) by ours
+ * of the same version. */
 static void *replace_function(void *found, const char *name)
 {
-	const struct api_entry *e = api_find(name);
 	Dl_info info;
-	const char *base;
-	if (!e || !found || e->function == found || !dladdr(found, &info) || !info.dli_fname)
+	if (!found || !dladdr(found, &info) || !info.dli_fname)
 		return found;
-	base = strrchr(info.dli_fname, '/');
-	base = base ? base + 1 : info.dli_fname;
-	for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
-		if (!strncmp(base, ours[i].link, strlen(ours[i].link)))
-			return e->function;
-	return found;
+	const struct version *v = version_in(info.dli_fname);
+	const struct api_entry *e = v ? find_in(v->table, *v->count, name) : NULL;
+	return e ? e->function : found;
 }
 
 RF_API void *dlsym(void *handle, const char *name)
@@ -187,7 +239,8 @@ RF_API void *dlvsym(void *handle, const char *name, const char *version)
 
 /* Opens our library of that name, which is next to this one. A separate function, because its
  * buffer would prevent a tail call in dlopen. */
-static __attribute__((noinline)) void *open_shim(dlopen_function open, size_t which, int mode)
+static __attribute__((noinline)) void *open_shim(dlopen_function open, const struct version *which,
+						 int mode)
 {
 	char path[4096];
 	Dl_info info;
@@ -196,16 +249,16 @@ static __attribute__((noinline)) void *open_shim(dlopen_function open, size_t wh
 	const char *slash = strrchr(info.dli_fname, '/');
 	int folder = slash ? (int)(slash - info.dli_fname) : 1;
 	int n = snprintf(path, sizeof path, "%.*s/%s", folder, slash ? info.dli_fname : ".",
-			 ours[which].soname);
+			 which->soname);
 	return n > 0 && (size_t)n < sizeof path ? open(path, mode) : NULL;
 }
 
 RF_API void *dlopen(const char *file, int mode)
 {
 	static void *_Atomic kept;
-	size_t which;
+	const struct version *which = file ? version_named(file) : NULL;
 	dlopen_function open = (dlopen_function)libc_kept(&kept, "dlopen");
-	if (file && is_ours(file, &which)) {
+	if (which) {
 		void *handle = open_shim(open, which, mode);
 		if (handle)
 			return handle;

@@ -258,7 +258,7 @@ int function_param(struct function *f, size_t index, size_t *offset, size_t *byt
 	return CUDA_OK;
 }
 
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attr, const void *func)
+int function_attributes(cudaFuncAttributes *attr, const void *func)
 {
 	struct function *f = function_of_host(func);
 	int value[10] = {0};
@@ -268,7 +268,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attr, const void *func)
 	for (int i = 0; !error && i < 10; i++)
 		error = function_attribute(&value[i], i, f);
 	if (error)
-		return runtime_result(error);
+		return error;
 	memset(attr, 0, sizeof *attr);
 	attr->maxThreadsPerBlock = value[0];
 	attr->sharedSizeBytes = (size_t)value[1];
@@ -280,6 +280,15 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attr, const void *func)
 	attr->maxDynamicSharedSizeBytes = value[8];
 	attr->preferredShmemCarveout = value[9];
 	return CUDA_OK;
+}
+
+int function_attributes_11(cudaFuncAttributes_11 *attr, const void *func)
+{
+	cudaFuncAttributes newer;
+	int error = attr ? function_attributes(&newer, func) : INVALID_VALUE;
+	if (!error)
+		memcpy(attr, &newer, sizeof *attr);
+	return error;
 }
 
 int host_function_set(const void *function, int attribute, int value)

@@ -3,10 +3,10 @@
 
 #include "bodies.h"
 
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *ptr)
+int pointer_attributes(cudaPointerAttributes *attributes, const void *ptr)
 {
 	if (!attributes)
-		return runtime_result(INVALID_VALUE);
+		return INVALID_VALUE;
 	int error = device_check(current_device);
 	memset(attributes, 0, sizeof *attributes);
 	attributes->device = current_device;
@@ -27,7 +27,16 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
 		attributes->device = -2;
 		attributes->hostPointer = (void *)ptr;
 	}
-	return runtime_result(error);
+	return error;
+}
+
+int pointer_attributes_12(cudaPointerAttributes_12 *attributes, const void *ptr)
+{
+	cudaPointerAttributes newer;
+	int error = attributes ? pointer_attributes(&newer, ptr) : INVALID_VALUE;
+	if (attributes)
+		memcpy(attributes, &newer, sizeof *attributes);
+	return error;
 }
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)

@@ -128,6 +128,43 @@ typedef struct {
 	int hostNumaMultinodeIpcSupported;
 	int reserved[56];
 } cudaDeviceProp;
+/* The same in CUDA 12. CUDA 11's ends before hostRegisterSupported. */
+typedef struct {
+	char name[256];
+	char uuid[16];
+	char luid[8];
+	unsigned int luidDeviceNodeMask;
+	size_t totalGlobalMem, sharedMemPerBlock;
+	int regsPerBlock, warpSize;
+	size_t memPitch;
+	int maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate;
+	size_t totalConstMem;
+	int major, minor;
+	size_t textureAlignment, texturePitchAlignment;
+	int deviceOverlap, multiProcessorCount, kernelExecTimeoutEnabled, integrated;
+	int canMapHostMemory, computeMode, maxTexture[40];
+	size_t surfaceAlignment;
+	int concurrentKernels, ECCEnabled, pciBusID, pciDeviceID, pciDomainID, tccDriver;
+	int asyncEngineCount, unifiedAddressing, memoryClockRate, memoryBusWidth, l2CacheSize;
+	int persistingL2CacheMaxSize, maxThreadsPerMultiProcessor, streamPrioritiesSupported;
+	int globalL1CacheSupported, localL1CacheSupported;
+	size_t sharedMemPerMultiprocessor;
+	int regsPerMultiprocessor, managedMemory, isMultiGpuBoard, multiGpuBoardGroupID;
+	int hostNativeAtomicSupported, singleToDoublePrecisionPerfRatio, pageableMemoryAccess;
+	int concurrentManagedAccess, computePreemptionSupported, canUseHostPointerForRegisteredMem;
+	int cooperativeLaunch, cooperativeMultiDeviceLaunch;
+	size_t sharedMemPerBlockOptin;
+	int pageableMemoryAccessUsesHostPageTables, directManagedMemAccessFromHost;
+	int maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize;
+	size_t reservedSharedMemPerBlock;
+	int hostRegisterSupported, sparseCudaArraySupported, hostRegisterReadOnlySupported;
+	int timelineSemaphoreInteropSupported, memoryPoolsSupported, gpuDirectRDMASupported;
+	unsigned int gpuDirectRDMAFlushWritesOptions;
+	int gpuDirectRDMAWritesOrdering;
+	unsigned int memoryPoolSupportedHandleTypes;
+	int deferredMappingCudaArraySupported, ipcEventSupported, clusterLaunch;
+	int unifiedFunctionPointers, reserved[63];
+} cudaDeviceProp_12;
 
 typedef struct {
 	size_t x, y, z;
@@ -202,6 +239,10 @@ typedef struct {
 	void *devicePointer, *hostPointer;
 	long reserved[8];
 } cudaPointerAttributes;
+typedef struct {
+	int type, device;
+	void *devicePointer, *hostPointer;
+} cudaPointerAttributes_12;
 enum cuda_memory_type { MEMORY_UNREGISTERED, MEMORY_HOST, MEMORY_DEVICE, MEMORY_MANAGED };
 enum cuda_attach { ATTACH_GLOBAL = 1, ATTACH_HOST = 2, ATTACH_SINGLE = 4 };
 
@@ -213,6 +254,11 @@ typedef struct {
 	int clusterSchedulingPolicyPreference, nonPortableClusterSizeAllowed;
 	int reserved[16];
 } cudaFuncAttributes;
+typedef struct {
+	size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+	int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA;
+	int maxDynamicSharedSizeBytes, preferredShmemCarveout;
+} cudaFuncAttributes_11;
 
 typedef struct {
 	void *base_ptr;
