@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -117,6 +118,20 @@ def test_a_program_with_a_static_runtime_reaches_us(
     lines, count = launches(run, tmp_path, program)
     assert lines == ["devices: 2", "used: 0", "child: 3", "devices: 2"]
     assert count == 1
+
+
+def test_a_program_that_is_an_argument_of_the_dynamic_linker_reaches_us(
+    run: Run, tmp_path: Path, program_object: Path
+) -> None:
+    """As those of unpacked packages are started; /proc/self/exe is the dynamic linker then."""
+    program = cuda.link([program_object], tmp_path / "program")
+    about = subprocess.run(
+        ["readelf", "--program-headers", program], capture_output=True, text=True, check=True
+    )
+    (linker,) = re.findall(r"program interpreter: (.*)\]", about.stdout)
+    with ChannelServer(tmp_path / "s") as server:
+        done = run(linker, str(program), "again", launcher=server.path)
+    assert (done.stdout, done.stderr) == ("devices: 2\n", "")
 
 
 DEEP = [] if os.environ.get("LD_PRELOAD") else ["deep"]  # the address sanitizer refuses it

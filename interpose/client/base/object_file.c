@@ -4,6 +4,7 @@
  * a sanitizer's runtime is ready. So what is called for every object (object_refers_to) reads
  * memory only, and calls nothing. errno may change.
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -82,6 +83,18 @@ static const ElfW(Phdr) * segments_of(const struct object_file *f)
 	return (const ElfW(Phdr) *)(f->bytes + header_of(f)->e_phoff);
 }
 
+static bool is_loaded(const struct object_file *f, const ElfW(Phdr) * part)
+{
+	const ElfW(Phdr) *p = segments_of(f);
+	for (int i = 0; i < header_of(f)->e_phnum; i++)
+		if (p[i].p_type == PT_LOAD && part->p_offset >= p[i].p_offset &&
+		    part->p_filesz <= p[i].p_filesz &&
+		    part->p_offset - p[i].p_offset == part->p_vaddr - p[i].p_vaddr &&
+		    part->p_offset - p[i].p_offset <= p[i].p_filesz - part->p_filesz)
+			return true;
+	return false;
+}
+
 /* Compares the headers, which include the addresses and sizes of all segments, and the build ID if
  * there is one: a file may have been replaced since it was loaded. */
 static bool is_what_was_loaded(const struct object_file *f, const uint8_t *start)
@@ -101,6 +114,7 @@ static bool is_what_was_loaded(const struct object_file *f, const uint8_t *start
 		return false;
 	for (int i = 0; i < e->e_phnum; i++)
 		if (p[i].p_type == PT_NOTE && in_file(f, p[i].p_offset, p[i].p_filesz) &&
+		    is_loaded(f, &p[i]) &&
 		    memcmp(f->bytes + p[i].p_offset, (const void *)(f->base + p[i].p_vaddr),
 			   p[i].p_filesz))
 			return false;
@@ -132,13 +146,10 @@ static bool find_symbols(struct object_file *f)
 	return false;
 }
 
-bool object_file_open(struct object_file *f, const struct link_map *object, const void *start)
+static bool open_path(struct object_file *f, const char *path, const void *start)
 {
 	struct stat about;
-	bool program = !object->l_name[0];
-	*f = (struct object_file){.path = program ? "the program" : object->l_name,
-				  .base = object->l_addr};
-	f->fd = open(program ? "/proc/self/exe" : object->l_name, O_RDONLY | O_CLOEXEC);
+	f->fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (f->fd < 0)
 		return false;
 	void *bytes = MAP_FAILED;
@@ -151,6 +162,20 @@ bool object_file_open(struct object_file *f, const struct link_map *object, cons
 		return true;
 	object_file_close(f);
 	return false;
+}
+
+bool object_file_open(struct object_file *f, const struct link_map *object, const void *start)
+{
+	Dl_info about;
+	bool program = !object->l_name[0];
+	*f = (struct object_file){.path = program ? "the program" : object->l_name,
+				  .base = object->l_addr};
+	if (!program)
+		return open_path(f, object->l_name, start);
+	/* Where the program was started as an argument of the dynamic linker, that is the process's
+	 * executable, and the linker has the program's path. */
+	return open_path(f, "/proc/self/exe", start) ||
+	       (dladdr(start, &about) && open_path(f, about.dli_fname, start));
 }
 
 void object_file_close(struct object_file *f)
