@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,10 +18,10 @@ from support import channel_server as cs
 from support.channel_server import ChannelServer
 from support.preloaded import Run
 
-LIBRARY = descriptions.load_library(
-    (descriptions.API / "cudart.yaml").read_text(), records.channel()
-)
-RUNTIME = sorted(name for function in LIBRARY.functions for name in function.names)
+RUNTIMES = {  # the names of their functions, by the major version of CUDA
+    version.cuda: sorted(name for function in library.functions for name in function.names)
+    for version, library in descriptions.load_versions("cudart", records.channel()).items()
+}
 NO_DEVICE, NOT_SUPPORTED = 100, 801
 
 # Uses the device, then forks, and executes itself once more. Prints lines that any process with the
@@ -45,7 +46,8 @@ static cudaError_t use()
     set<<<2, 3>>>(value);
     return error ? error : cudaGetLastError();
 }
-extern "C" __attribute__((visibility("default"))) int use_it() { return use(); }
+extern "C" __attribute__((visibility("default"))) int use_it();
+int use_it() { return use(); }
 int main(int argc, char **argv)
 {
     char line[512];
@@ -170,10 +172,10 @@ def test_a_library_that_the_program_needs_reaches_us(
     assert launches(run, tmp_path, program) == (["used: 0"], 1)
 
 
-def synthetic(*before: str, after: Sequence[str] = ()) -> str:
+def synthetic(*before: str, after: Sequence[str] = (), version: str = "13") -> str:
     """C functions of all names of the runtime: they return -1, as a foreign runtime would. `before`
     and `after` are other functions, next to them."""
-    texts = [f"FUNCTION int {name}(void) {{ return -1; }}" for name in RUNTIME]
+    texts = [f"FUNCTION int {name}(void) {{ return -1; }}" for name in RUNTIMES[version]]
     half = len(texts) // 2
     return "\n".join(
         [
@@ -224,6 +226,22 @@ def test_a_function_that_we_do_not_have_names_itself_and_the_program_s_own_are_l
     ]
 
 
+@pytest.mark.parametrize(("version", "number"), [("11", 11080), ("12", 12040), ("13", 13000)])
+def test_a_runtime_of_each_cuda_has_the_functions_of_its_version(
+    run: Run, tmp_path: Path, version: str, number: int
+) -> None:
+    main = """
+    int main(void)
+    {
+        int number = 0, (*get)(int *) = (int (*)(int *))cudaRuntimeGetVersion;
+        int error = get(&number);
+        return printf("%d %d\\n", error, number) < 0;
+    }
+    """
+    program = compiled(tmp_path, synthetic(after=[OWN], version=version) + main)
+    assert run(program).stdout == f"0 {number}\n"
+
+
 def test_what_does_not_look_like_a_runtime_is_left_alone(run: Run, tmp_path: Path) -> None:
     """A program may have functions of these names for its own purposes."""
     program = compiled(
@@ -255,6 +273,64 @@ def test_a_runtime_without_space_for_jumps_is_refused_whole(
     assert done.stdout == "-1 -1 -1 -1 7 8\n"
     assert "the program contains the CUDA runtime, which cannot be redirected" in done.stderr
     assert reason in done.stderr and "`nvcc -cudart shared`" in done.stderr
+
+
+OLDER = """
+#include <cuda_runtime_api.h>
+#include <cstdio>
+extern "C" int use_it();
+int main()
+{
+    cudaDeviceProp properties;
+    cudaPointerAttributes attributes[2] = {};
+    cudaStreamCaptureStatus status;
+    cudaStream_t stream;
+    unsigned long long id;
+    void *memory;
+    int version = 0;
+    printf("version: %d, ", cudaRuntimeGetVersion(&version));
+    printf("%d\\n", version / 1000);
+    printf("properties: %d, ", cudaGetDeviceProperties(&properties, 0));
+    printf("%s, %d\\n", properties.name, properties.warpSize);
+    printf("managed: %d, ", cudaMallocManaged(&memory, 4096));
+    printf("%d, ", cudaMemAdvise(memory, 4096, cudaMemAdviseSetReadMostly, 0));
+    attributes[1].device = 77;
+    printf("%d, ", cudaPointerGetAttributes(attributes, memory));
+    printf("%d, %d\\n", attributes[0].type, attributes[1].device);
+    printf("capture: %d, ", cudaStreamCreate(&stream));
+    printf("%d, ", cudaStreamGetCaptureInfo(stream, &status, &id));
+    printf("%d\\n", status);
+    printf("kernel: %d\\n", use_it());
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.installs
+def test_the_runtime_of_cuda_12_is_served(run: Run, tmp_path: Path, program_object: Path) -> None:
+    """A program compiled with its headers and linked to its archive (3 MB)."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+    subprocess.run([*command, tmp_path / "wheel", "nvidia-cuda-runtime-cu12==12.9.79"], check=True)
+    toolkit = tmp_path / "wheel/nvidia/cuda_runtime"
+    # The wheel lacks files that are the same in CUDA 13.
+    include = [f"-I{toolkit}/include", f"-I{descriptions.header_folders()[0]}"]
+    source, program = tmp_path / "older.cc", tmp_path / "older"
+    source.write_text(OLDER)
+    library = cuda.build(PROGRAM, args=("-c", "-Xcompiler", "-fPIC", "-Dmain=unused"), suffix=".o")
+    archive = toolkit / "lib/libcudart_static.a"
+    subprocess.run(
+        ["g++", *include, source, library, "-o", program, archive, "-ldl", "-lrt", "-lpthread"],
+        check=True,
+    )
+    lines, count = launches(run, tmp_path, program)
+    assert lines == [
+        "version: 0, 12",
+        "properties: 0, test device, 32",
+        "managed: 0, 0, 0, 3, 77",
+        "capture: 0, 0, 0",
+        "kernel: 0",
+    ]
+    assert count == 1
 
 
 def test_a_stripped_runtime_is_refused_by_name_with_a_remedy(

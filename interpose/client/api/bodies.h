@@ -134,6 +134,7 @@ struct api_entry {
 	extern const size_t api_##name##_##cuda##_count;
 #include "../../api/libraries.def"
 const struct api_entry *api_find(const char *name); /* in the newest version */
+const struct api_entry *api_find_in(const struct api_entry *table, size_t count, const char *name);
 
 /* contexts.c */
 int context_device_get(int *device, const void *context);

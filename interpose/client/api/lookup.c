@@ -41,8 +41,7 @@ static const struct library {
 
 /* ---- tables ---- */
 
-static const struct api_entry *find_in(const struct api_entry *table, size_t count,
-				       const char *name)
+const struct api_entry *api_find_in(const struct api_entry *table, size_t count, const char *name)
 {
 	size_t low = 0, high = count;
 	while (low < high) {
@@ -81,7 +80,7 @@ const struct api_entry *api_find(const char *name)
 			found = &libraries[i];
 		}
 	}
-	return found ? find_in(found->table, *found->count, name) : NULL;
+	return found ? api_find_in(found->table, *found->count, name) : NULL;
 }
 
 /* Finds a name with one version suffix (_v2, …), with or without the suffix for per-thread
@@ -94,7 +93,7 @@ static const struct api_entry *driver_form(const char *name, const char *form, b
 	for (size_t i = 0; i < (per_thread ? 3 : 1); i++) {
 		int n = snprintf(full, sizeof full, "%s%s%s", name, form, suffixes[i]);
 		const struct api_entry *e = n > 0 && (size_t)n < sizeof full
-						    ? find_in(api_cuda, api_cuda_count, full)
+						    ? api_find_in(api_cuda, api_cuda_count, full)
 						    : NULL;
 		found = e ? e : found;
 	}
@@ -219,7 +218,7 @@ static void *replace_function(void *found, const char *name)
 	if (!found || !dladdr(found, &info) || !info.dli_fname)
 		return found;
 	const struct version *v = version_in(info.dli_fname);
-	const struct api_entry *e = v ? find_in(v->table, *v->count, name) : NULL;
+	const struct api_entry *e = v ? api_find_in(v->table, *v->count, name) : NULL;
 	return e ? e->function : found;
 }
 

@@ -81,6 +81,29 @@ static bool is_runtime_name(const char *name)
 	return !strncmp(name, "cuda", 4) || !strncmp(name, "__cuda", 6);
 }
 
+/* The functions of a major version of CUDA: their names may have other parameters in others. */
+static const struct runtime {
+	const char *mark; /* a function that only this version has; NULL: the newest one */
+	const struct api_entry *functions;
+	const size_t *count;
+} runtimes[] = {
+	{"cudaBindTexture", api_cudart_11, &api_cudart_11_count},
+	{"cudaGetDeviceProperties_v2", api_cudart_12, &api_cudart_12_count},
+	{NULL, api_cudart_13, &api_cudart_13_count},
+};
+
+static const struct runtime *runtime_of(const struct object_file *f)
+{
+	const struct runtime *r = runtimes;
+	for (; r->mark; r++)
+		for (size_t i = 0; i < f->symbol_count; i++) {
+			const char *name = object_function(f, &f->symbols[i]);
+			if (name && !strcmp(name, r->mark))
+				return r;
+		}
+	return r;
+}
+
 static int jump_order(const void *a, const void *b)
 {
 	const struct jump *x = a, *y = b;
@@ -90,15 +113,15 @@ static int jump_order(const void *a, const void *b)
 /* Adds the jumps of functions that we have (`ours`), or of those that we do not have and that are
  * between two that we have: the runtime is one piece of code. Elsewhere a name may be the program's
  * own (__cudaRegisterLinkedBinary_…). Returns the number of jumps; `jumps` NULL: only counts. */
-static size_t collect_jumps(const struct object_file *f, struct jump *jumps, size_t count,
-			    bool ours)
+static size_t collect_jumps(const struct object_file *f, const struct runtime *r,
+			    struct jump *jumps, size_t count, bool ours)
 {
 	const uint8_t *first = ours ? NULL : jumps[0].at, *last = ours ? NULL : jumps[count - 1].at;
 	for (size_t i = 0; i < f->symbol_count; i++) {
 		const char *name = object_function(f, &f->symbols[i]);
 		if (!name || !is_runtime_name(name))
 			continue;
-		const struct api_entry *e = api_find(name);
+		const struct api_entry *e = api_find_in(r->functions, *r->count, name);
 		uint8_t *at = (uint8_t *)(f->base + f->symbols[i].st_value);
 		if (ours != (e != NULL) || (!ours && (at < first || at > last)))
 			continue;
@@ -136,26 +159,14 @@ static const char *check_space(const struct object_file *f, const struct jump *j
 	return NULL;
 }
 
-static bool defines(const struct object_file *f, const char *wanted)
+static const char *redirect_all(const struct object_file *f, const struct runtime *r, size_t count)
 {
-	for (size_t i = 0; i < f->symbol_count; i++) {
-		const char *name = object_function(f, &f->symbols[i]);
-		if (name && !strcmp(name, wanted))
-			return true;
-	}
-	return false;
-}
-
-static const char *redirect_all(const struct object_file *f, size_t count)
-{
-	if (defines(f, "cudaGetDeviceProperties_v2") || defines(f, "cudaBindTexture"))
-		return "it is older than CUDA 13"; /* some of its functions take other arguments */
 	struct jump *jumps = calloc(f->symbol_count, sizeof *jumps);
 	if (!jumps)
 		return "there is no memory";
-	collect_jumps(f, jumps, 0, true);
+	collect_jumps(f, r, jumps, 0, true);
 	qsort(jumps, count, sizeof *jumps, jump_order);
-	count = collect_jumps(f, jumps, count, false);
+	count = collect_jumps(f, r, jumps, count, false);
 	qsort(jumps, count, sizeof *jumps, jump_order);
 	const char *why = check_space(f, jumps, count);
 	if (!why)
@@ -169,9 +180,10 @@ static void redirect(const struct link_map *object, const void *start)
 	struct object_file file;
 	if (!object_file_open(&file, object, start))
 		return;
-	size_t count = collect_jumps(&file, NULL, 0, true);
+	const struct runtime *r = runtime_of(&file);
+	size_t count = collect_jumps(&file, r, NULL, 0, true);
 	if (count >= RUNTIME_FUNCTIONS) {
-		const char *why = redirect_all(&file, count);
+		const char *why = redirect_all(&file, r, count);
 		if (why)
 			log_message("%s contains the CUDA runtime, which cannot be redirected to "
 				    "rankfold: %s; build it with `nvcc -cudart shared`",
