@@ -72,7 +72,7 @@ class Fleet:
 
     def pid(self) -> int:
         with control.Client(Layout(self.state).socket, timeout=PATIENCE_S) as client:
-            return int(client.ask("hello")[0]["pid"])
+            return int(client.request("hello")[0]["pid"])
 
 
 def until(what: Callable[[], object]) -> float:
@@ -95,7 +95,7 @@ def probing(fleet: Fleet) -> Iterator[list[float]]:
         with control.Client(Layout(fleet.state).socket, timeout=PATIENCE_S) as client:
             while not over.wait(PROBE_S):
                 begun = time.monotonic()
-                client.ask("hello")
+                client.request("hello")
                 took.append(time.monotonic() - begun)
 
     thread = threading.Thread(target=ask)

@@ -71,7 +71,7 @@ def _take(store: Store, place: Place) -> int:
     if newest is None or newest.incarnation < task.incarnation:
         newest = store.take(task.job, task.incarnation, owner=place.owner)
     if newest.incarnation == task.incarnation and not owners.same(newest.owner, place.owner):
-        who = owners.told(newest.owner)
+        who = owners.description(newest.owner)
         what = f"incarnation {newest.incarnation} of {task.job} has been begun by {who}"
         raise Refused(task.url, what, "leave the job to it, or restore it here")
     return task.incarnation  # if it is over, the save is refused

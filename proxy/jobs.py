@@ -39,19 +39,19 @@ class Placement:
     incarnation: int
 
     @staticmethod
-    def read(asked: messages.Place) -> Placement:
-        members = sorted(asked.members, key=lambda member: member.rank)
-        names = [device.device for device in asked.devices]
+    def read(message: messages.Place) -> Placement:
+        members = sorted(message.members, key=lambda member: member.rank)
+        names = [device.device for device in message.devices]
         return Placement(
-            asked.job,
-            asked.epoch,
+            message.job,
+            message.epoch,
             tuple(names),
-            tuple(device.socket for device in asked.devices),
+            tuple(device.socket for device in message.devices),
             tuple(names.index(member.device) for member in members),
             tuple(member.launcher for member in members),
-            asked.cc,
-            asked.check_order,
-            asked.incarnation,
+            message.cc,
+            message.check_order,
+            message.incarnation,
         )
 
 

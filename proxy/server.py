@@ -87,7 +87,7 @@ class Proxy:
         self.history: list[Message] = []
         self._next_id = 0
         self.lost = ""  # why the device serves no jobs any more
-        self._asked_at = time.monotonic()
+        self._last_request = time.monotonic()
         self._stays = False  # it would exit if it had no ranks; logged once
         self.server = Server(
             options.socket,
@@ -147,7 +147,7 @@ class Proxy:
     # ---- operations ----
 
     def hello(self, _request: Request[messages.Hello]) -> Message:
-        self._asked_at = time.monotonic()
+        self._last_request = time.monotonic()
         o = self.options
         return {
             "kind": "proxy",
@@ -164,7 +164,7 @@ class Proxy:
         return {}
 
     def status(self, _request: Request[messages.Status]) -> Message:
-        self._asked_at = time.monotonic()
+        self._last_request = time.monotonic()
         o = self.options
         return {
             "device": o.device,
@@ -180,7 +180,7 @@ class Proxy:
         }
 
     def place(self, request: Request[messages.Place]) -> Message:
-        self._asked_at = time.monotonic()
+        self._last_request = time.monotonic()
         placement = Placement.read(request.message)
         if self.options.device not in placement.devices:
             raise ControlError("argument", f"{self.options.device} is not among the devices")
@@ -234,15 +234,15 @@ class Proxy:
         job.saves.append(request)
 
     def detach(self, request: Request[messages.Detach]) -> Message | None:
-        asked = request.message
-        job = self.jobs.get(asked.job)
-        if job is None or job.placement.epoch != asked.epoch or job.state == "saved":
+        message = request.message
+        job = self.jobs.get(message.job)
+        if job is None or job.placement.epoch != message.epoch or job.state == "saved":
             return {"saved_bytes": job.saved_bytes if job else 0}
         self._remember(job)
         if not job.opened:
             self._forget(job)
             return {"saved_bytes": 0}
-        if asked.discard:
+        if message.discard:
             self.native.job_discard(job.id)
             self._refuse(job.saves, "the job is discarded")
         else:
@@ -262,11 +262,11 @@ class Proxy:
 
     def peer(self, request: Request[messages.Peer]) -> Message | None:
         """Send the job's shared segment, from its lowest device to another one."""
-        asked = request.message
-        job = self.jobs.get(asked.job)
-        if job is None or job.placement.epoch != asked.epoch:
+        message = request.message
+        job = self.jobs.get(message.job)
+        if job is None or job.placement.epoch != message.epoch:
             raise ControlError("unknown_job", "not placed here yet")
-        device = asked.device
+        device = message.device
         if job.device != 0 or device not in job.placement.devices or job.segment < 0:
             raise ControlError("argument", f"{device} is not a peer of this job here")
         index = job.placement.devices.index(device)
@@ -278,16 +278,18 @@ class Proxy:
 
     # ---- connecting the devices of a job ----
 
-    def _job(self, asked: messages.OfJob) -> Job:
-        job = self.jobs.get(asked.job)
-        if job is None or job.placement.epoch != asked.epoch:
-            raise ControlError("unknown_job", f"there is no job {asked.job} epoch {asked.epoch}")
+    def _job(self, message: messages.OfJob) -> Job:
+        job = self.jobs.get(message.job)
+        if job is None or job.placement.epoch != message.epoch:
+            raise ControlError(
+                "unknown_job", f"there is no job {message.job} epoch {message.epoch}"
+            )
         return job
 
     def _meet(self, job: Job) -> None:
         count = len(job.placement.devices)
         if count > 1 and job.device > 0:
-            self._ask_segment(job, time.monotonic() + 20.0)
+            self._request_segment(job, time.monotonic() + 20.0)
             return
         if count > 1:
             job.segment = segment_create(count)
@@ -295,7 +297,7 @@ class Proxy:
         job.met.add(0)
         self._all_met(job)
 
-    def _ask_segment(self, job: Job, deadline: float) -> None:
+    def _request_segment(self, job: Job, deadline: float) -> None:
         """Request the segment from the lowest device; retry, as it may not have the placement
         yet."""
 
@@ -313,7 +315,7 @@ class Proxy:
             if job.segment >= 0:
                 self._fail(job, f"device {job.placement.devices[0]} was lost: {reason}")
             elif time.monotonic() < deadline and self.jobs.get(job.placement.job) is job:
-                self.server.after(0.02, lambda: self._ask_segment(job, deadline))
+                self.server.after(0.02, lambda: self._request_segment(job, deadline))
             else:
                 self._fail(job, f"device {job.placement.devices[0]} cannot be reached: {reason}")
 
@@ -545,7 +547,7 @@ class Proxy:
         that returns starts another one: without a job nothing is lost."""
         if self.server.serves and not self.server.serves.is_there():
             return f"its state directory {self.options.state} was removed"
-        if time.monotonic() - self._asked_at > self.options.unasked:
+        if time.monotonic() - self._last_request > self.options.unasked:
             return f"no reconciler has sent a request for {self.options.unasked:g} s"
         self._stays = False
         return ""

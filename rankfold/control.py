@@ -222,7 +222,7 @@ class Client:
         with contextlib.suppress(OSError):
             self.channel.sock.shutdown(socket.SHUT_RDWR)
 
-    def ask(
+    def request(
         self,
         op: str,
         *,
@@ -280,6 +280,6 @@ class Client:
 def call(path: str | Path, op: str, *, timeout: float = 10.0, **arguments: Any) -> Message:
     """Make one request on a connection of its own; descriptors of the reply are closed."""
     with Client(path, timeout) as client:
-        reply, fds = client.ask(op, **arguments)
+        reply, fds = client.request(op, **arguments)
         close_all(fds)
         return reply

@@ -62,7 +62,7 @@ def here(owner: str) -> Path | None:
     return parts.folder if own and _mark(own) == parts.mark else None
 
 
-def told(owner: str) -> str:
+def description(owner: str) -> str:
     """The name for people: without the mark."""
     parts = _parts(owner)
     return f"{parts.host}:{parts.folder}" if parts else owner

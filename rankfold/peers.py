@@ -44,7 +44,7 @@ def mark() -> None:
 
 
 @functools.cache
-def told() -> bool:
+def identified() -> bool:
     """Whether this kernel identifies the connecting process, in any pid namespace. Where it does
     not, ranks are kept out only because they cannot see our sockets."""
     ours, other = socket.socketpair()

@@ -154,7 +154,7 @@ class Listener:
         serves = self.server.serves
         if serves and not serves.is_there():
             raise FileNotFoundError(f"{serves.path} was removed, too")
-        if not self._folder.is_there() and not peers.told():  # ranks would see another folder
+        if not self._folder.is_there() and not peers.identified():  # ranks would see another folder
             raise PermissionError(
                 "this kernel (before 6.5) cannot distinguish ranks from other processes"
             )

@@ -148,7 +148,7 @@ class Look(Struct, frozen=True):
     ranks: tuple[int, ...]
 
 
-class AskStore(Struct, frozen=True):
+class QueryStore(Struct, frozen=True):
     """Query the store for the running jobs that another owner has taken over; those jobs end."""
 
     jobs: tuple[str, ...]
@@ -211,7 +211,7 @@ Action = (
     | Conclude
     | Thaw
     | Look
-    | AskStore
+    | QueryStore
     | Vacate
     | Rest
     | Fetch
@@ -236,7 +236,7 @@ def subject(action: Action) -> str:
             return f"the snapshots of {action.job}"
         case Look():
             return f"a look at {action.job}"
-        case AskStore():
+        case QueryStore():
             return "the store of checkpoints"
         case _:
             return job_of(action)
@@ -254,7 +254,7 @@ def job_of(action: Action) -> str:
             return action.job.name
         case Forget():
             return action.name
-        case AskStore():
+        case QueryStore():
             return subject(action)
         case (
             Place()
@@ -301,7 +301,7 @@ def devices_of(action: Action) -> tuple[str, ...]:
             | Conclude()
             | Thaw()
             | Look()
-            | AskStore()
+            | QueryStore()
             | Vacate()
             | Rest()
             | Fetch()

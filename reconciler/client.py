@@ -27,7 +27,7 @@ from rankfold.reconciler.wording import time_of_day
 START_TIMEOUT_S = 30.0
 AGAIN_S = 0.05
 PATIENCE_S = 2.0  # longest wait before restarting a reconciler that crashes repeatedly
-ASK_TIMEOUT_S = 180.0  # the reconciler may be in the middle of a long action
+REQUEST_TIMEOUT_S = 180.0  # the reconciler may be in the middle of a long action
 
 
 class NoReconciler(Exception):
@@ -41,18 +41,18 @@ class Unresponsive(control.ControlError):
         super().__init__("unresponsive", why)
 
 
-def _tell(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 class Reconciler:
     """A connection that starts the reconciler when it does not run.
 
-    tell: called with a message for people, such as what a request waits for. cancel: a reconciler
+    notify: called with a message for people, such as what a request waits for. cancel: a reconciler
     that it starts begins by cancelling every job."""
 
-    def __init__(self, state: Path, tell: Callable[[str], None] = _tell, cancel: bool = False):
-        self.state, self.tell, self.cancel = state, tell, cancel
+    def __init__(self, state: Path, notify: Callable[[str], None] = _print, cancel: bool = False):
+        self.state, self.notify, self.cancel = state, notify, cancel
         self.layout = Layout(state)
         self.client: control.Client | None = None
         self._noted = False  # whether a difference in versions has been reported
@@ -68,7 +68,7 @@ class Reconciler:
             self.client.close()
             self.client = None
 
-    def ask(self, op: str, start: bool = True, **arguments: Any) -> Json:
+    def request(self, op: str, start: bool = True, **arguments: Any) -> Json:
         """Send a request and return the reply. Raises ControlError when it is refused, Unresponsive
         when the reconciler does not answer, NoReconciler when none runs and none is
         started.
@@ -92,9 +92,9 @@ class Reconciler:
 
     def _reply(self, client: control.Client, op: str, **arguments: Any) -> Json:
         """Wait for the reply. Raises Unresponsive as soon as it is clear that none will come."""
-        with liveness.watching(client, lambda: liveness.hangs(self.layout, self.tell)) as watched:
+        with liveness.watching(client, lambda: liveness.hangs(self.layout, self.notify)) as watched:
             try:
-                reply, _ = client.ask(op, timeout=ASK_TIMEOUT_S, **arguments)
+                reply, _ = client.request(op, timeout=REQUEST_TIMEOUT_S, **arguments)
                 return reply
             except control.ControlError as error:
                 if watched.why:
@@ -109,10 +109,10 @@ class Reconciler:
             seen = liveness.look(self.layout, SILENT_AFTER_S)
             if seen.answers:
                 if seen.note and not self._noted:
-                    self.tell(f"rankfold: {seen.note}")
+                    self.notify(f"rankfold: {seen.note}")
                     self._noted = True
                 with contextlib.suppress(control.ControlError):  # it may have ended in between
-                    return control.Client(self.layout.socket, timeout=ASK_TIMEOUT_S)
+                    return control.Client(self.layout.socket, timeout=REQUEST_TIMEOUT_S)
             elif seen.runs:
                 self._wait_for(seen)
                 continue
@@ -134,7 +134,7 @@ class Reconciler:
         Raises Unresponsive."""
         if not seen.patient:
             raise Unresponsive(f"{seen.trouble}. Nothing was changed")
-        if why := liveness.hangs(self.layout, self.tell):
+        if why := liveness.hangs(self.layout, self.notify):
             raise Unresponsive(f"{why}. Nothing was changed")
 
     def _back_off(self) -> None:

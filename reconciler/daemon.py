@@ -34,14 +34,14 @@ from rankfold.reconciler import actions, clock, operations, overrides, plan, res
 from rankfold.reconciler.act import recovery
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.act.inflight import WORKERS, InFlight, Landed
-from rankfold.reconciler.deadlines import LOOK_WITHIN_S, STARTING_S, TELL_S
+from rankfold.reconciler.deadlines import LOOK_WITHIN_S, REQUEST_S, STARTING_S
 from rankfold.reconciler.findings import note_conditions, note_findings
 from rankfold.reconciler.journal import retention
 from rankfold.reconciler.journal.journal import Journal, JournalError, database
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import is_locked
 from rankfold.reconciler.model.desired import Job, Origin
-from rankfold.reconciler.model.observed import Asked, Observed
+from rankfold.reconciler.model.observed import Observed, StoreQuery
 from rankfold.reconciler.model.recorded import RESTARTING, Answer, Ending, Record
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.observe import changes
@@ -122,7 +122,7 @@ class Daemon:
         self.journal.set("no_saves", self.no_saves)  # for `status`
         self.in_flight = InFlight()
         self.observed = Observed()
-        self.asked = Asked()
+        self.store_query = StoreQuery()
         self.unrecorded: dict[str, actions.End] = {}  # by job: ends not recorded yet (full disk)
         self.processes = Processes(self.layout, self.journal)
         self.last_plan = LastPlan()
@@ -146,7 +146,7 @@ class Daemon:
         }
         self.server = service.Server(
             self.layout.socket,
-            {kind: self._told(each) for kind, each in handlers.items()},
+            {kind: self._reporting(each) for kind, each in handlers.items()},
             serves=self.layout.state,
         )
         self.server.add(self.in_flight.fd, self._collect)
@@ -155,7 +155,7 @@ class Daemon:
         )
         self.server.on_close = self.sources.closed
 
-    def _told(self, operation: service.Handler) -> service.Handler:
+    def _reporting(self, operation: service.Handler) -> service.Handler:
         """Report to the requester that the journal cannot be written (full disk)."""
 
         def handle(request: service.Request[Any]) -> Json | None:
@@ -179,7 +179,7 @@ class Daemon:
         one."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self.server.stop())
-        self.claim.tell(self.journal)
+        self.claim.report(self.journal)
         if cancel:
             self._cancel_live()
         self.server.after(0, self._turn)
@@ -258,7 +258,7 @@ class Daemon:
         for name, error in left.items():
             log.warning("cannot request the proxy of %s to exit: %s", name, error)
         with contextlib.suppress(sqlite3.Error):
-            self.processes.all_told_to_end(left)
+            self.processes.all_requested_to_end(left)
         return left
 
     def _shutdown_proxy(self, device: str) -> str:
@@ -267,7 +267,7 @@ class Daemon:
 
         Returns "", or why the proxy did not accept the request."""
         deadline = time.monotonic() + STARTING_S
-        patience = LOOK_WITHIN_S if device in self.processes.silent else TELL_S
+        patience = LOOK_WITHIN_S if device in self.processes.silent else REQUEST_S
         while True:
             try:
                 control.call(self.layout.proxy_socket(device), "shutdown", timeout=patience)
@@ -304,7 +304,7 @@ class Daemon:
             observed,
             failing=self.processes.failing,
             transfers=self.progress.note(observed.transfers),
-            asked=self.asked,
+            store_query=self.store_query,
         )
         busy = self.in_flight.subjects() | self.unrecorded.keys()
         for end in list(self.unrecorded.values()):
@@ -401,7 +401,7 @@ class Daemon:
         """A process gets a request or has answered: what it reported before is out of date."""
         if isinstance(action, (actions.Upload, actions.Fetch)):
             self.progress.ended(action.job)
-        if not isinstance(action, (actions.Signal, actions.Discard, actions.AskStore)):
+        if not isinstance(action, (actions.Signal, actions.Discard, actions.QueryStore)):
             self.progress_at = time.monotonic()
         self.prober.void(self.layout.proxy_socket(name) for name in actions.devices_of(action))
         if ranks := actions.ranks_of(action):
@@ -413,8 +413,8 @@ class Daemon:
         action, error, now = landed.action, landed.error, time.monotonic()
         name = actions.subject(action)
         wait = self.backoff.setdefault(name, Backoff())
-        if isinstance(action, actions.AskStore):
-            self.asked = self.asked.again(clock.now(), error is None)
+        if isinstance(action, actions.QueryStore):
+            self.store_query = self.store_query.again(clock.now(), error is None)
         if isinstance(error, JobFailed):
             assert isinstance(action, (actions.Place, actions.Barrier, actions.Detach))
             ending = Ending("Failed", "DeviceReported", str(error), clock.now())
@@ -441,7 +441,7 @@ class Daemon:
             if isinstance(action, actions.End):
                 self.unrecorded.pop(action.job, None)
             elif isinstance(action, actions.StopProxy):
-                self.processes.told_to_end(name)
+                self.processes.requested_to_end(name)
 
     def _due(self, action: actions.Action, now: float) -> bool:
         if not isinstance(action, actions.Signal):
@@ -459,7 +459,7 @@ class Daemon:
             if message:
                 self.journal.event(f"Device/{name}", "ActionFailed", message, "Warning")
             return
-        if isinstance(action, actions.AskStore):
+        if isinstance(action, actions.QueryStore):
             if message:
                 log.warning("it is unknown whether jobs were taken over: %s", message)
             return
@@ -553,56 +553,56 @@ class Daemon:
         return {}
 
     def _checkpoint(self, request: service.Request[operations.Checkpoint]) -> Json:
-        asked = request.message
-        each, record = self.journal.object("Job", asked.name), self.journal.record(asked.name)
+        wanted = request.message
+        each, record = self.journal.object("Job", wanted.name), self.journal.record(wanted.name)
         if record is None or each is None:
-            raise control.ControlError("unknown_job", f"there is no started job {asked.name!r}")
+            raise control.ControlError("unknown_job", f"there is no started job {wanted.name!r}")
         answer = record.answer.token if record.answer else ""
-        if asked.token in (answer, record.save.token if record.save else ""):
-            return {"token": asked.token}  # repeated request: its first receiver was killed
+        if wanted.token in (answer, record.save.token if record.save else ""):
+            return {"token": wanted.token}  # repeated request: its first receiver was killed
         if record.asked:  # that save has not begun, so it serves this request, too
             return {"token": record.asked}
         overrides.check_save(record, self.no_saves)
         if id := overrides.saved_already(each, record):
-            self.journal.save(structs.replace(record, answer=Answer(asked.token, id=id)))
-            return {"token": asked.token}
-        self.journal.save(structs.replace(record, asked=asked.token))
-        self.journal.event(f"Job/{asked.name}", "SaveRequested", "by hand")
+            self.journal.save(structs.replace(record, answer=Answer(wanted.token, id=id)))
+            return {"token": wanted.token}
+        self.journal.save(structs.replace(record, asked=wanted.token))
+        self.journal.event(f"Job/{wanted.name}", "SaveRequested", "by hand")
         self._changed()
-        return {"token": asked.token}
+        return {"token": wanted.token}
 
     def _go_back(self, request: service.Request[operations.GoBack]) -> Json:
-        asked = request.message
-        each = self.journal.object("Job", asked.name)
+        wanted = request.message
+        each = self.journal.object("Job", wanted.name)
         if each is None:
-            raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
-        record = self.journal.record(asked.name) or Record(asked.name)
-        if asked.checkpoint in (record.stored, record.back_to):
+            raise control.ControlError("unknown_job", f"there is no job {wanted.name!r}")
+        record = self.journal.record(wanted.name) or Record(wanted.name)
+        if wanted.checkpoint in (record.stored, record.back_to):
             return {}
-        overrides.check_going_back(each, record, asked)
-        text = f"goes back to checkpoint {asked.checkpoint}, as requested"
-        if record.step == "new" and asked.begun is not None:
-            record = overrides.begun_elsewhere(each, record, asked.checkpoint, asked.begun)
-            text = f"continues from checkpoint {asked.checkpoint}, made elsewhere"
+        overrides.check_going_back(each, record, wanted)
+        text = f"goes back to checkpoint {wanted.checkpoint}, as requested"
+        if record.step == "new" and wanted.begun is not None:
+            record = overrides.begun_elsewhere(each, record, wanted.checkpoint, wanted.begun)
+            text = f"continues from checkpoint {wanted.checkpoint}, made elsewhere"
         elif record.step == "stored":
-            more = overrides.taken_up(record, asked.begun)
-            record = structs.replace(record, stored=asked.checkpoint, restore=None, **more)
+            more = overrides.taken_up(record, wanted.begun)
+            record = structs.replace(record, stored=wanted.checkpoint, restore=None, **more)
         else:  # discards the state that rests in memory
             ending = Ending(RESTARTING, "WentBack", text, clock.now())
-            more = overrides.taken_up(record, asked.begun)
-            record = structs.replace(record, back_to=asked.checkpoint, ending=ending, **more)
+            more = overrides.taken_up(record, wanted.begun)
+            record = structs.replace(record, back_to=wanted.checkpoint, ending=ending, **more)
         self.journal.save(record)
-        self.journal.event(f"Job/{asked.name}", "WentBack", text)
+        self.journal.event(f"Job/{wanted.name}", "WentBack", text)
         self._changed()
         return {}
 
     def _override(self, request: service.Request[operations.Override]) -> Json:
-        asked = request.message
-        each = self.journal.object("Job", asked.name)
+        wanted = request.message
+        each = self.journal.object("Job", wanted.name)
         if each is None:
-            raise control.ControlError("unknown_job", f"there is no job {asked.name!r}")
-        fields = asked.fields.told()
-        overrides.check(self.journal, each, fields, asked.force, self.no_saves)
+            raise control.ControlError("unknown_job", f"there is no job {wanted.name!r}")
+        fields = wanted.fields.given()
+        overrides.check(self.journal, each, fields, wanted.force, self.no_saves)
         self._check_memory(each, fields)
         if fields.get("cancelled"):
             return {"unrecorded": self._cancel([each])}

@@ -23,7 +23,7 @@ BUSY_ANSWERS_S = 30.0
 
 # `place`, `barrier` and `shutdown` are answered as soon as they are noted. A process that has not
 # answered by then has stopped between the observation and the request. The action is repeated.
-TELL_S = 10.0
+REQUEST_S = 10.0
 
 # `detach` writes all of the device's memory to the host, or waits for a kernel to end.
 DETACH_S = 120.0

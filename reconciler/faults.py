@@ -43,7 +43,7 @@ POINTS = {
 }
 
 
-def asked_for(name: str) -> bool:
+def requested(name: str) -> bool:
     """Whether a test has requested this point."""
     wanted, _, token = os.environ.get("RANKFOLD_FAULT", "").partition("@")
     return wanted == name and os.path.exists(token)
@@ -54,7 +54,7 @@ def point(name: str) -> None:
     token file."""
     if name not in POINTS:
         raise KeyError(f"fault point {name} is not in the table")
-    if asked_for(name):
+    if requested(name):
         token = Path(os.environ["RANKFOLD_FAULT"].partition("@")[2])
         stopped = token.read_text().split()
         for pid in stopped:

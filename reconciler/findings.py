@@ -12,29 +12,29 @@ from rankfold.reconciler.plan import Plan
 FINDINGS_MAX = 64  # most findings kept of each kind and job
 
 
-def _new(told: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
-    return [each for each in told if each not in kept][: FINDINGS_MAX - len(kept)]
+def _new(reported: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
+    return [each for each in reported if each not in kept][: FINDINGS_MAX - len(kept)]
 
 
 def note_findings(journal: Journal, records: dict[str, Record], observed: Observed) -> None:
     """Record the races and alarms that proxies report: a proxy discards them with the job."""
     for device in observed.devices.values():
-        for told in device.jobs:
-            record = records.get(told.job)
-            if record is None or record.epoch != told.epoch:
+        for report in device.jobs:
+            record = records.get(report.job)
+            if record is None or record.epoch != report.epoch:
                 continue
-            now = journal.record(told.job) or record
-            races = _new(told.races, now.races)
-            alarms = _new(told.alarms, now.alarms)
+            now = journal.record(report.job) or record
+            races = _new(report.races, now.races)
+            alarms = _new(report.alarms, now.alarms)
             if not races and not alarms:
                 continue
             now = structs.replace(now, races=(*now.races, *races), alarms=(*now.alarms, *alarms))
             with journal.transaction():
                 journal.save(now)
                 for race in races:
-                    journal.event(f"Job/{told.job}", "Race", race, "Warning")
+                    journal.event(f"Job/{report.job}", "Race", race, "Warning")
                 for alarm in alarms:
-                    journal.event(f"Job/{told.job}", "Alarm", alarm, "Warning")
+                    journal.event(f"Job/{report.job}", "Alarm", alarm, "Warning")
 
 
 def note_conditions(journal: Journal, plan: Plan) -> None:

@@ -63,7 +63,9 @@ def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
             left = max(_AGAIN_S, deadline - time.monotonic())
             with control.Client(layout.socket, left) as client:
                 pid = client.pid
-                hello, _ = client.ask("hello", timeout=max(_AGAIN_S, deadline - time.monotonic()))
+                hello, _ = client.request(
+                    "hello", timeout=max(_AGAIN_S, deadline - time.monotonic())
+                )
             return Seen(True, pid, note=_other_version(pid, hello.get("version")))
         except control.ControlError as error:
             if error.code == "version":
@@ -114,15 +116,15 @@ def _silent(layout: Layout, listener: int, waited_s: float) -> Seen:
     """listener: pid of the process that listens; 0: none does, or it is not known."""
     pid = listener or lock_holder(layout.lock)
     state, which = process_state(pid), f" (process {pid})" if pid else ""
-    told = f"the reconciler{which} is unresponsive: no answer for {waited_s:g} s"
+    text = f"the reconciler{which} is unresponsive: no answer for {waited_s:g} s"
     if is_stopped(pid):
         why = f"a signal has stopped it; `kill -CONT {pid}` lets it continue"
-        return Seen(True, pid, f"{told}: {why}")
+        return Seen(True, pid, f"{text}: {why}")
     if not listener:
-        return Seen(True, pid, f"{told}: it is starting, or stuck; {_way_out(pid)}", True)
+        return Seen(True, pid, f"{text}: it is starting, or stuck; {_way_out(pid)}", True)
     if state and state in _BUSY:
-        return Seen(True, pid, f"{told}: it is busy, or stuck; {_way_out(pid)}", True)
-    return Seen(True, pid, f"{told}: it is stuck; {_way_out(pid)}")
+        return Seen(True, pid, f"{text}: it is busy, or stuck; {_way_out(pid)}", True)
+    return Seen(True, pid, f"{text}: it is stuck; {_way_out(pid)}")
 
 
 def _way_out(pid: int) -> str:
@@ -176,11 +178,11 @@ def watching(client: control.Client, hangs: Callable[[], str]) -> Iterator[Watch
         over.set()
 
 
-def hangs(layout: Layout, tell: Callable[[str], None]) -> str:
+def hangs(layout: Layout, notify: Callable[[str], None]) -> str:
     """Why no command should wait for the reconciler any longer; empty: it answers. A reconciler
-    that may only be busy gets more time, after a message to `tell`."""
+    that may only be busy gets more time, after a message to `notify`."""
     seen = look(layout, RECONCILER_ANSWERS_S)
     if not seen.trouble or not seen.patient:
         return seen.trouble
-    tell(f"{seen.trouble}; waiting for it")
+    notify(f"{seen.trouble}; waiting for it")
     return look(layout, BUSY_ANSWERS_S).trouble

@@ -38,7 +38,7 @@ class Source(Struct, frozen=True, forbid_unknown_fields=True):
     branch: Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")] | None = None
     path: Annotated[str, Meta(max_length=4096, pattern=r"^[^\0]*\Z")] = ""
 
-    def told(self) -> Json:
+    def given(self) -> Json:
         """The fields that were given."""
         return {k: v for k, v in structs.asdict(self).items() if v is not None}
 
@@ -87,7 +87,7 @@ class Overridden(Struct, frozen=True, forbid_unknown_fields=True):
     store: bool | UnsetType = UNSET
     cancelled: bool | UnsetType = UNSET
 
-    def told(self) -> Json:
+    def given(self) -> Json:
         """The fields that were given."""
         return {k: v for k, v in structs.asdict(self).items() if v is not UNSET}
 

@@ -78,20 +78,20 @@ def saved_already(each: Object, record: Record) -> str:
     return record.stored if rests and record.restore is None else ""
 
 
-def check_going_back(each: Object, record: Record, asked: GoBack) -> None:
+def check_going_back(each: Object, record: Record, request: GoBack) -> None:
     """Check whether a job may continue from that checkpoint now. Raises ControlError."""
-    check_source(each, asked.force)
+    check_source(each, request.force)
     job = each.effective()
     assert isinstance(job, Job)
-    if asked.begun is not None and asked.begun.world_size != job.world_size:
+    if request.begun is not None and request.begun.world_size != job.world_size:
         raise ControlError(
             "world_size",
-            f"checkpoint {asked.checkpoint} is of {count(asked.begun.world_size, 'rank')}, "
+            f"checkpoint {request.checkpoint} is of {count(request.begun.world_size, 'rank')}, "
             f"{each.name} has {job.world_size}",
         )
     if record.step == "ended":
         raise ControlError("ended", f"{each.name} has ended")
-    if record.step == "new" and asked.begun is None:
+    if record.step == "new" and request.begun is None:
         raise ControlError("new", f"{each.name} has not started")
     if record.holds() or record.ending or record.step not in RESTING:
         raise ControlError(

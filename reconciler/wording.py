@@ -45,13 +45,13 @@ def some_ranks(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + some([str(rank) for rank in ranks])
 
 
-def files_amiss(told: Sequence[Json]) -> str:
+def files_amiss(reports: Sequence[Json]) -> str:
     """What launchers report about files after a restore (messages.Restored); empty: no problem.
     Each launcher also reports the findings of the ranks before it, so the longest report is
     used."""
     found = []
     for what, sentence in _AMISS.items():
-        most = max((each[what] for each in told if each), key=_count, default=None)
+        most = max((each[what] for each in reports if each), key=_count, default=None)
         if most and _count(most):
             found.append(f"{sentence}: {some(most['first'], _count(most))}")
     return "; ".join(found)

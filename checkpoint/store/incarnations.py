@@ -123,7 +123,7 @@ def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: st
     refuse_old(files, job, incarnation, now)
     assert now is not None
     if not owners.same(now.owner, owner) or now.origin != origin:
-        who = owners.told(now.owner) or "another"
+        who = owners.description(now.owner) or "another"
         what = f"incarnation {incarnation} of {job} has been begun by {who}"
         raise Refused(files.url, what, "leave the job to it, or begin a later incarnation")
     make_fence(files, job, Id(incarnation, 0))
@@ -177,7 +177,7 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Incarnation | None
         what = f"incarnation {incarnation} of {job} has not been begun"
         raise Refused(files.url, what, "take the job first")
     if now.incarnation > incarnation:
-        who = f", begun by {owners.told(now.owner)}" if now.owner else ""
+        who = f", begun by {owners.description(now.owner)}" if now.owner else ""
         what = f"{job} continues as incarnation {now.incarnation}{who}; {incarnation} is over"
         raise OldIncarnation(files.url, what, "kill what is left of it")
 
@@ -190,7 +190,7 @@ def refuse_taken(files: Files, job: str, known: int, owner: str, now: Incarnatio
     if not known or now is None or now.incarnation <= known:
         return
     if not owners.same(now.owner, owner):
-        who = owners.told(now.owner) or "another"
+        who = owners.description(now.owner) or "another"
         what = f"{job} continues as incarnation {now.incarnation}, begun by {who}"
         remedy = "leave it there, or take it back with `rankfold resume --from`"
         raise OldIncarnation(files.url, what, remedy)

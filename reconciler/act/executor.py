@@ -26,8 +26,8 @@ from rankfold.messages import of_incarnation
 from rankfold.reconciler import actions, clock
 from rankfold.reconciler.act.inflight import Call, Steps
 from rankfold.reconciler.act.recovery import Recovery
-from rankfold.reconciler.deadlines import DETACH_S, RESTED_S, TELL_S
-from rankfold.reconciler.faults import asked_for, point
+from rankfold.reconciler.deadlines import DETACH_S, REQUEST_S, RESTED_S
+from rankfold.reconciler.faults import point, requested
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, try_lock
 from rankfold.reconciler.model.observed import JobOnDevice, Observed
@@ -35,7 +35,7 @@ from rankfold.reconciler.model.recorded import Ending, Record, Save
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node import environment
 from rankfold.reconciler.node.launchers import CannotLaunch, Node, child_environment
-from rankfold.reconciler.observe.fleet import jobs_told
+from rankfold.reconciler.observe.fleet import reported_jobs
 from rankfold.reconciler.wording import count, still_running
 
 DISCARD: Json = {"discard": True}
@@ -103,8 +103,8 @@ class Executor:
                     yield from self.recovery.thaw(action)
                 case actions.Look():
                     yield from self.recovery.look(action)
-                case actions.AskStore():
-                    endings = yield from self.recovery.takeover.ask(action.jobs)
+                case actions.QueryStore():
+                    endings = yield from self.recovery.takeover.query(action.jobs)
                     for job, ending in endings.items():
                         self._end(actions.End(job, ending), observed)
                 case actions.Vacate():
@@ -188,7 +188,7 @@ class Executor:
 
     def stop_proxy(self, action: actions.StopProxy) -> Steps:
         path = self.layout.proxy_socket(action.device)
-        results = yield [lambda: control.call(path, "shutdown", timeout=TELL_S)]
+        results = yield [lambda: control.call(path, "shutdown", timeout=REQUEST_S)]
         _agreed((action.device,), results)
         self.journal.event(f"Device/{action.device}", "ProxyStopped", action.reason)
 
@@ -219,9 +219,9 @@ class Executor:
             point("start.journalled")
         ranks = list(action.ranks)
         while ranks:  # only the first one at first, if a test requests that
-            first = 1 if asked_for("start.partly") else len(ranks)
-            told, ranks = ranks[:first], ranks[first:]
-            (trouble,) = yield [self._launching(record, told)]
+            first = 1 if requested("start.partly") else len(ranks)
+            batch, ranks = ranks[:first], ranks[first:]
+            (trouble,) = yield [self._launching(record, batch)]
             point("start.partly")
             if _is_error(trouble):
                 raise trouble
@@ -303,7 +303,7 @@ class Executor:
             ],
             "devices": [{"device": d, "socket": str(self.layout.proxy_socket(d))} for d in devices],
         }
-        yield from self._tell_all(devices, "place", action, arguments)
+        yield from self._request_all(devices, "place", action, arguments)
         point("place.sent")
         with self.journal.transaction():
             self._update(action.job, step="placed")
@@ -318,7 +318,7 @@ class Executor:
             if action.save:
                 self.recovery.begin(action.job, action.save)
         point("barrier.journalled")
-        yield from self._tell_all(action.devices, "barrier", action, {"action": action.action})
+        yield from self._request_all(action.devices, "barrier", action, {"action": action.action})
         self.journal.done(action.job, action.epoch, kind)
         reason = "BarrierRequested" if action.action == "request" else "BarrierWithdrawn"
         self.journal.event(f"Job/{action.job}", reason, f"epoch {action.epoch}")
@@ -330,7 +330,7 @@ class Executor:
                 self.journal.begin(action.job, action.epoch, "detach", {"devices": action.devices})
                 self._update(action.job, step="detaching", detached=())
             point("detach.journalled")
-        yield from self._tell_all(action.devices, "detach", action, {"discard": False})
+        yield from self._request_all(action.devices, "detach", action, {"discard": False})
         point("detach.sent")
         with self.journal.transaction():
             record = self._record(action.job)
@@ -350,7 +350,7 @@ class Executor:
             what = "Suspended" if action.suspend else "Detached"
             self.journal.event(f"Job/{action.job}", what, f"epoch {action.epoch}")
 
-    def _tell_all(
+    def _request_all(
         self,
         devices: Sequence[str],
         op: str,
@@ -364,18 +364,18 @@ class Executor:
         """
         left = list(devices)
         while left:
-            count = 1 if asked_for(f"{op}.partly") else len(left)
-            told, left = left[:count], left[count:]
-            results = yield self._tell(told, op, action, arguments)
+            count = 1 if requested(f"{op}.partly") else len(left)
+            batch, left = left[:count], left[count:]
+            results = yield self._requests(batch, op, action, arguments)
             point(f"{op}.partly")
-            agreed = [d for d, result in zip(told, results, strict=True) if not _is_error(result)]
+            agreed = [d for d, result in zip(batch, results, strict=True) if not _is_error(result)]
             if op == "detach" and agreed:
                 record = self._record(action.job)
                 detached = tuple(sorted({*record.detached, *agreed}))
                 self.journal.save(structs.replace(record, detached=detached))
-            _agreed(told, results)
+            _agreed(batch, results)
 
-    def _tell(
+    def _requests(
         self,
         devices: Iterable[str],
         op: str,
@@ -384,12 +384,12 @@ class Executor:
     ) -> list[Call]:
         """One request for each device."""
         request = {"job": action.job, "epoch": action.epoch, **arguments}
-        timeout = DETACH_S if op == "detach" else TELL_S
+        timeout = DETACH_S if op == "detach" else REQUEST_S
 
-        def asking(path: Path) -> Call:
+        def request_to(path: Path) -> Call:
             return lambda: control.call(path, op, timeout=timeout, **request)
 
-        return [asking(self.layout.proxy_socket(device)) for device in devices]
+        return [request_to(self.layout.proxy_socket(device)) for device in devices]
 
     # ---- the end of a job
 
@@ -419,20 +419,23 @@ class Executor:
         recorded when its end was noticed may be older than its last work."""
         devices, path = (action.device,), self.layout.proxy_socket(action.device)
         if self._record(action.job).ending:
-            results = yield [lambda: control.call(path, "status", timeout=TELL_S)]
+            results = yield [lambda: control.call(path, "status", timeout=REQUEST_S)]
             _agreed(devices, results)
-            there = [each for each in jobs_told(results[0]) if each.job == action.job]
+            there = [each for each in reported_jobs(results[0]) if each.job == action.job]
             record = self._record(action.job)
             self._update(action.job, counters=_last_counters(record, there))
-        _agreed(devices, (yield self._tell(devices, "detach", action, DISCARD)))
+        _agreed(devices, (yield self._requests(devices, "detach", action, DISCARD)))
 
     def _signal(self, action: actions.Signal) -> Steps:
         """Send a signal to ranks. Errors are ignored: some of them may have ended by now."""
 
-        told = {"signum": action.signum, **of_incarnation(self._record(action.job).incarnation)}
+        arguments = {
+            "signum": action.signum,
+            **of_incarnation(self._record(action.job).incarnation),
+        }
 
         def signalling(rank: int) -> Call:
-            return lambda: self.node.tell(action.job, rank, "signal", TELL_S, **told)
+            return lambda: self.node.request(action.job, rank, "signal", REQUEST_S, **arguments)
 
         yield [signalling(rank) for rank in action.ranks]
 
@@ -511,10 +514,10 @@ def _going_on(save: Save | None) -> Save | None:
     return structs.replace(save, why="request") if save and save.why == "rest" else save
 
 
-def _last_counters(record: Record, told: Iterable[JobOnDevice]) -> dict[str, Json]:
+def _last_counters(record: Record, reports: Iterable[JobOnDevice]) -> dict[str, Json]:
     """The recorded counters of each rank, updated with the devices' reports."""
     counters = dict(record.counters)
-    for there in told:
+    for there in reports:
         if there.epoch == record.epoch:
             counters.update({str(each.rank): each.counters for each in there.ranks})
     return counters

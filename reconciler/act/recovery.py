@@ -24,8 +24,8 @@ from rankfold.reconciler.deadlines import (
     FREEZE_S,
     GONE_LOOK_S,
     GONE_S,
+    REQUEST_S,
     SNAPSHOT_S,
-    TELL_S,
 )
 from rankfold.reconciler.faults import point
 from rankfold.reconciler.journal.journal import Journal
@@ -186,7 +186,7 @@ class Recovery:
         """Make the snapshots; return their bytes. Raises ControlError or OSError."""
         job, node = action.job, self.node
         saves = self._proxies(action, "save", DETACH_S, {}) if action.devices else []
-        freezes = [self._asking(job, rank, "freeze", FREEZE_S) for rank in action.ranks]
+        freezes = [self._request(job, rank, "freeze", FREEZE_S) for rank in action.ranks]
         agreed((yield [*saves, *freezes]))  # at a cut, proxies and launchers do not need each other
         point("save.frozen")
         agreed((yield [lambda: node.free_space(job, action.number)]))
@@ -194,12 +194,12 @@ class Recovery:
         def snapshot(rank: int) -> Call:
             folder = str(node.snapshot(job, action.number, rank))
             beside = bool(action.devices)  # if not, the ranks rest, and may be ended next
-            return self._asking(job, rank, "snapshot", SNAPSHOT_S, folder=folder, beside=beside)
+            return self._request(job, rank, "snapshot", SNAPSHOT_S, folder=folder, beside=beside)
 
-        told = yield [snapshot(rank) for rank in action.ranks]
-        agreed(told)
+        replies = yield [snapshot(rank) for rank in action.ranks]
+        agreed(replies)
         point("save.written")
-        return sum(int(each["bytes"]) for each in told)
+        return sum(int(each["bytes"]) for each in replies)
 
     def _keeping(self, action: actions.Save, rank: int) -> Call:
         return lambda: self.node.keep_logs(action.job, action.number, rank)
@@ -207,28 +207,28 @@ class Recovery:
     def _let_go_on(self, action: actions.Save) -> Steps:
         """Withdraw the barrier and thaw the ranks, all at once, so that none waits for an
         unresponsive process. The planner repeats requests that fail now."""
-        thaws = [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
-        yield [*self._proxies(action, "barrier", TELL_S, {"action": "withdraw"}), *thaws]
+        thaws = [self._request(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
+        yield [*self._proxies(action, "barrier", REQUEST_S, {"action": "withdraw"}), *thaws]
 
-    def _proxies(self, told: actions.Save, op: str, timeout: float, more: Json) -> list[Call]:
-        request = {"job": told.job, "epoch": told.epoch, **more}
+    def _proxies(self, action: actions.Save, op: str, timeout: float, more: Json) -> list[Call]:
+        request = {"job": action.job, "epoch": action.epoch, **more}
 
-        def asking(device: str) -> Call:
+        def request_to(device: str) -> Call:
             path = self.layout.proxy_socket(device)
             return lambda: control.call(path, op, timeout=timeout, **request)
 
-        return [asking(device) for device in told.devices]
+        return [request_to(device) for device in action.devices]
 
-    def _asking(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Call:
-        told = more | of_incarnation(self._record(job).incarnation)
-        return lambda: self.node.tell(job, rank, op, timeout, **told)
+    def _request(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Call:
+        arguments = more | of_incarnation(self._record(job).incarnation)
+        return lambda: self.node.request(job, rank, op, timeout, **arguments)
 
     def _failed(self, job: str, save: Save, error: str, again: bool) -> None:
         """Record that a save failed. again: the reason may pass, so a requested save is tried
         again."""
         record = self._record(job)
         tries = record.asked_tries + 1
-        if save.token and again and tries < saving.ASKED_TRIES and not record.asked:
+        if save.token and again and tries < saving.REQUEST_TRIES and not record.asked:
             answer: dict[str, Any] = {"asked": save.token, "asked_tries": tries}
         else:
             text = f"{error}; tried {count(tries, 'time')}" if tries > 1 else error
@@ -448,7 +448,7 @@ class Recovery:
 
         def restoring(rank: int) -> Call:
             folder = str(self.node.snapshot(action.job, action.number, rank))
-            return self._asking(action.job, rank, "restore", SNAPSHOT_S, folder=folder)
+            return self._request(action.job, rank, "restore", SNAPSHOT_S, folder=folder)
 
         def logging(rank: int) -> Call:
             return lambda: self.node.bring_logs(action.job, action.number, rank)
@@ -456,10 +456,10 @@ class Recovery:
         agreed((yield [logging(rank) for rank in action.missing]))
         agreed((yield [lambda: self.node.launch(empty)] if empty else []))
         point("restore.launched")
-        told = yield [restoring(rank) for rank in action.ranks]
-        agreed(told)
+        replies = yield [restoring(rank) for rank in action.ranks]
+        agreed(replies)
         point("restore.sent")
-        return files_amiss(told)
+        return files_amiss(replies)
 
     def _not_restored(self, job: str, error: str, damaged: bool) -> None:
         restore = self._record(job).restore
@@ -479,16 +479,18 @@ class Recovery:
     # ---- ranks
 
     def thaw(self, action: actions.Thaw) -> Steps:
-        agreed((yield [self._asking(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]))
+        agreed((yield [self._request(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]))
 
     def look(self, action: actions.Look) -> Steps:
         """Record what cannot be saved. Raises nothing: launchers that do not answer, or do not know
         the request, are ignored."""
         incarnation = self._record(action.job).incarnation
-        told = yield [self._asking(action.job, rank, "examine", TELL_S) for rank in action.ranks]
+        replies = yield [
+            self._request(action.job, rank, "examine", REQUEST_S) for rank in action.ranks
+        ]
         found = [
             f"rank {rank}: {'; '.join(each['hindrances'])}"
-            for rank, each in zip(action.ranks, told, strict=True)
+            for rank, each in zip(action.ranks, replies, strict=True)
             if isinstance(each, dict) and each.get("hindrances")
         ]
         before = self._record(action.job)
@@ -503,8 +505,8 @@ class Recovery:
 
     def vacate(self, action: actions.Vacate) -> Steps:
         def ending(rank: int) -> Call:
-            vacate = self._asking(action.job, rank, "vacate", FREEZE_S)
-            end_empty = self._asking(action.job, rank, "end", TELL_S)
+            vacate = self._request(action.job, rank, "vacate", FREEZE_S)
+            end_empty = self._request(action.job, rank, "end", REQUEST_S)
 
             def end() -> None:
                 vacate()
@@ -513,8 +515,8 @@ class Recovery:
             return end
 
         point("vacate.before")
-        told = yield [ending(rank) for rank in action.ranks]
-        agreed([each for each in told if getattr(each, "code", "") != "unreachable"])
+        replies = yield [ending(rank) for rank in action.ranks]
+        agreed([each for each in replies if getattr(each, "code", "") != "unreachable"])
 
     def wait_gone(self, job: str) -> Steps:
         """Wait until the launchers of a job have ended, for GONE_S at most."""

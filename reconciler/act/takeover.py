@@ -42,7 +42,7 @@ class Takeover:
             text = f"it continues here, and may have been taken over: {why}"
             self.journal.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
 
-    def ask(self, jobs: Sequence[str]) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
+    def query(self, jobs: Sequence[str]) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
         """Job → its end, for those of `jobs` that run here and that another owner has taken over.
 
         Raises ControlError if the store answers for none of them; then no job ends.
@@ -63,9 +63,9 @@ class Takeover:
     ) -> Generator[Sequence[Call], list[Any], dict[str, tuple[bool, str]]]:
         """As `Node.taken`."""
         url = self.url()  # here: only this thread may use the journal
-        told = yield [lambda: self.node.taken(url, known)]
-        agreed(told)
-        found: dict[str, tuple[bool, str]] = told[0]
+        answers = yield [lambda: self.node.taken(url, known)]
+        agreed(answers)
+        found: dict[str, tuple[bool, str]] = answers[0]
         return found
 
     def need_gone(self, job: str) -> Steps:

@@ -24,7 +24,7 @@ from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
-from rankfold.reconciler.report.lines import say, tell
+from rankfold.reconciler.report.lines import emit, say
 
 # Fields of a checkpoint's manifest that operations.Begun takes; recovery.py writes them.
 BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")
@@ -35,7 +35,7 @@ def by_hand(
 ) -> int:
     """limit: seconds to wait until the job is as requested; None: do not wait."""
     with Reconciler(state) as reconciler:
-        done = reconciler.ask("override", name=name, fields=fields, force=override)
+        done = reconciler.request("override", name=name, fields=fields, force=override)
         if limit is not None:
             return wait_converged(reconciler, {name}, limit, fleet=False)
     if why := done.get("unrecorded"):
@@ -112,7 +112,7 @@ def resume(
     if origin is not None:
         begun = known(state, name, origin)
         with Reconciler(state) as reconciler:
-            reconciler.ask("go_back", name=name, checkpoint=origin, begun=begun, force=override)
+            reconciler.request("go_back", name=name, checkpoint=origin, begun=begun, force=override)
     return by_hand(state, name, override, limit_of(wait_, timeout), suspend=False, store=False)
 
 
@@ -173,26 +173,26 @@ def checkpoint(state: Path, name: str, wait_: bool) -> int:
 
     With --wait: exit code 1 if it could not be saved.
     """
-    token, told = uuid.uuid4().hex, ""
+    token, reported = uuid.uuid4().hex, ""
     with Reconciler(state) as reconciler:
-        token = reconciler.ask("checkpoint", name=name, token=token)["token"]
+        token = reconciler.request("checkpoint", name=name, token=token)["token"]
         while wait_:
-            now = reconciler.ask("state")["jobs"].get(name)
+            now = reconciler.request("state")["jobs"].get(name)
             if now is None or now["phase"]:
                 fail(f"{name} ended before it was saved")
             answer = now["answer"]
             if answer and answer["token"] == token:
                 if answer["error"]:
                     fail(f"{name} was not saved: {answer['error']}")
-                tell(answer["id"])
+                emit(answer["id"])
                 return 0
             if token not in now["saving"]:
                 fail(f"it is no longer known whether {name} was saved: `rankfold describe {name}`")
             why = "; ".join([*now["silent"], *now.get("standing", ())])
             if now["again"]:
                 why = f"{now['again']}; it will be retried"
-            if why and why != told:
-                told = why
+            if why and why != reported:
+                reported = why
                 say(f"{name} is not saved yet: {why}")
             time.sleep(POLL_S)
     return 0
@@ -205,7 +205,7 @@ def stop(state: Path, cancel_: bool) -> int:
     """Stop the background reconciler and idle proxies. Jobs continue; the next one finds them."""
     with Reconciler(state, cancel=cancel_) as reconciler:
         try:
-            reconciler.ask("hello", start=cancel_)
+            reconciler.request("hello", start=cancel_)
         except NoReconciler as error:
             if cancel_:  # a reconciler is needed, and could not be started
                 raise
@@ -213,7 +213,7 @@ def stop(state: Path, cancel_: bool) -> int:
             return 0
         if cancel_:
             _cancel_all(reconciler)
-        done = reconciler.ask("stop", start=False)
+        done = reconciler.request("stop", start=False)
     if done["jobs"]:
         say(f"these jobs continue without a reconciler: {', '.join(done['jobs'])}")
     for device, why in done["left"].items():
@@ -223,17 +223,17 @@ def stop(state: Path, cancel_: bool) -> int:
 
 def _cancel_all(reconciler: Reconciler) -> None:
     """Cancel all jobs; return when all of them have ended."""
-    if why := reconciler.ask("cancel_all")["unrecorded"]:
+    if why := reconciler.request("cancel_all")["unrecorded"]:
         fail(
             "every job is cancelled and is being killed, but this is recorded only when there is "
             f"space: {why}. The reconciler stays until then: free some space on that "
             "disk, then run `rankfold stop`"
         )
-    told: set[str] = set()
+    reported: set[str] = set()
     while live := {
-        name: job for name, job in reconciler.ask("state")["jobs"].items() if not job["phase"]
+        name: job for name, job in reconciler.request("state")["jobs"].items() if not job["phase"]
     }:
-        for why in {w for job in live.values() for w in job["silent"]} - told:
+        for why in {w for job in live.values() for w in job["silent"]} - reported:
             say(f"waiting: {why}")
-            told.add(why)
+            reported.add(why)
         time.sleep(POLL_S)

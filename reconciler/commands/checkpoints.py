@@ -20,7 +20,7 @@ from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.report import text
-from rankfold.reconciler.report.lines import say, tell
+from rankfold.reconciler.report.lines import emit, say
 from rankfold.reconciler.wording import count
 
 if TYPE_CHECKING:  # imported where needed, because few commands open a store
@@ -62,7 +62,7 @@ def list_command(url: str, output: str) -> int:
     else:
         head = ("JOB", "ID", "SAVED", "RANKS", "BYTES", "STORED")
         lines = [tuple(str(row[key.lower()]) for key in head) for row in rows]
-        tell("\n".join(text.columns(head, lines)))
+        emit("\n".join(text.columns(head, lines)))
         for fault in faults:
             say(fault)
     return EXIT_ERROR if faults else 0
@@ -87,16 +87,16 @@ def check_command(url: str, output: str) -> int:
                 found.append(each)
                 if output == "text":
                     for line in _lines(each):
-                        tell(line)
+                        emit(line)
     except StoreError as error:
         fail(str(error))
     bad = [each for each in found if each.faults]
     if output == "json":
-        show({"url": url, "fleet": opened.fleet, "found": [_told(each) for each in found]})
+        show({"url": url, "fleet": opened.fleet, "found": [_report(each) for each in found]})
     else:
         sound = sum(each.id is not None and not each.faults for each in found)
         all_of = sum(each.id is not None for each in found)
-        tell(f"{sound} of {count(all_of, 'checkpoint')} {'is' if all_of == 1 else 'are'} sound")
+        emit(f"{sound} of {count(all_of, 'checkpoint')} {'is' if all_of == 1 else 'are'} sound")
     return EXIT_ERROR if bad else 0
 
 
@@ -147,7 +147,7 @@ def _lines(found: Report) -> list[str]:
     return [f"{what}: {found.note or 'ok'}"]
 
 
-def _told(found: Report) -> Json:
+def _report(found: Report) -> Json:
     return {
         "job": found.job,
         "id": str(found.id) if found.id else None,

@@ -96,11 +96,11 @@ def _watch(store: Store, over: threading.Event) -> None:
     files = store.files
     limit = switches.stuck_s()
     report = min(STORE_SILENT_S, limit / 2)
-    ended, since, told = files.ended, time.monotonic(), False
+    ended, since, reported = files.ended, time.monotonic(), False
     while not over.wait(min(report, 1.0) / 4):
         pending = next(iter(files.pending.copy().values()), None)
         if pending is None or files.ended != ended:
-            ended, since, told = files.ended, time.monotonic(), False
+            ended, since, reported = files.ended, time.monotonic(), False
             continue
         silent = time.monotonic() - since
         where = f"{files.url.rstrip('/')}/{pending}" if pending else files.url
@@ -108,9 +108,9 @@ def _watch(store: Store, over: threading.Event) -> None:
             say(f"rankfold: {where}: no answer within {limit:g} s; make sure that it is reachable")
             sys.stdout.flush()
             os._exit(EXIT_ERROR)
-        if silent > report and not told:
+        if silent > report and not reported:
             say(f"waiting for {where}: no answer for {report:g} s")
-            told = True
+            reported = True
 
 
 def duration(text: str) -> float:
@@ -131,13 +131,13 @@ def wait_converged(
     """Wait until the jobs of these names are as desired and, with `fleet`, all devices are up.
     Returns 1 if a job has failed or stalled, or after `limit` seconds."""
     deadline = time.monotonic() + limit
-    told: set[str] = set()
+    reported: set[str] = set()
     while True:
-        now = reconciler.ask("state")
+        now = reconciler.request("state")
         for device, words in now["devices_failing"].items():
-            if device not in told:
+            if device not in reported:
                 say(f"{device} does not start: {words}")
-                told.add(device)
+                reported.add(device)
         jobs = {name: job for name, job in now["jobs"].items() if name in names}
         failed = [name for name, job in jobs.items() if job["phase"] == "Failed"]
         for name in failed:

@@ -23,7 +23,7 @@ from rankfold.reconciler.journal.rows import desired_of
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import differences, snapshot
-from rankfold.reconciler.report.lines import say, tell
+from rankfold.reconciler.report.lines import emit, say
 from rankfold.reconciler.report.status import status_of
 from rankfold.reconciler.source import reader, revision, spec
 from rankfold.reconciler.source.git import is_elsewhere
@@ -53,7 +53,7 @@ def validate(places: tuple[Path, ...], output: str) -> int:
     warn(loaded)
     loaded.check()
     jobs, pools = len(loaded.desired.jobs), len(loaded.desired.pools)
-    tell(f"valid: {count(jobs, 'job')}, {count(pools, 'pool')}")
+    emit(f"valid: {count(jobs, 'job')}, {count(pools, 'pool')}")
     return 0
 
 
@@ -103,7 +103,7 @@ def plan_command(state: Path, place: Path, detailed_exitcode: bool, output: str)
         show(data)
     else:
         for line in differences.plan_lines(data, output == "markdown"):
-            tell(line)
+            emit(line)
     return EXIT_CHANGES if detailed_exitcode and found else 0
 
 
@@ -133,7 +133,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     warn(loaded)
     loaded.check()
     with Reconciler(state) as reconciler:
-        reply = reconciler.ask("attach", source={"dir": str(named(place))})
+        reply = reconciler.request("attach", source={"dir": str(named(place))})
         if reply["faults"]:
             for fault in reply["faults"]:
                 say(fault)
@@ -142,7 +142,7 @@ def apply(state: Path, place: Path, wait_: bool, timeout: str, output: str) -> i
     if output == "json":
         show(status_of(snapshot.snapshot(state)))
     else:
-        tell(
+        emit(
             f"applied {reply['revision']}" + ("" if code == 0 else ", but not in the desired state")
         )
     return code

@@ -24,7 +24,7 @@ from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.report.console import blocks_of, event_line, tables
-from rankfold.reconciler.report.lines import say, tell
+from rankfold.reconciler.report.lines import emit, say
 from rankfold.reconciler.report.status import (
     reconciler_of,
     reconciler_status,
@@ -54,7 +54,7 @@ def status(state: Path, output: str) -> int:
         width = shutil.get_terminal_size().columns
     tables(blocks_of(data, width))
     if data["revision"]:
-        tell(f"revision {data['revision']} of {data['source']['name']}")
+        emit(f"revision {data['revision']} of {data['source']['name']}")
     for condition in data["source"]["conditions"]:
         if condition["reason"] == "Unreachable":
             since = time_of_day(condition["since"])
@@ -96,7 +96,7 @@ def describe(state: Path, name: str, output: str) -> int:
         show(job)
         return 0
     for line in describe_lines(job):
-        tell(line)
+        emit(line)
     return 0
 
 
@@ -124,7 +124,7 @@ def events(state: Path, name: str | None, output: str) -> int:
         show([structs.asdict(e) for e in found])
         return 0
     for each in found:
-        tell(event_line(each))
+        emit(event_line(each))
     return 0
 
 
@@ -148,7 +148,7 @@ def inspect_command(file: Path, consumed: int) -> int:
     found = inspect.Found()
     try:
         for line in inspect.lines(file, consumed, found):
-            tell(line)
+            emit(line)
     except inspect.NotOurs as error:
         fail(str(error))
     return EXIT_ERROR if found.damaged else 0
@@ -209,5 +209,5 @@ def doctor_command(state: Path, output: str) -> int:
         show([vars(f) for f in findings])
     else:
         for f in findings:
-            tell(f"{'ok  ' if f.ok else 'MISS' if f.needed else 'note'}  {f.what}: {f.detail}")
+            emit(f"{'ok  ' if f.ok else 'MISS' if f.needed else 'note'}  {f.what}: {f.detail}")
     return EXIT_ERROR if any(f.needed and not f.ok for f in findings) else 0

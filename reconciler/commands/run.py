@@ -127,7 +127,7 @@ def run(
     )
     check_capacity(snap, job, pool)
     with Reconciler(state) as reconciler, terminating():
-        reconciler.ask(
+        reconciler.request(
             "run", job=to_json(job), pool=to_json(pool) if pool else None, token=uuid.uuid4().hex
         )
         return _follow_run(state, reconciler, job)
@@ -149,11 +149,11 @@ def own_environment() -> tuple[tuple[str, str], ...]:
 def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
     several = job.world_size > 1
     follower = Follower(Layout(state).logs(job.name), range(job.world_size), prefix=several)
-    interrupted, told, stalled, since = 0, "", False, time.monotonic()
+    interrupted, reported, stalled, since = 0, "", False, time.monotonic()
     races: list[str] = []
     while True:
         try:
-            fleet = reconciler.ask("state")
+            fleet = reconciler.request("state")
             now = fleet["jobs"].get(job.name)
             follower.pump()
             if now is None:
@@ -167,20 +167,22 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
             if now["stalled"]:
                 say(f"rankfold: {now['stalled']}")
                 stalled = True  # this is the reason; the cancel below is not
-                reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
+                reconciler.request(
+                    "override", name=job.name, fields={"cancelled": True}, force=True
+                )
             why = "; ".join([*now["waiting"], *map(": ".join, fleet["devices_failing"].items())])
             if now["step"] != "new":
                 why = "; ".join(now.get("standing", ()))
             elif time.monotonic() - since <= QUIET_S:
-                why = told
-            if why and why != told:
+                why = reported
+            if why and why != reported:
                 say(f"rankfold: {why}")
-            told = why
+            reported = why
             time.sleep(POLL_S / 2)
         except Unresponsive as error:  # wait: our exit status has to be the job's
-            if told != error.message:
+            if reported != error.message:
                 say(f"rankfold: {error}; waiting for it")
-            told = error.message
+            reported = error.message
         except KeyboardInterrupt:
             interrupted += 1
             if interrupted > 1:
@@ -189,7 +191,7 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
             say(f"rankfold: cancelling {job.name} (again: do not wait)")
             # The interrupt may have cut a request off, so use a new connection.
             reconciler.close()
-            reconciler.ask("override", name=job.name, fields={"cancelled": True}, force=True)
+            reconciler.request("override", name=job.name, fields={"cancelled": True}, force=True)
 
 
 def run_status(now: Json, interrupted: int) -> int:

@@ -52,7 +52,7 @@ class Watching:
                 except _PASSING as error:
                     if not self.attached or _lasts(error):
                         raise
-                    self._tell(str(error))
+                    self._report_trouble(str(error))
                     time.sleep(again)
                     again = min(AGAIN_MAX_S, again * 2)
                 else:
@@ -63,7 +63,7 @@ class Watching:
         """Stop following, after an interrupt, so that the source is not reported as unwatched."""
         if self.client is not None and self.reconciler.client is self.client:
             with contextlib.suppress(*_PASSING):
-                self.client.ask("unwatch", timeout=END_S)
+                self.client.request("unwatch", timeout=END_S)
 
     def _turn(self) -> None:
         if self.client is None or self.reconciler.client is not self.client:
@@ -71,21 +71,23 @@ class Watching:
         for number in print_events(self.state, self.after, self.output):
             self.after = number
         if time.monotonic() >= self.hello_due:
-            now = self.reconciler.ask("hello")
+            now = self.reconciler.request("hello")
             self.hello_due = time.monotonic() + HELLO_S
-            self._tell(now["trouble"])
+            self._report_trouble(now["trouble"])
 
     def _attach(self) -> None:
-        reply = self.reconciler.ask("attach", source=self.source, watch=True, again=self.attached)
+        reply = self.reconciler.request(
+            "attach", source=self.source, watch=True, again=self.attached
+        )
         if not self.attached:
-            say(f"rankfold: watching {self.reconciler.ask('hello')['source']}")
+            say(f"rankfold: watching {self.reconciler.request('hello')['source']}")
         self.client, self.attached = self.reconciler.client, True
         if reply["faults"] != self.faults:
             self.faults = reply["faults"]
             for fault in self.faults:
                 say(fault)
 
-    def _tell(self, trouble: str) -> None:
+    def _report_trouble(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
             say(f"rankfold: {trouble}; waiting for it")
         elif self.trouble and not trouble:

@@ -130,15 +130,15 @@ class Transfer(Struct, frozen=True):
     stopped: int = 0  # pid of the process, if a signal has stopped it
 
 
-class Asked(Struct, frozen=True):
+class StoreQuery(Struct, frozen=True):
     """The last query to the store about the owners of the running jobs: when it was (fleet time),
     and how many queries in succession the store has not answered for any job."""
 
     at: float = 0.0
     silent: int = 0
 
-    def again(self, now: float, answered: bool) -> Asked:
-        return Asked(now, 0 if answered else self.silent + 1)
+    def again(self, now: float, answered: bool) -> StoreQuery:
+        return StoreQuery(now, 0 if answered else self.silent + 1)
 
 
 class Observed(Struct, frozen=True):
@@ -154,4 +154,4 @@ class Observed(Struct, frozen=True):
     rest_save_after: float | None = (
         None  # seconds for which a job rests in memory; None: without limit
     )
-    asked: Asked = Asked()
+    store_query: StoreQuery = StoreQuery()

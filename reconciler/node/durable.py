@@ -42,7 +42,7 @@ def settle(folder: Path, also: Iterable[Path] = (), above: int = 0) -> None:
                 # A proxy has renamed a file that it was writing: it was not there when the snapshot
                 # was made.
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if _counts(path))
-    (folder / LIST).write_text(json.dumps({name: _told(folder / name) for name in names}))
+    (folder / LIST).write_text(json.dumps({name: _entry(folder / name) for name in names}))
     for path in (folder / LIST, folder, *folder.parents[:above]):
         _sync(path)
 
@@ -57,7 +57,7 @@ def check(folder: Path) -> None:
         path = folder / name
         if not _counts(path):
             raise Damaged(f"{path} no longer exists")
-        now = _told(path)
+        now = _entry(path)
         if now[0] != then[0]:
             raise Damaged(f"{path} has {count(int(now[0]), 'byte')}, not {then[0]}")
         if now != then:
@@ -72,7 +72,7 @@ def _counts(path: Path) -> bool:
     return stat.S_ISREG(mode) and path.name not in (LIST, CHANGES)
 
 
-def _told(path: Path) -> list[int | str]:
+def _entry(path: Path) -> list[int | str]:
     """The length in bytes, and a digest of all nonzero blocks with their offsets."""
     digest = blake3()
     with path.open("rb", buffering=0) as file:

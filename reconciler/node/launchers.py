@@ -91,13 +91,13 @@ class Node(Reports):
             raise TimeoutError(f"its launchers have not started within {seconds:.0f} s") from error
         if done.returncode == 0:
             return
-        told = done.stderr.decode(errors="replace").splitlines()
-        if late := [line for line in told if LATE in line]:
+        lines = done.stderr.decode(errors="replace").splitlines()
+        if late := [line for line in lines if LATE in line]:
             raise TimeoutError(late[0])
         job = configs[0]["job"]
         missing = [r for r in files if not self.lives(job, r) and not self.ended(job, r)]
         if missing:
-            own = [line for line in told if files[missing[0]] in line] or told
+            own = [line for line in lines if files[missing[0]] in line] or lines
             more = f" (nor did {len(missing) - 1} more)" if len(missing) > 1 else ""
             why = " / ".join(own[-3:])
             raise CannotLaunch(f"the launcher of rank {missing[0]} did not start{more}: {why}")
@@ -117,7 +117,7 @@ class Node(Reports):
         write_atomically(file, json.dumps(config | where, indent=1))
         return str(file)
 
-    def tell(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
+    def request(self, job: str, rank: int, op: str, timeout: float, **arguments: Any) -> Json:
         """Send a launcher a request. Raises ControlError, also if it stops answering meanwhile."""
         door, watched = self.door(job, rank), liveness.Watched()
         try:
@@ -125,7 +125,7 @@ class Node(Reports):
                 control.Client(door, timeout) as client,
                 liveness.watching(client, lambda: _hangs(door)) as watched,
             ):
-                reply, fds = client.ask(op, **arguments)
+                reply, fds = client.request(op, **arguments)
                 control.close_all(fds)
                 return reply
         except control.ControlError as error:
@@ -297,7 +297,7 @@ class Node(Reports):
 
     def store_trouble(self, url: str) -> str:
         """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Creates the store."""
-        return self._ask_store("begin", url, STORE_ANSWERS_S)[1]
+        return self._query_store("begin", url, STORE_ANSWERS_S)[1]
 
     def taken(self, url: str, known: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
         """Job → (whether the store reports that another owner has taken it over, which one or why
@@ -307,23 +307,23 @@ class Node(Reports):
             for job, number in known.items()
         }
         within = TAKEN_ANSWERS_S + TAKEN_EACH_S * (len(jobs) - 1)
-        told, trouble = self._ask_store("ownership", url, within, msgspec.json.encode(jobs))
-        whole = told[: told.rfind(b"\n") + 1]
+        output, trouble = self._query_store("ownership", url, within, msgspec.json.encode(jobs))
+        whole = output[: output.rfind(b"\n") + 1]
         answers = {each.job: each for each in msgspec.json.Decoder(_Heard).decode_lines(whole)}
         return {
             job: (answers[job].taken, answers[job].why) if job in answers else (False, trouble)
             for job in jobs
         }
 
-    def _ask_store(
-        self, what: str, url: str, within: float, asked: bytes = b""
+    def _query_store(
+        self, what: str, url: str, within: float, question_text: bytes = b""
     ) -> tuple[bytes, str]:
         """Run a process that queries the store, which may not answer; return its output, and why it
         failed or ""."""
         limit = min(within, switches.stuck_s())
         module = f"rankfold.checkpoint.{what}"
         with open(os.memfd_create("asked"), "w+b") as question:
-            question.write(asked)
+            question.write(question_text)
             question.seek(0)
             looking = subprocess.Popen(
                 [sys.executable, "-m", module, url, self.fleet(), str(limit)],
@@ -332,20 +332,20 @@ class Node(Reports):
                 stderr=subprocess.PIPE,
                 env=child_environment(),
             )
-        told = b""
+        output = b""
         try:
-            told, words = looking.communicate(timeout=limit + KILLED_S)
+            output, words = looking.communicate(timeout=limit + KILLED_S)
         except subprocess.TimeoutExpired:
             looking.kill()  # it is stopped, or in the kernel and ends on return
             with contextlib.suppress(subprocess.TimeoutExpired):
-                told, _ = looking.communicate(timeout=1.0)
-            return told, _no_answer(url, limit)
+                output, _ = looking.communicate(timeout=1.0)
+            return output, _no_answer(url, limit)
         if looking.returncode == -signal.SIGALRM:
-            return told, _no_answer(url, limit)
+            return output, _no_answer(url, limit)
         if looking.returncode == 0:
-            return told, ""
+            return output, ""
         exited = f"{url}: the process that queried it exited ({looking.returncode})"
-        return told, _last_words(words) or exited
+        return output, _last_words(words) or exited
 
     def fleet(self) -> str:
         """The name under which this fleet keeps its checkpoints; created at the first call."""

@@ -111,7 +111,7 @@ def _silent_since(answer: Answer, noted: float | None) -> float | None:
     """Since when a process is unresponsive (wall clock); None: it is not, or not for long."""
     if noted is not None:
         return noted
-    return answer.asked if answer.waited_s >= SILENT_AFTER_S else None
+    return answer.queried if answer.waited_s >= SILENT_AFTER_S else None
 
 
 def known_devices(layout: Layout) -> set[str]:
@@ -141,7 +141,7 @@ def see_device(
     return None
 
 
-def jobs_told(status: Json) -> list[JobOnDevice]:
+def reported_jobs(status: Json) -> list[JobOnDevice]:
     """The jobs in the status that a proxy has just reported. Raises ControlError if it is
     malformed."""
     return [_job(each, clock.now()) for each in control.expect(ProxyStatus, status).jobs]
@@ -191,31 +191,31 @@ def _kernels(status: ProxyStatus) -> dict[str, int]:
     return {name: count for name, count in counted.items() if count}
 
 
-def _job(told: JobReport, heard: float) -> JobOnDevice:
-    cut, released = told.cut_age_s, told.released_age_s
+def _job(report: JobReport, heard: float) -> JobOnDevice:
+    cut, released = report.cut_age_s, report.released_age_s
     return JobOnDevice(
-        told.job,
-        told.epoch,
-        told.state,
-        told.reason,
+        report.job,
+        report.epoch,
+        report.state,
+        report.reason,
         None if cut is None else heard - cut,
         None if released is None else heard - released,
-        tuple(_rank(each) for each in told.ranks),
-        tuple(told.races),
-        tuple(told.alarms),
-        told.shared,
-        Spent(**msgspec.structs.asdict(told.spent)) if told.spent else Spent(),
-        CrossCheck(**msgspec.structs.asdict(told.guard)) if told.guard else None,
-        told.incarnation,
+        tuple(_rank(each) for each in report.ranks),
+        tuple(report.races),
+        tuple(report.alarms),
+        report.shared,
+        Spent(**msgspec.structs.asdict(report.spent)) if report.spent else Spent(),
+        CrossCheck(**msgspec.structs.asdict(report.guard)) if report.guard else None,
+        report.incarnation,
     )
 
 
-def _rank(told: RankReport) -> RankOnDevice:
-    counters = msgspec.structs.asdict(told)
+def _rank(report: RankReport) -> RankOnDevice:
+    counters = msgspec.structs.asdict(report)
     for name in ("rank", "state", "error", "at", "quiet_s"):
         del counters[name]
-    error = _error_text(told.error)
-    return RankOnDevice(told.rank, told.state, counters, error, told.at, told.quiet_s)
+    error = _error_text(report.error)
+    return RankOnDevice(report.rank, report.state, counters, error, report.at, report.quiet_s)
 
 
 def _error_text(error: RankFault | None) -> str:

@@ -27,7 +27,7 @@ class Answer(Struct, frozen=True):
 
     hello: its reply to `hello`.
     status: its present state; None: it has not answered the open query.
-    asked: wall clock of the query.
+    queried: wall clock of the query.
     waited_s: seconds since then.
     pid: of the listening process; 0 if it is not known.
     heard: when the answer came, fleet time.
@@ -35,7 +35,7 @@ class Answer(Struct, frozen=True):
 
     hello: Json
     status: Json | None
-    asked: float = 0.0
+    queried: float = 0.0
     waited_s: float = 0.0
     pid: int = 0
     heard: float = 0.0
@@ -48,8 +48,8 @@ class Line:
         self.path, self.selector = path, selector
         self.hello: Json = {}
         self.status: Json | None = None
-        self.asked_at: float | None = None  # CLOCK_MONOTONIC; None: no query is open
-        self.asked = 0.0  # wall clock
+        self.queried_at: float | None = None  # CLOCK_MONOTONIC; None: no query is open
+        self.queried = 0.0  # wall clock
         self.pid = 0  # of the listening process
         self.heard = 0.0  # fleet time
         self.void = False  # the pending answer does not count
@@ -57,10 +57,10 @@ class Line:
         self._open: dict[int, str] = {}  # id → operation
         self._id = 0
 
-    def ask(self) -> None:
+    def query(self) -> None:
         """Send a query unless one is open. If the process cannot be reached, none is open
         afterwards."""
-        if self._channel is not None and self.asked_at is not None:
+        if self._channel is not None and self.queried_at is not None:
             return
         try:
             if self._channel is None:
@@ -73,8 +73,8 @@ class Line:
             self.close()
 
     def _begin(self) -> None:
-        if self.asked_at is None:
-            self.asked_at, self.asked = time.monotonic(), time.time()
+        if self.queried_at is None:
+            self.queried_at, self.queried = time.monotonic(), time.time()
 
     def _connect(self) -> None:
         sock = socket.socket(
@@ -125,7 +125,7 @@ class Line:
         elif op == "status":
             self.status, self.heard = frame.decode(), clock.now()
         if op and not self._open:
-            self.asked_at = None
+            self.queried_at = None
             if self.void:
                 self.void, self.status = False, None
                 self._send()
@@ -133,7 +133,7 @@ class Line:
     def close(self) -> None:
         """Disconnect, and drop the open query."""
         self._hang_up()
-        self.asked_at, self.status, self.void, self.hello = None, None, False, {}
+        self.queried_at, self.status, self.void, self.hello = None, None, False, {}
 
     def _hang_up(self) -> None:
         if self._channel is not None:
@@ -167,21 +167,21 @@ class Prober:
         awaited = set()
         for line in lines:
             if line.status is None:  # an answer may have arrived since the last look
-                new = line.asked_at is None
-                line.ask()
-                if new and line.asked_at is not None and line.path not in hung:
+                new = line.queried_at is None
+                line.query()
+                if new and line.queried_at is not None and line.path not in hung:
                     awaited.add(line)
         deadline = time.monotonic() + within_s
         while awaited and (left := deadline - time.monotonic()) > 0:
             heard = self._listen(left)
-            awaited -= {line for line in heard if line.asked_at is None}
+            awaited -= {line for line in heard if line.queried_at is None}
         return {line.path: answer for line in lines if (answer := _taken(line))}
 
     def void(self, paths: Iterable[Path]) -> None:
         """A request is being, or was, sent to these: answers to open queries will be out of
         date."""
         for path in paths:
-            if (line := self._lines.get(path)) and line.asked_at is not None:
+            if (line := self._lines.get(path)) and line.queried_at is not None:
                 line.void = True
 
     def _listen(self, within_s: float) -> list[Line]:
@@ -202,6 +202,6 @@ def _taken(line: Line) -> Answer | None:
         answer = Answer(line.hello, line.status, pid=line.pid, heard=line.heard)
         line.status = None
         return answer
-    if line.asked_at is not None:
-        return Answer(line.hello, None, line.asked, time.monotonic() - line.asked_at, line.pid)
+    if line.queried_at is not None:
+        return Answer(line.hello, None, line.queried, time.monotonic() - line.queried_at, line.pid)
     return None

@@ -40,29 +40,29 @@ class Processes:
         self.failing: dict[str, str] = journal.get("failing") or {}
         # The newest starts of each proxy since it last answered: the error of each, or "".
         self._starts: dict[str, list[str]] = {}
-        self._told_to_end: set[str] = set(journal.get("told_to_end") or ())
+        self._requested_to_end: set[str] = set(journal.get("told_to_end") or ())
 
     def started(self, device: str) -> None:
         """Record that a proxy was started."""
         self.proxies[device] = 0
         self.tried(device)
-        self._expect(self._told_to_end - {device})
+        self._expect(self._requested_to_end - {device})
 
     def tried(self, device: str, error: str = "") -> None:
         """Record an attempt to start a proxy; error: why it failed, if it did."""
         self._starts[device] = [*self._starts.get(device, ()), error][-BAD_AFTER:]
 
-    def told_to_end(self, device: str) -> None:
+    def requested_to_end(self, device: str) -> None:
         """Record that a proxy was requested to end, so that its end is no event."""
-        self._expect(self._told_to_end | {device})
+        self._expect(self._requested_to_end | {device})
 
-    def all_told_to_end(self, left: dict[str, str]) -> None:
+    def all_requested_to_end(self, left: dict[str, str]) -> None:
         """Record that the reconciler ends together with all proxies except those in `left`.
 
         The next reconciler may still see some proxies that are ending; it determines anew which
         devices are bad.
         """
-        self._expect(self._told_to_end | (self.proxies.keys() - left.keys()))
+        self._expect(self._requested_to_end | (self.proxies.keys() - left.keys()))
         self.journal.set("proxies", {n: pid for n, pid in self.proxies.items() if n in left})
         self._is_failing({})
 
@@ -83,14 +83,14 @@ class Processes:
             self.journal.set("proxies", now)
             self.proxies = now
 
-    def _expect(self, told_to_end: set[str]) -> None:
-        if told_to_end != self._told_to_end:
-            self._told_to_end = told_to_end
-            self.journal.set("told_to_end", sorted(told_to_end))
+    def _expect(self, requested_to_end: set[str]) -> None:
+        if requested_to_end != self._requested_to_end:
+            self._requested_to_end = requested_to_end
+            self.journal.set("told_to_end", sorted(requested_to_end))
 
     def _ended(self, device: str, pid: int) -> None:
-        if device in self._told_to_end:
-            self._expect(self._told_to_end - {device})
+        if device in self._requested_to_end:
+            self._expect(self._requested_to_end - {device})
             return
         which = f" (process {pid})" if pid else ""
         words = last_lines(self.layout.proxy_file(device, ".log"), 1)

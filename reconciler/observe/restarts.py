@@ -69,7 +69,7 @@ class Claim:
         self._note.ends, self._note.reason = 0, ""
         self._write()
 
-    def tell(self, journal: Journal) -> None:
+    def report(self, journal: Journal) -> None:
         """Record an event if the previous reconciler ended unexpectedly."""
         if self.crash_loop:
             _event(journal, "CrashLoop", self.crash_loop)

@@ -9,7 +9,7 @@ from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.values import Json
 
-TOLD = {  # proxies' counter → name in docs/status.md
+REPORTED = {  # proxies' counter → name in docs/status.md
     "squashed": "operationsSquashed",
     "spared": "bytesNotSwapped",
     "copies": "copiesOnWrite",
@@ -62,7 +62,7 @@ def done(record: Record, observed: Observed) -> Json | None:
         "on": any(on) if on else None,
         "guard": "validated" if measured else "sets",
         "chunksShared": shared // chunk_bytes() if shared else 0,
-        **{told: sum(int(rank.get(name, 0)) for rank in ranks) for name, told in TOLD.items()},
+        **{told: sum(int(rank.get(name, 0)) for rank in ranks) for name, told in REPORTED.items()},
     }
 
 

@@ -92,13 +92,15 @@ def _for_ranks(
         pid = f" (pid {process.pid})" if process and process.pid else ""
         at = each.at if each.state == "attached" else each.state
         others.setdefault(at, []).append(f"rank {each.rank}{pid}")
-    told = [f"{_WHERE[at]}: {some(who)}" for at, who in sorted(others.items()) if at in _WHERE]
+    others_wait = [
+        f"{_WHERE[at]}: {some(who)}" for at, who in sorted(others.items()) if at in _WHERE
+    ]
     have = "has" if len(held) == 1 else "have"
     text = (
         f"for more than a minute {some_ranks(held)} {have} waited for collectives "
         "that other ranks have not called"
     )
-    return "; ".join([text, *told])
+    return "; ".join([text, *others_wait])
 
 
 def _for_kernels(runs: Sequence[int]) -> str:

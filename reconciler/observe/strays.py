@@ -65,7 +65,7 @@ def _greet(path: Path) -> _Heard | None:
     try:
         with control.Client(path, SILENT_AFTER_S) as client:
             pid = client.pid
-            hello, fds = client.ask("hello")
+            hello, fds = client.request("hello")
             control.close_all(fds)
             return _Heard(_kind(path), pid, hello)
     except control.ControlError as error:
@@ -78,14 +78,14 @@ def _silent_compilers(heard: Iterable[_Heard]) -> Iterable[str]:
     for each in heard:
         if each.kind != _COMPILER or each.hello is not None:
             continue
-        told = (
+        text = (
             f"the compiler (process {each.pid}) is unresponsive: no answer for {SILENT_AFTER_S:g} s"
         )
         if is_stopped(each.pid):
-            told += f"; a signal has stopped it: `kill -CONT {each.pid}` lets it continue"
+            text += f"; a signal has stopped it: `kill -CONT {each.pid}` lets it continue"
         else:
-            told += f"; `kill -9 {each.pid}` kills it, and the next compilation starts another"
-        yield f"{told}. Ranks that need a kernel compiled are waiting"
+            text += f"; `kill -9 {each.pid}` kills it, and the next compilation starts another"
+        yield f"{text}. Ranks that need a kernel compiled are waiting"
 
 
 def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:

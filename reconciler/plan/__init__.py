@@ -69,10 +69,10 @@ def plan(
     converged = frozenset(steps.converged - in_flight)
     actions = (each for each in (*of_proxies, *steps.actions) if subject(each) not in in_flight)
     waiting = allocation.degraded | allocation.waiting
-    told = {name: conditions(index, name, waiting, converged) for name in desired.jobs}
+    found = {name: conditions(index, name, waiting, converged) for name in desired.jobs}
     return Plan(
         tuple(actions),
-        told,
+        found,
         allocation.targets,
         converged,
         frozenset(steps.degraded - in_flight),

@@ -96,8 +96,8 @@ def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
             text = f"{device}: {there.reason}"
             reported = reported or Ending("Failed", "DeviceReported", text, now)
             continue
-        told = record.proxies.get(device)
-        gone = seen is None or (told is not None and seen.pid != told)
+        served_by = record.proxies.get(device)
+        gone = seen is None or (served_by is not None and seen.pid != served_by)
         if gone or (record.step == "placed" and index.state(device, record) == "lost"):
             ranks = some_ranks([r for r, d in enumerate(record.placement) if d == device])
             message = f"the proxy of {device} exited; the device memory of {ranks} is lost"

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from rankfold.reconciler.actions import (
     Action,
-    AskStore,
     Barrier,
     Conclude,
     End,
+    QueryStore,
     Save,
     Upload,
     subject,
@@ -27,11 +27,11 @@ from rankfold.reconciler.plan.index import Index
 CUT_WITHIN_S = 120.0  # a job that reaches no cut in this time continues unsaved
 SAVE_AGAIN_S = 60.0  # for this long a save is continued whose reconciler was killed
 REST_AGAIN_S = 300.0  # between tries to save a resting job, in the store or on disk
-ASKED_TRIES = 3  # of a requested save, if the reason may pass
-ASKED_AGAIN_S = 10.0  # between two of them
+REQUEST_TRIES = 3  # of a requested save, if the reason may pass
+REQUESTED_AGAIN_S = 10.0  # between two of them
 LOOK_AFTER_S = 10.0  # then a program has imported and opened what it works with
 LOOK_AGAIN_S = 60.0  # whether it still has what cannot be saved
-ASK_STORE_AGAIN_S = 15.0  # queries for jobs that were taken over: one process of 0.2 s for all
+QUERY_STORE_AGAIN_S = 15.0  # queries for jobs that were taken over: one process of 0.2 s for all
 TRIES = 8  # of an upload, while the job runs
 WAIT_MAX_S = 300.0  # between two of them, and between queries to a store that does not answer
 
@@ -64,21 +64,21 @@ def unknown(index: Index, record: Record, now: float) -> bool:
     return bool(record.hindered) and not 0 <= now - record.looked_at < LOOK_AGAIN_S
 
 
-def asking(index: Index, running: Sequence[Record], now: float) -> Action | None:
+def querying(index: Index, running: Sequence[Record], now: float) -> Action | None:
     """A query to the store for these jobs' owners: for all at once, as soon as one has run long
     enough since the last query. An upload makes this query itself."""
-    asked = index.observed.asked
-    wait = _doubled(ASK_STORE_AGAIN_S, asked.silent)
+    last = index.observed.store_query
+    wait = _doubled(QUERY_STORE_AGAIN_S, last.silent)
     known = [each for each in running if each.known and each.save is None]
     begun = (each.held_since for each in known if each.held_since is not None)
-    if any(not 0 <= now - max(asked.at, since) < wait for since in begun):
-        return AskStore(tuple(each.name for each in known))
+    if any(not 0 <= now - max(last.at, since) < wait for since in begun):
+        return QueryStore(tuple(each.name for each in known))
     return None
 
 
 def _may_again(record: Record, now: float) -> bool:
     """Whether it is time for the save that a person requested."""
-    return record.asked_tries == 0 or not 0 <= now - record.saved_at < ASKED_AGAIN_S
+    return record.asked_tries == 0 or not 0 <= now - record.saved_at < REQUESTED_AGAIN_S
 
 
 def steps(index: Index, record: Record) -> int:

@@ -47,8 +47,8 @@ class Steps:
         self._running: list[Record] = []
         for name in index.order:
             self._job(name, index.records[name])
-        if ask := saving.asking(index, self._running, now):
-            self.actions.append(ask)
+        if query := saving.querying(index, self._running, now):
+            self.actions.append(query)
 
     def _job(self, name: str, record: Record) -> None:
         index, job = self.index, self.index.desired.jobs.get(name)

@@ -20,7 +20,7 @@ from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.journal.rows import Event
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import lines, snapshot, text
-from rankfold.reconciler.report.lines import tell
+from rankfold.reconciler.report.lines import emit
 from rankfold.reconciler.report.status import status_of
 from rankfold.reconciler.wording import time_of_day
 
@@ -82,7 +82,7 @@ def tables(blocks: list[Block]) -> None:
     """Print tables: with frames on a terminal, as plain columns otherwise."""
     if not sys.stdout.isatty():
         for _, head, rows in blocks:
-            tell("\n".join(text.columns(head, rows)) + "\n")
+            emit("\n".join(text.columns(head, rows)) + "\n")
         return
     from rich.console import Console
 
@@ -175,5 +175,5 @@ def print_events(state: Path, after: int, output: str) -> Iterator[int]:
     if database(state).exists():
         with Journal(state, readonly=True) as journal:
             for each in journal.events(after=after):
-                tell(json.dumps(structs.asdict(each)) if output == "json" else event_line(each))
+                emit(json.dumps(structs.asdict(each)) if output == "json" else event_line(each))
                 yield each.id

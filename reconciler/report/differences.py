@@ -16,11 +16,11 @@ from rankfold.reconciler.report.status import FORMAT_VERSION
 from rankfold.reconciler.source.revision import Difference
 from rankfold.reconciler.wording import count
 
-TOLD_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
+SHOWN_IN_PLANS = {"Stalled": "will wait", "Degraded": "is degraded", "Drifted": "has drifted"}
 
 
 def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) -> Json:
-    told = {
+    shown = {
         name: [structs.asdict(c) for c in conditions if _will_be(c)]
         for name, conditions in planned.conditions.items()
     }
@@ -41,14 +41,14 @@ def plan_json(found: Iterable[Difference], planned: plan.Plan, revision: str) ->
             name: {str(r): device for r, device in enumerate(target)}
             for name, target in planned.targets.items()
         },
-        "conditions": {name: each for name, each in told.items() if each},
+        "conditions": {name: each for name, each in shown.items() if each},
     }
 
 
 def _will_be(condition: Condition) -> bool:
     """Whether a plan reports the condition. A plan assumes that all devices are up that are not
     bad, so a job that waits for a proxy there waits until a person acts."""
-    return condition.type in TOLD_IN_PLANS or condition.reason == "WaitingForProxies"
+    return condition.type in SHOWN_IN_PLANS or condition.reason == "WaitingForProxies"
 
 
 def plan_lines(data: Json, markdown: bool = False) -> list[str]:
@@ -68,7 +68,7 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         )
     for name, conditions in data["conditions"].items():
         for condition in conditions:
-            what = TOLD_IN_PLANS.get(condition["type"], "will wait")
+            what = SHOWN_IN_PLANS.get(condition["type"], "will wait")
             sign = "- " if markdown else "! "
             lines.append(f"{sign}Job/{name} {what}: {condition['message']}")
     if not data["changes"]:

@@ -20,7 +20,7 @@ def say(text: str) -> None:
     _print(legible(text), err=True)
 
 
-def tell(text: str) -> None:
+def emit(text: str) -> None:
     """As `say`, to stdout."""
     _print(legible(text), err=False)
 

@@ -81,8 +81,8 @@ def reconciler_status(
     unwatched = meta.get("unwatched") or {}
     followed = meta.get("watching") or unwatched.get("source")
     if seen.answers:
-        told = [seen.note, wrong, _unwatched(unwatched) if unwatched else ""]
-        return {"running": True, "message": "\n".join(filter(None, told))}
+        parts = [seen.note, wrong, _unwatched(unwatched) if unwatched else ""]
+        return {"running": True, "message": "\n".join(filter(None, parts))}
     lacking = []
     if live:
         lacking.append(f"nothing manages {some(live)}")
@@ -124,8 +124,13 @@ def _source_ready(snap: Snapshot, attempted: Json, unreachable: Json | None) -> 
     if faults:
         good, reason, message = "False", "RevisionRefused", "\n".join(faults)
     if unreachable:
-        told = [unreachable["message"], message] if message else [unreachable["message"]]
-        good, reason, message, since = "False", "Unreachable", "\n".join(told), unreachable["since"]
+        parts = [unreachable["message"], message] if message else [unreachable["message"]]
+        good, reason, message, since = (
+            "False",
+            "Unreachable",
+            "\n".join(parts),
+            unreachable["since"],
+        )
     elif faults:
         pass
     elif (unwatched := snap.meta.get("unwatched")) is not None:

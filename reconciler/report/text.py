@@ -8,7 +8,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.observe import sharing
 from rankfold.reconciler.wording import count, size, time_of_day
 
-TOLD_FIRST = (  # in the table of jobs: types of conditions, the first that a job has is shown
+SHOWN_FIRST = (  # in the table of jobs: types of conditions, the first that a job has is shown
     "Stalled",
     "Orphaned",
     "Waiting",
@@ -24,7 +24,7 @@ def job_rows(data: Json) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for job in data["jobs"]:
         by_type = {c["type"]: c for c in job["conditions"]}
-        told: Json = next((by_type[kind] for kind in TOLD_FIRST if kind in by_type), {})
+        told: Json = next((by_type[kind] for kind in SHOWN_FIRST if kind in by_type), {})
         text = told.get("message", "").splitlines()
         where = f"{job['devices']}/{job['gpus']}"
         rows.append(
@@ -79,7 +79,7 @@ def describe_lines(job: Json) -> list[str]:
 def _sharing_lines(done: Json | None) -> list[str]:
     if done is None:
         return []
-    told = {"chunksShared", *sharing.TOLD.values()} - {"chunksPrepared"}
+    told = {"chunksShared", *sharing.REPORTED.values()} - {"chunksPrepared"}
     if not any(done[name] for name in told):
         return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
     return [

@@ -135,16 +135,16 @@ def _blobs(git: Git, objects: Iterable[str]) -> dict[str, bytes]:
     wanted = sorted(objects)
     if not wanted:
         return {}
-    told = git("cat-file", "--batch-check", given="".join(f"{each}\n" for each in wanted))
-    lines = [line.split() for line in told.splitlines()]
+    output = git("cat-file", "--batch-check", given="".join(f"{each}\n" for each in wanted))
+    lines = [line.split() for line in output.splitlines()]
     if missing := [line[0].decode() for line in lines if not line[-1].isdigit()]:
         raise GitError(f"object {missing[0]} is missing")
     sizes = {line[0].decode(): int(line[-1]) for line in lines}
     found = {each: bytes(BYTES_MAX + 1) for each in wanted if sizes[each] > BYTES_MAX}
     wanted = [each for each in wanted if each not in found]
-    told, at = git("cat-file", "--batch", given="".join(f"{each}\n" for each in wanted)), 0
+    output, at = git("cat-file", "--batch", given="".join(f"{each}\n" for each in wanted)), 0
     for each in wanted:
-        at = told.index(b"\n", at) + 1
-        found[each] = told[at : at + sizes[each]]
+        at = output.index(b"\n", at) + 1
+        found[each] = output[at : at + sizes[each]]
         at += sizes[each] + 1
     return found

@@ -91,7 +91,7 @@ class Sources:
 
     def attach(self, request: service.Request[Attach]) -> None:
         """Attach a source. The reply is sent once the source has been read, or could not be."""
-        source = request.message.source.told()
+        source = request.message.source.given()
         attaching = _Attaching(request, Reader(source, self.state, self._examine))
         self.attaching.append(attaching)
         self.server.add(attaching.reader.wake, lambda: self._first(attaching))

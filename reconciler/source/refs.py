@@ -59,8 +59,8 @@ class Mirror:
 
     def branches(self) -> list[str]:
         """Names of the remote's branches, for a message."""
-        told = self.git.text("ls-remote", "--heads", "--", self.url)
-        return [line.partition("refs/heads/")[2] for line in told.splitlines()]
+        listing = self.git.text("ls-remote", "--heads", "--", self.url)
+        return [line.partition("refs/heads/")[2] for line in listing.splitlines()]
 
     def _make(self) -> None:
         """Create the mirror atomically: half a mirror would look like an empty one."""

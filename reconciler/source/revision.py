@@ -61,8 +61,8 @@ def save_faults(loaded: Loaded, no_saves: str) -> list[Fault]:
     interval, a condition reports it."""
     faults = []
     for name, job in loaded.desired.jobs.items():
-        asks = "checkpoint" in loaded.documents["Job", name].value["spec"]
-        if no_saves and asks and (job.save_every_s or job.save_every_steps):
+        has_rules = "checkpoint" in loaded.documents["Job", name].value["spec"]
+        if no_saves and has_rules and (job.save_every_s or job.save_every_steps):
             faults.append(loaded.fault("Job", name, "spec.checkpoint", f"cannot be: {no_saves}"))
     return faults
 

@@ -201,16 +201,16 @@ def load_found(
     """
     texts: dict[str, str] = {}
     workdirs: dict[str, str | Place] = {}
-    told, by_name = list(faults), {each.name: each for each in found}
+    found_faults, by_name = list(faults), {each.name: each for each in found}
     for name, each in by_name.items():
         if each.folder is not None and each.root is not None:
             workdirs[name] = Place(each.folder, each.root)
         try:
             texts[name] = _decoded(each)
         except InvalidInput as error:
-            told += error.faults
+            found_faults += error.faults
     loaded = load_texts(texts, workdirs, workdir, parsed)
-    loaded.faults = sorted({*told, *loaded.faults})
+    loaded.faults = sorted({*found_faults, *loaded.faults})
     for name, file in loaded.files.items():
         each = by_name[name]
         loaded.files[name] = replace(file, path=each.path)

@@ -86,7 +86,7 @@ def test_the_owner_from_before_there_were_marks_still_owns_the_job(job: Job) -> 
     now = owners.of(job.folder)
     assert owners.same(now, before) and owners.same(before, now)
     assert owners.here(before) == owners.here(now) == job.folder
-    assert owners.told(now) == owners.told(before) == before
+    assert owners.description(now) == owners.description(before) == before
     for other in ("", "here", f"elsewhere:{job.folder}", f"{before}-2", f"{now}-2"):
         assert not owners.same(now, other) and owners.here(other) != job.folder
     another = job.folder.parents[1] / "another/jobs/gpt"

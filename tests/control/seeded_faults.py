@@ -120,7 +120,7 @@ TABLE: Table = {
             "test_where_ranks_cannot_be_recognised_no_folder_is_made_that_they_would_see"
         ): {
             "sockets-shown-to-ranks": (
-                "if not self._folder.is_there() and not peers.told():",
+                "if not self._folder.is_there() and not peers.identified():",
                 "if False:",
             ),
         },

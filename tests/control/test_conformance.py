@@ -68,7 +68,7 @@ class Device:
                 time.sleep(0.01)
 
     def ask(self, op: str, **arguments: Any) -> Any:
-        reply, fds = self.client.ask(op, **arguments)
+        reply, fds = self.client.request(op, **arguments)
         assert fds == []
         return reply
 

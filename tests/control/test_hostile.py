@@ -86,7 +86,7 @@ def assault(path: Path, good: dict[str, dict[str, Any]], examples: int) -> None:
     """After each attack, who was there before it and who comes after it are answered."""
     attacker = Attacker(path)
     with Client(path, 60) as known:
-        before = known.ask("hello")[0]
+        before = known.request("hello")[0]
 
         @settings(
             max_examples=examples,
@@ -98,7 +98,7 @@ def assault(path: Path, good: dict[str, dict[str, Any]], examples: int) -> None:
         @given(attacks(good))
         def attacked(attack: Any) -> None:
             attacker(attack)
-            for answer in (known.ask("hello")[0], call(path, "hello", timeout=scaled(60))):
+            for answer in (known.request("hello")[0], call(path, "hello", timeout=scaled(60))):
                 assert {**answer, "id": 0} == {**before, "id": 0}
 
         try:
@@ -156,7 +156,7 @@ def floods(path: Path, pid: int, work: Callable[[Client], object]) -> None:
     few_files(pid)
     attacker = Attacker(path)
     with Client(path, 60) as known:
-        known.ask("hello")
+        known.request("hello")
         attacker.flood(3 * FEW_FILES)
         for _ in range(20):
             work(known)
@@ -172,13 +172,13 @@ def test_a_proxy_and_a_launcher_with_few_descriptors(state: State) -> None:
         device = fleet.names[0]
         job = fleet.start("long", ["sleep", "1000"], [0])
         proxy, launcher = Path(fleet.socket(device)), Path(job.launcher(0))
-        floods(proxy, fleet.processes[device].pid, lambda client: client.ask("status"))
+        floods(proxy, fleet.processes[device].pid, lambda client: client.request("status"))
         outside = next(
             pid
             for pid in state.watch.new_processes()
             if b"interpose.launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()
         )
-        floods(launcher, outside, lambda client: client.ask("status"))
+        floods(launcher, outside, lambda client: client.request("status"))
         call(launcher, "signal", signum=signal.SIGKILL)
         assert job.wait() == [-signal.SIGKILL]
 
@@ -190,7 +190,7 @@ def test_the_reconciler_with_few_descriptors(
     specs.job("victim", gpus=1, ranks=1)
     rankfold("apply", "-f", str(specs.folder), "--wait")
     pid = rankfold.reconciler_pid()
-    floods(Layout(state.path).socket, pid, lambda client: client.ask("state"))
+    floods(Layout(state.path).socket, pid, lambda client: client.request("state"))
     assert rankfold.reconciler_pid() == pid
     specs.finish_jobs()
     rankfold.until(lambda: rankfold.job("victim")["phase"] == "Succeeded")

@@ -28,7 +28,7 @@ if marked:
 os.setuid(uid)
 try:
     with control.Client(path) as client:
-        print(client.ask("hello")[0]["kind"])
+        print(client.request("hello")[0]["kind"])
 except control.ControlError as error:
     print(f"{error.code}: {error.message}")
 """

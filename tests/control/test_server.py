@@ -86,10 +86,10 @@ def test_a_fault_of_a_handler_costs_its_connection_alone(
 ) -> None:
     path = tmp_path / "s"
     with serving(path), Client(path) as other, Client(path) as client:
-        other.ask("hello")
-        assert refusal(lambda: client.ask("break")) == "internal"
-        assert refusal(lambda: client.ask("hello")) == "unreachable"
-        assert other.ask("hello")[0]["kind"] == "test"
+        other.request("hello")
+        assert refusal(lambda: client.request("break")) == "internal"
+        assert refusal(lambda: client.request("hello")) == "unreachable"
+        assert other.request("hello")[0]["kind"] == "test"
     (record,) = [r for r in caplog.records if r.levelno >= logging.ERROR]
     assert record.exc_info and record.exc_info[0] is ZeroDivisionError
 
@@ -123,19 +123,19 @@ def test_what_is_no_message_is_answered_and_ends_its_connection(
         frame = client.channel.take()
         assert frame is not None and frame.head.id is None and frame.head.error is not None
         assert not client.channel.fill()
-        assert other.ask("hello")[0]["kind"] == "test"
+        assert other.request("hello")[0]["kind"] == "test"
 
 
 def test_wrong_fields_are_named_and_the_connection_continues(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving(path), Client(path) as client:
         for wrong in ({}, {"bytes": "1"}, {"bytes": 2**70}, {"bytes": 1.5}, {"bytes": 1, "x": 1}):
-            assert refusal(lambda: client.ask("text", **wrong)) == "argument"  # noqa: B023
-        assert refusal(lambda: client.ask("nonsense")) == "unknown_op"
+            assert refusal(lambda: client.request("text", **wrong)) == "argument"  # noqa: B023
+        assert refusal(lambda: client.request("nonsense")) == "unknown_op"
         with pytest.raises(ControlError, match=r"text: .*got `str` - at `\$.bytes`"):
-            client.ask("text", bytes="1")
-        assert refusal(lambda: client.ask("hello", fds=[0])) == "fds"
-        assert client.ask("text", bytes=3)[0]["text"] == "xxx"
+            client.request("text", bytes="1")
+        assert refusal(lambda: client.request("hello", fds=[0])) == "fds"
+        assert client.request("text", bytes=3)[0]["text"] == "xxx"
 
 
 def test_descriptors_that_were_not_announced_are_closed(tmp_path: Path) -> None:
@@ -149,15 +149,15 @@ def test_descriptors_that_were_not_announced_are_closed(tmp_path: Path) -> None:
                 while sock.recv(1 << 16):
                     pass
         with Client(path) as client:
-            client.ask("hello")
+            client.request("hello")
             assert len(os.listdir("/proc/self/fd")) <= before + 2
 
 
 def test_text_that_is_no_utf8_is_sent_with_question_marks(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving(path), Client(path) as client:
-        assert client.ask("dump")[0]["text"] == "?"
-        assert refusal(lambda: client.ask("hello", x="\udcff")) == "argument"
+        assert client.request("dump")[0]["text"] == "?"
+        assert refusal(lambda: client.request("hello", x="\udcff")) == "argument"
 
 
 def test_a_client_that_does_not_take_replies_delays_no_other(
@@ -168,11 +168,11 @@ def test_a_client_that_does_not_take_replies_delays_no_other(
     with serving(path) as server, Client(path) as other, Client(path) as deaf:
         for number in range(1 + service.UNSENT_BYTES_MAX // size):
             deaf.channel.send({"id": number, "op": "text", "bytes": size})
-        assert other.ask("hello")[0]["kind"] == "test"
-        other.ask("text", bytes=size)
+        assert other.request("hello")[0]["kind"] == "test"
+        other.request("text", bytes=size)
         turns = 0
         while server.clients() > 1:  # it has had too much on its account
-            other.ask("hello")
+            other.request("hello")
             assert (turns := turns + 1) < 1000
 
 
@@ -189,7 +189,7 @@ def test_notices_do_not_put_off_the_end_of_a_request(
         server.sendall(notices + framed(b'{"v":1,"id":1,"ok":true}'))
         times = itertools.chain([0.0], itertools.repeat(11.0))
         monkeypatch.setattr(time, "monotonic", lambda: next(times))
-        assert refusal(lambda: client.ask("hello", timeout=10)) == "timeout"
+        assert refusal(lambda: client.request("hello", timeout=10)) == "timeout"
 
 
 def test_a_socket_that_takes_nothing_and_must_not_block_is_an_error(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_reply_that_is_too_long_is_a_refusal(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with serving(path), Client(path) as client:
         size = control.MESSAGE_BYTES_MAX
-        assert refusal(lambda: client.ask("text", bytes=size)) == "too_long"
-        assert client.ask("hello")[0]["kind"] == "test"
+        assert refusal(lambda: client.request("text", bytes=size)) == "too_long"
+        assert client.request("hello")[0]["kind"] == "test"
 
 
 def test_the_silent_and_those_in_mid_message_are_let_go(
@@ -217,7 +217,7 @@ def test_the_silent_and_those_in_mid_message_are_let_go(
     monkeypatch.setattr(service, "PATIENCE_S", 0.1)
     path = tmp_path / "s"
     with serving(path), Client(path) as idle:
-        idle.ask("hello")
+        idle.request("hello")
         hello = framed(b'{"v":1,"id":1,"op":"hello"}')
         with (
             raw(path, b"") as silent,
@@ -227,7 +227,7 @@ def test_the_silent_and_those_in_mid_message_are_let_go(
             for sock in (silent, half, torn):
                 while sock.recv(1 << 16):
                     pass
-        assert idle.ask("hello")[0]["kind"] == "test", "who has asked once may be idle"
+        assert idle.request("hello")[0]["kind"] == "test", "who has asked once may be idle"
 
 
 def test_without_descriptors_strangers_go_and_the_rest_wait(
@@ -236,7 +236,7 @@ def test_without_descriptors_strangers_go_and_the_rest_wait(
     """`accept` finds no descriptor: never called again and again, and no known client is lost."""
     path = tmp_path / "s"
     with serving(path) as server, Client(path) as known:
-        known.ask("hello")
+        known.request("hello")
         short, calls = threading.Event(), 0
         short.set()
         accept = socket.socket.accept
@@ -250,15 +250,15 @@ def test_without_descriptors_strangers_go_and_the_rest_wait(
 
         with raw(path, b"") as stranger:
             while server.clients() < 2:
-                known.ask("hello")
+                known.request("hello")
             monkeypatch.setattr(socket.socket, "accept", without)
             with raw(path, framed(b'{"v":1,"id":1,"op":"hello"}')) as late:
                 assert stranger.recv(1) == b"", "it never said anything"
                 while calls < 3:
-                    assert known.ask("hello")[0]["kind"] == "test"
+                    assert known.request("hello")[0]["kind"] == "test"
                 asked = 0
                 while calls < 5:
-                    known.ask("hello")
+                    known.request("hello")
                     asked += 1
                 assert asked > 2, "the server rests between two attempts"
                 short.clear()
@@ -294,8 +294,8 @@ def test_a_removed_socket_is_made_again(tmp_path: Path, what: str) -> None:
         until(lambda: listens(path))
         for where in (path, f"/proc/self/fd/{old}"):
             with Client(where) as client:
-                assert client.ask("hello")[0]["kind"] == "test"
-        assert before.ask("hello")[0]["kind"] == "test"
+                assert client.request("hello")[0]["kind"] == "test"
+        assert before.request("hello")[0]["kind"] == "test"
         for folder in (path.parent, path.parent.parent):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -366,7 +366,7 @@ def test_where_ranks_cannot_be_recognised_no_folder_is_made_that_they_would_see(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before Linux 6.5 a mount hides the sockets from them, and it goes with the folder."""
-    monkeypatch.setattr(peers, "told", lambda: False)
+    monkeypatch.setattr(peers, "identified", lambda: False)
     path = tmp_path / "fleet" / "socket"
     path.parent.mkdir(mode=0o700)
     with serving(path), caplog.at_level(logging.WARNING):

@@ -31,7 +31,7 @@ def test_a_job_can_be_steered_when_all_sockets_were_removed(
         assert leaks.has_ended(pid, scaled(leaks.GRACE_S))
     sockets = paths.sockets(rankfold.state.path)
     removed = rankfold.state.folder / "removed"
-    if peers.told():  # at once: the servers look again and again
+    if peers.identified():  # at once: the servers look again and again
         sockets.rename(removed)
         shutil.rmtree(removed)
     else:  # no folder is made anew

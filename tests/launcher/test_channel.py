@@ -25,7 +25,7 @@ def answers(fifo: Path) -> Any:
 
 
 def claim(client: Client, epoch: int, device: str = "d0") -> list[int]:
-    _, fds = client.ask("claim", epoch=epoch, device=device)
+    _, fds = client.request("claim", epoch=epoch, device=device)
     return fds
 
 
@@ -49,7 +49,7 @@ def refusal(client: Client, epoch: int, device: str = "d0") -> str:
 
 def end(launched: Launched) -> None:
     with launched.client() as client:
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("signal", signum=signal.SIGKILL)
     launched.end()
 
 
@@ -154,7 +154,7 @@ def test_a_claim_waits_for_the_channel(rig: Rig) -> None:
     launched = rig.launch(*("sh", "-c", program), *rig.argv("own", str(replies), str(stop)))
     with launched.client() as client, launched.client() as other:
         client.channel.send({"id": 7, "op": "claim", "epoch": 1, "device": "d0"})
-        assert other.ask("status")[0]["channel"] is False
+        assert other.request("status")[0]["channel"] is False
         assert not readable(client)
         ready.write_text("go")
         assert answers(replies)[0] == 0
@@ -168,7 +168,7 @@ def test_a_claim_waits_for_the_channel(rig: Rig) -> None:
             handshake.WINDOW_BYTES,
         ]
         close(fds)
-        status, _ = other.ask("status")
+        status, _ = other.request("status")
         assert (status["channel"], status["epoch"]) == (True, 1)
     stop.write_text("x")
     launched.end()
@@ -197,14 +197,14 @@ def test_a_waiting_claim_is_overtaken_by_a_higher_epoch(plain_rig: Rig) -> None:
     ready.read_text()
     with launched.client() as one, launched.client() as two, launched.client() as third:
         one.channel.send({"id": 1, "op": "claim", "epoch": 1, "device": "d0"})
-        assert third.ask("status")[0]["channel"] is False
+        assert third.request("status")[0]["channel"] is False
         two.channel.send({"id": 1, "op": "claim", "epoch": 2, "device": "d1"})
         assert one.channel.fill()
         taken = one.channel.take()
         assert taken is not None and taken.head.error and taken.head.error.code == "stale"
-        assert third.ask("status")[0]["epoch"] == 2
+        assert third.request("status")[0]["epoch"] == 2
         assert not readable(two)
-        third.ask("signal", signum=signal.SIGKILL)
+        third.request("signal", signum=signal.SIGKILL)
         assert two.channel.fill()
         taken = two.channel.take()
         assert taken is not None and taken.head.error and taken.head.error.code == "exited"

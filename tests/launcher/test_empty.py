@@ -20,11 +20,11 @@ def test_an_empty_launcher_waits_and_ends_without_an_exit_file(rig: Rig) -> None
     launched = rig.launch("no-such-command", empty=True, incarnation=3)
     assert launched.rank_pid is None
     with launched.client() as client:
-        hello, _ = client.ask("hello")
+        hello, _ = client.request("hello")
         assert (hello["pid"], hello["incarnation"]) == (None, 3)
-        client.ask("signal", signum=signal.SIGKILL, incarnation=3)
-        assert client.ask("status")[0]["state"] == "empty"
-        client.ask("end", incarnation=3)
+        client.request("signal", signum=signal.SIGKILL, incarnation=3)
+        assert client.request("status")[0]["state"] == "empty"
+        client.request("end", incarnation=3)
     assert leaks.has_ended(launched.pid, 20)
     assert not Path(launched.config["exit_file"]).exists()
 
@@ -33,9 +33,9 @@ def test_a_claim_of_an_empty_launcher_waits(rig: Rig) -> None:
     launched = rig.launch("no-such-command", empty=True)
     with launched.client() as client, launched.client() as other:
         client.channel.send({"id": 7, "op": "claim", "epoch": 1, "device": "d0"})
-        assert other.ask("status")[0]["channel"] is False
+        assert other.request("status")[0]["channel"] is False
         assert select.select([client.channel.sock], [], [], 0.05)[0] == []
-        other.ask("end")
+        other.request("end")
 
 
 def test_no_request_reaches_a_rank_of_another_incarnation(rig: Rig) -> None:
@@ -52,17 +52,17 @@ def test_no_request_reaches_a_rank_of_another_incarnation(rig: Rig) -> None:
     with launched.client() as client:
         for op, arguments in (takes | ends).items():
             with pytest.raises(ControlError, match="runs here in incarnation 3: 2 is over"):
-                client.ask(op, **arguments, incarnation=2)
+                client.request(op, **arguments, incarnation=2)
             with pytest.raises(ControlError, match="runs here in incarnation 3: 1 is over"):
-                client.ask(op, **arguments)
+                client.request(op, **arguments)
         for op, arguments in takes.items():
             with pytest.raises(ControlError, match=r"end it before 4 begins") as caught:
-                client.ask(op, **arguments, incarnation=4)
+                client.request(op, **arguments, incarnation=4)
             assert caught.value.code == "incarnation"
-        status, _ = client.ask("status")
+        status, _ = client.request("status")
         assert (status["state"], status["epoch"]) == ("empty", 0)
         for op, arguments in ends.items():  # as the next one does with what is left of this
-            client.ask(op, **arguments, incarnation=4)
+            client.request(op, **arguments, incarnation=4)
     assert leaks.has_ended(launched.pid, 20)
 
 
@@ -72,9 +72,9 @@ def test_a_launcher_with_a_rank_does_not_end(rig: Rig) -> None:
     ready.read_text()
     with launched.client() as client:
         with pytest.raises(ControlError) as caught:
-            client.ask("end")
+            client.request("end")
         assert caught.value.code == "busy"
-        assert client.ask("status")[0]["state"] == "running"
-        client.ask("signal", signum=signal.SIGKILL)
+        assert client.request("status")[0]["state"] == "running"
+        client.request("signal", signum=signal.SIGKILL)
     launched.end()
     assert not os.path.exists(launched.config["socket"])

@@ -47,7 +47,7 @@ class Tree(Place):
         """Let go, it changes what was saved."""
         (self.work / "on").write_text("x")
         with launched.client() as client:
-            client.ask("thaw")
+            client.request("thaw")
         exit_file = Path(launched.config["exit_file"])
         journal = exit_file.with_suffix(".files")
         while f"{self.work}/changed" not in journal.read_text():
@@ -60,14 +60,14 @@ class Tree(Place):
         """Frozen, under a fresh launcher."""
         fresh = self.empty(rig)
         with fresh.client() as client:
-            client.ask("restore", folder=str(self.saved))
+            client.request("restore", folder=str(self.saved))
         return fresh
 
     def output(self, launched: Launched) -> list[str]:
         """Of one that is let go, told to end."""
         self.go()
         with launched.client() as client:
-            client.ask("thaw")
+            client.request("thaw")
         assert launched.end()["exit_status"] == 0, launched.text("err")
         return launched.text("out").splitlines()
 
@@ -225,7 +225,7 @@ def test_each_line_of_a_log_is_there_once(place: Tree) -> None:
     save(launched, place.saved)
     before = seen(place.tree)
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     while seen(place.tree) == before:
         time.sleep(0.01)
     kill(launched)
@@ -318,12 +318,12 @@ def test_what_has_not_changed_since_the_last_snapshot_is_not_copied_again(
     save_next(times[0])
     assert len(copied(times[0])) == 40 + 5 + 2 + 1
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     save_next(times[1])
     assert copied(times[1], times[0]).keys() == always
     shutil.rmtree(times[0])
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
         (place.work / "on").write_text("x")
         while not (place.work / "changed").exists():
             time.sleep(0.01)
@@ -331,7 +331,7 @@ def test_what_has_not_changed_since_the_last_snapshot_is_not_copied_again(
     assert copied(times[2], times[1]).keys() == always | {"small 7", "large 3", "changed"}
     shutil.rmtree(times[1])
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     save_next(times[3])
     assert copied(times[3], times[2]).keys() == always
     shutil.rmtree(times[2])
@@ -343,7 +343,7 @@ def test_what_has_not_changed_since_the_last_snapshot_is_not_copied_again(
     place.tree.mkdir()
     fresh = place.empty()
     with fresh.client() as client:
-        client.ask("restore", folder=str(times[3]))
+        client.request("restore", folder=str(times[3]))
     assert seen(place.tree) == before
     save(fresh, place.saved / "again/rank-0")
     kept = Path(fresh.config["exit_file"]).with_suffix(".kept")
@@ -372,12 +372,12 @@ def test_an_input_that_differs_is_named_and_nothing_is_changed(place: Tree, how:
     with fresh.client() as client:
         error = refusal(client, "restore", folder=str(place.saved))
         assert error.code == "snapshot" and str(source) in error.message
-        assert client.ask("status")[0]["state"] == "empty"
+        assert client.request("status")[0]["state"] == "empty"
     assert (place.work / "ready").read_text() == "changed by somebody"
     source.unlink(missing_ok=True)
     source.write_text("input")  # the same content, at another time
     with fresh.client() as client:
-        client.ask("restore", folder=str(place.saved))
+        client.request("restore", folder=str(place.saved))
     assert place.output(fresh) == ["nput"]
 
 
@@ -394,11 +394,11 @@ def test_ranks_that_share_a_file_are_both_set_back(place: Tree) -> None:
         )
     for each in launched:
         with each.client() as client:
-            client.ask("freeze")
+            client.request("freeze")
     for rank, each in enumerate(launched):
         time.sleep(0.1)
         with each.client() as client:
-            client.ask("snapshot", folder=str(place.saved / f"rank-{rank}"))
+            client.request("snapshot", folder=str(place.saved / f"rank-{rank}"))
     copies = [sorted((place.saved / f"rank-{rank}/files").glob("[0-9]")) for rank in range(2)]
     assert [copy.stat().st_nlink for copy in copies[0]] == [2, 2]
     before = seen(place.tree)
@@ -410,7 +410,7 @@ def test_ranks_that_share_a_file_are_both_set_back(place: Tree) -> None:
         fresh = [place.empty(1, rank=rank) for rank in range(2)]
         for rank, each in enumerate(fresh):
             with each.client() as client:
-                client.ask("restore", folder=str(place.saved / f"rank-{rank}"))
+                client.request("restore", folder=str(place.saved / f"rank-{rank}"))
     assert seen(place.tree) == before
     for work, each in zip(programs, fresh, strict=True):
         place.work = work

@@ -84,12 +84,12 @@ def test_a_link_of_others_in_the_place_of_a_folder_is_named_and_not_followed(
     with fresh.client() as client:
         error = refusal(client, "restore", folder=str(place.saved))
         assert error.code == "snapshot" and f"{place.tree / name} is a link" in error.message
-        assert client.ask("status")[0]["state"] == "empty"
+        assert client.request("status")[0]["state"] == "empty"
     assert seen(place.tree) == changed and theirs(place) == others
     (place.tree / name).unlink()
     (place.tree / "moved away").rename(place.tree / name)
     with fresh.client() as client:
-        client.ask("restore", folder=str(place.saved))
+        client.request("restore", folder=str(place.saved))
     assert seen(place.tree) == before and theirs(place) == others
     assert place.output(fresh) == ["own theirs, appended"]
 
@@ -106,13 +106,13 @@ def test_what_one_rank_does_to_the_files_of_another_is_undone(place: Shared, fir
         save(each, place.saved / f"rank-{rank}")
     before, others = seen(place.tree), theirs(place)
     with launched[0].client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     place.changes(launched[1])
     kill(launched[0])
     fresh = [place.empty(rank=rank) for rank in range(2)]
     for rank in (first, 1 - first):
         with fresh[rank].client() as client:
-            client.ask("restore", folder=str(place.saved / f"rank-{rank}"))
+            client.request("restore", folder=str(place.saved / f"rank-{rank}"))
     assert seen(place.tree) == before and theirs(place) == others
     for rank, expected in enumerate(("own", "for now")):
         place.work = works[rank]

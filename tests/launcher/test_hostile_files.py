@@ -55,11 +55,11 @@ def test_whatever_can_have_a_name_comes_back_under_it(place: Hostile, rig: int) 
 def test_a_folder_without_a_usable_name_is_reported_until_it_is_gone(place: Hostile) -> None:
     launched = place.start("too_deep")
     with launched.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
         try:
             error = refusal(client, "snapshot", folder=str(place.saved))
         finally:  # before anybody looks for it by its name
-            client.ask("thaw")
+            client.request("thaw")
             (place.work / "on").write_text("x")
             while not (place.work / "changed").exists():
                 time.sleep(0.01)
@@ -67,7 +67,7 @@ def test_a_folder_without_a_usable_name_is_reported_until_it_is_gone(place: Host
     assert f"{place.tree}/{'p' * 250}" in error.message and "too long" in error.message
     save(launched, place.saved)
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     assert place.output(launched) == []
 
 
@@ -102,7 +102,7 @@ def test_a_rank_that_renames_without_a_pause_comes_back(place: Hostile) -> None:
     save(launched, place.saved)
     before = seen(place.tree)
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     time.sleep(0.2)
     kill(launched)
     fresh = place.restored()

@@ -37,7 +37,7 @@ def test_what_processes_share_without_fork_comes_back(
     launched = place.launch(sys.executable, str(PROGRAM), method, str(place.work))
     for _ in range(2):
         with launched.client() as client:
-            assert client.ask("examine")[0]["hindrances"] == []
+            assert client.request("examine")[0]["hindrances"] == []
         save(launched, place.saved)
         assert lost(place) and set(lost(place)) < set(of_rank(place))
         assert not any(path.exists() for path in lost(place)), "only while it is saved"
@@ -64,7 +64,7 @@ def test_ranks_that_have_such_files_are_saved_at_one_time(place: Place) -> None:
     folders = [place.saved / f"rank-{rank}" for rank in range(2)]
     with ranks[0].client() as first, ranks[1].client() as second:
         for client in (first, second):
-            client.ask("freeze")
+            client.request("freeze")
         for client, folder in zip((first, second), folders, strict=True):
             client.channel.send({"id": 7, "op": "snapshot", "folder": str(folder)})
         for client in (first, second):
@@ -72,7 +72,7 @@ def test_ranks_that_have_such_files_are_saved_at_one_time(place: Place) -> None:
                 assert client.channel.fill()
             assert frame.head.ok, frame.head.error
             frame.close()
-            client.ask("thaw")
+            client.request("thaw")
     place.go()
     for launched in ranks:
         assert launched.end()["exit_status"] == 0

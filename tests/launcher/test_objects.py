@@ -145,7 +145,7 @@ def test_what_cannot_be_there_again_is_named(name: str, place: Place, program: P
         with pytest.raises(ControlError, match=REFUSED[name]) as error:
             save(launched, place.saved)
         assert "process 100" in error.value.message
-        client.ask("thaw")
+        client.request("thaw")
     place.go()
     assert launched.end()["exit_status"] == 0, launched.text("err")
 

@@ -28,12 +28,12 @@ def test_what_cannot_be_saved_is_named(place: Place, option: str, name: str) -> 
     )
     said = f"process 1000 (python) has a {name} namespace of its own: run it without"
     with launched.client() as client:
-        (hindrance,) = client.ask("examine")[0]["hindrances"]
+        (hindrance,) = client.request("examine")[0]["hindrances"]
         assert hindrance.startswith(said)
-        client.ask("freeze")
+        client.request("freeze")
         error = refusal(client, "snapshot", folder=str(place.saved))
         assert error.code == "undumpable" and said in error.message
-        client.ask("thaw")
+        client.request("thaw")
     place.go()
     assert launched.end()["exit_status"] == 0
 
@@ -52,7 +52,7 @@ def test_a_host_name_of_its_own_is_saved_with_it(place: Place) -> None:
     launched = place.launch("unshare", "--uts", "--ipc", "sh", "-ec", NAMED)
     fresh = moved(place, launched)
     with fresh.client() as client:
-        assert client.ask("examine")[0]["hindrances"] == []
+        assert client.request("examine")[0]["hindrances"] == []
     place.go()
     assert fresh.end()["exit_status"] == 0
     assert fresh.text("out") == "elsewhere\n"

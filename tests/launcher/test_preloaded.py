@@ -211,6 +211,6 @@ def test_a_rank_that_becomes_another_user_has_its_device_or_a_reason(rig: Rig) -
         assert "make the first CUDA call before that" in launched.text("err")
         return
     with launched.client() as client:
-        client.ask("claim", epoch=1, device="d", timeout=20)  # granted when it has its channel
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("claim", epoch=1, device="d", timeout=20)  # granted when it has its channel
+        client.request("signal", signum=signal.SIGKILL)
     assert (launched.end()["signal"], launched.text("err")) == (signal.SIGKILL, "")

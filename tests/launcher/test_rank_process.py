@@ -28,7 +28,7 @@ PTRACE_SEIZE = 0x4206
 
 def refusal(client: Client, op: str, **arguments: Any) -> str:
     with pytest.raises(ControlError) as caught:
-        client.ask(op, **arguments)
+        client.request(op, **arguments)
     return caught.value.code
 
 
@@ -133,11 +133,11 @@ def test_pids_are_those_the_outside_sees(rig: Rig) -> None:
     assert launched.rank_pid is not None
     assert b"rank_program" in Path(f"/proc/{launched.rank_pid}/cmdline").read_bytes()
     with launched.client() as client:
-        reply, _ = client.ask("hello")
+        reply, _ = client.request("hello")
         assert (reply["pid"], reply["rank"], reply["job"]) == (launched.rank_pid, 0, "test")
         assert reply["namespaced"] == (rig.namespaces == "require")
-        assert client.ask("status")[0]["state"] == "running"
-        client.ask("signal", signum=signal.SIGTERM)
+        assert client.request("status")[0]["state"] == "running"
+        client.request("signal", signum=signal.SIGTERM)
     assert launched.end()["signal"] == signal.SIGTERM
 
 
@@ -219,10 +219,10 @@ def test_a_rank_continues_in_its_daemon(rig: Rig, how: str) -> None:
     launched = rig.program("daemon", str(replies), str(stop), how)
     assert json.loads(replies.read_text())[0] == 0
     with launched.client() as client:
-        while (pid := client.ask("hello")[0]["pid"]) == launched.rank_pid:
+        while (pid := client.request("hello")[0]["pid"]) == launched.rank_pid:
             time.sleep(0.001)
         assert b"daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        assert client.ask("status")[0]["state"] == "running"
+        assert client.request("status")[0]["state"] == "running"
     stop.write_text("")
     end = launched.end()
     assert (end["exit_status"], end["killed"]) == (7, [])
@@ -241,7 +241,7 @@ def test_a_killed_process_that_stays_is_named(rig: Rig) -> None:
         while "has not let go of sleep" not in launched.text("err"):
             time.sleep(0.01)
         with launched.client() as client:
-            assert client.ask("status")[0]["exit_status"] is None
+            assert client.request("status")[0]["exit_status"] is None
             assert refusal(client, "signal", signum=9) == "exited"
     finally:
         os.waitpid(pid, 0)  # the tracer's look lets go of it
@@ -255,7 +255,7 @@ def test_a_signal_reaches_rank_and_children(rig: Rig, state: State) -> None:
     family = state.watch.new_processes() - {launched.pid}
     assert len(family) == 3
     with launched.client() as client:
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("signal", signum=signal.SIGKILL)
     assert all(leaks.has_ended(pid, 20) for pid in family)
     assert launched.end()["signal"] == signal.SIGKILL
 
@@ -279,8 +279,8 @@ def test_terminal_signals_do_not_end_the_launcher(rig: Rig) -> None:
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(launched.pid, signum)
     with launched.client() as client:
-        assert client.ask("status")[0]["state"] == "running"
-        client.ask("signal", signum=signal.SIGKILL)
+        assert client.request("status")[0]["state"] == "running"
+        client.request("signal", signum=signal.SIGKILL)
     launched.end()
 
 
@@ -329,9 +329,9 @@ def test_a_rank_whose_start_hangs_can_be_killed(rig: Rig) -> None:
     config = rig.config("true")
     with subprocess.Popen(rig.launcher_argv(config), stdout=subprocess.PIPE) as caller:
         with listening(config["socket"]) as client:
-            assert client.ask("status")[0]["state"] == "running"
+            assert client.request("status")[0]["state"] == "running"
             assert refusal(client, "vacate") == "busy"
-            client.ask("signal", signum=signal.SIGKILL)
+            client.request("signal", signum=signal.SIGKILL)
         assert caller.wait() == 0 and caller.stdout is not None
         told = json.loads(caller.stdout.read())
     assert told["rank_pid"] is None
@@ -346,7 +346,7 @@ def test_a_rank_has_one_launcher_and_one_end(plain_rig: Rig) -> None:
     again = plain_rig.run(launched.config)
     assert again.returncode == 1 and "has a launcher already" in again.stderr
     with launched.client() as client:
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("signal", signum=signal.SIGKILL)
     launched.end()
     again = plain_rig.run(launched.config)
     assert again.returncode == 1 and "has ended already" in again.stderr
@@ -387,5 +387,5 @@ def test_bad_requests_are_refused_and_harm_nothing(plain_rig: Rig) -> None:
         assert refusal(client, "claim", epoch=2**70, device="d") == "argument"
         assert refusal(client, "claim", epoch=1, device="d", nonsense=1) == "argument"
         assert refusal(client, "nonsense") == "unknown_op"
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("signal", signum=signal.SIGKILL)
     launched.end()

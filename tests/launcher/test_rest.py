@@ -78,16 +78,16 @@ def place(state: State) -> Place:
 
 def refusal(client: Client, op: str, **arguments: Any) -> ControlError:
     with pytest.raises(ControlError) as caught:
-        client.ask(op, **arguments)
+        client.request(op, **arguments)
     return caught.value
 
 
 def save(launched: Launched, folder: Path) -> int:
     """Freeze and write down; how many bytes it took."""
     with launched.client() as client:
-        client.ask("freeze")
-        size: int = client.ask("snapshot", folder=str(folder))[0]["bytes"]
-        assert client.ask("status")[0]["state"] == "frozen"
+        client.request("freeze")
+        size: int = client.request("snapshot", folder=str(folder))[0]["bytes"]
+        assert client.request("status")[0]["state"] == "frozen"
     return size
 
 
@@ -100,9 +100,9 @@ def kill(launched: Launched) -> None:
 
 def restore(launched: Launched, folder: Path) -> None:
     with launched.client() as client:
-        client.ask("restore", folder=str(folder))
-        assert client.ask("status")[0]["state"] == "frozen"
-        client.ask("thaw")
+        client.request("restore", folder=str(folder))
+        assert client.request("status")[0]["state"] == "frozen"
+        client.request("thaw")
 
 
 def moved(place: Place, launched: Launched) -> Launched:
@@ -131,15 +131,15 @@ def has_cgroup(launched: Launched) -> bool:
 def test_a_frozen_rank_stands_still_and_continues(place: Place) -> None:
     launched = place.program("count")
     with launched.client() as client:
-        client.ask("freeze")
-        client.ask("freeze")
+        client.request("freeze")
+        client.request("freeze")
         before = launched.text("out")
         time.sleep(0.1)
         assert launched.text("out") == before
-        assert client.ask("status")[0]["state"] == "frozen"
-        client.ask("thaw")
-        client.ask("thaw")
-        assert client.ask("status")[0]["state"] == "running"
+        assert client.request("status")[0]["state"] == "frozen"
+        client.request("thaw")
+        client.request("thaw")
+        assert client.request("status")[0]["state"] == "running"
         while launched.text("out") == before:
             time.sleep(0.001)
         assert not has_cgroup(launched)
@@ -151,7 +151,7 @@ def test_a_rank_that_is_frozen_again_at_once_stays_in_its_cgroup(place: Place) -
     """A thawed rank leaves its cgroup after the reply, but not if the next request freezes it."""
     launched = place.program("count")
     with launched.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
         for number, op in enumerate(("thaw", "freeze")):
             client.channel.send({"id": 70 + number, "op": op})
         replies = 0
@@ -161,10 +161,10 @@ def test_a_rank_that_is_frozen_again_at_once_stays_in_its_cgroup(place: Place) -
                 assert frame.head.error is None
                 replies += 1
         before = launched.text("out")
-        assert client.ask("status")[0]["state"] == "frozen" and has_cgroup(launched)
+        assert client.request("status")[0]["state"] == "frozen" and has_cgroup(launched)
         assert launched.text("out") == before
-        client.ask("thaw")
-        assert client.ask("status")[0]["state"] == "running"
+        client.request("thaw")
+        assert client.request("status")[0]["state"] == "running"
         assert not has_cgroup(launched)
     place.go()
     assert launched.end()["exit_status"] == 0
@@ -173,8 +173,8 @@ def test_a_rank_that_is_frozen_again_at_once_stays_in_its_cgroup(place: Place) -
 def test_a_frozen_rank_can_be_killed(place: Place) -> None:
     launched = place.program("count")
     with launched.client() as client:
-        client.ask("freeze")
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("freeze")
+        client.request("signal", signum=signal.SIGKILL)
     assert launched.end()["signal"] == signal.SIGKILL
     assert not has_cgroup(launched)
 
@@ -182,16 +182,16 @@ def test_a_frozen_rank_can_be_killed(place: Place) -> None:
 def test_what_a_killed_launcher_left_is_removed_by_the_next(place: Place) -> None:
     launched = place.program("count")
     with launched.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
     assert has_cgroup(launched)
     kill(launched)
     assert launched.rank_pid is not None and leaks.has_ended(launched.rank_pid, 20)
     other = place.rigs[1].launch("sleep", "1000")
     with other.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
         assert not has_cgroup(launched)
-        client.ask("thaw")
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("thaw")
+        client.request("signal", signum=signal.SIGKILL)
     other.end()
 
 
@@ -199,7 +199,7 @@ def test_a_running_rank_is_saved_and_continues(place: Place) -> None:
     launched = place.program("everything")
     assert save(launched, place.saved) > 1 << 20
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     place.go()
     assert launched.end()["exit_status"] == 0, launched.text("err")
     assert launched.text("out").splitlines() == EVERYTHING
@@ -222,7 +222,7 @@ def test_a_snapshot_says_at_which_start_of_the_machine_it_was_written(place: Pla
     about = json.loads((place.saved / "about.json").read_text())
     assert about["boot"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     place.go()
     launched.end()
 
@@ -231,7 +231,7 @@ def test_a_rank_is_restored_in_another_state_directory(place: Place) -> None:
     launched = place.program("everything")
     fresh = moved(place, launched)
     with fresh.client() as client:
-        pid = client.ask("hello")[0]["pid"]
+        pid = client.request("hello")[0]["pid"]
         assert b"everything" in Path(f"/proc/{pid}/cmdline").read_bytes()
     place.go()
     assert fresh.end()["exit_status"] == 0, fresh.text("err")
@@ -256,9 +256,9 @@ def test_one_launcher_ends_a_rank_and_takes_it_back(place: Place) -> None:
     launched = place.program("count")
     save(launched, place.saved)
     with launched.client() as client:
-        client.ask("vacate")
-        client.ask("vacate")
-        assert client.ask("status")[0]["state"] == "empty"
+        client.request("vacate")
+        client.request("vacate")
+        assert client.request("status")[0]["state"] == "empty"
         assert launched.rank_pid is not None and leaks.has_ended(launched.rank_pid, 0)
         assert not os.path.exists(launched.config["exit_file"])
     restore(launched, place.saved)
@@ -274,14 +274,14 @@ def test_each_line_is_there_once(place: Place) -> None:
     save(launched, place.saved)
     size = len(launched.text("out"))
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
         while len(launched.text("out")) < size + 100:
             time.sleep(0.001)
-        client.ask("vacate")
-        client.ask("restore", folder=str(place.saved))
+        client.request("vacate")
+        client.request("restore", folder=str(place.saved))
         assert len(launched.text("out")) == size
         assert json.loads(launched.text("cut")) == {"out": size}, "so that followers understand"
-        client.ask("thaw")
+        client.request("thaw")
     place.go()
     launched.end()
     numbers = [int(line) for line in launched.text("out").splitlines()]
@@ -294,14 +294,14 @@ def test_a_restored_rank_does_nothing_before_it_is_thawed(place: Place) -> None:
     kill(launched)
     fresh = place.empty()
     with fresh.client() as client:
-        client.ask("restore", folder=str(place.saved))
-        client.ask("restore", folder=str(place.saved))
+        client.request("restore", folder=str(place.saved))
+        client.request("restore", folder=str(place.saved))
         time.sleep(0.2)
         assert fresh.text("out") == ""
-        client.ask("thaw")
+        client.request("thaw")
         while not fresh.text("out"):
             time.sleep(0.001)
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("signal", signum=signal.SIGKILL)
     fresh.end()
 
 
@@ -340,8 +340,8 @@ def test_calls_that_a_rest_interrupts_continue_in_a_rank_that_stays(
             save(launched, place.saved)
             shutil.rmtree(place.saved)
         with launched.client() as client:
-            client.ask("freeze")
-            client.ask("thaw")
+            client.request("freeze")
+            client.request("thaw")
     place.go()
     assert launched.end()["exit_status"] == 0
     assert launched.text("out") == "end\n"
@@ -352,8 +352,8 @@ def test_calls_end_though_they_are_interrupted_more_often_than_they_wait(place: 
     launched = waiting(place, 2)
     while not leaks.has_ended(launched.pid, 0.2):
         with contextlib.suppress(ControlError, OSError), launched.client() as client:
-            client.ask("freeze")
-            client.ask("thaw")
+            client.request("freeze")
+            client.request("thaw")
     assert launched.end()["exit_status"] == 0
     *lines, last = launched.text("out").splitlines()
     assert last == "end" and len(lines) == 11
@@ -382,10 +382,10 @@ def test_a_signal_that_comes_meanwhile_interrupts_anyway(place: Place, saves: bo
     if saves:
         save(launched, place.saved)
     with launched.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
         assert launched.rank_pid
         os.kill(launched.rank_pid, signal.SIGUSR1)
-        client.ask("thaw")
+        client.request("thaw")
     assert launched.end()["exit_status"] == 0
     assert launched.text("out") == "told\n"
 
@@ -402,7 +402,7 @@ def test_a_process_that_starts_a_program_is_saved_when_it_has_started(place: Pla
     for _ in range(3):
         save(launched, place.saved)
         with launched.client() as client:
-            client.ask("thaw")
+            client.request("thaw")
     fresh = moved(place, launched)
     place.go()
     assert fresh.end()["exit_status"] == 0
@@ -416,7 +416,7 @@ def test_a_process_that_never_starts_its_program_is_named_and_runs_on(place: Pla
         error = refusal(client, "freeze", timeout=scaled(60))
         assert error.code == "failed" and "(starting_progra)" in error.message
         assert "has not started its program" in error.message
-        assert client.ask("status")[0]["state"] == "running"
+        assert client.request("status")[0]["state"] == "running"
     place.go()
     assert launched.end()["exit_status"] == 0
 
@@ -455,24 +455,24 @@ def test_ranks_continue_talking_to_each_other(place: Place) -> None:
             time.sleep(0.01)
     for launched in ranks:
         with launched.client() as client:
-            client.ask("freeze")
+            client.request("freeze")
     for rank, launched in enumerate(ranks):
         save(launched, place.saved / str(rank))
     for launched in ranks:
         with launched.client() as client:
-            client.ask("thaw")
+            client.request("thaw")
     time.sleep(0.1)
     for launched in ranks:
         kill(launched)
     fresh = [place.empty(rank=rank) for rank in range(2)]
     for rank, launched in enumerate(fresh):
         with launched.client() as client:
-            client.ask("restore", folder=str(place.saved / str(rank)))
+            client.request("restore", folder=str(place.saved / str(rank)))
         time.sleep(0.5)
     assert all(map(has_wall, fresh))
     for launched in fresh:
         with launched.client() as client:
-            client.ask("thaw")
+            client.request("thaw")
         time.sleep(0.5)
     (place.work / "0/go").write_text("x")
     for launched in fresh:
@@ -492,7 +492,7 @@ def test_a_connection_to_the_outside_ends(place: Place, host: str) -> None:
         with there:
             save(launched, place.saved)
             with launched.client() as client:
-                client.ask("thaw")
+                client.request("thaw")
             there.sendall(b"still here\n")
             while not launched.text("out").endswith("still here\n"):
                 time.sleep(0.01)
@@ -507,7 +507,7 @@ def test_no_table_outlives_a_launcher(place: Place) -> None:
     kill(launched)
     fresh = place.empty()
     with fresh.client() as client:
-        client.ask("restore", folder=str(place.saved))
+        client.request("restore", folder=str(place.saved))
     assert has_wall(fresh)
     kill(fresh)
     while has_wall(fresh):
@@ -520,9 +520,9 @@ def test_a_port_that_another_process_has_is_named(place: Place) -> None:
     with place.empty().client() as client:
         error = refusal(client, "restore", folder=str(place.saved))
         assert error.code == "snapshot" and "another process has a port of" in error.message
-        client.ask("end")
+        client.request("end")
     with launched.client() as client:
-        client.ask("signal", signum=signal.SIGKILL)
+        client.request("signal", signum=signal.SIGKILL)
     launched.end()
 
 
@@ -582,14 +582,14 @@ def test_an_address_that_another_machine_has_is_named(
 def test_a_channel_and_its_image_come_back(place: Place) -> None:
     launched = place.launch(*place.rigs[0].argv("own_a_channel", str(place.work)))
     with launched.client() as client:
-        _, (channel, image) = client.ask("claim", epoch=1, device="d0")
+        _, (channel, image) = client.request("claim", epoch=1, device="d0")
         os.pwrite(image, b"of the device", 5 << 30)
         for fd in (channel, image):
             os.close(fd)
     fresh = moved(place, launched)
     with fresh.client() as client:
-        assert client.ask("status")[0]["channel"]
-        _, (channel, image) = client.ask("claim", epoch=2, device="d0")
+        assert client.request("status")[0]["channel"]
+        _, (channel, image) = client.request("claim", epoch=2, device="d0")
         assert os.pread(image, 13, 5 << 30) == b"of the device"
         assert os.fstat(image).st_blocks * 512 < 1 << 20
         os.pwrite(channel, b"ours", os.pread(channel, 4096, 0).index(b"mine") + 4)
@@ -639,16 +639,16 @@ def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, word
         launched.end()
         privileges.missing(f"this kernel has it not: {lacks}")
     with launched.client() as client:
-        (hindrance,) = client.ask("examine")[0]["hindrances"]
+        (hindrance,) = client.request("examine")[0]["hindrances"]
         assert words in hindrance and hindrance.startswith("process 10") and ": " in hindrance
-        assert client.ask("status")[0]["state"] == "running"
-        client.ask("freeze")
+        assert client.request("status")[0]["state"] == "running"
+        client.request("freeze")
         assert refusal(client, "examine").code == "busy"
         error = refusal(client, "snapshot", folder=str(place.saved))
         assert error.code == "undumpable" and words in error.message
         assert "process 10" in error.message and ": " in error.message
-        assert client.ask("status")[0]["state"] == "frozen"
-        client.ask("thaw")
+        assert client.request("status")[0]["state"] == "frozen"
+        client.request("thaw")
     assert not (place.saved / "about.json").exists()
     place.go()
     assert launched.end()["exit_status"] == 0
@@ -658,10 +658,10 @@ def test_nothing_is_named_of_a_rank_that_can_be_saved(place: Place) -> None:
     """Threads, TCP, a child, a deleted file; and again when it has been restored."""
     launched = place.program("everything")
     with launched.client() as client:
-        assert client.ask("examine")[0]["hindrances"] == []
+        assert client.request("examine")[0]["hindrances"] == []
     fresh = moved(place, launched)
     with fresh.client() as client:
-        assert client.ask("examine")[0]["hindrances"] == []
+        assert client.request("examine")[0]["hindrances"] == []
     place.go()
     assert fresh.end()["exit_status"] == 0
 
@@ -674,12 +674,12 @@ def test_a_unix_socket_to_outside_is_named_and_it_runs_on(place: Place, state: S
         launched = place.program("unix_stream", path)
         accepted, _ = listener.accept()
         with accepted, launched.client() as client:
-            (hindrance,) = client.ask("examine")[0]["hindrances"]
+            (hindrance,) = client.request("examine")[0]["hindrances"]
             assert f"has a Unix socket ({path}) to a process outside" in hindrance
-            client.ask("freeze")
+            client.request("freeze")
             error = refusal(client, "snapshot", folder=str(place.saved))
             assert error.code == "undumpable" and "Unix socket" in error.message
-            client.ask("thaw")
+            client.request("thaw")
         place.go()
         assert launched.end()["exit_status"] == 0
     os.unlink(path)
@@ -697,11 +697,11 @@ def criu_below(launched: Launched) -> int | None:
 def test_a_rank_is_ended_when_criu_is_killed_over_it(place: Place) -> None:
     launched = place.program("memory")
     with launched.client() as client, launched.client() as other:
-        client.ask("freeze")
+        client.request("freeze")
         client.channel.send({"id": 7, "op": "snapshot", "folder": str(place.saved)})
         while (pid := criu_below(launched)) is None:
             time.sleep(0.001)
-        assert other.ask("status")[0]["state"] == "frozen"
+        assert other.request("status")[0]["state"] == "frozen"
         assert refusal(other, "thaw").code == "busy"
         os.kill(pid, signal.SIGKILL)
         assert client.channel.fill()
@@ -723,7 +723,7 @@ def test_a_rank_that_criu_s_end_leaves_alive_is_ended(
     launched = place.program("memory")
     halting.request("dump")
     with launched.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
         client.channel.send({"id": 7, "op": "snapshot", "folder": str(place.saved)})
         while not (pid := halting.stopped("dump")):
             time.sleep(0.001)
@@ -746,7 +746,7 @@ def test_a_rank_that_dies_of_criu_s_end_says_so(
     assert launched.rank_pid is not None
     halting.request("dump")
     with launched.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
         client.channel.send({"id": 7, "op": "snapshot", "folder": str(place.saved)})
         while not (pid := halting.stopped("dump")):
             time.sleep(0.001)
@@ -773,7 +773,7 @@ def test_criu_that_stops_over_a_rank_is_killed_and_the_rank_with_it(
     launched = place.program("memory")
     halting.request("dump")
     with launched.client() as client:
-        client.ask("freeze")
+        client.request("freeze")
         error = refusal(client, "snapshot", folder=str(place.saved))
         assert "CRIU timed out: no progress for 2 s; it was killed" in error.message
     assert "CRIU timed out: no progress for 2 s" in launched.end()["error"]
@@ -794,7 +794,7 @@ def test_criu_that_stops_in_a_restore_is_killed_and_another_one_restores(
     with fresh.client() as client:
         error = refusal(client, "restore", folder=str(place.saved))
         assert "CRIU timed out: no progress for 5 s; it was killed" in error.message
-        assert client.ask("status")[0]["state"] == "empty"
+        assert client.request("status")[0]["state"] == "empty"
     restore(fresh, place.saved)
     place.go()
     assert fresh.end()["exit_status"] == 0
@@ -805,8 +805,8 @@ def test_what_does_not_fit_is_refused_and_nothing_starts(place: Place) -> None:
     launched = place.program("count")
     save(launched, place.saved)
     with launched.client() as client:
-        client.ask("vacate")
-        client.ask("end")
+        client.request("vacate")
+        client.request("end")
     fresh = place.empty(world_size=3)
     with fresh.client() as client:
         for change, words in (
@@ -824,9 +824,9 @@ def test_what_does_not_fit_is_refused_and_nothing_starts(place: Place) -> None:
             assert error.code == "snapshot" and words in error.message
             shutil.rmtree(other)
         assert refusal(client, "restore", folder=str(place.work)).code == "snapshot"
-        assert client.ask("status")[0]["state"] == "empty"
+        assert client.request("status")[0]["state"] == "empty"
         assert leaks.below(fresh.pid) == set()
-        client.ask("end")
+        client.request("end")
     assert leaks.has_ended(fresh.pid, 20)
     assert not has_cgroup(fresh)
 
@@ -849,7 +849,7 @@ def test_a_rank_whose_main_thread_has_ended_comes_back(place: Place, how: str) -
     launched = place.launch(str(program), str(place.work), how, preload=preload)
     save(launched, place.saved / "0")
     with launched.client() as client:
-        client.ask("thaw")
+        client.request("thaw")
     save(launched, place.saved / "1")
     kill(launched)
     fresh = place.empty(preload=preload)
@@ -869,11 +869,11 @@ def test_what_criu_cannot_restore_is_named_and_nothing_is_left(place: Place) -> 
     with fresh.client() as client:
         error = refusal(client, "restore", folder=str(place.saved))
         assert error.code == "snapshot" and "non existing file" in error.message
-        assert client.ask("status")[0]["state"] == "empty"
+        assert client.request("status")[0]["state"] == "empty"
         assert leaks.below(fresh.pid) == set()
         (place.saved / "elsewhere").rename(place.saved / "criu/files.img")
-        client.ask("restore", folder=str(place.saved))
-        client.ask("thaw")
+        client.request("restore", folder=str(place.saved))
+        client.request("thaw")
     place.go()
     assert fresh.end()["exit_status"] == 0
     assert fresh.text("out").splitlines() == EVERYTHING
@@ -887,8 +887,8 @@ def test_operations_that_come_at_the_wrong_time_are_refused(place: Place) -> Non
         assert refusal(client, "restore", folder=str(place.saved)).code == "busy"
         for op, arguments in (("freeze", {}), ("thaw", {}), ("snapshot", {"folder": "/x"})):
             assert refusal(other, op, **arguments).code == "empty"
-        other.ask("end")
-        client.ask("signal", signum=signal.SIGKILL)
+        other.request("end")
+        client.request("signal", signum=signal.SIGKILL)
     launched.end()
 
 
@@ -899,7 +899,7 @@ def test_without_namespaces_nothing_is_frozen(plain_rig: Rig) -> None:
     with launched.client() as client:
         error = refusal(client, "freeze", timeout=scaled(60))
         assert error.code == "unavailable" and "CAP_SYS_ADMIN" in error.message
-        client.ask("vacate")
-        assert client.ask("status")[0]["state"] == "empty"
-        client.ask("end")
+        client.request("vacate")
+        assert client.request("status")[0]["state"] == "empty"
+        client.request("end")
     assert leaks.has_ended(launched.pid, 20)

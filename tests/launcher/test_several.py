@@ -70,8 +70,8 @@ def test_one_that_is_killed_takes_nothing_of_the_others_and_leaves_nothing_with_
     locks = [Path(first.config["logs"], f"rank-{rank}.launcher.log") for rank in (0, 1)]
     assert [is_locked(lock) for lock in locks] == [False, True]
     with second.client() as client:
-        assert client.ask("status")[0]["state"] == "running"
-        client.ask("signal", signum=signal.SIGTERM)
+        assert client.request("status")[0]["state"] == "running"
+        client.request("signal", signum=signal.SIGTERM)
     assert second.end()["signal"] == signal.SIGTERM
     assert start(rig, range(1), "true")[0].end()["exit_status"] == 0
 

@@ -162,7 +162,7 @@ TABLE: Table = {
             "tests/reconciler/test_recovery_actions.py::"
             "test_what_fails_again_and_again_is_answered_with_how_often"
         ): {
-            "requests-without-end": ("tries < saving.ASKED_TRIES", "True"),
+            "requests-without-end": ("tries < saving.REQUEST_TRIES", "True"),
         },
         (
             "tests/reconciler/test_recovery_actions.py::"

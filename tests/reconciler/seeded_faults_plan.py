@@ -155,7 +155,10 @@ TABLE: Table = {
             "tests/reconciler/test_recovery.py::"
             "test_the_store_is_queried_now_and_then_for_the_owners_of_the_jobs_that_it_knows"
         ): {
-            "store-not-asked": ("if ask := saving.asking(index, self._running, now):", "if False:"),
+            "store-not-asked": (
+                "if query := saving.querying(index, self._running, now):",
+                "if False:",
+            ),
         },
         ("tests/reconciler/test_recovery.py::test_ranks_that_stand_still_for_nothing_are_let_go"): {
             "frozen-for-ever": (
@@ -190,8 +193,8 @@ TABLE: Table = {
             "test_the_store_is_queried_now_and_then_for_the_owners_of_the_jobs_that_it_knows"
         ): {
             "only-who-is-due-is-asked-about": (
-                "return AskStore(tuple(each.name for each in known))",
-                "return AskStore(tuple(each.name for each in known[:1]))",
+                "return QueryStore(tuple(each.name for each in known))",
+                "return QueryStore(tuple(each.name for each in known[:1]))",
             ),
         },
         (
@@ -199,8 +202,8 @@ TABLE: Table = {
             "test_a_store_that_does_not_answer_is_asked_ever_later"
         ): {
             "silent-store-asked-as-often": (
-                "_doubled(ASK_STORE_AGAIN_S, asked.silent)",
-                "ASK_STORE_AGAIN_S",
+                "_doubled(QUERY_STORE_AGAIN_S, last.silent)",
+                "QUERY_STORE_AGAIN_S",
             ),
         },
         (

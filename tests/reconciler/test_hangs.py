@@ -198,7 +198,7 @@ def test_a_process_that_accepts_and_is_silent_is_waited_for_once(
         assert found[silent].status is None
         for turn in (2, 3):
             found = prober.look(paths, NEVER_S)
-            assert found[silent].status is None and found[silent].asked > 0
+            assert found[silent].status is None and found[silent].queried > 0
             status = found[tmp_path / "lively"].status
             assert status and status["answer"] == asked[0] >= turn - 1
 

@@ -21,7 +21,7 @@ SOURCES = Path(rankfold.reconciler.__file__).parent
 def test_every_point_of_the_table_is_in_the_code_and_no_other() -> None:
     text = "".join(file.read_text() for file in SOURCES.rglob("*.py"))
     assert set(re.findall(r'point\("([a-z._]+)"\)', text)) | {
-        f"{op}.partly" for op in re.findall(r'_tell_all\([a-z.]+, "([a-z]+)"', text)
+        f"{op}.partly" for op in re.findall(r'_request_all\([a-z.]+, "([a-z]+)"', text)
     } == set(POINTS)
 
 

@@ -34,7 +34,7 @@ def test_a_proxy_that_the_last_reconciler_requested_to_end_may_end_under_the_nex
         last = Processes(layout, journal)
         last.started(ONE)
         last.note(seen(7), [ONE])
-        last.all_told_to_end({})
+        last.all_requested_to_end({})
 
         following = Processes(layout, journal)
         following.note(seen(7 if answers else 0), [ONE])  # still on its way
@@ -51,7 +51,7 @@ def test_one_that_could_not_be_requested_to_end_is_missed(tmp_path: Path, layout
     with Journal(tmp_path) as journal:
         last = Processes(layout, journal)
         last.note(seen(7), [ONE])
-        last.all_told_to_end({ONE: "it does not answer"})
+        last.all_requested_to_end({ONE: "it does not answer"})
         Processes(layout, journal).note(seen(None), [ONE])
         assert [event.reason for event in journal.events()] == ["ProxyEnded"]
 
@@ -121,5 +121,5 @@ def test_the_reconciler_that_follows_an_orderly_end_finds_out_anew(
     with Journal(tmp_path) as journal:
         processes = Processes(layout, journal)
         in_vain(processes)
-        processes.all_told_to_end({})
+        processes.all_requested_to_end({})
         assert Processes(layout, journal).failing == {}

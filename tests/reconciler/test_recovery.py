@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rankfold.reconciler import actions
 from rankfold.reconciler.model.desired import Desired, Device, Job, Pool
-from rankfold.reconciler.model.observed import Asked, RankOnDevice, Transfer
+from rankfold.reconciler.model.observed import RankOnDevice, StoreQuery, Transfer
 from rankfold.reconciler.model.recorded import NODE, RESTARTING, Record, Save
 from rankfold.reconciler.plan import saving
 from support.simulated import Fleet
@@ -187,7 +187,7 @@ def test_a_launcher_that_hangs_holds_no_job_at_its_cut(frozen: bool) -> None:
     assert record.asked == "t" and not place.saved, "who requested it waits for another try"
     place.set_ranks("a", (1,), "running")
     place.ranks["a", 1] = replace(place.ranks["a", 1], silent_since=None)
-    place.now += saving.ASKED_AGAIN_S
+    place.now += saving.REQUESTED_AGAIN_S
     place.converge()
     answer = place.records["a"].answer
     assert place.works("a") and answer is not None and answer.id == "1-2"
@@ -206,8 +206,8 @@ def test_an_upload_ends_though_a_launcher_hangs() -> None:
 def test_a_request_is_tried_again_where_the_reason_may_pass_and_then_answered() -> None:
     place = fleet(job())
     place.update("a", asked="t")
-    for number in range(saving.ASKED_TRIES):
-        place.now += saving.ASKED_AGAIN_S
+    for number in range(saving.REQUEST_TRIES):
+        place.now += saving.REQUESTED_AGAIN_S
         while place.records["a"].save is None:
             assert place.records["a"].answer is None
             place.turn()
@@ -390,7 +390,7 @@ def test_a_store_that_is_away_for_weeks_is_waited_for() -> None:
     assert not saving.waited(5000, 0.0, saving.WAIT_MAX_S - 1)
     place = fleet(job())
     place.update("a", known=1)
-    place.asked = Asked(place.now, 5000)
+    place.asked = StoreQuery(place.now, 5000)
     place.store_silent = True
     turns(place, 600)
     assert place.questions and place.works("a")

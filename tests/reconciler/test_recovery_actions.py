@@ -59,7 +59,7 @@ class Ranks(Node):
         self.no_transfer = ""
         self.hindrances: list[str] = []
 
-    def tell(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Json:
+    def request(self, job: str, rank: int, op: str, timeout: float, **more: Any) -> Json:
         self.told.append((op, rank))
         self.incarnations.add(more.get("incarnation", 1))
         if (op, rank) in self.fails:
@@ -223,7 +223,7 @@ def test_a_save_that_fails_lets_everybody_go_and_says_why(failure: str, scene: S
 
 def test_what_fails_again_and_again_is_answered_with_how_often(scene: Scene) -> None:
     scene.device_fails = "save"
-    for tries in range(saving.ASKED_TRIES):
+    for tries in range(saving.REQUEST_TRIES):
         assert scene.record.asked_tries == tries
         scene.update(save=Save(1 + tries, "request", 5.0, token="t"), asked="")
         scene.do(scene.recovery.save(replace(AT_A_CUT, number=1 + tries), Observed()))
@@ -610,7 +610,7 @@ CALLING: list[tuple[Json, actions.Action]] = [
     (ON_DISK | {"save": Save(2, "rest", 5.0, "uploading")}, actions.Conclude("a", 2, error="no")),
     ({}, actions.Thaw("a", (0, 1))),
     ({}, actions.Look("a", (0, 1))),
-    ({"known": 1}, actions.AskStore(("a",))),
+    ({"known": 1}, actions.QueryStore(("a",))),
     ({}, actions.Vacate("a", (0, 1))),
     (ON_DISK, actions.Fetch("a", 3, "1-1")),
     (ON_DISK | {"restore": Restore(3, "1-1")}, actions.Fetch("a", 3, "1-1", stuck=True)),
@@ -656,7 +656,7 @@ def test_no_call_of_an_action_needs_the_journal(
     if isinstance(action, actions.Restore) or "dump" in fields:
         scene.fetched(2)
         scene.ranks.settle("a", 2)
-    if isinstance(action, actions.AskStore):
+    if isinstance(action, actions.QueryStore):
         stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     scene.status = STATUS
     seen = {name: SeenDevice(name, pid=7) for name in DEVICES}

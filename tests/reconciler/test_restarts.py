@@ -94,7 +94,7 @@ def test_one_that_has_run_for_a_while_or_ended_as_it_should_starts_anew(layout: 
     one_that_ends(layout)
     assert restarts.report(layout) == "", "once is no loop"
     with restarts.claimed(layout.state) as claim, Journal(layout.state) as journal:
-        claim.tell(journal)
+        claim.report(journal)
         claim.trouble(KeyError("secret"), journal)
         assert "every turn of the reconciler fails because: KeyError" in restarts.report(layout)
         claim.trouble(None, journal)

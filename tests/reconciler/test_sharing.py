@@ -82,7 +82,7 @@ def test_the_last_counters_of_an_ended_job_are_reported() -> None:
         "on": None,
         "guard": "sets",
         "chunksShared": 0,
-        **{sharing.TOLD[name]: value for name, value in COUNTS.items()},
+        **{sharing.REPORTED[name]: value for name, value in COUNTS.items()},
     }
 
 

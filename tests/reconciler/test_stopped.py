@@ -225,5 +225,5 @@ def deaf(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
 
 def test_a_launcher_that_hangs_is_given_up_on_long_before_its_time_is_over(deaf: Node) -> None:
     with pytest.raises(control.ControlError, match="rank 0: its launcher is unresponsive") as told:
-        deaf.tell("a", 0, "snapshot", 3600.0, folder="/x")
+        deaf.request("a", 0, "snapshot", 3600.0, folder="/x")
     assert told.value.code == "timeout"

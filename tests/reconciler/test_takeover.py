@@ -68,7 +68,7 @@ def test_jobs_that_run_end_when_the_store_reports_that_they_continue_elsewhere(
     others = [f"a{number}" for number in range(40)]
     for other in others:
         scene.journal.save(replace(scene.record, name=other, save=None, known=1))
-    ask = actions.AskStore(("a", *others))
+    ask = actions.QueryStore(("a", *others))
     scene.update(save=None, known=1)
     store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     scene.do(scene.executor.steps(ask, Observed()))
@@ -95,7 +95,7 @@ def test_jobs_that_run_end_when_the_store_reports_that_they_continue_elsewhere(
 def test_a_store_that_cannot_be_asked_ends_nothing_and_that_is_said(scene: Scene) -> None:
     scene.update(save=None, known=1)
     with pytest.raises(Temporary, match="has no checkpoints"):
-        scene.do(scene.executor.steps(actions.AskStore(("a",)), Observed()))
+        scene.do(scene.executor.steps(actions.QueryStore(("a",)), Observed()))
     assert scene.record.ending is None
 
 

@@ -14,7 +14,7 @@ import pytest
 from rankfold import control
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.plan.saving import ASK_STORE_AGAIN_S
+from rankfold.reconciler.plan.saving import QUERY_STORE_AGAIN_S
 from support import privileges, s3
 from support.command import Rankfold, Specs
 from support.patience import scaled
@@ -215,7 +215,7 @@ def test_a_store_that_is_gone_is_queried_ever_later(far: Far) -> None:
     far.rankfold("checkpoint", far.job.name, "--wait")
     far.line.becomes("gone")
     far.rankfold.until(told)
-    time.sleep(ASK_STORE_AGAIN_S)
+    time.sleep(QUERY_STORE_AGAIN_S)
     assert told() == 1
     far.goes_on()
     assert far.rankfold.until(lambda: told() > 1) and told() == 2

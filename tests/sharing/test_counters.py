@@ -8,14 +8,14 @@ from typing import Any
 import cuda
 import pytest
 
-from rankfold.reconciler.observe.sharing import TOLD
+from rankfold.reconciler.observe.sharing import REPORTED
 from support import guest
 from support.command import Rankfold
 from support.fleet import Fleet, MiB, until
 from support.leaks import State
 from support.patience import scaled
 
-COUNTED = tuple(TOLD)
+COUNTED = tuple(REPORTED)
 PROGRAM = cuda.PROGRAMS / "pathologies.cu"
 
 
@@ -61,7 +61,7 @@ def test_describe_tells_what_a_job_shares_while_it_runs_and_when_it_has_ended(
     assert told["sharing"]["on"] is None and told["sharing"]["chunksShared"] == 0
     for name in COUNTED:
         mine = [rank["counters"][name] for rank in told["ranks"]]
-        assert told["sharing"][TOLD[name]] == sum(mine) >= now[TOLD[name]]
+        assert told["sharing"][REPORTED[name]] == sum(mine) >= now[REPORTED[name]]
     lines = rankfold("describe", "job").splitlines()
     assert any(line.startswith("sharing: ") and "squashed" in line for line in lines)
     assert "              the reads and writes of kernels are known from their code" in lines
@@ -75,7 +75,7 @@ def squashed_something(sharing: Any) -> Any:
 
 def test_describe_says_that_nothing_is_shared(rankfold: Rankfold) -> None:
     process = begin(rankfold, ranks=2, steps=1000, share="0")
-    counted = dict.fromkeys(["chunksShared", *TOLD.values()], 0)
+    counted = dict.fromkeys(["chunksShared", *REPORTED.values()], 0)
     nothing = {"on": False, "guard": "sets", **counted}
     found = rankfold.until(lambda: rankfold.job("job").get("sharing"))
     devices = rankfold.status()["devices"]

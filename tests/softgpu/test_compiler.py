@@ -240,7 +240,7 @@ def test_closing_ends_a_wait_for_a_stopped_compiler(made: list[Loader], folder: 
     os.kill(compiler, signal.SIGSTOP)
     try:
         waiting.start()
-        while not loader.asking and waiting.is_alive():
+        while not loader.busy and waiting.is_alive():
             time.sleep(0.001)
         loader.close()
         waiting.join()

@@ -16,11 +16,11 @@ from rankfold.reconciler import actions
 from rankfold.reconciler import plan as planner
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.observed import (
-    Asked,
     JobOnDevice,
     Observed,
     SeenDevice,
     SeenRank,
+    StoreQuery,
     Transfer,
 )
 from rankfold.reconciler.model.recorded import NODE, Answer, LocalSnapshot, Record, Restore, Save
@@ -51,7 +51,7 @@ class Fleet:
     hindered: str = ""  # what launchers say that keeps a rank from being saved
     looks: int = 0  # how often they were asked
     questions: list[tuple[str, ...]] = field(default_factory=list)  # to the store: about which jobs
-    asked: Asked = field(default_factory=Asked)
+    asked: StoreQuery = field(default_factory=StoreQuery)
     store_silent: bool = False
     saves_fail: bool = False
     killed_in_a_save: bool = False  # the reconciler: once, when all ranks are frozen
@@ -244,7 +244,7 @@ class Fleet:
                 self.set_ranks(job, ranks, "running")
             case actions.Look():
                 self.look(action)
-            case actions.AskStore():
+            case actions.QueryStore():
                 self.ask(action)
             case actions.Vacate():
                 self.vacate(action)
@@ -413,7 +413,7 @@ class Fleet:
         assert record.save is not None
         self.update(job, save=None, save_error=error, saved_at=self.now)
         tries = record.asked_tries + 1
-        if again and record.save.token and tries < saving.ASKED_TRIES:
+        if again and record.save.token and tries < saving.REQUEST_TRIES:
             self.update(job, asked=record.save.token, asked_tries=tries)
         elif record.save.token:
             self.update(job, answer=Answer(record.save.token, error=error), asked_tries=0)
@@ -465,7 +465,7 @@ class Fleet:
         if action.rest:
             self.update(job, step="vacating", stored=action.checkpoint.id, dump=None)
 
-    def ask(self, action: actions.AskStore) -> None:
+    def ask(self, action: actions.QueryStore) -> None:
         assert all(map(self.works, action.jobs))
         self.questions.append(action.jobs)
         self.asked = self.asked.again(self.now, not self.store_silent)

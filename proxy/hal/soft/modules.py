@@ -64,7 +64,7 @@ class Loader:
         self._functions: dict[tuple[str, str], FunctionInfo] = {}
         self._addresses: dict[str, int] = {}
         self._keep_alive: Client | None = None
-        self.asking: set[Client] = set()  # connections with a compilation in progress
+        self.busy: set[Client] = set()  # connections with a compilation in progress
         self._closed = False
         self.children: set[int] = set()  # compiler processes started by this loader
         library = ctypes.CDLL(str(core_lib))
@@ -81,7 +81,7 @@ class Loader:
         other threads wait for fail."""
         with self._lock:
             self._closed = True
-            for client in self.asking:
+            for client in self.busy:
                 client.interrupt()
             if self._keep_alive:
                 self._keep_alive.close()
@@ -159,20 +159,20 @@ class Loader:
             self._ended(pid)
         client = self._connect()
         with self._lock:
-            self.asking.add(client)
+            self.busy.add(client)
             if self._closed:
                 client.interrupt()
         fd = os.memfd_create("rankfold-ptx", os.MFD_CLOEXEC)
         try:
             data = source.encode()
             os.write(fd, data)
-            reply, objects = client.ask(
+            reply, objects = client.request(
                 "compile", timeout=COMPILE_TIMEOUT_S, fds=[fd], key=key, name=name, bytes=len(data)
             )
         finally:
             os.close(fd)
             with self._lock:
-                self.asking.discard(client)
+                self.busy.discard(client)
             self._give_back(client)
         if "code" in reply:
             raise ModuleError(int(reply["code"]), str(reply["message"]))

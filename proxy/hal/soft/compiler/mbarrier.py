@@ -143,10 +143,10 @@ def wait(c: Context, instr: Instr) -> None:
     at = _barrier(c, instr, instr.args[1], "test_wait", "try_wait", "parity")
     phase = c.e.bin("lshr", _load(c, at), const("i64", _PHASE))
     if "parity" in instr.op:
-        asked = _masked(c, c.e.resize(c.read(instr.args[2], "u32"), "i64"), 1)
+        awaited = _masked(c, c.e.resize(c.read(instr.args[2], "u32"), "i64"), 1)
     else:
-        asked = c.e.bin("lshr", c.read(instr.args[2], "b64"), const("i64", _PHASE))
-    c.write(instr.args[0], c.e.cmp("icmp ne", phase, asked))
+        awaited = c.e.bin("lshr", c.read(instr.args[2], "b64"), const("i64", _PHASE))
+    c.write(instr.args[0], c.e.cmp("icmp ne", phase, awaited))
 
 
 def pending_count(c: Context, instr: Instr) -> None:

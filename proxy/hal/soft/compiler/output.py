@@ -22,18 +22,18 @@ FILES = {
 
 def folder(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
     """Returns the folder or None, and the reason if it was requested and cannot be used."""
-    asked = environ.get(SWITCH, "")
-    if not asked:
+    chosen = environ.get(SWITCH, "")
+    if not chosen:
         return None, ""
-    if not os.path.isabs(asked):
-        return None, f"{SWITCH}={asked}: nothing is kept: not an absolute path"
+    if not os.path.isabs(chosen):
+        return None, f"{SWITCH}={chosen}: nothing is kept: not an absolute path"
     try:
-        Path(asked).mkdir(parents=True, exist_ok=True)
+        Path(chosen).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return None, f"{SWITCH}={asked}: nothing is kept: {error.strerror}"
-    if not os.access(asked, os.W_OK | os.X_OK):
-        return None, f"{SWITCH}={asked}: nothing is kept: the folder may not be written"
-    return Path(asked), ""
+        return None, f"{SWITCH}={chosen}: nothing is kept: {error.strerror}"
+    if not os.access(chosen, os.W_OK | os.X_OK):
+        return None, f"{SWITCH}={chosen}: nothing is kept: the folder may not be written"
+    return Path(chosen), ""
 
 
 class Kept:

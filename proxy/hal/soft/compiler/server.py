@@ -77,7 +77,7 @@ class Compiler:
         self.waiting: deque[Job] = deque()
         self.slots = max(1, os.cpu_count() or 1)
         self.compiled = 0
-        self.told = False
+        self.reported = False
         self.full = False  # the cache accepts nothing more
         self.outputs, why = output.folder()
         self.not_kept(why)
@@ -184,8 +184,8 @@ class Compiler:
 
     def not_kept(self, why: str) -> None:
         """Logs the reason once, and stops keeping intermediate files."""
-        if why and not self.told:
-            self.told = True
+        if why and not self.reported:
+            self.reported = True
             log.warning("%s", why)
         self.outputs = None if why else self.outputs
 
