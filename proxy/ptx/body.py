@@ -5,12 +5,13 @@ Names inside nested scopes are made unique here.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
 from .errors import INVALID_PTX, ModuleError
 from .model import TYPE_BYTES, Body, Function, Instr, Mem, Param, Reg, Sym
-from .module import spread, variables
+from .module import spread, variables, vector_elements
 from .operands import Scope, parse_instr
 
 _STATEMENT = re.compile(
@@ -25,9 +26,14 @@ def parse_body(function: Function, elements: dict[str, int] | None = None) -> Bo
     body = Body(elements=elements or {})
     outermost = Scope(0, None, body)
     scope: Scope | None = outermost
-    for param in (*function.returns, *function.params):
-        if param.register:
-            body.registers[outermost.declare(param.name)] = param.register
+    for formals in (function.returns, function.params):
+        registers = [p for p in formals if p.register]
+        for name, group in itertools.groupby(registers, lambda p: p.name.partition(".")[0]):
+            elements = list(group)
+            if elements[0].name == name:
+                body.registers[outermost.declare(name)] = elements[0].register
+            else:
+                _vector(name, len(elements), elements[0].register, outermost, body)
     body.instrs = [_parameter("ld", p) for p in function.params if p.register]
     text, at, scopes = function.body_text or "", 0, 0
     tables: dict[str, tuple[str, ...]] = {}
@@ -119,9 +125,14 @@ def _registers(text: str, scope: Scope, body: Body) -> None:
         names = [f"{family[1]}{i}" for i in range(int(family[2]))] if family else [part.strip()]
         for each in names:
             if match[1]:
-                parts = [scope.declare(f"{each}.{e}") for e in "xyzw"[: int(match[1][1])]]
-                scope.names |= {f"{each}.{e}": p for e, p in zip("rgba", parts, strict=False)}
-                body.vectors[scope.declare(each)] = tuple(map(Reg, parts))
+                _vector(each, int(match[1][1]), match[2], scope, body)
             else:
-                parts = [scope.declare(each)]
-            body.registers |= dict.fromkeys(parts, match[2])
+                body.registers[scope.declare(each)] = match[2]
+
+
+def _vector(name: str, count: int, kind: str, scope: Scope, body: Body) -> None:
+    """Declare a vector of registers: v, its elements v.x …, and their other names v.r …"""
+    parts = [scope.declare(each) for each in vector_elements(name, count)]
+    scope.names |= {f"{name}.{e}": p for e, p in zip("rgba", parts, strict=False)}
+    body.vectors[scope.declare(name)] = tuple(map(Reg, parts))
+    body.registers |= dict.fromkeys(parts, kind)

@@ -174,12 +174,23 @@ def _params(text: str) -> tuple[Param, ...]:
         if not match:
             raise ModuleError(INVALID_PTX, f"bad parameter {part.strip()!r}", part)
         space, modifiers, name, count = match.groups()
+        vector = re.match(r"\.v([24])\b", modifiers)
+        names = [name]
+        if space == "reg" and vector:
+            names = vector_elements(name, int(vector[1]))
+            modifiers = modifiers[vector.end() :].strip()
         size, align = _layout(modifiers, 1 if count is None else _count(count))
-        offset = (offset + align - 1) // align * align
         register = modifiers.split()[-1].strip(".") if space == "reg" else ""
-        params.append(Param(name, offset, size, register))
-        offset += size
+        for each in names:
+            offset = (offset + align - 1) // align * align
+            params.append(Param(each, offset, size, register))
+            offset += size
     return tuple(params)
+
+
+def vector_elements(name: str, count: int) -> list[str]:
+    """The registers of a vector of registers, which is passed as so many parameters."""
+    return [f"{name}.{element}" for element in "xyzw"[:count]]
 
 
 def _count(text: str) -> int:

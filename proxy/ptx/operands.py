@@ -67,15 +67,31 @@ _TYPE = re.compile(r"[bsuf]\d+(x\d)?|pred|bf16(x2)?|tf32|e\dm\d(x\d)?")
 _VIDEO = re.compile(r"v(?!ote)\w+")
 
 
-def _words(op: str) -> tuple[str, ...]:
-    """The words of an opcode, types last as in the PTX ISA.
+_COMPARISONS = frozenset("eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan".split())
+_COMBINED = (_COMPARISONS, frozenset(("and", "or", "xor")))
+_TILES = (frozenset(("m8n8",)), frozenset(("x1", "x2", "x4")), frozenset(("trans",)))
+# The modifiers that come first in the PTX ISA, where their order has a meaning for us.
+_FIRST = {
+    **dict.fromkeys(("set", "setp"), _COMBINED),
+    **dict.fromkeys(("vset", "vset2", "vset4"), (_COMPARISONS,)),
+    **dict.fromkeys(("ld", "st"), (frozenset(("param", "param_entry", "param_func")),)),
+    **dict.fromkeys(("ldmatrix", "stmatrix", "movmatrix"), _TILES),
+}
 
-    ptxas accepts modifiers in any order, and CUDA's own headers write min.s32.relu. Packed video
-    instructions have types in the middle.
+
+def _words(op: str) -> tuple[str, ...]:
+    """The words of an opcode in the order of the PTX ISA: types last, in video instructions first.
+
+    ptxas accepts modifiers in any order, and CUDA's own headers write min.s32.relu.
     """
     name, *words = op.replace("::", "_").split(".")
-    if not _VIDEO.fullmatch(name):
-        words.sort(key=lambda word: bool(_TYPE.fullmatch(word)))
+    first, types_last = _FIRST.get(name, ()), not _VIDEO.fullmatch(name)
+
+    def place(word: str) -> tuple[bool, int]:
+        rank = next((n for n, group in enumerate(first) if word in group), len(first))
+        return bool(_TYPE.fullmatch(word)) == types_last, rank
+
+    words.sort(key=place)
     return (name, *words)
 
 
@@ -117,19 +133,24 @@ def _call(instr: Instr, rest: str, scope: Scope | None) -> None:
     parts = [part.strip() for part in split(rest)]
     returned: tuple[Operand, ...] = ()
     if parts and parts[0].startswith("("):
-        returned = tuple(parse_operand(p, scope) for p in _list(parts.pop(0)))
+        returned = _arguments(parts.pop(0), scope)
     instr.target = parts.pop(0) if parts else ""
     params: tuple[Operand, ...] = ()
     if parts and parts[0].startswith("("):
-        params = tuple(parse_operand(p, scope) for p in _list(parts.pop(0)))
+        params = _arguments(parts.pop(0), scope)
     instr.args = (Vec(returned), Vec(params))
     callee = scope.find(instr.target) if scope else None
     if scope and callee in scope.body.registers:
         instr.args += (Reg(callee),)
 
 
-def _list(text: str) -> list[str]:
-    return [part for part in (p.strip() for p in text.strip("() \n\t").split(",")) if part]
+def _arguments(text: str, scope: Scope | None) -> tuple[Operand, ...]:
+    """What is between a call's parentheses. A vector of registers stands for its elements."""
+    parts = filter(None, (part.strip() for part in text.strip("() \n\t").split(",")))
+    operands = [parse_operand(part, scope) for part in parts]
+    return tuple(
+        item for each in operands for item in (each.items if isinstance(each, Vec) else (each,))
+    )
 
 
 _FLOAT = re.compile(

@@ -10,15 +10,16 @@ import cuda
 import numpy as np
 import pytest
 
-from rankfold.proxy.hal.soft.compiler import codegen, objects
+from rankfold.proxy.hal.soft.compiler import codegen, lower, objects
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx import constants
 from rankfold.proxy.ptx.errors import ModuleError
 from rankfold.proxy.ptx.module import parse_module
+from rankfold.proxy.ptx.sets import Sets, sets_of
 from softgpu.harness import Space
 
-HEADER = ".version 8.0\n.target sm_80\n.address_size 64\n"
-REGISTERS = ".reg .b32 %r<3>; .reg .b64 %q; .reg .f32 %f; .reg .pred %p; ld.param.u64 %q, [a];"
+HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
+REGISTERS = ".reg .b32 %r<4>; .reg .b64 %q; .reg .f32 %f; .reg .pred %p; ld.param.u64 %q, [a];"
 BODIES = (
     ".reg .f32 %x <3>; mov.f32 %x2, 0f00000000;",
     ".reg .f32 x < 3 >, y; mov.f32 y, x1;",
@@ -44,11 +45,52 @@ MODULES = (
 TEXTS = [f"{HEADER}.entry k(.param .u64 a)\n{{ {REGISTERS}\n{body} ret; }}\n" for body in BODIES]
 
 
-@pytest.mark.parametrize("text", [*TEXTS, *MODULES])
+# Modifiers in another order than in the PTX ISA, and in that one.
+ORDERS = {
+    "ldmatrix.sync.aligned.x4.m8n8.shared.b16 {%r0, %r1, %r2, %r3}, [%q];": (
+        "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r0, %r1, %r2, %r3}, [%q];"
+    ),
+    "ldmatrix.shared.trans.b16.x2.sync.m8n8.aligned {%r0, %r1}, [%q];": (
+        "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%r0, %r1}, [%q];"
+    ),
+    "stmatrix.x1.trans.sync.aligned.m8n8.shared.b16 [%q], {%r0};": (
+        "stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%q], {%r0};"
+    ),
+    "movmatrix.trans.sync.b16.aligned.m8n8 %r0, %r1;": (
+        "movmatrix.sync.aligned.m8n8.trans.b16 %r0, %r1;"
+    ),
+    "setp.and.f32.ftz.gtu %p, %f, %f, !%p;": "setp.gtu.and.ftz.f32 %p, %f, %f, !%p;",
+    "set.xor.u32.u32.ne %r0, %r1, %r2, %p;": "set.ne.xor.u32.u32 %r0, %r1, %r2, %p;",
+    "vadd.sat.u32.s32.u32.max %r0, %r1, %r2, %r3;": "vadd.u32.s32.u32.sat.max %r0, %r1, %r2, %r3;",
+    "vset4.add.lt.u32.s32 %r0, %r1, %r2, %r3;": "vset4.u32.s32.lt.add %r0, %r1, %r2, %r3;",
+    "ld.v2.param.b32 {%r0, %r1}, [a];": "ld.param.v2.b32 {%r0, %r1}, [a];",
+    "atom.add.gpu.u32.global %r0, [%q], 1;": "atom.gpu.global.add.u32 %r0, [%q], 1;",
+    "mma.row.m16n8k8.aligned.col.sync.f16.f16.f16.f16 {%r0, %r1}, {%r0, %r1}, {%r2}, {%r2, %r3};": (
+        "mma.sync.aligned.m16n8k8.row.col.f16.f16.f16.f16 {%r0, %r1}, {%r0, %r1}, {%r2}, "
+        "{%r2, %r3};"
+    ),
+}
+
+
+def lowered(body: str) -> tuple[str, Sets]:
+    module = parse_module(f"{HEADER}.entry k(.param .u64 a)\n{{ {REGISTERS}\n{body} ret; }}\n")
+    return lower.lower(module, "k", "k").ir, sets_of(module, module.functions["k"], False)
+
+
+@pytest.mark.parametrize("body", ORDERS)
+def test_modifiers_are_read_in_any_order(body: str) -> None:
+    assert lowered(body)[0] == lowered(ORDERS[body])[0]
+    assert lowered(body)[1].words == lowered(ORDERS[body])[1].words
+
+
+IN_ANY_ORDER = f"{HEADER}.entry k(.param .u64 a)\n{{ {REGISTERS}\n{' '.join(ORDERS)} ret; }}\n"
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *MODULES, IN_ANY_ORDER])
 def test_what_the_assembler_takes_is_translated(text: str, tmp_path: Path) -> None:
     source = tmp_path / "k.ptx"
     source.write_text(text)
-    command = [str(cuda.NVCC), "-cubin", "-arch=sm_80", "-o", "/dev/null", str(source)]
+    command = [str(cuda.NVCC), "-cubin", "-arch=sm_90", "-o", "/dev/null", str(source)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     codegen.compile_kernel(objects.kernel_source(parse_module(text), "k"), "k")
@@ -158,3 +200,28 @@ def test_registers_are_passed_and_arrays_indexed(kernels: Loader, space: Space) 
         for i in range(9)
     ]
     assert space.read(out, 54, np.uint32).reshape(9, 6).tolist() == wanted
+
+
+VECTORS = """
+.func (.reg .v2 .u32 o) swap (.reg .v2 .u32 i) { mov.u32 o.x, i.y; mov.u32 o.g, i.r; ret; }
+.visible .entry k(.param .u64 a) {
+    .reg .u64 out; .reg .u16 %h<4>; .reg .v2 .u32 w, x; .reg .v4 .u16 v;
+    ld.param.u64 out, [a];
+    mov.u32 w.x, 1; mov.u32 w.y, 2;
+    call (x), swap, (w);
+    st.global.v2.u32 [out], x;
+    mov.u16 %h0, 3; mov.u16 %h1, 4; mov.u16 %h2, 5; mov.u16 %h3, 6;
+    mov.v4.u16 v, {%h3, %h2, %h1, %h0};
+    st.global.v4.u16 [out+8], v;
+    ret;
+}
+"""
+
+
+def test_vectors_of_registers_are_operands_and_arguments(kernels: Loader, space: Space) -> None:
+    out = space.put(np.zeros(4, np.uint32))
+    module = kernels.module((HEADER + VECTORS).encode(), 1)
+    space.launch(kernels.function(module, "k"), 1, 1, out)
+    space.check()
+    assert space.read(out, 2, np.uint32).tolist() == [2, 1]
+    assert space.read(out + 8, 4, np.uint16).tolist() == [6, 5, 4, 3]
