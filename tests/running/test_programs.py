@@ -30,9 +30,10 @@ class Case:
     memory: int = 64 * MiB
     capacity: int | None = None  # of the virtual device, if not the whole one
     arch: str = ""  # the PTX it carries, if not compute_75
+    runtime: str = "static"  # as nvcc links it by default
 
     def command(self) -> list[str]:
-        args = [f"-arch={self.arch}"] if self.arch else []
+        args = ["-cudart", self.runtime, *([f"-arch={self.arch}"] if self.arch else [])]
         program = cuda.build(cuda.PROGRAMS / f"{self.program}.cu", args=args)
         return [str(program), str(self.steps), *self.arguments]
 
@@ -45,22 +46,22 @@ THREE = ((0, 0, 0), (0, 1, 1), (2, 1, 0), (1, 1, 1))
 FIVE = ((0, 0, 0, 0, 0), (0, 0, 1, 1, 1), (0, 1, 2, 2, 0))
 CASES = [
     Case("mlp_sharded", 3, THREE),
-    Case("conv_mixed", 2, TWO),
+    Case("conv_mixed", 2, TWO, runtime="shared"),
     Case("mlp_blas", 3, THREE),
     Case("subgroups", 5, FIVE),
     Case("ring", 3, THREE),
     Case("reductions", 3, THREE, steps=8),
     Case("launch_bound", 2, TWO, steps=100),
-    Case("large_state", 3, THREE, steps=16, arguments=("12", "3"), memory=32 * MiB),
+    Case("large_state", 3, THREE, 16, ("12", "3"), 32 * MiB, runtime="shared"),
     Case("symbols", 3, THREE),
     Case("events", 2, TWO),
     Case("host_functions", 2, TWO, steps=100),
-    Case("streams", 3, THREE),
+    Case("streams", 3, THREE, runtime="shared"),
     Case("poll", 3, THREE),
     Case("tcp_wait", 3, THREE, steps=300),
     Case("out_of_memory", 2, TWO, steps=12, memory=96 * MiB, capacity=32 * MiB),
     Case("alone", 2, TWO, steps=300),
-    Case("graphs", 2, TWO, steps=60),
+    Case("graphs", 2, TWO, steps=60, runtime="shared"),
     Case("boxes", 2, TWO, steps=8, arguments=()),
     Case("pools", 2, TWO, steps=100),
     Case("captures", 2, TWO, steps=10),
