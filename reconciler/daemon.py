@@ -35,7 +35,7 @@ from rankfold.reconciler.act import recovery
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.act.inflight import WORKERS, InFlight, Landed
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, REQUEST_S, STARTING_S
-from rankfold.reconciler.findings import note_conditions, note_findings
+from rankfold.reconciler.findings import record_conditions, record_findings
 from rankfold.reconciler.journal import retention
 from rankfold.reconciler.journal.journal import Journal, JournalError, database
 from rankfold.reconciler.journal.rows import Object
@@ -151,7 +151,7 @@ class Daemon:
         )
         self.server.add(self.in_flight.fd, self._collect)
         self.sources = Sources(
-            self.server, self.journal, self.layout.state, self._wish, self._changed
+            self.server, self.journal, self.layout.state, self._open_change, self._changed
         )
         self.server.on_close = self.sources.closed
 
@@ -185,7 +185,7 @@ class Daemon:
         self.server.after(0, self._turn)
         self.server.after(retention.MORE_S, self._forget)
         self.server.after(STABLE_AFTER_S, self.claim.stable)
-        self._note_time()
+        self._record_time()
         try:
             self.server.run()
         finally:
@@ -219,12 +219,12 @@ class Daemon:
             self.claim.trouble(None, self.journal)
         self.server.after(wait, self._turn)
 
-    def _note_time(self) -> None:
+    def _record_time(self) -> None:
         with contextlib.suppress(OSError):  # the disk may be full
             if self.claim.is_there():
                 clock.note(self.layout.clock)
                 reserve.keep(self.layout)
-        self.server.after(clock.NOTE_S, self._note_time)
+        self.server.after(clock.NOTE_S, self._record_time)
 
     def _forget(self) -> None:
         wait = retention.AGAIN_S
@@ -319,12 +319,12 @@ class Daemon:
             if seen.ready:
                 self.backoff.pop(name, None)
         with unwritten:
-            note_findings(self.journal, records, observed)
+            record_findings(self.journal, records, observed)
         with unwritten:
             self._follow_changes(records, observed)
         with unwritten:
             if new:
-                note_conditions(self.journal, self.plan)
+                record_conditions(self.journal, self.plan)
         all_begun = self._act(unwritten)
         if unwritten.error:
             self.last_plan.outdate()  # its conditions may have to be written again
@@ -381,14 +381,14 @@ class Daemon:
 
     def _begin(self, action: actions.Action) -> None:
         landed = self.in_flight.begin(action, self.executor.steps(action, self.observed))
-        self._spoke(action)
+        self._void_answers(action)
         if landed:
             self._landed(landed)
 
     def _collect(self) -> None:
         """Continue the actions whose calls have returned."""
         for action, landed in self.in_flight.collect():
-            self._spoke(action)
+            self._void_answers(action)
             if landed:
                 try:
                     self._landed(landed)
@@ -397,7 +397,7 @@ class Daemon:
                 except Exception:  # a bug in one action must not end the loop
                     log.exception("%s: an internal error after an action", actions.subject(action))
 
-    def _spoke(self, action: actions.Action) -> None:
+    def _void_answers(self, action: actions.Action) -> None:
         """A process gets a request or has answered: what it reported before is out of date."""
         if isinstance(action, (actions.Upload, actions.Fetch)):
             self.progress.ended(action.job)
@@ -428,7 +428,7 @@ class Daemon:
             wait.failed(now, permanent)
             if isinstance(action, actions.StartProxy):
                 self.processes.tried(name, str(error))
-            self._note_error(action, str(error), permanent)
+            self._record_error(action, str(error), permanent)
         elif error is not None:
             wait.failed(now)
             log.error("%s: an internal error in %s", name, type(action).__name__, exc_info=error)
@@ -437,7 +437,7 @@ class Daemon:
             self.processes.started(name)
         else:
             del self.backoff[name]
-            self._note_error(action, "", False)
+            self._record_error(action, "", False)
             if isinstance(action, actions.End):
                 self.unrecorded.pop(action.job, None)
             elif isinstance(action, actions.StopProxy):
@@ -452,7 +452,7 @@ class Daemon:
         self.signalled[key] = now
         return True
 
-    def _note_error(self, action: actions.Action, message: str, permanent: bool) -> None:
+    def _record_error(self, action: actions.Action, message: str, permanent: bool) -> None:
         message = legible(message)  # it may contain file names
         if isinstance(action, (actions.StartProxy, actions.StopProxy)):
             name = actions.subject(action)
@@ -489,12 +489,12 @@ class Daemon:
                 text = f"{devices} in {now.converge_s:.3f} s{pause}"
                 self.journal.event(f"Job/{change.job}", "Converged", text)
 
-    def _wish(self, job: Job | None, commit: str, wanted_at: float) -> None:
+    def _open_change(self, job: Job | None, commit: str, wanted_at: float) -> None:
         record = self.journal.record(job.name) if job else None
         if job is None or record is None:
             return
         wanted = clock.of_wall(wanted_at)
-        change = changes.wish(job, record, commit, wanted_at, wanted)
+        change = changes.requested(job, record, commit, wanted_at, wanted)
         if change:
             self.journal.open_change(change)
         self.backoff.pop(job.name, None)
@@ -618,7 +618,7 @@ class Daemon:
                 self.journal.event(f"Job/{each.name}", "ChangedByHand", words)
             desired = self.journal.desired()
             for each in objects:
-                self._wish(desired.jobs[each.name], "", time.time())
+                self._open_change(desired.jobs[each.name], "", time.time())
 
     def _cancel(self, objects: list[Object]) -> str:
         """Cancel jobs in one transaction, so that the loop never sees some of them cancelled and

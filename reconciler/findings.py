@@ -16,7 +16,7 @@ def _new(reported: tuple[str, ...], kept: tuple[str, ...]) -> list[str]:
     return [each for each in reported if each not in kept][: FINDINGS_MAX - len(kept)]
 
 
-def note_findings(journal: Journal, records: dict[str, Record], observed: Observed) -> None:
+def record_findings(journal: Journal, records: dict[str, Record], observed: Observed) -> None:
     """Record the races and alarms that proxies report: a proxy discards them with the job."""
     for device in observed.devices.values():
         for report in device.jobs:
@@ -37,7 +37,7 @@ def note_findings(journal: Journal, records: dict[str, Record], observed: Observ
                     journal.event(f"Job/{report.job}", "Alarm", alarm, "Warning")
 
 
-def note_conditions(journal: Journal, plan: Plan) -> None:
+def record_conditions(journal: Journal, plan: Plan) -> None:
     """Record changed conditions for readers, and an event for each new Stalled or Degraded. Uses
     one transaction, because each commit waits for the disk."""
     known, changed = journal.all_conditions(), []

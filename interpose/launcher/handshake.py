@@ -130,7 +130,7 @@ class Door:
         self._visitors: list[_Visitor] = []
         self._listener = service.Listener(server, path, self._admit, self._free_space, mode=0o666)
 
-    def held(self) -> tuple[int, int] | None:
+    def channel_and_owner(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
         if self.channel is None or self._owner is None:
             return None

@@ -53,7 +53,7 @@ from rankfold.interpose.launcher.config import (
     preloads,
     rank_environment,
 )
-from rankfold.interpose.launcher.files.tracker import PAUSE_S, Touched
+from rankfold.interpose.launcher.files.tracker import PAUSE_S, Tracker
 from rankfold.interpose.launcher.rank import process
 from rankfold.interpose.launcher.rank import sandbox as sandboxes
 from rankfold.interpose.launcher.rank.remains import Remains
@@ -94,7 +94,7 @@ class Launcher:
         self.workers = Workers()
         self.remains = Remains(self)
         self.libraries: str | None = None  # folder with the copies that the rank preloads
-        self.touched = Touched(config, lambda: self._state() == "running")
+        self.tracker = Tracker(config, lambda: self._state() == "running")
         self.rest = Rest(self, _name(config), lambda: preloads(config))
         handlers: dict[type[messages.Operation], service.Handler] = {
             messages.Hello: self._hello,
@@ -124,7 +124,7 @@ class Launcher:
         config = self.config
         self._watch_children()
         if self.namespaced:
-            self.touched.begin(afresh=not config.empty)
+            self.tracker.begin(afresh=not config.empty)
             self._watch_files()
         if config.empty:
             then()
@@ -185,20 +185,20 @@ class Launcher:
         if _can_furnish():
             out, err = config.log("out"), config.log("err")
             fixed = sandboxes.Fixed(config.client_socket, out, err, self.libraries)
-        kept = (config.workdir,) if fixed else (config.client_socket, config.workdir)
-        return sandboxes.Sandbox(config.hidden, kept, fixed)
+        visible = (config.workdir,) if fixed else (config.client_socket, config.workdir)
+        return sandboxes.Sandbox(config.hidden, visible, fixed)
 
     def _watch_files(self) -> None:
         """Read the events on files, but at most once every `PAUSE_S`."""
-        if not self.touched.seen:
+        if not self.tracker.seen:
             return
 
         def happened() -> None:
-            self.server.remove(self.touched)
-            self.touched.read()
+            self.server.remove(self.tracker)
+            self.tracker.read()
             self.server.after(PAUSE_S, self._watch_files)
 
-        self.server.add(self.touched, happened)
+        self.server.add(self.tracker, happened)
 
     def _watch_children(self) -> None:
         ours, kernels = socket.socketpair()
@@ -232,8 +232,8 @@ class Launcher:
         if exit_status == 0 and (heir := self.remains.heir(self.started)):
             self.started = heir
             return
-        if exit_status == 0 and (held := self.door.held()) and held[1] in reaped:
-            exit_status = os.waitstatus_to_exitcode(reaped[held[1]])
+        if exit_status == 0 and (channel := self.door.channel_and_owner()) and channel[1] in reaped:
+            exit_status = os.waitstatus_to_exitcode(reaped[channel[1]])
         self.rest.background.before_end(
             lambda: self.remains.kill(exit_status, lambda: self.end(exit_status))
         )
@@ -242,8 +242,8 @@ class Launcher:
         """Record the exit status, notify the proxy that serves the rank, and stop the loop."""
         if self.exit_status is not None:
             return
-        self.touched.read()
-        self.touched.forget_kept()
+        self.tracker.read()
+        self.tracker.forget_previous()
         self.exit_status = exit_status
         for channel in list(self._claimed):
             self.server.post(channel, {"event": "exited", "exit_status": exit_status})
@@ -294,7 +294,7 @@ class Launcher:
 
     def channel(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
-        return self.door.held()
+        return self.door.channel_and_owner()
 
     def vacated(self) -> None:
         """We have ended the rank's processes: notify the proxy that serves the rank, and reset."""
@@ -303,7 +303,7 @@ class Launcher:
             self.server.post(channel, notice)
         self._claimed.clear()
         self.started, self.libraries = None, None
-        self.touched.forget_kept()
+        self.tracker.forget_previous()
         self.door.forget()
         os.close(self._image)
         self._image = self._make_image()
@@ -353,14 +353,14 @@ class Launcher:
         state."""
 
         def checked(request: Request[messages.Operation]) -> Message | None:
-            asked, config = request.message, self.config
-            if self.starting and not isinstance(asked, WHILE_IT_STARTS):
+            message, config = request.message, self.config
+            if self.starting and not isinstance(message, WHILE_IT_STARTS):
                 raise ControlError("busy", self.starting.waits_for())
-            if self.remains.ending and not isinstance(asked, (messages.Hello, messages.Status)):
+            if self.remains.ending and not isinstance(message, (messages.Hello, messages.Status)):
                 raise ControlError("exited", self.remains.ending)
-            if isinstance(asked, messages.OfRank):
-                other, own = asked.incarnation, config.incarnation
-                if other < own or (other > own and not asked.ends):
+            if isinstance(message, messages.OfRank):
+                other, own = message.incarnation, config.incarnation
+                if other < own or (other > own and not message.ends):
                     over = f"{other} is over" if other < own else f"end it before {other} begins"
                     what = f"rank {config.rank} of {config.job} runs here in incarnation {own}"
                     raise ControlError("incarnation", f"{what}: {over}")
@@ -628,8 +628,8 @@ def _launch(path: Path) -> int:
     signal.alarm(START_S)
     try:
         config = parse_config(json.loads(path.read_text()))
-        told = json.dumps({"rank": config.rank, **launch(config)})
-        os.write(1, f"{told}\n".encode())  # in one write, because other processes write here too
+        line = json.dumps({"rank": config.rank, **launch(config)})
+        os.write(1, f"{line}\n".encode())  # in one write, because other processes write here too
     except (OSError, ValueError, ConfigError, _CannotLaunch) as error:
         return _cannot(path, error)
     return 0

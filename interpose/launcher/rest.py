@@ -23,9 +23,9 @@ from rankfold.interpose.launcher import handshake, interposer
 from rankfold.interpose.launcher.config import Config
 from rankfold.interpose.launcher.criu import command, inherited, settings, sockets, undumpable
 from rankfold.interpose.launcher.files import unlinked
-from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.files.tracker import Tracker
 from rankfold.interpose.launcher.freeze import freezer, interrupted
-from rankfold.interpose.launcher.freeze.quiesce import Standing
+from rankfold.interpose.launcher.freeze.quiesce import Quiesce
 from rankfold.interpose.launcher.rank import process
 from rankfold.interpose.launcher.rank import sandbox as sandboxes
 from rankfold.interpose.launcher.rank.progress import Stuck
@@ -41,7 +41,7 @@ HINDRANCES_MAX = 3  # named in a message
 EXAMINE_S = 30.0  # time limit: a file system of the rank may not answer
 
 
-class Held(Protocol):
+class Launcher(Protocol):
     """The part of `Launcher` that this module uses."""
 
     config: Config
@@ -50,7 +50,7 @@ class Held(Protocol):
     libraries: str | None
     server: service.Server
     workers: Workers
-    touched: Touched
+    tracker: Tracker
 
     @property
     def image(self) -> int: ...
@@ -70,14 +70,16 @@ class Held(Protocol):
 class Rest:
     """Serves the operations of messages.py from ``freeze`` to ``restore``."""
 
-    def __init__(self, held: Held, name: str, libraries: Callable[[], tuple[str, ...]]):
-        self.held, self.preload = held, libraries
+    def __init__(self, launcher: Launcher, name: str, libraries: Callable[[], tuple[str, ...]]):
+        self.launcher, self.preload = launcher, libraries
 
         def after(seconds: float, then: Callable[[], None]) -> None:
-            self.held.server.after(seconds, then)
+            self.launcher.server.after(seconds, then)
 
-        self.standing = Standing(name, held.workers, held.touched, after)
-        self.background = BackgroundCopy(held.workers, held.touched, after, self._snapshot_again)
+        self.quiesce = Quiesce(name, launcher.workers, launcher.tracker, after)
+        self.background = BackgroundCopy(
+            launcher.workers, launcher.tracker, after, self._snapshot_again
+        )
         self.trouble: str | None = None  # why the rank had to be ended
         self._busy = ""  # the operation that runs
         self._waiting: list[Request[Any]] = []  # requests that wait for it
@@ -119,10 +121,10 @@ class Rest:
         """No process of the rank is left: remove its cgroup and the state of its freeze."""
         self._written, self._restored = None, ""
         self._open_wall()
-        self.standing.drop()
+        self.quiesce.drop()
 
     def _refuse_all(self, error: ControlError) -> None:
-        self.standing.refuse(error)
+        self.quiesce.refuse(error)
         self.background.refuse(error)
         waiting, self._waiting = self._waiting, []
         for request in waiting:
@@ -132,79 +134,82 @@ class Rest:
 
     @property
     def frozen(self) -> bool:
-        return self.standing.still
+        return self.quiesce.still
 
     def _freeze(self, request: Request[messages.Freeze]) -> Message | None:
         self._need_rank()
         self._need_idle("freeze")
         if self.frozen:
             return {}
-        if not self.held.namespaced:
+        if not self.launcher.namespaced:
             raise ControlError("unavailable", _UNPRIVILEGED)
-        self.standing.stop(request)
+        self.quiesce.stop(request)
         return None
 
     def _thaw(self, _request: Request[messages.Thaw]) -> Message:
         self._need_rank()
         self._need_idle("thaw")
-        self.standing.refuse(ControlError("busy", "it was thawed again"))
+        self.quiesce.refuse(ControlError("busy", "it was thawed again"))
         self._written, self._restored = None, ""
         self._open_wall()
-        self.standing.go_on()
+        self.quiesce.resume()
         self.background.let_go()
         return {}
 
     def _examine(self, request: Request[messages.Examine]) -> Message | None:
         self._need_rank()
         self._need_idle("examine")
-        if self.standing.begun:
-            raise ControlError("busy", f"rank {self.held.config.rank} is frozen")
-        assert self.held.started is not None
-        rank, pids = self.held.started, self.standing.pids()  # without workers that we start later
-        seen = self.held.touched.seen
+        if self.quiesce.begun:
+            raise ControlError("busy", f"rank {self.launcher.config.rank} is frozen")
+        assert self.launcher.started is not None
+        rank, pids = (
+            self.launcher.started,
+            self.quiesce.pids(),
+        )  # without workers that we start later
+        seen = self.launcher.tracker.seen
 
-        def examined(told: Message | None) -> None:
-            if told is None:
+        def examined(reply: Message | None) -> None:
+            if reply is None:
                 text = (
                     f"examining the rank's processes was killed, or timed out after {EXAMINE_S:g} s"
                 )
                 request.refuse(ControlError("failed", text))
             else:
-                request.reply(**told)
+                request.reply(**reply)
 
-        pid = self.held.workers.start(
+        pid = self.launcher.workers.start(
             lambda: {"hindrances": undumpable.find_running(rank, pids, seen)[:HINDRANCES_MAX]},
             examined,
         )
-        self.held.server.after(EXAMINE_S, lambda: self.held.workers.kill(pid))
+        self.launcher.server.after(EXAMINE_S, lambda: self.launcher.workers.kill(pid))
         return None
 
     # ---- saving ---------------------------------------------------------------------------
 
     def _snapshot(self, request: Request[messages.Snapshot]) -> Message | None:
         self._need_rank()
-        folder, beside = request.message.folder, request.message.beside
+        folder, in_background = request.message.folder, request.message.beside
         if self._join(f"snapshot into {folder}", request):
             return None
         if not self.frozen:
-            raise ControlError("running", f"rank {self.held.config.rank} runs: freeze it first")
+            raise ControlError("running", f"rank {self.launcher.config.rank} runs: freeze it first")
         if self._written and self._written[0] == folder and os.path.exists(folder):
             return {"bytes": self._written[1]}
         if self.background.holds_up(request):
             return None
         self.background.forget()  # a snapshot that this one replaces
         self._need_criu()
-        if trouble := self.held.touched.trouble():
-            raise ControlError("undumpable", f"rank {self.held.config.rank}: {trouble}")
+        if trouble := self.launcher.tracker.trouble():
+            raise ControlError("undumpable", f"rank {self.launcher.config.rank}: {trouble}")
         about, memory = self._about()
         self._begin(f"snapshot into {folder}", request)
-        rank, pids = self.held.started, self.standing.pids()
+        rank, pids = self.launcher.started, self.quiesce.pids()
         assert rank is not None
-        cgroup, image = self.standing.freezer.path, self.held.image
-        touched, calls = self.held.touched, self.standing.calls
-        self.held.workers.start(
+        cgroup, image = self.quiesce.freezer.path, self.launcher.image
+        tracker, calls = self.launcher.tracker, self.quiesce.calls
+        self.launcher.workers.start(
             lambda: _written(
-                folder, about, rank, pids, cgroup, touched, memory, image, beside, calls
+                folder, about, rank, pids, cgroup, tracker, memory, image, in_background, calls
             ),
             lambda result: self._after_snapshot(folder, result),
         )
@@ -212,9 +217,9 @@ class Rest:
         return None
 
     def _about(self) -> tuple[snapshot.About, int | None]:
-        held, config = self.held, self.held.config
-        assert held.started is not None
-        found = held.channel()
+        launcher, config = self.launcher, self.launcher.config
+        assert launcher.started is not None
+        found = launcher.channel()
         place: dict[str, Any] | None = None
         if found:
             where = channel.mapped_by(found[1], found[0])
@@ -227,14 +232,14 @@ class Rest:
             rank=config.rank,
             world_size=config.world_size,
             incarnation=config.incarnation,
-            pid=held.started.pid,
-            interposer=os.path.basename(held.libraries) if held.libraries else None,
+            pid=launcher.started.pid,
+            interposer=os.path.basename(launcher.libraries) if launcher.libraries else None,
             image_bytes=config.image_bytes,
             channel=place,
-            connections=[list(astuple(each)) for each in sockets.of(self.standing.pids())],
-            addresses=sockets.addresses(self.standing.pids()),
-            journal=(str(held.touched.journal), held.touched.life),
-            state=state_version(held.image),
+            connections=[list(astuple(each)) for each in sockets.of(self.quiesce.pids())],
+            addresses=sockets.addresses(self.quiesce.pids()),
+            journal=(str(launcher.tracker.journal), launcher.tracker.life),
+            state=state_version(launcher.image),
             logs={kind: os.stat(config.log(kind)).st_size for kind in ("out", "err")},
         )
         return about, found[0] if found else None
@@ -242,10 +247,10 @@ class Rest:
     def _after_snapshot(self, folder: str, result: Message | None) -> None:
         """Report the result of a snapshot. CRIU leaves the rank frozen, unless CRIU was killed."""
         if result is None or result.get("code") == "killed":
-            told = (result or {}).get("message") or "the process that saved the rank was killed"
-            self.trouble = self._given_up or told
+            reply = (result or {}).get("message") or "the process that saved the rank was killed"
+            self.trouble = self._given_up or reply
             self._answer(ControlError("failed", f"{self.trouble}: the rank is killed"))
-            process.signal_all(process.KILL, self.held.namespaced)
+            process.signal_all(process.KILL, self.launcher.namespaced)
             return
 
         def still() -> None:
@@ -255,10 +260,10 @@ class Rest:
                 self._written = (folder, result["bytes"])
                 try:
                     if snapshot.waits_for_image(folder):
-                        self.background.expect(folder, self.held.image)
+                        self.background.expect(folder, self.launcher.image)
                 except OSError as error:
                     with contextlib.suppress(OSError):
-                        snapshot.release(self.held.image)
+                        snapshot.release(self.launcher.image)
                     self._answer(ControlError("failed", str(error)))
                     return
                 self._answer(result)
@@ -266,7 +271,7 @@ class Rest:
         def loose() -> None:
             self._answer(ControlError("failed", "the rank did not stay frozen"))
 
-        self.standing.again(still, loose)
+        self.quiesce.again(still, loose)
 
     def _snapshot_again(self, request: Request[messages.Snapshot]) -> None:
         """Start a snapshot that has waited for the copy of another snapshot's image."""
@@ -283,7 +288,7 @@ class Rest:
     def _vacate(self, request: Request[messages.Vacate]) -> Message | None:
         if self._join("vacate", request):
             return None
-        if self.held.started is None and not self._busy:
+        if self.launcher.started is None and not self._busy:
             return {}
         self._refuse_all(ControlError("vacated", "the rank was killed meanwhile"))
         self._begin("vacate", request)
@@ -292,10 +297,10 @@ class Rest:
 
     def _end_all(self, then: Callable[[], None]) -> None:
         """End all processes below us, and call `then` when they are gone."""
-        self.held.workers.forget()
+        self.launcher.workers.forget()
         self.background.forget()
         self._when_gone = then
-        process.signal_all(process.KILL, self.held.namespaced)
+        process.signal_all(process.KILL, self.launcher.namespaced)
         self.children_ended()
 
     @property
@@ -308,23 +313,23 @@ class Rest:
         if self._when_gone is None:
             return
         if process.has_children():
-            if not self.held.namespaced:  # orphans of a killed process become our children
+            if not self.launcher.namespaced:  # orphans of a killed process become our children
                 process.signal_all(process.KILL, False)
             return
         then, self._when_gone = self._when_gone, None
         self.drop()
-        self.held.vacated()
+        self.launcher.vacated()
         then()
 
     # ---- restoring -----------------------------------------------------------------------
 
     def _restore(self, request: Request[messages.Restore]) -> Message | None:
-        folder, config = request.message.folder, self.held.config
+        folder, config = request.message.folder, self.launcher.config
         if self._join(f"restore from {folder}", request):
             return None
         if self._restored == folder:
             return self._amiss
-        if self.held.started is not None or self._busy:
+        if self.launcher.started is not None or self._busy:
             raise ControlError("busy", f"rank {config.rank} is here: vacate it first")
         self._need_criu()
         try:
@@ -336,9 +341,9 @@ class Rest:
         of_job = [each for rank in ranks for each in _connections(rank)]
         self._outside = sockets.outside(_connections(about), of_job)
         self._begin(f"restore from {folder}", request)
-        libraries, copies, journal = self.preload(), config.copies, self.held.touched.journal
-        self.held.workers.start(
-            lambda: _prepared(folder, about, libraries, copies, journal, self.held.image),
+        libraries, copies, journal = self.preload(), config.copies, self.launcher.tracker.journal
+        self.launcher.workers.start(
+            lambda: _prepared(folder, about, libraries, copies, journal, self.launcher.image),
             lambda result: self._prepared(folder, about, result),
         )
         self._watch_over(Stuck())
@@ -347,12 +352,12 @@ class Rest:
     def _prepared(self, folder: str, about: snapshot.About, result: Message | None) -> None:
         if result is None or "code" in result:
             killed = self._given_up or "the process that prepared the rank was killed"
-            told = result or {"code": "failed", "message": killed}
-            self._not_restored(ControlError(told["code"], told["message"]))
+            reply = result or {"code": "failed", "message": killed}
+            self._not_restored(ControlError(reply["code"], reply["message"]))
             return
-        self.held.libraries, self._amiss = result["libraries"], result["amiss"]
+        self.launcher.libraries, self._amiss = result["libraries"], result["amiss"]
         try:
-            self.standing.freezer.make()
+            self.quiesce.freezer.make()
             self._end_connections(sockets.left_over(_connections(about)))
             self._build_wall(about)
             process.set_last_pid(result["last_pid"])
@@ -360,7 +365,7 @@ class Rest:
         except (OSError, freezer.CannotFreeze) as error:
             self._not_restored(ControlError("unavailable", f"CRIU cannot be started: {error}"))
             return
-        self.held.workers.await_end(pid, lambda status: self._after_criu(folder, about, status))
+        self.launcher.workers.await_end(pid, lambda status: self._after_criu(folder, about, status))
 
     def _build_wall(self, about: snapshot.About) -> None:
         """Drop packets on the rank's connections until it is thawed: by then all ranks are
@@ -369,8 +374,8 @@ class Rest:
         if not connections:
             return
         try:
-            self._wall = sockets.Wall(self.standing.freezer.name, connections)
-            self.held.workers.await_end(self._wall.pid, lambda _status: None)
+            self._wall = sockets.Wall(self.quiesce.freezer.name, connections)
+            self.launcher.workers.await_end(self._wall.pid, lambda _status: None)
         except (OSError, programs.Missing) as error:
             log.warning("connections of the rank may be reset: %s", error)
 
@@ -390,7 +395,7 @@ class Rest:
         if self._script < 0:
             self._script = os.memfd_create("hold", os.MFD_CLOEXEC)
             os.write(self._script, command.HOLD)
-        images, inside = snapshot.opened_images(folder), self.held.sandbox()
+        images, inside = snapshot.opened_images(folder), self.launcher.sandbox()
         try:
             pid = os.fork()
             if pid == 0:
@@ -402,7 +407,7 @@ class Rest:
     def _become_criu(self, images: int, inside: sandboxes.Sandbox, about: snapshot.About) -> None:
         process.forget_signals()
         sandboxes.enter(inside, ipc=False)  # CRIU's images contain the IPC namespace
-        cgroup = self.standing.freezer
+        cgroup = self.quiesce.freezer
         cgroup.join()
         hold = f"/proc/{os.getppid()}/fd/{self._script}"
         for each in inherited.assume(about.inherited):
@@ -425,13 +430,13 @@ class Rest:
                 if about.channel:
                     owner = about.channel["owner"]
                     memory = (channel.opened(owner, about.channel["map"]), owner)
-                snapshot.cut(self.held.config.log, about.logs)
+                snapshot.cut(self.launcher.config.log, about.logs)
                 # A read on such a connection would never return: the peer has seen the rank end.
                 self._end_connections(self._outside)
                 for each in settings.put_back(about.settings):
                     log.warning("a setting of the rank was not restored: %s", each)
-                self.held.touched.again()
-                self.held.restored(about.pid, memory)
+                self.launcher.tracker.again()
+                self.launcher.restored(about.pid, memory)
             except (OSError, snapshot.Unfit, handshake.Refused) as error:
                 self._not_restored(ControlError("failed", f"the restored rank is wrong: {error}"))
                 return
@@ -441,7 +446,7 @@ class Rest:
         def loose() -> None:
             self._not_restored(ControlError("failed", "the restored rank is not frozen"))
 
-        self.standing.held(still, loose)
+        self.quiesce.hold(still, loose)
 
     def _not_restored(self, error: ControlError) -> None:
         self._end_all(lambda: self._answer(error))
@@ -449,17 +454,17 @@ class Rest:
     # ---- common to all operations --------------------------------------------------------
 
     def _need_rank(self) -> None:
-        if self.held.started is None:
-            raise ControlError("empty", f"there is no rank {self.held.config.rank} here")
+        if self.launcher.started is None:
+            raise ControlError("empty", f"there is no rank {self.launcher.config.rank} here")
 
     def _need_idle(self, what: str) -> None:
         if self._busy:
             raise ControlError("busy", f"{what}: a {self._busy} is in progress")
 
     def _need_criu(self) -> None:
-        if not self.held.namespaced:
+        if not self.launcher.namespaced:
             raise ControlError("unavailable", _UNPRIVILEGED)
-        if self.held.sandbox().fixed is None:
+        if self.launcher.sandbox().fixed is None:
             raise ControlError("unavailable", f"the folder {sandboxes.FOLDER} cannot be created")
         try:
             programs.command()
@@ -492,11 +497,11 @@ class Rest:
                 )
                 self._stuck = None
                 wall = self._wall.pid if self._wall else None
-                for pid in self.held.workers.pids():
+                for pid in self.launcher.workers.pids():
                     if pid != wall:
                         os.kill(pid, process.KILL)  # not reaped: pid is valid; CRIU dies too
                 return
-            self.held.server.after(work.pause_s, look)
+            self.launcher.server.after(work.pause_s, look)
 
         look()
 
@@ -529,19 +534,19 @@ def _written(
     rank: process.Started,
     pids: set[int],
     cgroup: str,
-    touched: Touched,
+    tracker: Tracker,
     memory: int | None,
     image: int,
-    beside: bool,
+    in_background: bool,
     calls: interrupted.Calls,
 ) -> Message:
-    hindrances = undumpable.find(rank, pids, touched.seen)
+    hindrances = undumpable.find(rank, pids, tracker.seen)
     if hindrances:
         return {"code": "undumpable", "message": "; ".join(hindrances[:HINDRANCES_MAX])}
     if unread := undumpable.passing(pids):
         return {"code": "failed", "message": "; ".join(unread[:HINDRANCES_MAX])}
     try:
-        written = snapshot.write(folder, about, pids, cgroup, touched, memory, image, beside)
+        written = snapshot.write(folder, about, pids, cgroup, tracker, memory, image, in_background)
         return {"bytes": written}
     except command.Passing as error:
         return {"code": "failed", "message": str(error)}
@@ -575,4 +580,4 @@ def _prepared(
     except OSError as error:
         return {"code": "failed", "message": str(error)}
     found = {"libraries": str(place) if place else None, "last_pid": last}
-    return found | {"amiss": amiss.told()}
+    return found | {"amiss": amiss.reply()}

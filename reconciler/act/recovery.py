@@ -193,8 +193,10 @@ class Recovery:
 
         def snapshot(rank: int) -> Call:
             folder = str(node.snapshot(job, action.number, rank))
-            beside = bool(action.devices)  # if not, the ranks rest, and may be ended next
-            return self._request(job, rank, "snapshot", SNAPSHOT_S, folder=folder, beside=beside)
+            in_background = bool(action.devices)  # if not, the ranks rest, and may be ended next
+            return self._request(
+                job, rank, "snapshot", SNAPSHOT_S, folder=folder, beside=in_background
+            )
 
         replies = yield [snapshot(rank) for rank in action.ranks]
         agreed(replies)

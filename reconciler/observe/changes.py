@@ -1,6 +1,6 @@
 """Measures a change of a running job's devices, from the request to convergence. Pure.
 
-The daemon calls `wish` when desired state changes, and `follow` after every observation.
+The daemon calls `requested` when desired state changes, and `follow` after every observation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ def devices_now(record: Record) -> int:
     return len(set(record.placement))
 
 
-def wish(job: Job, record: Record, commit: str, wanted_at: float, wanted: float) -> Change | None:
+def requested(
+    job: Job, record: Record, commit: str, wanted_at: float, wanted: float
+) -> Change | None:
     """The change that a new spec requires of a placed or resting job; None if there is none.
 
     wanted_at: wall clock; wanted: the same moment, fleet time.

@@ -68,11 +68,11 @@ class Processes:
 
     def note(self, observed: Observed, desired: Collection[str]) -> None:
         """Process an observation. desired: names of the desired devices."""
-        self._note_ends(observed)
-        self._note_bad(observed, desired)
-        self._note_silence(observed)
+        self._record_ends(observed)
+        self._record_bad(observed, desired)
+        self._record_silence(observed)
 
-    def _note_ends(self, observed: Observed) -> None:
+    def _record_ends(self, observed: Observed) -> None:
         now = {name: seen.pid for name, seen in observed.devices.items()}
         for name, pid in self.proxies.items():
             if name in now and (not now[name] or not pid):
@@ -97,7 +97,7 @@ class Processes:
         text = f"its proxy{which} exited; last line of its log: {words}"
         self.journal.event(f"Device/{device}", "ProxyEnded", text, "Warning")
 
-    def _note_bad(self, observed: Observed, desired: Collection[str]) -> None:
+    def _record_bad(self, observed: Observed, desired: Collection[str]) -> None:
         """Update the bad devices. A device whose proxy is slow or unresponsive is not bad: it
         has not ended."""
         there = observed.devices
@@ -117,7 +117,7 @@ class Processes:
             self.journal.set("failing", now)
             self.failing = now
 
-    def _note_silence(self, observed: Observed) -> None:
+    def _record_silence(self, observed: Observed) -> None:
         ranks = {rank_name(*key): seen for key, seen in observed.ranks.items()}
         since = {name: seen.silent_since for name, seen in observed.devices.items()}
         since |= {name: seen.silent_since for name, seen in ranks.items()}

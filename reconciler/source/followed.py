@@ -26,7 +26,7 @@ from rankfold.reconciler.operations import Attach
 from rankfold.reconciler.source import spec
 from rankfold.reconciler.source.git import masked
 from rankfold.reconciler.source.invalid import Fault
-from rankfold.reconciler.source.reader import Reader, Reading, Revision, note_fault, same
+from rankfold.reconciler.source.reader import Reader, Reading, Revision, record_fault, same
 from rankfold.reconciler.source.revision import (
     cut_files,
     emptied_files,
@@ -57,11 +57,11 @@ class Sources:
         server: service.Server,
         journal: Journal,
         state: Path,
-        wish: Callable[[Job | None, str, float], None],
+        open_change: Callable[[Job | None, str, float], None],
         accepted: Callable[[], None],
     ):
         self.server, self.journal, self.state = server, journal, state
-        self.wish, self.accepted = wish, accepted
+        self.open_change, self.accepted = open_change, accepted
         self.node = Node(Layout(state))
         self.source: Reader | None = None
         self.watchers: list[control.Channel] = []  # the source is followed while there is one
@@ -116,7 +116,7 @@ class Sources:
                 self._unfollow()
             else:
                 reader.close()
-            note_fault("attaching a source", error)
+            record_fault("attaching a source", error)
             text = f"attaching it failed ({type(error).__name__}); see the reconciler's log"
             request.refuse(control.ControlError("internal", text))
         else:
@@ -241,7 +241,7 @@ class Sources:
             self._poll()
         except Exception as error:  # noqa: BLE001 - it must not end the loop
             self.trouble = f"following it failed ({type(error).__name__}); see the log"
-            note_fault("following a source", error)
+            record_fault("following a source", error)
 
     def _poll(self) -> None:
         if self.source is None:
@@ -305,7 +305,7 @@ class Sources:
         except Exception as error:  # noqa: BLE001 - see above
             faults = [_failed(revision, error)]
         self.faults = faults
-        self._note_attempt(reader, revision)
+        self._record_attempt(reader, revision)
 
     def _accept(self, reader: Reader, revision: Revision) -> None:
         loaded = revision.loaded
@@ -320,10 +320,10 @@ class Sources:
             self.journal.set("never_ended", never_ended)
             after = self.journal.desired().jobs
             for name in touched:
-                self.wish(after.get(name), revision.id, _saved_at(revision, name))
+                self.open_change(after.get(name), revision.id, _saved_at(revision, name))
         self._checkpoint_store = loaded.desired.checkpoint_store
 
-    def _note_attempt(self, reader: Reader, revision: Revision) -> None:
+    def _record_attempt(self, reader: Reader, revision: Revision) -> None:
         faults = self.faults
         self.journal.set(
             "attempted",
@@ -388,7 +388,7 @@ def _failed(revision: Revision, error: Exception) -> Fault:
     if isinstance(error, NotAccepted):
         place = revision.loaded.origins[error.key]
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
-    note_fault(f"accepting {revision.id[:19]}", error)
+    record_fault(f"accepting {revision.id[:19]}", error)
     kind = type(error).__name__  # without its message, which may contain a value of `env`
     reason = (
         f"accepting it failed: an internal error of rankfold ({kind}); see the reconciler's log"

@@ -157,7 +157,7 @@ class Reader:
                 problem = f"{error.filename}: {error.strerror}" if error.filename else str(error)
             except Exception as error:  # noqa: BLE001 - a bug: other files may work
                 problem = f"reading it failed ({type(error).__name__}); see the reconciler's log"
-                note_fault("reading a source", error)
+                record_fault("reading a source", error)
             else:
                 continue
             again = AGAIN_MIN_S if problem != self._error else min(AGAIN_MAX_S, again * 2)
@@ -175,7 +175,7 @@ class Reader:
             while not self._stopped.is_set():
                 if revision := source.poll():
                     for failure in revision.loaded.failures:
-                        note_fault("reading a file", failure)
+                        record_fault("reading a file", failure)
                     self._examine(revision.loaded)
                     self._publish(revision, "")
                 source.pause()
@@ -196,7 +196,7 @@ class Reader:
             os.eventfd_write(self.wake, 1)
 
 
-def note_fault(what: str, error: Exception) -> None:
+def record_fault(what: str, error: Exception) -> None:
     """Log where an exception occurred, without its message, which may contain a secret."""
     frames = "".join(traceback.format_tb(error.__traceback__))
     log.error("%s:\n%s%s", what, frames, type(error).__name__)

@@ -132,7 +132,7 @@ TABLE: Table = {
     },
     "interpose/launcher/rank/sandbox.py": {
         "tests/control/test_ranks.py::test_a_rank_gets_nowhere_while_another_job_continues": {
-            "nothing-hidden": ("    hide(inside.hidden, inside.kept)\n", ""),
+            "nothing-hidden": ("    hide(inside.hidden, inside.visible)\n", ""),
         },
     },
     "interpose/launcher/launcher.py": {

@@ -73,7 +73,7 @@ TABLE: Table = {
     },
     "interpose/launcher/rank/remains.py": {
         "tests/launcher/test_rank_process.py::test_what_the_rank_leaves_running_is_killed": {
-            "children-live-on": ("if process.killed_all(self.held.namespaced):", "if True:"),
+            "children-live-on": ("if process.killed_all(self.launcher.namespaced):", "if True:"),
         },
     },
     "interpose/launcher/rest.py": {
@@ -84,7 +84,7 @@ TABLE: Table = {
             "outside-waited-for": ("self._end_connections(self._outside)", "pass"),
         },
         "tests/launcher/test_rest.py::test_each_line_is_there_once": {
-            "lines-twice": ("snapshot.cut(self.held.config.log, about.logs)", "pass"),
+            "lines-twice": ("snapshot.cut(self.launcher.config.log, about.logs)", "pass"),
         },
         "tests/launcher/test_rest.py::test_ranks_continue_talking_to_each_other": {
             "no-wall": ("            self._build_wall(about)\n", ""),
@@ -92,7 +92,7 @@ TABLE: Table = {
         "tests/launcher/test_rest.py::test_a_rank_that_criu_s_end_leaves_alive_is_ended": {
             "half-dumped-lives-on": (
                 (
-                    "            process.signal_all(process.KILL, self.held.namespaced)\n"
+                    "            process.signal_all(process.KILL, self.launcher.namespaced)\n"
                     "            return"
                 ),
                 "            return",

@@ -58,7 +58,7 @@ def running(released: float | None, epoch: int = 2) -> JobOnDevice:
 )
 def test_a_wish_is_a_change_of_devices(gpus: int, suspend: bool, to: int | None) -> None:
     job = Job("gpt", ("true",), "/", 4, gpus, suspend=suspend)
-    change = changes.wish(job, record(TWO, 3), "abc", 12.5, 7.5)
+    change = changes.requested(job, record(TWO, 3), "abc", 12.5, 7.5)
     if to is None:
         assert change is None
     else:
@@ -69,7 +69,7 @@ def test_a_job_that_never_started_or_is_over_has_no_change() -> None:
     job = Job("gpt", ("true",), "/", 4, 1)
     over = record(TWO, 3, ending=Ending("Failed", "RankFailed", "", 9.0))
     for each in (record((), 0, "new"), record(TWO, 3, "ended"), over):
-        assert changes.wish(job, each, "abc", 1.0, 1.0) is None
+        assert changes.requested(job, each, "abc", 1.0, 1.0) is None
 
 
 # ---- how it goes -----------------------------------------------------------------------------

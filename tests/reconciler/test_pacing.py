@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rankfold.reconciler import pacing, plan
 from rankfold.reconciler.daemon import Daemon
-from rankfold.reconciler.findings import note_conditions
+from rankfold.reconciler.findings import record_conditions
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.observed import (
@@ -239,13 +239,13 @@ def test_conditions_of_many_jobs_are_one_write_and_none_when_nothing_changed(
         planned = plan.plan(journal.desired(), journal.records(), Observed(), 1.0)
         statements: list[str] = []
         journal.db.set_trace_callback(statements.append)
-        note_conditions(journal, planned)
+        record_conditions(journal, planned)
         assert len([each for each in statements if each == "COMMIT"]) == 1
         assert len([each for each in statements if "INTO conditions" in each]) == MANY
         journal.all_conditions()
         statements.clear()
-        note_conditions(journal, planned)
+        record_conditions(journal, planned)
         assert [each for each in statements if not each.startswith("PRAGMA")] == []
         ended = replace(planned, conditions={**planned.conditions, "j7": ()})
-        note_conditions(journal, ended)
+        record_conditions(journal, ended)
         assert len([each for each in statements if "INTO conditions" in each]) == 1

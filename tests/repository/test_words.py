@@ -35,7 +35,6 @@ KEPT = {
     ("adopt", "reconciler/commands/checkpoints.py"): "the command `rankfold store adopt`",
     ("adopt", "reconciler/node/launchers.py"): "the command `rankfold store adopt`",
     ("beside", "interpose/launcher/rest.py"): _SNAPSHOT,
-    ("beside", "interpose/launcher/snapshot/"): _SNAPSHOT,
     ("beside", "rankfold/messages.py"): _SNAPSHOT,
     ("beside", "reconciler/act/"): _SNAPSHOT,
     ("dump", "interpose/launcher/criu/"): _CRIU,

@@ -199,18 +199,18 @@ def reason(log: Path, alive: bool = True) -> str:
         lines = log.read_text(errors="replace").splitlines()
     except OSError as error:
         return f"it wrote no log: {error}"
-    told = [line for line in lines if "Error (" in line and not any(s in line for s in _SILENT)]
-    if not told:
+    errors = [line for line in lines if "Error (" in line and not any(s in line for s in _SILENT)]
+    if not errors:
         return f"its log does not say why ({log})"
-    text = re.sub(r"^.*?Error \([^)]*\): ", "", told[0])
+    text = re.sub(r"^.*?Error \([^)]*\): ", "", errors[0])
     if stopped := _STOPPED.search(text):
         text = f"signal {stopped[1]} from outside reached it while CRIU controlled it"
-    for line in told:
+    for line in errors:
         if match := re.search(r"(?:\(pid: |si_pid=)(\d+)|^(?:\(\S+\))?\s*(\d+): Error", line):
             pid = int(match[1] or match[2])
             text = f"process {named(pid) if alive else pid}: {text}"
             break
-    remedies = [remedy for pattern, remedy in _REMEDIES if re.search(pattern, " ".join(told))]
+    remedies = [remedy for pattern, remedy in _REMEDIES if re.search(pattern, " ".join(errors))]
     return f"{text}; {remedies[0]}" if remedies else text
 
 

@@ -241,16 +241,16 @@ class Wall:
 
     def _await(self, answers: int) -> None:
         """Wait until nft lists the table, the last command. Raises OSError."""
-        told, until = "", time.monotonic() + _ANSWER_S
-        while f"table {self._table}" not in told:
+        output, until = "", time.monotonic() + _ANSWER_S
+        while f"table {self._table}" not in output:
             left = until - time.monotonic()
             data = (
                 os.read(answers, 4096) if select.select([answers], [], [], max(0, left))[0] else b""
             )
-            told += data.decode(errors="replace")
-            if not data or "Error" in told:
+            output += data.decode(errors="replace")
+            if not data or "Error" in output:
                 self._kill()
-                raise OSError(f"nft: {told.strip() or 'no answer'}")
+                raise OSError(f"nft: {output.strip() or 'no answer'}")
 
     def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

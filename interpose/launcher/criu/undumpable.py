@@ -105,7 +105,7 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
         found += [f"process {named(pid)} {what}" for what in host_state.found(pid)]
         found += [
             f"process {named(pid)} uses {name}, which cannot be saved: that name was removed, the "
-            f"file has another one, and {_why_lost(files_seen)}"
+            f"file has another one, and {_why_unsaved(files_seen)}"
             for name in sorted(unlinked.of(pid))
             if not (files_seen and unlinked.can_be_had(name))
         ]
@@ -187,7 +187,7 @@ def _field(status: str, name: str) -> str:
     return found[1] if found else ""
 
 
-def _why_lost(files_seen: bool) -> str:
+def _why_unsaved(files_seen: bool) -> str:
     if not files_seen:
         return (
             "the kernel does not report accesses to the rank's files. Named semaphores are such "

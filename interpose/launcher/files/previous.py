@@ -26,7 +26,7 @@ class Content(NamedTuple):
     offset: int
 
 
-class Kept:
+class Previous:
     """The kept contents. `contents`: by the identity of the file. `next`: an unused number for a
     content's name. Raises nothing: a missing content is copied."""
 

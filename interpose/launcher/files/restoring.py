@@ -77,7 +77,7 @@ class Amiss(NamedTuple):
     stay: list[str]
     renewed: list[str]
 
-    def told(self) -> dict[str, Any]:
+    def reply(self) -> dict[str, Any]:
         """The names as text for a message; a name may be any bytes."""
         return {
             what: {

@@ -31,7 +31,7 @@ from msgspec import Struct
 from rankfold import fanotify
 from rankfold.interpose.launcher.files import attributes, nofollow, sparse
 from rankfold.interpose.launcher.files.journal import Name
-from rankfold.interpose.launcher.files.previous import SMALL, Content, Kept
+from rankfold.interpose.launcher.files.previous import SMALL, Content, Previous
 from rankfold.interpose.launcher.files.tracker import Ours
 from rankfold.interpose.launcher.files.unlinked import GONE
 from rankfold.log import area
@@ -115,21 +115,21 @@ class Files(Struct):
 # ---- taking --------------------------------------------------------------------------------
 
 
-def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -> None:
+def take(snapshot: Path, tracked: dict[str, Name], opened: Opened, previous: Previous) -> None:
     """Save the files of the rank. Contents that have not changed since the last snapshot are linked
-    from `kept`. Raises OSError."""
+    from `previous`. Raises OSError."""
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # see _is_written
-    names = {path: name.made for path, name in touched.items()}
+    names = {path: name.made for path, name in tracked.items()}
     names |= dict.fromkeys(sorted(opened.written - names.keys()), False)
-    names |= _behind_links(names, touched, opened.ours)
+    names |= _behind_links(names, tracked, opened.ours)
     (snapshot / FOLDER).mkdir(mode=0o700)
     found = [(path, status) for path in names if (status := nofollow.status(path))]
     # A file with a lost name becomes a link to one that other ranks may have restored, not the
     # reverse.
-    found.sort(key=lambda each: (each[0] in opened.lost, each[1].st_ctime_ns))
-    kept.thin({key_of(identity(status)): status.st_size for _, status in found})
+    found.sort(key=lambda each: (each[0] in opened.temporary, each[1].st_ctime_ns))
+    previous.thin({key_of(identity(status)): status.st_size for _, status in found})
     with shared_notes(snapshot) as shared:
-        taking = _Taking(snapshot, shared.setdefault("taken", {}), opened, kept)
+        taking = _Taking(snapshot, shared.setdefault("taken", {}), opened, previous)
         entries = []
         with contextlib.closing(taking):
             for path, status in found:
@@ -140,7 +140,7 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
                     continue
                 except OSError as error:
                     raise OSError(error.errno, error.strerror, path) from error
-        wrote = {path for path, name in touched.items() if name.wrote} | opened.written
+        wrote = {path for path, name in tracked.items() if name.wrote} | opened.written
         taking.note_theirs(entries, wrote)
     others = [path for path, status in found if stat.S_IFMT(status.st_mode) not in _KINDS]
     files = Files(
@@ -151,14 +151,14 @@ def take(snapshot: Path, touched: dict[str, Name], opened: Opened, kept: Kept) -
         others,
         list(_above(names, entries, opened.works_in)),
         [each for path in sorted(opened.read - names.keys()) if (each := _input(path))],
-        {path: name.origin for path, name in touched.items() if name.origin},
+        {path: name.origin for path, name in tracked.items() if name.origin},
         sorted(opened.written),
     )
     (snapshot / NAME).write_text(json.dumps(msgspec.to_builtins(files)))
-    kept.renew(taking.contents, snapshot / FOLDER)
+    previous.renew(taking.contents, snapshot / FOLDER)
 
 
-def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) -> dict[str, bool]:
+def _behind_links(names: dict[str, bool], tracked: dict[str, Name], ours: Ours) -> dict[str, bool]:
     """Names whose folder was moved, and replaced by a link that is not the rank's: their real
     paths. If the rank made the link itself, no such file exists behind it."""
     found: dict[str, bool] = {}
@@ -170,7 +170,7 @@ def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) 
             status = nofollow.status(folder)
             if status is None or not stat.S_ISDIR(status.st_mode):
                 links = [above for above in map(str, Path(path).parents) if os.path.islink(above)]
-                if links and not _is_made(links[-1], touched):
+                if links and not _is_made(links[-1], tracked):
                     real[folder] = os.path.realpath(folder)
         there = os.path.join(real[folder], name)
         if real[folder] != folder and there not in names and not ours(there):
@@ -178,16 +178,21 @@ def _behind_links(names: dict[str, bool], touched: dict[str, Name], ours: Ours) 
     return found
 
 
-def _is_made(path: str, touched: dict[str, Name]) -> bool:
+def _is_made(path: str, tracked: dict[str, Name]) -> bool:
     """Whether the rank has made what exists at this path."""
     with nofollow.seen(path) as fd:
         node = nofollow.node(fd) if fd is not None else ""
-    return path in touched and touched[path].node == node
+    return path in tracked and tracked[path].node == node
 
 
 class _Taking:
-    def __init__(self, snapshot: Path, taken: dict[str, Any], opened: Opened, kept: Kept):
-        self._snapshot, self._taken, self._opened, self._kept = snapshot, taken, opened, kept
+    def __init__(self, snapshot: Path, taken: dict[str, Any], opened: Opened, previous: Previous):
+        self._snapshot, self._taken, self._opened, self._previous = (
+            snapshot,
+            taken,
+            opened,
+            previous,
+        )
         self._first: dict[tuple[int, int], str] = {}  # first name of a file with several names
         self._several: dict[str, list[os.stat_result]] = {}  # by first name: status of each name
         self._now = time.time_ns()
@@ -250,8 +255,8 @@ class _Taking:
 
     def _content(self, entry: Entry, source: int) -> Content:
         key, sure = key_of(entry.was), not entry.loose and not _is_written(source)
-        there = self._kept.contents.get(key) if sure else None
-        if there is None or not self._kept.link(there, self._snapshot / FOLDER / there.name):
+        there = self._previous.contents.get(key) if sure else None
+        if there is None or not self._previous.link(there, self._snapshot / FOLDER / there.name):
             there = self._copied(entry, source)
         if sure:
             self.contents[key] = there
@@ -265,8 +270,8 @@ class _Taking:
         return Content(name, 0)
 
     def _name(self, kind: str) -> str:
-        self._kept.next += 1
-        return f"{kind}{self._kept.next - 1}"
+        self._previous.next += 1
+        return f"{kind}{self._previous.next - 1}"
 
     def _added(self, entry: Entry, source: int) -> Content:
         if self._small < 0:
@@ -355,15 +360,15 @@ def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> 
 class Opened:
     """Files that processes have open or mapped: `written` for writing, `read` for reading only.
     `mapped`, by device and inode: may be written through memory. `works_in`: the working
-    directories. `lost`: names that files have only during the snapshot (unlinked.py); a file with
-    such a name counts as written."""
+    directories. `temporary`: names that files have only during the snapshot (unlinked.py); a file
+    with such a name counts as written."""
 
-    def __init__(self, pids: Iterable[int], ours: Ours, lost: set[str]):
+    def __init__(self, pids: Iterable[int], ours: Ours, temporary: set[str]):
         self.written: set[str] = set()
         self.mapped: set[tuple[int, int]] = set()
         self.read: set[str] = set()
         self.works_in: set[str] = set()
-        self.ours, self.lost = ours, lost
+        self.ours, self.temporary = ours, temporary
         for pid in pids:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 self.works_in.add(os.readlink(f"/proc/{pid}/cwd"))
@@ -381,7 +386,7 @@ class Opened:
             flags = re.search(r"^flags:\s*([0-7]+)", info, re.MULTILINE)
             assert flags is not None
             reads = int(flags[1], 8) & os.O_ACCMODE == os.O_RDONLY
-            (self.read if reads and path not in self.lost else self.written).add(path)
+            (self.read if reads and path not in self.temporary else self.written).add(path)
 
     def _maps(self, maps: Path) -> None:
         seen = set()
@@ -398,11 +403,11 @@ class Opened:
                 self.written.add(path)
                 self.mapped.add((status.st_dev, status.st_ino))
             else:
-                (self.written if path in self.lost else self.read).add(path)
+                (self.written if path in self.temporary else self.read).add(path)
 
-    def _name(self, told: str) -> str:
-        name = told.removesuffix(GONE)
-        return name if name in self.lost else told
+    def _name(self, name_given: str) -> str:
+        name = name_given.removesuffix(GONE)
+        return name if name in self.temporary else name_given
 
     def _is_file(self, path: str, status: os.stat_result) -> bool:
         """Whether the path still names the file, and the file is one of the rank's."""

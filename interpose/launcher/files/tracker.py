@@ -33,17 +33,17 @@ _KERNELS = ("/proc", "/sys", "/dev")
 _SHARED_MEMORY = "/dev/shm"
 
 
-class Touched:
-    """The names that one rank has touched. `names`: in the order of their first event. `lost`: why
-    some may be missing. `life`: as in journal.py."""
+class Tracker:
+    """The names that one rank has touched. `names`: in the order of their first event. `missed`:
+    why some may be missing. `life`: as in journal.py."""
 
     def __init__(self, config: Config, running: Callable[[], bool]):
         """`running`: whether events are now the rank's."""
         self.names: dict[str, Name] = {}
         self.life = secrets.token_hex(8)
-        self.lost = ""
+        self.missed = ""
         self.journal = journal_of(config)
-        self.kept = self.journal.with_suffix(".kept")  # see previous.py
+        self.previous = self.journal.with_suffix(".kept")  # see previous.py
         self.is_ours = Ours(config)
         self.workers: set[int] = set()  # pids of the launcher's workers while the rank runs
         self._logs = config.logs
@@ -61,7 +61,7 @@ class Touched:
         """Receive events from now on. `afresh`: discard the journal of an earlier rank."""
         if afresh:
             self.journal.unlink(missing_ok=True)
-        self.forget_kept()
+        self.forget_previous()
         try:
             self._group = fanotify.Group()
             unseen = fanotify.mark_all(self._group)
@@ -84,8 +84,8 @@ class Touched:
 
     def trouble(self) -> str:
         """Why the files of the rank cannot be saved; empty: they can."""
-        if self.lost:
-            return self.lost
+        if self.missed:
+            return self.missed
         try:
             self._unnamed = {
                 place: at for place, at in self._unnamed.items() if self._exists(place)
@@ -110,9 +110,9 @@ class Touched:
             os.close(folder)
         return True
 
-    def forget_kept(self) -> None:
+    def forget_previous(self) -> None:
         """Remove what was kept of the last snapshot."""
-        shutil.rmtree(self.kept, ignore_errors=True)
+        shutil.rmtree(self.previous, ignore_errors=True)
 
     def close(self) -> None:
         if self._group:
@@ -122,7 +122,7 @@ class Touched:
     def again(self) -> None:
         """The rank has been restored: reload names from its journal. Raises OSError."""
         life, self.names = journal.read(self.journal)
-        self.life, self.lost = life or self.life, ""
+        self.life, self.missed = life or self.life, ""
         self._places, self._before, self._unnamed = {}, {}, {}
         self._close_journal()
 
@@ -136,8 +136,8 @@ class Touched:
             if self._running():
                 self._take(events)
         except OSError as error:
-            self.lost = f"accesses of the rank to files were not tracked: {error}"
-            log.error("%s", self.lost)
+            self.missed = f"accesses of the rank to files were not tracked: {error}"
+            log.error("%s", self.missed)
 
     # ---- one batch
 
@@ -149,7 +149,7 @@ class Touched:
         fresh: dict[str, Name] = {}
         for event in events:
             if event.mask & fanotify.OVERFLOW:
-                self.lost = "the kernel had no memory to report accesses to the rank's files"
+                self.missed = "the kernel had no memory to report accesses to the rank's files"
             if event.mask & fanotify.RENAME:
                 self._renamed(event, fresh)
             else:

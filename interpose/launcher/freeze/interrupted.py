@@ -108,7 +108,7 @@ class Calls:
         self._known: dict[int, Wait] = {}
         self._stood: list[Stood] = []
         self._since: int | None = None
-        self._told = os.memfd_create("calls", os.MFD_CLOEXEC)
+        self._report = os.memfd_create("calls", os.MFD_CLOEXEC)
 
     def repair(self, pids: set[int]) -> Message:
         """Make interrupted calls restart. Runs in a process of its own while the rank is frozen;
@@ -119,12 +119,12 @@ class Calls:
         if platform.machine() == "x86_64":
             for pid in pids:
                 _repair(pid, self._known, ran, waits, stood)
-        os.ftruncate(self._told, 0)
-        os.pwrite(self._told, pickle.dumps((waits, stood)), 0)
+        os.ftruncate(self._report, 0)
+        os.pwrite(self._report, pickle.dumps((waits, stood)), 0)
         return {}
 
     def keep(self) -> None:
-        waits, self._stood = pickle.loads(os.pread(self._told, os.fstat(self._told).st_size, 0))
+        waits, self._stood = pickle.loads(os.pread(self._report, os.fstat(self._report).st_size, 0))
         self._known = {each.thread: each for each in waits}
 
     def put_back(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from rankfold import messages
 from rankfold.control import ControlError, Message
 from rankfold.interpose.launcher.criu import command, sockets
-from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.files.tracker import Tracker
 from rankfold.interpose.launcher.freeze import freezer, interrupted
 from rankfold.interpose.launcher.rank import process
 from rankfold.interpose.launcher.rank.workers import Workers
@@ -30,26 +30,26 @@ LOOK_AGAIN_S = 0.001
 ARRIVE_S = 0.25  # data sent within the machine arrives immediately, if the other end has space
 
 
-class Standing:
+class Quiesce:
     """Freezes and thaws one rank. `after` calls a function after a number of seconds."""
 
     def __init__(
         self,
         name: str,
         workers: Workers,
-        touched: Touched,
+        tracker: Tracker,
         after: Callable[[float, Callable[[], None]], None],
     ):
         self.freezer = freezer.Freezer(name)
         self.still = False
         self.calls = interrupted.Calls()
-        self._workers, self._touched, self._after = workers, touched, after
-        self._asked: list[Request[Any]] = []  # freeze requests to answer when the rank is frozen
+        self._workers, self._tracker, self._after = workers, tracker, after
+        self._requests: list[Request[Any]] = []  # freeze requests to answer when the rank is frozen
 
     @property
     def begun(self) -> bool:
         """Whether the rank is frozen or about to be."""
-        return self.still or bool(self._asked)
+        return self.still or bool(self._requests)
 
     def pids(self) -> set[int]:
         """The rank's processes: all of the namespace except the launcher and its workers."""
@@ -60,20 +60,20 @@ class Standing:
         """Freeze all processes of the rank; reply to the request when they are frozen, or refuse it
         when they cannot be."""
         try:
-            if not self._asked:
+            if not self._requests:
                 self.freezer.freeze(self.pids)
         except freezer.CannotFreeze as error:
-            self.go_on()
+            self.resume()
             raise ControlError("unavailable", str(error)) from error
-        self._asked.append(request)
-        if len(self._asked) == 1:
+        self._requests.append(request)
+        if len(self._requests) == 1:
             until = time.monotonic() + FREEZE_S
             self._await(lambda: self._repair_calls(until), self._moves, until)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Thaw all processes of the rank. They leave the cgroup afterwards, while they run. Raises
         ControlError."""
-        self._touched.read()
+        self._tracker.read()
         self.still = False
         try:
             self.freezer.let_go()
@@ -91,7 +91,7 @@ class Standing:
         except OSError as error:
             log.warning("the rank stays in %s: %s", self.freezer.name, error)
 
-    def held(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+    def hold(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
         """CRIU has frozen the rank: call `then` when all processes are frozen, or `otherwise` after
         a timeout."""
 
@@ -112,13 +112,13 @@ class Standing:
 
     def refuse(self, error: ControlError) -> None:
         """Refuse the requests that wait for the freeze."""
-        waiting, self._asked = self._asked, []
+        waiting, self._requests = self._requests, []
         for request in waiting:
             request.refuse(error)
 
     def drop(self) -> None:
         """No process of the rank is left: remove its cgroup."""
-        self._touched.read()
+        self._tracker.read()
         self.still = False
         self.calls.forget()
         try:
@@ -130,14 +130,14 @@ class Standing:
 
     def _repair_calls(self, until: float) -> None:
         """Make interrupted calls restart, whatever comes next."""
-        pids, asked = self.pids(), self._asked
-        if not asked:
+        pids, requests = self.pids(), self._requests
+        if not requests:
             return
 
-        def repaired(told: Message | None) -> None:
-            if self._asked is not asked:  # it was thawed
+        def repaired(reply: Message | None) -> None:
+            if self._requests is not requests:  # it was thawed
                 return
-            if told is not None:
+            if reply is not None:
                 self.calls.keep()
             else:
                 log.warning(
@@ -153,7 +153,7 @@ class Standing:
         """A process in vfork counts as frozen, but CRIU would wait for it: let all continue until
         the child has executed a program. A running thread (R) in the cgroup may be about to enter
         vfork."""
-        if not self._asked:
+        if not self._requests:
             return
         if not any(_is(pid, "DR") for pid in self.pids()):
             self._arrive()
@@ -163,7 +163,7 @@ class Standing:
             self._await_started(until)
 
     def _await_started(self, until: float) -> None:
-        if not self._asked:
+        if not self._requests:
             return
         if time.monotonic() > until:
             self._moves()
@@ -180,7 +180,7 @@ class Standing:
         """Finish the freeze when everything that the rank sent to others has arrived, or after a
         timeout."""
         until = until or time.monotonic() + ARRIVE_S
-        if not self._asked:
+        if not self._requests:
             return
         if time.monotonic() < until and any(sockets.of(self.pids()).values()):
             self._after(LOOK_AGAIN_S, lambda: self._arrive(until))
@@ -188,15 +188,15 @@ class Standing:
             self._stands()
 
     def _stands(self) -> None:
-        self._touched.read()
+        self._tracker.read()
         self.still = True
-        waiting, self._asked = self._asked, []
+        waiting, self._requests = self._requests, []
         for request in waiting:
             request.reply()
 
     def _moves(self) -> None:
         who = ", ".join(command.named(pid) for pid in sorted(self.pids()) if _is(pid, "D"))
-        self.go_on()
+        self.resume()
         text = (
             f"not all processes are frozen after {FREEZE_S:.0f} s: {who} waits for a disk, or for "
             "a child that has not started its program"

@@ -111,29 +111,29 @@ class CannotStart(Exception):
 @dataclass
 class Starting:
     """A rank that is being started: its pid, and the pipe that closes when the command runs or
-    cannot be executed. `told`: the bytes read from the pipe."""
+    cannot be executed. `output`: the bytes read from the pipe."""
 
     command: Command
     pid: int
     pipe: int
-    told: bytes = b""
+    output: bytes = b""
 
     def read(self) -> bool:
         """Read the available bytes without waiting. Returns whether the pipe is closed."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.pipe, 4096):
-                self.told += data
+                self.output += data
             return True
         return False
 
     def outcome(self) -> Started:
         """The outcome, once the pipe has been read to its end. Raises CannotStart."""
-        told, _, failed = self.told.decode().partition("\n")
+        output, _, failed = self.output.decode().partition("\n")
         if failed:
             raise _cannot_start(self.command, int(failed))
-        if not told:
+        if not output:
             raise CannotStart(126, f"{self.command.argv[0]} was killed before it started")
-        host_pid, mounts = told.split()
+        host_pid, mounts = output.split()
         return Started(self.pid, int(host_pid), mounts)
 
     def waits_for(self) -> str:

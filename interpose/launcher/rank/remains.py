@@ -35,7 +35,7 @@ _FLAGS, _FORKED_NO_EXEC = 6, 0x40  # word of /proc/PID/stat after the name, and 
 _SHOWN = 100  # characters of a command line
 
 
-class Held(Protocol):
+class Launcher(Protocol):
     """The part of `Launcher` that this module uses."""
 
     config: Config
@@ -50,8 +50,8 @@ class Remains:
     """The remains of one rank. `killed`: descriptions of the processes that were killed after its
     exit. `ending`: why requests about the rank are refused; empty: it has not exited."""
 
-    def __init__(self, held: Held):
-        self.held = held
+    def __init__(self, launcher: Launcher):
+        self.launcher = launcher
         self.killed: list[str] = []
         self.ending = ""
         self._late = False
@@ -60,14 +60,14 @@ class Remains:
         """The process in which the rank continues after `first` has exited with status 0, or
         None."""
         pid = self._heir()
-        if pid is not None and self.held.door.user() is None:
+        if pid is not None and self.launcher.door.user() is None:
             time.sleep(STARTS_S)
             if pid in self._living():  # otherwise it has exited and is reaped next
                 pid = self._heir()
         if pid is None:
             return None
-        proc = self.held.host_proc
-        name = described(pid, proc, self.held.door.user())
+        proc = self.launcher.host_proc
+        name = described(pid, proc, self.launcher.door.user())
         try:
             found = process.Started(pid, process.host_pid(pid, proc), first.mounts)
         except OSError:  # it has exited since and is not reaped yet
@@ -76,7 +76,7 @@ class Remains:
         return found
 
     def _heir(self) -> int | None:
-        door, before = self.held.door, None
+        door, before = self.launcher.door, None
         for _ in range(_LOOKS_MAX):  # a process may fork and exit during the search
             pids = self._living()
             pid = heir(pids, door.user(), door.channel is not None)
@@ -99,11 +99,11 @@ class Remains:
                 self.say(text)
             else:  # not in the rank's log: its last lines show why it failed
                 log.warning("%s", text)
-        self.held.workers.forget()
+        self.launcher.workers.forget()
         self._await_gone(then, time.monotonic(), _LOOK_AGAIN_S)
 
     def _await_gone(self, then: Callable[[], None], since: float, pause_s: float) -> None:
-        if process.killed_all(self.held.namespaced):
+        if process.killed_all(self.launcher.namespaced):
             then()
             return
         if not self._late and time.monotonic() - since > LATE_S:
@@ -112,21 +112,21 @@ class Remains:
             self.ending += f", and the kernel has not yet released {names}, which was killed"
             self.say(f"{self.ending}: its exit is reported after that")
         next_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
-        self.held.server.after(pause_s, lambda: self._await_gone(then, since, next_s))
+        self.launcher.server.after(pause_s, lambda: self._await_gone(then, since, next_s))
 
     def _living(self) -> set[int]:
         """The running processes of the rank."""
-        ours = self.held.workers.pids()
+        ours = self.launcher.workers.pids()
         return set(process.descendants(os.getpid())) & process.living() - set(ours)
 
     def _described(self, pids: set[int]) -> list[str]:
-        user = self.held.door.user()
-        return [described(pid, self.held.host_proc, user) for pid in sorted(pids)]
+        user = self.launcher.door.user()
+        return [described(pid, self.launcher.host_proc, user) for pid in sorted(pids)]
 
     def say(self, text: str) -> None:
         """Write a message to the rank's log and to the launcher's."""
         log.warning("%s", text)
-        path = self.held.config.log("err")
+        path = self.launcher.config.log("err")
         with contextlib.suppress(OSError), open(path, "a") as err:
             err.write(f"rankfold: {text}\n")
 

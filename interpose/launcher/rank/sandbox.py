@@ -51,11 +51,11 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a rank sees. `hidden`: folders that are empty inside, except for `kept` files and
+    """What a rank sees. `hidden`: folders that are empty inside, except for `visible` files and
     folders in them."""
 
     hidden: tuple[str, ...]
-    kept: tuple[str, ...]
+    visible: tuple[str, ...]
     fixed: Fixed | None
 
 
@@ -79,7 +79,7 @@ def enter(inside: Sandbox, ipc: bool) -> None:
     check(libc.unshare(_CLONE_NEWNS | (_CLONE_NEWIPC if ipc else 0)), "unshare mounts and IPC")
     mount("none", "/", None, _MS_REC_SLAVE)
     found = _found(inside.fixed) if inside.fixed else {}
-    hide(inside.hidden, inside.kept)
+    hide(inside.hidden, inside.visible)
     if inside.fixed:
         _furnish(found)
 
@@ -112,15 +112,15 @@ def _opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
-def hide(folders: tuple[str, ...], kept: tuple[str, ...]) -> None:
+def hide(folders: tuple[str, ...], visible: tuple[str, ...]) -> None:
     """In mounts of our own: make the folders empty and read-only.
 
-    Files and folders of `kept` inside them stay at their places. Raises OSError.
+    Files and folders of `visible` inside them stay at their places. Raises OSError.
     """
     real = [os.path.realpath(folder) for folder in folders if os.path.isdir(folder)]
     inside = {
         path: _path(path)
-        for path in dict.fromkeys(map(os.path.realpath, kept))
+        for path in dict.fromkeys(map(os.path.realpath, visible))
         if any(path.startswith(f"{folder}/") for folder in real) and os.path.exists(path)
     }
     for folder in real:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from rankfold import messages
 from rankfold.control import ControlError, Message
-from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.files.tracker import Tracker
 from rankfold.interpose.launcher.rank import process
 from rankfold.interpose.launcher.rank.progress import Stuck
 from rankfold.interpose.launcher.rank.workers import Workers
@@ -50,11 +50,11 @@ class BackgroundCopy:
     def __init__(
         self,
         workers: Workers,
-        touched: Touched,
+        tracker: Tracker,
         after: Callable[[float, Callable[[], None]], None],
         again: Callable[[Request[messages.Snapshot]], None],
     ):
-        self._workers, self._touched, self._after, self._again = workers, touched, after, again
+        self._workers, self._tracker, self._after, self._again = workers, tracker, after, again
         self._now: _Copy | None = None
 
     def expect(self, folder: str, image: int) -> None:
@@ -112,12 +112,12 @@ class BackgroundCopy:
             return
         copy.begun = True
 
-        def copied(told: Message | None) -> None:
-            if told is None or "message" in told:
-                why = (told or {}).get("message") or "the copying process was killed"
+        def copied(reply: Message | None) -> None:
+            if reply is None or "message" in reply:
+                why = (reply or {}).get("message") or "the copying process was killed"
                 log.warning("%s: %s", copy.folder, why)
-            self._touched.read()
-            self._touched.workers.clear()
+            self._tracker.read()
+            self._tracker.workers.clear()
             self._over(copy)
 
         try:
@@ -125,7 +125,7 @@ class BackgroundCopy:
         except OSError as error:
             copied({"message": str(error)})
             return
-        self._touched.workers.add(pid)
+        self._tracker.workers.add(pid)
         self._watch(copy, pid)
 
     def _watch(self, copy: _Copy, pid: int) -> None:
@@ -153,7 +153,7 @@ def _copied(folder: str, image: int) -> Message:
     """Copy the image; runs in a process of its own."""
     try:
         os.nice(NICE)
-        snapshot.copy_held(folder, image)
+        snapshot.copy_image_later(folder, image)
     except OSError as error:
         return {"message": str(error)}
     return {}

@@ -40,14 +40,14 @@ from rankfold.interpose.launcher.criu import (
     undumpable,
 )
 from rankfold.interpose.launcher.files import restoring, saving, sparse, unlinked
-from rankfold.interpose.launcher.files.previous import Kept
-from rankfold.interpose.launcher.files.tracker import Touched
+from rankfold.interpose.launcher.files.previous import Previous
+from rankfold.interpose.launcher.files.tracker import Tracker
 from rankfold.interpose.launcher.snapshot import channel, copy_on_write
 from rankfold.plural import count
 
 VERSION = 1
 _ABOUT, _IMAGES, _IMAGE = "about.json", "criu", "image"
-_PART, _LOST = "image.part", "image.lost"  # the copied part of it, or why it could not be copied
+_PART, _FAILED = "image.part", "image.lost"  # the copied part of it, or why it could not be copied
 _PIDS = 64  # pids that CRIU may need for its own processes
 _FIRST_PID = 300  # when pids wrap, the kernel starts again here
 
@@ -102,18 +102,19 @@ def write(
     about: About,
     pids: set[int],
     cgroup: str,
-    touched: Touched,
+    tracker: Tracker,
     memory: int | None,
     image: int,
-    beside: bool = False,
+    in_background: bool = False,
 ) -> int:
     """Write a snapshot of the rank that is frozen in `cgroup` to `folder`, which is made anew.
     Returns the bytes that it takes.
 
-    `pids`: all of the rank. `memory`: the channel. `beside`: `copy_held` copies the image later,
-    where that is possible. Raises criu.Refused, criu.Killed, rankfold.criu.Missing, OSError.
+    `pids`: all of the rank. `memory`: the channel. `in_background`: where that is possible,
+    `copy_image_later` copies the image. Raises criu.Refused, criu.Killed, rankfold.criu.Missing,
+    OSError.
     """
-    beside = beside and copy_on_write.possible(image)
+    in_background = in_background and copy_on_write.possible(image)
     place = Path(folder)
     shutil.rmtree(place, ignore_errors=True)
     processes = place / _IMAGES
@@ -121,7 +122,7 @@ def write(
     if memory is not None:
         channel.punch(memory)
     with unlinked.found_again(pids) as names:
-        opened = saving.Opened(pids, touched.is_ours, names)
+        opened = saving.Opened(pids, tracker.is_ours, names)
         personality = settings.personality(about.pid)
         about = replace(
             about,
@@ -133,28 +134,28 @@ def write(
         semaphores = descriptors.semaphores(pids)
         dumping = command.dump(about.pid, processes, cgroup)
         try:
-            lost = undumpable.in_memory(pids)  # while CRIU writes that memory
-            if touched.seen:
-                saving.take(place, touched.names, opened, Kept(touched.kept))
-            if memory is not None and not beside:
+            unsaved = undumpable.in_memory(pids)  # while CRIU writes that memory
+            if tracker.seen:
+                saving.take(place, tracker.names, opened, Previous(tracker.previous))
+            if memory is not None and not in_background:
                 sparse.copy_out(image, place / _IMAGE, [*own(image), state_range(image)])
         finally:
             command.finish(dumping, processes)
-    if lost:
-        raise command.Refused("; ".join(lost))
+    if unsaved:
+        raise command.Refused("; ".join(unsaved))
     images.repair(processes)
     made = descriptors.repair(processes, semaphores)
     about = replace(about, lost=tuple(sorted(names)), semaphores=made)
-    if memory is not None and beside:
+    if memory is not None and in_background:
         sparse.copy_out(image, place / _PART, [state_range(image)])
     fresh = place / f"{_ABOUT}.new"
     fresh.write_text(json.dumps(asdict(about) | {"has_channel": about.has_channel}, indent=1))
     fresh.rename(place / _ABOUT)
     written = sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
-    if memory is not None and beside:
+    if memory is not None and in_background:
         written += sparse.size(image, own(image))
         with contextlib.closing(copy_on_write.Hold(image)) as hold:
-            hold.begin()  # the caller then calls `copy_held` or `release`
+            hold.begin()  # the caller then calls `copy_image_later` or `release`
     return written
 
 
@@ -163,7 +164,7 @@ def waits_for_image(folder: str) -> bool:
     return Path(folder, _PART).exists()
 
 
-def copy_held(folder: str, image: int) -> None:
+def copy_image_later(folder: str, image: int) -> None:
     """Copy the image that `write` left for later. On failure, records the reason in the snapshot
     for its readers. Raises OSError."""
     part = Path(folder, _PART)
@@ -174,7 +175,7 @@ def copy_held(folder: str, image: int) -> None:
             part.rename(part.with_name(_IMAGE))
         except OSError as error:
             part.unlink(missing_ok=True)  # frees space for the reason
-            part.with_name(_LOST).write_text(str(error))
+            part.with_name(_FAILED).write_text(str(error))
             raise
         finally:
             hold.end()
