@@ -157,9 +157,11 @@ class Specs:
         """A job that runs `command`."""
         self.write(f"{name}.yaml", JOB.format(**{**locals(), "command": json.dumps(command)}))
 
-    def pool(self, count: int, memory: str = "64MiB") -> None:
-        """This many soft devices instead of four."""
+    def pool(self, count: int, memory: str = "64MiB", capability: str = "") -> None:
+        """This many soft devices instead of four; `capability`: not of the usual one."""
         text = POOL.replace("count: 4", f"count: {count}").replace("64MiB", memory)
+        if capability:
+            text = text.replace("count:", f'computeCapability: "{capability}", count:')
         self.write("pool.yaml", text)
 
     def finish_jobs(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from rankfold.paths import REPOSITORY
-from support.command import Rankfold
+from support.command import Rankfold, Specs
 from support.leaks import State
 from support.patience import scaled
 
@@ -138,11 +138,20 @@ def run(
     return results
 
 
-def printed(state: State, folder: Path, timeout_s: float = 900.0) -> str:
+def printed(
+    state: State, folder: Path, timeout_s: float = 900.0, capability: str = "", **settings: str
+) -> str:
     """What `computed.py` of a folder prints in a job of one rank, with what the folder's
-    `requirements.txt` installs. HOME, where a guest may keep its kernels, is the state's."""
+    `requirements.txt` installs. HOME, where a guest may keep its kernels, is the state's.
+
+    `capability`: the device's compute capability, if not the usual one. `settings`: variables of
+    the job's environment."""
     python = environment(folder / "requirements.txt") / "bin/python"
-    rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH="", **settings))
+    if capability:
+        specs = Specs(state.folder / "specs")
+        specs.pool(1, "1GiB", capability)
+        rankfold("apply", "-f", str(specs.folder), "--wait")
     run = ["run", "--world-size", "1", "--", str(python), str(folder / "computed.py")]
     process = rankfold.start(*run)
     try:
