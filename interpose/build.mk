@@ -3,7 +3,7 @@ INTERPOSE_GEN := $(BUILD)/gen
 # The libraries, and NAME_CUDA:SONAME:LINK of each of their versions, newest first.
 LIBRARIES_DEF := interpose/api/libraries.def
 INTERPOSE_LIBS := $(shell sed -n 's/^RF_LIBRARY.\(\w*\),.*/\1/p' $(LIBRARIES_DEF))
-INTERPOSE_SHIMS := $(shell sed -n 's/^RF_SONAME.\(\w*\), \(\w*\), "\(.*\.so\)\(.*\)".$$/\1_\2:\3\4:\3/p' \
+INTERPOSE_SHIMS := $(shell sed -n 's/^RF_SONAME.\(\w*\), \(\w*\), "\(.*\.so\)\(.*\)".*/\1_\2:\3\4:\3/p' \
 	$(LIBRARIES_DEF))
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*/*.c)

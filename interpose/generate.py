@@ -206,7 +206,7 @@ def api_source(versions: dict[Soname, Library]) -> str:
     """The functions of a library, a table of the newest version, and one of each older version that
     differs. Versions that do not differ share a table."""
     newest = next(iter(versions.values()))
-    parts = [NOTICE, "#include <string.h>\n", '#include "bodies.h"\n']
+    parts = [NOTICE, "#include <stdio.h>\n#include <string.h>\n", '#include "bodies.h"\n']
     parts += functions_source(newest, newest.functions)
     parts.append(table_source(f"api_{newest.name}", newest))
     table, before = f"api_{newest.name}", newest

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 API = Path(__file__).resolve().parent / "api"
-_ROW = re.compile(r"^RF_(LIBRARY|SONAME)\((.*)\)$", re.MULTILINE)
+_ROW = re.compile(r"^RF_(LIBRARY|SONAME)\((.*)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,12 @@ def parse_body(function: Function, elements: dict[str, int] | None = None) -> Bo
     scope: Scope | None = outermost
     for formals in (function.returns, function.params):
         registers = [p for p in formals if p.register]
-        for name, group in itertools.groupby(registers, lambda p: p.name.partition(".")[0]):
-            elements = list(group)
-            if elements[0].name == name:
-                body.registers[outermost.declare(name)] = elements[0].register
+        for name, members in itertools.groupby(registers, lambda p: p.name.partition(".")[0]):
+            first, *others = members
+            if first.name == name:
+                body.registers[outermost.declare(name)] = first.register
             else:
-                _vector(name, len(elements), elements[0].register, outermost, body)
+                _vector(name, 1 + len(others), first.register, outermost, body)
     body.instrs = [_parameter("ld", p) for p in function.params if p.register]
     text, at, scopes = function.body_text or "", 0, 0
     tables: dict[str, tuple[str, ...]] = {}

@@ -14,6 +14,7 @@ from rankfold.interpose.launcher.config import built_libraries
 from rankfold.interpose.launcher.interposer import unversioned
 from rankfold.interpose.libraries import Soname
 
+HERE = Path(__file__).parent
 LIB = paths.native("lib/librankfold.so").parent
 CHANNEL = records.channel()
 VERSIONS = {
@@ -110,10 +111,20 @@ def test_what_is_hand_written_is_where_the_description_says() -> None:
 
 
 def test_what_pytorch_imports_is_there() -> None:
-    wanted = (Path(__file__).parent / "imported_by_pytorch.txt").read_text().splitlines()[1:]
-    shims = ("libcudart.so.13", "libnccl.so.2", "libcublas.so.13", "libcublasLt.so.13")
-    symbols = {name for shim in shims for name in exported(LIB / shim)}
-    assert len(wanted) > 220 and not set(wanted) - symbols
+    wanted = (HERE / "imported_by_pytorch.txt").read_text().splitlines()[1:]
+    newest = [row.sonames[0].soname for row in libraries.table().values()]
+    symbols = {name for soname in newest for name in exported(LIB / soname)}
+    assert len(wanted) > 450 and not set(wanted) - symbols
+
+
+def test_what_pytorch_2_6_imports_is_there_with_its_version() -> None:
+    wanted = (HERE / "imported_by_pytorch_2_6.txt").read_text().splitlines()[1:]
+    symbols = {
+        f"{name}@{node}" if node else name
+        for version in VERSIONS
+        for name, node in exported(LIB / version.soname).items()
+    }
+    assert len(wanted) > 650 and not set(wanted) - symbols
 
 
 def test_what_pytorch_and_nccl_look_up_in_nvml_is_answered() -> None:

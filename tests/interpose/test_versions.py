@@ -163,3 +163,48 @@ def test_graphs_take_the_parameters_of_cuda_11(build: Build, run: Run, tmp_path:
     )
     with ChannelServer(tmp_path / "s") as server:
         assert run(binary, launcher=server.path).stderr == ""
+
+
+def test_libraries_of_which_nothing_is_served_refuse_by_name(build: Build, run: Run) -> None:
+    """A program that needs them starts, with all of its symbols bound."""
+    binary = build(
+        """
+        int cufftPlan1d(int *, int, int, int), curandCreateGenerator(void **, int);
+        int cusparseCreate(void **), cusparseLtInit(void *), cusolverDnCreate(void **);
+        int cuptiSubscribe(void **, void *, void *), cudnnCreate(void **);
+        long cuFileRead(void *, void *, size_t, long, long);
+        size_t cudnnGetVersion(void);
+        const char *cudnnGetErrorString(int), *cusparseGetErrorString(int);
+        int main(void)
+        {
+            void *handle;
+            int plan;
+            IS(cufftPlan1d(&plan, 8, 0x29, 1), 16);
+            IS(cufftPlan1d(&plan, 8, 0x29, 1), 16);
+            IS(curandCreateGenerator(&handle, 100), 204);
+            IS(cusparseCreate(&handle), 10);
+            IS(cusparseLtInit(&handle), 10);
+            IS(cusolverDnCreate(&handle), 9);
+            IS(cuptiSubscribe(&handle, NULL, NULL), 27);
+            IS(cuFileRead(NULL, NULL, 1, 0, 0), -5007);
+            IS(cudnnCreate(&handle), 3000);
+            IS(cudnnGetVersion() / 10000, 9);
+            IS(strstr(cudnnGetErrorString(3000), "not supported") != NULL, 1);
+            IS(strstr(cusparseGetErrorString(10), "not supported") != NULL, 1);
+            return 0;
+        }
+        """,
+        link=("cufft", "curand", "cusparse", "cusparseLt", "cusolver", "cupti", "cufile", "cudnn"),
+        args=("-Wl,-z,now",),
+    )
+    named = [line.split(":")[1].strip() for line in run(binary).stderr.splitlines()]
+    assert named == [
+        "cufftPlan1d",
+        "curandCreateGenerator",
+        "cusparseCreate",
+        "cusparseLtInit",
+        "cusolverDnCreate",
+        "cuptiSubscribe",
+        "cuFileRead",
+        "cudnnCreate",
+    ]

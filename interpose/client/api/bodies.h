@@ -12,6 +12,14 @@
 /* Called at the end of every runtime call: stores the error for cudaGetLastError. */
 cudaError_t runtime_result(int error);
 
+/* For a function that is not covered and does not return its library's usual type. */
+#define REFUSED(name, result)                                                                      \
+	__extension__({                                                                            \
+		static _Atomic bool done;                                                          \
+		refuse_call(&done, name, NULL, 0);                                                 \
+		(result);                                                                          \
+	})
+
 /* devices.c */
 #define CUDA_VERSION 13000
 #define CUDA_VERSION_12 12040 /* as the library of that CUDA version reports it */
@@ -173,6 +181,7 @@ int nvml_no_processes(const void *device, unsigned *count);
 
 /* cublas.c */
 #define BLAS_VERSION 130000
+#define DNN_VERSION 92000 /* later than those with which programs were built */
 #define BLAS_VERSION_12 120405
 #define BLAS_VERSION_11 111103
 int blas_version(const void *handle, int *version, int number);
