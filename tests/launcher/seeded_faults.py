@@ -176,13 +176,13 @@ TABLE: Table = {
     },
     "interpose/launcher/snapshot/background_copy.py": {
         (
-            "tests/launcher/test_copied_beside.py::"
+            "tests/launcher/test_background_copy.py::"
             "test_a_rank_that_is_ended_is_there_until_it_is_copied[while-signal]"
         ): {
             "ended-before-it-is-copied": ("self._now.ends.append(then)", "then()"),
         },
         (
-            "tests/launcher/test_copied_beside.py::"
+            "tests/launcher/test_background_copy.py::"
             "test_a_rank_that_is_ended_is_there_until_it_is_copied[for ever-vacate]"
         ): {
             "who-hangs-over-a-copy-is-waited-for": (
@@ -190,14 +190,14 @@ TABLE: Table = {
                 "            if False:\n                os.kill(pid",
             ),
         },
-        "tests/launcher/test_copied_beside.py::test_the_next_snapshot_waits_for_it": {
+        "tests/launcher/test_background_copy.py::test_the_next_snapshot_waits_for_it": {
             "the-next-is-not-waited-with": (
                 "if self._now is None or not self._now.let_go:",
                 "if True:",
             ),
         },
         (
-            "tests/launcher/test_copied_beside.py::"
+            "tests/launcher/test_background_copy.py::"
             "test_a_process_killed_during_it_costs_that_snapshot_only[copies]"
         ): {
             "copied-and-not-locked": ("fcntl.LOCK_EX | fcntl.LOCK_NB", "fcntl.LOCK_UN"),
@@ -205,7 +205,7 @@ TABLE: Table = {
     },
     "interpose/launcher/files/tracker.py": {
         (
-            "tests/launcher/test_copied_beside.py::"
+            "tests/launcher/test_background_copy.py::"
             "test_a_job_that_swaps_continues_from_it_with_the_same_bits[False]"
         ): {
             "who-copies-is-of-the-rank": ("if e.pid not in self.workers", ""),

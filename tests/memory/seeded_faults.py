@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import Phase
 
 from memory import (
-    test_adopting,
     test_apart,
     test_beneath,
     test_checking,
@@ -19,6 +18,7 @@ from memory import (
     test_handing,
     test_holding,
     test_memory,
+    test_reusing,
     test_sharing,
 )
 from memory.machine import run
@@ -50,7 +50,7 @@ def any_requests(copy: Copy) -> Callable[[], None]:
             test_handing,
             test_forgetting,
             test_copies,
-            test_adopting,
+            test_reusing,
             test_holding,
             test_checking,
             test_memory,

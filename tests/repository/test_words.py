@@ -10,6 +10,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from functools import cache
+from pathlib import PurePath
 
 import pytest
 
@@ -152,6 +153,10 @@ def in_text() -> set[tuple[str, str]]:
     }
 
 
+def rejected_in(name: str) -> set[str]:
+    return {word for word in words_of(name) if word in rejected("names")}
+
+
 def in_test(text: str) -> set[str]:
     """Rejected words and phrases in a test file: in the names of its tests, as words and as a
     sentence, and in its docstrings."""
@@ -160,7 +165,7 @@ def in_test(text: str) -> set[str]:
         if isinstance(node, DOCUMENTED):
             found |= phrases_in(ast.get_docstring(node, clean=False) or "")
         if isinstance(node, FUNCTIONS) and node.name.startswith("test_"):
-            found |= {word for word in words_of(node.name) if word in rejected("names")}
+            found |= rejected_in(node.name)
             found |= phrases_in(node.name.replace("_", " "))
     return found
 
@@ -185,6 +190,7 @@ def test_comments_messages_and_documents_are_in_plain_english(phrase: str) -> No
 def test_tests_are_in_plain_english() -> None:
     files = {name: read(name) for name in sources(".py") if name.startswith("tests/")}
     found = [(name, words) for name, text in files.items() if (words := in_test(text))]
+    found += [(name, words) for name in files if (words := rejected_in(PurePath(name).stem))]
     assert sorted(found) == [], f"see the table of rejected words in {GLOSSARY}"
 
 

@@ -33,7 +33,7 @@ def test_a_kernel_that_waits_for_another_stream_continues(
     how: str, workers: int, state: State
 ) -> None:
     """Also where the device's one worker is busy with it: a spare one does the other stream's."""
-    command = [str(cuda.build(cuda.PROGRAMS / "waits_beside.cu")), str(STEPS), how]
+    command = [str(cuda.build(cuda.PROGRAMS / "waits_for_stream.cu")), str(STEPS), how]
     with Fleet(state, 2, memory=128 * MiB, workers=workers) as fleet:
         expected = ended(fleet.start("wide", command, [0, 1]))
         folded = fleet.start("folded", command, [0, 0])
@@ -56,7 +56,7 @@ def test_it_continues_when_its_time_slice_is_over(
     """Another rank has work, and what the kernel waits for comes after that."""
     monkeypatch.setenv("RANKFOLD_QUANTUM", str(QUANTUM_S))
     monkeypatch.setenv("RANKFOLD_SHARE", share)
-    program = cuda.build(cuda.PROGRAMS / "waits_beside.cu")
+    program = cuda.build(cuda.PROGRAMS / "waits_for_stream.cu")
     command = [str(program), str(STEPS), how, str(APART_US)]
     with Fleet(state, 2, memory=128 * MiB, workers=2) as fleet:
         expected = ended(fleet.start("wide", command, [0, 1]))
@@ -71,6 +71,6 @@ def test_a_number_beyond_all_bounds_means_never(
     switch: str, value: str, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(switch, value)
-    program = cuda.build(cuda.PROGRAMS / "waits_beside.cu")
+    program = cuda.build(cuda.PROGRAMS / "waits_for_stream.cu")
     with Fleet(state, 1, memory=128 * MiB, workers=2) as fleet:
         ended(fleet.start("folded", [str(program), "2", "kernel", "0"], [0, 0]))

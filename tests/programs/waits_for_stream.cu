@@ -1,5 +1,5 @@
-// waits_beside.cu: a kernel waits for what is written on another stream beside it: by a copy from
-// the host, a fill, a copy within the device, a kernel, or a kernel behind a host function and
+// waits_for_stream.cu: a kernel waits for what is written on another stream meanwhile: by a copy
+// from the host, a fill, a copy within the device, a kernel, or a kernel behind a host function and
 // another stream's event (second argument), into a buffer of its own. Every other time it has
 // waited for so many µs (third argument) before that is enqueued.
 #include <cstring>
