@@ -16,7 +16,7 @@ from rankfold import records
 from rankfold.interpose import descriptions
 from support import channel_server as cs
 from support.channel_server import ChannelServer
-from support.preloaded import Run
+from support.preloaded import LIB, Run
 
 RUNTIMES = {  # the names of their functions, by the major version of CUDA
     version.cuda: sorted(name for function in library.functions for name in function.names)
@@ -172,10 +172,13 @@ def test_a_library_that_the_program_needs_reaches_us(
     assert launches(run, tmp_path, program) == (["used: 0"], 1)
 
 
-def synthetic(*before: str, after: Sequence[str] = (), version: str = "13") -> str:
+def synthetic(
+    *before: str, after: Sequence[str] = (), version: str = "13", without: str = ""
+) -> str:
     """C functions of all names of the runtime: they return -1, as a foreign runtime would. `before`
     and `after` are other functions, next to them."""
-    texts = [f"FUNCTION int {name}(void) {{ return -1; }}" for name in RUNTIMES[version]]
+    names = [name for name in RUNTIMES[version] if name != without]
+    texts = [f"FUNCTION int {name}(void) {{ return -1; }}" for name in names]
     half = len(texts) // 2
     return "\n".join(
         [
@@ -257,22 +260,31 @@ def test_what_does_not_look_like_a_runtime_is_left_alone(run: Run, tmp_path: Pat
     assert (done.stdout, done.stderr) == ("-1\n", "")
 
 
+DRIVER = (f"-L{LIB}", "-lcuda", f"-Wl,-rpath-link,{LIB}")
 LARGE = '__asm__(".skip 32 << 20, 0x90");'
 PART = '__asm__(".type part, @function\\n.globl part\\n.hidden part\\n.set part, cudaMalloc + 4");'
 
 
 @pytest.mark.parametrize(
-    ("other", "flags", "reason"),
-    [("", ["-falign-functions=1"], "too close to each other"), (PART, [], "too short")],
+    ("other", "without", "flags", "reason"),
+    [
+        ("", "", ["-falign-functions=1"], "two of its functions are too close to each other"),
+        (PART, "", [], "one of its functions is too short"),
+        ("", "cudaCtxResetPersistingL2Cache", [], "it is older than CUDA 11"),
+    ],
+    ids=["close", "short", "old"],
 )
-def test_a_runtime_without_space_for_jumps_is_refused_whole(
-    run: Run, tmp_path: Path, other: str, flags: Sequence[str], reason: str
+def test_a_runtime_that_cannot_be_redirected_is_refused_whole(
+    run: Run, tmp_path: Path, other: str, without: str, flags: Sequence[str], reason: str
 ) -> None:
-    text = synthetic(YOUNGER, other, after=[OWN])
-    done = run(compiled(tmp_path, text + MAIN, *flags))
+    text = synthetic(YOUNGER, other, after=[OWN], without=without)
+    main = MAIN.replace("{", "{ cuGetExportTable(0, 0);", 1)  # as a real runtime would
+    done = run(compiled(tmp_path, text + "int cuGetExportTable();" + main, *flags, *DRIVER))
     assert done.stdout == "-1 -1 -1 -1 7 8\n"
-    assert "the program contains the CUDA runtime, which cannot be redirected" in done.stderr
-    assert reason in done.stderr and "`nvcc -cudart shared`" in done.stderr
+    assert done.stderr == (
+        "rankfold: the program contains the CUDA runtime, which cannot be redirected to rankfold: "
+        f"{reason}; build it with `nvcc -cudart shared`\n"
+    )
 
 
 OLDER = """

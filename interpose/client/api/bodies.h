@@ -142,6 +142,7 @@ struct api_entry {
 	extern const size_t api_##name##_##cuda##_count;
 #include "../../api/libraries.def"
 const struct api_entry *api_find(const char *name); /* in the newest version */
+extern _Atomic bool static_runtime_refused;         /* by name, when its object was loaded */
 const struct api_entry *api_find_in(const struct api_entry *table, size_t count, const char *name);
 
 /* contexts.c */

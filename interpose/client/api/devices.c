@@ -36,6 +36,8 @@ CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTable
 	dladdr(__builtin_return_address(0), &asking);
 	if (asking.dli_fname && strstr(asking.dli_fname, "/libnvrtc."))
 		return NOT_SUPPORTED; /* NVRTC works without it */
+	if (atomic_load(&static_runtime_refused))
+		return NOT_SUPPORTED;
 	LOG_ONCE("%s contains a CUDA runtime whose functions rankfold cannot find, as when it was "
 		 "stripped: link it without -s and do not strip it, or build it with `nvcc -cudart "
 		 "shared`; or it is a profiler (CUPTI): profile the program without rankfold",

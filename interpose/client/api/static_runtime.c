@@ -24,6 +24,8 @@
 #define RUNTIME_FUNCTIONS 200 /* an object with fewer of the names contains something else */
 #define UNKNOWN_FUNCTIONS 256 /* names of all runtimes in a process that we have never heard of */
 
+_Atomic bool static_runtime_refused;
+
 /* ---- functions that we do not have ---- */
 
 static struct {
@@ -43,18 +45,17 @@ cudaError_t static_runtime_refuse(unsigned which)
 /* Stub i, of 16 bytes, calls static_runtime_refuse(i). */
 #define TEXT(value) TEXT_OF(value)
 #define TEXT_OF(value) #value
+#define FOR_ALL_UNKNOWN ".rept " TEXT(UNKNOWN_FUNCTIONS) "\n"
 __asm__(".pushsection .text\n"
 	".p2align 4\n"
 	"static_runtime_stubs:\n"
-	".set stub, 0\n"
-	".rept " TEXT(UNKNOWN_FUNCTIONS) "\n"
-					 "endbr64\n"
-					 "movl $stub, %edi\n"
-					 "jmp static_runtime_refuse\n"
-					 ".p2align 4\n"
-					 ".set stub, stub + 1\n"
-					 ".endr\n"
-					 ".popsection\n");
+	".set stub, 0\n" FOR_ALL_UNKNOWN "endbr64\n"
+	"movl $stub, %edi\n"
+	"jmp static_runtime_refuse\n"
+	".p2align 4\n"
+	".set stub, stub + 1\n"
+	".endr\n"
+	".popsection\n");
 extern const uint8_t static_runtime_stubs[][16] __attribute__((visibility("hidden")));
 #else
 static const uint8_t static_runtime_stubs[UNKNOWN_FUNCTIONS][16];
@@ -92,15 +93,21 @@ static const struct runtime {
 	{NULL, api_cudart_13, &api_cudart_13_count},
 };
 
+static bool defines(const struct object_file *f, const char *wanted)
+{
+	for (size_t i = 0; i < f->symbol_count; i++) {
+		const char *name = object_function(f, &f->symbols[i]);
+		if (name && !strcmp(name, wanted))
+			return true;
+	}
+	return false;
+}
+
 static const struct runtime *runtime_of(const struct object_file *f)
 {
 	const struct runtime *r = runtimes;
-	for (; r->mark; r++)
-		for (size_t i = 0; i < f->symbol_count; i++) {
-			const char *name = object_function(f, &f->symbols[i]);
-			if (name && !strcmp(name, r->mark))
-				return r;
-		}
+	while (r->mark && !defines(f, r->mark))
+		r++;
 	return r;
 }
 
@@ -161,6 +168,8 @@ static const char *check_space(const struct object_file *f, const struct jump *j
 
 static const char *redirect_all(const struct object_file *f, const struct runtime *r, size_t count)
 {
+	if (!defines(f, "cudaCtxResetPersistingL2Cache")) /* new in CUDA 11.0 */
+		return "it is older than CUDA 11";
 	struct jump *jumps = calloc(f->symbol_count, sizeof *jumps);
 	if (!jumps)
 		return "there is no memory";
@@ -184,10 +193,12 @@ static void redirect(const struct link_map *object, const void *start)
 	size_t count = collect_jumps(&file, r, NULL, 0, true);
 	if (count >= RUNTIME_FUNCTIONS) {
 		const char *why = redirect_all(&file, r, count);
-		if (why)
+		if (why) {
+			atomic_store(&static_runtime_refused, true);
 			log_message("%s contains the CUDA runtime, which cannot be redirected to "
 				    "rankfold: %s; build it with `nvcc -cudart shared`",
 				    file.path, why);
+		}
 	}
 	object_file_close(&file);
 }
