@@ -150,7 +150,7 @@ PROGRAMS = {
     "mlp": Program(MLP, behind=("64", "0", "64", "256", "256", "16"), rest=50),
     "conv": Program(HERE / "splicing_conv.cu"),
     "large_state": Program(MLP, behind=("32", "6144", "1024", "1408", "1024"), rest=5),
-    "tinygrad": Program(HERE.parent / "tests/tinygrad_job/train.py", rest=600),
+    "tinygrad": Program(HERE.parent / "tests/guests/tinygrad/train.py", rest=600),
 }
 
 

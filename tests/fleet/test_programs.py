@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cuda import PROGRAMS, build
-from tinygrad_job import test_training as tinygrad
-from tinygrad_job.twin import losses
+from guests import table
+from guests.tinygrad.twin import losses
 
 from rankfold import paths
+from rankfold.paths import REPOSITORY
 from support.command import Rankfold, Specs
 
 from .neighbour import Neighbour
@@ -176,7 +177,7 @@ def test_a_rank_that_waits_in_tcp_for_its_neighbour_on_the_device_continues(
 
 
 def test_tinygrad_trains_through_run(rankfold: Rankfold) -> None:
-    for name, value in tinygrad.environment(rankfold.state).items():
+    for name, value in table.tinygrad(rankfold.state.folder).items():
         rankfold.environment[name] = value
     steps = 5
     out = rankfold(
@@ -187,7 +188,7 @@ def test_tinygrad_trains_through_run(rankfold: Rankfold) -> None:
         "1",
         "--",
         sys.executable,
-        str(tinygrad.SCRIPT),
+        str(REPOSITORY / "tests/guests/tinygrad/train.py"),
         str(steps),
     )
     printed = np.array([float(line.split()[3]) for line in out.splitlines()])

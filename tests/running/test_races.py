@@ -9,8 +9,7 @@ import pytest
 from running.test_programs import CASES, Case
 
 from rankfold.paths import REPOSITORY
-from support import guest
-from support.command import Rankfold
+from support.command import Rankfold, job_environment
 from support.leaks import State
 from support.patience import scaled
 
@@ -19,7 +18,7 @@ RANGE = re.compile(r"0x([0-9a-f]+) to 0x([0-9a-f]+)")
 
 @pytest.fixture
 def rankfold(state: State) -> Rankfold:
-    return Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    return Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
 
 
 def run(rankfold: Rankfold, *arguments: str, ranks: int = 1) -> tuple[str, str]:

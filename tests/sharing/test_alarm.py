@@ -14,8 +14,8 @@ import cuda
 import numpy as np
 import pytest
 
-from support import guest, leaks
-from support.command import Rankfold
+from support import leaks
+from support.command import Rankfold, job_environment
 from support.leaks import State, stopped
 from support.patience import scaled
 
@@ -75,7 +75,7 @@ def flip_what_both_have(one: Path, other: Path) -> bool:
 
 @pytest.mark.slow
 def test_describe_shows_an_alarm_while_the_job_runs_and_when_it_has_ended(state: State) -> None:
-    rankfold = Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
     program = cuda.build(PROGRAM)
     process = rankfold.start(
         "run",

@@ -9,8 +9,7 @@ import cuda
 import pytest
 
 from rankfold.reconciler.observe.sharing import REPORTED
-from support import guest
-from support.command import Rankfold
+from support.command import Rankfold, job_environment
 from support.fleet import Fleet, MiB, until
 from support.leaks import State
 from support.patience import scaled
@@ -21,7 +20,7 @@ PROGRAM = cuda.PROGRAMS / "pathologies.cu"
 
 @pytest.fixture
 def rankfold(state: State) -> Rankfold:
-    return Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    return Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
 
 
 def begin(rankfold: Rankfold, ranks: int, steps: int, share: str) -> Any:

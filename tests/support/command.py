@@ -29,6 +29,11 @@ DEADLINE_S = 60.0
 _status = jsonschema.Draft202012Validator(json.loads(paths.schema("status").read_text()))
 
 
+def job_environment(**settings: str) -> dict[str, str]:
+    """For a command whose jobs need nothing of the user's."""
+    return {**os.environ, "RANKFOLD_LINGER": "0.5", "OMP_NUM_THREADS": "1", **settings}
+
+
 class Rankfold:
     """The command line on a test's own state directory; `environment` says what its devices are.
     `prefix` runs it, and so what it starts, as another user."""

@@ -14,11 +14,12 @@ import pytest
 import yaml
 
 from rankfold import paths
-from support import guest
-from support.command import Rankfold
+from support.command import Rankfold, job_environment
 from support.leaks import State
 
-HERE = Path(__file__).parent
+from . import installed, own_tests
+
+HERE = Path(__file__).parent / "tinygrad"
 VERSIONS: dict[str, Any] = yaml.safe_load((HERE / "own_tests.yaml").read_text())
 AT_ONCE = 2
 FILE_TIMEOUT_S = 1500.0
@@ -26,16 +27,16 @@ FILE_TIMEOUT_S = 1500.0
 
 def sources(environment: Path, version: str, into: Path) -> Path:
     """The source package from PyPI, unpacked."""
-    package = guest.BUILD / f"tinygrad-{version}.tar.gz"
+    package = installed.BUILD / f"tinygrad-{version}.tar.gz"
     if not package.exists():
-        guest.pip(
+        installed.pip(
             environment,
             "download",
             "--no-deps",
             "--no-binary",
             "tinygrad",
             "--dest",
-            str(guest.BUILD),
+            str(installed.BUILD),
             f"tinygrad=={version}",
         )
     assert hashlib.sha256(package.read_bytes()).hexdigest() == VERSIONS[version]["sha256"]
@@ -55,7 +56,7 @@ def supply(tests: Path) -> None:
 
 def toolkit(environment: Path, folder: Path) -> Path:
     """What tinygrad looks for below CUDA_PATH, and a clang for its CPU device."""
-    nvidia = guest.site_packages(environment) / "nvidia/cu13"
+    nvidia = installed.site_packages(environment) / "nvidia/cu13"
     (folder / "bin").mkdir(parents=True)
     (folder / "include").symlink_to(nvidia / "include")
     for library in nvidia.glob("lib/libnvrtc*"):
@@ -63,7 +64,7 @@ def toolkit(environment: Path, folder: Path) -> Path:
     (folder / "libnvrtc.so").symlink_to("libnvrtc.so.13")
     (folder / "libcuda.so.1").symlink_to(paths.native("lib/libcuda.so.1"))
     clang = folder / "bin/clang"
-    zig = guest.site_packages(environment) / "ziglang/zig"
+    zig = installed.site_packages(environment) / "ziglang/zig"
     clang.write_text(f'#!/bin/sh\nexec {zig} clang "$@"\n')
     clang.chmod(0o755)
     return folder
@@ -93,20 +94,18 @@ def settings(version: str, tools: Path, home: Path) -> dict[str, str]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_tinygrad_s_own_tests(state: State, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: dict[str, str] = VERSIONS[version]["failing"]
-    environment = guest.environment(HERE / "requirements.txt")
+    environment = installed.environment(HERE / "requirements.txt")
     source = sources(environment, version, state.folder)
     supply(source / "test")
     tools = toolkit(environment, state.folder / "toolkit")
-    rankfold = Rankfold(
-        state, guest.job_environment(**settings(version, tools, state.folder / "home"))
-    )
+    rankfold = Rankfold(state, job_environment(**settings(version, tools, state.folder / "home")))
     monkeypatch.chdir(source)  # where the jobs run
 
-    def run(file: str) -> guest.Results:
+    def run(file: str) -> own_tests.Results:
         python = environment / "bin/python"
-        return guest.run(rankfold, python, file, [f"test/{file}.py"], FILE_TIMEOUT_S)
+        return own_tests.run(rankfold, python, file, [f"test/{file}.py"], FILE_TIMEOUT_S)
 
-    total = guest.Results()
+    total = own_tests.Results()
     files = sorted(VERSIONS[version]["files"], key=lambda file: file != "test_ops")  # the longest
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
@@ -116,6 +115,6 @@ def test_tinygrad_s_own_tests(state: State, version: str, monkeypatch: pytest.Mo
         rankfold.end()
     for results in each.values():
         total.add(results)
-    guest.report(f"tinygrad-{version}", each, total, listed)
+    own_tests.report(f"tinygrad-{version}", each, total, listed)
     assert total.unlisted(listed) == {}
     assert len(total.passed) >= 0.9 * (len(total.passed) + len(total.failed))

@@ -12,22 +12,12 @@ import pytest
 
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
-from support.wheels import nvrtc
 
-from .twin import losses
+from . import table
+from .tinygrad.twin import losses
 
-SCRIPT = Path(__file__).with_name("train.py")
+SCRIPT = Path(__file__).parent / "tinygrad/train.py"
 STEPS = 20
-
-
-def environment(state: State) -> dict[str, str]:
-    return {
-        "DEV": "CUDA",
-        "LD_LIBRARY_PATH": nvrtc(state.folder / "nvrtc"),
-        "CACHELEVEL": "0",
-        "HOME": str(state.folder),
-        "XDG_CACHE_HOME": str(state.folder / "cache"),
-    }
 
 
 def printed(job: RunningJob) -> list[float]:
@@ -36,7 +26,7 @@ def printed(job: RunningJob) -> list[float]:
 
 def test_tinygrad_trains_to_the_numbers_of_its_numpy_twin(state: State) -> None:
     with Fleet(state, 2, memory=64 * MiB) as fleet:
-        env = environment(state)
+        env = table.tinygrad(state.folder)
         command = [sys.executable, str(SCRIPT), str(STEPS)]
         job = fleet.start("tiny", command, [0], env=env)
         assert job.wait() == [0], job.errors(0)
@@ -59,7 +49,7 @@ def test_the_same_on_tinygrad_s_own_cpu_backend(state: State) -> None:
 
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(STEPS)],
-        env={**os.environ, **environment(state), "DEV": "CPU"},
+        env={**os.environ, **table.tinygrad(state.folder), "DEV": "CPU"},
         capture_output=True,
         text=True,
         check=True,

@@ -1,14 +1,10 @@
-"""Another project's own tests, in a rank: what they are installed into, run by, and judged by."""
+"""Another project's own tests, in a rank: how they run, and how their results are judged."""
 
 from __future__ import annotations
 
 import fnmatch
-import hashlib
 import json
-import os
-import shutil
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -16,35 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rankfold.paths import REPOSITORY
-from support.command import Rankfold, Specs
-from support.leaks import State
+from support.command import Rankfold
 from support.patience import scaled
 
-BUILD = REPOSITORY / "build/guests"
-
-
-def environment(requirements: Path) -> Path:
-    """A virtual environment with what that file says, made once for each content of the file."""
-    digest = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
-    folder = BUILD / f"{requirements.parent.name}-{digest}"
-    if not (folder / ".complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-        pip(folder, "install", "--requirement", str(requirements))
-        (folder / ".complete").touch()
-    return folder
-
-
-def pip(folder: Path, *arguments: str) -> None:
-    """The pip of a virtual environment."""
-    command = [str(folder / "bin/python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, *arguments], check=True)
-
-
-def site_packages(folder: Path) -> Path:
-    (found,) = folder.glob("lib/python3.*/site-packages")
-    return found
+from . import installed
 
 
 @dataclass
@@ -138,36 +109,6 @@ def run(
     return results
 
 
-def printed(
-    state: State, folder: Path, timeout_s: float = 900.0, capability: str = "", **settings: str
-) -> str:
-    """What `computed.py` of a folder prints in a job of one rank, with what the folder's
-    `requirements.txt` installs. HOME, where a guest may keep its kernels, is the state's.
-
-    `capability`: the device's compute capability, if not the usual one. `settings`: variables of
-    the job's environment."""
-    python = environment(folder / "requirements.txt") / "bin/python"
-    rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH="", **settings))
-    if capability:
-        specs = Specs(state.folder / "specs")
-        specs.pool(1, "1GiB", capability)
-        rankfold("apply", "-f", str(specs.folder), "--wait")
-    run = ["run", "--world-size", "1", "--", str(python), str(folder / "computed.py")]
-    process = rankfold.start(*run)
-    try:
-        out, err = process.communicate(timeout=timeout_s)
-    finally:
-        process.kill()
-        rankfold.end()
-    assert process.returncode == 0, err
-    return out
-
-
-def job_environment(**settings: str) -> dict[str, str]:
-    """For a command whose jobs need nothing of the user's."""
-    return {**os.environ, "RANKFOLD_LINGER": "0.5", "OMP_NUM_THREADS": "1", **settings}
-
-
 def report(name: str, each: dict[str, Results], total: Results, listed: dict[str, str]) -> None:
     """What the tables in docs/ are written from: build/guests/NAME.json."""
     counts = {
@@ -180,4 +121,4 @@ def report(name: str, each: dict[str, Results], total: Results, listed: dict[str
         for file, r in {**each, "total": total}.items()
     }
     content = {"counts": counts, "reasons": total.reasons(listed), "failed": total.failed}
-    (BUILD / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    (installed.BUILD / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Numba-CUDA from PyPI, unmodified, in a rank: its documented examples and tests next to them."""
+"""Numba-CUDA from PyPI, unmodified, in a rank: its documented examples and some of its tests."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from support import guest
-from support.command import Rankfold
+from support.command import Rankfold, job_environment
 from support.leaks import State
 
-HERE = Path(__file__).parent
+from . import installed, own_tests
+
+HERE = Path(__file__).parent / "numba"
 TIMEOUT_S = 1500.0
 NO_LIBRARY = "synchronises a grid by a function in libcudadevrt.a, which is machine code"
 FAILING = {
@@ -24,8 +25,8 @@ FAILING = {
 @pytest.mark.installs
 @pytest.mark.timeout(2400)
 def test_numba_s_documented_examples(state: State) -> None:
-    environment = guest.environment(HERE / "requirements.txt")
-    rankfold = Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
+    environment = installed.environment(HERE / "requirements.txt")
+    rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
     # Not this repository's settings of pytest, nor its tests' folder, which has a module `cuda`.
     tests = [
         "--noconftest",
@@ -36,9 +37,9 @@ def test_numba_s_documented_examples(state: State) -> None:
         str(HERE / "documented.py"),
     ]
     try:
-        results = guest.run(rankfold, environment / "bin/python", "numba", tests, TIMEOUT_S)
+        results = own_tests.run(rankfold, environment / "bin/python", "numba", tests, TIMEOUT_S)
     finally:
         rankfold.end()
-    guest.report("numba", {"documented": results}, results, FAILING)
+    own_tests.report("numba", {"documented": results}, results, FAILING)
     assert results.unlisted(FAILING) == {}
     assert len(results.passed) >= 0.9 * (len(results.passed) + len(results.failed))

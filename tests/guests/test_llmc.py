@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 from rankfold.paths import REPOSITORY
-from support import guest
-from support.command import Rankfold
+from support.command import Rankfold, job_environment
 from support.leaks import State
 
-from . import small
+from .llmc import small
 
 CHECKOUT = os.environ.get("RANKFOLD_LLMC", "")
 FLAGS = "-O3 -std=c++17 -t=0 --use_fast_math -DMULTI_GPU -arch=compute_80".split()
@@ -73,7 +72,7 @@ class Trainer:
         precision = "bf16" if "bf16" in options else "fp32"
         script.write_text(START.format(folder=self.folder, **locals()))
         script.chmod(0o755)
-        rankfold = Rankfold(state, guest.job_environment(HOME=str(state.folder), PYTHONPATH=""))
+        rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
         run = ["run", "--world-size", str(WORLD), "--gpus", str(gpus), "--memory", "2GiB", *more]
         process = rankfold.start(*run, "--name", name, "--", str(script))
         try:

@@ -1,0 +1,1 @@
+"""Promise: programs that know nothing of rankfold give the same bits however their job ran."""
