@@ -56,8 +56,8 @@ def cupy(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Guest:
-    """A program whose ranks each print at least `lines` lines before it is moved or saved; with 0, it
-    only has a computed.py.
+    """A program whose ranks each print at least `lines` lines before it is moved or saved; with 0
+    lines, it only has a computed.py.
 
     `program`: a CUDA source, which tools/nvcc builds, or a Python script; from the root on.
     `fetched`: what pip installs into a virtual environment of its own, a file of requirements; a
