@@ -110,7 +110,8 @@ def _why_none_fits(found: list[Entry], limit: int) -> str:
     remedy = f"build it with PTX (nvcc -arch=compute_{limit})"
     if ptx:
         newer = f"{ptx[0] // 10}.{ptx[0] % 10}"
-        remedy += f", or use devices with computeCapability {newer}"
+        remedy += f", or use devices of compute capability {newer} (a pool's computeCapability, "
+        remedy += f"or rankfold run --compute-capability {newer})"
     return (
         f"it contains {' and '.join(contents) or 'nothing'}, but no PTX for compute capability "
         f"{limit // 10}.{limit % 10}: {remedy}"

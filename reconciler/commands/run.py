@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 
 import click
+from msgspec.structs import replace
 
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.client import Reconciler, Unresponsive
@@ -43,6 +44,13 @@ QUIET_S = 3.0  # before `run` reports why its job has not started
 )
 @click.option(
     "--memory", default="1GiB", show_default=True, help="Of each device of a temporary fleet."
+)
+@click.option(
+    "--compute-capability",
+    "capability",
+    default=None,
+    metavar="MAJOR.MINOR",
+    help="Of each device of a temporary fleet, such as 9.0; default: that of a Pool.",
 )
 @click.option("--name", default=None, help="Name of the job; default: the program's.")
 @click.option(
@@ -80,6 +88,7 @@ def run(
     gpus: int | None,
     kind: str | None,
     memory: str,
+    capability: str | None,
     name: str | None,
     determinism: str,
     check_order: str | None,
@@ -104,13 +113,22 @@ def run(
         raise click.UsageError(
             f"--memory {memory} is not a size such as 512MiB, from 4MiB to 512GiB"
         )
+    if capability and not spec.is_capability(capability):
+        raise click.UsageError(f"--compute-capability {capability} is not one such as 9.0")
     if kind == "nvidia" and (missing := nvidia_missing()):
         raise click.UsageError(f"--device nvidia: {missing}")
     snap = snapshot.snapshot(state)
     name = name or unused_name(snap, command[0])
     if spec.bad_name(name):
         raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
-    pool = None if permanent_pools(snap) else temporary_pool(name, kind or "soft", gpus, size)
+    if capability and (pools := permanent_pools(snap)):
+        raise click.UsageError(
+            "--compute-capability is for a temporary fleet; the job would use the devices of pool "
+            f"{pools[0].name}: set computeCapability there"
+        )
+    pool = None
+    if not permanent_pools(snap):
+        pool = temporary_pool(name, kind or "soft", gpus, size, capability)
     job = Job(
         name,
         command,
@@ -225,10 +243,16 @@ def nvidia_missing() -> str:
     return ""
 
 
-def temporary_pool(job: str, kind: str, number: int, memory: int) -> Pool:
+def temporary_pool(
+    job: str, kind: str, number: int, memory: int, capability: str | None = None
+) -> Pool:
+    """`memory`: of each device, in bytes. `capability`: None is that of a Pool's devices."""
     memory -= memory % (2 << 20)
-    devices = (Device(f"{job}/{kind}-{i}", kind, memory, only_for=job) for i in range(number))
-    return Pool(job, tuple(devices), only_for=job)
+    first = Device(f"{job}/{kind}-0", kind, memory, only_for=job)
+    if capability:
+        first = replace(first, cc=capability)
+    devices = tuple(replace(first, name=f"{job}/{kind}-{i}") for i in range(number))
+    return Pool(job, devices, only_for=job)
 
 
 def check_capacity(snap: snapshot.Snapshot, job: Job, pool: Pool | None) -> None:

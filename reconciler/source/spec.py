@@ -557,6 +557,13 @@ def bad_name(name: str) -> str:
     return "" if validator(rule).is_valid(name) else str(rule["description"])
 
 
+def is_capability(capability: str) -> bool:
+    """Whether this can be a device's compute capability."""
+    devices = load_schema("Pool")["properties"]["spec"]["properties"]["devices"]
+    rule = devices["items"]["properties"]["computeCapability"]
+    return bool(validator(rule).is_valid(capability))
+
+
 def env_faults(env: Iterable[str]) -> Iterable[tuple[str, str]]:
     for name in env:
         if name in OURS_IN_ENV or name.startswith("RANKFOLD_"):

@@ -102,6 +102,21 @@ def test_more_than_the_host_could_ever_hold_is_refused_at_once(
     assert "5 ranks of 1 GiB on 1 device may need 4 GiB" in rankfold.run(*command).stderr
 
 
+def test_run_chooses_the_compute_capability_of_its_devices(
+    rankfold: Rankfold, specs: Specs
+) -> None:
+    def run(capability: str, *program: str) -> subprocess.CompletedProcess[str]:
+        options = ("--world-size", "1", "--compute-capability", capability)
+        return rankfold.run("run", *options, "--", *program)
+
+    assert "--compute-capability 9 is not one such as 9.0" in run("9", "true").stderr
+    done = run("12.0", str(build(PROGRAMS / "architecture.cu")))
+    assert (done.returncode, done.stdout) == (0, "cudaSuccess 750 1200\n")
+    specs.pool(1, "64MiB")
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    assert "is for a temporary fleet" in run("9.0", "true").stderr
+
+
 def test_each_of_many_ranks_has_a_device_of_its_own_number(rankfold: Rankfold) -> None:
     """More than a machine ever has: there is one for each rank, and LOCAL_RANK names it."""
     command = ("--memory", "8MiB", "--", str(build(PROGRAMS / "launch_bound.cu")), "2")

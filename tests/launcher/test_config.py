@@ -88,7 +88,11 @@ def test_the_address_sanitizer_accepts_libraries_before_its_own(users: str, ours
 
 
 def test_the_users_settings_hold() -> None:
-    users = {"PYTORCH_CUDA_ALLOC_CONF": "mine", "USE_LIBUV": "1"}
+    users = {
+        "PYTORCH_CUDA_ALLOC_CONF": "mine",
+        "USE_LIBUV": "1",
+        "CUPY_COMPILE_WITH_PTX": "0",
+    }
     env = environment(users, [])
     assert {name: env[name] for name in users} == users
     assert "LD_PRELOAD" not in env

@@ -372,8 +372,8 @@ def test_fatbins() -> None:
         fatbin.ptx_texts(fatbinary(machine_code, newer), (8, 0))
     assert caught.value.message == (
         "it contains machine code for sm_75 and PTX for compute_90, but no PTX for compute "
-        "capability 8.0: build it with PTX (nvcc -arch=compute_80), or use devices with "
-        "computeCapability 9.0"
+        "capability 8.0: build it with PTX (nvcc -arch=compute_80), or use devices of compute "
+        "capability 9.0 (a pool's computeCapability, or rankfold run --compute-capability 9.0)"
     )
 
 
