@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import lz4.block
 import zstandard
 
 from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
@@ -22,6 +23,7 @@ _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _KIND_PTX, _KIND_ELF = 1, 2
 _LZ4, _ZSTD = 0x2000, 0x8000
 _TEXT_BYTES_MAX = 1 << 28
+_LZ4_RATIO_MAX = 255  # bytes of text for a byte of a block, at most
 
 
 @dataclass(frozen=True)
@@ -132,37 +134,13 @@ def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
 
 def lz4_block(data: bytes, size: int) -> bytes:
     """Decompress one LZ4 block (no frame) of `size` bytes; size 0: unknown."""
-    out = bytearray()
-    at = 0
+    room = size or min(len(data) * _LZ4_RATIO_MAX, _TEXT_BYTES_MAX)
+    if room > _TEXT_BYTES_MAX:
+        raise ModuleError(INVALID_IMAGE, f"fatbin: an entry of {size} bytes is too large")
     try:
-        while at < len(data):
-            token = data[at]
-            at += 1
-            literals, at = _lz4_length(data, at, token >> 4)
-            out += data[at : at + literals]
-            at += literals
-            if at >= len(data):
-                break
-            distance = data[at] | data[at + 1] << 8
-            at += 2
-            length, at = _lz4_length(data, at, token & 15)
-            if distance == 0 or distance > len(out) or len(out) > _TEXT_BYTES_MAX:
-                raise ModuleError(INVALID_IMAGE, "fatbin: damaged LZ4 data")
-            start = len(out) - distance
-            for index in range(length + 4):
-                out.append(out[start + index])
-    except IndexError as error:
-        raise ModuleError(INVALID_IMAGE, "fatbin: LZ4 data ends early") from error
+        out = bytes(lz4.block.decompress(data, uncompressed_size=room))
+    except lz4.block.LZ4BlockError as error:
+        raise ModuleError(INVALID_IMAGE, f"fatbin: damaged LZ4 data: {error}") from error
     if len(out) < size:
         raise ModuleError(INVALID_IMAGE, "fatbin: LZ4 data ends early")
-    return bytes(out[:size]) if size else bytes(out)
-
-
-def _lz4_length(data: bytes, at: int, length: int) -> tuple[int, int]:
-    if length == 15:
-        while True:
-            length += data[at]
-            at += 1
-            if data[at - 1] != 255:
-                break
-    return length, at
+    return out

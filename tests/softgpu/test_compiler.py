@@ -378,9 +378,15 @@ def test_fatbins() -> None:
 
 
 def test_lz4_repetitions() -> None:
-    # "abcd", then 20 bytes from 4 back, then "xyz"
-    block = bytes([0x4F]) + b"abcd" + bytes([4, 0, 1]) + bytes([0x30]) + b"xyz"
-    assert fatbin.lz4_block(block, 27) == b"abcd" * 6 + b"xyz"
+    # "abcd", then 20 bytes from 4 back, then "xyz12": a block ends with five literals
+    block = bytes([0x4F]) + b"abcd" + bytes([4, 0, 1]) + bytes([0x50]) + b"xyz12"
+    expected = b"abcd" * 6 + b"xyz12"
+    assert fatbin.lz4_block(block, len(expected)) == expected
+    assert fatbin.lz4_block(block, 0) == expected
+    for data, size in ((block[:-1], 29), (block, 30), (block, 28), (block, 1 << 29)):
+        with pytest.raises(ModuleError) as caught:
+            fatbin.lz4_block(data, size)
+        assert caught.value.code == 200
 
 
 @pytest.mark.parametrize("length", [8, 20, 60, 100])
