@@ -105,6 +105,15 @@ cuda: $(VENV_READY)
 criu:
 	@[ "$$(id -u)" -ne 0 ] || tools/criu || true
 
+# PyTorch, fetched once below ~/.cache/rankfold; see docs/torch.md. 2.6 GB of disk while it unpacks.
+.PHONY: torch
+torch: ## fetch Debian's PyTorch (572 MB) and leave an interpreter with it in build/torch/python
+	@$(BASE_PYTHON) tools/torch/fetch.py
+
+.PHONY: torch-pin
+torch-pin: ## write the versions of PyTorch's packages that Debian has now to tools/torch/packages.txt
+	@$(BASE_PYTHON) tools/torch/fetch.py --pin
+
 # ---- what people run ------------------------------------------------------------------------
 
 .PHONY: demo test test-unit test-slow

@@ -134,11 +134,13 @@ def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
 
 def lz4_block(data: bytes, size: int) -> bytes:
     """Decompress one LZ4 block (no frame) of `size` bytes; size 0: unknown."""
-    room = size or min(len(data) * _LZ4_RATIO_MAX, _TEXT_BYTES_MAX)
-    if room > _TEXT_BYTES_MAX:
-        raise ModuleError(INVALID_IMAGE, f"fatbin: an entry of {size} bytes is too large")
+    capacity = size or min(len(data) * _LZ4_RATIO_MAX, _TEXT_BYTES_MAX)
+    if capacity > _TEXT_BYTES_MAX:
+        raise ModuleError(
+            INVALID_IMAGE, f"fatbin: an entry is larger than {_TEXT_BYTES_MAX >> 20} MiB"
+        )
     try:
-        out = bytes(lz4.block.decompress(data, uncompressed_size=room))
+        out = bytes(lz4.block.decompress(data, uncompressed_size=capacity))
     except lz4.block.LZ4BlockError as error:
         raise ModuleError(INVALID_IMAGE, f"fatbin: damaged LZ4 data: {error}") from error
     if len(out) < size:
