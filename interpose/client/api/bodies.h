@@ -24,7 +24,8 @@ cudaError_t runtime_result(int error);
 #define CUDA_VERSION 13000
 #define CUDA_VERSION_12 12040 /* as the library of that CUDA version reports it */
 #define CUDA_VERSION_11 11080
-int context_begin_driver(void); /* cuInit, for the runtime; always CUDA_OK */
+extern _Atomic bool static_runtime_refused; /* by name, when its object was loaded */
+int context_begin_driver(void);             /* cuInit, for the runtime; always CUDA_OK */
 int version_get(int *version);
 int version_put(int *version, int number);
 /* In CUDA 12's form, or the first `bytes` of it. */
@@ -142,7 +143,6 @@ struct api_entry {
 	extern const size_t api_##name##_##cuda##_count;
 #include "../../api/libraries.def"
 const struct api_entry *api_find(const char *name); /* in the newest version */
-extern _Atomic bool static_runtime_refused;         /* by name, when its object was loaded */
 const struct api_entry *api_find_in(const struct api_entry *table, size_t count, const char *name);
 
 /* contexts.c */

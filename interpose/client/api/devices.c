@@ -25,6 +25,8 @@ int context_begin_driver(void)
 	return CUDA_OK;
 }
 
+_Atomic bool static_runtime_refused;
+
 /* The first function that a profiler calls, and a static runtime that could not be redirected
  * (static_runtime.c). */
 CUresult cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)

@@ -24,8 +24,6 @@
 #define RUNTIME_FUNCTIONS 200 /* an object with fewer of the names contains something else */
 #define UNKNOWN_FUNCTIONS 256 /* names of all runtimes in a process that we have never heard of */
 
-_Atomic bool static_runtime_refused;
-
 /* ---- functions that we do not have ---- */
 
 static struct {
