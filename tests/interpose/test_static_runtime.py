@@ -136,6 +136,19 @@ def test_a_program_that_is_an_argument_of_the_dynamic_linker_reaches_us(
     assert (done.stdout, done.stderr) == ("devices: 2\n", "")
 
 
+def test_a_program_that_is_built_for_gprof_reaches_us(
+    run: Run, tmp_path: Path, program_object: Path
+) -> None:
+    """It has a function of its own in place of the one by which we notice that it is loaded."""
+    cuda.link([program_object], tmp_path / "program", "-Xcompiler", "-pg")
+    with ChannelServer(tmp_path / "s") as server:
+        done = run(
+            "sh", "-c", 'cd "$1" && ./program again', "-", str(tmp_path), launcher=server.path
+        )
+    assert (done.stdout, done.stderr) == ("devices: 2\n", "")
+    assert (tmp_path / "gmon.out").exists()
+
+
 DEEP = [] if os.environ.get("LD_PRELOAD") else ["deep"]  # the address sanitizer refuses it
 
 

@@ -203,14 +203,30 @@ static void redirect(const struct link_map *object, const void *start)
 
 /* ---- when ---- */
 
-RF_API void __gmon_start__(void);
-void __gmon_start__(void)
+/* `code`: an address in the object's code. */
+static void consider(void *code)
 {
 	struct dl_find_object object;
-	if (_dl_find_object(__builtin_return_address(0), &object) ||
-	    !object_refers_to(object.dlfo_link_map, "dlsym"))
+	if (_dl_find_object(code, &object) || !object_refers_to(object.dlfo_link_map, "dlsym"))
 		return; /* every CUDA runtime looks the driver's functions up */
 	int kept = errno;
 	redirect(object.dlfo_link_map, object.dlfo_map_start);
 	errno = kept;
+}
+
+RF_API void __gmon_start__(void);
+void __gmon_start__(void) { consider(__builtin_return_address(0)); }
+extern __attribute__((alias("__gmon_start__"), visibility("hidden"))) void own_gmon_start(void);
+
+/* A program that was built for gprof has a __gmon_start__ of its own, which all objects call. So
+ * those that are loaded with it are considered here. */
+__attribute__((constructor)) static void consider_all(void)
+{
+	void *program = dlopen(NULL, RTLD_LAZY); /* RTLD_DEFAULT finds our own function */
+	if (!program || dlsym(program, "__gmon_start__") == (void *)own_gmon_start)
+		return;
+	for (const struct link_map *object = _r_debug.r_map; object; object = object->l_next)
+		for (const ElfW(Dyn) *d = object->l_ld; d->d_tag != DT_NULL; d++)
+			if (d->d_tag == DT_INIT)
+				consider((void *)(object->l_addr + d->d_un.d_ptr));
 }
