@@ -48,10 +48,22 @@ def tinygrad_with_workers(folder: Path) -> dict[str, str]:
 
 
 def cupy(folder: Path) -> dict[str, str]:
-    """Its own kernels come as PTX of compute_120; a switch of CuPy's compiles others to PTX."""
+    """Its own kernels come as PTX of compute_120; ranks have the switch that compiles others to
+    PTX."""
     environment = installed.environment(REPOSITORY / "tests/guests/cupy/requirements.txt")
     toolkit = installed.site_packages(environment) / "nvidia/cu13"
-    return {**own_home(folder), "CUPY_COMPILE_WITH_PTX": "1", "CUDA_PATH": str(toolkit)}
+    return {**own_home(folder), "CUDA_PATH": str(toolkit)}
+
+
+def cupy_12(folder: Path) -> dict[str, str]:
+    """It finds its compiler by the dynamic linker only."""
+    environment = installed.environment(REPOSITORY / "tests/guests/cupy/requirements-12.txt")
+    wheels = installed.site_packages(environment) / "nvidia"
+    return {
+        **own_home(folder),
+        "CUDA_PATH": str(wheels / "cuda_runtime"),
+        "LD_LIBRARY_PATH": str(wheels / "cuda_nvrtc/lib"),
+    }
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,17 @@ GUESTS = [
         env=cupy,
         computed="12 checks\n",
         capability="12.0",
+    ),
+    Guest(
+        "cupy12",
+        "tests/guests/cupy/computed.py",
+        (),
+        ranks=1,
+        lines=0,
+        fetched="tests/guests/cupy/requirements-12.txt",
+        env=cupy_12,
+        computed="12 checks\n",
+        capability="9.0",
     ),
     # Threads, a child, TCP between the ranks, SQLite, whose files are never the same bytes. Its
     # length is scaled, so that it still runs when it is killed.

@@ -18,7 +18,9 @@ ELSEWHERE = {"llmc"}  # it needs a checkout of llm.c, which nothing fetches: tes
 
 def test_each_folder_has_a_row() -> None:
     folders = {path.name for path in HERE.iterdir() if path.is_dir() and path.name[0] not in "._"}
-    assert folders - ELSEWHERE == {guest.name for guest in GUESTS if guest.folder.parent == HERE}
+    assert folders - ELSEWHERE == {
+        guest.folder.name for guest in GUESTS if guest.folder.parent == HERE
+    }
 
 
 @pytest.mark.parametrize("guest", GUESTS, ids=str)

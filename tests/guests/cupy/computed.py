@@ -1,6 +1,7 @@
 """What CuPy computes, compared with NumPy. Ends with the number of checks.
 
-Each of CuPy's extension modules contains a CUDA runtime; this program also opens the shared one.
+Each of CuPy 14's extension modules contains a CUDA runtime, and CuPy 12 needs the shared one of
+CUDA 12; this program also opens the shared one of CUDA 13.
 """
 
 from __future__ import annotations
