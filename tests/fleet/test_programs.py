@@ -41,7 +41,7 @@ def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
         ),
         "no-ptx": (
             ("-gencode", "arch=compute_75,code=sm_75"),
-            "nvcc -arch=compute_75",
+            "nvcc -arch=compute_80",
             "cudaErrorNoKernelImageForDevice",
         ),
     }
