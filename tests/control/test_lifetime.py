@@ -49,7 +49,8 @@ def test_a_proxy_without_ranks_exits_when_no_reconciler_asks(state: State) -> No
 def test_a_proxy_that_serves_ranks_stays_until_they_end(
     state: State, away: Path, why: str, capfd: Any
 ) -> None:
-    device = begun(state, *(("--unasked", "0.1") if why == "unasked" else ()))
+    # Two launchers start before the next request.
+    device = begun(state, *(("--unasked", f"{scaled(2.0)}") if why == "unasked" else ()))
     try:
         device.start_ranks()
         device.place(3)
