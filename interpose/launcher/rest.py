@@ -162,10 +162,8 @@ class Rest:
         if self.quiesce.begun:
             raise ControlError("busy", f"rank {self.launcher.config.rank} is frozen")
         assert self.launcher.started is not None
-        rank, pids = (
-            self.launcher.started,
-            self.quiesce.pids(),
-        )  # without workers that we start later
+        rank = self.launcher.started
+        pids = self.quiesce.pids()  # without workers that we start later
         seen = self.launcher.tracker.seen
 
         def examined(reply: Message | None) -> None:

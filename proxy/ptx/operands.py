@@ -145,7 +145,7 @@ def _call(instr: Instr, rest: str, scope: Scope | None) -> None:
 
 
 def _arguments(text: str, scope: Scope | None) -> tuple[Operand, ...]:
-    """What is between a call's parentheses. A vector of registers stands for its elements."""
+    """The arguments or results of a call. A vector of registers is its elements."""
     parts = filter(None, (part.strip() for part in text.strip("() \n\t").split(",")))
     operands = [parse_operand(part, scope) for part in parts]
     return tuple(

@@ -35,7 +35,7 @@ def _stops(world: World) -> None:
 
 
 def a_channel_that_its_receiver_never_used(native: Native) -> None:
-    """What is sent to a rank that has aborted the communicator, it does not owe."""
+    """A rank that has aborted the communicator does not owe what is sent to it."""
     world = _joined(native, [Group((Transfer(0, 1),))], [])
     world.turn("consume", 0)
     world.abort_now(1, WORLD)

@@ -1,4 +1,4 @@
-"""What must hold for every job, placement, order of events and moment of the request."""
+"""Properties of every job, placement, order of events and moment of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Who brings something and who sleeps until it comes do not miss each other (doorbell.h).
+"""A thread that brings work and a thread that sleeps until it comes do not miss each other
+(doorbell.h).
 
 With a plain store in place of doorbell_publish the long run hangs within a minute, on x86.
 """

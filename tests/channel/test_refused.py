@@ -1,4 +1,4 @@
-"""What is wrong with a request without a reply says which request it was."""
+"""The error of a request without a reply names the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has a job in the store is known by its state directory and machine, whatever that is
+"""The owner of a job in the store is known by its state directory and machine, whatever that is
 called."""
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_one_of_several_makes_a_file(options: dict[str, Any]) -> None:
 
 
 def test_an_answer_that_is_lost_is_no_other_uploader(options: dict[str, Any]) -> None:
-    """Who makes the manifest anew finds it there: it is its own."""
+    """A caller that writes the manifest again finds its own one there."""
     line = s3.Line(options["endpoint_url"])
     try:
         store = opened("s3://bucket/lost", **{**options, "endpoint_url": line.url})

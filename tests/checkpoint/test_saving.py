@@ -1,4 +1,4 @@
-"""What is saved is restored, stored once, and not stored again."""
+"""Saved content is restored, stored once, and not stored again."""
 
 from __future__ import annotations
 

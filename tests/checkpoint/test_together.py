@@ -168,7 +168,7 @@ def two_uploaders_of_one_job(seed: int) -> None:
 
 
 def test_a_reader_finds_what_is_missing_and_nothing_wrong() -> None:
-    """Who reads without having taken the job may come too late."""
+    """A reader that has not taken the job may come too late."""
     for seed in range(20):
         scene = Scene(seed)
         store = opened(scene.disk)

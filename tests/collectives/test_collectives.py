@@ -421,7 +421,7 @@ def test_a_send_waits_for_space_until_what_is_before_it_is_received(small: Nativ
 
 
 def test_small_sends_are_bounded_as_well(small: Native) -> None:
-    """What is kept of each counts, not only its bytes; so do the sends of all pairs together."""
+    """The records kept of each count, not only its bytes; so do the sends of all pairs together."""
     cluster = start(small, [0, 1, 1, 1, 1], 3)
     join_all(cluster)
     for dst in (1, 2, 3, 4):

@@ -240,7 +240,8 @@ def test_elements_begin_where_they_want(coll: Native) -> None:
 
 
 def test_what_must_stay_stays(coll: Native) -> None:
-    """What is const, what a rank has to keep, and what meets others on another device."""
+    """Constant inputs, inputs that a rank has to keep, and inputs that meet others on another
+    device."""
     for placement, more in (
         ([0] * 4, {"in_place": False}),
         ([0] * 4, {"keeps": e.EACH}),

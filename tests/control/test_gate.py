@@ -1,4 +1,4 @@
-"""Who is not let in: a process of another pid namespace, and one that has ended. Ranks' mark."""
+"""Refused: a process of another PID namespace, and one that has exited. The mark of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may speak on a control socket: the same user, outside of every rank."""
+"""Only the same user, outside of every rank, may use a control socket."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 
 def asked(path: Path, uid: int, marked: bool = False) -> str:
-    """What a process of that user gets as an answer."""
+    """The reply to a process of that user."""
     command = [sys.executable, "-c", ASK, str(path), str(uid), "marked" if marked else ""]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

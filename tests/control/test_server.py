@@ -344,7 +344,7 @@ def test_another_servers_socket_is_left_alone(tmp_path: Path) -> None:
 def test_a_server_of_what_is_gone_takes_no_name(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, again: bool
 ) -> None:
-    """Who removed a fleet's folder and begins another one there has the names for that."""
+    """A user who removed a fleet's folder and starts another fleet there can use the same names."""
     state, path = tmp_path / "state", tmp_path / "socket"
     state.mkdir()
     with serving(path, serves=state), caplog.at_level(logging.WARNING):

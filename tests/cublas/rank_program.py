@@ -270,7 +270,7 @@ def gelu_slope(x: Array) -> Array:
 
 
 def stepped(name: str, epilogue: int, x: Array, aux: Auxiliary | None, bound: float) -> Array:
-    """What the epilogue makes of x, with a look at what it left."""
+    """The result of the epilogue for x; also checks what it left."""
     if aux and epilogue & (8 | 64):
         return np.asarray(x * (aux.before if aux.bits else gelu_slope(aux.before)))
     if aux:
@@ -371,7 +371,7 @@ def lt_case(r: Random, handle: c_void_p, stream: c_void_p) -> None:
 
 
 def refusals(r: Random, handle: c_void_p) -> None:
-    """What is not supported, or wrong, says so at once; the device continues."""
+    """A call that is not supported, or wrong, fails at once; the device continues."""
     x = Matrices(r, R_32F, 4, 4, 1, False)
     at, one = c_void_p(x.address), Scalars(R_32F, (1, 1), False).at[0]
     good(BLAS.cublasSetPointerMode_v2(handle, 0))

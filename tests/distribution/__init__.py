@@ -1,1 +1,1 @@
-"""What `make dist` builds works where there is neither a compiler nor a checkout."""
+"""The files that `make dist` builds work without a compiler and a checkout."""

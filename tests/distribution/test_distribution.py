@@ -1,4 +1,4 @@
-"""What `make dist` builds works on a machine with only Python, libc and `sh`."""
+"""The files that `make dist` builds work on a machine with only Python, libc and `sh`."""
 
 from __future__ import annotations
 
@@ -181,9 +181,8 @@ def test_a_job_continues_when_the_file_is_replaced(machine: Root, tmp_path: Path
     os.kill(int(machine.child_of(watch.pid)), signal.SIGINT)
     assert watch.wait(scaled(30)) == 0
     rankfold("stop")
-    rankfold(
-        "scale", "told", "--gpus", "1", "--override", "--wait"
-    )  # a reconciler of the new version
+    # This starts a reconciler of the new version.
+    rankfold("scale", "told", "--gpus", "1", "--override", "--wait")
     (home / "stop").touch()
     until(lambda: phase() == "Succeeded")
     for lines in printed():
@@ -230,9 +229,8 @@ def test_no_folder_to_unpack_into(machine: Root) -> None:
 
 def test_the_wheel_in_a_fresh_environment(machine: Root, dist: Path) -> None:
     wheels = machine.folder / "root/wheels"
-    shutil.copytree(
-        REPOSITORY / "build/dist/wheels", wheels
-    )  # the dependencies, instead of an index
+    # The dependencies, instead of an index.
+    shutil.copytree(REPOSITORY / "build/dist/wheels", wheels)
     (wheel,) = dist.glob("rankfold-*.whl")
     shutil.copy(wheel, wheels)
     output(machine.run("python3", "-m", "venv", "/root/venv"))

@@ -1,4 +1,4 @@
-"""What is asked of a fleet while jobs run on it. What cannot be done changes nothing."""
+"""Requests to a fleet while jobs run on it. A request that is refused changes nothing."""
 
 from __future__ import annotations
 

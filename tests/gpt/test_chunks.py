@@ -1,4 +1,5 @@
-"""What the example keeps for good lies apart from what each step writes, and alike in all ranks."""
+"""The example's permanent buffers are apart from those that each step writes, and alike in all
+ranks."""
 
 from __future__ import annotations
 

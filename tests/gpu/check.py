@@ -46,7 +46,7 @@ BESIDE = max(1, min(4, (os.cpu_count() or 1) // 4))  # parts at one time
 
 @dataclass
 class Outcome:
-    """What came of a part; `reason` where it did not pass."""
+    """The outcome of a part; `reason` if it did not pass."""
 
     name: str
     status: str

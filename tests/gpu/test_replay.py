@@ -1,4 +1,4 @@
-"""What `make gpu-check` has a GPU do again is all that a kernel did; what differs is seen."""
+"""`make gpu-check` repeats all that a kernel did on a GPU, and sees each difference."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from . import installed
 
 @dataclass
 class Results:
-    """What became of the tests of some files. `failed`: each one's reason."""
+    """The results of the tests of some files. `failed`: the reason of each."""
 
     passed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)

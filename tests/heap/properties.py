@@ -1,4 +1,4 @@
-"""What holds of the heap for all programs, and a heap whose server is the test."""
+"""Properties of the heap for all programs, and a heap whose server is the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is loaded into a program behaves like CUDA and NCCL, whatever the server does meanwhile."""
+"""The preloaded libraries behave like CUDA and NCCL, whatever the server does meanwhile."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def links(folder: Path, tree: Path) -> None:
 
 
 def owner(folder: Path, tree: Path) -> None:
-    """What it has is taken from it by another rank (`usurper`)."""
+    """Another rank takes what it has (`usurper`)."""
     (tree / "own").mkdir()
     (tree / "own/file").write_text("own")
     phases(folder)

@@ -1,4 +1,4 @@
-"""What CRIU need not do again for each rank."""
+"""Work that CRIU need not repeat for each rank."""
 
 from __future__ import annotations
 

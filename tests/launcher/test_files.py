@@ -1,4 +1,4 @@
-"""What ranks do to files is part of their snapshots, and set back by a restore."""
+"""Changes that ranks make to files are part of their snapshots, and a restore puts them back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is changed of a rank that stands still: saved registers, parts of its channel."""
+"""Changes to a frozen rank: saved registers, parts of its channel."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def place(state: State) -> Place:
 
 
 def found_of(program: Path, names: list[str], folder: Path) -> Iterator[str]:
-    """What a process finds of each that is not saved; nothing of one that the kernel has not."""
+    """Prints what a process finds of each object without a save; nothing if the kernel lacks it."""
     for name in names:
         own = folder / name
         own.mkdir()

@@ -193,7 +193,7 @@ def test_system_calls_get_all_their_arguments(rig: Rig) -> None:
 
 
 def test_nvidia_s_own_libraries_stay_behind_ours(rig: Rig) -> None:
-    """Who preloads an NCCL of their own, as clusters do, still reaches ours."""
+    """A user who preloads another NCCL, as clusters do, still reaches ours."""
     theirs = COUNTS.partition("int main")[0] + "int cudaGetDeviceCount(int *n) { return 999; }\n"
     preloaded = library(rig, theirs, "libcudart.so.13.0.1")
     program = compiled(rig, COUNTS, "counts", *RUNTIME)

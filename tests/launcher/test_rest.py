@@ -115,7 +115,7 @@ def moved(place: Place, launched: Launched) -> Launched:
 
 
 def named(launched: Launched) -> str:
-    """What its cgroup and its table are called: others of this machine are not ours to judge."""
+    """The names of its cgroup and its table: others on this machine are not ours to judge."""
     digest = hashlib.sha256(launched.config["socket"].encode()).hexdigest()
     return f"rankfold-{digest[:16]}"
 
@@ -216,7 +216,7 @@ EVERYTHING = [
 
 
 def test_a_snapshot_says_at_which_start_of_the_machine_it_was_written(place: Place) -> None:
-    """What was not synced before the machine stops may be lost: an upload compares this."""
+    """Data that was not synced before the machine stops may be lost: an upload compares this."""
     launched = place.program("count")
     save(launched, place.saved)
     about = json.loads((place.saved / "about.json").read_text())
@@ -269,7 +269,7 @@ def test_one_launcher_ends_a_rank_and_takes_it_back(place: Place) -> None:
 
 
 def test_each_line_is_there_once(place: Place) -> None:
-    """What was written after the snapshot is written again."""
+    """Data that was written after the snapshot is written again."""
     launched = place.program("count")
     save(launched, place.saved)
     size = len(launched.text("out"))

@@ -27,7 +27,7 @@ from support.seeding import Check, Copy, Table
 
 
 def rules(*modules: ModuleType) -> Iterator[Callable[[Make], None]]:
-    """What chance shows too seldom: all tests of these that need nothing but worlds."""
+    """Faults that random runs show too rarely: all tests of these that need only worlds."""
     for module in modules:
         for name, rule in vars(module).items():
             if not name.startswith("test_"):

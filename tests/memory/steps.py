@@ -1,4 +1,4 @@
-"""What rules about the memory of ranks begin with, and what they ask of a rank."""
+"""The first steps of rules about the memory of ranks, and what they request of a rank."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def scarce(rank: Rank, pages: int = 3) -> None:
 
 
 def hand(giver: Rank, to: Rank, first: int, count: int) -> list[int]:
-    """What one has received goes to another, as far as whole pages can; returns which."""
+    """Pass on what one rank has received to another, in whole pages; returns which pages."""
     world = giver.world
     before = {page: to.chunk(page) for page in to.model}
     error = world.lib.memory_hand(giver.memory, to.memory, addr_of(first), count * CELL)

@@ -1,4 +1,4 @@
-"""What of a rank's memory is looked at, and when; and what is said of it (crosscheck/check.c)."""
+"""Which memory of a rank is compared, and when; and what is reported (crosscheck/check.c)."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def test_a_new_rank_that_is_not_quiet_is_one_of_all(make: Make) -> None:
 
 
 def test_a_new_rank_is_checked_where_all_are_as_well(make: Make) -> None:
-    """What had its turn so is not due any more."""
+    """A page that had its turn this way is no longer due."""
     c = filled(make, PARTS, every=2, arrives=True)
     seen = [pages(c.at(number)) for number in range(5, 10)]
     assert [len(each) for each in seen] == [2, 1, 2, 1, 2]

@@ -1,4 +1,4 @@
-"""What lies on the host: once for all ranks that hold the same, and never copied there twice."""
+"""Copies on the host: one for all ranks with the same content, and never copied there twice."""
 
 from __future__ import annotations
 
@@ -338,7 +338,7 @@ def test_ranks_of_another_job_have_their_own(make: Make) -> None:
 
 @pytest.mark.parametrize("saved_before", [False, True])
 def test_a_rank_that_has_forgotten_it_keeps_no_copy(make: Make, saved_before: bool) -> None:
-    """What counts for nothing is not copied, though the image may have something of before."""
+    """Dead content is not copied, although the image may have an older copy."""
     world = shared(make, 2)
     first, second, _ = world.ranks
     if saved_before:
@@ -586,7 +586,7 @@ def test_a_doubted_rank_has_no_copy_in_common(make: Make) -> None:
 
 
 def test_what_is_only_noted_is_not_in_common(make: Make) -> None:
-    """Whoever comes first: what it is known by is still to be written."""
+    """Whichever rank comes first: the content that it is known by is not written yet."""
     for writes in (0, 1):
         world = make(2, 4)
         for rank in world.ranks:

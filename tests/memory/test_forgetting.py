@@ -1,4 +1,4 @@
-"""What counts for nothing any more is neither moved nor kept; who writes there makes it count."""
+"""Dead content is neither moved nor kept; a write makes it live again."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ def test_what_an_unknown_work_may_have_written_counts(make: Make) -> None:
 
 
 def test_the_ranks_that_keep_a_sum(make: Make) -> None:
-    """Who has it there; else who is busy. No rank, if nothing is won or a rank has failed."""
+    """The rank that has it there, or else one that is busy. No rank if nothing is gained or a
+    rank has failed."""
     world = make(2, 5)
     one, two = world.ranks
     fill(one, 3)

@@ -1,4 +1,4 @@
-"""What one rank has received, others of its device refer to."""
+"""Other ranks of a device refer to what one of them has received."""
 
 from __future__ import annotations
 

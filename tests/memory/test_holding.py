@@ -115,7 +115,7 @@ def test_what_had_nothing_there_has_nothing(make: Make) -> None:
 
 
 def test_a_copy_that_comes_home_does_not_disturb_it(make: Make) -> None:
-    """What lies there once for several, and is written by one of them."""
+    """Content that exists once for several ranks, and that one of them writes."""
     world = shared(make, 2)
     first, second, _ = world.ranks
     out(first, second)

@@ -50,7 +50,7 @@ def test_two_that_need_more_than_there_is_both_get_it(make: Make) -> None:
 
 
 def test_what_is_on_its_way_out_is_not_called_back(make: Make) -> None:
-    """Whoever comes in may count on its room."""
+    """A rank that enters may rely on its reserved memory."""
     world = make(2, 5)
     saved, wanting = world.ranks
     fill(saved, 5)
@@ -168,7 +168,7 @@ def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> No
 
 
 def test_a_rank_new_to_a_device_has_not_waited_there_before(make: Make) -> None:
-    """Who has waited longest comes next, and is the first to make room."""
+    """The rank that has waited longest is next, and is the first to make room."""
     world = make(2, 4)
     for rank in world.ranks * 3:
         world.lib.memory_activated(rank.memory)

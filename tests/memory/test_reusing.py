@@ -1,4 +1,5 @@
-"""What another rank has computed from the same is mapped: exactly, and while no rank uses it."""
+"""A result that another rank has computed from the same inputs is mapped: exactly, and while no
+rank uses it."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_what_another_has_computed_is_taken(make: Make) -> None:
 
 
 def test_nothing_is_mapped_under_the_last_reader(make: Make) -> None:
-    """What still runs reads what was there before."""
+    """Work that still runs reads the previous content."""
     world, f, first, second = computed(make)
     second.begin()
     assert adopt(second, f) == LATER and second.chunk(0) != first.chunk(0)

@@ -199,7 +199,7 @@ def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
 
 @pytest.mark.parametrize("told", [False, True])
 def test_what_a_rank_that_has_failed_holds_is_not_shared(make: Make, told: bool) -> None:
-    """What was noted for it may not have been done."""
+    """Work that was recorded for it may not have been done."""
     world = make(3, 6)
     failed, other, late = world.ranks
     same(failed, other)
@@ -530,7 +530,7 @@ def test_what_a_rank_owns_is_looked_at_where_it_writes(make: Make) -> None:
 
 
 def test_sharers_of_all_of_it_are_counted_as_far_as_there_is_capacity(make: Make) -> None:
-    """What is there for two ranks and resident in neither is no chunk that they share."""
+    """Content that two ranks have and that is resident in neither is no shared chunk."""
     world = shared(make, 3)
     first, second, _ = world.ranks
     assert sharers(first, 0, CELLS, room=2) == (world.ranks[:2], False)

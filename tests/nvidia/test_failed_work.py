@@ -1,4 +1,4 @@
-"""What the driver has not done is never passed off as done, in a save or to another device."""
+"""Work that the driver has not done never counts as done, in a save or on another device."""
 
 from __future__ import annotations
 

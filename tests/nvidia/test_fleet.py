@@ -194,7 +194,7 @@ def test_a_job_continues_after_a_fault_on_a_gpu(
 
 
 def test_a_device_that_is_lost_takes_no_job_and_ends(state: State, tmp_path: Path) -> None:
-    """Whoever asks meanwhile hears why, and may ask again."""
+    """A caller that asks meanwhile gets the reason, and may ask again."""
     with Fleet(state, memory=64 * MiB, kinds=("nvidia",)) as fleet:
         (device,) = fleet.names
         program = [str(cuda.build(FAULTY)), str(tmp_path / "faulted"), "stays"]

@@ -280,7 +280,7 @@ def copy(device: Device, dst: Place, src: Place, size: int) -> Any:
 
 
 def test_sums_in_scratch_memory_do_not_pass_through_the_host(fake: Fake) -> None:
-    """What several ranks reduce is added there, scaled there, and written from there."""
+    """A reduction of several ranks is added, scaled and written on that device."""
     with Device(hal="nvidia", memory=64 << 20) as device:
         space, scratch = device.space(), Scratch(device)
         a, b, c = values(1), values(2), values(3)

@@ -202,7 +202,7 @@ def test_streams_that_come_and_go_are_no_end_of_it(room: Any) -> None:
 
 
 def test_memory_that_is_cut_into_very_many_parts_is_forgotten(room: Any) -> None:
-    """What is found may get less then; nothing that is no race is reported."""
+    """It may find fewer races then; it reports nothing that is no race."""
     ffi, lib = room
     found = []
     callback = ffi.callback("order_told", lambda _to, race: found.append(race.second.number))

@@ -82,7 +82,7 @@ def done(here: Devices, ranks: Sequence[RingClient], stack: ExitStack, cut: int)
 
 
 def content(image: Image, at: int) -> list[tuple[object, ...]]:
-    """What is in a buffer, by versions."""
+    """The content of a buffer, by versions."""
     end = at + 4 * WORDS
     return [
         (max(r.addr, at) - at, r.version, r.offset + max(0, at - r.addr) if not r.period else 0)

@@ -1,4 +1,4 @@
-"""What a rank asks for is checked for its order, whatever it asks for."""
+"""The order of every request of a rank is checked."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def may_write(file: str, owners: tuple[str, ...]) -> bool:
 
 
 def strange(file: str, text: str) -> list[str]:
-    """What this file writes that is another's."""
+    """The fields of other files that this file writes."""
     return [
         f"{file}:{line}: {place}"
         for line, place in writes(text)

@@ -96,7 +96,7 @@ def hold(native: Native, rank: Computing) -> None:
 
 
 def test_a_rank_held_for_a_cut_is_not_waited_for(kernels: Loader) -> None:
-    """What it would come to, it comes to when the cut is over."""
+    """After the cut it reaches what it would have reached."""
     with shared(kernels, 2) as (native, made):
         first, held = made
         before, launched = let_go(native), kernels_of(native, first)
@@ -214,7 +214,7 @@ def test_a_rank_that_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> No
 
 
 def test_a_kernel_that_may_write_anywhere_takes_no_part(kernels: Loader) -> None:
-    """What it has written where it was not foreseen is not shared any longer."""
+    """Memory that it wrote unexpectedly is no longer shared."""
     with shared(kernels, 2) as (native, made):
         rank = made[0]
         other_stream(rank)

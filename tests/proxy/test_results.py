@@ -289,7 +289,7 @@ def test_buckets_that_share_a_page(kernels: Loader) -> None:
 
 
 def test_one_of_them_is_gone_behind_it(kernels: Loader) -> None:
-    """Who received it for the others, too."""
+    """The rank that received it for the others, too."""
     with placed(kernels, [0, 0, 0]) as (here, made):
         (native,) = here.natives
         private(made)

@@ -220,7 +220,7 @@ def test_what_is_in_the_image_is_not_taken_for_zeros(kernels: Loader) -> None:
 
 
 def test_a_module_may_arrive_in_parts_on_several_devices(kernels: Loader) -> None:
-    """What has arrived counts until it is loaded: then as much can come again."""
+    """Data that has arrived counts until it is loaded: then as much can arrive again."""
     with moving(kernels) as m:
         client = m.program.client
         for part in (len(KERNELS) // 2, 16):

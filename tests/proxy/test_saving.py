@@ -57,7 +57,7 @@ def clients() -> Iterator[list[Trainer]]:
 def test_saved_in_place_it_continues_and_so_does_the_copy_elsewhere(
     kernels: Loader, clients: list[Trainer], elsewhere: list[int]
 ) -> None:
-    """What was asked for while it stood there is done by both."""
+    """Both do what was requested while it waited."""
     with devices(kernels, 2, chunks=8) as here:  # each has room for one and a half of its ranks
         here.place(1, clients, [0, 0, 1, 1])
         begin(clients, 5)
@@ -161,7 +161,7 @@ def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
 
 
 def test_a_rank_whose_process_was_replaced_meanwhile_keeps_no_copy(kernels: Loader) -> None:
-    """What its next process begins with is nothing, and its image is not kept for others."""
+    """Its next process begins with nothing, and its image is not kept for others."""
     with shared(kernels, 3) as (native, ranks):
         native.barrier(1, True)
         settle(native, 1, "cut")

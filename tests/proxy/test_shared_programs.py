@@ -53,7 +53,7 @@ def test_no_rank_can_tell_for_long(kernels: Loader, program: Program) -> None:
 @settings(max_examples=5, derandomize=True, **COMMON)
 @given(program=programs(16))
 def test_alone_is_what_a_device_for_each_does(kernels: Loader, program: Program) -> None:
-    """What the folded ones are compared with is right."""
+    """The reference for the folded runs is right."""
     assert check(kernels, program, folded=False) == 0
 
 

@@ -62,7 +62,7 @@ def kernels_of(native: Native, rank: int) -> int:
 def test_memory_stays_mapped_while_anything_runs(
     kernels: Loader, clients: list[RingClient]
 ) -> None:
-    """What is freed is retired at once, but a kernel that came later may run already."""
+    """Freed memory is retired at once, but a kernel that came later may run already."""
     client = clients[0]
     with device(speed=0.001) as native, answering(native, kernels):
         attach(native, client)
@@ -183,7 +183,8 @@ def training(
 def test_each_rank_has_the_device_once_a_step(
     kernels: Loader, ranks: int, step: Callable[[RingClient], None]
 ) -> None:
-    """Whoever calls a collective last continues behind it, until others have to call the next."""
+    """The rank that calls a collective last continues behind it, until others have to call the
+    next."""
     with training(kernels, ranks) as (native, clients):
         for client in clients:
             for _ in range(STEPS):

@@ -170,7 +170,7 @@ def test_fills_and_copies_run_once_for_all(kernels: Loader) -> None:
 
 
 def test_a_fill_is_not_waited_for(kernels: Loader) -> None:
-    """Who shares what it fills gets memory of its own, and keeps the device."""
+    """A rank that fills shared memory gets memory of its own, and keeps the device."""
     with shared(kernels, 2) as (native, made):
         before, waited = native.status(), let_go(native)
         made[0].fill(PARAMETERS, 7, 4, WORDS)

@@ -1,4 +1,4 @@
-"""What blocks.py says of a graph, against what its words mean: nodes are left out, ways tried."""
+"""Compares the answers of blocks.py with their definitions: nodes are left out, paths tried."""
 
 from __future__ import annotations
 

@@ -567,7 +567,7 @@ def test_whether_a_variable_is_left(name: str) -> None:
 
 
 def test_launches_are_not_confused(core: Core) -> None:
-    """What is kept of a launch is not taken for that of another one."""
+    """The kept bounds of one launch are not used for another."""
     sets = found(GUARD + at("%x") + "done:")
     with core.loaded(sets, 32) as reaches:
         for turn in range(60):

@@ -46,7 +46,7 @@ def shown(core: Core) -> bool:
 
 
 def _all_ways(patch: Patch) -> None:
-    """What holds on one way into a block is taken to hold on all."""
+    """The patched code assumes that a fact on one path into a block holds on all."""
 
     def block(self: bounds._Ranges, number: int) -> bounds.Context:
         if number not in self._contexts:
@@ -82,7 +82,7 @@ def _either_holds(patch: Patch) -> None:
 
 
 def _always(patch: Patch) -> None:
-    """What is assigned under a predicate is taken to be always."""
+    """The patched code takes an assignment under a predicate for an unconditional one."""
     patch.setattr(
         bounds._Ranges,
         "_either",
@@ -91,7 +91,7 @@ def _always(patch: Patch) -> None:
 
 
 def _no_start(patch: Patch) -> None:
-    """What comes around a loop is forgotten."""
+    """The patched code forgets the values that a loop brings back."""
     patch.setattr(
         bounds._Ranges, "_met", lambda self, value, turning: self._coming(value, False, turning)
     )

@@ -1,4 +1,4 @@
-"""What failed is tried again, later each time, and not forever later."""
+"""A failed action is tried again, later each time, up to a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launcher that was killed leaves of a frozen rank is found, wherever it lies."""
+"""The remains of a frozen rank whose launcher was killed are found, wherever they are."""
 
 from __future__ import annotations
 

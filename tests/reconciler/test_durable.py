@@ -1,4 +1,4 @@
-"""What was settled on the disk is distinguished from what is there later, and only from that."""
+"""Content that was durable on the disk is distinguished from later content, and only from that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan takes grows with the fleet, not with jobs times devices."""
+"""The work of a plan grows with the fleet, not with jobs times devices."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from support.leaks import UNDECLARED, State
 
 
 def test_a_reader_sees_nothing_or_all_of_it_while_it_is_made(tmp_path: Path) -> None:
-    """Whoever runs `status` when the fleet's first command has just begun."""
+    """A user runs `status` when the fleet's first command has just begun."""
     for attempt in range(30):
         state = tmp_path / str(attempt)
         path, looked = database(state), 0
@@ -91,7 +91,7 @@ def filled(state: Path) -> None:
 
 
 def test_an_idle_turn_reads_nothing_again(tmp_path: Path) -> None:
-    """Whoever writes: this one, another, or a transaction that is undone."""
+    """The writer may be this process, another one, or a transaction that is undone."""
     statements: list[str] = []
     with Journal(tmp_path) as journal, Journal(tmp_path) as other:
         journal.put(Job("a", ("true",), "/", 1, 1), None, Origin(), "")
@@ -120,7 +120,7 @@ def test_an_idle_turn_reads_nothing_again(tmp_path: Path) -> None:
 
 
 def test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while(tmp_path: Path) -> None:
-    """What other jobs have stays."""
+    """The data of other jobs stays."""
     journal, many = Journal(tmp_path), 2 * OF_JOB_KEPT
     with journal.transaction():
         journal.begin("gpt", 0, "start", {})  # begun, and never done

@@ -58,7 +58,7 @@ def wish(place: Fleet, *jobs: Job) -> None:
 
 @st.composite
 def wishes(draw: st.DrawFn, most: int = 3) -> list[list[Job]]:
-    """What is desired of up to `most` jobs, several times over."""
+    """Several desired states of up to `most` jobs."""
     sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=most))
 
     def one(number: int, world_size: int) -> Job:

@@ -385,7 +385,7 @@ def test_a_store_that_does_not_answer_is_asked_ever_later() -> None:
 
 
 def test_a_store_that_is_away_for_weeks_is_waited_for() -> None:
-    """Who rests there, or is to come back from there, is tried again and again."""
+    """A job that rests there, or continues from there, is tried again and again."""
     assert saving.waited(5000, 0.0, saving.WAIT_MAX_S)
     assert not saving.waited(5000, 0.0, saving.WAIT_MAX_S - 1)
     place = fleet(job())
@@ -773,7 +773,7 @@ def test_a_damaged_local_snapshot_is_the_end_where_there_is_no_checkpoint() -> N
 
 
 def done(place: Fleet) -> list[type[actions.Action]]:
-    """What is done until there is nothing left to do."""
+    """The actions until there is nothing left to do."""
     kinds: list[type[actions.Action]] = []
     while (planned := place.turn()).actions or any(t.lives for t in place.transfers.values()):
         kinds += [type(each) for each in planned.actions]
@@ -1009,7 +1009,7 @@ class Life(RuleBasedStateMachine):
                 assert record.ending is not None and record.ending.reason == "NoCheckpoint"
 
     def settle(self) -> None:
-        """What waits has waited long enough."""
+        """Lets enough time pass for what waits."""
         for _ in range(150):
             self.place.now += 9.0
             self.place.turn()

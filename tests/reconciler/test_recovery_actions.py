@@ -305,9 +305,8 @@ def test_what_others_have_left_is_removed_before_an_upload(scene: Scene) -> None
     for number in range(1, 7):
         scene.fetched(number)
     save = Save(3, "request", 5.0, "uploading")
-    scene.update(
-        save=save, dump=LocalSnapshot(2, whole=True), saves=5
-    )  # 6: another action makes it now
+    # Another action makes number 6 now.
+    scene.update(save=save, dump=LocalSnapshot(2, whole=True), saves=5)
     scene.do(scene.recovery.upload(actions.Upload("a", 3, 3)))
     folder = scene.ranks.layout.save("a", 3).parent
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "6"]
@@ -649,7 +648,7 @@ WITHOUT_CALLS = {
 def test_no_call_of_an_action_needs_the_journal(
     fields: Json, action: actions.Action, scene: Scene
 ) -> None:
-    """What is called runs in a thread that may not read it: `Scene.do` sees to that."""
+    """The callee runs in a thread that may not read it: `Scene.do` makes sure of that."""
     scene.update(device=DEVICE, **fields)
     if isinstance(action, actions.Start | actions.Restore):
         scene.ranks.state = {0: "gone", 1: "gone"}

@@ -1,4 +1,4 @@
-"""What stays of runs and devices that are over."""
+"""What is kept of runs and devices that have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people write is checked whole, with file, line, field and what would be right."""
+"""All faults in specs are reported, with file, line, field and what would be right."""
 
 from __future__ import annotations
 

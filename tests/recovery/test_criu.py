@@ -1,4 +1,4 @@
-"""Who writes a rank's processes down, or brings them back, is killed in the middle."""
+"""The process that saves or restores a rank's processes is killed in the middle."""
 
 from __future__ import annotations
 

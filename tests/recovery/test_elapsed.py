@@ -1,4 +1,4 @@
-"""What lies between two events of a program does not count the time at rest between them."""
+"""The time between two events of a program does not include its time at rest."""
 
 from __future__ import annotations
 

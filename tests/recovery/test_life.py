@@ -68,7 +68,7 @@ def test_a_wait_for_a_checkpoint_of_a_stalled_job_reports_why(
 def test_all_who_wait_for_a_checkpoint_hear_of_one(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """Whoever comes while a save is under way gets the next one; who is stopped meanwhile either
+    """A request during a save gets the next one; who is stopped meanwhile either
     has its answer, or hears that it came too late."""
     job.apply(gpus=1)
     job.reaches(10)

@@ -1,4 +1,4 @@
-"""What cannot be saved is said early, and the job that has it runs on."""
+"""State that cannot be saved is reported early, and its job continues to run."""
 
 from __future__ import annotations
 

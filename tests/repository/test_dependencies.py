@@ -1,4 +1,4 @@
-"""What pyproject.toml says is needed at run time is what is imported then; pins hold all of it."""
+"""The run-time dependencies in pyproject.toml are what is imported at run time; all are pinned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a test lacks fails in CI, so that nothing is left out there unseen; elsewhere it skips."""
+"""A test that lacks something fails in CI, so that nothing is left out unseen; elsewhere it is
+skipped."""
 
 from __future__ import annotations
 

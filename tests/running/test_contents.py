@@ -89,7 +89,8 @@ def test_replicas_of_the_gpt_are_known_to_hold_the_same(
 
 
 def known_equal(one: Image, other: Image) -> int:
-    """What the replicas share is the same by its versions, too. How many buffers of it were."""
+    """Checks that shared content of replicas has equal versions, too. Returns the number of its
+    buffers."""
     seen = 0
     for at, size in one.buffers:
         if size != PARAMETERS or one.read(at, size) != other.read(at, size):

@@ -153,7 +153,7 @@ def test_a_fault_that_a_copy_meets_is_reported(state: State, size: int) -> None:
 
 
 def test_a_collective_that_fails_with_a_rank_names_it_and_why(state: State) -> None:
-    """What the rank gives is being added up when one of its kernels faults."""
+    """The rank's input is being added up when one of its kernels faults."""
     with Fleet(state, memory=512 * MiB) as fleet:
         start(fleet, "fault_amid_sum", [0, 0])
 

@@ -65,7 +65,7 @@ def test_sends_wait_for_space_and_a_cut_is_reached_anyway(
 
 
 def test_a_sender_gets_on_when_its_receiver_has_ended(state: State) -> None:
-    """What it sends then goes nowhere, as what was on its way."""
+    """Later sends go nowhere, like those that were in progress."""
     told = state.folder / "receive"
     program = cuda.build(cuda.PROGRAMS / "sends_ahead.cu")
     with Fleet(state, 2, memory=MEMORY) as fleet:

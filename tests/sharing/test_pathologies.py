@@ -104,7 +104,7 @@ def ended(job: RunningJob) -> list[str]:
 
 
 def compared(job: RunningJob) -> None:
-    """What its versions say is equal was looked at, and is."""
+    """Content with equal versions was compared, and is equal."""
     told = [job.fleet.status(device) for device in job.devices]
     assert all(each["checked"] for each in told)
     assert not any(each["alarms"] for status in told for each in status["jobs"])
@@ -266,7 +266,7 @@ def opaque(kinds: tuple[str, ...]) -> list[Any]:
 def test_opaque_code_gives_the_same_bits_or_raises_an_alarm(
     kind: str, every: int, state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is known of its kernels is hidden. Where each launch is measured, nothing is trusted."""
+    """The knowledge of its kernels is hidden. If each launch is measured, nothing is trusted."""
     command = [str(program()), str(steps_of(kind)), kind]
     with Fleet(state, RANKS, memory=64 * MiB) as fleet:
         expected = ended(fleet.start("wide", command, WIDE))

@@ -1,4 +1,4 @@
-"""What nvcc makes for newer devices is translated as what it makes for older ones."""
+"""PTX for newer devices is translated like PTX for older ones."""
 
 from __future__ import annotations
 

@@ -209,7 +209,7 @@ def test_a_compilation_that_dies_is_its_kernels_error(made: list[Loader], folder
 
 
 def test_a_compilation_without_end_is_its_kernels_error(made: list[Loader], folder: Path) -> None:
-    """What counts is the processor's time that it has taken."""
+    """The processor time that it has used counts."""
     server = [sys.executable, "-m", "rankfold.proxy.hal.soft.compiler.server"]
     places: list[str | Path] = ["--socket", folder / "s", "--cache", folder / "cache"]
     with subprocess.Popen([*server, *places, "--time-limit", "3", "--idle", "60"]) as compiler:

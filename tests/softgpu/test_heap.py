@@ -81,7 +81,7 @@ def heap(kernels: Loader, space: Space) -> Heap:
 
 
 def apart(live: dict[int, int], heap: Heap) -> None:
-    """What is live is in the heap, at multiples of 16, without a byte in common."""
+    """Live blocks are in the heap, at multiples of 16, without a byte in common."""
     end = heap.start
     for address, size in sorted(live.items()):
         assert address % 16 == 0 and address >= end

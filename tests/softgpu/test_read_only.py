@@ -485,7 +485,7 @@ class Model:
             self.chunks[self.maps[s, page][0]][word] = self.value
 
     def look(self, s: int, page: int) -> None:
-        """What is there now is taken for right, in a page that may be written."""
+        """The present content counts as right, in a page that may be written."""
         chunk = self.maps[s, page][0]
         others = [key for key, (c, _) in self.maps.items() if c == chunk and key[0] != s]
         if others:

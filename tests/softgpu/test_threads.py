@@ -1,4 +1,4 @@
-"""What is concluded from how a kernel uses its coordinates must not change what it computes."""
+"""Conclusions from a kernel's use of its coordinates must not change its results."""
 
 from __future__ import annotations
 
@@ -303,7 +303,8 @@ again:
 
 
 def test_rows_that_part(kernels: Loader, space: Space) -> None:
-    """What all threads of a row share is kept once for it; each row goes round the loop as often
+    """A value that all threads of a row share is kept once for it; each row goes round the loop
+    as often
     as it likes, a warp's last ones stop earlier, and then each thread needs its own."""
     source = kernel("""
     mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %ntid.x;

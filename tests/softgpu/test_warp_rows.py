@@ -144,7 +144,7 @@ def reductions() -> list[Row]:
 
 
 def others() -> list[Row]:
-    """Who leads, who is there, and memory that lanes exchange behind a barrier of theirs."""
+    """The leading lane, the active lanes, and memory that lanes exchange behind their barrier."""
 
     def leader(lanes: Lanes, lane: int) -> Answer:
         first = min(lanes.a)  # the ISA leaves the choice open

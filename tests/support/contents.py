@@ -73,7 +73,7 @@ class Image:
         self.runs = list(_clipped(extents, pages))
 
     def content(self, addr: int, size: int) -> list[Run]:
-        """What lies there, by versions; the addresses count from 0."""
+        """The content there, by versions; addresses begin at 0."""
         found = list[Run]()
         for run in self.runs:
             low, high = max(run.addr, addr), min(run.addr + run.bytes, addr + size)

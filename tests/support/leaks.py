@@ -135,7 +135,7 @@ UNDECLARED = "no transition is declared"  # the journal writes it
 
 @dataclass
 class Watch:
-    """What was there before the test whose files are in `folder`."""
+    """Everything that existed before the test whose files are in `folder`."""
 
     folder: Path
     pids: set[int] = field(default_factory=lambda: below(os.getpid()))

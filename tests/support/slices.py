@@ -49,7 +49,7 @@ class Slice:
         return None
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Who runs some of the tests next to others (pytest-xdist) tells how many it left out."""
+        """A worker of pytest-xdist reports how many tests it left out."""
         if told := getattr(session.config, "workeroutput", None):
             told["left_out"] = self.left_out
 

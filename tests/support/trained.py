@@ -119,7 +119,7 @@ def trained(ranks: int, steps: int) -> tuple[list[int], list[int]]:
 
 @contextmanager
 def at_once(native: Native, made: list[Computing]) -> Iterator[None]:
-    """What is posted in here, they all begin at the same time."""
+    """All begin what is posted within at the same time."""
     native.barrier(1, True)
     settle(native, 1, "cut")
     yield

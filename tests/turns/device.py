@@ -156,7 +156,7 @@ class TurnedDevice(Device):
 
     @contextmanager
     def not_looking(self) -> Iterator[None]:
-        """What works there may be has been looked at."""
+        """Works that may be there have been looked at."""
         queues, self.queues = self.queues, {}
         try:
             yield

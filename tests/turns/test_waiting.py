@@ -97,7 +97,8 @@ class Counted:
 
 
 def runs(here: World) -> None:
-    """What some rank has posted runs: whoever had the device before has been silent for long."""
+    """Posted work of some rank runs: the rank that had the device before has been silent for
+    long."""
     while not here.device.busy:
         here.wait(SILENT_NS)
         turns(here)
@@ -228,7 +229,7 @@ def test_all_who_are_blocked_wait_for_no_time(here: World) -> None:
 
 
 def test_a_cut_waits_for_no_rank(here: World) -> None:
-    """Who is held for it comes no more."""
+    """The rank that is held for it no longer comes."""
     *first, other = here.clients
     counted = Counted(here)
     for rank in first:
@@ -395,7 +396,7 @@ def test_a_kernel_may_wait_for_what_would_wait_for_others(here: World) -> None:
 
 
 def test_a_rank_whose_time_is_over_relents_for_what_runs(here: World) -> None:
-    """What runs waits for what would not be submitted any more."""
+    """Running work waits for work that would never be submitted."""
     first, other, _ = here.clients
     for rank in here.clients:
         rank.fill(OWN, 0, 4, WORDS)

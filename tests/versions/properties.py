@@ -1,4 +1,4 @@
-"""What holds for every history of ranks. Shared by the tests and by the seeded faults."""
+"""Properties of every history of ranks, for the tests and the seeded faults."""
 
 from __future__ import annotations
 
