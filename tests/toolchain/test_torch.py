@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -123,3 +124,19 @@ def test_without_network_it_says_so_and_leaves_nothing_to_use(tmp_path: Path) ->
     assert not (tmp_path / "torch").exists() and not list(
         tmp_path.glob("rankfold/torch-????????????")
     )
+
+
+def test_a_run_that_waits_for_another_names_its_lock(tmp_path: Path) -> None:
+    """The other run may be stopped, and then this one would wait in silence."""
+    lock = tmp_path / "rankfold/torch.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        command = [sys.executable, str(TOOL / "fetch.py"), "--to", str(tmp_path / "to")]
+        env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+        with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) as waiting:
+            try:
+                assert waiting.stderr is not None
+                assert f"waiting for another run, which has {lock}" in waiting.stderr.readline()
+            finally:
+                waiting.kill()

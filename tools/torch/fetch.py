@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote
 
 import stubs
@@ -334,6 +335,15 @@ def pin() -> None:
     say(f"{len(packages)} packages, {sum(p.bytes for p in packages) / 1e6:.0f} MB: {LIST}")
 
 
+def acquire(lock: IO[str]) -> None:
+    """Waits until no other run has the lock, which the kernel releases if that run is killed."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say(f"waiting for another run, which has {lock.name} locked (`fuser {lock.name}` names it)")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pin", action="store_true", help="write packages.txt")
@@ -344,7 +354,7 @@ def main() -> int:
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
         with (cache_folder() / "torch.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            acquire(lock)
             if arguments.pin:
                 pin()
                 return 0
