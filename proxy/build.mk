@@ -22,7 +22,7 @@ ROOMS := versions order memory barrier collective peer crosscheck opaque rank qu
 ROOM_DIRS := $(ROOMS:%=$(BUILD)/rooms/%)
 $(ROOM_DIRS): proxy/build.mk
 	@rm -rf $@ && mkdir -p $@
-	@ln -s $(addprefix $(CURDIR)/,$(wildcard proxy/core/*.h) $(addprefix proxy/core/,$(ROOM_$(@F)))) $@
+	@ln -sr $(wildcard proxy/core/*.h) $(addprefix proxy/core/,$(ROOM_$(@F))) $@
 
 define ROOM_RULE
 $(BUILD)/obj/proxy/core/$(1)/%.o: proxy/core/$(1)/%.c | $(BUILD)/rooms/$(1)
