@@ -134,7 +134,7 @@ def test_no_file_sees_a_header_of_a_folder_that_is_not_below_it() -> None:
         assert compiles or f"{header}: No such file" in done.stderr
 
 
-def test_rooms_are_links_within_the_checkout() -> None:
+def test_header_folders_have_links_within_the_checkout() -> None:
     """A copied checkout would otherwise compile the headers of the original."""
     links = [path for path in paths.native("rooms").rglob("*") if path.is_symlink()]
     assert links and not [link for link in links if os.path.isabs(os.readlink(link))]
