@@ -1,0 +1,1 @@
+"""PyTorch in ranks."""

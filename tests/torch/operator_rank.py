@@ -1,0 +1,211 @@
+"""Compares PyTorch's operators on the device with the CPU: an ordinary program, without rankfold.
+
+Usage: operator_rank.py PLAN RESULTS. PLAN is JSON: a list of cases, "samples" (how many of each
+operator) and "limit_s" (seconds for one case). A case is [name, dtype, direction]; the name is
+that of PyTorch's OpInfo database, which also has the inputs and the tolerances. Each result is one
+line of JSON, appended to RESULTS after a line that names the case that begins, so that a crash or
+a time-out is attributed to its case.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+import traceback
+import types
+import unittest
+import warnings
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+# PyTorch's test utilities import the builder of C++ extensions, which needs setuptools.
+sys.modules["torch.utils.cpp_extension"] = types.ModuleType("torch.utils.cpp_extension")
+
+import torch  # noqa: E402
+from torch.testing._internal.common_methods_invocations import op_db  # noqa: E402
+from torch.testing._internal.common_utils import TestCase  # noqa: E402
+from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
+
+DEVICE = "cuda"
+SEED = 36
+CANDIDATES = 100  # samples of an operator from which some are chosen
+BROKEN = 3  # exit status: the CUDA context is lost, and the other cases need another process
+REFUSED = (
+    "CUFFT",
+    "cuFFT",
+    "CUSOLVER",
+    "cusolver",
+    "CUSPARSE",
+    "cusparse",
+    "CUDNN",
+    "cuDNN",
+    "NVRTC",
+)
+Case = tuple[str, str, str]
+
+
+class Comparison(TestCase):
+    """PyTorch's assertEqual, with the tolerances and the skips of PyTorch's own comparison of a
+    device with the CPU (TestCommon.test_compare_cpu)."""
+
+    def __init__(self, op: Any, dtype: torch.dtype):
+        super().__init__("run")
+        self.skipped = ""
+        names = ("TestCommon", "test_compare_cpu", "cuda", dtype, {})
+
+        def test(_self: TestCase, *_arguments: Any) -> None:
+            pass
+
+        decorated: Any = test
+        for decorator in op.get_decorators(*names):
+            decorated = decorator(decorated)
+        if getattr(decorated, "__unittest_skip__", False):
+            self.skipped = decorated.__unittest_skip_why__ or "skipped by PyTorch"
+        elif getattr(decorated, "__unittest_expecting_failure__", False):
+            self.skipped = "PyTorch expects it to fail"
+        attributes = vars(test) | getattr(decorated, "__dict__", {})
+        self.precision = attributes.get("precision_overrides", {}).get(dtype, self.precision)
+        if override := attributes.get("tolerance_overrides", {}).get(dtype):
+            self.precision, self.rel_tol = override.atol, override.rtol
+
+    def check(self, device: Any, cpu: Any) -> None:
+        self.assertEqual(device, cpu, atol=1e-3, rtol=1e-3)  # as test_compare_cpu does
+
+
+def operator_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+OPERATORS = {operator_name(op): op for op in op_db}
+
+
+def on_device(value: Any) -> Any:
+    """Returns the same arguments with tensors on the device; a tensor that requires a gradient is
+    a leaf of its own there."""
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            with torch.no_grad():
+                return leaf.to(DEVICE).requires_grad_(leaf.requires_grad)
+        if isinstance(leaf, (str, torch.device)) and str(leaf) == "cpu":
+            return DEVICE
+        return leaf
+
+    return tree_map(move, value)
+
+
+def choose(op: Any, dtype: torch.dtype, gradient: bool, number: int) -> list[Any]:
+    """Returns `number` of the operator's own samples: the first and others evenly apart."""
+    torch.manual_seed(SEED)
+    samples = list(islice(op.sample_inputs("cpu", dtype, requires_grad=gradient), CANDIDATES))
+    if len(samples) <= number:
+        return samples
+    return [samples[index * len(samples) // number] for index in range(number)]
+
+
+def outputs_of(op: Any, sample: Any, arguments: tuple[Any, Any, Any]) -> Any:
+    torch.manual_seed(SEED)
+    given, args, kwargs = arguments
+    return sample.output_process_fn_grad(op(given, *args, **kwargs))
+
+
+def gradients(outputs: Any, arguments: Any) -> list[Any]:
+    """Returns the gradients of all inputs for the same random gradient of the outputs."""
+    torch.manual_seed(SEED)
+    wanted = [o for o in tree_leaves(outputs) if isinstance(o, torch.Tensor) and o.requires_grad]
+    inputs = [i for i in tree_leaves(arguments) if isinstance(i, torch.Tensor) and i.requires_grad]
+    if not wanted or not inputs:
+        return []
+    given = [torch.randn(o.shape, dtype=o.dtype).to(o.device) for o in wanted]
+    return list(torch.autograd.grad(wanted, inputs, given, allow_unused=True))
+
+
+def cases_of(op: Any) -> Iterator[Case]:
+    """Yields the cases of an operator that both devices support."""
+    name = operator_name(op)
+    for dtype in ("float32", "bfloat16", "int64", "float64"):
+        kind = getattr(torch, dtype)
+        if kind in op.supported_dtypes("cuda") and kind in op.supported_dtypes("cpu"):
+            yield name, dtype, "forward"
+            both = op.supported_backward_dtypes("cuda") & op.supported_backward_dtypes("cpu")
+            if op.supports_autograd and kind in both and kind.is_floating_point:
+                yield name, dtype, "backward"
+
+
+def compare(case: Case, number: int) -> tuple[str, str, int]:
+    """Returns the result, its reason and how many samples were compared."""
+    name, dtype_name, direction = case
+    op, dtype = OPERATORS[name], getattr(torch, dtype_name)
+    backward = direction == "backward"
+    comparison = Comparison(op, dtype)
+    samples = choose(op, dtype, backward, number)
+    for sample in samples:
+        arguments = (sample.input, sample.args, sample.kwargs)
+        moved = on_device(arguments)
+        expected = outputs_of(op, sample, arguments)
+        computed = outputs_of(op, sample, moved)
+        torch.cuda.synchronize()
+        if comparison.skipped:
+            continue
+        if backward:
+            expected, computed = gradients(expected, arguments), gradients(computed, moved)
+        comparison.check(computed, expected)
+    if comparison.skipped:
+        return "ran", f"not compared: {comparison.skipped}", len(samples)
+    return "passed", "", len(samples)
+
+
+def examine(case: Case, number: int) -> dict[str, Any]:
+    """Runs a case and returns its result as a row."""
+    since, detail = time.monotonic(), ""
+    try:
+        result, reason, samples = compare(case, number)
+    except unittest.SkipTest as skip:
+        result, reason, samples = "ran", f"not compared: {skip}", 0
+    except AssertionError as error:
+        result, reason, samples = "differs", " ".join(str(error).split())[:400], 0
+    except Exception as error:  # noqa: BLE001 - whatever an operator raises is its result
+        text = f"{type(error).__name__}: {error}"
+        result = "library" if any(word in text for word in REFUSED) else "failed"
+        reason, samples, detail = " ".join(text.split())[:400], 0, traceback.format_exc()[-3000:]
+    row = {"case": case, "result": result, "reason": reason, "samples": samples}
+    return row | {"seconds": round(time.monotonic() - since, 1), "detail": detail}
+
+
+def healthy() -> bool:
+    try:
+        torch.zeros(1, device=DEVICE)
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def main() -> int:
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    warnings.simplefilter("ignore")
+    cudnn = torch.backends.cudnn.flags(enabled=bool(plan.get("cudnn")))
+    with cudnn, Path(sys.argv[2]).open("a", buffering=1) as results:
+        if plan["cases"] == "list":
+            for op in op_db:
+                results.write(json.dumps(list(cases_of(op))) + "\n")
+            return 0
+        for listed in plan["cases"]:
+            case = tuple(listed)
+            results.write(json.dumps({"begin": case}) + "\n")
+            faulthandler.dump_traceback_later(plan["limit_s"], exit=True)
+            row = examine(case, plan["samples"])
+            faulthandler.cancel_dump_traceback_later()
+            results.write(json.dumps(row) + "\n")
+            if row["result"] not in ("passed", "ran") and not healthy():
+                os._exit(BROKEN)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
