@@ -24,7 +24,7 @@ class Bodies:
     def taken(self, kernel: str) -> set[str]:
         """Functions whose address a variable, a function or this kernel contains."""
         if kernel not in self._taken:
-            known = {f.name for f in self.module.functions.values() if f.body_text and not f.entry}
+            known = {f.name for f in self.module.functions.values() if f.defined and not f.entry}
             held = {p[1] for v in self.module.variables.values() for p in v.pointers}
             for name in [*known, kernel]:
                 for instr in self.body(name).instrs:
@@ -50,5 +50,5 @@ def called(module: Module, kernel: str, by_address: bool) -> set[str]:
             for name in names - found:
                 found.add(name)
                 callee = module.functions.get(name)
-                todo += [name] if callee and callee.body_text is not None else []
+                todo += [name] if callee and callee.defined else []
     return found

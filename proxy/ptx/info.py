@@ -78,9 +78,7 @@ def module_info(text: str, digest: str) -> ModuleInfo:
     found = tuple(
         Global(n, offset, sizes[n], n in managed) for n, offset in laid_out.offsets.items()
     )
-    functions = tuple(
-        f.name for f in module.functions.values() if f.entry and f.body_text is not None
-    )
+    functions = tuple(f.name for f in module.functions.values() if f.entry and f.defined)
     image = layout.globals_image(module)
     return ModuleInfo(digest, functions, found, laid_out.bytes, image, module)
 

@@ -140,7 +140,7 @@ class _Inliner:
             self._predicated(instr, self._assert)
             return
         callee = self.module.functions.get(name)
-        if callee is None or callee.body_text is None:
+        if callee is None or not callee.defined:
             if name in ("malloc", "free"):
                 self._predicated(instr, self._allocation)
                 return
@@ -239,7 +239,7 @@ class _Inliner:
             else:
                 found.add(instr.target)
         functions = self.module.functions
-        return {n for n in found if n in functions and functions[n].body_text is not None}
+        return {n for n in found if n in functions and functions[n].defined}
 
     def _stand_once(self, function: Function, own: recursion.Shared) -> None:
         self.chosen = own.chosen

@@ -53,12 +53,12 @@ def globals_layout(module: Module) -> Layout:
 def allocates(module: Module) -> bool:
     """True if the module's kernels may call CUDA's malloc or free."""
     found = (module.functions.get(name) for name in ALLOCATING)
-    return any(function is not None and function.body_text is None for function in found)
+    return any(function is not None and not function.defined for function in found)
 
 
 def function_addresses(module: Module) -> dict[str, int]:
     """The numbers used as addresses of device functions: equal in every part of a module."""
-    names = [f.name for f in module.functions.values() if not f.entry and f.body_text is not None]
+    names = [f.name for f in module.functions.values() if not f.entry and f.defined]
     return {name: FUNCTION_TAG + FUNCTION_STEP * (i + 1) for i, name in enumerate(names)}
 
 

@@ -9,6 +9,8 @@ import functools
 import re
 from dataclasses import dataclass, field
 
+from .outline import strip
+
 TYPE_BYTES = {
     "pred": 1,
     "b8": 1,
@@ -170,10 +172,24 @@ class Function:
     entry: bool
     params: tuple[Param, ...]
     returns: tuple[Param, ...]
-    text: str  # header and body
-    body_text: str | None  # None: only declared
+    header: str
+    body: str | None  # as it is written; None: only declared
     max_threads: int = 1024
     min_blocks: int = 1  # minimum number on a multiprocessor
+
+    @property
+    def defined(self) -> bool:
+        return self.body is not None
+
+    @functools.cached_property
+    def body_text(self) -> str | None:
+        """The body without comments and pragmas; None: only declared."""
+        return None if self.body is None else strip(self.body)
+
+    @property
+    def text(self) -> str:
+        """Header and body."""
+        return f"{self.header};" if self.body is None else f"{self.header}{{{self.body_text}}}"
 
     @property
     def param_bytes(self) -> int:
@@ -194,7 +210,7 @@ class Module:
     @functools.cached_property
     def held_by_kernels(self) -> list[str]:
         """The functions whose address some kernel takes; another kernel may call them."""
-        names = {f.name for f in self.functions.values() if f.body_text and not f.entry}
+        names = {f.name for f in self.functions.values() if f.defined and not f.entry}
         if not names:
             return []
         kernels = (f.body_text or "" for f in self.functions.values() if f.entry)

@@ -12,19 +12,13 @@ from . import constants
 from .errors import INVALID_PTX, NOT_FOUND, NOT_SUPPORTED, ModuleError, line_at, place_of
 from .model import TYPE_BYTES, Float, Function, Int, Module, Param, Variable
 from .operands import parse_operand, split
+from .outline import MARK, outline, strip
 
-_COMMENT = re.compile(r'/\*.*?\*/|//[^\n]*|("(?:[^"\\]|\\.)*")', re.S)
-_LINE_DIRECTIVE = re.compile(r"^[ \t]*(?:\.(?:loc|file)\b|#)[^\n]*$", re.M)
+_DIRECTIVE = re.compile(r"^[ \t]*(?:\.(?:loc|file)\b|#)[^\n]*$", re.M)
 _PRAGMA = re.compile(r'\.pragma\s*"[^"]*"(?:\s*,\s*"[^"]*")*\s*;')
 _DIRECTIVE = re.compile(r"(?<=[\w$%)\]])\.(?=[a-z])")
 _FUNC = re.compile(r"(?<![\w$.%])\.(entry|func)\b")
 _IDENT = r"[A-Za-z_$%][\w$]*|[_$%]"
-
-
-def strip(text: str) -> str:
-    """Remove comments, source positions and pragmas. Every line keeps its number."""
-    text = _COMMENT.sub(lambda m: m.group(1) or " " + "\n" * m.group().count("\n"), text)
-    return _PRAGMA.sub(lambda m: "\n" * m.group().count("\n"), _LINE_DIRECTIVE.sub("", text))
 
 
 def spread(declaration: str) -> str:
@@ -38,6 +32,7 @@ def spread(declaration: str) -> str:
 
 def parse_module(text: str) -> Module:
     """Read module scope. Raises ModuleError(INVALID_PTX), with its line."""
+    text, bodies = outline(text)
     text = strip(text)
     version = re.search(r"^\s*\.version\s+(\d+\.\d+)", text)
     targets = re.search(r"\.target\s+\w+(?:\s*,\s*\w+)*", text)
@@ -55,7 +50,7 @@ def parse_module(text: str) -> Module:
         if at >= len(text):
             break
         try:
-            at = _top_level(text, at, module, declarations)
+            at = _top_level(text, at, module, declarations, bodies)
         except ModuleError as error:
             raise _located(error, text, at) from error.__cause__
         except ValueError as error:  # the statement ends too early
@@ -88,7 +83,9 @@ def _closing(text: str, at: int) -> int:
     raise _located(ModuleError(INVALID_PTX, "a brace is not closed"), text, at)
 
 
-def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> int:
+def _top_level(
+    text: str, at: int, module: Module, declarations: list[str], bodies: list[str]
+) -> int:
     if text.startswith(".address_size", at):
         size = re.compile(r"\.address_size\s+64\b").match(text, at)
         if not size:
@@ -105,12 +102,14 @@ def _top_level(text: str, at: int, module: Module, declarations: list[str]) -> i
         if end.group() == "{":
             close = _closing(text, end.start())
             body: str | None = text[end.start() + 1 : close]
+            if body and body.startswith(MARK):
+                body = bodies[int(body.split(MARK)[1])]
             stop = close + 1
         else:
             body, stop = None, end.end()
-        function = _function(header, text[at:stop], body)
+        function = _function(header, text[at : end.start()], body)
         old = module.functions.get(function.name)
-        if _counts(header, function.name, body is None, old.body_text is None if old else None):
+        if _counts(header, function.name, body is None, not old.defined if old else None):
             module.functions[function.name] = function
         return stop
     stop = text.index(";", at)
@@ -291,6 +290,6 @@ def _initial(text: str, kind: str, name: str) -> tuple[bytes, tuple[tuple[int, s
 def find(module: Module, name: str) -> Function:
     """The kernel of that name. Raises ModuleError(NOT_FOUND) if there is none with a body."""
     function = module.functions.get(name)
-    if function is None or not function.entry or function.body_text is None:
+    if function is None or not function.entry or not function.defined:
         raise ModuleError(NOT_FOUND, f"the module has no kernel {name}")
     return function

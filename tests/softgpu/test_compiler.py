@@ -122,6 +122,21 @@ def test_compiled_once_for_all(made: list[Loader], folder: Path) -> None:
     assert compiled(folder) == 2
 
 
+def test_a_broken_kernel_fails_alone(made: list[Loader], folder: Path) -> None:
+    """It fails when it is needed, with its name; the module's other kernels run."""
+    bodies = {f"k{i}": f"add.u32 %r0, %r0, {i};" for i in range(50)}
+    bodies["broken"] = "st.global.u32 [%rd0], %q;"
+    parts = [text(name, body) for name, body in bodies.items()]
+    head, mark, _ = parts[0].partition(".address_size 64")
+    source = head + mark + "".join(part.partition(mark)[2] for part in parts)
+    loader = new(made, folder)
+    assert result(loader, source, "k7") == 48
+    with pytest.raises(ModuleError, match="%q"):
+        loader.function(loader.module(source.encode(), 1), "broken")
+    assert result(loader, source, "k9") == 50
+    assert compiled(folder) == 3
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_object_is_compiled_again(made: list[Loader], folder: Path, damage: str) -> None:
     assert result(new(made, folder), text()) == 42

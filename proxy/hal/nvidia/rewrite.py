@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from rankfold.proxy.ptx import layout
 from rankfold.proxy.ptx.errors import INVALID_PTX, NOT_SUPPORTED, ModuleError
 from rankfold.proxy.ptx.model import Module
-from rankfold.proxy.ptx.module import strip
+from rankfold.proxy.ptx.outline import strip
 
 PARAMETER, SHARED, REGISTER = "__rankfold_globals", "__rankfold_base", "%__rankfold"
 

@@ -41,7 +41,7 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
     try:
         text = ptx_of(file.read_bytes(), FATBINS_FOR)
         module = parse_module(text)
-        kernels = [f.name for f in module.functions.values() if f.entry and f.body_text is not None]
+        kernels = [f.name for f in module.functions.values() if f.entry and f.defined]
         if wanted is not None and wanted not in kernels:
             have = ", ".join(kernels) or "none"
             _refuse(f"{file}: no kernel {wanted}; there are: {have}")
