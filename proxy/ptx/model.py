@@ -213,7 +213,11 @@ class Module:
         names = {f.name for f in self.functions.values() if f.defined and not f.entry}
         if not names:
             return []
-        kernels = (f.body_text or "" for f in self.functions.values() if f.entry)
+        kernels = [
+            f.body_text or ""
+            for f in self.functions.values()
+            if f.entry and f.body and any(name in f.body for name in names)
+        ]
         return sorted(names & {name for text in kernels for name in _MOVED.findall(text)})
 
 

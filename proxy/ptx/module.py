@@ -14,8 +14,6 @@ from .model import TYPE_BYTES, Float, Function, Int, Module, Param, Variable
 from .operands import parse_operand, split
 from .outline import MARK, outline, strip
 
-_DIRECTIVE = re.compile(r"^[ \t]*(?:\.(?:loc|file)\b|#)[^\n]*$", re.M)
-_PRAGMA = re.compile(r'\.pragma\s*"[^"]*"(?:\s*,\s*"[^"]*")*\s*;')
 _DIRECTIVE = re.compile(r"(?<=[\w$%)\]])\.(?=[a-z])")
 _FUNC = re.compile(r"(?<![\w$.%])\.(entry|func)\b")
 _IDENT = r"[A-Za-z_$%][\w$]*|[_$%]"
@@ -33,7 +31,7 @@ def spread(declaration: str) -> str:
 def parse_module(text: str) -> Module:
     """Read module scope. Raises ModuleError(INVALID_PTX), with its line."""
     text, bodies = outline(text)
-    text = strip(text)
+    text = strip(text)  # bodies that the outline has taken out remain as they are written
     version = re.search(r"^\s*\.version\s+(\d+\.\d+)", text)
     targets = re.search(r"\.target\s+\w+(?:\s*,\s*\w+)*", text)
     target = re.search(r"\b(?:sm|compute)_(\d+)", targets.group()) if targets else None
@@ -102,7 +100,7 @@ def _top_level(
         if end.group() == "{":
             close = _closing(text, end.start())
             body: str | None = text[end.start() + 1 : close]
-            if body and body.startswith(MARK):
+            if bodies and body and body.startswith(MARK):
                 body = bodies[int(body.split(MARK)[1])]
             stop = close + 1
         else:

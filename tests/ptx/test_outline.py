@@ -65,11 +65,17 @@ def test_only_the_kernels_that_are_launched_are_read(monkeypatch: pytest.MonkeyP
         return outline.strip(text)
 
     monkeypatch.setattr("rankfold.proxy.ptx.model.strip", counted)
-    found = module.parse_module(text(100).replace(".func (.param .b32 out) twice", ".func twice"))
+    found = module.parse_module(text(100))
     assert read == [] and len(found.functions) == 101
-    alone = module.parse_module(GOOD.join([HEAD.split(".func")[0], ""]) % "k7")
-    source = kernel_source(alone, "k7")
-    assert len(read) == 1 and "a comment" not in source
+    source = kernel_source(found, "k7")
+    assert len(read) == 2 and "a comment" not in source  # k7 and twice
+
+
+def test_kernels_that_name_a_function_are_read_for_its_address() -> None:
+    moves = "    { mov.u64 %rd0, // its address\n    twice; }\n    ret;\n}\n"
+    source = text(3) + (GOOD % "taker").replace("    ret;\n}\n", moves)
+    assert module.parse_module(source).held_by_kernels == ["twice"]
+    assert module.parse_module(text(3)).held_by_kernels == []
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,9 @@ def test_only_the_kernels_that_are_launched_are_read(monkeypatch: pytest.MonkeyP
         "// a } in a comment",
         "/* a comment { */",
         '.pragma "a } in a string";',
+        "#line {",
         "\x01",
+        "mov.u32 %r0, %r1;" + 4096 * " " + "{ }",
     ],
 )
 def test_where_braces_do_not_show_the_bodies_all_is_read(odd: str) -> None:
@@ -97,3 +105,15 @@ def test_an_error_at_module_scope_has_the_line_of_the_text() -> None:
     with pytest.raises(ModuleError) as caught:
         module.parse_module(source)
     assert caught.value.line == source.count("\n")
+
+
+def test_a_comment_that_looks_like_a_header_takes_no_initial_value_out() -> None:
+    comment = "// first; then .func f follows\n.global .align 4 .b8 more[3] = {4, 5, 6};\n"
+    found = module.parse_module(text(1).replace(".func", comment + ".func"))
+    assert found.variables["more"].initial == bytes([4, 5, 6])
+
+
+@pytest.mark.parametrize("mark", ["\x010\x01", "\x017\x01", "\x01"])
+def test_a_mark_in_a_program_is_no_number_of_a_body(mark: str) -> None:
+    source = HEAD + f".visible .entry k() {{{mark}}}\n" + GOOD % "other"
+    assert module.parse_module(source).functions["k"].body == mark
