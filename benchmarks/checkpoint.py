@@ -80,7 +80,7 @@ from rankfold import criu
 from rankfold.checkpoint import store as stores
 from rankfold.checkpoint.background import State as Told
 from rankfold.checkpoint.background import Task
-from rankfold.checkpoint.snapshot import Snapshot, images_on_their_way
+from rankfold.checkpoint.snapshot import Snapshot, images_being_copied
 from rankfold.checkpoint.store import Store
 from rankfold.control import call
 from support.contents import Image
@@ -226,7 +226,7 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
         ask("thaw")
         job.go_on()
     with timed(seconds, "copy"):
-        while images_on_their_way(folder / f"rank-{r}" for r in range(job.world_size)):
+        while images_being_copied(folder / f"rank-{r}" for r in range(job.world_size)):
             time.sleep(LOOK_S)
     return seconds["still"]
 
@@ -281,14 +281,14 @@ def new_bytes(store: Store, folders: list[Path]) -> int:
     before = sum(store.data("bench").values())
     save = store.begin("bench", 1)
     for rank, folder in enumerate(folders):
-        Snapshot(folder).give(save, rank)
+        Snapshot(folder).add_to(save, rank)
     save.finish()
     return sum(store.data("bench").values()) - before
 
 
 def bare(name: str) -> Store:
     store = stores.open(f"memory://{name}-{os.urandom(4).hex()}", "bench")
-    store.take("bench", 1)
+    store.begin_incarnation("bench", 1)
     return store
 
 

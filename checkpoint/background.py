@@ -41,7 +41,7 @@ from rankfold.checkpoint.store import (
 )
 
 BUSY, WRONG = 1, 2  # exit statuses: another process works on the folder; the task cannot be read
-TELL_S = 0.25  # between two writes of state.json
+STATE_WRITE_S = 0.25  # between two writes of state.json
 CODES: dict[type[Exception], str] = {
     Full: "full",
     Unavailable: "unavailable",
@@ -104,13 +104,13 @@ class State(msgspec.Struct):
     waits_for: str = ""
 
 
-class Place:
+class WorkFolder:
     """A save's folder while we hold its lock."""
 
     def __init__(self, folder: Path, task: Task):
-        self.folder, self.task, self.before = folder, task, _read_state(folder)
-        token = self.before.token or os.urandom(8).hex()
-        id, error = self.before.id, self.before.error
+        self.folder, self.task, self.previous = folder, task, _read_state(folder)
+        token = self.previous.token or os.urandom(8).hex()
+        id, error = self.previous.id, self.previous.error
         self.state = State("working", id=id, error=error, token=token, boot=boot())
 
     def rank(self, rank: int) -> Path:
@@ -128,14 +128,14 @@ class Place:
 
     def forget(self) -> None:
         """Discard the record of earlier work."""
-        self.before = State()
+        self.previous = State()
         self.state.id = None
 
-    def tell(self) -> None:
+    def write_state(self) -> None:
         """Write state.json."""
-        half = self.folder / "state.part"
-        half.write_bytes(msgspec.json.encode(self.state))
-        half.rename(self.folder / "state.json")
+        unfinished = self.folder / "state.part"
+        unfinished.write_bytes(msgspec.json.encode(self.state))
+        unfinished.rename(self.folder / "state.json")
 
 
 class Work(NamedTuple):
@@ -143,7 +143,7 @@ class Work(NamedTuple):
     gives way to other processes on this machine. `durable`: a stop of the machine does not undo
     it."""
 
-    run: Callable[[Place], None]
+    run: Callable[[WorkFolder], None]
     nice: int
     durable: bool
 
@@ -169,83 +169,83 @@ def start(arguments: list[str], work: Work) -> int:
         return BUSY
     os.ftruncate(lock, 0)
     try:
-        place = prepared(folder, task, work)
+        work_folder = prepared(folder, task, work)
     except OSError as error:
         print(f"{folder}: {error.strerror or error}", file=sys.stderr)
         return WRONG
-    if place is None or os.fork():
+    if work_folder is None or os.fork():
         return 0
     try:
         os.write(lock, str(os.getpid()).encode())
         limits.lift()
-        _leave(folder)
+        _detach(folder)
         os.nice(work.nice)  # this also lowers the priority of its I/O
-        run(place, work)
+        run(work_folder, work)
     finally:
         logging.shutdown()
         os._exit(0)
 
 
-def prepared(folder: Path, task: Task, work: Work) -> Place | None:
+def prepared(folder: Path, task: Task, work: Work) -> WorkFolder | None:
     """Read the folder's earlier state, and record that a process works on it. None if all is
     done."""
-    place = Place(folder, task)
-    if place.before.boot != place.state.boot and not work.durable:
-        place.forget()  # what was written before the reboot may not have reached the disk
-    if place.before.state == "done":
+    work_folder = WorkFolder(folder, task)
+    if work_folder.previous.boot != work_folder.state.boot and not work.durable:
+        work_folder.forget()  # what was written before the reboot may not have reached the disk
+    if work_folder.previous.state == "done":
         return None
-    place.tell()
-    return place
+    work_folder.write_state()
+    return work_folder
 
 
-def run(place: Place, work: Work) -> None:
+def run(work_folder: WorkFolder, work: Work) -> None:
     """Do the work, and record the result in state.json."""
-    over = threading.Event()
-    teller = threading.Thread(target=_tell, args=(place, over))
-    teller.start()
-    state = place.state
+    finished = threading.Event()
+    writer = threading.Thread(target=_write_state_periodically, args=(work_folder, finished))
+    writer.start()
+    state = work_folder.state
     try:
-        work.run(place)
+        work.run(work_folder)
         end: Literal["done", "failed"] = "done"
         state.error = None
     except (StoreError, Unfit, OSError) as error:
         end = "failed"
-        state.error = _words(place, error)
+        state.error = _message(work_folder, error)
         state.code = next(code for kind, code in CODES.items() if isinstance(error, kind))
         state.retry = state.code in RETRY
         logger.warning("%s", error)
     except Exception as error:  # whatever it is, report it in state.json
         end = "failed"
-        state.error = f"an internal error of rankfold, see {place.folder / 'log'}: {error!r}"
+        state.error = f"an internal error of rankfold, see {work_folder.folder / 'log'}: {error!r}"
         state.code = "internal"
-        logger.exception("%s", place.folder)
+        logger.exception("%s", work_folder.folder)
     finally:
-        over.set()
-        teller.join()
+        finished.set()
+        writer.join()
     state.state = end
-    place.tell()
+    work_folder.write_state()
 
 
-def _words(place: Place, error: Exception) -> str:
+def _message(work_folder: WorkFolder, error: Exception) -> str:
     if not isinstance(error, OSError):
         return str(error)
     remedy = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-    return f"{error.filename or place.folder}: {error.strerror or error}{remedy}"
+    return f"{error.filename or work_folder.folder}: {error.strerror or error}{remedy}"
 
 
-def _tell(place: Place, over: threading.Event) -> None:
-    while not over.wait(TELL_S):
+def _write_state_periodically(work_folder: WorkFolder, finished: threading.Event) -> None:
+    while not finished.wait(STATE_WRITE_S):
         with contextlib.suppress(OSError):  # the work itself reports a full disk
-            place.tell()
+            work_folder.write_state()
 
 
-def _leave(folder: Path) -> None:
+def _detach(folder: Path) -> None:
     """Detach from the caller: session, folder and standard streams."""
     os.setsid()
     os.chdir("/")
     nothing = os.open(os.devnull, os.O_RDONLY)
-    words = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for source, target in ((nothing, 0), (words, 1), (words, 2)):
+    log_file = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for source, target in ((nothing, 0), (log_file, 1), (log_file, 2)):
         os.dup2(source, target)
     log.set_up()
 

@@ -14,70 +14,72 @@ from collections.abc import Iterator
 
 from rankfold.checkpoint import background, snapshot
 from rankfold.checkpoint import store as stores
-from rankfold.checkpoint.background import Place, Work
+from rankfold.checkpoint.background import Work, WorkFolder
 from rankfold.checkpoint.snapshot import Unfit
 from rankfold.checkpoint.store import Damaged, Id, Missing, Refused, Store
 
 
-def fetch(place: Place) -> None:
+def fetch(work_folder: WorkFolder) -> None:
     """Fetch the snapshots of a task. Raises StoreError, Unfit and OSError."""
-    task, state = place.task, place.state
+    task, state = work_folder.task, work_folder.state
     store = stores.open(task.url, task.fleet, options=task.options, begin=False)
-    store.refuse_taken(task.job, task.known, place.owner)
-    for each in _candidates(store, place):
+    store.refuse_taken_over(task.job, task.known, work_folder.owner)
+    for each in _candidates(store, work_folder):
         try:
-            _bring(store, place, each)
+            _fetch_checkpoint(store, work_folder, each)
         except (Damaged, Refused, Unfit) as error:
             if task.id is not None:
                 raise
             state.skipped.append((str(each), str(error)))
             continue
         if task.incarnation is not None:
-            store.take(task.job, task.incarnation, each, place.owner)
+            store.begin_incarnation(task.job, task.incarnation, each, work_folder.owner)
         return
     bad = "".join(f"; {why}" for _, why in state.skipped)
     raise Missing(task.url, f"{task.job} has no usable checkpoint{bad}")
 
 
-def _candidates(store: Store, place: Place) -> Iterator[Id]:
+def _candidates(store: Store, work_folder: WorkFolder) -> Iterator[Id]:
     """The checkpoints to try: first one that is partly here, then from the newest to the oldest."""
-    task = place.task
+    task = work_folder.task
     if task.id is not None:
         each = Id.parse(task.id)
         if each is None:
             raise Refused(task.url, f"{task.id!r} is no checkpoint's id", "rankfold store list")
         yield each
         return
-    begun = Id.parse(place.before.id or "")
-    if begun and begun in store.checkpoints(task.job):
-        yield begun
-    seen = {begun}
+    started = Id.parse(work_folder.previous.id or "")
+    if started and started in store.checkpoints(task.job):
+        yield started
+    seen = {started}
     while new := [each for each in store.checkpoints(task.job) if each not in seen]:
         seen.add(new[-1])
         yield new[-1]
 
 
-def _bring(store: Store, place: Place, each: Id) -> None:
-    task, state = place.task, place.state
+def _fetch_checkpoint(store: Store, work_folder: WorkFolder, each: Id) -> None:
+    task, state = work_folder.task, work_folder.state
     checkpoint = store.checkpoint(task.job, each)
-    if place.before.id != str(each):  # what is here belongs to another checkpoint
+    if work_folder.previous.id != str(each):  # what is here belongs to another checkpoint
         for rank in task.ranks:
-            shutil.rmtree(place.rank(rank), ignore_errors=True)
+            shutil.rmtree(work_folder.rank(rank), ignore_errors=True)
     state.id, state.bytes = str(each), 0
-    place.before.id = state.id
-    place.tell()  # before anything of the checkpoint is here
+    work_folder.previous.id = state.id
+    work_folder.write_state()  # before anything of the checkpoint is here
     state.total = sum(part.size for part in checkpoint.parts if part.rank in task.ranks)
 
-    def told(count: int) -> None:
+    def count_bytes(count: int) -> None:
         state.bytes += count
 
     try:
-        snapshot.modules.write(checkpoint, place.modules)
-        snapshot.write(checkpoint, {rank: place.rank(rank) for rank in task.ranks}, told)
+        snapshot.modules.write(checkpoint, work_folder.modules)
+        snapshot.write(
+            checkpoint, {rank: work_folder.rank(rank) for rank in task.ranks}, count_bytes
+        )
     except OSError:
         for rank in task.ranks:  # a full disk: free space to record that
-            if not (place.rank(rank) / snapshot.ABOUT).exists():
-                shutil.rmtree(place.rank(rank), ignore_errors=True)
+            if not (work_folder.rank(rank) / snapshot.ABOUT).exists():
+                shutil.rmtree(work_folder.rank(rank), ignore_errors=True)
         raise
     except Damaged:
         if each in store.checkpoints(task.job):  # otherwise it was collected meanwhile

@@ -32,10 +32,10 @@ def main(url: str, fleet: str, seconds: str) -> int:
         print(error, file=sys.stderr)
         return 1
 
-    def ask(job: str, folder: str, known: int) -> str:
+    def query(job: str, folder: str, known: int) -> str:
         taken, why = False, ""
         try:
-            store.refuse_taken(job, known, owners.of(Path(folder)))
+            store.refuse_taken_over(job, known, owners.of(Path(folder)))
         except OldIncarnation as error:
             taken, why = True, str(error)
         except (StoreError, OSError, ValueError) as error:
@@ -43,8 +43,8 @@ def main(url: str, fleet: str, seconds: str) -> int:
         return json.dumps({"job": job, "taken": taken, "why": why})
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        asked = [pool.submit(ask, job, **about) for job, about in json.load(sys.stdin).items()]
-        for answer in as_completed(asked):
+        queries = [pool.submit(query, job, **about) for job, about in json.load(sys.stdin).items()]
+        for answer in as_completed(queries):
             print(answer.result(), flush=True)
     return 0
 

@@ -6,14 +6,14 @@ docs/checkpoints.md describes both sides.
 
 from rankfold.checkpoint.snapshot import modules
 from rankfold.checkpoint.snapshot.errors import Unfit
-from rankfold.checkpoint.snapshot.folder import ABOUT, Snapshot, images_on_their_way
+from rankfold.checkpoint.snapshot.folder import ABOUT, Snapshot, images_being_copied
 from rankfold.checkpoint.snapshot.writing import write, write_compared
 
 __all__ = [
     "ABOUT",
     "Snapshot",
     "Unfit",
-    "images_on_their_way",
+    "images_being_copied",
     "modules",
     "write",
     "write_compared",

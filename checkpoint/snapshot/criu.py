@@ -20,7 +20,7 @@ PAGE = 4096
 _MAGIC = struct.pack("<II", 0x54564319, 0x56084025)  # of CRIU's images, and of pagemaps
 _PAGES_ID = 1  # field of the head
 _VADDR, _COMPAT_PAGES, _IN_PARENT, _FLAGS, _PAGES = range(1, 6)  # fields of an entry
-_KNOWN = {_VADDR, _COMPAT_PAGES, _IN_PARENT, _FLAGS, _PAGES}
+_FIELDS = {_VADDR, _COMPAT_PAGES, _IN_PARENT, _FLAGS, _PAGES}
 _PARENT, _LAZY, _PRESENT = 1, 2, 4
 _TOP = 1 << 64
 
@@ -68,7 +68,7 @@ def parse(data: bytes) -> Pagemap:
     runs: list[Run] = []
     offset = 0
     for entry in messages:
-        if not entry.keys() <= _KNOWN or not {_VADDR, _COMPAT_PAGES} <= entry.keys():
+        if not entry.keys() <= _FIELDS or not {_VADDR, _COMPAT_PAGES} <= entry.keys():
             raise Malformed(f"an entry has the fields {sorted(entry)}")
         flags = entry.get(_FLAGS, _PRESENT)
         if entry.get(_IN_PARENT) or flags & _PARENT or flags & ~(_LAZY | _PRESENT):

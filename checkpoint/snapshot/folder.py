@@ -1,4 +1,4 @@
-"""A rank's snapshot on this machine, read and given to a save.
+"""A rank's snapshot on this machine: reads it and adds it to a save.
 
     about.json   written last, except for an image that is copied while the rank runs
     image        the rank's device memory and its saved state, sparse; only with a channel. Content
@@ -32,7 +32,7 @@ from rankfold.image import Image
 from rankfold.plural import count
 
 ABOUT = "about.json"
-IMAGE, LOST = "image", "image.lost"
+IMAGE, COPY_ERROR = "image", "image.lost"
 DEVICE = "image/buffers"  # names of the image's parts
 SMALL = "image/small"  # buffers that are divided into pages
 SMALL_BYTES = 64 << 10  # often copied from a rank's host memory, and also there
@@ -50,7 +50,7 @@ class Snapshot:
         self.about = _about(folder / ABOUT)
         self.image: Image | None = None
         if self.about.get("has_channel") and not (folder / IMAGE).exists():
-            raise Unfit(folder, f"has no {IMAGE}: {_why_lost(folder)}")
+            raise Unfit(folder, f"has no {IMAGE}: {_why_incomplete(folder)}")
         self.pages: dict[str, Pagemap] = {}  # by name of the pages image
         self.files: dict[str, int] = {}  # sizes of the files that become blobs
         for name, size in sorted(_files(folder)):
@@ -63,9 +63,9 @@ class Snapshot:
                 self.files[name] = size
         for name in list(self.files):
             if pagemap := pagemap_of(folder, name):
-                self._takes(name, pagemap)
+                self._add_pages_image(name, pagemap)
 
-    def _takes(self, name: str, pagemap: Pagemap) -> None:
+    def _add_pages_image(self, name: str, pagemap: Pagemap) -> None:
         file = str(Path(name).with_name(pagemap.file))
         size = self.files.pop(file, -1)
         if size != pagemap.size:
@@ -76,7 +76,7 @@ class Snapshot:
 
     @property
     def size(self) -> int:
-        """The bytes that are given to a save."""
+        """The number of bytes that a save reads."""
         pages = sum(pagemap.size for pagemap in self.pages.values())
         device = self.image.state + sum(r.length for r in self.image.ranges) if self.image else 0
         return sum(self.files.values()) + pages + device
@@ -86,8 +86,8 @@ class Snapshot:
         """Hashes of modules that the saved state refers to (modules.py)."""
         return self.image.modules if self.image else frozenset()
 
-    def give(self, save: Save, rank: int) -> None:
-        """Give the snapshot to a save, as parts of this rank. Raises StoreError from the save, and
+    def add_to(self, save: Save, rank: int) -> None:
+        """Add the snapshot to a save, as parts of this rank. Raises StoreError from the save, and
         Unfit."""
         for name in self.files:
             with (self.folder / name).open("rb") as file:
@@ -97,10 +97,10 @@ class Snapshot:
                 save.pages(rank, name, _read_runs(file.fileno(), pagemap))
         if self.image is not None:
             with contextlib.ExitStack() as stack:
-                self._give_image(save, rank, self.image, stack)
+                self._add_image(save, rank, self.image, stack)
 
-    def _give_image(self, save: Save, rank: int, found: Image, stack: contextlib.ExitStack) -> None:
-        """Give the image as if it held all of its content itself; a restore writes it that way."""
+    def _add_image(self, save: Save, rank: int, found: Image, stack: contextlib.ExitStack) -> None:
+        """Add the image as if it held all of its content itself; a restore writes it that way."""
         files: dict[int | None, int] = {None: stack.enter_context(_opened(self.folder))}
         for other in {each.rank for each in found.elsewhere}:
             folder = self.folder.with_name(f"rank-{other}")
@@ -121,15 +121,15 @@ class Snapshot:
         save.buffers(rank, SMALL, small, PAGE)
 
 
-def images_on_their_way(folders: Iterable[Path]) -> dict[Path, int]:
+def images_being_copied(folders: Iterable[Path]) -> dict[Path, int]:
     """The snapshots whose images launchers still copy while the ranks run, and how many bytes of
     each are there. Raises OSError."""
     return {folder: _copied(folder) for folder in folders if _is_locked(folder)}
 
 
-def _why_lost(folder: Path) -> str:
+def _why_incomplete(folder: Path) -> str:
     try:
-        return (folder / LOST).read_text()
+        return (folder / COPY_ERROR).read_text()
     except OSError:
         return "the snapshot is incomplete: the process that copied it in the background exited"
 
@@ -184,11 +184,11 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
     for where, folders, files in os.walk(folder):
         for each in [*folders, *files]:
             path = Path(where, each)
-            mode = path.lstat()
-            if not (stat.S_ISREG(mode.st_mode) or stat.S_ISDIR(mode.st_mode)):
+            status = path.lstat()
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
                 raise Unfit(path, "is neither a file nor a folder")
-            if stat.S_ISREG(mode.st_mode):
-                yield str(path.relative_to(folder)), mode.st_size
+            if stat.S_ISREG(status.st_mode):
+                yield str(path.relative_to(folder)), status.st_size
 
 
 def _image(path: Path) -> Image:
@@ -216,7 +216,7 @@ def _pieces(file: int, start: int, length: int) -> Iterator[bytes]:
 def _reader(found: Image, files: dict[int | None, int], start: int) -> Callable[[int, int], bytes]:
     def read(at: int, length: int) -> bytes:
         pieces = found.pieces(start + at, start + at + length)
-        return b"".join(os.pread(files[who], end - begin, begin) for who, begin, end in pieces)
+        return b"".join(os.pread(files[rank], end - begin, begin) for rank, begin, end in pieces)
 
     return read
 
@@ -231,8 +231,8 @@ def _namer(found: Image, folder: Path, start: int) -> Callable[[int, int], Hasha
             if key:
                 parts.append((key, first - chunk, last - chunk))
                 continue
-            for who, begin, end in found.pieces(first, last):
-                where = folder if who is None else folder.with_name(f"rank-{who}")
+            for rank, begin, end in found.pieces(first, last):
+                where = folder if rank is None else folder.with_name(f"rank-{rank}")
                 if parts and parts[-1][0] == where and parts[-1][2] == begin:
                     begin = parts.pop()[1]
                 parts.append((where, begin, end))

@@ -18,20 +18,20 @@ _FILE = re.compile(r"[0-9a-f]{64}\.[0-9]+\Z")
 
 def find(hashes: Iterable[str], folder: Path) -> list[Path]:
     """The files of these modules. Raises Unfit if one is missing."""
-    there: dict[str, list[Path]] = {}
+    found_files: dict[str, list[Path]] = {}
     for path in sorted(folder.iterdir()) if folder.exists() else ():
         if _FILE.match(path.name):
-            there.setdefault(path.stem, []).append(path)
+            found_files.setdefault(path.stem, []).append(path)
     found = []
     for each in sorted(hashes):
-        if each not in there:
+        if each not in found_files:
             raise Unfit(folder, f"lacks module {each}, which a rank has loaded")
-        found += there[each]
+        found += found_files[each]
     return found
 
 
-def give(save: Save, files: Iterable[Path]) -> None:
-    """Give the files to a save, as blobs of the job. Raises StoreError."""
+def add_to(save: Save, files: Iterable[Path]) -> None:
+    """Add the files to a save, as blobs of the job. Raises StoreError."""
     for path in files:
         save.blob(None, _PREFIX + path.name, [path.read_bytes()])
 
@@ -45,12 +45,12 @@ def write(checkpoint: Checkpoint, folder: Path) -> None:
         if part.rank is not None or name == part.name or not _FILE.match(name) or path.exists():
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        half = folder / f".{name}.{os.getpid()}.part"
+        unfinished = folder / f".{name}.{os.getpid()}.part"
         try:
-            with half.open("wb") as file:
+            with unfinished.open("wb") as file:
                 file.write(checkpoint.whole(part))
                 file.flush()
                 os.fsync(file.fileno())
-            half.rename(path)
+            unfinished.rename(path)
         finally:
-            half.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)

@@ -47,31 +47,31 @@ class _Target(NamedTuple):
 
 
 def write(
-    checkpoint: Checkpoint, folders: dict[int, Path], told: Callable[[int], None] = lambda _: None
+    checkpoint: Checkpoint, folders: dict[int, Path], report: Callable[[int], None] = lambda _: None
 ) -> None:
     """Write the snapshots of these ranks, each to its folder, which is made anew; whole snapshots
     stay.
 
     Content that is also in another rank's image is written only there, if the folders are `rank-N`
-    in one folder. `told` is called with the number of bytes written since its last call. Raises
+    in one folder. `report` is called with the number of bytes written since its last call. Raises
     StoreError for what cannot be read, Unfit for parts that are not a snapshot's, OSError for what
     cannot be written.
     """
-    todo = {rank: folder for rank, folder in folders.items() if not (folder / ABOUT).exists()}
-    parts = [part for part in checkpoint.parts if part.rank in todo]
-    for rank in todo.keys() - {part.rank for part in parts if part.name == ABOUT}:
+    missing = {rank: folder for rank, folder in folders.items() if not (folder / ABOUT).exists()}
+    parts = [part for part in checkpoint.parts if part.rank in missing]
+    for rank in missing.keys() - {part.rank for part in parts if part.name == ABOUT}:
         raise Unfit(checkpoint.files.url, f"has no snapshot of rank {rank}", _REMEDY)
-    for folder in todo.values():
+    for folder in missing.values():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, mode=0o700)
-    writing = _Writing(checkpoint, todo, told)
+    writing = _Writing(checkpoint, missing, report)
     blobs = [part for part in parts if part.kind == "blob" and part.name not in (ABOUT, SIZE)]
     writing.sizes([part for part in parts if part.name == SIZE])
     writing.copy([part for part in blobs if part.name != STATE])
     writing.copy([part for part in parts if part.name == STATE])
     writing.images([part for part in parts if part.kind == "buffers"])
-    for several in _groups([part for part in parts if part.kind == "pages"]):
-        writing.copy(several)
+    for group in _groups([part for part in parts if part.kind == "pages"]):
+        writing.copy(group)
     for part in parts:
         if part.name == ABOUT:
             writing.finish(part)
@@ -104,9 +104,9 @@ def write_compared(checkpoint: Checkpoint, folder: Path) -> None:
 
 class _Writing:
     def __init__(
-        self, checkpoint: Checkpoint, folders: dict[int, Path], told: Callable[[int], None]
+        self, checkpoint: Checkpoint, folders: dict[int, Path], report: Callable[[int], None]
     ):
-        self.checkpoint, self.folders, self.told = checkpoint, folders, told
+        self.checkpoint, self.folders, self.report = checkpoint, folders, report
         self._pagemaps: dict[Path, criu.Pagemap] = {}
 
     def sizes(self, parts: list[Part]) -> None:
@@ -127,40 +127,40 @@ class _Writing:
                     _write_sparse(file, data, at)
                 else:
                     pages.add(file, data, at)
-                self.told(len(data))
+                self.report(len(data))
             pages.write()
 
     def images(self, parts: list[Part]) -> None:
         """Write device memory. Of the ranks with the same unit at the same address, only the first
         gets it."""
-        once = len({path.parent for path in self.folders.values()}) == 1 and all(
+        share = len({path.parent for path in self.folders.values()}) == 1 and all(
             path.name == f"rank-{rank}" for rank, path in self.folders.items()
         )
         elsewhere = defaultdict[Path, list[Elsewhere]](list)
         with ExitStack() as stack:
             parts = sorted(parts, key=lambda part: part.rank or 0)
             targets = {part: self._target(part, stack) for part in parts}
-            unit, lies = memoryview(b""), dict[int, int]()  # rank by address
+            unit, ranks_at = memoryview(b""), dict[int, int]()  # rank by address
             for part, address, data in self.checkpoint.read_all(parts):
                 file, offset = targets[part]
                 at = offset(address, len(data))
                 if data is not unit:
-                    unit, lies = data, {}
+                    unit, ranks_at = data, {}
                 assert part.rank is not None
-                if once and (rank := lies.setdefault(at, part.rank)) != part.rank:
-                    lying = Elsewhere(at, at + len(data), rank)
-                    elsewhere[self._path(part, IMAGE)].append(lying)
+                if share and (rank := ranks_at.setdefault(at, part.rank)) != part.rank:
+                    shared = Elsewhere(at, at + len(data), rank)
+                    elsewhere[self._path(part, IMAGE)].append(shared)
                 else:
                     _write_sparse(file, data, at)
-                self.told(len(data))
+                self.report(len(data))
         for path, found in elsewhere.items():
             image.note(path, _joined(sorted(found)))
 
     def finish(self, part: Part) -> None:
         path = self._path(part, ABOUT)
-        half = path.with_suffix(".part")
-        half.write_bytes(self.checkpoint.whole(part))
-        half.rename(path)
+        unfinished = path.with_suffix(".part")
+        unfinished.write_bytes(self.checkpoint.whole(part))
+        unfinished.rename(path)
 
     def _target(self, part: Part, stack: ExitStack) -> _Target:
         if part.name in (DEVICE, SMALL, STATE):
@@ -215,19 +215,19 @@ class _Pages:
 
     def __init__(self) -> None:
         self._file, self._start, self._end = -1, 0, 0
-        self._waiting: list[memoryview] = []
+        self._pending: list[memoryview] = []
 
     def add(self, file: int, data: memoryview, at: int) -> None:
-        if (file, at) != (self._file, self._end) or len(self._waiting) == TOGETHER:
+        if (file, at) != (self._file, self._end) or len(self._pending) == TOGETHER:
             self.write()
             self._file, self._start = file, at
-        self._waiting.append(data)
+        self._pending.append(data)
         self._end = at + len(data)
 
     def write(self) -> None:
-        if self._waiting:
-            _write(self._file, memoryview(b"".join(self._waiting)), self._start)
-        self._waiting = []
+        if self._pending:
+            _write(self._file, memoryview(b"".join(self._pending)), self._start)
+        self._pending = []
 
 
 def _write(file: int, data: memoryview, at: int) -> None:

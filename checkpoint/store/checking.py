@@ -26,14 +26,14 @@ class Report(NamedTuple):
     note: str = ""
 
 
-def check(store: Store, told: Callable[[str], None] | None = None) -> Iterator[Report]:
+def check(store: Store, report: Callable[[str], None] | None = None) -> Iterator[Report]:
     """Read every checkpoint whole, each file once. Damaged files are marked, so that no later save
-    relies on them. `told` is called with what is read next."""
+    relies on them. `describe` is called with what is read next."""
     for job in store.jobs():
-        yield from _check_job(store, job, told or (lambda _: None))
+        yield from _check_job(store, job, report or (lambda _: None))
 
 
-def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[Report]:
+def _check_job(store: Store, job: str, report: Callable[[str], None]) -> Iterator[Report]:
     seen: dict[Place, str | None] = {}
     fence = incarnations.fence(store.files, job)
     if fence.known is None:
@@ -41,7 +41,7 @@ def _check_job(store: Store, job: str, told: Callable[[str], None]) -> Iterator[
         yield Report(job, None, None, (f"{name} cannot be read; the next save repairs it",))
     needed: set[Place] = set()
     for each in incarnations.ids(store.files, names.manifest(job)):
-        told(f"checkpoint {each} of {job}")
+        report(f"checkpoint {each} of {job}")
         try:
             manifest = store.manifest(job, each)
         except (Damaged, Refused) as error:
@@ -60,7 +60,7 @@ def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) 
     checkpoint = Checkpoint(store.files, manifest)
     faults = checkpoint.verify(seen)
     store.mark(manifest.job, faults)
-    return Report(manifest.job, manifest.id, manifest, tuple(map(checkpoint.told, faults)))
+    return Report(manifest.job, manifest.id, manifest, tuple(map(checkpoint.describe, faults)))
 
 
 def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
@@ -85,8 +85,8 @@ def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
             job, None, None, (), f"{count(left, 'byte')} that no checkpoint needs: to be collected"
         )
     folder = names.job(job)
-    strange = [name for name in store.files.below(folder) if not _ours(name, folder)]
-    for name in strange:
+    foreign = [name for name in store.files.below(folder) if not _ours(name, folder)]
+    for name in foreign:
         yield Report(job, None, None, (), f"{name} was not written by rankfold: ignored")
 
 

@@ -44,15 +44,15 @@ class Collected(NamedTuple):
     bytes: int
 
 
-class _Seen(NamedTuple):
-    """The manifests of a job, None for a damaged one. `begun`: the newest claim or incarnation,
-    read after them."""
+class _Listing(NamedTuple):
+    """The manifests of a job, None for a damaged one. `newest_begun`: the newest claim or
+    incarnation, read after them."""
 
     newest: Incarnation | None
     fence: Fence
     claims: list[Claim]
     manifests: dict[Id, Manifest | None]
-    begun: Id
+    newest_begun: Id
 
     @property
     def running(self) -> list[Claim]:
@@ -76,12 +76,12 @@ def collect(store: Store, job: str, keep: int) -> Collected:
     if keep < 1:
         raise ValueError("at least one checkpoint is kept")
     data = store.data(job)
-    first = _look(store, job)
-    goes = _goes(store, job, first, keep, data)
-    for each in goes:
-        _doom(store, job, each)
-    second = _look(store, job, first)
-    needed = _needed(store, job, first, second, goes)
+    first = _list(store, job)
+    removed_ids = _to_remove(store, job, first, keep, data)
+    for each in removed_ids:
+        _doom_manifest(store, job, each)
+    second = _list(store, job, first)
+    needed = _needed(store, job, first, second, removed_ids)
     running = {claim.folder for claim in first.running + second.running}
     # The files that a damaged manifest names are unknown: data saved under its number stays.
     damaged = {each for each, manifest in second.manifests.items() if manifest is None}
@@ -92,16 +92,16 @@ def collect(store: Store, job: str, keep: int) -> Collected:
     ]
     for place in removed:
         store.files.remove(names.data(job, place))
-    _tidy(store, job, first, second, {place.folder for place in removed})
-    return Collected(tuple(goes), len(removed), sum(data[place] for place in removed))
+    _remove_leftovers(store, job, first, second, {place.folder for place in removed})
+    return Collected(tuple(removed_ids), len(removed), sum(data[place] for place in removed))
 
 
-def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
+def _list(store: Store, job: str, before: _Listing | None = None) -> _Listing:
     """Read incarnation and fence first, then the claims that are not older than the fence, then the
     manifests. Manifests of `before` are not read again."""
     try:
         newest, fence = incarnations.newest(store.files, job), incarnations.fence(store.files, job)
-        claims = incarnations.claims(store.files, job, fence.holds)
+        claims = incarnations.claims(store.files, job, fence.oldest_running)
     except Damaged as error:
         remedy = "nothing was removed; the next save or incarnation of the job repairs it"
         raise Damaged(error.url, error.what, remedy, name=error.name) from error
@@ -111,11 +111,11 @@ def _look(store: Store, job: str, before: _Seen | None = None) -> _Seen:
         with contextlib.suppress(Missing):  # another collection removed it
             found[each] = read[each] if each in read else _read(store, job, each)
     numbers = incarnations.numbers(store.files, names.incarnation(job))
-    begun = [
+    newest_begun = [
         *incarnations.ids(store.files, names.claim(job)),
         *(Id(number, 0) for number in numbers),
     ]
-    return _Seen(newest, fence, claims, found, max(begun, default=incarnations.START))
+    return _Listing(newest, fence, claims, found, max(newest_begun, default=incarnations.START))
 
 
 def _read(store: Store, job: str, each: Id) -> Manifest | None:
@@ -133,36 +133,40 @@ def _read(store: Store, job: str, each: Id) -> Manifest | None:
     raise Missing(store.url, "does not exist", name=names.manifest(job, each))
 
 
-def _goes(store: Store, job: str, seen: _Seen, keep: int, data: dict[Place, int]) -> list[Id]:
+def _to_remove(
+    store: Store, job: str, listing: _Listing, keep: int, data: dict[Place, int]
+) -> list[Id]:
     """The checkpoints to remove: those older than the last `keep` good ones, and those that came
     too late to count; except those that are pinned. A checkpoint is not good if its files are
     missing or have another size."""
-    marked, pins, good, goes = store.damaged(job), seen.pins(), 0, []
-    for each in sorted(seen.manifests, reverse=True):
-        manifest = seen.manifests[each]
-        late = not seen.fence.counts(each)
-        if seen.fence.since <= each < seen.begun:
+    marked, pins, good, removed_ids = store.damaged(job), listing.pins(), 0, []
+    for each in sorted(listing.manifests, reverse=True):
+        manifest = listing.manifests[each]
+        too_late = not listing.fence.counts(each)
+        if listing.fence.since <= each < listing.newest_begun:
             continue  # whether it counts is known once the later one has its fence
-        if (good >= keep or late) and each not in pins:
-            goes.append(each)
-        elif not late and manifest is not None and not marked & manifest.files.keys():
+        if (good >= keep or too_late) and each not in pins:
+            removed_ids.append(each)
+        elif not too_late and manifest is not None and not marked & manifest.files.keys():
             good += manifest.files.items() <= data.items()
-    return goes
+    return removed_ids
 
 
-def _doom(store: Store, job: str, each: Id) -> None:
+def _doom_manifest(store: Store, job: str, each: Id) -> None:
     """Doom a manifest. At every moment it is in at least one of the two folders."""
     try:
         data = store.files.get(names.manifest(job, each))
     except Missing:
         return
     store.files.create(names.doomed(job, each), data)
-    store.files.settle([names.doomed(job)])
+    store.files.sync([names.doomed(job)])
     store.files.remove(names.manifest(job, each))
 
 
-def _needed(store: Store, job: str, first: _Seen, second: _Seen, goes: list[Id]) -> set[Place]:
-    counted = [m for each, m in first.manifests.items() if each not in goes]
+def _needed(
+    store: Store, job: str, first: _Listing, second: _Listing, removed_ids: list[Id]
+) -> set[Place]:
+    counted = [m for each, m in first.manifests.items() if each not in removed_ids]
     counted += second.manifests.values()
     for each in first.pins() | second.pins():
         with contextlib.suppress(Missing):
@@ -170,20 +174,22 @@ def _needed(store: Store, job: str, first: _Seen, second: _Seen, goes: list[Id])
     return {place for manifest in counted if manifest for place in manifest.files}
 
 
-def _tidy(store: Store, job: str, first: _Seen, second: _Seen, folders: set[str]) -> None:
+def _remove_leftovers(
+    store: Store, job: str, first: _Listing, second: _Listing, folders: set[str]
+) -> None:
     """Remove doomed manifests without pins, marks of files that are gone, ended incarnations, and
     empty folders."""
     files, pins = store.files, first.pins() | second.pins()
     doomed = set(incarnations.ids(files, names.doomed(job)))
     doomed -= set(incarnations.ids(files, names.manifest(job)))
     if doomed:
-        pins |= _look(store, job, second).pins()
+        pins |= _list(store, job, second).pins()
     for each in sorted(doomed - pins):
         files.remove(names.doomed(job, each))
-    left = store.data(job)
-    for place in store.damaged(job) - left.keys():
+    remaining = store.data(job)
+    for place in store.damaged(job) - remaining.keys():
         files.remove(names.damage(job, place))
-    for folder in folders - {place.folder for place in left}:
+    for folder in folders - {place.folder for place in remaining}:
         files.sweep(f"{names.data(job)}/{folder}")
     if second.newest and second.fence.since >= Id(second.newest.incarnation, 0):
         for number in incarnations.numbers(files, names.incarnation(job)):

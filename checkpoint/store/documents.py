@@ -13,8 +13,8 @@ from rankfold.checkpoint.store.errors import Damaged, Refused
 
 FORMAT, VERSION = "rankfold-checkpoints", 3  # 1: no packs of differences; 2: no small buffers
 Json = dict[str, Any]
-SOUND_MAX = 10_000
-_sound: set[tuple[str, str]] = set()  # kind and digest of documents that match the schema
+VALID_MAX = 10_000
+_valid: set[tuple[str, str]] = set()  # kind and digest of documents that match the schema
 
 
 def seal(kind: str, **fields: Any) -> bytes:
@@ -62,13 +62,13 @@ def _fault(kind: str, document: Json) -> str | None:
     """The first violation of the schema, or None. A document with a known digest is not checked
     again."""
     digest = document["digest"]
-    if (kind, digest) in _sound:
+    if (kind, digest) in _valid:
         return None
     for error in _validator(kind).iter_errors(document):
         return f"{error.json_path}: {error.message[:200]}"
-    if len(_sound) >= SOUND_MAX:
-        _sound.clear()
-    _sound.add((kind, digest))
+    if len(_valid) >= VALID_MAX:
+        _valid.clear()
+    _valid.add((kind, digest))
     return None
 
 

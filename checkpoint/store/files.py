@@ -8,7 +8,7 @@ file systems guarantee that.
 
 fsspec's local file system writes in place and syncs nothing, and its transactions use another
 folder. So `LocalFiles` writes and lists by itself: a file is written without a name, synced, and
-then linked to its name, so that a process that dies never leaves it incomplete; `settle` syncs the
+then linked to its name, so that a process that dies never leaves it incomplete; `sync` syncs the
 folders.
 """
 
@@ -56,7 +56,7 @@ class Files:
                     return False
                 raise
 
-    def settle(self, folders: Iterable[str]) -> None:
+    def sync(self, folders: Iterable[str]) -> None:
         """Make files that were created in these folders survive a loss of power."""
 
     def get(self, name: str, start: int | None = None, end: int | None = None) -> bytes:
@@ -178,7 +178,7 @@ class LocalFiles(Files):
             if temporary is not None:
                 os.unlink(temporary, dir_fd=folder)
 
-    def settle(self, folders: Iterable[str]) -> None:
+    def sync(self, folders: Iterable[str]) -> None:
         root = Path(self.root)
         wanted = {root, *([root.parent] if os.access(root.parent, os.R_OK) else [])}
         for each in folders:

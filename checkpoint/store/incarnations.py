@@ -45,7 +45,7 @@ class Fence(NamedTuple):
         return self.known is None or each >= self.since or each in self.known
 
     @property
-    def holds(self) -> Id:
+    def oldest_running(self) -> Id:
         """Claims from this number on may still become checkpoints."""
         return START if self.known is None else self.since
 
@@ -106,8 +106,9 @@ def newest(files: Files, job: str) -> Incarnation | None:
 
 
 def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: str) -> Incarnation:
-    """See `Store.take`. Writes the record first, after which the older incarnation is refused; then
-    lists what the older one had saved by then. So no save that was reported as finished is lost."""
+    """See `Store.begin_incarnation`. Writes the record first, after which the older incarnation is
+    refused; then lists what the older one had saved by then. So no save that was reported as
+    finished is lost."""
     found = numbers(files, names.incarnation(job))
     if not found or found[-1] < incarnation:
         record = documents.seal(
@@ -118,7 +119,7 @@ def begin(files: Files, job: str, incarnation: int, origin: Id | None, owner: st
             origin=str(origin) if origin else None,
         )
         files.create(names.incarnation(job, incarnation), record)
-        files.settle([names.incarnation(job)])
+        files.sync([names.incarnation(job)])
     now = newest(files, job)
     refuse_old(files, job, incarnation, now)
     assert now is not None
@@ -165,7 +166,7 @@ def make_fence(files: Files, job: str, since: Id) -> None:
     ]
     record = documents.seal("fence", job=job, since=str(since), checkpoints=listed)
     files.create(names.fence(job, since), record)
-    files.settle([names.fence(job)])
+    files.sync([names.fence(job)])
     for each in ids(files, names.fence(job)):
         if each < since:
             files.remove(names.fence(job, each))
@@ -182,7 +183,9 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Incarnation | None
         raise OldIncarnation(files.url, what, "kill what is left of it")
 
 
-def refuse_taken(files: Files, job: str, known: int, owner: str, now: Incarnation | None) -> None:
+def refuse_taken_over(
+    files: Files, job: str, known: int, owner: str, now: Incarnation | None
+) -> None:
     """Check that no other owner has begun an incarnation after `known`, the newest one that `owner`
     had or knew of. Raises OldIncarnation. If another owner has, the job is no longer `owner`'s,
     whatever number `owner` has reached meanwhile. A job that the store never had from `owner` (0)
@@ -232,5 +235,5 @@ def make_claim(files: Files, job: str, wanted: Claim) -> bool:
         pins=sorted(map(str, wanted.pins)),
     )
     made = files.create(names.claim(job, wanted.number), record)
-    files.settle([names.claim(job)])
+    files.sync([names.claim(job)])
     return made

@@ -35,9 +35,9 @@ class Predecessor:
 
     def unit(self, digest: bytes) -> memoryview | None:
         """One of its units, verified; None if it cannot be read."""
-        return self.ask(lambda checkpoint: checkpoint.unit(digest))
+        return self.query(lambda checkpoint: checkpoint.unit(digest))
 
-    def ask(self, question: Callable[[Checkpoint], T]) -> T | None:
+    def query(self, question: Callable[[Checkpoint], T]) -> T | None:
         checkpoint = self._checkpoint
         if checkpoint is None or checkpoint.bytes_read > READ_BYTES_MAX:
             return None
@@ -52,8 +52,8 @@ class PartPredecessor:
     """A part of the previous checkpoint, for one thread: digests of its content, None where it has
     none."""
 
-    def __init__(self, before: Predecessor, part: Part | None):
-        self._before, self._part = before, part
+    def __init__(self, predecessor: Predecessor, part: Part | None):
+        self._predecessor, self._part = predecessor, part
         self._rows: list[Row] | None = None  # read at the first use
         self._row: Row | None = None  # the range of `_units`
         self._units: dict[int, bytes] = {}  # by address
@@ -71,7 +71,7 @@ class PartPredecessor:
         if row is None or part is None:
             return None
         if row is not self._row:
-            found = self._before.ask(lambda checkpoint: checkpoint.units_of(part, row))
+            found = self._predecessor.query(lambda checkpoint: checkpoint.units_of(part, row))
             self._row, self._units = row, {at: digest for at, _, digest in found or ()}
         return self._units.get(address)
 
@@ -81,7 +81,7 @@ class PartPredecessor:
         if part is None:
             return None
         if self._rows is None:
-            self._rows = self._before.ask(lambda checkpoint: checkpoint.rows(part)) or []
+            self._rows = self._predecessor.query(lambda checkpoint: checkpoint.rows(part)) or []
         at = bisect.bisect(self._rows, address, key=lambda row: row.address) - 1
         row = self._rows[at] if at >= 0 else None
         return row if row and address < row.address + row.length else None

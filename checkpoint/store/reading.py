@@ -16,7 +16,7 @@ from rankfold.checkpoint.store.names import Place
 from rankfold.checkpoint.store.units import Malformed, PackIndex
 
 READERS = 8  # files that are read concurrently
-PACKS_KEPT = 8  # decompressed packs kept, those read last
+PACKS_CACHED = 8  # decompressed packs kept, those read last
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -103,7 +103,7 @@ class Checkpoint:
 
     def unit(self, digest: bytes) -> memoryview:
         """Read and verify one unit."""
-        found = self._located().get(digest)
+        found = self._locations().get(digest)
         if found is None:
             raise self._damaged(
                 None, f"names unit {digest.hex()}, which none of its files contains"
@@ -124,7 +124,7 @@ class Checkpoint:
         faults: list[Fault] = []
         seen = {} if seen is None else seen
         files = [place for place in self.manifest.files if place not in seen]
-        for place, reason in _side_by_side(files, self._examine):
+        for place, reason in _in_parallel(files, self._examine):
             seen[place] = reason
         for place in self.manifest.files:
             if reason := seen[place]:
@@ -139,7 +139,7 @@ class Checkpoint:
                 faults.append(Fault(None, str(error)))
         return faults
 
-    def told(self, fault: Fault) -> str:
+    def describe(self, fault: Fault) -> str:
         """Describe a fault, with its file."""
         if fault.place is None:
             return fault.reason
@@ -150,15 +150,15 @@ class Checkpoint:
         found = []
         for part in self.parts:
             try:
-                where = self._located()
+                where = self._locations()
                 digests = {part.table, *(digest for _, digest in self._units(part))}
                 files = {where[digest][0] for digest in digests}
                 others = {digest for each in files for digest, _ in self._references(each)}
                 files |= {where[digest][0] for digest in others if digest in where}
-                hit = place in files
+                needed = place in files
             except StoreError:
-                hit = True
-            if hit:
+                needed = True
+            if needed:
                 found.append(f"{part.name} of " + _whose(part.rank))
         return f": {', '.join(found[:8])}" + (", …" if len(found) > 8 else "") if found else ""
 
@@ -167,7 +167,7 @@ class Checkpoint:
     def _units(self, part: Part) -> Iterator[tuple[int, bytes]]:
         """Yield (address, digest) of all units of a part. Checks that each is in one of the files
         and has the required length."""
-        where = self._located()
+        where = self._locations()
         for row in self.rows(part):
             for address, length, digest in self.units_of(part, row):
                 found = where.get(digest)
@@ -178,7 +178,7 @@ class Checkpoint:
 
     # ---- files ---------------------------------------------------------------------------------
 
-    def _located(self) -> dict[bytes, tuple[Place, int]]:
+    def _locations(self) -> dict[bytes, tuple[Place, int]]:
         """The file and the size of each unit."""
         with self._lock:
             if self._where is not None:
@@ -187,7 +187,7 @@ class Checkpoint:
             bytes.fromhex(place.digest): (place, size)
             for place, size in self.manifest.objects.items()
         }
-        packs = list(_side_by_side(list(self.manifest.packs), self._index))
+        packs = list(_in_parallel(list(self.manifest.packs), self._index))
         # A unit that is stored both as itself and as a difference is read as itself.
         for place, index in sorted(packs, key=lambda pack: not pack[1].references):
             where.update((digest, (place, length)) for digest, length in index.units)
@@ -200,12 +200,12 @@ class Checkpoint:
             if place in self._indexes:
                 return self._indexes[place]
         end = units.header_bytes(self.manifest.packs[place].rows)
-        index = self._understood(place, self.files.get(self._name(place), 0, end))
+        index = self._decode_index(place, self.files.get(self._name(place), 0, end))
         with self._lock:
             self._indexes[place] = index
         return index
 
-    def _understood(self, place: Place, head: bytes) -> PackIndex:
+    def _decode_index(self, place: Place, head: bytes) -> PackIndex:
         use = self.manifest.packs[place]
         try:
             index = units.decode_index(bytes.fromhex(place.digest), head)
@@ -222,24 +222,24 @@ class Checkpoint:
             self.bytes_read += len(data)
         if place.kind == "objects":
             return {bytes.fromhex(place.digest): memoryview(data)}
-        index = self._understood(place, data)
+        index = self._decode_index(place, data)
         try:
             pack = dict(units.split_pack(index, units.decode_pack(index, data)))
         except Malformed as error:
             raise self._damaged(place, str(error)) from error
         if index.references:
-            pack = self._undone(place, index, pack)
+            pack = self._restored(place, index, pack)
         with self._lock:
             self._packs[place] = pack
-            while len(self._packs) > PACKS_KEPT:
+            while len(self._packs) > PACKS_CACHED:
                 self._packs.popitem(last=False)
         return pack
 
-    def _undone(
+    def _restored(
         self, place: Place, index: PackIndex, differences: dict[bytes, memoryview]
     ) -> dict[bytes, memoryview]:
         """The units of a pack of differences, unverified; their references are verified."""
-        where, by_file = self._located(), defaultdict[Place, list[tuple[bytes, bytes]]](list)
+        where, by_file = self._locations(), defaultdict[Place, list[tuple[bytes, bytes]]](list)
         for (digest, _), reference in zip(index.units, index.references, strict=True):
             other = where.get(reference[0], (None, 0))
             if other[0] is None or other[1] != reference[1] or self._references(other[0]):
@@ -267,10 +267,10 @@ class Checkpoint:
         self, wanted: Iterable[bytes], rank: int | None
     ) -> Iterator[tuple[bytes, memoryview]]:
         """Yield (digest, content) of each of these units, verified; each file is read once."""
-        where, by_file = self._located(), defaultdict[Place, list[bytes]](list)
+        where, by_file = self._locations(), defaultdict[Place, list[bytes]](list)
         for digest in wanted:
             by_file[where[digest][0]].append(digest)
-        for place, pack in _side_by_side(list(by_file), self._open):
+        for place, pack in _in_parallel(list(by_file), self._open):
             for digest in by_file[place]:
                 if units.digest_of(pack[digest]) != digest:
                     raise self._damaged(place, f"unit {digest.hex()} is not what was saved", rank)
@@ -301,7 +301,7 @@ def _whose(rank: int | None) -> str:
     return "the job" if rank is None else f"rank {rank}"
 
 
-def _side_by_side(keys: list[K], work: Callable[[K], V]) -> Iterator[tuple[K, V]]:
+def _in_parallel(keys: list[K], work: Callable[[K], V]) -> Iterator[tuple[K, V]]:
     """Yield each key with the result of `work`, in order; at most READERS run ahead."""
     if len(keys) < 2:
         yield from ((key, work(key)) for key in keys)

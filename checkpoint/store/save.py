@@ -1,4 +1,4 @@
-"""A save: hashes units as they are given, and concurrently uploads those that the store lacks.
+"""A save: hashes the units of each part, and concurrently uploads those that the store lacks.
 
 An existing file counts only if it is in this save's own folder, from an interrupted attempt, or if
 a checkpoint that the claim pins names it (incarnations.py). No file is ever overwritten. A unit
@@ -40,7 +40,7 @@ from rankfold.plural import count
 class Buffer(NamedTuple):
     """A live buffer of a rank's device memory. `read(offset, bytes)` returns its content at the
     cut. `name(offset, bytes)` identifies the content, by where it is or what is known of it:
-    content with the name of something given already, by any rank, is not read again."""
+    content whose name any rank has added already is not read again."""
 
     address: int
     length: int
@@ -50,10 +50,10 @@ class Buffer(NamedTuple):
 
 @dataclass
 class Progress:
-    """The progress of a save, in bytes: given; of these, found in the store by hash; size of the
+    """The progress of a save, in bytes: added; of these, found in the store by hash; size of the
     files to upload; of these, uploaded."""
 
-    given: int = 0
+    added: int = 0
     found: int = 0
     files: int = 0
     uploaded: int = 0
@@ -63,13 +63,13 @@ ALIKE = 1 / 8  # maximal share of differing bits in a unit that is stored as a d
 _NOWHERE = Place("", "", "")
 
 
-class Own(NamedTuple):
+class Reusable(NamedTuple):
     """The contents of the store that a save may rely on; packs of differences together with those
-    that they refer to. `before`: the newest checkpoint that the save relies on."""
+    that they refer to. `predecessor`: the newest checkpoint that the save relies on."""
 
     objects: dict[Place, int]
     packs: dict[Place, PackIndex]
-    before: Checkpoint | None = None
+    predecessor: Checkpoint | None = None
 
 
 @dataclass
@@ -82,7 +82,7 @@ class _Pack:
 
 
 class Save:
-    """One save, from `Store.begin`. Several threads may give parts. A StoreError ends it:
+    """One save, from `Store.begin`. Several threads may add parts. A StoreError ends it:
     `Store.begin` resumes with what it has uploaded."""
 
     def __init__(
@@ -91,32 +91,34 @@ class Save:
         fleet: str,
         job: str,
         claim: Claim,
-        present: Own,
+        reusable: Reusable,
         *,
         resumed: bool,
         workers: int,
-        told: Callable[[Progress], None] | None,
+        report: Callable[[Progress], None] | None,
     ):
         assert claim.folder is not None
         self.files, self.fleet, self.job, self.id = files, fleet, job, claim.number
         self._folder = claim.folder
         self.resumed, self.progress = resumed, Progress()
-        self.base = present.before.manifest.id if present.before else None
-        self._before = Predecessor(present.before)
-        self._told = told
+        self.base = reusable.predecessor.manifest.id if reusable.predecessor else None
+        self._predecessor = Predecessor(reusable.predecessor)
+        self._report = report
         self._lock = threading.Lock()
-        self._indexes = dict(present.packs)
-        self._sizes = dict(present.objects)
-        self._where = {bytes.fromhex(place.digest): place for place in present.objects}
+        self._indexes = dict(reusable.packs)
+        self._sizes = dict(reusable.objects)
+        self._places = {bytes.fromhex(place.digest): place for place in reusable.objects}
         # A unit that is stored both as itself and as a difference counts as stored itself.
-        for place, index in sorted(present.packs.items(), key=lambda item: len(item[1].references)):
+        for place, index in sorted(
+            reusable.packs.items(), key=lambda item: len(item[1].references)
+        ):
             for digest, _ in index.units:
-                self._where.setdefault(digest, place)
+                self._places.setdefault(digest, place)
         self._references = {
             digest: reference
-            for index in present.packs.values()
+            for index in reusable.packs.values()
             for (digest, _), reference in zip(index.units, index.references, strict=False)
-            if self._indexes.get(self._where[digest]) is index
+            if self._indexes.get(self._places[digest]) is index
         }
         self._open: dict[tuple[Kind, bool], _Pack] = {}  # True: pack of differences
         self._pending: dict[bytes, _Pack] = {}  # units in packs that are not sealed yet
@@ -125,29 +127,29 @@ class Save:
         self._parts: list[Part] = []
         self._pool = ThreadPoolExecutor(workers, "rankfold-save") if workers else None
         self._slots = threading.BoundedSemaphore(2 * workers + 1)
-        self._failed: StoreError | None = None
-        self._over = False
+        self._error: StoreError | None = None
+        self._closed = False
 
     # ---- parts ---------------------------------------------------------------------------------
 
     def buffers(
-        self, rank: int | None, name: str, given: Iterable[Buffer], grain: int = GRAIN
+        self, rank: int | None, name: str, live: Iterable[Buffer], grain: int = GRAIN
     ) -> None:
-        """Give a rank's device memory, buffer by buffer, in units of `grain` from each buffer's
+        """Add a rank's device memory, buffer by buffer, in units of `grain` from each buffer's
         start."""
-        rows, before = [], self._before.part(rank, name)
-        for buffer in given:
+        rows, predecessor = [], self._predecessor.part(rank, name)
+        for buffer in live:
             digests = tuple(
-                self._piece(buffer, at, min(grain, buffer.length - at), rank)
+                self._buffer_unit(buffer, at, min(grain, buffer.length - at), rank)
                 for at in range(0, buffer.length, grain)
             )
-            rows.append(self._row(buffer.address, buffer.length, digests, rank, before))
-        self._part(rank, name, "buffers", grain, rows, before)
+            rows.append(self._row(buffer.address, buffer.length, digests, rank, predecessor))
+        self._part(rank, name, "buffers", grain, rows, predecessor)
 
     def pages(self, rank: int | None, name: str, runs: Iterable[tuple[int, Data]]) -> None:
-        """Give host memory: (address, content) of whole pages, in any order, none twice."""
+        """Add host memory: (address, content) of whole pages, in any order, none twice."""
         found: dict[int, bytes] = {}
-        before = self._before.part(rank, name)
+        predecessor = self._predecessor.part(rank, name)
         for address, data in runs:
             view = memoryview(data).cast("B")
             if address % PAGE or len(view) % PAGE:
@@ -156,7 +158,7 @@ class Save:
                 if address + at in found:
                     raise ValueError(f"the page at {address + at:#x} was given twice")
                 found[address + at] = self._unit(
-                    view[at : at + PAGE], "pages", rank, partial(before.unit_at, address + at)
+                    view[at : at + PAGE], "pages", rank, partial(predecessor.unit_at, address + at)
                 )
         rows: list[Row] = []
         run: list[bytes] = []
@@ -164,17 +166,17 @@ class Save:
             run.append(found[at])
             if at + PAGE not in found or (at // PAGE + 1) % RUN_PAGES == 0:
                 start = at + PAGE - len(run) * PAGE
-                rows.append(self._row(start, len(run) * PAGE, tuple(run), rank, before))
+                rows.append(self._row(start, len(run) * PAGE, tuple(run), rank, predecessor))
                 run = []
-        self._part(rank, name, "pages", PAGE, rows, before)
+        self._part(rank, name, "pages", PAGE, rows, predecessor)
 
     def blob(self, rank: int | None, name: str, chunks: Iterable[Data]) -> None:
-        """Give consecutive bytes, from address 0."""
+        """Add consecutive bytes, from address 0."""
         digests, rest, length = [], bytearray(), 0
-        before = self._before.part(rank, name)
+        predecessor = self._predecessor.part(rank, name)
 
         def unit(data: bytes, at: int) -> bytes:
-            return self._unit(data, "blob", rank, partial(before.unit_at, at))
+            return self._unit(data, "blob", rank, partial(predecessor.unit_at, at))
 
         for chunk in chunks:
             rest += chunk
@@ -185,47 +187,47 @@ class Save:
         if rest:
             digests.append(unit(bytes(rest), length))
             length += len(rest)
-        rows = [self._row(0, length, tuple(digests), rank, before)] if length else []
-        self._part(rank, name, "blob", GRAIN, rows, before)
+        rows = [self._row(0, length, tuple(digests), rank, predecessor)] if length else []
+        self._part(rank, name, "blob", GRAIN, rows, predecessor)
 
     def finish(self, about: dict[str, Any] | None = None) -> Manifest:
         """Wait until all is durable, then write the manifest: from then on the checkpoint exists.
         Raises `OldIncarnation` or `Overtaken` if another process has the job by now."""
         try:
-            self._live()
+            self._check_open()
             for which in list(self._open):
                 self._seal(which)
             self._drain()
             manifest = self._manifest(about or {})
             folder = f"{names.data(self.job)}/{self._folder}"
-            self.files.settle([f"{folder}/objects", f"{folder}/packs"])
-            self._permitted()
+            self.files.sync([f"{folder}/objects", f"{folder}/packs"])
+            self._check_not_overtaken()
             name, data = names.manifest(self.job, self.id), manifest.encode()
             if not self.files.create(name, data) and self.files.get(name) != data:
-                self._overtaken()  # otherwise it is ours: an earlier success was not reported
-            self.files.settle([names.manifest(self.job)])
-            self._counts()
+                self._raise_overtaken()  # otherwise it is ours: an earlier success was not reported
+            self.files.sync([names.manifest(self.job)])
+            self._check_manifest_counts()
         finally:
             self.close()
         return manifest
 
     def close(self) -> None:
         """End the uploads. `Store.begin` continues with the objects that are stored by then."""
-        self._over = True
+        self._closed = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
     def abandon(self) -> None:
-        """Give the save up: what it has stored will be collected."""
+        """Abandon the save: the next collection removes what it has stored."""
         self.close()
-        self._permitted()
+        self._check_not_overtaken()
         number = Id(self.id.incarnation, self.id.number + 1)
         if not incarnations.make_claim(self.files, self.job, Claim(number, None, frozenset())):
-            self._overtaken()
+            self._raise_overtaken()
 
     # ---- units ---------------------------------------------------------------------------------
 
-    def _piece(self, buffer: Buffer, at: int, length: int, rank: int | None) -> bytes:
+    def _buffer_unit(self, buffer: Buffer, at: int, length: int, rank: int | None) -> bytes:
         name = buffer.name(at, length) if buffer.name else None
         digest = self._digests.get(name) if name is not None else None
         if digest is None:
@@ -233,7 +235,7 @@ class Save:
             if name is not None:
                 self._digests[name] = digest
         else:
-            self._found(digest, length)
+            self._use_if_known(digest, length)
         return digest
 
     def _unit(
@@ -241,41 +243,41 @@ class Save:
         data: Data,
         kind: Kind,
         rank: int | None,
-        before: Callable[[], bytes | None] | None = None,
+        predecessor: Callable[[], bytes | None] | None = None,
         length: int | None = None,
     ) -> bytes:
         """Store a unit if it is new. Returns its digest. The store has the unit when this save is
-        finished. `before` returns the digest of the unit that the previous checkpoint has in its
-        place."""
-        self._live()
+        finished. `predecessor` returns the digest of the unit that the previous checkpoint has in
+        its place."""
+        self._check_open()
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
         if length is not None and size != length:
             raise ValueError(f"{count(size, 'byte')} were given where {length} were expected")
         digest = units.digest_of(data)
-        if self._found(digest, size):
+        if self._use_if_known(digest, size):
             return digest
         if size >= OBJECT_BYTES:
             place = Place(self._folder, "objects", digest.hex())
             with self._lock:
-                if digest in self._where:
+                if digest in self._places:
                     return digest  # another thread was faster
-                self._where[digest] = place
+                self._places[digest] = place
                 self._sizes[place] = size
             self._upload(place, bytes(data), rank)
             return digest
-        differs = self._difference(data, before() if before else None)
+        stored_difference = self._difference(data, predecessor() if predecessor else None)
         with self._lock:
-            if digest in self._where or digest in self._pending:
+            if digest in self._places or digest in self._pending:
                 return digest  # another thread was faster
-            which = (kind, differs is not None)
+            which = (kind, stored_difference is not None)
             pack = self._open.setdefault(which, _Pack())
-            if differs is None:
+            if stored_difference is None:
                 pack.units.append((digest, bytes(data)))
             else:
-                pack.units.append((digest, differs[0]))
-                pack.references.append(differs[1])
-                self._references[digest] = differs[1]
-                self._used.setdefault(*differs[1])
+                pack.units.append((digest, stored_difference[0]))
+                pack.references.append(stored_difference[1])
+                self._references[digest] = stored_difference[1]
+                self._used.setdefault(*stored_difference[1])
             pack.size += size
             self._pending[digest] = pack
             full = pack.size >= PACK_BYTES
@@ -283,12 +285,12 @@ class Save:
             self._seal(which)
         return digest
 
-    def _found(self, digest: bytes, size: int) -> bool:
+    def _use_if_known(self, digest: bytes, size: int) -> bool:
         """Whether the store has the unit or will have it; if so, this checkpoint now needs it."""
         with self._lock:
-            self.progress.given += size
+            self.progress.added += size
             self._used[digest] = size
-            if digest in self._where or digest in self._pending:
+            if digest in self._places or digest in self._pending:
                 self.progress.found += size
                 if digest in self._references:
                     self._used.setdefault(*self._references[digest])
@@ -296,19 +298,19 @@ class Save:
         return False
 
     def _difference(
-        self, data: Data, before: bytes | None
+        self, data: Data, predecessor: bytes | None
     ) -> tuple[bytes, tuple[bytes, int]] | None:
         """The unit's difference from the previous one in its place, or from that one's reference,
         with digest and length of the reference. None if there is none, or too few bits are
         equal."""
-        if before is None:
+        if predecessor is None:
             return None
         with self._lock:
-            digest = self._references.get(before, (before, 0))[0]
-            index = self._indexes.get(self._where.get(digest, _NOWHERE))
+            digest = self._references.get(predecessor, (predecessor, 0))[0]
+            index = self._indexes.get(self._places.get(digest, _NOWHERE))
         if index is None:
             return None
-        reference = self._before.unit(digest)
+        reference = self._predecessor.unit(digest)
         if reference is None:
             return None
         found = units.difference(data, reference)
@@ -326,7 +328,7 @@ class Save:
         with self._lock:
             self._indexes[place] = index
             for digest, _ in pack.units:
-                self._where[digest] = place
+                self._places[digest] = place
                 del self._pending[digest]
         self._upload(place, file, None)
 
@@ -336,7 +338,7 @@ class Save:
         length: int,
         digests: tuple[bytes, ...],
         rank: int | None,
-        before: PartPredecessor,
+        predecessor: PartPredecessor,
     ) -> Row:
         if length <= 0 or address < 0 or address + length > 1 << 64:
             raise ValueError(
@@ -344,14 +346,16 @@ class Save:
             )
         if len(digests) == 1:
             return Row(address, length, digests[0])
-        listed = self._named(b"".join(digests), rank, partial(before.list_at, address))
+        listed = self._metadata_unit(b"".join(digests), rank, partial(predecessor.list_at, address))
         return Row(address, length, listed)
 
-    def _named(self, data: bytes, rank: int | None, before: Callable[[], bytes | None]) -> bytes:
-        """Store a table or a list; it does not count as given."""
-        digest = self._unit(data, "blob", rank, before)
+    def _metadata_unit(
+        self, data: bytes, rank: int | None, predecessor: Callable[[], bytes | None]
+    ) -> bytes:
+        """Store a table or a list; its size does not count in `added`."""
+        digest = self._unit(data, "blob", rank, predecessor)
         with self._lock:
-            self.progress.given -= len(data)
+            self.progress.added -= len(data)
         return digest
 
     def _part(
@@ -361,13 +365,13 @@ class Save:
         kind: Kind,
         grain: int,
         rows: list[Row],
-        before: PartPredecessor,
+        predecessor: PartPredecessor,
     ) -> None:
         rows.sort()
         for first, second in itertools.pairwise(rows):
             if first.address + first.length > second.address:
                 raise ValueError(f"{name} of rank {rank}: ranges at {second.address:#x} overlap")
-        table = self._named(units.encode_table(rows), rank, before.table)
+        table = self._metadata_unit(units.encode_table(rows), rank, predecessor.table)
         part = Part(rank, name, kind, grain, sum(row.length for row in rows), table, len(rows))
         with self._lock:
             if any((each.rank, each.name) == (rank, name) for each in self._parts):
@@ -384,73 +388,73 @@ class Save:
             return
         self._slots.acquire()
         try:
-            self._pool.submit(self._put, place, data, rank).add_done_callback(self._ended)
+            self._pool.submit(self._put, place, data, rank).add_done_callback(self._upload_ended)
         except RuntimeError:
             self._slots.release()
-            self._live()
+            self._check_open()
             raise
 
-    def _ended(self, done: Future[None]) -> None:
+    def _upload_ended(self, done: Future[None]) -> None:
         self._slots.release()
         if not done.cancelled() and (error := done.exception()) is not None:
             failed = (
                 error if isinstance(error, StoreError) else StoreError(self.files.url, str(error))
             )
-            self._failed = self._failed or failed
+            self._error = self._error or failed
 
     def _put(self, place: Place, data: bytes, rank: int | None) -> None:
-        if self._failed is not None:
+        if self._error is not None:
             return
         try:
             self.files.create(names.data(self.job, place), data)
         except StoreError as error:
-            self._failed = type(error)(
+            self._error = type(error)(
                 error.url, error.what, error.remedy, name=error.name, rank=rank
             )
-            raise self._failed from error
+            raise self._error from error
         with self._lock:
             self.progress.uploaded += len(data)
-        if self._told is not None:
-            self._told(self.progress)
+        if self._report is not None:
+            self._report(self.progress)
 
     def _drain(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        self._live(finishing=True)
+        self._check_open(finishing=True)
 
-    def _live(self, finishing: bool = False) -> None:
-        if self._failed is not None:
-            raise self._failed
-        if self._over and not finishing:
+    def _check_open(self, finishing: bool = False) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._closed and not finishing:
             raise Refused(self.files.url, "this save has ended", "begin another")
 
     # ---- the end -------------------------------------------------------------------------------
 
-    def _permitted(self) -> None:
+    def _check_not_overtaken(self) -> None:
         incarnations.refuse_old(
             self.files, self.job, self.id.incarnation, incarnations.newest(self.files, self.job)
         )
-        if not self._holds():
-            self._overtaken()
+        if not self._is_newest_claim():
+            self._raise_overtaken()
 
-    def _holds(self) -> bool:
+    def _is_newest_claim(self) -> bool:
         """Whether no other save of this incarnation has begun."""
         claims = incarnations.ids(self.files, names.claim(self.job))
         return [each for each in claims if each.incarnation == self.id.incarnation][-1:] == [
             self.id
         ]
 
-    def _counts(self) -> None:
+    def _check_manifest_counts(self) -> None:
         """Check that the written manifest counts: whatever begins after it sees it."""
         incarnations.refuse_old(
             self.files, self.job, self.id.incarnation, incarnations.newest(self.files, self.job)
         )
-        if not self._holds():
+        if not self._is_newest_claim():
             fence = incarnations.fence(self.files, self.job)
             if fence.since <= self.id or not fence.counts(self.id):
-                self._overtaken()
+                self._raise_overtaken()
 
-    def _overtaken(self) -> None:
+    def _raise_overtaken(self) -> None:
         what = f"checkpoint {self.id} of {self.job} has been taken over by another uploader"
         raise Overtaken(self.files.url, what, "leave it to that one")
 
@@ -458,14 +462,14 @@ class Save:
         objects: dict[Place, int] = {}
         used: dict[Place, int] = {}
         for digest, length in self._used.items():
-            place = self._where[digest]
+            place = self._places[digest]
             if place.kind == "objects":
                 objects[place] = self._sizes[place]
             else:
                 used[place] = used.get(place, 0) + length
         for place in list(used):
             for digest, _ in self._indexes[place].references:
-                used.setdefault(self._where[digest], 0)
+                used.setdefault(self._places[digest], 0)
         packs = {
             place: PackUse(index.size, index.rows, index.raw, used[place])
             for place in used

@@ -1,6 +1,6 @@
 """A store of checkpoints, as returned by `rankfold.checkpoint.store.open`.
 
-To save: `take` the job (once per incarnation), `begin`, give the parts, `finish`. To restore:
+To save: `begin_incarnation` (once per incarnation), `begin`, add the parts, `finish`. To restore:
 `newest` returns the newest checkpoint that verifies, `checkpoint` one by its id. Every call may be
 repeated after a failure, or after the death of its caller, and continues with what is there.
 """
@@ -29,7 +29,7 @@ from rankfold.checkpoint.store.incarnations import Claim, Incarnation
 from rankfold.checkpoint.store.manifest import Manifest, PackUse
 from rankfold.checkpoint.store.names import Id, Place
 from rankfold.checkpoint.store.reading import READERS, Checkpoint, Fault
-from rankfold.checkpoint.store.save import Own, Progress, Save
+from rankfold.checkpoint.store.save import Progress, Reusable, Save
 from rankfold.checkpoint.store.units import Malformed, PackIndex
 
 WORKERS = 8  # files that a save uploads concurrently
@@ -75,7 +75,7 @@ class Store:
 
     # ---- incarnations --------------------------------------------------------------------------
 
-    def take(
+    def begin_incarnation(
         self, job: str, incarnation: int, origin: Id | None = None, owner: str = ""
     ) -> Incarnation:
         """Begin an incarnation of a job: from its start, or from the checkpoint `origin`, which
@@ -98,10 +98,10 @@ class Store:
         """The job's newest incarnation; None if the job was never taken."""
         return incarnations.newest(self.files, self._job(job))
 
-    def refuse_taken(self, job: str, known: int, owner: str) -> None:
+    def refuse_taken_over(self, job: str, known: int, owner: str) -> None:
         """Check that no other owner has taken over the job since incarnation `known`. Raises
         `OldIncarnation`."""
-        incarnations.refuse_taken(self.files, job, known, owner, self.newest_incarnation(job))
+        incarnations.refuse_taken_over(self.files, job, known, owner, self.newest_incarnation(job))
 
     # ---- saving --------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Store:
             if each.incarnation == incarnation and each < claim.number:
                 self.files.remove(names.claim(job, each))
         # Only now, because what is there after the claim stays.
-        present = self._present(job, claim, resumed)
+        present = self._reusable(job, claim, resumed)
         return Save(
             self.files,
             self.fleet,
@@ -131,7 +131,7 @@ class Store:
             present,
             resumed=resumed,
             workers=workers,
-            told=progress,
+            report=progress,
         )
 
     def _claim(self, job: str, incarnation: int) -> tuple[Claim, bool]:
@@ -142,7 +142,7 @@ class Store:
             incarnations.refuse_old(
                 self.files, job, incarnation, incarnations.newest(self.files, job)
             )
-            before = self._claimed(job, incarnation)
+            before = self._newest_claim(job, incarnation)
             claim, resumed = self._next_claim(job, incarnation, before)
             if not incarnations.make_claim(self.files, job, claim):
                 continue
@@ -158,17 +158,17 @@ class Store:
         remedy = "let one process save the job, and let each name be a file"
         raise Unavailable(self.url, what, remedy, name=names.claim(job, claim.number))
 
-    def _claimed(self, job: str, incarnation: int) -> Claim | None:
+    def _newest_claim(self, job: str, incarnation: int) -> Claim | None:
         """The newest claim. A claim that is unreadable or lost counts as given up; only its number
         is known, which no other save may use."""
-        lost = self._last(job, incarnation, names.manifest, names.doomed, names.fence)
-        given_up = Claim(lost, None, frozenset())
+        last = self._last(job, incarnation, names.manifest, names.doomed, names.fence)
+        abandoned = Claim(last, None, frozenset())
         try:  # only now: the saves that left these files had made their claims before
             found = incarnations.claim(self.files, job, incarnation)
         except Damaged:
             number = self._last(job, incarnation, names.claim)
-            return max(given_up, Claim(number, None, frozenset()), key=lambda each: each.number)
-        return given_up if lost.number and (found is None or found.number < lost) else found
+            return max(abandoned, Claim(number, None, frozenset()), key=lambda each: each.number)
+        return abandoned if last.number and (found is None or found.number < last) else found
 
     def _last(self, job: str, incarnation: int, *folders: Callable[[str], str]) -> Id:
         """The largest id of an incarnation in these folders; number 0 if there is none."""
@@ -188,7 +188,7 @@ class Store:
             return Claim(number, before.folder, pins | before.pins), True
         return Claim(number, number.new_folder(), pins), False
 
-    def _present(self, job: str, claim: Claim, resumed: bool) -> Own:
+    def _reusable(self, job: str, claim: Claim, resumed: bool) -> Reusable:
         """What a save may rely on: see save.py."""
         data, marked = self.data(job), self.damaged(job)
         objects: dict[Place, int] = {}
@@ -197,9 +197,9 @@ class Store:
         pinned = [each for each in self.checkpoints(job) if each in claim.pins]
         for manifest in self._usable(job, pinned):
             base = manifest
-            sound = {place for place, size in manifest.files.items() if data.get(place) == size}
-            objects |= {p: size for p, size in manifest.objects.items() if p in sound}
-            wanted |= {p: use for p, use in _dense(manifest).items() if p in sound}
+            intact = {place for place, size in manifest.files.items() if data.get(place) == size}
+            objects |= {p: size for p, size in manifest.objects.items() if p in intact}
+            wanted |= {p: use for p, use in _dense(manifest).items() if p in intact}
         if resumed:
             own = [place for place in data if place.folder == claim.folder and place not in marked]
             objects |= {place: data[place] for place in own if place.kind == "objects"}
@@ -210,7 +210,7 @@ class Store:
                 if index is not None and index.size == data[place]:
                     packs[place] = index
         before = Checkpoint(self.files, base, packs) if base else None
-        return Own(objects, _complete(packs), before)
+        return Reusable(objects, _complete(packs), before)
 
     def _index(self, job: str, place: Place, use: PackUse | None) -> PackIndex | None:
         """Read a pack's index; None if it is not readable as a pack: then no save relies on it."""
@@ -249,12 +249,12 @@ class Store:
                 incarnations.fence(self.files, job) == fence
             ):  # otherwise the fence changed in between
                 return [each for each in found if fence.counts(each)]
-        raise self._unsettled(job)
+        raise self._error_changing(job)
 
     def manifest(self, job: str, each: Id) -> Manifest:
         """Read a manifest. Raises `Missing`, `Damaged` or `Refused`, naming the file."""
         name = names.manifest(self._job(job), each)
-        return self._own(Manifest.decode(self.url, job, each, self.files.get(name)), name)
+        return self._of_this_fleet(Manifest.decode(self.url, job, each, self.files.get(name)), name)
 
     def checkpoint(self, job: str, each: Id) -> Checkpoint:
         """One of the job's checkpoints, by its id. Raises as `manifest` does."""
@@ -265,7 +265,7 @@ class Store:
         if newest and newest.origin == each:  # it may be doomed, but is kept
             name = names.doomed(job, each)
             found = Manifest.decode(self.url, job, each, self.files.get(name), name)
-            return Checkpoint(self.files, self._own(found, name))
+            return Checkpoint(self.files, self._of_this_fleet(found, name))
         known = ", ".join(map(str, self.checkpoints(job))) or "none"
         raise Missing(self.url, f"{job} has no checkpoint {each}", f"it has: {known}")
 
@@ -277,22 +277,22 @@ class Store:
             skipped: list[Skipped] = []
             listed = self.checkpoints(job)
             for each in reversed(listed):
-                found, why = self._sound(job, each, seen)
+                found, why = self._verified(job, each, seen)
                 if found is not None:
                     return Newest(found, tuple(skipped))
                 skipped.append(Skipped(each, why))
             if set(listed) <= set(self.checkpoints(job)):
                 return Newest(None, tuple(skipped))
             seen = {}  # a collection ran meanwhile: read again
-        raise self._unsettled(job)
+        raise self._error_changing(job)
 
-    def _unsettled(self, job: str) -> Unavailable:
+    def _error_changing(self, job: str) -> Unavailable:
         what = (
             f"changed during each of {incarnations.TRIES} attempts to list the checkpoints of {job}"
         )
         return Unavailable(self.url, what, "let other processes finish, then try again")
 
-    def _sound(
+    def _verified(
         self, job: str, each: Id, seen: dict[Place, str | None]
     ) -> tuple[Checkpoint | None, str]:
         """The checkpoint if it verifies, or the reason why it does not."""
@@ -346,7 +346,7 @@ class Store:
         places = ((Place.parse(name[len(folder) + 1 :]), size) for name, size in found)
         return {place: size for place, size in places if place}
 
-    def _own(self, manifest: Manifest, name: str) -> Manifest:
+    def _of_this_fleet(self, manifest: Manifest, name: str) -> Manifest:
         if self.fleet and manifest.fleet != self.fleet:
             what = f"is a checkpoint of fleet {manifest.fleet!r}, this is {self.fleet!r}"
             raise Refused(self.url, what, "restore it in its fleet", name=name)
@@ -407,12 +407,12 @@ def open(
         raise ValueError("a fleet needs a name")
     if _fleet_of(files) is None:
         if not begin:
-            raise _nothing(url)
+            raise _no_store(url)
         if (other := files.some()) not in (None, names.ROOT):
             what = f"contains other files ({other}) and no checkpoints"
             raise Refused(url, what, "name an empty folder")
         files.create(names.ROOT, documents.seal("root", fleet=fleet))
-        files.settle([""])
+        files.sync([""])
     found = _fleet_of(files)
     if found != fleet:
         what = f"has the checkpoints of fleet {found!r}, this is {fleet!r}"
@@ -425,11 +425,11 @@ def look(url: str, *, options: dict[str, Any] | None = None) -> Store:
     files = connect(url, options)
     fleet = _fleet_of(files)
     if fleet is None:
-        raise _nothing(url)
+        raise _no_store(url)
     return Store(files, fleet)
 
 
-def _nothing(url: str) -> Missing:
+def _no_store(url: str) -> Missing:
     return Missing(url, "has no checkpoints", "check the URL")
 
 

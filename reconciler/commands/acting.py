@@ -134,7 +134,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
             newest = store.newest_incarnation(job)
             try:
                 found = store.checkpoint(job, id)
-                faults = [found.told(each) for each in found.verify()]
+                faults = [found.describe(each) for each in found.verify()]
             except Missing:  # its message lists the existing ones
                 raise
             except Damaged as error:

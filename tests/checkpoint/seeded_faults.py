@@ -17,33 +17,33 @@ TABLE: Table = {
             "test_the_manifest_comes_when_all_that_it_names_is_durable"
         ): {
             "folders-not-synced": (
-                'self.files.settle([f"{folder}/objects", f"{folder}/packs"])',
+                'self.files.sync([f"{folder}/objects", f"{folder}/packs"])',
                 "pass",
             ),
-            "manifests-not-synced": ("self.files.settle([names.manifest(self.job)])", "pass"),
+            "manifests-not-synced": ("self.files.sync([names.manifest(self.job)])", "pass"),
         },
         "tests/checkpoint/test_refusals.py::test_incarnations": {
             "old-incarnation-finishes": (
-                "            self._permitted()\n            name, data",
+                "            self._check_not_overtaken()\n            name, data",
                 "            name, data",
             ),
         },
         "tests/checkpoint/test_faults.py::test_a_save_that_is_overtaken_finishes_nothing": {
             "overtaken-ones-finish": (
-                "        if not self._holds():\n            self._overtaken()",
-                "        if False:\n            self._overtaken()",
+                "        if not self._is_newest_claim():\n            self._raise_overtaken()",
+                "        if False:\n            self._raise_overtaken()",
             ),
         },
         "tests/checkpoint/test_saving.py::test_what_two_threads_give_at_once_is_stored_once": {
             "replicas-stored-each": (
-                "if digest in self._where or digest in self._pending:\n                return",
+                "if digest in self._places or digest in self._pending:\n                return",
                 "if False:\n                return",
             ),
         },
         "tests/checkpoint/test_differences.py::test_what_comes_back_is_found": {
             "what-is-found-is-not-used": (
                 (
-                    "if digest in self._where or digest in self._pending:\n"
+                    "if digest in self._places or digest in self._pending:\n"
                     "                self.progress.found"
                 ),
                 "if False:\n                self.progress.found",
@@ -58,15 +58,15 @@ TABLE: Table = {
         },
         "tests/checkpoint/test_differences.py::test_a_pack_is_kept_with_all_that_it_refers_to": {
             "named-without-what-it-refers-to": (
-                "                used.setdefault(self._where[digest], 0)",
+                "                used.setdefault(self._places[digest], 0)",
                 "                pass",
             ),
-            "new-references-not-counted": ("self._used.setdefault(*differs[1])", "pass"),
+            "new-references-not-counted": ("self._used.setdefault(*stored_difference[1])", "pass"),
         },
         "tests/checkpoint/test_differences.py::test_a_page_that_was_edited_takes_little": {
             "differences-of-differences": (
-                "self._references.get(before, (before, 0))[0]",
-                "before",
+                "self._references.get(predecessor, (predecessor, 0))[0]",
+                "predecessor",
             ),
         },
         (
@@ -161,7 +161,7 @@ TABLE: Table = {
         "tests/checkpoint/test_faults.py::test_a_number_that_was_used_is_not_used_again": {
             "numbers-used-again": (
                 (
-                    "return given_up if lost.number and (found is None or found.number < lost) "
+                    "return abandoned if last.number and (found is None or found.number < last) "
                     "else found"
                 ),
                 "return found",
@@ -210,10 +210,10 @@ TABLE: Table = {
         },
         "tests/checkpoint/test_together.py::test_within_a_collection[a_save_begins]": {
             "claims-not-read-again": (
-                "claims = incarnations.claims(store.files, job, fence.holds)",
+                "claims = incarnations.claims(store.files, job, fence.oldest_running)",
                 (
                     "claims = before.claims if before else incarnations.claims(store.files, job, "
-                    "fence.holds)"
+                    "fence.oldest_running)"
                 ),
             ),
             "pins-go": (
@@ -229,7 +229,7 @@ TABLE: Table = {
         },
         "tests/checkpoint/test_together.py::test_a_restore_within_two_collections": {
             "doomed-by-another-collection": (
-                "        pins |= _look(store, job, second).pins()\n",
+                "        pins |= _list(store, job, second).pins()\n",
                 "        pass\n",
             ),
         },
@@ -285,20 +285,23 @@ TABLE: Table = {
             "tests/checkpoint/test_uploading.py::"
             "test_a_save_that_was_finished_unseen_is_not_saved_twice"
         ): {
-            "saved-twice": ("_finished(store, place) if place.before.token else None", "None"),
+            "saved-twice": (
+                "_finished(store, work_folder) if work_folder.previous.token else None",
+                "None",
+            ),
         },
         "tests/checkpoint/test_uploading.py::test_modules_travel_along": {
-            "modules-stay-behind": ("        modules.give(save, loaded)\n", ""),
+            "modules-stay-behind": ("        modules.add_to(save, loaded)\n", ""),
         },
         "tests/checkpoint/test_uploading.py::test_a_snapshot_that_is_none_is_not_stored": {
             "stored-though-it-may-be-lost": (
-                'if snapshot.about.get("boot", place.state.boot) != place.state.boot:',
+                'if snapshot.about.get("boot", work_folder.state.boot) != work_folder.state.boot:',
                 "if False:",
             ),
         },
         "tests/checkpoint/test_uploading.py::test_an_image_that_is_still_copied_is_waited_for": {
             "an-image-that-is-copied-not-waited-for": (
-                "while copied := images_on_their_way(folders):",
+                "while copied := images_being_copied(folders):",
                 "while copied := False:",
             ),
         },
@@ -308,7 +311,7 @@ TABLE: Table = {
             "tests/checkpoint/test_uploading.py::"
             "test_what_was_fetched_of_another_checkpoint_does_not_stay"
         ): {
-            "fetched-of-two": ("if place.before.id != str(each):", "if False:"),
+            "fetched-of-two": ("if work_folder.previous.id != str(each):", "if False:"),
         },
     },
     "checkpoint/background.py": {
@@ -317,7 +320,7 @@ TABLE: Table = {
             "test_what_a_machine_had_fetched_before_it_stopped_is_fetched_again"
         ): {
             "fetched-before-the-machine-stopped": (
-                "if place.before.boot != place.state.boot and not work.durable:",
+                "if work_folder.previous.boot != work_folder.state.boot and not work.durable:",
                 "if False:",
             ),
         },
@@ -340,7 +343,7 @@ TABLE: Table = {
             "test_content_in_the_image_of_another_rank_is_stored_with_each"
         ): {
             "memory-of-another-read-from-here": (
-                "os.pread(files[who], end - begin, begin)",
+                "os.pread(files[rank], end - begin, begin)",
                 "os.pread(files[None], end - begin, begin)",
             ),
             "stored-as-if-it-lay-elsewhere": (
@@ -350,7 +353,7 @@ TABLE: Table = {
         },
         "tests/checkpoint/test_snapshot.py::test_each_byte_is_read_where_it_lies": {
             "taken-for-its-own-of-the-same-place": (
-                'folder if who is None else folder.with_name(f"rank-{who}")',
+                'folder if rank is None else folder.with_name(f"rank-{rank}")',
                 "Path()",
             ),
             "places-in-parts": (
@@ -419,8 +422,8 @@ TABLE: Table = {
     "checkpoint/snapshot/writing.py": {
         "tests/checkpoint/test_snapshot.py::test_a_buffer_that_replicas_share_is_stored_once": {
             "left-out-wherever-it-lies": (
-                "lies.setdefault(at, part.rank)",
-                "lies.setdefault(0, part.rank)",
+                "ranks_at.setdefault(at, part.rank)",
+                "ranks_at.setdefault(0, part.rank)",
             ),
         },
         (
@@ -431,7 +434,7 @@ TABLE: Table = {
                 "            pass\n",
             ),
             "taken-for-the-unit-before": (
-                "                    unit, lies = data, {}\n",
+                "                    unit, ranks_at = data, {}\n",
                 "                    unit = data\n",
             ),
         },
@@ -444,8 +447,8 @@ TABLE: Table = {
                 "if last.rank != each.rank:",
             ),
             "noted-for-the-last-part-alone": (
-                "elsewhere[self._path(part, IMAGE)].append(lying)",
-                "elsewhere[self._path(part, IMAGE)] = [lying]",
+                "elsewhere[self._path(part, IMAGE)].append(shared)",
+                "elsewhere[self._path(part, IMAGE)] = [shared]",
             ),
         },
         "tests/checkpoint/test_snapshot.py::test_files_that_ranks_share_are_read_once": {

@@ -181,7 +181,7 @@ def test_a_reader_reads_no_more_than_is_worth_it(
 def test_what_cannot_be_read_is_done_without() -> None:
     disk = Disk()
     store = stores.open("faulty://s", "fleet", options=disk.option())
-    store.take("gpt", 1)
+    store.begin_incarnation("gpt", 1)
     saved(store, "gpt", 1, content(), workers=0)
     save = store.begin("gpt", 1, workers=0)
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_read_is_done_without() -> None:
             raise OSError(errno.EIO, "Input/output error")
 
     disk.before = before
-    content(1).give(save)
+    content(1).add_to(save)
     manifest = save.finish()
     disk.quiet()
     assert not of_differences(store, manifest)

@@ -110,7 +110,7 @@ def test_a_disk_that_is_full(state: State) -> None:
         assert store.checkpoint("gpt", first.id).verify() == []
         ballast.unlink()
         save = store.begin("gpt", 1)
-        content.give(save)
+        content.add_to(save)
         assert restored(store.checkpoint("gpt", save.finish().id)) == content
         del store, save
 

@@ -59,7 +59,7 @@ class Store(RuleBasedStateMachine):
         self.unseen: set[str] = set()  # of these, who would know has to read them
         self.interrupted: list[int] | None = None
         self.open()
-        self.store.take("gpt", 1)
+        self.store.begin_incarnation("gpt", 1)
 
     @rule()
     def open(self) -> None:
@@ -69,7 +69,7 @@ class Store(RuleBasedStateMachine):
     def _save(self, seeds: list[int]) -> None:
         save = self.store.begin("gpt", self.incarnation, workers=0)
         self.contents.setdefault(save.id, []).append(content(seeds))
-        content(seeds).give(save)
+        content(seeds).add_to(save)
         self.owed.add(save.finish().id)
         self.interrupted = None
 
@@ -126,10 +126,10 @@ class Store(RuleBasedStateMachine):
         newest = self.store.newest("gpt")
         old = self.store.begin("gpt", self.incarnation, workers=0)
         self.contents.setdefault(old.id, []).append(content([9]))
-        content([9]).give(old)
+        content([9]).add_to(old)
         self.incarnation += 1
         origin = newest.checkpoint.manifest.id if newest.checkpoint else None
-        self.store.take("gpt", self.incarnation, origin)
+        self.store.begin_incarnation("gpt", self.incarnation, origin)
         with pytest.raises(OldIncarnation):
             old.finish()
         if newest.checkpoint:
@@ -233,7 +233,7 @@ class TestStoreLong(Store.TestCase):  # type: ignore[misc,valid-type]
 
 def begun(disk: Disk) -> Any:
     store = stores.open("faulty://s", "fleet", options=disk.option())
-    store.take("gpt", 1)
+    store.begin_incarnation("gpt", 1)
     saved(store, "gpt", 1, content([1, 2, 3]), workers=0)
     return store
 
@@ -257,7 +257,7 @@ def test_a_save_that_is_interrupted_anywhere_continues(how: str) -> None:
         before = store.data("gpt")
         finished = {store.manifest("gpt", each).id for each in store.checkpoints("gpt")}
         save = store.begin("gpt", 1, workers=0)
-        content([4, 2, 5]).give(save)
+        content([4, 2, 5]).add_to(save)
         save.finish()
         began = {place.folder for place in before if Id.of_folder(place.folder) not in finished}
         assert not began or (save.resumed and began == {save._folder})
@@ -426,9 +426,9 @@ def test_a_save_that_is_overtaken_finishes_nothing() -> None:
     store = begun(disk)
     first, second = (store.begin("gpt", 1, workers=0) for _ in range(2))
     assert second.resumed
-    content([7]).give(first)
+    content([7]).add_to(first)
     with pytest.raises(Overtaken, match="taken over by another uploader"):
         first.finish()
     assert f"s/jobs/gpt/manifests/{first.id}.json" not in disk.files
-    content([8]).give(second)
+    content([8]).add_to(second)
     assert restored(store.checkpoint("gpt", second.finish().id)) == content([8])

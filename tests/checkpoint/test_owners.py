@@ -79,7 +79,7 @@ def test_a_state_directory_of_the_same_path_is_another_one(job: Job, tmp_path: P
 def test_the_owner_from_before_there_were_marks_still_owns_the_job(job: Job) -> None:
     """By the host name, and what is written then has a mark."""
     before = f"{os.uname().nodename}:{job.folder}"
-    job.store().take("gpt", 1, owner=before)
+    job.store().begin_incarnation("gpt", 1, owner=before)
     assert does(UPLOAD, job.saved(0)).state == "done"
     state, error = uploads(CALLED_OTHERWISE, job.saved(1))
     assert state == "failed" and before in str(error)

@@ -136,7 +136,7 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="gpt has no checkpoint 1-7; it has: 1-1"):
         store.checkpoint("gpt", Id(1, 7))
     with pytest.raises(Missing, match="restore another"):
-        store.take("gpt", 2, Id(1, 7))
+        store.begin_incarnation("gpt", 2, Id(1, 7))
     with pytest.raises(Refused, match="not a valid job name"):
         store.checkpoints("../up")
 
@@ -147,17 +147,17 @@ def test_incarnations(tmp_path: Path) -> None:
         Refused, match="incarnation 1 of gpt has not been begun; take the job first"
     ):
         store.begin("gpt", 1)
-    store.take("gpt", 1, owner="here")
+    store.begin_incarnation("gpt", 1, owner="here")
     save = store.begin("gpt", 1)
-    assert store.take("gpt", 1, owner="here").incarnation == 1, "asked again"
+    assert store.begin_incarnation("gpt", 1, owner="here").incarnation == 1, "asked again"
     with pytest.raises(Refused, match="has been begun by here"):
-        store.take("gpt", 1, owner="there")
-    store.take("gpt", 3, owner="there")
+        store.begin_incarnation("gpt", 1, owner="there")
+    store.begin_incarnation("gpt", 3, owner="there")
     said = "gpt continues as incarnation 3, begun by there; 1 is over; kill what is left of it"
     for refused in (
         lambda: store.begin("gpt", 1),
         save.finish,
-        lambda: store.take("gpt", 2, owner="here"),
+        lambda: store.begin_incarnation("gpt", 2, owner="here"),
     ):
         with pytest.raises(OldIncarnation, match=said.replace("1 is", "[12] is")):
             refused()
@@ -167,20 +167,20 @@ def test_incarnations(tmp_path: Path) -> None:
 def test_a_job_is_taken_over_by_who_begins_it_after_what_its_owner_knew(tmp_path: Path) -> None:
     """Whatever number that one has come to meanwhile, and not by itself."""
     store = opened(str(tmp_path))
-    store.take("gpt", 2, owner="here")
-    store.refuse_taken("gpt", 1, "here")
-    store.refuse_taken("gpt", 2, "there")
+    store.begin_incarnation("gpt", 2, owner="here")
+    store.refuse_taken_over("gpt", 1, "here")
+    store.refuse_taken_over("gpt", 2, "there")
     with pytest.raises(OldIncarnation, match="continues as incarnation 2, begun by here; leave it"):
-        store.refuse_taken("gpt", 1, "there")
-    store.refuse_taken("gpt", 0, "there")
-    store.refuse_taken("other", 1, "there")
+        store.refuse_taken_over("gpt", 1, "there")
+    store.refuse_taken_over("gpt", 0, "there")
+    store.refuse_taken_over("other", 1, "there")
 
 
 def test_what_an_old_incarnation_still_writes_does_not_count(tmp_path: Path) -> None:
     """It was asked before the new one began, and writes its manifest afterwards."""
     store = opened(str(tmp_path))
     manifest = saved(store, "gpt", 1, example(1))
-    store.take("gpt", 2, manifest.id)
+    store.begin_incarnation("gpt", 2, manifest.id)
     late = tmp_path / "jobs/gpt/manifests/1-2.json"
     late.write_bytes((tmp_path / "jobs/gpt/manifests/1-1.json").read_bytes())
     resealed(late, id="1-2")
@@ -194,7 +194,7 @@ def test_what_an_old_incarnation_still_writes_does_not_count(tmp_path: Path) -> 
 def test_a_save_is_given_up(tmp_path: Path) -> None:
     store = opened(str(tmp_path))
     save = store.begin("gpt", 1)
-    example(1, kib=3000).give(save)
+    example(1, kib=3000).add_to(save)
     save.abandon()
     assert store.data("gpt")
     again = store.begin("gpt", 1)
@@ -224,5 +224,5 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     life.write_text("{}")
     with pytest.raises(Damaged, match=r"incarnations/1.json"):
         store.begin("gpt", 1)
-    store.take("gpt", 2, None)
+    store.begin_incarnation("gpt", 2, None)
     assert store.begin("gpt", 2).id.incarnation == 2

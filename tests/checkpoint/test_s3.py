@@ -50,10 +50,10 @@ def test_an_interrupted_save_continues_on_s3(options: dict[str, Any]) -> None:
     store = opened("s3://bucket/interrupted", **options)
     content = Content({rank: {DEVICE: noise(rank, 1 << 20)} for rank in range(4)})
     save = store.begin("gpt", 1)
-    Content({0: content.buffers[0], 1: content.buffers[1]}).give(save)
+    Content({0: content.buffers[0], 1: content.buffers[1]}).add_to(save)
     save._drain()
     save = stores.open("s3://bucket/interrupted", "fleet", options=options).begin("gpt", 1)
-    content.give(save)
+    content.add_to(save)
     manifest = save.finish()
     assert save.resumed and restored(store.checkpoint("gpt", manifest.id)) == content
     assert 2 << 20 <= save.progress.uploaded < 3 << 20
@@ -92,11 +92,11 @@ def test_a_server_that_is_gone(options: dict[str, Any]) -> None:
     store.files.fs = connect("s3://bucket/gone", {**options, "endpoint_url": nobody}).fs
     store.files.fs.retries = 1  # it waits longer before each
     with pytest.raises(Unavailable, match="s3://bucket/gone") as raised:
-        example(1).give(save)
+        example(1).add_to(save)
         save.finish()
     assert not isinstance(raised.value, Full) and "save again" in str(raised.value)
     with pytest.raises(Unavailable, match="s3://bucket/gone"):
         store.checkpoints("gpt")
     missing = {**options, "key": "k"}
     with pytest.raises(stores.StoreError, match="no-such-bucket"):
-        stores.open("s3://no-such-bucket/x", "fleet", options=missing).take("gpt", 1)
+        stores.open("s3://no-such-bucket/x", "fleet", options=missing).begin_incarnation("gpt", 1)

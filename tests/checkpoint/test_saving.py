@@ -108,7 +108,7 @@ def test_parts_are_given_by_several_threads_and_progress_is_reported(store: Stor
     save = store.begin("gpt", 1, progress=progress)
     threads = [
         threading.Thread(
-            target=Content({rank: content.buffers[rank]}, {rank: content.pages[rank]}).give,
+            target=Content({rank: content.buffers[rank]}, {rank: content.pages[rank]}).add_to,
             args=[save],
         )
         for rank in range(6)
@@ -117,11 +117,11 @@ def test_parts_are_given_by_several_threads_and_progress_is_reported(store: Stor
         each.start()
     for each in threads:
         each.join()
-    Content(blobs=content.blobs).give(save)
+    Content(blobs=content.blobs).add_to(save)
     manifest = save.finish()
     assert restored(store.checkpoint("gpt", manifest.id)) == content
     assert max(told) == save.progress.uploaded == save.progress.files == data_bytes(store)
-    assert save.progress.given == manifest.size
+    assert save.progress.added == manifest.size
 
 
 def test_units_in_one_place_are_read_once(store: Store) -> None:
@@ -143,7 +143,7 @@ def test_units_in_one_place_are_read_once(store: Store) -> None:
     checkpoint = store.checkpoint("gpt", manifest.id)
     both = {DEVICE: data, 2 * DEVICE: data}
     assert restored(checkpoint).buffers == {0: both, 1: both, 2: both}
-    assert save.progress.given == manifest.size and save.progress.found >= 5 * len(data)
+    assert save.progress.added == manifest.size and save.progress.found >= 5 * len(data)
     with pytest.raises(stores.Refused, match="has ended"):
         save.buffers(3, "device", [buffer(DEVICE, "a")])
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from rankfold import image
 from rankfold.checkpoint import snapshot
-from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu, images_on_their_way
+from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu, images_being_copied
 from rankfold.checkpoint.snapshot.folder import _namer, _reader
 from rankfold.checkpoint.store import Checkpoint, Id, Store
 from rankfold.checkpoint.store.names import Place
@@ -73,7 +73,7 @@ def store(tmp_path: Path) -> Store:
 def stored(store: Store, folders: dict[int, Path]) -> Checkpoint:
     save = store.begin("gpt", 1)
     for rank, folder in folders.items():
-        Snapshot(folder).give(save, rank)
+        Snapshot(folder).add_to(save, rank)
     return store.checkpoint("gpt", save.finish().id)
 
 
@@ -327,10 +327,10 @@ def test_an_image_gets_its_name_while_a_reader_looks(
     lock = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        assert images_on_their_way([tmp_path]) == {tmp_path: 0}
+        assert images_being_copied([tmp_path]) == {tmp_path: 0}
     finally:
         os.close(lock)
-    assert images_on_their_way([tmp_path]) == {}
+    assert images_being_copied([tmp_path]) == {}
 
 
 def test_memory_that_was_never_written_takes_no_space(store: Store, tmp_path: Path) -> None:

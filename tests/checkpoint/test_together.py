@@ -45,7 +45,7 @@ class Scene:
         self.disk = Disk()
         self.contents: dict[Id, Content] = {}
         store = opened(self.disk)
-        store.take("gpt", 1)
+        store.begin_incarnation("gpt", 1)
         for n in range(3):
             self.save(store, n)
         if self.random.random() < 0.3:
@@ -64,7 +64,7 @@ class Scene:
 
     def save(self, store: Store, n: int) -> None:
         save = store.begin("gpt", 1, workers=0)
-        content(n).give(save)
+        content(n).add_to(save)
         self.contents[save.id] = content(n)  # before, for it may be killed after
         save.finish()
 
@@ -131,14 +131,14 @@ def a_job_is_restored_while_an_old_uploader_goes_on(seed: int) -> None:
             assert newest is not None
             origin = newest.manifest.id
             try:
-                store.take("gpt", incarnation, origin)
+                store.begin_incarnation("gpt", incarnation, origin)
             except Missing:
                 continue  # it was collected before anybody knew
             found = restored(store.checkpoint("gpt", origin))
             assert found == scene.contents.get(origin, found)
             at_take.update(told)
             save = store.begin("gpt", incarnation, workers=0)
-            content(20).give(save)
+            content(20).add_to(save)
             scene.contents[save.finish().id] = content(20)
             return
 
@@ -196,7 +196,7 @@ def a_save_begins(store: Store) -> Callable[[], None]:
     save = store.begin("gpt", 1, workers=0)
 
     def finish() -> None:
-        content(1).give(save)
+        content(1).add_to(save)
         assert store.checkpoint("gpt", save.finish().id).verify() == []
 
     return finish
@@ -209,7 +209,7 @@ def a_save_comes_and_goes(store: Store) -> Callable[[], None]:
 
 def the_job_is_restored(store: Store) -> Callable[[], None]:
     try:
-        store.take("gpt", 2, Id(1, 2))
+        store.begin_incarnation("gpt", 2, Id(1, 2))
     except Missing:
         return lambda: None
     return lambda: _restores(store, Id(1, 2))
@@ -226,7 +226,7 @@ EVENTS = [a_save_begins, a_save_comes_and_goes, the_job_is_restored]
 def test_within_a_collection(event: Callable[[Store], Callable[[], None]]) -> None:
     three = Disk()
     store = opened(three)
-    store.take("gpt", 1)
+    store.begin_incarnation("gpt", 1)
     for n in range(3):
         saved(store, "gpt", 1, content(n), workers=0)
     for at in range(200):
@@ -261,7 +261,7 @@ def test_a_restore_within_two_collections() -> None:
     to remove doomed manifests."""
     three = Disk()
     store = opened(three)
-    store.take("gpt", 1)
+    store.begin_incarnation("gpt", 1)
     for n in range(3):
         saved(store, "gpt", 1, content(n), workers=0)
     last = 0

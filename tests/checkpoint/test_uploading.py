@@ -22,7 +22,7 @@ import pytest
 
 from rankfold.checkpoint import background, fetch, upload
 from rankfold.checkpoint import store as stores
-from rankfold.checkpoint.background import Place, State, Task, Work
+from rankfold.checkpoint.background import State, Task, Work, WorkFolder
 from rankfold.checkpoint.store import Id, Store
 from rankfold.interpose.launcher.snapshot.snapshot import fill
 from support import disk as disks
@@ -83,8 +83,8 @@ def state_of(folder: Path) -> State:
 def does(work: Work, folder: Path) -> State:
     """In this process."""
     task = msgspec.json.decode((folder / "task.json").read_bytes(), type=Task)
-    if place := background.prepared(folder, task, work):
-        background.run(place, work)
+    if work_folder := background.prepared(folder, task, work):
+        background.run(work_folder, work)
     return state_of(folder)
 
 
@@ -325,8 +325,8 @@ def test_an_upload_that_is_killed_anywhere_makes_one_checkpoint(job: Job, how: s
         if disk.operations <= at:
             return
         disk.quiet()
-        if place := background.prepared(folder, task, UPLOAD):
-            background.run(place, UPLOAD)
+        if work_folder := background.prepared(folder, task, UPLOAD):
+            background.run(work_folder, UPLOAD)
         done = state_of(folder)
         store = stores.open("faulty://s", "fleet", options=disk.option())
         assert (done.state, [done.id]) == ("done", [str(i) for i in store.checkpoints("gpt")])
@@ -367,7 +367,7 @@ def test_what_was_fetched_of_another_checkpoint_does_not_stay(
         raise Cut
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "take", take)
+        patch.setattr(Store, "begin_incarnation", take)
         with pytest.raises(Cut):
             does(FETCH, back)
     same(first, back)
@@ -440,11 +440,11 @@ def test_stores_that_cannot_be_used_are_named(job: Job, tmp_path: Path) -> None:
 def test_a_full_store_is_reported_and_the_upload_continues_when_there_is_space(
     state: Leaks,
 ) -> None:
-    with disks.small_disk(state) as place:
-        job = Job(state.folder, str(place / "store"))
+    with disks.small_disk(state) as work_folder:
+        job = Job(state.folder, str(work_folder / "store"))
         folder = job.saved()
         job.store()
-        ballast = disks.fill(place)
+        ballast = disks.fill(work_folder)
         full = does(UPLOAD, folder)
         assert (full.state, full.code, full.retry) == ("failed", "full", True)
         assert "No space left on device; free some space" in str(full.error)
@@ -455,8 +455,8 @@ def test_a_full_store_is_reported_and_the_upload_continues_when_there_is_space(
 def test_a_full_disk_is_said_of_a_fetch(state: Leaks) -> None:
     job = Job(state.folder)
     does(UPLOAD, job.saved(size=2100 * PAGE))  # of two ranks: more than the disk has
-    with disks.small_disk(state) as place:
-        folder = Job(place, job.url).place(incarnation=2)
+    with disks.small_disk(state) as work_folder:
+        folder = Job(work_folder, job.url).place(incarnation=2)
         full = does(FETCH, folder)
         assert (full.state, full.code, full.retry) == ("failed", "local", True)
         assert "No space left on device; free some space there" in str(full.error)
@@ -512,7 +512,7 @@ def test_an_image_that_is_still_copied_is_waited_for(job: Job) -> None:
 
 
 def test_a_fault_of_ours_is_said_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    def faulty(place: Place) -> None:
+    def faulty(work_folder: WorkFolder) -> None:
         raise ZeroDivisionError("so it is")
 
     said = does(UPLOAD._replace(run=faulty), job.saved())

@@ -23,11 +23,11 @@ def content(seed: int) -> Content:
 def main() -> None:
     folder, seed = sys.argv[1], int(sys.argv[2])
     store = stores.open(folder, "fleet")
-    store.take("gpt", 1)
+    store.begin_incarnation("gpt", 1)
     print("begun", flush=True)
     while True:
         save = store.begin("gpt", 1)
-        content(seed).give(save)
+        content(seed).add_to(save)
         print(save.finish({"seed": seed}).id, flush=True)
         seed += 1
 

@@ -14,7 +14,7 @@ import pytest
 from cuda import build
 
 from rankfold.checkpoint import store as stores
-from rankfold.checkpoint.snapshot import Snapshot, Unfit, images_on_their_way, write
+from rankfold.checkpoint.snapshot import Snapshot, Unfit, images_being_copied, write
 from rankfold.control import call
 from support import leaks, privileges
 from support.disk import fill, small_disk
@@ -65,7 +65,7 @@ def folders(job: RunningJob, saved: Path) -> list[Path]:
 
 
 def copied(job: RunningJob, saved: Path) -> None:
-    until(lambda: not images_on_their_way(folders(job, saved)))
+    until(lambda: not images_being_copied(folders(job, saved)))
 
 
 def halted(job: RunningJob, saved: Path) -> int:
@@ -90,10 +90,10 @@ def through_a_store(job: RunningJob, saved: Path) -> Path:
     """The snapshots as they come back: each whole, though one rank's image has much of the others'
     memory."""
     store = stores.open(f"file://{saved.parent}/store", "fleet")
-    store.take("job", 1)
+    store.begin_incarnation("job", 1)
     save = store.begin("job", 1)
     for rank, folder in enumerate(folders(job, saved)):
-        Snapshot(folder).give(save, rank)
+        Snapshot(folder).add_to(save, rank)
     checkpoint, back = store.checkpoint("job", save.finish().id), saved.parent / "back"
     write(checkpoint, {rank: back / f"rank-{rank}" for rank in range(job.world_size)})
     return back
@@ -146,7 +146,7 @@ def test_a_process_killed_during_it_costs_that_snapshot_only(state: State, who: 
         job = begin(fleet)
         saved = state.folder / "saved"
         pid = halted(job, saved)
-        assert images_on_their_way(folders(job, saved))
+        assert images_being_copied(folders(job, saved))
         if who == "launches":
             kill(job)
         else:
@@ -203,7 +203,7 @@ def test_a_rank_that_is_ended_is_there_until_it_is_copied(
                 assert job.exit_status(rank) == -signal.SIGKILL
         whole = [(folder / "image").exists() for folder in folders(job, saved)]
         assert whole == [when != "for ever", True]
-        assert not images_on_their_way(folders(job, saved))
+        assert not images_being_copied(folders(job, saved))
 
 
 def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_one_that_may_not_continue_is_written_anew(state: State) -> None:
         goes_on(job)
         copied(job, following)
         assert all(Snapshot(folder).image for folder in folders(job, following))
-        assert not images_on_their_way(folders(job, saved))
+        assert not images_being_copied(folders(job, saved))
 
 
 def test_one_that_may_hardly_continue_is_copied_before_the_next(state: State) -> None:

@@ -41,12 +41,12 @@ def test_a_local_snapshot_is_not_restored_where_its_job_continues_elsewhere(
 ) -> None:
     """The real store is asked. While it cannot be, what lies here comes back."""
     store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
-    store.take("a", 1, owner="here")
+    store.begin_incarnation("a", 1, owner="here")
     stored(scene)
     scene.fetched(2)
     scene.update(known=1, stored=NODE, dump=LocalSnapshot(2, whole=True))
     monkeypatch.setattr(Node, "check", lambda *_: None)
-    store.take("a", 2, owner="there:/state/jobs/a")
+    store.begin_incarnation("a", 2, owner="there:/state/jobs/a")
     wake = actions.Restore("a", 2, (0, 1), (0, 1))
     with pytest.raises(control.ControlError, match="incarnation 2, begun by there:/state/jobs/a"):
         scene.do(scene.recovery.restore(wake))
@@ -74,8 +74,8 @@ def test_jobs_that_run_end_when_the_store_reports_that_they_continue_elsewhere(
     scene.do(scene.executor.steps(ask, Observed()))
     assert scene.record.ending is None
     for job in ("a", "a7"):
-        store.take(job, 1, owner="here")
-        store.take(job, 2, owner="there:/state/jobs/a")
+        store.begin_incarnation(job, 1, owner="here")
+        store.begin_incarnation(job, 2, owner="there:/state/jobs/a")
     steps = scene.executor.steps(ask, Observed())
     (call,) = next(steps)
     told = scene.called([call])
@@ -102,8 +102,8 @@ def test_a_store_that_cannot_be_asked_ends_nothing_and_that_is_said(scene: Scene
 def test_one_job_without_an_answer_of_the_store_does_not_delay_the_others(scene: Scene) -> None:
     store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     for job in ("a", "b"):
-        store.take(job, 1, owner="here")
-        store.take(job, 2, owner="there:/state/jobs/a")
+        store.begin_incarnation(job, 1, owner="here")
+        store.begin_incarnation(job, 2, owner="there:/state/jobs/a")
     folder = Path(scene.ranks.layout.checkpoints.removeprefix("file://"))
     for life in folder.glob("jobs/b/incarnations/*"):
         life.write_bytes(b"?")

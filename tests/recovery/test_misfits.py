@@ -75,7 +75,7 @@ def another_checkpoint(job: Trained, folder: Path, changing: Callable[[Path], No
     changing(folders[1])
     save = store.begin(job.name, 1)
     for rank, each in folders.items():
-        Snapshot(each).give(save, rank)
+        Snapshot(each).add_to(save, rank)
     return str(save.finish(first.manifest.about).id)
 
 

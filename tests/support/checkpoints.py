@@ -33,7 +33,7 @@ class Content:
     pages: dict[int, dict[int, bytes]] = field(default_factory=dict)
     blobs: dict[str, bytes] = field(default_factory=dict)
 
-    def give(self, save: Save) -> None:
+    def add_to(self, save: Save) -> None:
         for rank, buffers in self.buffers.items():
             save.buffers(rank, "device", [reading(at, data) for at, data in buffers.items()])
         for rank, pages in self.pages.items():
@@ -91,12 +91,12 @@ def restored(checkpoint: Checkpoint) -> Content:
 
 def saved(store: Store, job: str, incarnation: int, content: Content, **more: Any) -> Manifest:
     save = store.begin(job, incarnation, **more)
-    content.give(save)
+    content.add_to(save)
     return save.finish({"step": 1})
 
 
 def opened(url: str, job: str = "gpt", **options: Any) -> Store:
     """A store whose job has begun its first incarnation."""
     store = stores.open(url, "fleet", options=options)
-    store.take(job, 1)
+    store.begin_incarnation(job, 1)
     return store
