@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rankfold import limits, messages
+from rankfold import limits, messages, switches
 from rankfold.control import Channel, ControlError, Frame, Message
 from rankfold.log import area, set_up
 from rankfold.proxy.jobs import Job, Placement
@@ -54,7 +54,6 @@ LOOK_S = 1.0  # between two checks of jobs' progress
 CLOSE_S = 10.0  # for modules that are still being loaded, and for work on the device, at the end
 UNASKED_S = 600.0  # without ranks and without a request for this long, a proxy exits
 MOVING = ("running", "stopping", "cut")  # a job whose devices have connected, until it ends
-VALIDATE = 256  # collectives of a communicator between two cross-checks
 HISTORY = 256  # ranks of ended placements that `status` still reports
 SAVED_JOBS = 16  # jobs that `status` still reports after they were released
 
@@ -65,20 +64,20 @@ class Proxy:
     def __init__(self, options: argparse.Namespace):
         self.options = options
         major, minor = (int(part) for part in options.cc.split("."))
-        unasked = "0" if options.type == "nvidia" else "1"  # sharing saves no time there yet
+        shares = options.type != "nvidia"  # sharing saves no time there yet
         self.native = Native(
             options.type,
             options.memory,
             (major, minor),
             options.speed,
             options.workers,
-            _quantum_ns(),
+            int(min(_NEVER, 1e9 * switches.quantum_s())),
             index=options.index,
-            share=os.environ.get("RANKFOLD_SHARE", unasked) != "0",
-            squash=os.environ.get("RANKFOLD_SQUASH", "1") != "0",
-            opaque=os.environ.get("RANKFOLD_OPAQUE", "0") != "0",
-            prepare=os.environ.get("RANKFOLD_PREFETCH", "1") != "0",
-            validate=_validate(),
+            share=switches.share(shares),
+            squash=switches.squash(),
+            opaque=switches.opaque(),
+            prepare=switches.prefetch(),
+            validate=min(_NEVER, switches.validate()),
             moves_fd=_moves_fd(),
         )
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
@@ -646,23 +645,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 _NEVER = 1 << 62  # never: nanoseconds or collectives; the core adds to it
 
 
-def _validate() -> int:
-    """After how many collectives of a communicator contents are cross-checked; 0: never."""
-    try:
-        return min(_NEVER, max(0, int(os.environ.get("RANKFOLD_VALIDATE", VALIDATE))))
-    except ValueError:
-        sys.exit("rankfold-proxy: RANKFOLD_VALIDATE is not a number")
-
-
-def _quantum_ns() -> int:
-    """How long a rank may keep the device while others wait, in ns; 0: the core's default."""
-    try:
-        seconds = float(os.environ.get("RANKFOLD_QUANTUM", 0))
-        return 0 if seconds <= 0 else _NEVER if 1e9 * seconds >= _NEVER else int(1e9 * seconds)
-    except ValueError:  # also for NaN
-        sys.exit("rankfold-proxy: RANKFOLD_QUANTUM is not a number of seconds")
-
-
 def _moves_fd() -> int:
     """A descriptor for a log of each page that is swapped; 0: none."""
     if not (path := os.environ.get("RANKFOLD_SWAPS")):
@@ -687,6 +669,10 @@ def main() -> None:
     """Run the proxy."""
     options: Any = parse(sys.argv[1:])
     set_up()
+    try:
+        switches.check()
+    except switches.BadSwitch as error:
+        sys.exit(f"rankfold-proxy: {error}")
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,9 +12,8 @@ from typing import NoReturn
 
 import click
 
-from rankfold import __version__, distribution, paths
+from rankfold import __version__, distribution, paths, switches
 from rankfold.legible import legible
-from rankfold.reconciler import switches
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
 from rankfold.reconciler.report.lines import say
 
@@ -135,4 +134,6 @@ def cli(context: click.Context, state: Path | None) -> None:
         switches.check()
     except switches.BadSwitch as error:
         raise click.UsageError(str(error)) from error
+    for line in switches.unknown():
+        say(f"rankfold: {line}")
     context.obj = (state or paths.default_state()).absolute()

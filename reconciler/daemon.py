@@ -26,11 +26,11 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from rankfold import __version__, control, service
+from rankfold import __version__, control, service, switches
 from rankfold.legible import legible
 from rankfold.log import area, set_up
 from rankfold.messages import Operation
-from rankfold.reconciler import actions, clock, operations, overrides, plan, reserve, switches
+from rankfold.reconciler import actions, clock, operations, overrides, plan, reserve
 from rankfold.reconciler.act import recovery
 from rankfold.reconciler.act.executor import Executor, JobFailed, Permanent, Temporary
 from rankfold.reconciler.act.inflight import WORKERS, InFlight, Landed

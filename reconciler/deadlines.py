@@ -57,9 +57,7 @@ GONE_LOOK_S = 0.01
 # opens a store that may be remote.
 TRANSFER_S = 60.0
 
-# An upload or fetch without 4 MiB of progress (the largest piece) for STUCK_S is stuck: any useful
-# connection is faster. A process ends at once on SIGKILL, unless it is in the kernel (KILLED_S).
-STUCK_S = 300.0
+# A process ends at once on SIGKILL, unless it is in the kernel.
 KILLED_S = 10.0
 
 # Within this time a store that is new to the fleet is created, or recognised as the fleet's own;
@@ -67,7 +65,7 @@ KILLED_S = 10.0
 STORE_ANSWERS_S = 30.0
 
 # A command that reads a store reports that it waits when the store has completed no operation for
-# this long. After STUCK_S it fails.
+# this long. After RANKFOLD_STUCK it fails.
 STORE_SILENT_S = 10.0
 
 # A job that rested resumes when the store has confirmed that no other owner has taken it over, or

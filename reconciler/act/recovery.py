@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import structs
 
-from rankfold import control
+from rankfold import control, switches
 from rankfold.messages import of_incarnation
-from rankfold.reconciler import actions, clock, switches
+from rankfold.reconciler import actions, clock
 from rankfold.reconciler.act.inflight import Call, Steps, agreed
 from rankfold.reconciler.act.takeover import Takeover
 from rankfold.reconciler.deadlines import (

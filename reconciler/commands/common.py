@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from rankfold import switches
 from rankfold.legible import json_text
-from rankfold.reconciler import switches
 from rankfold.reconciler.deadlines import STORE_ANSWERS_S, STORE_SILENT_S
 from rankfold.reconciler.report.lines import say
 

@@ -24,8 +24,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rankfold import control, criu, owners
-from rankfold.reconciler import liveness, switches
+from rankfold import control, criu, owners, switches
+from rankfold.reconciler import liveness
 from rankfold.reconciler.deadlines import (
     HUNG_S,
     KILLED_S,

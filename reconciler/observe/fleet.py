@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from rankfold import control
+from rankfold import control, switches
 from rankfold.messages import (
     JobReport,
     LauncherHello,
@@ -23,7 +23,7 @@ from rankfold.messages import (
     RankFault,
     RankReport,
 )
-from rankfold.reconciler import clock, switches
+from rankfold.reconciler import clock
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.model.observed import (

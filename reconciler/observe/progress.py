@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from rankfold.reconciler import switches
+from rankfold import switches
 from rankfold.reconciler.model.observed import Transfer
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler import switches
-from rankfold.reconciler.deadlines import STUCK_S
+from rankfold import switches
 from support.command import Rankfold
 from support.leaks import State
 from support.patience import scaled
@@ -20,6 +19,11 @@ BAD = [
     ("RANKFOLD_LINGER", "nan", "it must be a number of seconds"),
     ("RANKFOLD_STUCK", "inf", "it must be a number of seconds"),
     ("RANKFOLD_HOST_MEMORY", "16G", "it must be a number of bytes"),
+    ("RANKFOLD_QUANTUM", "5m", "it must be a number of seconds"),
+    ("RANKFOLD_CRIU_STUCK", "-1", "it must be a number of seconds"),
+    ("RANKFOLD_VALIDATE", "-5", "it must be a number of collectives"),
+    ("RANKFOLD_SHARE", "no", "it must be 0 or 1"),
+    ("RANKFOLD_NVIDIA_SHARE", "true", "it must be 0 or 1"),
 ]
 
 
@@ -54,5 +58,13 @@ def test_what_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"RANKFOLD_{name}", value)
     switches.check()
     assert switches.rest_save_after_s() is None
-    assert (switches.linger_s(), switches.stuck_s()) == (0.5, STUCK_S)
+    assert (switches.linger_s(), switches.stuck_s()) == (0.5, switches.STUCK_S)
     assert switches.host_memory() == 4096
+
+
+def test_a_command_names_a_variable_that_is_no_switch(rankfold: Rankfold) -> None:
+    done = rankfold.run("status", RANKFOLD_QUANTM="1", RANKFOLD_COLOUR="blue")
+    assert done.returncode == 0
+    no = "has no effect: rankfold knows no such switch"
+    assert f"RANKFOLD_QUANTM {no}; did you mean RANKFOLD_QUANTUM?\n" in done.stderr
+    assert f"RANKFOLD_COLOUR {no}\n" in done.stderr

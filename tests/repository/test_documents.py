@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rankfold import switches
 from rankfold.paths import REPOSITORY
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.states import AT_ANY_TIME, TRANSITIONS
@@ -17,7 +18,8 @@ from tools import documents
 from .test_tidy import C_LIKE, own_files, read, sources
 
 SWITCH = re.compile(r"\bRANKFOLD_[A-Z][A-Z_]*[A-Z]\b")
-EXAMPLES = {"RANKFOLD_X"}  # of a name that `env` may not have
+# Names that `env` may not have, and names that are misspelt.
+EXAMPLES = {"RANKFOLD_X", "RANKFOLD_QUANTM", "RANKFOLD_COLOUR"}
 PROGRAMS = (*C_LIKE, ".py", ".mk", ".sh", ".toml", "Makefile")
 
 
@@ -39,6 +41,10 @@ def test_every_switch_is_in_the_table_and_no_other() -> None:
     programs = [n for n in sources(*PROGRAMS) if not n.endswith("test_documents.py")]
     programs += [n for n in own_files(".ci", "tools") if not (REPOSITORY / n).is_symlink()]
     assert switches_in(programs) == set(documented_switches())
+
+
+def test_the_module_that_reads_switches_knows_those_of_the_table() -> None:
+    assert switches.known() == set(documented_switches())
 
 
 def test_other_documents_name_switches_of_the_table() -> None:

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from rankfold import switches
 from rankfold.interpose.launcher.rank import process
 
-STUCK_S = 60.0
 _LOOKS = 20
 _STATE, _CPU = 0, slice(11, 13)  # words of /proc/PID/stat behind the name
 
@@ -25,7 +25,7 @@ class Stuck:
 
     def __init__(self, who: Callable[[], set[int]] = lambda: process.living() - {os.getpid()}):
         self._who = who
-        self.patience_s = float(os.environ.get("RANKFOLD_CRIU_STUCK") or STUCK_S)
+        self.patience_s = switches.criu_stuck_s()
         self.pause_s = self.patience_s / _LOOKS
         self._seen: dict[int, str] = {}
         self._idle = 0
