@@ -59,10 +59,18 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(EXIT_ERROR)
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        fail(_explain(error))
     except Exception as error:
         _fail_with(error)
         raise
+
+
+def _explain(error: OSError) -> str:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the current directory was deleted; change to another one first"
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 
 def _fail_with(error: Exception) -> None:

@@ -271,3 +271,27 @@ def test_the_status_of_run_is_that_of_the_rank_that_failed(
     """Whatever is said of it. Journals of before do not say which rank it was: the first, then."""
     over = {"phase": "Failed", "reason": "RankFailed", "message": "it was rank 0, or so"}
     assert run_status({**over, "rank": rank, "exits": exits}, 0) == status
+
+
+def in_a_shell(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`$0` is Python."""
+    return subprocess.run(
+        ["sh", "-c", script, sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_command_whose_streams_are_closed_uses_none_of_its_files_for_them(tmp_path: Path) -> None:
+    """Without a standard output, the next file or socket would get its number."""
+    script = '"$0" -m rankfold --state "$1" status -o json <&- >&-; echo "exited with $?" >&2'
+    done = in_a_shell(script, tmp_path)
+    assert (done.stdout, done.stderr) == ("", "exited with 0\n")
+
+
+def test_a_command_in_a_deleted_directory_says_so(tmp_path: Path) -> None:
+    script = 'cd "$1" && rmdir "$1" && "$0" -m rankfold run --world-size 1 -- true'
+    (tmp_path / "gone").mkdir()
+    done = in_a_shell(script, tmp_path / "gone")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the current directory was deleted" in done.stderr
