@@ -96,14 +96,14 @@ class Identity:
 
 
 @dataclass(eq=False)
-class _Visitor:
+class _Client:
     sock: socket.socket
     pid: int
     data: bytearray = field(default_factory=bytearray)
     fds: list[int] = field(default_factory=list)
 
 
-class Door:
+class ClientListener:
     """Listens on the client socket and keeps the rank's one channel.
 
     Calls `on_channel(replaced)` when `channel` is set. `replaced` is true if it replaces another
@@ -127,7 +127,7 @@ class Door:
         self.channel: int | None = None
         self._owner: tuple[int, int] | None = None  # pid, pidfd
         self.is_of_rank = is_of_rank
-        self._visitors: list[_Visitor] = []
+        self._clients: list[_Client] = []
         self._listener = service.Listener(server, path, self._admit, self._free_space, mode=0o666)
 
     def channel_and_owner(self) -> tuple[int, int] | None:
@@ -149,7 +149,7 @@ class Door:
             os.close(self._owner[1])
             self._owner = None
 
-    def take_back(self, channel: int, owner: int) -> None:
+    def adopt_channel(self, channel: int, owner: int) -> None:
         """Take over the channel of a restored rank; we own its descriptor now.
 
         Raises Refused if it is not a channel of this rank, OSError.
@@ -170,22 +170,22 @@ class Door:
             self.server.refused(str(error))
             sock.close()
             return
-        visitor = _Visitor(sock, pid)
-        self._visitors.append(visitor)
-        self.server.add(sock, lambda: self._readable(visitor))
+        client = _Client(sock, pid)
+        self._clients.append(client)
+        self.server.add(sock, lambda: self._readable(client))
 
     def _free_space(self) -> bool:
         """Disconnect the longest-connected client: a visit takes two messages, so it has had its
         time."""
-        if self._visitors:
-            self._leave(self._visitors[0])
+        if self._clients:
+            self._disconnect(self._clients[0])
             return True
         return False
 
-    def _readable(self, visitor: _Visitor) -> None:
+    def _readable(self, client: _Client) -> None:
         try:
             space = socket.CMSG_SPACE(FDS_MAX * 4)
-            data, ancillary, _flags, _address = visitor.sock.recvmsg(
+            data, ancillary, _flags, _address = client.sock.recvmsg(
                 HELLO.size, space, socket.MSG_CMSG_CLOEXEC
             )
         except BlockingIOError:
@@ -196,22 +196,22 @@ class Door:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 received = array.array("i")
                 received.frombytes(raw[: len(raw) - len(raw) % received.itemsize])
-                visitor.fds.extend(received)
-        visitor.data += data
-        if not data or len(visitor.fds) > FDS_MAX:
-            self._leave(visitor)
+                client.fds.extend(received)
+        client.data += data
+        if not data or len(client.fds) > FDS_MAX:
+            self._disconnect(client)
             return
-        while len(visitor.data) >= HELLO.size:
-            hello = bytes(visitor.data[: HELLO.size])
-            del visitor.data[: HELLO.size]
-            if not self._answer(visitor, hello):
-                self._leave(visitor)
+        while len(client.data) >= HELLO.size:
+            hello = bytes(client.data[: HELLO.size])
+            del client.data[: HELLO.size]
+            if not self._answer(client, hello):
+                self._disconnect(client)
                 return
 
-    def _answer(self, visitor: _Visitor, hello: bytes) -> bool:
-        fds, visitor.fds = visitor.fds, []
+    def _answer(self, client: _Client, hello: bytes) -> bool:
+        fds, client.fds = client.fds, []
         try:
-            self._hello(visitor, hello, fds)
+            self._hello(client, hello, fds)
             reply = self.identity.welcome()
         except Refused as refusal:
             reply = self.identity.welcome(str(refusal))
@@ -221,17 +221,17 @@ class Door:
             for fd in fds:
                 os.close(fd)
         try:
-            return visitor.sock.send(reply) == len(reply)
+            return client.sock.send(reply) == len(reply)
         except OSError:
             return False
 
-    def _leave(self, visitor: _Visitor) -> None:
-        self._visitors.remove(visitor)
-        self.server.remove(visitor.sock)
-        control.close_all(visitor.fds)
-        visitor.sock.close()
+    def _disconnect(self, client: _Client) -> None:
+        self._clients.remove(client)
+        self.server.remove(client.sock)
+        control.close_all(client.fds)
+        client.sock.close()
 
-    def _hello(self, visitor: _Visitor, hello: bytes, fds: list[int]) -> None:
+    def _hello(self, client: _Client, hello: bytes, fds: list[int]) -> None:
         """Accept or raise Refused. Duplicates a channel that it keeps."""
         magic, major, minor, pid, _reserved = HELLO.unpack(hello)
         if magic != MAGIC:
@@ -241,15 +241,15 @@ class Door:
                 f"this program loads rankfold's library {major}.{minor}, its launcher is "
                 f"{MAJOR}.{MINOR}: start the job with the library of the same version"
             )
-        self._refuse_second(visitor.pid)
+        self._refuse_second(client.pid)
         if pid == 0 and not fds:
             return
         if len(fds) != 1:
             raise Refused(f"a greeting brings one channel, not {len(fds)}")
-        if self._owner and self._owner[0] == visitor.pid and self._is_mapped(visitor.pid):
+        if self._owner and self._owner[0] == client.pid and self._is_mapped(client.pid):
             raise Refused("this process has handed over its channel already")
         check_memfd(fds[0], self.identity)
-        self._keep(os.dup(fds[0]), visitor.pid)
+        self._keep(os.dup(fds[0]), client.pid)
 
     def _is_mapped(self, pid: int) -> bool:
         """Whether the process still has our channel mapped. If not, it has executed another

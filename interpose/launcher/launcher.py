@@ -68,10 +68,10 @@ AT_ONCE = 8  # launchers that one process starts at a time: each keeps a core bu
 START_S = 25  # per launcher: its working directory may be on a file system that does not answer
 STARTS_LATE_S = 10.0  # after this time, a rank that has not reported its start is late
 RECORD_AGAIN_S = 0.5  # between two attempts to write the exit file
-GONE_S, GONE_AGAIN_S = 10.0, 0.01  # for killed processes to end, after the loop has failed
-WHILE_IT_STARTS = (messages.Hello, messages.Status, messages.Claim, messages.Signal)
-LOOK_AGAIN_S = 1.0  # between two searches for processes that a signal has stopped
-LOOK_FAR_AGAIN_S = 30.0  # the same where /proc shows the whole machine: all of it is read
+KILLED_ENDS_S, KILLED_POLL_S = 10.0, 0.01  # for killed processes to end, after the loop has failed
+ALLOWED_WHILE_STARTING = (messages.Hello, messages.Status, messages.Claim, messages.Signal)
+STOPPED_SEARCH_S = 1.0  # between two searches for processes that a signal has stopped
+STOPPED_SEARCH_MACHINE_S = 30.0  # the same where /proc shows the whole machine: all of it is read
 
 
 class Launcher:
@@ -83,11 +83,13 @@ class Launcher:
         self.host_proc = host_proc
         self.starting: process.Starting | None = None
         self.started: process.Started | None = None
-        self._early: int | None = None  # wait status of a rank that ended before `started` was set
+        self._early_status: int | None = (
+            None  # wait status of a rank that ended before `started` was set
+        )
         self.epoch = 0
         self.device = ""
         self.exit_status: int | None = None
-        self._look_again, self._seen_stopped = 0.0, list[str]()
+        self._next_stopped_search, self._stopped_processes = 0.0, list[str]()
         self._claimed: set[Channel] = set()
         self._waiting: list[Request[messages.Claim]] = []
         self._image = self._make_image()
@@ -104,7 +106,9 @@ class Launcher:
             messages.End: self._end_empty,
             **self.rest.operations(),
         }
-        checked = {kind: self._of_its_life(handler) for kind, handler in handlers.items()}
+        checked = {
+            kind: self._checked_for_incarnation(handler) for kind, handler in handlers.items()
+        }
         self.server = service.Server(
             config.socket, checked, peers.Gate(host_proc), serves=os.path.dirname(config.exit_file)
         )
@@ -112,7 +116,7 @@ class Launcher:
         identity = handshake.Identity(
             config.rank, config.world_size, config.local_world_size, config.device
         )
-        self.door = handshake.Door(
+        self.client_listener = handshake.ClientListener(
             config.client_socket, identity, self.server, self._on_channel, self._is_of_rank
         )
 
@@ -136,10 +140,10 @@ class Launcher:
             except OSError as error:  # read-only /proc/sys: only names made from pids may collide
                 log.warning("first pid not set: %s", error)
         self.starting = process.begin(command, self.host_proc, not self.namespaced)
-        self.server.add(self.starting.pipe, lambda: self._start_told(then))
+        self.server.add(self.starting.pipe, lambda: self._on_start_report(then))
         self.server.after(STARTS_LATE_S, self._late)
 
-    def _start_told(self, then: Callable[[], None]) -> None:
+    def _on_start_report(self, then: Callable[[], None]) -> None:
         starting = self.starting
         if starting is None or not starting.read():
             return
@@ -155,12 +159,12 @@ class Launcher:
             self.end(failure.exit_status, str(failure))
             return
         then()
-        if self._early is not None:
-            self._first_ended(os.waitstatus_to_exitcode(self._early), {})
+        if self._early_status is not None:
+            self._first_ended(os.waitstatus_to_exitcode(self._early_status), {})
 
     def _late(self) -> None:
         if self.starting:
-            self.remains.say(self.starting.waits_for())
+            self.remains.report(self.starting.waits_for())
 
     def _command(self) -> process.Command:
         """The job's command, with the sandbox and the environment of the rank."""
@@ -182,7 +186,7 @@ class Launcher:
         """The rank's sandbox; used only if the rank has namespaces."""
         config = self.config
         fixed = None
-        if _can_furnish():
+        if _can_mount_files():
             out, err = config.log("out"), config.log("err")
             fixed = sandboxes.Fixed(config.client_socket, out, err, self.libraries)
         visible = (config.workdir,) if fixed else (config.client_socket, config.workdir)
@@ -193,12 +197,12 @@ class Launcher:
         if not self.tracker.seen:
             return
 
-        def happened() -> None:
+        def on_event() -> None:
             self.server.remove(self.tracker)
             self.tracker.read()
             self.server.after(PAUSE_S, self._watch_files)
 
-        self.server.add(self.tracker, happened)
+        self.server.add(self.tracker, on_event)
 
     def _watch_children(self) -> None:
         ours, kernels = socket.socketpair()
@@ -216,7 +220,7 @@ class Launcher:
         if self.remains.ending:
             return
         if self.starting:
-            self._early = reaped.get(self.starting.pid, self._early)
+            self._early_status = reaped.get(self.starting.pid, self._early_status)
         status = reaped.get(self.started.pid) if self.started else None
         if status is not None and not self.rest.ending:
             self._first_ended(os.waitstatus_to_exitcode(status), reaped)
@@ -229,10 +233,14 @@ class Launcher:
     def _first_ended(self, exit_status: int, reaped: dict[int, int]) -> None:
         """The rank's first process has ended. `reaped`: what else has ended at the same time."""
         assert self.started is not None
-        if exit_status == 0 and (heir := self.remains.heir(self.started)):
-            self.started = heir
+        if exit_status == 0 and (successor := self.remains.successor(self.started)):
+            self.started = successor
             return
-        if exit_status == 0 and (channel := self.door.channel_and_owner()) and channel[1] in reaped:
+        if (
+            exit_status == 0
+            and (channel := self.client_listener.channel_and_owner())
+            and channel[1] in reaped
+        ):
             exit_status = os.waitstatus_to_exitcode(reaped[channel[1]])
         self.rest.background.before_end(
             lambda: self.remains.kill(exit_status, lambda: self.end(exit_status))
@@ -294,7 +302,7 @@ class Launcher:
 
     def channel(self) -> tuple[int, int] | None:
         """The channel, and the pid of its owner."""
-        return self.door.channel_and_owner()
+        return self.client_listener.channel_and_owner()
 
     def vacated(self) -> None:
         """We have ended the rank's processes: notify the proxy that serves the rank, and reset."""
@@ -304,7 +312,7 @@ class Launcher:
         self._claimed.clear()
         self.started, self.libraries = None, None
         self.tracker.forget_previous()
-        self.door.forget()
+        self.client_listener.forget()
         os.close(self._image)
         self._image = self._make_image()
 
@@ -313,7 +321,7 @@ class Launcher:
         host_pid = process.host_pid(pid, self.host_proc)
         self.started = process.Started(pid, host_pid, process.mounts_of(pid))
         if memory:
-            self.door.take_back(*memory)
+            self.client_listener.adopt_channel(*memory)
 
     def _is_of_rank(self, pid: int) -> bool:
         """Whether a process is below the launcher. `pid` is as this namespace numbers it: 0 is a
@@ -327,20 +335,20 @@ class Launcher:
                 "stale", f"rank {self.config.rank} is claimed by {self.device}, epoch {self.epoch}"
             )
         self.epoch, self.device = epoch, device
-        overtaken = [other for other in self._waiting if other.message.epoch < epoch]
-        self._waiting = [other for other in self._waiting if other not in overtaken]
-        for other in overtaken:
+        superseded = [other for other in self._waiting if other.message.epoch < epoch]
+        self._waiting = [other for other in self._waiting if other not in superseded]
+        for other in superseded:
             other.refuse(ControlError("stale", f"superseded by {device}, epoch {epoch}"))
-        if self.door.channel is None:
+        if self.client_listener.channel is None:
             self._waiting.append(request)
         else:
             self._grant(request)
         return None
 
     def _grant(self, request: Request[messages.Claim]) -> None:
-        assert self.door.channel is not None
+        assert self.client_listener.channel is not None
         self._claimed.add(request.channel)
-        request.reply(fds=[self.door.channel, self._image])
+        request.reply(fds=[self.client_listener.channel, self._image])
 
     def _closed(self, channel: Channel) -> None:
         self._claimed.discard(channel)
@@ -348,13 +356,13 @@ class Launcher:
 
     # ---- the other operations -----------------------------------------------------------
 
-    def _of_its_life(self, handler: service.Handler) -> service.Handler:
+    def _checked_for_incarnation(self, handler: service.Handler) -> service.Handler:
         """Refuse requests for another incarnation of the job, and those that do not fit the
         state."""
 
         def checked(request: Request[messages.Operation]) -> Message | None:
             message, config = request.message, self.config
-            if self.starting and not isinstance(message, WHILE_IT_STARTS):
+            if self.starting and not isinstance(message, ALLOWED_WHILE_STARTING):
                 raise ControlError("busy", self.starting.waits_for())
             if self.remains.ending and not isinstance(message, (messages.Hello, messages.Status)):
                 raise ControlError("exited", self.remains.ending)
@@ -381,7 +389,7 @@ class Launcher:
     def _status(self, _request: Request[messages.Status]) -> Message:
         return {
             "state": self._state(),
-            "channel": self.door.channel is not None,
+            "channel": self.client_listener.channel is not None,
             "epoch": self.epoch,
             "exit_status": self.exit_status,
             "stopped": self._stopped() if self.started and not self.rest.frozen else [],
@@ -390,10 +398,12 @@ class Launcher:
     def _stopped(self) -> list[str]:
         """Processes that a signal has stopped. Cached for a while, because requests are
         frequent."""
-        if (now := time.monotonic()) >= self._look_again:
-            self._look_again = now + (LOOK_AGAIN_S if self.namespaced else LOOK_FAR_AGAIN_S)
-            self._seen_stopped = process.stopped(self.host_proc)
-        return self._seen_stopped
+        if (now := time.monotonic()) >= self._next_stopped_search:
+            self._next_stopped_search = now + (
+                STOPPED_SEARCH_S if self.namespaced else STOPPED_SEARCH_MACHINE_S
+            )
+            self._stopped_processes = process.stopped(self.host_proc)
+        return self._stopped_processes
 
     def _state(self) -> str:
         if self.exit_status is not None:
@@ -422,7 +432,7 @@ def _name(config: Config) -> str:
 
 
 @functools.cache
-def _can_furnish() -> bool:
+def _can_mount_files() -> bool:
     """Whether the folder below which a rank's files are mounted exists or can be made."""
     try:
         os.makedirs(sandboxes.FOLDER, mode=0o755, exist_ok=True)
@@ -561,9 +571,9 @@ def _background(
             with contextlib.suppress(OSError):  # it is closed already
                 os.write(report, json.dumps({"error": f"{error}"}).encode())
         else:
-            until = time.monotonic() + GONE_S
+            until = time.monotonic() + KILLED_ENDS_S
             while not process.killed_all(namespaced) and time.monotonic() < until:
-                time.sleep(GONE_AGAIN_S)
+                time.sleep(KILLED_POLL_S)
             launcher.end(-signal.SIGKILL, f"its launcher failed: {error!r}")
         return 1
     finally:
@@ -609,7 +619,7 @@ def main() -> int:
         try:
             child = os.fork()
         except OSError as error:  # no more processes
-            statuses.append(_cannot(path, error))
+            statuses.append(_print_error(path, error))
             continue
         if child == 0:
             os._exit(_launch(path))
@@ -631,11 +641,11 @@ def _launch(path: Path) -> int:
         line = json.dumps({"rank": config.rank, **launch(config)})
         os.write(1, f"{line}\n".encode())  # in one write, because other processes write here too
     except (OSError, ValueError, ConfigError, _CannotLaunch) as error:
-        return _cannot(path, error)
+        return _print_error(path, error)
     return 0
 
 
-def _cannot(path: Path, error: Exception) -> int:
+def _print_error(path: Path, error: Exception) -> int:
     os.write(2, f"launcher: {path}: {error}{limits.hint()}\n".encode())
     return 1
 

@@ -84,14 +84,14 @@ class Rest:
         self._busy = ""  # the operation that runs
         self._waiting: list[Request[Any]] = []  # requests that wait for it
         self._stuck: Stuck | None = None  # watches its progress, if CRIU does it
-        self._given_up = ""  # why it was killed; empty: it was not
-        self._written: tuple[str, int] | None = None  # folder, bytes; reset when it is thawed
+        self._why_killed = ""  # why it was killed; empty: it was not
+        self._saved_to: tuple[str, int] | None = None  # folder, bytes; reset when it is thawed
         self._restored = ""  # the folder that the rank was restored from, until it is thawed
-        self._amiss: Message = {}  # what the restore reported about files
+        self._file_problems: Message = {}  # what the restore reported about files
         self._script = -1  # a memfd with CRIU's action script; -1: not needed yet
         self._wall: sockets.Wall | None = None
         self._outside: list[sockets.Connection] = []  # connections to end when the rank is back
-        self._when_gone: Callable[[], None] | None = None
+        self._on_all_ended: Callable[[], None] | None = None
 
     def operations(self) -> dict[type[messages.Operation], service.Handler]:
         return {
@@ -111,7 +111,7 @@ class Rest:
         end has released it, usually in the middle of CRIU's code; we may notice CRIU's end later.
         """
         if self._busy.startswith("snapshot") and exit_status != -process.KILL:
-            why = self._given_up or "CRIU was killed while it examined the rank"
+            why = self._why_killed or "CRIU was killed while it examined the rank"
             self.trouble = self.trouble or why
         error = ControlError("exited", self.trouble or "the rank has ended")
         self._refuse_all(error)
@@ -119,7 +119,7 @@ class Rest:
 
     def drop(self) -> None:
         """No process of the rank is left: remove its cgroup and the state of its freeze."""
-        self._written, self._restored = None, ""
+        self._saved_to, self._restored = None, ""
         self._open_wall()
         self.quiesce.drop()
 
@@ -134,7 +134,7 @@ class Rest:
 
     @property
     def frozen(self) -> bool:
-        return self.quiesce.still
+        return self.quiesce.frozen
 
     def _freeze(self, request: Request[messages.Freeze]) -> Message | None:
         self._need_rank()
@@ -150,16 +150,16 @@ class Rest:
         self._need_rank()
         self._need_idle("thaw")
         self.quiesce.refuse(ControlError("busy", "it was thawed again"))
-        self._written, self._restored = None, ""
+        self._saved_to, self._restored = None, ""
         self._open_wall()
         self.quiesce.resume()
-        self.background.let_go()
+        self.background.rank_thawed()
         return {}
 
     def _examine(self, request: Request[messages.Examine]) -> Message | None:
         self._need_rank()
         self._need_idle("examine")
-        if self.quiesce.begun:
+        if self.quiesce.freezing:
             raise ControlError("busy", f"rank {self.launcher.config.rank} is frozen")
         assert self.launcher.started is not None
         rank = self.launcher.started
@@ -187,13 +187,13 @@ class Rest:
     def _snapshot(self, request: Request[messages.Snapshot]) -> Message | None:
         self._need_rank()
         folder, in_background = request.message.folder, request.message.beside
-        if self._join(f"snapshot into {folder}", request):
+        if self._joins_running(f"snapshot into {folder}", request):
             return None
         if not self.frozen:
             raise ControlError("running", f"rank {self.launcher.config.rank} runs: freeze it first")
-        if self._written and self._written[0] == folder and os.path.exists(folder):
-            return {"bytes": self._written[1]}
-        if self.background.holds_up(request):
+        if self._saved_to and self._saved_to[0] == folder and os.path.exists(folder):
+            return {"bytes": self._saved_to[1]}
+        if self.background.postpones(request):
             return None
         self.background.forget()  # a snapshot that this one replaces
         self._need_criu()
@@ -206,12 +206,12 @@ class Rest:
         cgroup, image = self.quiesce.freezer.path, self.launcher.image
         tracker, calls = self.launcher.tracker, self.quiesce.calls
         self.launcher.workers.start(
-            lambda: _written(
+            lambda: _saved_to(
                 folder, about, rank, pids, cgroup, tracker, memory, image, in_background, calls
             ),
             lambda result: self._after_snapshot(folder, result),
         )
-        self._watch_over(Stuck())
+        self._kill_if_stuck(Stuck())
         return None
 
     def _about(self) -> tuple[snapshot.About, int | None]:
@@ -246,16 +246,16 @@ class Rest:
         """Report the result of a snapshot. CRIU leaves the rank frozen, unless CRIU was killed."""
         if result is None or result.get("code") == "killed":
             reply = (result or {}).get("message") or "the process that saved the rank was killed"
-            self.trouble = self._given_up or reply
+            self.trouble = self._why_killed or reply
             self._answer(ControlError("failed", f"{self.trouble}: the rank is killed"))
             process.signal_all(process.KILL, self.launcher.namespaced)
             return
 
-        def still() -> None:
+        def on_frozen() -> None:
             if "code" in result:
                 self._answer(ControlError(result["code"], result["message"]))
             else:
-                self._written = (folder, result["bytes"])
+                self._saved_to = (folder, result["bytes"])
                 try:
                     if snapshot.waits_for_image(folder):
                         self.background.expect(folder, self.launcher.image)
@@ -266,10 +266,10 @@ class Rest:
                     return
                 self._answer(result)
 
-        def loose() -> None:
+        def on_running() -> None:
             self._answer(ControlError("failed", "the rank did not stay frozen"))
 
-        self.quiesce.again(still, loose)
+        self.quiesce.refreeze(on_frozen, on_running)
 
     def _snapshot_again(self, request: Request[messages.Snapshot]) -> None:
         """Start a snapshot that has waited for the copy of another snapshot's image."""
@@ -284,7 +284,7 @@ class Rest:
     # ---- ending the rank ------------------------------------------------------------------
 
     def _vacate(self, request: Request[messages.Vacate]) -> Message | None:
-        if self._join("vacate", request):
+        if self._joins_running("vacate", request):
             return None
         if self.launcher.started is None and not self._busy:
             return {}
@@ -297,24 +297,24 @@ class Rest:
         """End all processes below us, and call `then` when they are gone."""
         self.launcher.workers.forget()
         self.background.forget()
-        self._when_gone = then
+        self._on_all_ended = then
         process.signal_all(process.KILL, self.launcher.namespaced)
         self.children_ended()
 
     @property
     def ending(self) -> bool:
         """Whether we are ending the rank's processes."""
-        return self._when_gone is not None
+        return self._on_all_ended is not None
 
     def children_ended(self) -> None:
         """Children have been reaped: continue if none is left."""
-        if self._when_gone is None:
+        if self._on_all_ended is None:
             return
         if process.has_children():
             if not self.launcher.namespaced:  # orphans of a killed process become our children
                 process.signal_all(process.KILL, False)
             return
-        then, self._when_gone = self._when_gone, None
+        then, self._on_all_ended = self._on_all_ended, None
         self.drop()
         self.launcher.vacated()
         then()
@@ -323,10 +323,10 @@ class Rest:
 
     def _restore(self, request: Request[messages.Restore]) -> Message | None:
         folder, config = request.message.folder, self.launcher.config
-        if self._join(f"restore from {folder}", request):
+        if self._joins_running(f"restore from {folder}", request):
             return None
         if self._restored == folder:
-            return self._amiss
+            return self._file_problems
         if self.launcher.started is not None or self._busy:
             raise ControlError("busy", f"rank {config.rank} is here: vacate it first")
         self._need_criu()
@@ -344,19 +344,19 @@ class Rest:
             lambda: _prepared(folder, about, libraries, copies, journal, self.launcher.image),
             lambda result: self._prepared(folder, about, result),
         )
-        self._watch_over(Stuck())
+        self._kill_if_stuck(Stuck())
         return None
 
     def _prepared(self, folder: str, about: snapshot.About, result: Message | None) -> None:
         if result is None or "code" in result:
-            killed = self._given_up or "the process that prepared the rank was killed"
+            killed = self._why_killed or "the process that prepared the rank was killed"
             reply = result or {"code": "failed", "message": killed}
             self._not_restored(ControlError(reply["code"], reply["message"]))
             return
-        self.launcher.libraries, self._amiss = result["libraries"], result["amiss"]
+        self.launcher.libraries, self._file_problems = result["libraries"], result["amiss"]
         try:
             self.quiesce.freezer.make()
-            self._end_connections(sockets.left_over(_connections(about)))
+            self._end_connections(sockets.lingering(_connections(about)))
             self._build_wall(about)
             process.set_last_pid(result["last_pid"])
             pid = self._fork_criu(folder, about)
@@ -417,12 +417,12 @@ class Rest:
     def _after_criu(self, folder: str, about: snapshot.About, status: int) -> None:
         unlinked.forget(about.lost)
         if status != 0:
-            killed = self._given_up or f"CRIU was killed ({status})"
+            killed = self._why_killed or f"CRIU was killed ({status})"
             why = snapshot.why_not(folder) if status > 0 else killed
             self._not_restored(ControlError("snapshot", f"rank {about.rank}: {why}"))
             return
 
-        def still() -> None:
+        def on_frozen() -> None:
             try:
                 memory = None
                 if about.channel:
@@ -431,7 +431,7 @@ class Rest:
                 snapshot.cut(self.launcher.config.log, about.logs)
                 # A read on such a connection would never return: the peer has seen the rank end.
                 self._end_connections(self._outside)
-                for each in settings.put_back(about.settings):
+                for each in settings.restore(about.settings):
                     log.warning("a setting of the rank was not restored: %s", each)
                 self.launcher.tracker.again()
                 self.launcher.restored(about.pid, memory)
@@ -439,12 +439,12 @@ class Rest:
                 self._not_restored(ControlError("failed", f"the restored rank is wrong: {error}"))
                 return
             self._restored = folder
-            self._answer(self._amiss)
+            self._answer(self._file_problems)
 
-        def loose() -> None:
+        def on_running() -> None:
             self._not_restored(ControlError("failed", "the restored rank is not frozen"))
 
-        self.quiesce.hold(still, loose)
+        self.quiesce.hold(on_frozen, on_running)
 
     def _not_restored(self, error: ControlError) -> None:
         self._end_all(lambda: self._answer(error))
@@ -469,7 +469,7 @@ class Rest:
         except programs.Missing as error:
             raise ControlError("unavailable", str(error)) from error
 
-    def _join(self, what: str, request: Request[Any]) -> bool:
+    def _joins_running(self, what: str, request: Request[Any]) -> bool:
         """Whether the same operation runs already; if so, the request also waits for it."""
         if self._busy == what:
             self._waiting.append(request)
@@ -480,9 +480,9 @@ class Rest:
 
     def _begin(self, what: str, request: Request[Any]) -> None:
         self._busy, self._waiting = what, [request]
-        self._stuck, self._given_up = None, ""
+        self._stuck, self._why_killed = None, ""
 
-    def _watch_over(self, work: Stuck) -> None:
+    def _kill_if_stuck(self, work: Stuck) -> None:
         """Kill the processes that do the work when they make no progress."""
         self._stuck = work
 
@@ -490,7 +490,7 @@ class Rest:
             if self._stuck is not work:
                 return
             if work.look():
-                self._given_up = (
+                self._why_killed = (
                     f"CRIU timed out: no progress for {work.patience_s:g} s; it was killed"
                 )
                 self._stuck = None
@@ -526,7 +526,7 @@ def _connections(about: snapshot.About) -> list[sockets.Connection]:
 # ---- in processes of their own -----------------------------------------------------------
 
 
-def _written(
+def _saved_to(
     folder: str,
     about: snapshot.About,
     rank: process.Started,
@@ -557,7 +557,7 @@ def _written(
     except OSError as error:
         return {"code": "failed", "message": str(error)}
     finally:
-        calls.put_back()
+        calls.restore_registers()
 
 
 def _prepared(
@@ -570,7 +570,7 @@ def _prepared(
 ) -> Message:
     try:
         place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
-        last, amiss = snapshot.prepare(folder, about, journal, image)
+        last, problems = snapshot.prepare(folder, about, journal, image)
     except (snapshot.Unfit, interposer.Unusable) as error:
         return {"code": "snapshot", "message": str(error)}
     except programs.Missing as error:
@@ -578,4 +578,4 @@ def _prepared(
     except OSError as error:
         return {"code": "failed", "message": str(error)}
     found = {"libraries": str(place) if place else None, "last_pid": last}
-    return found | {"amiss": amiss.reply()}
+    return found | {"amiss": problems.reply()}

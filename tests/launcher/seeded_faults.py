@@ -179,7 +179,7 @@ TABLE: Table = {
             "tests/launcher/test_background_copy.py::"
             "test_a_rank_that_is_ended_is_there_until_it_is_copied[while-signal]"
         ): {
-            "ended-before-it-is-copied": ("self._now.ends.append(then)", "then()"),
+            "ended-before-it-is-copied": ("self._copy.ends.append(then)", "then()"),
         },
         (
             "tests/launcher/test_background_copy.py::"
@@ -192,7 +192,7 @@ TABLE: Table = {
         },
         "tests/launcher/test_background_copy.py::test_the_next_snapshot_waits_for_it": {
             "the-next-is-not-waited-with": (
-                "if self._now is None or not self._now.let_go:",
+                "if self._copy is None or not self._copy.rank_thawed:",
                 "if True:",
             ),
         },
@@ -216,7 +216,7 @@ TABLE: Table = {
     },
     "interpose/launcher/files/restoring.py": {
         "tests/launcher/test_files.py::test_files_are_set_back_to_what_they_were[again]": {
-            "later-files-stay": ("elif made and path not in self._there:", "elif False:"),
+            "later-files-stay": ("elif made and path not in self._present:", "elif False:"),
         },
         (
             "tests/launcher/test_files.py::"

@@ -214,9 +214,9 @@ def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.Monkey
         saved, following = state.folder / "saved", state.folder / "next"
         pid = halted(job, saved)
         computes(job)
-        begun = time.monotonic()
+        freezing = time.monotonic()
         still(job, following)
-        assert leaks.has_ended(pid, 0) and time.monotonic() > begun
+        assert leaks.has_ended(pid, 0) and time.monotonic() > freezing
         assert not (saved / "rank-0/image").exists()
         goes_on(job)
         copied(job, following)

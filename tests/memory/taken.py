@@ -25,13 +25,15 @@ class Taken:
 
     def take(self, page: int) -> None:
         if page in self.left:
-            self.hold.take(self.target, [(page * CHUNK, (page + 1) * CHUNK)])
+            self.hold.copy_current(self.target, [(page * CHUNK, (page + 1) * CHUNK)])
             self.left.remove(page)
 
     def end(self) -> None:
         for page in sorted(self.left):
             self.take(page)
-        self.hold.put_right(self.target, [(p * CHUNK, (p + 1) * CHUNK) for p in self.expected])
+        self.hold.replace_changed(
+            self.target, [(p * CHUNK, (p + 1) * CHUNK) for p in self.expected]
+        )
         self.hold.end()
         assert {page: self.copied(page) for page in self.expected} == self.expected
         self.hold.close()

@@ -58,49 +58,49 @@ def found(pid: int) -> list[str]:
     """What a process has that cannot be saved: the rest of a sentence about the process, with a
     remedy. The process may run."""
     record = _record(pid)
-    said = _of_directories(pid)
+    hindrances = _of_directories(pid)
     if record.full:
-        said.append("has more keys, SEM_UNDO adjustments and the like than can be recorded")
-    for kind, say in _SAYINGS.items():
+        hindrances.append("has more keys, SEM_UNDO adjustments and the like than can be recorded")
+    for kind, describe in _HINDRANCES.items():
         if objects := [each for each in record.objects if each.kind == _KINDS[kind]]:
-            said += say(pid, objects)
-    return said
+            hindrances += describe(pid, objects)
+    return hindrances
 
 
-def found_in_memory(pid: int) -> list[str]:
+def find_in_memory(pid: int) -> list[str]:
     """The same, of its memory. Takes tens of milliseconds per gigabyte."""
-    said = []
+    hindrances = []
     if (at := _bound(pid)) is not None:
-        said.append(
+        hindrances.append(
             f"has memory with a NUMA policy of its own (mbind, at {at}), which would be lost: "
             "set the policy of the whole process (numactl, set_mempolicy), or unmap it"
         )
     if _locks_memory(pid) and (at := _locked_on_fault(pid)) is not None:
-        said.append(
+        hindrances.append(
             f"has memory that is locked page by page (MLOCK_ONFAULT, at {at}), and would be locked "
             "as a whole: munlock it, or use mlock"
         )
-    return said
+    return hindrances
 
 
 def passing(pids: Iterable[int]) -> list[str]:
     """Temporary obstacles of frozen processes."""
-    said = []
+    hindrances = []
     for pid in pids:
         for number in process.opened(pid, "socket:"):
             with contextlib.suppress(OSError), process.socket_of(pid, number) as sock:
                 if _has_unread_datagrams(sock):
                     address, port = sock.getsockname()[:2]
-                    said.append(
+                    hindrances.append(
                         f"process {named(pid)} has not read the datagrams of its UDP socket on "
                         f"{address}, port {port}, which would be lost"
                     )
         if any(_is_in_call(pid, each) for each in _record(pid).objects):
-            said.append(
+            hindrances.append(
                 f"process {named(pid)} is in a call whose effect a checkpoint would lose, such as "
                 "semop with SEM_UNDO"
             )
-    return said
+    return hindrances
 
 
 # ---- what the library has recorded ----
@@ -177,7 +177,7 @@ def _always(text: str) -> Callable[[int, list[Noted]], list[str]]:
     return lambda _pid, _objects: [text]
 
 
-_SAYINGS: dict[str, Callable[[int, list[Noted]], list[str]]] = {
+_HINDRANCES: dict[str, Callable[[int, list[Noted]], list[str]]] = {
     "RF_HOST_KEY": _keys,
     "RF_HOST_UNDO": _adjustments,
     "RF_HOST_WALL_TIMER": _wall_timers,
@@ -204,17 +204,17 @@ _SAYINGS: dict[str, Callable[[int, list[Noted]], list[str]]] = {
 
 def _of_directories(pid: int) -> list[str]:
     """Directories with F_NOTIFY. The kernel shows only that they have an owner for signals."""
-    said = []
+    hindrances = []
     for number in process.opened(pid, "/"):
         with contextlib.suppress(OSError), process.descriptor(pid, number) as taken:
             owner = _OWNER.unpack(fcntl.fcntl(taken, _GETOWN_EX, bytes(_OWNER.size)))[1]
             if owner and stat.S_ISDIR(os.fstat(taken).st_mode):
                 where = os.readlink(f"/proc/{pid}/fd/{number}")
-                said.append(
+                hindrances.append(
                     f"gets signals for changes in {where} (F_NOTIFY), which would be lost: it must "
                     f"close descriptor {number}, or use inotify"
                 )
-    return said
+    return hindrances
 
 
 def _has_unread_datagrams(sock: socket.socket) -> bool:

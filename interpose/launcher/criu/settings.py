@@ -67,7 +67,7 @@ def memberships(settings: Iterable[Setting]) -> list[multicast.Membership]:
     return [tuple(value) for name, _, value in settings if name == "multicast"]
 
 
-def put_back(settings: Iterable[Setting]) -> list[str]:
+def restore(settings: Iterable[Setting]) -> list[str]:
     """Apply the settings to restored, frozen processes. Returns those that could not be set, in
     words."""
     amiss = []
@@ -81,7 +81,7 @@ def put_back(settings: Iterable[Setting]) -> list[str]:
                     multicast.join(sock, tuple(value))
             elif name == "timer":
                 with process.descriptor(*of) as timer:
-                    wall_timers.put_back(timer, wall_timers.Timer(*value))
+                    wall_timers.restore(timer, wall_timers.Timer(*value))
             else:
                 _ALL[name][1](of[0], value)
         except OSError as error:

@@ -94,7 +94,7 @@ def absent(addresses: Iterable[str]) -> list[str]:
     return found
 
 
-def left_over(connections: Iterable[Connection]) -> list[Connection]:
+def lingering(connections: Iterable[Connection]) -> list[Connection]:
     """Connections that the kernel still has, without a process: they are in time-wait, or were
     closed while the other end was unreachable. No socket can get the same addresses and ports
     before they are gone."""

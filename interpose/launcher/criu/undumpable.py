@@ -107,7 +107,7 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
             f"process {named(pid)} uses {name}, which cannot be saved: that name was removed, the "
             f"file has another one, and {_why_unsaved(files_seen)}"
             for name in sorted(unlinked.of(pid))
-            if not (files_seen and unlinked.can_be_had(name))
+            if not (files_seen and unlinked.is_free(name))
         ]
     found += [
         f"process {named(pid)} has a thread with another {what} than the rank's first thread: set "
@@ -122,7 +122,7 @@ def in_memory(pids: set[int]) -> list[str]:
     return [
         f"process {named(pid)} {what}"
         for pid in sorted(pids)
-        for what in host_state.found_in_memory(pid)
+        for what in host_state.find_in_memory(pid)
     ]
 
 
@@ -145,7 +145,7 @@ def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
     found = [
         f"has a {name} namespace of its own: run it without its sandbox or container"
         for name in _NAMESPACES
-        if _is_apart(pid, rank, name)
+        if _in_other_namespace(pid, rank, name)
     ]
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{pid}/status").read_text()
@@ -196,7 +196,7 @@ def _why_unsaved(files_seen: bool) -> str:
     return "another file has that name now, or its folder was removed"
 
 
-def _is_apart(pid: int, rank: Started, name: str) -> bool:
+def _in_other_namespace(pid: int, rank: Started, name: str) -> bool:
     """Whether a process is in another namespace than the rank. For the rank's first process: other
     than it was given, except namespaces that are saved with it."""
     first = pid == rank.pid

@@ -44,7 +44,7 @@ def of(pid: int) -> Iterator[tuple[int, Timer]]:
                 yield number, timer
 
 
-def put_back(taken: int, timer: Timer) -> None:
+def restore(taken: int, timer: Timer) -> None:
     """Set a timer again. It has expired for the periods that have passed. Raises OSError."""
     due, ticks = timer.due, timer.ticks
     if timer.period and (late := time.time_ns() - due) >= 0:

@@ -71,7 +71,7 @@ def _difference(file: Input) -> str:
         return f"cannot be read: {error.strerror}"
 
 
-class Amiss(NamedTuple):
+class FileProblems(NamedTuple):
     """Problems with files of all ranks restored so far, as in messages.Restored."""
 
     stay: list[str]
@@ -92,7 +92,7 @@ class Amiss(NamedTuple):
 
 def put(
     snapshot: Path, files: Files, life: str, own: Path, journals: list[tuple[Path, str]]
-) -> Amiss:
+) -> FileProblems:
     """Restore the files, and write the rank's journal, `own`. A repeated call does what is left, or
     nothing, and returns the same. `journals`: paths where journals of the job's ranks may be, each
     with the life that it has in that case. Raises Differs before anything is changed, OSError."""
@@ -108,7 +108,7 @@ def put(
         journal.write(own, life, restoring.names())
         shared["cleared"] = _signature(journals)
         shared["renewed"] = sorted({*shared.get("renewed", []), *restoring.renewed()})
-        return Amiss(shared.get("stay", []), shared["renewed"])
+        return FileProblems(shared.get("stay", []), shared["renewed"])
 
 
 def _signature(journals: list[tuple[Path, str]]) -> list[list[Any]]:
@@ -128,30 +128,30 @@ class _Job:
         others = (read(str(path.parent)) for path in snapshot.parent.glob("*/about.json"))
         ranks = [files for files in others if files]
         entries = [entry for files in ranks for entry in files.entries]
-        self._known: dict[str, bool] = {}  # names, and whether a rank of the job made them
+        self._names: dict[str, bool] = {}  # names, and whether a rank of the job made them
         for files in ranks:
             for path, made in files.names.items():
-                self._known[path] = made or self._known.get(path, False)
+                self._names[path] = made or self._names.get(path, False)
         self._above = {above.path: above.node for files in ranks for above in files.above}
         self._own_folders = {each.path for each in entries if each.kind == "folder"}
         self._folders = self._above.keys() | self._own_folders
         self._entries = entries
-        self._there = {each.path for each in entries}
-        self._there.update(path for files in ranks for path in files.others)
-        self._said: dict[str, list[Name]] = {}
+        self._present = {each.path for each in entries}
+        self._present.update(path for files in ranks for path in files.others)
+        self._journalled: dict[str, list[Name]] = {}
         for place, life in journals:
-            found, said = journal.read(place)
+            found, records = journal.read(place)
             if found == life:
-                for path, name in said.items():
-                    self._said.setdefault(path, []).append(name)
-        said_of = (name for names in self._said.values() for name in names)
-        self._nodes = {name.node for name in said_of if name.node and not self._is_others(name)}
+                for path, name in records.items():
+                    self._journalled.setdefault(path, []).append(name)
+        all_records = (name for names in self._journalled.values() for name in names)
+        self._nodes = {name.node for name in all_records if name.node and not self._is_others(name)}
 
     def in_the_way(self) -> list[str]:
         """Objects that are not the job's and block the restore: a non-folder where a folder was, or
         a folder where something else was."""
         wrong = []
-        for path in sorted(self._folders | self._there):
+        for path in sorted(self._folders | self._present):
             status, is_folder = nofollow.status(path), path in self._folders
             if status is None or stat.S_ISDIR(status.st_mode) == is_folder or self._made(path):
                 continue
@@ -162,7 +162,7 @@ class _Job:
         """The journals' records of what exists there now, if the job made it. A rank may have
         renamed it just before its end: then no record has this name."""
         here = _node(path)
-        found = [name for name in self._said.get(path, []) if here and name.node == here]
+        found = [name for name in self._journalled.get(path, []) if here and name.node == here]
         return found or ([Name(False, here)] if here in self._nodes else [])
 
     def written(self) -> list[str]:
@@ -171,14 +171,14 @@ class _Job:
 
     def stay(self) -> list[str]:
         """After `clear`: names for `stay` of messages.Restored."""
-        return [path for path in self._said.keys() - self._known.keys() if self._stays(path)]
+        return [path for path in self._journalled.keys() - self._names.keys() if self._stays(path)]
 
     def _stays(self, path: str) -> bool:
         above = map(str, Path(path).parents)  # what was in a folder of the job's was the job's
-        if any(name.made for each in (path, *above) for name in self._said.get(each, [])):
+        if any(name.made for each in (path, *above) for name in self._journalled.get(each, [])):
             return False
         now = nofollow.status(path)
-        wrote = any(name.wrote for name in self._said[path])
+        wrote = any(name.wrote for name in self._journalled[path])
         return now is None or (wrote and stat.S_ISREG(now.st_mode))
 
     def clear(self) -> None:
@@ -197,17 +197,17 @@ class _Job:
 
     def _later(self) -> tuple[list[str], list[tuple[str, str]]]:
         gone, back = [], []
-        for path, said in self._said.items():
+        for path, records in self._journalled.items():
             made = self._made(path)
             origin = next((name.origin for name in made if self._is_others(name)), "")
             if origin:
                 back.append((path, origin))
-            elif made and path not in self._there:
-                was_free = path in self._known or any(name.made for name in said)
+            elif made and path not in self._present:
+                was_free = path in self._names or any(name.made for name in records)
                 if was_free or path in self._above:
                     gone.append(path)
-        for path, by_job in self._known.items():
-            if not by_job and path not in self._there and self._is_elsewhere(path):
+        for path, by_job in self._names.items():
+            if not by_job and path not in self._present and self._is_elsewhere(path):
                 gone.append(path)
         return gone, back
 
@@ -222,9 +222,9 @@ class _Job:
 
     def _is_others(self, name: Name) -> bool:
         """Whether the object was not the job's when it was renamed, nor at the snapshot."""
-        said = self._said.get(name.origin, [])
-        own = any(each.node == name.node for each in said)
-        return bool(name.origin) and name.origin not in self._known and not own
+        records = self._journalled.get(name.origin, [])
+        own = any(each.node == name.node for each in records)
+        return bool(name.origin) and name.origin not in self._names and not own
 
 
 _IS = {

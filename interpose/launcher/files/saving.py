@@ -33,7 +33,7 @@ from rankfold.interpose.launcher.files import attributes, nofollow, sparse
 from rankfold.interpose.launcher.files.journal import Name
 from rankfold.interpose.launcher.files.previous import SMALL, Content, Previous
 from rankfold.interpose.launcher.files.tracker import Ours
-from rankfold.interpose.launcher.files.unlinked import GONE
+from rankfold.interpose.launcher.files.unlinked import DELETED
 from rankfold.log import area
 
 log = area(__file__)
@@ -44,7 +44,7 @@ _SMALL_BYTES = 64 << 10
 _SETTLED_NS = 50_000_000  # if the last change is older, the next one gets another ctime
 _LOCK_AGAIN_S, _SAY_AGAIN_S = 0.02, 10.0
 _SAMPLE_BYTES = 64 << 10
-_UNSEEN = ("ramfs", "tmpfs")  # there, writes to mapped memory may leave the times unchanged
+_UNTIMED = ("ramfs", "tmpfs")  # there, writes to mapped memory may leave the times unchanged
 _FICLONE = 0x4004_9409
 
 
@@ -196,7 +196,7 @@ class _Taking:
         self._first: dict[tuple[int, int], str] = {}  # first name of a file with several names
         self._several: dict[str, list[os.stat_result]] = {}  # by first name: status of each name
         self._now = time.time_ns()
-        self._unseen = {each.device for each in fanotify.mounts() if each.kind in _UNSEEN}
+        self._untimed = {each.device for each in fanotify.mounts() if each.kind in _UNTIMED}
         self._small, self._small_name, self._end = -1, "", 0  # where small contents are appended
         self.contents: dict[str, Content] = {}  # contents to keep for the next snapshot
 
@@ -221,7 +221,7 @@ class _Taking:
         entry.loose = (
             number in self._opened.mapped
             or status.st_ctime_ns > self._now - _SETTLED_NS
-            or f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}" in self._unseen
+            or f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}" in self._untimed
         )
         if kind in ("character", "block"):
             entry.device = status.st_rdev
@@ -405,9 +405,9 @@ class Opened:
             else:
                 (self.written if path in self.temporary else self.read).add(path)
 
-    def _name(self, name_given: str) -> str:
-        name = name_given.removesuffix(GONE)
-        return name if name in self.temporary else name_given
+    def _name(self, shown: str) -> str:
+        name = shown.removesuffix(DELETED)
+        return name if name in self.temporary else shown
 
     def _is_file(self, path: str, status: os.stat_result) -> bool:
         """Whether the path still names the file, and the file is one of the rank's."""

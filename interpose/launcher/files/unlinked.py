@@ -19,8 +19,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 
-GONE = " (deleted)"
-_ALONE_S = 60.0  # limit for the wait for other ranks: a program of a rank may hold that lock, too
+DELETED = " (deleted)"
+_LOCK_S = 60.0  # limit for the wait for other ranks: a program of a rank may hold that lock, too
 _LOOK_AGAIN_S = 0.01
 
 
@@ -32,34 +32,34 @@ def of(pid: int) -> dict[str, str]:
             for each in os.listdir(folder):
                 with contextlib.suppress(OSError):
                     name, link = os.readlink(f"{folder}/{each}"), f"{folder}/{each}"
-                    if name.startswith("/") and name.endswith(GONE) and os.stat(link).st_nlink:
-                        found[name.removesuffix(GONE)] = link
+                    if name.startswith("/") and name.endswith(DELETED) and os.stat(link).st_nlink:
+                        found[name.removesuffix(DELETED)] = link
     return found
 
 
-def can_be_had(name: str) -> bool:
+def is_free(name: str) -> bool:
     """Whether the name is free, and its folder exists."""
     return os.path.isdir(os.path.dirname(name)) and not os.path.lexists(name)
 
 
 @contextlib.contextmanager
-def found_again(pids: Iterable[int]) -> Iterator[set[str]]:
+def relinked(pids: Iterable[int]) -> Iterator[set[str]]:
     """Give the processes' files their lost names until the end of the block. Raises OSError."""
     links = {name: (pid, link) for pid in pids for name, link in of(pid).items()}
     with contextlib.ExitStack() as until:
         folders = sorted({os.path.dirname(name) for name in links})  # sorted: no deadlock
         for folder in folders:
-            until.enter_context(_alone(folder))
+            until.enter_context(_locked(folder))
         for name, (pid, link) in links.items():
-            until.enter_context(_has(pid, name, link))
+            until.enter_context(_linked(pid, name, link))
         yield set(links)
 
 
 @contextlib.contextmanager
-def _alone(folder: str) -> Iterator[None]:
+def _locked(folder: str) -> Iterator[None]:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        deadline = time.monotonic() + _ALONE_S
+        deadline = time.monotonic() + _LOCK_S
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,7 +67,7 @@ def _alone(folder: str) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise OSError(
-                        errno.EAGAIN, f"another process has locked it for {_ALONE_S:.0f} s", folder
+                        errno.EAGAIN, f"another process has locked it for {_LOCK_S:.0f} s", folder
                     ) from None
             time.sleep(_LOOK_AGAIN_S)
         yield
@@ -76,7 +76,7 @@ def _alone(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _has(pid: int, name: str, link: str) -> Iterator[None]:
+def _linked(pid: int, name: str, link: str) -> Iterator[None]:
     """Make the link in the mounts of the process: a link across mounts is refused."""
     above, last = os.path.split(name)
     folder = os.open(f"/proc/{pid}/root{above}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)

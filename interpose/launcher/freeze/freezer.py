@@ -105,13 +105,13 @@ class Freezer:
         """Move this process, and all that it will start, into the cgroup. Raises OSError."""
         self._write("cgroup.procs", "0")
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         """Let the processes in the cgroup, if there is one, run; they stay in it. Raises
         OSError."""
         if self._fd >= 0:
             self._write("cgroup.freeze", "0")
 
-    def again(self) -> None:
+    def refreeze(self) -> None:
         """Freeze the processes in the cgroup, if they are not. Raises OSError."""
         self._write("cgroup.freeze", "1")
 
@@ -136,7 +136,7 @@ class Freezer:
     def thaw(self) -> None:
         """Let all processes run in the cgroup that they came from, and remove ours. Raises
         OSError."""
-        self.let_go()
+        self.resume()
         self.leave()
 
     def leave(self) -> None:

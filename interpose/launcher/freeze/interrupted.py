@@ -80,7 +80,7 @@ class Wait:
     waited: int = 0
 
 
-def begins_anew(wait: Wait, before: Wait | None, timeout: int | None, ran: int) -> Wait | None:
+def restarted(wait: Wait, before: Wait | None, timeout: int | None, ran: int) -> Wait | None:
     """The record of the call if it is to restart; None: its timeout has passed. `before`: the
     record from the previous freeze; `ran`: how long the rank has run since then. Times are in
     nanoseconds."""
@@ -91,7 +91,7 @@ def begins_anew(wait: Wait, before: Wait | None, timeout: int | None, ran: int) 
 
 
 @dataclass(frozen=True)
-class Stood:
+class Interrupted:
     """A thread that was in a call when the rank was frozen: the address after the instruction, the
     call's number, and its result."""
 
@@ -105,8 +105,8 @@ class Calls:
     """The waiting calls of one rank, from freeze to freeze."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Wait] = {}
-        self._stood: list[Stood] = []
+        self._previous: dict[int, Wait] = {}
+        self._interrupted: list[Interrupted] = []
         self._since: int | None = None
         self._report = os.memfd_create("calls", os.MFD_CLOEXEC)
 
@@ -115,35 +115,37 @@ class Calls:
         `keep` then reads what it found."""
         ran = 0 if self._since is None else time.monotonic_ns() - self._since
         waits: list[Wait] = []
-        stood: list[Stood] = []
+        interrupted: list[Interrupted] = []
         if platform.machine() == "x86_64":
             for pid in pids:
-                _repair(pid, self._known, ran, waits, stood)
+                _repair(pid, self._previous, ran, waits, interrupted)
         os.ftruncate(self._report, 0)
-        os.pwrite(self._report, pickle.dumps((waits, stood)), 0)
+        os.pwrite(self._report, pickle.dumps((waits, interrupted)), 0)
         return {}
 
     def keep(self) -> None:
-        waits, self._stood = pickle.loads(os.pread(self._report, os.fstat(self._report).st_size, 0))
-        self._known = {each.thread: each for each in waits}
+        waits, self._interrupted = pickle.loads(
+            os.pread(self._report, os.fstat(self._report).st_size, 0)
+        )
+        self._previous = {each.thread: each for each in waits}
 
-    def put_back(self) -> None:
-        """Restore the registers that `mend` left. Runs in a process of its own, when CRIU has
+    def restore_registers(self) -> None:
+        """Restore the registers that `repair` left. Runs in a process of its own, when CRIU has
         finished and the rank is frozen again."""
-        for each in self._stood:
+        for each in self._interrupted:
             with contextlib.suppress(OSError), _stopped(each.thread) as registers:
                 if (registers.rip, registers.rax) == (each.ip - _SYSCALL_BYTES, each.number):
                     registers.rip, registers.orig_rax = each.ip, each.number
                     registers.rax = each.result
                     _ptrace(_SETREGS, each.thread, ctypes.byref(registers))
 
-    def goes_on(self) -> None:
+    def thawed(self) -> None:
         """Note the time at which the rank was thawed."""
         self._since = time.monotonic_ns()
 
     def forget(self) -> None:
         """Forget all calls: the rank is gone."""
-        self._known, self._stood, self._since = {}, [], None
+        self._previous, self._interrupted, self._since = {}, [], None
 
 
 # ---- in a process of its own -----------------------------------------------------------------
@@ -162,7 +164,7 @@ class _Registers(ctypes.Structure):
 
 
 def _repair(
-    pid: int, known: dict[int, Wait], ran: int, waits: list[Wait], stood: list[Stood]
+    pid: int, known: dict[int, Wait], ran: int, waits: list[Wait], interrupted: list[Interrupted]
 ) -> None:
     for thread in process.threads(pid):
         wait = _shown(pid, thread)
@@ -174,13 +176,13 @@ def _repair(
                 continue
             try:
                 if number in RESTARTED and registers.rax in (-errno.EINTR, _RESTART_BLOCK):
-                    again = begins_anew(wait, known.get(thread), _timeout(pid, wait.call), ran)
+                    again = restarted(wait, known.get(thread), _timeout(pid, wait.call), ran)
                     if again:
                         registers.rax = _RESTART_NO_HANDLER
                         _ptrace(_SETREGS, thread, ctypes.byref(registers))
                         waits.append(again)
             finally:  # CRIU interrupts the call again, whether its timeout could be read or not
-                stood.append(Stood(thread, registers.rip, number, registers.rax))
+                interrupted.append(Interrupted(thread, registers.rip, number, registers.rax))
 
 
 def _shown(pid: int, thread: int) -> Wait | None:

@@ -41,15 +41,15 @@ class Quiesce:
         after: Callable[[float, Callable[[], None]], None],
     ):
         self.freezer = freezer.Freezer(name)
-        self.still = False
+        self.frozen = False
         self.calls = interrupted.Calls()
         self._workers, self._tracker, self._after = workers, tracker, after
         self._requests: list[Request[Any]] = []  # freeze requests to answer when the rank is frozen
 
     @property
-    def begun(self) -> bool:
+    def freezing(self) -> bool:
         """Whether the rank is frozen or about to be."""
-        return self.still or bool(self._requests)
+        return self.frozen or bool(self._requests)
 
     def pids(self) -> set[int]:
         """The rank's processes: all of the namespace except the launcher and its workers."""
@@ -68,23 +68,23 @@ class Quiesce:
         self._requests.append(request)
         if len(self._requests) == 1:
             until = time.monotonic() + FREEZE_S
-            self._await(lambda: self._repair_calls(until), self._moves, until)
+            self._await(lambda: self._repair_calls(until), self._fail, until)
 
     def resume(self) -> None:
         """Thaw all processes of the rank. They leave the cgroup afterwards, while they run. Raises
         ControlError."""
         self._tracker.read()
-        self.still = False
+        self.frozen = False
         try:
-            self.freezer.let_go()
+            self.freezer.resume()
         except OSError as error:
             raise ControlError("failed", f"the rank cannot be thawed: {error}") from error
-        self.calls.goes_on()
+        self.calls.thawed()
         self._after(0.0, self._leave)
 
     def _leave(self) -> None:
         """Remove the cgroup, unless the rank is to be frozen again."""
-        if self.begun:
+        if self.freezing:
             return
         try:
             self.freezer.leave()
@@ -95,17 +95,17 @@ class Quiesce:
         """CRIU has frozen the rank: call `then` when all processes are frozen, or `otherwise` after
         a timeout."""
 
-        def still() -> None:
-            self.still = True
+        def on_frozen() -> None:
+            self.frozen = True
             then()
 
-        self._await(still, otherwise, time.monotonic() + FREEZE_S)
+        self._await(on_frozen, otherwise, time.monotonic() + FREEZE_S)
 
-    def again(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Freeze the cgroup again, if it was not frozen, and call `then` or `otherwise` as `held`
+    def refreeze(self, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        """Freeze the cgroup again, if it was not frozen, and call `then` or `otherwise` as `hold`
         does; neither, if the rank has ended."""
         try:
-            self.freezer.again()
+            self.freezer.refreeze()
         except OSError:
             return
         self._await(then, otherwise, time.monotonic() + FREEZE_S)
@@ -119,7 +119,7 @@ class Quiesce:
     def drop(self) -> None:
         """No process of the rank is left: remove its cgroup."""
         self._tracker.read()
-        self.still = False
+        self.frozen = False
         self.calls.forget()
         try:
             self.freezer.drop()
@@ -144,7 +144,7 @@ class Quiesce:
                     "waiting system calls may fail with EINTR: the process that restarts them "
                     "was killed"
                 )
-            self._await(lambda: self._need_seizable(until), self._moves, until)
+            self._await(lambda: self._need_seizable(until), self._fail, until)
 
         pid = self._workers.start(lambda: self.calls.repair(pids), repaired)
         self._after(max(0.0, until - time.monotonic()), lambda: self._workers.kill(pid))
@@ -156,45 +156,45 @@ class Quiesce:
         if not self._requests:
             return
         if not any(_is(pid, "DR") for pid in self.pids()):
-            self._arrive()
+            self._await_arrival()
         else:
-            self.freezer.let_go()
-            self.calls.goes_on()
+            self.freezer.resume()
+            self.calls.thawed()
             self._await_started(until)
 
     def _await_started(self, until: float) -> None:
         if not self._requests:
             return
         if time.monotonic() > until:
-            self._moves()
+            self._fail()
         elif any(_is(pid, "D") for pid in self.pids()):
             self._after(LOOK_AGAIN_S, lambda: self._await_started(until))
         else:
             try:
-                self.freezer.again()
+                self.freezer.refreeze()
             except OSError:  # the rank has ended
                 return
-            self._await(lambda: self._repair_calls(until), self._moves, until)
+            self._await(lambda: self._repair_calls(until), self._fail, until)
 
-    def _arrive(self, until: float | None = None) -> None:
+    def _await_arrival(self, until: float | None = None) -> None:
         """Finish the freeze when everything that the rank sent to others has arrived, or after a
         timeout."""
         until = until or time.monotonic() + ARRIVE_S
         if not self._requests:
             return
         if time.monotonic() < until and any(sockets.of(self.pids()).values()):
-            self._after(LOOK_AGAIN_S, lambda: self._arrive(until))
+            self._after(LOOK_AGAIN_S, lambda: self._await_arrival(until))
         else:
-            self._stands()
+            self._finish()
 
-    def _stands(self) -> None:
+    def _finish(self) -> None:
         self._tracker.read()
-        self.still = True
+        self.frozen = True
         waiting, self._requests = self._requests, []
         for request in waiting:
             request.reply()
 
-    def _moves(self) -> None:
+    def _fail(self) -> None:
         who = ", ".join(command.named(pid) for pid in sorted(self.pids()) if _is(pid, "D"))
         self.resume()
         text = (

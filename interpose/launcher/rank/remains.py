@@ -26,11 +26,13 @@ from rankfold.log import area
 
 log = area(__file__)
 
-LEAVES_S = 0.5  # helpers that notice the end of their parent exit by themselves within this time
-STARTS_S = 0.1  # time for a child that was just forked to execute another program
-LATE_S = 2.0  # after SIGKILL: by then the kernel is holding a process up
-_LOOK_AGAIN_S, _LOOK_AGAIN_MAX_S = 0.002, 1.0
-_LOOKS_MAX = 10
+HELPERS_EXIT_S = (
+    0.5  # helpers that notice the end of their parent exit by themselves within this time
+)
+EXEC_S = 0.1  # time for a child that was just forked to execute another program
+KILL_REPORT_S = 2.0  # after SIGKILL: by then the kernel is holding a process up
+_POLL_S, _POLL_MAX_S = 0.002, 1.0
+_SEARCHES_MAX = 10
 _FLAGS, _FORKED_NO_EXEC = 6, 0x40  # word of /proc/PID/stat after the name, and a bit of it
 _SHOWN = 100  # characters of a command line
 
@@ -43,7 +45,7 @@ class Launcher(Protocol):
     host_proc: int
     server: service.Server
     workers: Workers
-    door: handshake.Door
+    client_listener: handshake.ClientListener
 
 
 class Remains:
@@ -54,65 +56,67 @@ class Remains:
         self.launcher = launcher
         self.killed: list[str] = []
         self.ending = ""
-        self._late = False
+        self._reported_late = False
 
-    def heir(self, first: process.Started) -> process.Started | None:
+    def successor(self, first: process.Started) -> process.Started | None:
         """The process in which the rank continues after `first` has exited with status 0, or
         None."""
-        pid = self._heir()
-        if pid is not None and self.launcher.door.user() is None:
-            time.sleep(STARTS_S)
+        pid = self._find_successor()
+        if pid is not None and self.launcher.client_listener.user() is None:
+            time.sleep(EXEC_S)
             if pid in self._living():  # otherwise it has exited and is reaped next
-                pid = self._heir()
+                pid = self._find_successor()
         if pid is None:
             return None
         proc = self.launcher.host_proc
-        name = described(pid, proc, self.launcher.door.user())
+        name = described(pid, proc, self.launcher.client_listener.user())
         try:
             found = process.Started(pid, process.host_pid(pid, proc), first.mounts)
         except OSError:  # it has exited since and is not reaped yet
             return None
-        self.say(f"the first process of the rank has exited with 0; the rank continues in {name}")
+        self.report(
+            f"the first process of the rank has exited with 0; the rank continues in {name}"
+        )
         return found
 
-    def _heir(self) -> int | None:
-        door, before = self.launcher.door, None
-        for _ in range(_LOOKS_MAX):  # a process may fork and exit during the search
+    def _find_successor(self) -> int | None:
+        listener, previous = self.launcher.client_listener, None
+        for _ in range(_SEARCHES_MAX):  # a process may fork and exit during the search
             pids = self._living()
-            pid = heir(pids, door.user(), door.channel is not None)
-            if pid is not None or (before is not None and pids <= before):
+            pid = successor(pids, listener.user(), listener.channel is not None)
+            if pid is not None or (previous is not None and pids <= previous):
                 break
-            before = pids
+            previous = pids
         return pid
 
     def kill(self, exit_status: int, then: Callable[[], None]) -> None:
         """Kill the processes left of a rank that has exited; call `then` when none is left."""
-        until = time.monotonic() + LEAVES_S
-        while (left := self._living()) and time.monotonic() < until:
-            time.sleep(_LOOK_AGAIN_S)
-        self.killed = self._described(left)
+        until = time.monotonic() + HELPERS_EXIT_S
+        while (remaining := self._living()) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        self.killed = self._described(remaining)
         self.ending = "the rank has exited"
-        if left:
+        if remaining:
             names = ", ".join(self.killed)
             text = f"the rank has exited; these were still running and are killed: {names}"
             if exit_status == 0:
-                self.say(text)
+                self.report(text)
             else:  # not in the rank's log: its last lines show why it failed
                 log.warning("%s", text)
         self.launcher.workers.forget()
-        self._await_gone(then, time.monotonic(), _LOOK_AGAIN_S)
+        self._await_killed(then, time.monotonic(), _POLL_S)
 
-    def _await_gone(self, then: Callable[[], None], since: float, pause_s: float) -> None:
+    def _await_killed(self, then: Callable[[], None], since: float, pause_s: float) -> None:
         if process.killed_all(self.launcher.namespaced):
             then()
             return
-        if not self._late and time.monotonic() - since > LATE_S:
-            self._late = True
+        if not self._reported_late and time.monotonic() - since > KILL_REPORT_S:
+            self._reported_late = True
             names = ", ".join(self._described(set(process.descendants(os.getpid()))))
             self.ending += f", and the kernel has not yet released {names}, which was killed"
-            self.say(f"{self.ending}: its exit is reported after that")
-        next_s = min(2 * pause_s, _LOOK_AGAIN_MAX_S)
-        self.launcher.server.after(pause_s, lambda: self._await_gone(then, since, next_s))
+            self.report(f"{self.ending}: its exit is reported after that")
+        next_s = min(2 * pause_s, _POLL_MAX_S)
+        self.launcher.server.after(pause_s, lambda: self._await_killed(then, since, next_s))
 
     def _living(self) -> set[int]:
         """The running processes of the rank."""
@@ -120,10 +124,10 @@ class Remains:
         return set(process.descendants(os.getpid())) & process.living() - set(ours)
 
     def _described(self, pids: set[int]) -> list[str]:
-        user = self.launcher.door.user()
+        user = self.launcher.client_listener.user()
         return [described(pid, self.launcher.host_proc, user) for pid in sorted(pids)]
 
-    def say(self, text: str) -> None:
+    def report(self, text: str) -> None:
         """Write a message to the rank's log and to the launcher's."""
         log.warning("%s", text)
         path = self.launcher.config.log("err")
@@ -131,7 +135,7 @@ class Remains:
             err.write(f"rankfold: {text}\n")
 
 
-def heir(pids: set[int], user: int | None, used: bool) -> int | None:
+def successor(pids: set[int], user: int | None, used: bool) -> int | None:
     """The one of `pids`, all processes left of a rank, that replaces its first process. `user`: the
     process that uses the device; `used`: some process of the rank has used it."""
     parents = process.parents()

@@ -37,25 +37,30 @@ class _Copy:
     folder: str
     image: int  # a descriptor
     lock: int  # a descriptor of the folder: readers that need the whole snapshot wait for the lock
-    let_go: bool = False  # the rank runs again
-    begun: bool = False
+    rank_thawed: bool = False  # the rank runs again
+    started: bool = False
     waiting: list[Request[messages.Snapshot]] = field(default_factory=list)
     ends: list[Callable[[], None]] = field(default_factory=list)
 
 
 class BackgroundCopy:
-    """Copies one image at a time. `after` calls a function after a number of seconds; `again` takes
-    a snapshot that has waited."""
+    """Copies one image at a time. `after` calls a function after a number of seconds;
+    `snapshot_again` takes a snapshot that has waited."""
 
     def __init__(
         self,
         workers: Workers,
         tracker: Tracker,
         after: Callable[[float, Callable[[], None]], None],
-        again: Callable[[Request[messages.Snapshot]], None],
+        snapshot_again: Callable[[Request[messages.Snapshot]], None],
     ):
-        self._workers, self._tracker, self._after, self._again = workers, tracker, after, again
-        self._now: _Copy | None = None
+        self._workers, self._tracker, self._after, self._snapshot_again = (
+            workers,
+            tracker,
+            after,
+            snapshot_again,
+        )
+        self._copy: _Copy | None = None
 
     def expect(self, folder: str, image: int) -> None:
         """Plan the copy: the snapshot in `folder` lacks the image, which is copied once the rank
@@ -63,54 +68,54 @@ class BackgroundCopy:
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._now = _Copy(folder, os.dup(image), lock)
+            self._copy = _Copy(folder, os.dup(image), lock)
         except OSError:
             os.close(lock)
             raise
 
-    def let_go(self) -> None:
+    def rank_thawed(self) -> None:
         """The rank runs again: begin the copy soon."""
-        if self._now:
-            self._now.let_go = True
+        if self._copy:
+            self._copy.rank_thawed = True
             self._after(AFTER_S, self._begin)
 
-    def holds_up(self, request: Request[messages.Snapshot]) -> bool:
+    def postpones(self, request: Request[messages.Snapshot]) -> bool:
         """Whether the snapshot must wait for the running copy; if so, it starts by itself
         afterwards."""
-        if self._now is None or not self._now.let_go:
+        if self._copy is None or not self._copy.rank_thawed:
             return False
-        self._now.waiting.append(request)
+        self._copy.waiting.append(request)
         self._begin()
         return True
 
     def before_end(self, then: Callable[[], None]) -> None:
         """Call `then`, which ends the rank, when no copy needs the image any more: the snapshot is
         not lost with the rank."""
-        if self._now is None:
+        if self._copy is None:
             then()
         else:
-            self._now.ends.append(then)
+            self._copy.ends.append(then)
             self._begin()
 
     def refuse(self, error: ControlError) -> None:
         """Refuse the snapshots that wait."""
-        if self._now:
-            waiting, self._now.waiting = self._now.waiting, []
+        if self._copy:
+            waiting, self._copy.waiting = self._copy.waiting, []
             for request in waiting:
                 request.refuse(error)
 
     def forget(self) -> None:
         """Drop the copy; the snapshot stays without the image."""
-        if self._now:
-            os.close(self._now.lock)
-            os.close(self._now.image)
-            self._now = None
+        if self._copy:
+            os.close(self._copy.lock)
+            os.close(self._copy.image)
+            self._copy = None
 
     def _begin(self) -> None:
-        copy = self._now
-        if copy is None or copy.begun:
+        copy = self._copy
+        if copy is None or copy.started:
             return
-        copy.begun = True
+        copy.started = True
 
         def copied(reply: Message | None) -> None:
             if reply is None or "message" in reply:
@@ -118,7 +123,7 @@ class BackgroundCopy:
                 log.warning("%s: %s", copy.folder, why)
             self._tracker.read()
             self._tracker.workers.clear()
-            self._over(copy)
+            self._finish(copy)
 
         try:
             pid = self._workers.start(lambda: _copied(copy.folder, copy.image), copied)
@@ -133,7 +138,7 @@ class BackgroundCopy:
         work = Stuck(lambda: {pid})
 
         def look() -> None:
-            if self._now is not copy:
+            if self._copy is not copy:
                 return
             if work.look():
                 os.kill(pid, process.KILL)
@@ -141,12 +146,12 @@ class BackgroundCopy:
 
         look()
 
-    def _over(self, copy: _Copy) -> None:
+    def _finish(self, copy: _Copy) -> None:
         self.forget()
         for end in copy.ends:
             end()
         for request in copy.waiting:
-            self._again(request)
+            self._snapshot_again(request)
 
 
 def _copied(folder: str, image: int) -> Message:

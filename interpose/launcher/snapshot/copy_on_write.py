@@ -17,12 +17,13 @@ from pathlib import Path
 from rankfold import records
 from rankfold.interpose.launcher.files import sparse
 
-_HELD = records.held()
-_CHUNK, _WINDOW = (_HELD.constants[f"RF_{name}_BYTES"] for name in ("CHUNK", "WINDOW"))
+_LAYOUT = records.held()
+_CHUNK, _WINDOW = (_LAYOUT.constants[f"RF_{name}_BYTES"] for name in ("CHUNK", "WINDOW"))
 _OFFSET, _PAGES, _ASIDE, _NOTHING = (
-    _HELD.constants[name] for name in ("HOLD_OFFSET", "HOLD_PAGES", "ASIDE_OFFSET", "ASIDE_NOTHING")
+    _LAYOUT.constants[name]
+    for name in ("HOLD_OFFSET", "HOLD_PAGES", "ASIDE_OFFSET", "ASIDE_NOTHING")
 )
-_SHAPE = _HELD.structs["image_hold"]
+_SHAPE = _LAYOUT.structs["image_hold"]
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -47,16 +48,16 @@ class Hold:
         """Copy these ranges of whole pages as they were when the hold began, to the same offsets of
         a file that is empty there. Raises OSError."""
         ranges = list(ranges)
-        self.take(target, ranges)
-        self.put_right(target, ranges)
+        self.copy_current(target, ranges)
+        self.replace_changed(target, ranges)
 
-    def take(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
+    def copy_current(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Copy what the ranges contain now, or while the copy runs. Raises OSError."""
         for begin, end in ranges:
             sparse.copy(self.image, target, begin, end)
 
-    def put_right(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
-        """Replace pages that changed before or after `take` copied them. Raises OSError."""
+    def replace_changed(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
+        """Replace pages that changed before or after `copy_current` copied them. Raises OSError."""
         aside = array("I", self._map[_SHAPE["aside"].offset : _SHAPE.size])
         if self._get("lost"):
             raise OSError(
@@ -90,16 +91,16 @@ def possible(image: int) -> bool:
     """Whether a proxy can have served the image, and free memory suffices for a second copy of all
     of it: that much may have to be copied aside."""
     about = os.fstat(image)
-    return about.st_size >= _WINDOW and about.st_blocks * 512 < _memory_left()
+    return about.st_size >= _WINDOW and about.st_blocks * 512 < _available_memory()
 
 
-def _memory_left() -> int:
+def _available_memory() -> int:
     words = Path("/proc/meminfo").read_text().split()
-    left = 1024 * int(words[words.index("MemAvailable:") + 1])
+    available = 1024 * int(words[words.index("MemAvailable:") + 1])
     try:
         most = (_CGROUP / "memory.max").read_text().strip()
         if most != "max":
-            left = min(left, int(most) - int((_CGROUP / "memory.current").read_text()))
+            available = min(available, int(most) - int((_CGROUP / "memory.current").read_text()))
     except (OSError, ValueError):  # no cgroup with these files
         pass
-    return left
+    return available

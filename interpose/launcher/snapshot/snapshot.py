@@ -121,7 +121,7 @@ def write(
     processes.mkdir(parents=True, mode=0o700)
     if memory is not None:
         channel.punch(memory)
-    with unlinked.found_again(pids) as names:
+    with unlinked.relinked(pids) as names:
         opened = saving.Opened(pids, tracker.is_ours, names)
         personality = settings.personality(about.pid)
         about = replace(
@@ -246,7 +246,7 @@ def compare_here(folder: str, about: About) -> saving.Files | None:
     return found
 
 
-def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, restoring.Amiss]:
+def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, restoring.FileProblems]:
     """Compare the machine, then restore the rank's files and fill the image. `own`: the rank's
     journal here. Returns the pid after which CRIU's own processes may get theirs, and problems with
     the files.
@@ -258,11 +258,11 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, rest
     taken = images.threads(processes)
     if not taken:
         raise Unfit(f"{processes} contains no processes")
-    amiss = restoring.Amiss([], [])
+    problems = restoring.FileProblems([], [])
     try:
         if found:
             journals = _journals(folder, own)
-            amiss = restoring.put(Path(folder), found, about.journal[1], own, journals)
+            problems = restoring.put(Path(folder), found, about.journal[1], own, journals)
         else:
             own.unlink(missing_ok=True)
     except saving.Differs as differs:
@@ -272,7 +272,7 @@ def prepare(folder: str, about: About, own: Path, image: int) -> tuple[int, rest
         fill(source, image)
     elif about.has_channel:
         raise Unfit(f"{folder} has no image: the snapshot is incomplete")
-    return _gap(taken), amiss
+    return _gap(taken), problems
 
 
 def _journals(folder: str, own: Path) -> list[tuple[Path, str]]:
