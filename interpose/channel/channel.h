@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 13
+#define RF_MINOR 14
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -119,9 +119,9 @@ struct rf_header {
 
 	/* Their own lines: requests that do not queue in the ring, which may be full or blocked by
 	 * operations that never end. Entry i is answered in slot i: the number of a communicator to
-	 * abort (1.11), or RF_URGENT_QUERY | an event to query (1.12); 0: none. C fills it and
-	 * increments `urgents`; S consumes it. The reply to a query has the seq of the last record
-	 * that was consumed before it. */
+	 * abort (1.11), or RF_URGENT_QUERY | an event (1.12) or a stream (1.14) to query; 0: none.
+	 * C fills it and increments `urgents`; S consumes it. The reply to a query has the seq of
+	 * the last record that was consumed before it. */
 	_Alignas(64) _Atomic uint64_t urgent[RF_SLOT_COUNT];
 	/* (S) Why single communicators are unusable: number << 8 | ncclResult_t; 0: none (1.11) */
 	_Alignas(64) _Atomic uint64_t comm_errors[RF_COMM_ERRORS];

@@ -260,7 +260,7 @@ class ChannelServer:
     def _serve(self) -> None:
         while not self._stop.is_set():
             if not self.peek():
-                self._answer_urgent()
+                self.answer_urgent()
                 self._stop.wait(0.0005)
                 continue
             record = self.consume()
@@ -275,13 +275,13 @@ class ChannelServer:
             if record.slot:
                 self.answer(record, *reply)
 
-    def _answer_urgent(self) -> None:
-        """Requests outside of the ring: queries of events, which are complete, and aborts."""
+    def answer_urgent(self, error: int = 0) -> None:
+        """Requests outside of the ring: queries of streams and events, and aborts."""
         for entry in range(SLOTS) if self._map is not None else ():
             if self.get64(URGENT + 8 * entry):
                 self.put64(URGENT + 8 * entry, 0)
                 seq = self.records[-1].seq if self.records else 0
-                self.answer(Record(0, entry + 1, 0, b""), 0, struct.pack("<Q", seq))
+                self.answer(Record(0, entry + 1, 0, b""), error, struct.pack("<Q", seq))
 
     def _release(self, record: Record) -> None:
         """The data of a source slot have been read."""

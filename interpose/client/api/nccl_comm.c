@@ -1,6 +1,6 @@
 /* nccl_comm.c: communicators as objects: their list, their properties and their state.
  *
- * Errors are ncclResult_t. The list only grows. Nothing here blocks.
+ * Errors are ncclResult_t. The list only grows. Only comm_await blocks.
  *
  * Lock: COMM_LOCK around a request in progress of a nonblocking communicator.
  */
@@ -88,18 +88,40 @@ ncclResult_t nccl_comm_joined(struct comm *c, uint32_t slot)
 	return error;
 }
 
+/* Under COMM_LOCK. */
+static void end_request(struct comm *c)
+{
+	c->pending = 0;
+	INVARIANT(in_progress, "a request that is answered was counted");
+	in_progress--;
+}
+
 static bool under_way(struct comm *c)
 {
 	lock(COMM_LOCK);
-	if (c->pending && channel_answered(c->pending - 1)) {
+	if (c->pending && !c->awaited && channel_answered(c->pending - 1)) {
 		nccl_comm_joined(c, c->pending - 1);
-		c->pending = 0;
-		INVARIANT(in_progress, "a request that is answered was counted");
-		in_progress--;
+		end_request(c);
 	}
 	bool pending = c->pending;
 	unlock(COMM_LOCK);
 	return pending;
+}
+
+/* Meanwhile no other thread takes the reply: its slot would be free for another request, for which
+ * this thread would then wait. */
+void comm_await(struct comm *c)
+{
+	lock(COMM_LOCK);
+	uint32_t slot = c->pending;
+	c->awaited = slot;
+	unlock(COMM_LOCK);
+	if (!slot)
+		return;
+	nccl_comm_joined(c, slot - 1);
+	lock(COMM_LOCK);
+	end_request(c);
+	unlock(COMM_LOCK);
 }
 
 ncclResult_t comm_progress(struct comm *c)

@@ -44,7 +44,7 @@ ncclResult_t group_start(void)
 	return NCCL_SUCCESS;
 }
 
-static ncclResult_t begin_joining(struct joining *j)
+static void begin_joining(struct joining *j)
 {
 	struct comm *c = j->comm;
 	if (j->split) {
@@ -52,19 +52,22 @@ static ncclResult_t begin_joining(struct joining *j)
 					  .comm = c->number,
 					  .color = j->color,
 					  .key = j->key};
-		j->slot = channel_begin(&m.r, RF_OP_COMM_SPLIT, sizeof m, NULL, 0);
+		j->slot = channel_begin_unless(&c->dead, &m.r, RF_OP_COMM_SPLIT, sizeof m, NULL, 0);
 	} else {
 		struct rf_comm_init m = {
 			.comm = c->number, .nranks = (uint32_t)c->count, .rank = (uint32_t)c->rank};
 		memcpy(m.unique_id, c->id, sizeof m.unique_id);
-		j->slot = channel_begin(&m.r, RF_OP_COMM_INIT, sizeof m, NULL, 0);
+		j->slot = channel_begin_unless(&c->dead, &m.r, RF_OP_COMM_INIT, sizeof m, NULL, 0);
 	}
-	return NCCL_SUCCESS;
 }
 
 static ncclResult_t finish_joining(struct joining *j)
 {
 	struct comm *c = j->comm;
+	if (j->slot == SLOT_NONE) {
+		*j->out = NULL;
+		return because(NCCL_INTERNAL_ERROR, "another thread has aborted the communicator");
+	}
 	if (c->nonblocking && comm_begin(c, j->slot))
 		return NCCL_IN_PROGRESS;
 	ncclResult_t error = nccl_comm_joined(c, j->slot);
@@ -129,29 +132,21 @@ static void post_destroy(uint64_t op)
 	channel_post(&m.r, RF_OP_REDOP_DESTROY, sizeof m, NULL, 0);
 }
 
-/* Removes the operations of communicators that another thread has aborted since: the server would
- * refuse them, and keep an error for a communicator that is gone. */
-static void forget_dead(void)
+/* Another thread may have aborted the communicator since: the server would refuse the operation, the
+ * whole group with it, and keep an error for a communicator that is gone. */
+static bool of_dead(const struct rf_collective *operation)
 {
-	const struct comm *c = NULL;
-	uint32_t kept = 0;
-	for (uint32_t i = 0; i < group.count; i++) {
-		if (!c || c->number != group.operations[i].comm)
-			c = comm_numbered(group.operations[i].comm);
-		if (c && !c->dead)
-			group.operations[kept++] = group.operations[i];
-	}
-	group.count = kept;
+	const struct comm *c = comm_numbered(operation->comm);
+	return !c || c->dead;
 }
 
 static ncclResult_t end_outermost(void)
 {
-	forget_dead();
 	ncclResult_t error = group.error ? group.error : check_own_sends();
 	if (!error && group.joining_count)
 		error = join_all();
 	if ((!error || error == NCCL_IN_PROGRESS) && group.count)
-		channel_post_group(group.operations, group.count);
+		channel_post_group(group.operations, group.count, of_dead);
 	for (uint32_t i = 0; error && i < group.joining_count; i++)
 		if (!group.joinings[i].comm->made && !group.joinings[i].comm->pending)
 			*group.joinings[i].out = NULL;

@@ -29,16 +29,6 @@ static bool take_comm(void *handle, struct comm **out)
 	return c && !channel_open() && !atomic_exchange(&c->dead, true);
 }
 
-static void wait_for_progress(struct comm *c)
-{
-	lock(COMM_LOCK);
-	uint32_t slot = c->pending;
-	unlock(COMM_LOCK);
-	if (slot)
-		channel_wait(slot - 1);
-	(void)comm_progress(c);
-}
-
 ncclResult_t comm_destroy(void *comm)
 {
 	struct comm *c;
@@ -46,7 +36,7 @@ ncclResult_t comm_destroy(void *comm)
 		return NCCL_SUCCESS;
 	if (!take_comm(comm, &c))
 		return ended("ncclCommDestroy", c, NCCL_INVALID_ARGUMENT);
-	wait_for_progress(c);
+	comm_await(c);
 	struct rf_handle m = {.handle = c->number};
 	if (c->made)
 		channel_post(&m.r, RF_OP_COMM_DESTROY, sizeof m, NULL, 0);
@@ -63,8 +53,6 @@ ncclResult_t comm_abort(void *comm)
 	group_forget(c);
 	(void)channel_abort_comm(c->number);
 	(void)comm_progress(c); /* its request in progress has ended */
-	/* If the ring is full, the handle stays, which costs the server a few bytes. */
-	struct rf_handle m = {.handle = c->number};
-	(void)channel_try_post(&m.r, RF_OP_COMM_ABORT, sizeof m);
+	channel_post_later(RF_OP_COMM_ABORT, c->number);
 	return NCCL_SUCCESS;
 }

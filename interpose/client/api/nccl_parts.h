@@ -18,6 +18,7 @@ struct comm {
 	bool stopped;        /* its operations were ended: it can only be destroyed */
 	_Atomic bool dead;   /* its handle is no longer valid */
 	uint32_t pending;    /* slot + 1 of the request in progress; COMM_LOCK */
+	bool awaited;        /* by a thread that will take its reply; COMM_LOCK */
 	ncclResult_t result; /* of the last finished request */
 	struct comm *next;
 };
@@ -43,6 +44,8 @@ struct comm *nccl_comm_new(int count, int rank);                        /* NULL:
 bool comm_nonblocking(const ncclConfig_t *, const struct comm *parent); /* both may be NULL */
 /* NCCL_IN_PROGRESS, or the result of its last request or of its creation. Never blocks. */
 ncclResult_t comm_progress(struct comm *);
+/* Waits for the request in progress, once for a communicator. */
+void comm_await(struct comm *);
 /* The request in this slot is now in progress. False: too many are; the caller waits for it. */
 bool comm_begin(struct comm *, uint32_t slot);
 ncclResult_t nccl_comm_joined(struct comm *, uint32_t slot); /* its creation: waits for the reply */

@@ -135,12 +135,18 @@ int channel_open(void);
 /* ---- channel.c ---- */
 
 /* Puts one record into the ring: `bytes` of *record, then `tail_bytes` of tail. Sets bytes, opcode,
- * slot and seq. Blocks only while the ring is full. Returns the record's seq. */
-uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
-		      const void *tail, size_t tail_bytes);
+ * slot and seq. Blocks only while the ring is full. */
+void channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
+		  size_t tail_bytes);
+/* The same for work in a stream, for whose completion queries ask. Returns the record's seq. */
+uint64_t channel_post_work(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
+			   const void *tail, size_t tail_bytes, uint64_t stream);
 /* The same for a caller that holds a lock: returns 0, and puts nothing, if it would have to
  * wait. */
 uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes);
+/* Posts the release of a handle that no later record names. Never blocks: if the ring is full or in
+ * use, the record is put before the next one of any thread. */
+void channel_post_later(enum rf_opcode opcode, uint64_t handle);
 void channel_wait_space(size_t bytes); /* until another try may succeed */
 /* Posts a record and waits for the reply. Returns its error; `reply_bytes` of its data go to
  * reply. */
@@ -149,18 +155,27 @@ int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, 
 /* channel_call in two steps, for several calls in flight. channel_begin returns the slot. */
 uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		       const void *tail, size_t tail_bytes);
+/* The same, or SLOT_NONE without posting anything if *gone is true. The record comes before every
+ * one that is posted after *gone became true. */
+#define SLOT_NONE UINT32_MAX
+uint32_t channel_begin_unless(const _Atomic bool *gone, struct rf_record *record,
+			      enum rf_opcode opcode, size_t bytes, const void *tail,
+			      size_t tail_bytes);
 int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
 bool channel_answered(uint32_t slot); /* then channel_finish does not block */
-void channel_wait(uint32_t slot);     /* until it is answered, or another thread has finished it */
 /* Requests that the server ends the communicator's operations, and waits until it has. The request
  * bypasses the ring, which these operations may block. */
 int channel_abort_comm(uint64_t comm);
-/* Queries an event, likewise. *consumed: the seq of the last record that the server had handled. */
-int channel_query_event(uint64_t event, uint64_t *consumed);
+/* Queries a stream or an event, likewise. *consumed: the seq of the last record that the server had
+ * handled. */
+int channel_query(uint64_t handle, uint64_t *consumed);
 /* Wakes the server if it sleeps: for changes of the header without a record. */
 void channel_wake(void);
-/* Posts one outermost group of collectives: consecutive in the ring, group_left counting down. */
-void channel_post_group(struct rf_collective *records, uint32_t count);
+/* Posts one outermost group of collectives: consecutive in the ring, group_left counting down.
+ * Those for which `gone` is true are removed from the list. As above, the others come before every
+ * record that is posted after it became true. */
+void channel_post_group(struct rf_collective *records, uint32_t count,
+			bool (*gone)(const struct rf_collective *));
 
 /* Claims a bulk slot; BULK_NONE if none is free and `wait` is false. A thread must not wait for a
  * slot while it holds one that only it can free. */
@@ -185,17 +200,20 @@ struct handle {
 	uint64_t number;
 	enum handle_kind kind;
 	uint32_t flags;
-	_Atomic bool captured;     /* event: last recorded in a captured stream */
-	_Atomic uint64_t recorded; /* event: seq of its last record; 0: none */
-	uint64_t context;          /* in which it was created */
-	struct hints hints;        /* HANDLE_STREAM */
-	void *stream;              /* HANDLE_BLAS: the stream of its products */
+	_Atomic bool captured; /* event: last recorded in a captured stream */
+	_Atomic uint64_t
+		last;       /* seq of an event's last record, or of a stream's last work; 0: none */
+	uint64_t context;   /* in which it was created */
+	struct hints hints; /* HANDLE_STREAM */
+	void *stream;       /* HANDLE_BLAS: the stream of its products */
 	int modes[BLAS_MODES];
 };
 uint64_t handle_number(void); /* a new number, never reused */
 struct handle *handle_new(enum handle_kind kind, uint64_t context);
 struct handle *handle_get(enum handle_kind kind, const void *value); /* NULL: no live one */
 void handle_drop(struct handle *);
+/* `last` of a stream, also of the two that have no handle. */
+_Atomic uint64_t *stream_last(uint64_t stream);
 /* Iterates over the live handles, starting with *place = 0; NULL at the end. */
 struct handle *handle_next(uint64_t *place);
 

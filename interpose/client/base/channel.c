@@ -5,6 +5,7 @@
  * ring, a missing bulk or reply slot, a reply. All are re-checked futex loops without a deadline,
  * so that a rank can be parked for as long as it has no server.
  */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base.h"
@@ -116,22 +117,51 @@ static void put_record(struct rf_record *record, size_t bytes, const void *tail,
 	fetch_ahead(mapped_part(RF_OFF_RING), whole);
 }
 
-static uint64_t post_record(struct rf_record *record, enum rf_opcode opcode, uint16_t slot,
-			    size_t bytes, const void *tail, size_t tail_bytes)
+/* Records whose posters do not wait. */
+struct later {
+	struct rf_handle m;
+	struct later *next;
+};
+static struct later *_Atomic laters;
+
+/* Under RING_LOCK, before other records are put. */
+static void put_laters(void)
 {
-	record->opcode = (uint16_t)opcode;
-	record->slot = slot;
-	lock(RING_LOCK);
-	put_record(record, bytes, tail, tail_bytes);
-	uint64_t seq = record->seq;
-	unlock(RING_LOCK);
-	return seq;
+	if (!atomic_load_explicit(&laters, memory_order_relaxed))
+		return;
+	struct later *l = atomic_exchange(&laters, NULL);
+	while (l) {
+		struct later *next = l->next;
+		put_record(&l->m.r, sizeof l->m, NULL, 0);
+		free(l);
+		l = next;
+	}
 }
 
-uint64_t channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
-		      const void *tail, size_t tail_bytes)
+void channel_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,
+		  size_t tail_bytes)
 {
-	return post_record(record, opcode, 0, bytes, tail, tail_bytes);
+	record->opcode = (uint16_t)opcode;
+	record->slot = 0;
+	lock(RING_LOCK);
+	put_laters();
+	put_record(record, bytes, tail, tail_bytes);
+	unlock(RING_LOCK);
+}
+
+uint64_t channel_post_work(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
+			   const void *tail, size_t tail_bytes, uint64_t stream)
+{
+	_Atomic uint64_t *last = stream_last(stream);
+	record->opcode = (uint16_t)opcode;
+	record->slot = 0;
+	lock(RING_LOCK);
+	put_laters();
+	put_record(record, bytes, tail, tail_bytes);
+	uint64_t seq = record->seq;
+	atomic_store_explicit(last, seq, memory_order_relaxed);
+	unlock(RING_LOCK);
+	return seq;
 }
 
 uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_t bytes)
@@ -150,6 +180,20 @@ uint64_t channel_try_post(struct rf_record *record, enum rf_opcode opcode, size_
 	return seq;
 }
 
+void channel_post_later(enum rf_opcode opcode, uint64_t handle)
+{
+	struct rf_handle m = {.handle = handle};
+	if (channel_try_post(&m.r, opcode, sizeof m))
+		return;
+	struct later *l = malloc(sizeof *l);
+	if (!l)
+		return; /* the server keeps the object, a few bytes */
+	m.r.opcode = (uint16_t)opcode;
+	*l = (struct later){m, atomic_load(&laters)};
+	while (!atomic_compare_exchange_weak(&laters, &l->next, l))
+		;
+}
+
 void channel_wait_space(size_t bytes)
 {
 	lock(RING_LOCK);
@@ -157,14 +201,22 @@ void channel_wait_space(size_t bytes)
 	unlock(RING_LOCK);
 }
 
-void channel_post_group(struct rf_collective *records, uint32_t count)
+void channel_post_group(struct rf_collective *records, uint32_t count,
+			bool (*gone)(const struct rf_collective *))
 {
+	uint32_t kept = 0;
 	lock(RING_LOCK);
-	for (uint32_t i = 0; i < count; i++) {
-		records[i].group_left = count - 1 - i;
+	put_laters(); /* first: no release of a communicator comes between the check and the group */
+	for (uint32_t i = 0; i < count; i++)
+		if (!gone(&records[i]))
+			records[kept++] = records[i];
+	for (uint32_t i = 0; i < kept; i++) {
+		records[i].group_left = kept - 1 - i;
 		records[i].r.opcode = RF_OP_COLLECTIVE;
 		records[i].r.slot = 0;
 		put_record(&records[i].r, sizeof records[i], NULL, 0);
+		atomic_store_explicit(stream_last(records[i].stream), records[i].r.seq,
+				      memory_order_relaxed);
 	}
 	unlock(RING_LOCK);
 }
@@ -209,15 +261,38 @@ static uint32_t slot_claim(uint64_t usable)
 	}
 }
 
+static void slot_release(uint32_t index)
+{
+	atomic_store_explicit(&slot_at(index)->state, RF_SLOT_FREE, memory_order_relaxed);
+	atomic_fetch_and(&slots_busy, ~(1ull << index));
+	doorbell_ring(&slots_bell, &slots_waiters);
+}
+
+uint32_t channel_begin_unless(const _Atomic bool *gone, struct rf_record *record,
+			      enum rf_opcode opcode, size_t bytes, const void *tail,
+			      size_t tail_bytes)
+{
+	uint32_t index = slot_claim(USUAL_SLOTS);
+	/* The store to the ring's head releases it. */
+	atomic_store_explicit(&slot_at(index)->state, RF_SLOT_WAITING, memory_order_relaxed);
+	record->opcode = (uint16_t)opcode;
+	record->slot = (uint16_t)(index + 1);
+	lock(RING_LOCK);
+	put_laters(); /* as before a group */
+	bool posted = !gone || !atomic_load(gone);
+	if (posted)
+		put_record(record, bytes, tail, tail_bytes);
+	unlock(RING_LOCK);
+	if (posted)
+		return index;
+	slot_release(index);
+	return SLOT_NONE;
+}
+
 uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		       const void *tail, size_t tail_bytes)
 {
-	uint32_t index = slot_claim(USUAL_SLOTS);
-	struct rf_slot *slot = slot_at(index);
-	/* The store to the ring's head releases it. */
-	atomic_store_explicit(&slot->state, RF_SLOT_WAITING, memory_order_relaxed);
-	post_record(record, opcode, (uint16_t)(index + 1), bytes, tail, tail_bytes);
-	return index;
+	return channel_begin_unless(NULL, record, opcode, bytes, tail, tail_bytes);
 }
 
 int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
@@ -238,22 +313,10 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 	int error = slot->error;
 	if (reply)
 		memcpy(reply, slot->data, reply_bytes);
-	atomic_store_explicit(&slot->state, RF_SLOT_FREE, memory_order_relaxed);
-	atomic_fetch_and(&slots_busy, ~(1ull << index));
-	doorbell_ring(&slots_bell, &slots_waiters);
+	slot_release(index);
 	if (error)
 		(void)sticky_error(); /* reports the fault */
 	return error;
-}
-
-void channel_wait(uint32_t index)
-{
-	struct rf_slot *slot = slot_at(index);
-	uint32_t state;
-	while ((state = atomic_load(&slot->state)) == RF_SLOT_WAITING || state == RF_SLOT_ASLEEP) {
-		atomic_compare_exchange_strong(&slot->state, &state, RF_SLOT_ASLEEP);
-		doorbell_sleep(&slot->state, RF_SLOT_ASLEEP);
-	}
 }
 
 bool channel_answered(uint32_t index) { return slot_answered(slot_at(index)); }
@@ -271,9 +334,9 @@ static int call_urgently(uint64_t request, void *reply, size_t reply_bytes)
 
 int channel_abort_comm(uint64_t comm) { return call_urgently(comm, NULL, 0); }
 
-int channel_query_event(uint64_t event, uint64_t *consumed)
+int channel_query(uint64_t handle, uint64_t *consumed)
 {
-	return call_urgently(RF_URGENT_QUERY | event, consumed, sizeof *consumed);
+	return call_urgently(RF_URGENT_QUERY | handle, consumed, sizeof *consumed);
 }
 
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,

@@ -79,6 +79,16 @@ struct handle *handle_get(enum handle_kind kind, const void *value)
 	return h && h->number == number && h->kind == kind ? h : NULL;
 }
 
+_Atomic uint64_t *stream_last(uint64_t stream)
+{
+	static _Atomic uint64_t
+		of_defaults[RF_STREAM_PER_THREAD + 1]; /* [0]: destroyed meanwhile */
+	if (stream <= RF_STREAM_PER_THREAD)
+		return &of_defaults[stream];
+	struct handle *h = handle_get(HANDLE_STREAM, (void *)stream);
+	return h ? &h->last : &of_defaults[0];
+}
+
 struct handle *handle_next(uint64_t *place)
 {
 	struct table *t = atomic_load_explicit(&table, memory_order_acquire);

@@ -186,6 +186,15 @@ int stream_sync(const void *stream)
 	return error ? error : wait_for_stream(number);
 }
 
+int stream_query(const void *stream)
+{
+	uint64_t number;
+	int error = channel_enter();
+	if (!error)
+		error = stream_idle_number(stream, &number);
+	return error ? error : issue_query_stream(number);
+}
+
 int event_sync(const void *event)
 {
 	uint64_t number;

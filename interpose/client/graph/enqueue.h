@@ -54,6 +54,7 @@ int stream_host_function(const void *stream, CUhostFn function, void *data);
 int stream_callback(const void *stream, cudaStreamCallback_t callback, void *data, unsigned flags);
 /* Wait for a stream, an event or the device: fail while it is captured. */
 int stream_sync(const void *stream);
+int stream_query(const void *stream);
 int event_sync(const void *event);
 int event_query(const void *event);
 int device_sync(void);

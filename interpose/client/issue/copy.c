@@ -32,7 +32,7 @@ static struct rf_copy record_of(const struct copy *c)
 static int send_copy(struct rf_copy *m, const void *tail, size_t bytes, bool wait)
 {
 	if (!wait) {
-		channel_post(&m->r, RF_OP_COPY, sizeof *m, tail, bytes);
+		channel_post_work(&m->r, RF_OP_COPY, sizeof *m, tail, bytes, m->stream);
 		return CUDA_OK;
 	}
 	int error = channel_call(&m->r, RF_OP_COPY, sizeof *m, tail, bytes, NULL, 0);
@@ -253,4 +253,7 @@ int fill_check(struct rf_fill *m)
 	return CUDA_OK;
 }
 
-void issue_fill(struct rf_fill *m) { channel_post(&m->r, RF_OP_FILL, sizeof *m, NULL, 0); }
+void issue_fill(struct rf_fill *m)
+{
+	channel_post_work(&m->r, RF_OP_FILL, sizeof *m, NULL, 0, m->stream);
+}

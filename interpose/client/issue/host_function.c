@@ -83,7 +83,7 @@ static int post_function(struct host_function f)
 	*kept = f;
 	struct rf_host_func m = {.stream = f.number, .token = (uint64_t)kept};
 	atomic_fetch_add(&functions_posted, 1);
-	channel_post(&m.r, RF_OP_HOST_FUNC, sizeof m, NULL, 0);
+	channel_post_work(&m.r, RF_OP_HOST_FUNC, sizeof m, NULL, 0, m.stream);
 	return CUDA_OK;
 }
 

@@ -86,6 +86,7 @@ int event_destroy(const void *event);
 int event_elapsed(float *ms, const void *start, const void *end);
 void issue_record(uint64_t event, uint64_t stream);
 int issue_query(uint64_t event); /* NOT_READY: its last record is not complete */
+int issue_query_stream(uint64_t stream);
 void issue_wait(uint64_t stream, uint64_t event);
 int stream_priority(const void *stream, int *priority);
 int stream_attribute_get(const void *stream, int id, launch_attribute_value *);

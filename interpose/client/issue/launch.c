@@ -93,7 +93,7 @@ static int send_launch(const struct launch *l, uint8_t *params)
 	memcpy(m.grid, l->grid, sizeof m.grid);
 	memcpy(m.block, l->block, sizeof m.block);
 	m.param_bytes = l->function->info.param_bytes;
-	channel_post(&m.r, RF_OP_LAUNCH, sizeof m, params, m.param_bytes);
+	channel_post_work(&m.r, RF_OP_LAUNCH, sizeof m, params, m.param_bytes, m.stream);
 	return CUDA_OK;
 }
 
@@ -119,9 +119,9 @@ int issue_launch(const struct launch *l)
 void issue_gemm(struct rf_gemm_aux *m)
 {
 	if (m->g.flags & ~(uint32_t)OLD_FLAGS)
-		channel_post(&m->g.r, RF_OP_GEMM_AUX, sizeof *m, NULL, 0);
+		channel_post_work(&m->g.r, RF_OP_GEMM_AUX, sizeof *m, NULL, 0, m->g.stream);
 	else
-		channel_post(&m->g.r, RF_OP_GEMM, sizeof m->g, NULL, 0);
+		channel_post_work(&m->g.r, RF_OP_GEMM, sizeof m->g, NULL, 0, m->g.stream);
 }
 
 /* ---- parameters ---- */

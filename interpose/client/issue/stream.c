@@ -42,12 +42,12 @@ static int destroy(enum handle_kind kind, const void *value, enum rf_opcode opco
 		error = INVALID_HANDLE;
 	if (error)
 		return error;
-	struct rf_handle m = {.handle = h->number};
+	uint64_t number = h->number;
 	stream_told *told = kind == HANDLE_STREAM ? atomic_load(&tell_end) : NULL;
 	if (told)
-		told(h->number);
+		told(number);
 	handle_drop(h);
-	channel_post(&m.r, opcode, sizeof m, NULL, 0);
+	channel_post_later(opcode, number);
 	return channel_enter();
 }
 
@@ -231,26 +231,57 @@ int event_elapsed(float *ms, const void *start, const void *end)
 void issue_record(uint64_t event, uint64_t stream)
 {
 	struct rf_event m = {.event = event, .stream = stream};
-	uint64_t seq = channel_post(&m.r, RF_OP_EVENT_RECORD, sizeof m, NULL, 0);
+	uint64_t seq = channel_post_work(&m.r, RF_OP_EVENT_RECORD, sizeof m, NULL, 0, stream);
 	struct handle *h = handle_get(HANDLE_EVENT, (void *)event);
-	if (h)
-		atomic_store(&h->recorded, seq);
-}
-
-/* Never waits for room in the ring, nor for what is in it: watchdogs query events to find out that
- * nothing moves any more. */
-int issue_query(uint64_t event)
-{
-	struct handle *h = handle_get(HANDLE_EVENT, (void *)event);
-	uint64_t recorded = h ? atomic_load(&h->recorded) : 0, consumed = 0;
-	int error = channel_query_event(event, &consumed);
-	if (consumed < recorded && (error == CUDA_OK || error == INVALID_HANDLE))
-		return NOT_READY; /* the server does not know of its last record, or of it */
-	return error == INVALID_HANDLE && h && !recorded ? CUDA_OK : error;
+	uint64_t last = h ? atomic_load(&h->last) : seq;
+	while (last < seq && !atomic_compare_exchange_weak(&h->last, &last, seq))
+		;
 }
 
 void issue_wait(uint64_t stream, uint64_t event)
 {
 	struct rf_event m = {.event = event, .stream = stream};
-	channel_post(&m.r, RF_OP_STREAM_WAIT, sizeof m, NULL, 0);
+	channel_post_work(&m.r, RF_OP_STREAM_WAIT, sizeof m, NULL, 0, stream);
+}
+
+/* ---- queries ----
+ *
+ * They never wait for space in the ring, nor for what is in it: watchdogs query streams and events
+ * to find out that nothing moves any more. So the server may not have handled what the answer
+ * depends on, which the client can tell. */
+
+static int answer(int error, uint64_t consumed, uint64_t last)
+{
+	if (consumed < last && (error == CUDA_OK || error == INVALID_HANDLE))
+		return NOT_READY; /* the server has not handled the last work yet */
+	/* It may not even have created what has no work. */
+	return error == INVALID_HANDLE && !last ? CUDA_OK : error;
+}
+
+int issue_query(uint64_t event)
+{
+	struct handle *h = handle_get(HANDLE_EVENT, (void *)event);
+	uint64_t last = h ? atomic_load(&h->last) : 0, consumed = 0;
+	int error = channel_query(event, &consumed);
+	return h ? answer(error, consumed, last) : error;
+}
+
+static void raise_to(uint64_t *last, _Atomic uint64_t *other)
+{
+	uint64_t value = atomic_load(other);
+	*last = *last < value ? value : *last;
+}
+
+int issue_query_stream(uint64_t stream)
+{
+	uint64_t last = atomic_load(stream_last(stream)), consumed = 0;
+	struct handle *h;
+	if (stream == RF_STREAM_LEGACY) { /* it is ordered after all blocking streams */
+		raise_to(&last, stream_last(RF_STREAM_PER_THREAD));
+		for (uint64_t place = 0; (h = handle_next(&place));)
+			if (h->kind == HANDLE_STREAM && !(h->flags & RF_STREAM_NON_BLOCKING))
+				raise_to(&last, &h->last);
+	}
+	int error = channel_query(stream, &consumed);
+	return answer(error, consumed, last);
 }

@@ -197,11 +197,12 @@ static void consume(struct rank *r)
 	}
 }
 
-static void answer_query(struct rank *r, uint64_t event, uint16_t slot)
+static void answer_query(struct rank *r, uint64_t handle, uint16_t slot)
 {
-	struct rf_handle a = {.handle = event};
+	struct rf_handle a = {.handle = handle};
 	uint64_t consumed = r->ring.tail.seq;
-	ring_reply(r, slot, on_event_query(r, &a, 0), &consumed, sizeof consumed);
+	int error = get_stream(r, handle) ? on_stream_query(r, &a, 0) : on_event_query(r, &a, 0);
+	ring_reply(r, slot, error, &consumed, sizeof consumed);
 	r->intake.records++;
 	r->intake.queries++;
 }
