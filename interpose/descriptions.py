@@ -2,10 +2,6 @@
 
 A function of the description has ``params`` and one of
 
-``record: STRUCT OPCODE``  with ``set: {field: expression}`` for every field of that record of
-                     ``channel.h``; ``reply: true`` waits for the reply. ``stream(x)`` and
-                     ``event(x)`` as an expression check a handle; ``idle_stream(x)`` and
-                     ``idle_event(x)`` also check that no capture prevents the call.
 ``local: EXPRESSION``  a C expression that gives the result
 ``hand: FILE``       the body is in FILE, in any folder of ``interpose/client/``
 ``refuse: REASON``   a stub that reports its name once on stderr and fails
@@ -35,25 +31,22 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rankfold import records
 from rankfold.interpose import headers, libraries
 from rankfold.interpose.headers import Declared
 from rankfold.interpose.libraries import API, Soname
 
 WHEELS = Path(__file__).resolve().parents[1] / "build/cuda"  # tools/nvcc installs them there
 LIBRARIES = tuple(libraries.table())
-KINDS = ("record", "local", "hand", "refuse")
+KINDS = ("local", "hand", "refuse")
 KEYS = {
     *KINDS,
     "params",
-    "set",
-    "reply",
     "returns",
     "ignore",
     "per_thread",
@@ -61,17 +54,11 @@ KEYS = {
     "since",
     "in_stream",
 }
-CHECKS = {
-    "stream": "stream_number",
-    "event": "event_number",
-    "idle_stream": "stream_idle_number",
-    "idle_event": "event_idle_number",
-}
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 class Mismatch(Exception):
-    """A description contradicts its prototype or the channel."""
+    """A description contradicts its prototype."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +75,6 @@ class Function:
     parameters: tuple[Parameter, ...] | None  # None: unknown (a stub)
     returns: str
     plain: bool  # returns the library's result type
-    set: dict[str, str] = field(default_factory=dict)
-    reply: bool = False
     ignore: tuple[str, ...] = ()
     per_thread: str = ""
     also: tuple[str, ...] = ()
@@ -143,25 +128,6 @@ def split_parameters(text: str) -> tuple[Parameter, ...]:
     return tuple(parameters)
 
 
-def check_record(function: Function, channel: records.Contract) -> None:
-    words = function.body.split()
-    if len(words) != 2 or words[0] not in channel.structs:
-        raise Mismatch(f"record needs a struct and an opcode of channel.h, not {function.body!r}")
-    if words[1] not in channel.opcodes:
-        raise Mismatch(f"opcodes.def has no opcode RF_OP_{words[1]}")
-    opcode = channel.opcodes[words[1]]
-    if words[0] != opcode.record.name:
-        raise Mismatch(f"the record of {opcode.name} is {opcode.record.name}, not {words[0]}")
-    if opcode.kind in ("CALL", "SYNC", "QUERY") and not function.reply:
-        raise Mismatch(f"{opcode.name} is answered: it needs reply: true")
-    fields = {f.name for f in opcode.record.arguments}
-    missing, unknown = fields - set(function.set), set(function.set) - fields
-    if missing or unknown:
-        raise Mismatch(
-            f"{words[0]}: fields not set: {sorted(missing)}, not there: {sorted(unknown)}"
-        )
-
-
 def check_parameters(function: Function) -> None:
     """Check that every parameter is used or explicitly ignored, and that no other name is one."""
     if function.parameters is None or function.kind == "hand":
@@ -173,12 +139,7 @@ def check_parameters(function: Function) -> None:
         raise Mismatch(f"ignores {sorted(unknown)}, which are no parameters")
     if function.kind == "refuse":
         return
-    text = " ".join([function.body, *map(str, function.set.values())])
-    used = set(WORD.findall(text))
-    for expression in map(str, function.set.values()):
-        check = re.fullmatch(r"(\w+)\((\w+)\)", expression)
-        if check and check[1] in CHECKS and check[2] not in {*names, "NULL"}:
-            raise Mismatch(f"{expression}: {check[2]} is no parameter")
+    used = set(WORD.findall(function.body))
     if forgotten := names - used - set(function.ignore):
         raise Mismatch(f"parameters neither used nor ignored: {sorted(forgotten)}")
     if both := used & set(function.ignore):
@@ -204,8 +165,6 @@ def load_function(name: str, entry: Any, result: str, prefix: str = "") -> Funct
         parameters=split_parameters(entry["params"]) if "params" in entry else None,
         returns=entry.get("returns", result),
         plain="returns" not in entry,
-        set={k: str(v) for k, v in entry.get("set", {}).items()},
-        reply=bool(entry.get("reply", False)),
         ignore=tuple(entry.get("ignore", ())),
         per_thread=entry.get("per_thread", ""),
         also=(*entry.get("also", ()), *([prefix + name] if prefix else [])),
@@ -295,24 +254,18 @@ def typed_functions(data: dict[str, Any]) -> dict[str, Any]:
     return functions
 
 
-def load_library(
-    text: str, channel: records.Contract, extra_names: set[str] | None = None
-) -> Library:
+def load_library(text: str, extra_names: set[str] | None = None) -> Library:
     """Parse and check one description. Raises Mismatch with the function's name."""
-    return _library(yaml.safe_load(text), channel, extra_names)
+    return _library(yaml.safe_load(text), extra_names)
 
 
-def _library(
-    data: dict[str, Any], channel: records.Contract, extra_names: set[str] | None = None
-) -> Library:
+def _library(data: dict[str, Any], extra_names: set[str] | None = None) -> Library:
     prefix = data.get("prefix", "")
     functions: dict[str, Function] = {}
     for name, entry in {**data["functions"], **typed_functions(data)}.items():
         try:
             function = load_function(name, entry, data["result"], prefix)
             check_parameters(function)
-            if function.kind == "record":
-                check_record(function, channel)
         except Mismatch as error:
             raise Mismatch(f"{data['library']}.yaml: {name}: {error}") from None
         functions[name] = function
@@ -348,7 +301,7 @@ def _library(
     )
 
 
-def load_older(newer: Library, version: Soname, channel: records.Contract) -> Library:
+def load_older(newer: Library, version: Soname) -> Library:
     """The library as an older major version of CUDA has it. Raises Mismatch, OSError.
 
     Its description has ``functions`` that differ from those of `newer`, ``names`` that `newer`
@@ -361,7 +314,7 @@ def load_older(newer: Library, version: Soname, channel: records.Contract) -> Li
     contexts = {**newer.contexts}
     for key, names in data.get("contexts", {}).items():
         contexts[key] = f"{contexts.get(key, '')} {names}"
-    for function in _library(described, channel).functions:
+    for function in _library(described).functions:
         if function.kind == "hand":
             raise Mismatch(f"{version.overlay.name}: {function.name}: is not one expression")
         fits = replace(function, check=check_of(function, contexts), older=version.cuda)
@@ -370,15 +323,15 @@ def load_older(newer: Library, version: Soname, channel: records.Contract) -> Li
     return replace(newer, functions=tuple(functions.values()), contexts=contexts)
 
 
-def load_versions(name: str, channel: records.Contract) -> dict[Soname, Library]:
+def load_versions(name: str) -> dict[Soname, Library]:
     """A library by its versions, newest first. Raises Mismatch, OSError."""
     header = read_header(name)
-    library = load_library((API / f"{name}.yaml").read_text(), channel, set(header))
+    library = load_library((API / f"{name}.yaml").read_text(), set(header))
     check_header(library, header)
     found: dict[Soname, Library] = {}
     for version in libraries.table()[name].sonames:
         if version.overlay.exists():
-            library = load_older(library, version, channel)
+            library = load_older(library, version)
         found[version] = library
     return found
 

@@ -30,9 +30,7 @@ from typing import Any
 import yaml
 from pycparser import c_parser
 
-from rankfold import records
 from rankfold.interpose.descriptions import (
-    CHECKS,
     KINDS,
     LIBRARIES,
     Function,
@@ -58,29 +56,6 @@ def call_arguments(function: Function) -> str:
     return ", ".join(p.name for p in function.parameters or ())
 
 
-def record_body(function: Function, finish: str) -> list[str]:
-    struct, opcode = function.body.split()
-    checks, plain = [], []
-    for name, expression in function.set.items():
-        check = re.fullmatch(r"(\w+)\((\w+)\)", expression)
-        if check and check[1] in CHECKS:
-            checks.append(f"error = {CHECKS[check[1]]}({check[2]}, &m.{name});")
-        else:
-            plain.append(f"m.{name} = {expression};")
-    record = "(struct rf_record *)&m"
-    lines = [f"struct {struct} m;", "memset(&m, 0, sizeof m);", "int error = channel_enter();"]
-    for check_line in checks:
-        lines += ["if (!error)", f"\t{check_line}"]
-    lines += plain
-    lines.append("if (!error)")
-    arguments = f"{record}, RF_OP_{opcode}, sizeof m, NULL, 0"
-    if function.reply:
-        lines.append(f"\terror = channel_call({arguments}, NULL, 0);")
-    else:
-        lines.append(f"\tchannel_post({arguments});")
-    return [*lines, f"return {finish}(error);"]
-
-
 def stub(function: Function, name: str, library: Library) -> str:
     why = f"{function.body} not supported by rankfold" if function.body else ""
     reason = f'"{why}"' if why else "NULL"
@@ -102,9 +77,7 @@ def definition(function: Function, name: str, lines: list[str]) -> str:
 def body(function: Function, library: Library) -> str:
     finish = library.finish if function.plain else ""
     ignored = [f"(void){name};" for name in function.ignore]
-    if function.kind == "record":
-        lines = record_body(function, finish)
-    elif function.returns == "void":
+    if function.returns == "void":
         lines = [f"{function.body};"]
     else:
         lines = [f"return {finish}({function.body});"]
@@ -269,7 +242,7 @@ def coverage(library: Library, in_headers: set[str]) -> str:
     covered = {n for f in library.functions if f.kind != "refuse" for n in f.names}
     lines = [
         f"{library.name}: {len(in_headers) or 'no'} functions in the header, "
-        f"{counts['record'] + counts['local']} generated, {counts['hand']} hand-written, "
+        f"{counts['local']} generated, {counts['hand']} hand-written, "
         f"{counts['refuse']} refused"
     ]
     lines += [f"  refused  {f.name}" for f in library.functions if f.kind == "refuse"]
@@ -351,11 +324,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--include", type=Path, required=True)
     arguments = parser.parse_args()
-    channel = records.channel()
     try:
-        found = [load_versions(name, channel) for name in LIBRARIES]
+        found = [load_versions(name) for name in LIBRARIES]
         headers = {name: set(read_header(name)) for name in LIBRARIES}
-    except (Mismatch, OSError, records.Unreadable, yaml.YAMLError, c_parser.ParseError) as error:
+    except (Mismatch, OSError, yaml.YAMLError, c_parser.ParseError) as error:
         print(f"generate.py: {error}", file=sys.stderr)
         return 1
     for versions in found:

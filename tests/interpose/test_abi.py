@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rankfold import records
 from rankfold.interpose import descriptions, generate, headers, libraries
 from support.preloaded import CLIENT, LIB
 
@@ -102,7 +101,7 @@ def test_versions_agree_with_the_headers() -> None:
         typed.setdefault(name, set()).add(int(version))
     description = (libraries.API / "cuda.yaml").read_text()
     checked = 0
-    for function in descriptions.load_library(description, records.channel()).functions:
+    for function in descriptions.load_library(description).functions:
         versions = typed.get(re.sub(r"_v\d$", "", function.name), set())
         young = len(versions) == 1 and max(versions) > LOOKED_UP_SINCE
         if young or (function.since and versions):
@@ -116,7 +115,7 @@ def test_prototypes_agree_with_the_headers(tmp_path: Path, library: str, least: 
     """One source file with both declarations of every function: C++ refuses a conflict."""
     folder, header = descriptions.header_folders(library)[0], headers.FILES[library]
     text = (libraries.API / f"{library}.yaml").read_text()
-    described = descriptions.load_library(text, records.channel())
+    described = descriptions.load_library(text)
     real = (folder / header).read_text(errors="replace")
     functions = [f for f in described.functions if f.parameters is not None]
     lines = [f"#undef {f.name}" for f in functions]

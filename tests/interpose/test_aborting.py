@@ -129,9 +129,12 @@ def test_queries_and_destructions_do_not_wait_for_space_in_the_ring(
         until(lambda: server.get64(cs.HEAD) - server.tail > cs.RING_BYTES - 8192)
         proceed(process)
 
+        assert process.stdout
+        output = process.stdout
+
         def went_on() -> bool:
             server.answer_urgent(INVALID_HANDLE)
-            return bool(select.select([process.stdout], [], [], 0)[0])
+            return bool(select.select([output], [], [], 0)[0])
 
         until(went_on)
         while process.poll() is None or server.peek():
@@ -253,7 +256,7 @@ int main(void)
 
 def test_a_destruction_waits_for_its_own_request_only(build: Build, tmp_path: Path) -> None:
     """Not for the next one in the same reply slot, which another thread may make as soon as the
-    first is answered. The answer wakes nobody here, as if the waiting thread were slow."""
+    first is answered. The answer wakes no thread here, as if the waiting thread were slow."""
     with (
         ChannelServer(tmp_path / "s", automatic=False) as server,
         started(build(DESTROYED), server) as process,

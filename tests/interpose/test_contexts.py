@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rankfold import records
 from rankfold.interpose import descriptions, libraries
 from support.channel_server import ChannelServer
 from support.preloaded import Build, Run
 
-LIBRARY = descriptions.load_library((libraries.API / "cuda.yaml").read_text(), records.channel())
+LIBRARY = descriptions.load_library((libraries.API / "cuda.yaml").read_text())
 CHECKS = {n: f.check for f in LIBRARY.functions if f.kind != "refuse" for n in f.names}
 NOTHING = {
     "cuInit",

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from pycparser import c_ast, c_parser
 
-from rankfold import paths, records
+from rankfold import paths
 from rankfold.interpose import descriptions, generate, headers, libraries
 from support import privileges
 from support.native import REPOSITORY
@@ -76,7 +76,7 @@ def nccl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def described(library: str) -> tuple[descriptions.Library, dict[str, object]]:
     text = (libraries.API / f"{library}.yaml").read_text()
-    return descriptions.load_library(text, records.channel()), yaml.safe_load(text)
+    return descriptions.load_library(text), yaml.safe_load(text)
 
 
 def compiles(tmp_path: Path, folder: Path, header: str, text: str) -> None:

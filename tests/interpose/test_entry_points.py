@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rankfold import records
 from rankfold.interpose import descriptions, libraries
 from support.preloaded import Build, environment
 
@@ -45,7 +44,7 @@ def types() -> list[tuple[str, int, str]]:
 
 def not_refused() -> set[str]:
     text = (libraries.API / "cuda.yaml").read_text()
-    library = descriptions.load_library(text, records.channel())
+    library = descriptions.load_library(text)
     return {name for f in library.functions if f.kind != "refuse" for name in f.names}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold import paths, records
+from rankfold import paths
 from rankfold.interpose import descriptions, libraries
 from rankfold.interpose.launcher.config import built_libraries
 from rankfold.interpose.launcher.interposer import unversioned
@@ -16,11 +16,10 @@ from rankfold.interpose.libraries import Soname
 
 HERE = Path(__file__).parent
 LIB = paths.native("lib/librankfold.so").parent
-CHANNEL = records.channel()
 VERSIONS = {
     version: library
     for name in libraries.table()
-    for version, library in descriptions.load_versions(name, CHANNEL).items()
+    for version, library in descriptions.load_versions(name).items()
 }
 LIBRARIES = {row.name: VERSIONS[row.sonames[0]] for row in libraries.table().values()}
 EACH = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.soname)

@@ -1,24 +1,19 @@
-"""An annotation that does not match its prototype or the channel is refused, not compiled."""
+"""An annotation that does not match its prototype is refused, not compiled."""
 
 from __future__ import annotations
 
 import pytest
 
-from rankfold import records
 from rankfold.interpose import descriptions, headers, libraries
 from support.privileges import need_cuda_headers
 
-CHANNEL = records.channel()
 HEAD = "library: cudart\nresult: cudaError_t\nrefused_result: '801'\nfunctions:\n"
 
 
 def refusal(entry: str) -> str:
     with pytest.raises(descriptions.Mismatch) as caught:
-        descriptions.load_library(f"{HEAD}  f: {entry}\n", CHANNEL)
+        descriptions.load_library(f"{HEAD}  f: {entry}\n")
     return str(caught.value)
-
-
-RECORD = 'params: "cudaEvent_t e, cudaStream_t s", record: rf_event EVENT_RECORD'
 
 
 @pytest.mark.parametrize(
@@ -34,25 +29,6 @@ RECORD = 'params: "cudaEvent_t e, cudaStream_t s", record: rf_event EVENT_RECORD
         ('{local: "0"}', "has no params"),
         ('{params: void, local: "0", pre_thread: ptsz}', "unknown keys ['pre_thread']"),
         ('{params: void, local: "0", per_thread: both}', "per_thread is"),
-        (f"{{{RECORD}, set: {{event: event(e)}}, ignore: [s]}}", "fields not set: ['stream']"),
-        (
-            f"{{{RECORD}, set: {{event: event(e), stream: stream(s), when: 1}}}}",
-            "not there: ['when']",
-        ),
-        (
-            f"{{{RECORD}, set: {{event: event(e), stream: stream(t)}}, ignore: [s]}}",
-            "t is no param",
-        ),
-        (
-            '{params: "cudaEvent_t e", record: rf_handle EVENT_FORGET, set: {handle: event(e)}}',
-            "no opcode RF_OP_EVENT_FORGET",
-        ),
-        ('{params: "int a", record: rf_nothing FREE, set: {addr: a}}', "needs a struct"),
-        ('{params: "int a", record: rf_grant FREE, set: {want_bytes: a}}', "of FREE is rf_free"),
-        (
-            '{params: "cudaEvent_t e", record: rf_handle EVENT_SYNC, set: {handle: event(e)}}',
-            "EVENT_SYNC is answered: it needs reply: true",
-        ),
     ],
 )
 def test_a_contradiction_is_an_error_that_names_the_function(entry: str, expected: str) -> None:
@@ -71,7 +47,7 @@ def test_a_contradiction_is_an_error_that_names_the_function(entry: str, expecte
 def test_what_needs_a_context_is_described_and_said_once(contexts: str, expected: str) -> None:
     text = f'{HEAD}  f: {{params: void, local: "0"}}\ncontexts: {contexts}\n'
     with pytest.raises(descriptions.Mismatch) as caught:
-        descriptions.load_library(text, CHANNEL)
+        descriptions.load_library(text)
     assert expected in str(caught.value)
 
 
@@ -89,7 +65,7 @@ def test_declarations_are_read_as_a_compiler_reads_them() -> None:
 
 
 def test_a_description_with_other_parameters_than_the_header_is_refused() -> None:
-    library = descriptions.load_library(f'{HEAD}  f: {{params: "int a", local: f(a)}}\n', CHANNEL)
+    library = descriptions.load_library(f'{HEAD}  f: {{params: "int a", local: f(a)}}\n')
     descriptions.check_header(library, {"f": headers.Declared("int f(int a)", 1)})
     with pytest.raises(descriptions.Mismatch, match="the header says: int f"):
         descriptions.check_header(library, {"f": headers.Declared("int f(int a, int b)", 2)})
@@ -100,7 +76,7 @@ def test_the_description_knows_every_function_of_the_headers(library: str) -> No
     """Its list of names serves machines without headers, and so must be complete."""
     need_cuda_headers(library)
     in_headers = set(descriptions.read_header(library))
-    described = descriptions.load_library((libraries.API / f"{library}.yaml").read_text(), CHANNEL)
+    described = descriptions.load_library((libraries.API / f"{library}.yaml").read_text())
     assert in_headers <= {name for f in described.functions for name in f.names}
 
 

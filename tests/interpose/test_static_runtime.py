@@ -12,7 +12,6 @@ from pathlib import Path
 import cuda
 import pytest
 
-from rankfold import records
 from rankfold.interpose import descriptions
 from support import channel_server as cs
 from support.channel_server import ChannelServer
@@ -20,7 +19,7 @@ from support.preloaded import LIB, Run
 
 RUNTIMES = {  # the names of their functions, by the major version of CUDA
     version.cuda: sorted(name for function in library.functions for name in function.names)
-    for version, library in descriptions.load_versions("cudart", records.channel()).items()
+    for version, library in descriptions.load_versions("cudart").items()
 }
 NO_DEVICE, NOT_SUPPORTED = 100, 801
 

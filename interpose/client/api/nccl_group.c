@@ -132,8 +132,8 @@ static void post_destroy(uint64_t op)
 	channel_post(&m.r, RF_OP_REDOP_DESTROY, sizeof m, NULL, 0);
 }
 
-/* Another thread may have aborted the communicator since: the server would refuse the operation, the
- * whole group with it, and keep an error for a communicator that is gone. */
+/* Another thread may have aborted the communicator since: the server would refuse the operation and
+ * the whole group, and keep an error for a communicator that is gone. */
 static bool of_dead(const struct rf_collective *operation)
 {
 	const struct comm *c = comm_numbered(operation->comm);

@@ -6,8 +6,8 @@
  *   base/   channel to the server, handles, the device, contexts, locks, messages for people
  *   issue/  memory, streams, modules: what is sent at once. Knows nothing of captures
  *   graph/  graphs and captures; enqueue.c decides whether work becomes a node or is issued
- *   api/    the bodies of the API's functions, by topic; what is one expression, or one record, is
- *           generated (interpose/generate.py)
+ *   api/    the bodies of the API's functions, by topic; what is one expression is generated
+ *           (interpose/generate.py)
  *
  * Calls between files of one layer have no cycles (tests/interpose/test_floors.py).
  *
