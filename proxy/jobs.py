@@ -66,8 +66,10 @@ class Job:
     reason: str = ""
     opened: bool = False
     segment: int = -1
-    met: set[int] = field(default_factory=set)  # devices that hold the segment
-    left: set[int] = field(default_factory=set)  # devices that disconnected while it was at a cut
+    joined: set[int] = field(default_factory=set)  # devices that hold the segment
+    departed: set[int] = field(
+        default_factory=set
+    )  # devices that disconnected while it was at a cut
     peers: dict[Channel, int] = field(default_factory=dict)
     calls: list[Outgoing[messages.Done]] = field(default_factory=list)
     exited: set[int] = field(default_factory=set)

@@ -49,10 +49,10 @@ log = area(__file__)
 
 # Time for programs to exit by their errors before the proxy of a lost device exits; remaining jobs
 # then see the proxy as killed. The reconciler does not wait if there are no jobs.
-LOST_S = 3.0
+DEVICE_LOST_GRACE_S = 3.0
 LOOK_S = 1.0  # between two checks of jobs' progress
 CLOSE_S = 10.0  # for modules that are still being loaded, and for work on the device, at the end
-UNASKED_S = 600.0  # without ranks and without a request for this long, a proxy exits
+IDLE_EXIT_S = 600.0  # without ranks and without a request for this long, a proxy exits
 MOVING = ("running", "stopping", "cut")  # a job whose devices have connected, until it ends
 HISTORY = 256  # ranks of ended placements that `status` still reports
 SAVED_JOBS = 16  # jobs that `status` still reports after they were released
@@ -104,7 +104,7 @@ class Proxy:
             },
             serves=options.state,
         )
-        self.server.on_close = self._peer_gone
+        self.server.on_close = self._on_peer_disconnected
         self.server.add(self.native.event_fd, self._events)
         self.server.after(LOOK_S, self._look)
 
@@ -271,8 +271,8 @@ class Proxy:
         index = job.placement.devices.index(device)
         request.reply([job.segment])
         job.peers[request.channel] = index
-        job.met.add(index)
-        self._all_met(job)
+        job.joined.add(index)
+        self._on_all_joined(job)
         return None
 
     # ---- connecting the devices of a job ----
@@ -293,14 +293,14 @@ class Proxy:
         if count > 1:
             job.segment = segment_create(count)
         self._open(job)
-        job.met.add(0)
-        self._all_met(job)
+        job.joined.add(0)
+        self._on_all_joined(job)
 
     def _request_segment(self, job: Job, deadline: float) -> None:
         """Request the segment from the lowest device; retry, as it may not have the placement
         yet."""
 
-        def got(_reply: messages.Done, fds: list[int]) -> None:
+        def on_reply_frame(_reply: messages.Done, fds: list[int]) -> None:
             job.segment = fds[0]
             try:
                 self._open(job)
@@ -310,7 +310,7 @@ class Proxy:
             job.state = "running"
             self._claim(job)
 
-        def ended(reason: str) -> None:
+        def on_call_ended(reason: str) -> None:
             if job.segment >= 0:
                 self._fail(job, f"device {job.placement.devices[0]} was lost: {reason}")
             elif time.monotonic() < deadline and self.jobs.get(job.placement.job) is job:
@@ -327,8 +327,8 @@ class Proxy:
                 request,
                 reply=messages.Done,
                 descriptors=1,
-                on_reply=got,
-                on_end=ended,
+                on_reply=on_reply_frame,
+                on_end=on_call_ended,
             )
         )
 
@@ -342,8 +342,8 @@ class Proxy:
             self.native.check_order(job.id, p.check_order)
         job.opened = True
 
-    def _all_met(self, job: Job) -> None:
-        if job.state == "joining" and len(job.met) == len(job.placement.devices):
+    def _on_all_joined(self, job: Job) -> None:
+        if job.state == "joining" and len(job.joined) == len(job.placement.devices):
             job.state = "running"
             self._claim(job)
 
@@ -353,7 +353,7 @@ class Proxy:
         self._answer_waits(job)
 
     def _claim_rank(self, job: Job, rank: int) -> None:
-        def got(_reply: messages.Done, fds: list[int]) -> None:
+        def on_reply_frame(_reply: messages.Done, fds: list[int]) -> None:
             try:
                 if job.detaches:
                     return  # it has nothing here yet: its launcher gives it to the next epoch
@@ -369,7 +369,7 @@ class Proxy:
                 for fd in fds:
                     os.close(fd)
 
-        def heard(frame: Frame) -> None:
+        def on_notice_frame(frame: Frame) -> None:
             notice = frame.decode(messages.Notice)
             if isinstance(notice, messages.Exited):
                 self._exited(job, rank, notice.exit_status)
@@ -378,7 +378,7 @@ class Proxy:
                 job.attached.pop(rank)
                 self._claim_again(job, rank)
 
-        def ended(reason: str) -> None:
+        def on_call_ended(reason: str) -> None:
             if rank not in job.exited:
                 log.warning("job %s: rank %d is lost: %s", job.placement.job, rank, reason)
                 self._exited(job, rank, 0 if rank not in job.attached else -signal.SIGKILL)
@@ -397,9 +397,9 @@ class Proxy:
                 request,
                 reply=messages.Done,
                 descriptors=2,
-                on_reply=got,
-                on_end=ended,
-                on_notice=heard,
+                on_reply=on_reply_frame,
+                on_end=on_call_ended,
+                on_notice=on_notice_frame,
             )
         )
 
@@ -417,13 +417,13 @@ class Proxy:
         job.exited.add(rank)
         self.native.rank_exited(job.id, rank, EXIT_CRASHED if status else EXIT_CLEAN)
 
-    def _peer_gone(self, channel: Channel) -> None:
+    def _on_peer_disconnected(self, channel: Channel) -> None:
         for job in self.jobs.values():
             index = job.peers.pop(channel, None)
             if index is None or job.state in ("saved", "failed") or job.detaches:
                 continue
             if job.state == "cut":
-                job.left.add(index)  # it detaches first: nothing is in progress here
+                job.departed.add(index)  # it detaches first: nothing is in progress here
             else:
                 self._fail(job, f"device {job.placement.devices[index]} was lost")
 
@@ -481,7 +481,7 @@ class Proxy:
             elif event.kind == EVENT_LOST:
                 log.error("device %s is lost: %s", self.options.device, event.text)
                 self.lost = event.text
-                self.server.after(LOST_S, self.server.stop)
+                self.server.after(DEVICE_LOST_GRACE_S, self.server.stop)
             elif job and event.kind == EVENT_JOB:
                 self._follow(job, event)
             elif job and event.kind == EVENT_RACE:
@@ -505,8 +505,8 @@ class Proxy:
             self._refuse(job.saves, event.text)
         else:
             self._refresh(job)
-            if job.left and job.state not in ("cut", "saved", "failed"):
-                self._fail(job, f"device {job.placement.devices[min(job.left)]} was lost")
+            if job.departed and job.state not in ("cut", "saved", "failed"):
+                self._fail(job, f"device {job.placement.devices[min(job.departed)]} was lost")
         self._answer_waits(job)
 
     @staticmethod
@@ -638,7 +638,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--workers", default=1, type=int, help="kernel worker threads")
     parser.add_argument("--state", required=True, help="the fleet's state directory")
     parser.add_argument("--socket", required=True, help="where to listen")
-    parser.add_argument("--unasked", default=UNASKED_S, type=float, help="seconds: see UNASKED_S")
+    parser.add_argument("--unasked", default=IDLE_EXIT_S, type=float, help="seconds: see UNASKED_S")
     return parser.parse_args(arguments)
 
 

@@ -15,11 +15,11 @@ from rankfold import distribution, paths
 NEEDED = (4, 2)  # older versions cannot dump TCP sockets from Linux 6.16 on
 FETCHED = paths.REPOSITORY / "build" / "criu" / "bin"
 
-# CRIU keeps what it finds out about the kernel in `_FOUND`, but only on a tmpfs, since the file
+# CRIU keeps what it finds out about the kernel in `_CACHE`, but only on a tmpfs, since the file
 # must not outlive that kernel. Where /run is not a tmpfs, as in containers, CRIU starts anew each
-# time. So `_FOUND` becomes a link to a file on a tmpfs that no other user can write to; after a
+# time. So `_CACHE` becomes a link to a file on a tmpfs that no other user can write to; after a
 # reboot the link dangles.
-_FOUND, _KEPT = Path("/run/criu.kdat"), Path("/dev/criu.kdat")
+_CACHE, _SHARED_CACHE = Path("/run/criu.kdat"), Path("/dev/criu.kdat")
 _KEEP = """
 is_tmpfs() { [ "$(stat -f -c %T "$1")" = tmpfs ]; }
 is_tmpfs /dev && ! is_tmpfs /run && mount -t tmpfs -o mode=0700,size=1m criu /run || exit 1
@@ -97,17 +97,27 @@ def _trouble_of(path: str) -> str:
     if done.returncode == 0:
         return ""
     lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]  # stdout: about capabilities
-    told = next((line for line in lines if "Error" in line), lines[0] if lines else "")
-    return told[:300].strip() or "its check fails"
+    version_text = next((line for line in lines if "Error" in line), lines[0] if lines else "")
+    return version_text[:300].strip() or "its check fails"
 
 
 def _keep() -> None:
     """Let CRIU keep its findings about the kernel, which take half of the time of a dump."""
-    if _FOUND.exists() or os.geteuid() != 0:
+    if _CACHE.exists() or os.geteuid() != 0:
         return
-    argv = ["unshare", "--mount", "sh", "-c", _KEEP, "sh", command(), str(_FOUND), str(_KEPT)]
+    argv = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        _KEEP,
+        "sh",
+        command(),
+        str(_CACHE),
+        str(_SHARED_CACHE),
+    ]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(argv, capture_output=True, timeout=30, check=False)
         if done.returncode == 0:
-            _FOUND.unlink(missing_ok=True)  # a dangling link
-            _FOUND.symlink_to(_KEPT)
+            _CACHE.unlink(missing_ok=True)  # a dangling link
+            _CACHE.symlink_to(_SHARED_CACHE)

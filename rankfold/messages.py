@@ -163,7 +163,7 @@ class RankReport(Struct, frozen=True):
     quiet_s: float = 0.0
 
 
-class RankGone(RankReport, frozen=True, kw_only=True):
+class EndedRank(RankReport, frozen=True, kw_only=True):
     """A rank of a placement that has ended."""
 
     job: Name
@@ -236,7 +236,7 @@ class ProxyStatus(Struct, frozen=True):
     used: Size
     jobs: list[JobReport]
     swap: Size = 0
-    history: list[RankGone] = []
+    history: list[EndedRank] = []
     pid: Number = 0
     trouble: str = ""
     lost: str = ""
@@ -321,7 +321,7 @@ class Wait(OfJob, frozen=True, tag="wait"):
     within_s: Annotated[float, Meta(ge=0, le=86400)]
 
 
-class Standing(Struct, frozen=True):
+class JobStatus(Struct, frozen=True):
     """The state of a job on this device."""
 
     state: JobState

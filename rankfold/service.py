@@ -253,7 +253,7 @@ class Server:
         """Call `callback` once, `seconds` from now."""
         self._timers.append((time.monotonic() + seconds, callback))
 
-    def hasten(self, callback: Callable[[], None]) -> None:
+    def expedite(self, callback: Callable[[], None]) -> None:
         """If `callback` waits for its time (`after`), call it in the next turn."""
         self._timers = [(0.0 if each == callback else due, each) for due, each in self._timers]
 
@@ -527,7 +527,7 @@ class Outgoing(Generic[T]):
         try:
             alive = channel.fill()
             while not self._closed and (frame := channel.take()) is not None:
-                self._hear(frame)
+                self._handle_frame(frame)
         except BlockingIOError:
             return
         except (OSError, ControlError) as error:
@@ -540,7 +540,7 @@ class Outgoing(Generic[T]):
         if not alive:
             self._end(f"{self.path}: the peer closed the connection")
 
-    def _hear(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         head = frame.head
         if head.ok is False and head.id in (1, None):
             frame.close()

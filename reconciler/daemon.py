@@ -138,7 +138,7 @@ class Daemon:
             operations.Run: self._run,
             operations.Override: self._override,
             operations.Checkpoint: self._checkpoint,
-            operations.GoBack: self._go_back,
+            operations.RollBack: self._roll_back,
             operations.State: self._state,
             operations.Stop: self._stop,
             operations.Unwatch: self._unwatch,
@@ -202,7 +202,7 @@ class Daemon:
             self.server.stop()
             return
         try:
-            if self.journal.put_back():
+            if self.journal.rewrite_if_missing():
                 path = database(self.layout.state)
                 text = f"{path} was removed or replaced while in use; it is put back"
                 log.error("%s", text)
@@ -299,7 +299,7 @@ class Daemon:
             self._kill_unrecorded(end.job)
         unwritten = Unwritten()
         with unwritten:
-            self.processes.note(observed, desired.devices())
+            self.processes.update(observed, desired.devices())
         observed = self.observed = structs.replace(
             observed,
             failing=self.processes.failing,
@@ -360,11 +360,11 @@ class Daemon:
 
     def _pace(self, records: dict[str, Record], now: float) -> float:
         live = [r for r in records.values() if r.step != "ended"]
-        settled = self.plan.converged | self.plan.degraded
+        at_rest = self.plan.converged | self.plan.degraded
         moving = [
             r
             for r in live
-            if r.name not in settled and (r.epoch > 0 or r.ending or r.step == "new")
+            if r.name not in at_rest and (r.epoch > 0 or r.ending or r.step == "new")
         ]
         if moving and now - self.progress_at < FAST_FOR_S:
             return FAST_S
@@ -502,7 +502,7 @@ class Daemon:
     def _changed(self) -> None:
         """Desired state has changed: plan anew, at once."""
         self.fresh = False
-        self.server.hasten(self._turn)
+        self.server.expedite(self._turn)
 
     # ---- operations
 
@@ -571,7 +571,7 @@ class Daemon:
         self._changed()
         return {"token": wanted.token}
 
-    def _go_back(self, request: service.Request[operations.GoBack]) -> Json:
+    def _roll_back(self, request: service.Request[operations.RollBack]) -> Json:
         wanted = request.message
         each = self.journal.object("Job", wanted.name)
         if each is None:
@@ -579,17 +579,17 @@ class Daemon:
         record = self.journal.record(wanted.name) or Record(wanted.name)
         if wanted.checkpoint in (record.stored, record.back_to):
             return {}
-        overrides.check_going_back(each, record, wanted)
+        overrides.check_roll_back(each, record, wanted)
         text = f"goes back to checkpoint {wanted.checkpoint}, as requested"
         if record.step == "new" and wanted.begun is not None:
-            record = overrides.begun_elsewhere(each, record, wanted.checkpoint, wanted.begun)
+            record = overrides.record_of_other_owner(each, record, wanted.checkpoint, wanted.begun)
             text = f"continues from checkpoint {wanted.checkpoint}, made elsewhere"
         elif record.step == "stored":
-            more = overrides.taken_up(record, wanted.begun)
+            more = overrides.takeover_fields(record, wanted.begun)
             record = structs.replace(record, stored=wanted.checkpoint, restore=None, **more)
         else:  # discards the state that rests in memory
             ending = Ending(RESTARTING, "WentBack", text, clock.now())
-            more = overrides.taken_up(record, wanted.begun)
+            more = overrides.takeover_fields(record, wanted.begun)
             record = structs.replace(record, back_to=wanted.checkpoint, ending=ending, **more)
         self.journal.save(record)
         self.journal.event(f"Job/{wanted.name}", "WentBack", text)
@@ -727,7 +727,7 @@ class Daemon:
         return {"jobs": live, "left": left}
 
 
-def _begun(claim: Claim, cancel: bool) -> Daemon:
+def _create_daemon(claim: Claim, cancel: bool) -> Daemon:
     """Create the daemon; if it is to cancel all jobs, on a full disk, too. Raises JournalError,
     sqlite3.Error."""
     try:
@@ -747,7 +747,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         switches.check()
         with claimed(options.state.absolute()) as claim:
-            _begun(claim, options.cancel).serve(options.cancel)
+            _create_daemon(claim, options.cancel).serve(options.cancel)
     except (AlreadyRunning, JournalError, PermissionError, switches.BadSwitch) as error:
         print(f"rankfold: {legible(str(error))}", file=sys.stderr)
         return 1

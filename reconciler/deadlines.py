@@ -50,8 +50,8 @@ HUNG_LOOK_S = 1.0
 
 # A launcher whose rank has ended reports that, and then ends itself. The reconciler waits this long
 # for a launcher that is just ending, before it reports that the launcher has not ended.
-GONE_S = 2.0
-GONE_LOOK_S = 0.01
+LAUNCHERS_END_S = 2.0
+LAUNCHERS_POLL_S = 0.01
 
 # An uploader or fetcher moves to the background, or reports why it cannot; it imports Python and
 # opens a store that may be remote.
@@ -70,8 +70,8 @@ STORE_SILENT_S = 10.0
 
 # A job that rested resumes when the store has confirmed that no other owner has taken it over, or
 # after this time without an answer. Each further job in the same request adds TAKEN_EACH_S.
-TAKEN_ANSWERS_S = 10.0
-TAKEN_EACH_S = 0.1
+OWNERSHIP_ANSWERS_S = 10.0
+OWNERSHIP_EACH_S = 0.1
 
 # For a job that rested for less than this the store is not queried: another owner would have had to
 # take it over in that time.

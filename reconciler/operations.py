@@ -15,7 +15,17 @@ from rankfold.reconciler.model.desired import Job, Pool
 from rankfold.reconciler.model.values import Count, Json, Ranks, Seconds
 from rankfold.reconciler.wording import count
 
-__all__ = ["Attach", "Checkpoint", "GoBack", "Hello", "Override", "Run", "State", "Stop", "Unwatch"]
+__all__ = [
+    "Attach",
+    "Checkpoint",
+    "Hello",
+    "Override",
+    "RollBack",
+    "Run",
+    "State",
+    "Stop",
+    "Unwatch",
+]
 
 Path = Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^[^\0]*\Z")]
 
@@ -114,7 +124,7 @@ class Checkpoint(Operation, frozen=True, tag="checkpoint"):
     token: Name
 
 
-class Begun(Struct, frozen=True, forbid_unknown_fields=True):
+class SavedJob(Struct, frozen=True, forbid_unknown_fields=True):
     """What a checkpoint records of its job: what never changes, and its progress; and, from the
     store, the owner of the job's newest incarnation."""
 
@@ -129,13 +139,13 @@ class Begun(Struct, frozen=True, forbid_unknown_fields=True):
     bytes: Count
 
 
-class GoBack(Operation, frozen=True, tag="go_back"):
+class RollBack(Operation, frozen=True, tag="go_back"):
     """→ {}. A resting job is to continue from this checkpoint; what it did since is discarded. A
     job that has not started here continues what another owner has `begun`."""
 
     name: Name
     checkpoint: Annotated[str, Meta(pattern=r"^[0-9]{1,15}-[0-9]{1,15}\Z")]
-    begun: Begun | None = None
+    begun: SavedJob | None = None
     force: bool = False
 
 

@@ -11,7 +11,7 @@ from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import NODE, Checkpoint, Record
 from rankfold.reconciler.model.values import Json
-from rankfold.reconciler.operations import Begun, GoBack
+from rankfold.reconciler.operations import RollBack, SavedJob
 from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.wording import count
 
@@ -78,7 +78,7 @@ def saved_already(each: Object, record: Record) -> str:
     return record.stored if rests and record.restore is None else ""
 
 
-def check_going_back(each: Object, record: Record, request: GoBack) -> None:
+def check_roll_back(each: Object, record: Record, request: RollBack) -> None:
     """Check whether a job may continue from that checkpoint now. Raises ControlError."""
     check_source(each, request.force)
     job = each.effective()
@@ -99,7 +99,7 @@ def check_going_back(each: Object, record: Record, request: GoBack) -> None:
         )
 
 
-def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun) -> Record:
+def record_of_other_owner(each: Object, record: Record, checkpoint: str, begun: SavedJob) -> Record:
     """The record of a job that another owner has started and stored."""
     job = each.effective()
     assert isinstance(job, Job)
@@ -114,11 +114,11 @@ def begun_elsewhere(each: Object, record: Record, checkpoint: str, begun: Begun)
         device_type=begun.device_type,
         master_port=begun.master_port,
         epoch=begun.epoch,
-        **taken_up(record, begun),
+        **takeover_fields(record, begun),
     )
 
 
-def taken_up(record: Record, begun: Begun | None) -> Json:
+def takeover_fields(record: Record, begun: SavedJob | None) -> Json:
     """Fields of a record that takes a job over: the other owner's incarnation is superseded."""
     if begun is None:
         return {}

@@ -19,8 +19,8 @@ from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.observed import (
     JobOnDevice,
     Observed,
+    ObservedDevice,
     RankOnDevice,
-    SeenDevice,
     Spent,
 )
 from rankfold.reconciler.model.recorded import Record
@@ -81,7 +81,7 @@ def without_measurements(desired: Desired, observed: Observed) -> Observed:
     return replace(observed, devices=devices)
 
 
-def _device(desired: Desired, seen: SeenDevice) -> SeenDevice:
+def _device(desired: Desired, seen: ObservedDevice) -> ObservedDevice:
     jobs = tuple(_job(desired, each) for each in seen.jobs)
     return replace(seen, used=0, swap=0, counters={}, kernels={}, jobs=jobs)
 

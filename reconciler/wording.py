@@ -45,12 +45,12 @@ def some_ranks(ranks: Sequence[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + some([str(rank) for rank in ranks])
 
 
-def files_amiss(reports: Sequence[Json]) -> str:
+def file_problems(reports: Sequence[Json]) -> str:
     """What launchers report about files after a restore (messages.Restored); empty: no problem.
     Each launcher also reports the findings of the ranks before it, so the longest report is
     used."""
     found = []
-    for what, sentence in _AMISS.items():
+    for what, sentence in _FILE_PROBLEMS.items():
         most = max((each[what] for each in reports if each), key=_count, default=None)
         if most and _count(most):
             found.append(f"{sentence}: {some(most['first'], _count(most))}")
@@ -61,7 +61,7 @@ def _count(named: Json) -> int:
     return int(named["count"])
 
 
-_AMISS = {
+_FILE_PROBLEMS = {
     "stay": "not restored, because they existed before the job, which first wrote to or "
     "removed them after the checkpoint",
     "renewed": "new files in place of those that it has open for writing, which some programs "

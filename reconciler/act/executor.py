@@ -110,7 +110,7 @@ class Executor:
                 case actions.Vacate():
                     yield from self.recovery.vacate(action)
                 case actions.Rest():
-                    yield from self.recovery.wait_gone(action.job)
+                    yield from self.recovery.wait_launchers_ended(action.job)
                     self.recovery.rest(action)
                 case actions.Fetch():
                     yield from self.recovery.fetch(action)
@@ -278,7 +278,7 @@ class Executor:
                 detached=(),
                 held_since=clock.now(),
                 saved_at=record.saved_at or clock.now(),
-                save=_going_on(record.save),
+                save=_ordinary_save(record.save),
             )
             with self.journal.transaction():
                 placement = {"placement": action.placement}
@@ -508,7 +508,7 @@ def _agreed(devices: Sequence[str], results: Sequence[Any]) -> None:
         raise each
 
 
-def _going_on(save: Save | None) -> Save | None:
+def _ordinary_save(save: Save | None) -> Save | None:
     """The save of a job that is placed: if it was to let the job rest, it becomes an ordinary
     one."""
     return structs.replace(save, why="request") if save and save.why == "rest" else save

@@ -49,7 +49,7 @@ class InFlight:
         # Readable when a call has returned. Never closed: a thread may outlive its reader.
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._flights: dict[str, _Flight] = {}
-        self._back: queue.SimpleQueue[tuple[_Flight, int, Any]] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[_Flight, int, Any]] = queue.SimpleQueue()
 
     def subjects(self) -> frozenset[str]:
         """The subjects of the actions in flight."""
@@ -61,7 +61,7 @@ class InFlight:
         if name in self._flights:
             raise ValueError(f"an action on {name} is in progress already")
         flight = self._flights[name] = _Flight(action, steps)
-        return self._go_on(flight, None)
+        return self._advance(flight, None)
 
     def collect(self) -> list[tuple[actions.Action, Landed | None]]:
         """Resume the actions whose calls have all returned; return each, with its end if it
@@ -71,25 +71,25 @@ class InFlight:
         resumed = []
         with contextlib.suppress(queue.Empty):
             while True:
-                flight, index, result = self._back.get_nowait()
+                flight, index, result = self._results.get_nowait()
                 flight.results[index] = result
                 flight.missing -= 1
                 if flight.missing == 0:
-                    resumed.append((flight.action, self._go_on(flight, flight.results)))
+                    resumed.append((flight.action, self._advance(flight, flight.results)))
         return resumed
 
-    def _go_on(self, flight: _Flight, results: list[Any] | None) -> Landed | None:
+    def _advance(self, flight: _Flight, results: list[Any] | None) -> Landed | None:
         error: Exception | None = None
         try:
             calls = next(flight.steps) if results is None else flight.steps.send(results)
             while not calls:
                 calls = flight.steps.send([])
             flight.results, flight.missing = [None] * len(calls), len(calls)
-            todo: queue.SimpleQueue[tuple[int, Call]] = queue.SimpleQueue()
+            pending: queue.SimpleQueue[tuple[int, Call]] = queue.SimpleQueue()
             for each in enumerate(calls):
-                todo.put(each)
+                pending.put(each)
             for _ in range(min(WORKERS, len(calls))):
-                threading.Thread(target=self._work, args=(flight, todo), daemon=True).start()
+                threading.Thread(target=self._work, args=(flight, pending), daemon=True).start()
             return None
         except StopIteration:
             pass
@@ -98,10 +98,10 @@ class InFlight:
         del self._flights[actions.subject(flight.action)]
         return Landed(flight.action, error)
 
-    def _work(self, flight: _Flight, todo: queue.SimpleQueue[tuple[int, Call]]) -> None:
+    def _work(self, flight: _Flight, pending: queue.SimpleQueue[tuple[int, Call]]) -> None:
         while True:
             try:
-                index, call = todo.get_nowait()
+                index, call = pending.get_nowait()
             except queue.Empty:
                 return
             result: Any
@@ -109,7 +109,7 @@ class InFlight:
                 result = call()
             except Exception as error:  # noqa: BLE001 - the action gets it
                 result = error
-            self._back.put((flight, index, result))
+            self._results.put((flight, index, result))
             os.eventfd_write(self.fd, 1)
 
 

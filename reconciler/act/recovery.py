@@ -22,8 +22,8 @@ from rankfold.reconciler.act.takeover import Takeover
 from rankfold.reconciler.deadlines import (
     DETACH_S,
     FREEZE_S,
-    GONE_LOOK_S,
-    GONE_S,
+    LAUNCHERS_END_S,
+    LAUNCHERS_POLL_S,
     REQUEST_S,
     SNAPSHOT_S,
 )
@@ -37,7 +37,7 @@ from rankfold.reconciler.node.durable import Damaged
 from rankfold.reconciler.node.launchers import CannotLaunch, Node
 from rankfold.reconciler.plan import saving
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.wording import count, files_amiss, named, size, time_of_day
+from rankfold.reconciler.wording import count, file_problems, named, size, time_of_day
 
 FOR_GOOD = ("undumpable", "unavailable", "snapshot")  # a save would fail so again
 
@@ -78,9 +78,9 @@ class Recovery:
         try:
             save = self._journal_cut(action, observed)
         except sqlite3.Error:  # the job is paused at a cut, and must not wait for disk space
-            yield from self._let_go_on(action)
+            yield from self._resume_ranks(action)
             raise
-        cut = time.monotonic() - _stands(action, observed)
+        cut = time.monotonic() - _seconds_since_cut(action, observed)
         point("save.journalled")
         error, again, written = "", True, 0
         try:
@@ -88,12 +88,12 @@ class Recovery:
         except (control.ControlError, OSError) as failure:
             error, again = str(failure), getattr(failure, "code", "") not in FOR_GOOD
         except Exception:  # a bug must not leave the job paused either
-            yield from self._let_go_on(action)
+            yield from self._resume_ranks(action)
             raise
         if error or action.devices or save.why != "rest":
-            yield from self._let_go_on(action)
+            yield from self._resume_ranks(action)
         if not error:
-            kept = yield [self._keeping(action, rank) for rank in action.ranks]
+            kept = yield [self._copy_logs(action, rank) for rank in action.ranks]
             error = next((f"its logs: {each}" for each in kept if each), "")
         if error:
             self._failed(action.job, save, error, again)
@@ -102,8 +102,8 @@ class Recovery:
         with self.journal.transaction():
             self._update(action.job, save=structs.replace(save, stage="uploading"))
             self.journal.done(action.job, action.epoch, f"save-{action.number}")
-            stood = f"; it stood still for {time.monotonic() - cut:.3f} s" if action.devices else ""
-            text = f"save {action.number}: {size(written)} of its processes and devices{stood}"
+            pause = f"; it stood still for {time.monotonic() - cut:.3f} s" if action.devices else ""
+            text = f"save {action.number}: {size(written)} of its processes and devices{pause}"
             self._event(action.job, "Snapshot", text)
 
     def save_on_node(self, action: actions.Save) -> Steps:
@@ -121,17 +121,17 @@ class Recovery:
         error, written = "", 0
         try:
             written = yield from self._snapshots(action)
-            agreed((yield [self._keeping(action, rank) for rank in action.ranks]))
+            agreed((yield [self._copy_logs(action, rank) for rank in action.ranks]))
             agreed((yield [lambda: self.node.settle(job, number)]))
         except (control.ControlError, OSError) as failure:
             if getattr(failure, "code", "") == "busy":  # the launcher may be using the folder
                 raise
             error = str(failure)
         except Exception:
-            yield from self._let_go_on(action)
+            yield from self._resume_ranks(action)
             raise
         if error:
-            yield from self._let_go_on(action)
+            yield from self._resume_ranks(action)
             yield [lambda: self.node.drop(job, number)]
             with self.journal.transaction():
                 self._update(job, dump=None, rest_failed_at=clock.now(), rest_error=error)
@@ -156,12 +156,12 @@ class Recovery:
             self._update(job, dump=None)
 
     def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
-        record, stands = self._record(action.job), _stands(action, observed)
+        record, since_cut = self._record(action.job), _seconds_since_cut(action, observed)
         save, asked = record.save, record.asked
         if save is None or save.number != action.number:  # it rests already
             why = self._resting(action.job)
             save, asked = Save(action.number, why, clock.now(), token=asked), ""
-        cut = clock.now() - stands
+        cut = clock.now() - since_cut
         save = structs.replace(save, stage="saving", at=clock.wall(cut), cut=cut)
         index = Index(self.journal.desired(), {action.job: record}, observed, frozenset())
         with self.journal.transaction():
@@ -203,10 +203,10 @@ class Recovery:
         point("save.written")
         return sum(int(each["bytes"]) for each in replies)
 
-    def _keeping(self, action: actions.Save, rank: int) -> Call:
+    def _copy_logs(self, action: actions.Save, rank: int) -> Call:
         return lambda: self.node.keep_logs(action.job, action.number, rank)
 
-    def _let_go_on(self, action: actions.Save) -> Steps:
+    def _resume_ranks(self, action: actions.Save) -> Steps:
         """Withdraw the barrier and thaw the ranks, all at once, so that none waits for an
         unresponsive process. The planner repeats requests that fail now."""
         thaws = [self._request(action.job, rank, "thaw", FREEZE_S) for rank in action.ranks]
@@ -297,7 +297,7 @@ class Recovery:
         point("upload.journalled")
         yield [self._tidying(action.job)]
         (trouble,) = yield [self._transfer("upload", action, task)]
-        self._begun(action, trouble, "UploadFailed")
+        self._record_start(action, trouble, "UploadFailed")
 
     def fetch(self, action: actions.Fetch) -> Steps:
         record = self._record(action.job)
@@ -322,7 +322,7 @@ class Recovery:
             self._update(action.job, restore=tried)
         task = self._task(action.job, 1, action.id, {})
         (trouble,) = yield [self._transfer("fetch", action, task)]
-        self._begun(action, trouble, "FetchFailed")
+        self._record_start(action, trouble, "FetchFailed")
 
     def _tidying(self, job: str) -> Call:
         """Remove snapshots that are no longer used, which a killed reconciler may have left. A
@@ -380,7 +380,9 @@ class Recovery:
             "epoch": record.epoch,
         }
 
-    def _begun(self, action: actions.Upload | actions.Fetch, trouble: object, reason: str) -> None:
+    def _record_start(
+        self, action: actions.Upload | actions.Fetch, trouble: object, reason: str
+    ) -> None:
         """Record the error, if any, of starting an upload or fetch; it is tried again later."""
         job, record = action.job, self._record(action.job)
         if isinstance(trouble, Exception) and not isinstance(trouble, (CannotLaunch, OSError)):
@@ -400,7 +402,7 @@ class Recovery:
             yield from self.takeover.need_own(job)
             restore, incarnation = Restore(action.number, NODE), incarnation + 1
         if record.step != "restoring":
-            yield from self.takeover.need_gone(job)
+            yield from self.takeover.need_other_owner_ended(job)
             with self.journal.transaction():
                 detail: Json = {"id": restore.id, "incarnation": incarnation}
                 self.journal.begin(job, record.epoch, f"restore-{action.number}", detail)
@@ -461,7 +463,7 @@ class Recovery:
         replies = yield [restoring(rank) for rank in action.ranks]
         agreed(replies)
         point("restore.sent")
-        return files_amiss(replies)
+        return file_problems(replies)
 
     def _not_restored(self, job: str, error: str, damaged: bool) -> None:
         restore = self._record(job).restore
@@ -520,15 +522,15 @@ class Recovery:
         replies = yield [ending(rank) for rank in action.ranks]
         agreed([each for each in replies if getattr(each, "code", "") != "unreachable"])
 
-    def wait_gone(self, job: str) -> Steps:
+    def wait_launchers_ended(self, job: str) -> Steps:
         """Wait until the launchers of a job have ended, for GONE_S at most."""
         record = self._record(job)
         ranks = range(record.fixed.world_size if record.fixed else 0)
 
         def wait() -> None:
-            last = time.monotonic() + GONE_S
+            last = time.monotonic() + LAUNCHERS_END_S
             while any(self.node.lives(job, r) for r in ranks) and time.monotonic() < last:
-                time.sleep(GONE_LOOK_S)
+                time.sleep(LAUNCHERS_POLL_S)
 
         yield [wait]
 
@@ -547,7 +549,7 @@ class Recovery:
             if action.restart:
                 self._restart(record, action.stored)
             elif action.unusable:
-                self._go_back(record, action)
+                self._roll_back(record, action)
             else:
                 answered: Json = {}
                 if record.asked and action.stored not in ("", NODE) and record.restore is None:
@@ -565,7 +567,7 @@ class Recovery:
                 if record.restore is None:
                     self._event(job, "Stored", f"it rests as {named(action.stored)}")
 
-    def _go_back(self, record: Record, action: actions.Rest) -> None:
+    def _roll_back(self, record: Record, action: actions.Rest) -> None:
         older = next(each for each in record.checkpoints if each.id == action.stored)
         lost = (
             f"{named(action.unusable)} cannot be restored ({action.error}): back to checkpoint "
@@ -628,7 +630,7 @@ class Recovery:
 # ---- helpers -----------------------------------------------------------------------------------
 
 
-def _stands(action: actions.Save, observed: Observed) -> float:
+def _seconds_since_cut(action: actions.Save, observed: Observed) -> float:
     """Seconds for which all of a job's devices have been at their cut."""
     there = (seen.job(action.job) for d in action.devices if (seen := observed.devices.get(d)))
     cuts = [each.cut_at for each in there if each and each.cut_at and each.epoch == action.epoch]

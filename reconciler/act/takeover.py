@@ -35,7 +35,7 @@ class Takeover:
         known = self._record(job).known
         if not known:
             return
-        taken, why = (yield from self._taken({job: known}))[job]
+        taken, why = (yield from self._query_store({job: known}))[job]
         if taken:
             raise control.ControlError("taken", why)
         if why:
@@ -48,7 +48,7 @@ class Takeover:
         Raises ControlError if the store answers for none of them; then no job ends.
         """
         before = {job: self._record(job).known for job in jobs}
-        answers = yield from self._taken(before)
+        answers = yield from self._query_store(before)
         ends = {}
         for job, (taken, why) in answers.items():
             now = self._record(job)
@@ -58,17 +58,17 @@ class Takeover:
             raise control.ControlError("unreachable", next(iter(answers.values()))[1])
         return ends
 
-    def _taken(
+    def _query_store(
         self, known: Mapping[str, int]
     ) -> Generator[Sequence[Call], list[Any], dict[str, tuple[bool, str]]]:
-        """As `Node.taken`."""
+        """As `Node.ownership`."""
         url = self.url()  # here: only this thread may use the journal
-        answers = yield [lambda: self.node.taken(url, known)]
+        answers = yield [lambda: self.node.ownership(url, known)]
         agreed(answers)
         found: dict[str, tuple[bool, str]] = answers[0]
         return found
 
-    def need_gone(self, job: str) -> Steps:
+    def need_other_owner_ended(self, job: str) -> Steps:
         """Raises ControlError while the owner that a job was taken over from still runs it on this
         machine."""
         record = self._record(job)

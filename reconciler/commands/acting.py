@@ -27,7 +27,7 @@ from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.report.lines import emit, say
 
 # Fields of a checkpoint's manifest that operations.Begun takes; recovery.py writes them.
-BEGUN = ("world_size", "device", "device_type", "master_port", "epoch", "time")
+SAVED_JOB_FIELDS = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 
 def by_hand(
@@ -149,7 +149,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
                 fail(f"checkpoint {checkpoint} of {job} cannot be restored here: {why}")
     except (StoreError, Unfit) as error:
         fail(str(error))
-    about = {name: each for name, each in found.manifest.about.items() if name in BEGUN}
+    about = {name: each for name, each in found.manifest.about.items() if name in SAVED_JOB_FIELDS}
     incarnation, owner = (newest.incarnation, newest.owner) if newest else (id.incarnation, "")
     owned = {"incarnation": incarnation, "owner": owner}
     return {**about, **owned, "bytes": found.manifest.size}

@@ -178,7 +178,7 @@ def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
         try:
             while True:
                 # Query first, so that everything written before the end is printed.
-                over = not follow or job_over(state, name)
+                over = not follow or has_ended(state, name)
                 follower.pump()
                 if over:
                     follower.finish()
@@ -188,7 +188,7 @@ def logs(state: Path, name: str, rank: int | None, follow: bool) -> int:
             return 130
 
 
-def job_over(state: Path, name: str) -> bool:
+def has_ended(state: Path, name: str) -> bool:
     with Journal(state, readonly=True) as journal:
         record = journal.record(name)
     return record is not None and record.step == "ended"

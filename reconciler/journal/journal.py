@@ -40,8 +40,8 @@ from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
 
 SCHEMA_VERSION = 1
-EVENTS_KEPT = 10_000
-OF_JOB_KEPT = 256  # most actions, and most changes, kept of a job
+EVENTS_MAX = 10_000
+EVENTS_PER_JOB_MAX = 256  # most actions, and most changes, kept of a job
 
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -136,8 +136,8 @@ class Journal:
 
     def __init__(self, state: Path, readonly: bool = False):
         self.state = state
-        self._put_back = 0  # how often the file was
-        self._keep_nothing()
+        self._rewrites = 0  # how often the file was
+        self._clear_caches()
         path = database(state)
         try:
             if readonly:
@@ -162,7 +162,7 @@ class Journal:
         self.db.execute("PRAGMA synchronous=FULL")
         self._file = os.stat(path)
 
-    def put_back(self) -> bool:
+    def rewrite_if_missing(self) -> bool:
         """Write the database file again if it was removed or replaced; a replacement is renamed.
         The writer still has its own file open. Returns whether the file had to be written. Raises
         OSError, sqlite3.Error."""
@@ -176,11 +176,11 @@ class Journal:
         _create(path, old.backup)
         self._open()
         old.close()
-        self._put_back += 1
-        self._keep_nothing()
+        self._rewrites += 1
+        self._clear_caches()
         return True
 
-    def _keep_nothing(self) -> None:
+    def _clear_caches(self) -> None:
         """Start with empty caches."""
         self._objects = Table(self._read_objects)
         self._records = Table(self._read_records)
@@ -193,7 +193,7 @@ class Journal:
             self._meta,
         )
         self._seen = (0, 0)  # see `_look`
-        self._around = False  # whether this transaction includes writes through `db` itself
+        self._direct_writes = False  # whether this transaction includes writes through `db` itself
         self._listed: tuple[int, list[Object]] = (-1, [])  # `objects()`, and its version
         self._desired: tuple[tuple[int, str], Desired] = ((-1, ""), Desired())
 
@@ -262,13 +262,13 @@ class Journal:
                 if nested:
                     self.db.execute("RELEASE nested")
             for table in self._tables:
-                if self._around:
+                if self._direct_writes:
                     table.forget()
                 table.undone()
             raise
         finally:
             if not nested:
-                self._around = False
+                self._direct_writes = False
                 for table in self._tables:
                     table.over()
 
@@ -280,7 +280,7 @@ class Journal:
         (others,) = self.db.execute("PRAGMA data_version").fetchone()
         if self._seen != (now := (others, self.db.total_changes)):
             self._seen = now
-            self._around = self.db.in_transaction
+            self._direct_writes = self.db.in_transaction
             for table in self._tables:
                 table.forget()
 
@@ -307,7 +307,7 @@ class Journal:
     def version(self) -> tuple[int, int, int, str]:
         """Differs whenever `desired` or `records` may return something else than before."""
         url = self.get("checkpoint_store", "")
-        return self._put_back, self._objects.version, self._records.version, url
+        return self._rewrites, self._objects.version, self._records.version, url
 
     # ---- meta
 
@@ -552,7 +552,7 @@ class Journal:
         self._write_other(
             f"DELETE FROM {table} WHERE job = ? AND rowid <="
             f" (SELECT rowid FROM {table} WHERE job = ? ORDER BY rowid DESC LIMIT 1 OFFSET ?)",
-            (job, job, OF_JOB_KEPT),
+            (job, job, EVENTS_PER_JOB_MAX),
         )
 
     def actions(self, job: str) -> list[ActionRow]:
@@ -612,7 +612,7 @@ class Journal:
                 (time.time(), object, type, reason, message),
             )
             self._write_other(
-                "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (EVENTS_KEPT,)
+                "DELETE FROM events WHERE id <= (SELECT max(id) FROM events) - ?", (EVENTS_MAX,)
             )
 
     def events(self, object: str | None = None, after: int = 0) -> list[Event]:

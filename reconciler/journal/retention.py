@@ -11,18 +11,18 @@ from rankfold.reconciler import clock
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout, is_locked
 
-KEPT, DAY_S = 100, 24 * 3600.0
+NEWEST_KEPT, DAY_S = 100, 24 * 3600.0
 FEW = 4  # removed per call
 AGAIN_S, MORE_S = 60.0, 0.5  # until the next call: if none is left, or some are
 
 
-def forget(journal: Journal, layout: Layout, kept: int = KEPT) -> float:
+def forget(journal: Journal, layout: Layout, kept: int = NEWEST_KEPT) -> float:
     """Remove what ended long enough ago; return the seconds until the next call is due. Checkpoints
     of a run stay in the store. Raises sqlite3.Error, JournalError, OSError."""
     runs = _runs(journal, layout)
-    over = _over(journal, {**runs, **_devices(journal, layout)})
-    old_runs = _old({each: since for each, since in over.items() if each in runs}, kept)
-    old_locks = _old({each: since for each, since in over.items() if each not in runs}, kept)
+    ended_at = _end_times(journal, {**runs, **_devices(journal, layout)})
+    old_runs = _old({each: since for each, since in ended_at.items() if each in runs}, kept)
+    old_locks = _old({each: since for each, since in ended_at.items() if each not in runs}, kept)
     for folder in old_runs[:FEW]:
         shutil.rmtree(folder, ignore_errors=True)
         journal.forget("Job", Path(folder).name)
@@ -33,14 +33,14 @@ def forget(journal: Journal, layout: Layout, kept: int = KEPT) -> float:
     return MORE_S if more else AGAIN_S
 
 
-def _over(journal: Journal, changed: dict[str, float]) -> dict[str, float]:
+def _end_times(journal: Journal, changed: dict[str, float]) -> dict[str, float]:
     """When each of these ended (fleet time). The time is recorded when an end is first seen,
     because the wall clock, which dates files, may be set later."""
-    noted: dict[str, float] = journal.get("over") or {}
-    over = {each: noted.get(each, clock.of_wall(at)) for each, at in changed.items()}
-    if over != noted:
-        journal.set("over", over)
-    return over
+    recorded: dict[str, float] = journal.get("over") or {}
+    ended_at = {each: recorded.get(each, clock.of_wall(at)) for each, at in changed.items()}
+    if ended_at != recorded:
+        journal.set("over", ended_at)
+    return ended_at
 
 
 def _runs(journal: Journal, layout: Layout) -> dict[str, float]:
@@ -62,8 +62,8 @@ def _devices(journal: Journal, layout: Layout) -> dict[str, float]:
     change."""
     described = {layout.proxy_file(name, ".lock") for name in journal.desired().devices()}
     locks = layout.proxy_file("any", ".lock").parent.glob("*.lock")
-    gone = (file for file in locks if file not in described and not is_locked(file))
-    return {str(file): _changed(file) for file in gone}
+    unused = (file for file in locks if file not in described and not is_locked(file))
+    return {str(file): _changed(file) for file in unused}
 
 
 def _changed(path: Path) -> float:

@@ -62,7 +62,7 @@ class JobOnDevice(Struct, frozen=True):
     incarnation: int = 1
 
 
-class SeenDevice(Struct, frozen=True):
+class ObservedDevice(Struct, frozen=True):
     """What a proxy answered.
 
     ready: it answers; false: it holds its lock but does not answer (yet).
@@ -91,7 +91,7 @@ class SeenDevice(Struct, frozen=True):
         return next((each for each in self.jobs if each.job == name), None)
 
 
-class SeenRank(Struct, frozen=True):
+class ObservedRank(Struct, frozen=True):
     """What a rank's launcher answered, or what its exit file contains."""
 
     job: str
@@ -144,8 +144,8 @@ class StoreQuery(Struct, frozen=True):
 class Observed(Struct, frozen=True):
     """The observed state. A device or a rank that is missing here does not exist."""
 
-    devices: Mapping[str, SeenDevice] = field(default_factory=dict)
-    ranks: Mapping[tuple[str, int], SeenRank] = field(default_factory=dict)
+    devices: Mapping[str, ObservedDevice] = field(default_factory=dict)
+    ranks: Mapping[tuple[str, int], ObservedRank] = field(default_factory=dict)
     host_memory: int = 1 << 62  # for memory that is not on the devices
     failing: Mapping[str, str] = field(default_factory=dict)  # bad devices: each proxy that
     # is started there ends; the value is the error, or the last line of its log

@@ -31,9 +31,9 @@ from rankfold.reconciler.deadlines import (
     KILLED_S,
     LAUNCH_EACH_S,
     LAUNCH_S,
+    OWNERSHIP_ANSWERS_S,
+    OWNERSHIP_EACH_S,
     STORE_ANSWERS_S,
-    TAKEN_ANSWERS_S,
-    TAKEN_EACH_S,
     TRANSFER_S,
 )
 from rankfold.reconciler.layout import is_locked, launcher_lock
@@ -49,14 +49,14 @@ class CannotLaunch(Exception):
     """A launcher did not start, or a transfer did not begin; the message says why."""
 
 
-class _Known(Struct):
+class _OwnershipQuery(Struct):
     """A job in a query to the store: checkpoint/ownership.py."""
 
     folder: str
     known: int
 
 
-class _Heard(Struct):
+class _OwnershipAnswer(Struct):
     """The answer for one job."""
 
     job: str
@@ -299,17 +299,19 @@ class Node(Reports):
         """Why this fleet cannot keep its checkpoints at a URL; empty: it can. Creates the store."""
         return self._query_store("begin", url, STORE_ANSWERS_S)[1]
 
-    def taken(self, url: str, known: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
+    def ownership(self, url: str, known: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
         """Job → (whether the store reports that another owner has taken it over, which one or why
         the store did not answer). `known` has the newest incarnation that is ours of each job."""
         jobs = {
-            job: _Known(str(self.layout.job(job).absolute()), number)
+            job: _OwnershipQuery(str(self.layout.job(job).absolute()), number)
             for job, number in known.items()
         }
-        within = TAKEN_ANSWERS_S + TAKEN_EACH_S * (len(jobs) - 1)
+        within = OWNERSHIP_ANSWERS_S + OWNERSHIP_EACH_S * (len(jobs) - 1)
         output, trouble = self._query_store("ownership", url, within, msgspec.json.encode(jobs))
         whole = output[: output.rfind(b"\n") + 1]
-        answers = {each.job: each for each in msgspec.json.Decoder(_Heard).decode_lines(whole)}
+        answers = {
+            each.job: each for each in msgspec.json.Decoder(_OwnershipAnswer).decode_lines(whole)
+        }
         return {
             job: (answers[job].taken, answers[job].why) if job in answers else (False, trouble)
             for job in jobs

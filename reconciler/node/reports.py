@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from rankfold.reconciler import liveness
 from rankfold.reconciler.layout import Layout, is_locked, lock_holder
-from rankfold.reconciler.model.observed import SeenRank, Transfer
+from rankfold.reconciler.model.observed import ObservedRank, Transfer
 
 
 class _Progress(Struct):
@@ -43,7 +43,7 @@ class Reports:
         """Whether a process is the rank's launcher, whether or not it answers."""
         return is_locked(self.layout.launcher_lock(job, rank))
 
-    def ended(self, job: str, rank: int) -> SeenRank | None:
+    def ended(self, job: str, rank: int) -> ObservedRank | None:
         """How a rank ended, from its launcher's exit file; None: there is none."""
         return read_exit(self.layout, job, rank)
 
@@ -73,11 +73,11 @@ class Reports:
         )
 
 
-def read_exit(layout: Layout, job: str, rank: int) -> SeenRank | None:
+def read_exit(layout: Layout, job: str, rank: int) -> ObservedRank | None:
     try:
         data = json.loads(layout.rank_file(job, rank, ".exit").read_text())
         status = data["exit_status"]
-        return SeenRank(
+        return ObservedRank(
             job,
             rank,
             "exited",

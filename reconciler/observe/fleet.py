@@ -30,9 +30,9 @@ from rankfold.reconciler.model.observed import (
     CrossCheck,
     JobOnDevice,
     Observed,
+    ObservedDevice,
+    ObservedRank,
     RankOnDevice,
-    SeenDevice,
-    SeenRank,
     Spent,
 )
 from rankfold.reconciler.model.recorded import Record
@@ -60,7 +60,7 @@ def observe(
     """
     reports = Reports(layout)
     doors = {layout.proxy_socket(name): name for name in devices}
-    ended: dict[tuple[str, int], SeenRank] = {}
+    ended: dict[tuple[str, int], ObservedRank] = {}
     ranks: dict[Path, tuple[str, int]] = {}
     for record in records.values():
         if record.fixed is None or record.step == "ended":
@@ -126,7 +126,7 @@ def known_devices(layout: Layout) -> set[str]:
 
 def see_device(
     layout: Layout, name: str, answer: Answer | None, noted: float | None = None
-) -> SeenDevice | None:
+) -> ObservedDevice | None:
     """The state of a device by its proxy's answer; None: it has no proxy."""
     silent_since, pid = None, answer.pid if answer else 0
     if answer is not None and answer.status is not None:
@@ -137,7 +137,7 @@ def see_device(
     elif answer is not None:
         silent_since = _silent_since(answer, noted)
     if is_locked(layout.proxy_file(name, ".lock")):
-        return SeenDevice(name, ready=False, pid=pid, silent_since=silent_since)
+        return ObservedDevice(name, ready=False, pid=pid, silent_since=silent_since)
     return None
 
 
@@ -147,7 +147,7 @@ def reported_jobs(status: Json) -> list[JobOnDevice]:
     return [_job(each, clock.now()) for each in control.expect(ProxyStatus, status).jobs]
 
 
-def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> SeenDevice:
+def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> ObservedDevice:
     counted = (
         "switches",
         "swapped_in",
@@ -160,7 +160,7 @@ def _device(hello: ProxyHello, status: ProxyStatus, heard: float) -> SeenDevice:
         "unforeseen",
         "prepared",
     )
-    return SeenDevice(
+    return ObservedDevice(
         hello.device,
         True,
         hello.pid,
@@ -224,7 +224,7 @@ def _error_text(error: RankFault | None) -> str:
 
 def see_rank(
     reports: Reports, job: str, rank: int, answer: Answer | None, noted: float | None = None
-) -> SeenRank | None:
+) -> ObservedRank | None:
     """The state of a rank by its launcher's answer, lock or exit file; None: it has none of
     these."""
     silent_since = None
@@ -233,7 +233,7 @@ def see_rank(
             hello = control.expect(LauncherHello, answer.hello)
             status = control.expect(LauncherStatus, answer.status)
             if status.state != "exited":
-                return SeenRank(
+                return ObservedRank(
                     job,
                     rank,
                     status.state,
@@ -250,7 +250,7 @@ def see_rank(
     if reports.lives(job, rank):
         state = "starting" if silent_since is None else "silent"
         launcher = answer.pid if answer else 0
-        return SeenRank(job, rank, state, silent_since=silent_since, launcher=launcher)
+        return ObservedRank(job, rank, state, silent_since=silent_since, launcher=launcher)
     return reports.ended(job, rank)
 
 

@@ -67,7 +67,7 @@ class Line:
                 self._connect()
             self._send()
         except BlockingIOError:  # its backlog is full, and it accepts no connection
-            self._hang_up()
+            self._disconnect()
             self._begin()
         except (OSError, ValueError, peers.Denied, control.ControlError):
             self.close()
@@ -107,7 +107,7 @@ class Line:
         try:
             alive = self._channel.fill()
             while alive and (frame := self._channel.take()) is not None:
-                self._hear(frame)
+                self._handle(frame)
         except BlockingIOError:
             return
         except (OSError, control.ControlError):
@@ -115,7 +115,7 @@ class Line:
         if not alive:
             self.close()
 
-    def _hear(self, frame: control.Frame) -> None:
+    def _handle(self, frame: control.Frame) -> None:
         frame.close()
         op = self._open.pop(frame.head.id or 0, "")
         if frame.head.ok is False:
@@ -132,10 +132,10 @@ class Line:
 
     def close(self) -> None:
         """Disconnect, and drop the open query."""
-        self._hang_up()
+        self._disconnect()
         self.queried_at, self.status, self.void, self.hello = None, None, False, {}
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._channel is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self.selector.unregister(self._channel.sock)
@@ -175,7 +175,7 @@ class Prober:
         while awaited and (left := deadline - time.monotonic()) > 0:
             heard = self._listen(left)
             awaited -= {line for line in heard if line.queried_at is None}
-        return {line.path: answer for line in lines if (answer := _taken(line))}
+        return {line.path: answer for line in lines if (answer := _take_answer(line))}
 
     def void(self, paths: Iterable[Path]) -> None:
         """A request is being, or was, sent to these: answers to open queries will be out of
@@ -197,7 +197,7 @@ class Prober:
         self._selector.close()
 
 
-def _taken(line: Line) -> Answer | None:
+def _take_answer(line: Line) -> Answer | None:
     if line.status is not None:
         answer = Answer(line.hello, line.status, pid=line.pid, heard=line.heard)
         line.status = None

@@ -46,7 +46,7 @@ class Processes:
         """Record that a proxy was started."""
         self.proxies[device] = 0
         self.tried(device)
-        self._expect(self._requested_to_end - {device})
+        self._set_requested_to_end(self._requested_to_end - {device})
 
     def tried(self, device: str, error: str = "") -> None:
         """Record an attempt to start a proxy; error: why it failed, if it did."""
@@ -54,7 +54,7 @@ class Processes:
 
     def requested_to_end(self, device: str) -> None:
         """Record that a proxy was requested to end, so that its end is no event."""
-        self._expect(self._requested_to_end | {device})
+        self._set_requested_to_end(self._requested_to_end | {device})
 
     def all_requested_to_end(self, left: dict[str, str]) -> None:
         """Record that the reconciler ends together with all proxies except those in `left`.
@@ -62,11 +62,11 @@ class Processes:
         The next reconciler may still see some proxies that are ending; it determines anew which
         devices are bad.
         """
-        self._expect(self._requested_to_end | (self.proxies.keys() - left.keys()))
+        self._set_requested_to_end(self._requested_to_end | (self.proxies.keys() - left.keys()))
         self.journal.set("proxies", {n: pid for n, pid in self.proxies.items() if n in left})
-        self._is_failing({})
+        self._set_failing({})
 
-    def note(self, observed: Observed, desired: Collection[str]) -> None:
+    def update(self, observed: Observed, desired: Collection[str]) -> None:
         """Process an observation. desired: names of the desired devices."""
         self._record_ends(observed)
         self._record_bad(observed, desired)
@@ -83,14 +83,14 @@ class Processes:
             self.journal.set("proxies", now)
             self.proxies = now
 
-    def _expect(self, requested_to_end: set[str]) -> None:
+    def _set_requested_to_end(self, requested_to_end: set[str]) -> None:
         if requested_to_end != self._requested_to_end:
             self._requested_to_end = requested_to_end
             self.journal.set("told_to_end", sorted(requested_to_end))
 
     def _ended(self, device: str, pid: int) -> None:
         if device in self._requested_to_end:
-            self._expect(self._requested_to_end - {device})
+            self._set_requested_to_end(self._requested_to_end - {device})
             return
         which = f" (process {pid})" if pid else ""
         words = last_lines(self.layout.proxy_file(device, ".log"), 1)
@@ -110,9 +110,9 @@ class Processes:
         for name, starts in self._starts.items():
             if len(starts) >= BAD_AFTER and name not in there and name not in now:
                 now[name] = starts[-1] or last_lines(self.layout.proxy_file(name, ".log"), 1)
-        self._is_failing(now)
+        self._set_failing(now)
 
-    def _is_failing(self, now: dict[str, str]) -> None:
+    def _set_failing(self, now: dict[str, str]) -> None:
         if now != self.failing:
             self.journal.set("failing", now)
             self.failing = now

@@ -46,9 +46,9 @@ class Claim:
 
     def __init__(self, layout: Layout, lock: int):
         self.layout, self._lock = layout, lock
-        before = _left(layout)
+        before = _last_note(layout)
         self.ended_before = before.reason  # empty: it ended normally
-        self.crash_loop = _in_words(before)
+        self.crash_loop = _message(before)
         self._note = Note(before.ends, before.reason, clock.reading())
         self._write()
         with contextlib.suppress(OSError):
@@ -140,14 +140,14 @@ def cause(error: BaseException) -> str:
 def report(layout: Layout) -> str:
     """A sentence if the reconciler crashes repeatedly or does nothing; empty if neither."""
     if not is_locked(layout.lock):
-        return _in_words(_left(layout))
+        return _message(_last_note(layout))
     note = _read(layout)
-    return _failing(note.trouble) if note.trouble else _in_words(note)
+    return _failing(note.trouble) if note.trouble else _message(note)
 
 
 def wait_s(layout: Layout) -> float:
     """Seconds to wait before the next reconciler is started."""
-    left = _left(layout)
+    left = _last_note(layout)
     if left.ends < LOOP_AFTER or left.began is None or is_locked(layout.lock):
         return 0.0
     delay = min(WAIT_MAX_S, WAIT_MIN_S * 2.0 ** min(left.ends - LOOP_AFTER, 16))
@@ -170,7 +170,7 @@ def _read(layout: Layout) -> Note:
         return Note()
 
 
-def _left(layout: Layout) -> Note:
+def _last_note(layout: Layout) -> Note:
     """The note of the last reconciler, which runs no more, with its own end counted."""
     note = _read(layout)
     if note.began:
@@ -183,7 +183,7 @@ def _failing(reason: str) -> str:
     return f"every turn of the reconciler fails because: {reason}. {_MORE}"
 
 
-def _in_words(note: Note) -> str:
+def _message(note: Note) -> str:
     if note.ends < LOOP_AFTER:
         return ""
     return (

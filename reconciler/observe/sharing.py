@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rankfold.messages import chunk_bytes
-from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice
+from rankfold.reconciler.model.observed import JobOnDevice, Observed, ObservedDevice
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.values import Json
 
@@ -16,7 +16,7 @@ REPORTED = {  # proxies' counter → name in docs/status.md
     "unforeseen": "copiesUnforeseen",
     "prepared": "chunksPrepared",
 }
-SETTLED_S = 10.0  # on a device, before overhead is reported: the beginning does not count
+STARTUP_S = 10.0  # on a device, before overhead is reported: the beginning does not count
 OVERHEAD_MAX = 0.05  # share of the devices' time; above it there is a condition
 REASONS = {  # of condition `Overhead`: by the largest part of it, with advice
     "switches": (
@@ -37,7 +37,7 @@ REASONS = {  # of condition `Overhead`: by the largest part of it, with advice
 }
 
 
-def serving(record: Record, observed: Observed) -> Iterator[tuple[SeenDevice, JobOnDevice]]:
+def serving(record: Record, observed: Observed) -> Iterator[tuple[ObservedDevice, JobOnDevice]]:
     """The devices that serve the job's last epoch, with each device's report on the job."""
     for name in sorted(record.holds()):
         seen = observed.devices.get(name)
@@ -62,19 +62,21 @@ def done(record: Record, observed: Observed) -> Json | None:
         "on": any(on) if on else None,
         "guard": "validated" if measured else "sets",
         "chunksShared": shared // chunk_bytes() if shared else 0,
-        **{told: sum(int(rank.get(name, 0)) for rank in ranks) for name, told in REPORTED.items()},
+        **{
+            shown: sum(int(rank.get(name, 0)) for rank in ranks) for name, shown in REPORTED.items()
+        },
     }
 
 
 def guard(record: Record, observed: Observed) -> Json | None:
     """`guard` of docs/status.md. None: nothing is compared."""
-    told = [there.guard for _, there in serving(record, observed) if there.guard]
-    if not told:
+    shown = [there.guard for _, there in serving(record, observed) if there.guard]
+    if not shown:
         return None
     return {
-        "every": max(each.every for each in told),
+        "every": max(each.every for each in shown),
         **{
-            name: sum(getattr(each, name) for each in told)
+            name: sum(getattr(each, name) for each in shown)
             for name in ("compared", "unwatched", "measured", "alike")
         },
     }
@@ -97,7 +99,7 @@ def too_much(record: Record, observed: Observed) -> Condition | None:
     """A condition if the devices spend too much of their time on other things than the job's
     work."""
     found = overhead(record, observed)
-    if found is None or found["seconds"] < SETTLED_S:
+    if found is None or found["seconds"] < STARTUP_S:
         return None
     total = sum(found[name] for name in REASONS)
     if total <= OVERHEAD_MAX:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rankfold.reconciler.model.observed import Observed, RankOnDevice, SeenRank
+from rankfold.reconciler.model.observed import Observed, ObservedRank, RankOnDevice
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.observe.sharing import serving
 from rankfold.reconciler.wording import some, some_ranks
@@ -21,7 +21,7 @@ STOPPED_S = 3.0  # for a rank: a program may stop a process of its own and conti
 
 
 def waiting(
-    record: Record, observed: Observed, processes: Mapping[int, SeenRank]
+    record: Record, observed: Observed, processes: Mapping[int, ObservedRank]
 ) -> Condition | None:
     """The condition `Waiting` of a job that is on devices, or whose checkpoint is uploaded or
     fetched. `processes`: the launchers of its ranks."""
@@ -71,7 +71,7 @@ _CODE = (
 _TURN = "a turn on the device, or for memory there: see the logs of the devices"
 
 
-def _stopped(found: Sequence[SeenRank]) -> str:
+def _stopped(found: Sequence[ObservedRank]) -> str:
     who = [f"{some(each.stopped)} of rank {each.rank}" for each in found]
     return f"stopped by a signal: {some(who)}; `kill -CONT PID` lets them continue"
 
@@ -84,7 +84,7 @@ def _stopped_transfer(pid: int) -> str:
 
 
 def _for_ranks(
-    held: Sequence[int], rest: Iterable[RankOnDevice], processes: Mapping[int, SeenRank]
+    held: Sequence[int], rest: Iterable[RankOnDevice], processes: Mapping[int, ObservedRank]
 ) -> str:
     others: dict[str, list[str]] = {}
     for each in rest:

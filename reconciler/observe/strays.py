@@ -22,7 +22,7 @@ _PROXY, _LAUNCHER, _COMPILER = "d", "l", "compiler"  # first part of the sockets
 _AT_ONCE = 16
 
 
-class _Heard(Struct, frozen=True):
+class _Listener(Struct, frozen=True):
     """The process that listens on a socket. `hello` is None if the process `pid` does not
     answer."""
 
@@ -42,24 +42,24 @@ def look(layout: Layout, known: Container[Path]) -> tuple[str, ...]:
         for path in sorted(layout.sockets.glob("*.sock"))
         if _kind(path) in (_PROXY, _LAUNCHER, _COMPILER) and path not in known
     ]
-    heard = [each for each in _greet_all(paths) if each]
-    return (*_silent_compilers(heard), *_left_behind(layout, heard))
+    listeners = [each for each in _query_all(paths) if each]
+    return (*_silent_compilers(listeners), *_orphaned(layout, listeners))
 
 
 def _kind(path: Path) -> str:
     return path.name.partition("-")[0]
 
 
-def _greet_all(paths: Sequence[Path]) -> Iterable[_Heard | None]:
+def _query_all(paths: Sequence[Path]) -> Iterable[_Listener | None]:
     if len(paths) < 2:  # a compiler at most, usually
-        return map(_greet, paths)
+        return map(_query, paths)
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(_greet, paths))
+        return list(pool.map(_query, paths))
 
 
-def _greet(path: Path) -> _Heard | None:
+def _query(path: Path) -> _Listener | None:
     """Send `hello`; None: no process listens there."""
     pid = 0
     try:
@@ -67,15 +67,15 @@ def _greet(path: Path) -> _Heard | None:
             pid = client.pid
             hello, fds = client.request("hello")
             control.close_all(fds)
-            return _Heard(_kind(path), pid, hello)
+            return _Listener(_kind(path), pid, hello)
     except control.ControlError as error:
         if not pid or error.code == "unreachable":
             return None
-        return _Heard(_kind(path), pid, None if error.code == "timeout" else {})
+        return _Listener(_kind(path), pid, None if error.code == "timeout" else {})
 
 
-def _silent_compilers(heard: Iterable[_Heard]) -> Iterable[str]:
-    for each in heard:
+def _silent_compilers(listeners: Iterable[_Listener]) -> Iterable[str]:
+    for each in listeners:
         if each.kind != _COMPILER or each.hello is not None:
             continue
         text = (
@@ -88,13 +88,17 @@ def _silent_compilers(heard: Iterable[_Heard]) -> Iterable[str]:
         yield f"{text}. Ranks that need a kernel compiled are waiting"
 
 
-def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:
+def _orphaned(layout: Layout, listeners: Iterable[_Listener]) -> Iterable[str]:
     """One sentence for all processes whose state directory was removed."""
-    left = [each for each in heard if each.kind != _COMPILER and not _is_held(layout, each)]
-    if not left:
+    orphans = [
+        each
+        for each in listeners
+        if each.kind != _COMPILER and not _is_of_state_directory(layout, each)
+    ]
+    if not orphans:
         return
-    shown = ", ".join(_named(each) for each in left)
-    pids = " ".join(str(each.pid) for each in left)
+    shown = ", ".join(_named(each) for each in orphans)
+    pids = " ".join(str(each.pid) for each in orphans)
     what = (
         "does not exist"
         if not layout.state.exists()
@@ -107,7 +111,7 @@ def _left_behind(layout: Layout, heard: Iterable[_Heard]) -> Iterable[str]:
     )
 
 
-def _is_held(layout: Layout, each: _Heard) -> bool:
+def _is_of_state_directory(layout: Layout, each: _Listener) -> bool:
     """Whether the present state directory is the one that the process was started for: the process
     holds a lock there for its life."""
     if not layout.state.exists():
@@ -121,7 +125,7 @@ def _is_held(layout: Layout, each: _Heard) -> bool:
     return True
 
 
-def _named(each: _Heard) -> str:
+def _named(each: _Listener) -> str:
     hello = each.hello or {}
     if each.kind == _LAUNCHER:
         rank = f" of {hello['job']}/{hello['rank']}" if "rank" in hello else ""

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from rankfold.reconciler.actions import Action, subject
 from rankfold.reconciler.model.desired import Desired
-from rankfold.reconciler.model.observed import Observed, SeenDevice
+from rankfold.reconciler.model.observed import Observed, ObservedDevice
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan import proxies
 from rankfold.reconciler.plan.allocation import Allocation
@@ -87,7 +87,7 @@ def assume_fleet(desired: Desired, observed: Observed) -> Observed:
     for name, device in desired.devices().items():
         seen = devices.get(name)
         if (seen is None or not seen.ready) and name not in observed.failing:
-            devices[name] = SeenDevice(
+            devices[name] = ObservedDevice(
                 name, type=device.type, memory=device.memory, cc=device.cc, speed=device.speed
             )
     return replace(observed, devices=devices)

@@ -47,7 +47,7 @@ class Allocation:
         # A job that has started goes before one that has not: it uses host memory already. A job
         # that cannot start (its folder is missing) goes last: its devices would be idle.
         wanted.sort(key=lambda each: (each[1].step == "new", each[1].error_permanent))
-        self._taken = frozenset(taken)
+        self._assigned = frozenset(taken)
         for job, record, own in wanted:
             self._give(job, record, own)
 
@@ -131,7 +131,7 @@ class Allocation:
                 self._aim(job, record, record.placement)
             return
         if there < job.gpus:
-            self.degraded[job.name] = self._goes_on_with(there, job, bad)
+            self.degraded[job.name] = self._degraded_condition(there, job, bad)
         for each in free:
             while new and each and each[0] <= new[-1]:
                 each.popleft()
@@ -144,7 +144,7 @@ class Allocation:
             self._free[group] = deque(
                 at
                 for at in group.positions
-                if names[at] not in self._taken
+                if names[at] not in self._assigned
                 and self.index.is_as_described(names[at])
                 and self.index.is_free(names[at])
             )
@@ -159,7 +159,7 @@ class Allocation:
             self._can_come[group] = sum(
                 1
                 for name in names
-                if name not in self._kept
+                if name not in self._unreachable
                 and name not in self.index.observed.failing
                 and not self.index.hangs(name)
             )
@@ -175,7 +175,7 @@ class Allocation:
         return self._bad[group]
 
     @functools.cached_property
-    def _kept(self) -> frozenset[str]:
+    def _unreachable(self) -> frozenset[str]:
         """Devices of jobs to which no request can be sent."""
         records = (self.index.records[name] for name in self.index.silent)
         return frozenset(device for record in records for device in record.placement)
@@ -190,7 +190,7 @@ class Allocation:
         ends = "its proxy exits whenever it is" if len(bad) == 1 else "their proxies exit whenever"
         return f"{some(bad)} went bad: {ends} started{last}"
 
-    def _goes_on_with(self, there: int, job: Job, bad: list[str]) -> Condition:
+    def _degraded_condition(self, there: int, job: Job, bad: list[str]) -> Condition:
         message = (
             f"it continues on {there} of {count(job.gpus, 'device')}, because "
             f"{self._why_bad(bad)}. It returns to {job.gpus} when they are back: repair the "

@@ -13,7 +13,7 @@ from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count, named
 
 OPAQUE = "opaque code: "  # prefix of alarms about opaque code (proxy/core/loop/alarm.c)
-APART = "; its ranks no longer share anything"
+NO_LONGER_SHARED = "; its ranks no longer share anything"
 
 
 def conditions(
@@ -118,13 +118,15 @@ def _alarms(record: Record) -> list[Condition]:
     others = tuple(text for text in record.alarms if not text.startswith(OPAQUE))
     found = []
     if opaque:
-        found.append(Condition("OpaqueCode", "True", "EffectsDiffer", _first(opaque) + APART))
+        found.append(
+            Condition("OpaqueCode", "True", "EffectsDiffer", _first(opaque) + NO_LONGER_SHARED)
+        )
     if others:
         cause = (
             ". Its results may be wrong since the previous comparison: a device's memory is "
             "faulty, opaque code did not do the same for all ranks, or rankfold has a defect"
         )
-        message = _first(others) + APART + cause
+        message = _first(others) + NO_LONGER_SHARED + cause
         found.append(Condition("Alarm", "True", "ContentsDiffer", message))
     return found
 

@@ -36,12 +36,12 @@ def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | No
         return None
     assert record.fixed is not None
     if record.step in ("vacating", "stored", "restoring"):  # its processes come and go
-        return _not_wanted(job, now)
-    failed = _ranks_over(index, record, record.fixed.world_size, now) or _devices_lost(
+        return _cancelled(job, now)
+    failed = _ranks_ended(index, record, record.fixed.world_size, now) or _devices_lost(
         index, record, now
     )
     if failed is None or _never_ran(index, record, failed):
-        return failed or _not_wanted(job, now)
+        return failed or _cancelled(job, now)
     return or_restart(job, record, failed)
 
 
@@ -62,7 +62,7 @@ def or_restart(job: Job | None, record: Record, ending: Ending) -> Ending:
     return replace(ending, message=f"{ending.message}; after {count(record.restarts, 'restart')}")
 
 
-def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> Ending | None:
+def _ranks_ended(index: Index, record: Record, world_size: int, now: float) -> Ending | None:
     ranks = index.ranks(record.name)
     seen = [ranks.get(r) for r in range(world_size)]
     for rank, each in enumerate(seen):
@@ -73,9 +73,9 @@ def _ranks_over(index: Index, record: Record, world_size: int, now: float) -> En
             message = rank_failure(rank, each.exit_status, each.error)
             message = "; ".join([message, *still_running({rank: each.killed})])
             return Ending("Failed", "RankFailed", message, now, rank)
-    over = [each for each in seen if each is not None and each.state == "exited"]
-    if len(over) == world_size:
-        left = still_running({each.rank: each.killed for each in over})
+    ended_ranks = [each for each in seen if each is not None and each.state == "exited"]
+    if len(ended_ranks) == world_size:
+        left = still_running({each.rank: each.killed for each in ended_ranks})
         message = "; ".join([f"{count(world_size, 'rank')} exited with 0", *left])
         return Ending("Succeeded", "Completed", message, now)
     return None
@@ -105,21 +105,21 @@ def _devices_lost(index: Index, record: Record, now: float) -> Ending | None:
     return reported  # a lost device explains more than what its peers noticed
 
 
-def _not_wanted(job: Job | None, now: float) -> Ending | None:
+def _cancelled(job: Job | None, now: float) -> Ending | None:
     if job is None or job.cancelled:
         return Ending("Failed", "Cancelled", "cancelled by hand", now)
     return None
 
 
-def let_go(
+def release(
     index: Index, job: Job | None, record: Record, ending: Ending, now: float
 ) -> list[Action]:
     """Release the devices and end the ranks; when nothing is left, finish the job or restart it."""
-    unwanted = _not_wanted(job, now)
+    unwanted = _cancelled(job, now)
     if ending.phase == RESTARTING and unwanted:
         return [End(record.name, unwanted)]
     actions: list[Action] = []
-    holding = index.unheard(record)
+    holding = index.not_answering(record)
     for name, there in sorted(index.on_devices(record.name).items(), key=lambda each: each[0]):
         if index.is_up(name) and there.state != "saved":
             holding.append(name)
@@ -138,11 +138,11 @@ def let_go(
         signum = signal.SIGKILL if late else signal.SIGTERM
         actions.append(Signal(record.name, live, int(signum)))
     if not holding and not ranks:
-        actions += _over(index, job, record, ending, now)
+        actions += _finish_or_restart(index, job, record, ending, now)
     return actions
 
 
-def _over(
+def _finish_or_restart(
     index: Index, job: Job | None, record: Record, ending: Ending, now: float
 ) -> list[Action]:
     """The next action when nothing of the job runs any more."""

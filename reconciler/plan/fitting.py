@@ -56,7 +56,7 @@ class Groups:
 
     def _find(self, job: Job, record: Record) -> Fitting:
         own = self._for_one.get(job.name)
-        wishes = _wishes(job, record)
+        wishes = _requirements(job, record)
         key = (job.name, wishes) if own else wishes
         if key not in self._fitting:
             groups = sorted([*self._for_all, *(own or ())], key=lambda g: g.positions[0])
@@ -76,7 +76,7 @@ class Groups:
         return virtual_device(fit)
 
 
-def _wishes(job: Job, record: Record) -> Hashable:
+def _requirements(job: Job, record: Record) -> Hashable:
     """Everything that `may_use` reads of a job, except its name."""
     if record.device_type:
         virtual = record.device

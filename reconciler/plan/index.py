@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from rankfold.reconciler.model.desired import Desired, Device, Job
-from rankfold.reconciler.model.observed import JobOnDevice, Observed, SeenDevice, SeenRank
+from rankfold.reconciler.model.observed import JobOnDevice, Observed, ObservedDevice, ObservedRank
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan.fitting import may_use
 from rankfold.reconciler.wording import silence
@@ -55,7 +55,7 @@ class Index:
         for name, seen in observed.devices.items():
             for there in seen.jobs:
                 self._there.setdefault(there.job, {}).setdefault(name, there)
-        self._ranks: dict[str, dict[int, SeenRank]] = {}
+        self._ranks: dict[str, dict[int, ObservedRank]] = {}
         for (job, rank), each in observed.ranks.items():
             self._ranks.setdefault(job, {})[rank] = each
         self._pools_only_for: dict[str, list[str]] = {}
@@ -73,7 +73,7 @@ class Index:
 
     # ---- devices
 
-    def seen(self, device: str) -> SeenDevice | None:
+    def seen(self, device: str) -> ObservedDevice | None:
         return self.observed.devices.get(device)
 
     def is_up(self, device: str) -> bool:
@@ -124,14 +124,14 @@ class Index:
         there = self.on_devices(record.name).get(device) if self.is_up(device) else None
         return there.state if there and there.epoch == record.epoch else "lost"
 
-    def ranks(self, job: str) -> Mapping[int, SeenRank]:
+    def ranks(self, job: str) -> Mapping[int, ObservedRank]:
         return self._ranks.get(job, {})
 
     def pools_only_for(self, job: str) -> list[str]:
         """Temporary pools, which are removed with their job."""
         return self._pools_only_for.get(job, [])
 
-    def unheard(self, record: Record) -> list[str]:
+    def not_answering(self, record: Record) -> list[str]:
         """Devices that serve a job, or may, whose proxies live but have not answered this time."""
         seen = ((name, self.seen(name)) for name in sorted(self.holds[record.name]))
         return [name for name, each in seen if each is not None and not each.ready]
@@ -139,7 +139,7 @@ class Index:
     def _silent(self, record: Record) -> Condition | None:
         """A condition if no request can be sent to a job: a proxy or launcher is unresponsive."""
         message = ""
-        for name in reversed(self.unheard(record)):
+        for name in reversed(self.not_answering(record)):
             seen_there = self.observed.devices[name]
             if since := seen_there.silent_since:
                 pid = seen_there.pid or record.proxies.get(name, 0)
@@ -155,7 +155,7 @@ class Index:
         return Condition("Stalled", "True", "DoesNotAnswer", message) if message else None
 
 
-def differs(device: Device, seen: SeenDevice) -> bool:
+def differs(device: Device, seen: ObservedDevice) -> bool:
     """Whether a device is not as its pool describes it."""
     return (device.type, device.memory, device.cc, device.speed) != (
         seen.type,

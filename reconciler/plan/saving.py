@@ -187,7 +187,7 @@ def upload(index: Index, record: Record, keep: int, rests: bool, now: float) -> 
         return None
     if seen.state == "done":
         checkpoint = Checkpoint(seen.id, save.at, seen.bytes, save.cut)
-        rest = rests and save.why == "rest" and _stands_still(index, record)
+        rest = rests and save.why == "rest" and _unchanged_since_save(index, record)
         return Conclude(record.name, save.number, checkpoint, keep=keep, rest=rest)
     if record.holds() and (ending := taken_over(record, seen, now)):
         return End(record.name, ending)
@@ -207,7 +207,7 @@ def taken_over(record: Record, seen: Transfer, now: float) -> Ending | None:
     return Ending("Failed", "TakenOver", seen.error, now)
 
 
-def _stands_still(index: Index, record: Record) -> bool:
+def _unchanged_since_save(index: Index, record: Record) -> bool:
     """Whether nothing has run since the save: all ranks are still frozen, or the job rests in the
     local snapshot that was uploaded."""
     assert record.fixed is not None and record.save is not None

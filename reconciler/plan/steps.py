@@ -55,15 +55,15 @@ class Steps:
         if record.step == "ended":
             self._after_the_end(name, job)
         elif record.ending:
-            self.actions += ending.let_go(index, job, record, record.ending, self.now)
+            self.actions += ending.release(index, job, record, record.ending, self.now)
         elif over := ending.of(index, job, record, self.now):
             self.actions.append(End(name, over))
         elif job is not None and name in index.silent:
-            self._let_go_on(job, record)
-        elif job is not None and not index.unheard(record):
+            self._continue_unresponsive(job, record)
+        elif job is not None and not index.not_answering(record):
             self._advance(job, record, self.allocation.targets.get(name))
 
-    def _let_go_on(self, job: Job, record: Record) -> None:
+    def _continue_unresponsive(self, job: Job, record: Record) -> None:
         """Let a job continue although one of its proxies or launchers is unresponsive: no save may
         pause the others. An upload of an earlier save needs neither, and continues."""
         save, why = record.save, self.index.silent[job.name].message

@@ -16,7 +16,7 @@ from rankfold.reconciler import clock, liveness
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
-from rankfold.reconciler.model.observed import SeenDevice
+from rankfold.reconciler.model.observed import ObservedDevice
 from rankfold.reconciler.model.recorded import (
     NODE,
     RESTARTING,
@@ -287,7 +287,7 @@ def devices_status(snap: Snapshot) -> list[Json]:
     return found
 
 
-def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, ending: bool) -> str:
+def _device_message(snap: Snapshot, name: str, seen: ObservedDevice | None, ending: bool) -> str:
     """Why a device is not `Ready`, or what prevents jobs from leaving it."""
     pid = (snap.meta.get("proxies") or {}).get(name, 0)
     if ending and (seen is None or seen.silent_since is None):
@@ -302,7 +302,7 @@ def _device_message(snap: Snapshot, name: str, seen: SeenDevice | None, ending: 
     return words
 
 
-def _device_state(seen: SeenDevice | None, desired: bool, ending: bool) -> str:
+def _device_state(seen: ObservedDevice | None, desired: bool, ending: bool) -> str:
     """ending: the reconciler requested its proxy to end, and started none since."""
     if seen is None:
         return "Stopped" if ending else "Down"

@@ -24,8 +24,8 @@ def job_rows(data: Json) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for job in data["jobs"]:
         by_type = {c["type"]: c for c in job["conditions"]}
-        told: Json = next((by_type[kind] for kind in SHOWN_FIRST if kind in by_type), {})
-        text = told.get("message", "").splitlines()
+        shown: Json = next((by_type[kind] for kind in SHOWN_FIRST if kind in by_type), {})
+        text = shown.get("message", "").splitlines()
         where = f"{job['devices']}/{job['gpus']}"
         rows.append(
             (job["name"], job["phase"], str(job["worldSize"]), where, text[0] if text else "")
@@ -79,8 +79,8 @@ def describe_lines(job: Json) -> list[str]:
 def _sharing_lines(done: Json | None) -> list[str]:
     if done is None:
         return []
-    told = {"chunksShared", *sharing.REPORTED.values()} - {"chunksPrepared"}
-    if not any(done[name] for name in told):
+    shown = {"chunksShared", *sharing.REPORTED.values()} - {"chunksPrepared"}
+    if not any(done[name] for name in shown):
         return ["sharing:      off" if done["on"] is False else "sharing:      nothing"]
     return [
         f"sharing:      {count(done['chunksShared'], 'chunk')} shared by several ranks; "
@@ -141,9 +141,9 @@ def _rank_cells(rank: Json) -> tuple[str, ...]:
     state = rank["state"]
     if rank["exitStatus"] is not None:
         state = f"exited with {rank['exitStatus']}"
-    told = [key for key in ("kernels", "collectives") if key in counted]
-    told += [key for key in ("squashed", "copies", "unforeseen") if counted.get(key)]
-    words = [f"{counted[key]} {key}" for key in told]
+    shown = [key for key in ("kernels", "collectives") if key in counted]
+    shown += [key for key in ("squashed", "copies", "unforeseen") if counted.get(key)]
+    words = [f"{counted[key]} {key}" for key in shown]
     pid = f"pid {rank['pid']}" if rank["pid"] else ""
     return (str(rank["rank"]), state, rank["device"] or "-", pid, ", ".join(words))
 

@@ -83,7 +83,7 @@ class Files:
         self._watches: dict[str, int] = {}
         self._devices: dict[int, bool] = {}  # by st_dev: whether changes are reported
         self._checked_at = time.monotonic()
-        self._said: object = None
+        self._last_state: object = None
         try:
             self._inotify = inotify.Inotify()
         except OSError as error:
@@ -113,7 +113,7 @@ class Files:
         if self._place and place != self._place:  # the name refers to another folder now
             self._begin()
         self._place = place
-        due = self._hear() | self._links  # the targets of links are not watched
+        due = self._read_events() | self._links  # the targets of links are not watched
         if self.blind:
             self._stale |= {path for path, seen in self._folders.items() if _differs(path, seen)}
         listed = bool(self._stale)
@@ -123,15 +123,15 @@ class Files:
             self._checked_at = time.monotonic()
             due = due | self._states.keys()
         changed = [path for path in due if self._check(path)]
-        if changed or listed or self._said is None:
-            self._said = tuple(sorted(each for each in self._states.items() if each[1]))
-        return self._said
+        if changed or listed or self._last_state is None:
+            self._last_state = tuple(sorted(each for each in self._states.items() if each[1]))
+        return self._last_state
 
     def _identity(self) -> tuple[int, ...]:
         info = os.stat(self._top)
         return info.st_dev, info.st_ino, self.place.is_dir()
 
-    def _hear(self) -> set[str]:
+    def _read_events(self) -> set[str]:
         """Process the kernel's reports: mark folders to list as stale, return files to check."""
         files: set[str] = set()
         for event in self._inotify.read() if self._inotify else ():

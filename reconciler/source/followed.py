@@ -73,11 +73,13 @@ class Sources:
         if lost := journal.get("watching"):
             self._is_unwatched(lost)
         self._on_purpose = False  # the reconciler ends because a client requested it
-        self._unconsidered: Revision | None = None  # a revision that could not be journalled yet
+        self._pending_revision: Revision | None = (
+            None  # a revision that could not be journalled yet
+        )
         self._last = Reading()
-        self._noted: Json | None = None  # the same as in the journal; None: not known
+        self._journalled_status: Json | None = None  # the same as in the journal; None: not known
         self._checkpoint_store = journal.get("checkpoint_store", "")  # for `_examine`
-        self._note()
+        self._journal_status()
 
     @property
     def busy(self) -> bool:
@@ -129,7 +131,7 @@ class Sources:
         self._refuse_other_source(reader.identity)
         if watch and again:
             self._follow(reader, request.channel)
-            self._heed(reading)
+            self._handle(reading)
         elif reading.revision is None:
             raise control.ControlError("unreadable", reading.error)
         else:
@@ -229,11 +231,11 @@ class Sources:
         """Clear the warning: whoever applies files by hand, or stops us, knows that no watcher is
         left."""
         self._unwatched = None
-        self._note()
+        self._journal_status()
 
     def _forget(self) -> None:
-        self._unconsidered, self._last, self.trouble = None, Reading(), ""
-        self._note()
+        self._pending_revision, self._last, self.trouble = None, Reading(), ""
+        self._journal_status()
 
     def poll(self) -> None:
         """Process news. Called by the loop, and when the reader has some. Never raises."""
@@ -247,29 +249,29 @@ class Sources:
         if self.source is None:
             return
         reading = self.source.take()
-        if reading is None and self._unconsidered:
-            reading = dataclasses.replace(self._last, revision=self._unconsidered)
+        if reading is None and self._pending_revision:
+            reading = dataclasses.replace(self._last, revision=self._pending_revision)
         if reading is not None:
-            self._heed(reading)
+            self._handle(reading)
         else:
-            self._note()
+            self._journal_status()
 
-    def _heed(self, reading: Reading) -> None:
+    def _handle(self, reading: Reading) -> None:
         assert self.source is not None
         self._last, trouble = reading, reading.error
         if reading.revision:
             try:
                 self._consider(self.source, reading.revision, True)
-                self._unconsidered = None
+                self._pending_revision = None
             except sqlite3.Error as error:  # reported to watchers, and tried again
-                self._unconsidered = reading.revision
+                self._pending_revision = reading.revision
                 trouble = trouble or storage_error(self.state, error).message
                 if trouble != self.trouble:
                     log.warning("%s waits: %s", reading.revision.id[:19], error)
         self.trouble = trouble
-        self._note()
+        self._journal_status()
 
-    def _note(self) -> None:
+    def _journal_status(self) -> None:
         """Journal for readers what is followed, and since when it cannot be read."""
         last = self._last
         unreachable = {"message": last.error, "since": last.since} if last.error else None
@@ -278,17 +280,21 @@ class Sources:
             "unreachable": unreachable,
             "unwatched": self._unwatched,
         }
-        if now == self._noted:
+        if now == self._journalled_status:
             return
         with contextlib.suppress(sqlite3.Error), self.journal.transaction():  # the disk may be full
             for key, value in now.items():
                 self.journal.set(key, value)
             if last.error:
                 self.journal.event("Source", "Unreachable", last.error, "Warning")
-            if self._unwatched and self._noted and not self._noted["unwatched"]:
+            if (
+                self._unwatched
+                and self._journalled_status
+                and not self._journalled_status["unwatched"]
+            ):
                 text = f"nothing follows {self._unwatched['source']}: its `rankfold watch` exited"
                 self.journal.event("Source", "Unwatched", text, "Warning")
-            self._noted = now
+            self._journalled_status = now
 
     # ---- revisions
 
@@ -313,13 +319,13 @@ class Sources:
             known = self.journal.get("source") or ""
             if known != reader.identity and same(known, reader.identity):
                 self.journal.rename_source(known, reader.identity)
-            touched = self.journal.accept(
+            changed_jobs = self.journal.accept(
                 loaded.desired, loaded.origins, reader.identity, revision.id
             )
             never_ended = [file.path for file in loaded.files.values() if not file.ended]
             self.journal.set("never_ended", never_ended)
             after = self.journal.desired().jobs
-            for name in touched:
+            for name in changed_jobs:
                 self.open_change(after.get(name), revision.id, _saved_at(revision, name))
         self._checkpoint_store = loaded.desired.checkpoint_store
 

@@ -25,7 +25,7 @@ LIMIT_S = 600  # for a command that uses a remote; also enforced if we are kille
 TICK_S = 0.1
 ENDING_S = 2.0  # for git to remove its lock files
 # The caller's variables that git keeps: how to reach a remote. Others would select other files.
-_KEPT = (
+_PASSED_ON = (
     "GIT_SSH",
     "GIT_SSH_COMMAND",
     "GIT_SSH_VARIANT",
@@ -163,7 +163,7 @@ def _environment(url: str) -> dict[str, str]:
         }
     else:
         secret = {}
-    ours = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in _KEPT}
+    ours = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k in _PASSED_ON}
     return (
         ours
         | secret

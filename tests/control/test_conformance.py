@@ -222,7 +222,7 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     assert device.job().state == "running"
 
     for _ in range(2):
-        standing = expect(messages.Standing, device.ask("barrier", **of, action="request"))
+        standing = expect(messages.JobStatus, device.ask("barrier", **of, action="request"))
         assert standing.state in ("stopping", "cut")
     assert device.until("cut").cut_age_s is not None
     device.ask("barrier", **of, action="withdraw")
@@ -237,7 +237,7 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     for _ in range(2):
         expect(messages.Detached, device.ask("detach", **of, discard=False))
         assert device.job().state == "saved"
-    standing = expect(messages.Standing, device.ask("barrier", **of, action="request"))
+    standing = expect(messages.JobStatus, device.ask("barrier", **of, action="request"))
     assert standing.state == "saved"
 
     device.place(4)

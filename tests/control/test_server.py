@@ -387,6 +387,6 @@ def test_what_waits_for_its_time_can_be_hastened(tmp_path: Path) -> None:
     server, called = service.Server(tmp_path / "socket", {messages.Hello: lambda _: {}}), []
     server.after(3600, server.stop)
     server.after(7200, lambda: called.append("another"))
-    server.hasten(server.stop)
+    server.expedite(server.stop)
     server.run()
     assert called == []

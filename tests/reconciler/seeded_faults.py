@@ -79,7 +79,7 @@ TABLE: Table = {
             "tests/reconciler/test_sharing.py::"
             "test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is"
         ): {
-            "overhead-of-a-beginning": ('found["seconds"] < SETTLED_S', "False"),
+            "overhead-of-a-beginning": ('found["seconds"] < STARTUP_S', "False"),
             "overhead-that-is-little": ("total <= OVERHEAD_MAX", "False"),
             "overhead-for-another-reason": ("max(REASONS, key=", "min(REASONS, key="),
         },
@@ -179,7 +179,7 @@ TABLE: Table = {
         ): {
             "a-full-journal-holds-the-job": (
                 (
-                    "            yield from self._let_go_on(action)\n            raise\n"
+                    "            yield from self._resume_ranks(action)\n            raise\n"
                     "        cut = time.monotonic()"
                 ),
                 "            raise\n        cut = time.monotonic()",
@@ -219,7 +219,7 @@ TABLE: Table = {
     },
     "reconciler/journal/journal.py": {
         "tests/reconciler/test_figures.py::test_events_are_bounded_and_repetitions_noted_once": {
-            "events-without-bound": ("(EVENTS_KEPT,)", "(1 << 60,)"),
+            "events-without-bound": ("(EVENTS_MAX,)", "(1 << 60,)"),
             "every-repetition-noted": ("if last == (reason, message):", "if False:"),
         },
         "tests/reconciler/test_journal.py::test_a_file_of_another_version_is_left_as_it_is": {

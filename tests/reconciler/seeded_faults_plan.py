@@ -256,7 +256,7 @@ TABLE: Table = {
             "test_a_job_that_is_resumed_while_it_is_stored_continues_and_is_not_ended"
         ): {
             "an-old-checkpoint-is-rested-in": (
-                'rest = rests and save.why == "rest" and _stands_still(index, record)',
+                'rest = rests and save.why == "rest" and _unchanged_since_save(index, record)',
                 "rest = rests",
             ),
         },

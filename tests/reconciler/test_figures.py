@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rankfold.reconciler.journal.journal import EVENTS_KEPT, Journal
+from rankfold.reconciler.journal.journal import EVENTS_MAX, Journal
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.observed import (
     JobOnDevice,
     Observed,
+    ObservedDevice,
+    ObservedRank,
     RankOnDevice,
-    SeenDevice,
-    SeenRank,
 )
 from rankfold.reconciler.model.recorded import Change, Ending, Record
 from rankfold.reconciler.observe import changes
@@ -37,7 +37,7 @@ def observed(**jobs: JobOnDevice) -> Observed:
     devices = {}
     for name, there in jobs.items():
         device = f"local/{name.replace('_', '-')}"
-        devices[device] = SeenDevice(device, jobs=(there,))
+        devices[device] = ObservedDevice(device, jobs=(there,))
     return Observed(devices)
 
 
@@ -164,11 +164,11 @@ def test_device_seconds_count_devices_and_not_ranks() -> None:
 
 def test_events_are_bounded_and_repetitions_noted_once(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal, journal.transaction():
-        for number in range(EVENTS_KEPT + 50):
+        for number in range(EVENTS_MAX + 50):
             journal.event("Job/a", "Turn", f"number {number}")
         kept = journal.events()
-        assert len(kept) == EVENTS_KEPT
-        assert (kept[0].message, kept[-1].message) == ("number 50", f"number {EVENTS_KEPT + 49}")
+        assert len(kept) == EVENTS_MAX
+        assert (kept[0].message, kept[-1].message) == ("number 50", f"number {EVENTS_MAX + 49}")
         for _ in range(3):
             journal.event("Job/b", "Waits", "for devices")
         journal.event("Job/b", "Runs", "")
@@ -183,7 +183,9 @@ def test_a_change_of_a_job_that_never_touches_a_device_ends() -> None:
     there = observed(soft_0=replace(running(None), ranks=(RankOnDevice(0, "waiting"),)))
     grown = replace(wanted(), to_gpus=1)
     for channel in (True, False):
-        seen = replace(there, ranks={("gpt", 0): SeenRank("gpt", 0, "running", channel=channel)})
+        seen = replace(
+            there, ranks={("gpt", 0): ObservedRank("gpt", 0, "running", channel=channel)}
+        )
         done = changes.follow(grown, record(ONE, 2), seen, True, 60.0)
         assert (done.converge_s is None) == channel
     assert done.released_at == 60.0 and done.pause_s is None

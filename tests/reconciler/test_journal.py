@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rankfold.reconciler.journal.journal import OF_JOB_KEPT, Journal, JournalError, database
+from rankfold.reconciler.journal.journal import EVENTS_PER_JOB_MAX, Journal, JournalError, database
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Change, Ending, Record
 from support.leaks import UNDECLARED, State
@@ -40,14 +40,14 @@ def test_a_file_that_was_removed_or_replaced_while_in_use_is_put_back(tmp_path: 
         another.event("Source", "Other", "of another journal")
     with Journal(tmp_path) as journal:
         journal.event("Source", "First", "a")
-        assert not journal.put_back()
+        assert not journal.rewrite_if_missing()
         version = journal.version
         path.unlink()  # its log stays
-        assert journal.put_back() and not journal.put_back()
+        assert journal.rewrite_if_missing() and not journal.rewrite_if_missing()
         assert journal.version != version  # although its counters start over
         journal.event("Source", "Second", "b")
         database(other).rename(path)
-        assert journal.put_back()
+        assert journal.rewrite_if_missing()
         journal.event("Source", "Third", "c")
         for each in (journal, Journal(tmp_path, readonly=True)):
             assert [event.reason for event in each.events()] == ["First", "Second", "Third"]
@@ -121,7 +121,7 @@ def test_an_idle_turn_reads_nothing_again(tmp_path: Path) -> None:
 
 def test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while(tmp_path: Path) -> None:
     """The data of other jobs stays."""
-    journal, many = Journal(tmp_path), 2 * OF_JOB_KEPT
+    journal, many = Journal(tmp_path), 2 * EVENTS_PER_JOB_MAX
     with journal.transaction():
         journal.begin("gpt", 0, "start", {})  # begun, and never done
         journal.begin("other", 0, "start", {})
@@ -131,13 +131,13 @@ def test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while(tmp_pat
             journal.begin("gpt", epoch, "place", {})
             journal.done("gpt", epoch, "place")
             journal.open_change(Change(0, "gpt", epoch % 2, (epoch + 1) % 2, f"r{epoch}", 1.5))
-    last = range(many - OF_JOB_KEPT + 1, many + 1)
+    last = range(many - EVENTS_PER_JOB_MAX + 1, many + 1)
     assert {row["epoch"] for row in journal.actions("gpt")} == {*last}
     assert [row["epoch"] for row in journal.actions("other")] == [0]
     assert {change.commit for change in journal.changes("gpt")} <= {
         f"r{e}" for e in (last[0] - 1, *last)
     }
-    assert len(journal.changes("gpt")) >= OF_JOB_KEPT
+    assert len(journal.changes("gpt")) >= EVENTS_PER_JOB_MAX
     assert [change.job for change in journal.changes(only_open=True)] == ["other", "gpt"]
     assert journal.changes(only_open=True)[1].commit == f"r{many}"
     journal.close()

@@ -63,7 +63,7 @@ def fresh(journal: Journal) -> Journal:
     """On the same connection, so that it sees what is not committed; nothing has been read."""
     twin = object.__new__(Journal)
     twin.state, twin.db = journal.state, journal.db
-    twin._keep_nothing()
+    twin._clear_caches()
     return twin
 
 

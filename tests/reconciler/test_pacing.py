@@ -20,9 +20,9 @@ from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.observed import (
     JobOnDevice,
     Observed,
+    ObservedDevice,
+    ObservedRank,
     RankOnDevice,
-    SeenDevice,
-    SeenRank,
     Spent,
 )
 from rankfold.reconciler.model.recorded import Record
@@ -54,7 +54,7 @@ def seen(counted: int, state: str = "running", races: tuple[str, ...] = ()) -> O
     """A device with a rank, and its counters."""
     rank = RankOnDevice(0, "attached", {"kernels": counted}, quiet_s=float(counted))
     job = JobOnDevice("a", 1, state, ranks=(rank,), races=races, shared=counted)
-    return Observed({"d": SeenDevice("d", used=counted, swap=counted, jobs=(job,))})
+    return Observed({"d": ObservedDevice("d", used=counted, swap=counted, jobs=(job,))})
 
 
 def test_a_plan_is_made_again_when_something_has_changed_and_only_then(plans: list[float]) -> None:
@@ -69,7 +69,7 @@ def test_a_plan_is_made_again_when_something_has_changed_and_only_then(plans: li
         fixed=job,
         device={"memory_bytes": 0},
     )
-    ranks, last = {("a", 0): SeenRank("a", 0, "running")}, LastPlan()
+    ranks, last = {("a", 0): ObservedRank("a", 0, "running")}, LastPlan()
 
     def again(version: int, observed: Observed, now: float, *busy: str) -> bool:
         there = replace(observed, ranks=ranks)

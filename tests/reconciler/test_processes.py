@@ -9,7 +9,7 @@ import pytest
 
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model.observed import Observed, SeenDevice
+from rankfold.reconciler.model.observed import Observed, ObservedDevice
 from rankfold.reconciler.observe.processes import BAD_AFTER, Processes, still_bad
 
 ONE = "local/soft-0"
@@ -17,7 +17,7 @@ ONE = "local/soft-0"
 
 def seen(pid: int | None) -> Observed:
     """pid: of the device's proxy, 0 where it does not answer, None where there is none."""
-    return Observed({} if pid is None else {ONE: SeenDevice(ONE, pid=pid)})
+    return Observed({} if pid is None else {ONE: ObservedDevice(ONE, pid=pid)})
 
 
 @pytest.fixture
@@ -33,39 +33,39 @@ def test_a_proxy_that_the_last_reconciler_requested_to_end_may_end_under_the_nex
     with Journal(tmp_path) as journal:
         last = Processes(layout, journal)
         last.started(ONE)
-        last.note(seen(7), [ONE])
+        last.update(seen(7), [ONE])
         last.all_requested_to_end({})
 
         following = Processes(layout, journal)
-        following.note(seen(7 if answers else 0), [ONE])  # still on its way
-        following.note(seen(None), [ONE])
+        following.update(seen(7 if answers else 0), [ONE])  # still on its way
+        following.update(seen(None), [ONE])
         assert [event.reason for event in journal.events()] == []
 
         following.started(ONE)
-        following.note(seen(8), [ONE])
-        following.note(seen(None), [ONE])
+        following.update(seen(8), [ONE])
+        following.update(seen(None), [ONE])
         assert [event.reason for event in journal.events()] == ["ProxyEnded"], "only once"
 
 
 def test_one_that_could_not_be_requested_to_end_is_missed(tmp_path: Path, layout: Layout) -> None:
     with Journal(tmp_path) as journal:
         last = Processes(layout, journal)
-        last.note(seen(7), [ONE])
+        last.update(seen(7), [ONE])
         last.all_requested_to_end({ONE: "it does not answer"})
-        Processes(layout, journal).note(seen(None), [ONE])
+        Processes(layout, journal).update(seen(None), [ONE])
         assert [event.reason for event in journal.events()] == ["ProxyEnded"]
 
 
 def starting() -> Observed:
-    return Observed({ONE: SeenDevice(ONE, ready=False)})
+    return Observed({ONE: ObservedDevice(ONE, ready=False)})
 
 
 def in_vain(processes: Processes, times: int = BAD_AFTER) -> None:
     """Its proxy is started so often, and ends each time."""
     for _ in range(times):
         processes.started(ONE)
-        processes.note(starting(), [ONE])
-        processes.note(seen(None), [ONE])
+        processes.update(starting(), [ONE])
+        processes.update(seen(None), [ONE])
 
 
 def test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers(
@@ -81,10 +81,10 @@ def test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers(
 
         following = Processes(layout, journal)
         processes.started(ONE)
-        processes.note(starting(), [ONE])
+        processes.update(starting(), [ONE])
         assert following.failing == processes.failing == still_bad(following.failing, starting())
         assert still_bad(following.failing, seen(7)) == {}
-        following.note(seen(7), [ONE])
+        following.update(seen(7), [ONE])
         assert following.failing == Processes(layout, journal).failing == {}
         in_vain(following, BAD_AFTER - 1)
         assert following.failing == {}, "it is counted anew"
@@ -95,10 +95,10 @@ def test_a_device_that_starts_slowly_or_hangs_is_not_bad(tmp_path: Path, layout:
         processes = Processes(layout, journal)
         in_vain(processes, BAD_AFTER - 1)
         processes.started(ONE)
-        processes.note(starting(), [ONE])
+        processes.update(starting(), [ONE])
         assert processes.failing == {}
-        processes.note(seen(7), [ONE])
-        processes.note(seen(None), [ONE])
+        processes.update(seen(7), [ONE])
+        processes.update(seen(None), [ONE])
         assert processes.failing == {}, "it answered"
 
 
@@ -109,9 +109,9 @@ def test_one_whose_proxy_cannot_be_started_is_bad_and_forgotten_when_it_is_not_d
         processes = Processes(layout, journal)
         for _ in range(BAD_AFTER):
             processes.tried(ONE, "no more processes")
-        processes.note(seen(None), [ONE])
+        processes.update(seen(None), [ONE])
         assert processes.failing == {ONE: "no more processes"}
-        processes.note(seen(None), [])
+        processes.update(seen(None), [])
         assert Processes(layout, journal).failing == {}
 
 

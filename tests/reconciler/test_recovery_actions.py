@@ -24,7 +24,7 @@ from rankfold.reconciler.act.recovery import Recovery
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job, Origin
-from rankfold.reconciler.model.observed import JobOnDevice, Observed, RankOnDevice, SeenDevice
+from rankfold.reconciler.model.observed import JobOnDevice, Observed, ObservedDevice, RankOnDevice
 from rankfold.reconciler.model.recorded import (
     NODE,
     Answer,
@@ -234,7 +234,7 @@ def test_what_fails_again_and_again_is_answered_with_how_often(scene: Scene) -> 
 
 def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> None:
     cut = JobOnDevice("a", 1, "cut", cut_at=clock.now() - 50)
-    seen = {name: SeenDevice(name, jobs=(cut,)) for name in DEVICES}
+    seen = {name: ObservedDevice(name, jobs=(cut,)) for name in DEVICES}
     scene.do(scene.recovery.save(AT_A_CUT, Observed(seen)))
     (told,) = [each.message for each in scene.journal.events() if each.reason == "Snapshot"]
     assert float(told.split("still for ")[1].split()[0]) >= 50
@@ -435,7 +435,7 @@ def test_launchers_that_end_right_now_are_waited_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     """And those that do not are named."""
-    monkeypatch.setattr("rankfold.reconciler.act.recovery.GONE_S", 0.2)
+    monkeypatch.setattr("rankfold.reconciler.act.recovery.LAUNCHERS_END_S", 0.2)
     scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
     looked = itertools.count()
     monkeypatch.setattr(scene.ranks, "lives", lambda job, rank: next(looked) < looks)
@@ -550,7 +550,8 @@ def test_what_ranks_did_last_counts_though_it_was_not_seen_before_their_end(scen
     counted = [RankOnDevice(rank, "attached", {"collectives": 8}) for rank in range(2)]
     there = [JobOnDevice("a", 1, "running", ranks=(each,)) for each in counted]
     seen = {
-        device: SeenDevice(device, jobs=(job,)) for device, job in zip(DEVICES, there, strict=True)
+        device: ObservedDevice(device, jobs=(job,))
+        for device, job in zip(DEVICES, there, strict=True)
     }
     over = Ending("Succeeded", "Completed", "all ranks exited with 0", 9.0)
     scene.do(scene.executor.steps(actions.End("a", over), Observed(seen)))
@@ -658,7 +659,7 @@ def test_no_call_of_an_action_needs_the_journal(
     if isinstance(action, actions.QueryStore):
         stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     scene.status = STATUS
-    seen = {name: SeenDevice(name, pid=7) for name in DEVICES}
+    seen = {name: ObservedDevice(name, pid=7) for name in DEVICES}
     scene.do(scene.executor.steps(action, Observed(seen)))
 
 

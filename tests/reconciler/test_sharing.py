@@ -12,8 +12,8 @@ from rankfold.reconciler.model.observed import (
     CrossCheck,
     JobOnDevice,
     Observed,
+    ObservedDevice,
     RankOnDevice,
-    SeenDevice,
     Spent,
 )
 from rankfold.reconciler.model.recorded import Record
@@ -38,7 +38,7 @@ def there(ranks: tuple[int, ...], spent: Spent | None = None, epoch: int = 2) ->
 
 def seen(*jobs: JobOnDevice, shares: bool | None = True) -> Observed:
     names = zip((A, B), jobs, strict=False)
-    return Observed({name: SeenDevice(name, jobs=(job,), shares=shares) for name, job in names})
+    return Observed({name: ObservedDevice(name, jobs=(job,), shares=shares) for name, job in names})
 
 
 def test_what_is_counted_is_added_up_over_ranks_and_devices() -> None:

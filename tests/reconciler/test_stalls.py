@@ -10,9 +10,9 @@ from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.observed import (
     JobOnDevice,
     Observed,
+    ObservedDevice,
+    ObservedRank,
     RankOnDevice,
-    SeenDevice,
-    SeenRank,
 )
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.observe.stalls import STOPPED_S, WAITS_S
@@ -37,9 +37,9 @@ def told(first: Ranks, second: Ranks, epoch: int = 2, stopped: int = -1) -> Cond
             RankOnDevice(rank, "attached" if at else "waiting", at=at, quiet_s=quiet)
             for rank, (at, quiet) in each.items()
         )
-        devices[name] = SeenDevice(name, jobs=(JobOnDevice("gpt", 2, "running", ranks=there),))
+        devices[name] = ObservedDevice(name, jobs=(JobOnDevice("gpt", 2, "running", ranks=there),))
     processes = {
-        ("gpt", rank): SeenRank(
+        ("gpt", rank): ObservedRank(
             "gpt", rank, "running", 100 + rank, True, stopped=("train (pid 7)",) * (rank == stopped)
         )
         for rank in ranks

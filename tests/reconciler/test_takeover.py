@@ -107,7 +107,7 @@ def test_one_job_without_an_answer_of_the_store_does_not_delay_the_others(scene:
     folder = Path(scene.ranks.layout.checkpoints.removeprefix("file://"))
     for life in folder.glob("jobs/b/incarnations/*"):
         life.write_bytes(b"?")
-    answers = scene.ranks.taken(scene.ranks.layout.checkpoints, {"a": 1, "b": 1})
+    answers = scene.ranks.ownership(scene.ranks.layout.checkpoints, {"a": 1, "b": 1})
     assert answers["a"][0] and not answers["b"][0] and answers["b"][1]
 
 
@@ -130,7 +130,7 @@ def meanwhile(do: Callable[[int], None], scene: Scene, jobs: int) -> tuple[int, 
     looking = threading.Thread(target=look_for_who_asks, args=(do, found))
     looking.start()
     known = {f"a{number}": 1 for number in range(jobs)}
-    answers = Node(scene.ranks.layout).taken(scene.ranks.layout.checkpoints, known)
+    answers = Node(scene.ranks.layout).ownership(scene.ranks.layout.checkpoints, known)
     looking.join(20)
     assert answers.keys() == known.keys() and not any(taken for taken, _ in answers.values())
     return found[0], [why for _, why in answers.values()]
@@ -142,8 +142,8 @@ def test_a_stopped_query_of_the_store_is_ended(
     """Running jobs are asked about again and again, and no alarm ends who is stopped; even when it
     has not read what it is asked."""
     monkeypatch.setattr(launchers, "KILLED_S", 1.0)
-    monkeypatch.setattr(launchers, "TAKEN_ANSWERS_S", 1.0)
-    monkeypatch.setattr(launchers, "TAKEN_EACH_S", 0.0)
+    monkeypatch.setattr(launchers, "OWNERSHIP_ANSWERS_S", 1.0)
+    monkeypatch.setattr(launchers, "OWNERSHIP_EACH_S", 0.0)
     pid, whys = meanwhile(lambda pid: os.kill(pid, signal.SIGSTOP), scene, 1000)
     assert all("timed out: no answer within 1 s" in why for why in whys)
     assert leaks.has_ended(pid, 10)

@@ -18,8 +18,8 @@ from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.model.observed import (
     JobOnDevice,
     Observed,
-    SeenDevice,
-    SeenRank,
+    ObservedDevice,
+    ObservedRank,
     StoreQuery,
     Transfer,
 )
@@ -32,8 +32,8 @@ from rankfold.reconciler.plan import saving
 class Fleet:
     desired: Desired
     records: dict[str, Record] = field(default_factory=dict)
-    devices: dict[str, SeenDevice] = field(default_factory=dict)
-    ranks: dict[tuple[str, int], SeenRank] = field(default_factory=dict)
+    devices: dict[str, ObservedDevice] = field(default_factory=dict)
+    ranks: dict[tuple[str, int], ObservedRank] = field(default_factory=dict)
     host_memory: int = 1 << 62
     now: float = 1e9
     pids: int = 0  # the last that a proxy got
@@ -64,7 +64,7 @@ class Fleet:
 
     def observed(self) -> Observed:
         devices = {
-            name: SeenDevice(name, False, silent_since=1.0) if name in self.silent else seen
+            name: ObservedDevice(name, False, silent_since=1.0) if name in self.silent else seen
             for name, seen in self.devices.items()
         }
         return Observed(
@@ -170,7 +170,7 @@ class Fleet:
         self.ranks.pop((job, rank), None)
 
     def exit(self, job: str, rank: int, status: int) -> None:
-        self.ranks[job, rank] = SeenRank(job, rank, "exited", exit_status=status)
+        self.ranks[job, rank] = ObservedRank(job, rank, "exited", exit_status=status)
 
     def lose(self, device: str) -> None:
         """Its proxy is killed: everything on it is gone."""
@@ -191,7 +191,7 @@ class Fleet:
                 if device.name in self.failing:
                     return
                 self.pids += 1
-                self.devices[device.name] = SeenDevice(
+                self.devices[device.name] = ObservedDevice(
                     device.name,
                     False,
                     self.pids,
@@ -269,7 +269,7 @@ class Fleet:
             )
         for rank in action.ranks:
             assert (job.name, rank) not in self.ranks, "a rank was started twice"
-            self.ranks[job.name, rank] = SeenRank(
+            self.ranks[job.name, rank] = ObservedRank(
                 job.name, rank, "running", incarnation=record.incarnation
             )
 
@@ -547,7 +547,7 @@ class Fleet:
             return
         for rank in action.missing:
             assert (job, rank) not in self.ranks, "an old copy of a rank lives"
-            self.ranks[job, rank] = SeenRank(job, rank, "empty", incarnation=record.incarnation)
+            self.ranks[job, rank] = ObservedRank(job, rank, "empty", incarnation=record.incarnation)
         if self.restores_fail:
             failed = replace(record.restore, failed=True, error="another CPU", tried_at=self.now)
             self.update(job, restore=failed)
