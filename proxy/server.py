@@ -632,7 +632,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--device", required=True, help="its name: <pool>/<type>-<index>")
     parser.add_argument("--type", required=True, choices=["soft", "nvidia"])
     parser.add_argument("--memory", required=True, type=int, help="bytes")
-    parser.add_argument("--cc", default="8.0", help="compute capability")
+    parser.add_argument("--cc", required=True, help="compute capability")
     parser.add_argument("--speed", default=1.0, type=float, help="relative speed (soft)")
     parser.add_argument("--index", default=0, type=int, help="which of the GPUs (nvidia)")
     parser.add_argument("--workers", default=1, type=int, help="kernel worker threads")

@@ -470,7 +470,8 @@ struct rf_device {
 	uint32_t shared_per_block, shared_per_block_optin, shared_per_sm;
 	uint32_t regs_per_block, regs_per_sm;
 	uint32_t clock_khz, memory_clock_khz, memory_bus_bits, l2_bytes;
-	uint32_t reserved[9];
+	uint32_t blocks_per_sm;
+	uint32_t reserved[8];
 };
 struct rf_welcome { /* (L) */
 	uint64_t magic;

@@ -33,14 +33,15 @@ HEADER = _CHANNEL.structs["rf_header"].layout(until="reserved0")
 DEVICE = _CHANNEL.structs["rf_device"].layout()
 WELCOME = _CHANNEL.structs["rf_welcome"].layout()
 
-# The software GPU's figures: what a rank sees for fields that the config does not give.
+# The software GPU's figures: what a rank sees for fields that the config does not give. Those of
+# the compute capability (`limits_of`) take precedence.
 DEVICE_DEFAULTS: dict[str, int] = {
-    "cc_major": 8,
+    "cc_major": 12,
     "cc_minor": 0,
     "sm_count": 8,
     "warp_size": 32,
     "max_threads_per_block": 1024,
-    "max_threads_per_sm": 2048,
+    "max_threads_per_sm": 1536,
     "shared_per_block": 48 << 10,
     "shared_per_block_optin": 99 << 10,
     "shared_per_sm": 100 << 10,
@@ -50,11 +51,41 @@ DEVICE_DEFAULTS: dict[str, int] = {
     "memory_clock_khz": 1_000_000,
     "memory_bus_bits": 256,
     "l2_bytes": 4 << 20,
+    "blocks_per_sm": 24,
 }
+# CUDA C++ Programming Guide, technical specifications per compute capability: threads and blocks of
+# a multiprocessor, and its shared memory in KiB, of which a block may have all but RESERVED_KIB.
+LIMITS: dict[tuple[int, int], tuple[int, int, int]] = {
+    (7, 0): (2048, 32, 96),
+    (7, 5): (1024, 16, 64),
+    (8, 0): (2048, 32, 164),
+    (8, 6): (1536, 16, 100),
+    (8, 7): (1536, 16, 164),
+    (8, 9): (1536, 24, 100),
+    (9, 0): (2048, 32, 228),
+    (11, 0): (1536, 24, 228),
+    (12, 0): (1536, 24, 100),
+}
+CC = ("cc_major", "cc_minor")
+RESERVED_KIB = 1  # of each block, since capability 8.0
 
 
 class Refused(Exception):
     """The hello is answered with an error; the message is for the program's user."""
+
+
+def limits_of(major: int, minor: int) -> dict[str, int]:
+    """The fields of struct rf_device that follow from a compute capability: of the newest in
+    `LIMITS` that is not newer, or of the oldest."""
+    known = max((cc for cc in LIMITS if cc <= (major, minor)), default=min(LIMITS))
+    threads, blocks, shared_kib = LIMITS[known]
+    reserved = RESERVED_KIB if known >= (8, 0) else 0
+    return {
+        "max_threads_per_sm": threads,
+        "blocks_per_sm": blocks,
+        "shared_per_sm": shared_kib << 10,
+        "shared_per_block_optin": (shared_kib - reserved) << 10,
+    }
 
 
 def pack_device(fields: dict[str, int | str]) -> bytes:
@@ -67,9 +98,10 @@ def pack_device(fields: dict[str, int | str]) -> bytes:
     memory_bytes = fields.get("memory_bytes")
     if not name or not isinstance(memory_bytes, int) or memory_bytes <= 0:
         raise ValueError("device needs a name and memory_bytes > 0")
-    numbers = [int(fields.get(key, default)) for key, default in DEVICE_DEFAULTS.items()]
+    defaults = DEVICE_DEFAULTS | limits_of(*(int(fields.get(k, DEVICE_DEFAULTS[k])) for k in CC))
+    numbers = [int(fields.get(key, default)) for key, default in defaults.items()]
     try:
-        return DEVICE.pack(name[:63], memory_bytes, *numbers, *[0] * 9)
+        return DEVICE.pack(name[:63], memory_bytes, *numbers, *[0] * 8)
     except struct.error as error:
         raise ValueError(f"a device field is out of range: {error}") from error
 

@@ -7,6 +7,7 @@ plain or compressed (zstd, LZ4).
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
 MAGIC = 0xBA55ED50
 _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
+PTX_ARCH = 75  # that every supported compiler knows, and every device takes
 _KIND_PTX, _KIND_ELF = 1, 2
 _LZ4, _ZSTD = 0x2000, 0x8000
+_TARGET = re.compile(r"^\s*\.target\s+(?:sm|compute)_\d+([af]?)\b", re.M)
 _TEXT_BYTES_MAX = 1 << 28
 _LZ4_RATIO_MAX = 255  # bytes of text for a byte of a block, at most
 
@@ -93,24 +96,44 @@ def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
     limit = compute_capability[0] * 10 + compute_capability[1]
     found = list(entries(image))
     ptx = [entry for entry in found if entry.kind == _KIND_PTX]
-    fitting = [entry for entry in ptx if entry.arch <= limit]
-    if not fitting:
-        raise ModuleError(NO_BINARY_FOR_GPU, _why_none_fits(found, limit))
-    best = max(entry.arch for entry in fitting)
-    return [entry.text() for entry in fitting if entry.arch == best]
+    for arch in sorted({entry.arch for entry in ptx if entry.arch <= limit}, reverse=True):
+        texts = [entry.text() for entry in ptx if entry.arch == arch]
+        ranked = [(_generality(text, arch, limit), text) for text in texts]
+        best = max(rank for rank, _ in ranked)
+        if best:
+            return [text for rank, text in ranked if rank == best]
+    raise ModuleError(NO_BINARY_FOR_GPU, _why_none_fits(found, limit))
+
+
+def _generality(text: str, arch: int, limit: int) -> int:
+    """How many architectures PTX for `arch` is for: 0 if not for `limit`, most without a suffix.
+
+    PTX of ``sm_90a`` is for 9.0 alone, that of ``sm_100f`` for 10.0 and newer ones of its family.
+    """
+    target = _TARGET.search(text)
+    suffix = target[1] if target else ""
+    fits = {"a": arch == limit, "f": arch // 10 == limit // 10, "": True}[suffix]
+    return {"a": 1, "f": 2, "": 3}[suffix] if fits else 0
+
+
+def _suffixed(entry: Entry) -> str:
+    """The architecture of PTX, such as 75 or 90a."""
+    target = _TARGET.search(entry.text())
+    return f"{entry.arch}{target[1] if target else ''}"
 
 
 def _why_none_fits(found: list[Entry], limit: int) -> str:
     """Why no entry is for compute capability `limit` (80: 8.0), and what would be."""
     machine = sorted({entry.arch for entry in found if entry.kind == _KIND_ELF})
     ptx = sorted({entry.arch for entry in found if entry.kind == _KIND_PTX})
+    named = sorted({_suffixed(entry) for entry in found if entry.kind == _KIND_PTX})
     contents = [
         f"{name}{', '.join(str(arch) for arch in archs)}"
-        for name, archs in (("machine code for sm_", machine), ("PTX for compute_", ptx))
+        for name, archs in (("machine code for sm_", machine), ("PTX for compute_", named))
         if archs
     ]
-    remedy = f"build it with PTX (nvcc -arch=compute_{limit})"
-    if ptx:
+    remedy = f"build it with PTX (nvcc -arch=compute_{min(limit, PTX_ARCH)})"
+    if ptx and ptx[0] > limit:
         newer = f"{ptx[0] // 10}.{ptx[0] % 10}"
         remedy += f", or use devices of compute capability {newer} (a pool's computeCapability, "
         remedy += f"or rankfold run --compute-capability {newer})"

@@ -15,7 +15,7 @@ from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.client import Reconciler, Unresponsive
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model.desired import RESTARTS_MAX, Device, Job, Pool
+from rankfold.reconciler.model.desired import CAPABILITIES, RESTARTS_MAX, Device, Job, Pool
 from rankfold.reconciler.model.recorded import to_json
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import snapshot
@@ -248,9 +248,8 @@ def temporary_pool(
 ) -> Pool:
     """`memory`: of each device, in bytes. `capability`: None is that of a Pool's devices."""
     memory -= memory % (2 << 20)
-    first = Device(f"{job}/{kind}-0", kind, memory, only_for=job)
-    if capability:
-        first = replace(first, cc=capability)
+    capability = capability or CAPABILITIES[kind]
+    first = Device(f"{job}/{kind}-0", kind, memory, capability, only_for=job)
     devices = tuple(replace(first, name=f"{job}/{kind}-{i}") for i in range(number))
     return Pool(job, devices, only_for=job)
 

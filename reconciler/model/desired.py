@@ -38,13 +38,18 @@ class Origin(Struct, frozen=True):
         return f"{self.file}:{self.line}"
 
 
+# What devices have that name no compute capability: the software GPU the highest whose PTX it
+# covers, a real one the lowest that most programs need.
+CAPABILITIES = {"soft": "12.0", "nvidia": "8.0"}
+
+
 class Device(Struct, frozen=True):
     """One device of a pool. Its name is ``<pool>/<type>-<index>``."""
 
     name: DeviceName
     type: Annotated[str, Meta(pattern=r"^(soft|nvidia)\Z")]
     memory: Memory
-    cc: Annotated[str, Meta(pattern=r"^[0-9]{1,3}\.[0-9]\Z")] = "8.0"
+    cc: Annotated[str, Meta(pattern=r"^[0-9]{1,3}\.[0-9]\Z")] = CAPABILITIES["soft"]
     speed: Annotated[float, Meta(gt=0, le=1)] = 1.0
     only_for: str | None = None  # the job for which `run` made a temporary fleet
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
+from rankfold.reconciler.model.desired import CAPABILITIES
 from rankfold.reconciler.model.values import Json
 
 
@@ -82,7 +83,7 @@ class ObservedDevice(Struct, frozen=True):
     silent_since: float | None = None
     trouble: str = ""  # what prevents jobs from leaving it
     lost: str = ""  # why it serves no job any more, until another proxy opens the device
-    cc: str = "8.0"
+    cc: str = CAPABILITIES["soft"]
     speed: float = 1.0
     shares: bool | None = None  # whether ranks may share there; None: not reported
     loaded: int = 0  # kernels whose code is loaded, of any job

@@ -22,7 +22,7 @@ import msgspec
 from rankfold import legible
 from rankfold.messages import DEVICES_MAX
 from rankfold.plural import count
-from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
+from rankfold.reconciler.model.desired import CAPABILITIES, Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.source import trees, yamldoc
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
@@ -392,7 +392,7 @@ class _Reader:
                         f"{name}/{group['type']}-{number}",
                         group["type"],
                         memory - memory % (2 << 20),
-                        group.get("computeCapability", "8.0"),
+                        group.get("computeCapability", CAPABILITIES[group["type"]]),
                         float(group.get("speed", 1.0)),
                     )
                 )

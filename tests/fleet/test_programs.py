@@ -41,7 +41,7 @@ def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
         ),
         "no-ptx": (
             ("-gencode", "arch=compute_75,code=sm_75"),
-            "nvcc -arch=compute_80",
+            "nvcc -arch=compute_75",
             "cudaErrorNoKernelImageForDevice",
         ),
     }
@@ -110,8 +110,10 @@ def test_run_chooses_the_compute_capability_of_its_devices(
         return rankfold.run("run", *options, "--", *program)
 
     assert "--compute-capability 9 is not one such as 9.0" in run("9", "true").stderr
-    done = run("12.0", str(build(PROGRAMS / "architecture.cu")))
-    assert (done.returncode, done.stdout) == (0, "cudaSuccess 750 1200\n")
+    program = str(build(PROGRAMS / "architecture.cu"))
+    done = run("9.0", program)
+    assert (done.returncode, done.stdout) == (0, "cudaSuccess 750 900\n")
+    assert rankfold("run", "--world-size", "1", "--", program) == "cudaSuccess 750 1200\n"
     specs.pool(1, "64MiB")
     rankfold("apply", "-f", str(specs.folder), "--wait")
     assert "is for a temporary fleet" in run("9.0", "true").stderr

@@ -173,7 +173,6 @@ GUESTS = [
         fetched="tests/guests/cupy/requirements.txt",
         env=cupy,
         computed="12 checks\n",
-        capability="12.0",
     ),
     Guest(
         "cupy12",

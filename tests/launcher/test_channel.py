@@ -72,6 +72,7 @@ def test_layout_is_the_headers(state: State) -> None:
         "P(offsetof(struct rf_header, memfd_bytes)); P(offsetof(struct rf_header, pid));\n"
         "P(offsetof(struct rf_header, world_size)); P(offsetof(struct rf_welcome, device));\n"
         "P(offsetof(struct rf_device, cc_major)); P(offsetof(struct rf_device, l2_bytes));\n"
+        "P(offsetof(struct rf_device, blocks_per_sm));\n"
         "return 0; }\n"
     )
     program = state.folder / "layout"
@@ -85,7 +86,38 @@ def test_layout_is_the_headers(state: State) -> None:
         *(h.HELLO.size, h.DEVICE.size, h.WELCOME.size),
         *(16, 24, 32, h.WELCOME.size - 256 - h.DEVICE.size),
         *(72 + 4 * fields.index("cc_major"), 72 + 4 * fields.index("l2_bytes")),
+        72 + 4 * fields.index("blocks_per_sm"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("capability", "threads", "blocks", "shared_kib", "of_a_block_kib"),
+    [
+        ((12, 0), 1536, 24, 100, 99),
+        ((12, 1), 1536, 24, 100, 99),
+        ((9, 0), 2048, 32, 228, 227),
+        ((8, 0), 2048, 32, 164, 163),
+        ((7, 5), 1024, 16, 64, 64),
+        ((6, 1), 2048, 32, 96, 96),
+    ],
+)
+def test_a_device_has_the_limits_of_its_compute_capability(
+    capability: tuple[int, int], threads: int, blocks: int, shared_kib: int, of_a_block_kib: int
+) -> None:
+    major, minor = capability
+    given = {"name": "d", "memory_bytes": 1, "cc_major": major, "cc_minor": minor}
+
+    def reported(**chosen: int) -> dict[str, int]:
+        packed = handshake.pack_device({**given, **chosen})
+        numbers = handshake.DEVICE.unpack(packed)[2:]
+        return dict(zip(handshake.DEVICE_DEFAULTS, numbers, strict=False))
+
+    values = reported()
+    assert (values["cc_major"], values["cc_minor"]) == capability
+    assert (values["max_threads_per_sm"], values["blocks_per_sm"]) == (threads, blocks)
+    assert values["shared_per_sm"] == shared_kib << 10
+    assert values["shared_per_block_optin"] == of_a_block_kib << 10
+    assert reported(max_threads_per_sm=64)["max_threads_per_sm"] == 64
 
 
 def test_a_channel_is_accepted_and_kept(rig: Rig) -> None:

@@ -36,7 +36,16 @@ proxy.run()
 def test_what_hangs_does_not_keep_a_device(state: State, where: str, what: str) -> None:
     state.path.mkdir(exist_ok=True)
     socket = state.folder / "proxy.sock"
-    options = ["--device", "local/soft-0", "--type", "soft", "--memory", str(64 << 20)]
+    options = [
+        "--device",
+        "local/soft-0",
+        "--type",
+        "soft",
+        "--memory",
+        str(64 << 20),
+        "--cc",
+        "12.0",
+    ]
     command = [sys.executable, "-c", HANGS.format(where=where), *options]
     with subprocess.Popen(
         [*command, "--state", str(state.path), "--socket", str(socket)],

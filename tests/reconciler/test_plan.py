@@ -718,5 +718,5 @@ def test_a_change_of_a_pool_names_what_changes() -> None:
     assert changed(*slow) == {
         "spec.devices": (4, 1),
         "spec.devices[].speed": ("1.0", "0.5"),
-        "spec.devices[].computeCapability": ("8.0", "9.0"),
+        "spec.devices[].computeCapability": ("12.0", "9.0"),
     }

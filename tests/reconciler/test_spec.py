@@ -383,7 +383,7 @@ FULL: dict[str, Any] = {
                     "type": "soft",
                     "count": 4,
                     "memory": "1GiB",
-                    "computeCapability": "8.0",
+                    "computeCapability": "12.0",
                     "speed": 1.0,
                 }
             ],

@@ -387,8 +387,26 @@ def test_fatbins() -> None:
         fatbin.ptx_texts(fatbinary(machine_code, newer), (8, 0))
     assert caught.value.message == (
         "it contains machine code for sm_75 and PTX for compute_90, but no PTX for compute "
-        "capability 8.0: build it with PTX (nvcc -arch=compute_80), or use devices of compute "
+        "capability 8.0: build it with PTX (nvcc -arch=compute_75), or use devices of compute "
         "capability 9.0 (a pool's computeCapability, or rankfold run --compute-capability 9.0)"
+    )
+
+
+def test_ptx_of_one_architecture_or_family_is_for_no_other() -> None:
+    def ptx(target: str) -> bytes:
+        return text().replace("sm_75", f"sm_{target}").encode()
+
+    plain, only, family = ptx("90"), ptx("90a"), ptx("100f")
+    image = fatbinary(entry(1, 90, only), entry(1, 90, plain), entry(1, 100, family))
+    for capability, best in (((9, 0), plain), ((10, 3), family), ((12, 0), plain)):
+        assert fatbin.ptx_texts(image, capability) == [best.decode()]
+    image = fatbinary(entry(1, 90, only))
+    assert fatbin.ptx_texts(image, (9, 0)) == [only.decode()]
+    with pytest.raises(ModuleError) as caught:
+        fatbin.ptx_texts(image, (12, 0))
+    assert caught.value.message == (
+        "it contains PTX for compute_90a, but no PTX for compute capability 12.0: build it with "
+        "PTX (nvcc -arch=compute_75)"
     )
 
 

@@ -86,9 +86,9 @@ class Record:
 
 
 def device(memory: int = 64 * MIB) -> bytes:
-    threads, shared, clocks = (1024, 2048), (49152, 101376, 102400), (10**6, 10**6)
-    figures = (8, 0, 4, 32, *threads, *shared, 65536, 65536, *clocks, 256, 4096)
-    return DEVICE.pack(b"test device", memory, *figures, *[0] * 9)
+    threads, shared, clocks = (1024, 2048), (49152, 166912, 167936), (10**6, 10**6)
+    figures = (8, 0, 4, 32, *threads, *shared, 65536, 65536, *clocks, 256, 4096, 32)
+    return DEVICE.pack(b"test device", memory, *figures, *[0] * 8)
 
 
 class ChannelServer:

@@ -223,7 +223,6 @@ struct handle *handle_next(uint64_t *place);
 /* Eight bits: the 256th device is on bus 0. */
 static inline int pci_bus_of(int number) { return (number + 1) & 0xff; }
 static inline int number_on_pci_bus(unsigned bus) { return bus ? (int)bus - 1 : DEVICES_MAX - 1; }
-#define DEVICE_BLOCKS_PER_SM 32u
 #define DEVICE_SHARED_RESERVED 1024u /* per block */
 
 extern _Thread_local int current_device;

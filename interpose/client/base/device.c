@@ -90,7 +90,7 @@ static int attribute_of(const struct rf_device *d, int attribute, int number)
 	case 95: return 1; /* cooperative launches */
 	case 97: return (int)d->shared_per_block_optin;
 	case 99: return 1; /* host registration */
-	case 106: return (int)DEVICE_BLOCKS_PER_SM;
+	case 106: return (int)d->blocks_per_sm;
 	case 111: return (int)DEVICE_SHARED_RESERVED;
 	case 113: return 1; /* read-only host registration */
 	case 115: return 1; /* memory pools */
@@ -123,7 +123,7 @@ static void fill_limits(cudaDeviceProp *p, const struct rf_device *d)
 	p->maxGridSize[0] = 0x7fffffff;
 	p->maxGridSize[1] = p->maxGridSize[2] = 65535;
 	p->maxThreadsPerMultiProcessor = (int)d->max_threads_per_sm;
-	p->maxBlocksPerMultiProcessor = (int)DEVICE_BLOCKS_PER_SM;
+	p->maxBlocksPerMultiProcessor = (int)d->blocks_per_sm;
 	p->sharedMemPerBlock = d->shared_per_block;
 	p->sharedMemPerBlockOptin = d->shared_per_block_optin;
 	p->sharedMemPerMultiprocessor = d->shared_per_sm;

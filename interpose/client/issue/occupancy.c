@@ -104,7 +104,7 @@ static int resident_blocks(const struct function *f, const struct rf_device *d, 
 		blocks = d->shared_per_sm / (shared + DEVICE_SHARED_RESERVED);
 	if (dynamic > (size_t)max_dynamic(f, d))
 		return 0;
-	return (int)(blocks < DEVICE_BLOCKS_PER_SM ? blocks : DEVICE_BLOCKS_PER_SM);
+	return (int)(blocks < d->blocks_per_sm ? blocks : d->blocks_per_sm);
 }
 
 int occupancy_blocks(int *blocks, struct function *f, int block_size, size_t dynamic_shared)
