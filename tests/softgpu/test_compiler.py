@@ -19,7 +19,7 @@ import zstandard
 
 from rankfold import control, paths
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft.compiler import cache
+from rankfold.proxy.hal.soft.compiler import cache, divergence, flow
 from rankfold.proxy.hal.soft.compiler import objects as versions
 from rankfold.proxy.hal.soft.compiler.objects import kernel_source, key_of
 from rankfold.proxy.hal.soft.modules import Loader, compiler_socket, open_loader
@@ -27,7 +27,7 @@ from rankfold.proxy.ptx import fatbin
 from rankfold.proxy.ptx.arithmetic import Use
 from rankfold.proxy.ptx.errors import ModuleError
 from rankfold.proxy.ptx.info import Access
-from rankfold.proxy.ptx.module import parse_module
+from rankfold.proxy.ptx.module import find, parse_module
 from rankfold.proxy.ptx.sets import sets_of
 from softgpu import crowded
 from softgpu.harness import Device, stop_compiler
@@ -469,3 +469,43 @@ def test_kernels_load_where_free_memory_is_far_apart(folder: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{crowded.KERNELS}\n"
+
+
+def calls_for_loops(count: int) -> int:
+    """Returns how many Python functions run to make the graph of a kernel of `count` loops."""
+    loop = """
+        setp.lt.f32 %p, %f0, 0f00000000;
+        @%p bra OVER{n};
+        mov.u32 %r{n}, 0;
+        LOOP{n}:
+        ld.global.f32 %f0, [%rd1];
+        add.u32 %r{n}, %r{n}, 1;
+        setp.lt.u32 %p, %r{n}, 9;
+        @%p bra LOOP{n};
+        OVER{n}:
+        add.f32 %f0, %f0, %f0;"""
+    module = parse_module(
+        ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry loops(.param .u64 at) {\n"
+        f".reg .pred %p; .reg .f32 %f<2>; .reg .b32 %r<{count}>; .reg .b64 %rd<2>;\n"
+        "ld.param.u64 %rd1, [at]; ld.global.f32 %f0, [%rd1];"
+        + "".join(loop.format(n=n) for n in range(count))
+        + "\nst.global.f32 [%rd1], %f0;\nret;\n}\n"
+    )
+    calls = 0
+
+    def count_call(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count_call)
+    try:
+        flow.build(module, find(module, "loops"), divergence.worth_regrouping)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def test_the_time_for_a_graph_grows_with_its_loops_not_with_their_square() -> None:
+    """Kernels with hundreds of loops exist: PyTorch's incomplete gamma function has 384."""
+    assert calls_for_loops(40) < 3 * calls_for_loops(20)

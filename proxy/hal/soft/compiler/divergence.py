@@ -191,19 +191,36 @@ def slopes(graph: Graph, places: set[str]) -> Slopes:
     return _Analysis(graph, True, places.__contains__).run(unknown)
 
 
-def worth_regrouping(graph: Graph, cut: Cut) -> bool:
-    """Decides whether an iteration of the loop at `cut` can be vectorised: it can if it reads
-    values that are the same for all threads or contiguous, and writes contiguous ones; LLVM
-    checks that no index wraps."""
+def worth_regrouping(graph: Graph, cuts: list[Cut]) -> list[Cut]:
+    """Returns those of `cuts`, at the heads of loops, whose iterations can be vectorised: they read
+    values that are the same for all threads or contiguous, and write contiguous ones; LLVM checks
+    that no index wraps."""
+    quiet = [cut for cut in cuts if _is_quiet(graph.blocks[cut.resume].instrs)]
+    if not quiet:
+        return []
     analysis = _Analysis(graph, True, lambda name: True)
     analysis.run()
+    return [cut for cut in quiet if _is_side_by_side(graph.blocks[cut.resume].instrs, analysis)]
+
+
+def _accesses(instrs: list[Instr]) -> list[tuple[Instr, Effect]]:
+    """Returns the loads and stores, except those of parameters."""
+    found = [(instr, row_of(instr).effect) for instr in instrs if "param" not in instr.op]
+    return [each for each in found if each[1] in (Effect.LOADS, Effect.STORES)]
+
+
+def _is_quiet(instrs: list[Instr]) -> bool:
+    """Returns True if a loop of these instructions accesses memory, and only such that threads may
+    access in any order."""
+    return bool(_accesses(instrs)) and not any(
+        row_of(instr).effect is Effect.ACTS or "local" in instr.op or _STRONG & set(instr.op)
+        for instr in instrs
+    )
+
+
+def _is_side_by_side(instrs: list[Instr], analysis: _Analysis) -> bool:
     side_by_side = 0
-    for instr in graph.blocks[cut.resume].instrs:
-        effect, words = row_of(instr).effect, set(instr.op)
-        if effect is Effect.ACTS or words & _STRONG or "local" in words:
-            return False
-        if effect not in (Effect.LOADS, Effect.STORES) or "param" in words:
-            continue
+    for instr, effect in _accesses(instrs):
         where = instr.args[1 if effect is Effect.LOADS else 0]
         slope = analysis.of(where.base) if isinstance(where, Mem) else None
         if slope == TYPE_BYTES[instr.op[-1]]:

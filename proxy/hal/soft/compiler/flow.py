@@ -129,23 +129,22 @@ class Graph:
         return list(out)
 
 
-Worth = Callable[[Graph, Cut], bool]
+Worth = Callable[[Graph, list[Cut]], list[Cut]]
 
 
 def build(module: Module, kernel: Function, worth: Worth) -> Graph:
-    """Builds the graph. `worth` decides for a loop, given by the cut at its head, whether its
-    threads regroup."""
+    """Builds the graph. `worth` gets the cuts at the heads of loops and returns those of the loops
+    whose threads regroup."""
     flat = flatten(module, kernel)
     instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
     with contextlib.suppress(NoLabel):  # _graph() reports the error
         instrs = in_step(dataclasses.replace(flat, instrs=instrs), kernel, module.variables)
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
-    kept = {
-        cut.instr.target: loops[cut.instr.target]
-        for cut in graph.cuts.values()
-        if cut.instr and cut.instr.op == ("regroup", "head") and worth(graph, cut)
-    }
+    heads = [
+        cut for cut in graph.cuts.values() if cut.instr and cut.instr.op == ("regroup", "head")
+    ]
+    kept = {cut.instr.target: loops[cut.instr.target] for cut in worth(graph, heads) if cut.instr}
     return graph if kept == loops else _graph(flat, regroup(instrs, kept), kernel.name)
 
 
@@ -240,20 +239,27 @@ def _yield_in_spin_loops(instrs: list[Instr]) -> list[Instr]:
     return out
 
 
+def _is_strong(instr: Instr) -> bool:
+    return instr.op[0] == "atom" or (instr.op[0] == "ld" and not _STRONG.isdisjoint(instr.op))
+
+
 def _spins(loop: list[Instr]) -> bool:
     """Decides whether a branch in the loop depends on a volatile load or an atomic in it, possibly
     through the thread's own memory, where functions store results and unoptimised code stores
     everything."""
-    if any(is_cut(instr) for instr in loop):
+    if any(is_cut(instr) for instr in loop) or not any(_is_strong(instr) for instr in loop):
         return False
     tainted: set[str] = set()
     kept = False  # a dependent value is in the thread's own memory
     for _ in range(2):  # twice: values pass from one iteration to the next
         for instr in loop:
             kind, words = instr.op[0], set(instr.op)
-            strong = kind == "atom" or (kind == "ld" and _STRONG & words)
             own = not words & _NOT_OWN
-            if strong or (kept and own and kind == "ld") or not tainted.isdisjoint(uses_of(instr)):
+            if (
+                _is_strong(instr)
+                or (kept and own and kind == "ld")
+                or not tainted.isdisjoint(uses_of(instr))
+            ):
                 tainted.update(defs_of(instr))
             if kind == "st" and own and not tainted.isdisjoint(registers_of(instr.args[1])):
                 kept = True
@@ -401,7 +407,9 @@ def _liveness(graph: Graph) -> None:
             block.live_in = live
     for cut in graph.cuts.values():
         live = graph.blocks[cut.resume].live_in & ~cut_defs.get(cut.number, 0)
-        alive = [n for n in names if live >> index[n] & 1]
+        alive = [
+            name for name, bit in zip(names, reversed(f"{live:b}"), strict=False) if bit == "1"
+        ]
         cut.recomputed = tuple(n for n in alive if n in graph.rematerialise)
         if cut.number > 1:  # at the entry no register has a value yet
             cut.saved = tuple(n for n in alive if n not in graph.rematerialise)
