@@ -111,6 +111,8 @@ def test_the_list_may_only_shrink(results: Results) -> None:
         "add passes: remove it from operators.yaml"
     ]
     assert operators.judge(results, CASES, {"exp": "…", "svd": "…"}) == []  # it did not run
+    assert operators.judge(results, CASES, {"exp float32": "…", "ad": "…"}) == []
+    assert operators.judge(results, CASES, {"exp bfloat16": "…"}) != []
 
 
 def test_an_operator_that_needs_a_refused_library_is_not_counted(results: Results) -> None:
