@@ -47,6 +47,18 @@ def test_the_prefix_is_named_by_the_list(fetch: ModuleType) -> None:
     assert fetch.prefix_of([one]) == fetch.prefix_of([one]) != fetch.prefix_of([other])
 
 
+def test_a_prefix_is_made_again_only_if_it_would_differ(
+    fetch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edit of the source fetches nothing; see FORMAT."""
+    before = fetch.prefix_of([])
+    monkeypatch.setattr(fetch, "__file__", __file__)
+    monkeypatch.setattr(fetch.stubs, "__file__", __file__)
+    assert fetch.prefix_of([]) == before
+    monkeypatch.setattr(fetch, "FORMAT", fetch.FORMAT + 1)
+    assert fetch.prefix_of([]) != before
+
+
 def test_an_update_is_named_and_other_content_under_a_known_version_refused(
     fetch: ModuleType,
 ) -> None:
@@ -100,7 +112,7 @@ def test_a_prefix_is_whole_or_not_there_and_its_libraries_load(
     assert {path.name for path in prefix.parent.iterdir()} == {"torch-1"}
     assert not (prefix / "half").exists()
     code = "import ctypes; print(ctypes.CDLL('libgood.so').devices())"
-    places = {"LD_LIBRARY_PATH": f"{prefix}/usr/lib:{prefix}/stubs"}
+    places = {"LD_LIBRARY_PATH": f"{prefix}/usr/lib:{fetch.stubs_in(prefix)}"}
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, **places},

@@ -45,6 +45,7 @@ NOT_FETCHED = """
 UNPACKED_BYTES = 2_000_000_000
 LOADER = "usr/lib64/ld-linux-x86-64.so.2"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
+FORMAT = 1  # of a prefix: it is made again under another name when this changes
 PROGRESS_S = 5.0
 
 
@@ -75,10 +76,9 @@ def cache_folder() -> Path:
 
 
 def prefix_of(packages: Iterable[Package]) -> Path:
-    """Returns the folder into which this list is unpacked. Other content has another folder."""
-    text = "\n".join(package.line() for package in packages)
-    for source in (Path(__file__), Path(stubs.__file__)):
-        text += source.read_text()
+    """Returns the folder into which this list is unpacked. Another list, or another FORMAT, has
+    another folder."""
+    text = "\n".join([f"format {FORMAT}", *(package.line() for package in packages)])
     return cache_folder() / f"torch-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
@@ -245,7 +245,6 @@ def unpack(files: list[Path], packages: list[Package], prefix: Path) -> None:
             link = library.with_name(library.name.split(".so.")[0] + ".so")
             if not link.is_symlink() and not link.exists():
                 link.symlink_to(library.name)
-        stubs.build(fresh, fresh / "stubs")
         (fresh / "packages.txt").write_text("".join(p.line() + "\n" for p in packages))
         os.rename(fresh, prefix)
     except BaseException:
@@ -253,13 +252,27 @@ def unpack(files: list[Path], packages: list[Package], prefix: Path) -> None:
         raise
 
 
+def stubs_in(prefix: Path) -> Path:
+    """Builds the stubs of this version, if they are not there yet, and returns their folder."""
+    version = hashlib.sha256(Path(stubs.__file__).read_bytes()).hexdigest()[:12]
+    folder = prefix / f"stubs-{version}"
+    if not folder.is_dir():
+        say("building stubs")
+        fresh = prefix / "stubs.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        stubs.build(prefix / "usr", fresh)
+        fresh.rename(folder)
+    return folder
+
+
 def write_command(prefix: Path, folder: Path) -> Path:
     """Writes ``python`` into `folder`: it starts the prefix's interpreter with the prefix's own
     loader and libraries. In a rank LD_LIBRARY_PATH names rankfold's, which come first. With
     pyvenv.cfg the interpreter finds its modules, and child processes start this command again."""
     folder.mkdir(parents=True, exist_ok=True)
+    stubs_folder = stubs_in(prefix)
     python, settings = folder / "python", folder / "pyvenv.cfg"
-    libraries = (LIBRARIES, f"{LIBRARIES}/openblas-pthread", "usr/lib", "stubs")
+    libraries = (LIBRARIES, f"{LIBRARIES}/openblas-pthread", "usr/lib", stubs_folder.name)
     places = ":".join(f"$root/{place}" for place in libraries)
     _replace(
         python,
@@ -362,7 +375,8 @@ def main() -> int:
             prefix = prefix_of(packages)
             if not prefix.is_dir():
                 fetch(packages, prefix)
-        say(f"{write_command(prefix, arguments.to)} imports torch")
+            command = write_command(prefix, arguments.to)
+        say(f"{command} imports torch")
     except (FetchError, stubs.StubError, OSError) as error:
         say(str(error))
         return 1
