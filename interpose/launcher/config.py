@@ -38,7 +38,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankfold import paths
+from rankfold import paths, settings
 from rankfold.interpose.launcher import handshake, interposer
 
 NAMESPACES = ("auto", "require", "none")
@@ -168,9 +168,7 @@ def rank_environment(
     `libraries`: the client socket and the folder with the preloaded libraries, if the rank sees
     them at other paths.
 
-    The settings of PyTorch's allocator (one segment must not mix stable and other buffers), of
-    libuv (io_uring cannot be checkpointed) and of CuPy (machine code cannot be run) apply only
-    where the user has set nothing.
+    The settings of frameworks apply only where the user has set nothing.
 
     Libraries that the user preloads come before ours: a wrapper that counts or changes calls finds
     ours with RTLD_NEXT. Only NVIDIA's own libraries come after ours, which replace them.
@@ -180,9 +178,7 @@ def rank_environment(
     preload = preloads(config)
     if libraries:
         preload = tuple(os.path.join(libraries, os.path.basename(path)) for path in preload)
-    env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")
-    env.setdefault("USE_LIBUV", "0")
-    env.setdefault("CUPY_COMPILE_WITH_PTX", "1")
+    env |= settings.not_in(env)
     env.update(
         RANK=str(config.rank),
         WORLD_SIZE=str(config.world_size),

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
+from rankfold import settings
 from rankfold.reconciler import clock, liveness
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.layout import Layout
@@ -193,6 +194,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "epoch": record.epoch,
         "determinism": job.determinism,
         "command": list(job.command),
+        "settings": settings.not_in(dict(job.env)),
         "source": {"file": each.origin.file, "line": each.origin.line, "revision": each.revision},
         "generation": each.generation,
         "observedGeneration": each.generation if converged else each.generation - 1,

@@ -58,6 +58,7 @@ def describe_lines(job: Json) -> list[str]:
         f"devices:      {job['devices']} of {job['gpus']} wanted",
         f"determinism:  {job['determinism']}",
         f"command:      {shlex.join(job['command'])}",
+        *_settings_lines(job["settings"]),
         f"described in: {place}" + (f", {source['revision']}" if source["line"] else ""),
         f"used so far:  {job['gpuSeconds']:.1f} device-seconds",
         *_sharing_lines(job["sharing"]),
@@ -74,6 +75,16 @@ def describe_lines(job: Json) -> list[str]:
         ),
     ]
     return lines
+
+
+def _settings_lines(settings: Json) -> list[str]:
+    if not settings:
+        return []
+    said = " ".join(f"{name}={value}" for name, value in settings.items())
+    return [
+        f"settings:     {said}",
+        "              rankfold sets these variables unless the job's environment has them",
+    ]
 
 
 def _sharing_lines(done: Json | None) -> list[str]:

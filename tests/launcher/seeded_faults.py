@@ -111,8 +111,8 @@ TABLE: Table = {
         },
         "tests/launcher/test_config.py::test_the_users_settings_hold": {
             "users-settings-overruled": (
-                'env.setdefault("USE_LIBUV", "0")',
-                'env["USE_LIBUV"] = "0"',
+                "env |= settings.not_in(env)",
+                "env |= settings.SETTINGS",
             ),
         },
     },

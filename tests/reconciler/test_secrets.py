@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
+from rankfold import settings
 from rankfold.interpose.launcher import config as of_launcher
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.layout import Layout
@@ -176,6 +177,8 @@ RANKS = {
     "PYTORCH_CUDA_ALLOC_CONF",
     "USE_LIBUV",
     "CUPY_COMPILE_WITH_PTX",
+    "TORCH_NCCL_ENABLE_MONITORING",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
     "RANKFOLD_LAUNCHER",
     "ASAN_OPTIONS",
 }
@@ -203,13 +206,17 @@ def test_a_job_of_a_file_has_the_documented_environment_and_no_more(
 ) -> None:
     rankfold.environment.update(OURS)
     cat = ["cat", "/proc/self/environ"]
-    specs.program(cat, "plain", extra="env: {TZ: Europe/Berlin, MINE: '1'}")
+    specs.program(cat, "plain", extra="env: {TZ: Europe/Berlin, MINE: '1', USE_LIBUV: '1'}")
     rankfold("apply", "-f", str(specs.folder))
     rankfold.until(lambda: rankfold.job("plain").get("phase") == "Succeeded")
     found = environment_of(rankfold, "plain")
     inherited = {n for n in INHERITED if n in rankfold.environment} | {"LC_TIME"}
     assert set(found) == RANKS | inherited | {"TZ", "MINE"}
     assert found["TZ"] == "Europe/Berlin" and found["LANG"] == "C.UTF-8"
+    ours = {name: value for name, value in settings.SETTINGS.items() if name != "USE_LIBUV"}
+    assert rankfold.job("plain")["settings"] == ours and ours.items() <= found.items()
+    shown = " ".join(f"{name}={value}" for name, value in ours.items())
+    assert f"settings:     {shown}\n" in rankfold("describe", "plain")
     assert found["LD_LIBRARY_PATH"] == str(Path(os.environ.get("RANKFOLD_NATIVE", "")) / "lib") or (
         "/no" not in found["LD_LIBRARY_PATH"]
     )
