@@ -116,9 +116,12 @@ torch-pin: ## write the versions of PyTorch's packages that Debian has now to to
 
 # ---- what people run ------------------------------------------------------------------------
 
-.PHONY: demo test test-unit test-slow
+.PHONY: demo demo-torch test test-unit test-slow test-torch
 demo: native cuda criu ## fold a training job from four devices onto one and back, bit for bit
 	$(PYTHON) -m examples.demo
+
+demo-torch: native criu torch ## the same with PyTorch: examples/torch instead of examples/gpt
+	$(PYTHON) -m examples.demo torch
 
 # In CI `make check` has run tests/repository already.
 test: native cuda criu ## run the fast tests; T=barrier runs only tests/barrier
@@ -130,12 +133,22 @@ test-unit: native ## run the tests marked unit, which start no process
 test-slow: native cuda criu ## run the slow tests
 	$(PYTHON) -m pytest -m slow $(TESTS)
 
+# Without PyTorch, because there is no network or too little disk, they are skipped. T=ops compares
+# PyTorch's operators with the CPU (hours).
+test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
+	@$(MAKE) --no-print-directory torch || echo "test-torch: PyTorch could not be prepared" >&2
+ifeq ($(T),ops)
+	$(PYTHON) tests/torch/operators.py $(OPS)
+else
+	$(PYTHON) -m pytest -m "torch" $(if $(T),tests/torch/$(T:.py=).py,tests/torch)
+endif
+
 # What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two
 # cores; so no part of them rots unseen.
 .PHONY: test-slice
 test-slice: WORD ?= $(shell git rev-parse --short=12 HEAD)
 test-slice: native cuda criu ## run some of the slow tests, others for each commit
-	$(PYTHON) -m pytest $(ONE_BY_ONE) -m "slow and not installs" --slice "$(WORD)" \
+	$(PYTHON) -m pytest $(ONE_BY_ONE) -m "slow and not installs and not torch" --slice "$(WORD)" \
 		--slice-seconds 150 $(TESTS)
 
 # BENCH_ARGS=--quick only shows that it works. Writes build/bench/NAME.json, see docs/benchmarks.md.

@@ -1,7 +1,7 @@
-"""Runs the demo: `python -m examples.demo` in the repository's root; see `make demo`.
+"""Runs the demo: `python -m examples.demo [gpt|torch]` in the repository's root; see `make demo`.
 
 Writes ``report.json``, ``timeline.png`` and the folders ``reference/`` and ``elastic/`` into
-``build/demo``. Exit status 0 only if every claim was verified.
+``build/demo`` or ``build/demo-torch``. Exit status 0 only if every claim was verified.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -21,30 +20,32 @@ from .proof import Proof, lost_steps, proof
 from .run import CHANGES, WORLD_SIZE, Change, Record, Run
 from .show import Screen
 from .timeline import draw
+from .training import TRAININGS, Training
 from .verdict import Verdict, verdict
-
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "build/examples/train_gpt"
-TEXT = ROOT / "examples/gpt/text/genesis.txt"
 
 
 def main() -> int:
     """Run the demo. Exit status: 0 every claim holds, 1 one does not or something failed."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--steps", type=int, default=300, help="of training; at least 50")
-    parser.add_argument("--out", type=Path, default=ROOT / "build/demo", help="folder for it all")
+    parser.add_argument("training", nargs="?", choices=TRAININGS, default="gpt")
+    parser.add_argument("--steps", type=int, help="of training")
+    parser.add_argument("--out", type=Path, help="folder for it all")
     arguments = parser.parse_args()
-    if arguments.steps < 50:
-        parser.error("--steps must be at least 50")
-    screen, out, began = Screen(), arguments.out.resolve(), time.monotonic()
+    training = TRAININGS[arguments.training]
+    steps = arguments.steps or training.steps
+    if steps < training.least_steps:
+        parser.error(f"--steps must be at least {training.least_steps}")
+    screen, began = Screen(), time.monotonic()
+    out = (arguments.out or training.out).resolve()
     # Kernels are compiled once for both runs.
     os.environ.setdefault("RANKFOLD_CACHE", str(out / "cache"))
     # The demo shows that processes stay the same, however long a busy machine suspends them.
     os.environ.setdefault("RANKFOLD_REST_SAVE_AFTER", "never")
     try:
-        build(screen)
-        reference = follow(screen, out / "reference", arguments.steps, ())
-        elastic = follow(screen, out / "elastic", arguments.steps, CHANGES)
+        screen.line(f"[bold]Preparing {training.source}[/bold]")
+        training.build()
+        reference = follow(screen, out / "reference", training, steps, ())
+        elastic = follow(screen, out / "elastic", training, steps, CHANGES)
         report = judge(out, reference, elastic)
     except FleetError as error:
         screen.line(f"[red]The demo did not finish:[/red] {error}")
@@ -56,33 +57,13 @@ def main() -> int:
     return 0 if report["holds"] else 1
 
 
-def build(screen: Screen) -> None:
-    """Build the training program, with any available CUDA compiler."""
-    screen.line("[bold]Building examples/gpt[/bold]")
-    done = subprocess.run(
-        [
-            "make",
-            "--no-print-directory",
-            "-C",
-            "examples/gpt",
-            "NVCC=../../tools/nvcc",
-            "ARCH=compute_75",
-            f"OUT=../../{PROGRAM.relative_to(ROOT)}",
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    if done.returncode:
-        raise FleetError(f"examples/gpt does not build:\n{done.stdout}")
-
-
-def follow(screen: Screen, folder: Path, steps: int, changes: tuple[Change, ...]) -> Record:
+def follow(
+    screen: Screen, folder: Path, training: Training, steps: int, changes: tuple[Change, ...]
+) -> Record:
     """Perform one run, and show it on the screen."""
     path = " → ".join(str(c.gpus) if c.gpus else "suspended" for c in changes)
     title = f"The disturbed run: 4 → {path} devices" if changes else "The undisturbed run"
-    run = Run(folder, ROOT / "specs", PROGRAM, TEXT, steps, screen.show)
+    run = Run(folder, training.specs, training.command, steps, screen.show, training.parts)
     trouble = run.fleet.can_save() if changes else ""
     if trouble:
         screen.line(f"Without a crash at its end: {trouble}")

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ class Fleet:
         Returns their number.
         """
         killed: set[int] = set()
-        while found := set(self._processes()):
+        while found := self._processes():
             ends: list[int] = []
             for pid in found:
                 with contextlib.suppress(ProcessLookupError):
@@ -119,21 +120,26 @@ class Fleet:
             self._watcher.poll()  # otherwise it remains as a zombie
         return len(killed)
 
-    def _processes(self) -> Iterator[int]:
-        """The processes whose command line has the state directory, and their children: ranks."""
-        launchers: set[int] = set()
-        parents: dict[int, int] = {}
+    def _processes(self) -> set[int]:
+        """The processes whose command line has the state directory, and all below them: ranks and
+        what these have started."""
+        found: set[int] = set()
+        children: dict[int, list[int]] = defaultdict(list)
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 pid = int(folder.name)
                 stat = (folder / "stat").read_text().rpartition(") ")[2].split()
                 if stat[0] == "Z":
                     continue
-                parents[pid] = int(stat[1])
+                children[int(stat[1])].append(pid)
                 if os.fsencode(self.state) in (folder / "cmdline").read_bytes():
-                    yield pid
-                    launchers.add(pid)
-        yield from (pid for pid, parent in parents.items() if parent in launchers)
+                    found.add(pid)
+        below = list(found)
+        while below:
+            fresh = set(children[below.pop()]) - found
+            found |= fresh
+            below += fresh
+        return found
 
     def goes_on(self, repository: Path) -> None:
         """After a crash: watch again."""

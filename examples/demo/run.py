@@ -1,16 +1,18 @@
 """One run of the job: starts the fleet, follows the job, and makes the planned changes.
 
-A change is committed when the job has made a twelfth of its steps since the previous change
-completed; one that resumes the job, as soon as the fleet reports that it is suspended. After the
-last change the job is saved; some steps later every process of the fleet is killed at once, and
-`rankfold watch` is started again.
+A change is committed when the job has made one of `parts` equal parts of its steps since the
+previous change completed; one that resumes the job, as soon as the fleet reports that it is
+suspended. After the last change the job is saved; some steps later every process of the fleet is
+killed at once, and `rankfold watch` is started again.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,6 +89,7 @@ class Record:
     losses: dict[int, list[float]] = field(default_factory=dict)  # step → of each rank
     step_times: list[float] = field(default_factory=list)  # when all ranks had printed it
     settled: list[tuple[float, dict[int, str]]] = field(default_factory=list)  # since when, where
+    compiled: int = 0  # kernels in the cache
     steps_while_suspended: int = 0
     recovery: Recovery | None = None
     seconds: float = 0.0  # since the first commit
@@ -111,16 +114,23 @@ class Run:
     """Follows one run in `folder`. Writes only below that folder."""
 
     def __init__(
-        self, folder: Path, specs: Path, program: Path, text: Path, steps: int, show: Show
+        self,
+        folder: Path,
+        specs: Path,
+        command: Sequence[str],
+        steps: int,
+        show: Show,
+        parts: int = 12,
     ):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder, self.show = folder, show
+        self._between = steps // parts  # steps from one change to the next
         self.repository = Repository(folder / "fleet", specs)
         self.repository.edit(
             "gpt.yaml",
             {
-                "command": f'["{program}", --steps, "{steps}", --data, "{text}", --out, params]',
+                "command": json.dumps([*command, "--steps", str(steps), "--out", "params"]),
                 "workdir": f'"{folder}"',
             },
         )
@@ -129,6 +139,7 @@ class Run:
         self._offsets = [0] * WORLD_SIZE
         self._printed = [0] * WORLD_SIZE  # steps
         self._moved_at = 0.0  # when something last changed
+        self._cache = Path(os.environ.get("RANKFOLD_CACHE") or self.fleet.state / "cache/kernels")
         self._asker = ThreadPoolExecutor(1)  # queries the fleet without blocking the loop
         self._answer: Future[Json] | None = None
         self._answered_at = float("-inf")
@@ -157,9 +168,9 @@ class Run:
     # ---- changes
 
     def _make(self, change: Change) -> None:
-        before, between = self._steps(), self.record.steps // 12
+        before = self._steps()
         if self._phase() != "Suspended":
-            self._until(lambda: self._steps() >= before + between, "some steps")
+            self._until(lambda: self._steps() >= before + self._between, "some steps")
         if self._steps() >= self.record.steps:
             raise FleetError("the job ended before all changes were made: give it more --steps")
         self.repository.edit("gpt.yaml", change.fields)
@@ -261,6 +272,10 @@ class Run:
 
     def _look(self) -> None:
         self._read_output()
+        if not self.record.step_times:  # the first step waits for the compiler
+            compiled = sum(1 for _ in self._cache.glob("*/*"))
+            if compiled != self.record.compiled:
+                self.record.compiled, self._moved_at = compiled, self._now()
         if self._answer and self._answer.done():
             self._note(self._answer.result())
             self._answer, self._answered_at = None, self._now()

@@ -30,6 +30,7 @@ class Screen:
         self._news: list[str] = []
         self._title = ""
         self._told = 0  # steps at the last plain line of progress
+        self._compiled = 0  # kernels, at the last such line
 
     def line(self, text: str) -> None:
         """Print a line that stays, outside of a run."""
@@ -58,6 +59,9 @@ class Screen:
                 self.line(stamp)
         if self.live:
             self.live.update(self._table(record))
+        elif not record.step_times and record.compiled >= self._compiled + 25:
+            self._compiled = record.compiled
+            self.line(f"           {_beginning(record)}")
         elif len(record.step_times) >= self._told + 25:
             self._told = len(record.step_times)
             self.line(f"           step {self._told}: loss {_mean_loss(record, -1):.3f}")
@@ -77,7 +81,7 @@ class Screen:
             devices.add_row(device["name"], _chips(ranks), used, switches, swapped)
         done = len(record.step_times)
         progress = Table.grid(padding=(0, 1))
-        loss = f"loss {_mean_loss(record, -1):.3f} {_spark(record)}" if done else "starting"
+        loss = f"loss {_mean_loss(record, -1):.3f} {_spark(record)}" if done else _beginning(record)
         progress.add_row(
             f"step {done} of {record.steps}",
             ProgressBar(total=record.steps, completed=done, width=30),
@@ -85,6 +89,10 @@ class Screen:
         )
         lines = Text("\n".join(self._news[-_LINES_SHOWN:]))
         return Panel(Group(devices, progress, lines), title=self._title, border_style="dim")
+
+
+def _beginning(record: Record) -> str:
+    return f"before the first step, {record.compiled} kernels are compiled"
 
 
 def _chips(ranks: list[str]) -> Text:

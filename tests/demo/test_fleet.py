@@ -49,14 +49,14 @@ def test_a_field_that_is_not_there_is_not_edited(tmp_path: Path) -> None:
 
 def test_the_job_gets_paths_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
-    run = Run(folder, SPECS, Path("/opt/gpt"), Path("/opt/a text.txt"), 77, Screen().show)
+    run = Run(folder, SPECS, ["/opt/gpt", "--data", '/opt/a "text".txt'], 77, Screen().show)
     spec = job(run.repository.path)
     assert spec["command"] == [
         "/opt/gpt",
+        "--data",
+        '/opt/a "text".txt',
         "--steps",
         "77",
-        "--data",
-        "/opt/a text.txt",
         "--out",
         "params",
     ]
