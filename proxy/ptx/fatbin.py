@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import lz4.block
 import zstandard
 
-from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, NOT_SUPPORTED, ModuleError
+from .errors import INVALID_IMAGE, NO_BINARY_FOR_GPU, ModuleError
+from .link import link
 
 IMAGE_FATBIN, IMAGE_PTX = 0, 1  # enum rf_image
 MAGIC = 0xBA55ED50
@@ -23,6 +24,7 @@ _HEADER = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 PTX_ARCH = 75  # that every supported compiler knows, and every device takes
 _KIND_PTX, _KIND_ELF = 1, 2
+ARCH_LINKED = 0  # of the entries of an image that the driver's linker has made (link.c)
 _LZ4, _ZSTD = 0x2000, 0x8000
 _TARGET = re.compile(r"^\s*\.target\s+(?:sm|compute)_\d+([af]?)\b", re.M)
 _TEXT_BYTES_MAX = 1 << 28
@@ -60,8 +62,8 @@ def decode(data: bytes) -> str:
         raise ModuleError(INVALID_IMAGE, f"PTX is not UTF-8: {error}") from error
 
 
-def entries(image: bytes) -> Iterator[Entry]:
-    """All entries of all fatbins in `image`."""
+def fatbins(image: bytes) -> Iterator[list[Entry]]:
+    """The entries of each fatbin in `image`."""
     at = 0
     while at + _HEADER.size <= len(image):
         magic, _version, header_bytes, size = _HEADER.unpack_from(image, at)
@@ -72,7 +74,7 @@ def entries(image: bytes) -> Iterator[Entry]:
         end = at + header_bytes + size
         if header_bytes < _HEADER.size or end > len(image):
             raise ModuleError(INVALID_IMAGE, "fatbin: shorter than its header says")
-        yield from _entries_of(image, at + header_bytes, end)
+        yield list(_entries_of(image, at + header_bytes, end))
         at = (end + 7) & ~7
 
 
@@ -89,20 +91,33 @@ def _entries_of(image: bytes, at: int, end: int) -> Iterator[Entry]:
 
 
 def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
-    """The PTX of each fatbin module in `image` that fits the device best; usually one text.
+    """The PTX of each fatbin in `image` that fits the device best, without repetitions. Several
+    texts are to be linked. A fatbin
+    without PTX adds nothing if another one has some.
 
     Raises ModuleError: NO_BINARY_FOR_GPU if no PTX is for the device or an older architecture.
     """
     limit = compute_capability[0] * 10 + compute_capability[1]
-    found = list(entries(image))
-    ptx = [entry for entry in found if entry.kind == _KIND_PTX]
+    found = list(fatbins(image))
+    texts = list(dict.fromkeys(text for entries in found for text in _best(entries, limit)))
+    if not texts:
+        everything = [entry for entries in found for entry in entries]
+        raise ModuleError(NO_BINARY_FOR_GPU, _why_none_fits(everything, limit))
+    return texts
+
+
+def _best(entries: list[Entry], limit: int) -> list[str]:
+    """The PTX of a fatbin that fits compute capability `limit` best; none if no PTX does."""
+    ptx = [entry for entry in entries if entry.kind == _KIND_PTX]
     for arch in sorted({entry.arch for entry in ptx if entry.arch <= limit}, reverse=True):
         texts = [entry.text() for entry in ptx if entry.arch == arch]
+        if arch == ARCH_LINKED:
+            return texts
         ranked = [(_generality(text, arch, limit), text) for text in texts]
         best = max(rank for rank, _ in ranked)
         if best:
             return [text for rank, text in ranked if rank == best]
-    raise ModuleError(NO_BINARY_FOR_GPU, _why_none_fits(found, limit))
+    return []
 
 
 def _generality(text: str, arch: int, limit: int) -> int:
@@ -149,10 +164,7 @@ def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
         raise ModuleError(NO_BINARY_FOR_GPU, "the module is machine code only: no PTX to run")
     if not image.startswith(MAGIC.to_bytes(4, "little")):
         return decode(image)
-    texts = set(ptx_texts(image, compute_capability))
-    if len(texts) != 1:
-        raise ModuleError(NOT_SUPPORTED, f"one image holds {len(texts)} PTX modules")
-    return texts.pop()
+    return link(ptx_texts(image, compute_capability))
 
 
 def lz4_block(data: bytes, size: int) -> bytes:

@@ -13,7 +13,11 @@ RING_BYTES = 1 << 20  # RF_PRINT_BYTES
 
 def output(state: State, program: str, *arguments: object) -> str:
     """What the program prints, alone on one device."""
-    command = [str(cuda.build(cuda.PROGRAMS / f"{program}.cu")), *map(str, arguments)]
+    built = cuda.build(cuda.PROGRAMS / f"{program}.cu")
+    return output_of(state, program, [str(built), *map(str, arguments)])
+
+
+def output_of(state: State, program: str, command: list[str]) -> str:
     with Fleet(state, 1) as fleet:
         job = fleet.start(program.replace("_", "-"), command, [0])
         assert job.wait() == [0], job.errors(0)
@@ -65,3 +69,12 @@ def test_modules_linked_by_the_driver(state: State) -> None:
     first, *errors = output(state, "linking", state.folder / "callee.ptx").splitlines()
     assert first == "41, 0 bytes of errors: "
     assert errors == ["again: 400", "no file: 301", "no PTX: 200", "a library: 801", "nothing: 200"]
+
+
+@pytest.mark.parametrize("code", ["-arch=compute_75", "-arch=sm_75"])
+def test_device_code_linked_by_nvcc(state: State, code: str) -> None:
+    """The program contains linked machine code, or none, and the PTX of its objects."""
+    source, flags = cuda.PROGRAMS / "linked.cu", ["-rdc=true", "-c", code]
+    objects = [cuda.build(source, args=[*flags, *more], suffix=".o") for more in ([], ["-DCALLEE"])]
+    program = cuda.link(objects, state.folder / "linked", "-rdc=true", code)
+    assert output_of(state, "linked", [str(program)]) == "no error: 106.5, 1 call\n"

@@ -20,13 +20,15 @@
 
 #define FATBIN_MAGIC 0xba55ed50u
 #define WRAPPER_MAGIC 0x466243b1u
+#define WRAPPER_LINKED 2u /* version of a wrapper for linked device code */
+#define FATBIN_ALIGNMENT 8u
 #define ELF_MAGIC 0x464c457fu
 #define PARAM_BYTES_USUAL 4096 /* larger parameters need allocated memory */
 
 struct fatbin_wrapper {
 	uint32_t magic, version;
 	const void *data;
-	void *unused;
+	const void *const *linked; /* version 2: the fatbins of its objects, then NULL */
 };
 struct fatbin_header {
 	uint32_t magic;
@@ -105,11 +107,33 @@ static unsigned architecture_of(const void *image)
 	return header.e_flags >> (newer ? 8 : 0) & 0xff;
 }
 
+static uint64_t fatbin_bytes(const void *image)
+{
+	struct fatbin_header header;
+	memcpy(&header, image, sizeof header);
+	return header.header_bytes + header.bytes;
+}
+
+/* Bytes of padding behind a fatbin that others follow. */
+static uint64_t padding_of(uint64_t bytes) { return -bytes % FATBIN_ALIGNMENT; }
+
+/* The image of a program whose device code was linked (nvcc -rdc=true) is machine code. The proxy
+ * links the PTX of its objects instead. */
+static int measure_linked(struct module *m, const void *const *fatbins)
+{
+	m->linked = fatbins;
+	m->kind = RF_IMAGE_FATBIN;
+	for (; *fatbins; fatbins++) {
+		uint64_t bytes = fatbin_bytes(*fatbins);
+		m->bytes += bytes + padding_of(bytes);
+	}
+	return CUDA_OK;
+}
+
 /* Determines the kind of the image and its length. */
 static int measure(const void *image, struct module *m)
 {
-	struct fatbin_wrapper wrapper;
-	struct fatbin_header header;
+	struct fatbin_wrapper wrapper = {0};
 	uint32_t magic;
 	if (!image)
 		return INVALID_VALUE;
@@ -120,10 +144,11 @@ static int measure(const void *image, struct module *m)
 		memcpy(&magic, image, sizeof magic);
 	}
 	m->image = image;
+	if (wrapper.version == WRAPPER_LINKED && wrapper.linked && wrapper.linked[0])
+		return measure_linked(m, wrapper.linked);
 	if (magic == FATBIN_MAGIC) {
-		memcpy(&header, image, sizeof header);
 		m->kind = RF_IMAGE_FATBIN;
-		m->bytes = header.header_bytes + header.bytes;
+		m->bytes = fatbin_bytes(image);
 		return CUDA_OK;
 	}
 	if (magic == ELF_MAGIC) {
@@ -158,19 +183,34 @@ static struct module *module_make(const void *image, int *error)
 	return m;
 }
 
-static void send_image(const struct module *m)
+/* Sends bytes of the image that begin at `offset` of it; returns the offset of their end. */
+static uint64_t send_bytes(const struct module *m, uint64_t offset, const void *from,
+			   uint64_t bytes)
 {
-	for (uint64_t offset = 0; offset < m->bytes;) {
-		uint64_t piece = m->bytes - offset < RF_BULK_BYTES ? m->bytes - offset
-								   : RF_BULK_BYTES;
+	for (uint64_t sent = 0; sent < bytes;) {
+		uint64_t piece = bytes - sent < RF_BULK_BYTES ? bytes - sent : RF_BULK_BYTES;
 		uint32_t bulk = bulk_claim(true);
-		memcpy(bulk_data(bulk), (const uint8_t *)m->image + offset, piece);
+		memcpy(bulk_data(bulk), (const uint8_t *)from + sent, piece);
 		struct rf_module_data data = {.module = m->number,
-					      .offset = offset,
+					      .offset = offset + sent,
 					      .bytes = (uint32_t)piece,
 					      .bulk = bulk};
 		channel_post(&data.r, RF_OP_MODULE_DATA, sizeof data, NULL, 0);
-		offset += piece;
+		sent += piece;
+	}
+	return offset + bytes;
+}
+
+static void send_image(const struct module *m)
+{
+	static const uint8_t zeros[FATBIN_ALIGNMENT];
+	uint64_t offset = 0;
+	if (!m->linked)
+		send_bytes(m, 0, m->image, m->bytes);
+	for (const void *const *fatbin = m->linked; fatbin && *fatbin; fatbin++) {
+		uint64_t bytes = fatbin_bytes(*fatbin);
+		offset = send_bytes(m, offset, *fatbin, bytes);
+		offset = send_bytes(m, offset, zeros, padding_of(bytes));
 	}
 }
 

@@ -5,9 +5,10 @@
 #include "issue.h"
 
 struct module {
-	_Atomic uint64_t number; /* 0: not loaded */
-	const void *image;       /* the program's memory until the module is loaded, or `copy` */
-	char *copy;              /* owned; NULL: none */
+	_Atomic uint64_t number;   /* 0: not loaded */
+	const void *image;         /* the program's memory until the module is loaded, or `copy` */
+	const void *const *linked; /* the fatbins that are linked into it, then NULL; NULL: none */
+	char *copy;                /* owned; NULL: none */
 	uint64_t bytes;
 	enum rf_image kind;
 	bool loading, loaded, unloaded; /* under MODULE_LOCK */
