@@ -92,8 +92,7 @@ def _entries_of(image: bytes, at: int, end: int) -> Iterator[Entry]:
 
 def ptx_texts(image: bytes, compute_capability: tuple[int, int]) -> list[str]:
     """The PTX of each fatbin in `image` that fits the device best, without repetitions. Several
-    texts are to be linked. A fatbin
-    without PTX adds nothing if another one has some.
+    texts are to be linked. A fatbin without PTX adds nothing if another one has some.
 
     Raises ModuleError: NO_BINARY_FOR_GPU if no PTX is for the device or an older architecture.
     """

@@ -8,6 +8,7 @@ static const char caller[] = R"(.version 8.0
 .target sm_75
 .address_size 64
 .extern .func (.param .b32 result) twice_and(.param .b32 x, .param .b32 more);
+.global .u32 own = 1000;  // the other text has another variable of this name
 .visible .entry apply(.param .u64 at)
 {
     .reg .b32 %r<3>; .reg .b64 %rd<2>;
@@ -20,18 +21,23 @@ static const char caller[] = R"(.version 8.0
         call (result), twice_and, (x, more);
         ld.param.b32 %r2, [result];
     }
+    ld.global.u32 %r1, [own];
+    add.u32 %r2, %r2, %r1;
     st.global.u32 [%rd1], %r2;
     ret;
 }
 )";
 static const char callee[] = R"(.version 7.5
-.target sm_75
+.target sm_70
 .address_size 64
+.global .u32 own = 5;
 .visible .func (.param .b32 result) twice_and(.param .b32 x, .param .b32 more)
 {
-    .reg .b32 %r<4>;
+    .reg .b32 %r<5>;
     ld.param.b32 %r1, [x];
     ld.param.b32 %r2, [more];
+    ld.global.u32 %r4, [own];
+    add.u32 %r2, %r2, %r4;
     mad.lo.u32 %r3, %r1, 2, %r2;
     st.param.b32 [result], %r3;
     ret;

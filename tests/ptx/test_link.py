@@ -58,9 +58,11 @@ def test_exported_names_are_defined_once_and_others_are_kept_apart() -> None:
     assert "trap" not in linked  # the first of weak definitions is taken
     assert "$str$in0;" in bodies["first"] and "$str$1;" in bodies["first"]
     assert "call local$in1," in bodies["second"]
-    assert module.variables["$str$in0"].data == b"hi\0"
-    assert module.variables["$str$in1"].data == b"ho\0"
-    assert module.variables["bias"].data.startswith(b"\1\2") and not module.variables["bias"].extern
+    assert module.variables["$str$in0"].initial == b"hi\0"
+    assert module.variables["$str$in1"].initial == b"ho\0"
+    assert (
+        module.variables["bias"].initial.startswith(b"\1\2") and not module.variables["bias"].extern
+    )
     assert module.variables["table"].pointers == ((0, "local$in1", 0),)
     assert linked.index("shared_by_name") < linked.index("first")  # declared before it is called
     assert linked.count(" vprintf") == 1
@@ -72,7 +74,7 @@ def test_a_strong_definition_replaces_a_weak_one() -> None:
     for texts in ([weak, strong], [strong, weak]):
         module = parse_module(link([OLD + text for text in texts]))
         assert module.functions["f"].body_text == " ret; "
-        assert module.variables["v"].data == b"\2\0\0\0"
+        assert module.variables["v"].initial == b"\2\0\0\0"
 
 
 @pytest.mark.parametrize(
@@ -105,3 +107,9 @@ def test_fatbins_are_linked_each_by_the_text_that_fits_best() -> None:
     second = fatbinary(entry(NEW + SECOND, 90), entry(NEW + SECOND, 120))
     linked = fatbin.ptx_of(first + runtime + second, (9, 0))
     assert linked == link([OLD + FIRST, NEW + SECOND])
+
+
+def test_all_inputs_of_the_drivers_linker_are_linked() -> None:
+    texts = [OLD + FIRST, NEW + SECOND]  # the second is for 9.0 alone, as it says
+    image = fatbinary(*(entry(text, fatbin.ARCH_LINKED) for text in texts))
+    assert fatbin.ptx_of(image, (12, 0)) == link(texts)

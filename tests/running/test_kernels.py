@@ -67,7 +67,7 @@ def test_blocks_of_a_cooperative_launch_meet(state: State) -> None:
 
 def test_modules_linked_by_the_driver(state: State) -> None:
     first, *errors = output(state, "linking", state.folder / "callee.ptx").splitlines()
-    assert first == "41, 0 bytes of errors: "
+    assert first == "1046, 0 bytes of errors: "
     assert errors == ["again: 400", "no file: 301", "no PTX: 200", "a library: 801", "nothing: 200"]
 
 

@@ -1,5 +1,5 @@
-/* link.c: the driver's linker. Inputs are PTX texts; the image is one PTX text of all of them,
- * which is compiled when it is loaded. Machine code, LTO-IR and archives are refused.
+/* link.c: the driver's linker. Inputs are PTX texts; the image is a fatbin with all of them, which
+ * the proxy links and compiles when it is loaded. Machine code, LTO-IR and archives are refused.
  *
  * A state lives from its creation to its destruction; LINK_LOCK protects the list of live states
  * and their content. No channel, no device; errno is preserved.
@@ -13,9 +13,26 @@
 
 enum { INPUT_PTX = 1 };
 
+enum { FATBIN_MAGIC = 0xba55ed50, ENTRY_PTX = 1, ENTRY_VERSION = 0x101, ALIGNMENT = 8 };
+
+struct fatbin_header {
+	uint32_t magic;
+	uint16_t version, header_bytes;
+	uint64_t bytes; /* of the entries */
+};
+struct fatbin_entry {
+	uint16_t kind, version;
+	uint32_t header_bytes;
+	uint64_t bytes; /* of the text, padded */
+	uint32_t unused[3];
+	uint32_t arch; /* 0: of an input of the linker (ARCH_LINKED of fatbin.py) */
+	uint32_t unused_too[8];
+};
+_Static_assert(sizeof(struct fatbin_header) == 16 && sizeof(struct fatbin_entry) == 64, "fatbin");
+
 struct link {
 	struct link *next;
-	char *text; /* ends with a zero byte */
+	uint8_t *image; /* a fatbin; NULL: no input yet */
 	size_t bytes;
 };
 
@@ -49,33 +66,36 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 	return CUDA_OK;
 }
 
-/* Skips a later module's own .version, .target and .address_size: one text has them only once. */
-static const char *past_header(const char *text, const char *end)
-{
-	static const char last[] = ".address_size";
-	const char *found = memmem(text, (size_t)(end - text), last, sizeof last - 1);
-	const char *line = found ? memchr(found, '\n', (size_t)(end - found)) : NULL;
-	return line ? line : text;
-}
-
 /* Under LINK_LOCK. */
 static int append(struct link *link, const char *text, size_t bytes)
 {
-	const char *end = text + bytes;
 	if (!memmem(text, bytes, ".version", 8))
 		return INVALID_IMAGE;
-	if (link->bytes)
-		text = past_header(text, end);
-	size_t added = (size_t)(end - text);
-	char *more = realloc(link->text, link->bytes + added + 2);
+	size_t first = link->bytes ? link->bytes : sizeof(struct fatbin_header);
+	size_t padded = (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT; /* at least one zero byte */
+	struct fatbin_entry entry = {.kind = ENTRY_PTX,
+				     .version = ENTRY_VERSION,
+				     .header_bytes = sizeof entry,
+				     .bytes = padded};
+	uint8_t *more = realloc(link->image, first + sizeof entry + padded);
 	if (!more)
 		return OUT_OF_MEMORY;
-	memcpy(more + link->bytes, text, added);
-	link->text = more;
-	link->bytes += added;
-	memcpy(more + link->bytes, "\n", 2);
-	link->bytes++;
+	memcpy(more + first, &entry, sizeof entry);
+	memcpy(more + first + sizeof entry, text, bytes);
+	memset(more + first + sizeof entry + bytes, 0, padded - bytes);
+	link->image = more;
+	link->bytes = first + sizeof entry + padded;
 	return CUDA_OK;
+}
+
+/* Under LINK_LOCK. */
+static void write_header(const struct link *link)
+{
+	struct fatbin_header header = {.magic = FATBIN_MAGIC,
+				       .version = 1,
+				       .header_bytes = sizeof header,
+				       .bytes = link->bytes - sizeof header};
+	memcpy(link->image, &header, sizeof header);
 }
 
 CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, size_t size,
@@ -122,9 +142,10 @@ CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut)
 	struct link **place = link_place(state);
 	int error = !place ? INVALID_HANDLE : (*place)->bytes ? CUDA_OK : INVALID_IMAGE;
 	if (!error) {
-		*cubinOut = (*place)->text;
+		write_header(*place);
+		*cubinOut = (*place)->image;
 		if (sizeOut)
-			*sizeOut = (*place)->bytes + 1; /* includes the zero byte that ends PTX */
+			*sizeOut = (*place)->bytes;
 	}
 	unlock(LINK_LOCK);
 	return error;
@@ -139,7 +160,7 @@ CUresult cuLinkDestroy(CUlinkState state)
 	unlock(LINK_LOCK);
 	if (!link)
 		return INVALID_HANDLE;
-	free(link->text);
+	free(link->image);
 	free(link);
 	return CUDA_OK;
 }
