@@ -78,9 +78,10 @@ static ncclResult_t all_reduce(ncclComm_t comm, ncclRedOp_t op = ncclSum)
 static std::atomic<bool> aborted;
 static std::atomic<int> launched; // by a rank that fills its queue of requests
 
-// As PyTorch's: it asks for errors and polls the event behind the operation, and then aborts: when
-// the victim has aborted; or, if it is `filled`, when the rank's queue of requests is full.
-static void watch(ncclComm_t comm, cudaEvent_t behind, bool filled)
+// As PyTorch's: it asks for errors, polls the event behind the operation and the streams, destroys
+// an event, and then aborts: when the victim has aborted; or, if it is `filled`, when the rank's
+// queue of requests is full.
+static void watch(ncclComm_t comm, cudaEvent_t behind, cudaEvent_t passed, bool filled)
 {
 	ncclResult_t state = ncclSuccess;
 	int still = 0;
@@ -88,6 +89,9 @@ static void watch(ncclComm_t comm, cudaEvent_t behind, bool filled)
 		int before = launched;
 		NCCL_CHECK(ncclCommGetAsyncError(comm, &state));
 		EXPECT(cudaEventQuery(behind) == cudaErrorNotReady, "nobody called it");
+		EXPECT(cudaStreamQuery(stream) == cudaErrorNotReady, "nobody called it");
+		CUDA_CHECK(cudaStreamQuery(other));
+		CUDA_CHECK(cudaEventQuery(passed));
 		usleep(500);
 		still = before == launched ? still + 1 : 0;
 	}
@@ -96,6 +100,7 @@ static void watch(ncclComm_t comm, cudaEvent_t behind, bool filled)
 		fprintf(stderr, "the watchdog of rank %d holds\n", world.rank);
 	while (exists("hold"))
 		usleep(500);
+	CUDA_CHECK(cudaEventDestroy(passed));
 	NCCL_CHECK(ncclCommAbort(comm));
 }
 
@@ -190,15 +195,17 @@ static void break_it(ncclComm_t comm, int victim, int way)
 		return;
 	}
 	NCCL_CHECK(all_reduce(comm));
-	cudaEvent_t behind;
+	cudaEvent_t behind, passed;
 	CUDA_CHECK(cudaEventCreateWithFlags(&behind, cudaEventDisableTiming));
+	CUDA_CHECK(cudaEventCreate(&passed));
 	CUDA_CHECK(cudaEventRecord(behind, stream));
+	CUDA_CHECK(cudaEventRecord(passed, other));
 	meet();
 	std::thread watchdog([&] {
 		if (own)
 			in_its_own_abort(comm);
 		else
-			watch(comm, behind, filled);
+			watch(comm, behind, passed, filled);
 		aborted = true;
 	});
 	ways[way](comm);

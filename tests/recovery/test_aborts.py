@@ -94,13 +94,13 @@ class Aborting:
 
 
 def undisturbed(state: State, program: str, steps: int) -> list[str]:
-    """What a rank prints in so many steps, without a reconciler: the bits of a step do not depend
-    on the way of being blocked."""
+    """What a rank prints in so many steps, without a reconciler, on one device: the bits of a step do
+    not depend on the way of being blocked."""
     folder = state.folder / "undisturbed"
     (folder / "state").mkdir(parents=True)
     own = State(folder, folder / "state", state.runtime, state.watch)
-    with Fleet(own, RANKS, memory=64 * MiB) as fleet:
-        job = fleet.start("plain", [program, str(steps), str(FASTEST_WAY)], list(range(RANKS)))
+    with Fleet(own, 1, memory=RANKS * 64 * MiB) as fleet:
+        job = fleet.start("plain", [program, str(steps), str(FASTEST_WAY)], [0] * RANKS)
         assert job.wait() == [0] * RANKS, job.errors(0)
         job.detach(discard=True)
         return job.output(0).splitlines()
@@ -114,16 +114,9 @@ def aborting(rankfold: Rankfold, specs: Specs) -> Iterator[Aborting]:
     job.hold.unlink(missing_ok=True)
 
 
-def test_a_job_amid_aborts_is_scaled_and_rests(aborting: Aborting) -> None:
-    for gpus in (1, 4):
-        aborting.scale(gpus, held=True)
-    aborting.suspend(where="memory", held=True)
-    aborting.finish()
-
-
 @pytest.mark.slow
-def test_a_job_amid_aborts_is_saved_and_a_killed_rank_brings_it_back(aborting: Aborting) -> None:
-    """The others are blocked in the killed rank's collective."""
+def test_a_job_amid_aborts_is_saved_scaled_and_rests(aborting: Aborting) -> None:
+    """When a rank is killed, the others are blocked in its collective."""
     aborting.continues()
     aborting.checkpoint()
     aborting.is_held()
@@ -134,6 +127,7 @@ def test_a_job_amid_aborts_is_saved_and_a_killed_rank_brings_it_back(aborting: A
     for held in (False, True):
         for gpus in (1, 2, 4):
             aborting.scale(gpus, held)
+    aborting.suspend(where="memory", held=True)
     aborting.suspend("--store", where="store", held=True)
     assert aborting.rankfold.job(NAME)["restarts"] == 1
     aborting.finish()
