@@ -60,7 +60,8 @@
 #define RF_HOSTFUNC_COUNT 256u
 #define RF_COMM_ERRORS 64u /* communicators whose errors are kept */
 #define RF_URGENT_QUERY (1ull << 63)
-#define RF_FAULT_BYTES 256u /* of a fault's text, with its terminating zero */
+#define RF_URGENT_ELAPSED RF_URGENT_QUERY /* no handle has the number 0 */
+#define RF_FAULT_BYTES 256u               /* of a fault's text, with its terminating zero */
 #define RF_MEMFD_BYTES (RF_OFF_PINNED + RF_PINNED_SLOT_BYTES)
 
 struct rf_header {
@@ -119,9 +120,10 @@ struct rf_header {
 
 	/* Their own lines: requests that do not queue in the ring, which may be full or blocked by
 	 * operations that never end. Entry i is answered in slot i: the number of a communicator to
-	 * abort (1.11), or RF_URGENT_QUERY | an event (1.12) or a stream (1.14) to query; 0: none.
-	 * C fills it and increments `urgents`; S consumes it. The reply to a query has the seq of
-	 * the last record that was consumed before it. */
+	 * abort (1.11), RF_URGENT_QUERY | an event (1.12) or a stream (1.14) to query, or
+	 * RF_URGENT_ELAPSED for the time between the two events of the struct rf_events in the slot
+	 * (1.14); 0: none. C fills it and increments `urgents`; S consumes it. The reply to a query
+	 * is a struct rf_query_reply. */
 	_Alignas(64) _Atomic uint64_t urgent[RF_SLOT_COUNT];
 	/* (S) Why single communicators are unusable: number << 8 | ncclResult_t; 0: none (1.11) */
 	_Alignas(64) _Atomic uint64_t comm_errors[RF_COMM_ERRORS];
@@ -140,7 +142,8 @@ struct rf_slot {
 	_Atomic uint32_t state; /* enum rf_slot_state */
 	int32_t error;          /* (S) CUresult/cudaError_t, or ncclResult_t for OP_COMM_* */
 	uint64_t seq;           /* (C) seq of the request; the server does not write it */
-	uint8_t data[RF_SLOT_DATA_BYTES]; /* (S) the opcode's result */
+	/* (S) the opcode's result; (C) before it, what an urgent request has to say */
+	uint8_t data[RF_SLOT_DATA_BYTES];
 };
 
 /* ---- records -------------------------------------------------------------------------- */
@@ -313,6 +316,14 @@ struct rf_elapsed {
 };
 struct rf_elapsed_reply {
 	float milliseconds;
+};
+struct rf_events {
+	uint64_t start, end;
+};
+struct rf_query_reply {
+	uint64_t consumed;  /* seq of the last record that was consumed before the query */
+	float milliseconds; /* RF_URGENT_ELAPSED */
+	uint32_t reserved;
 };
 
 #define RF_LAUNCH_COOPERATIVE 1u
@@ -496,6 +507,8 @@ struct rf_welcome { /* (L) */
 RF_SIZE(rf_header, 1792);
 RF_SIZE(rf_slot, RF_SLOT_BYTES);
 RF_SIZE(rf_param, 8);
+RF_SIZE(rf_events, 16);
+RF_SIZE(rf_query_reply, 16);
 RF_SIZE(rf_matrix, 32);
 RF_SIZE(rf_setup, 24);
 RF_SIZE(rf_print, 64 + RF_PRINT_BYTES);

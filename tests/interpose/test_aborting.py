@@ -86,6 +86,7 @@ int main(void)
     pthread_t thread;
     cudaStream_t busy, idle;
     cudaEvent_t recorded, other;
+    float ms;
     OK(cudaMalloc(&p, 4096));
     OK(cudaStreamCreateWithFlags(&busy, 1));
     OK(cudaStreamCreateWithFlags(&idle, 1));
@@ -100,6 +101,8 @@ int main(void)
     OK(cudaStreamQuery(0));
     IS(cudaEventQuery(recorded), NOT_READY);
     OK(cudaEventQuery(other));
+    IS(cudaEventElapsedTime(&ms, recorded, recorded), NOT_READY);
+    IS(cudaEventElapsedTime(&ms, recorded, other), INVALID_HANDLE); /* never recorded */
     OK(cudaEventDestroy(recorded));
     OK(cudaEventDestroy(other));
     OK(cudaStreamDestroy(idle));

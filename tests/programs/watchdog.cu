@@ -85,6 +85,7 @@ static void watch(ncclComm_t comm, cudaEvent_t behind, cudaEvent_t passed, bool 
 {
 	ncclResult_t state = ncclSuccess;
 	int still = 0;
+	float none;
 	for (int i = 0; i < 60000 && (filled ? still < 40 : state == ncclSuccess); i++) {
 		int before = launched;
 		NCCL_CHECK(ncclCommGetAsyncError(comm, &state));
@@ -92,6 +93,8 @@ static void watch(ncclComm_t comm, cudaEvent_t behind, cudaEvent_t passed, bool 
 		EXPECT(cudaStreamQuery(stream) == cudaErrorNotReady, "nobody called it");
 		CUDA_CHECK(cudaStreamQuery(other));
 		CUDA_CHECK(cudaEventQuery(passed));
+		CUDA_CHECK(cudaEventElapsedTime(&none, passed, passed));
+		EXPECT(none == 0, "%f ms passed between an event and itself", none);
 		usleep(500);
 		still = before == launched ? still + 1 : 0;
 	}

@@ -281,7 +281,7 @@ class ChannelServer:
             if self.get64(URGENT + 8 * entry):
                 self.put64(URGENT + 8 * entry, 0)
                 seq = self.records[-1].seq if self.records else 0
-                self.answer(Record(0, entry + 1, 0, b""), error, struct.pack("<Q", seq))
+                self.answer(Record(0, entry + 1, 0, b""), error, struct.pack("<Qd", seq, 0))
 
     def _release(self, record: Record) -> None:
         """The data of a source slot have been read."""

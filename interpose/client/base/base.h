@@ -166,9 +166,9 @@ bool channel_answered(uint32_t slot); /* then channel_finish does not block */
 /* Requests that the server ends the communicator's operations, and waits until it has. The request
  * bypasses the ring, which these operations may block. */
 int channel_abort_comm(uint64_t comm);
-/* Queries a stream or an event, likewise. *consumed: the seq of the last record that the server had
- * handled. */
-int channel_query(uint64_t handle, uint64_t *consumed);
+/* Query a stream or an event, or the time between two events, likewise. */
+int channel_query(uint64_t handle, struct rf_query_reply *);
+int channel_query_elapsed(const struct rf_events *, struct rf_query_reply *);
 /* Wakes the server if it sleeps: for changes of the header without a record. */
 void channel_wake(void);
 /* Posts one outermost group of collectives: consecutive in the ring, group_left counting down.

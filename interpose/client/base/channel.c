@@ -321,22 +321,30 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 
 bool channel_answered(uint32_t index) { return slot_answered(slot_at(index)); }
 
-static int call_urgently(uint64_t request, void *reply, size_t reply_bytes)
+static int call_urgently(uint64_t request, const struct rf_events *events,
+			 struct rf_query_reply *reply)
 {
 	struct rf_header *h = channel_header;
 	uint32_t index = slot_claim(EVERY_SLOT);
+	if (events)
+		memcpy(slot_at(index)->data, events, sizeof *events);
 	atomic_store_explicit(&slot_at(index)->state, RF_SLOT_WAITING, memory_order_relaxed);
 	atomic_store(&h->urgent[index], request);
 	atomic_fetch_add(&h->urgents, 1);
 	channel_wake();
-	return channel_finish(index, reply, reply_bytes);
+	return channel_finish(index, reply, reply ? sizeof *reply : 0);
 }
 
-int channel_abort_comm(uint64_t comm) { return call_urgently(comm, NULL, 0); }
+int channel_abort_comm(uint64_t comm) { return call_urgently(comm, NULL, NULL); }
 
-int channel_query(uint64_t handle, uint64_t *consumed)
+int channel_query(uint64_t handle, struct rf_query_reply *reply)
 {
-	return call_urgently(RF_URGENT_QUERY | handle, consumed, sizeof *consumed);
+	return call_urgently(RF_URGENT_QUERY | handle, NULL, reply);
+}
+
+int channel_query_elapsed(const struct rf_events *events, struct rf_query_reply *reply)
+{
+	return call_urgently(RF_URGENT_ELAPSED, events, reply);
 }
 
 int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, const void *tail,

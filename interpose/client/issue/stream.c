@@ -210,24 +210,6 @@ int event_create(void **out, unsigned flags)
 
 int event_destroy(const void *event) { return destroy(HANDLE_EVENT, event, RF_OP_EVENT_DESTROY); }
 
-int event_elapsed(float *ms, const void *start, const void *end)
-{
-	struct handle *a = handle_get(HANDLE_EVENT, start), *b = handle_get(HANDLE_EVENT, end);
-	int error = channel_enter();
-	if (!error && !ms)
-		error = INVALID_VALUE;
-	if (!error && (!a || !b))
-		error = INVALID_HANDLE;
-	if (!error && (a->captured || b->captured))
-		error = INVALID_VALUE;
-	if (!error && (a->flags | b->flags) & RF_EVENT_DISABLE_TIMING)
-		error = INVALID_HANDLE;
-	if (error)
-		return error;
-	struct rf_elapsed m = {.start = a->number, .end = b->number};
-	return channel_call(&m.r, RF_OP_EVENT_ELAPSED, sizeof m, NULL, 0, ms, sizeof *ms);
-}
-
 void issue_record(uint64_t event, uint64_t stream)
 {
 	struct rf_event m = {.event = event, .stream = stream};
@@ -250,9 +232,9 @@ void issue_wait(uint64_t stream, uint64_t event)
  * to find out that nothing moves any more. So the server may not have handled what the answer
  * depends on, which the client can tell. */
 
-static int answer(int error, uint64_t consumed, uint64_t last)
+static int answer(int error, const struct rf_query_reply *reply, uint64_t last)
 {
-	if (consumed < last && (error == CUDA_OK || error == INVALID_HANDLE))
+	if (reply->consumed < last && (error == CUDA_OK || error == INVALID_HANDLE))
 		return NOT_READY; /* the server has not handled the last work yet */
 	/* It may not even have created what has no work. */
 	return error == INVALID_HANDLE && !last ? CUDA_OK : error;
@@ -261,9 +243,10 @@ static int answer(int error, uint64_t consumed, uint64_t last)
 int issue_query(uint64_t event)
 {
 	struct handle *h = handle_get(HANDLE_EVENT, (void *)event);
-	uint64_t last = h ? atomic_load(&h->last) : 0, consumed = 0;
-	int error = channel_query(event, &consumed);
-	return h ? answer(error, consumed, last) : error;
+	uint64_t last = h ? atomic_load(&h->last) : 0;
+	struct rf_query_reply reply;
+	int error = channel_query(event, &reply);
+	return h ? answer(error, &reply, last) : error;
 }
 
 static void raise_to(uint64_t *last, _Atomic uint64_t *other)
@@ -274,7 +257,8 @@ static void raise_to(uint64_t *last, _Atomic uint64_t *other)
 
 int issue_query_stream(uint64_t stream)
 {
-	uint64_t last = atomic_load(stream_last(stream)), consumed = 0;
+	uint64_t last = atomic_load(stream_last(stream));
+	struct rf_query_reply reply;
 	struct handle *h;
 	if (stream == RF_STREAM_LEGACY) { /* it is ordered after all blocking streams */
 		raise_to(&last, stream_last(RF_STREAM_PER_THREAD));
@@ -282,6 +266,33 @@ int issue_query_stream(uint64_t stream)
 			if (h->kind == HANDLE_STREAM && !(h->flags & RF_STREAM_NON_BLOCKING))
 				raise_to(&last, &h->last);
 	}
-	int error = channel_query(stream, &consumed);
-	return answer(error, consumed, last);
+	int error = channel_query(stream, &reply);
+	return answer(error, &reply, last);
+}
+
+int event_elapsed(float *ms, const void *start, const void *end)
+{
+	struct handle *a = handle_get(HANDLE_EVENT, start), *b = handle_get(HANDLE_EVENT, end);
+	int error = channel_enter();
+	if (!error && !ms)
+		error = INVALID_VALUE;
+	if (!error && (!a || !b))
+		error = INVALID_HANDLE;
+	if (!error && (a->captured || b->captured))
+		error = INVALID_VALUE;
+	if (!error && (a->flags | b->flags) & RF_EVENT_DISABLE_TIMING)
+		error = INVALID_HANDLE;
+	if (!error && (!atomic_load(&a->last) || !atomic_load(&b->last)))
+		error = INVALID_HANDLE;
+	if (error)
+		return error;
+	struct rf_events events = {a->number, b->number};
+	struct rf_query_reply reply;
+	uint64_t last = 0;
+	raise_to(&last, &a->last);
+	raise_to(&last, &b->last);
+	error = answer(channel_query_elapsed(&events, &reply), &reply, last);
+	if (!error)
+		*ms = reply.milliseconds;
+	return error;
 }

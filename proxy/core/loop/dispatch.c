@@ -200,9 +200,15 @@ static void consume(struct rank *r)
 static void answer_query(struct rank *r, uint64_t handle, uint16_t slot)
 {
 	struct rf_handle a = {.handle = handle};
-	uint64_t consumed = r->ring.tail.seq;
-	int error = get_stream(r, handle) ? on_stream_query(r, &a, 0) : on_event_query(r, &a, 0);
-	ring_reply(r, slot, error, &consumed, sizeof consumed);
+	struct rf_query_reply reply = {.consumed = r->ring.tail.seq};
+	int error;
+	if (!handle)
+		error = events_elapsed(r, ring_events(r, slot), &reply.milliseconds);
+	else if (get_stream(r, handle))
+		error = on_stream_query(r, &a, 0);
+	else
+		error = on_event_query(r, &a, 0);
+	ring_reply(r, slot, error, &reply, sizeof reply);
 	r->intake.records++;
 	r->intake.queries++;
 }

@@ -147,10 +147,10 @@ int on_event_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	return r->async_error;
 }
 
-int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t extra)
+int events_elapsed(struct rank *r, struct rf_events events, float *milliseconds)
 {
-	(void)extra;
-	struct event *start = GET(r, event, EVENT, a->start), *end = GET(r, event, EVENT, a->end);
+	struct event *start = GET(r, event, EVENT, events.start);
+	struct event *end = GET(r, event, EVENT, events.end);
 	if (!start || !end || !start->last || !end->last)
 		return CU_INVALID_HANDLE;
 	rank_pump(r);
@@ -158,8 +158,18 @@ int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t extra)
 		return CU_NOT_READY;
 	accesses_seen(r, start);
 	accesses_seen(r, end);
-	float ms = (float)((double)(int64_t)(end->last->time_ns - start->last->time_ns) / 1e6);
-	ring_reply(r, a->r.slot, r->async_error, &ms, sizeof ms);
+	*milliseconds = (float)((double)(int64_t)(end->last->time_ns - start->last->time_ns) / 1e6);
+	return r->async_error;
+}
+
+int on_event_elapsed(struct rank *r, const struct rf_elapsed *a, uint32_t extra)
+{
+	(void)extra;
+	struct rf_elapsed_reply reply = {0};
+	int error = events_elapsed(r, (struct rf_events){a->start, a->end}, &reply.milliseconds);
+	if (error)
+		return error;
+	ring_reply(r, a->r.slot, CU_OK, &reply, sizeof reply);
 	return ANSWERED;
 }
 

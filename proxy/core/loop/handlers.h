@@ -40,6 +40,8 @@ struct comm;
 void comm_left(struct rank *, struct comm *);
 /* An abort that the client requests outside of the ring. */
 void comm_abort_now(struct rank *, uint64_t id, uint16_t slot);
+/* handle_stream.c: the time between two events, or why there is none. */
+int events_elapsed(struct rank *, struct rf_events, float *milliseconds);
 
 /* handle_memory.c, handle_module.c, handle_stream.c, handle_comm.c; dispatch.c handles groups
  * itself */

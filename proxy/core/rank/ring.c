@@ -151,12 +151,23 @@ void ring_report_space(struct rank *r)
 	doorbell_ring(&r->ring.header->space_seq, &r->ring.header->space_waiters);
 }
 
+static struct rf_slot *slot_of(const struct rank *r, uint16_t slot)
+{
+	return (struct rf_slot *)(void *)(r->ring.map + RF_OFF_SLOTS + (slot - 1) * RF_SLOT_BYTES);
+}
+
+struct rf_events ring_events(const struct rank *r, uint16_t slot)
+{
+	struct rf_events events;
+	memcpy(&events, slot_of(r, slot)->data, sizeof events);
+	return events;
+}
+
 void ring_reply(struct rank *r, uint16_t slot, int error, const void *data, uint32_t bytes)
 {
 	if (!slot || slot > RF_SLOT_COUNT)
 		return;
-	struct rf_slot *s = (struct rf_slot *)(void *)(r->ring.map + RF_OFF_SLOTS +
-						       (slot - 1) * RF_SLOT_BYTES);
+	struct rf_slot *s = slot_of(r, slot);
 	if (bytes > sizeof s->data)
 		bytes = sizeof s->data;
 	s->error = error;

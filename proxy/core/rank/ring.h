@@ -51,6 +51,7 @@ void ring_comm_error(struct rank *, uint64_t comm, int error);
  * slot for its reply. */
 bool ring_urgent(const struct rank *);
 bool ring_take_urgent(struct rank *, uint32_t *at, uint64_t *request, uint16_t *slot);
+struct rf_events ring_events(const struct rank *, uint16_t slot); /* of RF_URGENT_ELAPSED */
 bool ring_host_function(struct rank *, uint64_t token, uint32_t place);
 bool ring_host_sound(const struct rank *, uint32_t called); /* no more have returned */
 
