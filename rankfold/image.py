@@ -119,7 +119,7 @@ def look(file: int) -> Image:
             buffers.append((found["addr"], found["bytes"]))
         elif opcode == chunk.number:
             found = _SAVED.unpack(chunk.record, body)
-            chunks[found["chunk"]] = found["lies_with"]
+            chunks[found["chunk"]] = found["image_owner"]
             if any(found["key"]):
                 keys[found["chunk"]] = struct.pack("<2Q", *found["key"])
         elif opcode == module.number:

@@ -26,7 +26,7 @@ SOURCES = {
     "channel": (("interpose/channel/channel.h", "interpose/channel/opcodes.def"), ""),
     "limits": (("proxy/core/job_limits.h",), ""),
     "saved": (("proxy/core/loop/saved.h", "proxy/core/loop/saved.def"), "channel"),
-    "held": (("proxy/core/memory/held.h",), "channel"),
+    "image_hold": (("proxy/core/memory/image_hold.h",), "channel"),
     "host_state": (("interpose/channel/host_state.h",), ""),
 }
 NUMBERS = {
@@ -286,6 +286,6 @@ def saved() -> Contract:
     return _contract("saved")
 
 
-def held() -> Contract:
+def image_hold() -> Contract:
     """The image hold in a rank's image; includes the channel's names."""
-    return _contract("held")
+    return _contract("image_hold")

@@ -181,7 +181,7 @@ class ClientListener:
             os.close(self._owner[1])
             self._owner = None
 
-    def adopt_channel(self, channel: int, owner: int) -> None:
+    def restore_channel(self, channel: int, owner: int) -> None:
         """Take over the channel of a restored rank; we own its descriptor now.
 
         Raises Refused if it is not a channel of this rank, OSError.

@@ -321,7 +321,7 @@ class Launcher:
         host_pid = process.host_pid(pid, self.host_proc)
         self.started = process.Started(pid, host_pid, process.mounts_of(pid))
         if memory:
-            self.client_listener.adopt_channel(*memory)
+            self.client_listener.restore_channel(*memory)
 
     def _is_of_rank(self, pid: int) -> bool:
         """Whether a process is below the launcher. `pid` is as this namespace numbers it: 0 is a

@@ -7,11 +7,11 @@
 
 struct turn {
 	bool progress;
-	bool settled; /* works completed, and nothing waits for their completion */
+	bool completed; /* works completed, and nothing waits for their completion */
 };
 
 static inline void turn_begin(struct turn *t) { *t = (struct turn){false, false}; }
 static inline void turn_progress(struct turn *t) { t->progress = true; }
-static inline void turn_settled(struct turn *t) { t->settled = true; }
+static inline void turn_completed(struct turn *t) { t->completed = true; }
 
 #endif

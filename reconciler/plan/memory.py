@@ -12,8 +12,8 @@ from rankfold.reconciler.wording import count
 
 # A proxy is one process with 128 TiB of addresses, and each rank takes 2.3 of them: its window with
 # guards on both sides, and its image, all of them sparse (proxy/hal/soft/soft.h,
-# proxy/core/memory/held.h). The rest is for peers' outboxes, and for builds with sanitizers. On the
-# NVIDIA GPU a rank takes 0.6; one number serves both.
+# proxy/core/memory/image_hold.h). The rest is for peers' outboxes, and for builds with sanitizers.
+# On the NVIDIA GPU a rank takes 0.6; one number serves both.
 RANKS_ON_A_DEVICE = 40
 
 

@@ -82,8 +82,8 @@ TABLE: Table = {
             "one-more-round-all-the-same": (" || !c->offers)", ")"),
             "need-not-summed": ("c->need += m->b;", ""),
             "one-device-not-heard": (
-                "++c->standing < b->device_count",
-                "++c->standing + 1 < b->device_count",
+                "++c->drained_count < b->device_count",
+                "++c->drained_count + 1 < b->device_count",
             ),
             "half-joined-forgotten": ("let_go |= t->joining &&", "let_go |= 0 &&"),
             "exit-not-heard": ("b->ranks[m->rank].exited = true;", ""),

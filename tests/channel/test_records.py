@@ -72,7 +72,7 @@ def test_the_generated_module_has_the_same_contracts() -> None:
     exec(records.source(), generated)
     assert generated["CONTRACTS"] == {
         **CONTRACTS,
-        "held": records.held(),
+        "image_hold": records.image_hold(),
         "limits": records.Contract(records.limits()),
         "host_state": records.host_state(),
     }

@@ -316,7 +316,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	hostile_end(s);
 	proxy_status(s->proxy, &status);
 	MUST(status.used_bytes <= RF_CHUNK_BYTES); /* the good rank's */
-	MUST(!s->proxy->asks);
+	MUST(!s->proxy->python_requests);
 	counters.inputs++;
 	return 0;
 }

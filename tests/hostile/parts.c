@@ -103,7 +103,7 @@ static void items_share_an_execution(struct rank *r, uint32_t owner)
 	stream_push(r, r->queue->streams[!owner], b);
 	rank_pump(r);
 	MUST(r->queue->items == 2 && r->queue->streams[0]->head && r->queue->streams[1]->head);
-	e->told = true;
+	e->reported = true;
 	rank_pump(r);
 	MUST(r->queue->items == 0 && !r->queue->streams[0]->head && !r->queue->streams[1]->head);
 }

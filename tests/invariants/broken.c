@@ -125,7 +125,7 @@ static void chunks_and_pages(void)
 		      d->chunks[n]
 			      .held = true;
 	      chunk_new(d, true, &c));
-	BREAK("a chunk that is given back has no pages", chunk_let_go(d, page->chunk));
+	BREAK("a chunk that is given back has no pages", chunk_release(d, page->chunk));
 	BREAK("a chunk has at most one page of each rank, and no more leave than there are",
 	      page->chunk->leaving = 1;
 	      page_leaves(m, PAGE_HERE));
@@ -246,7 +246,7 @@ static void memory_as_a_whole(void)
 	      m->request.state = o->memory.request.state = REQUEST_WAITING;
 	      m->request.purpose = PURPOSE_COPY; o->memory.request.purpose = PURPOSE_SAVE);
 	BREAK("a request is not listed", m->request.state = REQUEST_WAITING; d->requests = NULL);
-	BREAK("copies that several ranks refer to", d->copies_held++);
+	BREAK("copies that several ranks refer to", d->copies_on_host++);
 	BREAK("ranks whose pages move", d->moving++);
 }
 
@@ -340,7 +340,7 @@ static void handles_and_rings(void)
 	BREAK("a module that has arrived was counted", module->image_bytes = 64; r->arriving = 0;
 	      module_answered(r, module, 0, &(struct module_contents){.hash = ""}));
 	BREAK("a module counts its uses", module_release(r, module));
-	BREAK("a request that is taken back was counted", ring_unasked(r, 1));
+	BREAK("a request that is taken back was counted", ring_cancel_reply(r, 1));
 	BREAK("a ring is consumed forwards", ring_consume(r, (struct place){0, 0}));
 	BREAK("a table counts its objects", r->objects.count = 0; table_remove(&r->objects, 80));
 	BREAK("a question that is answered was counted", a = python_request_new(r, 50, 1, 0);

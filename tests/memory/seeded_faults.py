@@ -76,7 +76,7 @@ TABLE: Table = {
             "nothing-taken-as-something": ("if number != _NOTHING:", "if True:"),
         },
         "tests/memory/test_holding.py::test_an_image_that_is_emptied_cannot_be_copied": {
-            "lost-and-not-said": ('if self._get("lost"):', "if False:"),
+            "lost-and-not-said": ('if self._get("overflowed"):', "if False:"),
         },
         "tests/memory/test_holding.py::test_a_launcher_that_stops_copying_harms_no_rank": {
             "begun-with-what-was-set-aside-before": (
@@ -128,7 +128,7 @@ TABLE: Table = {
                 "if (!copies_trusted(m))",
             ),
             "forgotten-while-it-is-saved": (
-                "if (!m->unlooked || m->request.state || memory_moving(m) || image_held(m))",
+                "if (!m->unlooked || m->request.state || memory_moving(m) || image_hold_active(m))",
                 "if (!m->unlooked)",
             ),
             "forgotten-at-once": ("most = IN_A_TURN", "most = 800"),
@@ -169,7 +169,7 @@ TABLE: Table = {
                 "if (v->copied && !c) {\n",
                 "if (v->copied && !c && v->kind != MOVE_SAVE) {\n",
             ),
-            "dropped-while-it-is-copied": (" || image_held(m))", ")"),
+            "dropped-while-it-is-copied": (" || image_hold_active(m))", ")"),
         },
     },
     "proxy/core/versions/versions.c": {
@@ -260,7 +260,7 @@ TABLE: Table = {
                 "\tm->whole = m->request.state && m->request.purpose == PURPOSE_SAVE;\n",
                 "",
             ),
-            "opened-and-shared-before-it-is-written": ("\tpage->kept = !q->result;\n", ""),
+            "opened-and-shared-before-it-is-written": ("\tpage->write_pending = !q->result;\n", ""),
         },
     },
     "proxy/core/memory/copies.c": {
@@ -309,7 +309,7 @@ TABLE: Table = {
                 "return digest && key;",
             ),
             "believed-of-who-has-failed": ("!m->single && !m->stopped &&", "!m->single &&"),
-            "believed-of-who-is-doubted": ("!m->stopped && !m->doubted", "!m->stopped"),
+            "believed-of-who-is-doubted": ("!m->stopped && !m->distrusted", "!m->stopped"),
             "an-image-believed-of-who-has-failed": (
                 "page->keyed && copies_trusted(m) && names",
                 "page->keyed && names",
@@ -365,7 +365,7 @@ TABLE: Table = {
                 "found.spare += 1;",
             ),
             "punched-and-not-set-aside": ("\timage_changes(m, page);\n\tfallocate", "\tfallocate"),
-            "emptied-and-not-said": ("\timage_hold_lost(m);\n", ""),
+            "emptied-and-not-said": ("\timage_hold_overflow(m);\n", ""),
             "written-and-not-set-aside": ("\t\timage_changes(m, index);\n", "\t\t;\n"),
         },
     },

@@ -46,7 +46,7 @@ TABLE: Table = {
                 "if (o != m && has(o, page)",
             ),
             "shared-on-its-way-out": ("!page->leaving && ", ""),
-            "shared-again-before-it-is-written": ("!page->kept &&", ""),
+            "shared-again-before-it-is-written": ("!page->write_pending &&", ""),
             "open-in-two": ("error = crosscheck_others(m, (uint32_t)from + i);", ";"),
             "closed-while-it-moves": (
                 "return !m->inflight && !memory_moving(m);",
@@ -107,12 +107,12 @@ TABLE: Table = {
                 "if (!its->buffers)",
             ),
             "in-vain-told-again-by-each": (
-                "if (page->told && d->turns < page->apart_until)",
+                "if (page->backoff_by_other && d->turns < page->backoff_until)",
                 "if (0)",
             ),
             "told-once-and-never-again": (
-                "if (page->told && d->turns < page->apart_until)",
-                "if (page->told)",
+                "if (page->backoff_by_other && d->turns < page->backoff_until)",
+                "if (page->backoff_by_other)",
             ),
             "apart-for-ever-longer-though-it-pays": ("\t\tpays(", "\t\t(void)("),
             "pays-for-who-opens-it-alone": (
@@ -169,19 +169,19 @@ TABLE: Table = {
                 "(!memory_moving(m) || m->moves->kind == MOVE_OUT) &&",
                 "true &&",
             ),
-            "given-by-who-is-doubted": ("!m->inflight && !m->doubted &&", "!m->inflight &&"),
+            "given-by-who-is-doubted": ("!m->inflight && !m->distrusted &&", "!m->inflight &&"),
             "given-though-stuck-elsewhere": (" &&\n\t       !page->chunk->unusable;", ";"),
             "taken-by-who-is-doubted": (
-                "d->shares && !m->doubted && i < d->count",
+                "d->shares && !m->distrusted && i < d->count",
                 "d->shares && i < d->count",
             ),
             "taken-from-who-is-busy": ("(!now || gives(o)) &&", "true &&"),
             "prepared-without-what-others-have": (
-                "return who_has(m, page, false) && !who_has(m, page, true);",
-                "return who_has(m, page, false);",
+                "return find_holder(m, page, false) && !find_holder(m, page, true);",
+                "return find_holder(m, page, false);",
             ),
             "prepared-though-others-have-it-soon": (
-                "return who_has(m, page, false) && !who_has(m, page, true);",
+                "return find_holder(m, page, false) && !find_holder(m, page, true);",
                 "return false;",
             ),
             "taken-and-its-image-not-believed": (
@@ -227,7 +227,7 @@ TABLE: Table = {
                 "space_protect(m->space, page_addr(index), 1, true)",
             ),
             "kept-though-it-has-gone": (
-                "page->write_protected = page->open = page->kept = false;\n\treturn c;",
+                "page->write_protected = page->open = page->write_pending = false;\n\treturn c;",
                 "page->write_protected = page->open = false;\n\treturn c;",
             ),
         },
@@ -240,7 +240,7 @@ TABLE: Table = {
             ),
             "adopted-while-it-moves": ("if (m->inflight || memory_moving(m))", "if (m->inflight)"),
             "adopted-in-vain-but-its-digest-kept": ("m->pages[page].digested = 0;", ""),
-            "adopted-though-about-to-be-written": ("&& !page->kept &&", "&&"),
+            "adopted-though-about-to-be-written": ("&& !page->write_pending &&", "&&"),
             "adoption-waits-for-who-is-busy": (
                 " && !o->inflight && content_committed",
                 " && content_committed",
@@ -250,13 +250,13 @@ TABLE: Table = {
                 "if (o != m &&",
             ),
             "adopted-though-copied-each-time": (
-                " && (page->told || !sharing_stays_apart(m, index));",
+                " &&\n\t       (page->backoff_by_other || !sharing_backs_off(m, index));",
                 ";",
             ),
-            "not-adopted-for-what-happened-to-another": ("(page->told || !", "(!"),
-            "adopted-and-not-tried-for-itself": ("m->pages[page].told = false;", ";"),
-            "adopted-by-who-has-failed": ("m->stopped || m->doubted ||", "m->doubted ||"),
-            "adopted-by-who-is-doubted": ("m->stopped || m->doubted ||", "m->stopped ||"),
+            "not-adopted-for-what-happened-to-another": ("(page->backoff_by_other || !", "(!"),
+            "adopted-and-not-tried-for-itself": ("m->pages[page].backoff_by_other = false;", ";"),
+            "adopted-by-who-has-failed": ("m->stopped || m->distrusted ||", "m->distrusted ||"),
+            "adopted-by-who-is-doubted": ("m->stopped || m->distrusted ||", "m->stopped ||"),
             "adopted-though-nobody-shares": ("!m->device->shares || m->stopped", "m->stopped"),
             "adopted-in-part-and-not-told-of": (
                 "? MAPPED_DONE : MAPPED_FAILED",

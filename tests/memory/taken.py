@@ -18,7 +18,7 @@ class Taken:
         self.hold = Hold(rank.fd)
         self.hold.begin()
         has = rank.in_image()
-        self.expected = {page: has[page] for page in has if rank.lies_with(page) is None}
+        self.expected = {page: has[page] for page in has if rank.image_owner(page) is None}
         self.left = set(self.expected)
         self.target = os.memfd_create("snapshot")
         os.ftruncate(self.target, WINDOW)

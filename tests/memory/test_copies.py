@@ -37,7 +37,7 @@ def test_a_chunk_of_several_goes_out_once_and_comes_in_for_all(make: Make) -> No
     world = shared(make, 3, pages=2)
     *ranks, _ = world.ranks
     out(*ranks)
-    assert world.memory.swapped_out == 2 * CHUNK and world.memory.copies_held == 2
+    assert world.memory.swapped_out == 2 * CHUNK and world.memory.copies_on_host == 2
     assert world.memory.spared == 4 * CHUNK
     assert [world.lib.memory_on_host(r.memory, True).pages for r in ranks] == [2, 0, 0]
     assert [world.lib.memory_on_host(r.memory, False).shared for r in ranks] == [2, 2, 2]
@@ -127,7 +127,7 @@ def test_what_was_written_since_is_copied_out_again(make: Make) -> None:
     assert world.memory.holes == world.memory.refilled == 0
 
 
-@pytest.mark.parametrize("how", ["faulted", "stopped", "doubted"])
+@pytest.mark.parametrize("how", ["faulted", "stopped", "distrusted"])
 def test_a_rank_that_has_failed_believes_no_copy(make: Make, how: str) -> None:
     world = shared(make, 2)
     first, second, _ = world.ranks
@@ -139,7 +139,7 @@ def test_a_rank_that_has_failed_believes_no_copy(make: Make, how: str) -> None:
     if how == "faulted":
         first.fault()
     else:
-        first.failed = first.memory.doubted = how == "doubted"
+        first.failed = first.memory.distrusted = how == "distrusted"
         if how == "stopped":
             world.lib.memory_stop(first.memory)
         first.works.popleft()
@@ -180,7 +180,7 @@ def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None
     gone = world.ranks.pop(keeper)
     gone.close()
     world.check()
-    assert world.memory.copies_held == 1
+    assert world.memory.copies_on_host == 1
     first, second = world.ranks[:2]
     assert first.read(0) == second.read(0) == (1,) * CELLS
     world.ranks.remove(first)
@@ -190,7 +190,7 @@ def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None
     assert second.read(0) == (1,) * CELLS
     world.ranks.remove(second)
     second.close()
-    assert world.memory.copies_held == 0
+    assert world.memory.copies_on_host == 0
 
 
 @pytest.mark.parametrize("stay", [False, True])
@@ -208,7 +208,7 @@ def test_a_saved_rank_has_all_in_its_own_image(make: Make, stay: bool) -> None:
     for _ in range(4):  # it stays so as long as it is saved
         world.turn()
     assert [rank.in_image(stay) == rank.model for rank in ranks] == [True, True, stay]
-    assert [ranks[1].lies_with(page) for page in (0, 1)] == ([0, 0] if stay else [None, None])
+    assert [ranks[1].image_owner(page) for page in (0, 1)] == ([0, 0] if stay else [None, None])
     assert ranks[2].read(1) == (2,) * CELLS
     world.lib.memory_changes(ranks[0].memory)
     assert ranks[0].ask(ACTIVATE)
@@ -235,7 +235,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
     world.settle()
     assert [rank.saved(stay=True) for rank in ranks] == [True] * 4
     assert [rank.in_image(stay=True) == rank.model for rank in ranks] == [True] * 4
-    lies = [[rank.lies_with(page) for page in (0, 1)] for rank in ranks]
+    lies = [[rank.image_owner(page) for page in (0, 1)] for rank in ranks]
     assert lies == [[None, None], [0, 0], [0, 0 if missing else None], [0, 0]]
     assert world.memory.swapped_out == before, "what is saved is not swapped"
     held = [sum(rank.memory.pages[page].in_image for page in (0, 1)) for rank in ranks]
@@ -259,7 +259,7 @@ def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) ->
     for rank in (first, second):
         assert rank.ask(SAVE, stay=True)
     world.settle()
-    assert second.lies_with(0) == 0 and second.saved(stay=True)
+    assert second.image_owner(0) == 0 and second.saved(stay=True)
     if what == "failed":
         world.lib.memory_stop(first.memory)
     else:
@@ -274,13 +274,13 @@ def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) ->
     elif what == "ended":
         world.ranks.remove(first)
         first.close()
-    assert second.lies_with(0) is None and not second.saved(stay=True)
+    assert second.image_owner(0) is None and not second.saved(stay=True)
     assert second.ask(SAVE, stay=True)
     world.settle()
     assert second.saved(stay=True) and second.in_image() == second.model
 
 
-@pytest.mark.parametrize("what", ["alike", "doubted", "another doubted", "apart"])
+@pytest.mark.parametrize("what", ["alike", "distrusted", "another distrusted", "apart"])
 def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
     make: Make, what: str
 ) -> None:
@@ -288,19 +288,21 @@ def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
     first, second = world.ranks
     same(first, second)
     assert first.chunk(0) != second.chunk(0), "nobody has looked yet"
-    second.memory.doubted = what == "doubted"
-    first.memory.doubted = what == "another doubted"
+    second.memory.distrusted = what == "distrusted"
+    first.memory.distrusted = what == "another distrusted"
     world.memory.shares = what != "apart"
     for rank in (first, second):
         assert rank.ask(SAVE, stay=True)
     world.settle()
-    assert second.lies_with(0) == (0 if what == "alike" else None) and first.lies_with(0) is None
+    assert (
+        second.image_owner(0) == (0 if what == "alike" else None) and first.image_owner(0) is None
+    )
     for rank in (first, second):
         assert rank.saved(stay=True) and rank.in_image(stay=True) == rank.model
     assert (second.in_image() == second.model) == (what != "alike")
 
 
-@pytest.mark.parametrize("how", ["writes", "faulted", "stopped", "doubted", "apart", "single"])
+@pytest.mark.parametrize("how", ["writes", "faulted", "stopped", "distrusted", "apart", "single"])
 def test_what_a_rank_holds_has_a_key_while_it_is_believed(make: Make, how: str) -> None:
     """It is that of whoever holds the same, and of no other."""
     world = make(2, 4)
@@ -332,7 +334,7 @@ def test_ranks_of_another_job_have_their_own(make: Make) -> None:
     for rank in world.ranks:
         assert rank.ask(SAVE, stay=True)
     world.settle()
-    assert [rank.lies_with(0) for rank in world.ranks] == [None, 0, None, 2]
+    assert [rank.image_owner(0) for rank in world.ranks] == [None, 0, None, 2]
     assert all(rank.in_image(stay=True) == rank.model for rank in world.ranks)
 
 
@@ -350,7 +352,7 @@ def test_a_rank_that_has_forgotten_it_keeps_no_copy(make: Make, saved_before: bo
     for rank in (first, second):
         assert rank.ask(SAVE, stay=True)
     world.settle()
-    assert second.lies_with(0) is None and second.in_image() == second.model
+    assert second.image_owner(0) is None and second.in_image() == second.model
 
 
 def test_what_a_rank_writes_has_no_copy(make: Make) -> None:
@@ -359,10 +361,10 @@ def test_what_a_rank_writes_has_no_copy(make: Make) -> None:
     same(first, second)
     assert first.ask(SAVE, stay=True)
     world.settle()
-    assert second.lies_with(0) == 0
+    assert second.image_owner(0) == 0
     for rank in (first, second):
         rank.begin()
-        assert second.lies_with(0) is None
+        assert second.image_owner(0) is None
         rank.end()
 
 
@@ -376,11 +378,11 @@ def test_what_ranks_write_alike_on_the_host_is_there_once(make: Make) -> None:
     for _ in range(6):
         world.turn()
     # The last one is left alone: its program may go on writing there.
-    assert world.memory.copies_held == 2 and world.memory.holes == 6
+    assert world.memory.copies_on_host == 2 and world.memory.holes == 6
     world.lib.memory_activated(world.ranks[0].memory)
     for _ in range(3):
         world.turn()
-    assert world.memory.copies_held == 3
+    assert world.memory.copies_on_host == 3
     _, second, third = world.ranks
     second.write(1, 9)
     assert [rank.read(1)[0] for rank in world.ranks] == [2, 9, 2]
@@ -404,12 +406,12 @@ def test_a_page_in_the_making_is_left_alone(make: Make) -> None:
             rank.run(cell, 1, 1)
             rank.end()
             world.turn()
-    assert world.memory.copies_held == world.memory.holes == 0
+    assert world.memory.copies_on_host == world.memory.holes == 0
     for rank in world.ranks:
         rank.run(CELLS, 1, 1)
         rank.end()
         world.turn()
-    assert world.memory.copies_held == 1 and world.memory.refilled == 0
+    assert world.memory.copies_on_host == 1 and world.memory.refilled == 0
 
 
 def test_ranks_of_two_groups_have_no_copy_in_common(make: Make) -> None:
@@ -419,10 +421,10 @@ def test_ranks_of_two_groups_have_no_copy_in_common(make: Make) -> None:
             assert rank.alloc(page)
             rank.write(page, 1)
         world.turn()
-    assert world.memory.copies_held == 0
+    assert world.memory.copies_on_host == 0
     same_chunk = shared(make, 2)
     out(*same_chunk.ranks[:2])
-    assert same_chunk.memory.copies_held == 1
+    assert same_chunk.memory.copies_on_host == 1
     third = same_chunk.ranks[2]
     third.free(8)
     assert third.alloc(0)
@@ -464,7 +466,7 @@ def test_a_copy_that_is_being_made_is_not_there_yet(make: Make) -> None:
         assert other.alloc(page)
     assert other.ask(ACTIVATE)
     world.turn()
-    assert first.moving and second.moving and world.memory.copies_held == 1
+    assert first.moving and second.moving and world.memory.copies_on_host == 1
     third.write(0, 1)
     third.write(1, 5)  # so that the first page is not about to be written on
     for _ in range(3):
@@ -509,7 +511,7 @@ def test_ranks_that_leave_together_need_no_copy_in_common(make: Make) -> None:
         assert rank.ask(SAVE)
     while any(rank.open for rank in ranks):
         world.turn()
-        assert world.memory.copies_held == 0
+        assert world.memory.copies_on_host == 0
         for stream in world.streams:
             world.device.end(stream)
     assert all(rank.in_image() == rank.model for rank in ranks)
@@ -519,14 +521,14 @@ def test_a_copy_goes_when_all_have_written_something_else(make: Make) -> None:
     world = shared(make, 2)
     first, second, _ = world.ranks
     out(first, second)
-    assert world.memory.copies_held == 1
+    assert world.memory.copies_on_host == 1
     for rank, value in ((first, 7), (second, 8)):
         assert rank.alloc(1)
         rank.write(0, value)
         rank.write(1, value)  # so that the first page is not about to be written on
         world.turn()
     world.turn()
-    assert world.memory.copies_held == 0
+    assert world.memory.copies_on_host == 0
     assert [rank.read(0)[0] for rank in (first, second)] == [7, 8]
 
 
@@ -563,7 +565,7 @@ def test_a_rank_that_shares_nothing_has_no_copy_in_common(make: Make, how: str) 
     world.lib.memory_activated(first.memory)
     for _ in range(4):
         world.turn()
-    assert world.memory.copies_held == 0
+    assert world.memory.copies_on_host == 0
     assert first.ask(ACTIVATE)
     world.settle()
     moved = world.memory.swapped_out
@@ -573,7 +575,7 @@ def test_a_rank_that_shares_nothing_has_no_copy_in_common(make: Make, how: str) 
 
 def test_a_doubted_rank_has_no_copy_in_common(make: Make) -> None:
     world = make(2, 4)
-    world.ranks[1].memory.doubted = True
+    world.ranks[1].memory.distrusted = True
     for rank in world.ranks:
         assert rank.alloc(0) and rank.alloc(1)
         rank.write(0, 1)
@@ -582,7 +584,7 @@ def test_a_doubted_rank_has_no_copy_in_common(make: Make) -> None:
         world.lib.memory_activated(rank.memory)
         for _ in range(3):
             world.turn()
-    assert world.memory.copies_held == 0
+    assert world.memory.copies_on_host == 0
 
 
 def test_what_is_only_noted_is_not_in_common(make: Make) -> None:
@@ -597,7 +599,7 @@ def test_what_is_only_noted_is_not_in_common(make: Make) -> None:
             quiet.write(page, page + 1)
         for _ in range(3):
             world.turn()
-            assert world.memory.copies_held == 0
+            assert world.memory.copies_on_host == 0
         while busy.works:
             busy.end()
         for rank in (quiet, busy):
@@ -621,7 +623,7 @@ def test_what_came_to_be_resident_is_not_in_common(make: Make) -> None:
         world.lib.memory_activated(rank.memory)
         for _ in range(3):
             world.turn()
-    assert world.memory.copies_held == 0
+    assert world.memory.copies_on_host == 0
     assert second.ask(ACTIVATE)
     world.settle()
     assert first.refs(0) == 2
@@ -636,7 +638,7 @@ def test_zeros_that_were_never_written_are_nowhere(make: Make) -> None:
         world.lib.memory_activated(rank.memory)
         for _ in range(3):
             world.turn()
-    assert world.memory.copies_held == 0
+    assert world.memory.copies_on_host == 0
 
 
 def test_what_is_written_alike_again_is_there_once_again(make: Make) -> None:
@@ -652,7 +654,7 @@ def test_what_is_written_alike_again_is_there_once_again(make: Make) -> None:
         for _ in range(3):
             world.turn()
         assert first.memory.pages[0].common and second.memory.pages[0].common
-        assert world.memory.copies_held == 1
+        assert world.memory.copies_on_host == 1
     assert (world.memory.holes, world.memory.refilled) == (4, 2)
     first.write(0, 3)
     first.write(0, 4)
@@ -697,7 +699,7 @@ def test_a_rank_alone_keeps_nothing_twice(make: Make) -> None:
     for _ in range(2):
         assert first.ask(ACTIVATE)
         world.settle()
-        assert world.memory.copies_held == 0 and not first.memory.pages[0].in_image
+        assert world.memory.copies_on_host == 0 and not first.memory.pages[0].in_image
         assert world.lib.memory_on_host(first.memory, False).spare == 0
         moved = world.memory.swapped_out
         assert first.ask(SAVE)
@@ -786,13 +788,13 @@ def test_a_copy_of_what_was_there_goes_when_something_else_does(make: Make) -> N
         second.free(0)
         own(first, 0)
         first.write(0, 7)
-        assert world.memory.copies_held == 1
+        assert world.memory.copies_on_host == 1
         if leaves:
             assert first.ask(SAVE)
             world.settle()
         else:
             assert world.lib.memory_merge(first.memory) == 0
-        assert world.memory.copies_held == 0
+        assert world.memory.copies_on_host == 0
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -843,5 +845,5 @@ def test_a_rank_that_has_been_saved_is_swapped_out_in_common_again(make: Make) -
     together(second, [first, second], 0, CELLS, 5)
     second.end()
     out(first, second)
-    assert world.memory.copies_held == 1
+    assert world.memory.copies_on_host == 1
     assert not first.saved(stay=True) and first.read(0) == (5,) * CELLS

@@ -201,10 +201,10 @@ def test_what_is_let_go_of_leaves_nothing_on_the_host(make: Make) -> None:
     world = one.world
     bring(one)
     two.free(0)
-    assert world.memory.copies_held == 1
+    assert world.memory.copies_on_host == 1
     forget(one, 0, CELLS)
     bring(other)
-    assert one.chunk(0) is None and world.memory.copies_held == 0
+    assert one.chunk(0) is None and world.memory.copies_on_host == 0
     alone = make(2, 2, groups=(1, 2))
     rank, more = alone.ranks
     fill(rank, 1)

@@ -103,7 +103,7 @@ def test_no_rank_waits_to_take_what_never_can_be_taken(make: Make, why: str) -> 
     world, f, _, second = computed(make, groups=(1, 2 if why == "group" else 1))
     if why == "stopped":
         world.lib.memory_stop(second.memory)
-    second.memory.doubted = why == "doubted"
+    second.memory.distrusted = why == "doubted"
     world.memory.shares = why != "apart"
     second.begin()
     assert adopt(second, f) == NONE

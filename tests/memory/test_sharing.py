@@ -582,7 +582,7 @@ def test_a_doubted_rank_neither_gives_nor_takes(make: Make, which: int) -> None:
     second.write(0, 1)
     assert second.ask(SAVE)
     world.settle()
-    world.ranks[which].memory.doubted = True
+    world.ranks[which].memory.distrusted = True
     assert second.ask(ACTIVATE)
     world.settle()
     assert second.chunk(0) != first.chunk(0)
@@ -678,7 +678,7 @@ def test_what_was_copied_and_moved_out_is_not_kept(make: Make) -> None:
     world = shared(make)
     _, second = world.ranks
     own(second, 0)
-    assert second.memory.pages[0].kept and second.ask(SAVE)
+    assert second.memory.pages[0].write_pending and second.ask(SAVE)
     world.settle()
     world.check()
     assert second.ask(ACTIVATE)

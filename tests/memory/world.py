@@ -114,9 +114,9 @@ class Rank:
     def saved(self, stay: bool = False) -> bool:
         return bool(self.world.lib.memory_saved(self.memory, stay))
 
-    def lies_with(self, page: int) -> int | None:
+    def image_owner(self, page: int) -> int | None:
         """In whose image another rank's copy of the page counts for this rank's."""
-        found = self.world.lib.memory_lies_with(self.memory, page)
+        found = self.world.lib.memory_image_owner(self.memory, page)
         return None if found == self.world.ffi.NULL else int(found.rank)
 
     def key(self, page: int) -> tuple[int, int]:
@@ -128,7 +128,7 @@ class Rank:
         another's image may have it."""
         ffi, found = self.world.ffi, {}
         for page in self.model:
-            other = self.world.lib.memory_lies_with(self.memory, page)
+            other = self.world.lib.memory_image_owner(self.memory, page)
             m = other if stay and other != ffi.NULL else self.memory
             ref = (ffi.NULL, int(ffi.cast("uintptr_t", m.image)) + page * CHUNK)
             found[page] = self.world.device.read(ref) if m.pages[page].in_image else ZEROS

@@ -165,7 +165,7 @@ def test_collectives_of_one_communicator_come_one_after_another(room: Any) -> No
 def test_a_pair_is_reported_once_however_often_it_comes(room: Any) -> None:
     ffi, lib = room
     found = []
-    callback = ffi.callback("order_told", lambda _to, race: found.append(race.second.number))
+    callback = ffi.callback("order_report", lambda _to, race: found.append(race.second.number))
     order = lib.order_open(callback, ffi.NULL)
     for stream in (4, 5):
         lib.order_stream(order, stream, FREE)
@@ -184,12 +184,12 @@ def test_a_pair_is_reported_once_however_often_it_comes(room: Any) -> None:
 def test_streams_that_come_and_go_are_no_end_of_it(room: Any) -> None:
     """A place is used again when the host has seen all of it; too many at once end the check."""
     ffi, lib = room
-    callback = ffi.callback("order_told", lambda _to, _race: None)
+    callback = ffi.callback("order_report", lambda _to, _race: None)
     order = lib.order_open(callback, ffi.NULL)
     for stream in range(1, 1000):
         lib.order_stream(order, stream, BLOCKING)
         lib.order_operation(order, stream, b"x", stream)
-        lib.order_stream_gone(order, stream)
+        lib.order_stream_destroyed(order, stream)
         if stream % 100 == 0:
             lib.order_seen_all(order)
     assert lib.order_ended(order) == ffi.NULL
@@ -205,7 +205,7 @@ def test_memory_that_is_cut_into_very_many_parts_is_forgotten(room: Any) -> None
     """It may find fewer races then; it reports nothing that is no race."""
     ffi, lib = room
     found = []
-    callback = ffi.callback("order_told", lambda _to, race: found.append(race.second.number))
+    callback = ffi.callback("order_report", lambda _to, race: found.append(race.second.number))
     order = lib.order_open(callback, ffi.NULL)
     for stream in (4, 5):
         lib.order_stream(order, stream, FREE)

@@ -54,7 +54,7 @@ def told(room: Any, program: Sequence[Step]) -> list[Race]:
     def tell(_to: Any, race: Any) -> None:
         found.append(Race(race.first.number, race.second.number, bool(race.certain)))
 
-    callback = ffi.callback("order_told", tell)
+    callback = ffi.callback("order_report", tell)
     order = lib.order_open(callback, ffi.NULL)
     for stream, kind in KINDS.items():
         lib.order_stream(order, stream, kind)
@@ -85,7 +85,7 @@ def told(room: Any, program: Sequence[Step]) -> list[Race]:
             elif what == "create":
                 lib.order_stream(order, *rest)
             elif what == "destroy":
-                lib.order_stream_gone(order, *rest)
+                lib.order_stream_destroyed(order, *rest)
             else:
                 assert what == "forget", what
                 lib.order_forget(order, *rest)

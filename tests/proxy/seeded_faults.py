@@ -76,7 +76,7 @@ TABLE: Table = {
                 "else if (0)",
             ),
             "only-its-range-is-unknown": (
-                "if (f->astray && !f->trusted)\n\t\t\tpages_unknown(m, range);\n\t\telse ",
+                "if (f->writes_outside && !f->trusted)\n\t\t\tpages_unknown(m, range);\n\t\telse ",
                 "(void)pages_unknown;\n\t\t",
             ),
             "what-is-written-stays-as-it-was": ("if (!(range->use & REACH_WRITTEN))", ""),
@@ -84,7 +84,10 @@ TABLE: Table = {
             "results-all-alike": ("range * RF_HEAP_BYTES", "0"),
         },
         OPAQUE: {
-            "pages-unknown-all-the-same": ("if (f->astray && !f->trusted)", "if (f->astray)"),
+            "pages-unknown-all-the-same": (
+                "if (f->writes_outside && !f->trusted)",
+                "if (f->writes_outside)",
+            ),
         },
     },
     "proxy/core/crosscheck/pairs.c": {
@@ -134,10 +137,10 @@ TABLE: Table = {
     },
     "proxy/core/loop/alarm.c": {
         CROSSCHECK: {
-            "not-told-on": ("send(j, 0, SAYS_PAIR, pair, &none);", "(void)none;"),
-            "others-are-not-told": ("send(j, n, SAYS_ALARM, pair, &other);", ";"),
+            "not-told-on": ("send(j, 0, MESSAGE_PAIR, pair, &none);", "(void)none;"),
+            "others-are-not-told": ("send(j, n, MESSAGE_ALARM, pair, &other);", ";"),
             "shares-all-the-same": (
-                "memory_doubt(&j->world.ranks[n]->memory);\n\tsnprintf",
+                "memory_distrust(&j->world.ranks[n]->memory);\n\tsnprintf",
                 ";\n\tsnprintf",
             ),
             "shares-where-it-moves": ("if (j->crosscheck.count)\n", "if (0)\n"),
@@ -151,17 +154,17 @@ TABLE: Table = {
     },
     "proxy/core/loop/saved.c": {
         CROSSCHECK: {
-            "forgotten-where-it-moves": ("crosscheck_known(r->job, s->text);\n", "\n"),
+            "forgotten-where-it-moves": ("crosscheck_restore_alarm(r->job, s->text);\n", "\n"),
         },
     },
     "proxy/core/queue/squash.c": {
         CROSSCHECK: {
-            "squashed-all-the-same": ("!r->memory.doubted &&", ""),
+            "squashed-all-the-same": ("!r->memory.distrusted &&", ""),
         },
     },
     "proxy/core/queue/reuse.c": {
         CROSSCHECK: {
-            "there-all-the-same": ("!r->memory.doubted &&", ""),
+            "there-all-the-same": ("!r->memory.distrusted &&", ""),
         },
     },
     "proxy/core/opaque/launches.c": {
@@ -203,7 +206,7 @@ TABLE: Table = {
                 "if (r->measure.state && r->measure.item == i)",
                 "if (0)",
             ),
-            "trusted-all-the-same": ("!r->memory.doubted &&", ""),
+            "trusted-all-the-same": ("!r->memory.distrusted &&", ""),
         },
     },
     "proxy/core/loop/opaque_turn.c": {
@@ -257,13 +260,16 @@ TABLE: Table = {
     },
     "proxy/core/loop/slice.c": {
         SLICES: {
-            "never-relents": ("\tp->device.relents = true;\n", ""),
+            "never-relents": ("\tp->device.yield_relaxed = true;\n", ""),
             "as-soon-each-time": ("\ts->patience_ns *= 2;\n", ""),
             "relents-for-ever": (
-                "p->device.relents && holds && rank_runs_marked(p->device.active)",
-                "p->device.relents && holds",
+                "p->device.yield_relaxed && holds && rank_runs_marked(p->device.active)",
+                "p->device.yield_relaxed && holds",
             ),
-            "sleeps-over-it": ("\tif (s->held_since_ns && !p->device.relents)\n", "\tif (0)\n"),
+            "sleeps-over-it": (
+                "\tif (s->blocked_since_ns && !p->device.yield_relaxed)\n",
+                "\tif (0)\n",
+            ),
             "over-before-it-began": ("r->counters.kernels != p->slice.kernels_before ||", "1 ||"),
             "some-never-have-a-turn": (
                 "p->device.memory.turns - since > 2ull * p->device.rank_count",

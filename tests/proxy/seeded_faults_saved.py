@@ -30,10 +30,10 @@ TABLE: Table = {
             "not-stable-any-more": ("s->stable = b->stable;", ""),
             "a-page-beyond-the-heap": ("s->chunk >= HEAP_PAGES || ", ""),
             "a-page-without-a-buffer": (" || !r->memory.pages[s->chunk].buffers", ""),
-            "a-page-of-nobody": (" ||\n\t    s->lies_with >= r->job->world.size)", ")"),
+            "a-page-of-nobody": (" ||\n\t    s->image_owner >= r->job->world.size)", ")"),
             "with-whom-it-lies-is-not-said": (
-                "s->lies_with = other ? other->rank : m->rank;",
-                "s->lies_with = m->rank;",
+                "s->image_owner = other ? other->rank : m->rank;",
+                "s->image_owner = m->rank;",
             ),
             "that-it-lies-elsewhere-is-not-said": ("w->elsewhere += other != NULL;", ""),
             "versions-forgotten": (
@@ -69,7 +69,7 @@ TABLE: Table = {
             "another-communicator": ("!n || key != s->key", "!n"),
             "collectives-issued-anew": ("s->issued = from->issued;", ""),
             "handles-twice": ("return twice ? CU_INVALID_VALUE", "return 0 ? CU_INVALID_VALUE"),
-            "alarms-forgotten": ("crosscheck_known(r->job, s->text);", ""),
+            "alarms-forgotten": ("crosscheck_restore_alarm(r->job, s->text);", ""),
             "an-alarm-without-end": (
                 "if (s->text[sizeof s->text - 1])\n\t\treturn CU_INVALID_VALUE;",
                 "",

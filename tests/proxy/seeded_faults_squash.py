@@ -68,14 +68,20 @@ TABLE: Table = {
             "who-comes-first-counts-for-itself": ("\tf->unordered = false;\n\ti->", "\ti->"),
             "who-comes-first-counts-for-others": ("\t\tg.unordered = false;\n", ""),
             "others-have-a-version-of-their-own": ("\t\tg.key = f->key;\n", ""),
-            "a-fence-owes-nothing": ("\ts->owed |= r->memory.fenced;\n", ""),
-            "what-is-owed-is-not-given": ("if (r->queue->squashing.owed)\n\t\treturn false;", ""),
-            "owed-for-ever": ("\tr->queue->squashing.owed = false;\n", ""),
-            "owed-until-it-is-fenced": (
-                "!r->queue->squashing.owed || r->memory.fenced)",
-                "!r->queue->squashing.owed)",
+            "a-fence-owes-nothing": ("\ts->fence_waits |= r->memory.fenced;\n", ""),
+            "what-is-owed-is-not-given": (
+                "if (r->queue->squashing.fence_waits)\n\t\treturn false;",
+                "",
             ),
-            "first-before-what-is-owed": ("if (!may && !r->queue->squashing.owed)", "if (!may)"),
+            "owed-for-ever": ("\tr->queue->squashing.fence_waits = false;\n", ""),
+            "owed-until-it-is-fenced": (
+                "!r->queue->squashing.fence_waits || r->memory.fenced)",
+                "!r->queue->squashing.fence_waits)",
+            ),
+            "first-before-what-is-owed": (
+                "if (!may && !r->queue->squashing.fence_waits)",
+                "if (!may)",
+            ),
             "a-fault-is-one-ranks": ("i->execution->memory = &r->memory;", ""),
         },
     },
@@ -112,7 +118,7 @@ TABLE: Table = {
     "proxy/core/queue/execution.c": {
         SQUASHING: {
             "completed-before-the-work-ended": (
-                "e->told || hal->completed(e->queue) >= e->number",
+                "e->reported || hal->completed(e->queue) >= e->number",
                 "1",
             ),
             "writes-that-nothing-foresaw-are-let-pass": (
@@ -123,7 +129,7 @@ TABLE: Table = {
     },
     "proxy/core/loop/slice.c": {
         SQUASHING: {
-            "nobody-is-let-go": ("\t\tgo_alone(j);", "\t\t;"),
+            "nobody-is-let-go": ("\t\tcontinue_alone(j);", "\t\t;"),
         },
     },
 }

@@ -111,7 +111,9 @@ def made(kernels: Loader) -> Iterator[Moving]:
 
 
 def test_what_is_set_aside_of_an_image_is_behind_its_state() -> None:
-    assert STATE + SAVED.constants["STATE_BYTES_MAX"] <= records.held().constants["HOLD_OFFSET"]
+    assert (
+        STATE + SAVED.constants["STATE_BYTES_MAX"] <= records.image_hold().constants["HOLD_OFFSET"]
+    )
 
 
 def test_what_is_saved_is_what_there_was(made: Moving) -> None:
@@ -301,7 +303,7 @@ IMPOSSIBLE: dict[str, Callable[[Raw], Raw]] = {
     "another place in the ring": with_other("RANK", tail=64),
     "a page beyond the heap": with_other("CHUNK", chunk=1 << 40),
     "a page without a buffer": with_other("CHUNK", chunk=20),
-    "a page of a rank that there is not": with_other("CHUNK", lies_with=1),
+    "a page of a rank that there is not": with_other("CHUNK", image_owner=1),
     "more versions than there are": with_other("VERSIONS", bytes=1 << 30),
     "half a version": with_other("VERSIONS", bytes=20),
     "more communicators than there are": with_other("COMMS", bytes=1 << 30),

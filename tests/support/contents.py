@@ -33,12 +33,12 @@ class Run:
 
 class Image:
     """A rank's image. `buffers`: address and bytes of each; `runs`: of the pages they touch;
-    `lies_with`: pages, and the ranks that they lie with; `keys`: of those that have one; `others`:
-    images by rank, to find them."""
+    `image_owner`: pages, and the ranks that they lie with; `keys`: of those that have one;
+    `others`: images by rank, to find them."""
 
     def __init__(self, data: mmap.mmap, others: Mapping[int, Image] | None = None):
         self.data, self.others = data, {} if others is None else others
-        self.lies_with: dict[int, int] = {}
+        self.image_owner: dict[int, int] = {}
         self.keys: dict[int, Version] = {}
         contract = records.saved()
         header = contract.structs["state_header"].layout()
@@ -54,7 +54,7 @@ class Image:
                 self.buffers.append(struct.unpack_from("<QQ", data, at + 16))
             elif opcode == contract.opcodes["CHUNK"].number:
                 page, rank, *key = struct.unpack_from("<QI4x2Q", data, at + 16)
-                self.lies_with[page] = rank
+                self.image_owner[page] = rank
                 if any(key):
                     self.keys[page] = (key[0], key[1])
             elif opcode == versions.number:
@@ -96,7 +96,7 @@ class Image:
         while at < end:
             page = at // CHUNK
             until = min(end, (page + 1) * CHUNK)
-            image = self.others.get(self.lies_with.get(page, -1), self)
+            image = self.others.get(self.image_owner.get(page, -1), self)
             found += image.data[at:until]
             at = until
         return found

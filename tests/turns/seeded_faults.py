@@ -91,7 +91,7 @@ TABLE: Table = {
     },
     "proxy/core/loop/slice.c": {
         WAITING: {
-            "nobody-is-let-go": ("\t\tgo_alone(j);", "\t\t;"),
+            "nobody-is-let-go": ("\t\tcontinue_alone(j);", "\t\t;"),
             "let-go-while-something-runs": (
                 "|| r->memory.inflight || memory_moving",
                 "|| memory_moving",
@@ -112,9 +112,9 @@ TABLE: Table = {
                 "stuck = s->stuck ? s->stuck_until_ns : UINT64_MAX",
                 "stuck = UINT64_MAX",
             ),
-            "never-relents": ("\tp->device.relents = true;\n", ""),
+            "never-relents": ("\tp->device.yield_relaxed = true;\n", ""),
             "sleeps-over-what-is-held": (
-                "\tif (s->held_since_ns && !p->device.relents)\n",
+                "\tif (s->blocked_since_ns && !p->device.yield_relaxed)\n",
                 "\tif (0)\n",
             ),
         },
@@ -122,7 +122,7 @@ TABLE: Table = {
     "proxy/core/queue/pump.c": {
         WAITING: {
             "woken-too-late": ("return last - NEAR_WORKS;", "return last + 1;"),
-            "deaf-to-others": ("row->heard(i) || i->execution->refs > 1;", "row->heard(i);"),
+            "deaf-to-others": ("row->awaited(i) || i->execution->refs > 1;", "row->awaited(i);"),
         },
     },
 }

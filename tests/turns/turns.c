@@ -66,7 +66,7 @@ uint32_t turns_turn(struct proxy *p)
 {
 	turn_begin(&p->device.turn);
 	loop_turn(p);
-	return p->device.turn.progress | (uint32_t)p->device.turn.settled << 1;
+	return p->device.turn.progress | (uint32_t)p->device.turn.completed << 1;
 }
 
 void turns_sleep(struct proxy *p)
@@ -79,4 +79,4 @@ uint64_t turns_deadline_ns(struct proxy *p) { return loop_deadline_ns(p); }
 
 const char *turns_invalid(struct proxy *p) { return core_invalid(p); }
 uint64_t turns_opened_early(struct proxy *p) { return p->device.memory.opened_early; }
-uint64_t turns_let_go(struct proxy *p) { return p->slice.let_go; }
+uint64_t turns_let_go(struct proxy *p) { return p->slice.lone_continuations; }

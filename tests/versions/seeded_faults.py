@@ -39,7 +39,7 @@ TABLE: Table = {
             ),
             "tail-forgotten": ("bool rest = end_of(v, last) > end;", "bool rest = false;"),
             "head-forgotten": ("bool head = v->extents[first].addr < addr;", "bool head = false;"),
-            "joined-regardless": ("if (!goes_on(&v->extents[kept], &v->extents[i]))", "if (0)"),
+            "joined-regardless": ("if (!continues(&v->extents[kept], &v->extents[i]))", "if (0)"),
             "never-joined": ("join(v, first ? first - 1 : 0, (uint32_t)more + 2);", ""),
             "copy-not-clipped": ("later(e.content, skipped)", "e.content"),
             "copy-of-one-extent": ("at(from, from_addr + bytes - 1) - first + 1;", "1;"),
@@ -95,7 +95,7 @@ TABLE: Table = {
                 "e->content.offset >= e->content.period",
                 "e->content.offset > e->content.period",
             ),
-            "two-that-are-one": ("WRONG(i && goes_on(e - 1, e)", "WRONG(0"),
+            "two-that-are-one": ("WRONG(i && continues(e - 1, e)", "WRONG(0"),
         },
     },
 }

@@ -172,7 +172,7 @@ def test_a_range_holds_what_it_was_given(room: tuple[Any, Any]) -> None:
     unknown, pattern = content[1], content[2]
 
     def holds(at: int, count: int, what: Any) -> bool:
-        return bool(lib.versions_hold(rank.map, BEGIN + at, count, what))
+        return bool(lib.versions_equal(rank.map, BEGIN + at, count, what))
 
     assert holds(8, 8, unknown) and holds(8, 5, unknown) and holds(0, 0, unknown)
     assert not (holds(9, 4, unknown) or holds(8, 9, unknown) or holds(7, 4, unknown))
@@ -279,7 +279,7 @@ def test_nothing_is_copied_set_or_held_in_an_empty_range(room: tuple[Any, Any]) 
     for at in (0, 8, 10, 16):
         lib.versions_private(rank.map, BEGIN + at, 0)
         lib.versions_copy(rank.map, BEGIN + at, rank.map, BEGIN + 12, 0)
-        assert lib.versions_hold(rank.map, BEGIN + at, 0, lib.versions_fill(5, 1))
+        assert lib.versions_equal(rank.map, BEGIN + at, 0, lib.versions_fill(5, 1))
     assert [rank.key(at, 4) for at in range(BYTES - 4)] == keys and rank.map.count == count
     assert rank.invalid() == ""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from rankfold import records
 from rankfold.interpose.launcher.files import sparse
 
-_LAYOUT = records.held()
+_LAYOUT = records.image_hold()
 _CHUNK, _WINDOW = (_LAYOUT.constants[f"RF_{name}_BYTES"] for name in ("CHUNK", "WINDOW"))
 _OFFSET, _PAGES, _ASIDE, _NOTHING = (
     _LAYOUT.constants[name]
@@ -59,7 +59,7 @@ class Hold:
     def replace_changed(self, target: int, ranges: Iterable[tuple[int, int]]) -> None:
         """Replace pages that changed before or after `copy_current` copied them. Raises OSError."""
         aside = array("I", self._map[_SHAPE["aside"].offset : _SHAPE.size])
-        if self._get("lost"):
+        if self._get("overflowed"):
             raise OSError(
                 errno.ENOMEM, "there was no memory for copies of pages that the rank changes"
             )

@@ -106,7 +106,7 @@ struct coordinator {
 	/* the cut vector */
 	uint32_t level;
 	uint64_t version; /* of the last LEVEL */
-	uint32_t reported, standing;
+	uint32_t reported, drained_count;
 	struct rounds reports, targets;
 };
 

@@ -16,7 +16,7 @@ static void lead_freeze(struct barrier *b)
 		return;
 	c->stage = FROZEN;
 	c->level = CATCH_UP;
-	c->version = c->reported = c->standing = 0;
+	c->version = c->reported = c->drained_count = 0;
 	c->hurried = false;
 	rounds_clear(&c->reports);
 	rounds_clear(&c->targets);
@@ -155,7 +155,7 @@ static void lead_level(struct barrier *b)
 	if (level == c->level)
 		return;
 	c->level = level;
-	c->standing = 0;
+	c->drained_count = 0;
 	barrier_send_all(b, (struct barrier_message){.kind = LEVEL, .a = level, .b = ++c->version});
 }
 
@@ -235,7 +235,7 @@ static void lead_stand(struct barrier *b, const struct barrier_message *m)
 {
 	struct coordinator *c = &b->lead;
 
-	if (m->a != c->version || c->level != DRAIN || ++c->standing < b->device_count)
+	if (m->a != c->version || c->level != DRAIN || ++c->drained_count < b->device_count)
 		return;
 	c->stage = STOPPED;
 	c->cuts++;

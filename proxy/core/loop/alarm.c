@@ -15,7 +15,7 @@
 #include "loop/internal.h"
 #include "plural.h"
 
-enum { SAYS_PAIR = 1, SAYS_ALARM, SAYS_DISSENT };
+enum { MESSAGE_PAIR = 1, MESSAGE_ALARM, MESSAGE_DISSENT };
 
 struct crosscheck_message {
 	uint32_t kind, reserved;
@@ -64,7 +64,7 @@ static void alarm_text(const struct job *j, const struct witness *w, const struc
 		 (unsigned long long)o->number, (unsigned long long)o->key);
 }
 
-void crosscheck_known(struct job *j, const char *text)
+void crosscheck_restore_alarm(struct job *j, const char *text)
 {
 	struct job_crosscheck *g = &j->crosscheck;
 	struct proxy_event e = {.kind = PROXY_EVENT_ALARM, .job = j->id};
@@ -77,7 +77,7 @@ void crosscheck_known(struct job *j, const char *text)
 	launches_forget(&j->world.launches);
 	for (uint32_t n = 0; n < j->world.size; n++)
 		if (j->world.ranks[n])
-			memory_doubt(&j->world.ranks[n]->memory);
+			memory_distrust(&j->world.ranks[n]->memory);
 	snprintf(e.text, sizeof e.text, "%s", text);
 	post_event(j->proxy, &e);
 }
@@ -89,16 +89,17 @@ static void raise_alarm(struct job *j, const struct pair *pair, const struct wit
 	char text[ALARM_BYTES];
 	uint32_t low = w->rank < other->rank ? w->rank : other->rank;
 	uint32_t high = w->rank + other->rank - low;
-	for (uint32_t i = 0; i < g->told_count; i++)
-		if (g->told[i].low == low && g->told[i].high == high && g->told[i].addr == w->addr)
+	for (uint32_t i = 0; i < g->raised_count; i++)
+		if (g->raised[i].low == low && g->raised[i].high == high &&
+		    g->raised[i].addr == w->addr)
 			return;
-	if (g->told_count == ALARMS_MAX)
+	if (g->raised_count == ALARMS_MAX)
 		return;
-	g->told[g->told_count].low = low;
-	g->told[g->told_count].high = high;
-	g->told[g->told_count++].addr = w->addr;
+	g->raised[g->raised_count].low = low;
+	g->raised[g->raised_count].high = high;
+	g->raised[g->raised_count++].addr = w->addr;
 	alarm_text(j, w, other, text);
-	crosscheck_known(j, text);
+	crosscheck_restore_alarm(j, text);
 }
 
 /* ---- to and from other devices ---- */
@@ -106,9 +107,9 @@ static void raise_alarm(struct job *j, const struct pair *pair, const struct wit
 static void send(struct job *j, uint32_t to, uint32_t kind, const struct pair *pair,
 		 const struct witness *other)
 {
-	struct crosscheck_message said = {.kind = kind, .pair = *pair, .other = *other};
+	struct crosscheck_message message = {.kind = kind, .pair = *pair, .other = *other};
 	struct peer_message m = {0};
-	memcpy(&m, &said, sizeof said);
+	memcpy(&m, &message, sizeof message);
 	peer_send(j->peer, to, PEER_CROSSCHECK, &m);
 }
 
@@ -122,7 +123,7 @@ static bool compare(struct job *j, const struct pair *pair)
 	raise_alarm(j, pair, &other);
 	for (uint32_t n = 0; n < j->device_count && j->peer; n++)
 		if (n != j->device)
-			send(j, n, SAYS_ALARM, pair, &other);
+			send(j, n, MESSAGE_ALARM, pair, &other);
 	return false;
 }
 
@@ -138,50 +139,50 @@ static void note_dissent(struct job *j, const char *kernel, const struct dissent
 		"after collective %llu: results that were computed once for both since then may be "
 		"wrong",
 		(int)LAUNCH_NAME_BYTES, kernel, (unsigned long long)d->number,
-		(unsigned long long)d->key, d->rank, d->other, (unsigned long long)d->held_number);
-	crosscheck_known(j, text);
+		(unsigned long long)d->key, d->rank, d->other, (unsigned long long)d->equal_number);
+	crosscheck_restore_alarm(j, text);
 }
 
 void crosscheck_dissent(struct job *j, const char *kernel, const struct dissent *d)
 {
-	struct dissent_message said = {.kind = SAYS_DISSENT, .dissent = *d};
+	struct dissent_message message = {.kind = MESSAGE_DISSENT, .dissent = *d};
 	struct peer_message m = {0};
-	snprintf(said.kernel, sizeof said.kernel, "%s", kernel);
-	memcpy(&m, &said, sizeof said);
+	snprintf(message.kernel, sizeof message.kernel, "%s", kernel);
+	memcpy(&m, &message, sizeof message);
 	for (uint32_t n = 0; n < j->device_count && j->peer; n++)
 		if (n != j->device)
 			peer_send(j->peer, n, PEER_CROSSCHECK, &m);
-	note_dissent(j, said.kernel, d);
+	note_dissent(j, message.kernel, d);
 }
 
 static void receive_dissent(struct job *j, const struct peer_message *m)
 {
-	struct dissent_message said;
-	memcpy(&said, m, sizeof said);
-	said.kernel[sizeof said.kernel - 1] = 0;
-	if (said.dissent.rank >= j->world.size || said.dissent.other >= j->world.size)
+	struct dissent_message message;
+	memcpy(&message, m, sizeof message);
+	message.kernel[sizeof message.kernel - 1] = 0;
+	if (message.dissent.rank >= j->world.size || message.dissent.other >= j->world.size)
 		job_fail(j, "a peer's messages are damaged");
 	else
-		note_dissent(j, said.kernel, &said.dissent);
+		note_dissent(j, message.kernel, &message.dissent);
 }
 
 void crosscheck_receive(struct job *j, uint32_t from, const struct peer_message *m)
 {
-	struct crosscheck_message said;
+	struct crosscheck_message message;
 	(void)from;
-	memcpy(&said, m, sizeof said);
-	if (said.kind == SAYS_DISSENT) {
+	memcpy(&message, m, sizeof message);
+	if (message.kind == MESSAGE_DISSENT) {
 		receive_dissent(j, m);
 		return;
 	}
-	if (said.pair.who.rank >= j->world.size || said.other.rank >= j->world.size) {
+	if (message.pair.who.rank >= j->world.size || message.other.rank >= j->world.size) {
 		job_fail(j, "a peer's messages are damaged");
 		return;
 	}
-	if (said.kind == SAYS_ALARM)
-		raise_alarm(j, &said.pair, &said.other);
-	else if (said.kind == SAYS_PAIR)
-		compare(j, &said.pair);
+	if (message.kind == MESSAGE_ALARM)
+		raise_alarm(j, &message.pair, &message.other);
+	else if (message.kind == MESSAGE_PAIR)
+		compare(j, &message.pair);
 	else
 		job_fail(j, "a peer's messages are damaged");
 }
@@ -194,7 +195,7 @@ static void told(void *job, const struct pair *pair)
 	const struct witness none = {0};
 	j->crosscheck.checked++;
 	if (compare(j, pair) && j->device != 0)
-		send(j, 0, SAYS_PAIR, pair, &none);
+		send(j, 0, MESSAGE_PAIR, pair, &none);
 }
 
 void crosscheck_turn(struct proxy *p)
@@ -229,7 +230,7 @@ void crosscheck_attached(struct rank *r, bool arrives)
 	struct job *j = r->job;
 	check_open(&r->check, crosscheck_every(j), j->device, arrives);
 	if (j->crosscheck.count)
-		memory_doubt(&r->memory);
+		memory_distrust(&r->memory);
 }
 
 void crosscheck_close(struct job *j)

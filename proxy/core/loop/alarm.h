@@ -20,8 +20,8 @@ struct job_crosscheck { /* begins as zeros */
 	struct {                    /* alarms raised here: each is raised once */
 		uint32_t low, high; /* ranks */
 		uint64_t addr;
-	} told[ALARMS_MAX];
-	uint32_t told_count;
+	} raised[ALARMS_MAX];
+	uint32_t raised_count;
 	uint64_t checked; /* parts of its ranks' buffers that were checked here */
 	char *names;      /* of its devices, or NULL */
 };
@@ -32,8 +32,9 @@ void crosscheck_receive(struct job *, uint32_t from, const struct peer_message *
 void crosscheck_attached(struct rank *,
 			 bool arrives); /* a rank is attached; `arrives`: from another
 						   * placement */
-void crosscheck_known(struct job *, const char *text); /* an alarm of an earlier placement */
-uint64_t crosscheck_every(const struct job *);         /* the cross-check runs at every so many
+void crosscheck_restore_alarm(struct job *,
+			      const char *text); /* an alarm of an earlier placement */
+uint64_t crosscheck_every(const struct job *);   /* the cross-check runs at every so many
 						   * collectives; 0: never */
 /* Reports a launch that did the same in all ranks of a device before, and did not now. */
 void crosscheck_dissent(struct job *, const char *kernel, const struct dissent *);

@@ -71,7 +71,7 @@ struct proxy *proxy_open(const struct proxy_config *c, char *error, uint32_t err
 	slice_open(p, c->quantum_ns ? c->quantum_ns : QUANTUM_NS);
 	p->device.apart = c->apart;
 	p->no_prefetch = c->no_prefetch;
-	memory_tells_moves(&p->device.memory, c->moves_fd);
+	memory_log_moves(&p->device.memory, c->moves_fd);
 	p->device.validate = c->validate;
 	p->opaque = c->opaque;
 	memory_may_share(&p->device.memory, c->share);
@@ -488,22 +488,22 @@ int proxy_job_status(struct proxy *p, uint64_t job, struct proxy_job_status *sta
 
 /* Counts the rank's requests that are not answered yet: to other ranks, to join a communicator; or
  * for modules and functions. */
-static uint32_t asks(const struct rank *r, bool joining)
+static uint32_t open_requests(const struct rank *r, bool joining)
 {
 	uint32_t count = 0;
-	for (const struct python_request *a = r->proxy->asks; a; a = a->next)
+	for (const struct python_request *a = r->proxy->python_requests; a; a = a->next)
 		count += a->rank == r &&
 			 joining == (table_get(&r->objects, a->object, OBJ_COMM) != NULL);
 	return count;
 }
 
-static enum proxy_rank_at stands_at(struct rank *r)
+static enum proxy_rank_at waits_at(struct rank *r)
 {
 	enum coll_lack lack = coll_lacks(r->job->world.coll, r->rank);
 	if (memory_moving(&r->memory) || memory_waits(&r->memory) ||
 	    transfer_pending_for(&r->proxy->transfers, r->job))
 		return PROXY_AT_TURN;
-	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || asks(r, true))
+	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || open_requests(r, true))
 		return PROXY_AT_OTHERS;
 	bool host = !r->queue->items && !r->pending && !r->intake.held;
 	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
@@ -516,7 +516,7 @@ static enum proxy_rank_at stands_at(struct rank *r)
 	}
 	if (r->memory.inflight)
 		return PROXY_AT_DEVICE;
-	if (asks(r, false))
+	if (open_requests(r, false))
 		return PROXY_AT_CODE;
 	return host ? PROXY_AT_HOST : PROXY_AT_TURN;
 }
@@ -534,7 +534,7 @@ static void run_rank_status(struct proxy *p, void *arg)
 		.exited = r->end.exited,
 		.resident = memory_resident(&r->memory),
 		.error = (uint32_t)r->async_error,
-		.at = stands_at(r),
+		.at = waits_at(r),
 		.moves = r->queue->moves + r->intake.records - r->intake.queries,
 		.used_bytes = (r->memory.live_count - r->memory.missing) * RF_CHUNK_BYTES,
 		.kernels = r->counters.kernels,
@@ -573,7 +573,8 @@ static void run_debug_text(struct proxy *p, void *arg)
 		p->slice.target ? (int)p->slice.target->rank : -1, p->device.memory.moving,
 		plural(p->device.memory.moving), p->transfers.first ? "pending" : "none",
 		(unsigned long long)p->device.memory.used,
-		(unsigned long long)p->device.memory.total, (unsigned long long)p->slice.let_go,
+		(unsigned long long)p->device.memory.total,
+		(unsigned long long)p->slice.lone_continuations,
 		(unsigned long long)p->device.memory.opened_early);
 	for (struct job *j = p->jobs; j; j = j->next)
 		fprintf(f,
@@ -595,7 +596,7 @@ static void run_debug_text(struct proxy *p, void *arg)
 			r->queue->items, r->ring.replies, r->pending, r->memory.inflight,
 			r->memory.missing, r->memory.write_protected, r->memory.live_count,
 			r->memory.request.state, r->memory.request.purpose,
-			r->queue->frees ? "some" : "none", asks(r, true),
+			r->queue->frees ? "some" : "none", open_requests(r, true),
 			(unsigned long long)r->counters.collectives,
 			(unsigned long long)r->intake.records, r->async_error, r->error_text);
 		for (uint32_t n = 0; n < r->queue->stream_count; n++)

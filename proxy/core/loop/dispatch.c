@@ -91,11 +91,11 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 		rank_fail(r, CU_INVALID_VALUE, text);
 		return true; /* the slots bound what may wait for replies */
 	}
-	ring_asked(r, record->slot);
+	ring_expect_reply(r, record->slot);
 	if (op && op->handle && record->bytes >= op->bytes)
 		error = op->handle(r, record, record->bytes - op->bytes);
 	if (error == RETRY) {
-		ring_unasked(r, record->slot);
+		ring_cancel_reply(r, record->slot);
 		return false;
 	}
 	if (error == ANSWERED)
@@ -228,7 +228,7 @@ static void answer_urgent(struct rank *r)
 	while (ring_take_urgent(r, &at, &request, &slot)) {
 		if (r->ring.replies >= RF_SLOT_COUNT)
 			continue; /* named twice: no thread waits for this slot */
-		ring_asked(r, slot);
+		ring_expect_reply(r, slot);
 		if (request & RF_URGENT_QUERY)
 			answer_query(r, request & ~RF_URGENT_QUERY, slot);
 		else

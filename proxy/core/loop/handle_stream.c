@@ -102,7 +102,7 @@ static int on_event_item(struct rank *r, const struct rf_event *a, enum item_kin
 		return CU_INVALID_HANDLE;
 	if (kind == ITEM_WAIT) {
 		accesses_wait(r, s, e);
-		if (event_over(e))
+		if (event_done(e))
 			return CU_OK;
 	}
 	return event_queue(r, e, s, kind, a->r.seq);
@@ -127,7 +127,7 @@ int on_event_sync(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	if (!e)
 		return CU_INVALID_HANDLE;
 	accesses_seen(r, e);
-	if (event_over(e) || !a->r.slot)
+	if (event_done(e) || !a->r.slot)
 		return r->async_error;
 	if (!event_await(r, e, a->r.slot))
 		return CU_OUT_OF_MEMORY;
@@ -141,7 +141,7 @@ int on_event_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	if (!e)
 		return CU_INVALID_HANDLE;
 	rank_pump(r);
-	if (!event_over(e))
+	if (!event_done(e))
 		return CU_NOT_READY;
 	accesses_seen(r, e);
 	return r->async_error;
@@ -154,7 +154,7 @@ int events_elapsed(struct rank *r, struct rf_events events, float *milliseconds)
 	if (!start || !end || !start->last || !end->last)
 		return CU_INVALID_HANDLE;
 	rank_pump(r);
-	if (!event_over(start) || !event_over(end))
+	if (!event_done(start) || !event_done(end))
 		return CU_NOT_READY;
 	accesses_seen(r, start);
 	accesses_seen(r, end);

@@ -61,10 +61,10 @@ struct proxy {
 	struct overhead overhead; /* overhead.c */
 	bool no_prefetch;         /* api.c: no rank's memory is prefetched */
 	bool opaque;              /* api.c: closed kernels are treated as opaque */
-	bool told_lost;           /* loop.c: PROXY_EVENT_LOST was sent */
+	bool lost_reported;       /* loop.c: PROXY_EVENT_LOST was sent */
 	struct checks checks;
 
-	struct python_request *asks; /* python_request.c */
+	struct python_request *python_requests; /* python_request.c */
 	uint64_t next_token;
 
 	uint64_t wakeups;

@@ -172,7 +172,7 @@ static void send_barrier(struct job *j)
 	}
 }
 
-static void tell_idle(struct job *j)
+static void report_idle(struct job *j)
 {
 	if (j->goal != GOAL_RUN)
 		return; /* the proxy moves memory now, not the rank */
@@ -181,9 +181,9 @@ static void tell_idle(struct job *j)
 		if (!r)
 			continue;
 		bool idle = rank_drained(r);
-		if (r->end.idle_told && idle == r->end.idle)
+		if (r->end.idle_reported && idle == r->end.idle)
 			continue;
-		r->end.idle_told = true;
+		r->end.idle_reported = true;
 		r->end.idle = idle;
 		barrier_idle(j->world.barrier, n, idle);
 	}
@@ -204,7 +204,7 @@ void job_hurry(struct job *j)
 }
 
 /* The requested save has ended; `why`: the reason for its failure, or NULL. */
-static void save_over(struct job *j, const char *why)
+static void finish_save(struct job *j, const char *why)
 {
 	struct proxy_event e = {.kind = PROXY_EVENT_SAVED, .job = j->id, .bytes = j->saved_bytes};
 	if (j->goal != GOAL_SAVE && j->world.state != PROXY_JOB_FAILED)
@@ -221,13 +221,13 @@ static void save_over(struct job *j, const char *why)
 static void save_failed(struct job *j, const char *why)
 {
 	if (j->goal == GOAL_SAVE)
-		save_over(j, why);
+		finish_save(j, why);
 	else
 		job_fail(j, why);
 }
 
 /* The job runs again: its images become outdated. */
-static void goes_on(struct job *j)
+static void ranks_continue(struct job *j)
 {
 	for (uint32_t n = 0; n < j->world.size; n++) {
 		if (!j->world.ranks[n])
@@ -271,7 +271,7 @@ static void follow_barrier(struct job *j)
 			j->world.ranks[n]->failed_before = j->world.ranks[n]->async_error != CU_OK;
 	if (j->world.state == PROXY_JOB_CUT) {
 		j->released_at = (double)now_ns() / 1e9;
-		goes_on(j);
+		ranks_continue(j);
 	}
 	j->world.state = state;
 	turn_progress(&j->proxy->device.turn);
@@ -290,7 +290,7 @@ void job_barrier(struct job *j, bool request)
 }
 
 /* A rank that ended cleanly is served until nothing of it is left, then detached. */
-static void bury_exited(struct job *j)
+static void detach_exited(struct job *j)
 {
 	for (uint32_t n = 0; n < j->world.size; n++) {
 		struct rank *r = j->world.ranks[n];
@@ -398,7 +398,7 @@ static void save_step(struct job *j)
 		return;
 	core_check(j->proxy);
 	if (save_states(j))
-		save_over(j, NULL);
+		finish_save(j, NULL);
 }
 
 static void discard_step(struct job *j)
@@ -415,7 +415,7 @@ static void discard_step(struct job *j)
 			rank_detach(r);
 	}
 	if (!j->world.attached && !job_in_flight(j))
-		save_over(j, NULL);
+		finish_save(j, NULL);
 }
 
 int job_aim(struct job *j, enum job_goal goal)
@@ -431,8 +431,8 @@ void job_check_order(struct job *j, int races) { j->check_order = races; }
 void job_turn(struct job *j)
 {
 	receive(j);
-	bury_exited(j);
-	tell_idle(j);
+	detach_exited(j);
+	report_idle(j);
 	send_barrier(j);
 	follow_barrier(j);
 	switch (j->goal) {

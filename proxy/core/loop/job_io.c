@@ -8,7 +8,7 @@
 
 #include "handlers.h"
 
-static void io_over(void *arg, uint64_t token, int error)
+static void io_done(void *arg, uint64_t token, int error)
 {
 	struct job *j = arg;
 	if (j->world.coll)
@@ -23,7 +23,7 @@ static struct transfer *transfer_new(struct job *j, enum transfer_kind kind, uin
 		return NULL;
 	}
 	t->kind = kind;
-	t->over = io_over;
+	t->over = io_done;
 	t->arg = j;
 	t->token = token;
 	return t;

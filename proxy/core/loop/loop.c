@@ -39,9 +39,9 @@ static void look_at_device(struct proxy *p)
 						     : NULL;
 	struct proxy_event e = {.kind = PROXY_EVENT_LOST};
 
-	if (!why || p->told_lost)
+	if (!why || p->lost_reported)
 		return;
-	p->told_lost = true;
+	p->lost_reported = true;
 	snprintf(e.text, sizeof e.text, "%s", why);
 	post_event(p, &e);
 }
@@ -137,7 +137,7 @@ static void sleep_until_called(struct proxy *p)
 	uint64_t deadline = loop_deadline_ns(p);
 	until.tv_sec = (time_t)(deadline / 1000000000ull);
 	until.tv_nsec = (long)(deadline % 1000000000ull);
-	if (!p->device.turn.progress && !p->device.turn.settled && !mailbox_stopping(p)) {
+	if (!p->device.turn.progress && !p->device.turn.completed && !mailbox_stopping(p)) {
 		/* More than WAIT_MAX words do not fit: check again every millisecond. */
 		uint64_t all = 1 + p->device.rank_count;
 		for (struct job *j = p->jobs; j; j = j->next)
@@ -199,7 +199,7 @@ void *loop_main(void *proxy)
 	while (!mailbox_stopping(p)) {
 		turn_begin(&p->device.turn);
 		loop_turn(p);
-		if (p->device.turn.progress || (!p->device.turn.settled && wait_for_more(p, &w)))
+		if (p->device.turn.progress || (!p->device.turn.completed && wait_for_more(p, &w)))
 			w = (struct waiting){0};
 		w.wanted |= spin_give_way();
 	}

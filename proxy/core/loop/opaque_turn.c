@@ -18,13 +18,13 @@ static bool turn(struct rank *r)
 	bool gives_up = r->async_error || r->end.closing || !opaque_folded(r);
 	enum measure_is is = measure_turn(&r->measure, &r->memory, &r->proxy->checks,
 					  opaque_still(r), gives_up, now_ns());
-	if (is == MEASURE_OVER)
+	if (is == MEASURE_DONE)
 		vote(r);
 	if (is == MEASURE_FAILED)
 		launches_blind(&r->job->world.launches, r->measure.it.id, r->rank);
-	if (is >= MEASURE_OVER)
+	if (is >= MEASURE_DONE)
 		measure_end(&r->measure);
-	return is != MEASURE_GOES_ON;
+	return is != MEASURE_CONTINUES;
 }
 
 void opaque_turn(struct proxy *p)

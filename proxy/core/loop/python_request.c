@@ -16,8 +16,8 @@ struct python_request *python_request_new(struct rank *r, uint64_t object, uint1
 	struct python_request *a = calloc(1, sizeof *a);
 	if (!a)
 		return NULL;
-	*a = (struct python_request){p->asks, ++p->next_token, r, object, slot, bulk};
-	p->asks = a;
+	*a = (struct python_request){p->python_requests, ++p->next_token, r, object, slot, bulk};
+	p->python_requests = a;
 	r->pending += slot != 0; /* without a slot the proxy waits, not the rank */
 	return a;
 }
@@ -26,7 +26,7 @@ struct python_request *python_request_new(struct rank *r, uint64_t object, uint1
  * frees it. */
 struct python_request *python_request_take(struct proxy *p, uint64_t token)
 {
-	for (struct python_request **at = &p->asks; *at; at = &(*at)->next) {
+	for (struct python_request **at = &p->python_requests; *at; at = &(*at)->next) {
 		struct python_request *a = *at;
 		if (a->token != token)
 			continue;
@@ -45,7 +45,7 @@ struct python_request *python_request_take(struct proxy *p, uint64_t token)
 /* Finds a request by its handle: joining a communicator is a request to the other ranks. */
 struct python_request *python_request_take_object(struct rank *r, uint64_t object)
 {
-	for (struct python_request *a = r->proxy->asks; a; a = a->next)
+	for (struct python_request *a = r->proxy->python_requests; a; a = a->next)
 		if (a->rank == r && a->object == object)
 			return python_request_take(r->proxy, a->token);
 	return NULL;
@@ -54,7 +54,7 @@ struct python_request *python_request_take_object(struct rank *r, uint64_t objec
 /* Drops the rank's requests. Later answers find none. */
 void python_request_forget(struct rank *r)
 {
-	for (struct python_request **at = &r->proxy->asks; *at;) {
+	for (struct python_request **at = &r->proxy->python_requests; *at;) {
 		struct python_request *a = *at;
 		if (a->rank != r) {
 			at = &a->next;

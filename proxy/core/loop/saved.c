@@ -109,14 +109,14 @@ static bool save_chunks(struct writer *w, const struct saved_kind *kind, const s
 	struct rank_memory *m = &w->rank->memory;
 	(void)none;
 	for (uint32_t i = 0; i < m->live_count; i++) {
-		const struct rank_memory *other = memory_lies_with(m, m->live[i]);
+		const struct rank_memory *other = memory_image_owner(m, m->live[i]);
 		if (!other && !m->pages[m->live[i]].in_image)
 			continue;
 		struct state_chunk *s = saved_put(w, kind, 0);
 		if (!s)
 			return false;
 		s->chunk = m->live[i];
-		s->lies_with = other ? other->rank : m->rank;
+		s->image_owner = other ? other->rank : m->rank;
 		struct version key = memory_key(m, m->live[i]);
 		s->key[0] = key.a;
 		s->key[1] = key.b;
@@ -130,7 +130,7 @@ static int restore_chunk(struct rank *r, const void *record, uint64_t now)
 	const struct state_chunk *s = record;
 	(void)now;
 	if (s->chunk >= HEAP_PAGES || !r->memory.pages[s->chunk].buffers ||
-	    s->lies_with >= r->job->world.size)
+	    s->image_owner >= r->job->world.size)
 		return CU_INVALID_VALUE;
 	memory_image_holds(&r->memory, (uint32_t)s->chunk);
 	/* Unknown until restore_versions sets it; in any case not zeros. */
@@ -404,7 +404,7 @@ static int restore_alarm(struct rank *r, const void *record, uint64_t now)
 	(void)now;
 	if (s->text[sizeof s->text - 1])
 		return CU_INVALID_VALUE;
-	crosscheck_known(r->job, s->text);
+	crosscheck_restore_alarm(r->job, s->text);
 	return CU_OK;
 }
 

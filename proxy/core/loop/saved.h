@@ -48,9 +48,9 @@ struct state_buffer {
 struct state_chunk {
 	struct rf_record r;
 	uint64_t chunk;
-	uint32_t lies_with, reserved; /* the rank whose image had the content when this was
+	uint32_t image_owner, reserved; /* the rank whose image had the content when this was
 				       * written */
-	uint64_t key[2];              /* of the content (memory.h, memory_key) */
+	uint64_t key[2];                /* of the content (memory.h, memory_key) */
 };
 struct state_stream {
 	struct rf_record r;

@@ -43,7 +43,7 @@
 #define SILENT_NS 200000ull
 #define OTHERS_NS 20000000ull
 #define ALONE_NS 1000000ull
-#define HELD_NS 250000000ull
+#define BLOCKED_NS 250000000ull
 
 void slice_open(struct proxy *p, uint64_t quantum_ns) { p->slice.quantum_ns = quantum_ns; }
 
@@ -130,16 +130,16 @@ static void activate(struct proxy *p, struct rank *r)
 		rank_count_switch(r);
 		p->slice.active_since_ns = now_ns();
 		p->slice.kernels_before = r->counters.kernels;
-		p->slice.idle_since_ns = p->slice.foretold = 0;
-		p->slice.patience_ns = HELD_NS;
+		p->slice.idle_since_ns = p->slice.announced = 0;
+		p->slice.patience_ns = BLOCKED_NS;
 		int error = memory_merge(&r->memory);
 		if (error)
 			rank_fail(r, error, "its memory could not be mapped");
 	}
 	memory_activated(&r->memory);
 	p->device.active = r;
-	p->device.yielding = p->device.relents = false;
-	p->slice.held_since_ns = 0;
+	p->device.yielding = p->device.yield_relaxed = false;
+	p->slice.blocked_since_ns = 0;
 	turn_progress(&p->device.turn);
 }
 
@@ -173,7 +173,7 @@ static void switch_to(struct proxy *p, struct rank *r)
 		bring(p, r);
 }
 
-static bool time_is_over(const struct proxy *p)
+static bool quantum_expired(const struct proxy *p)
 {
 	struct rank *r = p->device.active;
 	return r && now_ns() - p->slice.active_since_ns > p->slice.quantum_ns &&
@@ -221,7 +221,7 @@ static uint64_t patience_ns(const struct proxy *p)
 
 /* True if some rank of the job waits for others and nothing of the job can happen by itself. Sets
  * `moves` to what has happened so far, and `patience` to how long the others may take. */
-static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patience)
+static bool is_stuck(const struct job *j, uint64_t *moves, uint64_t *patience)
 {
 	bool waits = false;
 	*moves = *patience = 0;
@@ -245,24 +245,24 @@ static bool stands_still(const struct job *j, uint64_t *moves, uint64_t *patienc
 }
 
 /* Lets one of the waiting ranks continue alone; the others may follow. */
-static void go_alone(const struct job *j)
+static void continue_alone(const struct job *j)
 {
 	for (uint32_t n = 0; n < j->world.size; n++) {
 		if (!j->world.ranks[n] || rank_work(j->world.ranks[n]) != WORK_WAITS)
 			continue;
-		rank_goes_alone(j->world.ranks[n]);
-		j->proxy->slice.let_go++;
+		rank_continues_alone(j->world.ranks[n]);
+		j->proxy->slice.lone_continuations++;
 		turn_progress(&j->proxy->device.turn);
 		return;
 	}
 }
 
-static void look_for_stuck(struct proxy *p, const struct job *last)
+static void find_stuck_job(struct proxy *p, const struct job *last)
 {
 	struct slice *s = &p->slice;
 	uint64_t moves, patience;
 	struct job *j = p->jobs;
-	while (j && !stands_still(j, &moves, &patience))
+	while (j && !is_stuck(j, &moves, &patience))
 		j = j->next;
 	if (j && (last != j || s->stuck_moves != moves)) {
 		s->stuck_moves = moves;
@@ -273,15 +273,15 @@ static void look_for_stuck(struct proxy *p, const struct job *last)
 		return;
 	s->stuck_until_ns = s->stuck_since_ns + patience;
 	if (now_ns() >= s->stuck_until_ns)
-		go_alone(j);
+		continue_alone(j);
 }
 
 /* ---- running work that may wait for work that is not submitted ---- */
 
-static void relent(struct proxy *p)
+static void relax_yield(struct proxy *p)
 {
 	struct slice *s = &p->slice;
-	p->device.relents = true;
+	p->device.yield_relaxed = true;
 	s->patience_ns *= 2;
 	rank_mark_running(p->device.active);
 	if (s->target && s->target->memory.request.state == REQUEST_WAITING)
@@ -295,13 +295,13 @@ static void yield(struct proxy *p, bool yields)
 	bool holds = p->device.active && (yields || (s->target && s->target != p->device.active)) &&
 		     p->device.active->memory.inflight;
 	p->device.yielding = p->device.active && yields;
-	if (p->device.relents && holds && rank_runs_marked(p->device.active))
+	if (p->device.yield_relaxed && holds && rank_runs_marked(p->device.active))
 		return;
-	if (!holds || p->device.relents || !s->held_since_ns)
-		s->held_since_ns = holds ? now_ns() : 0;
-	p->device.relents = false;
-	if (holds && now_ns() >= s->held_since_ns + s->patience_ns)
-		relent(p);
+	if (!holds || p->device.yield_relaxed || !s->blocked_since_ns)
+		s->blocked_since_ns = holds ? now_ns() : 0;
+	p->device.yield_relaxed = false;
+	if (holds && now_ns() >= s->blocked_since_ns + s->patience_ns)
+		relax_yield(p);
 }
 
 /* ---- turns ---- */
@@ -325,9 +325,9 @@ static bool ends_soon(struct proxy *p)
 	const struct rank *active = p->device.active;
 	enum coll_lack lack = coll_lacks(active->job->world.coll, active->rank);
 	uint64_t before = lack == COLL_LACKS_NONE ? ready_before_collective(active) : 0;
-	bool anew = before && before != p->slice.foretold && others_to_call(active);
+	bool anew = before && before != p->slice.announced && others_to_call(active);
 	if (anew)
-		p->slice.foretold = before;
+		p->slice.announced = before;
 	return anew || lack == COLL_LACKS_LOCAL;
 }
 
@@ -351,12 +351,12 @@ void slice_turn(struct proxy *p)
 	p->slice.next = NULL;
 	if (p->slice.target) { /* it may wait for memory of the active rank */
 		yield(p, p->device.yielding ||
-				 (p->device.active != p->slice.target && time_is_over(p)));
+				 (p->device.active != p->slice.target && quantum_expired(p)));
 		return;
 	}
 	struct rank *active = p->device.active, *other;
 	if (active && !active->end.closing) {
-		bool kernel = rank_work(active) == WORK_KERNEL, over = time_is_over(p);
+		bool kernel = rank_work(active) == WORK_KERNEL, over = quantum_expired(p);
 		bool busy = !idle(p, kernel), leaves = !busy || over;
 		bool prefetches = !p->no_prefetch && p->slice.prepared != p->device.memory.turns &&
 				  (over || ends_soon(p));
@@ -374,7 +374,7 @@ void slice_turn(struct proxy *p)
 		if (kernel && !memory_resident(&active->memory) && !active->memory.inflight)
 			bring(p, active);
 		if (!busy || over)
-			look_for_stuck(p, stuck);
+			find_stuck_job(p, stuck);
 		if (busy || !other)
 			return;
 		if (now_ns() < patience_ns(p)) {
@@ -382,9 +382,9 @@ void slice_turn(struct proxy *p)
 			return;
 		}
 	} else {
-		p->slice.held_since_ns = 0;
+		p->slice.blocked_since_ns = 0;
 		other = next_with_kernel(p);
-		look_for_stuck(p, stuck);
+		find_stuck_job(p, stuck);
 	}
 	if (other)
 		switch_to(p, other);
@@ -403,7 +403,7 @@ uint64_t slice_deadline_ns(const struct proxy *p)
 		until = runs ? earlier(until, s->active_since_ns + s->quantum_ns + 1) : until;
 	}
 	until = earlier(until, stuck);
-	if (s->held_since_ns && !p->device.relents)
-		until = earlier(until, s->held_since_ns + s->patience_ns);
+	if (s->blocked_since_ns && !p->device.yield_relaxed)
+		until = earlier(until, s->blocked_since_ns + s->patience_ns);
 	return until == UINT64_MAX ? 0 : until;
 }

@@ -13,7 +13,7 @@ static bool attached(const struct proxy *p, const struct rank *r)
 	return false;
 }
 
-static const struct module *asked_for(const struct python_request *a)
+static const struct module *requested_module(const struct python_request *a)
 {
 	const struct object *m = table_get(&a->rank->objects, a->object, OBJ_MODULE);
 	const struct object *f = table_get(&a->rank->objects, a->object, OBJ_FUNCTION);
@@ -24,8 +24,8 @@ static const struct module *asked_for(const struct python_request *a)
 static uint32_t uses_of(const struct rank *r, const struct module *m)
 {
 	uint32_t uses = 0;
-	for (const struct python_request *a = r->proxy->asks; a; a = a->next)
-		uses += a->rank == r && asked_for(a) == m;
+	for (const struct python_request *a = r->proxy->python_requests; a; a = a->next)
+		uses += a->rank == r && requested_module(a) == m;
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
 		for (const struct item *i = r->queue->streams[n]->head; i; i = i->next)
 			uses += i->kind == ITEM_KERNEL && i->kernel.function->module == m;
@@ -70,7 +70,7 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 		return wrong;
 	for (const struct transfer *t = p->transfers.first; t; t = t->next)
 		exact += (t->memory == &r->memory || t->source == &r->memory) && t->hal_seq;
-	for (const struct python_request *a = p->asks; a; a = a->next)
+	for (const struct python_request *a = p->python_requests; a; a = a->next)
 		pending += a->rank == r && a->slot;
 	inflight += exact + check_uses(&r->check) + measure_uses(&r->measure);
 	WRONG(inflight != r->memory.inflight, "works in flight");
@@ -112,7 +112,7 @@ static const char *lists_invalid(const struct proxy *p)
 		next |= t == p->transfers.next;
 	WRONG(!next, "the next transfer is not listed");
 	WRONG(last != p->transfers.last, "the last transfer is not the last one");
-	for (const struct python_request *a = p->asks; a; a = a->next) {
+	for (const struct python_request *a = p->python_requests; a; a = a->next) {
 		WRONG(!attached(p, a->rank), "a question of a rank that is gone");
 		WRONG(a->token > p->next_token, "a question of the future");
 	}

@@ -34,7 +34,7 @@ int chunk_new(struct device_memory *d, bool blank, struct chunk **out)
 	return CU_OK;
 }
 
-void chunk_let_go(struct device_memory *d, struct chunk *c)
+void chunk_release(struct device_memory *d, struct chunk *c)
 {
 	INVARIANT(c->held && !c->refs && d->used, "a chunk that is given back has no pages");
 	if (c->unusable) {
@@ -95,7 +95,7 @@ static struct chunk *unmapped(struct rank_memory *m, uint32_t index)
 	count(d, c, c->refs - 1, c->leaving - page->leaving);
 	write_protected_less(m, page->write_protected || page->open);
 	page->chunk = NULL;
-	page->leaving = page->write_protected = page->open = page->kept = false;
+	page->leaving = page->write_protected = page->open = page->write_pending = false;
 	return c;
 }
 
@@ -113,7 +113,7 @@ void page_unmap(struct rank_memory *m, uint32_t page)
 	m->pages[page].saved = m->pages[page].keyed = false;
 	m->missing++;
 	if (!c->refs)
-		chunk_let_go(m->device, c);
+		chunk_release(m->device, c);
 }
 
 int page_remap(struct rank_memory *m, uint32_t page, struct chunk *c)
@@ -125,7 +125,7 @@ int page_remap(struct rank_memory *m, uint32_t page, struct chunk *c)
 		m->missing++;
 	}
 	if (!old->refs)
-		chunk_let_go(m->device, old);
+		chunk_release(m->device, old);
 	return error;
 }
 
@@ -140,9 +140,9 @@ static void replaced(struct rank_memory *m, uint32_t index, struct chunk *c)
 	count(d, c, 1, 0);
 	write_protected_less(m, page->write_protected || page->open);
 	page->chunk = c;
-	page->write_protected = page->open = page->kept = false;
+	page->write_protected = page->open = page->write_pending = false;
 	if (!old->refs)
-		chunk_let_go(d, old);
+		chunk_release(d, old);
 }
 
 void page_copied(struct rank_memory *m, uint32_t index, uint32_t number)

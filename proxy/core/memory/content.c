@@ -32,7 +32,7 @@ static void changes(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	for (uint64_t p = page_at(addr); bytes && p <= page_at(addr + bytes - 1); p++) {
 		m->pages[p].digested = 0;
 		m->pages[p].blank = 0;
-		m->pages[p].kept = false;
+		m->pages[p].write_pending = false;
 	}
 }
 
@@ -52,7 +52,7 @@ void content_unknown(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	changes(m, addr, bytes);
 }
 
-void content_doubted(struct rank_memory *m, uint32_t page)
+void content_distrust(struct rank_memory *m, uint32_t page)
 {
 	versions_private(&m->versions, page_addr(page), RF_CHUNK_BYTES);
 	m->pages[page].digested = m->pages[page].blank = 0;
@@ -85,7 +85,7 @@ bool content_absorb(const struct rank_memory *m, uint64_t addr, uint64_t bytes, 
 bool content_holds(const struct rank_memory *m, uint64_t addr, uint64_t bytes,
 		   struct content content)
 {
-	return in_heap(addr, bytes) && versions_hold(&m->versions, addr, bytes, content);
+	return in_heap(addr, bytes) && versions_equal(&m->versions, addr, bytes, content);
 }
 
 bool content_same(struct rank_memory *m, struct rank_memory *o, uint32_t page)
@@ -182,7 +182,7 @@ static void footprint_around(const struct reach *reach, const struct buffer *b, 
 	int64_t before = -(at + reach->written.low);
 	int64_t after = at + reach->written.high - (int64_t)b->bytes;
 	if (before > (int64_t)AROUND_MAX || after > (int64_t)AROUND_MAX) {
-		f->astray = true;
+		f->writes_outside = true;
 		return;
 	}
 	if (before > (int64_t)(b->addr - RF_DEV_BASE))
@@ -220,7 +220,7 @@ static void footprint_buffer(struct rank_memory *m, struct digest *d, const stru
 		digest_word(d, part.bytes);
 		footprint_part(m, d, part, f);
 		if (uses[n] == REACH_WRITTEN && !bounded)
-			f->astray = true;
+			f->writes_outside = true;
 		else if (uses[n] == REACH_WRITTEN && f->known)
 			footprint_around(reach, b, f);
 	}
@@ -244,7 +244,7 @@ void content_footprint(struct rank_memory *m, struct digest *d, const struct rea
 		if (b)
 			footprint_buffer(m, d, reach, b, &met, f);
 	}
-	f->keyed = f->known && !f->astray;
+	f->keyed = f->known && !f->writes_outside;
 	f->key = digest_end(d);
 }
 
@@ -298,7 +298,7 @@ bool content_committed(const struct rank_memory *m, const struct footprint *f)
 
 void content_commit(struct rank_memory *m, const struct footprint *f, struct version version)
 {
-	if (!f->known || (f->astray && !memory_fences(m))) {
+	if (!f->known || (f->writes_outside && !memory_fences(m))) {
 		content_all_unknown(m);
 		return;
 	}
@@ -306,7 +306,7 @@ void content_commit(struct rank_memory *m, const struct footprint *f, struct ver
 		const struct range *range = &f->ranges[i];
 		if (!(range->use & REACH_WRITTEN))
 			continue;
-		if (f->astray && !f->trusted)
+		if (f->writes_outside && !f->trusted)
 			pages_unknown(m, range);
 		else if (range->use & REACH_PERHAPS)
 			content_is(m, range->addr, range->bytes,

@@ -13,7 +13,7 @@
 bool copies_trusted(const struct rank_memory *m)
 {
 	const struct device_memory *d = m->device;
-	return d->shares && !m->single && !m->stopped && !m->doubted &&
+	return d->shares && !m->single && !m->stopped && !m->distrusted &&
 	       !d->hal->space_error(m->space, NULL, 0);
 }
 
@@ -75,13 +75,13 @@ struct version memory_key(struct rank_memory *m, uint32_t page)
 }
 
 /* True if both hold equal content; no work uses the memory of either. */
-static bool known_alike(struct rank_memory *m, struct rank_memory *o, uint32_t page)
+static bool equal_at_rest(struct rank_memory *m, struct rank_memory *o, uint32_t page)
 {
 	return o->group == m->group && !m->inflight && !o->inflight && copies_trusted(m) &&
 	       copies_trusted(o) && content_same(m, o, page);
 }
 
-const struct rank_memory *memory_lies_with(struct rank_memory *m, uint32_t index)
+const struct rank_memory *memory_image_owner(struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
 	const struct page *page = &m->pages[index];
@@ -92,7 +92,7 @@ const struct rank_memory *memory_lies_with(struct rank_memory *m, uint32_t index
 		if (!in_own_image(o, index))
 			continue;
 		if ((page->chunk && page->chunk == o->pages[index].chunk) ||
-		    known_alike(m, o, index))
+		    equal_at_rest(m, o, index))
 			return o;
 	}
 	return NULL;

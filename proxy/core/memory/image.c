@@ -38,9 +38,9 @@ uint8_t *image_at(const struct rank_memory *m, uint32_t page)
  * one by one. */
 void image_ready(struct rank_memory *m, uint32_t page)
 {
-	if (!m->pages[page].touched)
+	if (!m->pages[page].image_used)
 		madvise(image_at(m, page), RF_CHUNK_BYTES, MADV_POPULATE_WRITE);
-	m->pages[page].touched = true;
+	m->pages[page].image_used = true;
 }
 
 void image_punch(struct rank_memory *m, uint32_t page)
@@ -50,7 +50,7 @@ void image_punch(struct rank_memory *m, uint32_t page)
 		  (off_t)(page * RF_CHUNK_BYTES), RF_CHUNK_BYTES);
 	m->pages[page].in_image = false;
 	m->pages[page].hole = true;
-	m->pages[page].touched = false;
+	m->pages[page].image_used = false;
 	m->device->holes++;
 }
 
@@ -72,7 +72,7 @@ void memory_image_holds(struct rank_memory *m, uint32_t page) { m->pages[page].i
 
 bool memory_clear_image(struct rank_memory *m)
 {
-	image_hold_lost(m);
+	image_hold_overflow(m);
 	return !fallocate(m->image_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 			  (off_t)RF_HEAP_BYTES);
 }
@@ -92,7 +92,7 @@ struct copy *copy_new(struct device_memory *d, struct version key)
 		return NULL;
 	}
 	madvise(c->bytes, RF_CHUNK_BYTES, MADV_HUGEPAGE); /* one huge page, if possible */
-	d->copies_held++;
+	d->copies_on_host++;
 	return c;
 }
 
@@ -108,7 +108,7 @@ void copy_forget(struct rank_memory *m, uint32_t page)
 		return;
 	munmap(c->bytes, RF_CHUNK_BYTES);
 	free(c);
-	m->device->copies_held--;
+	m->device->copies_on_host--;
 }
 
 void copy_refer(struct rank_memory *m, uint32_t page, struct copy *c)
@@ -150,7 +150,7 @@ uint8_t *page_on_host(struct rank_memory *m, uint32_t index, bool write)
 		m->writes_page = index;
 		image_filled(m, index);
 	}
-	page->touched = true;
+	page->image_used = true;
 	return image_at(m, index);
 }
 

@@ -10,7 +10,7 @@
  */
 #include <unistd.h>
 
-#include "held.h"
+#include "image_hold.h"
 #include "memory_parts.h"
 
 _Static_assert(sizeof(struct image_hold) <= ASIDE_OFFSET - HOLD_OFFSET, "the table has space");
@@ -21,9 +21,9 @@ static struct image_hold *hold_of(const struct rank_memory *m)
 	return (void *)(m->image + HOLD_OFFSET);
 }
 
-bool image_held(const struct rank_memory *m) { return atomic_load(&hold_of(m)->holds); }
+bool image_hold_active(const struct rank_memory *m) { return atomic_load(&hold_of(m)->holds); }
 
-void image_hold_lost(struct rank_memory *m) { atomic_store(&hold_of(m)->lost, 1); }
+void image_hold_overflow(struct rank_memory *m) { atomic_store(&hold_of(m)->overflowed, 1); }
 
 /* Uses a system call, which reports an error when there is no memory. */
 static bool written(const struct rank_memory *m, uint32_t page, uint64_t to)
@@ -43,12 +43,12 @@ void image_changes(struct rank_memory *m, uint32_t page)
 {
 	struct image_hold *h = hold_of(m);
 	uint32_t number = ASIDE_NOTHING;
-	if (!image_held(m) || atomic_load(&h->aside[page]))
+	if (!image_hold_active(m) || atomic_load(&h->aside[page]))
 		return;
 	if (m->pages[page].in_image) {
 		if (h->pages >= ASIDE_PAGES ||
 		    !written(m, page, ASIDE_OFFSET + h->pages * RF_CHUNK_BYTES)) {
-			image_hold_lost(m);
+			image_hold_overflow(m);
 			return;
 		}
 		number = ++h->pages;

@@ -31,7 +31,7 @@ void memory_forget(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 	}
 }
 
-void blank_let_go(struct rank_memory *m)
+void blank_release(struct rank_memory *m)
 {
 	for (uint32_t i = 0; i < m->live_count && !m->inflight && !memory_moving(m); i++) {
 		uint32_t page = m->live[i];

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "held.h"
+#include "image_hold.h"
 #include "memory_parts.h"
 
 int device_memory_open(struct device_memory *d, const struct hal *hal, struct hal_device *device,

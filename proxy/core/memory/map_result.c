@@ -38,13 +38,17 @@ static bool all_written(struct rank_memory *m, const struct footprint *f, each_p
 
 /* A kept page was copied because its rank is about to write it. A page that the rank has had to
  * copy each time would be copied again. */
-static bool free_to_go(struct rank_memory *m, uint32_t index)
+static bool can_be_released(struct rank_memory *m, uint32_t index)
 {
 	const struct page *page = &m->pages[index];
-	return page->chunk && !page->kept && (page->told || !sharing_stays_apart(m, index));
+	return page->chunk && !page->write_pending &&
+	       (page->backoff_by_other || !sharing_backs_off(m, index));
 }
 
-static bool given(struct rank_memory *m, uint32_t page) { return sharing_giver(m, page) != NULL; }
+static bool has_source(struct rank_memory *m, uint32_t page)
+{
+	return sharing_giver(m, page) != NULL;
+}
 
 static bool forgotten(struct rank_memory *m, uint32_t page)
 {
@@ -55,7 +59,7 @@ static bool forgotten(struct rank_memory *m, uint32_t page)
 static bool taken(struct rank_memory *m, uint32_t page)
 {
 	const struct rank_memory *o = sharing_giver(m, page);
-	m->pages[page].told = false;                      /* its own copies decide from now on */
+	m->pages[page].backoff_by_other = false;          /* its own copies decide from now on */
 	if (o->pages[page].chunk == m->pages[page].chunk) /* already mapped for another range */
 		return true;
 	return !page_write_protect(sharing_giver(m, page), page) &&
@@ -65,15 +69,15 @@ static bool taken(struct rank_memory *m, uint32_t page)
 enum result_mapping memory_map_result(struct rank_memory *m, const struct footprint *f)
 {
 	struct versions before;
-	if (!m->device->shares || m->stopped || m->doubted || !done_elsewhere(m, f) ||
-	    !all_written(m, f, free_to_go))
+	if (!m->device->shares || m->stopped || m->distrusted || !done_elsewhere(m, f) ||
+	    !all_written(m, f, can_be_released))
 		return MAPPED_NONE;
 	if (m->inflight || memory_moving(m))
 		return MAPPED_LATER;
 	if (versions_keep(&m->versions, &before))
 		return MAPPED_NONE;
 	content_commit(m, f, f->key);
-	if (all_written(m, f, given)) {
+	if (all_written(m, f, has_source)) {
 		versions_close(&before);
 		return all_written(m, f, taken) ? MAPPED_DONE : MAPPED_FAILED;
 	}

@@ -135,22 +135,22 @@ struct page {
 	/* The image has content. If the page is missing and not common, that is the page's content;
 	 * without it such a page reads as zero. */
 	bool in_image;
-	bool saved;           /* resident, and the image holds the same content */
-	bool keyed;           /* resident, and the image holds the content named by `key` */
-	bool common;          /* missing, and its content is that of `copy` */
-	bool hole;            /* of the image, where content was */
-	bool touched;         /* this proxy has read or written the image there */
-	bool fresh;           /* in the rank's list of pages not yet checked for equal content */
-	bool leaving;         /* being swapped out */
-	bool write_protected; /* mapped read-only */
-	bool open;            /* shared, and writable on behalf of all sharers */
-	bool kept;            /* copied to be written: not shared again before that */
-	uint8_t backoff;      /* backoff of sharing it, which saved nothing (sharing.c) */
-	bool told;            /* the backoff was set by another rank's copy */
-	uint64_t apart_until; /* a turn number of the device */
-	struct chunk *chunk;  /* NULL: not resident */
-	uint64_t blank;       /* contents + 1: its content is invalidated (invalidate.c) */
-	struct copy *copy;    /* or NULL; if not common: of earlier content of the page */
+	bool saved;             /* resident, and the image holds the same content */
+	bool keyed;             /* resident, and the image holds the content named by `key` */
+	bool common;            /* missing, and its content is that of `copy` */
+	bool hole;              /* of the image, where content was */
+	bool image_used;        /* this proxy has read or written the image there */
+	bool fresh;             /* in the rank's list of pages not yet checked for equal content */
+	bool leaving;           /* being swapped out */
+	bool write_protected;   /* mapped read-only */
+	bool open;              /* shared, and writable on behalf of all sharers */
+	bool write_pending;     /* copied to be written: not shared again before that */
+	uint8_t backoff;        /* backoff of sharing it, which saved nothing (sharing.c) */
+	bool backoff_by_other;  /* the backoff was set by another rank's copy */
+	uint64_t backoff_until; /* a turn number of the device */
+	struct chunk *chunk;    /* NULL: not resident */
+	uint64_t blank;         /* contents + 1: its content is invalidated (invalidate.c) */
+	struct copy *copy;      /* or NULL; if not common: of earlier content of the page */
 	struct version key;
 	struct version digest; /* of its content, valid if `digested` matches (content.c) */
 	uint64_t digested;
@@ -240,7 +240,7 @@ struct rank_memory {
 	bool fenced;     /* the submitted work may write anywhere (memory_fence) */
 	bool surprised;  /* another work has made an unforeseen write */
 	bool stopped;    /* the rank has failed: nothing more is swapped in */
-	bool doubted;    /* its versions were found wrong: it shares no more */
+	bool distrusted; /* its versions were found wrong: it shares no more */
 	bool alone;      /* on its device: no second copy is kept in the image */
 	bool whole;      /* saved or being saved: the content of its image stays there */
 	uint32_t *fresh; /* pages whose image has received new content */
@@ -248,7 +248,7 @@ struct rank_memory {
 	/* where its image was last written by something other than the device */
 	uint32_t writes_page;
 	/* scratch: a victim candidate of a request or merge; already chosen */
-	bool gives, asked;
+	bool gives, chosen;
 	struct versions versions; /* of its heap */
 	uint64_t contents;        /* number of times that all content became unknown */
 	struct memory_counters counted;
@@ -278,8 +278,8 @@ struct device_memory {
 	uint64_t swapped_in, swapped_out; /* bytes */
 	/* of these: another rank held the same content at that address */
 	uint64_t swapped_alike;
-	int moves_fd;         /* receives a line per swapped page; 0: none */
-	uint64_t copies_held; /* on the host, for several ranks */
+	int moves_fd;            /* receives a line per swapped page; 0: none */
+	uint64_t copies_on_host; /* on the host, for several ranks */
 	/* punched into images; of these, written again later */
 	uint64_t holes, refilled;
 	bool fresh;                          /* some rank has pages in its `fresh` list */
@@ -295,7 +295,7 @@ int device_memory_open(struct device_memory *, const struct hal *, struct hal_de
 		       uint64_t bytes);
 void device_memory_close(struct device_memory *, bool idle); /* `idle`: no work is in progress */
 static inline void memory_may_share(struct device_memory *d, bool shares) { d->shares = shares; }
-static inline void memory_tells_moves(struct device_memory *d, int fd) { d->moves_fd = fd; }
+static inline void memory_log_moves(struct device_memory *d, int fd) { d->moves_fd = fd; }
 
 /* ---- of a rank: lifecycle.c ---- */
 
@@ -316,7 +316,7 @@ bool memory_clear_image(struct rank_memory *); /* image.c: drops what an earlier
 static inline void memory_alone(struct rank_memory *m, bool alone) { m->alone = alone; }
 
 /* The versions of its group were found wrong: from now on the rank shares nothing more. */
-static inline void memory_doubt(struct rank_memory *m) { m->doubted = true; }
+static inline void memory_distrust(struct rank_memory *m) { m->distrusted = true; }
 
 /* Sets whether it is the only rank of its group on any device, so that no rank has equal
  * content. */
@@ -414,11 +414,11 @@ struct range {
 	uint32_t use; /* enum reach_use */
 };
 struct footprint {
-	bool known;     /* false: it may read and write anything */
-	bool astray;    /* it may write outside the ranges, */
-	bool trusted;   /* but is assumed not to, on pages that have a range */
-	bool keyed;     /* `key` is valid */
-	bool unordered; /* the result also depends on the order of execution */
+	bool known;          /* false: it may read and write anything */
+	bool writes_outside; /* it may write outside the ranges, */
+	bool trusted;        /* but is assumed not to, on pages that have a range */
+	bool keyed;          /* `key` is valid */
+	bool unordered;      /* the result also depends on the order of execution */
 	/* of everything that decides what is written, and where in the ranges */
 	struct version key;
 	uint32_t count; /* of ranges, in the order that the key assumes */
@@ -428,7 +428,7 @@ struct footprint {
 static inline void footprint_none(struct footprint *f)
 {
 	f->known = true;
-	f->astray = f->trusted = f->keyed = f->unordered = false;
+	f->writes_outside = f->trusted = f->keyed = f->unordered = false;
 	f->count = 0;
 }
 void footprint_add(struct footprint *, uint64_t addr, uint64_t bytes, uint32_t use);
@@ -544,7 +544,7 @@ struct version memory_key(struct rank_memory *, uint32_t page);
 
 /* Finds a rank that holds the same content as this live page and has it in its image, when this
  * rank's image does not have it. NULL: there is none. */
-const struct rank_memory *memory_lies_with(struct rank_memory *, uint32_t page);
+const struct rank_memory *memory_image_owner(struct rank_memory *, uint32_t page);
 
 /* ---- invalidate.c ---- */
 
@@ -564,7 +564,7 @@ uint32_t memory_keeper(const struct rank_memory *const *, const uint64_t *addrs,
  * all purposes give way to a save. False: an earlier request has not completed; try again. */
 bool memory_request(struct rank_memory *, const struct memory_request *);
 /* True if a PURPOSE_COPY of this range would not wait for submitted work. */
-bool memory_copies_beneath(struct rank_memory *, uint64_t addr, uint64_t bytes);
+bool memory_copies_while_running(struct rank_memory *, uint64_t addr, uint64_t bytes);
 void memory_cancel(struct rank_memory *);    /* at once, or when its submitted moves complete */
 void memory_stop(struct rank_memory *);      /* its rank has failed */
 void memory_activated(struct rank_memory *); /* its kernels run from now on */
@@ -575,7 +575,7 @@ bool memory_turn(struct device_memory *);
 /* ---- swap.c ---- */
 
 /* True if its image holds all content. With `stay`, images of other ranks of its group that stay
- * count too (memory_lies_with). */
+ * count too (memory_image_owner). */
 bool memory_saved(struct rank_memory *, bool stay);
 
 /* ---- valid.c ---- */

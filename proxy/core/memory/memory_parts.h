@@ -10,7 +10,7 @@ int64_t chunks_available(
 /* Creates a chunk without pages. Not blank: it may hold any content, and the caller overwrites all
  * of it. */
 int chunk_new(struct device_memory *, bool blank, struct chunk **);
-void chunk_let_go(struct device_memory *, struct chunk *); /* it has no page any more */
+void chunk_release(struct device_memory *, struct chunk *); /* it has no page any more */
 /* Maps a chunk: read-only if other pages refer to it; those must be write-protected. */
 int page_map(struct rank_memory *, uint32_t page, struct chunk *);
 void page_unmap(struct rank_memory *, uint32_t page);
@@ -27,7 +27,7 @@ int page_write_protect(struct rank_memory *, uint32_t page);
 int pages_open(struct rank_memory *, uint32_t first, uint32_t count, bool shared);
 int page_open(struct rank_memory *, uint32_t page, bool shared);
 /* The page may be written meanwhile; it stays kept for the work that is about to write it. */
-void content_doubted(struct rank_memory *, uint32_t page);
+void content_distrust(struct rank_memory *, uint32_t page);
 const struct version *content_digest(struct rank_memory *, uint32_t page);
 bool content_same(struct rank_memory *, struct rank_memory *, uint32_t page);
 /* Finds a rank that has this missing page's content in a chunk and can share it now; NULL: none. */
@@ -42,8 +42,8 @@ uint8_t *image_at(const struct rank_memory *, uint32_t page);
 void image_ready(struct rank_memory *, uint32_t page); /* before all of it is written there */
 /* image_hold.c: called before the image's content of the page changes. */
 void image_changes(struct rank_memory *, uint32_t page);
-bool image_held(const struct rank_memory *);
-void image_hold_lost(struct rank_memory *); /* a copier of the image has lost content */
+bool image_hold_active(const struct rank_memory *);
+void image_hold_overflow(struct rank_memory *); /* a copier of the image has lost content */
 /* without references; NULL: no memory */
 struct copy *copy_new(struct device_memory *, struct version key);
 void copy_refer(struct rank_memory *, uint32_t page, struct copy *);
@@ -57,11 +57,11 @@ bool copies_image_has(struct rank_memory *, uint32_t page);
 bool copies_has(struct rank_memory *, uint32_t page);
 struct copy *copies_find(struct rank_memory *, uint32_t page);
 bool copies_turn(struct device_memory *);
-void blank_let_go(struct rank_memory *); /* invalidate.c: if no work is submitted */
+void blank_release(struct rank_memory *); /* invalidate.c: if no work is submitted */
 /* True if another rank of the group holds the same content there, on the device or not. */
 bool sharing_alike(struct rank_memory *, uint32_t page);
 bool sharing_ample(const struct device_memory *); /* a chunk exists for each page of all ranks */
-bool sharing_stays_apart(const struct rank_memory *, uint32_t page);
+bool sharing_backs_off(const struct rank_memory *, uint32_t page);
 uint64_t sharing_fitness(const struct rank_memory *, uint64_t addr, uint64_t bytes);
 static inline bool move_inwards(const struct move *v)
 {

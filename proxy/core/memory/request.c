@@ -165,18 +165,18 @@ static struct rank_memory *victim(const struct device_memory *d)
 	struct rank_memory *oldest = NULL;
 	for (uint32_t i = 0; i < d->count; i++) {
 		struct rank_memory *m = d->all[i];
-		if (m->gives && !m->asked && (!oldest || m->last_active < oldest->last_active))
+		if (m->gives && !m->chosen && (!oldest || m->last_active < oldest->last_active))
 			oldest = m;
 	}
 	if (oldest)
-		oldest->asked = true;
+		oldest->chosen = true;
 	return oldest;
 }
 
-static void python_request_anew(const struct device_memory *d)
+static void forget_chosen(const struct device_memory *d)
 {
 	for (uint32_t i = 0; i < d->count; i++)
-		d->all[i]->asked = false;
+		d->all[i]->chosen = false;
 }
 
 /* True if releasing the page would free nothing, because the requester refers to its chunk or can
@@ -219,7 +219,7 @@ static void take_chunks(const struct memory_request *q, int64_t needed, bool sev
 {
 	struct device_memory *d = q->memory->device;
 	struct rank_memory *m;
-	python_request_anew(d);
+	forget_chosen(d);
 	while (chunks_available(d) < needed && (m = victim(d)))
 		for (uint32_t i = 0; i < m->live_count && chunks_available(d) < needed; i++) {
 			uint32_t page = m->live[i];
@@ -271,7 +271,7 @@ static bool make_chunks(struct memory_request *q)
 	for (uint32_t i = 0; i < d->count; i++) {
 		memory_sweep(d->all[i]);
 		if (d->all[i] != q->memory && !(spare && d->all[i] == d->active))
-			blank_let_go(d->all[i]);
+			blank_release(d->all[i]);
 		d->all[i]->gives = can_yield(q, d->all[i]);
 	}
 	take_chunks(q, needed, false);
@@ -314,7 +314,7 @@ static bool at_once(struct memory_request *q, uint32_t index)
 		return false;
 	q->result = page_open(m, index, false);
 	sharing_copied(m); /* a kernel may have written there first */
-	page->kept = !q->result;
+	page->write_pending = !q->result;
 	return true;
 }
 
@@ -322,7 +322,7 @@ static bool at_once(struct memory_request *q, uint32_t index)
  * that work only reads write-protected pages. It does wait if a rank has the page open, because the
  * page is then being written for this rank too, and if a work may write anywhere, because its
  * writes must be detected. */
-static bool goes_on_beneath(const struct memory_request *q)
+static bool copies_while_running(const struct memory_request *q)
 {
 	const struct rank_memory *m = q->memory;
 	const struct device_memory *d = m->device;
@@ -338,9 +338,9 @@ static bool goes_on_beneath(const struct memory_request *q)
 	return true;
 }
 
-bool memory_copies_beneath(struct rank_memory *m, uint64_t addr, uint64_t bytes)
+bool memory_copies_while_running(struct rank_memory *m, uint64_t addr, uint64_t bytes)
 {
-	return goes_on_beneath(&(struct memory_request){
+	return copies_while_running(&(struct memory_request){
 		.purpose = PURPOSE_COPY, .addr = addr, .bytes = bytes, .memory = m});
 }
 
@@ -405,7 +405,7 @@ static bool serve_one(struct device_memory *d)
 		memory_sweep(m);
 		if (over(q))
 			return true;
-		if (m->inflight && !goes_on_beneath(q))
+		if (m->inflight && !copies_while_running(q))
 			continue;
 		bool takes = q->purpose != PURPOSE_SAVE;
 		if (takes && chunks_are_short)

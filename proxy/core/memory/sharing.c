@@ -201,10 +201,10 @@ int memory_fence(struct rank_memory *m, const struct memory_range *ranges, uint3
 		const struct page *page = &m->pages[index];
 		if (!page->chunk || page->write_protected || within(ranges, count, index))
 			continue;
-		if (!page->kept) /* a kept page is about to be written by another work */
+		if (!page->write_pending) /* a kept page is about to be written by another work */
 			error = page_write_protect(m, index);
 		else if (!trusted)
-			content_doubted(m, index);
+			content_distrust(m, index);
 	}
 	m->fenced = !error;
 	return error;
@@ -277,7 +277,7 @@ uint64_t memory_shared(const struct rank_memory *m, bool once)
 static bool gives(const struct rank_memory *m)
 {
 	const struct hal *hal = m->device->hal;
-	return m->device->shares && !m->inflight && !m->doubted && !m->stopped &&
+	return m->device->shares && !m->inflight && !m->distrusted && !m->stopped &&
 	       (!memory_moving(m) || m->moves->kind == MOVE_OUT) &&
 	       !hal->space_error(m->space, NULL, 0);
 }
@@ -285,14 +285,14 @@ static bool gives(const struct rank_memory *m)
 static bool has(const struct rank_memory *m, uint32_t index)
 {
 	const struct page *page = &m->pages[index];
-	return page->buffers && page->chunk && !page->leaving && !page->kept &&
+	return page->buffers && page->chunk && !page->leaving && !page->write_pending &&
 	       !page->chunk->unusable;
 }
 
-static struct rank_memory *who_has(struct rank_memory *m, uint32_t page, bool now)
+static struct rank_memory *find_holder(struct rank_memory *m, uint32_t page, bool now)
 {
 	struct device_memory *d = m->device;
-	for (uint32_t i = 0; d->shares && !m->doubted && i < d->count; i++) {
+	for (uint32_t i = 0; d->shares && !m->distrusted && i < d->count; i++) {
 		struct rank_memory *o = d->all[i];
 		if (o != m && o->group == m->group && has(o, page) && (!now || gives(o)) &&
 		    content_same(m, o, page))
@@ -303,12 +303,12 @@ static struct rank_memory *who_has(struct rank_memory *m, uint32_t page, bool no
 
 struct rank_memory *sharing_giver(struct rank_memory *m, uint32_t page)
 {
-	return who_has(m, page, true);
+	return find_holder(m, page, true);
 }
 
 bool sharing_soon(struct rank_memory *m, uint32_t page)
 {
-	return who_has(m, page, false) && !who_has(m, page, true);
+	return find_holder(m, page, false) && !find_holder(m, page, true);
 }
 
 bool sharing_alike(struct rank_memory *m, uint32_t index)
@@ -347,7 +347,7 @@ void sharing_saved_nothing(struct rank_memory *m, uint32_t index)
 {
 	const struct device_memory *d = m->device;
 	const struct page *page = &m->pages[index];
-	if (page->told && d->turns < page->apart_until)
+	if (page->backoff_by_other && d->turns < page->backoff_until)
 		return;
 	uint32_t backoff = 2u * page->backoff + 1;
 	backoff = backoff < BACKOFF_MAX ? backoff : BACKOFF_MAX;
@@ -358,8 +358,8 @@ void sharing_saved_nothing(struct rank_memory *m, uint32_t index)
 		if (d->all[i]->group != m->group || !its->buffers)
 			continue;
 		its->backoff = (uint8_t)backoff;
-		its->apart_until = until;
-		its->told = its != page;
+		its->backoff_until = until;
+		its->backoff_by_other = its != page;
 	}
 }
 
@@ -371,9 +371,9 @@ bool sharing_ample(const struct device_memory *d)
 	return pages <= d->total;
 }
 
-bool sharing_stays_apart(const struct rank_memory *m, uint32_t page)
+bool sharing_backs_off(const struct rank_memory *m, uint32_t page)
 {
-	return m->device->turns < m->pages[page].apart_until && sharing_ample(m->device);
+	return m->device->turns < m->pages[page].backoff_until && sharing_ample(m->device);
 }
 
 /* A rank with the same content in another chunk that has at least as many references, preferably
@@ -388,7 +388,7 @@ static struct rank_memory *better(struct rank_memory *m, uint32_t page)
 		const struct chunk *c = o->gives ? o->pages[page].chunk : NULL;
 		if (!c || c == m->pages[page].chunk || c->refs < best->refs ||
 		    (found && c->refs == best->refs) || !has(o, page) ||
-		    sharing_stays_apart(o, page) || !content_same(m, o, page))
+		    sharing_backs_off(o, page) || !content_same(m, o, page))
 			continue;
 		found = o;
 		best = c;
@@ -411,7 +411,7 @@ int memory_merge(struct rank_memory *m)
 		uint32_t page = m->live[i];
 		if (m->pages[page].chunk && !copies_has(m, page))
 			copy_forget(m, page);
-		bool may = has(m, page) && !sharing_stays_apart(m, page);
+		bool may = has(m, page) && !sharing_backs_off(m, page);
 		struct rank_memory *o = may ? better(m, page) : NULL;
 		if (!o || page_write_protect(o, page))
 			continue;
@@ -457,7 +457,7 @@ static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index
 	struct page *page = &to->pages[index];
 	struct chunk *c = from->pages[index].chunk;
 	bool missing = !page->chunk;
-	if (sharing_stays_apart(from, index) || sharing_stays_apart(to, index))
+	if (sharing_backs_off(from, index) || sharing_backs_off(to, index))
 		return CU_OK;
 	if (!has(from, index) || !page->buffers || page->chunk == c ||
 	    page_write_protect(from, index))

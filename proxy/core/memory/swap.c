@@ -59,7 +59,7 @@ bool move_add(struct rank_memory *m, uint32_t page, enum move_kind kind)
 	return true;
 }
 
-static void settle(struct rank_memory *m)
+static void finish_moves(struct rank_memory *m)
 {
 	if (!m->move_count || m->move_done < m->move_count)
 		return;
@@ -84,7 +84,7 @@ void moves_drop(struct rank_memory *m)
 	}
 	if (!m->move_count)
 		m->device->moving--;
-	settle(m);
+	finish_moves(m);
 }
 
 /* ---- submission ---- */
@@ -136,7 +136,7 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 	const uint8_t *from = blank ? NULL : page_on_host(m, v->page, false);
 	int error = page_map(m, v->page, c);
 	if (error) {
-		chunk_let_go(d, c);
+		chunk_release(d, c);
 		return fail(m, error);
 	}
 	if (from)
@@ -145,7 +145,7 @@ static enum outcome submit_in(struct rank_memory *m, struct move *v)
 }
 
 /* Opens a page that the other ranks have released or are about to release. */
-static enum outcome submit_alone(struct rank_memory *m, struct move *v)
+static enum outcome submit_open(struct rank_memory *m, struct move *v)
 {
 	if (m->pages[v->page].chunk->refs > 1)
 		return WAITS;
@@ -163,7 +163,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 {
 	struct device_memory *d = m->device;
 	if (!v->promised || m->pages[v->page].chunk->refs == 1)
-		return submit_alone(m, v);
+		return submit_open(m, v);
 	bool zeros = versions_zeros(&m->versions, page_addr(v->page), RF_CHUNK_BYTES);
 	int error = d->scratch || zeros ? CU_OK : d->hal->space_create(d->device, &d->scratch);
 	if (error)
@@ -185,7 +185,7 @@ static enum outcome submit_own(struct rank_memory *m, struct move *v)
 	error = d->hal->space_map(d->scratch, at, chunk_number(d, c), true);
 	if (error) {
 		v->chunk = NULL;
-		chunk_let_go(d, c);
+		chunk_release(d, c);
 		return fail(m, error);
 	}
 	v->hal_seq = copy(d, d->in, in_space(d->scratch, at),
@@ -349,11 +349,12 @@ static void complete_own(struct rank_memory *m, const struct move *v)
 				      0;
 	int error = v->chunk ? replace(m, v) : CU_OK;
 	if (error) {
-		chunk_let_go(d, v->chunk);
+		chunk_release(d, v->chunk);
 		if (error != CU_NOT_READY)
 			fail(m, error);
 	}
-	m->pages[v->page].kept = m->pages[v->page].chunk && !m->pages[v->page].write_protected;
+	m->pages[v->page].write_pending = m->pages[v->page].chunk &&
+					  !m->pages[v->page].write_protected;
 }
 
 static void complete(struct rank_memory *m, const struct move *v)
@@ -381,7 +382,7 @@ static bool complete_all(struct device_memory *d)
 			complete(m, v);
 			any = true;
 		}
-		settle(m);
+		finish_moves(m);
 	}
 	return any;
 }
@@ -410,7 +411,7 @@ bool move_saves(struct rank_memory *m, uint32_t index, bool stay, enum move_kind
 	*kind = page->common ? MOVE_HOME : stay ? MOVE_SAVE : MOVE_OUT;
 	if (!stay)
 		return page->common || page->chunk;
-	return (page->common || (page->chunk && !page->saved)) && !memory_lies_with(m, index);
+	return (page->common || (page->chunk && !page->saved)) && !memory_image_owner(m, index);
 }
 
 bool memory_saved(struct rank_memory *m, bool stay)
@@ -439,7 +440,7 @@ bool moves_forget_saved(struct rank_memory *m)
 	uint32_t most = IN_A_TURN;
 	if (!m->alone)
 		m->unlooked = 0;
-	if (!m->unlooked || m->request.state || memory_moving(m) || image_held(m))
+	if (!m->unlooked || m->request.state || memory_moving(m) || image_hold_active(m))
 		return false; /* the image is being saved or copied for a snapshot */
 	while (m->unlooked && most) {
 		if (--m->unlooked >= m->live_count)

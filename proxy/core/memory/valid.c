@@ -76,8 +76,8 @@ static const char *pages_invalid(const struct rank_memory *m, struct sums *sums)
 		sums->leaving += page->leaving;
 		write_protected += page->write_protected || page->open;
 		WRONG(!page->buffers && !page->chunk, "a page of nothing is live");
-		WRONG(!page->chunk &&
-			      (page->leaving || page->write_protected || page->open || page->kept),
+		WRONG(!page->chunk && (page->leaving || page->write_protected || page->open ||
+				       page->write_pending),
 		      "what is not here is leaving, write-protected, open or kept");
 		WRONG(page->write_protected && page->open, "a page is write-protected and open");
 		const char *copies = copy_invalid(m, m->live[i], sums);
@@ -177,7 +177,7 @@ const char *memory_invalid(const struct device_memory *d)
 		if (!wrong)
 			wrong = moves_invalid(d->all[i], &sums);
 	}
-	WRONG(!wrong && sums.copies != d->copies_held, "copies that several ranks refer to");
+	WRONG(!wrong && sums.copies != d->copies_on_host, "copies that several ranks refer to");
 	WRONG(!wrong && sums.moving != d->moving, "ranks whose pages move");
 	return wrong ? wrong : chunks_invalid(d, &sums);
 }

@@ -39,7 +39,7 @@ struct watched {
 	uint64_t base;            /* OPEN: voting began there; ALIKE: it holds from there */
 	struct ranges writes, reads;
 	struct ranges strays; /* written but unchanged while measured */
-	uint64_t held_key, held_number;
+	uint64_t equal_key, equal_number;
 	bool used; /* since then it was trusted */
 	struct ballot ballots[BALLOTS];
 	struct seen *seen;
@@ -203,7 +203,7 @@ static void decide(struct launches *l, struct watched *it, enum verdict_is is)
 }
 
 /* Lets all ranks vote again. */
-static void begin_anew(struct launches *l, struct watched *it)
+static void vote_again(struct launches *l, struct watched *it)
 {
 	forget_ballots(it);
 	decide(l, it, LAUNCH_OPEN);
@@ -232,7 +232,7 @@ void launches_surprised(struct launches *l, struct version id, uint32_t rank, co
 	if (s && !noted)
 		launches_blind(l, id, rank);
 	else if (s && it->is == LAUNCH_ALIKE)
-		begin_anew(l, it);
+		vote_again(l, it);
 }
 
 /* ---- votes ---- */
@@ -344,8 +344,8 @@ static bool vote(struct launches *l, struct watched *it, const struct measured *
 		return false;
 	struct ballot *b = ballot_on(it, m->occurrence);
 	if (b->count && !equal(b->effect, effect)) {
-		*dissent = (struct dissent){m->rank,   b->first,     m->key,
-					    m->number, it->held_key, it->held_number};
+		*dissent = (struct dissent){m->rank,   b->first,      m->key,
+					    m->number, it->equal_key, it->equal_number};
 		bool was = it->is == LAUNCH_ALIKE && it->used;
 		decide(l, it, LAUNCH_UNLIKE);
 		forget_ballots(it);
@@ -354,8 +354,8 @@ static bool vote(struct launches *l, struct watched *it, const struct measured *
 	if (!count_vote(b, m, changed, effect, l->unlike, it->is != LAUNCH_OPEN))
 		decide(l, it, LAUNCH_UNLIKE);
 	if (complete(b)) {
-		it->held_key = m->key;
-		it->held_number = m->number;
+		it->equal_key = m->key;
+		it->equal_number = m->number;
 		it->used = false;
 	}
 	if (it->is == LAUNCH_OPEN)

@@ -95,7 +95,7 @@ static enum measure_is begin(struct measure *m, struct rank_memory *memory, stru
 			     bool still)
 {
 	if (!still || memory->inflight || memory_moving(memory) || !memory_resident(memory))
-		return MEASURE_GOES_ON;
+		return MEASURE_CONTINUES;
 	check_all(&m->check, memory, checks, &NO_PAIRS);
 	m->state = m->state == MEASURE_WAITS ? MEASURE_BEFORE : MEASURE_AFTER;
 	return MEASURE_CHANGED;
@@ -106,7 +106,7 @@ static enum measure_is look(struct measure *m, struct rank_memory *memory, struc
 {
 	bool changed = check_turn(&m->check, memory, checks, &NO_PAIRS, gives_up, now_ns, heard, m);
 	if (check_holds(&m->check))
-		return changed ? MEASURE_CHANGED : MEASURE_GOES_ON;
+		return changed ? MEASURE_CHANGED : MEASURE_CONTINUES;
 	if (gives_up || m->missed || check_missed(&m->check))
 		return MEASURE_FAILED;
 	if (m->state == MEASURE_BEFORE) {
@@ -114,7 +114,7 @@ static enum measure_is look(struct measure *m, struct rank_memory *memory, struc
 		return MEASURE_CHANGED;
 	}
 	note_all(memory, &m->it);
-	return MEASURE_OVER;
+	return MEASURE_DONE;
 }
 
 enum measure_is measure_turn(struct measure *m, struct rank_memory *memory, struct checks *checks,
@@ -128,10 +128,10 @@ enum measure_is measure_turn(struct measure *m, struct rank_memory *memory, stru
 		return begin(m, memory, checks, still);
 	case MEASURE_BEFORE:
 	case MEASURE_AFTER: return look(m, memory, checks, gives_up, now_ns);
-	case MEASURE_READY: return gives_up ? MEASURE_FAILED : MEASURE_GOES_ON;
-	case MEASURE_RUNS: return gives_up || late ? MEASURE_FAILED : MEASURE_GOES_ON;
+	case MEASURE_READY: return gives_up ? MEASURE_FAILED : MEASURE_CONTINUES;
+	case MEASURE_RUNS: return gives_up || late ? MEASURE_FAILED : MEASURE_CONTINUES;
 	case MEASURE_RAN: return gives_up ? MEASURE_FAILED : begin(m, memory, checks, still);
-	default: return MEASURE_GOES_ON;
+	default: return MEASURE_CONTINUES;
 	}
 }
 

@@ -124,8 +124,8 @@ struct measured {
 };
 struct dissent { /* a launch that was alike differs */
 	uint32_t rank, other;
-	uint64_t key, number;           /* after this collective of the communicator */
-	uint64_t held_key, held_number; /* when it was alike for the last time */
+	uint64_t key, number;             /* after this collective of the communicator */
+	uint64_t equal_key, equal_number; /* when it was alike for the last time */
 };
 /* Adds a measurement as a vote. True: dissent. */
 bool launches_vote(struct launches *, const struct measured *, struct dissent *);
@@ -166,7 +166,7 @@ void measure_first(struct measure *, const void *item, const char *name,
 /* The READY item was submitted; it has completed. */
 void measure_submitted(struct measure *, const void *item, uint64_t occurrence, uint64_t now_ns);
 void measure_ran(struct measure *, const void *item);
-enum measure_is { MEASURE_GOES_ON, MEASURE_CHANGED, MEASURE_OVER, MEASURE_FAILED };
+enum measure_is { MEASURE_CONTINUES, MEASURE_CHANGED, MEASURE_DONE, MEASURE_FAILED };
 /* Continues the measurement. `still`: nothing else of the rank is in progress; `gives_up`: the rank
  * has failed or is detached. OVER: `it` has the result, and the rank's versions describe its
  * memory. FAILED: the launch could not be measured. Call measure_end after both. */

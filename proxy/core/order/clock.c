@@ -70,7 +70,7 @@ struct lane *clocks_lane(struct clocks *c, uint64_t id, enum order_stream kind)
 	return l;
 }
 
-void clocks_gone(struct clocks *c, uint64_t id)
+void clocks_stream_destroyed(struct clocks *c, uint64_t id)
 {
 	struct lane *l = clocks_find(c, id);
 	if (l)

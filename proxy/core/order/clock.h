@@ -37,7 +37,7 @@ struct order_mark {
 void clocks_close(struct clocks *);
 /* NULL: there are too many streams, or no memory. */
 struct lane *clocks_lane(struct clocks *, uint64_t id, enum order_stream);
-void clocks_gone(struct clocks *, uint64_t id);
+void clocks_stream_destroyed(struct clocks *, uint64_t id);
 struct lane *clocks_find(const struct clocks *, uint64_t id); /* NULL: not found */
 /* Updates the lane's clock for what is about to enter it: it is after everything that CUDA orders
  * before it. */

@@ -39,7 +39,7 @@ struct order {
 	struct operation *now; /* NULL: there is none */
 	struct stretch *extents;
 	uint32_t count, capacity;
-	order_told *told;
+	order_report *report;
 	void *to;
 	struct known { /* races reported already: digests of the pairs */
 		uint64_t pairs[ORDER_RACES_MAX];
@@ -161,8 +161,8 @@ static struct order_side side_of(const struct trace *x)
 				   x->addr,     x->bytes,      x->whole};
 }
 
-static void tell(struct order *o, const struct trace *x, const struct trace *y, uint64_t begin,
-		 uint64_t end)
+static void report_race(struct order *o, const struct trace *x, const struct trace *y,
+			uint64_t begin, uint64_t end)
 {
 	struct order_race race = {side_of(x), side_of(y), certain(x, y), begin, end - begin};
 	struct known *known = race.certain ? &o->certain : &o->possible;
@@ -173,7 +173,7 @@ static void tell(struct order *o, const struct trace *x, const struct trace *y, 
 		if (known->pairs[n] == pair)
 			return;
 	known->pairs[known->count++] = pair;
-	o->told(o->to, &race);
+	o->report(o->to, &race);
 }
 
 /* Adds an access to an extent, and reports races. False: no memory. */
@@ -185,7 +185,7 @@ static bool reach(struct order *o, struct stretch *e, const struct trace *x)
 		struct trace *old = &e->entries[n];
 		bool ordered = before(old->op, now);
 		if (!ordered && conflict(old, x))
-			tell(o, old, x, e->begin, e->end);
+			report_race(o, old, x, e->begin, e->end);
 		if ((ordered && replaced(old, x)) || before(old->op, &o->clocks.host) ||
 		    (!n && e->count == ENTRIES_MAX))
 			op_release(old->op);
@@ -295,11 +295,11 @@ static bool cover(struct order *o, uint64_t begin, uint64_t until)
 
 /* ---- the calls in program order ---- */
 
-struct order *order_open(order_told *told, void *to)
+struct order *order_open(order_report *report, void *to)
 {
 	struct order *o = calloc(1, sizeof *o);
 	if (o) {
-		o->told = told;
+		o->report = report;
 		o->to = to;
 	}
 	return o;
@@ -326,7 +326,10 @@ void order_stream(struct order *o, uint64_t stream, enum order_stream kind)
 							    : NO_MEMORY);
 }
 
-void order_stream_gone(struct order *o, uint64_t stream) { clocks_gone(&o->clocks, stream); }
+void order_stream_destroyed(struct order *o, uint64_t stream)
+{
+	clocks_stream_destroyed(&o->clocks, stream);
+}
 
 void order_operation(struct order *o, uint64_t stream, const char *operation, uint64_t number)
 {

@@ -54,16 +54,16 @@ struct order_race {
 	bool certain;
 	uint64_t addr, bytes; /* the range that both reach, or a part of it */
 };
-typedef void order_told(void *to, const struct order_race *);
+typedef void order_report(void *to, const struct order_race *);
 
 /* Each pair of operations and streams is reported once. NULL: host memory is short. */
-struct order *order_open(order_told *, void *to);
+struct order *order_open(order_report *, void *to);
 void order_close(struct order *);
 /* The reason why the check has ended, or NULL. */
 const char *order_ended(const struct order *);
 
 void order_stream(struct order *, uint64_t stream, enum order_stream);
-void order_stream_gone(struct order *, uint64_t stream);
+void order_stream_destroyed(struct order *, uint64_t stream);
 
 /* Begins the next operation in a stream; its accesses follow. */
 void order_operation(struct order *, uint64_t stream, const char *operation, uint64_t number);

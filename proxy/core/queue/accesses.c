@@ -17,9 +17,9 @@
 #define ROWS_MAX 256    /* of a copy or fill that are passed one by one */
 #define REACHED_MAX 256 /* of a kernel's parameters that are addresses; with more, none is passed */
 
-bool accesses_open(struct rank *r, order_told *told, void *to)
+bool accesses_open(struct rank *r, order_report *report, void *to)
 {
-	r->queue->order = order_open(told, to);
+	r->queue->order = order_open(report, to);
 	return r->queue->order;
 }
 
@@ -39,7 +39,7 @@ void accesses_stream(struct rank *r, const struct stream *s, bool gone)
 	if (!r->queue->order)
 		return;
 	if (gone)
-		order_stream_gone(r->queue->order, s->o.id);
+		order_stream_destroyed(r->queue->order, s->o.id);
 	else
 		order_stream(r->queue->order, s->o.id, kind);
 }

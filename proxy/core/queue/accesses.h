@@ -12,7 +12,7 @@ struct stream;
 
 /* Starts the check, before anything is in the rank's streams. Otherwise the other functions do
  * nothing. Returns false if host memory is short. */
-bool accesses_open(struct rank *, order_told *, void *to);
+bool accesses_open(struct rank *, order_report *, void *to);
 void accesses_close(struct rank *);
 
 /* A stream was created, or is destroyed. */

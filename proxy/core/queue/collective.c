@@ -10,7 +10,7 @@
 
 static void done(struct rank *r, struct item *i, int error)
 {
-	i->execution->told = true;
+	i->execution->reported = true;
 	i->execution->error = error;
 	if (i->coll.comm->aborted) {
 		/* The content at its destination is unknown. */
@@ -43,7 +43,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 	struct comm *c = i->coll.comm;
 	if (c->aborted) {
 		i->execution->place = EXECUTION_ENGINE;
-		i->execution->told = true;
+		i->execution->reported = true;
 		return true;
 	}
 	if (c->submitted != i->coll.turn)
@@ -68,7 +68,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 	return true;
 }
 
-bool collective_heard(const struct item *i) { return !i->execution->told; }
+bool collective_awaited(const struct item *i) { return !i->execution->reported; }
 
 /* The item is at the head of a stream, or freed. */
 void collective_told(struct rank *r, uint64_t ticket, int error)

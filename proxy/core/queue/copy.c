@@ -117,4 +117,4 @@ void copy_complete(struct rank *r, struct item *i)
 		ring_release_bulk(r, (uint32_t)(c->src / RF_BULK_BYTES));
 }
 
-bool copy_heard(const struct item *i) { return i->slot || i->copy.copy.release_bulk; }
+bool copy_awaited(const struct item *i) { return i->slot || i->copy.copy.release_bulk; }

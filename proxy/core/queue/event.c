@@ -89,7 +89,7 @@ void event_free(struct event *e)
 	free(e);
 }
 
-bool event_over(const struct event *e) { return !e->last || e->last->over; }
+bool event_done(const struct event *e) { return !e->last || e->last->over; }
 
 void waiters_answer(struct rank *r)
 {
@@ -122,7 +122,7 @@ void record_complete(struct rank *r, struct item *i)
 	waiters_answer(r);
 }
 
-bool record_heard(const struct item *i) { return i->mark->loud; }
+bool record_awaited(const struct item *i) { return i->mark->loud; }
 
 enum item_ready wait_ready(const struct item *i) { return i->mark->over ? ITEM_READY : ITEM_LATER; }
 

@@ -41,7 +41,7 @@ int event_queue(struct rank *, struct event *, struct stream *, enum item_kind, 
 /* Replies when the event's last record is complete. False: host memory is short. */
 bool event_await(struct rank *, struct event *, uint16_t slot);
 void event_free(struct event *);
-bool event_over(const struct event *); /* its last record is complete, or there is none */
+bool event_done(const struct event *); /* its last record is complete, or there is none */
 
 void waiters_answer(struct rank *); /* if completed; all, if the rank has failed */
 void waiters_drop(struct rank *);

@@ -7,9 +7,9 @@
 static bool seen(const struct hal *hal, struct execution *e)
 {
 	char text[RF_FAULT_BYTES] = "";
-	e->told = e->told || hal->completed(e->queue) >= e->number;
-	if (!e->told || !e->memory)
-		return e->told;
+	e->reported = e->reported || hal->completed(e->queue) >= e->number;
+	if (!e->reported || !e->memory)
+		return e->reported;
 	e->error = hal->space_error(e->memory->space, text, sizeof text);
 	sharing_copied(e->memory);
 	if (!e->error && e->memory->surprised) {
@@ -23,11 +23,11 @@ static bool seen(const struct hal *hal, struct execution *e)
 	return true;
 }
 
-bool execution_over(const struct rank *r, struct execution *e)
+bool execution_done(const struct rank *r, struct execution *e)
 {
 	switch (e->place) {
 	case EXECUTION_DEVICE: return seen(r->device->hal, e);
-	case EXECUTION_ENGINE: return e->told || r->async_error;
+	case EXECUTION_ENGINE: return e->reported || r->async_error;
 	case EXECUTION_CLIENT:
 		/* If not sound, the number of calls is unknown. */
 		return !ring_host_sound(r, r->queue->host_place) ||

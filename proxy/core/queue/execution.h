@@ -26,10 +26,10 @@ enum execution_place {
 struct execution {
 	uint32_t refs; /* items that complete on it */
 	enum execution_place place;
-	bool told; /* ENGINE: the engine has reported it. DEVICE: its completion was seen:
+	bool reported; /* ENGINE: the engine has reported it. DEVICE: its completion was seen:
 		    * `queue` may be gone */
-	int error; /* ENGINE: reported, ncclResult_t; DEVICE: CUresult */
-	char *why; /* or NULL: a line of text about the error */
+	int error;     /* ENGINE: reported, ncclResult_t; DEVICE: CUresult */
+	char *why;     /* or NULL: a line of text about the error */
 	struct rank_memory
 		*memory; /* DEVICE, for items of several ranks: the memory that it uses; else
 			  * NULL */
@@ -39,6 +39,6 @@ struct execution {
 
 /* True if the execution has ended for an item of this rank. For a failed rank, only device work
  * still counts, because it may use the rank's memory. */
-bool execution_over(const struct rank *, struct execution *);
+bool execution_done(const struct rank *, struct execution *);
 
 #endif

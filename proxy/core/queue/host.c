@@ -22,7 +22,7 @@ bool host_submit(struct rank *r, struct stream *s, struct item *i)
 
 static bool returned(struct rank *r, struct item *i)
 {
-	return i->execution->place == EXECUTION_CLIENT && execution_over(r, i->execution);
+	return i->execution->place == EXECUTION_CLIENT && execution_done(r, i->execution);
 }
 
 /* Returns the oldest host function that never returns, because the rank has exited. */

@@ -60,7 +60,7 @@ struct item {
 	struct item *next;
 	enum item_kind kind;
 	bool submitted;              /* completely given to the device, the engine or the client */
-	bool apart;                  /* not run for other ranks, too: squash.c */
+	bool own_run;                /* not run for other ranks, too: squash.c */
 	bool marked;                 /* it ran at the last rank_mark_running */
 	uint16_t slot;               /* reply when complete, or 0 */
 	uint32_t weight;             /* 1, plus 1 for each 8 KiB of its data */
@@ -132,7 +132,7 @@ struct item_row {
 	void (*drop)(struct item *); /* it is removed with its rank, complete or not */
 	/* True if anything other than later items in the stream waits for its completion; NULL
 	 * means always. */
-	bool (*heard)(const struct item *);
+	bool (*awaited)(const struct item *);
 };
 extern const struct item_row item_rows[ITEM_KINDS];
 static inline const struct item_row *item_row(const struct item *i) { return &item_rows[i->kind]; }

@@ -2,7 +2,7 @@
 #include "queue/effects.h"
 #include "queue/kinds.h"
 
-static bool heard_if_asked(const struct item *i) { return i->slot; }
+static bool awaited_if_slot(const struct item *i) { return i->slot; }
 
 const struct item_row item_rows[ITEM_KINDS] = {
 	[ITEM_KERNEL] = {.name = "kernel",
@@ -12,13 +12,13 @@ const struct item_row item_rows[ITEM_KINDS] = {
 			 .submit = kernel_submit,
 			 .effect = kernel_effect,
 			 .complete = kernel_complete,
-			 .heard = heard_if_asked},
+			 .awaited = awaited_if_slot},
 	[ITEM_PRODUCT] = {.name = "matrix product",
 			  .needs = NEEDS_ACTIVE | NEEDS_STILL | NEEDS_SLOT,
 			  .find_footprint = product_footprint,
 			  .submit = product_submit,
 			  .effect = run_effect,
-			  .heard = heard_if_asked},
+			  .awaited = awaited_if_slot},
 	[ITEM_COPY] = {.name = "copy",
 		       .needs = COPY_NEEDS,
 		       .find_footprint = copy_footprint,
@@ -27,7 +27,7 @@ const struct item_row item_rows[ITEM_KINDS] = {
 		       .submit = copy_submit,
 		       .effect = copy_effect,
 		       .complete = copy_complete,
-		       .heard = copy_heard},
+		       .awaited = copy_awaited},
 	[ITEM_FILL] = {.name = "fill",
 		       .needs = COPY_NEEDS,
 		       .find_footprint = fill_footprint,
@@ -35,22 +35,22 @@ const struct item_row item_rows[ITEM_KINDS] = {
 		       .there = fill_there,
 		       .submit = fill_submit,
 		       .effect = fill_effect,
-		       .heard = heard_if_asked},
+		       .awaited = awaited_if_slot},
 	[ITEM_RECORD] = {.name = "event record",
 			 .complete = record_complete,
 			 .drop = event_drop,
-			 .heard = record_heard},
+			 .awaited = record_awaited},
 	[ITEM_WAIT] = {.name = "event wait",
 		       .ready = wait_ready,
 		       .complete = wait_complete,
 		       .drop = event_drop,
-		       .heard = heard_if_asked},
+		       .awaited = awaited_if_slot},
 	/* It also needs to be at the head of its stream, unless it changes nothing. */
 	[ITEM_COLLECTIVE] = {.name = "collective",
 			     .needs = HOLDS_NEXT,
 			     .submit = collective_submit,
 			     .complete = collective_complete,
-			     .heard = collective_heard},
+			     .awaited = collective_awaited},
 	[ITEM_HOST] = {.name = "host function",
 		       .needs = NEEDS_HEAD | HOLDS_NEXT | EVEN_FAILED,
 		       .submit = host_submit},

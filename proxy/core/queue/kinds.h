@@ -15,21 +15,21 @@ bool product_submit(struct rank *, struct stream *, struct item *);
 #define COPY_NEEDS (NEEDS_STILL | NEEDS_SLOT) /* of copies and fills, for each piece */
 bool copy_submit(struct rank *, struct stream *, struct item *);
 void copy_complete(struct rank *, struct item *);
-bool copy_heard(const struct item *);
+bool copy_awaited(const struct item *);
 uint64_t copy_works(const struct item *);
 bool fill_submit(struct rank *, struct stream *, struct item *);
 uint64_t fill_works(const struct item *);
 
 /* event.c */
 void record_complete(struct rank *, struct item *);
-bool record_heard(const struct item *);
+bool record_awaited(const struct item *);
 enum item_ready wait_ready(const struct item *);
 void wait_complete(struct rank *, struct item *);
 void event_drop(struct item *);
 
 /* collective.c */
 bool collective_submit(struct rank *, struct stream *, struct item *);
-bool collective_heard(const struct item *);
+bool collective_awaited(const struct item *);
 void collective_complete(struct rank *, struct item *);
 
 /* host.c */

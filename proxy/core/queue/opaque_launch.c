@@ -44,12 +44,12 @@ static bool opaque(const struct item *i)
 
 bool opaque_folded(const struct rank *r)
 {
-	return r->device->memory.shares && r->device->validate && !r->memory.doubted &&
+	return r->device->memory.shares && r->device->validate && !r->memory.distrusted &&
 	       r->world->attached > 1;
 }
 
 /* Returns whether the launch has a recurring place, and its identity. */
-static bool known_by(struct rank *r, const struct item *i, struct version *id)
+static bool launch_identity(struct rank *r, const struct item *i, struct version *id)
 {
 	const struct function *f = i->kernel.function;
 	const struct rf_launch *l = &i->kernel.launch;
@@ -81,7 +81,7 @@ static bool known_by(struct rank *r, const struct item *i, struct version *id)
 static enum trust trust(struct rank *r, const struct item *i, struct version *id,
 			struct trusted *trusted)
 {
-	if (!opaque_folded(r) || !known_by(r, i, id))
+	if (!opaque_folded(r) || !launch_identity(r, i, id))
 		return TRUST_NOTHING;
 	if (r->measure.state && r->measure.item == i) /* whatever others find out meanwhile */
 		return TRUST_MEASURE;
@@ -119,7 +119,7 @@ void opaque_footprint(struct rank *r, const struct item *i, struct footprint *f)
 	f->known = is == TRUST_UNLIKE || is == TRUST_ALIKE;
 	if (!f->known)
 		return;
-	f->astray = f->trusted = true;
+	f->writes_outside = f->trusted = true;
 	for (uint32_t n = 0; n < trusted.writes->count; n++)
 		footprint_add(f, trusted.writes->all[n].addr, trusted.writes->all[n].bytes,
 			      REACH_READ | REACH_WRITTEN);
@@ -132,7 +132,7 @@ bool opaque_still(const struct rank *r)
 	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
 		const struct stream *s = r->queue->streams[n];
 		for (const struct item *i = s->head; i && i != s->next; i = i->next)
-			if (i->execution->place == EXECUTION_ENGINE && !i->execution->told)
+			if (i->execution->place == EXECUTION_ENGINE && !i->execution->reported)
 				return false;
 	}
 	return true;
@@ -173,7 +173,7 @@ bool opaque_first(struct rank *r, const struct item *i)
 void opaque_done(struct rank *r, const struct item *i)
 {
 	struct version id;
-	if (!opaque_folded(r) || !known_by(r, i, &id))
+	if (!opaque_folded(r) || !launch_identity(r, i, &id))
 		return;
 	bool measured = r->measure.state == MEASURE_READY && r->measure.item == i;
 	uint64_t occurrence = launches_done(&r->world->launches, id, i->kernel.place.number,
@@ -189,6 +189,6 @@ void opaque_complete(struct rank *r, const struct item *i)
 		return;
 	measure_ran(&r->measure, i);
 	count = memory_strays(&r->memory, pages);
-	if (count && known_by(r, i, &id))
+	if (count && launch_identity(r, i, &id))
 		launches_surprised(&r->world->launches, id, r->rank, pages, count);
 }

@@ -29,23 +29,23 @@ static void note_fault(struct rank *r)
 static void complete(struct rank *r, struct item *i)
 {
 	const struct item_row *row = item_row(i);
-	bool heard = !row->heard || row->heard(i);
+	bool awaited = !row->awaited || row->awaited(i);
 	if (i->execution->place == EXECUTION_DEVICE)
 		memory_used(&r->memory);
 	if (row->complete)
 		row->complete(r, i);
 	ring_reply(r, i->slot, r->async_error, NULL, 0);
-	if (heard)
+	if (awaited)
 		turn_progress(&r->device->turn);
 	else
-		turn_settled(&r->device->turn);
+		turn_completed(&r->device->turn);
 	item_moved(r);
 	item_free(i);
 }
 
 static void complete_stream(struct rank *r, struct stream *s)
 {
-	while (s->head && s->head->submitted && execution_over(r, s->head->execution)) {
+	while (s->head && s->head->submitted && execution_done(r, s->head->execution)) {
 		const struct execution *e = s->head->execution;
 		if (e->place == EXECUTION_DEVICE)
 			note_fault(r); /* before a waiting request learns of the completion */
@@ -71,7 +71,7 @@ static bool submit_footprint(struct rank *r, struct stream *s, struct item *i)
 		if (found == MAPPED_DONE)
 			opaque_done(r, i);
 		if (found != MAPPED_NONE)
-			return squash_spared(r, s, i, found == MAPPED_DONE);
+			return squash_skips(r, s, i, found == MAPPED_DONE);
 		if (!squash_may(r, s, i, &footprint, &team) || opaque_first(r, i))
 			return false;
 	}
@@ -92,7 +92,7 @@ static bool submit(struct rank *r, struct stream *s, struct item *i)
 	if (there == ITEM_LATER || (there == ITEM_READY && !item_may(r, s, i, row->needs)))
 		return false;
 	bool begins = i->execution->place == EXECUTION_NONE;
-	if (row->submit && (stream_abroad(s) || squash_held(r, s, i) ||
+	if (row->submit && (stream_on_other_queue(s) || squash_must_wait(r, s, i) ||
 			    (begins && (check_holds(&r->check) || measure_holds(&r->measure, i)))))
 		return false;
 	if (row->find_footprint && there == ITEM_READY)
@@ -135,7 +135,7 @@ void rank_pump(struct rank *r)
 static bool listened(const struct item *i)
 {
 	const struct item_row *row = item_row(i);
-	return !row->heard || row->heard(i) || i->execution->refs > 1;
+	return !row->awaited || row->awaited(i) || i->execution->refs > 1;
 }
 
 /* Returns the first work of the stream whose completion has a consequence. */
@@ -185,7 +185,7 @@ void rank_sleep(struct rank *r)
 {
 	bool each = check_holds(&r->check) || measure_holds(&r->measure, NULL);
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
-		each |= ready_held(r, r->queue->streams[n]);
+		each |= ready_waits_for_older(r, r->queue->streams[n]);
 	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
 		struct stream *s = r->queue->streams[n];
 		r->device->hal->notify_at(s->hal, each ? 0 : woken_at(r, s));
@@ -227,13 +227,13 @@ enum rank_work rank_work(struct rank *r)
 	return work;
 }
 
-void rank_goes_alone(struct rank *r)
+void rank_continues_alone(struct rank *r)
 {
 	struct footprint f;
 	enum verdict verdict;
 	for (uint32_t n = 0; n < r->queue->stream_count; n++)
 		if (judge(r, r->queue->streams[n], &f, &verdict) && verdict == VERDICT_WAITS)
-			squash_alone(r, r->queue->streams[n]->next, &f, verdict);
+			squash_stop_waiting(r, r->queue->streams[n]->next, &f, verdict);
 }
 
 bool rank_runs_for_others(const struct rank *r)

@@ -17,7 +17,7 @@ enum rank_work {
 	WORK_KERNEL, /* run a kernel */
 };
 enum rank_work rank_work(struct rank *);
-void rank_goes_alone(struct rank *);            /* it does not wait for others any longer */
+void rank_continues_alone(struct rank *);       /* it does not wait for others any longer */
 bool rank_runs_for_others(const struct rank *); /* other ranks' items complete on its works */
 /* Marks the first item of each stream if it runs on the device; returns whether any of these still
  * runs. */

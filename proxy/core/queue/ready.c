@@ -8,7 +8,7 @@
 
 #include "queue/queue_parts.h"
 
-bool ready_held(const struct rank *r, const struct stream *s)
+bool ready_waits_for_older(const struct rank *r, const struct stream *s)
 {
 	const struct item *i = s->next;
 	if (!i || s->flags & RF_STREAM_NON_BLOCKING)
@@ -26,10 +26,10 @@ bool ready_held(const struct rank *r, const struct stream *s)
 
 bool ready_open(const struct rank *r, const struct stream *s)
 {
-	if (!s->next || ready_held(r, s))
+	if (!s->next || ready_waits_for_older(r, s))
 		return false;
 	return s->head == s->next || !(item_row(s->head)->needs & HOLDS_NEXT) ||
-	       s->head->execution->told;
+	       s->head->execution->reported;
 }
 
 enum item_ready ready_item(const struct item *i)

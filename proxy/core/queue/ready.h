@@ -7,7 +7,7 @@
 #include "queue/item.h"
 #include "queue/stream.h"
 
-bool ready_held(const struct rank *, const struct stream *); /* by another stream */
+bool ready_waits_for_older(const struct rank *, const struct stream *); /* by another stream */
 bool ready_open(const struct rank *,
 		const struct stream *); /* there is a next item, and it may be next */
 enum item_ready ready_item(const struct item *);

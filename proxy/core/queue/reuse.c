@@ -13,7 +13,7 @@
 
 static bool folded(const struct rank *r)
 {
-	return r->device->memory.shares && !r->device->apart && !r->memory.doubted &&
+	return r->device->memory.shares && !r->device->apart && !r->memory.distrusted &&
 	       r->world->attached > 1;
 }
 
@@ -22,7 +22,7 @@ static bool in_order(struct rank *r, const struct stream *s)
 	for (uint32_t n = 0; n < r->queue->stream_count && r->memory.inflight; n++) {
 		const struct stream *o = r->queue->streams[n];
 		for (const struct item *i = o->head; i && i != o->next && o != s; i = i->next)
-			if (!execution_over(r, i->execution))
+			if (!execution_done(r, i->execution))
 				return false;
 	}
 	return true;

@@ -19,7 +19,7 @@
  *  - what runs for several ranks uses the memory of each (memory_use): meanwhile pages neither move
  *    nor become shared;
  *  - the device's queues are independent: an item after one that completes on another stream's work
- *    is submitted when that is complete (stream_abroad), unless it goes to the same queue;
+ *    is submitted when that is complete (stream_on_other_queue), unless it goes to the same queue;
  *  - shared pages may be writable in one rank's space only while nothing runs there except squashed
  *    kernels, and sums, whose writes are known: a fault there is a fault of all who take part. The
  *    pages stay open for the next such kernel while nothing else runs, the rank is active and no
@@ -182,9 +182,9 @@ static void learn(struct rank *r, const struct item *i, const struct footprint *
 static bool follows(struct rank *r, const struct stream *s, const struct hal_stream *queue)
 {
 	for (const struct item *i = s->head; i && i != s->next; i = i->next)
-		if (!(i->execution->place == EXECUTION_DEVICE && !i->execution->told &&
+		if (!(i->execution->place == EXECUTION_DEVICE && !i->execution->reported &&
 		      i->execution->queue == queue) &&
-		    !execution_over(r, i->execution))
+		    !execution_done(r, i->execution))
 			return false;
 	return true;
 }
@@ -238,7 +238,7 @@ static bool runs_concurrently(struct rank *r, const struct footprint *f)
 	for (uint32_t n = 0; n < f->count && beneath; n++) {
 		const struct range *range = &f->ranges[n];
 		beneath = !written(range) || memory_owns(&r->memory, range->addr, range->bytes) ||
-			  memory_copies_beneath(&r->memory, range->addr, range->bytes);
+			  memory_copies_while_running(&r->memory, range->addr, range->bytes);
 	}
 	return beneath;
 }
@@ -246,7 +246,7 @@ static bool runs_concurrently(struct rank *r, const struct footprint *f)
 /* True if all sharers could take part in the item. */
 static bool squashable(struct rank *r, const struct item *i, const struct footprint *f)
 {
-	return f->keyed && !i->apart && !r->device->apart && !r->memory.doubted &&
+	return f->keyed && !i->own_run && !r->device->apart && !r->memory.distrusted &&
 	       !runs_concurrently(r, f) && works(i) <= WORKS_MAX;
 }
 
@@ -285,16 +285,17 @@ enum verdict squash_judge(struct rank *r, const struct stream *s, const struct i
 
 /* Waiting without success counts for the other ranks, too: they run the same program and reach the
  * item next. */
-void squash_alone(struct rank *r, struct item *i, const struct footprint *f, enum verdict verdict)
+void squash_stop_waiting(struct rank *r, struct item *i, const struct footprint *f,
+			 enum verdict verdict)
 {
-	bool first = !i->apart && verdict != VERDICT_ALONE;
+	bool first = !i->own_run && verdict != VERDICT_ALONE;
 	not_together(r, i, f);
 	for (uint32_t n = 0; n < r->world->size && first && verdict != VERDICT_IMPATIENT; n++)
 		if (r->world->ranks[n] && r->world->ranks[n] != r)
 			learn(r->world->ranks[n], i, f, verdict);
 	if (first)
 		learn(r, i, f, verdict);
-	i->apart = true;
+	i->own_run = true;
 }
 
 /* ---- running ---- */
@@ -302,11 +303,11 @@ void squash_alone(struct rank *r, struct item *i, const struct footprint *f, enu
 /* Notes that the item waits for other ranks, or for running work. Only the first item of a stream
  * counts, which can wait for work of other streams only: running work of its own stream does not
  * wait for later items. */
-static bool held(struct rank *r, const struct stream *own, const struct item *i)
+static bool note_waiting(struct rank *r, const struct stream *own, const struct item *i)
 {
 	struct squashing *s = &r->queue->squashing;
-	if (!s->held && own->head == i)
-		s->held = i;
+	if (!s->waiting && own->head == i)
+		s->waiting = i;
 	return true;
 }
 
@@ -316,12 +317,12 @@ void squash_not_first(struct rank *r, const struct item *i)
 		r->queue->squashing.first = NULL;
 }
 
-bool squash_held(struct rank *r, const struct stream *own, const struct item *i)
+bool squash_must_wait(struct rank *r, const struct stream *own, const struct item *i)
 {
 	struct squashing *s = &r->queue->squashing;
 	bool behind = s->first && s->first != i && r->device->active == r && !s->concurrent;
-	s->owed |= r->memory.fenced;
-	return (r->memory.fenced || behind) && held(r, own, i);
+	s->fence_waits |= r->memory.fenced;
+	return (r->memory.fenced || behind) && note_waiting(r, own, i);
 }
 
 /* True if nothing else of the rank runs, and memory where it may write unforeseen is
@@ -329,9 +330,9 @@ bool squash_held(struct rank *r, const struct stream *own, const struct item *i)
 static bool fenced(struct rank *r, const struct footprint *f)
 {
 	struct memory_range ranges[RANGES_MAX];
-	if (!f->known || !f->astray || !memory_fences(&r->memory))
+	if (!f->known || !f->writes_outside || !memory_fences(&r->memory))
 		return true;
-	if (r->queue->squashing.owed)
+	if (r->queue->squashing.fence_waits)
 		return false;
 	int error = memory_fence(&r->memory, ranges, all_written(f, ranges), f->trusted);
 	if (error && error != CU_NOT_READY)
@@ -352,9 +353,9 @@ static void close_all(struct rank *r)
  * item waits. */
 static bool opened(struct rank *r, const struct footprint *f)
 {
-	if (f->astray)
+	if (f->writes_outside)
 		close_all(r);
-	if (f->astray && r->queue->squashing.open)
+	if (f->writes_outside && r->queue->squashing.open)
 		return false;
 	for (uint32_t n = 0; n < f->count; n++)
 		if (written(&f->ranges[n]) &&
@@ -409,7 +410,7 @@ static bool closed(struct rank *r, const struct item *i, const struct footprint 
 	if (item_row(i)->needs & NEEDS_ACTIVE)
 		close_all(r);
 	return !(item_row(i)->needs & NEEDS_ACTIVE) || !r->queue->squashing.open ||
-	       (r->queue->squashing.concurrent && f->known && !f->astray);
+	       (r->queue->squashing.concurrent && f->known && !f->writes_outside);
 }
 
 bool squash_may(struct rank *r, const struct stream *s, struct item *i, const struct footprint *f,
@@ -421,21 +422,22 @@ bool squash_may(struct rank *r, const struct stream *s, struct item *i, const st
 		    opened(r, f));
 	squash_not_first(r, i);
 	if (verdict <= VERDICT_TOGETHER) {
-		if (!may && !r->queue->squashing.owed) /* else items that a fence held are first */
+		/* otherwise items that a fence held are first */
+		if (!may && !r->queue->squashing.fence_waits)
 			r->queue->squashing.first = i;
 	} else if (verdict != VERDICT_WAITS) {
-		squash_alone(r, i, f, verdict);
+		squash_stop_waiting(r, i, f, verdict);
 		request_copy(r, i, f);
 	}
-	return may ? !r->async_error : !held(r, s, i);
+	return may ? !r->async_error : !note_waiting(r, s, i);
 }
 
-bool squash_spared(struct rank *r, const struct stream *s, const struct item *i, bool now)
+bool squash_skips(struct rank *r, const struct stream *s, const struct item *i, bool now)
 {
 	squash_not_first(r, i);
 	if (!now)
 		r->queue->squashing.first = i;
-	return now || !held(r, s, i);
+	return now || !note_waiting(r, s, i);
 }
 
 void squash_join(struct rank *r, struct item *i, struct footprint *f, const struct team *team)
@@ -502,7 +504,7 @@ static void open_early(struct rank *r)
 	if (!i || s->early > RANGES_MAX)
 		return;
 	item_row(i)->find_footprint(r, i, &f);
-	bool may = f.known && !f.astray && !i->apart && ran_together(r, i, &f);
+	bool may = f.known && !f.writes_outside && !i->own_run && ran_together(r, i, &f);
 	while (may && s->early < f.count) {
 		const struct range *range = &f.ranges[s->early++];
 		if (!written(range) || memory_owns(&r->memory, range->addr, range->bytes))
@@ -532,12 +534,12 @@ static void close_some(struct rank *r)
 static void check_concurrent(struct rank *r)
 {
 	struct squashing *s = &r->queue->squashing;
-	bool waits = s->held && r->memory.inflight && r->device->hal->space_own;
+	bool waits = s->waiting && r->memory.inflight && r->device->hal->space_own;
 	s->concurrent &= r->memory.inflight != 0;
-	if (!waits || s->held != s->fruitless)
+	if (!waits || s->waiting != s->fruitless)
 		s->fruitless_since_ns = waits ? now_ns() : 0;
-	s->fruitless = waits ? s->held : NULL;
-	s->held = NULL;
+	s->fruitless = waits ? s->waiting : NULL;
+	s->waiting = NULL;
 	if (!waits || s->concurrent || now_ns() < s->fruitless_since_ns + CONCURRENT_NS)
 		return;
 	s->concurrent = true;
@@ -555,9 +557,9 @@ void squash_turn(struct rank *r)
 	open_early(r);
 	close_some(r);
 	check_concurrent(r);
-	if (!r->queue->squashing.owed || r->memory.fenced)
+	if (!r->queue->squashing.fence_waits || r->memory.fenced)
 		return;
-	r->queue->squashing.owed = false;
+	r->queue->squashing.fence_waits = false;
 	turn_progress(&r->device->turn);
 }
 

@@ -23,9 +23,9 @@ struct backoff {
 struct squashing {      /* of a rank */
 	bool open;      /* works in flight may write shared pages */
 	uint32_t early; /* ranges of the item after a sum that were considered for early opening */
-	bool owed;      /* items that a fence held come before the next fence */
+	bool fence_waits;             /* items that a fence held come before the next fence */
 	const struct item *first;     /* it needs quiet memory: nothing else begins before it */
-	const struct item *held;      /* the first that waited in this turn, or NULL */
+	const struct item *waiting;   /* the first that waited in this turn, or NULL */
 	const struct item *fruitless; /* the same one in earlier turns, while work ran: */
 	uint64_t fruitless_since_ns;
 	bool concurrent; /* nothing waits any longer for running work, nor for other ranks */
@@ -58,12 +58,12 @@ bool squash_may(struct rank *, const struct stream *, struct item *, const struc
 /* The item need not be first any longer: it is submitted, or judged again. */
 void squash_not_first(struct rank *, const struct item *);
 /* True if another item of the rank must be submitted before this one. */
-bool squash_held(struct rank *, const struct stream *, const struct item *);
+bool squash_must_wait(struct rank *, const struct stream *, const struct item *);
 /* The item does not wait for others any more, for the reason `verdict`. */
-void squash_alone(struct rank *, struct item *, const struct footprint *, enum verdict);
+void squash_stop_waiting(struct rank *, struct item *, const struct footprint *, enum verdict);
 /* The item does not run (reuse.c); `now` false: only when the rank's memory is quiet. Returns
  * `now`. */
-bool squash_spared(struct rank *, const struct stream *, const struct item *, bool now);
+bool squash_skips(struct rank *, const struct stream *, const struct item *, bool now);
 /* The item was submitted: the team's items complete on its execution. */
 void squash_join(struct rank *, struct item *, struct footprint *, const struct team *);
 void squash_turn(struct rank *); /* called after the rank's streams were processed */

@@ -75,7 +75,7 @@ void stream_push(struct rank *r, struct stream *s, struct item *i)
 		accesses_pushed(r, s, i);
 }
 
-static bool abroad(const struct stream *s, const struct item *i)
+static bool on_other_queue(const struct stream *s, const struct item *i)
 {
 	return i->execution->place == EXECUTION_DEVICE && i->execution->queue != s->hal;
 }
@@ -84,13 +84,13 @@ struct item *stream_pop(struct rank *r, struct stream *s)
 {
 	struct item *i = s->head;
 	INVARIANT(i && r->queue->items >= i->weight, "an item that leaves a stream was counted");
-	INVARIANT(!(i->submitted && abroad(s, i)) || s->abroad,
+	INVARIANT(!(i->submitted && on_other_queue(s, i)) || s->on_other_queue,
 		  "an item that completed on another stream's work was counted");
 	s->head = i->next;
 	if (!s->head)
 		s->tail = NULL;
 	r->queue->items -= i->weight;
-	s->abroad -= i->submitted && abroad(s, i);
+	s->on_other_queue -= i->submitted && on_other_queue(s, i);
 	return i;
 }
 
@@ -98,6 +98,6 @@ void stream_submitted(struct stream *s)
 {
 	INVARIANT(s->next && !s->next->submitted, "a stream has a next item when it is submitted");
 	s->next->submitted = true;
-	s->abroad += abroad(s, s->next);
+	s->on_other_queue += on_other_queue(s, s->next);
 	s->next = s->next->next;
 }

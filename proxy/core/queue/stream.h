@@ -22,7 +22,8 @@ struct stream {
 	struct hal_stream *hal;
 	struct item *head, *tail; /* oldest incomplete … newest */
 	struct item *next;        /* first that is not completely submitted */
-	uint32_t abroad; /* items submitted but incomplete on another stream's work: squash.c */
+	uint32_t
+		on_other_queue; /* items submitted but incomplete on another stream's work: squash.c */
 };
 
 struct stream *stream_new(struct rank *, uint64_t id, uint32_t flags, int32_t priority);
@@ -30,7 +31,7 @@ void stream_doom(struct rank *, struct stream *); /* destroyed: removed when emp
 void stream_push(struct rank *, struct stream *, struct item *);
 struct item *stream_pop(struct rank *, struct stream *); /* removes the oldest, which is complete */
 void stream_submitted(struct stream *);                  /* all of its next item is submitted */
-static inline bool stream_abroad(const struct stream *s) { return s->abroad; }
+static inline bool stream_on_other_queue(const struct stream *s) { return s->on_other_queue; }
 void stream_free(struct rank *, uint32_t index); /* it must be empty */
 void streams_close(struct rank *);               /* all of them; they must be empty */
 

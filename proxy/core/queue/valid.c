@@ -43,7 +43,7 @@ static uint32_t next_of(const struct tally *t, uint32_t *at, const void **what)
 static const char *stream_invalid(const struct rank *r, const struct stream *s, uint32_t *weight,
 				  uint32_t *slots)
 {
-	uint32_t abroad = 0;
+	uint32_t on_other_queue = 0;
 	bool behind = false; /* reached the first that is not completely submitted */
 	const struct item *last = NULL;
 	WRONG(table_get(&r->objects, s->o.id, OBJ_STREAM) != &s->o, "a stream has another handle");
@@ -53,8 +53,8 @@ static const char *stream_invalid(const struct rank *r, const struct stream *s, 
 		WRONG(last && last->seq > i->seq, "items are not in program order");
 		*weight += i->weight;
 		*slots += i->slot != 0;
-		abroad += i->submitted && i->execution->place == EXECUTION_DEVICE &&
-			  i->execution->queue != s->hal;
+		on_other_queue += i->submitted && i->execution->place == EXECUTION_DEVICE &&
+				  i->execution->queue != s->hal;
 		refer(&executions, i->execution);
 		WRONG(i->execution != &i->own && i->own.refs,
 		      "an item that shares an execution has one of its own");
@@ -63,7 +63,7 @@ static const char *stream_invalid(const struct rank *r, const struct stream *s, 
 		if (i->kind == ITEM_FENCE)
 			refer(&fences, i->fence);
 	}
-	WRONG(abroad != s->abroad, "items that complete on another stream's work");
+	WRONG(on_other_queue != s->on_other_queue, "items that complete on another stream's work");
 	WRONG(last != s->tail, "the tail of a stream is not its last item");
 	WRONG(s->next && !behind, "the next item of a stream is not in it");
 	return NULL;

@@ -29,7 +29,7 @@ struct device {
 	uint32_t rank_count;
 	struct rank *active; /* loop/slice.c: the rank that may run kernels, or NULL */
 	bool yielding;       /* its quantum is over: nothing more of it is submitted */
-	bool relents;        /* then: except the first item of each stream */
+	bool yield_relaxed;  /* then: except the first item of each stream */
 
 	bool apart;        /* loop/api.c: nothing is squashed */
 	uint64_t validate; /* loop/api.c: the cross-check runs at every so many collectives; 0:
@@ -41,7 +41,7 @@ struct device {
 /* True if the active rank's kernel may be submitted; `first`: it is the first of its stream. */
 static inline bool device_submits(const struct device *d, bool first)
 {
-	return !d->yielding || (d->relents && first);
+	return !d->yielding || (d->yield_relaxed && first);
 }
 
 #endif

@@ -7,7 +7,7 @@
 struct ending {
 	bool exited, crashed, replaced;
 	bool closing; /* nothing more is taken from its ring */
-	bool idle_told, idle;
+	bool idle_reported, idle;
 };
 
 #endif

@@ -130,9 +130,9 @@ int ring_peek(struct rank *r, struct place *at, uint8_t *out)
 
 void ring_from(struct rank *r, uint64_t seq) { r->ring.tail.seq = seq; }
 
-void ring_asked(struct rank *r, uint16_t slot) { r->ring.replies += slot != 0; }
+void ring_expect_reply(struct rank *r, uint16_t slot) { r->ring.replies += slot != 0; }
 
-void ring_unasked(struct rank *r, uint16_t slot)
+void ring_cancel_reply(struct rank *r, uint16_t slot)
 {
 	INVARIANT(!slot || r->ring.replies, "a request that is taken back was counted");
 	r->ring.replies -= slot != 0;

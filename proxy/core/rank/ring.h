@@ -37,10 +37,10 @@ int ring_peek(struct rank *, struct place *at, uint8_t *out);
 void ring_consume(struct rank *, struct place upto);
 void ring_report_space(struct rank *); /* publishes consumed space as free; once per turn */
 bool ring_empty(const struct rank *);
-bool ring_owned(const struct rank *);            /* no proxy of a later epoch has taken it */
-void ring_from(struct rank *, uint64_t seq);     /* the number of the last record before */
-void ring_asked(struct rank *, uint16_t slot);   /* a reply is due, unless slot is 0 */
-void ring_unasked(struct rank *, uint16_t slot); /* not yet due: its record waits */
+bool ring_owned(const struct rank *);                 /* no proxy of a later epoch has taken it */
+void ring_from(struct rank *, uint64_t seq);          /* the number of the last record before */
+void ring_expect_reply(struct rank *, uint16_t slot); /* a reply is due, unless slot is 0 */
+void ring_cancel_reply(struct rank *, uint16_t slot); /* not yet due: its record waits */
 void ring_reply(struct rank *, uint16_t slot, int error, const void *data, uint32_t bytes);
 void ring_release_bulk(struct rank *, uint32_t index);
 uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of bounds */

@@ -45,7 +45,7 @@ static bool same(const struct content *x, const struct content *y)
 	       x->offset == y->offset && x->period == y->period;
 }
 
-static bool goes_on(const struct extent *e, const struct extent *next)
+static bool continues(const struct extent *e, const struct extent *next)
 {
 	struct content c = later(e->content, next->addr - e->addr);
 	return same(&c, &next->content);
@@ -135,7 +135,7 @@ static void join(struct versions *v, uint32_t from, uint32_t count)
 {
 	uint32_t end = from + count < v->count ? from + count : v->count, kept = from;
 	for (uint32_t i = from + 1; i < end; i++)
-		if (!goes_on(&v->extents[kept], &v->extents[i]))
+		if (!continues(&v->extents[kept], &v->extents[i]))
 			v->extents[++kept] = v->extents[i];
 	memmove(&v->extents[kept + 1], &v->extents[end], (v->count - end) * sizeof *v->extents);
 	v->count -= end - kept - 1;
@@ -200,7 +200,7 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 	free(copied);
 }
 
-bool versions_hold(const struct versions *v, uint64_t addr, uint64_t bytes, struct content content)
+bool versions_equal(const struct versions *v, uint64_t addr, uint64_t bytes, struct content content)
 {
 	uint64_t end = addr + bytes;
 	for (uint32_t i = bytes ? at(v, addr) : v->count; i < v->count; i++) {
@@ -298,7 +298,7 @@ const char *versions_invalid(const struct versions *v)
 		WRONG(e->addr >= end_of(v, i), "extents are not in order, or leave the heap");
 		WRONG(e->content.period && e->content.offset >= e->content.period,
 		      "an offset beyond what repeats");
-		WRONG(i && goes_on(e - 1, e), "two extents that are one");
+		WRONG(i && continues(e - 1, e), "two extents that are one");
 	}
 	return NULL;
 }

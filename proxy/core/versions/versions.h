@@ -64,7 +64,7 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 		   uint64_t from_addr, uint64_t bytes);
 
 /* True if the range holds this content. */
-bool versions_hold(const struct versions *, uint64_t addr, uint64_t bytes, struct content);
+bool versions_equal(const struct versions *, uint64_t addr, uint64_t bytes, struct content);
 /* True if the whole range is known to be zeros. */
 bool versions_zeros(const struct versions *, uint64_t addr, uint64_t bytes);
 

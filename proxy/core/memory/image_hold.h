@@ -1,8 +1,8 @@
-/* held.h: the table in a rank's image that records an image hold, and the pages copied aside for it
+/* image_hold.h: the table in a rank's image that records an image hold, and the pages copied aside for it
  * (image_hold.c). `rankfold/image.py` reads this header too: its numbers, and arrays of them.
  */
-#ifndef RANKFOLD_HELD_H
-#define RANKFOLD_HELD_H
+#ifndef RANKFOLD_IMAGE_HOLD_H
+#define RANKFOLD_IMAGE_HOLD_H
 
 #include <stdint.h>
 
@@ -17,7 +17,7 @@
 struct image_hold {
 	_Atomic uint32_t holds; /* written by the launcher: it is copying the image */
 	/* written by the proxy: content was lost before it could be copied */
-	_Atomic uint32_t lost;
+	_Atomic uint32_t overflowed;
 	uint32_t pages; /* pages copied aside */
 	uint32_t reserved;
 	/* For each page: 0 if it is as it was when the hold began; otherwise its number among the
