@@ -105,7 +105,8 @@ def test_a_device_has_the_limits_of_its_compute_capability(
     capability: tuple[int, int], threads: int, blocks: int, shared_kib: int, of_a_block_kib: int
 ) -> None:
     major, minor = capability
-    given = {"name": "d", "memory_bytes": 1, "cc_major": major, "cc_minor": minor}
+    given: dict[str, int | str] = {"name": "d", "memory_bytes": 1, "cc_major": major}
+    given["cc_minor"] = minor
 
     def reported(**chosen: int) -> dict[str, int]:
         packed = handshake.pack_device({**given, **chosen})
