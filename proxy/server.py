@@ -50,6 +50,7 @@ log = area(__file__)
 # Time for programs to exit by their errors before the proxy of a lost device exits; remaining jobs
 # then see the proxy as killed. The reconciler does not wait if there are no jobs.
 DEVICE_LOST_GRACE_S = 3.0
+LOADS = max(2, os.cpu_count() or 1)  # modules and kernels loaded at once, as many as compiled
 LOOK_S = 1.0  # between two checks of jobs' progress
 CLOSE_S = 10.0  # for modules that are still being loaded, and for work on the device, at the end
 IDLE_EXIT_S = 600.0  # without ranks and without a request for this long, a proxy exits
@@ -81,7 +82,7 @@ class Proxy:
             moves_fd=_moves_fd(),
         )
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
-        self.pool = ThreadPoolExecutor(2, thread_name_prefix="modules")
+        self.pool = ThreadPoolExecutor(LOADS, thread_name_prefix="modules")
         self.jobs: dict[str, Job] = {}
         self.history: list[Message] = []
         self._next_id = 0

@@ -16,6 +16,7 @@ REST_SAVE_AFTER_S = 2.0  # short for watchdogs of 5 s: a rank's clock runs until
 # useful connection is faster.
 STUCK_S = 300.0
 CRIU_STUCK_S = 60.0
+CACHE_MIB = 4096
 VALIDATE = 256  # collectives of a communicator between two cross-checks
 
 _PREFIX = "RANKFOLD_"
@@ -80,6 +81,12 @@ def host_memory() -> int | None:
     return _count("RANKFOLD_HOST_MEMORY", "a number of bytes")
 
 
+def cache_bytes() -> int:
+    """The most bytes that the folder of compiled kernels keeps."""
+    mib = _count("RANKFOLD_CACHE_MIB", "a number of MiB")
+    return (CACHE_MIB if mib is None else mib) << 20
+
+
 def validate() -> int:
     """Collectives of a communicator between two cross-checks; 0: never."""
     count = _count("RANKFOLD_VALIDATE", "a number of collectives")
@@ -110,6 +117,7 @@ _READERS: dict[str, Callable[[], object]] = {
     "RANKFOLD_REST_SAVE_AFTER": rest_save_after_s,
     "RANKFOLD_QUANTUM": quantum_s,
     "RANKFOLD_HOST_MEMORY": host_memory,
+    "RANKFOLD_CACHE_MIB": cache_bytes,
     "RANKFOLD_VALIDATE": validate,
     "RANKFOLD_SHARE": lambda: share(True),
     "RANKFOLD_SQUASH": squash,

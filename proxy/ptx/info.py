@@ -70,7 +70,11 @@ class FunctionInfo:
 
 def module_info(text: str, digest: str) -> ModuleInfo:
     """Parse a module, and lay out its globals as on every device. Raises ModuleError."""
-    module = parse_module(text)
+    return info_of(parse_module(text), digest)
+
+
+def info_of(module: Module, digest: str) -> ModuleInfo:
+    """As `module_info`, of a parsed module."""
     laid_out = layout.globals_layout(module)
     sizes = {v.name: v.size for v in module.variables.values()}
     sizes[layout.SETUP] = laid_out.bytes - laid_out.offsets.get(layout.SETUP, 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .outline import strip
@@ -173,23 +174,29 @@ class Function:
     params: tuple[Param, ...]
     returns: tuple[Param, ...]
     header: str
-    body: str | None  # as it is written; None: only declared
+    # returns the body as it is written; None: only declared
+    read: Callable[[], str] | None = field(compare=False)
     max_threads: int = 1024
     min_blocks: int = 1  # minimum number on a multiprocessor
 
     @property
     def defined(self) -> bool:
-        return self.body is not None
+        return self.read is not None
+
+    @property
+    def body(self) -> str:
+        """The body as it is written; empty if it is only declared."""
+        return self.read() if self.read else ""
 
     @functools.cached_property
     def body_text(self) -> str | None:
         """The body without comments and pragmas; None: only declared."""
-        return None if self.body is None else strip(self.body)
+        return strip(self.read()) if self.read else None
 
     @property
     def text(self) -> str:
         """Header and body."""
-        return f"{self.header};" if self.body is None else f"{self.header}{{{self.body_text}}}"
+        return f"{self.header}{{{self.body_text}}}" if self.read else f"{self.header};"
 
     @property
     def param_bytes(self) -> int:
@@ -206,17 +213,20 @@ class Module:
     variables: dict[str, Variable]
     functions: dict[str, Function]
     declarations: str  # all text outside functions
+    known_held: list[str] | None = None  # held_by_kernels, if it was found before
 
     @functools.cached_property
     def held_by_kernels(self) -> list[str]:
         """The functions whose address some kernel takes; another kernel may call them."""
+        if self.known_held is not None:
+            return self.known_held
         names = {f.name for f in self.functions.values() if f.defined and not f.entry}
         if not names:
             return []
         kernels = [
             f.body_text or ""
             for f in self.functions.values()
-            if f.entry and f.body and any(name in f.body for name in names)
+            if f.entry and any(name in body for body in [f.body] for name in names)
         ]
         return sorted(names & {name for text in kernels for name in _MOVED.findall(text)})
 

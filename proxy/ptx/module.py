@@ -5,8 +5,10 @@ PTX ISA, chapters 4 (syntax) and 5 (state spaces, types, variables).
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
+from collections.abc import Callable, Sequence
 
 from . import constants
 from .errors import INVALID_PTX, NOT_FOUND, NOT_SUPPORTED, ModuleError, line_at, place_of
@@ -30,7 +32,11 @@ def spread(declaration: str) -> str:
 
 def parse_module(text: str) -> Module:
     """Read module scope. Raises ModuleError(INVALID_PTX), with its line."""
-    text, bodies = outline(text)
+    return parse_outline(*outline(text))
+
+
+def parse_outline(text: str, bodies: Sequence[str]) -> Module:
+    """As `parse_module`, of what `outline` returns. No body is read."""
     text = strip(text)  # bodies that the outline has taken out remain as they are written
     version = re.search(r"^\s*\.version\s+(\d+\.\d+)", text)
     targets = re.search(r"\.target\s+\w+(?:\s*,\s*\w+)*", text)
@@ -82,7 +88,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def _top_level(
-    text: str, at: int, module: Module, declarations: list[str], bodies: list[str]
+    text: str, at: int, module: Module, declarations: list[str], bodies: Sequence[str]
 ) -> int:
     if text.startswith(".address_size", at):
         size = re.compile(r"\.address_size\s+64\b").match(text, at)
@@ -99,15 +105,16 @@ def _top_level(
     if _FUNC.search(header):
         if end.group() == "{":
             close = _closing(text, end.start())
-            body: str | None = text[end.start() + 1 : close]
-            if bodies and body and body.startswith(MARK):
-                body = bodies[int(body.split(MARK)[1])]
+            body = text[end.start() + 1 : close]
+            read: Callable[[], str] | None = functools.partial(str, body)
+            if bodies and body.startswith(MARK):
+                read = functools.partial(bodies.__getitem__, int(body.split(MARK)[1]))
             stop = close + 1
         else:
-            body, stop = None, end.end()
-        function = _function(header, text[at : end.start()], body)
+            read, stop = None, end.end()
+        function = _function(header, text[at : end.start()], read)
         old = module.functions.get(function.name)
-        if _counts(header, function.name, body is None, not old.defined if old else None):
+        if _counts(header, function.name, read is None, not old.defined if old else None):
             module.functions[function.name] = function
         return stop
     stop = text.index(";", at)
@@ -134,7 +141,7 @@ def _counts(header: str, name: str, declared: bool, known_declared: bool | None)
     return False
 
 
-def _function(header: str, text: str, body: str | None) -> Function:
+def _function(header: str, text: str, read: Callable[[], str] | None) -> Function:
     match = re.search(rf"\.(entry|func)\s*(\([^)]*\))?\s*({_IDENT})\s*(\([^)]*\))?", header)
     if not match:
         raise ModuleError(INVALID_PTX, f"bad function header {header.strip()[:80]!r}", text[:80])
@@ -152,7 +159,7 @@ def _function(header: str, text: str, body: str | None) -> Function:
         _params(params or ""),
         _params(returns or ""),
         text,
-        body,
+        read,
         threads,
         int(blocks.group(1)) if blocks else 1,
     )

@@ -19,6 +19,7 @@ BAD = [
     ("RANKFOLD_LINGER", "nan", "it must be a number of seconds"),
     ("RANKFOLD_STUCK", "inf", "it must be a number of seconds"),
     ("RANKFOLD_HOST_MEMORY", "16G", "it must be a number of bytes"),
+    ("RANKFOLD_CACHE_MIB", "4GiB", "it must be a number of MiB"),
     ("RANKFOLD_QUANTUM", "5m", "it must be a number of seconds"),
     ("RANKFOLD_CRIU_STUCK", "-1", "it must be a number of seconds"),
     ("RANKFOLD_VALIDATE", "-5", "it must be a number of collectives"),

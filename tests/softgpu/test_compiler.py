@@ -137,6 +137,45 @@ def test_a_broken_kernel_fails_alone(made: list[Loader], folder: Path) -> None:
     assert compiled(folder) == 3
 
 
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (
+            "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+            "{%r0,%r0,%r0,%r0}, {%r0,%r0}, {%r0,%r0}, {%r0,%r0,%r0,%r0}, %r0, 0x0;",
+            "mma.sp",
+        ),
+        ("multimem.red.relaxed.sys.global.add.u32 [%rd0], %r0;", "multimem"),
+        ("no.such.instruction %r0;", "no.such"),
+    ],
+)
+def test_a_refused_instruction_fails_only_its_kernel(
+    made: list[Loader], folder: Path, refused: str, message: str
+) -> None:
+    head, mark, good = text().partition(".visible")
+    source = head + mark + good + mark + text("refused", refused).partition(mark)[2]
+    loader = new(made, folder)
+    module = loader.module(source.encode(), 1)
+    with pytest.raises(ModuleError, match=message) as caught:
+        loader.function(module, "refused")
+    assert "refused" in caught.value.message
+    assert result(loader, source) == 42
+
+
+def test_a_slow_compilation_is_logged_once(
+    made: list[Loader],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("rankfold.proxy.hal.soft.modules.SLOW_S", 0.001)
+    loader = new(made, folder)
+    for name in ("first", "second"):  # each takes many times as long
+        assert result(loader, text(name), name) == 42
+    (line,) = [each for each in caplog.messages if "compiling" in each]
+    assert line.startswith("kernel first has been compiling for 0.001 s; this device waits for 1 ")
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
 def test_a_damaged_object_is_compiled_again(made: list[Loader], folder: Path, damage: str) -> None:
     assert result(new(made, folder), text()) == 42
@@ -451,6 +490,7 @@ def test_a_linked_module_declares_in_any_order_and_defines_once(
     weak = defined.replace(".visible", ".weak")
     first, both = (parse_module(HEADER + weak * count) for count in (1, 2))
     assert (first.functions, first.variables) == (both.functions, both.variables)
+    assert [f.text for f in first.functions.values()] == [f.text for f in both.functions.values()]
 
 
 def test_kernels_load_where_free_memory_is_far_apart(folder: Path) -> None:

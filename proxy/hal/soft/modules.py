@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import os
 import sys
 import threading
@@ -16,17 +15,21 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 
-from rankfold import paths
+from rankfold import paths, plural
 from rankfold.control import Client, ControlError
+from rankfold.log import area
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
-from rankfold.proxy.ptx.fatbin import ptx_of
-from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info, variables_of
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, variables_of
 from rankfold.proxy.ptx.module import find
+from rankfold.proxy.ptx.prepared import Prepared
 
 from .compiler import cache, objects
 
+log = area(__file__)
+
 COMPILE_TIMEOUT_S = 1800.0  # the compiler has its own limits, and serves other proxies
 START_TIMEOUT_S = 30.0
+SLOW_S = 2.0  # a compilation that takes longer is reported
 ATTEMPTS = 5  # a connection may still reach a process that is being killed
 RUNTIME_SYMBOLS = tuple(
     f"rankfold_soft_{name}"
@@ -60,6 +63,9 @@ class Loader:
         self.cache_dir, self.socket = Path(cache_dir), Path(socket)
         self.compute_capability = compute_capability
         self._lock = threading.Lock()
+        self._prepared = Prepared(self.cache_dir)
+        self._slow = False  # a slow compilation was logged
+        self._full = False  # modules cannot be stored; it was logged
         self._modules: dict[str, ModuleInfo] = {}
         self._functions: dict[tuple[str, str], FunctionInfo] = {}
         self._addresses: dict[str, int] = {}
@@ -91,12 +97,12 @@ class Loader:
         """Reads a fatbin or PTX text. `kind` (enum rf_image) is the program's claim; the first
         bytes decide. `cc`: the compute capability for which code is chosen; default: the
         device's. Raises ModuleError."""
-        text = ptx_of(image, cc or self.compute_capability)
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        info, not_stored = self._prepared.module(image, cc or self.compute_capability)
+        if not_stored and not self._full:
+            log.warning("%s; they are prepared again each time: free some space", not_stored)
+        self._full = bool(not_stored)
         with self._lock:
-            if digest not in self._modules:
-                self._modules[digest] = module_info(text, digest)
-            return self._modules[digest]
+            return self._modules.setdefault(info.hash, info)
 
     def function(self, module: ModuleInfo, name: str) -> FunctionInfo:
         """Returns a kernel, compiled if no object exists. Raises ModuleError."""
@@ -163,6 +169,9 @@ class Loader:
             if self._closed:
                 client.interrupt()
         fd = os.memfd_create("rankfold-ptx", os.MFD_CLOEXEC)
+        slow = threading.Timer(SLOW_S, self._report_slow, (name,))
+        slow.daemon = True
+        slow.start()
         try:
             data = source.encode()
             os.write(fd, data)
@@ -170,6 +179,7 @@ class Loader:
                 "compile", timeout=COMPILE_TIMEOUT_S, fds=[fd], key=key, name=name, bytes=len(data)
             )
         finally:
+            slow.cancel()
             os.close(fd)
             with self._lock:
                 self.busy.discard(client)
@@ -181,6 +191,21 @@ class Loader:
             with os.fdopen(each, "rb"):
                 given = os.pread(each, os.fstat(each).st_size, 0)
         return given
+
+    def _report_slow(self, name: str) -> None:
+        """Logs, once for this proxy, that a compilation takes a while."""
+        with self._lock:
+            first, self._slow = not self._slow, True
+            number = plural.count(len(self.busy), "kernel")
+        if first:
+            log.warning(
+                "kernel %s has been compiling for %g s; this device waits for %s; they are kept "
+                "in %s for the next run",
+                name,
+                SLOW_S,
+                number,
+                self.cache_dir,
+            )
 
     def _give_back(self, client: Client) -> None:
         """Keeps one connection open, because the compiler does not end while it has a client."""

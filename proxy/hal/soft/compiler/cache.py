@@ -1,18 +1,17 @@
 """Compiled kernels on disk.
 
-A file is ``sha256 of the rest | u32 header bytes | header (JSON) | object``. It is written under
-another name, synced and renamed, and verified at every read: a damaged file counts as missing, and
-its kernel is compiled again.
+A file is ``sha256 of the rest | u32 header bytes | header (JSON) | object``. It is verified at
+every read: a damaged file counts as missing, and its kernel is compiled again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import struct
-import tempfile
 from pathlib import Path
+
+from rankfold.proxy.ptx import stored
 
 from .objects import Compiled
 
@@ -22,10 +21,13 @@ def path_of(folder: Path, key: str) -> Path:
 
 
 def load(folder: Path, key: str) -> Compiled | None:
+    path = path_of(folder, key)
     try:
-        return decode(path_of(folder, key).read_bytes())
+        data = path.read_bytes()
     except OSError:
         return None
+    stored.used(path)
+    return decode(data)
 
 
 def decode(data: bytes) -> Compiled | None:
@@ -49,14 +51,4 @@ def encode(compiled: Compiled) -> bytes:
 
 def store(folder: Path, key: str, compiled: Compiled) -> None:
     """Stores a kernel. Raises OSError; the folder is then unchanged."""
-    target = path_of(folder, key)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".new-", delete=False) as file:
-        try:
-            file.write(encode(compiled))
-            file.flush()
-            os.fsync(file.fileno())
-            os.rename(file.name, target)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    stored.write(path_of(folder, key), encode(compiled))

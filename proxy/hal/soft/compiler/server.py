@@ -28,9 +28,10 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from rankfold import limits, messages
+from rankfold import limits, messages, plural, switches
 from rankfold.control import ControlError, Message
 from rankfold.log import area, set_up
+from rankfold.proxy.ptx import stored
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.service import Request, Server
 
@@ -42,6 +43,7 @@ IDLE_S = 2.0
 TIME_LIMIT_S = 120.0
 BUSY = 10  # factor between the wall-clock limit and the processor-time limit of a child
 SOURCE_BYTES_MAX = 1 << 28
+SHRINK_EVERY = 256  # compilations
 
 
 class Compile(messages.Operation, frozen=True, tag="compile"):
@@ -75,6 +77,7 @@ class Compiler:
         self.folder, self.time_limit_s, self.idle_s = folder, time_limit_s, idle_s
         self.jobs: dict[str, Job] = {}
         self.waiting: deque[Job] = deque()
+        self.most = switches.cache_bytes()
         self.slots = max(1, os.cpu_count() or 1)
         self.compiled = 0
         self.reported = False
@@ -177,10 +180,19 @@ class Compiler:
             except ValueError:
                 result = failure(job, f"exited with status {os.waitstatus_to_exitcode(status)}")
         self.compiled += 1
+        if self.compiled % SHRINK_EVERY == 0:
+            self.shrink()
         for request in job.requests:
             request.reply(objects, **result)
         os.close(job.object)
         self.start_more()
+
+    def shrink(self) -> None:
+        """Removes kernels and modules that have not been used for longest from a full cache."""
+        if removed := stored.shrink(self.folder, self.most):
+            log.info(
+                "%s removed from %s, which was full", plural.count(removed, "file"), self.folder
+            )
 
     def not_kept(self, why: str) -> None:
         """Logs the reason once, and stops keeping intermediate files."""
@@ -202,6 +214,7 @@ class Compiler:
             self.server.after(self.idle_s, self.check_idle)
 
     def run(self) -> None:
+        self.shrink()
         self.server.run()
 
 
