@@ -15,9 +15,9 @@ from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.client import Reconciler, Unresponsive
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.layout import Layout
-from rankfold.reconciler.model.desired import CAPABILITIES, RESTARTS_MAX, Device, Job, Pool
+from rankfold.reconciler.model.desired import RESTARTS_MAX, Device, Job, Pool
 from rankfold.reconciler.model.recorded import to_json
-from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.model.values import CAPABILITIES, Json
 from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.report.lines import say
 from rankfold.reconciler.report.logs import Follower

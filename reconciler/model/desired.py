@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, field
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (
+    CAPABILITIES,
     AbsolutePath,
     Count,
     DeviceName,
@@ -36,11 +37,6 @@ class Origin(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
-
-
-# What devices have that name no compute capability: the software GPU the highest whose PTX it
-# covers, a real one the lowest that most programs need.
-CAPABILITIES = {"soft": "12.0", "nvidia": "8.0"}
 
 
 class Device(Struct, frozen=True):

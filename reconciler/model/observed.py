@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct, field
 
-from rankfold.reconciler.model.desired import CAPABILITIES
-from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.model.values import CAPABILITIES, Json
 
 
 class RankOnDevice(Struct, frozen=True):

@@ -24,3 +24,7 @@ Devices = Annotated[int, Meta(ge=1, le=DEVICES_MAX)]
 Memory = Annotated[int, Meta(ge=1, le=1 << 50)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
+
+# For devices whose file gives no compute capability: the software GPU has the highest whose PTX it
+# covers, a real one the lowest that most programs need.
+CAPABILITIES = {"soft": "12.0", "nvidia": "8.0"}

@@ -22,8 +22,9 @@ import msgspec
 from rankfold import legible
 from rankfold.messages import DEVICES_MAX
 from rankfold.plural import count
-from rankfold.reconciler.model.desired import CAPABILITIES, Desired, Device, Job, Origin, Pool
+from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.fields import fields_of
+from rankfold.reconciler.model.values import CAPABILITIES
 from rankfold.reconciler.source import trees, yamldoc
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.parse_cache import ParseCache
