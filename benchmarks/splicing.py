@@ -1,4 +1,4 @@
-"""What do several ranks on one device cost, compared with a device in each rank's process?
+"""Measures the cost of several ranks on one device, against a device in each rank's process.
 
 Question. Ranks of one job that share a device take turns, share equal content of their memory, and
 do once what all of them would do. How long is a mini-batch, how much memory does it take, how many

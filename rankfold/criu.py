@@ -63,7 +63,7 @@ def nft() -> str:
 
 
 def _remedy(source: str) -> str:
-    """What to do where a program is missing. Only a checkout can fetch it."""
+    """The remedy for a missing program. Only a checkout can fetch it."""
     if distribution.generated():
         return f"install it (from {source})"
     return f"run {paths.REPOSITORY}/tools/criu"

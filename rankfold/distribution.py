@@ -1,4 +1,4 @@
-"""What differs between an installed rankfold and a checkout.
+"""Differences between an installed rankfold and a checkout.
 
 A wheel contains a generated module, which `setup.py` writes: the commit, and the contracts of
 `records.py`. A checkout reads both from its source, so that they are never outdated.

@@ -44,7 +44,7 @@ RankState = Literal["waiting", "attached", "exited"]
 """Of a rank on a device: "waiting" (its launcher has no channel yet), "attached", "exited"."""
 
 RankAt = Literal["", "host", "device", "turn", "others", "code"]
-"""What a rank waits for: its program on the host; work of its own that the device has; its
+"""The cause of a rank's wait: its program on the host; work of its own that the device has; its
 turn on the device, or what its proxy does for it; what other ranks call. Empty: an older proxy."""
 
 

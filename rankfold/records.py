@@ -272,7 +272,7 @@ def channel() -> Contract:
 
 
 def host_state() -> Contract:
-    """What a process records about its state in the kernel."""
+    """The record of a process about its state in the kernel."""
     return _contract("host_state")
 
 

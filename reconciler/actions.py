@@ -1,4 +1,4 @@
-"""What the planner requests and the executor does: one frozen record per kind of action.
+"""Actions that the planner requests and the executor performs: one frozen record per kind.
 
 Imported by all modules that handle actions; imports none of them. Code that distinguishes kinds
 ends with `assert_never`, so that it does not type-check if it omits a kind.
@@ -220,7 +220,7 @@ Action = (
 
 
 def subject(action: Action) -> str:
-    """What an action is about. Each subject has one action at a time, and waits after a failure.
+    """The subject of an action. Each subject has one action at a time, and waits after a failure.
 
     A subject is a job or a device. When a job ends, its ranks and its share of each device are
     separate subjects, so that an unresponsive process does not delay the others.

@@ -31,7 +31,7 @@ _BUSY = "RD"  # runs, waits for a CPU, or waits for a disk
 
 
 class Seen(Struct, frozen=True):
-    """What is known about the reconciler.
+    """The state of the reconciler, as far as it is known.
 
     runs: a process holds the lock, or listens.
     pid: of that process; 0 if it is not known.

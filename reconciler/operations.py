@@ -125,8 +125,8 @@ class Checkpoint(Operation, frozen=True, tag="checkpoint"):
 
 
 class SavedJob(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a checkpoint records of its job: what never changes, and its progress; and, from the
-    store, the owner of the job's newest incarnation."""
+    """The facts that a checkpoint records of its job: those that never change, and its progress;
+    and, from the store, the owner of the job's newest incarnation."""
 
     world_size: Ranks
     device: Json

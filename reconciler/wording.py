@@ -46,7 +46,7 @@ def some_ranks(ranks: Sequence[int]) -> str:
 
 
 def file_problems(reports: Sequence[Json]) -> str:
-    """What launchers report about files after a restore (messages.Restored); empty: no problem.
+    """The reports of launchers about files after a restore (messages.Restored); empty: no problem.
     Each launcher also reports the findings of the ranks before it, so the longest report is
     used."""
     found = []

@@ -189,7 +189,7 @@ class Store:
         return Claim(number, number.new_folder(), pins), False
 
     def _reusable(self, job: str, claim: Claim, resumed: bool) -> Reusable:
-        """What a save may rely on: see save.py."""
+        """The contents that a save may rely on: see save.py."""
         data, marked = self.data(job), self.damaged(job)
         objects: dict[Place, int] = {}
         wanted: dict[Place, PackUse | None] = {}

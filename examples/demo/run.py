@@ -322,7 +322,7 @@ class Run:
         self._moved_at = self._now()
 
     def _complaint(self) -> str:
-        """What is known about a failure, for the user."""
+        """A description of a failure, for the user."""
         conditions = self.record.job().get("conditions", []) if self.record.samples else []
         said = [f"{c['type']}={c['status']} {c['reason']}: {c['message']}" for c in conditions]
         for rank in range(WORLD_SIZE):

@@ -235,8 +235,8 @@ struct proxy_job_status {
 	char reason[512];
 };
 int proxy_job_status(struct proxy *proxy, uint64_t job, struct proxy_job_status *status);
-/* What a rank waits for: its program, its own work on the device, its turn on the device (or work
- * of the proxy for it), calls of other ranks, or code that is being loaded or compiled. */
+/* The cause of a rank's wait: its program, its own work on the device, its turn on the device (or
+ * work of the proxy for it), calls of other ranks, or code that is being loaded or compiled. */
 enum proxy_rank_at {
 	PROXY_AT_HOST,
 	PROXY_AT_DEVICE,

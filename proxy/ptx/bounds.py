@@ -477,7 +477,7 @@ class _Ranges:
 
 
 def steps_to(value: Value, start: Value, depth: int = 0) -> list[tuple[int, Value]] | None:
-    """What is added (1) or subtracted (-1) on the way from `start` to `value`.
+    """The operands that are added (1) or subtracted (-1) from `start` to `value`.
 
     None: it is computed in another way, or the chain is too long.
     """

@@ -69,7 +69,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Sets:
-    """What a kernel reads and writes.
+    """The memory that a kernel reads and writes.
 
     Words: by their offsets in the parameters, 8 bytes each. Variables: by their names. Only those
     through which memory is accessed; a word that may only be a number that is added to an address
@@ -238,7 +238,8 @@ class _Analysis(Registers):
     def _reach(
         self, i: Instr, where: Mem, space: str, use: Use
     ) -> tuple[bool, frozenset[str], Origins]:
-        """What may be at an address: whether device memory; which heaps; places in the parameters.
+        """The memory that may be at an address: whether device memory; which heaps; places in the
+        parameters.
 
         Records the access.
         """

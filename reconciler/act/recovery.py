@@ -367,7 +367,7 @@ class Recovery:
         return self.journal.desired().checkpoint_store or self.layout.checkpoints
 
     def _about(self, job: str, save: Save) -> Json:
-        """What another state directory must know to continue a job: operations.Begun."""
+        """The facts that another state directory needs to continue a job: operations.SavedJob."""
         record = self._record(job)
         assert record.fixed is not None
         return {

@@ -26,7 +26,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.report.lines import emit, say
 
-# Fields of a checkpoint's manifest that operations.Begun takes; recovery.py writes them.
+# Fields of a checkpoint's manifest that operations.SavedJob takes; recovery.py writes them.
 SAVED_JOB_FIELDS = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 
@@ -117,8 +117,8 @@ def resume(
 
 
 def known(state: Path, job: str, checkpoint: str) -> Json:
-    """What a checkpoint contains about its job (operations.Begun). Fails if the store does not have
-    all of it, or if it cannot be restored here, before anything is stopped."""
+    """The facts that a checkpoint contains about its job (operations.SavedJob). Fails if the store
+    does not have all of it, or if it cannot be restored here, before anything is stopped."""
     from rankfold.checkpoint.snapshot import Unfit, write_compared
     from rankfold.checkpoint.store import Damaged, Id, Missing, StoreError, look
 

@@ -1,4 +1,4 @@
-"""What the commands share: exit codes, ways to end, formats of output."""
+"""Code that the commands share: exit codes, ways to end, formats of output."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class JobOnDevice(Struct, frozen=True):
 
 
 class ObservedDevice(Struct, frozen=True):
-    """What a proxy answered.
+    """The answer of a proxy.
 
     ready: it answers; false: it holds its lock but does not answer (yet).
     silent_since: wall clock; not None: it listens, but has not answered for a while.
@@ -92,7 +92,7 @@ class ObservedDevice(Struct, frozen=True):
 
 
 class ObservedRank(Struct, frozen=True):
-    """What a rank's launcher answered, or what its exit file contains."""
+    """The answer of a rank's launcher, or the content of its exit file."""
 
     job: str
     rank: int

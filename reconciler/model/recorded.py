@@ -95,7 +95,8 @@ class Answer(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """What has been done for a job so far. Written before an action starts and after it has ended.
+    """The record of everything done for a job so far. Written before an action starts and after it
+    has ended.
 
     step: its state. states.py has the states and the transitions between them.
 

@@ -1,5 +1,5 @@
-"""What launchers, and the processes that upload or fetch snapshots, leave on this machine: sockets,
-locks, exit files, reports, logs. Only reads; imports little, because `status` needs it."""
+"""Reports that launchers, and the processes that upload or fetch snapshots, leave on this machine:
+sockets, locks, exit files, reports, logs. Only reads; imports little, because `status` needs it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankfold.reconciler.model.observed import ObservedRank, Transfer
 
 
 class _Progress(Struct):
-    """What a transfer reports in state.json."""
+    """The report of a transfer in state.json."""
 
     state: Literal["", "working", "done", "failed"]
     id: str | None = None

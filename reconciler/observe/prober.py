@@ -23,7 +23,7 @@ from rankfold.reconciler.model.values import Json
 
 
 class Answer(Struct, frozen=True):
-    """What a process answered.
+    """The answer of a process.
 
     hello: its reply to `hello`.
     status: its present state; None: it has not answered the open query.

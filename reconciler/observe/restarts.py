@@ -32,7 +32,7 @@ class AlreadyRunning(Exception):
 
 
 class Note(msgspec.Struct):
-    """What a reconciler leaves for the next one."""
+    """The note of a reconciler for the next one."""
 
     ends: int = 0  # how many before it ended unexpectedly in a row
     reason: str = ""  # why the last of these ended

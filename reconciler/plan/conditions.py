@@ -55,7 +55,7 @@ def _of_its_work(index: Index, record: Record) -> list[Condition]:
 
 
 def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
-    """What prevents a job from being saved, or from being restored."""
+    """Conditions with the reasons why a job cannot be saved or restored."""
     if (restore := record.restore) is not None and (why := delayed(index.observed, record)):
         message = f"{named(restore.id)}: {why}; it will be retried"
         return [Condition("Progressing", "True", "RestoreFailed", message)]

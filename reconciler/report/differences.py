@@ -1,4 +1,4 @@
-"""What `rankfold plan` prints: the differences of a revision, as JSON and as text."""
+"""The output of `rankfold plan`: the differences of a revision, as JSON and as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fleet does at one moment: its journal, and the answers of its processes.
+"""The state of a fleet at one moment: its journal, and the answers of its processes.
 
 Needs no reconciler: `snapshot` reads the journal and queries proxies and launchers itself.
 """

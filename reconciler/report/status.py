@@ -50,7 +50,7 @@ def status_of(snap: Snapshot) -> Json:
 
 
 def wrong_with(layout: Layout) -> str:
-    """What prevents any reconciler from working here: a full disk, a crash loop; empty: nothing."""
+    """The reason why no reconciler can work here: a full disk, a crash loop; empty: nothing."""
     full = ""
     with contextlib.suppress(FileNotFoundError):
         disk = os.statvfs(layout.state)

@@ -130,7 +130,7 @@ class Reader:
         self._thread.start()
 
     def take(self) -> Reading | None:
-        """What is new since the last call; None: nothing."""
+        """The news since the last call; None: nothing."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.wake)
         with self._lock:

@@ -160,7 +160,8 @@ class Difference:
 
 
 def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> list[Difference]:
-    """What accepting `new` changes in the desired state, and which changes stop a running job."""
+    """The changes to the desired state if `new` is accepted, and which of them stop a running
+    job."""
     found: list[Difference] = []
     for name, pool in new.pools.items():
         if name not in old.pools:

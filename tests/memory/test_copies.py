@@ -573,7 +573,7 @@ def test_a_rank_that_shares_nothing_has_no_copy_in_common(make: Make, how: str) 
     assert world.memory.swapped_out == moved + CHUNK and not other.memory.missing
 
 
-def test_a_doubted_rank_has_no_copy_in_common(make: Make) -> None:
+def test_a_distrusted_rank_has_no_copy_in_common(make: Make) -> None:
     world = make(2, 4)
     world.ranks[1].memory.distrusted = True
     for rank in world.ranks:

@@ -572,7 +572,7 @@ def test_what_is_only_noted_is_not_given_to_who_needs_it(make: Make) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_doubted_rank_neither_gives_nor_takes(make: Make, which: int) -> None:
+def test_a_distrusted_rank_neither_gives_nor_takes(make: Make, which: int) -> None:
     world = make(2, 8)
     first, second = world.ranks
     same(first, second)

@@ -157,6 +157,15 @@ def rejected_in(name: str) -> set[str]:
     return {word for word in words_of(name) if word in rejected("names")}
 
 
+def riddles(name: str, text: str) -> list[str]:
+    """Comments and docstrings that begin with a question word and are no question."""
+    if name.endswith(".py"):
+        begins = re.findall(r'"""((?:What|Who|Whose|Whom) [^"]*)', text)
+    else:
+        begins = re.findall(r"/\*\s+((?:What|Who|Whose|Whom) .*?)\*/", text, re.DOTALL)
+    return [each[:60] for each in begins if "?" not in each.partition(".")[0]]
+
+
 def in_test(text: str) -> set[str]:
     """Rejected words and phrases in a test file: in the names of its tests, as words and as a
     sentence, and in its docstrings."""
@@ -187,6 +196,11 @@ def test_comments_messages_and_documents_are_in_plain_english(phrase: str) -> No
     assert sorted(found) == [], f"write: {rejected('text')[phrase]}"
 
 
+def test_comments_and_docstrings_begin_with_their_subject() -> None:
+    files = product(".py", ".c", ".h")
+    assert [(name, each) for name, text in files.items() for each in riddles(name, text)] == []
+
+
 def test_tests_are_in_plain_english() -> None:
     files = {name: read(name) for name in sources(".py") if name.startswith("tests/")}
     found = [(name, words) for name, text in files.items() if (words := in_test(text))]
@@ -212,5 +226,7 @@ def test_the_search_for_words_bites() -> None:
     assert [*names_of("a.py", python)] == ["mend", "a"] and "# beside it" in prose_of(
         "a.py", python
     )
+    assert riddles("a.py", '"""What a rank sees. More?"""') == ["What a rank sees. More?"]
+    assert riddles("a.h", "/* Who waits? */ /* a */ int x;") == []
     test = 'def test_a_job_goes_on():\n    """It is\n    told."""\ndef test_a_vain_wait(): ...\n'
     assert in_test(test) == {"goes on", "is told", "vain"}

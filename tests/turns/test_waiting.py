@@ -395,7 +395,7 @@ def test_a_kernel_may_wait_for_what_would_wait_for_others(here: World) -> None:
     assert words(first, OTHER)[0] == WORDS * 7 + 1
 
 
-def test_a_rank_whose_time_is_over_relents_for_what_runs(here: World) -> None:
+def test_a_rank_whose_time_is_over_relaxes_for_what_runs(here: World) -> None:
     """Running work waits for work that would never be submitted."""
     first, other, _ = here.clients
     for rank in here.clients:

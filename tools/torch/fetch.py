@@ -50,7 +50,7 @@ PROGRESS_S = 5.0
 
 
 class FetchError(Exception):
-    """What cannot be done, and what to do about it."""
+    """A step that failed, with the remedy."""
 
 
 @dataclass(frozen=True, order=True)

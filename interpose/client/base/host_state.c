@@ -366,7 +366,7 @@ RF_API int timer_delete(timer_t timer)
 	return result;
 }
 
-/* What a program that has executed this one has left. */
+/* Records the state inherited from the program that has executed this one. */
 __attribute__((constructor)) static void note_inherited(void)
 {
 	int tsc = PR_TSC_ENABLE, kept = errno;

@@ -24,7 +24,7 @@ enum location_type { NOWHERE, ON_DEVICE, ON_HOST, ON_HOST_NODE, ON_NEAREST_NODE 
 #define CPU (-1) /* cudaCpuDeviceId */
 #define NO_DEVICE_ID (-2)
 
-/* What the program has advised for one page. */
+/* The program's advice for one page. */
 struct notes {
 	bool read_mostly, accessed_by_host;
 	cudaMemLocation preferred, prefetched;

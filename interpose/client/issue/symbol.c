@@ -6,7 +6,7 @@
 
 #include "issue.h"
 
-/* What a host address of the program stands for. */
+/* The device object that a host address of the program denotes. */
 struct symbol {
 	const void *host; /* NULL: an empty place */
 	bool gone;

@@ -45,7 +45,7 @@ class Noted:
 
 @dataclass(frozen=True)
 class Record:
-    """What the preloaded library of a process has recorded."""
+    """The record of the preloaded library in a process."""
 
     full: bool
     objects: tuple[Noted, ...]
@@ -55,7 +55,7 @@ _EMPTY = Record(False, ())
 
 
 def found(pid: int) -> list[str]:
-    """What a process has that cannot be saved: the rest of a sentence about the process, with a
+    """State of a process that cannot be saved: the rest of a sentence about the process, with a
     remedy. The process may run."""
     record = _record(pid)
     hindrances = _of_directories(pid)

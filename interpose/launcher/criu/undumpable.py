@@ -118,7 +118,7 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
 
 
 def in_memory(pids: set[int]) -> list[str]:
-    """What `find` leaves out, because it takes a look at all memory of the processes."""
+    """The checks that `find` omits, because they read all memory of the processes."""
     return [
         f"process {named(pid)} {what}"
         for pid in sorted(pids)

@@ -18,7 +18,7 @@ from rankfold.interpose.launcher.files import nofollow
 
 
 class Name(NamedTuple):
-    """What a rank has done with one name.
+    """The changes of a rank to one name.
 
     `made`: the rank was the first to use the name and made it: it did not exist before. `node`: the
     object that the rank last made under or renamed to it, as in `fanotify.Node.text`; empty: none.

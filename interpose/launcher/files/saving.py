@@ -56,7 +56,7 @@ Kind = Literal["file", "folder", "link", "pipe", "socket", "character", "block"]
 
 
 class Entry(Struct, omit_defaults=True):
-    """What exists under a name. `was`: device, inode, time of change (ctime), bytes."""
+    """The object that exists under a name. `was`: device, inode, time of change (ctime), bytes."""
 
     path: str
     kind: Kind

@@ -1,5 +1,5 @@
-"""What remains of a rank when its first process has exited: the process in which the rank
-continues, if it is a daemon; otherwise processes that are killed and listed in the log.
+"""The processes that remain of a rank when its first process has exited: the process in which the
+rank continues, if it is a daemon; otherwise processes that are killed and listed in the log.
 
 A container ends with its first process. A program that makes itself a daemon forks and exits before
 it computes, so its rank continues in the child. That is the process that uses the device or, while

@@ -51,8 +51,8 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a rank sees. `hidden`: folders that are empty inside, except for `visible` files and
-    folders in them."""
+    """The files that a rank sees. `hidden`: folders that are empty inside, except for `visible`
+    files and folders in them."""
 
     hidden: tuple[str, ...]
     visible: tuple[str, ...]

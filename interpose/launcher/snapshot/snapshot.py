@@ -58,7 +58,7 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class About:
-    """What a snapshot records about the rank.
+    """The description of the rank in a snapshot.
 
     `pid`: of the rank's first process, in its namespace. `interposer`: the digest of its libraries,
     None if it preloads none. `channel`: its owner's pid, and where the owner has it mapped.

@@ -96,7 +96,7 @@ void vector_freeze(struct barrier *b)
 
 		m->raised = 0;
 		b->ranks[m->rank].owed += vector_owes_on(b, m);
-		/* What a rank has sent is to be received, even if it has exited since. */
+		/* Sends of a rank are to be received, even if it has exited since. */
 		if (!m->gone &&
 		    (!b->ranks[m->rank].exited || (m->src != m->dst && m->src == m->rank)))
 			vector_report(b, m);

@@ -1,5 +1,5 @@
-/* image_hold.h: the table in a rank's image that records an image hold, and the pages copied aside for it
- * (image_hold.c). `rankfold/image.py` reads this header too: its numbers, and arrays of them.
+/* image_hold.h: the table in a rank's image that records an image hold, and the pages copied aside
+ * for it (image_hold.c). `rankfold/image.py` also reads this header: its numbers, arrays of them.
  */
 #ifndef RANKFOLD_IMAGE_HOLD_H
 #define RANKFOLD_IMAGE_HOLD_H

@@ -289,7 +289,7 @@ static void limit(struct reach *reach, const struct rf_matrix *x, uint64_t rows,
 	reach->read = reach->written = (struct bound){0, (int64_t)bytes};
 }
 
-/* What a product reaches in addition to its matrices. A bias is a result if it is a sum. */
+/* Ranges of a product in addition to its matrices. A bias is a result if it is a sum. */
 static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *reaches,
 			uint32_t *count)
 {

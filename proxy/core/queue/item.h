@@ -100,7 +100,7 @@ static inline struct coll_round *item_rounds(struct item *i)
 	return (void *)(item_ops(i) + i->coll.count);
 }
 
-/* What an item needs in addition to being next: pump.c checks that before submission. */
+/* Conditions of an item in addition to being next: pump.c checks them before submission. */
 enum item_needs {
 	NEEDS_ACTIVE = 1, /* its rank is active and resident */
 	NEEDS_STILL = 2,  /* its rank's memory neither moves nor is about to */

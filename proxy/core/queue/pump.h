@@ -10,7 +10,7 @@ struct item;
 struct rank;
 
 void rank_pump(struct rank *); /* completes items, then submits those that may be */
-/* What a rank could do if it were active. */
+/* The work that a rank could do if it were active. */
 enum rank_work {
 	WORK_NONE,
 	WORK_WAITS,  /* continue, when others reach the same work (squash.c) */

@@ -17,7 +17,8 @@ struct bounds { /* of one word */
 			 * it may be anything */
 };
 
-/* What a kernel reaches, with the steps that compute it. Everything in it has been checked. */
+/* The ranges that a kernel reaches, with the steps that compute them. Everything in it has been
+ * checked. */
 struct reaches;
 
 /* Copies what the function specifies about `words`. Returns NULL with `error`: CU_INVALID_IMAGE or

@@ -43,7 +43,7 @@ struct function {
 	/* Set when it is compiled, and requested again after a restore: */
 	uint32_t param_count;
 	struct rf_param *params; /* offset and size of each in a launch's parameters */
-	/* What it reads and writes (proxy.h); not closed: anything. */
+	/* The ranges that it reads and writes (proxy.h); not closed: anything. */
 	bool closed, opaque;     /* opaque: opaque, may be measured (opaque/opaque.h) */
 	struct version identity; /* of the code, the same on every device */
 	uint32_t word_count, variable_count;

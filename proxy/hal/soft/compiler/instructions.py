@@ -21,7 +21,7 @@ from .ops import Handler
 
 
 class Effect(enum.Enum):
-    """What an instruction does in addition to its result, or instead of one."""
+    """The effect of an instruction in addition to its result, or instead of one."""
 
     CHEAP = "its result follows from its operands; to compute it again costs less than to keep it"
     COMPUTES = "its result follows from its operands"
