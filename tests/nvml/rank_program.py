@@ -65,6 +65,7 @@ def cuda_answers(device: int) -> dict[str, Any]:
         "memory": [total.value, free.value, total.value - free.value],
         "processes": [[os.getpid(), total.value - free.value]],
         "index": device,
+        "partition": 0,
     }
 
 
@@ -97,6 +98,7 @@ def nvml_answers(device: int) -> dict[str, Any]:
             for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
         ],
         "index": pynvml.nvmlDeviceGetIndex(by_uuid),
+        "partition": pynvml.nvmlDeviceIsMigDeviceHandle(handle).value,
     }
 
 

@@ -206,6 +206,17 @@ int nvml_number(const void *device, unsigned *out, int attribute)
 	return error;
 }
 
+/* A device of a rank is never an instance of a partitioned one. Tools ask before anything else. */
+nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int *isMigDevice)
+{
+	int number, error = number_of(device, &number);
+	if (!error && !isMigDevice)
+		error = NVML_INVALID_ARGUMENT;
+	if (!error)
+		*isMigDevice = 0;
+	return error;
+}
+
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length)
 {
 	cudaDeviceProp p;
