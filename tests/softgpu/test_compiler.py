@@ -31,6 +31,7 @@ from rankfold.proxy.ptx.module import find, parse_module
 from rankfold.proxy.ptx.sets import sets_of
 from softgpu import crowded
 from softgpu.harness import Device, stop_compiler
+from support.patience import scaled
 
 
 def text(name: str = "add_one", body: str = "add.u32 %r0, %r0, 1;") -> str:
@@ -316,8 +317,9 @@ def test_a_compiler_of_another_version_disturbs_no_process(
         "objects.version = lambda: '0' * 64\n"
         "server.main()"
     )
-    places: list[str | Path] = ["--socket", socket, "--cache", folder / "cache"]
-    with subprocess.Popen([sys.executable, "-c", code, *places]) as other:
+    options: list[str | Path] = ["--socket", socket, "--cache", folder / "cache"]
+    options += ["--idle", str(scaled(60))]  # it must still run at the end
+    with subprocess.Popen([sys.executable, "-c", code, *options]) as other:
         while not socket.exists():
             assert other.poll() is None
         made.append(open_loader(folder, (7, 5)))
