@@ -185,6 +185,17 @@ GUESTS = [
         computed="12 checks\n",
         capability="9.0",
     ),
+    Guest(
+        "xgboost",
+        "tests/guests/xgboost/computed.py",
+        (),
+        ranks=1,
+        lines=0,
+        fetched="tests/guests/xgboost/requirements.txt",
+        env=own_home,
+        computed="4 checks\n",
+        capability="12.0",
+    ),
     # Threads, a child, TCP between the ranks, SQLite, whose files are never the same bytes. Its
     # length is scaled, so that it still runs when it is killed.
     Guest(
