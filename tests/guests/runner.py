@@ -78,6 +78,7 @@ class Place:
         self.guest, self.state, self.rankfold, self.specs = guest, state, rankfold, specs
         self.env = guest.env(state.folder)
         self.store, self.work = state.folder / "store", state.folder / "work"
+        specs.pool(4, guest.memory, guest.capability)
 
     def undisturbed(self) -> Results:
         """Each rank alone on its device, by one command."""
@@ -85,9 +86,11 @@ class Place:
         work.mkdir()
         ranks = self.guest.ranks
         env = {**os.environ, **self.env, "RANKFOLD_STATE": str(place), "RANKFOLD_LINGER": "0.5"}
-        run = ["run", "--world-size", str(ranks), "--name", "job", "--memory", "64MiB", "--"]
+        run = ["run", "--world-size", str(ranks), "--name", "job", "--memory", self.guest.memory]
+        if self.guest.capability:
+            run += ["--compute-capability", self.guest.capability]
         subprocess.run(
-            [sys.executable, "-m", "rankfold", *run, *self.guest.command()],
+            [sys.executable, "-m", "rankfold", *run, "--", *self.guest.command()],
             env=env,
             cwd=work,
             check=True,

@@ -77,7 +77,8 @@ class Guest:
     `env`: its environment, given a folder of the test's.
     `files`: those that are compared, by a pattern; what ranks print always is.
     `computed`: what computed.py next to the script prints in a job of one rank; "": there is none.
-    `capability`: the compute capability of the device, if not the usual one.
+    `capability`: the compute capability of the device, if not the usual one; `memory`: its memory.
+    `interpreter`: a path from the root on, if it is not an environment of `fetched`.
     `quick`: saving and restarting it is part of the fast suite.
     `tests`: other tests that run it.
     """
@@ -92,6 +93,8 @@ class Guest:
     files: str = "*"
     computed: str = ""
     capability: str = ""
+    memory: str = "64MiB"
+    interpreter: str = ""
     quick: bool = False
     tests: tuple[str, ...] = ()
 
@@ -104,6 +107,8 @@ class Guest:
 
     def python(self) -> str:
         """The interpreter that runs its scripts."""
+        if self.interpreter:
+            return str(REPOSITORY / self.interpreter)
         if not self.fetched:
             return sys.executable
         return str(installed.environment(REPOSITORY / self.fetched) / "bin/python")
