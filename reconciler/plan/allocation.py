@@ -1,25 +1,24 @@
-"""Decides which job gets which devices: a target for each job, or the reason why it has none.
+"""The planner's side of the allocation: what the policy (policy/) decides on, and for each job the
+target, or the reason why it has none, that follows from its decision.
 
-Jobs first keep what they have; then free devices are given in the order of creation. A job that has
-begun continues with fewer devices than it requests if only bad devices are missing: if those were
-usable and free, it would have enough. Runs once per plan, before the steps towards the targets.
+Runs once per plan, before the steps towards the targets.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
-import itertools
-from collections import deque
+from typing import assert_never
 
 from msgspec.structs import replace
 
+from rankfold.policy import vocabulary as policy
+from rankfold.policy.decide import decide
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.states import ON_DEVICES
 from rankfold.reconciler.plan.fitting import Group, Groups, may_use, most_frequent
 from rankfold.reconciler.plan.index import Index
-from rankfold.reconciler.plan.memory import HostMemory
+from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE, HostMemory, in_memory, recorded_need
 from rankfold.reconciler.plan.placement import assign
 from rankfold.reconciler.wording import count, some
 
@@ -39,17 +38,17 @@ class Allocation:
         self.targets: dict[str, tuple[str, ...]] = {}
         self.waiting: dict[str, Condition] = {}
         self.degraded: dict[str, Condition] = {}
-        taken: set[str] = set()
-        wanted = self._own(taken)
-        self._free: dict[Group, deque[int]] = {}  # positions of devices to give, ascending
-        self._can_come: dict[Group, int] = {}  # see `_most_to_come`
-        self._bad: dict[Group, list[str]] = {}  # see `_bad_of`
-        # A job that has started goes before one that has not: it uses host memory already. A job
-        # that cannot start (its folder is missing) goes last: its devices would be idle.
-        wanted.sort(key=lambda each: (each[1].step == "new", each[1].error_permanent))
-        self._assigned = frozenset(taken)
-        for job, record, own in wanted:
-            self._give(job, record, own)
+        self._bad = [self._bad_of(group) for group in self.groups.all]
+        fleet = policy.Fleet(
+            tuple(
+                policy.Group(self._free_of(group), self._most_to_come(group), len(bad))
+                for group, bad in zip(self.groups.all, self._bad, strict=True)
+            ),
+            index.observed.host_memory,
+        )
+        decisions = decide(fleet, self._jobs(), policy.Rules(RANKS_ON_A_DEVICE), now=0.0)
+        for name, decision in decisions.items():
+            self._carry_out(index.desired.jobs[name], index.records[name], decision)
 
     def memory_allows(self, job: Job, record: Record, devices: int) -> bool:
         """Whether a job may be folded onto this many devices; if not, it waits, with the reason."""
@@ -62,123 +61,130 @@ class Allocation:
         self.targets[job.name] = target
         self.memory.note_target(job, record, target)
 
-    # ---- what each job has already
+    # ---- what the policy decides on
 
-    def _own(self, taken: set[str]) -> list[tuple[Job, Record, list[str]]]:
-        """Jobs that want devices, and which of its devices each keeps."""
-        wanted: list[tuple[Job, Record, list[str]]] = []
+    def _jobs(self) -> list[policy.Job]:
+        """The jobs that want devices, and those that end but may need host memory still."""
+        found: list[policy.Job] = []
         for name in self.index.order:
             job, record = self.index.desired.jobs.get(name), self.index.records[name]
+            need = recorded_need(record)
             if job is None or record.step == "ended" or record.ending or job.cancelled:
+                if need:
+                    found.append(policy.Job(name, 0, 0, 0.0, wants="end", need=need))
                 continue
+            wants: policy.Wants = "devices"
             if job.suspended:
-                self._aim(job, record, ())
-                continue
-            if name in self.index.silent:  # it keeps its devices, and cannot use more
-                taken.update(record.placement)
-                if self.index.holds[name]:
-                    self._aim(job, record, record.placement)
-                continue
-            own = [d for d in dict.fromkeys(record.placement) if self._keeps(d, job, record, taken)]
-            own = own[: job.gpus]
-            taken.update(own)
-            wanted.append((job, record, own))
-        return wanted
+                wants = "none"
+            elif name in self.index.silent:
+                wants = "nothing"
+            found.append(self._wish(job, record, wants, need))
+        return found
 
-    def _keeps(self, device: str, job: Job, record: Record, taken: set[str]) -> bool:
-        if device in taken:
-            return False
+    def _wish(self, job: Job, record: Record, wants: policy.Wants, need: int) -> policy.Job:
+        """What the policy knows of a job."""
+        devices = dict.fromkeys(record.placement)
+        if wants == "devices":
+            own = [d for d in devices if self._keeps(d, job, record)]
+            on_devices = record.step in ON_DEVICES
+        else:
+            own = [d for d in devices if d in self.index.position]
+            on_devices = bool(self.index.holds[job.name])
+        return policy.Job(
+            name=job.name,
+            world_size=job.world_size,
+            devices=job.gpus,
+            created=job.created,
+            groups=self.groups.of_one_kind(job, record),
+            own=tuple(self.index.position[device] for device in own),
+            placed=len(devices),
+            wants=wants,
+            on_devices=on_devices,
+            begun=record.step != "new",
+            shrinks=record.fixed is not None and not keeps_its_number(record),
+            blocked=record.error_permanent,
+            rank_memory=self.groups.virtual(job, record)["memory_bytes"],
+            in_memory=in_memory(record),
+            need=need,
+        )
+
+    def _keeps(self, device: str, job: Job, record: Record) -> bool:
         if device in self.index.holds[job.name]:  # even if its proxy is slow or to be replaced
             wanted = self.index.devices.get(device)
             return wanted is not None and may_use(wanted, job, record)
         return self.index.is_eligible(device, job, record) and self.index.is_free(device)
 
-    # ---- what is free
-
-    def _give(self, job: Job, record: Record, own: list[str]) -> None:
-        fitting = self.groups.count(job, record)
-        kind = record.device_type or most_frequent(fitting)
-        groups = [g for g in self.groups.fitting(job, record) if g.device.type == kind]
-        free = [self._free_of(group) for group in groups]
-        bad = [name for group in groups for name in self._bad_of(group)]
-        fewest = fewest_of(job, record, len(bad))
-        free_count = sum(map(len, free))
-        there = min(job.gpus, len(own) + free_count)
-        holds = record.step in ON_DEVICES
-        held = min(job.gpus, len(set(record.placement))) if holds else 0
-        if there < max(fewest, held):
-            by_hand = bool(bad) and keeps_its_number(record)
-            self._wait_for_devices(job, free_count, fitting.get(kind, 0), by_hand)
-            if holds:
-                self._aim(job, record, record.placement)
-            elif own and not self.memory.objection(job, record, len(own)):
-                # In the middle of a move, another job got the devices: it continues as before.
-                self._aim(job, record, assign(job.world_size, tuple(own)))
-            if sum(map(self._most_to_come, groups)) >= fewest:
-                for each in free:
-                    each.clear()  # the first in line is not overtaken
-            return
-        # Take the first of each group, so that they can be removed from the front of its deque.
-        new = list(itertools.islice(heapq.merge(*free), there - len(own)))
-        at = sorted([*(self.index.position[device] for device in own), *new])
-        target = assign(job.world_size, tuple(self.index.names[each] for each in at))
-        if not self.memory_allows(job, record, there):
-            if there < job.gpus:
-                objection = self.waiting[job.name]
-                message = f"{self._why_bad(bad)}; with fewer devices, {objection.message}"
-                self.waiting[job.name] = replace(objection, message=message)
-            if holds:
-                self._aim(job, record, record.placement)
-            return
-        if there < job.gpus:
-            self.degraded[job.name] = self._degraded_condition(there, job, bad)
-        for each in free:
-            while new and each and each[0] <= new[-1]:
-                each.popleft()
-        self._aim(job, record, target)
-
-    def _free_of(self, group: Group) -> deque[int]:
-        """Positions of a group's devices that no job has and that were not given yet."""
-        if group not in self._free:
-            names = self.index.names
-            self._free[group] = deque(
-                at
-                for at in group.positions
-                if names[at] not in self._assigned
-                and self.index.is_as_described(names[at])
-                and self.index.is_free(names[at])
-            )
-        return self._free[group]
+    def _free_of(self, group: Group) -> tuple[int, ...]:
+        """Positions of a group's devices that may be given to any job."""
+        names = self.index.names
+        return tuple(
+            at
+            for at in group.positions
+            if self.index.is_as_described(names[at]) and self.index.is_free(names[at])
+        )
 
     def _most_to_come(self, group: Group) -> int:
         """How many devices of a group a job could have if all other jobs left. Devices that do not
         answer, do not start, or are held by a job to which no request can be sent stay away until a
         person acts."""
-        if group not in self._can_come:
-            names = (self.index.names[at] for at in group.positions)
-            self._can_come[group] = sum(
-                1
-                for name in names
-                if name not in self._unreachable
-                and name not in self.index.observed.failing
-                and not self.index.hangs(name)
-            )
-        return self._can_come[group]
+        return sum(
+            1
+            for name in (self.index.names[at] for at in group.positions)
+            if name not in self._unreachable
+            and name not in self.index.observed.failing
+            and not self.index.hangs(name)
+        )
 
     def _bad_of(self, group: Group) -> list[str]:
         """Bad devices of a group that no job holds. A bad device that a job still holds is not
         included before the job has released it."""
-        if group not in self._bad:
-            failing = self.index.observed.failing
-            names = (self.index.names[at] for at in (group.positions if failing else ()))
-            self._bad[group] = [n for n in names if n in failing and n not in self.index.held]
-        return self._bad[group]
+        failing = self.index.observed.failing
+        names = (self.index.names[at] for at in (group.positions if failing else ()))
+        return [n for n in names if n in failing and n not in self.index.held]
 
     @functools.cached_property
     def _unreachable(self) -> frozenset[str]:
         """Devices of jobs to which no request can be sent."""
         records = (self.index.records[name] for name in self.index.silent)
         return frozenset(device for record in records for device in record.placement)
+
+    # ---- what follows from a decision
+
+    def _carry_out(self, job: Job, record: Record, decision: policy.Decision) -> None:
+        if decision.stays:
+            self._aim(job, record, record.placement)
+        elif decision.devices == ():
+            self._aim(job, record, ())
+        elif decision.devices is not None:
+            names = tuple(self.index.names[at] for at in decision.devices)
+            self._aim(job, record, assign(job.world_size, names))
+        match decision.outcome:
+            case "granted":
+                return
+            case "devices":
+                fitting = self.groups.count(job, record)
+                kind = record.device_type or most_frequent(fitting)
+                by_hand = bool(self._bad_for(job, record)) and keeps_its_number(record)
+                self._wait_for_devices(job, decision.free, fitting.get(kind, 0), by_hand)
+            case "memory":
+                self._wait_for_memory(job, record, decision)
+            case "fewer":
+                bad = self._bad_for(job, record)
+                self.degraded[job.name] = self._degraded_condition(decision.number, job, bad)
+            case _:
+                assert_never(decision.outcome)
+
+    def _wait_for_memory(self, job: Job, record: Record, decision: policy.Decision) -> None:
+        objection = self.memory.refusal(job, record, decision.number, decision.others)
+        if decision.number < job.gpus:
+            why = self._why_bad(self._bad_for(job, record))
+            message = f"{why}; with fewer devices, {objection.message}"
+            objection = replace(objection, message=message)
+        self.waiting[job.name] = objection
+
+    def _bad_for(self, job: Job, record: Record) -> list[str]:
+        """Bad devices that a job could use if they worked."""
+        return [name for at in self.groups.of_one_kind(job, record) for name in self._bad[at]]
 
     @functools.cached_property
     def _down(self) -> str:
@@ -216,13 +222,6 @@ class Allocation:
         else:
             message = f"needs {wanted} of {kind}; free for it now: {free}"
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForDevices", message)
-
-
-def fewest_of(job: Job, record: Record, bad: int) -> int:
-    """The fewest devices with which a job starts, or continues, while `bad` devices are bad."""
-    if record.fixed is None or keeps_its_number(record):
-        return job.gpus
-    return max(1, job.gpus - bad)
 
 
 def keeps_its_number(record: Record) -> bool:

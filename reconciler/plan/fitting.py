@@ -27,18 +27,24 @@ class Group:
 
 @dataclass(frozen=True)
 class Fitting:
-    """The groups that a job may use, and how many devices of each type they have."""
+    """The groups that a job may use, how many devices of each type they have, and indices of those
+    groups that have the type which the job gets."""
 
     groups: list[Group]
     count: Mapping[str, int]
+    of_one_kind: tuple[int, ...]
 
 
 class Groups:
+    """all: every group, in the order of their first devices in the files."""
+
     def __init__(self, devices: Iterable[Device]):
         alike: dict[Hashable, Group] = {}
         for position, device in enumerate(devices):
             kind = (device.type, device.memory, device.cc, device.only_for)
             alike.setdefault(kind, Group(device)).positions.append(position)
+        self.all = tuple(alike.values())
+        self._at = {group: at for at, group in enumerate(self.all)}
         self._for_all = [g for g in alike.values() if g.device.only_for is None]
         self._for_one: dict[str, list[Group]] = {}
         for group in alike.values():
@@ -54,6 +60,10 @@ class Groups:
         """As `fitting_devices`."""
         return self._find(job, record).count
 
+    def of_one_kind(self, job: Job, record: Record) -> tuple[int, ...]:
+        """Indices in `all` of the groups that have the type of device which a job gets."""
+        return self._find(job, record).of_one_kind
+
     def _find(self, job: Job, record: Record) -> Fitting:
         own = self._for_one.get(job.name)
         wishes = _requirements(job, record)
@@ -64,7 +74,9 @@ class Groups:
             count: Counter[str] = Counter()
             for group in groups:
                 count[group.device.type] += len(group.positions)
-            self._fitting[key] = Fitting(groups, count)
+            kind = record.device_type or most_frequent(count)
+            one = tuple(self._at[group] for group in groups if group.device.type == kind)
+            self._fitting[key] = Fitting(groups, count, one)
         return self._fitting[key]
 
     def virtual(self, job: Job, record: Record) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rankfold.policy.host_memory import Ledger, host_need, too_many
 from rankfold.reconciler.model.desired import Device, Job
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.plan.fitting import Groups
@@ -18,49 +19,54 @@ RANKS_ON_A_DEVICE = 40
 
 
 class HostMemory:
-    """The bytes that each job may need, and their sum, updated as targets are given."""
+    """The bytes that each job may need, and their sum, updated as targets are noted."""
 
     def __init__(self, index: Index, groups: Groups):
         self._index, self._groups = index, groups
-        self._needs = {name: recorded_need(record) for name, record in index.records.items()}
-        self._sum = sum(self._needs.values())
+        needs = {name: recorded_need(record) for name, record in index.records.items()}
+        self._ledger = Ledger(needs, index.observed.host_memory, RANKS_ON_A_DEVICE)
 
     def note_target(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
         """Account for the placement that a job is to have."""
         need = 0
-        if target or record.step not in ("new", "stored"):
+        if target or in_memory(record):
             memory = self._groups.virtual(job, record)["memory_bytes"]
             need = host_need(job.world_size, memory, len(set(target)))
-        self._sum += need - self._needs[job.name]
-        self._needs[job.name] = need
+        self._ledger.note(job.name, need)
 
     def objection(self, job: Job, record: Record, devices: int) -> Condition | None:
         """Why a job cannot be folded onto this many devices, 0 to suspend it; None if it can."""
-        if message := too_many(job.world_size, devices):
+        memory = self._groups.virtual(job, record)["memory_bytes"]
+        before = recorded_need(record)
+        if self._ledger.allows(job.name, job.world_size, memory, devices, before):
+            return None
+        return self.refusal(job, record, devices, self._ledger.others(job.name))
+
+    def refusal(self, job: Job, record: Record, devices: int, others: int) -> Condition:
+        """The condition of a job that cannot be folded onto this many devices. others: bytes that
+        other jobs may need."""
+        if message := why_too_many(job.world_size, devices):
             return Condition("Stalled", "True", "TooManyRanks", message)
-        others = self._sum - self._needs[job.name]
-        limit = self._index.observed.host_memory
         memory = self._groups.virtual(job, record)["memory_bytes"]
         need = host_need(job.world_size, memory, devices)
-        if others + need <= limit or need <= recorded_need(record):
-            return None
         ranks = "suspended" if devices == 0 else f"on {count(devices, 'device')}"
         message = (
             f"{count(job.world_size, 'rank')} of {gib(memory)} {ranks} may need {gib(need)} of "
-            f"host memory; other jobs may need {gib(others)} and the limit is {gib(limit)}. "
+            f"host memory; other jobs may need {gib(others)} and the limit is "
+            f"{gib(self._index.observed.host_memory)}. "
             "Use more devices, or devices with less memory"
         )
         return Condition("Stalled", "True", "HostMemory", message)
 
 
-def host_need(world_size: int, memory: int, devices: int) -> int:
-    """Bytes of host memory that a job may need at most: all its ranks' memory less its devices'."""
-    return max(0, world_size - devices) * memory
+def in_memory(record: Record) -> bool:
+    """Whether a job's ranks need host memory while it has no device."""
+    return record.step not in ("new", "stored")
 
 
-def too_many(world_size: int, devices: int) -> str:
+def why_too_many(world_size: int, devices: int) -> str:
     """Why proxies cannot serve this many ranks on this many devices; empty: they can."""
-    if not devices or world_size <= devices * RANKS_ON_A_DEVICE:
+    if not too_many(world_size, devices, RANKS_ON_A_DEVICE):
         return ""
     return (
         f"{count(world_size, 'rank')} do not fit on {count(devices, 'device')}: one serves "
@@ -72,7 +78,7 @@ def too_many(world_size: int, devices: int) -> str:
 def hopeless(job: Job, devices: Iterable[Device], limit: int) -> str:
     """Why a job cannot be folded onto as many of these devices as it requests, even without other
     jobs; empty: it can."""
-    if message := too_many(job.world_size, job.gpus):
+    if message := why_too_many(job.world_size, job.gpus):
         return message
     memory = min((each.memory for each in devices), default=0)
     need = host_need(job.world_size, memory, job.gpus)

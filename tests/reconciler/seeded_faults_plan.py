@@ -35,7 +35,7 @@ TABLE: Table = {
             "moved-job-loses-its-proxy": ("all(device not in record.placement", "all(True"),
         },
     },
-    "reconciler/plan/allocation.py": {
+    "policy/decide.py": {
         (
             "tests/reconciler/test_plan.py::"
             "test_first_come_first_served_and_the_first_is_not_overtaken"
@@ -44,57 +44,27 @@ TABLE: Table = {
         },
         "tests/reconciler/test_plan.py::test_what_can_never_fit_stalls_and_delays_no_other": {
             "impossible-holds-all-up": (
-                "if sum(map(self._most_to_come, groups)) >= fewest:",
+                "if sum(group.to_come for group in groups) >= fewest:",
                 "if True:",
-            ),
-        },
-        "tests/reconciler/test_plan.py::test_device_kinds_are_not_mixed_and_are_respected": {
-            "kinds-are-mixed": (
-                ("groups = [g for g in self.groups.fitting(job, record) if g.device.type == kind]"),
-                "groups = self.groups.fitting(job, record)",
             ),
         },
         (
             "tests/reconciler/test_fewer.py::"
             "test_it_continues_with_those_that_are_there_and_returns_to_all"
         ): {
-            "never-with-fewer": ("return max(1, job.gpus - bad)", "return job.gpus"),
+            "never-with-fewer": (
+                "return max(1, job.devices - bad) if job.shrinks else job.devices",
+                "return job.devices",
+            ),
         },
         "tests/reconciler/test_fewer.py::test_it_waits_where_nothing_is_left": {
-            "with-none": ("return max(1, job.gpus - bad)", "return job.gpus - bad"),
+            "with-none": ("return max(1, job.devices - bad)", "return job.devices - bad"),
         },
         "tests/reconciler/test_fewer.py::test_devices_that_others_have_are_waited_for": {
-            "with-whatever-is-there": ("return max(1, job.gpus - bad)", "return 1"),
+            "with-whatever-is-there": ("return max(1, job.devices - bad)", "return 1"),
             "no-claim-on-fewer": (
-                "if sum(map(self._most_to_come, groups)) >= fewest:",
-                "if sum(map(self._most_to_come, groups)) >= job.gpus:",
-            ),
-        },
-        (
-            "tests/reconciler/test_fewer.py::"
-            "test_a_job_that_has_not_begun_is_not_started_with_fewer"
-        ): {
-            "started-with-fewer": (
-                "if record.fixed is None or keeps_its_number(record):",
-                "if keeps_its_number(record):",
-            ),
-        },
-        (
-            "tests/reconciler/test_fewer.py::"
-            "test_a_job_whose_bits_depend_on_their_number_waits_for_its_devices"
-        ): {
-            "other-bits": (
-                "if record.fixed is None or keeps_its_number(record):",
-                "if record.fixed is None:",
-            ),
-        },
-        ("tests/reconciler/test_fewer.py::test_what_a_job_keeps_that_does_not_answer_is_not_bad"): {
-            "others-losses-count": ("n in failing and n not in self.index.held", "n in failing"),
-        },
-        "tests/reconciler/test_fewer.py::test_a_device_that_hangs_is_not_bad": {
-            "hung-is-bad": (
-                "n in failing and n not in self.index.held",
-                "not self.index.is_up(n) and n not in self.index.held",
+                "if sum(group.to_come for group in groups) >= fewest:",
+                "if sum(group.to_come for group in groups) >= job.devices:",
             ),
         },
         "tests/reconciler/test_fewer.py::test_no_job_gives_up_a_device_that_serves_it": {
@@ -105,22 +75,71 @@ TABLE: Table = {
             "test_memory_that_does_not_suffice_is_reported_and_not_waited_for"
         ): {
             "folded-without-memory": (
-                "if not self.memory_allows(job, record, there):",
-                "if there == job.gpus and not self.memory_allows(job, record, there):",
+                "if not self._memory_allows(job, there):",
+                "if there == job.devices and not self._memory_allows(job, there):",
             ),
         },
+        "tests/policy/test_decide.py::test_the_order_of_the_jobs_does_not_matter": {
+            "order-matters": (
+                "sorted(jobs, key=lambda job: (job.created, job.name))",
+                "jobs",
+            ),
+        },
+        "tests/policy/test_decide.py::test_no_device_is_given_twice_and_none_that_is_not_free": {
+            "given-twice": ("                each.popleft()", "                break"),
+        },
     },
-    "reconciler/plan/memory.py": {
+    "policy/host_memory.py": {
         "tests/reconciler/test_plan.py::test_host_memory_is_counted_before_folding": {
-            "host-memory-not-counted": ("if others + need <= limit or", "if True or"),
+            "host-memory-not-counted": (
+                "return self.others(name) + need <= self._limit or need <= before",
+                "return True",
+            ),
         },
         (
             "tests/reconciler/test_plan.py::"
             "test_host_memory_is_counted_before_a_suspension_and_over_all_jobs"
         ): {
             "others-memory-not-counted": (
-                "others = self._sum - self._needs[job.name]",
-                "others = 0",
+                "return self._sum - self._needs.get(name, 0)",
+                "return 0",
+            ),
+        },
+    },
+    "reconciler/plan/fitting.py": {
+        "tests/reconciler/test_plan.py::test_device_kinds_are_not_mixed_and_are_respected": {
+            "kinds-are-mixed": (
+                "for group in groups if group.device.type == kind",
+                "for group in groups",
+            ),
+        },
+    },
+    "reconciler/plan/allocation.py": {
+        (
+            "tests/reconciler/test_fewer.py::"
+            "test_a_job_that_has_not_begun_is_not_started_with_fewer"
+        ): {
+            "started-with-fewer": (
+                "shrinks=record.fixed is not None and not keeps_its_number(record)",
+                "shrinks=not keeps_its_number(record)",
+            ),
+        },
+        (
+            "tests/reconciler/test_fewer.py::"
+            "test_a_job_whose_bits_depend_on_their_number_waits_for_its_devices"
+        ): {
+            "other-bits": (
+                "shrinks=record.fixed is not None and not keeps_its_number(record)",
+                "shrinks=record.fixed is not None",
+            ),
+        },
+        ("tests/reconciler/test_fewer.py::test_what_a_job_keeps_that_does_not_answer_is_not_bad"): {
+            "others-losses-count": ("n in failing and n not in self.index.held", "n in failing"),
+        },
+        "tests/reconciler/test_fewer.py::test_a_device_that_hangs_is_not_bad": {
+            "hung-is-bad": (
+                "n in failing and n not in self.index.held",
+                "not self.index.is_up(n) and n not in self.index.held",
             ),
         },
     },

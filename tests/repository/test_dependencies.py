@@ -42,7 +42,9 @@ def test_the_runtime_needs_what_it_imports_and_nothing_else() -> None:
     running = [
         name
         for name in files
-        if name.startswith(("checkpoint/", "interpose/", "proxy/", "rankfold/", "reconciler/"))
+        if name.startswith(
+            ("checkpoint/", "interpose/", "policy/", "proxy/", "rankfold/", "reconciler/")
+        )
         and name not in BUILD_ONLY
     ]
     assert imported(running) == needed(PROJECT["dependencies"])

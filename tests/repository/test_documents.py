@@ -88,6 +88,7 @@ def test_the_reference_says_where_logs_are(tmp_path: Path, monkeypatch: pytest.M
 
 FOLDERS = (
     "checkpoint",
+    "policy",
     "reconciler",
     "proxy",
     "interpose",
@@ -116,7 +117,9 @@ def there(path: str, known: list[str]) -> bool:
     """`rankfold/reconciler` and its like are links; `NAME` and its like stand for something."""
     if re.fullmatch(r"rankfold/v\d\w*", path):
         return True  # an apiVersion
-    path = re.sub(r"^rankfold/(checkpoint|reconciler|proxy|interpose)\b", r"\1", path.rstrip("/"))
+    path = re.sub(
+        r"^rankfold/(checkpoint|policy|reconciler|proxy|interpose)\b", r"\1", path.rstrip("/")
+    )
     if re.search(r"(^|/)[A-Z]{2,}\b(?!\.md)", path):
         return True
     patterns = (path, f"{path}.*", f"{path}/*", *([f"{path}*"] if path.endswith("_") else []))

@@ -1,0 +1,97 @@
+"""What a policy decides on, and its decisions. Plain frozen records.
+
+Devices are given by their positions in the fleet, which number its devices from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+# Whether a job has what it requests, and if not, why:
+Outcome = Literal[
+    "granted",
+    "fewer",  # it continues on fewer devices, because some are bad
+    "devices",  # too few devices are free
+    "memory",  # its ranks would need too much host memory on the devices that it could have
+]
+
+
+# What a job wants: devices; none, because it is suspended; nothing, because no request can be sent
+# to it, so that it stays where it is; or to end. A job that ends is not decided on, but counts as
+# long as it may need host memory.
+Wants = Literal["devices", "none", "nothing", "end"]
+
+
+class Group(Struct, frozen=True):
+    """Devices that are equivalent for every job.
+
+    free: positions of devices that may be given to any job, ascending. Those of jobs that keep
+        them may be included.
+    to_come: how many devices a job could have if all other jobs left, without a person's help.
+    bad: how many devices do not work, and are in no job's placement.
+    """
+
+    free: tuple[int, ...]
+    to_come: int
+    bad: int = 0
+
+
+class Fleet(Struct, frozen=True):
+    """host_memory: bytes that all jobs together may need."""
+
+    groups: tuple[Group, ...]
+    host_memory: int
+
+
+class Job(Struct, frozen=True):
+    """A job that wants devices, or has some.
+
+    groups: indices of the groups that it may use. It is given devices of these only.
+    own: devices that it has and may keep, in the order of its ranks.
+    placed: number of devices that it is on, even if it may not keep them.
+    on_devices: whether it holds devices now, and can leave them only at a cut.
+    shrinks: whether it may continue with fewer devices while bad ones are missing.
+    blocked: whether it cannot start, for a reason that devices do not change.
+    """
+
+    name: str
+    world_size: int
+    devices: int  # number that it requests
+    created: float  # seconds; orders waiting jobs
+    groups: tuple[int, ...] = ()
+    own: tuple[int, ...] = ()
+    placed: int = 0
+    wants: Wants = "devices"
+    on_devices: bool = False
+    begun: bool = False
+    shrinks: bool = False
+    blocked: bool = False
+    rank_memory: int = 0  # bytes of device memory of a rank
+    in_memory: bool = False  # whether its ranks need host memory while it has no device
+    need: int = 0  # bytes of host memory that it may need now
+
+
+class Rules(Struct, frozen=True):
+    """Limits that every decision keeps."""
+
+    ranks_on_a_device: int
+
+
+class Decision(Struct, frozen=True):
+    """What a job gets.
+
+    devices: positions, ascending; () for none; None if the job has no place and continues to wait.
+    stays: it keeps its present placement as it is.
+    free: devices that it could have had now.
+    others: bytes of host memory that other jobs may need.
+    number: devices for which the outcome was found.
+    """
+
+    devices: tuple[int, ...] | None
+    outcome: Outcome = "granted"
+    stays: bool = False
+    free: int = 0
+    others: int = 0
+    number: int = 0
