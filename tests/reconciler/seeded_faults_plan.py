@@ -89,6 +89,21 @@ TABLE: Table = {
             "given-twice": ("                each.popleft()", "                break"),
         },
     },
+    "policy/mapping.py": {
+        "tests/policy/test_mapping.py::test_no_mapping_has_a_shorter_step": {
+            "devices-not-counted": ("if sum(each.devices * _room(each", "if sum(_room(each"),
+            "one-type-only": (
+                "for each in used)\n    return Mapping",
+                "for each in used[:1])\n    return Mapping",
+            ),
+        },
+        "tests/policy/test_mapping.py::test_capability_is_either_throughput_or_waste": {
+            "as-printed": (
+                "(each.devices * (each.capability - room / mapping.step)",
+                "(1 * (each.capability - room / mapping.step)",
+            ),
+        },
+    },
     "policy/host_memory.py": {
         "tests/reconciler/test_plan.py::test_host_memory_is_counted_before_folding": {
             "host-memory-not-counted": (
