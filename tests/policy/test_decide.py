@@ -103,3 +103,10 @@ def test_a_later_job_does_not_overtake_one_that_waits() -> None:
     decisions = decided(fleet, jobs)
     assert decisions["first"].outcome == "devices" and decisions["first"].free == 2
     assert decisions["later"].devices is None and decisions["later"].free == 0
+
+
+def test_two_jobs_get_different_devices() -> None:
+    fleet = Fleet((Group(free=(0, 1), to_come=2),), 100 * GIB)
+    jobs = [Job(name, 1, 1, created=1.0, groups=(0,)) for name in ("a", "b")]
+    decisions = decided(fleet, jobs)
+    assert (decisions["a"].devices, decisions["b"].devices) == ((0,), (1,))

@@ -85,7 +85,7 @@ TABLE: Table = {
                 "jobs",
             ),
         },
-        "tests/policy/test_decide.py::test_no_device_is_given_twice_and_none_that_is_not_free": {
+        "tests/policy/test_decide.py::test_two_jobs_get_different_devices": {
             "given-twice": ("                each.popleft()", "                break"),
         },
     },
