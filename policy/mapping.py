@@ -2,7 +2,7 @@
 (SC '23, section 3.4), computed exactly.
 
 A global step has `workers` mini-batches. A device of type i computes C_i mini-batches per second,
-and has room for A_i logical workers. So a step takes f = max A_i / C_i seconds over the types that
+and serves A_i logical workers. So a step takes f = max A_i / C_i seconds over the types that
 are used, and the throughput is workers / f mini-batches per second. All-reduce time is not in the
 model.
 
@@ -31,10 +31,10 @@ class DeviceType(Struct, frozen=True):
 
 
 class Mapping(Struct, frozen=True):
-    """room: logical workers for which each device of a type has room; the sum over all devices may
+    """slots: slots for logical workers on each device of a type; the sum over all devices may
     exceed the job's workers. step: seconds."""
 
-    room: tuple[int, ...]
+    slots: tuple[int, ...]
     step: Fraction
 
 
@@ -42,7 +42,7 @@ def best_mapping(workers: int, types: Sequence[DeviceType]) -> Mapping | None:
     """The mapping with the shortest step; None if there is no device. Raises ValueError for a job
     without workers, a negative number of devices, or a capability of 0 or less.
 
-    The shortest step is one of k / C_i, where k is at most `workers`. Room only grows with the
+    The shortest step is one of k / C_i, where k is at most `workers`. The slots only increase with the
     step, so a binary search for each type finds the first k that suffices.
     """
     if workers < 1:
@@ -54,7 +54,7 @@ def best_mapping(workers: int, types: Sequence[DeviceType]) -> Mapping | None:
     if not used:
         return None
     step = min(_shortest(workers, each.capability, used) for each in used)
-    return Mapping(tuple(_room(each, step) for each in types), step)
+    return Mapping(tuple(_slots(each, step) for each in types), step)
 
 
 def throughput(workers: int, mapping: Mapping) -> Fraction:
@@ -64,27 +64,27 @@ def throughput(workers: int, mapping: Mapping) -> Fraction:
 
 def waste(workers: int, types: Sequence[DeviceType], mapping: Mapping) -> Fraction:
     """Mini-batches per second that the devices could compute and do not: devices that wait for the
-    slowest, and room for more logical workers than there are."""
-    pairs = list(zip(types, mapping.room, strict=True))
+    slowest, and slots without a logical worker."""
+    pairs = list(zip(types, mapping.slots, strict=True))
     idle = sum(
-        (each.devices * (each.capability - room / mapping.step) for each, room in pairs),
+        (each.devices * (each.capability - slots / mapping.step) for each, slots in pairs),
         Fraction(0),
     )
-    return idle + (sum(each.devices * room for each, room in pairs) - workers) / mapping.step
+    return idle + (sum(each.devices * slots for each, slots in pairs) - workers) / mapping.step
 
 
 def _shortest(workers: int, capability: Fraction, types: Sequence[DeviceType]) -> Fraction:
     """The shortest step, among multiples of what a device of this capability takes for one
-    mini-batch, in which all workers have room. `workers` such multiples always suffice."""
+    mini-batch, in which all workers have slots. `workers` such multiples always suffice."""
     low, high = 1, workers
     while low < high:
         half = (low + high) // 2
-        if sum(each.devices * _room(each, half / capability) for each in types) >= workers:
+        if sum(each.devices * _slots(each, half / capability) for each in types) >= workers:
             high = half
         else:
             low = half + 1
     return low / capability
 
 
-def _room(each: DeviceType, step: Fraction) -> int:
+def _slots(each: DeviceType, step: Fraction) -> int:
     return math.floor(step * each.capability) if each.devices else 0

@@ -1,4 +1,4 @@
-"""What a policy decides on, and its decisions. Plain frozen records.
+"""The input of a policy, and its decisions. Plain frozen records.
 
 Devices are given by their positions in the fleet, which number its devices from 0.
 """
@@ -80,7 +80,7 @@ class Rules(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What a job gets.
+    """The decision on a job.
 
     devices: positions, ascending; () for none; None if the job has no place and continues to wait.
     stays: it keeps its present placement as it is.

@@ -82,7 +82,7 @@ class Allocation:
         return found
 
     def _wish(self, job: Job, record: Record, wants: policy.Wants, need: int) -> policy.Job:
-        """What the policy knows of a job."""
+        """A job as the policy sees it."""
         devices = dict.fromkeys(record.placement)
         if wants == "devices":
             own = [d for d in devices if self._keeps(d, job, record)]

@@ -91,7 +91,7 @@ TABLE: Table = {
     },
     "policy/mapping.py": {
         "tests/policy/test_mapping.py::test_no_mapping_has_a_shorter_step": {
-            "devices-not-counted": ("if sum(each.devices * _room(each", "if sum(_room(each"),
+            "devices-not-counted": ("if sum(each.devices * _slots(each", "if sum(_slots(each"),
             "one-type-only": (
                 "for each in used)\n    return Mapping",
                 "for each in used[:1])\n    return Mapping",
@@ -99,8 +99,8 @@ TABLE: Table = {
         },
         "tests/policy/test_mapping.py::test_capability_is_either_throughput_or_waste": {
             "as-printed": (
-                "(each.devices * (each.capability - room / mapping.step)",
-                "(1 * (each.capability - room / mapping.step)",
+                "(each.devices * (each.capability - slots / mapping.step)",
+                "(1 * (each.capability - slots / mapping.step)",
             ),
         },
     },
