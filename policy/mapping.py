@@ -42,7 +42,7 @@ def best_mapping(workers: int, types: Sequence[DeviceType]) -> Mapping | None:
     """The mapping with the shortest step; None if there is no device. Raises ValueError for a job
     without workers, a negative number of devices, or a capability of 0 or less.
 
-    The shortest step is one of k / C_i, where k is at most `workers`. The slots only increase with the
+    The shortest step is one of k / C_i, where k is at most `workers`. The slots increase with the
     step, so a binary search for each type finds the first k that suffices.
     """
     if workers < 1:
