@@ -7,8 +7,8 @@ INTERPOSE_SHIMS := $(shell sed -n 's/^RF_SONAME.\(\w*\), \(\w*\), "\(.*\.so\)\(.
 	$(LIBRARIES_DEF))
 CLIENT_LIB := $(BUILD)/lib/librankfold.so
 CLIENT_SRC := $(wildcard interpose/client/*/*.c)
-BLAS_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx)
-CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/interpose/blas/images.o $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
+CARRIED_PTX := $(foreach t,s d c z,interpose/blas/$(t).ptx) $(foreach t,s d h b,interpose/dnn/$(t).ptx)
+CLIENT_OBJ := $(CLIENT_SRC:%.c=$(BUILD)/obj/%.o) $(BUILD)/obj/interpose/images.o $(INTERPOSE_LIBS:%=$(BUILD)/obj/gen/api_%.o)
 # A file finds the headers of its own layer and of lower ones (base/base.h). Calls that must not
 # happen inside a job are poisoned in all of them.
 CLIENT_CSTD := $(CSTD) -ftls-model=initial-exec -DRF_CLIENT -include interpose/client/base/inside.h
@@ -39,14 +39,14 @@ $(BUILD)/obj/gen/%.o: $(INTERPOSE_GEN)/%.c
 	@mkdir -p $(@D)
 	$(call SAY,CC,$<) $(CC) $(CLIENT_CSTD) $(FLOOR_api) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
-$(BUILD)/obj/interpose/blas/images.o: interpose/blas/images.S $(BLAS_PTX)
+$(BUILD)/obj/interpose/images.o: interpose/images.S $(CARRIED_PTX)
 	@mkdir -p $(@D)
 	$(call SAY,AS,$<) $(CC) $(CFLAGS) -c $< -o $@
 
 # The PTX is committed, so that nvcc is needed only to change its source.
-.PHONY: blas-ptx
-blas-ptx: $(VENV_READY) ## compile the kernels of BLAS to PTX, after a change of interpose/blas/kernels.cu
-	$(PYTHON) -m rankfold.interpose.blas.build
+.PHONY: carried-ptx
+carried-ptx: $(VENV_READY) ## compile the client's own kernels to PTX, after a change of interpose/*/kernels.cu
+	$(PYTHON) -m rankfold.interpose.carried
 
 # Our own references bind to ourselves, whatever else in the process has the same names. The shims
 # find it beside them ($$ORIGIN), or preloaded already. It has an unwinder of its own: a libgcc_s that

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.interpose.blas import build
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 from support.native import REPOSITORY
@@ -88,18 +87,3 @@ def test_two_ranks_on_two_devices_and_on_one_that_they_leave_in_between(state: S
 @pytest.mark.timeout(900)
 def test_all_types_many_times(state: State) -> None:
     run_spread_and_folded(state, "12", "77", "SDCZ")
-
-
-@pytest.mark.parametrize("kind", build.TYPES)
-def test_the_ptx_is_of_this_source(kind: str) -> None:
-    """`make blas-ptx` makes it anew."""
-    assert build.digest() in (build.FOLDER / f"{kind}.ptx").read_text().partition("\n")[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", build.TYPES)
-def test_the_ptx_is_what_the_compiler_makes(kind: str) -> None:
-    kept, made = (build.FOLDER / f"{kind}.ptx").read_text(), build.compiled(kind)
-    if re.findall(r"^\.version.*", kept, re.M) != re.findall(r"^\.version.*", made, re.M):
-        pytest.skip("another release of nvcc")
-    assert kept == made

@@ -62,7 +62,7 @@ CLIENT := interpose/client
 HELD := issue/arena issue/heap graph/capture graph/graph_exec graph/user_object api/nccl_comm issue/pool
 BROKEN_CLIENT := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/invariants/broken_client*.c))
 LIBRARIES := $(filter-out $(HELD:%=$(NATIVE)/obj/$(CLIENT)/%.o),$(patsubst %.c,$(NATIVE)/obj/%.o,\
-	$(wildcard $(CLIENT)/*/*.c))) $(wildcard $(NATIVE)/obj/gen/*.o $(NATIVE)/obj/interpose/blas/*.o)
+	$(wildcard $(CLIENT)/*/*.c))) $(wildcard $(NATIVE)/obj/gen/*.o $(NATIVE)/obj/interpose/*.o)
 $(BROKEN_CLIENT): FLAGS := $(PLAIN_FLAGS) -DRF_CLIENT -include $(CLIENT)/base/inside.h -I$(NATIVE)/gen -I$(CLIENT) $(patsubst %,-I$(CLIENT)/%,base issue graph api)
 $(BUILD)/broken-client: $(BROKEN_CLIENT) $(BUILD)/plain/tests/invariants/broken_child.o $(LIBRARIES)
 	$(CC) $(CFLAGS) -o $@ $^ -lpthread -lm -ldl

@@ -9,7 +9,7 @@ from pathlib import Path
 import cuda
 import pytest
 
-from rankfold.interpose.blas import build
+from rankfold.interpose import carried
 from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.nvidia.rewrite import PARAMETER, SHARED, Rewritten, rewrite
 from rankfold.proxy.ptx.errors import ModuleError
@@ -128,7 +128,9 @@ def test_a_functions_address_in_a_variable_is_refused() -> None:
         rewritten(text)
 
 
-@pytest.mark.parametrize("kind", build.TYPES)
-def test_kernels_of_blas_go_to_the_driver_as_they_are(kind: str) -> None:
-    text = (build.FOLDER / f"{kind}.ptx").read_text()
+@pytest.mark.parametrize(
+    "kept", [c.kept(kind) for c in carried.ALL for kind in c.types], ids=lambda path: path.name
+)
+def test_our_own_kernels_go_to_the_driver_as_they_are(kept: Path) -> None:
+    text = kept.read_text()
     assert rewritten(text) == Rewritten(text, frozenset())

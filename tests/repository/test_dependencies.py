@@ -15,7 +15,7 @@ BUILD_ONLY = (
     "interpose/generate.py",
     "interpose/descriptions.py",
     "interpose/headers.py",
-    "interpose/blas/build.py",
+    "interpose/carried.py",
     "proxy/hal/nvidia/kernels/build.py",
 )
 PROJECT = tomllib.loads(read("pyproject.toml"))["project"]

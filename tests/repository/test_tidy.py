@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rankfold.interpose.blas import build
+from rankfold.interpose import carried
 from rankfold.paths import REPOSITORY
 
 FUNCTION_LINES_MAX = 70
@@ -44,9 +44,9 @@ def read(name: str) -> str:
 
 
 def test_nothing_built_is_committed() -> None:
-    """But the PTX of our own kernels: who builds rankfold needs no nvcc, and tests/cublas and
-    tests/nvidia see that it is of its source."""
-    kept = {f"interpose/blas/{kind}.ptx" for kind in build.TYPES}
+    """Except the PTX of our own kernels: rankfold is built without nvcc, and tests/interpose and
+    tests/nvidia check that it is of its source."""
+    kept = {f"interpose/{c.library}/{kind}.ptx" for c in carried.ALL for kind in c.types}
     kept.add("proxy/hal/nvidia/kernels/sums.ptx")
     assert [name for name in own_files() if BUILT.search(name) and name not in kept] == []
 

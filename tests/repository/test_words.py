@@ -19,7 +19,9 @@ from repository.test_tidy import read, sources
 GLOSSARY = "docs/glossary.md"
 PRODUCT = ("checkpoint/", "interpose/", "policy/", "proxy/", "rankfold/", "reconciler/", "schemas/")
 # Sources whose digest is part of what is compiled from them: their comments stay as they are.
-DIGESTED = re.compile(r"proxy/hal/(checksum|elements|number)\.h|\.ptx$|interpose/blas/kernels\.cu")
+DIGESTED = re.compile(
+    r"proxy/hal/(checksum|elements|number)\.h|\.ptx$|interpose/(blas|dnn)/kernels\.cu"
+)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DOCUMENTED = (*FUNCTIONS, ast.ClassDef, ast.Module)
 C_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', re.DOTALL)

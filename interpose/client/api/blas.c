@@ -1,13 +1,14 @@
 /* blas.c: runs the routines of BLAS, except plain products, on the device.
  *
- * This library contains their kernels (interpose/blas) as PTX. They are a module like the program's
- * own, loaded at the first call for its type, and launched in the handle's stream: so captures,
- * folding and moves need nothing special. Scalars in host memory pass through a few bytes of device
+ * This library carries their kernels (interpose/blas), one text of PTX for each type, and
+ * launches them in the handle's stream. Scalars in host memory pass through a few bytes of device
  * memory, and the call waits for a result, as in cuBLAS.
  */
 #include "blas.h"
 
 #include <string.h>
+
+#include "carried.h"
 
 #define THREADS 128
 #define BLOCKS_MAX (1 << 20)
@@ -29,19 +30,17 @@ static const char *const names[BLAS_KERNELS] = {
 	[KERNEL_COMBINE] = "combine",
 	[KERNEL_ROTATION] = "rotation",
 };
-static const struct {
+static struct {
 	int type;
 	size_t bytes;
-	const char *image;
+	struct carried kernels;
 } types[] = {
-	{CUDA_R_32F, 4, blas_ptx_s},
-	{CUDA_R_64F, 8, blas_ptx_d},
-	{CUDA_C_32F, 8, blas_ptx_c},
-	{CUDA_C_64F, 16, blas_ptx_z},
+	{CUDA_R_32F, 4, {blas_ptx_s, NULL}},
+	{CUDA_R_64F, 8, {blas_ptx_d, NULL}},
+	{CUDA_C_32F, 8, {blas_ptx_c, NULL}},
+	{CUDA_C_64F, 16, {blas_ptx_z, NULL}},
 };
 #define TYPES (sizeof types / sizeof *types)
-
-static struct module *modules[TYPES]; /* never unloaded; under BLAS_LOCK */
 
 int blas_begin(struct blas_call *c, const void *handle, int type)
 {
@@ -90,19 +89,6 @@ int blas_beta(struct blas_call *c, const void *beta, bool real)
 	return put_scalar(c, c->args.beta, beta, real);
 }
 
-static int find_kernel(int type, enum blas_kernel kernel, struct function **out)
-{
-	size_t i = 0;
-
-	while (types[i].type != type)
-		i++;
-	lock(BLAS_LOCK);
-	if (!modules[i])
-		modules[i] = module_register(types[i].image);
-	unlock(BLAS_LOCK);
-	return modules[i] ? module_function(modules[i], names[kernel], out) : OUT_OF_MEMORY;
-}
-
 static bool of_one_block(enum blas_kernel kernel)
 {
 	return kernel == KERNEL_REDUCE || kernel == KERNEL_TRIANGLE_TIMES_VECTOR ||
@@ -117,17 +103,15 @@ static int launch_error(struct blas_call *c, enum blas_kernel kernel, int64_t wo
 			   .block = {THREADS, 1, 1},
 			   .packed = &c->args,
 			   .packed_bytes = sizeof c->args};
-	int error = context_use_device();
+	size_t i = 0;
 
 	if (of_one_block(kernel)) {
 		l.grid[0] = l.grid[1] = 1;
 		l.block[0] = kernel == KERNEL_ROTATION ? 1 : BLAS_REDUCERS;
 	}
-	if (!error)
-		error = stream_number(c->handle->stream, &l.stream);
-	if (!error)
-		error = find_kernel(c->type, kernel, &l.function);
-	return error ? error : enqueue_launch(&l);
+	while (types[i].type != c->type)
+		i++;
+	return carried_launch(&types[i].kernels, names[kernel], &l, c->handle->stream);
 }
 
 int blas_launch(struct blas_call *c, enum blas_kernel kernel, int64_t work)

@@ -182,7 +182,6 @@ int nvml_no_processes(const void *device, unsigned *count);
 
 /* cublas.c */
 #define BLAS_VERSION 130000
-#define DNN_VERSION 92000 /* later than those with which programs were built */
 #define BLAS_VERSION_12 120405
 #define BLAS_VERSION_11 111103
 int blas_version(const void *handle, int *version, int number);
@@ -281,6 +280,54 @@ int described_free(void *object);
 int attribute_set(void *object, enum described, int attribute, const void *from, size_t bytes);
 int attribute_get(const void *object, enum described, int attribute, void *to, size_t bytes,
 		  size_t *written);
+
+/* dnn.c */
+#define DNN_VERSION 92000 /* later than those with which programs were built */
+struct dnn_tensor;        /* what the program has as a cudnnTensorDescriptor_t */
+int dnn_check(const void *handle);
+int dnn_create(void **out);
+int dnn_destroy(const void *handle);
+int dnn_set_stream(const void *handle, void *stream);
+int dnn_get_stream(const void *handle, void **stream);
+const char *dnn_status_name(int status);
+void dnn_last_error(char *message, size_t bytes);
+int tensor_create(void **out);
+int tensor_destroy(void *tensor);
+int tensor_set(void *tensor, int type, int dimensions, const int *size, const int *stride);
+int tensor_set_packed(void *tensor, int format, int type, int n, int c, int h, int w);
+int tensor_get(const void *tensor, int most, int *type, int *dimensions, int *size, int *stride);
+
+/* dnn_backend.c: `count` and `most` are numbers of elements of an attribute */
+int backend_create(int type, void **out);
+int backend_destroy(void *descriptor);
+int backend_finalize(void *descriptor);
+int backend_set(void *descriptor, int name, int kind, int64_t count, const void *from);
+int backend_get(const void *descriptor, int name, int kind, int64_t most, int64_t *count, void *to);
+int backend_execute(const void *handle, const void *plan, const void *pack);
+
+/* dnn_norm.c */
+struct norm_tensor {
+	const struct dnn_tensor *as;
+	const void *at; /* device address */
+};
+struct norm_parameters { /* device addresses, described by `as`; unused ones are NULL */
+	const struct dnn_tensor *as;
+	const void *scale, *bias, *running_mean, *running_variance, *mean, *deviation;
+	const void *d_scale, *d_bias;
+};
+int norm_plain(int operations);
+int norm_training(const void *handle, int mode, const void *alpha, const void *beta,
+		  struct norm_tensor x, struct norm_tensor y, struct norm_parameters, double factor,
+		  double epsilon);
+int norm_inference(const void *handle, int mode, const void *alpha, const void *beta,
+		   struct norm_tensor x, struct norm_tensor y, struct norm_parameters,
+		   double epsilon);
+/* scalar: alpha and beta of dx, then those of the parameters' gradients */
+int norm_backward(const void *handle, int mode, const void *const scalar[4], struct norm_tensor x,
+		  struct norm_tensor dy, struct norm_tensor dx, struct norm_parameters,
+		  double epsilon);
+int norm_derive(struct dnn_tensor *to, const struct dnn_tensor *x, int mode);
+int norm_no_memory(const void *handle, size_t *bytes);
 
 /* nccl.c */
 enum nccl_result {

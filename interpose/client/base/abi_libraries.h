@@ -1,4 +1,4 @@
-/* abi_libraries.h: the types of NCCL, cuBLAS and NVML, by the rules of abi.h. */
+/* abi_libraries.h: the types of NCCL, cuBLAS, cuDNN and NVML, by the rules of abi.h. */
 #ifndef RANKFOLD_ABI_LIBRARIES_H
 #define RANKFOLD_ABI_LIBRARIES_H
 
@@ -72,6 +72,13 @@ typedef struct {
 	float wavesCount;
 	int reserved[4];
 } cublasLtMatmulHeuristicResult_t;
+
+/* ---- cuDNN: enumerations are int, their numbers in api.h ---- */
+
+typedef void *cudnnHandle_t;
+typedef struct dnn_tensor *cudnnTensorDescriptor_t;
+typedef void *cudnnActivationDescriptor_t;
+typedef void *cudnnBackendDescriptor_t;
 
 /* ---- NVML: types that are never read or filled are only names ---- */
 

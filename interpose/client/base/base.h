@@ -14,7 +14,7 @@
  * Rules for all layers:
  *  - Functions return the API's numbers: 0, or a CUresult/cudaError_t (they agree where both
  *    exist), or an ncclResult_t in nccl*.c, or an nvmlReturn_t in nvml.c, or a
- *    cublasStatus_t in cublas*.c and blas*.c.
+ *    cublasStatus_t in cublas*.c and blas*.c, or a cudnnStatus_t in dnn*.c.
  *  - Nothing here ends the process, writes to stdout (except print.c, for the output of the
  *    program's own kernels), or changes errno. inside.h makes such calls fail to compile.
  *  - locks.h lists all locks, what they protect, and their order.
@@ -194,7 +194,7 @@ struct hints {
 	unsigned char domain_map[2];
 };
 
-enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT, HANDLE_BLAS, HANDLE_BLASLT };
+enum handle_kind { HANDLE_STREAM = 1, HANDLE_EVENT, HANDLE_BLAS, HANDLE_BLASLT, HANDLE_DNN };
 enum blas_mode { BLAS_POINTERS, BLAS_MATH, BLAS_ATOMICS, BLAS_SM_COUNT, BLAS_MODES };
 struct handle {
 	uint64_t number;
@@ -205,7 +205,7 @@ struct handle {
 		last;       /* seq of an event's last record, or of a stream's last work; 0: none */
 	uint64_t context;   /* in which it was created */
 	struct hints hints; /* HANDLE_STREAM */
-	void *stream;       /* HANDLE_BLAS: the stream of its products */
+	void *stream;       /* HANDLE_BLAS, HANDLE_DNN: of its work */
 	int modes[BLAS_MODES];
 };
 uint64_t handle_number(void); /* a new number, never reused */

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 
 #define LOCKS(MOMENT, WAITS)                                                                       \
-	MOMENT(BLAS_LOCK)       /* which of BLAS's modules are registered */                       \
+	MOMENT(CARRIED_LOCK)    /* which of our own kernels are registered */                      \
 	WAITS(MODULE_LOCK)      /* what the server knows of modules and functions */               \
 	WAITS(HELPER_LOCK)      /* whether the thread for host functions runs */                   \
 	MOMENT(OPENING_LOCK)    /* the hand-over to the launcher */                                \

@@ -1,0 +1,1 @@
+"""Kernels for convolutions and batch normalisation, as source and as PTX."""

@@ -1,0 +1,1 @@
+"""cuDNN as PyTorch calls it."""
