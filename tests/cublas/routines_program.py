@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from support.formats import R_16BF, R_16F, R_32F, encode
+
 RUNTIME = ctypes.CDLL("libcudart.so.13")
 BLAS = ctypes.CDLL("libcublas.so.13")
 Array = np.ndarray[Any, Any]
@@ -714,6 +716,8 @@ def errors(handle: c_void_p) -> Iterator[tuple[str, int]]:
     yield "band", BLAS.cublasSsbmv_v2(handle, 0, 4, -1, one, at, 4, at, 1, one, at, 1)
     yield "types", BLAS.cublasDotEx(handle, 4, at, 0, 1, at, 1, 1, at, 0, 0)
     yield "half", BLAS.cublasScalEx(handle, 4, one, 2, at, 2, 1, 2)
+    backwards = BLAS.cublasDotEx(handle, 4, at, R_16F, 1, at, R_16F, -1, at, R_16F, R_32F)
+    yield "half backwards", backwards
 
 
 def captured(handle: c_void_p, stream: c_void_p) -> None:
@@ -739,6 +743,27 @@ def captured(handle: c_void_p, stream: c_void_p) -> None:
     print("captured", told, ended, float(result[0]) ** 2, flush=True)
 
 
+def dots_of_halves(handle: c_void_p) -> None:
+    """With sums in float: 2049 is no half, and 257 no bfloat16; the result is the nearest."""
+    for kind in (R_16F, R_16BF):
+        values = np.array([2048.0, 1.0, -1.0, 2.0, 3.0, 0.5])
+        bits = encode(values, kind)
+        x, result = Memory(bits), Memory(np.full(1, 0x1234, np.uint16))
+        for step, sign in ((1, 1), (2, 1), (1, -1)):
+            used = values[::step]
+            expected = encode(np.array([np.dot(used, used)]), kind).view(np.uint16)
+            for dot in (BLAS.cublasDotEx, BLAS.cublasDotcEx):
+                for on_device in (0, 1):
+                    host = np.zeros(1, np.uint16)
+                    to = result.at if on_device else c_void_p(host.ctypes.data)
+                    good(BLAS.cublasSetPointerMode_v2(handle, on_device))
+                    inc = c_int(sign * step)
+                    arguments = (x.at, kind, inc, x.at, kind, inc, to, kind, R_32F)
+                    good(dot(handle, len(used), *arguments))
+                    assert (result.now() if on_device else host) == expected, (kind, step, sign)
+    good(BLAS.cublasSetPointerMode_v2(handle, 0))
+
+
 def after_a_reset() -> None:
     """The kernels are as before their first use."""
     handle, one = c_void_p(), np.ones(1)
@@ -762,6 +787,7 @@ def main() -> None:
                 good(RUNTIME.cudaDeviceSynchronize())
     good(BLAS.cublasSetStream_v2(handle, stream))
     captured(handle, stream)
+    dots_of_halves(handle)
     print("told", dict(errors(handle)), flush=True)
     good(RUNTIME.cudaDeviceSynchronize())
     good(BLAS.cublasDestroy_v2(handle))

@@ -29,6 +29,7 @@ TOLD = {
     "band": INVALID,
     "types": NOT_SUPPORTED,
     "half": NOT_SUPPORTED,
+    "half backwards": NOT_SUPPORTED,
 }
 
 

@@ -202,6 +202,8 @@ const char *blas_status_text(int status);
 int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n, int64_t k,
 		const void *alpha, struct operand a, struct operand b, const void *beta,
 		struct operand c, int64_t count, int compute, bool pointers);
+int cublas_dot(const void *handle, const int types[4], bool conj, int64_t n, const void *x,
+	       int64_t incx, const void *y, int64_t incy, void *result);
 int copy_elements(void *dst, int64_t dst_ld, const void *src, int64_t src_ld, int64_t width,
 		  int64_t height, int64_t element, int kind, const void *stream, bool async);
 /* For cublaslt.c. */

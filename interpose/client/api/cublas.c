@@ -287,6 +287,70 @@ int cublas_gemm(const void *handle, int transa, int transb, int64_t m, int64_t n
 	return gemm_send(&call, h->stream);
 }
 
+/* A dot product of half-precision vectors with sums in float: a product of a row and a column. */
+static int dot_of_halves(const struct handle *h, int64_t n, const void *x, const void *y, int type,
+			 int64_t incx, int64_t incy, void *result)
+{
+	const float one = 1, zero = 0;
+	uint64_t k = n > 0 ? (uint64_t)n : 0;
+	struct rf_gemm_aux call = {.g = {.m = 1, .n = 1, .k = k, .count = 1}};
+	struct rf_gemm *r = &call.g;
+
+	r->a = (struct rf_matrix){(uint64_t)x, 1, (uint64_t)incx, 0};
+	r->b = (struct rf_matrix){(uint64_t)y, (uint64_t)incy, 1, 0};
+	r->c = r->d = (struct rf_matrix){(uint64_t)result, 1, 1, 0};
+	int status = gemm_types(r, type, type, type, CUBLAS_COMPUTE_32F);
+	if (!status)
+		status = gemm_scalars(r, &one, &zero, false);
+	r->math = (uint32_t)h->modes[BLAS_MATH];
+	return status ? status : gemm_send(&call, h->stream);
+}
+
+/* A result in host memory passes through device memory, and the call waits for it. */
+static int dot_for_host(const struct handle *h, int64_t n, const void *x, const void *y, int type,
+			int64_t incx, int64_t incy, void *result)
+{
+	void *place = NULL;
+	uint64_t stream;
+
+	if (stream_idle_number(h->stream, &stream)) /* a capture cannot wait */
+		return CUBLAS_STATUS_EXECUTION_FAILED;
+	if (pool_alloc(&place, 2, NULL, h->stream))
+		return CUBLAS_STATUS_ALLOC_FAILED;
+	int status = dot_of_halves(h, n, x, y, type, incx, incy, place);
+	int error = status ? 0 : memory_copy_1d(result, place, 2, DEVICE_TO_HOST, h->stream, false);
+	int last = pool_free(place, h->stream);
+	return status ? status : error || last ? CUBLAS_STATUS_EXECUTION_FAILED : 0;
+}
+
+/* The dot product of any type; types[]: of x, y, the result and the sums. */
+int cublas_dot(const void *handle, const int types[4], bool conj, int64_t n, const void *x,
+	       int64_t incx, const void *y, int64_t incy, void *result)
+{
+	const struct handle *h = blas_of(handle);
+	int type = types[0];
+
+	if ((type != CUDA_R_16F && type != CUDA_R_16BF) || types[1] != type || types[2] != type ||
+	    types[3] != CUDA_R_32F)
+		return blas_reduce(handle, blas_one_type(types, 4), BLAS_DOT, conj, n, x, incx, y,
+				   incy, result, 0);
+	if (!h)
+		return CUBLAS_STATUS_NOT_INITIALIZED;
+	if (!result)
+		return CUBLAS_STATUS_INVALID_VALUE;
+	if (incx < 0 && incy < 0) { /* the same products, from the other end */
+		incx = -incx;
+		incy = -incy;
+	}
+	if (incx < 0 || incy < 0) {
+		LOG_ONCE("a dot product of half-precision vectors of which one is read backwards "
+			 "is not supported by rankfold");
+		return CUBLAS_STATUS_NOT_SUPPORTED;
+	}
+	return h->modes[BLAS_POINTERS] ? dot_of_halves(h, n, x, y, type, incx, incy, result)
+				       : dot_for_host(h, n, x, y, type, incx, incy, result);
+}
+
 /* ---- copies ---- */
 
 /* Copies `height` lines of `width` elements; dst_ld and src_ld are the distances between lines. */
