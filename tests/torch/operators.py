@@ -118,17 +118,17 @@ def run_rank(cases: list[Case], results: Results, arguments: argparse.Namespace)
             "1",
         ]
         command += ["--device", "soft", "--memory", "4GiB", "--compute-capability", "9.0"]
-        command += ["--name", "operators", "--", PYTHON, RANK, plan, results.path]
+        command += ["--name", f"operators-{os.getpid()}", "--", PYTHON, RANK, plan, results.path]
         with output.open("wb") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
             )
             try:
                 process.wait(START_S + len(cases) * (arguments.limit_s + 1))
-            except BaseException:
-                process.send_signal(signal.SIGINT)
-                process.wait(60)
-                raise
+            finally:  # also when this run is interrupted or terminated
+                if process.poll() is None:
+                    process.terminate()
+                    process.wait(60)
         return output.read_text(errors="replace")[-3000:]
 
 
@@ -225,6 +225,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if not PYTHON.exists():
         print("operators: build/torch/python is missing: run `make torch`", file=sys.stderr)
         return 2
