@@ -37,7 +37,7 @@ CANDIDATES = 100  # samples of an operator from which some are chosen
 BROKEN = 3  # exit status: the CUDA context is lost, and the other cases need another process
 REFUSED = ("cuFFT", "cusolver", "cusparse", "NVRTC")
 # Of equal values any position may be chosen: only the values are compared.
-ANY_OF_EQUALS = ("kthvalue", "mode", "topk")
+ANY_OF_EQUALS = ("kthvalue", "mode", "sort", "topk")
 RANDOM = ("randint", "randn")  # which set a seed of their own each time
 ON_CPU = ("tensor_split",)  # its arguments remain on the CPU
 Case = tuple[str, str, str]
@@ -164,15 +164,43 @@ def compare(case: Case, number: int) -> tuple[str, str, int]:
             expected, computed = gradients(expected, arguments), gradients(computed, moved)
         elif op.name in ANY_OF_EQUALS:
             expected, computed = expected[0], computed[0]
+        elif op.name == "argsort":
+            dim = sample.kwargs.get("dim", sample.args[0] if sample.args else -1)
+            expected = torch.take_along_dim(sample.input, expected, dim)
+            computed = torch.take_along_dim(sample.input, computed.cpu(), dim)
         try:
             comparison.assertEqual(computed, expected, exact_dtype=dtype is not torch.bfloat16)
         except AssertionError:
             if is_random(op, sample, arguments, comparison):
                 raise Uncomparable("the CPU's results are random") from None
-            raise
+            if backward or not as_near(op, sample, arguments, expected, computed):
+                raise
     if comparison.skipped:
         return "ran", f"not compared: {comparison.skipped}", len(samples)
     return "passed", "", len(samples)
+
+
+def as_near(op: Any, sample: Any, arguments: Any, expected: Any, computed: Any) -> bool:
+    """Returns True if results in bfloat16 are at most twice as far as the CPU's from those that the
+    CPU computes in float32. A kernel may round intermediate results, or not, as the CPU's does."""
+
+    def in_float(leaf: Any) -> Any:
+        narrow = isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16
+        return leaf.detach().cpu().float() if narrow else leaf
+
+    def farthest(results: Any) -> float:
+        pairs = zip(tree_leaves(results), tree_leaves(exact), strict=True)
+        return max(
+            (float((in_float(r).cpu() - e).abs().max()) for r, e in pairs if e.numel()), default=0.0
+        )
+
+    if not any(
+        isinstance(leaf, torch.Tensor) and leaf.dtype is torch.bfloat16
+        for leaf in tree_leaves(expected)
+    ):
+        return False
+    exact = outputs_of(op, sample, tree_map(in_float, arguments))
+    return farthest(computed) <= 2 * farthest(expected)
 
 
 def is_random(op: Any, sample: Any, arguments: tuple[Any, Any, Any], check: Comparison) -> bool:
