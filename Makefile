@@ -134,13 +134,15 @@ test-slow: native cuda criu ## run the slow tests
 	$(PYTHON) -m pytest -m slow $(TESTS)
 
 # Without PyTorch, because there is no network or too little disk, they are skipped. T=ops compares
-# PyTorch's operators with the CPU (hours). In CI less, for time: what is moved and restarted is folded.
+# PyTorch's operators with the CPU (hours). In CI, for time, only a job that is saved, killed and
+# restarted on one device.
+test-torch: TORCH_IN_CI = killed or sees_its_device
 test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
 	@$(MAKE) --no-print-directory torch || echo "test-torch: PyTorch could not be prepared" >&2
 ifeq ($(T),ops)
 	$(PYTHON) tests/torch/operators.py $(OPS)
 else
-	$(PYTHON) -m pytest -m "torch" $(if $(CI),-k "not folded") $(if $(T),tests/torch/$(T:.py=).py,tests/torch)
+	$(PYTHON) -m pytest -m "torch" $(if $(CI),-k "$(TORCH_IN_CI)") $(if $(T),tests/torch/$(T:.py=).py,tests/torch)
 endif
 
 # What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two
