@@ -45,7 +45,7 @@ struct dnn_norm {
 	uint64_t mean, deviation; /* saved; the latter is 1 / sqrt(variance + epsilon) */
 	uint64_t running_mean, running_variance;
 	int64_t samples, places, features;
-	int64_t sample_stride, place_stride, feature_stride; /* of x and y, or x and dx */
+	int64_t sample_stride, place_stride, feature_stride;          /* of x and y, or x and dx */
 	int64_t dy_sample_stride, dy_place_stride, dy_feature_stride; /* forward: of y */
 	double epsilon, factor; /* of the running statistics' average */
 	double alpha, beta;     /* y, or dx: alpha * result + beta * old */

@@ -235,7 +235,8 @@ static void end(uint64_t job)
 		MUST(now_ns() < until);
 		serve();
 	}
-	MUST(proxy->device.memory.used == 0 && !proxy->python_requests && !proxy->device.rank_count);
+	MUST(proxy->device.memory.used == 0 && !proxy->python_requests &&
+	     !proxy->device.rank_count);
 }
 
 /* False: it needed fewer than n allocations. */
