@@ -51,7 +51,7 @@ def test_one_device_may_have_released_the_job_before_the_next_is_notified(state:
     """Both stand at the cut, so neither needs the other; but to continue, each does."""
     program = build(PROGRAMS / "mlp_sharded.cu")
     with Fleet(state, 2, memory=64 * MiB) as fleet:
-        job = fleet.start("apart", [str(program), "30"], [0, 1])
+        job = fleet.start("apart", [str(program), STEPS], [0, 1])
         for first, second in ((1, 0), (0, 1)):
             until(lambda: job.output(0).count("\n") > 2, what="some steps")
             job.stop()
