@@ -213,7 +213,7 @@ static void memory_as_a_whole(void)
 	BREAK("a page of nothing is live", page_unmap(m, PAGE_HERE); page->buffers = 0);
 	BREAK("what is not here is leaving, write-protected, open or kept",
 	      page_unmap(m, PAGE_HERE);
-	      page->kept = true);
+	      page->write_pending = true);
 	BREAK("a page is write-protected and open", page_write_protect(m, PAGE_HERE);
 	      page->open = true);
 	BREAK("a page refers to no chunk of the device", page->chunk = (void *)d);
@@ -296,7 +296,7 @@ static void streams_as_a_whole(void)
 	BREAK("a stream has another handle", s->o.id++);
 	BREAK("submitted items do not come first", queued(ITEM_REPLY)->submitted = true);
 	BREAK("items are not in program order", queued(ITEM_REPLY); queued(ITEM_REPLY)->seq = 1);
-	BREAK("items that complete on another stream's work", s->abroad++);
+	BREAK("items that complete on another stream's work", s->on_other_queue++);
 	BREAK("the tail of a stream is not its last item", queued(ITEM_REPLY); s->tail = NULL);
 	BREAK("the next item of a stream is not in it", i = queued(ITEM_REPLY);
 	      s->head = s->tail = NULL);

@@ -28,7 +28,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     r"queue->tickets": ("queue/collective.c",),
     r"queue->order": ("queue/accesses.c",),
     r"queue->squashing[\w.]*|backoff->\w+": ("queue/squash.c",),
-    r"->abroad": ("queue/stream.c",),
+    r"->on_other_queue": ("queue/stream.c",),
     r"queue->(group|comms_changed)[\w.]*": ("queue/group.c",),
     r"r->(async_error|error_text)": ("rank/fault.c",),
     r"->pending|next_token|->asks": ("loop/python_request.c",),
