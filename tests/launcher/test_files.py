@@ -64,10 +64,10 @@ class Tree(Place):
         return fresh
 
     def output(self, launched: Launched) -> list[str]:
-        """Of one that is let go, told to end."""
-        self.go()
+        """Lets the program continue and end. The launcher answers first: it exits with it."""
         with launched.client() as client:
             client.request("thaw")
+        self.go()
         assert launched.end()["exit_status"] == 0, launched.text("err")
         return launched.text("out").splitlines()
 
