@@ -54,7 +54,7 @@ DEVICE_DEFAULTS: dict[str, int] = {
     "blocks_per_sm": 24,
 }
 # CUDA C++ Programming Guide, technical specifications per compute capability: threads and blocks of
-# a multiprocessor, and its shared memory in KiB, of which a block may have all but RESERVED_KIB.
+# a multiprocessor, and its shared memory in KiB; a block may have all except RESERVED_KIB.
 LIMITS: dict[tuple[int, int], tuple[int, int, int]] = {
     (7, 0): (2048, 32, 96),
     (7, 5): (1024, 16, 64),

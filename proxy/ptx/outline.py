@@ -1,7 +1,7 @@
 """Removes comments and source positions from PTX, and takes the bodies out of large modules.
 
-A framework's module has tens of megabytes and hundreds of kernels, few of which are launched. Its
-outline has the same module scope and the same lines, and a mark in place of each body. Only the
+A framework's module has tens of megabytes and hundreds of kernels, and programs launch few of them.
+Its outline has the same module scope and the same lines, and a mark in place of each body. Only the
 bodies of kernels that are launched are read.
 """
 

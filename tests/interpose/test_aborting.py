@@ -120,8 +120,8 @@ int main(void)
 def test_queries_and_destructions_do_not_wait_for_space_in_the_ring(
     build: Build, tmp_path: Path
 ) -> None:
-    """The server has consumed nothing, so it knows no stream and no event. What is destroyed then
-    leaves the ring after the work that names it."""
+    """The server has consumed nothing, so it knows no stream and no event. The record
+    of a destruction enters the ring after the work that names the destroyed object."""
     program = build(FULL_RING)
     with (
         ChannelServer(tmp_path / "s", automatic=False) as server,

@@ -1,4 +1,4 @@
-"""What is kept of runs and devices that have ended."""
+"""The journal retains a bounded history of ended runs and devices."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def product(space: Space, kind: int, m: int, n: int, k: int, count: int, flags: 
 
 
 def sums(o: Operands, length: int) -> Array:
-    """What is at the bias's place; nothing was written behind a vector."""
+    """Returns the bias. Checks that nothing was written behind a vector."""
     call = o.call
     found = o.space.read(call.bias, call.count * (length + 3), TYPES[call.type_bias])
     values = decode(found, call.type_bias).reshape(call.count, -1)

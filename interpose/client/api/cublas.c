@@ -343,7 +343,7 @@ int cublas_dot(const void *handle, const int types[4], bool conj, int64_t n, con
 		incy = -incy;
 	}
 	if (incx < 0 || incy < 0) {
-		LOG_ONCE("a dot product of half-precision vectors of which one is read backwards "
+		LOG_ONCE("a dot product of half-precision vectors, one of them read backwards, "
 			 "is not supported by rankfold");
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	}
