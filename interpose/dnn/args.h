@@ -26,7 +26,7 @@ struct dnn_window {
 	double beta; /* fold: image = matrix's sums + beta * image */
 };
 
-/* to = from + beta * to, of which `from` has the type of sums */
+/* to = from + beta * to; `from` has the type of sums */
 struct dnn_narrow {
 	uint64_t from, to;
 	int64_t count;
