@@ -32,7 +32,6 @@ def test_a_rank_gets_nowhere_while_another_job_continues(
     rankfold, layout = commands(*prefix), Layout(state.path)
     plan, results = specs.folder / "plan.json", specs.folder / "results"
     specs.job("victim", gpus=1, ranks=1)
-    specs.program([sys.executable, str(ROGUE), str(plan), str(results)], "rogue")
     of_victim = {"job": "victim", "epoch": 1}
     override = {"name": "victim", "fields": {"cancelled": True}, "force": True}
     kill = {"op": "signal", "signum": int(signal.SIGKILL)}
@@ -69,6 +68,9 @@ def test_a_rank_gets_nowhere_while_another_job_continues(
 
     rankfold("apply", "-f", str(specs.folder), "--wait")
     before = rankfold.reconciler_pid()
+    rankfold.until(lambda: rankfold.job("victim").get("phase") == "Running")
+    specs.program([sys.executable, str(ROGUE), str(plan), str(results)], "rogue")
+    rankfold("apply", "-f", str(specs.folder), "--wait")
     rankfold.until(lambda: rankfold.job("rogue").get("phase") == "Succeeded")
     tried = [json.loads(line) for line in results.read_text().splitlines()]
     assert {who for who, _, _ in tried} == {"rank", "child", "orphan", "unlimited"}
