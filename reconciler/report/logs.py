@@ -1,11 +1,14 @@
 """Prints the logs of a job's ranks as they grow: whole lines, each rank's in order.
 
 Used by `run` and `logs`. Standard output goes to ours, standard error to ours; with several ranks,
-every line begins with its rank. A job that starts again from its beginning has another folder of
-logs, all of which is new. A job that returns to a checkpoint keeps its logs: before its launcher
-cuts them to their length at that time, it writes this length to ``rank-<r>.cut``, and what the job
-writes again is not printed again. A log that becomes shorter without such a note was truncated by
-another process: it is printed from its beginning, and so is a file that replaces a log.
+every line begins with its rank. A line longer than 64 KiB is printed in parts, as it comes; if
+another rank prints between two parts, the next part begins a new line, with its rank.
+
+A job that starts again from its beginning has another folder of logs, all of which is new. A job
+that returns to a checkpoint keeps its logs: before its launcher cuts them to their length at that
+time, it writes this length to ``rank-<r>.cut``, and what the job writes again is not printed again.
+A log that becomes shorter without such a note was truncated by another process: it is printed from
+its beginning, and so is a file that replaces a log.
 """
 
 from __future__ import annotations
@@ -18,17 +21,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 READ_BYTES = 1 << 16
-LINE_BYTES = 1 << 16  # in a line without an end: then the part before its last \r is printed
+LINE_BYTES = 1 << 16  # a longer line without an end is printed in parts, up to its last \r if any
 
 
 class Follower:
     def __init__(self, folder: Path, ranks: Sequence[int], prefix: bool):
         self._path = folder
+        out, err = _Target(sys.stdout.buffer), _Target(sys.stderr.buffer)
         self._folder = -1  # kept open, so that no other folder gets its inode number
         self._streams = [
             _Stream(rank, kind, f"[{rank}] ".encode() if prefix else b"", target)
             for rank in ranks
-            for kind, target in (("out", sys.stdout.buffer), ("err", sys.stderr.buffer))
+            for kind, target in (("out", out), ("err", err))
         ]
 
     def pump(self) -> None:
@@ -65,10 +69,30 @@ class Follower:
         sys.stderr.buffer.flush()
 
 
+class _Target:
+    """Our standard output or error, which the logs of several ranks share."""
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self._unfinished: _Stream | None = None  # whose line has no end yet
+
+    def print(self, stream: _Stream, text: bytes, ended: bool) -> None:
+        """Print a line, or the next part of one; `ended`: with its end."""
+        if self._unfinished is not stream:
+            text = (b"\n" if self._unfinished else b"") + stream.prefix + text
+        self.file.write(text + b"\n" if ended else text)
+        self._unfinished = None if ended else stream
+
+    def end(self, stream: _Stream) -> None:
+        """End the stream's line if it has no end yet."""
+        if self._unfinished is stream:
+            self.print(stream, b"", ended=True)
+
+
 class _Stream:
-    def __init__(self, rank: int, kind: str, prefix: bytes, target: BinaryIO):
+    def __init__(self, rank: int, kind: str, prefix: bytes, target: _Target):
         self.rank, self.kind, self.prefix, self.target = rank, kind, prefix, target
-        self.rest = b""
+        self.rest = b""  # of a line without an end: at most LINE_BYTES between two calls
         self._whole = True  # whether the last printed byte ends a line
         self._note: tuple[int, int] | None = None  # inode and time of the last note of a cut
         self.anew()
@@ -77,7 +101,7 @@ class _Stream:
         """Another text replaces this one: print all of it, beginning with a new line."""
         self.finish()
         if not self._whole:
-            self.target.write(b"\n")
+            self.target.file.write(b"\n")
             self._whole = True
         self.at = 0  # bytes of the file that were printed
         self._size = 0  # of the file at the last check; below `at` after a cut
@@ -130,20 +154,26 @@ class _Stream:
 
     def _write(self, data: bytes) -> None:
         if not self.prefix:
-            self.target.write(data)
+            self.target.file.write(data)
             self._whole = data.endswith(b"\n")
             return
         *lines, self.rest = (self.rest + data).split(b"\n")
         for line in lines:
-            self.target.write(self.prefix + line + b"\n")
-        if len(self.rest) > LINE_BYTES and (at := self.rest.rfind(b"\r")) > 0:
-            self.target.write(self.prefix + self.rest[:at] + b"\n")
+            self.target.print(self, line, ended=True)
+        if len(self.rest) <= LINE_BYTES:
+            return
+        if (at := self.rest.rfind(b"\r")) > 0:
+            self.target.print(self, self.rest[:at], ended=True)
             self.rest = self.rest[at:]
+        if len(self.rest) > LINE_BYTES:
+            self.target.print(self, self.rest, ended=False)
+            self.rest = b""
 
     def finish(self) -> None:
         if self.rest:
-            self.target.write(self.prefix + self.rest + b"\n")
+            self.target.print(self, self.rest, ended=True)
             self.rest = b""
+        self.target.end(self)
 
 
 def _opened(folder: int, name: str) -> int:

@@ -40,6 +40,28 @@ def test_lines_are_whole_and_a_progress_bar_does_not_pile_up(
     assert [line[4:] for line in lines if line.startswith(b"[1] ")] == [b"half " * 2000 + b"whole"]
 
 
+def test_a_line_of_many_megabytes_is_printed_in_parts_and_never_held(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    follower = Follower(tmp_path, range(2), prefix=True)
+    (tmp_path / "rank-0.out").write_bytes(b"x" * (1 << 23))
+    (tmp_path / "rank-1.out").write_bytes(b"one\n" + b"y" * 100_000)
+    follower.pump()
+    assert all(len(stream.rest) <= LINE_BYTES for stream in follower._streams)
+    with (tmp_path / "rank-0.out").open("ab") as log:
+        log.write(b"X\nnext\n")
+    with (tmp_path / "rank-1.out").open("ab") as log:
+        log.write(b"Y")
+    follower.pump()
+    follower.finish()
+    shown = capfdbinary.readouterr().out.split(b"\n")
+    assert shown[-1] == b""
+    assert {line[:4] for line in shown[:-1]} == {b"[0] ", b"[1] "}
+    of = [b"".join(line[4:] for line in shown if line[:4] == b"[%d] " % rank) for rank in (0, 1)]
+    assert of == [b"x" * (1 << 23) + b"Xnext", b"one" + b"y" * 100_000 + b"Y"]
+    assert b"[0] next" in shown and b"[1] one" in shown
+
+
 class Log:
     """One rank's standard output, a follower of it, and what that has printed."""
 
