@@ -6,11 +6,13 @@ import ctypes
 import os
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 from msgspec.structs import replace
 
+from rankfold.control import ControlError
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.client import Reconciler, Unresponsive
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
@@ -26,6 +28,7 @@ from rankfold.reconciler.source.yamldoc import unusable
 from rankfold.reconciler.wording import count
 
 SAVE_EVERY_S = 600  # for a job that may be restarted
+NAME_ATTEMPTS = 1000  # each fails only because another job got the name
 QUIET_S = 3.0  # before `run` reports why its job has not started
 
 
@@ -117,38 +120,68 @@ def run(
         raise click.UsageError(f"--compute-capability {capability} is not one such as 9.0")
     if kind == "nvidia" and (missing := nvidia_missing()):
         raise click.UsageError(f"--device nvidia: {missing}")
-    snap = snapshot.snapshot(state)
-    name = name or unused_name(snap, command[0])
-    if spec.bad_name(name):
+    if name is not None and spec.bad_name(name):
         raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
-    if capability and (pools := permanent_pools(snap)):
-        raise click.UsageError(
-            "--compute-capability is for a temporary fleet; the job would use the devices of pool "
-            f"{pools[0].name}: set computeCapability there"
+
+    environment = own_environment()
+
+    def described(snap: snapshot.Snapshot, name: str) -> tuple[Job, Pool | None]:
+        if capability and (pools := permanent_pools(snap)):
+            raise click.UsageError(
+                "--compute-capability is for a temporary fleet; the job would use the devices of "
+                f"pool {pools[0].name}: set computeCapability there"
+            )
+        pool = None
+        if not permanent_pools(snap):
+            pool = temporary_pool(name, kind or "soft", gpus, size, capability)
+        job = Job(
+            name,
+            command,
+            os.getcwd(),
+            world_size,
+            gpus,
+            env=environment,
+            env_whole=True,
+            device_types=(kind,) if kind else (),
+            determinism=determinism,
+            check_order=check_order or "none",
+            max_restarts=max_restarts,
+            save_every_s=SAVE_EVERY_S if max_restarts else 0,
         )
-    pool = None
-    if not permanent_pools(snap):
-        pool = temporary_pool(name, kind or "soft", gpus, size, capability)
-    job = Job(
-        name,
-        command,
-        os.getcwd(),
-        world_size,
-        gpus,
-        env=own_environment(),
-        env_whole=True,
-        device_types=(kind,) if kind else (),
-        determinism=determinism,
-        check_order=check_order or "none",
-        max_restarts=max_restarts,
-        save_every_s=SAVE_EVERY_S if max_restarts else 0,
-    )
-    check_capacity(snap, job, pool)
-    with Reconciler(state) as reconciler, terminating():
-        reconciler.request(
-            "run", job=to_json(job), pool=to_json(pool) if pool else None, token=uuid.uuid4().hex
-        )
-        return _follow_run(state, reconciler, job)
+        check_capacity(snap, job, pool)
+        return job, pool
+
+    with terminating():
+        described(snapshot.snapshot(state), name or "job")  # refuses before a reconciler is started
+        with Reconciler(state) as reconciler:
+            job = _start(state, reconciler, name, command[0], described)
+            return _follow_run(state, reconciler, job)
+
+
+def _start(
+    state: Path,
+    reconciler: Reconciler,
+    name: str | None,
+    program: str,
+    described: Callable[[snapshot.Snapshot, str], tuple[Job, Pool | None]],
+) -> Job:
+    """Send the job to the reconciler. `name`: None gives it a name after its program, and the next
+    one if another `run` of the same program takes that name first."""
+    for _ in range(NAME_ATTEMPTS):
+        snap = snapshot.snapshot(state)
+        job, pool = described(snap, name or unused_name(snap, program))
+        try:
+            reconciler.request(
+                "run",
+                job=to_json(job),
+                pool=to_json(pool) if pool else None,
+                token=uuid.uuid4().hex,
+            )
+            return job
+        except ControlError as error:
+            if name is not None or error.code != "exists":
+                raise
+    fail(f"other jobs have taken {NAME_ATTEMPTS} names in turn: choose a --name")
 
 
 def own_environment() -> tuple[tuple[str, str], ...]:

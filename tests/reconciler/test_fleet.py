@@ -195,15 +195,15 @@ def test_a_run_prints_all_of_a_job_that_begins_anew(rankfold: Rankfold, state: S
     assert run == "first\nsecond, one\nsecond, two\n"
 
 
-def test_each_run_has_its_own_environment(rankfold: Rankfold) -> None:
-    """Also while the reconciler runs that another one has started, with settings of its own."""
+def test_each_run_has_its_own_name_and_environment(rankfold: Rankfold) -> None:
+    """Also when several start at once, and use a reconciler that another command has started."""
     run = ["run", "--world-size", "1", "--", "sh", "-c"]
     with rankfold.watching(str(Specs(rankfold.state.folder / "specs").folder)):
         pid = rankfold.reconciler_pid()
-        done = rankfold.run(*run, "echo $COLOUR ${SHAPE-none} $RANK", COLOUR="deep blue", RANK="9")
-        assert done.stdout == "deep blue none 0\n"
-        done = rankfold.run(*run, "echo ${COLOUR-none} $SHAPE", SHAPE="round")
-        assert done.stdout == "none round\n"
+        one = rankfold.start(*run, "echo $COLOUR ${SHAPE-none} $RANK", COLOUR="deep blue", RANK="9")
+        two = rankfold.start(*run, "echo ${COLOUR-none} $SHAPE", SHAPE="round")
+        assert one.communicate() == ("deep blue none 0\n", "")
+        assert two.communicate() == ("none round\n", "")
         assert rankfold.reconciler_pid() == pid
         kept = [p for p in rankfold.state.path.rglob("*") if re.search(r"\.(db|json)", p.name)]
         told = [p for p in kept if b"deep blue" in p.read_bytes()]
