@@ -6,7 +6,6 @@ import ctypes
 import os
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -123,53 +122,33 @@ def run(
     if name is not None and spec.bad_name(name):
         raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
 
-    environment = own_environment()
-
-    def described(snap: snapshot.Snapshot, name: str) -> tuple[Job, Pool | None]:
-        if capability and (pools := permanent_pools(snap)):
-            raise click.UsageError(
-                "--compute-capability is for a temporary fleet; the job would use the devices of "
-                f"pool {pools[0].name}: set computeCapability there"
-            )
-        pool = None
-        if not permanent_pools(snap):
-            pool = temporary_pool(name, kind or "soft", gpus, size, capability)
-        job = Job(
-            name,
-            command,
-            os.getcwd(),
-            world_size,
-            gpus,
-            env=environment,
-            env_whole=True,
-            device_types=(kind,) if kind else (),
-            determinism=determinism,
-            check_order=check_order or "none",
-            max_restarts=max_restarts,
-            save_every_s=SAVE_EVERY_S if max_restarts else 0,
-        )
-        check_capacity(snap, job, pool)
-        return job, pool
-
-    with terminating():
-        described(snapshot.snapshot(state), name or "job")  # refuses before a reconciler is started
-        with Reconciler(state) as reconciler:
-            job = _start(state, reconciler, name, command[0], described)
-            return _follow_run(state, reconciler, job)
+    job = Job(
+        name or unused_name(snapshot.snapshot(state), command[0]),
+        command,
+        os.getcwd(),
+        world_size,
+        gpus,
+        env=own_environment(),
+        env_whole=True,
+        device_types=(kind,) if kind else (),
+        determinism=determinism,
+        check_order=check_order or "none",
+        max_restarts=max_restarts,
+        save_every_s=SAVE_EVERY_S if max_restarts else 0,
+    )
+    temporary_fleet(snapshot.snapshot(state), job, size, capability)  # refuses what cannot start
+    with Reconciler(state) as reconciler, terminating():
+        job = _start(state, reconciler, job, size, capability, named=name is not None)
+        return _follow_run(state, reconciler, job)
 
 
 def _start(
-    state: Path,
-    reconciler: Reconciler,
-    name: str | None,
-    program: str,
-    described: Callable[[snapshot.Snapshot, str], tuple[Job, Pool | None]],
+    state: Path, reconciler: Reconciler, job: Job, memory: int, capability: str | None, named: bool
 ) -> Job:
-    """Send the job to the reconciler. `name`: None gives it a name after its program, and the next
-    one if another `run` of the same program takes that name first."""
+    """Send the job to the reconciler. Unless the user `named` it, it gets another name if another
+    `run` of the same program takes that name first."""
     for _ in range(NAME_ATTEMPTS):
-        snap = snapshot.snapshot(state)
-        job, pool = described(snap, name or unused_name(snap, program))
+        pool = temporary_fleet(snapshot.snapshot(state), job, memory, capability)
         try:
             reconciler.request(
                 "run",
@@ -179,9 +158,27 @@ def _start(
             )
             return job
         except ControlError as error:
-            if name is not None or error.code != "exists":
+            if named or error.code != "exists":
                 raise
+        job = replace(job, name=unused_name(snapshot.snapshot(state), job.command[0]))
     fail(f"other jobs have taken {NAME_ATTEMPTS} names in turn: choose a --name")
+
+
+def temporary_fleet(
+    snap: snapshot.Snapshot, job: Job, memory: int, capability: str | None
+) -> Pool | None:
+    """The devices that are made for this job; None: it uses those of the pools. Refuses a job that
+    could never start. `memory`: of each device, in bytes."""
+    pools = permanent_pools(snap)
+    if capability and pools:
+        raise click.UsageError(
+            "--compute-capability is for a temporary fleet; the job would use the devices of pool "
+            f"{pools[0].name}: set computeCapability there"
+        )
+    kind = job.device_types[0] if job.device_types else "soft"
+    pool = None if pools else temporary_pool(job.name, kind, job.gpus, memory, capability)
+    check_capacity(snap, job, pool)
+    return pool
 
 
 def own_environment() -> tuple[tuple[str, str], ...]:
