@@ -30,7 +30,7 @@ def sources(environment: Path, version: str, into: Path) -> Path:
     package = installed.BUILD / f"tinygrad-{version}.tar.gz"
     if not package.exists():
         installed.pip(
-            environment,
+            environment / "bin/python",
             "download",
             "--no-deps",
             "--no-binary",
