@@ -303,8 +303,8 @@ class ClientListener:
         if owner != pid and not has_exited(pidfd):
             raise Refused(
                 f"process {owner} of rank {self.identity.rank} uses the device already; only one "
-                "process of a rank can. Start the other one as its own rank, or after the first "
-                "has exited"
+                "process of a rank can. Start the other one as its own rank (--world-size N "
+                "train.py, in place of torchrun or mpirun), or after the first has exited"
             )
 
     def _keep(self, channel: int, pid: int) -> None:
