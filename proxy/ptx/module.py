@@ -260,16 +260,22 @@ _ADDRESS = re.compile(
 )
 
 
+_INTEGERS = re.compile(r"\s*\{\s*(?:0|-?[1-9]\d{0,18})(?:\s*,\s*(?:0|-?[1-9]\d{0,18}))*\s*\}\s*")
+
+
 def _initial(text: str, kind: str, name: str) -> tuple[bytes, tuple[tuple[int, str, int], ...]]:
     """The bytes of an initial value, and the addresses in it.
 
     A variable of bytes names an address byte by byte, ``0xFF(a), 0xFF00(a)`` …: its first byte
     represents all.
     """
+    size = TYPE_BYTES[kind]
     values = text.replace("{", " ").replace("}", " ").split(",")
+    if _INTEGERS.fullmatch(text) and kind[0] in "bsu":  # a table may have 100,000 of them
+        mask = (1 << 8 * size) - 1
+        return b"".join((int(v) & mask).to_bytes(size, "little") for v in values), ()
     out = bytearray()
     pointers = []
-    size = TYPE_BYTES[kind]
     for value in filter(None, map(str.strip, values)):
         address = _ADDRESS.match(value)
         if address and (size == 8 or (size == 1 and address[1])):

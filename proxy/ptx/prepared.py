@@ -1,9 +1,10 @@
 """Modules of a program, prepared once for all proxies: decompressed, and divided into functions.
 
-A file is ``sha256 of the rest | u32 header bytes | header (JSON) | outline | bodies``; the outline
-and each body (outline.py) are zstd frames. A proxy maps the file and reads only the bodies of the
-kernels that are launched. A file is verified when it is opened: a damaged one counts as missing,
-and its module is prepared again.
+A file is ``sha256 of what follows, except the bodies | u32 bytes of the scope | scope | bodies``. The
+scope (msgpack) is the parsed module without the bodies of its functions; each body is a zstd frame
+with a checksum. A proxy maps the file, parses nothing, and reads only the bodies of the kernels
+that are launched. A file with a damaged scope counts as missing, and its module is prepared
+again; a launch whose body is damaged fails.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import fcntl
 import functools
 import hashlib
 import itertools
-import json
 import mmap
 import os
 import struct
@@ -22,18 +22,48 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
+import msgspec
 import zstandard
 
 from . import stored
 from .errors import INVALID_IMAGE, ModuleError
 from .fatbin import ptx_of
 from .info import ModuleInfo, info_of
-from .module import parse_outline
-from .outline import outline
+from .model import Function, Module, Param, Variable
+from .module import parse_module
 
-_FORMAT = 1
 _LEVEL = 1  # zstd: three times as fast as the default, and a tenth larger
-_HEADER_AT = 36
+_SCOPE_AT = 36
+_NO_BODY = -1
+
+
+class _Function(msgspec.Struct, array_like=True):
+    """A function (model.py) without its body, which is frame number `body`."""
+
+    name: str
+    entry: bool
+    params: tuple[Param, ...]
+    returns: tuple[Param, ...]
+    header: str
+    max_threads: int
+    min_blocks: int
+    body: int
+
+
+class _Scope(msgspec.Struct, array_like=True):
+    """A module without the bodies of its functions. `frames`: the bytes of each body."""
+
+    hash: str
+    version: str
+    target: int
+    declarations: str
+    held: list[str]
+    variables: list[Variable]
+    functions: list[_Function]
+    frames: list[int]
+
+
+_decoder = msgspec.msgpack.Decoder(_Scope)
 
 
 class _Frames(Sequence[str]):
@@ -108,33 +138,59 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _pack(text: str) -> bytes:
     """The bytes of a file for PTX. Raises ModuleError."""
-    scope, bodies = outline(text)
-    module = parse_outline(scope, bodies)
-    compressor = zstandard.ZstdCompressor(level=_LEVEL)
-    frames = [compressor.compress(each.encode()) for each in (scope, *bodies)]
-    header = {
-        "format": _FORMAT,
-        "hash": hashlib.sha256(text.encode()).hexdigest(),
-        "held": module.held_by_kernels,
-        "frames": [len(frame) for frame in frames],
-    }
-    head = json.dumps(header).encode()
-    rest = b"".join([struct.pack("<I", len(head)), head, *frames])
-    return hashlib.sha256(rest).digest() + rest
+    module = parse_module(text)
+    compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
+    functions, frames = [], []
+    for f in module.functions.values():
+        body = len(frames) if f.read else _NO_BODY
+        functions.append(
+            _Function(
+                f.name, f.entry, f.params, f.returns, f.header, f.max_threads, f.min_blocks, body
+            )
+        )
+        if f.read:
+            frames.append(compressor.compress(f.read().encode()))
+    scope = _Scope(
+        hashlib.sha256(text.encode()).hexdigest(),
+        module.version,
+        module.target,
+        module.declarations,
+        module.held_by_kernels,
+        list(module.variables.values()),
+        functions,
+        [len(frame) for frame in frames],
+    )
+    packed = msgspec.msgpack.encode(scope)
+    checked = struct.pack("<I", len(packed)) + packed
+    return b"".join([hashlib.sha256(checked).digest(), checked, *frames])
 
 
 def _read(data: mmap.mmap | bytes) -> ModuleInfo:
     """The module in the bytes of a file. Raises ValueError if they are damaged, ModuleError."""
     with memoryview(data) as view:
-        if len(view) < _HEADER_AT or hashlib.sha256(view[32:]).digest() != view[:32]:
+        if len(view) < _SCOPE_AT:
             raise ValueError("damaged")
         (length,) = struct.unpack_from("<I", view, 32)
-        header = json.loads(bytes(view[_HEADER_AT : _HEADER_AT + length]))
-    frames = _Frames(data, _HEADER_AT + length, header["frames"])
-    bodies = _Frames(data, _HEADER_AT + length + header["frames"][0], header["frames"][1:])
-    module = parse_outline(frames[0], bodies)
-    module.known_held = header["held"]
-    return info_of(module, header["hash"])
+        end = _SCOPE_AT + length
+        if hashlib.sha256(view[32:end]).digest() != view[:32]:
+            raise ValueError("damaged")
+        scope = _decoder.decode(bytes(view[_SCOPE_AT:end]))
+        if len(view) != end + sum(scope.frames):
+            raise ValueError("damaged")
+    bodies = _Frames(data, end, scope.frames)
+    functions = {f.name: _function(f, bodies) for f in scope.functions}
+    variables = {variable.name: variable for variable in scope.variables}
+    module = Module(
+        scope.version, scope.target, variables, functions, scope.declarations, scope.held
+    )
+    return info_of(module, scope.hash)
+
+
+def _function(f: _Function, bodies: _Frames) -> Function:
+    read = None if f.body == _NO_BODY else functools.partial(bodies.__getitem__, f.body)
+    return Function(
+        f.name, f.entry, f.params, f.returns, f.header, read, f.max_threads, f.min_blocks
+    )
 
 
 def _open(path: Path) -> ModuleInfo | None:
@@ -144,5 +200,5 @@ def _open(path: Path) -> ModuleInfo | None:
             data = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
             stored.used(path)
         return _read(data)
-    except (OSError, ValueError):
+    except (OSError, ValueError, msgspec.MsgspecError):
         return None

@@ -68,6 +68,29 @@ def test_processes_that_need_a_module_at_once_prepare_it_once(
     assert len(hashes) == 8 and len(set(hashes)) == 1 and len(packed) == 1
 
 
+def test_a_prepared_module_is_not_parsed_again(
+    tmp_path: Path, packed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = text(5) + ".global .align 4 .b8 table[4] = {0, 255, -1, 7};\n"
+    first = module(tmp_path, source)
+    monkeypatch.setattr(prepared, "parse_module", None)
+    again = module(tmp_path, source)
+    assert again == first and again.ptx.variables == first.ptx.variables and len(packed) == 1
+    assert again.ptx.variables["table"].initial == bytes((0, 255, 255, 7))
+
+
+def test_a_damaged_body_fails_only_its_kernel(tmp_path: Path) -> None:
+    module(tmp_path, text(5))
+    (path,) = tmp_path.rglob("*.rfmod")
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])  # the last body's checksum
+    found = module(tmp_path, text(5)).ptx
+    assert kernel_source(found, "k3")
+    with pytest.raises(ModuleError, match="damaged"):
+        kernel_source(found, "k4")
+
+
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "short"])
 def test_a_damaged_file_is_made_again(tmp_path: Path, packed: list[str], damage: str) -> None:
     source = text(5)

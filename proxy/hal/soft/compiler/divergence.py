@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from rankfold.proxy.ptx.blocks import post_dominators
 from rankfold.proxy.ptx.model import TYPE_BYTES, Float, Instr, Int, Mem, Operand, Reg, Special, Sym
 
-from .flow import Block, Cut, Graph
+from .flow import Block, Cut, Graph, members
 from .instructions import Effect, defs_of, row_of, uses_of
 
 Slopes = dict[str, int | None]  # None: no slope
@@ -34,10 +34,9 @@ class _Analysis:
         self.graph, self.lockstep, self.widened = graph, lockstep, widened
         self.slopes: Slopes = {}
         self.parted: dict[int, list[str]] = {}
-        self.index = {name: i for i, name in enumerate([*graph.flat.registers, "%cc"])}
-        for name, index in self.index.items():  # registers that are never written are 0
-            if graph.blocks[0].live_in >> index & 1:
-                self.join(name, 0)
+        self.names = [*graph.flat.registers, "%cc"]
+        for name in members(graph.blocks[0].live_in, self.names):
+            self.join(name, 0)  # a register that is never written is 0
 
     def run(self, unknown: Iterable[str] = ()) -> Slopes:
         before: Slopes | None = None
@@ -149,7 +148,7 @@ class _Analysis:
             live |= blocks[number].live_in
         for number in set.union(*ways) - {together}:
             written |= blocks[number].defs
-        return [name for name, index in self.index.items() if (written & live) >> index & 1]
+        return members(written & live, self.names)
 
     def reachable(self, number: int, stop: set[int]) -> set[int]:
         seen, todo = set(), [number]

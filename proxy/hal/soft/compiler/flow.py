@@ -370,6 +370,16 @@ def is_arithmetic(instr: Instr) -> bool:
     return cheap and (last[0] in "bus" or kind == "mov") and last != "pred"
 
 
+def members(bits: int, names: list[str]) -> list[str]:
+    """Returns the names whose bits are set. Sets are small, and kernels have thousands of names."""
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(names[low.bit_length() - 1])
+        bits ^= low
+    return found
+
+
 def _liveness(graph: Graph) -> None:
     index = {name: i for i, name in enumerate([*graph.flat.registers, "%cc"])}
     names = list(index)
@@ -407,9 +417,7 @@ def _liveness(graph: Graph) -> None:
             block.live_in = live
     for cut in graph.cuts.values():
         live = graph.blocks[cut.resume].live_in & ~cut_defs.get(cut.number, 0)
-        alive = [
-            name for name, bit in zip(names, reversed(f"{live:b}"), strict=False) if bit == "1"
-        ]
+        alive = members(live, names)
         cut.recomputed = tuple(n for n in alive if n in graph.rematerialise)
         if cut.number > 1:  # at the entry no register has a value yet
             cut.saved = tuple(n for n in alive if n not in graph.rematerialise)
