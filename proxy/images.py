@@ -50,14 +50,22 @@ class Images:
             with contextlib.suppress(FileNotFoundError):
                 yield path, path.read_bytes(), kind
 
-    def keep(self, digest: str, image: bytes, kind: int, job: int) -> None:
-        """Store an image that `job` brought, now or, if that fails, later."""
+    def take(self, digest: str, image: bytes, kind: int, job: int) -> None:
+        """Keep an image that `job` brought in memory until it is stored: see `store_taken`. A
+        program need not wait for the disk."""
         name = f"{digest}.{kind}"
         if (self.folder / name).exists():
             return
         with self._lock:
             self._waiting.setdefault(name, _Waiting(image)).jobs.add(job)
-        self._store(name, image)
+
+    def store_taken(self, digest: str, kind: int) -> None:
+        """Store an image that was taken, now or, if that fails, later."""
+        name = f"{digest}.{kind}"
+        with self._lock:
+            waiting = self._waiting.get(name)
+        if waiting:
+            self._store(name, waiting.image)
 
     def store(self, job: int | None = None) -> str:
         """Try to store the images that wait (of `job`; None: all). Returns why one still waits, or
@@ -71,7 +79,7 @@ class Images:
         """Whether to `store` again. Returns true once per attempt; the pause doubles each time."""
         now = time.monotonic()
         with self._lock:
-            if not self._waiting or now < self._again_at:
+            if not self.trouble or now < self._again_at:
                 return False
             self._wait_s = min(2 * self._wait_s, AGAIN_MAX_S)
             self._again_at = now + self._wait_s

@@ -62,7 +62,8 @@ class ModuleStore:
     ) -> tuple[Any, int, str]:
         """Load an image, or (empty image) the stored one.
 
-        Returns (ModuleInfo, 0, "") or (None, CUresult, the reason).
+        Returns (ModuleInfo, 0, "") or (None, CUresult, the reason). The caller has the image
+        stored afterwards (`images.store_taken`).
 
         `cc`: the compute capability for which its code is chosen. `job`: the job that needs it.
         """
@@ -70,7 +71,7 @@ class ModuleStore:
             if digest and not image:
                 return self._stored(digest, cc), 0, ""
             info = self._loader.module(image, kind, cc)
-            self.images.keep(info.hash, image, kind, job)
+            self.images.take(info.hash, image, kind, job)
         except ModuleError as error:
             log.error("module refused: %s", error)
             return None, error.code, error.message

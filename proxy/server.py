@@ -83,6 +83,7 @@ class Proxy:
         )
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
         self.pool = ThreadPoolExecutor(LOADS, thread_name_prefix="modules")
+        self.storing = ThreadPoolExecutor(1, thread_name_prefix="images")
         self.jobs: dict[str, Job] = {}
         self.history: list[Message] = []
         self._next_id = 0
@@ -118,6 +119,7 @@ class Proxy:
         self.modules.close()
         with self._within("a module or kernel that is being loaded"):
             self.pool.shutdown(cancel_futures=True)
+            self.storing.shutdown(cancel_futures=True)
         with self._within("work that the device does not end"):
             self.native.close()
 
@@ -588,6 +590,8 @@ class Proxy:
             event.data, event.image_kind, event.text, cc, event.job
         )
         self.native.module_ready(event.token, error, info, why)
+        if info and event.data:
+            self.storing.submit(self.modules.images.store_taken, info.hash, event.image_kind)
 
     def _load_function(self, event: Event, cc: tuple[int, int]) -> None:
         info, error, why = self.modules.function(event.text, event.name, cc)

@@ -12,9 +12,13 @@ from rankfold.proxy.ptx.fatbin import IMAGE_FATBIN, IMAGE_PTX
 def test_what_is_kept_is_found_by_its_hash_and_nothing_else(tmp_path: Path) -> None:
     images = Images(tmp_path / "modules")
     one, other = "1" * 64, "2" * 64
-    images.keep(one, b"a fatbin", IMAGE_FATBIN, job=1)
-    images.keep(one, b"a text", IMAGE_PTX, job=1)
-    images.keep(other, b"other", IMAGE_PTX, job=1)
+    for digest, image, kind in (
+        (one, b"a fatbin", IMAGE_FATBIN),
+        (one, b"a text", IMAGE_PTX),
+        (other, b"other", IMAGE_PTX),
+    ):
+        images.take(digest, image, kind, job=1)
+        images.store_taken(digest, kind)
     assert [(image, kind) for _, image, kind in images.find(one)] == [
         (b"a fatbin", IMAGE_FATBIN),
         (b"a text", IMAGE_PTX),
@@ -26,6 +30,7 @@ def test_a_removed_folder_is_made_again(tmp_path: Path) -> None:
     """A job could not leave its device until then."""
     images, digest = Images(tmp_path / "modules"), "1" * 64
     shutil.rmtree(tmp_path / "modules")
-    images.keep(digest, b"an image", IMAGE_PTX, job=1)
-    assert (images.trouble, images.store(1)) == ("", "")
+    images.take(digest, b"an image", IMAGE_PTX, job=1)
+    assert list(images.find(digest)) == []
+    assert (images.trouble, images.store(1)) == ("", "")  # as before its job leaves
     assert [image for _, image, _ in images.find(digest)] == [b"an image"]
