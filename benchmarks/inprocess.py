@@ -159,8 +159,9 @@ def kernel_library(made: Loader, source: Path, folder: Path) -> Path:
         info = made.function(module, name)
         compiled = cache.load(made.cache_dir, key_of(kernel_source(module.ptx, name), name))
         assert compiled is not None
-        objects.append(folder / f"{source.stem}-{index}.o")
-        objects[-1].write_bytes(compiled.code)
+        for part, code in enumerate(compiled.objects):
+            objects.append(folder / f"{source.stem}-{index}-{part}.o")
+            objects[-1].write_bytes(code)
         params = ", ".join(f"{{{offset}, {size}}}" for offset, size in info.params)
         declared.append(f"extern const struct hal_function {compiled.symbol};")
         layouts.append(f"static const struct param p{index}[] = {{{params or '{0, 0}'}}};")

@@ -1,10 +1,10 @@
 """Modules of a program, prepared once for all proxies: decompressed, and divided into functions.
 
-A file is ``sha256 of what follows, except the bodies | u32 bytes of the scope | scope | bodies``. The
-scope (msgpack) is the parsed module without the bodies of its functions; each body is a zstd frame
-with a checksum. A proxy maps the file, parses nothing, and reads only the bodies of the kernels
-that are launched. A file with a damaged scope counts as missing, and its module is prepared
-again; a launch whose body is damaged fails.
+A file is ``sha256 of the next two | u32 bytes of the scope | scope | bodies``. The scope (msgpack)
+is the parsed module without the bodies of its functions; each body is a zstd frame with a
+checksum. A proxy maps the file, parses nothing, and reads only the bodies of the kernels that are
+launched. A file with a damaged scope counts as missing, and its module is prepared again; a launch
+whose body is damaged fails.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def _pack(text: str) -> bytes:
     """The bytes of a file for PTX. Raises ModuleError."""
     module = parse_module(text)
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
-    functions, frames = [], []
+    functions: list[_Function] = []
+    frames: list[bytes] = []
     for f in module.functions.values():
         body = len(frames) if f.read else _NO_BODY
         functions.append(

@@ -135,7 +135,8 @@ class Loader:
             return self._functions.setdefault((module.hash, name), info)
 
     def _load(self, compiled: objects.Compiled) -> int:
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(compiled.code))
+        for each in compiled.objects:
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(each))
         self._engine.finalize_object()
         address = self._engine.get_global_value_address(compiled.symbol)
         if not address:

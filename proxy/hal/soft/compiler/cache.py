@@ -1,6 +1,6 @@
 """Compiled kernels on disk.
 
-A file is ``sha256 of the rest | u32 header bytes | header (JSON) | object``. It is verified at
+A file is ``sha256 of the rest | u32 header bytes | header (JSON) | objects``. It is verified at
 every read: a damaged file counts as missing, and its kernel is compiled again.
 """
 
@@ -45,7 +45,7 @@ def decode(data: bytes) -> Compiled | None:
 def encode(compiled: Compiled) -> bytes:
     """Returns the bytes of a file."""
     header = json.dumps(compiled.header()).encode()
-    body = struct.pack("<I", len(header)) + header + compiled.code
+    body = struct.pack("<I", len(header)) + header + b"".join(compiled.objects)
     return hashlib.sha256(body).digest() + body
 
 

@@ -1,4 +1,4 @@
-"""From PTX to a relocatable object: parsing, lowering and LLVM, for one kernel at a time.
+"""From PTX to relocatable objects: parsing, lowering and LLVM, for one kernel at a time.
 
 LLVM is never allowed to change a floating-point result: no fast-math flags, no contraction.
 """
@@ -13,7 +13,7 @@ from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 from rankfold.proxy.ptx.module import find, parse_module
 from rankfold.proxy.ptx.sets import sets_of
 
-from . import listing, lower
+from . import listing, lower, parts
 from .objects import Compiled, key_of, target_machine
 
 Keep = Callable[[str, str], None]  # of a stage and its text
@@ -33,21 +33,30 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
     lowered = made.lower()
     if keep:
         keep("llvm", lowered.ir)
-    machine = target_machine()
-    optimised = _optimised(lowered.ir, name, machine)
-    if keep:
-        keep("optimised", str(optimised))
+    modules = parts.split(lowered)
+    if keep:  # the objects are the same
+        done = [_optimised(ir, name, target_machine()) for ir in modules]
+        keep("optimised", "".join(str(module) for module in done))
         # from a copy: emitting assembly changes the module, and the object must be the same without
         # it
-        keep("asm", target_machine().emit_assembly(optimised.clone()))
+        copies = [module.clone() for module in done]
+        keep("asm", "".join(target_machine().emit_assembly(module) for module in copies))
+        made_objects = [target_machine().emit_object(module) for module in done]
+    else:
+        made_objects = parts.in_children(modules, lambda ir: _object(ir, name))
     return Compiled(
         symbol,
         lowered.static_shared,
         lowered.local_bytes,
         lowered.registers,
         sets_of(module, find(module, name), fixed_code=True),
-        machine.emit_object(optimised),
+        tuple(made_objects),
     )
+
+
+def _object(ir: str, name: str) -> bytes:
+    machine = target_machine()
+    return bytes(machine.emit_object(_optimised(ir, name, machine)))
 
 
 def _optimised(ir: str, name: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:

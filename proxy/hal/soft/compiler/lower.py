@@ -60,13 +60,23 @@ _CUT_KINDS = {
 
 @dataclass(frozen=True)
 class Lowered:
-    """LLVM IR of a kernel and the properties that callers need. Sizes in bytes."""
+    """LLVM IR of a kernel and the properties that callers need. Sizes in bytes.
 
-    ir: str
+    `segments`: the functions of each cut. Only `tables` refers to them.
+    """
+
+    head: str
+    segments: tuple[str, ...]
+    tables: str
+    tail: str
     symbol: str
     static_shared: int
     local_bytes: int
     registers: int
+
+    @property
+    def ir(self) -> str:
+        return "\n".join([self.head, *self.segments, self.tables, self.tail])
 
 
 class Kernel:
@@ -134,16 +144,14 @@ class Kernel:
         return tuple(name for name in cut.saved if self.slopes.get(name) is not None)
 
     def lower(self) -> Lowered:
-        text = []
-        for cut in self.graph.cuts.values():
-            text += self._functions(cut)
+        segments = tuple("\n".join(self._functions(cut)) for cut in self.graph.cuts.values())
         helpers, declared = mathlib.definitions(self.helpers)
-        lines = [
+        head = [
             'target triple = "x86_64-unknown-linux-gnu"',
             *sorted(self.declared | declared),
             *helpers,
-            *text,
-            *self._tables(),
+        ]
+        tail = [
             "attributes #0 = { nounwind }",
             "!0 = distinct !{}",
             '!1 = !{!"llvm.loop.parallel_accesses", !0}',
@@ -151,7 +159,10 @@ class Kernel:
             "!9 = !{}",
         ]
         return Lowered(
-            "\n".join(lines),
+            "\n".join(head),
+            segments,
+            "\n".join(self._tables()),
+            "\n".join(tail),
             self.symbol,
             self.static_shared,
             self.local_bytes,

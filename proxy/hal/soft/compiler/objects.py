@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,24 +29,30 @@ ABI = 8  # SOFT_KERNEL_ABI
 
 @dataclass(frozen=True)
 class Compiled:
-    """An object and the properties of its kernel that callers need. Sizes in bytes."""
+    """The objects of a kernel (parts.py), and its properties that callers need. Sizes in bytes."""
 
     symbol: str
     static_shared: int
     local_bytes: int
     registers: int
     sets: Sets
-    code: bytes
+    objects: tuple[bytes, ...]
 
     def header(self) -> dict[str, object]:
         """Returns everything but the code, for JSON."""
-        fields = {name: value for name, value in vars(self).items() if name != "code"}
-        return fields | {"sets": self.sets.plain()}
+        fields = {name: value for name, value in vars(self).items() if name != "objects"}
+        return fields | {"sets": self.sets.plain(), "sizes": [len(each) for each in self.objects]}
 
     @classmethod
     def of(cls, header: dict[str, Any], code: bytes) -> Compiled:
-        """Creates it from `header` and code. Raises KeyError, TypeError, ValueError."""
-        return cls(**(header | {"sets": Sets.of_plain(header["sets"])}), code=code)
+        """Creates it from `header` and its objects, one after another. Raises KeyError, TypeError,
+        ValueError."""
+        sizes = header.pop("sizes")
+        ends = [*itertools.accumulate(sizes, initial=0)]
+        if ends[-1] != len(code):
+            raise ValueError("the objects have another size")
+        objects = tuple(code[begin:end] for begin, end in itertools.pairwise(ends))
+        return cls(**(header | {"sets": Sets.of_plain(header["sets"])}), objects=objects)
 
 
 @functools.cache

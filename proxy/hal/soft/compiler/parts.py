@@ -1,0 +1,113 @@
+"""Large kernels in parts: each becomes an object of its own, in a process of its own.
+
+Of a kernel with matrix operations, a segment follows each of them: the kernels of FlashAttention
+have hundreds of segments and 27 MB of LLVM IR, which take LLVM 20 s. A program needs its kernels
+one after another, so other kernels would not keep the other cores busy. How a kernel is divided
+depends on its IR alone, so its objects are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Sequence
+
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+
+from .lower import Lowered
+
+PART_BYTES = 700_000  # of IR: a smaller kernel takes about a second
+PARTS_MAX = 8
+_DEFINED = re.compile(r"^define internal i64 @((?:seg|step)\d+)\(", re.M)
+_NAMED = re.compile(r"ptr @((?:seg|step)\d+)\b")
+_PARAMETERS = "ptr, i32, i32, i32, i32, i32"  # SEGMENT_PARAMS
+
+
+def split(lowered: Lowered) -> list[str]:
+    """Returns the IR of a kernel's objects; the last one has its tables. A small kernel has one."""
+    whole = lowered.ir
+    count = min(PARTS_MAX, len(whole) // PART_BYTES, len(lowered.segments))
+    if count < 2:
+        return [whole]
+    parts: list[list[str]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for text in sorted(lowered.segments, key=len, reverse=True):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(_DEFINED.sub(rf"define i64 @{lowered.symbol}.\1(", text))
+        sizes[smallest] += len(text)
+    names = [name for text in lowered.segments for name in _DEFINED.findall(text)]
+    declared = [f"declare i64 @{lowered.symbol}.{name}({_PARAMETERS})" for name in names]
+    tables = _NAMED.sub(rf"ptr @{lowered.symbol}.\1", lowered.tables)
+    texts = ["\n".join([lowered.head, *part, lowered.tail]) for part in parts]
+    return [*texts, "\n".join([lowered.head, *declared, tables, lowered.tail])]
+
+
+def in_children(texts: Sequence[str], compile_: Callable[[str], bytes]) -> list[bytes]:
+    """Applies `compile_` to each text, in as many processes at once as there are cores. One text is
+    compiled in this process. Raises ModuleError; a process that crashes or computes for too long
+    raises it, too."""
+    if len(texts) == 1:
+        return [compile_(texts[0])]
+    results = [os.memfd_create("rankfold-part", os.MFD_CLOEXEC) for _ in texts]
+    running: dict[int, int] = {}  # process → part
+    try:
+        for number, text in enumerate(texts):
+            if len(running) >= max(1, os.cpu_count() or 1):
+                _wait_for_one(running)
+            running[_start(text, compile_, results[number])] = number
+        while running:
+            _wait_for_one(running)
+        return [_result(each) for each in results]
+    finally:
+        for pid in running:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        for each in results:
+            os.close(each)
+
+
+def _start(text: str, compile_: Callable[[str], bytes], result: int) -> int:
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() == parent:
+            os.pwrite(result, _outcome(text, compile_), 0)
+    finally:
+        os._exit(0)
+
+
+def _outcome(text: str, compile_: Callable[[str], bytes]) -> bytes:
+    try:
+        return b"+" + compile_(text)
+    except ModuleError as error:
+        return b"-" + json.dumps([error.code, error.message]).encode()
+    except Exception as error:  # noqa: BLE001  a fault of ours, or no memory: reported as such
+        return b"-" + json.dumps([INVALID_PTX, f"the compiler failed: {error!r}"]).encode()
+
+
+def _wait_for_one(running: dict[int, int]) -> None:
+    """Waits until the oldest of these processes ends. Raises ModuleError if it was killed."""
+    pid = next(iter(running))
+    _, status = os.waitpid(pid, 0)
+    del running[pid]
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGXCPU:
+            raise ModuleError(INVALID_PTX, "the compilation of a part of it timed out")
+        what = f"the compilation of a part of it was killed by signal {number}"
+        raise ModuleError(INVALID_PTX, what)
+
+
+def _result(fd: int) -> bytes:
+    data = os.pread(fd, os.fstat(fd).st_size, 0)
+    if data[:1] == b"+":
+        return data[1:]
+    if data[:1] == b"-":
+        raise ModuleError(*json.loads(data[1:]))
+    raise ModuleError(INVALID_PTX, "the compilation of a part of it failed")
