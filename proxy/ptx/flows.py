@@ -76,15 +76,15 @@ _FLOWS = {
     Flow.STORE_TILE: "wmma.store stmatrix",
     Flow.DISCARD: "discard",
     Flow.NOTHING: """label bra brx ret exit trap bar barrier membar fence yield regroup meet
-        nanosleep setmaxnreg pmevent brkpt prefetch prefetchu applypriority griddepcontrol""",
-    Flow.OPEN: "vprintf assertfail malloc free call alloca stacksave stackrestore",
+        nanosleep setmaxnreg pmevent brkpt prefetch prefetchu applypriority griddepcontrol
+        assertfail""",
+    Flow.OPEN: "vprintf malloc free call alloca stacksave stackrestore",
 }
 FLOWS = {name: flow for flow, names in _FLOWS.items() for name in names.split()}
 _SECOND = frozenset(name for name in FLOWS if "." in name)
 
 WHY_OPEN = {
     "vprintf": "prints",
-    "assertfail": "may fail an assertion",
     "malloc": "allocates on the device's heap",
     "free": "allocates on the device's heap",
 }

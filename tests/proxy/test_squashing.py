@@ -59,7 +59,7 @@ from support.trained import (
 )
 
 CLEAN, CRASHED = 0, 1
-ILLEGAL_ADDRESS = 700
+ILLEGAL_ADDRESS, ASSERT = 700, 710
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -648,3 +648,20 @@ def test_a_fault_is_everybodys(kernels: Loader) -> None:
             status = native.rank_status(1, rank.rank)
             assert status and status.error == ILLEGAL_ADDRESS and "address" in status.error_text
         assert counts(native, 3)[1] == before + 2
+
+
+def test_a_failed_assertion_is_everybodys(kernels: Loader) -> None:
+    """Kernels that may fail an assertion are squashed, too; most of PyTorch's reductions may."""
+    with shared(kernels, 3) as (native, made):
+        before = counts(native, 3)[1]
+        for rank in made:
+            rank.launch("claim", PARAMETERS, MOMENTS, WORDS, 1)
+        sync(made)
+        assert counts(native, 3)[1] == before + 2
+        for rank in made:
+            rank.launch("claim", PARAMETERS, MOMENTS, WORDS, 99)
+            rank.begin(DEVICE_SYNC)
+        assert [rank.finish() for rank in made] == [ASSERT] * 3
+        for rank in made:
+            status = native.rank_status(1, rank.rank)
+            assert status and "`wrong' failed" in status.error_text

@@ -273,6 +273,12 @@ CLOSED = {
         "ld.global.u32 %i0, [%a0];",
         "0:r 8:w 16:r",
     ),
+    "an assertion": (
+        "{ .param .b64 a; .param .b64 b; .param .b32 d; .param .b64 e; .param .b64 f;"
+        "st.param.b64 [a], %q; st.param.b64 [b], %q; st.param.b32 [d], 1; st.param.b64 [e], %q;"
+        "st.param.b64 [f], 1; @%c call __assertfail, (a, b, d, e, f); } st.global.u32 [%p], 1;",
+        "0:w",
+    ),
     "a trap": ("@%c trap; st.global.u32 [%p], 1;", "0:w"),
     "a cooperative launch": (
         "mov.u32 %i0, %envreg2; mov.u32 %i1, %envreg1; mov.b64 %a0, {%i0, %i1};"
@@ -400,12 +406,6 @@ OPEN = {
         "{ .param .b64 x; .param .b64 y; .param .b32 z; st.param.b64 [x], %p; st.param.b64 [y], %q;"
         "call (z), vprintf, (x, y); }",
         "prints",
-    ),
-    "asserts": (
-        "{ .param .b64 a; .param .b64 b; .param .b32 d; .param .b64 e; .param .b64 f;"
-        "st.param.b64 [a], %p; st.param.b64 [b], %p; st.param.b32 [d], 1; st.param.b64 [e], %p;"
-        "st.param.b64 [f], 1; @%c call __assertfail, (a, b, d, e, f); }",
-        "assertion",
     ),
     "allocates": (
         "{ .param .b64 x; .param .b64 y; st.param.b64 [x], 8; call (y), malloc, (x); }",

@@ -73,6 +73,12 @@ WORK = {
     # from the buffer that lies `add` behind `from`; into the one that lies so behind `out`
     "behind": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d5; ld.global.u32 %r4, [%d6];"
     "st.global.u32 [%d4], %r4;",
+    # that `add` is not 99
+    "claim": "{ .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e;"
+    "mov.u64 %d6, said; cvta.global.u64 %d6, %d6; st.param.b64 [a], %d6; st.param.b64 [b], %d6;"
+    "st.param.b32 [c], 7; st.param.b64 [d], %d6; st.param.b64 [e], 1; setp.eq.u32 %p, %r2, 99;"
+    "@%p call __assertfail, (a, b, c, d, e); } ld.global.u32 %r4, [%d5];"
+    "st.global.u32 [%d4], %r4;",
     "beyond": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d4; ld.global.u32 %r4, [%d5];"
     "st.global.u32 [%d6], %r4;",
 }
@@ -82,6 +88,9 @@ NAMES = list(WORK)
 def source() -> bytes:
     text = (
         ".version 7.0\n.target sm_75\n.address_size 64\n.visible .global .align 4 .u32 counter;\n"
+        ".global .align 1 .b8 said[6] = {119, 114, 111, 110, 103, 0};\n"  # wrong
+        ".extern .func __assertfail(.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d,"
+        " .param .b64 e);\n"
     )
     for name, work in WORK.items():
         text += f".visible .entry {name}(.param .u64 out, .param .u64 from, .param .u32 count,"
