@@ -174,6 +174,10 @@ bench-merge: ## measure comparing the pages of ranks at a switch
 		-o build/bench/merge
 	build/bench/merge
 
+.PHONY: bench-torch
+bench-torch: native cuda criu torch ## measure what PyTorch costs on fewer devices than ranks
+	PYTHONPATH=tests $(PYTHON) -m benchmarks.pytorch $(BENCH_ARGS)
+
 .PHONY: bench-plan
 bench-plan: $(VENV_READY) ## measure one plan, and a fleet of 1,000 files
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)

@@ -88,22 +88,23 @@ class Place:
         command: Sequence[str],
         env: dict[str, str],
         ranks: int = 1,
-        device: int = 0,
+        device: int | Sequence[int] = 0,
         under_way: Callable[[RunningJob], bool] = lambda _job: True,
     ) -> list[str]:
-        """Run the program through a proxy, all its ranks on one device; returns what each rank
-        printed.
+        """Run the program through a proxy, all its ranks on one device, or each on its own; returns
+        what each rank printed.
 
         `under_way` is called repeatedly until it is true.
         """
         self.started += 1
+        devices = [device] * ranks if isinstance(device, int) else list(device)
         job = self.fleet.start(
             f"bench-{self.started}",
             list(command),
-            [device] * ranks,
+            devices,
             env=env,
             workdir=GPT.parent,
-            memory=self.memory[device],
+            memory=self.memory[devices[0]],
         )
         until(lambda: under_way(job) or job.exit_status(0) is not None, 300.0, "it begins")
         statuses = job.wait(300.0, every=0.05)  # as Popen polls: polling uses their core
@@ -119,7 +120,10 @@ class Place:
 
 @contextlib.contextmanager
 def place(
-    kind: str = "soft", memory: int = 256 * MiB, proxies: AbstractContextManager[Any] | None = None
+    kind: str = "soft",
+    memory: int = 256 * MiB,
+    proxies: AbstractContextManager[Any] | None = None,
+    capability: str = "8.0",
 ) -> Iterator[Place]:
     """A proxy in its own state directory, which is removed afterwards.
 
@@ -136,7 +140,8 @@ def place(
     try:
         with contextlib.ExitStack() as stack:
             with proxies or contextlib.nullcontext():
-                fleet = stack.enter_context(Fleet(state, memory=memory, workers=1, kinds=(kind,)))
+                made = Fleet(state, memory=memory, workers=1, kinds=(kind,), capability=capability)
+                fleet = stack.enter_context(made)
             yield Place(fleet, folder, [memory])
     finally:
         state.watch.settle()

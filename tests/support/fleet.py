@@ -165,8 +165,10 @@ class Fleet:
         memory: int = 256 * MiB,
         workers: int = 1,
         kinds: tuple[str, ...] = (),
+        capability: str = "8.0",
     ):
         self.state = state
+        self.capability = capability
         kinds = kinds or (KIND,) * devices
         self.names = [f"local/{kind}-{index}" for index, kind in enumerate(kinds)]
         self.memory = memory
@@ -227,7 +229,7 @@ class Fleet:
                     "--memory",
                     str(self.memory),
                     "--cc",
-                    "8.0",
+                    self.capability,
                     "--workers",
                     str(self.workers),
                     "--state",
