@@ -1,4 +1,4 @@
-"""Small programs in plain PyTorch, data-parallel: what benchmarks/torch.py measures.
+"""Small programs in plain PyTorch, data-parallel: what benchmarks/pytorch.py measures.
 
     torchrun --nproc-per-node 2 torch_programs.py gpt --steps 20
 
