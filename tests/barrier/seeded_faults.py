@@ -115,29 +115,29 @@ TABLE: Table = {
                 "if (b->cut && !b->leaving)\n\t\treturn;",
             ),
             "released-cut-believed": ("b->leaving |= b->cut;", ""),
-            "aborted-still-owed": ("\tm->complete = m->issued;\n\tm->gone = true;", ""),
+            "aborted-still-owed": ("\tm->complete = m->issued;\n\tm->ended = true;", ""),
             "abort-not-reported": (
-                "\tm->gone = true;\n\tif (b->frozen) {",
-                "\tm->gone = true;\n\tif (0) {",
+                "\tm->ended = true;\n\tif (b->frozen) {",
+                "\tm->ended = true;\n\tif (0) {",
             ),
             "tandem-after-an-abort": (
                 "tandem_give_up(b);\n\tm->complete = m->issued;",
                 "m->complete = m->issued;",
             ),
             "completes-though-aborted": (
-                "if (m && m->gone)\n\t\treturn; /* aborted meanwhile */",
+                "if (m && m->ended)\n\t\treturn; /* aborted meanwhile */",
                 "",
             ),
             "completed-not-counted": (
-                "b->ranks[rank].owed--;\n\t\tvector_report(b, m);",
-                "b->ranks[rank].owed--;",
+                "b->ranks[rank].behind_count--;\n\t\tvector_report(b, m);",
+                "b->ranks[rank].behind_count--;",
             ),
             "cut-not-left": ("b->frozen = b->cut = b->leaving = false;", "b->frozen = false;"),
         },
         wrong_count("a member that has gone waits for nothing"): {
             "a-member-that-has-gone-waits-for-nothing": (
-                "\tm->complete = m->issued;\n\tm->gone = true;",
-                "\tm->gone = true;",
+                "\tm->complete = m->issued;\n\tm->ended = true;",
+                "\tm->ended = true;",
             ),
         },
         wrong_count("a round is complete once it is issued"): {
@@ -149,8 +149,8 @@ TABLE: Table = {
             "no-raise": ("m->raised = m->issued + 1;\n", "return;\n"),
             "target-not-told": ("t->issued = to;\n\tfor (", "t->issued = before;\n\tfor ("),
             "cut-with-work-in-flight": (
-                "(!r->idle || r->joining || r->owed)",
-                "(r->joining || r->owed)",
+                "(!r->idle || r->joining || r->behind_count)",
+                "(r->joining || r->behind_count)",
             ),
             "sent-before-exit-forgotten": (" || (m->src != m->dst && m->src == m->rank)", ""),
             "broken-is-owed-here": (
@@ -161,12 +161,15 @@ TABLE: Table = {
                 "return m->broken || broken ? m->complete < m->issued :",
                 "return m->broken || broken ? false :",
             ),
-            "broken-not-counted-anew": ("b->ranks[rank].owed += vector_owes_on(b, m) - owed;", ""),
+            "broken-not-counted-anew": (
+                "b->ranks[rank].behind_count += vector_behind_on(b, m) - was_behind;",
+                "",
+            ),
             "waits-not-counted": ("(m->complete < m->issued ? 8 : 0)", "0"),
         },
         wrong_count("communicators on which a rank is below the target"): {
             "communicators-on-which-a-rank-is-below-the-target": (
-                "b->ranks[rank].owed += vector_owes_on(b, m) - owed;",
+                "b->ranks[rank].behind_count += vector_behind_on(b, m) - was_behind;",
                 "",
             ),
         },

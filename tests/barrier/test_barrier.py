@@ -124,7 +124,7 @@ def test_a_rank_that_joins_a_communicator_twice_counts_once(barrier: Native) -> 
     for _ in range(2):
         lib.barrier_joining(b, 0, 5, 2)
         assert lib.barrier_invalid(b) == ffi.NULL
-    lib.barrier_comm_gone(b, 0, 5)
+    lib.barrier_comm_end(b, 0, 5)
     assert lib.barrier_invalid(b) == ffi.NULL
     lib.barrier_free(b)
 

@@ -243,7 +243,7 @@ class World:
                 return False
         elif isinstance(record, Destroy):
             if record.key not in rank.without:
-                self.lib.barrier_comm_gone(b, rank.number, record.key)
+                self.lib.barrier_comm_end(b, rank.number, record.key)
                 rank.joined.discard(record.key)
         elif isinstance(record, Sync):
             rank.syncing = rank.busy
@@ -283,7 +283,7 @@ class World:
                 self.given_up.add(parent)
             self.lib.barrier_complete(self._barrier(rank), rank.number, parent)
         elif key in rank.without:
-            self.lib.barrier_comm_gone(self._barrier(rank), rank.number, key)
+            self.lib.barrier_comm_end(self._barrier(rank), rank.number, key)
 
     # ---- aborts
 

@@ -84,7 +84,7 @@ class Device:
             "release",
             "joined",
             "completed",
-            "left",
+            "abort_complete",
             "broken",
             "failed",
         ):
@@ -316,7 +316,7 @@ class Device:
         assert error in (0, ABORTED)
         (self.cluster.aborted if error else self.cluster.completed).add(ticket)
 
-    def on_left(self, _: Any, rank: int, comm: int) -> None:
+    def on_abort_complete(self, _: Any, rank: int, comm: int) -> None:
         self.cluster.left.add((rank, comm))
 
     def on_broken(self, _: Any, rank: int, comm: int, hopeless: bool) -> None:

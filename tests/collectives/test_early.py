@@ -74,7 +74,7 @@ class Operation:
             ],
         )
         if self.scalars:
-            cluster.lib.coll_redop_gone(cluster.coll(rank), rank, op)
+            cluster.lib.coll_redop_destroy(cluster.coll(rank), rank, op)
 
     def check(self, memory: list[Any]) -> None:
         given = self.given

@@ -414,8 +414,8 @@ static void barriers(void)
 	BREAK("a message has space in the queue", b->queue_count = b->queue_capacity + 1;
 	      barrier_send(b, (struct barrier_message){0}));
 	BREAK("a rank counts what it joins", member(false)->joining = 1;
-	      barrier_comm_gone(b, 0, 77));
-	BREAK("a rank counts what it owes", e = member(true); barrier_comm_gone(b, 0, 77));
+	      barrier_comm_end(b, 0, 77));
+	BREAK("a rank counts what it owes", e = member(true); barrier_comm_end(b, 0, 77));
 	BREAK("a rank counts what it owes", e = member(true); barrier_abort(b, 0, 77));
 	BREAK("a rank counts what it owes", e = member(true); e->issued = 1;
 	      rounds_get(&b->targets, 0, 77)->broken = true; barrier_complete(b, 0, 77));
@@ -423,11 +423,11 @@ static void barriers(void)
 	BREAK("a table of rounds has space", member(false); b->members.count = b->members.capacity);
 	BREAK("the rank of a member entry is here", rounds_put(b, &b->members, 9, 77));
 	BREAK("a round is complete once it is issued", member(false)->complete = 1);
-	BREAK("a member that has gone waits for nothing", e = member(false); e->gone = true;
+	BREAK("a member that has gone waits for nothing", e = member(false); e->ended = true;
 	      e->joining = 1);
 	BREAK("joinings of a rank", b->ranks[0].joining++);
 	BREAK("communicators on which a rank is below the target", b->frozen = true;
-	      b->ranks[0].owed++);
+	      b->ranks[0].behind_count++);
 }
 
 static void check_core(void) { core_check(proxy); }

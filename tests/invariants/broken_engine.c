@@ -25,14 +25,14 @@ void broken_collectives(struct coll *c, void (*check)(void))
 	struct coll_piece *p = NULL;
 	BREAK("a member aborts a communicator once", s->aborted = true; abort_seat(c, m, s));
 	BREAK("a group counts its parts that are not done", group_part_done(c, &group));
-	BREAK("a group that is done is listed", group_tell(c, &group));
+	BREAK("a group that is done is listed", report_group(c, &group));
 	BREAK("bytes that are taken were counted as not received",
 	      p = piece_new(c, m, &shape, SENT, NULL);
 	      p->partials.bytes = 64;
-	      sends_on_taken(c, 0, m, &(struct coll_message){.kind = MSG_TAKEN}));
+	      sends_on_received(c, 0, m, &(struct coll_message){.kind = MSG_RECEIVED}));
 	BREAK("a communicator that is stopped is broken", m->stopped = true);
 	BREAK("a seat is that of a member who is here", s->index = 1);
-	BREAK("a seat that closes is taken", s->closing = true; s->taken = false);
+	BREAK("a seat that closes is taken", s->closing = true; s->in_use = false);
 	BREAK("a seat that was aborted closes", s->aborted = true);
 	BREAK("a member that has aborted is gone", s->aborted = s->closing = true);
 	BREAK("groups of a seat that are not complete", s->groups++);

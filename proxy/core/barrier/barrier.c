@@ -81,22 +81,22 @@ void barrier_joining(struct barrier *b, uint32_t rank, uint64_t comm, uint32_t n
 		vector_report(b, m);
 }
 
-void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
+void barrier_comm_end(struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
-	bool joining = m && m->joining, owed;
+	bool joining = m && m->joining, was_behind;
 
-	if (!m || m->gone)
+	if (!m || m->ended)
 		return;
-	owed = vector_owes_on(b, m);
+	was_behind = vector_behind_on(b, m);
 	INVARIANT(b->ranks[rank].joining >= m->joining, "a rank counts what it joins");
 	b->ranks[rank].joining -= m->joining;
 	m->joining = 0;
 	/* Issued rounds count until they are complete; a failed joining never happened. */
-	m->gone = joining || m->complete == m->issued;
-	if (b->frozen && m->gone) {
-		INVARIANT(b->ranks[rank].owed >= owed, "a rank counts what it owes");
-		b->ranks[rank].owed -= owed;
+	m->ended = joining || m->complete == m->issued;
+	if (b->frozen && m->ended) {
+		INVARIANT(b->ranks[rank].behind_count >= was_behind, "a rank counts what it owes");
+		b->ranks[rank].behind_count -= was_behind;
 		vector_report(b, m);
 	}
 }
@@ -104,20 +104,20 @@ void barrier_comm_gone(struct barrier *b, uint32_t rank, uint64_t comm)
 void barrier_abort(struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
-	bool owed;
+	bool was_behind;
 
-	if (!m || m->gone || m->joining) {
-		barrier_comm_gone(b, rank, comm);
+	if (!m || m->ended || m->joining) {
+		barrier_comm_end(b, rank, comm);
 		return;
 	}
-	owed = vector_owes_on(b, m);
+	was_behind = vector_behind_on(b, m);
 	if (m->spans)
 		tandem_give_up(b);
 	m->complete = m->issued;
-	m->gone = true;
+	m->ended = true;
 	if (b->frozen) {
-		INVARIANT(b->ranks[rank].owed >= owed, "a rank counts what it owes");
-		b->ranks[rank].owed -= owed;
+		INVARIANT(b->ranks[rank].behind_count >= was_behind, "a rank counts what it owes");
+		b->ranks[rank].behind_count -= was_behind;
 		vector_report(b, m);
 	}
 }
@@ -131,7 +131,7 @@ bool barrier_may_issue(struct barrier *b, uint32_t rank, uint64_t comm)
 	if (!r || b->cut)
 		return false;
 	if (b->frozen)
-		may = comm ? m && m->issued < vector_target(b, comm) : vector_owes(b, r);
+		may = comm ? m && m->issued < vector_target(b, comm) : vector_behind(b, r);
 	else
 		may = !m || !m->spans || tandem_allows(b, r);
 	r->refused = !may;
@@ -144,21 +144,21 @@ void barrier_issue(struct barrier *b, uint32_t rank, uint64_t comm, uint64_t sig
 {
 	struct barrier_rank *r = barrier_checked(b, rank, "round of a rank that is not here");
 	struct entry *m = r ? rounds_get(&b->members, rank, comm) : NULL;
-	bool owed;
+	bool was_behind;
 
-	if (!m || m->gone || m->joining || b->cut) {
+	if (!m || m->ended || m->joining || b->cut) {
 		barrier_fail(b, "an invalid round", rank, comm);
 		return;
 	}
 	r->refused = false;
-	owed = vector_owes_on(b, m);
+	was_behind = vector_behind_on(b, m);
 	m->issued++;
 	if (m->spans)
 		tandem_issue(b, r, comm, signature);
 	if (!b->frozen)
 		return;
 	b->catch_up++;
-	r->owed += vector_owes_on(b, m) - owed;
+	r->behind_count += vector_behind_on(b, m) - was_behind;
 	vector_report(b, m);
 }
 
@@ -166,22 +166,22 @@ void barrier_complete(struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
 
-	bool owed;
+	bool was_behind;
 
-	if (m && m->gone)
+	if (m && m->ended)
 		return; /* aborted meanwhile */
 	if (!m || m->complete >= m->issued) {
 		barrier_fail(b, "a round completes that was not issued", rank, comm);
 		return;
 	}
-	owed = vector_owes_on(b, m);
+	was_behind = vector_behind_on(b, m);
 	m->complete++;
 	b->hurries = 0;
 	if (m->spans)
 		b->ranks[rank].complete++;
-	if (b->frozen && owed != vector_owes_on(b, m)) {
-		INVARIANT(owed && b->ranks[rank].owed, "a rank counts what it owes");
-		b->ranks[rank].owed--;
+	if (b->frozen && was_behind != vector_behind_on(b, m)) {
+		INVARIANT(was_behind && b->ranks[rank].behind_count, "a rank counts what it owes");
+		b->ranks[rank].behind_count--;
 		vector_report(b, m);
 	}
 }
@@ -189,7 +189,7 @@ void barrier_complete(struct barrier *b, uint32_t rank, uint64_t comm)
 bool barrier_may_consume(const struct barrier *b, uint32_t rank)
 {
 	return barrier_local(b, rank) && !b->cut &&
-	       (!b->frozen || b->level != DRAIN || b->ranks[rank].owed);
+	       (!b->frozen || b->level != DRAIN || b->ranks[rank].behind_count);
 }
 
 void barrier_idle(struct barrier *b, uint32_t rank, bool idle)

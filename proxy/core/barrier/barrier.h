@@ -49,7 +49,7 @@ void barrier_comm(struct barrier *, uint32_t rank, uint64_t comm, const uint32_t
  * any number of times. Not needed for sends to oneself. */
 void barrier_pair(struct barrier *, uint32_t rank, uint64_t key, uint32_t src, uint32_t dst);
 /* The rank destroyed the communicator, or the joining failed. */
-void barrier_comm_gone(struct barrier *, uint32_t rank, uint64_t comm);
+void barrier_comm_end(struct barrier *, uint32_t rank, uint64_t comm);
 /* The rank aborted it (a communicator or a pair): it has left, regardless of rounds it had
  * issued. */
 void barrier_abort(struct barrier *, uint32_t rank, uint64_t comm);
@@ -73,7 +73,7 @@ void barrier_issue(struct barrier *, uint32_t rank, uint64_t comm, uint64_t sign
  * comm. */
 void barrier_complete(struct barrier *, uint32_t rank, uint64_t comm);
 /* The rank's COMM_INIT was consumed; it waits until nranks have joined under this key. barrier_comm
- * or barrier_comm_gone ends it. */
+ * or barrier_comm_end ends it. */
 void barrier_joining(struct barrier *, uint32_t rank, uint64_t comm, uint32_t nranks);
 /* True if any record of the rank's ring may be consumed. False once no rank owes a round: then
  * streams drain. A rank that is not idle may still be given records other than rounds if its

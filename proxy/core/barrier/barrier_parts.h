@@ -58,7 +58,7 @@ struct entry {
 	uint64_t raised;  /* RAISE was sent up to here */
 	uint32_t joining; /* waits for the others; in the coordinator's targets: how many do */
 	uint32_t joined;  /* coordinator's targets: number of ranks past the joining */
-	bool spans, gone;
+	bool spans, ended;
 	bool broken;       /* a member aborted it; in a table of targets: all devices know */
 	uint32_t src, dst; /* of a pair; else equal */
 };
@@ -76,8 +76,8 @@ struct barrier_rank {
 	bool idle, exited;
 	bool refused; /* its next record may not be consumed: a round on refused_comm */
 	uint64_t refused_comm;
-	uint32_t joining; /* number of joinings in which it waits */
-	uint64_t owed;    /* communicators on which it is below the target */
+	uint32_t joining;      /* number of joinings in which it waits */
+	uint64_t behind_count; /* communicators on which it is below the target */
 	/* the tandem's view: rounds on communicators that span the job */
 	uint64_t round, complete;
 	uint64_t keys[KEYS], signatures[KEYS];
@@ -163,8 +163,8 @@ void tandem_give_up(struct barrier *);
 
 /* vector.c */
 uint64_t vector_target(const struct barrier *, uint64_t comm);
-bool vector_owes(const struct barrier *, const struct barrier_rank *);
-bool vector_owes_on(const struct barrier *, const struct entry *);
+bool vector_behind(const struct barrier *, const struct barrier_rank *);
+bool vector_behind_on(const struct barrier *, const struct entry *);
 void vector_on_broken(struct barrier *, uint64_t comm);
 /* Returns the entry of a rank, to be overwritten; NULL without memory. The rank's counts then no
  * longer include the old entry. A rank may join a communicator twice by mistake. */

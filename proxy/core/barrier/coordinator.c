@@ -123,7 +123,7 @@ static uint32_t lead_survey(struct barrier *b)
 		const struct entry *m = &c->reports.entry[i];
 		struct entry *t = rounds_get(&c->targets, 0, m->comm);
 
-		if (m->gone || b->ranks[m->rank].exited || !t)
+		if (m->ended || b->ranks[m->rank].exited || !t)
 			continue;
 		t->nranks = m->nranks;
 		t->joining += m->joining;
@@ -212,7 +212,7 @@ static void lead_count(struct barrier *b, const struct barrier_message *m)
 	e->issued = m->a;
 	e->nranks = (uint32_t)m->b;
 	e->joining = m->c & 1;
-	e->gone = m->c & 2;
+	e->ended = m->c & 2;
 	e->complete = m->a - (m->c & 8 ? 1 : 0);
 	lead_raise(b, m->comm, m->a);
 	if (m->c & 4)

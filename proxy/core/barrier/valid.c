@@ -21,7 +21,7 @@ static const char *members_invalid(const struct barrier *b)
 
 		WRONG(!barrier_local(b, m->rank), "the rank of a member entry is here");
 		WRONG(m->complete > m->issued, "a round is complete once it is issued");
-		WRONG(m->gone && (m->joining || m->complete != m->issued),
+		WRONG(m->ended && (m->joining || m->complete != m->issued),
 		      "a member that has gone waits for nothing");
 	}
 	return NULL;
@@ -36,18 +36,18 @@ const char *barrier_invalid(const struct barrier *b)
 	if (!wrong)
 		wrong = members_invalid(b);
 	for (uint32_t rank = 0; rank < b->world_size && !wrong; rank++) {
-		uint64_t owed = 0, joining = 0;
+		uint64_t behind_count = 0, joining = 0;
 
 		if (!barrier_local(b, rank))
 			continue;
 		for (uint32_t i = 0; i < b->members.count; i++) {
 			const struct entry *m = &b->members.entry[i];
 
-			owed += m->rank == rank && vector_owes_on(b, m);
+			behind_count += m->rank == rank && vector_behind_on(b, m);
 			joining += m->rank == rank ? m->joining : 0;
 		}
 		WRONG(joining != b->ranks[rank].joining, "joinings of a rank");
-		WRONG(b->frozen && owed != b->ranks[rank].owed,
+		WRONG(b->frozen && behind_count != b->ranks[rank].behind_count,
 		      "communicators on which a rank is below the target");
 	}
 	return wrong;
@@ -57,5 +57,5 @@ bool barrier_counts(const struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	const struct entry *m = rounds_get(&b->members, rank, comm);
 
-	return m && !m->gone;
+	return m && !m->ended;
 }

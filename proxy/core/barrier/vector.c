@@ -2,7 +2,7 @@
  * for the protocol.
  *
  * Rules: while the device is frozen, each change of what a rank has issued is reported; a rank's
- * `owed` is the number of communicators on which it is below the target.
+ * `behind_count` is the number of communicators on which it is below the target.
  */
 #include "barrier_parts.h"
 
@@ -15,24 +15,24 @@ uint64_t vector_target(const struct barrier *b, uint64_t comm)
 	return t ? t->issued : 0;
 }
 
-bool vector_owes(const struct barrier *b, const struct barrier_rank *r)
+bool vector_behind(const struct barrier *b, const struct barrier_rank *r)
 {
-	return r->owed > 0 || b->level == LET_GO;
+	return r->behind_count > 0 || b->level == LET_GO;
 }
 
 /* Broken: the rank delays the cut as long as it waits for a round that may never complete. */
-static bool owes_at(const struct entry *m, bool broken, uint64_t target)
+static bool behind_at(const struct entry *m, bool broken, uint64_t target)
 {
-	if (m->gone || m->joining)
+	if (m->ended || m->joining)
 		return false;
 	return m->broken || broken ? m->complete < m->issued : m->issued < target;
 }
 
-bool vector_owes_on(const struct barrier *b, const struct entry *m)
+bool vector_behind_on(const struct barrier *b, const struct entry *m)
 {
 	const struct entry *t = b->frozen ? rounds_get(&b->targets, 0, m->comm) : NULL;
 
-	return b->frozen && owes_at(m, t && t->broken, t ? t->issued : 0);
+	return b->frozen && behind_at(m, t && t->broken, t ? t->issued : 0);
 }
 
 void vector_report(struct barrier *b, const struct entry *m)
@@ -43,7 +43,7 @@ void vector_report(struct barrier *b, const struct entry *m)
 				.comm = m->comm,
 				.a = m->issued,
 				.b = m->nranks,
-				.c = (m->joining ? 1 : 0) | (m->gone ? 2 : 0) |
+				.c = (m->joining ? 1 : 0) | (m->ended ? 2 : 0) |
 				     (m->broken ? 4 : 0) | (m->complete < m->issued ? 8 : 0) |
 				     (uint64_t)m->src << 16 | (uint64_t)m->dst << 32,
 				.d = b->generation});
@@ -55,7 +55,7 @@ void vector_request_raise(struct barrier *b, uint32_t rank)
 	struct barrier_rank *r = &b->ranks[rank];
 	struct entry *m;
 
-	if (!b->frozen || !r->refused || !r->refused_comm || !vector_owes(b, r))
+	if (!b->frozen || !r->refused || !r->refused_comm || !vector_behind(b, r))
 		return;
 	m = rounds_get(&b->members, rank, r->refused_comm);
 	if (!m || m->issued < vector_target(b, m->comm) || m->raised > m->issued)
@@ -75,7 +75,8 @@ void vector_stand(struct barrier *b)
 	for (uint32_t i = 0; i < b->world_size; i++) {
 		const struct barrier_rank *r = &b->ranks[i];
 
-		if (barrier_local(b, i) && !r->exited && (!r->idle || r->joining || r->owed))
+		if (barrier_local(b, i) && !r->exited &&
+		    (!r->idle || r->joining || r->behind_count))
 			return;
 	}
 	b->stood = b->version;
@@ -90,14 +91,14 @@ void vector_freeze(struct barrier *b)
 	b->version = b->stood = 0;
 	rounds_clear(&b->targets);
 	for (uint32_t i = 0; i < b->world_size; i++)
-		b->ranks[i].owed = 0;
+		b->ranks[i].behind_count = 0;
 	for (uint32_t i = 0; i < b->members.count; i++) {
 		struct entry *m = &b->members.entry[i];
 
 		m->raised = 0;
-		b->ranks[m->rank].owed += vector_owes_on(b, m);
+		b->ranks[m->rank].behind_count += vector_behind_on(b, m);
 		/* Sends of a rank are to be received, even if it has exited since. */
-		if (!m->gone &&
+		if (!m->ended &&
 		    (!b->ranks[m->rank].exited || (m->src != m->dst && m->src == m->rank)))
 			vector_report(b, m);
 	}
@@ -108,12 +109,12 @@ struct entry *vector_replace(struct barrier *b, struct barrier_rank *r, uint32_t
 			     uint64_t comm)
 {
 	const struct entry *old = rounds_get(&b->members, rank, comm);
-	uint32_t joining = old ? old->joining : 0, owed = old && vector_owes_on(b, old);
+	uint32_t joining = old ? old->joining : 0, was_behind = old && vector_behind_on(b, old);
 	struct entry *m = rounds_put(b, &b->members, rank, comm);
 
 	if (m) {
 		r->joining -= joining;
-		r->owed -= owed;
+		r->behind_count -= was_behind;
 	}
 	return m;
 }
@@ -128,7 +129,7 @@ void vector_member(struct barrier *b, struct entry new)
 		return;
 	*m = new;
 	if (b->frozen) {
-		r->owed += vector_owes_on(b, m);
+		r->behind_count += vector_behind_on(b, m);
 		vector_report(b, m);
 	}
 }
@@ -163,8 +164,8 @@ void vector_on_target(struct barrier *b, uint64_t comm, uint64_t to, uint32_t sr
 							    : NULL;
 
 		if (m)
-			b->ranks[i].owed += owes_at(m, t->broken, to) -
-					    owes_at(m, t->broken, before);
+			b->ranks[i].behind_count += behind_at(m, t->broken, to) -
+						    behind_at(m, t->broken, before);
 		if (barrier_local(b, i))
 			vector_request_raise(b, i);
 	}
@@ -173,17 +174,17 @@ void vector_on_target(struct barrier *b, uint64_t comm, uint64_t to, uint32_t sr
 void barrier_broken(struct barrier *b, uint32_t rank, uint64_t comm)
 {
 	struct entry *m = barrier_local(b, rank) ? rounds_get(&b->members, rank, comm) : NULL;
-	bool owed;
+	bool was_behind;
 
-	if (!m || m->gone || m->broken)
+	if (!m || m->ended || m->broken)
 		return;
-	owed = vector_owes_on(b, m);
+	was_behind = vector_behind_on(b, m);
 	m->broken = true;
 	if (m->spans)
 		tandem_give_up(b);
 	if (!b->frozen)
 		return;
-	b->ranks[rank].owed += vector_owes_on(b, m) - owed;
+	b->ranks[rank].behind_count += vector_behind_on(b, m) - was_behind;
 	vector_report(b, m);
 }
 

@@ -8,8 +8,8 @@
  * aborts too, as in NCCL.
  *
  * Peers may read partial sums, results and sends of a stopped communicator for as long as they have
- * members in it. All of these therefore stay until every peer has reported that it has none (LEFT),
- * and until then messages are answered. A device sends LEFT when no peer owes it an answer, so a
+ * members in it. All of these therefore stay until every peer has reported that it has none (NO_MEMBERS),
+ * and until then messages are answered. A device sends NO_MEMBERS when no peer owes it an answer, so a
  * later answer still finds the communicator at the other end.
  */
 #include "engine.h"
@@ -34,26 +34,26 @@ static bool hopeless(const struct coll *c, const struct coll_comm *m, const stru
 		if (op->calls[s - m->seats].group && !op->finished && comm_abandoned(m, op->seq))
 			return true;
 	for (const struct receive *r = m->posted; r; r = r->next)
-		if (&m->seats[r->seat] == s && m->gone[r->src])
+		if (&m->seats[r->seat] == s && m->aborted[r->src])
 			return true;
 	return s->abandoned;
 }
 
-void abort_tell(struct coll *c, struct coll_comm *m)
+void abort_notify_members(struct coll *c, struct coll_comm *m)
 {
 	for (uint32_t i = 0; i < m->seat_count && m->broken; i++) {
 		const struct seat *s = &m->seats[i];
 
-		if (s->taken && !s->closing)
+		if (s->in_use && !s->closing)
 			c->io.broken(c->io.arg, s->rank, s->handle, hopeless(c, m, s));
 	}
 }
 
-static void gone(struct coll *c, struct coll_comm *m, uint32_t index, uint64_t limit)
+static void member_aborted(struct coll *c, struct coll_comm *m, uint32_t index, uint64_t limit)
 {
 	m->limit = m->broken && m->limit < limit ? m->limit : limit;
-	m->broken = m->gone[index] = true;
-	abort_tell(c, m);
+	m->broken = m->aborted[index] = true;
+	abort_notify_members(c, m);
 }
 
 void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
@@ -61,13 +61,13 @@ void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
 	uint32_t seat = (uint32_t)(s - m->seats);
 	uint64_t limit = s->next_seq;
 
-	INVARIANT(s->taken && !s->aborted, "a member aborts a communicator once");
+	INVARIANT(s->in_use && !s->aborted, "a member aborts a communicator once");
 	for (const struct op *op = m->ops; op; op = op->next)
 		if (op->calls[seat].group && !op->finished && op->seq < limit)
 			limit = op->seq;
 	s->closing = s->aborted = m->stopped = true;
 	sends_abort(c, m, seat);
-	gone(c, m, s->index, limit);
+	member_aborted(c, m, s->index, limit);
 	say(c, m, (struct coll_message){.kind = MSG_ABORT, .a = s->index, .value = limit});
 }
 
@@ -129,7 +129,7 @@ void abort_turn(struct coll *c)
 static bool has_member(const struct coll_comm *m)
 {
 	for (uint32_t i = 0; i < m->seat_count; i++)
-		if (m->seats[i].taken)
+		if (m->seats[i].in_use)
 			return true;
 	return false;
 }
@@ -142,10 +142,10 @@ static bool awaits(const struct coll *c, const struct coll_comm *m)
 	return false;
 }
 
-static bool all_left(const struct coll_comm *m)
+static bool all_without_members(const struct coll_comm *m)
 {
 	for (uint32_t i = 0; i < m->device_count; i++)
-		if (!m->left[m->devices[i]])
+		if (!m->no_members[m->devices[i]])
 			return false;
 	return true;
 }
@@ -167,12 +167,12 @@ void abort_sweep(struct coll *c)
 		if (!m->broken || has_member(m))
 			continue;
 		for (uint32_t i = 0; i < m->seat_count; i++)
-			arrived_take(c, m, m->seats[i].rank);
-		if (!m->left[c->device] && !awaits(c, m)) {
-			m->left[c->device] = true;
-			say(c, m, (struct coll_message){.kind = MSG_LEFT});
+			arrived_discard(c, m, m->seats[i].rank);
+		if (!m->no_members[c->device] && !awaits(c, m)) {
+			m->no_members[c->device] = true;
+			say(c, m, (struct coll_message){.kind = MSG_NO_MEMBERS});
 		}
-		if (all_left(m))
+		if (all_without_members(m))
 			drop(c, m);
 	}
 }
@@ -230,9 +230,9 @@ bool abort_on_message(struct coll *c, uint32_t from, struct coll_comm *m,
 	case MSG_ABORT:
 		if (in->a >= m->nranks || m->device[in->a] != from)
 			return false;
-		gone(c, m, in->a, in->value);
+		member_aborted(c, m, in->a, in->value);
 		return true;
-	case MSG_LEFT: m->left[from] = true; return true;
+	case MSG_NO_MEMBERS: m->no_members[from] = true; return true;
 	case MSG_HELLO:
 	case MSG_READY: return m->stopped || for_nothing(m, in->seq);
 	case MSG_RESULT:
@@ -245,11 +245,11 @@ bool abort_on_message(struct coll *c, uint32_t from, struct coll_comm *m,
 
 bool abort_unknown(struct coll *c, uint32_t from, const struct coll_message *in)
 {
-	if ((in->kind != MSG_ABORT && in->kind != MSG_LEFT) || comm_joining(c, in->key))
+	if ((in->kind != MSG_ABORT && in->kind != MSG_NO_MEMBERS) || comm_joining(c, in->key))
 		return false;
 	/* This device has already left it. b: the message is itself such an answer. */
 	if (!in->b)
 		engine_send(c, from,
-			    &(struct coll_message){.kind = MSG_LEFT, .key = in->key, .b = 1});
+			    &(struct coll_message){.kind = MSG_NO_MEMBERS, .key = in->key, .b = 1});
 	return true;
 }

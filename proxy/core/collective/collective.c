@@ -115,7 +115,7 @@ int op_submit(struct coll *c, uint32_t rank, uint64_t comm, const struct rf_coll
 	c->groups = g;
 	for (uint32_t i = 0; i < count && !c->failed; i++)
 		submit_one(c, m, (uint32_t)(s - m->seats), &ops[i], g);
-	abort_tell(c, m);
+	abort_notify_members(c, m);
 	comm_run(c, m);
 	return 0;
 }
@@ -144,7 +144,7 @@ bool coll_nothing_to_do(struct coll *c, uint32_t rank, uint64_t comm,
 static const struct seat *seat_of_rank(const struct coll_comm *m, uint32_t rank)
 {
 	for (uint32_t i = 0; i < m->seat_count; i++)
-		if (m->seats[i].rank == rank && m->seats[i].taken)
+		if (m->seats[i].rank == rank && m->seats[i].in_use)
 			return &m->seats[i];
 	return NULL;
 }
@@ -216,7 +216,7 @@ uint32_t coll_rounds(const struct coll *c, uint32_t rank, uint64_t comm,
 				.key = engine_hash(m->key, src + 1, dst + 1),
 				.src = m->member[src],
 				.dst = m->member[dst],
-				.broken = m->gone[peer]};
+				.broken = m->aborted[peer]};
 	}
 	written = n < max ? n : max;
 	for (uint32_t i = 0; i < written; i++)

@@ -96,7 +96,7 @@ struct coll_io {
 	void (*completed)(void *arg, uint32_t rank, uint64_t comm, uint64_t ticket, int error);
 	/* The rank has left a communicator that it aborted: nothing reads or writes its memory for
 	 * the communicator any more. Its operations were completed before, with COLL_ABORTED. */
-	void (*left)(void *arg, uint32_t rank, uint64_t comm);
+	void (*abort_complete)(void *arg, uint32_t rank, uint64_t comm);
 	/* Another member has aborted the communicator. hopeless: the rank waits for something that
 	 * will never complete. Called again when that becomes true. */
 	void (*broken)(void *arg, uint32_t rank, uint64_t comm, bool hopeless);
@@ -119,7 +119,7 @@ void coll_init(struct coll *, uint32_t rank, uint64_t comm, const uint8_t *uniqu
 void coll_split(struct coll *, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,
 		int32_t key);
 void coll_destroy(struct coll *, uint32_t rank, uint64_t comm);
-/* The rank leaves a communicator while its operations are in progress (io.left reports when they
+/* The rank leaves a communicator while its operations are in progress (io.abort_complete reports when they
  * have ended), or cancels joining it. In the second case no rank joins: the joins of the others end
  * with ncclRemoteError (6), and this rank gets no other call. */
 void coll_abort(struct coll *, uint32_t rank, uint64_t comm);
@@ -134,7 +134,7 @@ uint32_t coll_keys(const struct coll *, uint32_t rank, uint64_t comm, bool broke
 /* Defines a pre-multiplying sum (ncclRedOpCreatePreMulSum). */
 void coll_redop(struct coll *, uint32_t rank, uint64_t comm, uint64_t redop, uint32_t dtype,
 		const uint8_t *scalar);
-void coll_redop_gone(struct coll *, uint32_t rank, uint64_t redop);
+void coll_redop_destroy(struct coll *, uint32_t rank, uint64_t redop);
 
 /* Submits the operations of one rank on one communicator in one outermost group, at their place in
  * the stream: inputs are ready, outputs may be written. io.completed returns the ticket once. A

@@ -22,7 +22,7 @@ struct seat *comm_seat(const struct coll *c, uint32_t rank, uint64_t handle,
 		for (uint32_t i = 0; i < m->seat_count; i++) {
 			struct seat *s = &m->seats[i];
 
-			if (s->taken && !s->closing && s->rank == rank && s->handle == handle) {
+			if (s->in_use && !s->closing && s->rank == rank && s->handle == handle) {
 				if (comm)
 					*comm = m;
 				return s;
@@ -63,7 +63,7 @@ uint32_t coll_keys(const struct coll *c, uint32_t rank, uint64_t comm, bool brok
 	if (s && (!broken || m->broken))
 		keys[n++] = m->key;
 	for (uint32_t i = 0; s && i < m->nranks; i++)
-		if (i != s->index && (!broken || m->gone[i])) {
+		if (i != s->index && (!broken || m->aborted[i])) {
 			keys[n++] = engine_hash(m->key, s->index + 1, i + 1);
 			keys[n++] = engine_hash(m->key, i + 1, s->index + 1);
 		}
@@ -76,7 +76,7 @@ uint32_t coll_locals(const struct coll *c, uint64_t key)
 	uint32_t count = 0;
 
 	for (uint32_t i = 0; m && i < m->seat_count; i++)
-		count += m->seats[i].taken && !m->seats[i].closing;
+		count += m->seats[i].in_use && !m->seats[i].closing;
 	return count;
 }
 
@@ -132,14 +132,14 @@ struct coll_comm *comm_make(struct coll *c, uint64_t key, uint32_t nranks, const
 	return m;
 }
 
-struct seat *seat_take(struct coll *c, struct coll_comm *m, uint32_t rank, uint64_t handle)
+struct seat *seat_acquire(struct coll *c, struct coll_comm *m, uint32_t rank, uint64_t handle)
 {
 	for (uint32_t i = 0; i < m->seat_count; i++) {
 		struct seat *s = &m->seats[i];
 
 		if (s->rank != rank)
 			continue;
-		if (s->taken || s->aborted) {
+		if (s->in_use || s->aborted) {
 			engine_fail(c, "rank %u joins a communicator twice", rank);
 			return NULL;
 		}
@@ -151,7 +151,7 @@ struct seat *seat_take(struct coll *c, struct coll_comm *m, uint32_t rank, uint6
 			s->unreceived = engine_new(c, m->nranks * sizeof *s->unreceived);
 		if (!s->sent || !s->received || !s->unreceived)
 			return NULL;
-		s->taken = true;
+		s->in_use = true;
 		s->handle = handle;
 		return s;
 	}
@@ -184,7 +184,7 @@ static bool comm_quiet(const struct coll *c, const struct coll_comm *m)
 		if (p->comm == m)
 			return false;
 	for (uint32_t i = 0; i < m->seat_count; i++)
-		if (m->seats[i].taken)
+		if (m->seats[i].in_use)
 			return false;
 	return true;
 }
@@ -212,9 +212,9 @@ static bool seat_close(struct coll *c, struct seat *s)
 {
 	if (!s->closing || s->groups)
 		return false;
-	s->taken = s->closing = false;
+	s->in_use = s->closing = false;
 	if (s->aborted)
-		c->io.left(c->io.arg, s->rank, s->handle);
+		c->io.abort_complete(c->io.arg, s->rank, s->handle);
 	return true;
 }
 
@@ -291,7 +291,7 @@ void coll_redop(struct coll *c, uint32_t rank, uint64_t comm, uint64_t redop, ui
 	c->redops = r;
 }
 
-void coll_redop_gone(struct coll *c, uint32_t rank, uint64_t redop)
+void coll_redop_destroy(struct coll *c, uint32_t rank, uint64_t redop)
 {
 	for (struct redop **at = &c->redops; *at; at = &(*at)->next)
 		if ((*at)->rank == rank && (*at)->handle == redop) {

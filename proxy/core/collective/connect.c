@@ -79,7 +79,7 @@ void comm_split(struct coll *c, uint32_t rank, uint64_t parent, uint64_t comm, i
 					   .b = s->index,
 					   .c = (uint32_t)color,
 					   .value = (uint32_t)key});
-	abort_tell(c, m);
+	abort_notify_members(c, m);
 }
 
 void comm_unjoin(struct coll *c, uint32_t rank, uint64_t handle)
@@ -101,12 +101,12 @@ void comm_unjoin(struct coll *c, uint32_t rank, uint64_t handle)
 static void send_made(struct coll *c, const struct gathering *g, uint64_t key,
 		      const uint32_t *member, uint32_t nranks)
 {
-	bool told[DEVICES_MAX] = {false};
+	bool notified[DEVICES_MAX] = {false};
 
 	for (uint32_t i = 0; i < nranks; i++) {
 		uint32_t to = c->rank_device[member[i]];
 
-		for (uint32_t at = 0; at < nranks && !told[to]; at += MEMBERS_PER_MESSAGE) {
+		for (uint32_t at = 0; at < nranks && !notified[to]; at += MEMBERS_PER_MESSAGE) {
 			struct coll_message m = {.kind = MSG_MADE,
 						 .key = g->key,
 						 .seq = g->seq,
@@ -118,7 +118,7 @@ static void send_made(struct coll *c, const struct gathering *g, uint64_t key,
 				m.members[m.c++] = (uint16_t)member[k];
 			engine_send(c, to, &m);
 		}
-		told[to] = true;
+		notified[to] = true;
 	}
 }
 
@@ -255,7 +255,7 @@ void comm_on_unjoin(struct coll *c, uint32_t from, const struct coll_message *m)
 /* ---- on every device --------------------------------------------------------------------- */
 
 /* Removes this rank's join from the list and copies it to `out`. */
-static bool join_take(struct coll *c, uint32_t rank, uint64_t key, uint64_t seq, struct join *out)
+static bool join_remove(struct coll *c, uint32_t rank, uint64_t key, uint64_t seq, struct join *out)
 {
 	for (struct join **at = &c->joins; *at; at = &(*at)->next) {
 		struct join *j = *at;
@@ -277,12 +277,12 @@ static void joined(struct coll *c, struct coll_comm *m, const struct coll_messag
 
 		if (m->device[i] != c->device)
 			continue;
-		if (!join_take(c, m->member[i], origin->key, origin->seq, &j)) {
+		if (!join_remove(c, m->member[i], origin->key, origin->seq, &j)) {
 			engine_fail(c, "rank %u is in a communicator it did not join",
 				    m->member[i]);
 			return;
 		}
-		struct seat *s = seat_take(c, m, j.rank, j.handle);
+		struct seat *s = seat_acquire(c, m, j.rank, j.handle);
 
 		if (!s)
 			return;
@@ -304,7 +304,7 @@ void comm_on_made(struct coll *c, uint32_t from, const struct coll_message *m)
 		return;
 	}
 	if (!m->a) {
-		if (join_take(c, m->from_rank, m->key, m->seq, &j) && !j.aborted)
+		if (join_remove(c, m->from_rank, m->key, m->seq, &j) && !j.aborted)
 			c->io.joined(c->io.arg, j.rank, j.handle, m->seq ? 0 : m->key, (int)m->b, 0,
 				     0);
 		return;

@@ -18,7 +18,7 @@ static bool keep_early(struct coll *c, uint32_t from, const struct coll_message 
 	struct inbound **end = &c->early, *in;
 
 	if ((m->kind != MSG_HELLO && m->kind != MSG_READY && m->kind != MSG_SENT &&
-	     m->kind != MSG_ABORT && m->kind != MSG_LEFT) ||
+	     m->kind != MSG_ABORT && m->kind != MSG_NO_MEMBERS) ||
 	    c->early_count >= EARLY_MAX)
 		return false;
 	in = engine_new(c, sizeof *in);
@@ -63,7 +63,7 @@ static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m
 		case MSG_RESULT: good = piece_on_result(c, from, comm, m); break;
 		case MSG_READ: good = piece_on_read(c, from, comm, m); break;
 		case MSG_SENT: good = sends_on_sent(c, from, comm, m); break;
-		case MSG_TAKEN: good = sends_on_taken(c, from, comm, m); break;
+		case MSG_RECEIVED: good = sends_on_received(c, from, comm, m); break;
 		}
 	}
 	if (!good)
@@ -73,7 +73,7 @@ static void dispatch(struct coll *c, uint32_t from, const struct coll_message *m
 		comm_run(c, comm);
 }
 
-static void group_tell(struct coll *c, struct coll_group *g)
+static void report_group(struct coll *c, struct coll_group *g)
 {
 	struct coll_group **at = &c->groups;
 
@@ -106,7 +106,7 @@ static void engine_pump(struct coll *c)
 			free(in);
 			continue;
 		}
-		group_tell(c, g);
+		report_group(c, g);
 	}
 	for (struct coll_comm *m = c->comms; m && !c->failed; m = m->next) {
 		op_sweep(m, c->device);

@@ -46,15 +46,15 @@ enum message_kind {
 	MSG_MADE,     /* from device 0: members of a new communicator, in several messages */
 	/* to an operation's referee: all local ranks have called it, with this shape */
 	MSG_HELLO,
-	MSG_READY,  /* to a piece's owner: partials are published; or only: ready to receive */
-	MSG_RESULT, /* from the owner: the result can be read */
-	MSG_READ,   /* to the owner: the result was read and may be freed */
-	MSG_SENT,   /* to the receiver's device: a part of a send is in my outbox */
-	MSG_TAKEN,  /* to the sender's device: the part was received and may be freed */
+	MSG_READY,    /* to a piece's owner: partials are published; or only: ready to receive */
+	MSG_RESULT,   /* from the owner: the result can be read */
+	MSG_READ,     /* to the owner: the result was read and may be freed */
+	MSG_SENT,     /* to the receiver's device: a part of a send is in my outbox */
+	MSG_RECEIVED, /* to the sender's device: the part was received and may be freed */
 	/* to all other devices of a communicator: one of its members has left, see abort.c */
 	MSG_ABORT,
-	MSG_LEFT,   /* to the same devices: this device has no member in it any more */
-	MSG_UNJOIN, /* to device 0: a rank has cancelled joining */
+	MSG_NO_MEMBERS, /* to the same devices: this device has no member in it any more */
+	MSG_UNJOIN,     /* to device 0: a rank has cancelled joining */
 	MSG_KINDS,
 };
 
@@ -97,7 +97,7 @@ struct seat {
 	uint64_t *sent, *received;
 	uint64_t *unreceived; /* per member: bytes sent to it and not received */
 	uint32_t groups;      /* not completed */
-	bool taken, closing;  /* taken: in use by the rank (free once destroyed) */
+	bool in_use, closing; /* in_use: held by the rank (free once destroyed) */
 	bool abandoned; /* it has called an operation that will not complete: see comm_abandoned */
 	bool aborted;   /* closing, and its operations in progress end unfinished */
 };
@@ -269,10 +269,11 @@ struct coll_comm {
 	bool closed;       /* a seat was destroyed, possibly the last one */
 	/* After a member has aborted it, see abort.c: */
 	bool broken;
-	bool stopped;           /* a local member has: its operations do not continue here */
-	bool gone[RANKS_MAX];   /* members that have aborted */
-	uint64_t limit;         /* operations from this number on will not complete */
-	bool left[DEVICES_MAX]; /* devices without members in it; this device: LEFT was sent */
+	bool stopped;            /* a local member has: its operations do not continue here */
+	bool aborted[RANKS_MAX]; /* members that have aborted */
+	uint64_t limit;          /* operations from this number on will not complete */
+	/* Devices without members in it. This device: MSG_NO_MEMBERS was sent. */
+	bool no_members[DEVICES_MAX];
 };
 
 struct join { /* a local rank that waits for a communicator */
@@ -392,12 +393,12 @@ void op_choose_receivers(struct coll *, struct op *); /* once all local members 
 /* the seat that holds the node's sum, or NONE */
 uint32_t op_holder(const struct op *, struct tree_node);
 /* op_operand returns where `count` elements from `at` of a seat's sum can be read for an addition;
- * if they cannot be read in place, it first adds steps that bring them to `dst`. op_give adds those
- * steps. */
+ * if they cannot be read in place, it first adds steps that bring them to `dst`.
+ * op_copy_input adds those steps. */
 struct coll_operand op_operand(struct coll *, struct coll_piece *, uint32_t seat, uint64_t at,
 			       uint64_t count, struct hal_ref dst);
-void op_give(struct coll *, struct coll_piece *, uint32_t seat, uint64_t at, uint64_t count,
-	     struct hal_ref dst);
+void op_copy_input(struct coll *, struct coll_piece *, uint32_t seat, uint64_t at, uint64_t count,
+		   struct hal_ref dst);
 void op_sweep(struct coll_comm *, uint32_t device);
 void op_free(struct op *);
 bool op_on_hello(struct coll *, struct coll_comm *, const struct coll_message *);
@@ -420,21 +421,23 @@ void send_start(struct coll *, struct coll_comm *, uint32_t seat, uint32_t peer,
 		const struct shape *, struct coll_group *);
 void sends_to_ended(struct coll *, uint32_t from, const struct coll_message *);
 bool sends_on_sent(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
-bool sends_on_taken(struct coll *, uint32_t from, struct coll_comm *, const struct coll_message *);
+bool sends_on_received(struct coll *, uint32_t from, struct coll_comm *,
+		       const struct coll_message *);
 void receive_post(struct coll *, struct coll_comm *, struct receive posted);
 void receives_free(struct receive *);
 
 void sends_ended(struct coll *, uint32_t rank);
 /* A local member has aborted: after the current step its memory is neither read nor written. */
 void sends_abort(struct coll *, struct coll_comm *, uint32_t seat);
-void arrived_take(struct coll *, struct coll_comm *, uint32_t rank); /* drops parts for this rank */
+/* Drops the parts that have arrived for this rank. */
+void arrived_discard(struct coll *, struct coll_comm *, uint32_t rank);
 
 /* communicator.c */
 struct coll_comm *comm_by_key(const struct coll *, uint64_t key);
 struct seat *comm_seat(const struct coll *, uint32_t rank, uint64_t handle, struct coll_comm **);
 /* The local object of a communicator: the existing one, or a new one without taken seats. */
 struct coll_comm *comm_make(struct coll *, uint64_t key, uint32_t nranks, const uint32_t *member);
-struct seat *seat_take(struct coll *, struct coll_comm *, uint32_t rank, uint64_t handle);
+struct seat *seat_acquire(struct coll *, struct coll_comm *, uint32_t rank, uint64_t handle);
 void comm_close(struct coll *, uint32_t rank, uint64_t comm);
 bool comm_joining(const struct coll *, uint64_t key); /* a local rank is joining it */
 void comm_sweep(struct coll *);
@@ -443,9 +446,10 @@ void comm_free_all(struct coll *);
 
 /* abort.c */
 void abort_seat(struct coll *, struct coll_comm *, struct seat *);
-void abort_tell(struct coll *, struct coll_comm *); /* informs the local members of a broken one */
-void abort_turn(struct coll *);                     /* ends operations that have come to rest */
-void abort_sweep(struct coll *);                    /* removes communicators without members */
+/* Informs the local members of a broken communicator. */
+void abort_notify_members(struct coll *, struct coll_comm *);
+void abort_turn(struct coll *);  /* ends operations that have come to rest */
+void abort_sweep(struct coll *); /* removes communicators without members */
 bool abort_on_message(struct coll *, uint32_t from, struct coll_comm *,
 		      const struct coll_message *);
 /* Handles a message for a communicator that was removed here, or is not known yet. False: the

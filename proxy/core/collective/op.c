@@ -167,8 +167,8 @@ static bool scaled(const struct op *op, uint32_t seat)
 	return op->shape.op == PREMUL && n->hi - n->lo == 1;
 }
 
-void op_give(struct coll *c, struct coll_piece *p, uint32_t seat, uint64_t at, uint64_t count,
-	     struct hal_ref dst)
+void op_copy_input(struct coll *c, struct coll_piece *p, uint32_t seat, uint64_t at, uint64_t count,
+		   struct hal_ref dst)
 {
 	uint64_t size = dtype_bytes(p->shape.dtype);
 
@@ -196,7 +196,7 @@ struct coll_operand op_operand(struct coll *c, struct coll_piece *p, uint32_t se
 		return (struct coll_operand){.at = {.addr = send + at * size},
 					     .window = true,
 					     .rank = p->comm->seats[seat].rank};
-	op_give(c, p, seat, at, count, dst);
+	op_copy_input(c, p, seat, at, count, dst);
 	return (struct coll_operand){.at = dst};
 }
 

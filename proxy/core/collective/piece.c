@@ -70,7 +70,7 @@ static void bring_local(struct coll *c, struct coll_piece *p, const struct plan 
 	uint32_t seat = op_holder(p->op, n);
 
 	if (seat != NONE)
-		op_give(c, p, seat, plan->src_at, plan->count, dst);
+		op_copy_input(c, p, seat, plan->src_at, plan->count, dst);
 	else
 		add_local(c, p, plan, n, dst, 0);
 }
@@ -293,7 +293,7 @@ static void piece_end(struct coll *c, struct coll_piece *p)
 	op_advance(c, op);
 }
 
-static void tell_owner(struct coll *c, const struct coll_piece *p, uint32_t kind)
+static void notify_owner(struct coll *c, const struct coll_piece *p, uint32_t kind)
 {
 	struct coll_message m = op_message(p->op, kind);
 
@@ -316,7 +316,7 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 		if (owner)
 			piece_collect(c, p);
 		else
-			tell_owner(c, p, MSG_READY);
+			notify_owner(c, p, MSG_READY);
 		break;
 	case GATHERING: piece_combine(c, p); break;
 	case COMBINING:
@@ -330,7 +330,7 @@ static void piece_advance(struct coll *c, struct coll_piece *p)
 		piece_release(c, p);
 		p->phase = DRAINING;
 		if (!owner)
-			tell_owner(c, p, MSG_READ);
+			notify_owner(c, p, MSG_READ);
 		/* fall through */
 	case DRAINING:
 		if (!p->unread)

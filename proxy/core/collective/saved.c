@@ -6,13 +6,13 @@
 
 #define IMAGE_MAGIC 0x6c6c6f6372ull /* "rcoll" */
 #define IMAGE_VERSION 1u
-#define GONE (1u << 31) /* flag of a member that has aborted the communicator */
+#define MEMBER_ABORTED (1u << 31) /* flag of a member that has aborted the communicator */
 
 struct image {
 	uint64_t magic;
 	uint32_t version, world_size, comms, redops;
 };
-struct image_comm { /* followed by nranks members, as u32, some with GONE */
+struct image_comm { /* followed by nranks members, as u32, some with MEMBER_ABORTED */
 	uint64_t handle, key, next_seq, splits;
 	uint32_t nranks, index;
 };
@@ -60,14 +60,15 @@ uint64_t coll_save(const struct coll *c, uint32_t rank, uint8_t *out, uint64_t m
 		for (uint32_t i = 0; i < m->seat_count; i++) {
 			const struct seat *s = &m->seats[i];
 
-			if (s->rank != rank || !s->taken || s->closing)
+			if (s->rank != rank || !s->in_use || s->closing)
 				continue;
 			put(&k,
 			    &(struct image_comm){s->handle, m->key, s->next_seq, s->splits,
 						 m->nranks, s->index},
 			    sizeof(struct image_comm));
 			for (uint32_t n = 0; n < m->nranks; n++) {
-				uint32_t member = m->member[n] | (m->gone[n] ? GONE : 0);
+				uint32_t member = m->member[n] |
+						  (m->aborted[n] ? MEMBER_ABORTED : 0);
 
 				put(&k, &member, sizeof member);
 			}
@@ -91,13 +92,13 @@ uint64_t coll_save(const struct coll *c, uint32_t rank, uint8_t *out, uint64_t m
 /* Members of a broken communicator may have completed different numbers of collectives, and will
  * complete no more. */
 static void restore_broken(struct coll_comm *m, struct seat *s, const struct image_comm *saved,
-			   const bool *gone)
+			   const bool *aborted)
 {
 	s->next_seq = saved->next_seq;
 	m->limit = m->broken && m->limit < s->next_seq ? m->limit : s->next_seq;
 	m->broken = true;
 	for (uint32_t i = 0; i < m->nranks; i++)
-		m->gone[i] |= gone[i];
+		m->aborted[i] |= aborted[i];
 }
 
 static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
@@ -106,16 +107,16 @@ static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 	uint32_t member[RANKS_MAX];
 	struct coll_comm *m;
 	struct seat *s;
-	bool known, broken = false, gone[RANKS_MAX];
+	bool known, broken = false, aborted[RANKS_MAX];
 
 	if (!get(k, &saved, sizeof saved) || !saved.key || !saved.nranks ||
 	    saved.nranks > c->world_size || saved.index >= saved.nranks ||
 	    !get(k, member, saved.nranks * sizeof *member) || member[saved.index] != rank)
 		return false; /* includes a rank that has aborted it */
 	for (uint32_t i = 0; i < saved.nranks; i++) {
-		gone[i] = member[i] & GONE;
-		broken |= gone[i];
-		member[i] &= ~GONE;
+		aborted[i] = member[i] & MEMBER_ABORTED;
+		broken |= aborted[i];
+		member[i] &= ~MEMBER_ABORTED;
 		if (member[i] >= c->world_size)
 			return false;
 		for (uint32_t j = 0; j < i; j++)
@@ -128,12 +129,12 @@ static bool restore_comm(struct coll *c, uint32_t rank, struct cursor *k)
 		return false; /* not from the same cut */
 	for (uint32_t i = 0; m && !known && i < m->seat_count; i++)
 		m->base_seq = m->seats[i].next_seq = saved.next_seq;
-	s = m ? seat_take(c, m, rank, saved.handle) : NULL;
+	s = m ? seat_acquire(c, m, rank, saved.handle) : NULL;
 	if (!s)
 		return false;
 	s->splits = saved.splits;
 	if (broken)
-		restore_broken(m, s, &saved, gone);
+		restore_broken(m, s, &saved, aborted);
 	return true;
 }
 

@@ -111,7 +111,7 @@ void send_start(struct coll *c, struct coll_comm *m, uint32_t seat, uint32_t pee
 {
 	struct sending **end = &c->sendings, *o;
 
-	if (m->gone[peer]) { /* it is taken and dropped */
+	if (m->aborted[peer]) { /* it is taken and dropped */
 		group_part_done(c, g);
 		return;
 	}
@@ -274,7 +274,7 @@ static void receive_done(struct coll *c, struct coll_piece *p)
 {
 	piece_release(c, p);
 	engine_send(c, p->comm->device[p->src],
-		    &(struct coll_message){.kind = MSG_TAKEN,
+		    &(struct coll_message){.kind = MSG_RECEIVED,
 					   .from_rank = p->comm->member[p->dst],
 					   .key = p->comm->key,
 					   .seq = p->seq,
@@ -304,7 +304,7 @@ bool sends_on_sent(struct coll *c, uint32_t from, struct coll_comm *m,
 	    in->shape.count > BYTES_MAX || in->bytes > COLL_PIECE_BYTES ||
 	    in->c != m->member[in->b])
 		return false;
-	if (m->gone[in->b]) {
+	if (m->aborted[in->b]) {
 		sends_to_ended(c, from, in);
 		return true;
 	}
@@ -319,8 +319,8 @@ bool sends_on_sent(struct coll *c, uint32_t from, struct coll_comm *m,
 	return true;
 }
 
-bool sends_on_taken(struct coll *c, uint32_t from, struct coll_comm *m,
-		    const struct coll_message *in)
+bool sends_on_received(struct coll *c, uint32_t from, struct coll_comm *m,
+		       const struct coll_message *in)
 {
 	struct coll_piece *p = c->pieces;
 
@@ -337,7 +337,7 @@ bool sends_on_taken(struct coll *c, uint32_t from, struct coll_comm *m,
 void sends_to_ended(struct coll *c, uint32_t from, const struct coll_message *in)
 {
 	engine_send(c, from,
-		    &(struct coll_message){.kind = MSG_TAKEN,
+		    &(struct coll_message){.kind = MSG_RECEIVED,
 					   .from_rank = in->c,
 					   .key = in->key,
 					   .seq = in->seq,
@@ -346,7 +346,7 @@ void sends_to_ended(struct coll *c, uint32_t from, const struct coll_message *in
 }
 
 /* Takes and drops all parts that have arrived for the rank. */
-void arrived_take(struct coll *c, struct coll_comm *m, uint32_t rank)
+void arrived_discard(struct coll *c, struct coll_comm *m, uint32_t rank)
 {
 	for (struct receive **at = &m->arrived; *at;) {
 		struct receive *r = *at;
@@ -393,7 +393,7 @@ void sends_abort(struct coll *c, struct coll_comm *m, uint32_t seat)
 			p->dropped = true;
 			p->group = NULL;
 		}
-	arrived_take(c, m, m->seats[seat].rank);
+	arrived_discard(c, m, m->seats[seat].rank);
 }
 
 void sends_ended(struct coll *c, uint32_t rank)
@@ -402,7 +402,7 @@ void sends_ended(struct coll *c, uint32_t rank)
 		return;
 	c->ended[rank] = true;
 	for (struct coll_comm *m = c->comms; m; m = m->next)
-		arrived_take(c, m, rank);
+		arrived_discard(c, m, rank);
 	for (struct inbound **at = &c->early; *at;) {
 		struct inbound *in = *at;
 

@@ -15,7 +15,7 @@
 #define SPARE_LEAST (64ull << 10)
 
 /* Takes the smallest spare block that is large enough, or new memory. */
-static void spare_take(struct coll *c, struct coll_block *b)
+static void spare_alloc(struct coll *c, struct coll_block *b)
 {
 	struct coll_spare *best = NULL;
 
@@ -33,7 +33,7 @@ static void spare_take(struct coll *c, struct coll_block *b)
 	b->offset = b->at.addr;
 }
 
-static void spare_keep(struct coll *c, const struct coll_block *b)
+static void spare_free(struct coll *c, const struct coll_block *b)
 {
 	void *at = (void *)(uintptr_t)b->at.addr;
 
@@ -54,7 +54,7 @@ void blocks_release(struct coll *c)
 }
 
 /* Takes scratch memory, if available. */
-static bool scratch_take(const struct coll *c, struct coll_block *b)
+static bool scratch_try_alloc(const struct coll *c, struct coll_block *b)
 {
 	if (!c->io.scratch_alloc)
 		return false;
@@ -62,7 +62,7 @@ static bool scratch_take(const struct coll *c, struct coll_block *b)
 	return b->at.addr;
 }
 
-static bool scratch_give(const struct coll *c, const struct coll_block *b)
+static bool scratch_try_free(const struct coll *c, const struct coll_block *b)
 {
 	return c->io.scratch_free && c->io.scratch_free(c->io.arg, b->at.addr, b->bytes);
 }
@@ -75,8 +75,8 @@ struct coll_block block_new(struct coll *c, uint64_t bytes, bool outbox)
 		return b;
 	if (outbox) {
 		b.at = c->io.outbox_alloc(c->io.arg, bytes, &b.offset);
-	} else if (!scratch_take(c, &b)) {
-		spare_take(c, &b);
+	} else if (!scratch_try_alloc(c, &b)) {
+		spare_alloc(c, &b);
 	}
 	if (!b.at.addr)
 		engine_fail(c, "out of host memory: no space for %llu byte%s of a collective",
@@ -90,8 +90,8 @@ void block_free(struct coll *c, struct coll_block *b)
 		return;
 	if (b->outbox)
 		c->io.outbox_free(c->io.arg, b->offset, b->bytes);
-	else if (!scratch_give(c, b))
-		spare_keep(c, b);
+	else if (!scratch_try_free(c, b))
+		spare_free(c, b);
 	b->at.addr = 0;
 }
 

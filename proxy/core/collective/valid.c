@@ -23,9 +23,9 @@ static const char *comm_invalid(const struct coll *c, const struct coll_comm *m)
 		WRONG(s->index >= m->nranks || m->member[s->index] != s->rank ||
 			      m->device[s->index] != c->device,
 		      "a seat is that of a member who is here");
-		WRONG(s->closing && !s->taken, "a seat that closes is taken");
-		WRONG(s->aborted && s->taken && !s->closing, "a seat that was aborted closes");
-		WRONG(s->aborted && !m->gone[s->index], "a member that has aborted is gone");
+		WRONG(s->closing && !s->in_use, "a seat that closes is taken");
+		WRONG(s->aborted && s->in_use && !s->closing, "a seat that was aborted closes");
+		WRONG(s->aborted && !m->aborted[s->index], "a member that has aborted is gone");
 		WRONG(s->groups != groups_of(c, s), "groups of a seat that are not complete");
 	}
 	for (const struct op *op = m->ops; op; op = op->next) {

@@ -189,7 +189,7 @@ void crosscheck_receive(struct job *j, uint32_t from, const struct peer_message 
 
 /* ---- ranks ---- */
 
-static void told(void *job, const struct pair *pair)
+static void on_pair(void *job, const struct pair *pair)
 {
 	struct job *j = job;
 	const struct witness none = {0};
@@ -204,7 +204,7 @@ void crosscheck_turn(struct proxy *p)
 		struct rank *r = p->device.ranks[i];
 		if (check_holds(&r->check) &&
 		    check_turn(&r->check, &r->memory, &p->checks, &r->job->crosscheck.pairs,
-			       r->async_error || r->end.closing, now_ns(), told, r->job))
+			       r->async_error || r->end.closing, now_ns(), on_pair, r->job))
 			turn_progress(&p->device.turn);
 	}
 }

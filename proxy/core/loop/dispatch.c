@@ -112,7 +112,7 @@ static bool dispatch(struct rank *r, const struct rf_record *record)
 static bool dispatch_group(struct rank *r, const struct rf_collective *first, struct place *at)
 {
 	int error = group_turn(r, first, at);
-	if (error == GROUP_HELD)
+	if (error == GROUP_WAITS)
 		return false;
 	if (error == GROUP_BROKEN) {
 		char text[RF_FAULT_BYTES];

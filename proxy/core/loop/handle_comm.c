@@ -7,7 +7,7 @@
 #define SIGNATURE_SPLIT 0x53504c4954ull /* signature of the round: any distinct number */
 
 /* True if the program aborted the communicator before its request was handled. */
-static bool given_up(struct rank *r, uint64_t id)
+static bool comm_aborted(struct rank *r, uint64_t id)
 {
 	const struct comm *c = GET(r, comm, COMM, id);
 	return c && c->aborted;
@@ -18,7 +18,7 @@ int on_comm_init(struct rank *r, const struct rf_comm_init *a, uint32_t extra)
 	(void)extra;
 	if (!a->r.slot || !a->nranks || a->nranks > r->job->world.size || a->rank >= a->nranks)
 		return NCCL_INVALID_ARGUMENT;
-	if (given_up(r, a->comm))
+	if (comm_aborted(r, a->comm))
 		return NCCL_INTERNAL_ERROR;
 	if (!barrier_may_issue(r->job->world.barrier, r->rank, 0))
 		return RETRY;
@@ -41,7 +41,7 @@ int on_comm_split(struct rank *r, const struct rf_comm_split *a, uint32_t extra)
 	struct comm *parent = GET(r, comm, COMM, a->parent);
 	if (!a->r.slot || !parent || !parent->key || parent->aborted)
 		return NCCL_INVALID_ARGUMENT;
-	if (given_up(r, a->comm))
+	if (comm_aborted(r, a->comm))
 		return NCCL_INTERNAL_ERROR;
 	if (!barrier_may_issue(r->job->world.barrier, r->rank, parent->key))
 		return RETRY;
@@ -71,7 +71,7 @@ int on_comm_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	if (collective_queued(r, c))
 		return RETRY; /* ncclCommDestroy takes effect after the last operation */
 	coll_destroy(r->job->world.coll, r->rank, a->handle);
-	barrier_comm_gone(r->job->world.barrier, r->rank, c->key);
+	barrier_comm_end(r->job->world.barrier, r->rank, c->key);
 	comm_drop(r, c);
 	return CU_OK;
 }
@@ -86,7 +86,7 @@ static void abort_joining(struct rank *r, struct comm *c)
 	if (c->split_from)
 		barrier_complete(r->job->world.barrier, r->rank, c->split_from);
 	if (c->joining)
-		barrier_comm_gone(r->job->world.barrier, r->rank, c->joining);
+		barrier_comm_end(r->job->world.barrier, r->rank, c->joining);
 	coll_abort(r->job->world.coll, r->rank, c->o.id);
 }
 
@@ -123,16 +123,16 @@ static void abort_comm(struct rank *r, struct comm *c, uint16_t slot)
 	c->slot = slot;
 	if (finalize)
 		ring_reply(r, finalize, NCCL_INTERNAL_ERROR, NULL, 0);
-	group_plan_anew(r);
+	group_plan_invalidate(r);
 	if (c->key) {
 		abort_member(r, c);
 		return;
 	}
 	abort_joining(r, c);
-	comm_left(r, c);
+	comm_abort_complete(r, c);
 }
 
-void comm_left(struct rank *r, struct comm *c)
+void comm_abort_complete(struct rank *r, struct comm *c)
 {
 	ring_reply(r, c->slot, NCCL_OK, NULL, 0);
 	c->slot = 0;
@@ -202,7 +202,7 @@ int on_redop_destroy(struct rank *r, const struct rf_handle *a, uint32_t extra)
 		return NCCL_INVALID_ARGUMENT;
 	if (collective_awaits(r, a->handle))
 		return RETRY;
-	coll_redop_gone(r->job->world.coll, r->rank, a->handle);
+	coll_redop_destroy(r->job->world.coll, r->rank, a->handle);
 	table_remove(&r->objects, a->handle);
 	free(o);
 	return CU_OK;

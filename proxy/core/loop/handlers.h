@@ -36,8 +36,8 @@ static inline struct function *get_function(struct rank *r, uint64_t id)
 }
 
 struct comm;
-/* handle_comm.c: the rank has left a communicator that it aborted: see coll_io.left. */
-void comm_left(struct rank *, struct comm *);
+/* handle_comm.c: the rank has left a communicator that it aborted: see coll_io.abort_complete. */
+void comm_abort_complete(struct rank *, struct comm *);
 /* An abort that the client requests outside of the ring. */
 void comm_abort_now(struct rank *, uint64_t id, uint16_t slot);
 /* handle_stream.c: the time between two events, or why there is none. */

@@ -441,10 +441,10 @@ void job_turn(struct job *j)
 	case GOAL_LEAVE: save_step(j); break;
 	case GOAL_DISCARD: discard_step(j); break;
 	}
-	if (j->world.state == j->told)
+	if (j->world.state == j->reported_state)
 		return;
 	struct proxy_event e = {.kind = PROXY_EVENT_JOB, .job = j->id, .state = j->world.state};
 	snprintf(e.text, sizeof e.text, "%s", j->reason);
-	j->told = j->world.state;
+	j->reported_state = j->world.state;
 	post_event(j->proxy, &e);
 }

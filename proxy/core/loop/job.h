@@ -35,8 +35,8 @@ struct job {
 	uint32_t rank_device[RANKS_MAX];
 	int check_order; /* of its ranks: enum proxy_races, or 0; races.c */
 	struct peer *peer;
-	struct job_crosscheck crosscheck; /* alarm.c */
-	enum proxy_job_state told;        /* the state that Python knows */
+	struct job_crosscheck crosscheck;    /* alarm.c */
+	enum proxy_job_state reported_state; /* the state that Python knows */
 	enum job_goal goal;
 	uint64_t saved_bytes;
 	uint64_t cut; /* the last cut's number, and its times */

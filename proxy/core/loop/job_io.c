@@ -171,7 +171,7 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 		return;
 	}
 	struct rf_comm_split_reply reply = {nranks, comm_rank};
-	group_plan_anew(r);
+	group_plan_invalidate(r);
 	if (c->split_from)
 		barrier_complete(j->world.barrier, rank, c->split_from);
 	if (!error && nranks) {
@@ -182,7 +182,7 @@ static void io_joined(void *arg, uint32_t rank, uint64_t comm, uint64_t key, int
 		barrier_comm(j->world.barrier, rank, key, members, n, 0);
 	} else {
 		if (!c->split_from)
-			barrier_comm_gone(j->world.barrier, rank, c->joining);
+			barrier_comm_end(j->world.barrier, rank, c->joining);
 		comm_drop(r, c);
 	}
 	ring_reply(r, a->slot, error, &reply, sizeof reply);
@@ -194,15 +194,15 @@ static void io_completed(void *arg, uint32_t rank, uint64_t comm, uint64_t ticke
 	struct job *j = arg;
 	(void)comm;
 	if (j->world.ranks[rank])
-		collective_told(j->world.ranks[rank], ticket, error);
+		collective_report(j->world.ranks[rank], ticket, error);
 }
 
-static void io_left(void *arg, uint32_t rank, uint64_t comm)
+static void io_abort_complete(void *arg, uint32_t rank, uint64_t comm)
 {
 	struct rank *r = ((struct job *)arg)->world.ranks[rank];
 	struct comm *c = r ? (struct comm *)table_get(&r->objects, comm, OBJ_COMM) : NULL;
 	if (c)
-		comm_left(r, c);
+		comm_abort_complete(r, c);
 }
 
 static void io_broken(void *arg, uint32_t rank, uint64_t comm, bool hopeless)
@@ -327,7 +327,7 @@ struct coll_io job_io(struct job *j)
 		.release = io_release,
 		.joined = io_joined,
 		.completed = io_completed,
-		.left = io_left,
+		.abort_complete = io_abort_complete,
 		.broken = io_broken,
 		.failed = io_failed,
 	};

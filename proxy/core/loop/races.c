@@ -31,7 +31,7 @@ static void side_text(char *out, size_t bytes, const struct order_side *s)
 		 (unsigned long long)(s->addr + s->bytes));
 }
 
-static void told(void *to, const struct order_race *race)
+static void on_race(void *to, const struct order_race *race)
 {
 	const struct rank *r = to;
 	char text[2048], first[768], second[768];
@@ -71,4 +71,4 @@ int proxy_job_check_order(struct proxy *p, uint64_t job, int races)
 	return q.result;
 }
 
-bool races_open(struct rank *r) { return !r->job->check_order || accesses_open(r, told, r); }
+bool races_open(struct rank *r) { return !r->job->check_order || accesses_open(r, on_race, r); }

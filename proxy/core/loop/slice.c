@@ -144,7 +144,7 @@ static void activate(struct proxy *p, struct rank *r)
 }
 
 /* The requested activation has ended. */
-static void told(void *rank, enum memory_purpose purpose, int result)
+static void activation_ended(void *rank, enum memory_purpose purpose, int result)
 {
 	struct rank *r = rank;
 	(void)purpose;
@@ -159,9 +159,9 @@ static void told(void *rank, enum memory_purpose purpose, int result)
 static void bring(struct proxy *p, struct rank *r)
 {
 	memory_alone(&r->memory, r->job->world.attached == 1);
-	if (memory_request(
-		    &r->memory,
-		    &(struct memory_request){.purpose = PURPOSE_ACTIVATE, .over = told, .arg = r}))
+	if (memory_request(&r->memory, &(struct memory_request){.purpose = PURPOSE_ACTIVATE,
+								.over = activation_ended,
+								.arg = r}))
 		p->slice.target = r;
 }
 
@@ -325,10 +325,10 @@ static bool ends_soon(struct proxy *p)
 	const struct rank *active = p->device.active;
 	enum coll_lack lack = coll_lacks(active->job->world.coll, active->rank);
 	uint64_t before = lack == COLL_LACKS_NONE ? ready_before_collective(active) : 0;
-	bool anew = before && before != p->slice.announced && others_to_call(active);
-	if (anew)
+	bool newly_announced = before && before != p->slice.announced && others_to_call(active);
+	if (newly_announced)
 		p->slice.announced = before;
-	return anew || lack == COLL_LACKS_LOCAL;
+	return newly_announced || lack == COLL_LACKS_LOCAL;
 }
 
 /* Prefetches `r`, which is next, as the active rank's turn is about to end. NULL: no rank is

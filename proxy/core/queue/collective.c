@@ -71,7 +71,7 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 bool collective_awaited(const struct item *i) { return !i->execution->reported; }
 
 /* The item is at the head of a stream, or freed. */
-void collective_told(struct rank *r, uint64_t ticket, int error)
+void collective_report(struct rank *r, uint64_t ticket, int error)
 {
 	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
 		struct item *i = r->queue->streams[n]->head;
@@ -95,7 +95,7 @@ void collective_settle(struct rank *r, struct comm *c)
 {
 	if ((!c->slot && !c->doomed) || collective_queued(r, c))
 		return;
-	if (!c->aborted) { /* otherwise the engine reports when (coll_io.left) */
+	if (!c->aborted) { /* otherwise the engine reports when (coll_io.abort_complete) */
 		ring_reply(r, c->slot, NCCL_OK, NULL, 0);
 		c->slot = 0;
 	}

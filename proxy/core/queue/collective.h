@@ -8,7 +8,7 @@
 struct comm;
 struct rank;
 
-void collective_told(struct rank *, uint64_t ticket, int error); /* completes it; ncclResult_t */
+void collective_report(struct rank *, uint64_t ticket, int error); /* completes it; ncclResult_t */
 /* Something queued for the communicator may have ended: replies to the client if it waits for that,
  * and drops the communicator if it is doomed. */
 void collective_settle(struct rank *, struct comm *);

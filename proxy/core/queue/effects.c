@@ -69,10 +69,10 @@ void copy_footprint(struct rank *r, const struct item *i, struct footprint *f)
 	    !apart(&f->ranges[0], &f->ranges[1]))
 		return;
 	begin_rows(&d, OF_COPIED, c->dst_pitch, c->width, c->height);
-	bool told = true;
-	for (uint64_t row = 0; row < c->height && told; row++)
-		told = content_absorb(&r->memory, c->src + row * c->src_pitch, c->width, &d);
-	if (told)
+	bool known = true;
+	for (uint64_t row = 0; row < c->height && known; row++)
+		known = content_absorb(&r->memory, c->src + row * c->src_pitch, c->width, &d);
+	if (known)
 		end_rows(f, &d);
 }
 

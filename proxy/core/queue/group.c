@@ -42,7 +42,7 @@ void group_free(struct rank *r)
 	r->queue->group = (struct nccl_group){0};
 }
 
-void group_plan_anew(struct rank *r) { r->queue->comms_changed++; }
+void group_plan_invalidate(struct rank *r) { r->queue->comms_changed++; }
 
 /* ---- reading ---- */
 
@@ -64,7 +64,7 @@ static int add(struct rank *r, const struct rf_collective *c)
 		return GROUP_BROKEN;
 	if (!arrays(g)) {
 		rank_fail(r, CU_OUT_OF_MEMORY, "the proxy is out of host memory");
-		return GROUP_GONE;
+		return GROUP_RANK_FAILED;
 	}
 	g->ops[g->count++] = *c;
 	g->whole = !c->group_left;
@@ -209,8 +209,8 @@ static int read_on(struct rank *r)
 	while (!g->whole) {
 		int n = ring_peek(r, &g->end, record);
 		if (!n)
-			return GROUP_HELD;
-		int error = n < 0 ? GROUP_GONE : add(r, (const void *)record);
+			return GROUP_WAITS;
+		int error = n < 0 ? GROUP_RANK_FAILED : add(r, (const void *)record);
 		if (error)
 			return error; /* what breaks the ring is found again after the group */
 	}
@@ -226,7 +226,7 @@ int group_turn(struct rank *r, const struct rf_collective *first, struct place *
 		error = add(r, first);
 	}
 	if (!error)
-		error = ring_owned(r) ? read_on(r) : GROUP_HELD;
+		error = ring_owned(r) ? read_on(r) : GROUP_WAITS;
 	if (!error) {
 		if (!g->planned || g->comms != r->queue->comms_changed)
 			plan(r);
@@ -234,12 +234,12 @@ int group_turn(struct rank *r, const struct rf_collective *first, struct place *
 		 * its client waits for the error in later requests. */
 		bool may = may_issue(r);
 		if (!may && !r->async_error)
-			return GROUP_HELD;
+			return GROUP_WAITS;
 		if (may)
 			issue(r);
 		error = g->error;
 	}
-	if (error == GROUP_HELD)
+	if (error == GROUP_WAITS)
 		return error;
 	*at = g->end;
 	forget(g);

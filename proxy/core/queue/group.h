@@ -32,14 +32,14 @@ struct nccl_group {
 	int error; /* ncclResult_t: the first part that is not valid */
 };
 
-#define GROUP_HELD (-1)   /* some of it has not arrived, or the barrier does not allow all rounds */
+#define GROUP_WAITS (-1)  /* some of it has not arrived, or the barrier does not allow all rounds */
 #define GROUP_BROKEN (-2) /* a record that is no collective, or too many of them */
-#define GROUP_GONE (-3)   /* the rank fails for another reason, which is reported elsewhere */
+#define GROUP_RANK_FAILED (-3) /* the rank fails for another reason, which is reported elsewhere */
 /* Continues the group that is kept, or (first not NULL) begins one with this record, after which
- * *at points. GROUP_HELD: nothing has happened. Otherwise the group is read and *at points after
+ * *at points. GROUP_WAITS: nothing has happened. Otherwise the group is read and *at points after
  * it; the result is 0, the ncclResult_t of the first part that was refused, or one of the above. */
 int group_turn(struct rank *, const struct rf_collective *first, struct place *at);
-void group_plan_anew(struct rank *); /* a communicator was added or removed */
+void group_plan_invalidate(struct rank *); /* a communicator was added or removed */
 void group_free(struct rank *);
 
 #endif
