@@ -79,6 +79,15 @@ static inline void doorbell_sleep(_Atomic uint32_t *word, uint32_t seen)
 	errno = kept;
 }
 
+/* As doorbell_sleep, for at most so long. */
+static inline void doorbell_sleep_within(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+	int kept = errno;
+	struct timespec most = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+	syscall(SYS_futex, word, FUTEX_WAIT, seen, &most, NULL, 0);
+	errno = kept;
+}
+
 /* ---- the publisher ---- */
 
 static inline void doorbell_publish(_Atomic uint64_t *word, uint64_t value)
@@ -119,12 +128,18 @@ static inline bool slot_answered(struct rf_slot *slot)
 	return atomic_load_explicit(&slot->state, memory_order_acquire) == RF_SLOT_ANSWERED;
 }
 
+/* Marks a thread as asleep, unless the slot is answered. */
+static inline void slot_will_sleep(struct rf_slot *slot)
+{
+	uint32_t state = RF_SLOT_WAITING;
+	atomic_compare_exchange_strong(&slot->state, &state, RF_SLOT_ASLEEP);
+}
+
 /* Sleeps until the slot is answered. */
 static inline void slot_await(struct rf_slot *slot)
 {
 	while (!slot_answered(slot)) {
-		uint32_t state = RF_SLOT_WAITING;
-		atomic_compare_exchange_strong(&slot->state, &state, RF_SLOT_ASLEEP);
+		slot_will_sleep(slot);
 		doorbell_sleep(&slot->state, RF_SLOT_ASLEEP); /* returns at once in another state */
 	}
 }

@@ -214,6 +214,33 @@ def slow_source(count: int = 500) -> str:
     return text("slow", "\n".join(lines))
 
 
+def test_a_stopped_compiler_is_logged(
+    made: list[Loader],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for limit_s in ("SLOW_S", "SILENT_S"):
+        monkeypatch.setattr(f"rankfold.proxy.hal.soft.modules.{limit_s}", 0.2)
+    loader = new(made, folder)
+    assert result(loader, text()) == 42
+    pid = int(control.call(folder / "s", "status")["pid"])
+    os.kill(pid, signal.SIGSTOP)
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.append(result(loader, text(body="add.u32 %r0, %r0, 7;")))
+    )
+    thread.start()
+    said = f"the compiler (process {pid}) is unresponsive"
+    limit = time.monotonic() + scaled(20)
+    while said not in caplog.text and time.monotonic() < limit:
+        thread.join(0.01)
+    os.kill(pid, signal.SIGCONT)
+    thread.join()
+    assert said in caplog.text and f"`kill -CONT {pid}`" in caplog.text
+    assert found == [48]
+
+
 def test_killed_in_mid_compile(made: list[Loader], folder: Path) -> None:
     loader = new(made, folder)
     assert result(loader, text()) == 42

@@ -67,6 +67,7 @@ def test_a_kernel_in_parts_is_the_kernel(
     assert len(whole.objects) == 1 < len(divided.objects)
     assert stages["asm"].count(f"{divided.symbol}:") == 1
     assert cache.decode(cache.encode(divided)) == divided
+    assert all(divided.exported[:-1]) and divided.exported[-1] == ()
     cache.store(kernels.cache_dir, objects.key_of(source, "sums"), divided)
     values = np.arange(64, dtype=np.uint32) * 77
     space = device.space()

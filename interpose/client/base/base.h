@@ -163,6 +163,8 @@ uint32_t channel_begin_unless(const _Atomic bool *gone, struct rf_record *record
 			      size_t tail_bytes);
 int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
 bool channel_answered(uint32_t slot); /* then channel_finish does not block */
+/* Waits for the reply for at most so long. Returns whether it has come. */
+bool channel_wait(uint32_t slot, uint64_t ns);
 /* Requests that the server ends the communicator's operations, and waits until it has. The request
  * bypasses the ring, which these operations may block. */
 int channel_abort_comm(uint64_t comm);

@@ -319,6 +319,17 @@ int channel_finish(uint32_t index, void *reply, size_t reply_bytes)
 	return error;
 }
 
+bool channel_wait(uint32_t index, uint64_t ns)
+{
+	struct rf_slot *slot = slot_at(index);
+	uint64_t begin = spin_now_ns(), now = begin;
+	for (; !slot_answered(slot) && now - begin < ns; now = spin_now_ns()) {
+		slot_will_sleep(slot);
+		doorbell_sleep_within(&slot->state, RF_SLOT_ASLEEP, ns - (now - begin));
+	}
+	return slot_answered(slot);
+}
+
 bool channel_answered(uint32_t index) { return slot_answered(slot_at(index)); }
 
 static int call_urgently(uint64_t request, const struct rf_events *events,

@@ -8,6 +8,9 @@
 #include <string.h>
 
 #include "module.h"
+#include "spin.h"
+
+#define LONG_NS 2000000000ull /* waited for kernels, all in all, before that is reported */
 
 static bool telling; /* under MODULE_LOCK: a thread is writing the heap's address into a module */
 
@@ -28,6 +31,26 @@ struct function *function_register(struct module *m, const char *name, const voi
 	return f;
 }
 
+/* Under MODULE_LOCK: waits for the reply to FUNCTION_GET. Reports once that the program has waited for
+ * its kernels for long: usually they are being compiled, one after another as it launches them. */
+static int await_function(const struct function *f, uint32_t slot, struct rf_function_reply *info)
+{
+	static uint64_t waited_ns;
+	static bool reported;
+	uint64_t begin = spin_now_ns();
+	if (!reported && !channel_wait(slot, LONG_NS - waited_ns)) {
+		log_message("the program has waited %llu s for its device to load kernels, now "
+			    "for %s: a kernel is compiled when it is first used, and kept for the "
+			    "next run; the device's log and `rankfold describe` tell more",
+			    LONG_NS / 1000000000u, f->name);
+		reported = true;
+	}
+	int error = channel_finish(slot, info, sizeof *info);
+	uint64_t now = spin_now_ns();
+	waited_ns = now - begin < LONG_NS - waited_ns ? waited_ns + (now - begin) : LONG_NS;
+	return error;
+}
+
 /* Under MODULE_LOCK: fetches the parameter layout and resource needs from the server. */
 static int get_locked(struct function *f)
 {
@@ -38,8 +61,9 @@ static int get_locked(struct function *f)
 		return NOT_FOUND;
 	ask.bulk = bulk_claim(true);
 	bulk_data(ask.bulk)[0] = 0;
-	int error = channel_call(&ask.r, RF_OP_FUNCTION_GET, sizeof ask, f->name, ask.name_bytes,
-				 &f->info, sizeof f->info);
+	uint32_t slot = channel_begin(&ask.r, RF_OP_FUNCTION_GET, sizeof ask, f->name,
+				      ask.name_bytes);
+	int error = await_function(f, slot, &f->info);
 	uint64_t bytes = f->info.param_count * sizeof *f->params;
 	if (!error && (bytes > RF_BULK_BYTES || f->info.param_bytes > RF_PARAM_MAX)) {
 		log_message("kernel %s: its parameters take %u bytes, more than CUDA's %u", f->name,

@@ -30,6 +30,7 @@ log = area(__file__)
 COMPILE_TIMEOUT_S = 1800.0  # the compiler has its own limits, and serves other proxies
 START_TIMEOUT_S = 30.0
 SLOW_S = 2.0  # a compilation that takes longer is reported
+SILENT_S = 2.0  # then, a compiler that does not answer for so long
 ATTEMPTS = 5  # a connection may still reach a process that is being killed
 RUNTIME_SYMBOLS = tuple(
     f"rankfold_soft_{name}"
@@ -50,6 +51,15 @@ def compiler_socket(state: Path) -> Path:
     return paths.sockets(state) / f"compiler-{objects.version()[:12]}.sock"
 
 
+def _engine() -> llvm.ExecutionEngine:
+    """Returns what loads one object. llvmlite's memory manager keeps an object's sections together;
+    LLVM's own may place code and constants further apart than relocations reach. It is used for
+    one object only, since it aborts where an object is given the rest of a page and needs more."""
+    return llvm.create_mcjit_compiler(
+        llvm.parse_assembly(""), objects.target_machine(), use_lmm=True
+    )
+
+
 class Loader:
     """Loads modules and kernels into this process.
 
@@ -65,6 +75,7 @@ class Loader:
         self._lock = threading.Lock()
         self._prepared = Prepared(self.cache_dir)
         self._slow = False  # a slow compilation was logged
+        self._reported: set[int] = set()  # compilers of which it was logged that they are silent
         self._full = False  # modules cannot be stored; it was logged
         self._modules: dict[str, ModuleInfo] = {}
         self._functions: dict[tuple[str, str], FunctionInfo] = {}
@@ -76,11 +87,7 @@ class Loader:
         library = ctypes.CDLL(str(core_lib))
         for name in RUNTIME_SYMBOLS:
             llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
-        # llvmlite's memory manager keeps an object's sections together; LLVM's own may place code
-        # and constants further apart than relocations reach.
-        self._engine = llvm.create_mcjit_compiler(
-            llvm.parse_assembly(""), objects.target_machine(), use_lmm=True
-        )
+        self._engines: list[llvm.ExecutionEngine] = []  # one for each object
 
     def close(self) -> None:
         """Closes the connections to the compiler process. Kernels stay valid; compilations that
@@ -135,10 +142,15 @@ class Loader:
             return self._functions.setdefault((module.hash, name), info)
 
     def _load(self, compiled: objects.Compiled) -> int:
-        for each in compiled.objects:
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(each))
-        self._engine.finalize_object()
-        address = self._engine.get_global_value_address(compiled.symbol)
+        address = 0
+        for code, exported in zip(compiled.objects, compiled.exported, strict=True):
+            engine = _engine()
+            engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            engine.finalize_object()
+            self._engines.append(engine)
+            for name in exported:
+                llvm.add_symbol(name, engine.get_global_value_address(name))
+            address = engine.get_global_value_address(compiled.symbol)  # in the last one
         if not address:
             raise ModuleError(INVALID_PTX, f"the object of {compiled.symbol} cannot be linked")
         return int(address)
@@ -164,7 +176,7 @@ class Loader:
         """Returns the object if it could not be stored in the cache, otherwise nothing."""
         for pid in list(self.children):
             self._ended(pid)
-        client = self._connect()
+        client = self._connect()  # succeeds with a stopped compiler, too: see _report_slow
         with self._lock:
             self.busy.add(client)
             if self._closed:
@@ -194,7 +206,20 @@ class Loader:
         return given
 
     def _report_slow(self, name: str) -> None:
-        """Logs, once for this proxy, that a compilation takes a while."""
+        """Logs that a compilation takes a while: once for this proxy, and once for each compiler
+        that does not answer."""
+        if (pid := self._silent()) and pid not in self._reported:
+            self._reported.add(pid)
+            log.warning(
+                "kernel %s cannot be compiled now: the compiler (process %d) is unresponsive; "
+                "`kill -CONT %d` lets it continue if a signal has stopped it, and `kill -9 %d` "
+                "kills it: then another one is started",
+                name,
+                pid,
+                pid,
+                pid,
+            )
+            return
         with self._lock:
             first, self._slow = not self._slow, True
             number = plural.count(len(self.busy), "kernel")
@@ -207,6 +232,17 @@ class Loader:
                 number,
                 self.cache_dir,
             )
+
+    def _silent(self) -> int:
+        """The compiler's process, if it does not answer for SILENT_S; otherwise 0."""
+        pid = 0
+        try:
+            with Client(self.socket, SILENT_S) as client:
+                pid = client.pid
+                client.request("status")
+        except ControlError as error:
+            return pid if error.code == "timeout" else 0
+        return 0
 
     def _give_back(self, client: Client) -> None:
         """Keeps one connection open, because the compiler does not end while it has a client."""

@@ -33,7 +33,8 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
     lowered = made.lower()
     if keep:
         keep("llvm", lowered.ir)
-    modules = parts.split(lowered)
+    divided = parts.split(lowered)
+    modules = [part.ir for part in divided]
     if keep:  # the objects are the same
         done = [_optimised(ir, name, target_machine()) for ir in modules]
         keep("optimised", "".join(str(module) for module in done))
@@ -50,6 +51,7 @@ def compile_kernel(source: str, name: str, keep: Keep | None = None) -> Compiled
         lowered.local_bytes,
         lowered.registers,
         sets_of(module, find(module, name), fixed_code=True),
+        tuple(part.exported for part in divided),
         tuple(made_objects),
     )
 

@@ -29,13 +29,17 @@ ABI = 8  # SOFT_KERNEL_ABI
 
 @dataclass(frozen=True)
 class Compiled:
-    """The objects of a kernel (parts.py), and its properties that callers need. Sizes in bytes."""
+    """The objects of a kernel (parts.py), and its properties that callers need. Sizes in bytes.
+
+    `exported`: for each object, the functions that later ones refer to.
+    """
 
     symbol: str
     static_shared: int
     local_bytes: int
     registers: int
     sets: Sets
+    exported: tuple[tuple[str, ...], ...]
     objects: tuple[bytes, ...]
 
     def header(self) -> dict[str, object]:
@@ -52,7 +56,11 @@ class Compiled:
         if ends[-1] != len(code):
             raise ValueError("the objects have another size")
         objects = tuple(code[begin:end] for begin, end in itertools.pairwise(ends))
-        return cls(**(header | {"sets": Sets.of_plain(header["sets"])}), objects=objects)
+        exported = tuple(map(tuple, header.pop("exported")))
+        if len(exported) != len(objects):
+            raise ValueError("the objects are more or fewer")
+        sets = Sets.of_plain(header.pop("sets"))
+        return cls(**header, sets=sets, exported=exported, objects=objects)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
 
@@ -21,28 +22,53 @@ from .lower import Lowered
 
 PART_BYTES = 700_000  # of IR: a smaller kernel takes about a second
 PARTS_MAX = 8
+# LLVM reserves no memory for the addresses of functions that an object calls (8 bytes each): they
+# use the rest of the last page of its data. So a part has data, and room after it.
+_PAGE, _ROOM = 4096, 1024
 _DEFINED = re.compile(r"^define internal i64 @((?:seg|step)\d+)\(", re.M)
 _NAMED = re.compile(r"ptr @((?:seg|step)\d+)\b")
 _PARAMETERS = "ptr, i32, i32, i32, i32, i32"  # SEGMENT_PARAMS
 
 
-def split(lowered: Lowered) -> list[str]:
-    """Returns the IR of a kernel's objects; the last one has its tables. A small kernel has one."""
+@dataclass(frozen=True)
+class Part:
+    """The IR of an object, and the functions in it to which the last object refers."""
+
+    ir: str
+    exported: tuple[str, ...] = ()
+
+
+def split(lowered: Lowered) -> list[Part]:
+    """Returns the parts of a kernel; the last one has its tables. A small kernel has one."""
     whole = lowered.ir
     count = min(PARTS_MAX, len(whole) // PART_BYTES, len(lowered.segments))
     if count < 2:
-        return [whole]
+        return [Part(whole)]
     parts: list[list[str]] = [[] for _ in range(count)]
     sizes = [0] * count
     for text in sorted(lowered.segments, key=len, reverse=True):
         smallest = sizes.index(min(sizes))
-        parts[smallest].append(_DEFINED.sub(rf"define i64 @{lowered.symbol}.\1(", text))
+        parts[smallest].append(text)
         sizes[smallest] += len(text)
-    names = [name for text in lowered.segments for name in _DEFINED.findall(text)]
-    declared = [f"declare i64 @{lowered.symbol}.{name}({_PARAMETERS})" for name in names]
+    found = [_part(lowered, "\n".join(texts)) for texts in parts]
+    declared = [f"declare i64 @{n}({_PARAMETERS})" for part in found for n in part.exported]
     tables = _NAMED.sub(rf"ptr @{lowered.symbol}.\1", lowered.tables)
-    texts = ["\n".join([lowered.head, *part, lowered.tail]) for part in parts]
-    return [*texts, "\n".join([lowered.head, *declared, tables, lowered.tail])]
+    return [*found, Part("\n".join([lowered.head, *declared, tables, lowered.tail]))]
+
+
+def _part(lowered: Lowered, text: str) -> Part:
+    names = tuple(f"{lowered.symbol}.{name}" for name in _DEFINED.findall(text))
+    text = _DEFINED.sub(rf"define i64 @{lowered.symbol}.\1(", text)
+    count = len(names)
+    if -8 * count % _PAGE < _ROOM:  # see _ROOM
+        count += _ROOM // 8
+    pointers = [f"ptr @{name}" for name in names] + ["ptr null"] * (count - len(names))
+    label = f"{lowered.symbol}.of.{names[0]}"
+    data = [
+        f"@{label}.table = constant [{count} x ptr] [{', '.join(pointers)}]",
+        f'@{label}.name = constant [16 x i8] c"part of a kernel"',
+    ]
+    return Part("\n".join([lowered.head, text, *data, lowered.tail]), names)
 
 
 def in_children(texts: Sequence[str], compile_: Callable[[str], bytes]) -> list[bytes]:
