@@ -8,9 +8,9 @@
  * aborts too, as in NCCL.
  *
  * Peers may read partial sums, results and sends of a stopped communicator for as long as they have
- * members in it. All of these therefore stay until every peer has reported that it has none (NO_MEMBERS),
- * and until then messages are answered. A device sends NO_MEMBERS when no peer owes it an answer, so a
- * later answer still finds the communicator at the other end.
+ * members in it. All of these therefore stay until every peer has reported that it has none
+ * (NO_MEMBERS), and until then messages are answered. A device sends NO_MEMBERS when no peer owes
+ * it an answer, so a later answer still finds the communicator at the other end.
  */
 #include "engine.h"
 

@@ -119,9 +119,9 @@ void coll_init(struct coll *, uint32_t rank, uint64_t comm, const uint8_t *uniqu
 void coll_split(struct coll *, uint32_t rank, uint64_t parent, uint64_t comm, int32_t color,
 		int32_t key);
 void coll_destroy(struct coll *, uint32_t rank, uint64_t comm);
-/* The rank leaves a communicator while its operations are in progress (io.abort_complete reports when they
- * have ended), or cancels joining it. In the second case no rank joins: the joins of the others end
- * with ncclRemoteError (6), and this rank gets no other call. */
+/* The rank leaves a communicator while its operations are in progress (io.abort_complete reports
+ * when they have ended), or cancels joining it. In the second case no rank joins: the joins of the
+ * others end with ncclRemoteError (6), and this rank gets no other call. */
 void coll_abort(struct coll *, uint32_t rank, uint64_t comm);
 /* Checks the engine's own counts and links. Returns the broken rule, which indicates a defect in
  * the engine; NULL: none. */
