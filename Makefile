@@ -178,6 +178,10 @@ bench-merge: ## measure comparing the pages of ranks at a switch
 bench-torch: native cuda criu torch ## measure what PyTorch costs on fewer devices than ranks
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.pytorch $(BENCH_ARGS)
 
+.PHONY: bench-torch-start
+bench-torch-start: native torch ## measure how long PyTorch takes to start, with and without compiled kernels
+	$(PYTHON) -m benchmarks.pytorch_start $(BENCH_ARGS)
+
 .PHONY: bench-plan
 bench-plan: $(VENV_READY) ## measure one plan, and a fleet of 1,000 files
 	PYTHONPATH=tests $(PYTHON) -m benchmarks.plan $(BENCH_ARGS)
