@@ -53,6 +53,31 @@ def test_a_proxy_and_the_compiler(
     neighbour.finish()
 
 
+@pytest.mark.slow
+def test_a_rank_says_that_it_waits_for_a_kernel(
+    rankfold: Rankfold, specs: Specs, state: State
+) -> None:
+    """So do the device's log and `status`, which name the compiler that a signal has stopped."""
+    rankfold.environment["RANKFOLD_CACHE"] = str(state.folder / "kernels")  # it must compile
+    specs.pool(1)
+    specs.program([str(build(PROGRAMS / "one_launch.cu"))], "first")
+    rankfold("apply", "-f", str(specs.folder), "--wait")
+    rankfold.until(lambda: rankfold.job("first")["phase"] == "Succeeded")
+    compiler = int(control.call(compiler_socket(state.path), "status")["pid"])
+    specs.program([str(build(PROGRAMS / "first_launch.cu"))], "second")
+    with stopped(compiler):
+        rankfold("apply", "-f", str(specs.folder))
+        errors = state.path / "jobs/second/logs/rank-0.err"
+        rankfold.until(lambda: errors.exists() and "has waited 2 s" in errors.read_text())
+        assert "for its device to load kernels, now for " in errors.read_text()
+        said = f"the compiler (process {compiler}) is unresponsive"
+        (log,) = (state.path / "proxies").glob("*.log")
+        rankfold.until(lambda: said in log.read_text())
+        assert any(said in each for each in rankfold.status()["trouble"])
+    rankfold.until(lambda: rankfold.job("second")["phase"] == "Succeeded")
+    assert errors.read_text().count("has waited") == 1
+
+
 def tell(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
