@@ -31,8 +31,9 @@ struct function *function_register(struct module *m, const char *name, const voi
 	return f;
 }
 
-/* Under MODULE_LOCK: waits for the reply to FUNCTION_GET. Reports once that the program has waited for
- * its kernels for long: usually they are being compiled, one after another as it launches them. */
+/* Under MODULE_LOCK: waits for the reply to FUNCTION_GET. Reports once that the program has waited
+ * for its kernels for long: usually they are being compiled, one after another as it launches
+ * them. */
 static int await_function(const struct function *f, uint32_t slot, struct rf_function_reply *info)
 {
 	static uint64_t waited_ns;

@@ -23,8 +23,8 @@ from .lower import Lowered
 PART_BYTES = 700_000  # of IR: a smaller kernel takes about a second
 PARTS_MAX = 8
 # LLVM reserves no memory for the addresses of functions that an object calls (8 bytes each): they
-# use the rest of the last page of its data. So a part has data, and room after it.
-_PAGE, _ROOM = 4096, 1024
+# use the rest of the last page of its data. So a part has data, and space after it.
+_PAGE, _SPARE = 4096, 1024
 _DEFINED = re.compile(r"^define internal i64 @((?:seg|step)\d+)\(", re.M)
 _NAMED = re.compile(r"ptr @((?:seg|step)\d+)\b")
 _PARAMETERS = "ptr, i32, i32, i32, i32, i32"  # SEGMENT_PARAMS
@@ -60,8 +60,8 @@ def _part(lowered: Lowered, text: str) -> Part:
     names = tuple(f"{lowered.symbol}.{name}" for name in _DEFINED.findall(text))
     text = _DEFINED.sub(rf"define i64 @{lowered.symbol}.\1(", text)
     count = len(names)
-    if -8 * count % _PAGE < _ROOM:  # see _ROOM
-        count += _ROOM // 8
+    if -8 * count % _PAGE < _SPARE:  # see _SPARE
+        count += _SPARE // 8
     pointers = [f"ptr @{name}" for name in names] + ["ptr null"] * (count - len(names))
     label = f"{lowered.symbol}.of.{names[0]}"
     data = [
