@@ -79,7 +79,7 @@ void Program::the_stream_itself()
     during("callback", RELAXED, [&] { return cudaStreamAddCallback(stream, callback, 0, 0); },
            unsupported);
     void *memory;
-    during("allocate", RELAXED, [&] { return cudaMallocAsync(&memory, 512, stream); }, unsupported);
+    during("allocate", RELAXED, [&] { return cudaMallocAsync(&memory, 512, stream); }, cudaSuccess);
     begin(stream);
     demand("begun twice", cudaStreamBeginCapture(stream, GLOBAL), cudaErrorIllegalState);
     demand("wait", cudaStreamSynchronize(stream), unsupported);

@@ -178,6 +178,75 @@ static void driver(int device, cudaStream_t stream)
     EXPECT(cuMemPoolTrimTo(pool, 0) == CUDA_ERROR_INVALID_VALUE, "it is gone");
 }
 
+static uint64_t of_graphs(int device)
+{
+    uint64_t bytes = 0;
+    CUDA_CHECK(cudaDeviceGetGraphMemAttribute(device, cudaGraphMemAttrUsedMemCurrent, &bytes));
+    return bytes;
+}
+
+// A graph that adds two numbers' fills to `sum`, which may be its own memory, kept by the program.
+static cudaGraph_t capture(cudaStream_t stream, unsigned **sum)
+{
+    constexpr size_t BYTES = COUNT * sizeof **sum;
+    unsigned *one, *two;
+    cudaGraph_t graph;
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    if (!*sum) {
+        CUDA_CHECK(cudaMallocAsync(sum, BYTES, stream));
+        CUDA_CHECK(cudaMemsetAsync(*sum, 0, BYTES, stream));
+    }
+    CUDA_CHECK(cudaMallocAsync(&one, BYTES, stream));
+    fill<<<COUNT / 256, 256, 0, stream>>>(one, 7);
+    mix<<<COUNT / 256, 256, 0, stream>>>(*sum, one);
+    CUDA_CHECK(cudaFreeAsync(one, stream));
+    CUDA_CHECK(cudaMallocAsync(&two, BYTES, stream));
+    EXPECT(one == two, "what was freed before is used again");
+    fill<<<COUNT / 256, 256, 0, stream>>>(two, 9);
+    mix<<<COUNT / 256, 256, 0, stream>>>(*sum, two);
+    CUDA_CHECK(cudaFreeAsync(two, stream));
+    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+static void is_right(const unsigned *sum)
+{
+    static unsigned got[COUNT];
+    CUDA_CHECK(cudaMemcpy(got, sum, sizeof got, cudaMemcpyDeviceToHost));
+    for (unsigned i = 0; i < COUNT; i++)
+        EXPECT(got[i] == ((i ^ 7) * 0x9e3779b9u) * 31u + (i ^ 9) * 0x9e3779b9u, "element %u", i);
+}
+
+// What a graph allocates and does not free is the program's, from a launch until it frees it.
+static void kept(int device, cudaStream_t stream)
+{
+    unsigned *sum = nullptr;
+    uint64_t before = of_graphs(device);
+    cudaGraph_t graph = capture(stream, &sum);
+    EXPECT(of_graphs(device) == before + 2 * COUNT * sizeof *sum, "%" PRIu64, of_graphs(device));
+    cudaGraphExec_t exec;
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    is_right(sum);
+    REFUSED(cudaGraphLaunch(exec, stream), cudaErrorInvalidValue);
+    CUDA_CHECK(cudaFreeAsync(sum, stream));
+    REFUSED(cudaFreeAsync(sum, stream), cudaErrorInvalidValue);
+    CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    CUDA_CHECK(cudaFree(sum));
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+    for (int i = 0; i < 2; i++)
+        CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    EXPECT(of_graphs(device) == before + COUNT * sizeof *sum, "%" PRIu64, of_graphs(device));
+    is_right(sum);  // the graph is gone
+    CUDA_CHECK(cudaFreeAsync(sum, stream));
+    EXPECT(of_graphs(device) == before, "%" PRIu64, of_graphs(device));
+}
+
 int main(int argc, char **argv)
 {
     World world = start();
@@ -188,9 +257,13 @@ int main(int argc, char **argv)
     accounts(world.local_rank, stream);
     current(world.local_rank, stream);
     driver(world.local_rank, stream);
+    kept(world.local_rank, stream);
     CUDA_CHECK(cudaDeviceGetDefaultMemPool(&usual, world.local_rank));
     set(pool, cudaMemPoolAttrReleaseThreshold, 4 * MIB);
     unsigned *sum = on_device<unsigned>(COUNT);
+    cudaGraph_t graph = capture(stream, &sum);
+    cudaGraphExec_t exec;
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
     for (int k = 0; k < steps; k++) {
         unsigned *one, *two;
         CUDA_CHECK(cudaMallocAsync(&one, COUNT * sizeof *one, stream));
@@ -201,6 +274,7 @@ int main(int argc, char **argv)
         CUDA_CHECK(cudaFreeAsync(one, stream));
         mix<<<COUNT / 256, 256, 0, stream>>>(sum, two);
         CUDA_CHECK(cudaFreeAsync(two, stream));
+        CUDA_CHECK(cudaGraphLaunch(exec, stream));
         report(k, "sum", sum, COUNT);
         EXPECT(used(pool) == 0 && used(usual) == 0, "step %d", k);
     }

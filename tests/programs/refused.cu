@@ -90,7 +90,6 @@ static void parts_of_calls(int *device)
     cudaGraphNode_t node;
     cudaStream_t stream;
     cudaMemAllocNodeParams wanted = {};
-    int *memory;
     wanted.bytesize = 64;
     CUDA_CHECK(cudaGraphCreate(&graph, 0));
     FAILS(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted), cudaErrorNotSupported);
@@ -110,7 +109,7 @@ static void parts_of_calls(int *device)
     CUDA_CHECK(cudaGraphDestroy(graph));
     CUDA_CHECK(cudaStreamCreate(&stream));
     CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    FAILS(cudaMallocAsync(&memory, 64, stream), cudaErrorStreamCaptureUnsupported);
+    FAILS(cudaFreeAsync(device, stream), cudaErrorStreamCaptureUnsupported);
     FAILS(cudaStreamEndCapture(stream, &captured), cudaErrorStreamCaptureInvalidated);
     cudaMemcpy3DBatchOp op = {};
     op.src.type = cudaMemcpyOperandTypeArray;

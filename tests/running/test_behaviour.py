@@ -55,7 +55,7 @@ REFUSALS = [
     "graph nodes of type 13 are not supported by rankfold",
     "a child graph that is moved into its parent is not supported by rankfold: let it be cloned",
     "graphs that kernels launch are not supported by rankfold",
-    "memory that a graph allocates or frees is not supported by rankfold: allocate it before the",
+    "a capture that frees memory which no capture has allocated is not supported by rankfold: free",
     "copies of CUDA arrays are not supported by rankfold: use linear memory",
     "cuCtxCreate: contexts with execution affinity or for graphics are not supported by",
     "kernel _Z20stops_for_a_debuggerv: the instruction 'brkpt' is not supported by the software",

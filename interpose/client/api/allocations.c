@@ -62,7 +62,9 @@ int free_now(const void *address)
 		error = capture_forbids();
 	if (error)
 		return error;
-	return managed_is(address) ? managed_free((void *)address) : allocation_free(address);
+	if (managed_is(address))
+		return managed_free((void *)address);
+	return graph_memory_free(address, 0, &error) ? error : allocation_free(address);
 }
 
 /* The runtime's frees of NULL: a capture forbids them as well. */
@@ -200,7 +202,7 @@ int pool_alloc(void **out, uint64_t bytes, const void *pool, const void *stream)
 	if (!error)
 		error = stream_number(stream, &number);
 	if (!error && capturing(number))
-		error = capture_refuse_memory(number);
+		return capture_allocate(number, whole, out);
 	if (!error)
 		error = current_device < DEVICES_MAX ? pool_book(pool, whole, &number)
 						     : INVALID_DEVICE;
@@ -227,9 +229,11 @@ int pool_free(const void *address, const void *stream)
 	int error = channel_open();
 	if (!error)
 		error = stream_number(stream, &number);
-	if (!error && capturing(number))
-		error = capture_refuse_memory(number);
 	if (error || !address)
+		return error;
+	if (capturing(number))
+		return capture_free(number, address);
+	if (graph_memory_free(address, number, &error))
 		return error;
 	return memory_free_in(address, number);
 }

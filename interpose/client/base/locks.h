@@ -21,6 +21,7 @@
 	WAITS(MODULE_LOCK)      /* what the server knows of modules and functions */               \
 	WAITS(HELPER_LOCK)      /* whether the thread for host functions runs */                   \
 	MOMENT(OPENING_LOCK)    /* the hand-over to the launcher */                                \
+	MOMENT(GRAPH_LOCK)      /* memory that graphs have allocated */                            \
 	MOMENT(CAPTURE_LOCK)    /* the list of captures, and their graphs */                       \
 	MOMENT(OBJECT_LOCK)     /* reference counts of user objects */                             \
 	MOMENT(REGISTERED_LOCK) /* the table of registered memory, while it is resized */          \

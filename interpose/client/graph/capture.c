@@ -158,12 +158,12 @@ int capture_refuse(uint64_t stream)
 	return error;
 }
 
-int capture_refuse_memory(uint64_t stream)
+int capture_refuse_free(uint64_t stream)
 {
 	int error = capture_refuse(stream);
 	if (error == CAPTURE_UNSUPPORTED)
-		LOG_ONCE("memory that a graph allocates or frees is not supported by rankfold: "
-			 "allocate it before the capture, free it after the graph's last launch");
+		LOG_ONCE("a capture that frees memory which no capture has allocated is not "
+			 "supported by rankfold: free it after the graph's last launch");
 	return error;
 }
 
@@ -247,16 +247,48 @@ static void stream_ends(uint64_t stream)
 
 /* ---- calls that become nodes ---- */
 
+/* Under CAPTURE_LOCK: whether the stream takes a node; c is NULL if it is not captured. */
+static int takes(const struct captured *c, uint64_t stream)
+{
+	if (!c)
+		return implicit(stream) ? refuse_implicit() : CAPTURE_UNSUPPORTED;
+	return c->capture->broken ? CAPTURE_INVALIDATED : CUDA_OK;
+}
+
+int capture_takes(uint64_t stream)
+{
+	lock(CAPTURE_LOCK);
+	int error = takes(find_captured(streams, stream), stream);
+	unlock(CAPTURE_LOCK);
+	return error;
+}
+
+bool capture_follows(uint64_t stream, uint64_t node)
+{
+	bool found = false;
+	lock(CAPTURE_LOCK);
+	const struct captured *c = find_captured(streams, stream);
+	for (size_t i = 0; c && i < c->capture->graph->count && !found; i++) {
+		struct node *n = c->capture->graph->nodes[i];
+		found = n->number == node &&
+			nodes_reach(c->capture->graph, &c->tails, &(struct nodes){&n, 1});
+	}
+	unlock(CAPTURE_LOCK);
+	return found;
+}
+
 int capture_add(uint64_t stream, struct node *n)
 {
+	uint64_t number;
+	return capture_add_numbered(stream, n, &number);
+}
+
+int capture_add_numbered(uint64_t stream, struct node *n, uint64_t *number)
+{
 	struct nodes needs = {NULL, 0};
-	int error = CUDA_OK;
 	lock(CAPTURE_LOCK);
 	struct captured *c = find_captured(streams, stream);
-	if (!c)
-		error = implicit(stream) ? refuse_implicit() : CAPTURE_UNSUPPORTED;
-	else if (c->capture->broken)
-		error = CAPTURE_INVALIDATED;
+	int error = takes(c, stream);
 	if (error) {
 		unlock(CAPTURE_LOCK);
 		graph_append(NULL, n, NULL);
@@ -265,6 +297,8 @@ int capture_add(uint64_t stream, struct node *n)
 	needs = c->tails;
 	c->tails = (struct nodes){NULL, 0};
 	error = graph_append(c->capture->graph, n, &needs);
+	if (!error)
+		*number = n->number;
 	if (!error && !nodes_add(&c->tails, n))
 		error = OUT_OF_MEMORY;
 	c->capture->broken |= error != CUDA_OK;

@@ -19,7 +19,7 @@ static inline bool capturing(uint64_t stream)
 }
 /* A captured stream cannot do what was requested: invalidates the capture. */
 int capture_refuse(uint64_t stream);
-int capture_refuse_memory(uint64_t stream); /* because the call would allocate or free */
+int capture_refuse_free(uint64_t stream); /* of memory that no graph has allocated */
 /* The same for unsafe calls that concern no single stream: only for captures that forbid them. */
 int capture_forbids(void);
 /* The same for calls that wait for the whole device: every capture forbids them. */
@@ -35,6 +35,17 @@ int capture_info(const void *stream, int *status, unsigned long long *id, void *
 		 const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count);
 int capture_depend(const void *stream, void *const *dependencies, size_t count, unsigned flags);
 int exchange_capture_mode(int *mode);
+
+/* ---- graph_memory.c ---- */
+
+/* On a captured stream: add nodes. */
+int capture_allocate(uint64_t stream, uint64_t bytes, void **out);
+int capture_free(uint64_t stream, const void *address);
+/* True: the address is memory of a graph, which the program has freed now: in the stream, or for 0
+ * after all earlier work. */
+bool graph_memory_free(const void *address, uint64_t stream, int *error);
+int graph_memory_get(int device, int attribute, void *value);
+int graph_memory_set(int device, int attribute, const void *value);
 
 /* ---- enqueue.c: work for captured and other streams ---- */
 
@@ -70,7 +81,9 @@ enum node_kind { /* numbers of CUgraphNodeType */
 		 NODE_EMPTY = 5,
 		 NODE_WAIT = 6,
 		 NODE_RECORD = 7,
-		 NODE_KINDS = 8,
+		 NODE_KINDS = 8, /* that the program can add; the next two come from captures */
+		 NODE_ALLOC = 10,
+		 NODE_FREE = 11,
 		 NODE_KINDS_KNOWN =
 			 14, /* semaphores, memory, operations on memory, conditions: refused */
 		 NODE_GEMM = 1000, /* a kernel, for the program */

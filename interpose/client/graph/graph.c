@@ -130,6 +130,7 @@ void node_free(struct node *n)
 	node_drop_parameters(n);
 	nodes_clear(&n->needs);
 	graph_free(n->child);
+	graph_memory_drop(n->memory);
 	free(n);
 }
 
@@ -223,6 +224,7 @@ static int node_clone(const struct node *from, bool exec, struct node **out)
 	n->launch.packed = NULL;
 	n->shown = NULL;
 	n->child = NULL;
+	graph_memory_keep(n->memory);
 	int error = CUDA_OK;
 	if (from->launch.packed)
 		error = node_keep(&n->launch, from->launch.packed, from->launch.packed_bytes);

@@ -31,7 +31,8 @@ struct node {
 	CUDA_HOST_NODE_PARAMS host;
 	struct rf_gemm_aux gemm;
 	uint64_t event;
-	struct graph *child; /* owned; an exec's is an exec */
+	struct graph *child;         /* owned; an exec's is an exec */
+	struct graph_memory *memory; /* that it allocates or frees: a reference */
 };
 
 /* References to objects, with a count for each object. */
@@ -114,11 +115,23 @@ struct node *node_event(enum node_kind, uint64_t event);
 /* capture.c */
 /* The node becomes the stream's last work. Takes ownership of it, whatever it returns. */
 int capture_add(uint64_t stream, struct node *);
+int capture_add_numbered(uint64_t stream, struct node *, uint64_t *number);
+/* Whether a node may be added now; otherwise the capture is invalidated, as by capture_add. */
+int capture_takes(uint64_t stream);
+/* True if the stream's next node comes after the node of this number, in the same capture. */
+bool capture_follows(uint64_t stream, uint64_t node);
 /* True: the stream or event is captured. Then the event stands for nodes, or the stream waits for
  * them, or *error is set. */
 bool capture_record(struct handle *event, uint64_t stream, int *error);
 bool capture_wait(uint64_t stream, const struct handle *event, int *error);
 /* True while a capture adds to the graph: as in CUDA, nothing of it may be removed then. */
 bool capture_into(const struct graph *);
+
+/* graph_memory.c */
+struct graph_memory *graph_memory_keep(struct graph_memory *); /* NULL: none, in both functions */
+void graph_memory_drop(struct graph_memory *);
+/* Whether the exec may be launched: the program has freed what the last launch has allocated. */
+int graph_memory_check(const struct graph *exec);
+void graph_memory_launched(const struct node *); /* NODE_ALLOC or NODE_FREE */
 
 #endif

@@ -297,6 +297,8 @@ static int run_node(const struct node *n, const void *stream)
 	case NODE_CHILD: return run_all(n->child, stream);
 	case NODE_RECORD: return event_record((void *)n->event, stream, 0);
 	case NODE_WAIT: return stream_wait(stream, (void *)n->event, 0);
+	case NODE_ALLOC:
+	case NODE_FREE: graph_memory_launched(n); return CUDA_OK;
 	default: return CUDA_OK;
 	}
 }
@@ -363,7 +365,10 @@ static int hold_objects(const struct graph *exec, const void *stream)
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 {
 	const struct graph *g = graph_check(hGraphExec, EXEC_MAGIC);
-	int error = g ? run_all(g, hStream) : INVALID_VALUE;
+	int error = g ? CUDA_OK : INVALID_VALUE;
+	if (!error && !(g->flags & AUTO_FREE))
+		error = graph_memory_check(g);
+	error = error ? error : run_all(g, hStream);
 	return error ? error : hold_objects(g, hStream);
 }
 

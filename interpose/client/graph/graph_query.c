@@ -239,10 +239,18 @@ static const char *copy_direction(const CUDA_MEMCPY3D *d)
 /* Writes the text in a node's box, line by line. */
 static void dot_label(FILE *out, const struct node *n, unsigned flags)
 {
-	static const char *const names[] = {"KERNEL", "MEMCPY", "MEMSET",     "HOST",
-					    "GRAPH",  "EMPTY",  "EVENT_WAIT", "EVENT_RECORD"};
+	static const char *const names[] = {"KERNEL",
+					    "MEMCPY",
+					    "MEMSET",
+					    "HOST",
+					    "GRAPH",
+					    "EMPTY",
+					    "EVENT_WAIT",
+					    "EVENT_RECORD",
+					    [NODE_ALLOC] = "MEM_ALLOC",
+					    [NODE_FREE] = "MEM_FREE"};
 	const struct launch *l = &n->launch;
-	fprintf(out, "%zu\\n%s", n->index, n->kind < NODE_KINDS ? names[n->kind] : "KERNEL\\ngemm");
+	fprintf(out, "%zu\\n%s", n->index, n->kind == NODE_GEMM ? "KERNEL\\ngemm" : names[n->kind]);
 	if (flags & DOT_HANDLES)
 		fprintf(out, "\\nnode handle: %p", (const void *)n);
 	if (n->kind == NODE_KERNEL)

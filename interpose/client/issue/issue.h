@@ -47,8 +47,6 @@ int pool_set(const void *pool, int attribute, const void *value);
 int pool_trim(const void *pool, size_t keep);
 int pool_set_access(const void *pool, const cudaMemAccessDesc *list, size_t count);
 int pool_get_access(int *flags, const void *pool, const cudaMemLocation *);
-int graph_memory_get(int device, int attribute, void *value);
-int graph_memory_set(int device, int attribute, const void *value);
 int pool_get(const void *pool, int attribute, void *value); /* after releases by synchronisations */
 
 /* ---- sync.c: the program's own waits ---- */

@@ -405,23 +405,3 @@ int pool_get_access(int *flags, const void *pool, const cudaMemLocation *locatio
 		*flags = location->id == device ? PROTECTION_READ_WRITE : PROTECTION_NONE;
 	return error;
 }
-
-/* ---- memory that graphs own: none, because such nodes are refused ---- */
-
-int graph_memory_get(int device, int attribute, void *value)
-{
-	int error = value && attribute >= 0 && attribute <= 3 ? device_check(device)
-							      : INVALID_VALUE;
-	if (!error)
-		memset(value, 0, sizeof(uint64_t));
-	return error;
-}
-
-/* The high watermarks (odd numbers) may be set, to 0. */
-int graph_memory_set(int device, int attribute, const void *value)
-{
-	uint64_t none = 0;
-	if (!value || (attribute != 1 && attribute != 3) || memcmp(value, &none, sizeof none))
-		return INVALID_VALUE;
-	return device_check(device);
-}
