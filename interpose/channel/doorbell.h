@@ -74,18 +74,18 @@ static inline void doorbell_leave(_Atomic uint32_t *sleepers)
 /* Returns when `word` may differ from `seen`: the caller checks again. */
 static inline void doorbell_sleep(_Atomic uint32_t *word, uint32_t seen)
 {
-	int kept = errno;
+	int saved_errno = errno;
 	syscall(SYS_futex, word, FUTEX_WAIT, seen, NULL, NULL, 0);
-	errno = kept;
+	errno = saved_errno;
 }
 
 /* As doorbell_sleep, for at most so long. */
 static inline void doorbell_sleep_within(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
 {
-	int kept = errno;
+	int saved_errno = errno;
 	struct timespec most = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
 	syscall(SYS_futex, word, FUTEX_WAIT, seen, &most, NULL, 0);
-	errno = kept;
+	errno = saved_errno;
 }
 
 /* ---- the publisher ---- */
@@ -101,9 +101,9 @@ static inline bool doorbell_wanted(_Atomic uint32_t *sleepers) { return atomic_l
 /* For waiters that sleep on the published word itself: it has changed. */
 static inline void doorbell_wake(_Atomic uint32_t *word)
 {
-	int kept = errno;
+	int saved_errno = errno;
 	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-	errno = kept;
+	errno = saved_errno;
 }
 
 static inline void doorbell_ring(_Atomic uint32_t *bell, _Atomic uint32_t *sleepers)

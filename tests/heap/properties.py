@@ -143,7 +143,7 @@ def nothing_overlaps_and_counts_are_honest(loaded: Loaded, how: settings) -> Non
             assert mine.heap.live_chunks == len(touched) <= 32
             for address, size in mine.live.items():
                 found = mine.lib.heap_find(mine.heap, address + size - 1)
-                assert (found.addr, found.asked) == (address, size)
+                assert (found.addr, found.requested) == (address, size)
 
     check()
 

@@ -8,9 +8,9 @@
 
 void broken_arena(void)
 {
-	take_block(4096, 0, 0);
+	allocate_block(4096, 0, 0);
 	BREAK("a block is in the pinned arena", blocks[1].offset = RF_PINNED_SLOT_BYTES;
-	      take_block(4096, 0, 0));
+	      allocate_block(4096, 0, 0));
 	BREAK("pinned memory that is freed was allocated", drop_block(1));
 	BREAK("blocks of the pinned arena have no gaps", blocks[1].offset += 4096; merge_block(0));
 }

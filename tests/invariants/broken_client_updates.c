@@ -10,7 +10,7 @@ void broken_updates(void)
 {
 	struct graph *one = graph_new(), *none = graph_new();
 	graph_append(one, node_new(NODE_EMPTY), &(struct nodes){NULL, 0});
-	BREAK("an update keeps the nodes of a graph", take_over(one, none));
+	BREAK("an update keeps the nodes of a graph", reuse_nodes(one, none));
 	graph_free(one);
 	graph_free(none);
 }

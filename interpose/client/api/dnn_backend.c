@@ -234,7 +234,7 @@ int backend_set(void *descriptor, int name, int kind, int64_t count, const void 
 }
 
 /* Fills in a descriptor that the program made for a result. */
-static int give_reference(struct descriptor *to, struct content *c)
+static int store_reference(struct descriptor *to, struct content *c)
 {
 	if (!to || !to->content || !c)
 		return CUDNN_STATUS_BAD_PARAM_NULL_POINTER;
@@ -246,7 +246,7 @@ static int give_reference(struct descriptor *to, struct content *c)
 }
 
 /* The one configuration that a heuristic finds: of the only engine. */
-static int give_result(struct descriptor *to, struct content *heuristic)
+static int store_result(struct descriptor *to, struct content *heuristic)
 {
 	struct content *engine = content_new(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
 	struct content *configuration = content_new(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -256,7 +256,7 @@ static int give_result(struct descriptor *to, struct content *heuristic)
 		engine->of = content_share(heuristic->of);
 		configuration->of = content_share(engine);
 		engine->final = configuration->final = true;
-		status = give_reference(to, configuration);
+		status = store_reference(to, configuration);
 	}
 	content_release(engine);
 	content_release(configuration);
@@ -266,7 +266,7 @@ static int give_result(struct descriptor *to, struct content *heuristic)
 int backend_get(const void *descriptor, int name, int kind, int64_t most, int64_t *count, void *to)
 {
 	struct content *c = descriptor ? ((const struct descriptor *)descriptor)->content : NULL;
-	int64_t ignored, held = 1;
+	int64_t ignored, available = 1;
 	const struct attribute *a;
 
 	if (!c)
@@ -282,7 +282,7 @@ int backend_get(const void *descriptor, int name, int kind, int64_t most, int64_
 	    c->type == CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR) {
 		*count = 1;
 		return most < 1 || !to ? CUDNN_STATUS_SUCCESS
-				       : give_result(*(struct descriptor **)to, c);
+				       : store_result(*(struct descriptor **)to, c);
 	}
 	a = backend_attribute(c, name);
 	if (!a)
@@ -290,14 +290,14 @@ int backend_get(const void *descriptor, int name, int kind, int64_t most, int64_
 	if (kind != a->kind)
 		return CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE;
 	if (a->count)
-		memcpy(&held, (char *)c + a->count, sizeof held);
-	*count = held;
+		memcpy(&available, (char *)c + a->count, sizeof available);
+	*count = available;
 	if (most < 1 || !to)
 		return CUDNN_STATUS_SUCCESS;
 	if (kind == CUDNN_TYPE_BACKEND_DESCRIPTOR)
-		return give_reference(*(struct descriptor **)to,
-				      *(struct content **)(void *)((char *)c + a->at));
-	memcpy(to, (char *)c + a->at, (size_t)(most < held ? most : held) * a->bytes);
+		return store_reference(*(struct descriptor **)to,
+				       *(struct content **)(void *)((char *)c + a->at));
+	memcpy(to, (char *)c + a->at, (size_t)(most < available ? most : available) * a->bytes);
 	return CUDNN_STATUS_SUCCESS;
 }
 

@@ -22,7 +22,7 @@
 
 /* A convolution that was checked. */
 struct convolution {
-	const struct dnn_convolution *given;
+	const struct dnn_convolution *request;
 	struct dnn_type *type;
 	int64_t images, groups, taps, places; /* places: of the window in an image */
 	int64_t in, out;                      /* channels of a group of x, and of y */
@@ -46,7 +46,7 @@ static int convolution_refused(const char *what)
 
 static int check_shapes(struct convolution *c)
 {
-	const struct dnn_convolution *g = c->given;
+	const struct dnn_convolution *g = c->request;
 	const struct dnn_tensor *x = &g->x, *w = &g->w, *y = &g->y;
 
 	if (g->spatial < 1 || g->spatial > DNN_SPATIAL_MAX)
@@ -85,7 +85,7 @@ static int check_shapes(struct convolution *c)
 /* Filters are stored one after another, each by channels, then taps, or by taps, then channels. */
 static int check_filters(struct convolution *c)
 {
-	const struct dnn_tensor *w = &c->given->w;
+	const struct dnn_tensor *w = &c->request->w;
 	int64_t step, filter = c->in * c->taps;
 	bool channels_last;
 
@@ -107,7 +107,7 @@ static int64_t aligned_part(int64_t bytes)
 
 static void plan_workspace(struct convolution *c)
 {
-	const struct dnn_convolution *g = c->given;
+	const struct dnn_convolution *g = c->request;
 	bool filter = g->direction == DNN_BACKWARD_FILTER;
 	bool data = g->direction == DNN_BACKWARD_DATA;
 	int64_t rows = c->groups * c->in * c->taps,
@@ -132,7 +132,7 @@ static int convolution_check(struct convolution *c, const struct dnn_convolution
 {
 	int status;
 
-	*c = (struct convolution){.given = g, .type = dnn_type_of(g->x.type)};
+	*c = (struct convolution){.request = g, .type = dnn_type_of(g->x.type)};
 	if (!c->type)
 		return CUDNN_STATUS_NOT_SUPPORTED;
 	if (g->w.type != g->x.type || g->y.type != g->x.type)
@@ -156,10 +156,10 @@ static int convolution_check(struct convolution *c, const struct dnn_convolution
 	return CUDNN_STATUS_SUCCESS;
 }
 
-int dnn_convolution_check(const struct dnn_convolution *given, int64_t *workspace)
+int dnn_convolution_check(const struct dnn_convolution *request, int64_t *workspace)
 {
 	struct convolution c;
-	int status = convolution_check(&c, given);
+	int status = convolution_check(&c, request);
 
 	*workspace = status ? 0 : c.matrix_bytes + c.turned_bytes + c.sums_bytes;
 	return status;
@@ -171,7 +171,7 @@ int dnn_convolution_check(const struct dnn_convolution *given, int64_t *workspac
 static struct dnn_window window_on(const struct convolution *c, const struct dnn_tensor *t,
 				   uint64_t at, int64_t first, int64_t images)
 {
-	const struct dnn_tensor *y = &c->given->y;
+	const struct dnn_tensor *y = &c->request->y;
 	int64_t spatial = t->dimensions - 2;
 	int32_t size[3] = {1, 1, 1}, out[3] = {1, 1, 1};
 	int64_t stride[3] = {0, 0, 0};
@@ -204,7 +204,7 @@ static struct dnn_window window_on(const struct convolution *c, const struct dnn
 /* Lets the window of the convolution move over x. */
 static void shape_window(struct dnn_window *k, const struct convolution *c)
 {
-	const struct dnn_convolution *g = c->given;
+	const struct dnn_convolution *g = c->request;
 	int32_t taps[3] = {1, 1, 1}, step[3] = {1, 1, 1}, pad[3] = {0, 0, 0};
 	int32_t dilation[3] = {1, 1, 1};
 
@@ -236,7 +236,7 @@ static int launch_window(const struct convolution *c, const char *kernel,
 
 static int unfold_x(const struct convolution *c, int64_t first, int64_t images)
 {
-	struct dnn_window k = window_on(c, &c->given->x, c->x, first, images);
+	struct dnn_window k = window_on(c, &c->request->x, c->x, first, images);
 
 	shape_window(&k, c);
 	return launch_window(c, "unfold", &k, k.columns);
@@ -244,17 +244,17 @@ static int unfold_x(const struct convolution *c, int64_t first, int64_t images)
 
 static int fold_x(const struct convolution *c, int64_t first, int64_t images)
 {
-	struct dnn_window k = window_on(c, &c->given->x, c->x, first, images);
+	struct dnn_window k = window_on(c, &c->request->x, c->x, first, images);
 
 	shape_window(&k, c);
-	k.beta = c->given->beta;
-	return launch_window(c, "fold", &k, images * dnn_elements(&c->given->x, 2));
+	k.beta = c->request->beta;
+	return launch_window(c, "fold", &k, images * dnn_elements(&c->request->x, 2));
 }
 
 /* Copies images of y, so that each channel is one row. A window of one element does it. */
 static int turn_y(const struct convolution *c, int64_t first, int64_t images)
 {
-	struct dnn_window k = window_on(c, &c->given->y, c->y, first, images);
+	struct dnn_window k = window_on(c, &c->request->y, c->y, first, images);
 
 	k.matrix = c->workspace + (uint64_t)c->matrix_bytes;
 	k.taps_d = k.taps_h = k.taps_w = 1;
@@ -331,7 +331,7 @@ static int cuda_sums(const struct convolution *c)
 
 static struct operand_of_all operand_y(const struct convolution *c, int64_t first)
 {
-	const struct dnn_tensor *y = &c->given->y;
+	const struct dnn_tensor *y = &c->request->y;
 
 	return (struct operand_of_all){c->y + (uint64_t)(first * y->stride[0] * c->type->bytes),
 				       y->stride[1], c->y_step, y->stride[0],
@@ -342,10 +342,10 @@ static struct operand_of_all operand_y(const struct convolution *c, int64_t firs
 static struct operand_of_all operand_matrix(const struct convolution *c, int64_t first,
 					    int64_t images)
 {
-	const struct dnn_tensor *x = &c->given->x;
+	const struct dnn_tensor *x = &c->request->x;
 	int64_t columns = images * c->places;
 
-	if (c->direct && c->given->direction != DNN_BACKWARD_FILTER)
+	if (c->direct && c->request->direction != DNN_BACKWARD_FILTER)
 		return (struct operand_of_all){
 			c->x + (uint64_t)(first * x->stride[0] * c->type->bytes), x->stride[1],
 			c->x_step, x->stride[0], c->in * x->stride[1]};
@@ -363,7 +363,7 @@ static int convolve_forward(const struct convolution *c, int64_t first, int64_t 
 	if (status)
 		return status;
 	return multiply_all(c, (int64_t[]){c->out, c->places, filter}, images, &filters, &matrix,
-			    &y, c->type->cuda, c->given->alpha, c->given->beta);
+			    &y, c->type->cuda, c->request->alpha, c->request->beta);
 }
 
 static int convolve_data(const struct convolution *c, int64_t first, int64_t images)
@@ -373,7 +373,7 @@ static int convolve_data(const struct convolution *c, int64_t first, int64_t ima
 	struct operand_of_all matrix = operand_matrix(c, first, images), y = operand_y(c, first);
 	int status = multiply_all(c, (int64_t[]){filter, c->places, c->out}, images, &filters, &y,
 				  &matrix, c->direct ? c->type->cuda : cuda_sums(c),
-				  c->given->alpha, c->direct ? c->given->beta : 0);
+				  c->request->alpha, c->direct ? c->request->beta : 0);
 
 	return status || c->direct ? status : fold_x(c, first, images);
 }
@@ -384,7 +384,7 @@ static int convolve_filter(const struct convolution *c, int64_t first, int64_t i
 	int64_t columns = images * c->places, filter = c->in * c->taps;
 	struct operand_of_all y = operand_y(c, first), matrix = operand_matrix(c, first, images);
 	struct operand_of_all filters = {c->w, filter, 1, 0, c->out * filter};
-	double beta = first ? 1 : c->sums_bytes ? 0 : c->given->beta;
+	double beta = first ? 1 : c->sums_bytes ? 0 : c->request->beta;
 	int status = unfold_x(c, first, images);
 
 	if (!status && !c->y_even) {
@@ -399,20 +399,20 @@ static int convolve_filter(const struct convolution *c, int64_t first, int64_t i
 	if (c->sums_bytes)
 		filters.at = c->workspace + (uint64_t)(c->matrix_bytes + c->turned_bytes);
 	return multiply_all(c, (int64_t[]){c->out, filter, columns}, 1, &y, &matrix, &filters,
-			    c->sums_bytes ? cuda_sums(c) : c->type->cuda, c->given->alpha, beta);
+			    c->sums_bytes ? cuda_sums(c) : c->type->cuda, c->request->alpha, beta);
 }
 
 static int narrow_sums(const struct convolution *c)
 {
 	struct dnn_narrow k = {.from = c->workspace + (uint64_t)(c->matrix_bytes + c->turned_bytes),
 			       .to = c->w,
-			       .count = dnn_elements(&c->given->w, 0),
-			       .beta = c->given->beta};
+			       .count = dnn_elements(&c->request->w, 0),
+			       .beta = c->request->beta};
 
 	return dnn_launch(c->type, "narrow", &k, sizeof k, k.count, 1, c->stream);
 }
 
-int dnn_convolve(const struct dnn_convolution *given, uint64_t x, uint64_t w, uint64_t y,
+int dnn_convolve(const struct dnn_convolution *request, uint64_t x, uint64_t w, uint64_t y,
 		 uint64_t workspace, const void *stream)
 {
 	static int (*const compute[])(const struct convolution *, int64_t, int64_t) = {
@@ -421,7 +421,7 @@ int dnn_convolve(const struct dnn_convolution *given, uint64_t x, uint64_t w, ui
 		[DNN_BACKWARD_FILTER] = convolve_filter,
 	};
 	struct convolution c;
-	int status = convolution_check(&c, given);
+	int status = convolution_check(&c, request);
 
 	if (status)
 		return status;
@@ -433,7 +433,7 @@ int dnn_convolve(const struct dnn_convolution *given, uint64_t x, uint64_t w, ui
 	for (int64_t first = 0; first < c.images && !status; first += c.chunk) {
 		int64_t left = c.images - first;
 
-		status = compute[given->direction](&c, first, left < c.chunk ? left : c.chunk);
+		status = compute[request->direction](&c, first, left < c.chunk ? left : c.chunk);
 	}
 	return status || !c.sums_bytes ? status : narrow_sums(&c);
 }

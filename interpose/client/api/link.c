@@ -52,9 +52,9 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
 {
 	if (!stateOut || (numOptions && (!options || !optionValues)))
 		return INVALID_VALUE;
-	int kept = errno;
+	int saved_errno = errno;
 	struct link *link = calloc(1, sizeof *link);
-	errno = kept;
+	errno = saved_errno;
 	if (!link)
 		return OUT_OF_MEMORY;
 	fill_logs(CUDA_OK, numOptions, options, optionValues); /* later calls write no logs */
@@ -109,12 +109,12 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
 		LOG_ONCE("cuLinkAddData: only PTX can be linked (input type %d was given)", type);
 		return NOT_SUPPORTED;
 	}
-	int kept = errno;
+	int saved_errno = errno;
 	lock(LINK_LOCK);
 	struct link **place = link_place(state);
 	int error = place ? append(*place, data, strnlen(data, size)) : INVALID_HANDLE;
 	unlock(LINK_LOCK);
-	errno = kept;
+	errno = saved_errno;
 	return error;
 }
 

@@ -150,14 +150,14 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuin
 
 static dlsym_function libc_dlsym(void)
 {
-	static void *_Atomic kept;
-	return (dlsym_function)libc_kept(&kept, "dlsym");
+	static void *_Atomic cached;
+	return (dlsym_function)libc_cached(&cached, "dlsym");
 }
 
 static dlvsym_function libc_dlvsym(void)
 {
-	static void *_Atomic kept;
-	return (dlvsym_function)libc_kept(&kept, "dlvsym");
+	static void *_Atomic cached;
+	return (dlvsym_function)libc_cached(&cached, "dlvsym");
 }
 
 static const char *base_name(const char *path)
@@ -254,9 +254,9 @@ static __attribute__((noinline)) void *open_shim(dlopen_function open, const str
 
 RF_API void *dlopen(const char *file, int mode)
 {
-	static void *_Atomic kept;
+	static void *_Atomic cached;
 	const struct version *which = file ? version_named(file) : NULL;
-	dlopen_function open = (dlopen_function)libc_kept(&kept, "dlopen");
+	dlopen_function open = (dlopen_function)libc_cached(&cached, "dlopen");
 	if (which) {
 		void *handle = open_shim(open, which, mode);
 		if (handle)

@@ -80,7 +80,7 @@ int library_load(void **library, const void *code, unsigned count, const int *op
  * unreadable. */
 char *file_content(const char *path, size_t *bytes)
 {
-	int kept = errno;
+	int saved_errno = errno;
 	char *content = NULL;
 	long length;
 	FILE *file = fopen(path, "rbe");
@@ -95,7 +95,7 @@ char *file_content(const char *path, size_t *bytes)
 	}
 	if (file)
 		fclose(file);
-	errno = kept;
+	errno = saved_errno;
 	return content;
 }
 

@@ -138,12 +138,12 @@ ncclResult_t redop_create(ncclRedOp_t *op, const void *scalar, ncclDataType_t ty
 ncclResult_t redop_destroy(ncclRedOp_t op, const void *comm)
 {
 	const struct comm *c = comm_of(comm);
-	struct operator gone;
-	if (!c || channel_open() || !operator_of(op, &gone, true))
+	struct operator removed;
+	if (!c || channel_open() || !operator_of(op, &removed, true))
 		return ended("ncclRedOpDestroy", c, NCCL_INVALID_ARGUMENT);
-	if (gone.address)
+	if (removed.address)
 		return NCCL_SUCCESS;
-	return ended("ncclRedOpDestroy", c, group_destroy_redop(gone.number));
+	return ended("ncclRedOpDestroy", c, group_destroy_redop(removed.number));
 }
 
 /* ---- collectives ---- */

@@ -15,7 +15,7 @@
 struct texts {
 	char reason[384]; /* of the call in progress; empty: its result is sufficient */
 	char last[512];   /* of the last call that failed */
-	bool told;        /* the result of comm_error has been in one of these */
+	bool returned;    /* the result of comm_error has been in one of these */
 };
 
 static _Thread_local struct texts *texts; /* NULL: no error yet, or no memory for one */
@@ -82,7 +82,7 @@ ncclResult_t comm_error(const struct comm *c)
 		return NCCL_SUCCESS;
 	because(error, "%.*s", (int)RF_FAULT_BYTES - 1, channel_header->fault);
 	if (texts)
-		texts->told = true;
+		texts->returned = true;
 	return error;
 }
 
@@ -107,7 +107,7 @@ const char *ncclGetErrorString(ncclResult_t result)
 const char *ncclGetLastError(ncclComm_t comm)
 {
 	(void)comm; /* ignored, as in NCCL */
-	if (!texts || !texts->told)
+	if (!texts || !texts->returned)
 		ended("an earlier call", NULL, comm_error(NULL));
 	return texts ? texts->last : "";
 }

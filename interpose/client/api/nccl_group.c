@@ -84,10 +84,11 @@ static ncclResult_t finish_joining(struct joining *j)
 static ncclResult_t join_all(void)
 {
 	ncclResult_t error = NCCL_SUCCESS;
-	uint32_t begun = 0;
+	uint32_t begun_count = 0;
 	for (uint32_t i = 0; i < group.joining_count; i++) {
-		for (; begun < group.joining_count && begun < i + RF_SLOT_COUNT / 2; begun++)
-			begin_joining(&group.joinings[begun]);
+		for (; begun_count < group.joining_count && begun_count < i + RF_SLOT_COUNT / 2;
+		     begun_count++)
+			begin_joining(&group.joinings[begun_count]);
 		ncclResult_t failed = finish_joining(&group.joinings[i]);
 		if (!error || error == NCCL_IN_PROGRESS)
 			error = failed ? failed : error;
@@ -207,16 +208,16 @@ ncclResult_t group_add(const struct rf_collective *operation)
 
 void group_forget(const struct comm *c)
 {
-	uint32_t kept = 0;
+	uint32_t remaining = 0;
 	for (uint32_t i = 0; i < group.count; i++)
 		if (group.operations[i].comm != c->number)
-			group.operations[kept++] = group.operations[i];
-	group.count = kept;
-	kept = 0;
+			group.operations[remaining++] = group.operations[i];
+	group.count = remaining;
+	remaining = 0;
 	for (uint32_t i = 0; i < group.joining_count; i++)
 		if (group.joinings[i].comm != c)
-			group.joinings[kept++] = group.joinings[i];
-	group.joining_count = kept;
+			group.joinings[remaining++] = group.joinings[i];
+	group.joining_count = remaining;
 }
 
 ncclResult_t group_destroy_redop(uint64_t op)
@@ -390,7 +391,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 {
 	if (!uniqueId)
 		return NCCL_INVALID_ARGUMENT;
-	int kept = errno;
+	int saved_errno = errno;
 	size_t have = 0;
 	while (have < sizeof uniqueId->internal) {
 		ssize_t got = getrandom(uniqueId->internal + have, sizeof uniqueId->internal - have,
@@ -400,6 +401,6 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *uniqueId)
 		else if (errno != EINTR)
 			break;
 	}
-	errno = kept;
+	errno = saved_errno;
 	return have < sizeof uniqueId->internal ? NCCL_SYSTEM_ERROR : NCCL_SUCCESS;
 }

@@ -23,7 +23,7 @@ ncclResult_t comm_finalize(const void *comm)
 }
 
 /* Invalidates the handle; false: it was invalid already. */
-static bool take_comm(void *handle, struct comm **out)
+static bool invalidate_comm(void *handle, struct comm **out)
 {
 	struct comm *c = *out = comm_of(handle);
 	return c && !channel_open() && !atomic_exchange(&c->dead, true);
@@ -34,7 +34,7 @@ ncclResult_t comm_destroy(void *comm)
 	struct comm *c;
 	if (!comm)
 		return NCCL_SUCCESS;
-	if (!take_comm(comm, &c))
+	if (!invalidate_comm(comm, &c))
 		return ended("ncclCommDestroy", c, NCCL_INVALID_ARGUMENT);
 	comm_await(c);
 	struct rf_handle m = {.handle = c->number};
@@ -48,7 +48,7 @@ ncclResult_t comm_abort(void *comm)
 	struct comm *c;
 	if (!comm)
 		return NCCL_SUCCESS;
-	if (!take_comm(comm, &c))
+	if (!invalidate_comm(comm, &c))
 		return ended("ncclCommAbort", c, NCCL_INVALID_ARGUMENT);
 	group_forget(c);
 	(void)channel_abort_comm(c->number);

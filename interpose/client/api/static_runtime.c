@@ -209,9 +209,9 @@ static void consider(void *code)
 	struct dl_find_object object;
 	if (_dl_find_object(code, &object) || !object_refers_to(object.dlfo_link_map, "dlsym"))
 		return; /* every CUDA runtime looks the driver's functions up */
-	int kept = errno;
+	int saved_errno = errno;
 	redirect(object.dlfo_link_map, object.dlfo_map_start);
-	errno = kept;
+	errno = saved_errno;
 }
 
 RF_API void __gmon_start__(void);

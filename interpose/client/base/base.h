@@ -155,10 +155,10 @@ int channel_call(struct rf_record *record, enum rf_opcode opcode, size_t bytes, 
 /* channel_call in two steps, for several calls in flight. channel_begin returns the slot. */
 uint32_t channel_begin(struct rf_record *record, enum rf_opcode opcode, size_t bytes,
 		       const void *tail, size_t tail_bytes);
-/* The same, or SLOT_NONE without posting anything if *gone is true. The record comes before every
- * one that is posted after *gone became true. */
+/* The same, or SLOT_NONE without posting anything if *cancelled is true. The record comes before
+ * every one that is posted after *cancelled became true. */
 #define SLOT_NONE UINT32_MAX
-uint32_t channel_begin_unless(const _Atomic bool *gone, struct rf_record *record,
+uint32_t channel_begin_unless(const _Atomic bool *cancelled, struct rf_record *record,
 			      enum rf_opcode opcode, size_t bytes, const void *tail,
 			      size_t tail_bytes);
 int channel_finish(uint32_t slot, void *reply, size_t reply_bytes);
@@ -174,10 +174,10 @@ int channel_query_elapsed(const struct rf_events *, struct rf_query_reply *);
 /* Wakes the server if it sleeps: for changes of the header without a record. */
 void channel_wake(void);
 /* Posts one outermost group of collectives: consecutive in the ring, group_left counting down.
- * Those for which `gone` is true are removed from the list. As above, the others come before every
- * record that is posted after it became true. */
+ * Those for which `cancelled` is true are removed from the list. As above, the others come before
+ * every record that is posted after it became true. */
 void channel_post_group(struct rf_collective *records, uint32_t count,
-			bool (*gone)(const struct rf_collective *));
+			bool (*cancelled)(const struct rf_collective *));
 
 /* Claims a bulk slot; BULK_NONE if none is free and `wait` is false. A thread must not wait for a
  * slot while it holds one that only it can free. */
@@ -301,6 +301,6 @@ static inline int context_of_runtime(void)
 /* Returns libc's own function of a name that this library defines too. */
 void *libc_function(const char *name);
 /* The same, looked up once; a second thread finds the same. */
-void *libc_kept(void *_Atomic *kept, const char *name);
+void *libc_cached(void *_Atomic *cached, const char *name);
 
 #endif

@@ -202,16 +202,16 @@ void channel_wait_space(size_t bytes)
 }
 
 void channel_post_group(struct rf_collective *records, uint32_t count,
-			bool (*gone)(const struct rf_collective *))
+			bool (*cancelled)(const struct rf_collective *))
 {
-	uint32_t kept = 0;
+	uint32_t remaining = 0;
 	lock(RING_LOCK);
 	put_laters(); /* first: no release of a communicator comes between the check and the group */
 	for (uint32_t i = 0; i < count; i++)
-		if (!gone(&records[i]))
-			records[kept++] = records[i];
-	for (uint32_t i = 0; i < kept; i++) {
-		records[i].group_left = kept - 1 - i;
+		if (!cancelled(&records[i]))
+			records[remaining++] = records[i];
+	for (uint32_t i = 0; i < remaining; i++) {
+		records[i].group_left = remaining - 1 - i;
 		records[i].r.opcode = RF_OP_COLLECTIVE;
 		records[i].r.slot = 0;
 		put_record(&records[i].r, sizeof records[i], NULL, 0);
@@ -268,7 +268,7 @@ static void slot_release(uint32_t index)
 	doorbell_ring(&slots_bell, &slots_waiters);
 }
 
-uint32_t channel_begin_unless(const _Atomic bool *gone, struct rf_record *record,
+uint32_t channel_begin_unless(const _Atomic bool *cancelled, struct rf_record *record,
 			      enum rf_opcode opcode, size_t bytes, const void *tail,
 			      size_t tail_bytes)
 {
@@ -279,7 +279,7 @@ uint32_t channel_begin_unless(const _Atomic bool *gone, struct rf_record *record
 	record->slot = (uint16_t)(index + 1);
 	lock(RING_LOCK);
 	put_laters(); /* as before a group */
-	bool posted = !gone || !atomic_load(gone);
+	bool posted = !cancelled || !atomic_load(cancelled);
 	if (posted)
 		put_record(record, bytes, tail, tail_bytes);
 	unlock(RING_LOCK);

@@ -139,7 +139,7 @@ static bool receive_welcome(int sock, struct rf_welcome *out)
 }
 
 /* One request and its reply: 0, or the reason why there is no device. */
-static int ask(int sock, uint32_t pid, int memfd, struct rf_welcome *out)
+static int request_welcome(int sock, uint32_t pid, int memfd, struct rf_welcome *out)
 {
 	if (!send_hello(sock, pid, memfd) || !receive_welcome(sock, out)) {
 		log_message("no device: the launcher closed the connection");
@@ -160,7 +160,7 @@ static int get_welcome(void)
 	int sock = connect_launcher();
 	if (sock < 0)
 		return refused(NO_DEVICE);
-	int error = ask(sock, 0, -1, &welcome);
+	int error = request_welcome(sock, 0, -1, &welcome);
 	close(sock);
 	if (error)
 		return refused(error);
@@ -258,7 +258,7 @@ static int hand_over(struct rf_header **header)
 	write_header(*header);
 	int sock = connect_launcher();
 	struct rf_welcome again;
-	int error = sock < 0 ? NO_DEVICE : ask(sock, (uint32_t)getpid(), fd, &again);
+	int error = sock < 0 ? NO_DEVICE : request_welcome(sock, (uint32_t)getpid(), fd, &again);
 	if (sock >= 0)
 		close(sock);
 	close(fd);
@@ -305,11 +305,11 @@ int channel_welcome(const struct rf_welcome **out)
 		return not_after_fork();
 	if (atomic_load_explicit(&welcomed, memory_order_acquire))
 		return CUDA_OK;
-	int kept = errno;
+	int saved_errno = errno;
 	lock(OPENING_LOCK);
 	int error = get_welcome();
 	unlock(OPENING_LOCK);
-	errno = kept;
+	errno = saved_errno;
 	return error;
 }
 
@@ -320,22 +320,22 @@ int channel_open(void)
 	if (in_host_function)
 		return not_in_host_function();
 	if (!atomic_load_explicit(&ready, memory_order_acquire)) {
-		int kept = errno;
+		int saved_errno = errno;
 		lock(OPENING_LOCK);
 		int error = open_locked();
 		unlock(OPENING_LOCK);
-		errno = kept;
+		errno = saved_errno;
 		if (error)
 			return error;
 	}
 	return CUDA_OK;
 }
 
-static void tell_fault(int error)
+static void log_fault_once(int error)
 {
-	static _Atomic bool told;
+	static _Atomic bool logged;
 
-	if (!atomic_exchange(&told, true))
+	if (!atomic_exchange(&logged, true))
 		log_message("%.*s; this and all later calls fail (%s)", (int)RF_FAULT_BYTES - 1,
 			    channel_header->fault, error_name(error));
 }
@@ -349,7 +349,7 @@ int sticky_error(void)
 		error = (int)atomic_load_explicit(&channel_header->async_error,
 						  memory_order_acquire);
 	if (error)
-		tell_fault(error);
+		log_fault_once(error);
 	return error;
 }
 

@@ -93,10 +93,10 @@ void *libc_function(const char *name)
 	return NULL;
 }
 
-void *libc_kept(void *_Atomic *kept, const char *name)
+void *libc_cached(void *_Atomic *cached, const char *name)
 {
-	void *f = atomic_load_explicit(kept, memory_order_relaxed);
+	void *f = atomic_load_explicit(cached, memory_order_relaxed);
 	if (!f)
-		atomic_store(kept, f = libc_function(name));
+		atomic_store(cached, f = libc_function(name));
 	return f;
 }

@@ -78,18 +78,18 @@ static word plain(word number, word a, word b, word c)
 
 /* ---- the record ---- */
 
-static void lock_record(sigset_t *kept)
+static void lock_record(sigset_t *old_mask)
 {
 	sigset_t all;
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, kept);
+	pthread_sigmask(SIG_SETMASK, &all, old_mask);
 	lock(HOST_STATE_LOCK);
 }
 
-static void unlock_record(const sigset_t *kept)
+static void unlock_record(const sigset_t *old_mask)
 {
 	unlock(HOST_STATE_LOCK);
-	pthread_sigmask(SIG_SETMASK, kept, NULL);
+	pthread_sigmask(SIG_SETMASK, old_mask, NULL);
 }
 
 /* Under HOST_STATE_LOCK. */
@@ -252,35 +252,35 @@ static void note_effect(word number, const word *a, word result)
 	}
 }
 
-/* Before and after a call. `begun`: what `before` returned. */
+/* Before and after a call. `recording`: what `before` returned. */
 static bool before_call(word number)
 {
-	sigset_t kept;
+	sigset_t old_mask;
 	int error = errno;
-	lock_record(&kept);
-	bool begun = make_record();
-	if (begun)
+	lock_record(&old_mask);
+	bool recording = make_record();
+	if (recording)
 		put_object(RF_HOST_CALL, this_thread(), (uint64_t)number);
-	unlock_record(&kept);
+	unlock_record(&old_mask);
 	errno = error;
-	return begun;
+	return recording;
 }
 
 static WITHOUT_TAIL_CALLS word watched(word number, word first, word b, word c, word d, word e,
 				       word f)
 {
 	const word a[] = {first, b, c, d, e, f};
-	sigset_t kept;
-	bool begun = changes_state(number, a) && before_call(number);
+	sigset_t old_mask;
+	bool recording = changes_state(number, a) && before_call(number);
 	word result = libc_syscall()(number, first, b, c, d, e, f);
-	if (!begun)
+	if (!recording)
 		return result;
 	int error = errno;
-	lock_record(&kept);
+	lock_record(&old_mask);
 	if (result != -1)
 		note_effect(number, a, result);
 	put_object(RF_HOST_CALL, this_thread(), 0);
-	unlock_record(&kept);
+	unlock_record(&old_mask);
 	errno = error;
 	return result;
 }
@@ -330,7 +330,7 @@ RF_API int timer_settime(timer_t timer, int flags, const struct itimerspec *new,
 			 struct itimerspec *old)
 {
 	static void *_Atomic found;
-	settime_function next = (settime_function)libc_kept(&found, "timer_settime");
+	settime_function next = (settime_function)libc_cached(&found, "timer_settime");
 	bool absolute = flags & TIMER_ABSTIME && new && new->it_value.tv_sec >= LEAST_WALL_TIME;
 	if (!absolute && !state)
 		return next(timer, flags, new, old);
@@ -338,15 +338,15 @@ RF_API int timer_settime(timer_t timer, int flags, const struct itimerspec *new,
 			: new->it_interval.tv_sec || new->it_interval.tv_nsec
 				? INT64_MAX
 				: (uint64_t)new->it_value.tv_sec;
-	sigset_t kept;
-	bool begun = before_call(SYS_timer_settime);
+	sigset_t old_mask;
+	bool recording = before_call(SYS_timer_settime);
 	int result = next(timer, flags, new, old), error = errno;
-	lock_record(&kept);
-	if (begun && !result)
+	lock_record(&old_mask);
+	if (recording && !result)
 		put_object(RF_HOST_WALL_TIMER, (uint64_t)timer, last);
-	if (begun)
+	if (recording)
 		put_object(RF_HOST_CALL, this_thread(), 0);
-	unlock_record(&kept);
+	unlock_record(&old_mask);
 	errno = error;
 	return result;
 }
@@ -354,13 +354,13 @@ RF_API int timer_settime(timer_t timer, int flags, const struct itimerspec *new,
 RF_API int timer_delete(timer_t timer)
 {
 	static void *_Atomic found;
-	delete_function next = (delete_function)libc_kept(&found, "timer_delete");
+	delete_function next = (delete_function)libc_cached(&found, "timer_delete");
 	int result = next(timer), error = errno;
-	sigset_t kept;
+	sigset_t old_mask;
 	if (state && !result) {
-		lock_record(&kept);
+		lock_record(&old_mask);
 		put_object(RF_HOST_WALL_TIMER, (uint64_t)timer, 0);
-		unlock_record(&kept);
+		unlock_record(&old_mask);
 		errno = error;
 	}
 	return result;
@@ -369,7 +369,7 @@ RF_API int timer_delete(timer_t timer)
 /* Records the state inherited from the program that has executed this one. */
 __attribute__((constructor)) static void note_inherited(void)
 {
-	int tsc = PR_TSC_ENABLE, kept = errno;
+	int tsc = PR_TSC_ENABLE, saved_errno = errno;
 	sigset_t signals;
 	plain(SYS_prctl, PR_GET_TSC, (word)&tsc, 0);
 	bool no_new_code = plain(SYS_prctl, PR_GET_MDWE, 0, 0) > 0;
@@ -381,5 +381,5 @@ __attribute__((constructor)) static void note_inherited(void)
 		}
 		unlock_record(&signals);
 	}
-	errno = kept;
+	errno = saved_errno;
 }

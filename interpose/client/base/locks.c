@@ -5,10 +5,10 @@
 #define FREE(name) [name] = {PTHREAD_MUTEX_INITIALIZER},
 struct locked locks[LOCK_COUNT] = {LOCKS(FREE, FREE)};
 
-#define KEPT(name) name,
-#define LEFT(name)
-static const enum lock kept_over_fork[] = {LOCKS(KEPT, LEFT)};
-#define KEPT_COUNT (sizeof kept_over_fork / sizeof *kept_over_fork)
+#define OVER_FORK(name) name,
+#define NOT_OVER_FORK(name)
+static const enum lock locked_over_fork[] = {LOCKS(OVER_FORK, NOT_OVER_FORK)};
+#define OVER_FORK_COUNT (sizeof locked_over_fork / sizeof *locked_over_fork)
 
 #ifdef __SANITIZE_ADDRESS__
 #define NAME(name) #name,
@@ -24,21 +24,21 @@ void lock_ordered(enum lock which)
 	__builtin_trap();
 }
 
-void lock_taken(enum lock which) { held |= 1u << which; }
+void lock_acquired(enum lock which) { held |= 1u << which; }
 
-void lock_left(enum lock which) { held &= ~(1u << which); }
+void lock_released(enum lock which) { held &= ~(1u << which); }
 #endif
 
 static void before_fork(void)
 {
-	for (size_t i = 0; i < KEPT_COUNT; i++)
-		lock(kept_over_fork[i]);
+	for (size_t i = 0; i < OVER_FORK_COUNT; i++)
+		lock(locked_over_fork[i]);
 }
 
 static void after(void)
 {
-	for (size_t i = KEPT_COUNT; i-- > 0;)
-		unlock(kept_over_fork[i]);
+	for (size_t i = OVER_FORK_COUNT; i-- > 0;)
+		unlock(locked_over_fork[i]);
 }
 
 __attribute__((constructor)) static void watch_forks(void)

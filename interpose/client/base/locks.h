@@ -54,19 +54,19 @@ extern __attribute__((visibility("hidden"))) struct locked locks[LOCK_COUNT];
 /* Checks of the order; without the sanitizer they generate no code. */
 #ifdef __SANITIZE_ADDRESS__
 void lock_ordered(enum lock); /* before it is acquired */
-void lock_taken(enum lock);
-void lock_left(enum lock);
+void lock_acquired(enum lock);
+void lock_released(enum lock);
 #else
 static inline void lock_ordered(enum lock which) { (void)which; }
-static inline void lock_taken(enum lock which) { (void)which; }
-static inline void lock_left(enum lock which) { (void)which; }
+static inline void lock_acquired(enum lock which) { (void)which; }
+static inline void lock_released(enum lock which) { (void)which; }
 #endif
 
 static inline void lock(enum lock which)
 {
 	lock_ordered(which);
 	pthread_mutex_lock(&locks[which].mutex);
-	lock_taken(which);
+	lock_acquired(which);
 }
 
 static inline bool lock_try(enum lock which)
@@ -74,13 +74,13 @@ static inline bool lock_try(enum lock which)
 	lock_ordered(which);
 	if (pthread_mutex_trylock(&locks[which].mutex))
 		return false;
-	lock_taken(which);
+	lock_acquired(which);
 	return true;
 }
 
 static inline void unlock(enum lock which)
 {
-	lock_left(which);
+	lock_released(which);
 	pthread_mutex_unlock(&locks[which].mutex);
 }
 

@@ -11,7 +11,7 @@
 
 void log_message(const char *format, ...)
 {
-	int kept = errno;
+	int saved_errno = errno;
 	char line[2048] = "rankfold: ";
 	size_t have = strlen(line);
 	va_list arguments;
@@ -24,7 +24,7 @@ void log_message(const char *format, ...)
 	line[have++] = '\n';
 	ssize_t ignored = write(STDERR_FILENO, line, have);
 	(void)ignored;
-	errno = kept;
+	errno = saved_errno;
 }
 
 int refuse_call(_Atomic bool *done, const char *function, const char *why, int error)

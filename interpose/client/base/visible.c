@@ -87,7 +87,7 @@ static const struct visible *visible(int total)
 	const struct visible *have = atomic_load_explicit(&read_once, memory_order_acquire);
 	if (have)
 		return have;
-	int kept = errno;
+	int saved_errno = errno;
 	struct visible *v = calloc(1, sizeof *v);
 	if (!v)
 		return NULL;
@@ -96,7 +96,7 @@ static const struct visible *visible(int total)
 		parse(text, total < DEVICES_MAX ? total : DEVICES_MAX, v);
 	else
 		v->count = -1;
-	errno = kept; /* strtol changes it for numbers that are too large */
+	errno = saved_errno; /* strtol changes it for numbers that are too large */
 	if (atomic_compare_exchange_strong(&read_once, &have, v))
 		return v;
 	free(v);

@@ -382,7 +382,7 @@ static int start(uint64_t stream, void *graph, const struct nodes *tails, int mo
 	struct capture *capture = calloc(1, sizeof *capture);
 	if (!capture)
 		return OUT_OF_MEMORY;
-	stream_tell_end(stream_ends);
+	stream_on_end(stream_ends);
 	lock(CAPTURE_LOCK);
 	struct captured *s = find_captured(streams, stream)
 				     ? NULL

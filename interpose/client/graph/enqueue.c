@@ -15,9 +15,9 @@
 
 /* ---- copies and fills ---- */
 
-int memory_copy(const struct copy *given)
+int memory_copy(const struct copy *request)
 {
-	struct copy c = *given;
+	struct copy c = *request;
 	int error = copy_check(&c);
 	if (error || !c.height)
 		return error;
@@ -34,13 +34,13 @@ int memory_copy_1d(void *dst, const void *src, uint64_t bytes, int kind, const v
 	return error ? error : memory_copy(&c);
 }
 
-int copy_slices(const struct copy *given, const struct slices *slices)
+int copy_slices(const struct copy *request, const struct slices *slices)
 {
-	struct copy c = *given;
+	struct copy c = *request;
 	int error = CUDA_OK;
 	for (uint64_t z = 0; !error && z < slices->count; z++) {
-		c.dst = (uint8_t *)given->dst + z * slices->dst_bytes;
-		c.src = (const uint8_t *)given->src + z * slices->src_bytes;
+		c.dst = (uint8_t *)request->dst + z * slices->dst_bytes;
+		c.src = (const uint8_t *)request->src + z * slices->src_bytes;
 		error = memory_copy(&c);
 	}
 	return error;
@@ -89,9 +89,9 @@ int enqueue_launch(const struct launch *l)
 	return capturing(l->stream) ? capture_launch(l) : issue_launch(l);
 }
 
-int gemm_post(const struct rf_gemm_aux *given, const void *stream)
+int gemm_post(const struct rf_gemm_aux *request, const void *stream)
 {
-	struct rf_gemm_aux m = *given;
+	struct rf_gemm_aux m = *request;
 	int error = stream_number(stream, &m.g.stream);
 	if (!error)
 		error = channel_enter();

@@ -14,7 +14,7 @@
 
 /* ---- sets of nodes ---- */
 
-bool nodes_hold(const struct nodes *set, const struct node *n)
+bool nodes_contain(const struct nodes *set, const struct node *n)
 {
 	for (size_t i = 0; i < set->count; i++)
 		if (set->at[i] == n)
@@ -24,7 +24,7 @@ bool nodes_hold(const struct nodes *set, const struct node *n)
 
 bool nodes_add(struct nodes *set, struct node *n)
 {
-	if (nodes_hold(set, n))
+	if (nodes_contain(set, n))
 		return true;
 	struct node **more = realloc(set->at, (set->count + 1) * sizeof *more);
 	if (!more)
@@ -102,15 +102,15 @@ struct node *node_new(enum node_kind kind)
 	return n;
 }
 
-int node_keep(struct launch *l, const void *packed, size_t bytes)
+int node_copy_packed(struct launch *l, const void *packed, size_t bytes)
 {
-	uint8_t *kept = calloc(1, bytes + 1);
-	if (!kept)
+	uint8_t *packed_copy = calloc(1, bytes + 1);
+	if (!packed_copy)
 		return OUT_OF_MEMORY;
 	if (packed)
-		memcpy(kept, packed, bytes);
+		memcpy(packed_copy, packed, bytes);
 	l->args = NULL;
-	l->packed = kept;
+	l->packed = packed_copy;
 	l->packed_bytes = bytes;
 	return CUDA_OK;
 }
@@ -190,10 +190,10 @@ size_t graph_order(const struct graph *g, bool *done, size_t *order)
 		before = have;
 		for (size_t i = 0; i < g->count; i++) {
 			const struct nodes *needs = &g->nodes[i]->needs;
-			size_t met = 0;
-			while (met < needs->count && done[needs->at[met]->index])
-				met++;
-			if (!done[i] && met == needs->count)
+			size_t n_done = 0;
+			while (n_done < needs->count && done[needs->at[n_done]->index])
+				n_done++;
+			if (!done[i] && n_done == needs->count)
 				done[order[have++] = i] = true;
 		}
 	}
@@ -227,7 +227,8 @@ static int node_clone(const struct node *from, bool exec, struct node **out)
 	graph_memory_keep(n->memory);
 	int error = CUDA_OK;
 	if (from->launch.packed)
-		error = node_keep(&n->launch, from->launch.packed, from->launch.packed_bytes);
+		error = node_copy_packed(&n->launch, from->launch.packed,
+					 from->launch.packed_bytes);
 	if (!error && from->child)
 		error = graph_copy(from->child, exec, &n->child);
 	*out = n;

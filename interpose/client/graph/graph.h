@@ -76,7 +76,7 @@ int graph_copy(const struct graph *, bool exec, struct graph **out); /* with the
  * one created first comes first. Returns the number of nodes in it: fewer than all if there is a
  * cycle. */
 size_t graph_order(const struct graph *, bool *done, size_t *order);
-bool nodes_hold(const struct nodes *, const struct node *);
+bool nodes_contain(const struct nodes *, const struct node *);
 bool nodes_add(struct nodes *, struct node *);
 bool nodes_join(struct nodes *, const struct nodes *other);
 bool nodes_remove(struct nodes *, const struct node *);
@@ -90,7 +90,7 @@ int graph_add(struct graph *, struct node *); /* without needs; takes the node i
 struct node *node_new(enum node_kind);
 void node_free(struct node *);
 /* Copies a kernel's parameters into memory that the launch then owns. NULL: zeros. */
-int node_keep(struct launch *, const void *packed, size_t bytes);
+int node_copy_packed(struct launch *, const void *packed, size_t bytes);
 void node_drop_parameters(struct node *);
 
 /* node.c */

@@ -34,7 +34,7 @@ static int finish_node(int error, struct node *n, void **out, const void *graph,
 		error = n ? INVALID_VALUE : OUT_OF_MEMORY;
 	for (size_t i = 0; !error && i < count; i++) {
 		if (!dependencies[i] || ((struct node *)dependencies[i])->graph != g ||
-		    nodes_hold(&n->needs, dependencies[i]))
+		    nodes_contain(&n->needs, dependencies[i]))
 			error = INVALID_VALUE;
 		else if (!nodes_add(&n->needs, dependencies[i]))
 			error = OUT_OF_MEMORY;
@@ -172,7 +172,7 @@ int graph_edges(void *graph, const CUgraphNode *from, const CUgraphNode *to,
 	for (size_t i = 0; !error && i < count; i++) {
 		struct node *a = from[i], *b = to[i];
 		if (!a || !b || a == b || a->graph != g || b->graph != g ||
-		    nodes_hold(&b->needs, a))
+		    nodes_contain(&b->needs, a))
 			return INVALID_VALUE;
 		error = data ? check_edge(&data[i]) : CUDA_OK;
 		if (!error && !nodes_add(&b->needs, a))

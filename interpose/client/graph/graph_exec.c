@@ -115,7 +115,7 @@ static CUgraphExecUpdateResultInfo compare_graphs(const struct graph *e, const s
 }
 
 /* Keeps the numbers by which the program names the nodes, and which of them are disabled. */
-static void take_over(struct graph *e, const struct graph *old)
+static void reuse_nodes(struct graph *e, const struct graph *old)
 {
 	INVARIANT(e->count == old->count, "an update keeps the nodes of a graph");
 	for (size_t i = 0; i < e->count; i++) {
@@ -124,7 +124,7 @@ static void take_over(struct graph *e, const struct graph *old)
 		n->origin = before->origin;
 		n->disabled = before->disabled;
 		if (n->child)
-			take_over(n->child, before->child);
+			reuse_nodes(n->child, before->child);
 	}
 	e->flags = old->flags;
 }
@@ -145,7 +145,7 @@ int graph_update(void *exec, const void *graph, CUgraphExecUpdateResultInfo *inf
 	struct graph old = *e;
 	*e = *fresh;
 	*fresh = old;
-	take_over(e, fresh);
+	reuse_nodes(e, fresh);
 	graph_free(fresh);
 	return CUDA_OK;
 }
@@ -332,7 +332,7 @@ static void launch_over(void *set)
 
 /* Releases the references in the stream after the launch; in a capture, its graph keeps them
  * instead. */
-static int hold(struct user_objects *set, const void *stream)
+static int release_after_launch(struct user_objects *set, const void *stream)
 {
 	int status;
 	void *graph = NULL;
@@ -348,14 +348,14 @@ static int hold(struct user_objects *set, const void *stream)
 	return error;
 }
 
-static int hold_objects(const struct graph *exec, const void *stream)
+static int retain_objects(const struct graph *exec, const void *stream)
 {
 	struct user_objects set = {NULL, 0};
 	int error = gather_objects(exec, &set);
-	struct user_objects *kept = !error && set.count ? malloc(sizeof *kept) : NULL;
-	if (kept) {
-		*kept = set;
-		return hold(kept, stream);
+	struct user_objects *retained = !error && set.count ? malloc(sizeof *retained) : NULL;
+	if (retained) {
+		*retained = set;
+		return release_after_launch(retained, stream);
 	}
 	error = error || !set.count ? error : OUT_OF_MEMORY;
 	user_objects_drop(&set);
@@ -369,7 +369,7 @@ CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
 	if (!error && !(g->flags & AUTO_FREE))
 		error = graph_memory_check(g);
 	error = error ? error : run_all(g, hStream);
-	return error ? error : hold_objects(g, hStream);
+	return error ? error : retain_objects(g, hStream);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec hGraphExec)

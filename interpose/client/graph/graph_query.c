@@ -10,8 +10,8 @@
 
 /* ---- nodes and edges ---- */
 
-static int give_nodes(const struct nodes *set, CUgraphNode *out, CUgraphEdgeData *data,
-		      size_t *count)
+static int copy_nodes_out(const struct nodes *set, CUgraphNode *out, CUgraphEdgeData *data,
+			  size_t *count)
 {
 	if (!count || (data && !out))
 		return INVALID_VALUE;
@@ -27,7 +27,7 @@ static int give_nodes(const struct nodes *set, CUgraphNode *out, CUgraphEdgeData
 int node_dependencies(const void *node, CUgraphNode *out, CUgraphEdgeData *data, size_t *count)
 {
 	const struct node *n = node;
-	return n ? give_nodes(&n->needs, out, data, count) : INVALID_VALUE;
+	return n ? copy_nodes_out(&n->needs, out, data, count) : INVALID_VALUE;
 }
 
 static bool depends_on(const struct node *n, const struct node *wanted)
@@ -47,7 +47,7 @@ int node_dependents(const void *node, CUgraphNode *out, CUgraphEdgeData *data, s
 		if (depends_on(n->graph->nodes[i], n) && !nodes_add(&found, n->graph->nodes[i]))
 			error = OUT_OF_MEMORY;
 	if (!error)
-		error = give_nodes(&found, out, data, count);
+		error = copy_nodes_out(&found, out, data, count);
 	nodes_clear(&found);
 	return error;
 }
@@ -83,7 +83,7 @@ CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *num
 		if (!g->nodes[i]->needs.count && !nodes_add(&roots, g->nodes[i]))
 			error = OUT_OF_MEMORY;
 	if (!error)
-		error = give_nodes(&roots, rootNodes, NULL, numRootNodes);
+		error = copy_nodes_out(&roots, rootNodes, NULL, numRootNodes);
 	nodes_clear(&roots);
 	return error;
 }
@@ -91,7 +91,7 @@ CUresult cuGraphGetRootNodes(CUgraph hGraph, CUgraphNode *rootNodes, size_t *num
 CUresult cuGraphGetNodes(CUgraph hGraph, CUgraphNode *nodes, size_t *numNodes)
 {
 	const struct graph *g = graph_check(hGraph, GRAPH_MAGIC);
-	return g ? give_nodes(&(struct nodes){g->nodes, g->count}, nodes, NULL, numNodes)
+	return g ? copy_nodes_out(&(struct nodes){g->nodes, g->count}, nodes, NULL, numNodes)
 		 : INVALID_VALUE;
 }
 
@@ -302,7 +302,7 @@ static void dot(FILE *out, const struct graph *g, unsigned flags, int *next)
 CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int flags)
 {
 	const struct graph *g = graph_check(hGraph, GRAPH_MAGIC);
-	int kept = errno, next = 1;
+	int saved_errno = errno, next = 1;
 	if (!g || !path)
 		return INVALID_VALUE;
 	FILE *out = fopen(path, "we");
@@ -314,6 +314,6 @@ CUresult cuGraphDebugDotPrint(CUgraph hGraph, const char *path, unsigned int fla
 	bool written = out && !ferror(out);
 	if (out && fclose(out))
 		written = false;
-	errno = kept;
+	errno = saved_errno;
 	return written ? CUDA_OK : OPERATING_SYSTEM;
 }

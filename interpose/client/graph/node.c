@@ -10,7 +10,7 @@
 static int pack_list(struct launch *l, void **args)
 {
 	const struct function *f = l->function;
-	int error = node_keep(l, NULL, f->info.param_bytes);
+	int error = node_copy_packed(l, NULL, f->info.param_bytes);
 	for (uint32_t i = 0; !error && i < f->info.param_count; i++)
 		memcpy((uint8_t *)l->packed + f->params[i].offset, args[i], f->params[i].bytes);
 	return error;
@@ -21,7 +21,7 @@ static int pack_buffer(struct launch *l, void **extra)
 	const void *packed;
 	size_t bytes;
 	int error = packed_parameters(extra, &packed, &bytes);
-	return error ? error : node_keep(l, packed, packed ? bytes : 0);
+	return error ? error : node_copy_packed(l, packed, packed ? bytes : 0);
 }
 
 void *node_function(const CUDA_KERNEL_NODE_PARAMS *p)
@@ -165,7 +165,7 @@ int node_set(struct node *n, const CUgraphNodeParams *p)
 /* ---- nodes of captured work ---- */
 
 /* Stores the hints of the captured launch: its own, and for the others its stream's. */
-static void take_hints(struct node *n, const struct launch *l)
+static void copy_hints(struct node *n, const struct launch *l)
 {
 	const struct hints of = l->hints ? *l->hints : stream_hints(l->stream);
 	hints_copy(&n->hints, &of, OF_NODE);
@@ -183,8 +183,8 @@ struct node *node_launch(const struct launch *l, const void *packed, size_t byte
 		return NULL;
 	n->launch = *l;
 	n->buffer = !l->args && l->packed;
-	take_hints(n, l);
-	if (!node_keep(&n->launch, packed, bytes))
+	copy_hints(n, l);
+	if (!node_copy_packed(&n->launch, packed, bytes))
 		return n;
 	free(n);
 	return NULL;

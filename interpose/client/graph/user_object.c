@@ -29,8 +29,8 @@ struct reference {
 	uint64_t count;
 };
 
-static pthread_cond_t object_left = PTHREAD_COND_INITIALIZER;
-static struct object *left, **left_end = &left;
+static pthread_cond_t object_unreferenced = PTHREAD_COND_INITIALIZER;
+static struct object *unreferenced, **unreferenced_end = &unreferenced;
 static bool destroyer_runs;
 
 static struct object *checked_object(const void *handle, unsigned count)
@@ -44,12 +44,12 @@ static void *destroyer(void *unused)
 	in_host_function = true; /* CUDA's functions must not be called */
 	for (;;) {
 		lock(OBJECT_LOCK);
-		while (!left)
-			lock_wait(&object_left, OBJECT_LOCK);
-		struct object *o = left;
-		left = o->next;
-		if (!left)
-			left_end = &left;
+		while (!unreferenced)
+			lock_wait(&object_unreferenced, OBJECT_LOCK);
+		struct object *o = unreferenced;
+		unreferenced = o->next;
+		if (!unreferenced)
+			unreferenced_end = &unreferenced;
 		unlock(OBJECT_LOCK);
 		o->destroy(o->data);
 		free(o);
@@ -68,9 +68,9 @@ static void release_object(struct object *o, uint64_t count)
 		return;
 	o->magic = 0;
 	o->next = NULL;
-	*left_end = o;
-	left_end = &o->next;
-	pthread_cond_signal(&object_left);
+	*unreferenced_end = o;
+	unreferenced_end = &o->next;
+	pthread_cond_signal(&object_unreferenced);
 }
 
 /* ---- sets of references: under OBJECT_LOCK ---- */

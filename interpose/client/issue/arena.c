@@ -42,13 +42,13 @@ static void remove_block(uint32_t at)
 }
 
 /* Under PINNED_LOCK: allocates a block, first fit. */
-static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
+static void *allocate_block(uint64_t requested, uint64_t owner, unsigned flags)
 {
-	uint64_t bytes = (asked + PAGE - 1) & ~(PAGE - 1);
+	uint64_t bytes = (requested + PAGE - 1) & ~(PAGE - 1);
 	if (!block_count && !insert_block(0, (struct block){.bytes = RF_PINNED_SLOT_BYTES}))
 		return NULL;
 	for (uint32_t i = 0; i < block_count; i++) {
-		if (blocks[i].asked || blocks[i].bytes < bytes)
+		if (blocks[i].requested || blocks[i].bytes < bytes)
 			continue;
 		INVARIANT(blocks[i].offset + blocks[i].bytes <= RF_PINNED_SLOT_BYTES,
 			  "a block is in the pinned arena");
@@ -57,7 +57,7 @@ static void *take_block(uint64_t asked, uint64_t owner, unsigned flags)
 		if (rest.bytes && !insert_block(i + 1, rest))
 			return NULL;
 		blocks[i].bytes = bytes;
-		blocks[i].asked = asked;
+		blocks[i].requested = requested;
 		blocks[i].owner = owner;
 		blocks[i].flags = flags;
 		return arena_start() + blocks[i].offset;
@@ -72,7 +72,7 @@ static uint32_t find_block(const void *address)
 	uint32_t i = 0;
 	while (i < block_count && offset - blocks[i].offset >= blocks[i].bytes)
 		i++;
-	return i < block_count && blocks[i].asked ? i : block_count;
+	return i < block_count && blocks[i].requested ? i : block_count;
 }
 
 int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address)
@@ -83,7 +83,7 @@ int pinned_alloc(uint64_t bytes, uint64_t owner, unsigned flags, void **address)
 	if (!bytes || bytes > RF_PINNED_SLOT_BYTES)
 		return bytes ? OUT_OF_MEMORY : INVALID_VALUE;
 	lock(PINNED_LOCK);
-	*address = take_block(bytes, owner, flags);
+	*address = allocate_block(bytes, owner, flags);
 	unlock(PINNED_LOCK);
 	return *address ? CUDA_OK : OUT_OF_MEMORY;
 }
@@ -103,7 +103,7 @@ bool pinned_find(const void *address, struct allocation *out)
 	bool found = i < block_count;
 	if (found)
 		*out = (struct allocation){(uint64_t)arena_start() + blocks[i].offset,
-					   blocks[i].asked, blocks[i].owner, blocks[i].flags};
+					   blocks[i].requested, blocks[i].owner, blocks[i].flags};
 	unlock(PINNED_LOCK);
 	return found;
 }
@@ -113,15 +113,15 @@ static void merge_block(uint32_t i)
 {
 	free(blocks[i].notes);
 	blocks[i].notes = NULL;
-	blocks[i].asked = 0;
+	blocks[i].requested = 0;
 	INVARIANT(i + 1 == block_count ||
 			  blocks[i].offset + blocks[i].bytes == blocks[i + 1].offset,
 		  "blocks of the pinned arena have no gaps");
-	if (i + 1 < block_count && !blocks[i + 1].asked) {
+	if (i + 1 < block_count && !blocks[i + 1].requested) {
 		blocks[i].bytes += blocks[i + 1].bytes;
 		remove_block(i + 1);
 	}
-	if (i > 0 && !blocks[i - 1].asked) {
+	if (i > 0 && !blocks[i - 1].requested) {
 		blocks[i - 1].bytes += blocks[i].bytes;
 		remove_block(i);
 	}
@@ -130,10 +130,11 @@ static void merge_block(uint32_t i)
 /* Under PINNED_LOCK. */
 static void drop_block(uint32_t i)
 {
-	int kept = errno;
-	INVARIANT(i < block_count && blocks[i].asked, "pinned memory that is freed was allocated");
+	int saved_errno = errno;
+	INVARIANT(i < block_count && blocks[i].requested,
+		  "pinned memory that is freed was allocated");
 	madvise(arena_start() + blocks[i].offset, blocks[i].bytes, MADV_REMOVE);
-	errno = kept;
+	errno = saved_errno;
 	merge_block(i);
 }
 
@@ -157,7 +158,7 @@ void pinned_end(uint64_t owner)
 {
 	lock(PINNED_LOCK);
 	for (uint32_t i = 0; i < block_count;) {
-		bool its = blocks[i].asked && blocks[i].owner == owner;
+		bool its = blocks[i].requested && blocks[i].owner == owner;
 		if (its)
 			drop_block(i);
 		i = its ? 0 : i + 1; /* the block has joined its neighbours: start again */

@@ -11,7 +11,7 @@ struct notes;
 /* A block of the arena. The blocks are in order and without gaps; sizes are whole pages. There are
  * few blocks, and they are large. */
 struct block {
-	uint64_t offset, bytes, asked, owner; /* asked 0: free */
+	uint64_t offset, bytes, requested, owner; /* requested 0: free */
 	unsigned flags;
 	struct notes *notes; /* managed memory: one per page; freed with the block */
 };

@@ -17,8 +17,8 @@
 #include "call_site.h"
 #include "issue.h"
 
-#define KEPT 4096 /* frames */
-#define PLACES 4  /* places at which a frame may be kept */
+#define CACHED_FRAMES 4096 /* frames */
+#define PLACES 4           /* places at which a frame may be cached */
 
 struct frame {
 	const uint64_t *at; /* the place of the return address */
@@ -32,7 +32,7 @@ struct walk {
 	const uint64_t *first;
 	bool certain; /* all return addresses are at the places where a look-up reads them */
 };
-static struct frame kept[KEPT];
+static struct frame cached_frames[CACHED_FRAMES];
 
 static uint64_t mix_hash(uint64_t hash, uint64_t next)
 {
@@ -45,7 +45,8 @@ static uint64_t mix_hash(uint64_t hash, uint64_t next)
 static struct frame *frame_entry(const uint64_t *at, uint64_t address)
 {
 	static uint32_t next;
-	struct frame *places = &kept[mix_hash((uint64_t)at, address) % (KEPT / PLACES) * PLACES];
+	struct frame *places =
+		&cached_frames[mix_hash((uint64_t)at, address) % (CACHED_FRAMES / PLACES) * PLACES];
 	for (uint32_t i = 0; i < PLACES; i++)
 		if (!places[i].at || (places[i].at == at && places[i].address == address))
 			return &places[i];
@@ -62,7 +63,7 @@ static void follow(struct call_site *found, const struct frame *f)
 }
 
 /* Under SITES_LOCK: follows cached frames only. False: some frame is not cached. */
-static bool follow_kept(struct call_site *found, const uint64_t *at)
+static bool follow_cached(struct call_site *found, const uint64_t *at)
 {
 	for (uint32_t i = 0; i < CALL_SITE_FRAMES && at; i++) {
 		uint64_t address = word_at(at);
@@ -120,7 +121,7 @@ __attribute__((noinline)) struct call_site call_site(void)
 	const uint64_t *first = (const uint64_t *)__builtin_frame_address(0) + 1;
 	struct call_site found = {0};
 	lock(SITES_LOCK);
-	bool known = follow_kept(&found, first);
+	bool known = follow_cached(&found, first);
 	unlock(SITES_LOCK);
 	return known ? found : walk(first);
 }

@@ -12,7 +12,8 @@
 
 #define LONG_NS 2000000000ull /* waited for kernels, all in all, before that is reported */
 
-static bool telling; /* under MODULE_LOCK: a thread is writing the heap's address into a module */
+/* Under MODULE_LOCK: a thread is writing the heap's address into a module. */
+static bool writing_heap_address;
 
 struct function *function_register(struct module *m, const char *name, const void *host)
 {
@@ -55,15 +56,15 @@ static int await_function(const struct function *f, uint32_t slot, struct rf_fun
 /* Under MODULE_LOCK: fetches the parameter layout and resource needs from the server. */
 static int get_locked(struct function *f)
 {
-	struct rf_name ask = {.module = f->module->number,
-			      .handle = handle_number(),
-			      .name_bytes = (uint32_t)strlen(f->name)};
-	if (!ask.name_bytes || ask.name_bytes > RF_NAME_MAX)
+	struct rf_name request = {.module = f->module->number,
+				  .handle = handle_number(),
+				  .name_bytes = (uint32_t)strlen(f->name)};
+	if (!request.name_bytes || request.name_bytes > RF_NAME_MAX)
 		return NOT_FOUND;
-	ask.bulk = bulk_claim(true);
-	bulk_data(ask.bulk)[0] = 0;
-	uint32_t slot = channel_begin(&ask.r, RF_OP_FUNCTION_GET, sizeof ask, f->name,
-				      ask.name_bytes);
+	request.bulk = bulk_claim(true);
+	bulk_data(request.bulk)[0] = 0;
+	uint32_t slot = channel_begin(&request.r, RF_OP_FUNCTION_GET, sizeof request, f->name,
+				      request.name_bytes);
 	int error = await_function(f, slot, &f->info);
 	uint64_t bytes = f->info.param_count * sizeof *f->params;
 	if (!error && (bytes > RF_BULK_BYTES || f->info.param_bytes > RF_PARAM_MAX)) {
@@ -75,18 +76,18 @@ static int get_locked(struct function *f)
 		free(f->params); /* from before a reset */
 		f->params = malloc(bytes);
 		if (f->params)
-			memcpy(f->params, bulk_data(ask.bulk), bytes);
+			memcpy(f->params, bulk_data(request.bulk), bytes);
 		else
 			error = OUT_OF_MEMORY;
 	}
 	/* Programs look for functions that their modules may not contain. */
-	if (error && error != NOT_FOUND && bulk_data(ask.bulk)[0] && !f->explained) {
-		log_message("%.*s", (int)RF_BULK_BYTES, (const char *)bulk_data(ask.bulk));
+	if (error && error != NOT_FOUND && bulk_data(request.bulk)[0] && !f->explained) {
+		log_message("%.*s", (int)RF_BULK_BYTES, (const char *)bulk_data(request.bulk));
 		f->explained = true;
 	}
-	bulk_release(ask.bulk);
+	bulk_release(request.bulk);
 	if (!error) {
-		f->number = ask.handle;
+		f->number = request.handle;
 		atomic_store_explicit(&f->ready, true, memory_order_release);
 	}
 	return error;
@@ -108,18 +109,18 @@ int function_ready(struct function *f)
 }
 
 /* Under MODULE_LOCK, except for the write itself, which one thread does at a time. */
-static int tell_heap_locked(struct module *m)
+static int write_heap_address_locked(struct module *m)
 {
-	while (telling)
+	while (writing_heap_address)
 		module_wait();
 	uint64_t heap_at = atomic_load(&m->heap_at);
 	if (!heap_at)
 		return CUDA_OK;
-	telling = true;
+	writing_heap_address = true;
 	unlock(MODULE_LOCK);
-	int error = kernel_heap_tell(heap_at);
+	int error = kernel_heap_write_address(heap_at);
 	lock(MODULE_LOCK);
-	telling = false;
+	writing_heap_address = false;
 	if (!error)
 		atomic_store(&m->heap_at, 0);
 	module_moved();
@@ -132,7 +133,7 @@ int function_can_run(struct function *f)
 	if (error || !atomic_load_explicit(&f->module->heap_at, memory_order_acquire))
 		return error;
 	lock(MODULE_LOCK);
-	error = tell_heap_locked(f->module);
+	error = write_heap_address_locked(f->module);
 	unlock(MODULE_LOCK);
 	return error;
 }
@@ -182,12 +183,12 @@ int module_function_count(struct module *m, unsigned *count)
 /* Under MODULE_LOCK: returns the functions after the first *at ones, as many as one reply names. */
 static int enumerate_locked(struct module *m, void **out, unsigned capacity, unsigned *at)
 {
-	struct rf_function_names ask = {
+	struct rf_function_names request = {
 		.module = m->number, .first = *at, .bulk = bulk_claim(true)};
 	struct rf_function_names_reply reply = {0};
-	int error = channel_call(&ask.r, RF_OP_FUNCTION_NAMES, sizeof ask, NULL, 0, &reply,
+	int error = channel_call(&request.r, RF_OP_FUNCTION_NAMES, sizeof request, NULL, 0, &reply,
 				 sizeof reply);
-	const char *name = (const char *)bulk_data(ask.bulk);
+	const char *name = (const char *)bulk_data(request.bulk);
 	for (; !error && reply.count && *at < capacity; reply.count--, name += strlen(name) + 1) {
 		struct function *f = named_locked(m, name);
 		if (f)
@@ -195,7 +196,7 @@ static int enumerate_locked(struct module *m, void **out, unsigned capacity, uns
 		else
 			error = OUT_OF_MEMORY;
 	}
-	bulk_release(ask.bulk);
+	bulk_release(request.bulk);
 	return error;
 }
 

@@ -166,7 +166,7 @@ void heap_free(struct heap *h, uint64_t addr, uint64_t seq, bool learn)
 	h->freed[h->freed_count++] = (struct heap_freed){addr, e->bytes, seq};
 	e->state = HEAP_QUARANTINED;
 	e->seq = seq;
-	e->asked = 0;
+	e->requested = 0;
 	count_down(h->live, &h->live_chunks, addr, e->bytes);
 	INVARIANT(h->live_bytes >= e->bytes, "the heap counts the bytes that it gave out");
 	h->live_bytes -= e->bytes;
@@ -214,7 +214,7 @@ const char *heap_invalid(const struct heap *h)
 		const struct heap_extent *e = &h->extents[i];
 		if (e->addr != next || !e->bytes || e->bytes % RF_ALLOC_ALIGN)
 			return "the extents do not cover the heap in order";
-		if (e->state == HEAP_LIVE && (!e->asked || e->asked > e->bytes))
+		if (e->state == HEAP_LIVE && (!e->requested || e->requested > e->bytes))
 			return "a live extent is smaller than what was asked";
 		bytes += e->state == HEAP_LIVE ? e->bytes : 0;
 		next = e->addr + e->bytes;

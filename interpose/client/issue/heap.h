@@ -19,7 +19,7 @@
 enum heap_state { HEAP_FREE, HEAP_QUARANTINED, HEAP_LIVE };
 struct heap_extent {
 	uint64_t addr, bytes; /* the extents cover the heap without gaps, in order */
-	uint64_t asked;       /* LIVE: bytes as requested by the program */
+	uint64_t requested;   /* LIVE: bytes as requested by the program */
 	uint64_t seq;         /* not LIVE: the last free in it */
 	enum heap_state state;
 	uint64_t owner, site; /* LIVE: as given by the caller */

@@ -77,11 +77,11 @@ static int post_function(struct host_function f)
 		error = start_helper();
 	if (error)
 		return error;
-	struct host_function *kept = malloc(sizeof *kept);
-	if (!kept)
+	struct host_function *copy = malloc(sizeof *copy);
+	if (!copy)
 		return OUT_OF_MEMORY;
-	*kept = f;
-	struct rf_host_func m = {.stream = f.number, .token = (uint64_t)kept};
+	*copy = f;
+	struct rf_host_func m = {.stream = f.number, .token = (uint64_t)copy};
 	atomic_fetch_add(&functions_posted, 1);
 	channel_post_work(&m.r, RF_OP_HOST_FUNC, sizeof m, NULL, 0, m.stream);
 	return CUDA_OK;

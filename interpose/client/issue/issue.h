@@ -34,7 +34,7 @@ void pool_took(uint64_t number);                    /* the allocation succeeded 
 void pool_got_back(uint64_t owner, uint64_t bytes); /* freed; ignored if the owner is no pool */
 void pool_synchronised(void);                       /* the program has synchronised */
 /* Bytes that pools hold without allocations, out of `capacity` bytes that are not allocated. */
-uint64_t pool_kept(uint64_t capacity);
+uint64_t pool_reserved(uint64_t capacity);
 int pool_create(void **out, const cudaMemPoolProps *);
 int pool_destroy(const void *pool);
 int pool_default(void **pool, int device);
@@ -76,7 +76,7 @@ int stream_number(const void *stream, uint64_t *number);
 int event_number(const void *event, uint64_t *number);
 int stream_create(void **out, unsigned flags, int priority);
 int stream_destroy(const void *stream);
-void stream_tell_end(void (*told)(uint64_t stream)); /* told: called before a stream ends */
+void stream_on_end(void (*callback)(uint64_t stream)); /* callback: called before a stream ends */
 struct hints stream_hints(uint64_t stream);
 void stream_end(uint64_t context); /* destroys the context's streams and events */
 int event_create(void **out, unsigned flags);
@@ -185,8 +185,8 @@ CUDA_MEMCPY3D description_of_copy(const struct copy *);
 
 /* ---- kernel_heap.c ---- */
 
-int kernel_heap_tell(uint64_t address); /* writes the heap's address there */
-void kernel_heap_reset(void);           /* frees the heap and resets the limits */
+int kernel_heap_write_address(uint64_t address); /* writes the heap's address there */
+void kernel_heap_reset(void);                    /* frees the heap and resets the limits */
 int limit_get(size_t *value, int limit);
 int limit_set(int limit, size_t value);
 

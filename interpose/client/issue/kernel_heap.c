@@ -56,24 +56,24 @@ static int make_kernel_heap(uint64_t *address, uint64_t stream)
 }
 
 /* Uses a stream of its own, as module_set_up does. */
-int kernel_heap_tell(uint64_t where)
+int kernel_heap_write_address(uint64_t where)
 {
 	struct rf_stream_create own = {.stream = handle_number(), .flags = RF_STREAM_NON_BLOCKING};
-	struct rf_handle gone = {.handle = own.stream};
+	struct rf_handle destroy = {.handle = own.stream};
 	uint64_t address;
 	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);
 	int error = make_kernel_heap(&address, own.stream);
 	if (!error)
 		error = memory_put(where, &address, sizeof address, own.stream);
-	channel_post(&gone.r, RF_OP_STREAM_DESTROY, sizeof gone, NULL, 0);
+	channel_post(&destroy.r, RF_OP_STREAM_DESTROY, sizeof destroy, NULL, 0);
 	return error;
 }
 
 void kernel_heap_reset(void)
 {
-	uint64_t gone = atomic_exchange(&heap, 0);
-	if (gone)
-		allocation_free((void *)gone);
+	uint64_t old = atomic_exchange(&heap, 0);
+	if (old)
+		allocation_free((void *)old);
 	for (int i = 0; i < LIMITS; i++)
 		atomic_store(&limits[i], usual[i]);
 }

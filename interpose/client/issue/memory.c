@@ -32,10 +32,10 @@ static void wait_retired(uint64_t seq)
 	if (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
 		channel_finish(channel_begin(&sync, RF_OP_DEVICE_SYNC, sizeof sync, NULL, 0), NULL,
 			       0);
-	int kept = errno;
+	int saved_errno = errno;
 	while (atomic_load_explicit(&channel_header->retired_free, memory_order_acquire) < seq)
 		nanosleep(&nap, NULL);
-	errno = kept;
+	errno = saved_errno;
 }
 
 /* Under HEAP_LOCK: the free that must be retired before the next ALLOC; 0: none. `after` is the
@@ -50,7 +50,7 @@ static uint64_t due(uint64_t after)
 		       : 0;
 }
 
-static int ask_grant(uint64_t want)
+static int request_grant(uint64_t want)
 {
 	struct rf_grant m = {.want_bytes = want};
 	return channel_call(&m.r, RF_OP_GRANT, sizeof m, NULL, 0, NULL, 0);
@@ -87,7 +87,7 @@ static int announce(const struct heap_request *request, const struct heap_placed
 		if (seq)
 			wait_retired(seq);
 		else if (!granted)
-			error = ask_grant(want);
+			error = request_grant(want);
 		else
 			channel_wait_space(sizeof m);
 		lock(HEAP_LOCK);
@@ -197,7 +197,7 @@ int memory_info(uint64_t *free_bytes, uint64_t *total_bytes)
 	lock(HEAP_LOCK);
 	*free_bytes = *total_bytes - min(*total_bytes, heap.live_chunks * RF_CHUNK_BYTES);
 	unlock(HEAP_LOCK);
-	*free_bytes -= pool_kept(*free_bytes);
+	*free_bytes -= pool_reserved(*free_bytes);
 	return CUDA_OK;
 }
 
@@ -224,7 +224,7 @@ bool allocation_find(const void *address, struct allocation *out)
 	lock(HEAP_LOCK);
 	const struct heap_extent *e = heap_find(&heap, (uint64_t)address);
 	if (e)
-		*out = (struct allocation){e->addr, e->asked, e->owner, 0};
+		*out = (struct allocation){e->addr, e->requested, e->owner, 0};
 	unlock(HEAP_LOCK);
 	return e;
 }

@@ -217,10 +217,10 @@ static void send_image(const struct module *m)
 /* Fills in the module's struct rf_setup, if it has one. */
 static int set_up(struct module *m)
 {
-	struct rf_name ask = {.module = m->number, .name_bytes = strlen(RF_SETUP_NAME)};
+	struct rf_name request = {.module = m->number, .name_bytes = strlen(RF_SETUP_NAME)};
 	struct rf_global_reply reply;
-	int error = channel_call(&ask.r, RF_OP_GLOBAL_GET, sizeof ask, RF_SETUP_NAME,
-				 ask.name_bytes, &reply, sizeof reply);
+	int error = channel_call(&request.r, RF_OP_GLOBAL_GET, sizeof request, RF_SETUP_NAME,
+				 request.name_bytes, &reply, sizeof reply);
 	if (error == NOT_FOUND)
 		return CUDA_OK;
 	uint64_t heap_at = 0;
@@ -263,16 +263,16 @@ static void name_reason(struct module *m, int error, const char *why)
 }
 
 /* Sends the image and has it loaded. */
-static int ask_for(struct module *m, struct rf_module_reply *reply)
+static int request_load(struct module *m, struct rf_module_reply *reply)
 {
 	m->number = handle_number();
 	send_image(m);
 	uint32_t bulk = bulk_claim(true);
 	char *why = (char *)bulk_data(bulk);
 	why[0] = 0;
-	struct rf_module_load ask = {
+	struct rf_module_load request = {
 		.module = m->number, .bytes = m->bytes, .image = m->kind, .why = bulk + 1};
-	int error = channel_call(&ask.r, RF_OP_MODULE_LOAD, sizeof ask, NULL, 0, reply,
+	int error = channel_call(&request.r, RF_OP_MODULE_LOAD, sizeof request, NULL, 0, reply,
 				 sizeof *reply);
 	if (error)
 		name_reason(m, error, why);
@@ -284,7 +284,7 @@ static int ask_for(struct module *m, struct rf_module_reply *reply)
 static int load_module(struct module *m)
 {
 	struct rf_module_reply reply;
-	int error = ask_for(m, &reply);
+	int error = request_load(m, &reply);
 	if (error)
 		return error;
 	m->function_count = reply.function_count;
@@ -347,7 +347,7 @@ int module_load(const void *image, struct module **out)
 }
 
 /* The module's own copy of its image, which the program may free. */
-static bool keep_image(struct module *m)
+static bool copy_image(struct module *m)
 {
 	m->copy = malloc(m->bytes + 1);
 	if (!m->copy)
@@ -364,7 +364,7 @@ int module_load_library(const void *image, struct module **out)
 	struct module *m = error ? NULL : module_make(image, &error);
 	if (!m)
 		return error;
-	m->library = m->lasting = keep_image(m);
+	m->library = m->lasting = copy_image(m);
 	return m->lasting ? load_now(m, out) : OUT_OF_MEMORY;
 }
 
@@ -380,9 +380,9 @@ int module_drop(struct module *m)
 	if (m->unloaded || !there) {
 		error = INVALID_HANDLE;
 	} else {
-		struct rf_handle gone = {.handle = m->number};
+		struct rf_handle destroy = {.handle = m->number};
 		if (m->loaded)
-			channel_post(&gone.r, RF_OP_MODULE_UNLOAD, sizeof gone, NULL, 0);
+			channel_post(&destroy.r, RF_OP_MODULE_UNLOAD, sizeof destroy, NULL, 0);
 		m->unloaded = true;
 		free(m->copy);
 		m->copy = NULL;
@@ -413,8 +413,8 @@ void module_end(uint64_t context)
  * state. */
 static void reset_locked(struct module *m)
 {
-	struct rf_handle gone = {.handle = m->number};
-	channel_post(&gone.r, RF_OP_MODULE_UNLOAD, sizeof gone, NULL, 0);
+	struct rf_handle destroy = {.handle = m->number};
+	channel_post(&destroy.r, RF_OP_MODULE_UNLOAD, sizeof destroy, NULL, 0);
 	if (!m->managed) {
 		free_globals(m);
 		m->globals = 0;
@@ -439,20 +439,20 @@ void module_reset(void)
 static int find_variable(struct module *m, const char *name, bool managed, uint64_t *address,
 			 uint64_t *bytes)
 {
-	struct rf_name ask = {.bulk = managed, .name_bytes = (uint32_t)strlen(name)};
+	struct rf_name request = {.bulk = managed, .name_bytes = (uint32_t)strlen(name)};
 	struct rf_global_reply reply;
 	int error = channel_enter();
-	if (!error && (!ask.name_bytes || ask.name_bytes > RF_NAME_MAX))
+	if (!error && (!request.name_bytes || request.name_bytes > RF_NAME_MAX))
 		error = NOT_FOUND;
 	if (error)
 		return error;
 	lock(MODULE_LOCK);
 	error = m->unloaded ? INVALID_HANDLE : module_loaded(m);
-	ask.module = m->number;
+	request.module = m->number;
 	unlock(MODULE_LOCK);
 	if (!error)
-		error = channel_call(&ask.r, RF_OP_GLOBAL_GET, sizeof ask, name, ask.name_bytes,
-				     &reply, sizeof reply);
+		error = channel_call(&request.r, RF_OP_GLOBAL_GET, sizeof request, name,
+				     request.name_bytes, &reply, sizeof reply);
 	if (!error) {
 		*address = reply.addr;
 		*bytes = reply.bytes;

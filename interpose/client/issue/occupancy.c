@@ -129,8 +129,8 @@ int occupancy_shared(size_t *bytes, struct function *f, int blocks, int block_si
 	if (error)
 		return error;
 	uint64_t most = (uint64_t)max_dynamic(f, d), each = d->shared_per_sm / (uint32_t)blocks;
-	uint64_t taken = f->info.static_shared_bytes + DEVICE_SHARED_RESERVED;
-	each = each > taken ? each - taken : 0;
+	uint64_t in_use = f->info.static_shared_bytes + DEVICE_SHARED_RESERVED;
+	each = each > in_use ? each - in_use : 0;
 	*bytes = resident_blocks(f, d, block_size, 0) < blocks ? 0 : each < most ? each : most;
 	return CUDA_OK;
 }

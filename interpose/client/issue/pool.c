@@ -103,16 +103,16 @@ static struct pool *add_pool(int device, uint64_t most)
 	return pools = p;
 }
 
-static void drop_if_empty(struct pool *gone)
+static void drop_if_empty(struct pool *unused)
 {
 	struct pool **at = &pools;
-	if (!gone->destroyed || gone->used)
+	if (!unused->destroyed || unused->used)
 		return;
-	while (*at && *at != gone)
+	while (*at && *at != unused)
 		at = &(*at)->next;
 	INVARIANT(*at, "a pool that goes is listed");
-	*at = gone->next;
-	free(gone);
+	*at = unused->next;
+	free(unused);
 }
 
 /* A device's default pool, created when it is first needed. */
@@ -181,22 +181,22 @@ void pool_got_back(uint64_t number, uint64_t bytes)
 	unlock(POOL_LOCK);
 }
 
-uint64_t pool_kept(uint64_t capacity)
+uint64_t pool_reserved(uint64_t capacity)
 {
-	uint64_t kept = 0;
+	uint64_t total = 0;
 	lock(POOL_LOCK);
 	for (struct pool *p = pools; p; p = p->next) {
 		settle_pool(p);
 		uint64_t used = chunks(p->used);
 		if (used > p->reserved)
 			continue; /* another thread is allocating from it (pool_took) */
-		uint64_t held = p->reserved - used;
-		if (held > capacity - kept) /* other allocations use it: it is no longer reserved */
-			p->reserved -= held - (capacity - kept);
-		kept += p->reserved - used;
+		uint64_t excess = p->reserved - used;
+		if (excess > capacity - total) /* other allocations use it */
+			p->reserved -= excess - (capacity - total);
+		total += p->reserved - used;
 	}
 	unlock(POOL_LOCK);
-	return kept;
+	return total;
 }
 
 /* ---- pools ---- */

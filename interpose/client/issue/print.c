@@ -64,11 +64,11 @@ void print_kernels_output(void)
 	struct rf_print *from = atomic_load_explicit(&ring, memory_order_relaxed);
 	if (!from)
 		return;
-	int kept = errno;
+	int saved_errno = errno;
 	lock(PRINT_LOCK);
 	uint64_t head = atomic_load_explicit(&from->head, memory_order_acquire);
 	if (head != shown)
 		show_print(from, head);
 	unlock(PRINT_LOCK);
-	errno = kept;
+	errno = saved_errno;
 }

@@ -145,11 +145,11 @@ int host_register(void *address, uint64_t bytes, unsigned flags)
 	}
 	if (memory_where(address) != AT_PAGEABLE)
 		return INVALID_VALUE;
-	int kept = errno;
+	int saved_errno = errno;
 	lock(REGISTERED_LOCK);
 	error = add_registered((uint64_t)address, bytes);
 	unlock(REGISTERED_LOCK);
-	errno = kept;
+	errno = saved_errno;
 	return error;
 }
 
@@ -159,7 +159,7 @@ int host_unregister(void *address)
 	if (error)
 		return error;
 	wait_for_device();
-	int kept = errno;
+	int saved_errno = errno;
 	lock(REGISTERED_LOCK);
 	struct registered *r = find_registered((uint64_t)address, 1);
 	if (!r)
@@ -172,7 +172,7 @@ int host_unregister(void *address)
 	if (!error)
 		*r = registered[--registered_count];
 	unlock(REGISTERED_LOCK);
-	errno = kept;
+	errno = saved_errno;
 	int sticky = channel_enter();
 	return sticky ? sticky : error;
 }

@@ -41,9 +41,9 @@ static int fill_in(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t 
 int module_set_up(uint64_t globals, uint64_t address, uint64_t bytes, uint64_t *heap)
 {
 	struct rf_stream_create own = {.stream = handle_number(), .flags = RF_STREAM_NON_BLOCKING};
-	struct rf_handle gone = {.handle = own.stream};
+	struct rf_handle destroy = {.handle = own.stream};
 	channel_post(&own.r, RF_OP_STREAM_CREATE, sizeof own, NULL, 0);
 	int error = fill_in(globals, address, bytes, heap, own.stream);
-	channel_post(&gone.r, RF_OP_STREAM_DESTROY, sizeof gone, NULL, 0);
+	channel_post(&destroy.r, RF_OP_STREAM_DESTROY, sizeof destroy, NULL, 0);
 	return error;
 }

@@ -29,10 +29,10 @@ int stream_create(void **out, unsigned flags, int priority)
 }
 
 /* The function of a higher layer that is called before a stream ends. */
-typedef void stream_told(uint64_t stream);
-static stream_told *_Atomic tell_end;
+typedef void stream_end_callback(uint64_t stream);
+static stream_end_callback *_Atomic before_end;
 
-void stream_tell_end(stream_told *told) { atomic_store(&tell_end, told); }
+void stream_on_end(stream_end_callback *callback) { atomic_store(&before_end, callback); }
 
 static int destroy(enum handle_kind kind, const void *value, enum rf_opcode opcode)
 {
@@ -43,9 +43,9 @@ static int destroy(enum handle_kind kind, const void *value, enum rf_opcode opco
 	if (error)
 		return error;
 	uint64_t number = h->number;
-	stream_told *told = kind == HANDLE_STREAM ? atomic_load(&tell_end) : NULL;
-	if (told)
-		told(number);
+	stream_end_callback *callback = kind == HANDLE_STREAM ? atomic_load(&before_end) : NULL;
+	if (callback)
+		callback(number);
 	handle_drop(h);
 	channel_post_later(opcode, number);
 	return channel_enter();
@@ -75,7 +75,7 @@ _Thread_local uint64_t default_stream = RF_STREAM_LEGACY;
 static _Thread_local void *thread_stream;
 static pthread_once_t thread_streams_once = PTHREAD_ONCE_INIT;
 static pthread_key_t thread_streams;
-static _Atomic bool first_taken; /* the stream that always exists is in use */
+static _Atomic bool first_in_use; /* the stream that always exists is in use */
 
 static void end_thread_stream(void *stream) { stream_destroy(stream); }
 
@@ -83,7 +83,7 @@ static void prepare_thread_streams(void) { pthread_key_create(&thread_streams, e
 
 static int stream_of_thread(uint64_t *number)
 {
-	if (!thread_stream && !atomic_exchange(&first_taken, true))
+	if (!thread_stream && !atomic_exchange(&first_in_use, true))
 		thread_stream = (void *)RF_STREAM_PER_THREAD;
 	*number = (uint64_t)thread_stream;
 	if (*number == RF_STREAM_PER_THREAD || handle_get(HANDLE_STREAM, thread_stream))

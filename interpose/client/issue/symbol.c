@@ -9,7 +9,7 @@
 /* The device object that a host address of the program denotes. */
 struct symbol {
 	const void *host; /* NULL: an empty place */
-	bool gone;
+	bool unloaded;
 	struct module *module;
 	const char *name;
 	struct function *function; /* NULL: a variable */
@@ -63,7 +63,7 @@ static bool symbol_find(const void *host, struct symbol *out)
 {
 	lock(REGISTRY_LOCK);
 	bool found = symbol_capacity && host && symbol_place(host)->host &&
-		     !symbol_place(host)->gone;
+		     !symbol_place(host)->unloaded;
 	if (found)
 		*out = *symbol_place(host);
 	unlock(REGISTRY_LOCK);
@@ -91,10 +91,10 @@ int symbol_address(const void *host, uint64_t *address, uint64_t *bytes)
 			return error == NOT_FOUND ? INVALID_SYMBOL : error;
 		s.loaded_as = module_number(s.module);
 		lock(REGISTRY_LOCK);
-		struct symbol *kept = symbol_place(host);
-		kept->address = s.address;
-		kept->bytes = s.bytes;
-		kept->loaded_as = s.loaded_as;
+		struct symbol *known = symbol_place(host);
+		known->address = s.address;
+		known->bytes = s.bytes;
+		known->loaded_as = s.loaded_as;
 		unlock(REGISTRY_LOCK);
 	}
 	*address = s.address;
@@ -107,7 +107,7 @@ void symbols_end(const struct module *m)
 	lock(REGISTRY_LOCK);
 	for (uint64_t i = 0; m && i < symbol_capacity; i++)
 		if (symbols[i].module == m)
-			symbols[i].gone = true;
+			symbols[i].unloaded = true;
 	unlock(REGISTRY_LOCK);
 }
 
