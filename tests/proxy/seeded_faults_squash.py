@@ -31,7 +31,7 @@ TABLE: Table = {
                 "if (0 && b)",
             ),
             "who-is-held-for-a-cut-is-waited-for": (
-                "if (o->world->state != PROXY_JOB_RUNNING && o->intake.held)",
+                "if (o->world->state != PROXY_JOB_RUNNING && o->intake.record_waits)",
                 "if (0)",
             ),
             "order-of-streams-forgotten": ("if (!ready_open(o, s) ||", "if (!s->next ||"),

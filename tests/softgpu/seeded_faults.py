@@ -27,7 +27,10 @@ TABLE: Table = {
                 "space->base + page * RF_CHUNK_BYTES, chunk",
                 "space->base + (page - 1) * RF_CHUNK_BYTES, chunk",
             ),
-            "one-copy-is-told": ("space->told = atomic_load(&entry->next);", "space->told = 0;"),
+            "one-copy-is-told": (
+                "space->taken_copies = atomic_load(&entry->next);",
+                "space->taken_copies = 0;",
+            ),
         },
     },
     "proxy/hal/soft/space.c": {

@@ -53,7 +53,7 @@ TABLE: Table = {
     "proxy/core/queue/squash.c": {
         WAITING: {
             "who-is-held-for-a-cut-is-waited-for": (
-                "if (o->world->state != PROXY_JOB_RUNNING && o->intake.held)",
+                "if (o->world->state != PROXY_JOB_RUNNING && o->intake.record_waits)",
                 "if (0)",
             ),
             "freed-buffers-are-waited-for": (

@@ -505,7 +505,7 @@ static enum proxy_rank_at waits_at(struct rank *r)
 		return PROXY_AT_TURN;
 	if (lack == COLL_LACKS_LOCAL || lack == COLL_LACKS_OTHERS || open_requests(r, true))
 		return PROXY_AT_OTHERS;
-	bool host = !r->queue->items && !r->pending && !r->intake.held;
+	bool host = !r->queue->items && !r->pending && !r->intake.record_waits;
 	for (uint32_t n = 0; n < r->queue->stream_count; n++) {
 		const struct item *head = r->queue->streams[n]->head;
 		if (!head || !head->submitted)
@@ -591,13 +591,13 @@ static void run_debug_text(struct proxy *p, void *arg)
 			"missing %u and write-protected %u of %u, request %d (%d), frees %s, "
 			"joining %u, collectives %llu, records %llu, "
 			"error %d %s\n",
-			r->rank, ring_empty(r) ? "empty" : "waiting", r->intake.held ? " held" : "",
-			r->intake.full ? " full" : "", r->end.exited ? " exited" : "",
-			r->queue->items, r->ring.replies, r->pending, r->memory.inflight,
-			r->memory.missing, r->memory.write_protected, r->memory.live_count,
-			r->memory.request.state, r->memory.request.purpose,
-			r->queue->frees ? "some" : "none", open_requests(r, true),
-			(unsigned long long)r->counters.collectives,
+			r->rank, ring_empty(r) ? "empty" : "waiting",
+			r->intake.record_waits ? " held" : "", r->intake.full ? " full" : "",
+			r->end.exited ? " exited" : "", r->queue->items, r->ring.replies,
+			r->pending, r->memory.inflight, r->memory.missing,
+			r->memory.write_protected, r->memory.live_count, r->memory.request.state,
+			r->memory.request.purpose, r->queue->frees ? "some" : "none",
+			open_requests(r, true), (unsigned long long)r->counters.collectives,
 			(unsigned long long)r->intake.records, r->async_error, r->error_text);
 		for (uint32_t n = 0; n < r->queue->stream_count; n++)
 			if (r->queue->streams[n]->head)

@@ -150,23 +150,24 @@ void intake_open(struct rank *r) { r->intake.silent_since_ns = now_ns(); }
 
 void intake_from(struct rank *r, uint64_t records) { r->intake.records = records; }
 
-void intake_hold(struct rank *r) { r->intake.hold = true; }
+void intake_wait_for_transfers(struct rank *r) { r->intake.waits_for_transfers = true; }
 
 #define RECORDS_PER_TURN 512
 
 static void consume(struct rank *r)
 {
 	_Alignas(64) uint8_t record[RF_RECORD_MAX];
-	r->intake.held = r->intake.full = false;
-	if (r->intake.hold && !transfer_pending(&r->proxy->transfers, &r->memory))
-		r->intake.hold = false;
+	r->intake.record_waits = r->intake.full = false;
+	if (r->intake.waits_for_transfers && !transfer_pending(&r->proxy->transfers, &r->memory))
+		r->intake.waits_for_transfers = false;
 	for (int n = 0; n < RECORDS_PER_TURN; n++) {
 		struct place at = r->ring.tail;
-		if (r->intake.hold || r->end.closing || ring_empty(r) || !host_lets_consume(r))
+		if (r->intake.waits_for_transfers || r->end.closing || ring_empty(r) ||
+		    !host_lets_consume(r))
 			return;
 		if (!barrier_may_consume(r->job->world.barrier, r->rank) ||
 		    r->job->world.state >= PROXY_JOB_CUT) {
-			r->intake.held = true;
+			r->intake.record_waits = true;
 			return;
 		}
 		if (r->queue->items >= STREAM_ITEMS_MAX) {
@@ -186,7 +187,7 @@ static void consume(struct rank *r)
 		else
 			done = dispatch(r, head);
 		if (!done) {
-			r->intake.held = true;
+			r->intake.record_waits = true;
 			return;
 		}
 		ring_consume(r, at);

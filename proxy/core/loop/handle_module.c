@@ -59,7 +59,8 @@ int on_module_globals(struct rank *r, const struct rf_module_globals *a, uint32_
 	t->named = true;
 	t->content = content_of_bytes(m->globals_image, m->globals_bytes);
 	transfer_push(&r->proxy->transfers, t);
-	intake_hold(r); /* until the globals are written: later records may read them */
+	/* Later records may read the globals. */
+	intake_wait_for_transfers(r);
 	return CU_OK;
 }
 

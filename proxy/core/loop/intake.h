@@ -9,7 +9,7 @@ struct rank;
 
 void intake_open(struct rank *);
 void intake_from(struct rank *, uint64_t records); /* number of records taken on earlier devices */
-void intake_hold(struct rank *);                   /* until its transfers are complete */
+void intake_wait_for_transfers(struct rank *);     /* until its transfers are complete */
 void rank_consume(struct rank *);
 
 #endif

@@ -104,7 +104,8 @@ bool rank_quiet(const struct rank *r)
 bool rank_drained(const struct rank *r)
 {
 	return !r->queue->items && !r->ring.replies && !r->queue->frees &&
-	       !r->queue->waiter_count && !r->pending && !r->intake.hold && rank_quiet(r);
+	       !r->queue->waiter_count && !r->pending && !r->intake.waits_for_transfers &&
+	       rank_quiet(r);
 }
 
 void rank_detach(struct rank *r)

@@ -119,7 +119,7 @@ static struct rank *next_with_kernel(const struct proxy *p)
 
 static bool blocked(const struct rank *r)
 {
-	return r->ring.replies || r->intake.held || r->intake.full || r->end.exited ||
+	return r->ring.replies || r->intake.record_waits || r->intake.full || r->end.exited ||
 	       r->async_error;
 }
 

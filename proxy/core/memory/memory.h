@@ -166,7 +166,7 @@ enum memory_purpose {                   /* in the order of service */
 /* Result of a cancelled request; other results are CUresult numbers. */
 #define MEMORY_CANCELLED (-1)
 
-enum request_state { REQUEST_NONE, REQUEST_WAITING, REQUEST_BEGUN };
+enum request_state { REQUEST_NONE, REQUEST_WAITING, REQUEST_ACTIVE };
 
 struct memory_request {
 	/* Set by the caller. */

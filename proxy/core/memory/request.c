@@ -54,7 +54,7 @@ void memory_cancel(struct rank_memory *m)
 	struct memory_request *q = &m->request;
 	if (!q->state)
 		return;
-	if (q->state == REQUEST_BEGUN) {
+	if (q->state == REQUEST_ACTIVE) {
 		q->result = MEMORY_CANCELLED;
 		moves_drop(m);
 		if (memory_moving(m))
@@ -251,7 +251,7 @@ static void take_references(const struct memory_request *q)
 static void stop_prefetching(const struct device_memory *d)
 {
 	for (uint32_t i = 0; i < d->count; i++)
-		if (d->all[i]->request.state == REQUEST_BEGUN && prefetches(d->all[i]))
+		if (d->all[i]->request.state == REQUEST_ACTIVE && prefetches(d->all[i]))
 			memory_cancel(d->all[i]);
 }
 
@@ -359,7 +359,7 @@ static bool begin(struct memory_request *q)
 		     !move_add(m, m->live[i], kind)))
 			break; /* no free capacity, or host memory is short */
 	if (memory_moving(m))
-		q->state = REQUEST_BEGUN;
+		q->state = REQUEST_ACTIVE;
 	return any || memory_moving(m) || q->result;
 }
 
@@ -387,7 +387,7 @@ static bool serve_one(struct device_memory *d)
 {
 	bool chunks_are_short = false;
 	for (struct memory_request *q = d->requests; q; q = q->next) {
-		if (q->state == REQUEST_BEGUN && !memory_moving(q->memory)) {
+		if (q->state == REQUEST_ACTIVE && !memory_moving(q->memory)) {
 			q->state = REQUEST_WAITING;
 			if (prefetches(q->memory)) {
 				finish(q, q->result); /* with the pages that have come in */

@@ -117,7 +117,7 @@ static const char *moves_invalid(const struct rank_memory *m, struct sums *sums)
 		      "pages move while work uses them");
 		WRONG(v->kind == MOVE_OUT && i >= m->move_done && !page->leaving,
 		      "a page on its way out is not leaving");
-		WRONG(move_inwards(v) && m->request.state != REQUEST_BEGUN,
+		WRONG(move_inwards(v) && m->request.state != REQUEST_ACTIVE,
 		      "pages come in that no request needs");
 	}
 	return NULL;

@@ -193,7 +193,7 @@ static bool follows(struct rank *r, const struct stream *s, const struct hal_str
  * rank that ends is detached as soon as it has nothing left. */
 static bool may_come(struct rank *o, const struct footprint *f)
 {
-	if (o->world->state != PROXY_JOB_RUNNING && o->intake.held)
+	if (o->world->state != PROXY_JOB_RUNNING && o->intake.record_waits)
 		return false; /* its ring is not read again before the cut is released */
 	for (uint32_t n = 0; n < f->count; n++) {
 		const struct buffer *b = memory_find(&o->memory, f->ranges[n].addr);

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 struct intake {
-	bool hold;                /* nothing is consumed until a module's globals are written */
-	bool held;                /* the next record waits for the barrier or for its handler */
+	bool waits_for_transfers; /* nothing is consumed until a module's globals are written */
+	bool record_waits;        /* the next record waits for the barrier or for its handler */
 	bool full;                /* the queues are full */
 	uint64_t silent_since_ns; /* time of the last record that was not a query */
 	uint64_t records;

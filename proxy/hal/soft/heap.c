@@ -51,7 +51,7 @@ struct links {
 };
 
 #define DAMAGED "the heap of kernels is damaged: one wrote beyond what it had allocated"
-#define NOT_GIVEN "free of memory that malloc has not returned, or that is already free"
+#define NOT_ALLOCATED "free of memory that malloc has not returned, or that is already free"
 
 struct view {
 	struct heap *heap; /* host address */
@@ -115,7 +115,7 @@ static void take_out(struct hal_space *space, const struct view *v, uint64_t pla
 }
 
 /* Writes the size of the block at `place` into the next one's header. */
-static void tell_next(struct hal_space *space, const struct view *v, uint64_t place)
+static void write_size_to_next(struct hal_space *space, const struct view *v, uint64_t place)
 {
 	struct header *h = at(space, v, place);
 
@@ -135,7 +135,7 @@ static void make(struct hal_space *space, struct view *v)
 	v->heap->units = v->units = units;
 	*at(space, v, start) = (struct header){.units = (uint32_t)(units - start - HEADER_UNITS)};
 	*at(space, v, units - HEADER_UNITS) = (struct header){.state = USED};
-	tell_next(space, v, start);
+	write_size_to_next(space, v, start);
 	insert(space, v, start);
 }
 
@@ -187,7 +187,7 @@ static uint64_t allocate(struct hal_space *space, const struct view *v, uint64_t
 		*at(space, v, place + units) = (struct header){.units = h->units - units,
 							       .before = units};
 		h->units = units;
-		tell_next(space, v, place + units);
+		write_size_to_next(space, v, place + units);
 		insert(space, v, place + units);
 	}
 	h->state = USED;
@@ -201,11 +201,11 @@ static void give_back(struct hal_space *space, const struct view *v, uint64_t ad
 
 	if (!v->units || offset % UNIT || offset / UNIT < first_block() + HEADER_UNITS ||
 	    offset / UNIT >= v->units)
-		damaged(space, NOT_GIVEN);
+		damaged(space, NOT_ALLOCATED);
 	h = at(space, v, place);
 	if (h->state != USED || h->units >= v->units - place ||
 	    at(space, v, place + h->units)->before != h->units)
-		damaged(space, NOT_GIVEN);
+		damaged(space, NOT_ALLOCATED);
 	h->state = FREE;
 	next = at(space, v, place + h->units);
 	if (next->state == FREE) {
@@ -217,7 +217,7 @@ static void give_back(struct hal_space *space, const struct view *v, uint64_t ad
 		take_out(space, v, place);
 		at(space, v, place)->units += h->units;
 	}
-	tell_next(space, v, place);
+	write_size_to_next(space, v, place);
 	insert(space, v, place);
 }
 

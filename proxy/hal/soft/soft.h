@@ -33,7 +33,7 @@
 #define SOFT_NOWHERE (RF_WINDOW_BYTES + SOFT_GUARD_BYTES / 2)
 #define SOFT_MISALIGNED (SOFT_NOWHERE + SOFT_GUARD_BYTES) /* the same for misaligned accesses */
 #define SOFT_WINDOW_PAGES (RF_WINDOW_BYTES / RF_CHUNK_BYTES)
-#define SOFT_UNTOLD (1ull << 32)
+#define SOFT_UNREPORTED (1ull << 32)
 #define SOFT_QUEUE_WORKS 128u           /* power of two */
 #define SOFT_SHARED_BYTES (256u << 10)  /* mapped shared memory of a block */
 #define SOFT_SHARED_WINDOW (1ull << 32) /* range of shared addresses */
@@ -126,8 +126,8 @@ struct hal_space {
 	atomic_flag copying;    /* held while a page is made writable during work */
 	/* newest chunk + 1 of a copied page that the loop has not taken, or 0 */
 	_Atomic uint32_t copied;
-	uint32_t told;       /* next chunk + 1 of those that the loop has taken, or 0 */
-	_Atomic bool failed; /* claimed by the caller that sets the text and then `error` */
+	uint32_t taken_copies; /* next chunk + 1 of those that the loop has taken, or 0 */
+	_Atomic bool failed;   /* claimed by the caller that sets the text and then `error` */
 	_Atomic int error;
 	_Atomic bool cancel;
 	_Atomic uint32_t running; /* submitted kernels and products; only in checked builds */
@@ -174,7 +174,7 @@ struct hal_device {
 	int memfd;
 	uint32_t chunk_count; /* the capacity */
 	uint32_t numbers;     /* HAL_CHUNK_NUMBERS of the capacity */
-	/* chunks in use; plus SOFT_UNTOLD for each that the loop does not know of yet */
+	/* chunks in use; plus SOFT_UNREPORTED for each that the loop does not know of yet */
 	_Atomic uint64_t held;
 	struct soft_chunk *chunks;
 	/* The first free chunk + 1, initially the lowest. The high half counts removals, so that a

@@ -75,7 +75,7 @@ static int create(struct hal_device *device, uint32_t *chunk, bool *unclean)
 	uint64_t held = atomic_load(&device->held);
 
 	if ((uint32_t)held >= device->chunk_count)
-		return held >= SOFT_UNTOLD ? SOFT_NOT_READY : SOFT_OUT_OF_MEMORY;
+		return held >= SOFT_UNREPORTED ? SOFT_NOT_READY : SOFT_OUT_OF_MEMORY;
 	if (!soft_chunk_take(device, chunk, unclean))
 		return SOFT_OUT_OF_MEMORY;
 	atomic_fetch_add(&device->held, 1);
@@ -214,7 +214,7 @@ static int map_file(uint8_t *at, uint64_t bytes, int access, int flags, int fd, 
 static void nothing_runs(struct hal_space *space)
 {
 #ifdef SOFT_CHECKED
-	if (atomic_load(&space->running) || atomic_load(&space->copied) || space->told)
+	if (atomic_load(&space->running) || atomic_load(&space->copied) || space->taken_copies)
 		abort();
 #else
 	(void)space;

@@ -60,10 +60,10 @@ static bool copy(struct hal_space *space, uint32_t page)
 
 	if (!soft_chunk_take(device, &chunk, &unclean))
 		return false;
-	atomic_fetch_add(&device->held, SOFT_UNTOLD + 1);
+	atomic_fetch_add(&device->held, SOFT_UNREPORTED + 1);
 	if (!replace(device, space->base + page * RF_CHUNK_BYTES, chunk)) {
 		soft_chunk_destroy(device, chunk);
-		atomic_fetch_sub(&device->held, SOFT_UNTOLD);
+		atomic_fetch_sub(&device->held, SOFT_UNREPORTED);
 		return false;
 	}
 	atomic_store(&space->pages[page], SOFT_WRITABLE);
@@ -97,14 +97,14 @@ bool soft_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
 {
 	const struct soft_chunk *entry;
 
-	if (!space->told && atomic_load(&space->copied))
-		space->told = atomic_exchange(&space->copied, 0);
-	if (!space->told)
+	if (!space->taken_copies && atomic_load(&space->copied))
+		space->taken_copies = atomic_exchange(&space->copied, 0);
+	if (!space->taken_copies)
 		return false;
-	*chunk = space->told - 1;
+	*chunk = space->taken_copies - 1;
 	entry = &space->device->chunks[*chunk];
 	*addr = RF_DEV_BASE + entry->page * RF_CHUNK_BYTES;
-	space->told = atomic_load(&entry->next);
-	atomic_fetch_sub(&space->device->held, SOFT_UNTOLD);
+	space->taken_copies = atomic_load(&entry->next);
+	atomic_fetch_sub(&space->device->held, SOFT_UNREPORTED);
 	return true;
 }
