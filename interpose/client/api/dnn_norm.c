@@ -78,6 +78,16 @@ static int norm_scalars(const struct dnn_type *type, double *alpha, double *beta
 	return status ? status : dnn_scalar(type, beta, given_beta);
 }
 
+/* norm_describe, and the factors of the result and of what is there already. */
+static int norm_prepare(struct dnn_norm *k, struct dnn_type **type, const void *handle, int mode,
+			const struct dnn_tensor *x, const struct dnn_tensor *other,
+			const struct dnn_tensor *parameters, const void *alpha, const void *beta)
+{
+	int status = norm_describe(k, type, handle, mode, x, other, parameters);
+
+	return status ? status : norm_scalars(*type, &k->alpha, &k->beta, alpha, beta);
+}
+
 static int launch_norm(const struct dnn_norm *k, struct dnn_type *type, const char *kernel,
 		       const void *handle)
 {
@@ -107,10 +117,8 @@ int norm_training(const void *handle, int mode, const void *alpha, const void *b
 			     .epsilon = epsilon,
 			     .factor = factor};
 	struct dnn_type *type;
-	int status = norm_describe(&k, &type, handle, mode, x.as, y.as, p.as);
+	int status = norm_prepare(&k, &type, handle, mode, x.as, y.as, p.as, alpha, beta);
 
-	if (!status)
-		status = norm_scalars(type, &k.alpha, &k.beta, alpha, beta);
 	if (status)
 		return status;
 	if (!x.at || !y.at || !p.scale || !p.bias || !p.mean != !p.deviation ||
@@ -132,10 +140,8 @@ int norm_inference(const void *handle, int mode, const void *alpha, const void *
 			     .running_variance = (uint64_t)p.running_variance,
 			     .epsilon = epsilon};
 	struct dnn_type *type;
-	int status = norm_describe(&k, &type, handle, mode, x.as, y.as, p.as);
+	int status = norm_prepare(&k, &type, handle, mode, x.as, y.as, p.as, alpha, beta);
 
-	if (!status)
-		status = norm_scalars(type, &k.alpha, &k.beta, alpha, beta);
 	if (status)
 		return status;
 	if (!x.at || !y.at || !p.scale || !p.bias || !p.running_mean || !p.running_variance)
@@ -157,10 +163,8 @@ int norm_backward(const void *handle, int mode, const void *const scalar[4], str
 			     .deviation = (uint64_t)p.deviation,
 			     .epsilon = epsilon};
 	struct dnn_type *type;
-	int status = norm_describe(&k, &type, handle, mode, x.as, dy.as, p.as);
+	int status = norm_prepare(&k, &type, handle, mode, x.as, dy.as, p.as, scalar[0], scalar[1]);
 
-	if (!status)
-		status = norm_scalars(type, &k.alpha, &k.beta, scalar[0], scalar[1]);
 	if (!status)
 		status = norm_scalars(type, &k.alpha_d, &k.beta_d, scalar[2], scalar[3]);
 	if (status)
