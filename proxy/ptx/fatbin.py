@@ -28,6 +28,11 @@ ARCH_LINKED = 0  # of the entries of an image that the driver's linker has made 
 _LZ4, _ZSTD = 0x2000, 0x8000
 _TARGET = re.compile(r"^\s*\.target\s+(?:sm|compute)_\d+([af]?)\b", re.M)
 _TEXT_BYTES_MAX = 1 << 28
+_TOO_LARGE = f"fatbin: an entry is larger than {_TEXT_BYTES_MAX >> 20} MiB"
+_ELF = b"\x7fELF"
+_ELF_HEADER = struct.Struct("<8xB9xH28xI")  # ABI version, machine, flags
+_ELF_MACHINE_CUDA = 190
+_ELF_ABI_OF_CUDA_13 = 8  # has the architecture in the second byte of the flags, not in the first
 _LZ4_RATIO_MAX = 255  # bytes of text for a byte of a block, at most
 
 
@@ -45,10 +50,7 @@ class Entry:
         """The PTX, decompressed. Raises ModuleError if the entry is damaged."""
         data = self.payload
         if self.flags & _ZSTD:
-            try:
-                data = zstandard.ZstdDecompressor().decompress(data, _TEXT_BYTES_MAX)
-            except zstandard.ZstdError as error:
-                raise ModuleError(INVALID_IMAGE, f"fatbin: damaged zstd data: {error}") from error
+            data = zstd_frame(data)
         elif self.flags & _LZ4:
             data = lz4_block(data, self.text_bytes)
         return decode(data)
@@ -159,20 +161,42 @@ def _why_none_fits(found: list[Entry], limit: int) -> str:
 
 def ptx_of(image: bytes, compute_capability: tuple[int, int]) -> str:
     """The PTX of a fatbin, or of an image that is PTX. Raises ModuleError."""
-    if image.startswith(b"\x7fELF"):
-        raise ModuleError(NO_BINARY_FOR_GPU, "the module is machine code only: no PTX to run")
+    if image.startswith(_ELF):
+        raise ModuleError(NO_BINARY_FOR_GPU, _why_machine_code_does_not_fit(image))
     if not image.startswith(MAGIC.to_bytes(4, "little")):
         return decode(image)
     return link(ptx_texts(image, compute_capability))
+
+
+def _why_machine_code_does_not_fit(image: bytes) -> str:
+    """Returns a message that names what an ELF image contains, and what would run instead."""
+    if len(image) < _ELF_HEADER.size:
+        return "the module is an ELF file that ends within its header: it is damaged"
+    abi, machine, flags = _ELF_HEADER.unpack_from(image)
+    if machine != _ELF_MACHINE_CUDA:
+        return f"the module is an ELF file for another processor (machine {machine}), not for a GPU"
+    arch = flags & 0xFF if abi < _ELF_ABI_OF_CUDA_13 else flags >> 8 & 0xFF
+    return (
+        f"the module contains machine code for sm_{arch}, but no PTX: load PTX (nvcc -ptx, NVRTC's "
+        f"nvrtcGetPTX) or a fatbin that contains PTX (nvcc -fatbin -arch=compute_{PTX_ARCH})"
+    )
+
+
+def zstd_frame(data: bytes) -> bytes:
+    """Decompress one zstd frame. Raises ModuleError if it is damaged or too large."""
+    try:
+        if zstandard.frame_content_size(data) > _TEXT_BYTES_MAX:  # it would be allocated
+            raise ModuleError(INVALID_IMAGE, _TOO_LARGE)
+        return zstandard.ZstdDecompressor().decompress(data, _TEXT_BYTES_MAX)
+    except zstandard.ZstdError as error:
+        raise ModuleError(INVALID_IMAGE, f"fatbin: damaged zstd data: {error}") from error
 
 
 def lz4_block(data: bytes, size: int) -> bytes:
     """Decompress one LZ4 block (no frame) of `size` bytes; size 0: unknown."""
     capacity = size or min(len(data) * _LZ4_RATIO_MAX, _TEXT_BYTES_MAX)
     if capacity > _TEXT_BYTES_MAX:
-        raise ModuleError(
-            INVALID_IMAGE, f"fatbin: an entry is larger than {_TEXT_BYTES_MAX >> 20} MiB"
-        )
+        raise ModuleError(INVALID_IMAGE, _TOO_LARGE)
     try:
         out = bytes(lz4.block.decompress(data, uncompressed_size=capacity))
     except lz4.block.LZ4BlockError as error:
