@@ -6,6 +6,7 @@ import ctypes
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -194,15 +195,33 @@ def own_environment() -> tuple[tuple[str, str], ...]:
     return tuple(sorted(ours.items()))
 
 
+class Waits:
+    """Prints why a job does not continue: once, and again only after another reason.
+
+    A job that continues for a moment and then waits for the same again, as while many kernels are
+    compiled, does not repeat the line."""
+
+    def __init__(self) -> None:
+        self.reported = ""
+
+    def report(self, reasons: Sequence[str]) -> None:
+        why = "; ".join(reasons)
+        if why and why != self.reported:
+            say(f"rankfold: {why}")
+            self.reported = why
+
+
 def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
     several = job.world_size > 1
     follower = Follower(Layout(state).logs(job.name), range(job.world_size), prefix=several)
-    interrupted, reported, stalled, since = 0, "", False, time.monotonic()
+    interrupted, stalled, since = 0, False, time.monotonic()
+    waits, outage = Waits(), ""
     races: list[str] = []
     while True:
         try:
             fleet = reconciler.request("state")
             now = fleet["jobs"].get(job.name)
+            outage = ""
             follower.pump()
             if now is None:
                 fail(f"{job.name} is gone")
@@ -218,19 +237,16 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
                 reconciler.request(
                     "override", name=job.name, fields={"cancelled": True}, force=True
                 )
-            why = "; ".join([*now["waiting"], *map(": ".join, fleet["devices_failing"].items())])
             if now["step"] != "new":
-                why = "; ".join(now.get("standing", ()))
-            elif time.monotonic() - since <= QUIET_S:
-                why = reported
-            if why and why != reported:
-                say(f"rankfold: {why}")
-            reported = why
+                waits.report(now.get("standing", ()))
+            elif time.monotonic() - since > QUIET_S:
+                failing = map(": ".join, fleet["devices_failing"].items())
+                waits.report([*now["waiting"], *failing])
             time.sleep(POLL_S / 2)
         except Unresponsive as error:  # wait: our exit status has to be the job's
-            if reported != error.message:
+            if outage != error.message:
                 say(f"rankfold: {error}; waiting for it")
-            reported = error.message
+            outage = error.message
         except KeyboardInterrupt:
             interrupted += 1
             if interrupted > 1:

@@ -19,6 +19,16 @@ TABLE: Table = {
             "doctor-needs-no-git": ('Finding("git", bool(found),', 'Finding("git", True,'),
         },
     },
+    "reconciler/commands/run.py": {
+        (
+            "tests/reconciler/test_stalls.py::test_run_prints_a_reason_again_only_after_another_one"
+        ): {
+            "run-repeats-why-it-waits": (
+                'say(f"rankfold: {why}")\n            self.reported = why',
+                'say(f"rankfold: {why}")\n        self.reported = why',
+            ),
+        },
+    },
     "reconciler/commands/looking.py": {
         "tests/reconciler/test_commands.py::test_doctor_finds_nothing_here": {
             "doctor-does-nothing": ("findings = doctor.examine(state)", "findings = []"),

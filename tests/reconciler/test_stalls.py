@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from rankfold.reconciler.commands.run import Waits
 from rankfold.reconciler.model.desired import Desired, Job
 from rankfold.reconciler.model.observed import (
     JobOnDevice,
@@ -114,6 +115,16 @@ def test_ranks_that_their_proxy_keeps_waiting(at: str, reason: str, what: str) -
     found = told({0: host, 1: waits}, {2: waits, 3: host})
     assert found is not None and found.reason == reason and what in found.message
     assert found.message.startswith("for more than a minute ranks 1, 2 have waited for ")
+
+
+def test_run_prints_a_reason_again_only_after_another_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    waits = Waits()
+    for reasons in (["code"], [], ["code"], [], ["code", "turn"], ["code"]):
+        waits.report(reasons)
+    printed = capsys.readouterr().err.splitlines()
+    assert printed == ["rankfold: code", "rankfold: code; turn", "rankfold: code"]
 
 
 def test_a_rank_that_a_signal_has_stopped() -> None:
