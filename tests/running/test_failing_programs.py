@@ -109,7 +109,8 @@ def test_nothing_runs_behind_a_host_function_that_exits(state: State, status: in
             return bool(told["ranks"][0]["state"] == "exited")
 
         until(gone, 60, "its device lets go of it")
-        assert job.exit_status(1) is None and job.output(1) == "it waits\n"
+        until(lambda: job.output(1) == "it waits\n", 60, "rank 1 waits")
+        assert job.exit_status(1) is None
         job.detach(discard=True)
         call(job.launcher(1), "signal", signum=signal.SIGKILL)
         until(lambda: job.exit_status(1) is not None, 60, "rank 1 is ended")
