@@ -11,66 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "graph.h"
+#include "graph_memory.h"
 
-enum state {
-	FREED,    /* the program does not have it */
-	CAPTURED, /* the program has it, but no launch has allocated it yet */
-	LAUNCHED,
-};
 enum { CANDIDATES = 4 };
-
-struct graph_memory {
-	uint64_t address, bytes;
-	_Atomic uint32_t references; /* of nodes, and of calls in progress */
-	enum state state;
-	uint64_t freed_by; /* the number of a node; 0: it cannot be used again */
-	struct graph_memory *next;
-};
-
-static struct graph_memory *list;
-static uint64_t in_use, most_in_use;
-
-/* ---- references ---- */
-
-/* Under GRAPH_LOCK: unlinks memory that nothing needs. The caller then returns it. */
-static bool unlink_unneeded(struct graph_memory *m)
-{
-	struct graph_memory **at = &list;
-	if (m->state != FREED || atomic_load(&m->references))
-		return false;
-	while (*at != m)
-		at = &(*at)->next;
-	*at = m->next;
-	in_use -= m->bytes;
-	return true;
-}
-
-/* Takes the lock only if this is the last reference. */
-void graph_memory_drop(struct graph_memory *m)
-{
-	if (!m || atomic_fetch_sub(&m->references, 1) > 1)
-		return;
-	lock(GRAPH_LOCK);
-	bool gone = unlink_unneeded(m);
-	unlock(GRAPH_LOCK);
-	if (!gone)
-		return;
-	allocation_free((void *)m->address); /* after all launches so far */
-	free(m);
-}
-
-struct graph_memory *graph_memory_keep(struct graph_memory *m)
-{
-	if (m)
-		atomic_fetch_add(&m->references, 1);
-	return m;
-}
 
 /* Under GRAPH_LOCK. */
 static struct graph_memory *memory_at(const void *address)
 {
-	struct graph_memory *m = list;
+	struct graph_memory *m = graph_memories;
 	while (m && m->address != (uint64_t)address)
 		m = m->next;
 	return m;
@@ -88,11 +36,11 @@ static struct graph_memory *memory_new(uint64_t bytes)
 	m->bytes = bytes;
 	m->references = 1;
 	lock(GRAPH_LOCK);
-	m->next = list;
-	list = m;
-	in_use += bytes;
-	if (in_use > most_in_use)
-		most_in_use = in_use;
+	m->next = graph_memories;
+	graph_memories = m;
+	graph_memory_used += bytes;
+	if (graph_memory_used > graph_memory_most_used)
+		graph_memory_most_used = graph_memory_used;
 	unlock(GRAPH_LOCK);
 	return m;
 }
@@ -104,7 +52,7 @@ static struct graph_memory *memory_again(uint64_t stream, uint64_t bytes)
 	uint64_t freed_by[CANDIDATES];
 	size_t count = 0;
 	lock(GRAPH_LOCK);
-	for (struct graph_memory *m = list; m && count < CANDIDATES; m = m->next)
+	for (struct graph_memory *m = graph_memories; m && count < CANDIDATES; m = m->next)
 		if (m->bytes == bytes && m->freed_by) {
 			freed_by[count] = m->freed_by;
 			candidates[count++] = graph_memory_keep(m);
@@ -180,7 +128,7 @@ bool graph_memory_free(const void *address, uint64_t stream, int *error)
 	*error = found && m->state == FREED ? INVALID_VALUE : CUDA_OK;
 	if (found && !*error) {
 		m->state = FREED;
-		gone = unlink_unneeded(m);
+		gone = graph_memory_unlink_unneeded(m);
 	}
 	unlock(GRAPH_LOCK);
 	if (gone) {
@@ -217,7 +165,8 @@ int graph_memory_get(int device, int attribute, void *value)
 	if (error)
 		return error;
 	lock(GRAPH_LOCK);
-	memcpy(value, attribute % 2 ? &most_in_use : &in_use, sizeof in_use);
+	memcpy(value, attribute % 2 ? &graph_memory_most_used : &graph_memory_used,
+	       sizeof graph_memory_used);
 	unlock(GRAPH_LOCK);
 	return CUDA_OK;
 }
@@ -232,7 +181,7 @@ int graph_memory_set(int device, int attribute, const void *value)
 	if (error)
 		return error;
 	lock(GRAPH_LOCK);
-	most_in_use = in_use;
+	graph_memory_most_used = graph_memory_used;
 	unlock(GRAPH_LOCK);
 	return CUDA_OK;
 }
