@@ -1,8 +1,8 @@
 """Measures what unmodified PyTorch costs on fewer devices than ranks.
 
-Question. PyTorch's programs launch many small kernels from Python, and its optimizers update lists
-of parameters at once. What does a step cost when the ranks share a device, how much memory do they
-need, what do they share, and how large is a checkpoint?
+Question. PyTorch's programs launch many small kernels from Python, and one kernel of its optimizers
+updates a list of parameters. How much does a step cost when the ranks share a device? How much
+memory do the ranks need, what do they share, and how large is a checkpoint?
 
 Method. The programs are in torch_programs.py: plain DistributedDataParallel and AdamW. There is no
 CUDA device to compare with, so the reference is the same program with a device and a proxy for each

@@ -4,7 +4,7 @@ Used by `run` and `logs`. Standard output goes to ours, standard error to ours; 
 every line begins with its rank. A line longer than 64 KiB is printed in parts, as it comes; if
 another rank prints between two parts, the next part begins a new line, with its rank.
 
-A job that starts again from its beginning has another folder of logs, all of which is new. A job
+A job that starts again from its beginning writes to a new folder, which is printed whole. A job
 that returns to a checkpoint keeps its logs: before its launcher cuts them to their length at that
 time, it writes this length to ``rank-<r>.cut``, and what the job writes again is not printed again.
 A log that becomes shorter without such a note was truncated by another process: it is printed from

@@ -53,7 +53,7 @@ def halved(place: Place) -> Results:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Results]:
-    """The results of an undisturbed run of each program of which a test has made one."""
+    """The results of each program's undisturbed run, once a test has made that run."""
     return {}
 
 

@@ -75,7 +75,7 @@ class Loader:
         self._lock = threading.Lock()
         self._prepared = Prepared(self.cache_dir)
         self._slow = False  # a slow compilation was logged
-        self._reported: set[int] = set()  # compilers of which it was logged that they are silent
+        self._reported: set[int] = set()  # pids of the unresponsive compilers that were logged
         self._full = False  # modules cannot be stored; it was logged
         self._modules: dict[str, ModuleInfo] = {}
         self._functions: dict[tuple[str, str], FunctionInfo] = {}
