@@ -7,154 +7,156 @@
 
 static void other_processes(int *device)
 {
-	cudaIpcMemHandle_t memory;
-	cudaIpcEventHandle_t handle;
-	cudaEvent_t event;
-	void *address;
-	FAILS(cudaIpcGetMemHandle(&memory, device), cudaErrorNotSupported);
-	FAILS(cudaIpcOpenMemHandle(&address, memory, cudaIpcMemLazyEnablePeerAccess),
-	      cudaErrorNotSupported);
-	FAILS(cudaIpcCloseMemHandle(device), cudaErrorNotSupported);
-	FAILS(cudaEventCreateWithFlags(&event, cudaEventInterprocess | cudaEventDisableTiming),
-	      cudaErrorNotSupported);
-	FAILS(cudaIpcGetEventHandle(&handle, nullptr), cudaErrorNotSupported);
-	FAILS(cudaIpcOpenEventHandle(&event, handle), cudaErrorNotSupported);
-	CUipcMemHandle driver;
-	DRIVER_FAILS(cuIpcGetMemHandle(&driver, CUdeviceptr(device)), CUDA_ERROR_NOT_SUPPORTED);
-	CUmemGenericAllocationHandle made; // as NVSHMEM does
-	CUmemAllocationProp kind = {};
-	size_t step;
-	DRIVER_FAILS(cuMemGetAllocationGranularity(&step, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-		     CUDA_ERROR_NOT_SUPPORTED);
-	DRIVER_FAILS(cuMemCreate(&made, 1 << 21, &kind, 0), CUDA_ERROR_NOT_SUPPORTED);
-	DRIVER_FAILS(cuMemExportToShareableHandle(&address, 1, CU_MEM_HANDLE_TYPE_FABRIC, 0),
-		     CUDA_ERROR_NOT_SUPPORTED);
+    cudaIpcMemHandle_t memory;
+    cudaIpcEventHandle_t handle;
+    cudaEvent_t event;
+    void *address;
+    FAILS(cudaIpcGetMemHandle(&memory, device), cudaErrorNotSupported);
+    FAILS(cudaIpcOpenMemHandle(&address, memory, cudaIpcMemLazyEnablePeerAccess),
+          cudaErrorNotSupported);
+    FAILS(cudaIpcCloseMemHandle(device), cudaErrorNotSupported);
+    FAILS(cudaEventCreateWithFlags(&event, cudaEventInterprocess | cudaEventDisableTiming),
+          cudaErrorNotSupported);
+    FAILS(cudaIpcGetEventHandle(&handle, nullptr), cudaErrorNotSupported);
+    FAILS(cudaIpcOpenEventHandle(&event, handle), cudaErrorNotSupported);
+    CUipcMemHandle driver;
+    DRIVER_FAILS(cuIpcGetMemHandle(&driver, CUdeviceptr(device)), CUDA_ERROR_NOT_SUPPORTED);
+    CUmemGenericAllocationHandle made;  // as NVSHMEM does
+    CUmemAllocationProp kind = {};
+    size_t step;
+    DRIVER_FAILS(cuMemGetAllocationGranularity(&step, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+                 CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_FAILS(cuMemCreate(&made, 1 << 21, &kind, 0), CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_FAILS(cuMemExportToShareableHandle(&address, 1, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+                 CUDA_ERROR_NOT_SUPPORTED);
 }
 
 static void textures(int *device)
 {
-	cudaChannelFormatDesc format = cudaCreateChannelDesc(32, 16, 8, 4,
-							     cudaChannelFormatKindFloat);
-	EXPECT(format.x == 32 && format.y == 16 && format.z == 8 && format.w == 4 &&
-		       format.f == cudaChannelFormatKindFloat,
-	       "%d %d %d %d", format.x, format.y, format.z, format.w);
-	cudaArray_t array;
-	CUarray driver;
-	CUDA_ARRAY_DESCRIPTOR shape = {};
-	FAILS(cudaMallocArray(&array, &format, 64, 64), cudaErrorNotSupported);
-	FAILS(cudaMalloc3DArray(&array, &format, make_cudaExtent(4, 4, 4)), cudaErrorNotSupported);
-	DRIVER_FAILS(cuArrayCreate(&driver, &shape), CUDA_ERROR_NOT_SUPPORTED);
-	cudaTextureObject_t texture;
-	cudaSurfaceObject_t surface;
-	cudaResourceDesc memory = {};
-	cudaTextureDesc how = {};
-	memory.resType = cudaResourceTypeLinear;
-	memory.res.linear.devPtr = device;
-	memory.res.linear.desc = format;
-	memory.res.linear.sizeInBytes = sizeof *device;
-	FAILS(cudaCreateTextureObject(&texture, &memory, &how, nullptr), cudaErrorNotSupported);
-	FAILS(cudaCreateSurfaceObject(&surface, &memory), cudaErrorNotSupported);
+    cudaChannelFormatDesc format = cudaCreateChannelDesc(32, 16, 8, 4, cudaChannelFormatKindFloat);
+    EXPECT(format.x == 32 && format.y == 16 && format.z == 8 && format.w == 4 &&
+               format.f == cudaChannelFormatKindFloat,
+           "%d %d %d %d", format.x, format.y, format.z, format.w);
+    cudaArray_t array;
+    CUarray driver;
+    CUDA_ARRAY_DESCRIPTOR shape = {};
+    FAILS(cudaMallocArray(&array, &format, 64, 64), cudaErrorNotSupported);
+    FAILS(cudaMalloc3DArray(&array, &format, make_cudaExtent(4, 4, 4)), cudaErrorNotSupported);
+    DRIVER_FAILS(cuArrayCreate(&driver, &shape), CUDA_ERROR_NOT_SUPPORTED);
+    cudaTextureObject_t texture;
+    cudaSurfaceObject_t surface;
+    cudaResourceDesc memory = {};
+    cudaTextureDesc how = {};
+    memory.resType = cudaResourceTypeLinear;
+    memory.res.linear.devPtr = device;
+    memory.res.linear.desc = format;
+    memory.res.linear.sizeInBytes = sizeof *device;
+    FAILS(cudaCreateTextureObject(&texture, &memory, &how, nullptr), cudaErrorNotSupported);
+    FAILS(cudaCreateSurfaceObject(&surface, &memory), cudaErrorNotSupported);
 }
 
 // Devices may be asked about and chosen; using a second one is refused.
 static void second_device(int mine)
 {
-	int *memory, count, other = 1 - mine, can;
-	cudaStream_t stream;
-	cudaDeviceProp p;
-	CUDA_CHECK(cudaGetDeviceCount(&count));
-	EXPECT(count == 2, "%d devices", count);
-	CUDA_CHECK(cudaGetDeviceProperties(&p, other));
-	CUDA_CHECK(cudaDeviceCanAccessPeer(&can, mine, other));
-	EXPECT(!can, "no peer access, and yet it can");
-	CUDA_CHECK(cudaSetDevice(other));
-	FAILS(cudaMalloc(&memory, 64), cudaErrorNotSupported);
-	FAILS(cudaStreamCreate(&stream), cudaErrorNotSupported);
-	FAILS(cudaDeviceEnablePeerAccess(mine, 0), cudaErrorPeerAccessUnsupported);
-	CUcontext context;
-	DRIVER_CHECK(cuDevicePrimaryCtxRetain(&context, other));
-	DRIVER_CHECK(cuCtxPushCurrent(context));
-	CUdeviceptr address;
-	DRIVER_FAILS(cuMemAlloc(&address, 64), CUDA_ERROR_NOT_SUPPORTED);
-	DRIVER_CHECK(cuCtxPopCurrent(&context));
-	DRIVER_CHECK(cuDevicePrimaryCtxRelease(other));
-	CUDA_CHECK(cudaSetDevice(mine));
-	FAILS(cudaMemcpyPeer(&can, other, &can, mine, 4), cudaErrorNotSupported);
-	CUDA_CHECK(cudaMalloc(&memory, 64));
-	CUDA_CHECK(cudaFree(memory));
+    int *memory, count, other = 1 - mine, can;
+    cudaStream_t stream;
+    cudaDeviceProp p;
+    CUDA_CHECK(cudaGetDeviceCount(&count));
+    EXPECT(count == 2, "%d devices", count);
+    CUDA_CHECK(cudaGetDeviceProperties(&p, other));
+    CUDA_CHECK(cudaDeviceCanAccessPeer(&can, mine, other));
+    EXPECT(!can, "no peer access, and yet it can");
+    CUDA_CHECK(cudaSetDevice(other));
+    FAILS(cudaMalloc(&memory, 64), cudaErrorNotSupported);
+    FAILS(cudaStreamCreate(&stream), cudaErrorNotSupported);
+    FAILS(cudaDeviceEnablePeerAccess(mine, 0), cudaErrorPeerAccessUnsupported);
+    CUcontext context;
+    DRIVER_CHECK(cuDevicePrimaryCtxRetain(&context, other));
+    DRIVER_CHECK(cuCtxPushCurrent(context));
+    CUdeviceptr address;
+    DRIVER_FAILS(cuMemAlloc(&address, 64), CUDA_ERROR_NOT_SUPPORTED);
+    DRIVER_CHECK(cuCtxPopCurrent(&context));
+    DRIVER_CHECK(cuDevicePrimaryCtxRelease(other));
+    CUDA_CHECK(cudaSetDevice(mine));
+    FAILS(cudaMemcpyPeer(&can, other, &can, mine, 4), cudaErrorNotSupported);
+    CUDA_CHECK(cudaMalloc(&memory, 64));
+    CUDA_CHECK(cudaFree(memory));
 }
 
 // A graph's own memory; arrays as operands; contexts with a part of the device.
 static void parts_of_calls(int *device)
 {
-	cudaGraph_t graph, captured;
-	cudaGraphNode_t node;
-	cudaStream_t stream;
-	cudaMemAllocNodeParams wanted = {};
-	wanted.bytesize = 64;
-	CUDA_CHECK(cudaGraphCreate(&graph, 0));
-	FAILS(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted), cudaErrorNotSupported);
-	FAILS(cudaGraphAddMemFreeNode(&node, graph, nullptr, 0, device), cudaErrorNotSupported);
-	cudaGraphNodeParams any = {}, child = {};
-	cudaGraphConditionalHandle handle;
-	FAILS(cudaGraphConditionalHandleCreate(&handle, graph), cudaErrorNotSupported);
-	any.type = cudaGraphNodeTypeConditional;
-	FAILS(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &any), cudaErrorNotSupported);
-	child.type = cudaGraphNodeTypeGraph;
-	child.graph.graph = graph;
-	child.graph.ownership = cudaGraphChildGraphOwnershipMove;
-	FAILS(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &child), cudaErrorNotSupported);
-	cudaGraphExec_t exec;
-	FAILS(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagDeviceLaunch),
-	      cudaErrorNotSupported);
-	CUDA_CHECK(cudaGraphDestroy(graph));
-	CUDA_CHECK(cudaStreamCreate(&stream));
-	CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-	FAILS(cudaFreeAsync(device, stream), cudaErrorStreamCaptureUnsupported);
-	FAILS(cudaStreamEndCapture(stream, &captured), cudaErrorStreamCaptureInvalidated);
-	cudaMemcpy3DBatchOp op = {};
-	op.src.type = cudaMemcpyOperandTypeArray;
-	op.dst.type = cudaMemcpyOperandTypePointer;
-	op.dst.op.ptr.ptr = device;
-	op.extent = make_cudaExtent(4, 1, 1);
-	op.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-	FAILS(cudaMemcpy3DBatchAsync(1, &op, 0, stream), cudaErrorNotSupported);
-	CUDA_CHECK(cudaStreamDestroy(stream));
-	CUexecAffinityParam half = {};
-	CUctxCreateParams with = {};
-	with.execAffinityParams = &half;
-	with.numExecAffinityParams = 1;
-	CUcontext context;
-	DRIVER_FAILS(cuCtxCreate(&context, &with, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
+    cudaGraph_t graph, captured;
+    cudaGraphNode_t node;
+    cudaStream_t stream;
+    cudaMemAllocNodeParams wanted = {};
+    wanted.bytesize = 64;
+    CUDA_CHECK(cudaGraphCreate(&graph, 0));
+    FAILS(cudaGraphAddMemAllocNode(&node, graph, nullptr, 0, &wanted), cudaErrorNotSupported);
+    FAILS(cudaGraphAddMemFreeNode(&node, graph, nullptr, 0, device), cudaErrorNotSupported);
+    cudaGraphNodeParams any = {}, child = {};
+    cudaGraphConditionalHandle handle;
+    FAILS(cudaGraphConditionalHandleCreate(&handle, graph), cudaErrorNotSupported);
+    any.type = cudaGraphNodeTypeConditional;
+    FAILS(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &any), cudaErrorNotSupported);
+    child.type = cudaGraphNodeTypeGraph;
+    child.graph.graph = graph;
+    child.graph.ownership = cudaGraphChildGraphOwnershipMove;
+    FAILS(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &child), cudaErrorNotSupported);
+    cudaGraphExec_t exec;
+    FAILS(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagDeviceLaunch),
+          cudaErrorNotSupported);
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    CUDA_CHECK(cudaStreamCreate(&stream));
+    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    FAILS(cudaFreeAsync(device, stream), cudaErrorStreamCaptureUnsupported);
+    FAILS(cudaStreamEndCapture(stream, &captured), cudaErrorStreamCaptureInvalidated);
+    cudaMemcpy3DBatchOp op = {};
+    op.src.type = cudaMemcpyOperandTypeArray;
+    op.dst.type = cudaMemcpyOperandTypePointer;
+    op.dst.op.ptr.ptr = device;
+    op.extent = make_cudaExtent(4, 1, 1);
+    op.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    FAILS(cudaMemcpy3DBatchAsync(1, &op, 0, stream), cudaErrorNotSupported);
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUexecAffinityParam half = {};
+    CUctxCreateParams with = {};
+    with.execAffinityParams = &half;
+    with.numExecAffinityParams = 1;
+    CUcontext context;
+    DRIVER_FAILS(cuCtxCreate(&context, &with, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
 }
 
-__global__ void stops_for_a_debugger() { __brkpt(); }
+__global__ void stops_for_a_debugger()
+{
+    __brkpt();
+}
 
 // A kernel that the device cannot have is not launched, and what follows runs.
 static void kernel(int *device)
 {
-	auto *stops = reinterpret_cast<void *>(stops_for_a_debugger);
-	FAILS(cudaLaunchKernel(stops, 1, 1, nullptr, 0, nullptr), cudaErrorNotSupported);
-	cudaFuncAttributes attributes;
-	FAILS(cudaFuncGetAttributes(&attributes, stops_for_a_debugger), cudaErrorNotSupported);
-	CUDA_CHECK(cudaMemset(device, 0, sizeof *device));
-	CUDA_CHECK(cudaDeviceSynchronize());
+    auto *stops = reinterpret_cast<void *>(stops_for_a_debugger);
+    FAILS(cudaLaunchKernel(stops, 1, 1, nullptr, 0, nullptr), cudaErrorNotSupported);
+    cudaFuncAttributes attributes;
+    FAILS(cudaFuncGetAttributes(&attributes, stops_for_a_debugger), cudaErrorNotSupported);
+    CUDA_CHECK(cudaMemset(device, 0, sizeof *device));
+    CUDA_CHECK(cudaDeviceSynchronize());
 }
 
 int main(int argc, char **argv)
 {
-	World world = start();
-	int *device = on_device<int>(1);
-	for (int half = 0; half < 2; half++) {
-		other_processes(device);
-		textures(device);
-		second_device(world.local_rank);
-		parts_of_calls(device);
-		kernel(device);
-		CUDA_CHECK(cudaProfilerStart()); // of a profiler that is not there
-		CUDA_CHECK(cudaProfilerStop());
-		if (half == 0)
-			interlude(argc, argv);
-	}
-	return 0;
+    World world = start();
+    int *device = on_device<int>(1);
+    for (int half = 0; half < 2; half++) {
+        other_processes(device);
+        textures(device);
+        second_device(world.local_rank);
+        parts_of_calls(device);
+        kernel(device);
+        CUDA_CHECK(cudaProfilerStart());  // of a profiler that is not there
+        CUDA_CHECK(cudaProfilerStop());
+        if (half == 0)
+            interlude(argc, argv);
+    }
+    return 0;
 }
