@@ -122,9 +122,9 @@ def run(
         raise click.UsageError(f"--device nvidia: {missing}")
     if name is not None and spec.bad_name(name):
         raise click.UsageError(f"--name {name}: {spec.bad_name(name)}")
-
+    snap = snapshot.snapshot(state)
     job = Job(
-        name or unused_name(snapshot.snapshot(state), command[0]),
+        name or unused_name(snap, command[0]),
         command,
         os.getcwd(),
         world_size,
@@ -137,31 +137,41 @@ def run(
         max_restarts=max_restarts,
         save_every_s=SAVE_EVERY_S if max_restarts else 0,
     )
-    temporary_fleet(snapshot.snapshot(state), job, size, capability)  # refuses what cannot start
+    pool = temporary_fleet(snap, job, size, capability)
     with Reconciler(state) as reconciler, terminating():
-        job = _start(state, reconciler, job, size, capability, named=name is not None)
+        if name is not None:
+            _request(reconciler, job, pool)
+        else:
+            job = _start_unnamed(state, reconciler, job, pool, size, capability)
         return _follow_run(state, reconciler, job)
 
 
-def _start(
-    state: Path, reconciler: Reconciler, job: Job, memory: int, capability: str | None, named: bool
+def _request(reconciler: Reconciler, job: Job, pool: Pool | None) -> None:
+    reconciler.request(
+        "run", job=to_json(job), pool=to_json(pool) if pool else None, token=uuid.uuid4().hex
+    )
+
+
+def _start_unnamed(
+    state: Path,
+    reconciler: Reconciler,
+    job: Job,
+    pool: Pool | None,
+    memory: int,
+    capability: str | None,
 ) -> Job:
-    """Send the job to the reconciler. Unless the user `named` it, it gets another name if another
-    `run` of the same program takes that name first."""
+    """Send the job to the reconciler, under another name if another `run` of the same program took
+    its name first. Returns the job with its final name."""
     for _ in range(NAME_ATTEMPTS):
-        pool = temporary_fleet(snapshot.snapshot(state), job, memory, capability)
         try:
-            reconciler.request(
-                "run",
-                job=to_json(job),
-                pool=to_json(pool) if pool else None,
-                token=uuid.uuid4().hex,
-            )
+            _request(reconciler, job, pool)
             return job
         except ControlError as error:
-            if named or error.code != "exists":
+            if error.code != "exists":
                 raise
-        job = replace(job, name=unused_name(snapshot.snapshot(state), job.command[0]))
+        snap = snapshot.snapshot(state)
+        job = replace(job, name=unused_name(snap, job.command[0]))
+        pool = temporary_fleet(snap, job, memory, capability)
     fail(f"other jobs have taken {NAME_ATTEMPTS} names in turn: choose a --name")
 
 
