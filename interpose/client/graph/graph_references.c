@@ -18,13 +18,19 @@ bool graph_memory_unlink_unneeded(struct graph_memory *m)
 	return true;
 }
 
-/* Takes the lock only if this is the last reference. */
+/* Takes the lock only for the last reference. That one is dropped under the lock: otherwise another
+ * thread could free the memory, and `m` with it, before this one has the lock. */
 void graph_memory_drop(struct graph_memory *m)
 {
-	if (!m || atomic_fetch_sub(&m->references, 1) > 1)
+	if (!m)
 		return;
+	uint32_t references = atomic_load(&m->references);
+	while (references > 1)
+		if (atomic_compare_exchange_weak(&m->references, &references, references - 1))
+			return;
 	lock(GRAPH_LOCK);
-	bool gone = graph_memory_unlink_unneeded(m);
+	bool last = atomic_fetch_sub(&m->references, 1) == 1;
+	bool gone = last && graph_memory_unlink_unneeded(m);
 	unlock(GRAPH_LOCK);
 	if (!gone)
 		return;
