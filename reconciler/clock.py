@@ -38,17 +38,19 @@ def _here() -> tuple[str, str]:
     return boot, namespace
 
 
-def _read(steady: float | None = None) -> Reading:
-    wall = time.time()
-    return Reading(*_here(), wall if steady is None else steady, time.monotonic(), wall)
+def _begin(steady: float | None = None) -> Reading:
+    """The current moment, with this fleet time; None: that of the wall clock."""
+    here, wall = _here(), time.time()
+    return Reading(*here, wall if steady is None else steady, time.monotonic(), wall)
 
 
-_reading = _read()
+_reading = _begin()
 
 
 def reading() -> Reading:
     """The current moment, for a process in another time namespace or after a boot: see `age`."""
-    return _read(now())
+    here, wall, monotonic = _here(), time.time(), time.monotonic()
+    return Reading(*here, _at(monotonic), monotonic, wall)
 
 
 def age(of: Reading) -> float:
@@ -60,7 +62,13 @@ def age(of: Reading) -> float:
 
 
 def now() -> float:
-    return _reading.steady + time.monotonic() - _reading.monotonic
+    return _at(time.monotonic())
+
+
+def _at(monotonic: float) -> float:
+    """Fleet time at a reading of CLOCK_MONOTONIC. Both must be of one moment: otherwise the time
+    goes back for the processes that follow a note, by the time between them."""
+    return _reading.steady + monotonic - _reading.monotonic
 
 
 def wall(at: float) -> float:
@@ -81,18 +89,18 @@ def follow(file: Path) -> float | None:
     try:
         noted = msgspec.json.decode(file.read_bytes(), type=Reading)
     except (OSError, msgspec.MsgspecError):
-        _reading = _read()
+        _reading = _begin()
         return None
     here = _here()
     if (noted.boot, noted.namespace) == here:
         _reading = noted
         return None
-    _reading = _read(noted.steady + max(0.0, time.time() - noted.wall))
+    _reading = _begin(noted.steady + max(0.0, time.time() - noted.wall))
     return noted.steady if noted.boot != here[0] else None
 
 
 def note(file: Path) -> None:
     """Record the time for the fleet's other processes and for the next boot. Raises OSError."""
     temporary = file.with_name(f".{file.name}.tmp")
-    temporary.write_bytes(msgspec.json.encode(_read(now())))
+    temporary.write_bytes(msgspec.json.encode(reading()))
     os.replace(temporary, file)

@@ -166,12 +166,11 @@ class Files:
         try:
             info = os.stat(path)
             with os.scandir(path) as entries:
-                for entry in entries:
-                    self._note(now, entry)
+                found = [entry for entry in entries if self._note(now, entry)]
         except (FileNotFoundError, NotADirectoryError):
             if path == self._top:
                 raise
-            now, info = _Folder(), None
+            found, now, info = [], _Folder(), None
         recent = info is None or abs(time.time_ns() - info.st_mtime_ns) < RECENT_NS
         now.changed_ns = 0 if recent or info is None else info.st_mtime_ns
         if info is not None and not self._reported(info.st_dev):
@@ -180,19 +179,24 @@ class Files:
             self._forget(gone)
         for gone in was.folders - now.folders:
             self._forget_folder(gone)
+        for file in found:  # after that: a file may have the name that a folder had
+            self._follow(file)
         self._folders[path] = now
         self._stale |= now.folders - was.folders
         return now.files
 
-    def _note(self, folder: _Folder, entry: os.DirEntry[str]) -> None:
+    def _note(self, folder: _Folder, entry: os.DirEntry[str]) -> bool:
+        """Add an entry to its folder; returns whether it is a file to follow."""
         is_folder = entry.is_dir(follow_symlinks=False)
         if not self._counts(entry.name, is_folder):
-            return
-        if is_folder:
-            if not self._single:
-                folder.folders.add(entry.path)
-            return
-        folder.files.add(entry.path)
+            return False
+        if not is_folder:
+            folder.files.add(entry.path)
+        elif not self._single:
+            folder.folders.add(entry.path)
+        return not is_folder
+
+    def _follow(self, entry: os.DirEntry[str]) -> None:
         self._states.setdefault(entry.path, None)
         if entry.is_symlink():
             self._links.add(entry.path)

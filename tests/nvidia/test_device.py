@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ from rankfold.proxy.ptx.errors import ModuleError
 from .conftest import Fake, Kernels
 
 HERE = Path(__file__).parent
+# The header of an ELF file for sm_90.
+MACHINE_CODE = b"\x7fELF\2\1\1\x33\7" + bytes(7) + struct.pack("<HHIQQQI", 2, 190, 1, 0, 64, 64, 90)
 PINNED = 0x200000000000 + (1 << 39)
 OPEN_CALLS = [
     "cuInit",
@@ -430,6 +433,6 @@ def test_kernels_that_allocate_are_refused_by_name(device: Device) -> None:
 def test_machine_code_alone_and_bad_ptx_are_refused(device: Device) -> None:
     loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
     with pytest.raises(ModuleError, match="no PTX"):
-        loader.module(b"\x7fELF" + bytes(100), 0)
+        loader.module(MACHINE_CODE + bytes(100), 0)
     with pytest.raises(ModuleError, match="not PTX"):
         loader.module(b"nonsense", 1)

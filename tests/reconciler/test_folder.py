@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rankfold import inotify
@@ -232,6 +232,9 @@ def take(root: Path, what: str, one: Path, other: Path) -> None:
 @pytest.mark.parametrize("blind", [False, True])
 @settings(max_examples=150, deadline=None)
 @given(rounds=st.lists(STEPS, min_size=1, max_size=4))
+@example(  # a file gets the name that a folder had
+    rounds=[[("mkdir", "a.yaml", "")], [("move", "a.yaml", "b"), ("write", "a.yaml", "")]]
+)
 def test_it_finds_what_a_search_finds(
     blind: bool, rounds: list[list[tuple[str, str, str]]], tmp_path_factory: Any
 ) -> None:
