@@ -70,11 +70,15 @@ class Trained:
 
     def apply(self, gpus: int = 2, extra: str = "", wait: bool = True) -> None:
         self.folder.mkdir(exist_ok=True)
-        (self.folder.parent / PACE).write_bytes(bytes(round(1000 * patience.scaled(PAUSE_S))))
+        self.pause(PAUSE_S)
         command = [*self.wrapper, str(self.program), *ARGUMENTS]
         extra = f"workdir: {self.folder}\n  {extra}"
         self.specs.program(command, self.name, gpus, extra, RANKS)
         self.rankfold("apply", "-f", str(self.specs.folder), *(["--wait"] if wait else []))
+
+    def pause(self, seconds: float) -> None:
+        """From its next step on, each rank pauses for so long in a step, until `results`."""
+        (self.folder.parent / PACE).write_bytes(bytes(round(1000 * patience.scaled(seconds))))
 
     @property
     def status(self) -> Any:

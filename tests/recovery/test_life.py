@@ -59,9 +59,10 @@ def test_a_wait_for_a_checkpoint_of_a_stalled_job_reports_why(
     assert asked.stderr is not None
     said = next(line for line in asked.stderr if "is not saved yet" in line)
     assert "stopped by a signal" in said and f"(pid {pid}) of rank 1" in said
+    job.pause(0.5)  # so that the job does not end while its checkpoint is uploaded
     os.kill(pid, signal.SIGCONT)
-    asked.communicate(timeout=scaled(120))
-    assert asked.returncode == 0
+    _, errors = asked.communicate(timeout=scaled(120))
+    assert asked.returncode == 0, errors
     assert job.results() == undisturbed
 
 
