@@ -36,10 +36,18 @@ def job_environment(**settings: str) -> dict[str, str]:
 
 class Rankfold:
     """The command line on a test's own state directory; `environment` says what its devices are.
-    `prefix` runs it, and so what it starts, as another user."""
+    `prefix` runs it, and so what it starts, as another user. `deadline_s`: for each command, and
+    for whatever a test waits for; on a slow machine it is longer."""
 
-    def __init__(self, state: State, environment: dict[str, str], prefix: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        state: State,
+        environment: dict[str, str],
+        prefix: tuple[str, ...] = (),
+        deadline_s: float = DEADLINE_S,
+    ):
         self.state, self.environment, self.prefix = state, environment, prefix
+        self.deadline_s = deadline_s
 
     def __call__(self, *arguments: str, code: int = 0, **env: str) -> str:
         """Run a command; the test fails unless it exits with `code`. Gives stdout."""
@@ -50,7 +58,7 @@ class Rankfold:
         return done.stdout
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        environment, limit = {**self.environment, **env}, scaled(DEADLINE_S)
+        environment, limit = {**self.environment, **env}, scaled(self.deadline_s)
         if not self.prefix and warm.process().takes(environment):
             return warm.process().run(arguments, environment, limit)
         return subprocess.run(
@@ -86,7 +94,7 @@ class Rankfold:
         return next((j for j in self.status()["jobs"] if j["name"] == name), {})
 
     def until(self, what: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + scaled(DEADLINE_S)
+        deadline = time.monotonic() + scaled(self.deadline_s)
         while not (found := what()):
             assert time.monotonic() < deadline, f"never came true: {self('status')}{self('events')}"
             time.sleep(0.05)
@@ -106,7 +114,7 @@ class Rankfold:
                 yield
             finally:
                 process.send_signal(signal.SIGINT)
-                process.wait(scaled(DEADLINE_S))
+                process.wait(scaled(self.deadline_s))
             assert process.returncode == 0, f"{arguments}: {process.returncode}\n{said()}"
 
     def proxy_pid(self, device: str) -> int:

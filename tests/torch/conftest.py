@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from recovery.conftest import rankfold, specs
+from recovery.conftest import specs
 
 from rankfold.paths import REPOSITORY
+from support.command import Rankfold
+from support.leaks import State
 
-__all__ = ["rankfold", "specs"]
+__all__ = ["specs"]
+COMPILED_S = 900.0  # within this time a program does its first steps, with no kernel compiled
+
+
+@pytest.fixture
+def rankfold(state: State) -> Iterator[Rankfold]:
+    environment = {**os.environ, "RANKFOLD_LINGER": "0.5"}
+    command = Rankfold(state, environment, deadline_s=COMPILED_S)
+    yield command
+    command.end()
 
 
 @pytest.fixture(scope="session")
