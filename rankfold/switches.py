@@ -10,6 +10,8 @@ import math
 import os
 from collections.abc import Callable
 
+from rankfold.legible import is_utf8
+
 LINGER_S = 2.0
 REST_SAVE_AFTER_S = 2.0  # short for watchdogs of 5 s: a rank's clock runs until its local snapshot
 # An upload or fetch without 4 MiB of progress (the largest piece) for this long is stuck: any
@@ -28,6 +30,9 @@ class BadSwitch(ValueError):
 
 def check() -> None:
     """Check the values of all variables. Raises BadSwitch."""
+    for name, value in os.environ.items():
+        if name.startswith(_PREFIX) and not is_utf8(value):
+            raise BadSwitch(f"{name}={os.fsencode(value)!r} is not UTF-8")
     for read in _READERS.values():
         read()
 

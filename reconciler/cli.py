@@ -13,7 +13,7 @@ from typing import NoReturn
 import click
 
 from rankfold import __version__, distribution, paths, switches
-from rankfold.legible import legible
+from rankfold.legible import is_utf8, legible
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
 from rankfold.reconciler.report.lines import say
 
@@ -144,4 +144,9 @@ def cli(context: click.Context, state: Path | None) -> None:
         raise click.UsageError(str(error)) from error
     for line in switches.unknown():
         say(f"rankfold: {line}")
-    context.obj = (state or paths.default_state()).absolute()
+    folder = (state or paths.default_state()).absolute()
+    if not is_utf8(str(folder.resolve())):
+        raise click.UsageError(
+            f"the state directory {os.fsencode(folder)!r} is not UTF-8: choose another with --state"
+        )
+    context.obj = folder

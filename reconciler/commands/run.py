@@ -109,6 +109,8 @@ def run(
         raise click.UsageError(
             f"--gpus {gpus} is more than --world-size {world_size}: a rank uses one device"
         )
+    need_utf8("the argument", command)
+    need_utf8("the working directory", [os.getcwd()])
     for problem in spec.command_faults(list(command)):
         raise click.UsageError(problem)
     size = spec.device_memory(memory)
@@ -190,6 +192,13 @@ def temporary_fleet(
     pool = None if pools else temporary_pool(job.name, kind, job.gpus, memory, capability)
     check_capacity(snap, job, pool)
     return pool
+
+
+def need_utf8(what: str, texts: Sequence[str]) -> None:
+    """Raises click.UsageError for the first text that cannot be stored as JSON."""
+    for text in texts:
+        if unusable(text):
+            raise click.UsageError(f"{what} {os.fsencode(text)!r} is not UTF-8, as jobs need")
 
 
 def own_environment() -> tuple[tuple[str, str], ...]:

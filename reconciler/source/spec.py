@@ -228,7 +228,7 @@ def _decoded(found: trees.Found) -> str:
     """The text of a file, with ``\n`` as line ends. Raises InvalidInput."""
     line, reason = 1, found.problem
     if not found.is_utf8:
-        reason = "its name is not UTF-8: rename it"
+        reason = f"its path {found.path} is not UTF-8: rename it"
     elif len(found.data) > trees.BYTES_MAX:
         reason = f"is too large: over {trees.BYTES_MAX >> 20} MiB"
     if not reason:

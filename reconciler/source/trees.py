@@ -24,7 +24,7 @@ class Found:
     root: str | None = None
     path: str = ""  # its name in the origins of accepted objects
     saved_at: float | None = None  # wall clock
-    is_utf8: bool = True  # whether its name is
+    is_utf8: bool = True  # whether its path is
 
 
 def counts(name: str) -> bool:
@@ -55,5 +55,5 @@ def read(file: Path, place: Path) -> Found:
         str(named(place if place != file else place.parent)),
         legible.name(named(file)),
         saved_at,
-        legible.is_utf8(str(file)),
+        legible.is_utf8(f"{named(file)}{file.resolve()}"),
     )

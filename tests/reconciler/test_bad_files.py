@@ -45,7 +45,8 @@ def test_a_file_whose_name_is_not_utf8_is_refused_and_ends_nothing(
 ) -> None:
     specs.job(gpus=2)
     bad = specs.folder / NOT_UTF8
-    told = f"{specs.folder}/caf\\xe9.yaml:1: -: its name is not UTF-8: rename it"
+    path = f"{specs.folder}/caf\\xe9.yaml"
+    told = f"{path}:1: -: its path {path} is not UTF-8: rename it"
     with rankfold.watching(str(specs.folder)):
         rankfold.until(lambda: rankfold.job("gpt").get("devices") == 2)
         pid = rankfold.reconciler_pid()
@@ -60,6 +61,33 @@ def test_a_file_whose_name_is_not_utf8_is_refused_and_ends_nothing(
         bad.rename(specs.folder / "more.yaml")
         rankfold.until(lambda: len(rankfold.status()["devices"]) == 8)
         assert rankfold.reconciler_pid() == pid, "it is the same one"
+
+
+def test_a_path_that_is_not_utf8_is_refused_wherever_a_command_gets_it(
+    rankfold: Rankfold, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"d\xe9")
+    folder.mkdir()
+    (folder / "gpt.yaml").write_text(job())
+    monkeypatch.chdir(folder)
+    checked = rankfold.run("validate", ".")
+    assert checked.returncode == 65
+    assert checked.stderr.endswith("d\\xe9/gpt.yaml is not UTF-8: rename it\n")
+    started = ("run", "--world-size", "1", "--", "/bin/echo")
+    for place, arguments, environment, named in (
+        (folder, started, {}, rf"the working directory b'{tmp_path}/d\xe9' is not UTF-8"),
+        (tmp_path, (*started, os.fsdecode(b"\xe9")), {}, r"the argument b'\xe9' is not UTF-8"),
+        (tmp_path, ("--state", str(folder), "status"), {}, r"d\xe9' is not UTF-8: choose another"),
+        (
+            tmp_path,
+            ("status",),
+            {"RANKFOLD_CACHE": str(folder)},
+            rf"RANKFOLD_CACHE=b'{tmp_path}/d\xe9'",
+        ),
+    ):
+        monkeypatch.chdir(place)
+        refused = rankfold.run(*arguments, **environment)
+        assert (refused.returncode, named in refused.stderr) == (64, True), refused.stderr
 
 
 def test_no_file_name_steers_the_terminal(rankfold: Rankfold, specs: Specs) -> None:
