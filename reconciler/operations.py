@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from rankfold.messages import Hello, Name, Operation
 from rankfold.reconciler.model.desired import Job, Pool
-from rankfold.reconciler.model.values import Count, Json, Ranks, Seconds
+from rankfold.reconciler.model.values import Count, Json, Ranks, Seconds, most_devices
 from rankfold.reconciler.wording import count
 
 __all__ = [
@@ -81,7 +81,7 @@ class Run(Operation, frozen=True, tag="run"):
     token: Name
 
     def __post_init__(self) -> None:
-        if self.job.gpus > self.job.world_size:
+        if self.job.gpus > most_devices(self.job.world_size):
             raise ValueError(
                 f"{self.job.gpus} on {count(self.job.world_size, 'rank')}: a rank uses one device"
             )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rankfold.control import ControlError
-from rankfold.messages import DEVICES_MAX
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import NODE, Checkpoint, Record
-from rankfold.reconciler.model.values import Json
+from rankfold.reconciler.model.values import Json, most_devices
 from rankfold.reconciler.operations import RollBack, SavedJob
-from rankfold.reconciler.plan.fitting import fitting_devices
 from rankfold.reconciler.wording import count
 
 RESTING = ("new", "started", "detached", "stored")  # steps from which a job may go back
@@ -32,12 +31,13 @@ def check(journal: Journal, each: Object, fields: Json, force: bool, no_saves: s
     job = each.effective()
     assert isinstance(job, Job)
     gpus = fields.get("gpus")
-    if gpus is not None and not 1 <= gpus <= min(job.world_size, DEVICES_MAX):
-        most = f"worldSize ({job.world_size})" if job.world_size <= DEVICES_MAX else DEVICES_MAX
-        raise ControlError("invalid", f"gpus must be from 1 to {most}, not {gpus}")
+    most = most_devices(job.world_size)
+    if gpus is not None and not 1 <= gpus <= most:
+        words = f"worldSize ({most})" if most == job.world_size else most
+        raise ControlError("invalid", f"gpus must be from 1 to {words}, not {gpus}")
     if gpus is not None:
         devices = journal.desired().devices().values()
-        most = max(fitting_devices(devices, job, record).values(), default=0)
+        most = Groups(devices).most(job, record)
         if gpus > most:
             raise ControlError(
                 "invalid",

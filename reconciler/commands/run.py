@@ -18,8 +18,9 @@ from rankfold.reconciler.client import Reconciler, Unresponsive
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import RESTARTS_MAX, Device, Job, Pool
-from rankfold.reconciler.model.recorded import to_json
-from rankfold.reconciler.model.values import CAPABILITIES, Json
+from rankfold.reconciler.model.fitting import Groups
+from rankfold.reconciler.model.recorded import Record, to_json
+from rankfold.reconciler.model.values import CAPABILITIES, Json, most_devices
 from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.report.lines import say
 from rankfold.reconciler.report.logs import Follower
@@ -104,8 +105,8 @@ def run(
     made for it, software GPUs unless --device says otherwise, and removed after it. Its ranks have
     the environment of this command, without CUDA_VISIBLE_DEVICES. Ctrl-C cancels the job.
     """
-    gpus = min(world_size, DEVICES_MAX) if gpus is None else gpus
-    if gpus > world_size:
+    gpus = most_devices(world_size) if gpus is None else gpus
+    if gpus > most_devices(world_size):
         raise click.UsageError(
             f"--gpus {gpus} is more than --world-size {world_size}: a rank uses one device"
         )
@@ -115,9 +116,7 @@ def run(
         raise click.UsageError(problem)
     size = spec.device_memory(memory)
     if size is None:
-        raise click.UsageError(
-            f"--memory {memory} is not a size such as 512MiB, from 4MiB to 512GiB"
-        )
+        raise click.UsageError(f"--memory {memory} is not {spec.DEVICE_MEMORY_WORDS}")
     if capability and not spec.is_capability(capability):
         raise click.UsageError(f"--compute-capability {capability} is not one such as 9.0")
     if kind == "nvidia" and (missing := nvidia_missing()):
@@ -190,7 +189,7 @@ def temporary_fleet(
         )
     kind = job.device_types[0] if job.device_types else "soft"
     pool = None if pools else temporary_pool(job.name, kind, job.gpus, memory, capability)
-    check_capacity(snap, job, pool)
+    check_capacity(job, [pool] if pool else pools)
     return pool
 
 
@@ -312,23 +311,19 @@ def temporary_pool(
     job: str, kind: str, number: int, memory: int, capability: str | None = None
 ) -> Pool:
     """`memory`: of each device, in bytes. `capability`: None is that of a Pool's devices."""
-    memory -= memory % (2 << 20)
     capability = capability or CAPABILITIES[kind]
     first = Device(f"{job}/{kind}-0", kind, memory, capability, only_for=job)
     devices = tuple(replace(first, name=f"{job}/{kind}-{i}") for i in range(number))
     return Pool(job, devices, only_for=job)
 
 
-def check_capacity(snap: snapshot.Snapshot, job: Job, pool: Pool | None) -> None:
+def check_capacity(job: Job, pools: Sequence[Pool]) -> None:
     """Refuse a job that could never start."""
-    pools = [pool] if pool else permanent_pools(snap)
-    fit = [
-        d for p in pools for d in p.devices if not job.device_types or d.type in job.device_types
-    ]
-    if len(fit) < job.gpus:
+    most = Groups(d for each in pools for d in each.devices).most(job, Record(job.name))
+    if most < job.gpus:
         kind = " or ".join(job.device_types) or "any kind"
         raise click.UsageError(
-            f"--gpus {job.gpus}: the pools have {count(len(fit), 'device')} of {kind}"
+            f"--gpus {job.gpus}: the pools have {count(most, 'device')} of {kind}"
         )
 
 

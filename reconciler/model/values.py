@@ -28,3 +28,8 @@ Seconds = Annotated[float, Meta(ge=-1e12, le=1e12)]
 # For devices whose file gives no compute capability: the software GPU has the highest whose PTX it
 # covers, a real one the lowest that most programs need.
 CAPABILITIES = {"soft": "12.0", "nvidia": "8.0"}
+
+
+def most_devices(world_size: int) -> int:
+    """The most devices that a job of so many ranks may request: a rank uses one device."""
+    return min(world_size, DEVICES_MAX)

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from rankfold.policy import vocabulary as policy
 from rankfold.policy.decide import decide
 from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.fitting import Group, Groups, may_use, most_frequent
 from rankfold.reconciler.model.recorded import Condition, Record
 from rankfold.reconciler.model.states import ON_DEVICES
-from rankfold.reconciler.plan.fitting import Group, Groups, may_use, most_frequent
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.plan.memory import RANKS_ON_A_DEVICE, HostMemory, in_memory, recorded_need
 from rankfold.reconciler.plan.placement import assign

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from rankfold.reconciler.model.desired import Desired, Device, Job
+from rankfold.reconciler.model.fitting import may_use
 from rankfold.reconciler.model.observed import JobOnDevice, Observed, ObservedDevice, ObservedRank
 from rankfold.reconciler.model.recorded import Condition, Record
-from rankfold.reconciler.plan.fitting import may_use
 from rankfold.reconciler.wording import silence
 
 LOADED_MAX = 8192  # kernels; on the software GPU each takes 3 of a process's 65,530 mappings

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from rankfold.policy.host_memory import Ledger, host_need, too_many
 from rankfold.reconciler.model.desired import Device, Job
+from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import Condition, Record
-from rankfold.reconciler.plan.fitting import Groups
 from rankfold.reconciler.plan.index import Index
 from rankfold.reconciler.wording import count
 

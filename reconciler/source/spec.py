@@ -20,11 +20,13 @@ from typing import Any
 import msgspec
 
 from rankfold import legible
-from rankfold.messages import DEVICES_MAX
+from rankfold.messages import chunk_bytes
 from rankfold.plural import count
 from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
 from rankfold.reconciler.model.fields import fields_of
-from rankfold.reconciler.model.values import CAPABILITIES
+from rankfold.reconciler.model.fitting import Groups
+from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.model.values import CAPABILITIES, most_devices
 from rankfold.reconciler.source import trees, yamldoc
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.parse_cache import ParseCache
@@ -40,6 +42,7 @@ KINDS = ("Pool", "Job", "Policy")
 API_VERSION = "rankfold/v1alpha1"
 DEVICE_MEMORY_MIN = 4 << 20
 DEVICE_MEMORY_MAX = 1 << 39  # RF_HEAP_BYTES: what a rank can address
+DEVICE_MEMORY_WORDS = "a size such as 512MiB or 1GiB, from 4MiB to 512GiB"
 FLEET_DEVICES_MAX = 1 << 16
 WORD_BYTES_MAX = (1 << 17) - 1  # MAX_ARG_STRLEN without the zero byte: Linux's limit per word
 PATH_BYTES_MAX = 4095
@@ -382,7 +385,7 @@ class _Reader:
             memory = device_memory(group.get("memory", "1GiB"))
             if memory is None:
                 got = yamldoc.excerpt(repr(group.get("memory")))
-                reason = f"must be a size such as 512MiB or 1GiB, from 4MiB to 512GiB, not {got}"
+                reason = f"must be {DEVICE_MEMORY_WORDS}, not {got}"
                 self.fault(file, doc, path, reason)
                 self.broken_pool = True
                 continue
@@ -392,7 +395,7 @@ class _Reader:
                     Device(
                         f"{name}/{group['type']}-{number}",
                         group["type"],
-                        memory - memory % (2 << 20),
+                        memory,
                         group.get("computeCapability", CAPABILITIES[group["type"]]),
                         float(group.get("speed", 1.0)),
                     )
@@ -407,8 +410,8 @@ class _Reader:
         before, spec = len(self.faults), doc.value["spec"]
         given = {each: field.value(doc.value) for each, field in fields_of(Job).items()}
         name, world_size = given["name"], given["world_size"]
-        gpus = given["gpus"] = given["gpus"] or min(world_size, DEVICES_MAX)
-        if gpus > world_size:
+        gpus = given["gpus"] = given["gpus"] or most_devices(world_size)
+        if gpus > most_devices(world_size):
             reason = f"must be at most worldSize ({world_size}): a rank uses one device, not {gpus}"
             self.fault(file, doc, ("spec", "gpus"), reason)
         for problem in command_faults(spec["command"]):
@@ -461,13 +464,9 @@ class _Reader:
         """Refuse jobs that request more devices than all pools in these files have, used or not."""
         if not self.pools or self.broken_pool:
             return
-        devices = [d for pool in self.pools.values() for d in pool.devices]
+        groups = Groups(d for pool in self.pools.values() for d in pool.devices)
         for job in self.jobs.values():
-            fit: dict[str, int] = {}
-            for device in devices:
-                if not job.device_types or device.type in job.device_types:
-                    fit[device.type] = fit.get(device.type, 0) + 1
-            most = max(fit.values(), default=0)
+            most = groups.most(job, Record(job.name))
             if job.gpus > most:
                 origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
                 kind = " or ".join(job.device_types) or "any kind"
@@ -500,9 +499,12 @@ def parse_size(text: str | int) -> int | None:
 
 
 def device_memory(text: str | int) -> int | None:
-    """Bytes of a device's memory as written; None if it is not a size that a device can have."""
+    """Bytes of a device's memory, in whole chunks, as written; None if it is not a size that a
+    device can have."""
     size = parse_size(text)
-    return size if size is not None and DEVICE_MEMORY_MIN <= size <= DEVICE_MEMORY_MAX else None
+    if size is None or not DEVICE_MEMORY_MIN <= size <= DEVICE_MEMORY_MAX:
+        return None
+    return size - size % chunk_bytes()
 
 
 _STARTERS = (

@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from rankfold import __version__, criu, paths
-from rankfold.reconciler.commands.run import run_status
+from rankfold.reconciler.commands.run import check_capacity, run_status
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Record
@@ -70,6 +71,18 @@ def test_status_imports_only_what_it_needs(tmp_path: Path) -> None:
     imported = re.findall(r"^import time:.*\| *(\S+)$", done.stderr, re.MULTILINE)
     assert len([name for name in imported if name.startswith("rankfold")]) <= OWN_MODULES_MAX
     assert set(imported).isdisjoint(NEEDLESS)
+
+
+# ---- run -------------------------------------------------------------------------------------
+
+
+def test_run_refuses_more_devices_than_there_are_of_one_type() -> None:
+    """The devices of a job are of one type, whichever it is."""
+    kinds = ("soft", "soft", "nvidia", "nvidia")
+    pool = Pool("local", tuple(Device(f"local/{i}", k, 1 << 26) for i, k in enumerate(kinds)))
+    check_capacity(Job("two", ("true",), "/", 4, 2), [pool])
+    with pytest.raises(click.UsageError, match="--gpus 3: the pools have 2 devices of any kind"):
+        check_capacity(Job("three", ("true",), "/", 4, 3), [pool])
 
 
 # ---- validate --------------------------------------------------------------------------------

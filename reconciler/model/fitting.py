@@ -57,8 +57,12 @@ class Groups:
         return self._find(job, record).groups
 
     def count(self, job: Job, record: Record) -> Mapping[str, int]:
-        """As `fitting_devices`."""
+        """How many devices of each type a job may use, in the order of the files."""
         return self._find(job, record).count
+
+    def most(self, job: Job, record: Record) -> int:
+        """How many devices a job can have at most: all are of one type."""
+        return max(self.count(job, record).values(), default=0)
 
     def of_one_kind(self, job: Job, record: Record) -> tuple[int, ...]:
         """Indices in `all` of the groups that have the type of device which a job gets."""
@@ -107,11 +111,6 @@ def may_use(device: Device, job: Job, record: Record) -> bool:
         fits = device.memory >= virtual["memory_bytes"] and cc_of(device) >= cc
         return device.type == record.device_type and fits
     return not job.device_types or device.type in job.device_types
-
-
-def fitting_devices(devices: Iterable[Device], job: Job, record: Record) -> dict[str, int]:
-    """How many devices of each type a job may use, in the order of the files."""
-    return Counter(d.type for d in devices if may_use(d, job, record))
 
 
 def most_frequent(kinds: Mapping[str, int]) -> str:
