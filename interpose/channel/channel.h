@@ -26,7 +26,7 @@
 
 #define RF_MAGIC 0x444c4f464b4e4152ull /* "RANKFOLD" */
 #define RF_MAJOR 1
-#define RF_MINOR 14
+#define RF_MINOR 15
 
 /* ---- device addresses: the same for every rank, device and node ----------------------- */
 
@@ -61,7 +61,8 @@
 #define RF_COMM_ERRORS 64u /* communicators whose errors are kept */
 #define RF_URGENT_QUERY (1ull << 63)
 #define RF_URGENT_ELAPSED RF_URGENT_QUERY /* no handle has the number 0 */
-#define RF_FAULT_BYTES 256u               /* of a fault's text, with its terminating zero */
+#define RF_FAULT_BYTES 256u               /* of the beginning of a fault's text, with its zero */
+#define RF_FAULT_TEXT_BYTES 2048u         /* of the whole text, with its zero */
 #define RF_MEMFD_BYTES (RF_OFF_PINNED + RF_PINNED_SLOT_BYTES)
 
 struct rf_header {
@@ -127,6 +128,9 @@ struct rf_header {
 	_Alignas(64) _Atomic uint64_t urgent[RF_SLOT_COUNT];
 	/* (S) Why single communicators are unusable: number << 8 | ncclResult_t; 0: none (1.11) */
 	_Alignas(64) _Atomic uint64_t comm_errors[RF_COMM_ERRORS];
+	/* (S) what follows the first RF_FAULT_BYTES - 1 bytes of the text that `fault` begins;
+	 * written before it (1.15) */
+	char fault_rest[RF_FAULT_TEXT_BYTES - RF_FAULT_BYTES + 1];
 };
 
 /* A reply slot. The client claims a free one (FREE -> WAITING), names it in the record, and waits
@@ -504,7 +508,7 @@ struct rf_welcome { /* (L) */
 		       "size of " #reply);
 #include "opcodes.def"
 #define RF_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), "size of " #type)
-RF_SIZE(rf_header, 1792);
+RF_SIZE(rf_header, 3648);
 RF_SIZE(rf_slot, RF_SLOT_BYTES);
 RF_SIZE(rf_param, 8);
 RF_SIZE(rf_events, 16);
@@ -529,6 +533,7 @@ _Static_assert(offsetof(struct rf_header, writing) == 704, "behind the fault's t
 _Static_assert(offsetof(struct rf_header, urgents) == 144, "in line 2");
 _Static_assert(offsetof(struct rf_header, urgent) == 768, "behind writing");
 _Static_assert(offsetof(struct rf_header, comm_errors) == 1280, "behind urgent");
+_Static_assert(offsetof(struct rf_header, fault_rest) == 1792, "behind comm_errors");
 _Static_assert(RF_OFF_SLOTS + RF_SLOT_COUNT * RF_SLOT_BYTES <= RF_OFF_HOSTFUNC, "slots fit");
 _Static_assert(RF_OFF_HOSTFUNC + RF_HOSTFUNC_COUNT * sizeof(uint64_t) <= RF_OFF_RING,
 	       "host functions fit");

@@ -251,7 +251,7 @@ struct proxy_rank_status {
 	uint64_t reads;        /* of records: the proxy reads a record that waits more than once */
 	uint64_t shared_bytes; /* of used_bytes: shared with other ranks */
 	uint64_t spared_bytes, copies, unforeseen, prepared; /* as in proxy_status, of this rank */
-	char error_text[256];
+	char error_text[2048];                               /* RF_FAULT_TEXT_BYTES */
 };
 int proxy_rank_status(struct proxy *proxy, uint64_t job, uint32_t rank,
 		      struct proxy_rank_status *status);

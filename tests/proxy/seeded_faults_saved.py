@@ -19,8 +19,8 @@ TABLE: Table = {
             "unforeseen-not-counted-on": ("s->unforeseen = r->memory.counted.unforeseen;", ""),
             "error-forgotten": ("s->async_error = r->async_error;", ""),
             "its-text-forgotten": (
-                "memcpy(s->error_text, r->error_text, sizeof s->error_text);",
-                "",
+                'snprintf(s->error_text, sizeof s->error_text, "%.*s", RF_FAULT_BYTES - 1,',
+                'snprintf(s->error_text, sizeof s->error_text, "%.*s", 0,',
             ),
             "another-rank": ("s->rank != r->rank || ", ""),
             "another-world": ("s->world_size != r->job->world.size ||", ""),

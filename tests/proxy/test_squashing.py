@@ -664,4 +664,4 @@ def test_a_failed_assertion_is_everybodys(kernels: Loader) -> None:
         assert [rank.finish() for rank in made] == [ASSERT] * 3
         for rank in made:
             status = native.rank_status(1, rank.rank)
-            assert status and "`wrong' failed" in status.error_text
+            assert status and "Assertion `wrong` failed." in status.error_text

@@ -13,9 +13,10 @@
 #include "nccl_parts.h"
 
 struct texts {
-	char reason[384]; /* of the call in progress; empty: its result is sufficient */
-	char last[512];   /* of the last call that failed */
-	bool returned;    /* the result of comm_error has been in one of these */
+	/* of the call in progress; empty: its result is sufficient */
+	char reason[RF_FAULT_TEXT_BYTES];
+	char last[RF_FAULT_TEXT_BYTES + 128]; /* of the last call that failed */
+	bool returned; /* the result of comm_error has been in one of these */
 };
 
 static _Thread_local struct texts *texts; /* NULL: no error yet, or no memory for one */
@@ -80,7 +81,9 @@ ncclResult_t comm_error(const struct comm *c)
 	ncclResult_t error = channel_header ? lasting_error(c) : NCCL_SUCCESS;
 	if (!error)
 		return NCCL_SUCCESS;
-	because(error, "%.*s", (int)RF_FAULT_BYTES - 1, channel_header->fault);
+	char text[RF_FAULT_TEXT_BYTES];
+	channel_fault(text);
+	because(error, "%s", text);
 	if (texts)
 		texts->returned = true;
 	return error;

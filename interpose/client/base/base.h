@@ -127,6 +127,8 @@ int channel_welcome(const struct rf_welcome **out);
 int channel_enter(void);
 /* Returns the error that a fault on the device left; the first call also reports the fault. */
 int sticky_error(void);
+/* Copies the description of the device's or a communicator's error. */
+void channel_fault(char text[RF_FAULT_TEXT_BYTES]);
 /* True in a host function of the program, where CUDA's functions must not be called: they fail. */
 extern _Thread_local bool in_host_function;
 /* channel_enter without the sticky error, for calls that must work in spite of it (frees). */

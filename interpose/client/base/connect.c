@@ -331,13 +331,23 @@ int channel_open(void)
 	return CUDA_OK;
 }
 
+void channel_fault(char text[RF_FAULT_TEXT_BYTES])
+{
+	const struct rf_header *h = channel_header;
+
+	snprintf(text, RF_FAULT_TEXT_BYTES, "%.*s%.*s", (int)sizeof h->fault - 1, h->fault,
+		 (int)sizeof h->fault_rest - 1, h->fault_rest);
+}
+
 static void log_fault_once(int error)
 {
 	static _Atomic bool logged;
+	char text[RF_FAULT_TEXT_BYTES];
 
-	if (!atomic_exchange(&logged, true))
-		log_message("%.*s; this and all later calls fail (%s)", (int)RF_FAULT_BYTES - 1,
-			    channel_header->fault, error_name(error));
+	if (atomic_exchange(&logged, true))
+		return;
+	channel_fault(text);
+	log_message("%s; this and all later calls fail (%s)", text, error_name(error));
 }
 
 /* Errors of a context that is beyond repair are returned until the process ends. */

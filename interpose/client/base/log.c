@@ -12,7 +12,7 @@
 void log_message(const char *format, ...)
 {
 	int saved_errno = errno;
-	char line[2048] = "rankfold: ";
+	char line[RF_FAULT_TEXT_BYTES + 256] = "rankfold: ";
 	size_t have = strlen(line);
 	va_list arguments;
 	va_start(arguments, format);

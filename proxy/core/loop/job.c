@@ -350,7 +350,7 @@ static bool save_states(struct job *j)
 	j->saved_bytes = 0;
 	for (uint32_t n = 0; n < j->world.size; n++) {
 		struct rank *r = j->world.ranks[n];
-		char error[256] = "";
+		char error[RF_FAULT_TEXT_BYTES] = "";
 		if (!r)
 			continue;
 		if (!r->end.replaced && failed_since(r, error, sizeof error)) {

@@ -52,7 +52,7 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	s->rank = r->rank;
 	s->world_size = r->job->world.size;
 	s->async_error = r->async_error;
-	memcpy(s->error_text, r->error_text, sizeof s->error_text);
+	snprintf(s->error_text, sizeof s->error_text, "%.*s", RF_FAULT_BYTES - 1, r->error_text);
 	return true;
 }
 

@@ -38,7 +38,7 @@ struct state_rank {
 	uint32_t rank, world_size;
 	int32_t async_error;
 	uint32_t prepared;
-	char error_text[RF_FAULT_BYTES];
+	char error_text[RF_FAULT_BYTES]; /* its beginning */
 };
 struct state_buffer {
 	struct rf_record r;

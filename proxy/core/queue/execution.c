@@ -6,7 +6,7 @@
 
 static bool seen(const struct hal *hal, struct execution *e)
 {
-	char text[RF_FAULT_BYTES] = "";
+	char text[RF_FAULT_TEXT_BYTES] = "";
 	e->reported = e->reported || hal->completed(e->queue) >= e->number;
 	if (!e->reported || !e->memory)
 		return e->reported;

@@ -19,7 +19,7 @@
 static void note_fault(struct rank *r)
 {
 	const struct hal *hal = r->device->hal;
-	char text[256] = "";
+	char text[RF_FAULT_TEXT_BYTES] = "";
 	if (r->async_error || !r->memory.space || !hal->space_error(r->memory.space, NULL, 0))
 		return;
 	int error = hal->space_error(r->memory.space, text, sizeof text);

@@ -7,7 +7,7 @@
 void fault_from(struct rank *r, int error, const char *text)
 {
 	r->async_error = error;
-	snprintf(r->error_text, sizeof r->error_text, "%.*s", RF_FAULT_BYTES - 1, text);
+	snprintf(r->error_text, sizeof r->error_text, "%.*s", (int)RF_FAULT_BYTES - 1, text);
 }
 
 void rank_fail(struct rank *r, int error, const char *text)
@@ -18,7 +18,7 @@ void rank_fail(struct rank *r, int error, const char *text)
 	memory_stop(&r->memory);
 	snprintf(r->error_text, sizeof r->error_text, "%s", text);
 	if (r->ring.header) {
-		snprintf(r->ring.header->fault, sizeof r->ring.header->fault, "%s", text);
+		ring_fault_text(r, text);
 		atomic_store(&r->ring.header->async_error, (uint32_t)error);
 	}
 	turn_progress(&r->device->turn);
@@ -27,7 +27,7 @@ void rank_fail(struct rank *r, int error, const char *text)
 void rank_fail_comm(struct rank *r, uint64_t comm, int error, const char *text)
 {
 	if (!r->async_error)
-		snprintf(r->ring.header->fault, sizeof r->ring.header->fault, "%s", text);
+		ring_fault_text(r, text);
 	if (comm)
 		ring_comm_error(r, comm, error);
 	else

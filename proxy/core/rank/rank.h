@@ -39,7 +39,7 @@ struct rank {
 
 	int async_error;    /* rank/fault.c */
 	bool failed_before; /* it had that error at the last cut */
-	char error_text[RF_FAULT_BYTES];
+	char error_text[RF_FAULT_TEXT_BYTES];
 
 	struct rank_ring ring;     /* rank/ring.c */
 	struct table objects;      /* its handles: written by table.h's functions */

@@ -200,6 +200,15 @@ void ring_retired(struct rank *r, uint64_t seq)
 	atomic_store_explicit(&r->ring.header->retired_free, seq, memory_order_release);
 }
 
+void ring_fault_text(struct rank *r, const char *text)
+{
+	struct rf_header *header = r->ring.header;
+	size_t length = strlen(text), first = sizeof header->fault - 1;
+	snprintf(header->fault_rest, sizeof header->fault_rest, "%s",
+		 length > first ? text + first : "");
+	snprintf(header->fault, sizeof header->fault, "%s", text);
+}
+
 void ring_comm_error(struct rank *r, uint64_t comm, int error)
 {
 	_Atomic uint64_t *at = r->ring.header->comm_errors, *free = NULL;

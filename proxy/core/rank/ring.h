@@ -47,6 +47,8 @@ uint8_t *ring_bulk(struct rank *, uint64_t at, uint64_t bytes); /* NULL: out of 
 void ring_retired(struct rank *, uint64_t seq);
 /* Publishes the error of one communicator for the client; 0: it is gone. The newest are kept. */
 void ring_comm_error(struct rank *, uint64_t comm, int error);
+/* Writes the description of an error that is published next; what does not fit is cut. */
+void ring_fault_text(struct rank *, const char *text);
 /* ring_urgent: are there requests outside of the ring. ring_take_urgent takes each once, with the
  * slot for its reply. */
 bool ring_urgent(const struct rank *);

@@ -185,6 +185,8 @@ static void fault_report(struct soft_worker *worker, struct hal_space *space)
 
 	if (worker->fault_error == SOFT_LAUNCH_FAILED && atomic_load(&space->cancel))
 		soft_space_fail(space, SOFT_LAUNCH_FAILED, "%s: cancelled", worker->doing);
+	else if (worker->fault_error == SOFT_ASSERT) /* the line that CUDA prints, then the rest */
+		soft_space_fail(space, SOFT_ASSERT, "%s (kernel %s)", worker->said, worker->doing);
 	else if (worker->fault_error)
 		soft_space_fail(
 			space, worker->fault_error, "%s: %s", worker->doing,

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 8u
+#define SOFT_KERNEL_ABI 9u
 
 /* Numbers of cuts that every kernel has. */
 #define SOFT_EXIT 0u
@@ -167,10 +167,11 @@ struct hal_function {
 /* For compiled kernels: ends the launch. error: 714 for a stack overflow, 719 for a trap, 801 for a
  * call of a function that does not exist. */
 void rankfold_soft_trap(uint32_t error);
-/* For compiled kernels: __assertfail, with the device addresses of its texts. Ends the launch with
- * error 710. */
+/* For compiled kernels: __assertfail of the thread x, y, z, with the device addresses of its texts.
+ * Ends the launch with error 710. */
 void rankfold_soft_assert(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
-			  uint64_t message, uint64_t file, uint32_t line, uint64_t function);
+			  uint32_t x, uint32_t y, uint32_t z, uint64_t message, uint64_t file,
+			  uint32_t line, uint64_t function);
 /* For compiled kernels: threads [t0, t1) reached `cut`, others another one: sets next[]. */
 void rankfold_soft_stand(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
 /* The same for threads of one row in lockstep, which diverge here: a value kept for the first

@@ -245,19 +245,21 @@ rankfold_soft_print(const struct soft_block *block, const uint8_t *local, uint32
 }
 
 __attribute__((visibility("default"))) void rankfold_soft_assert(
-	const struct soft_block *block, const uint8_t *local, uint32_t local_stride,
-	uint64_t message_at, uint64_t file_at, uint32_t line, uint64_t function_at)
+	const struct soft_block *block, const uint8_t *local, uint32_t local_stride, uint32_t x,
+	uint32_t y, uint32_t z, uint64_t message_at, uint64_t file_at, uint32_t line,
+	uint64_t function_at)
 {
 	struct print p = {.block = block, .local = local, .local_stride = local_stride};
-	char message[81], file[1024], function[61], text[SOFT_TEXT_BYTES];
-	size_t length;
+	char message[513], file[513], function[513], text[SOFT_TEXT_BYTES];
+	uint32_t width = block->ntid[0]; /* blocks that run as one: x is the place in all of them */
 
 	copy_string(&p, message_at, message, sizeof message);
 	copy_string(&p, file_at, file, sizeof file);
 	copy_string(&p, function_at, function, sizeof function);
-	length = strlen(file);
 	soft_shelter();
-	snprintf(text, sizeof text, "%.80s:%u: %s: assertion `%s' failed",
-		 file + (length > 80 ? length - 80 : 0), line, function, message);
+	snprintf(text, sizeof text,
+		 "%s:%u: %s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.", file,
+		 line, function, block->ctaid[0] + x / width, block->ctaid[1], block->ctaid[2],
+		 x % width, y, z, message);
 	soft_leave_saying(SOFT_ASSERT, text);
 }

@@ -42,7 +42,7 @@
 /* limit of host memory for the blocks of a cooperative launch */
 #define SOFT_RESIDENT_BYTES (1ull << 30)
 #define SOFT_NO_BLOCK UINT64_MAX
-#define SOFT_TEXT_BYTES 256u
+#define SOFT_TEXT_BYTES RF_FAULT_TEXT_BYTES
 #define SOFT_PARAMS_PAD 16u /* a kernel may load a whole vector at the end */
 
 enum soft_error {

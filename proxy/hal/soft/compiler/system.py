@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankfold.proxy.ptx.model import Instr, Sym
+from rankfold.proxy.ptx.model import Instr, Special, Sym
 
 from .emit import Value, const
 from .memory import MemoryContext
@@ -41,6 +41,7 @@ def assertfail(c: Context, instr: Instr) -> None:
         Value("ptr", "%block"),
         Value("ptr", m.pointers["local"]),
         const("i32", m.local_stride),
+        *(c.read(Special(f"tid.{dimension}"), "u32") for dimension in "xyz"),
         c.read(message, "u64"),
         c.read(file, "u64"),
         c.read(line, "u32"),
