@@ -560,13 +560,13 @@ class Daemon:
         answer = record.answer.token if record.answer else ""
         if wanted.token in (answer, record.save.token if record.save else ""):
             return {"token": wanted.token}  # repeated request: its first receiver was killed
-        if record.asked:  # that save has not begun, so it serves this request, too
-            return {"token": record.asked}
+        if record.requested:  # that save has not begun, so it serves this request, too
+            return {"token": record.requested}
         overrides.check_save(record, self.no_saves)
         if id := overrides.saved_already(each, record):
             self.journal.save(structs.replace(record, answer=Answer(wanted.token, id=id)))
             return {"token": wanted.token}
-        self.journal.save(structs.replace(record, asked=wanted.token))
+        self.journal.save(structs.replace(record, requested=wanted.token))
         self.journal.event(f"Job/{wanted.name}", "SaveRequested", "by hand")
         self._changed()
         return {"token": wanted.token}
@@ -701,7 +701,7 @@ class Daemon:
                 "rank": record.ending.rank if record.ending else None,
                 "restarts": record.restarts,
                 "answer": structs.asdict(record.answer) if record.answer else None,
-                "saving": [t for t in (record.asked, record.save and record.save.token) if t],
+                "saving": [t for t in (record.requested, record.save and record.save.token) if t],
                 "again": self._again(record),
             }
         return {
@@ -714,7 +714,7 @@ class Daemon:
 
     def _again(self, record: Record) -> str:
         """Why a save that was requested has to be tried again; empty: it does not."""
-        if record.asked and record.asked_tries:
+        if record.requested and record.request_tries:
             return record.save_error
         return plan.delayed(self.observed, record) if record.restore is None else ""
 

@@ -126,5 +126,5 @@ def takeover_fields(record: Record, begun: SavedJob | None) -> Json:
     return {
         "incarnation": max(record.incarnation, newest),
         "known": max(record.known, newest),
-        "rival": begun.owner,
+        "previous_owner": begun.owner,
     }

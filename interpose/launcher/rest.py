@@ -353,7 +353,7 @@ class Rest:
             reply = result or {"code": "failed", "message": killed}
             self._not_restored(ControlError(reply["code"], reply["message"]))
             return
-        self.launcher.libraries, self._file_problems = result["libraries"], result["amiss"]
+        self.launcher.libraries, self._file_problems = result["libraries"], result["file_problems"]
         try:
             self.quiesce.freezer.make()
             self._end_connections(sockets.lingering(_connections(about)))
@@ -578,4 +578,4 @@ def _prepared(
     except OSError as error:
         return {"code": "failed", "message": str(error)}
     found = {"libraries": str(place) if place else None, "last_pid": last}
-    return found | {"amiss": problems.reply()}
+    return found | {"file_problems": problems.reply()}

@@ -210,7 +210,7 @@ class Executor:
                 master_port=free_port(),
                 error="",
                 incarnation=self._incarnation(record, observed),
-                dump=None,
+                local_snapshot=None,
             )
             with self.journal.transaction():
                 self.journal.begin(job.name, 0, "start", {"ranks": job.world_size})
@@ -276,7 +276,7 @@ class Executor:
                 placement=action.placement,
                 proxies=proxies,
                 detached=(),
-                held_since=clock.now(),
+                placed_since=clock.now(),
                 saved_at=record.saved_at or clock.now(),
                 save=_ordinary_save(record.save),
             )
@@ -342,7 +342,7 @@ class Executor:
                 proxies={},
                 detached=(),
                 gpu_seconds=record.used_so_far(clock.now()),
-                held_since=None,
+                placed_since=None,
                 rested_at=clock.now(),
                 rest_error="",
             )
@@ -461,11 +461,11 @@ class Executor:
                 detached=(),
                 save=None,
                 restore=None,
-                dump=None,
+                local_snapshot=None,
                 ending=ending,
                 exits=tuple(each.exit_status if each else None for each in seen),
                 gpu_seconds=record.used_so_far(clock.now()),
-                held_since=None,
+                placed_since=None,
                 error="",
             )
             kind = "Normal" if action.phase == "Succeeded" else "Warning"

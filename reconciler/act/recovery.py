@@ -69,8 +69,8 @@ class Recovery:
         record = self._record(job)
         if record.save is None:
             number = record.saves + 1
-            save = Save(number, why, clock.now(), token=record.asked)
-            self._update(job, save=save, saves=number, asked="")
+            save = Save(number, why, clock.now(), token=record.requested)
+            self._update(job, save=save, saves=number, requested="")
 
     def save(self, action: actions.Save, observed: Observed) -> Steps:
         """Save a job. A save that fails raises nothing; the job's record has the error."""
@@ -116,7 +116,7 @@ class Recovery:
         with self.journal.transaction():
             record = self._record(job)
             self.journal.begin(job, action.epoch, f"dump-{number}", {"ranks": action.ranks})
-            self._update(job, dump=LocalSnapshot(number), saves=max(record.saves, number))
+            self._update(job, local_snapshot=LocalSnapshot(number), saves=max(record.saves, number))
         point("local_snapshot.journalled")
         error, written = "", 0
         try:
@@ -134,7 +134,7 @@ class Recovery:
             yield from self._resume_ranks(action)
             yield [lambda: self.node.drop(job, number)]
             with self.journal.transaction():
-                self._update(job, dump=None, rest_failed_at=clock.now(), rest_error=error)
+                self._update(job, local_snapshot=None, rest_failed_at=clock.now(), rest_error=error)
                 self._event(job, "DumpFailed", f"it rests in memory: {error}", "Warning")
             return
         point("local_snapshot.written")
@@ -142,7 +142,9 @@ class Recovery:
             wanted = self.journal.desired().jobs.get(job)
             stays = wanted is not None and wanted.suspended and not wanted.store
             moved = {"step": "vacating", "stored": NODE} if stays else {}  # unless it was resumed
-            self._update(job, dump=LocalSnapshot(number, whole=True), rest_error="", **moved)
+            self._update(
+                job, local_snapshot=LocalSnapshot(number, whole=True), rest_error="", **moved
+            )
             self.journal.done(job, action.epoch, f"dump-{number}")
             self._event(job, "Dumped", f"{size(written)} of its processes and devices")
 
@@ -150,17 +152,17 @@ class Recovery:
         """Remove the local snapshot of a job that continues, from it or from elsewhere. If it is
         being uploaded, it is removed after that."""
         record = self._record(job)
-        if local := record.dump:
+        if local := record.local_snapshot:
             if record.save is None or record.save.number != local.number:
                 yield [lambda: self.node.drop(job, local.number)]
-            self._update(job, dump=None)
+            self._update(job, local_snapshot=None)
 
     def _journal_cut(self, action: actions.Save, observed: Observed) -> Save:
         record, since_cut = self._record(action.job), _seconds_since_cut(action, observed)
-        save, asked = record.save, record.asked
+        save, token = record.save, record.requested
         if save is None or save.number != action.number:  # it rests already
             why = self._resting(action.job)
-            save, asked = Save(action.number, why, clock.now(), token=asked), ""
+            save, token = Save(action.number, why, clock.now(), token=token), ""
         cut = clock.now() - since_cut
         save = structs.replace(save, stage="saving", at=clock.wall(cut), cut=cut)
         index = Index(self.journal.desired(), {action.job: record}, observed, frozenset())
@@ -171,7 +173,7 @@ class Recovery:
                 action.job,
                 save=save,
                 saves=max(record.saves, action.number),
-                asked=asked,
+                requested=token,
                 saved_at=cut,
                 saved_steps=saving.steps(index, record) or record.saved_steps,
             )
@@ -229,12 +231,12 @@ class Recovery:
         """Record that a save failed. again: the reason may pass, so a requested save is tried
         again."""
         record = self._record(job)
-        tries = record.asked_tries + 1
-        if save.token and again and tries < saving.REQUEST_TRIES and not record.asked:
-            answer: dict[str, Any] = {"asked": save.token, "asked_tries": tries}
+        tries = record.request_tries + 1
+        if save.token and again and tries < saving.REQUEST_TRIES and not record.requested:
+            answer: dict[str, Any] = {"requested": save.token, "request_tries": tries}
         else:
             text = f"{error}; tried {count(tries, 'time')}" if tries > 1 else error
-            answer = {"asked_tries": 0, **self._answer(save, error=text)}
+            answer = {"request_tries": 0, **self._answer(save, error=text)}
         with self.journal.transaction():
             self._update(job, save=None, save_error=error, saved_at=clock.now(), **answer)
             self._event(job, "SaveFailed", f"save {save.number}: {error}", "Warning")
@@ -250,15 +252,19 @@ class Recovery:
         if found is None:
             self._failed(action.job, save, action.error, action.again)
         else:
-            moved = {"step": "vacating", "stored": found.id, "dump": None} if action.rest else {}
+            moved = (
+                {"step": "vacating", "stored": found.id, "local_snapshot": None}
+                if action.rest
+                else {}
+            )
             before = [each for each in record.checkpoints if each.id != found.id]
             with self.journal.transaction():
                 self._update(
                     action.job,
                     save=None,
                     save_error="",
-                    hindered="",
-                    asked_tries=0,
+                    save_obstacle="",
+                    request_tries=0,
                     known=max(record.known, int(found.id.partition("-")[0])),
                     checkpoints=(*before, found)[-action.keep :],
                     **self._answer(save, id=found.id),
@@ -267,7 +273,7 @@ class Recovery:
                 text = f"checkpoint {found.id}: {size(found.bytes)}"
                 self._event(action.job, "CheckpointSaved", text)
         point("conclude.journalled")
-        local = self._record(action.job).dump
+        local = self._record(action.job).local_snapshot
         if local is None or local.number != action.number:
             yield [lambda: self.node.drop(action.job, action.number)]
         elif found is None:  # it still rests in it, and another upload may follow
@@ -277,13 +283,13 @@ class Recovery:
 
     def upload(self, action: actions.Upload) -> Steps:
         record = self._record(action.job)
-        local, save = record.dump, record.save
+        local, save = record.local_snapshot, record.save
         if save is None and local is not None:
-            why, asked, cut = self._resting(action.job), record.asked, record.rested_at
+            why, token, cut = self._resting(action.job), record.requested, record.rested_at
             save = Save(
-                local.number, why, clock.now(), "uploading", asked, clock.wall(cut), cut=cut
+                local.number, why, clock.now(), "uploading", token, clock.wall(cut), cut=cut
             )
-            self._update(action.job, save=save, asked="")
+            self._update(action.job, save=save, requested="")
         if save is None or save.number != action.number:
             return
         if local is not None and local.number == save.number:  # it may have been stored for long
@@ -328,7 +334,9 @@ class Recovery:
         """Remove snapshots that are no longer used, which a killed reconciler may have left. A
         snapshot made meanwhile has a number above all that the record has."""
         record = self._record(job)
-        used = {each.number for each in (record.save, record.restore, record.dump) if each}
+        used = {
+            each.number for each in (record.save, record.restore, record.local_snapshot) if each
+        }
         return lambda: self.node.tidy(job, used, record.saves)
 
     def _transfer(self, kind: str, action: actions.Upload | actions.Fetch, task: Json) -> Call:
@@ -411,7 +419,7 @@ class Recovery:
                 )
             point("restore.journalled")
         try:
-            amiss = yield from self._bring_back(action, record)
+            problems = yield from self._bring_back(action, record)
         except (control.ControlError, CannotLaunch, OSError, ValueError, KeyError) as error:
             self._not_restored(job, str(error), isinstance(error, Damaged))
             return
@@ -428,13 +436,13 @@ class Recovery:
                 error_permanent=False,
                 rested_at=clock.now(),
                 known=record.known if restore.id == NODE else incarnation,
-                rival="",
-                amiss=amiss or record.amiss,
+                previous_owner="",
+                file_problems=problems or record.file_problems,
             )
             self.journal.done(job, record.epoch, f"restore-{action.number}")
             self._event(job, "Restored", named(restore.id))
-            if amiss:
-                self._event(job, "FilesDiffer", amiss, "Warning")
+            if problems:
+                self._event(job, "FilesDiffer", problems, "Warning")
         point("restore.done")
         if restore.id != NODE:  # a local snapshot is removed before its ranks are thawed
             yield [lambda: self.node.drop(job, action.number)]
@@ -503,8 +511,13 @@ class Recovery:
         more = f" (and {count(len(found) - 1, 'more rank')})" if len(found) > 1 else ""
         text = found[0] + more if found else ""
         with self.journal.transaction():
-            self._update(action.job, looked=incarnation, looked_at=clock.now(), hindered=text)
-            if text and text != before.hindered:
+            self._update(
+                action.job,
+                obstacle_checked=incarnation,
+                obstacle_checked_at=clock.now(),
+                save_obstacle=text,
+            )
+            if text and text != before.save_obstacle:
                 self._event(action.job, "CannotBeSaved", text, "Warning")
 
     def vacate(self, action: actions.Vacate) -> Steps:
@@ -552,8 +565,11 @@ class Recovery:
                 self._roll_back(record, action)
             else:
                 answered: Json = {}
-                if record.asked and action.stored not in ("", NODE) and record.restore is None:
-                    answered = {"asked": "", "answer": Answer(record.asked, id=action.stored)}
+                if record.requested and action.stored not in ("", NODE) and record.restore is None:
+                    answered = {
+                        "requested": "",
+                        "answer": Answer(record.requested, id=action.stored),
+                    }
                 self._update(
                     job,
                     step="stored",
@@ -569,7 +585,7 @@ class Recovery:
 
     def _roll_back(self, record: Record, action: actions.Rest) -> None:
         older = next(each for each in record.checkpoints if each.id == action.stored)
-        lost = (
+        cost = (
             f"{named(action.unusable)} cannot be restored ({action.error}): back to checkpoint "
             f"{older.id} of {time_of_day(older.time)}"
         )
@@ -579,23 +595,23 @@ class Recovery:
             step="stored",
             restore=None,
             stored=older.id,
-            lost=lost,
-            amiss="",
+            restart_cost=cost,
+            file_problems="",
             unusable=(*record.unusable, *bad),
         )
-        self._event(record.name, "CheckpointUnusable", lost, "Warning")
+        self._event(record.name, "CheckpointUnusable", cost, "Warning")
 
     def _restart(self, record: Record, stored: str) -> None:
         ending = record.ending
         assert ending is not None
         found = next((each for each in record.checkpoints if each.id == stored), None)
-        lost = f"{ending.message}: restarted from the beginning, since there is no checkpoint yet"
+        cost = f"{ending.message}: restarted from the beginning, since there is no checkpoint yet"
         if record.back_to:
-            lost = ending.message
+            cost = ending.message
         elif found:
             cut = clock.of_wall(found.time) if found.cut is None else found.cut
             age = max(0.0, ending.since - cut)
-            lost = (
+            cost = (
                 f"{ending.message}: back to checkpoint {stored} of {time_of_day(found.time)}; "
                 f"what was done in the {age:.1f} s since then is repeated"
             )
@@ -611,20 +627,20 @@ class Recovery:
             restore=None,
             save=None,
             restarts=record.restarts + (0 if record.back_to else 1),
-            lost=lost,
+            restart_cost=cost,
             back_to="",
-            amiss="",
+            file_problems="",
             error="",
             error_permanent=False,
             incarnation=record.incarnation + (0 if stored else 1),
             saved_at=record.saved_at if stored else 0.0,
             saved_steps=record.saved_steps if stored else 0,
             gpu_seconds=record.used_so_far(clock.now()),
-            held_since=None,
-            asked_tries=0,
+            placed_since=None,
+            request_tries=0,
             **(self._answer(record.save, error=ending.message) if record.save else {}),
         )
-        self._event(record.name, "Restarted", lost, "Warning")
+        self._event(record.name, "Restarted", cost, "Warning")
 
 
 # ---- helpers -----------------------------------------------------------------------------------
@@ -652,12 +668,12 @@ def count_until(journal: Journal, booted_after: float) -> None:
     served a job, although records say so."""
     with journal.transaction():
         for record in journal.records().values():
-            if record.held_since is not None:
-                held = max(0.0, booted_after - record.held_since) * len(set(record.placement))
+            if record.placed_since is not None:
+                held = max(0.0, booted_after - record.placed_since) * len(set(record.placement))
                 journal.save(
                     structs.replace(
                         record,
                         gpu_seconds=record.gpu_seconds + held,
-                        held_since=clock.now(),
+                        placed_since=clock.now(),
                     )
                 )

@@ -72,10 +72,10 @@ class Takeover:
         """Raises ControlError while the owner that a job was taken over from still runs it on this
         machine."""
         record = self._record(job)
-        rival, ranks = record.rival, range(record.fixed.world_size if record.fixed else 0)
-        if not rival:
+        owner, ranks = record.previous_owner, range(record.fixed.world_size if record.fixed else 0)
+        if not owner:
             return
-        (state,) = yield [lambda: _runs_at(self.node, rival, job, ranks)]
+        (state,) = yield [lambda: _runs_at(self.node, owner, job, ranks)]
         agreed((state,))
         if state is not None:
             text = (

@@ -94,7 +94,22 @@ class Answer(Struct, frozen=True):
     error: str = ""
 
 
-class Record(Struct, frozen=True):
+# Names in the journal of fields that have been renamed since the first version.
+STORED_NAMES = {
+    "file_problems": "amiss",
+    "local_snapshot": "dump",
+    "obstacle_checked": "looked",
+    "obstacle_checked_at": "looked_at",
+    "placed_since": "held_since",
+    "previous_owner": "rival",
+    "request_tries": "asked_tries",
+    "requested": "asked",
+    "restart_cost": "lost",
+    "save_obstacle": "hindered",
+}
+
+
+class Record(Struct, frozen=True, rename=STORED_NAMES):
     """The record of everything done for a job so far. Written before an action starts and after it
     has ended.
 
@@ -119,36 +134,38 @@ class Record(Struct, frozen=True):
     exits: tuple[int | None, ...] = ()  # exit status of each rank, when ended
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
-    held_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
+    placed_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
     races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not
     error: str = ""  # of the last action, if it failed
     error_permanent: bool = False
     incarnation: Count = 1  # incremented by each restore and restart
     known: Count = 0  # newest incarnation in the store that is its own, or that it took over
-    rival: str = ""  # owner that it was taken over from, as in the store; until it is restored
+    previous_owner: str = ""  # that it was taken over from, as in the store; until it is restored
     restarts: Count = 0
     saves: Count = 0  # the highest number of a save or restore
     save: Save | None = None
     restore: Restore | None = None
     checkpoints: tuple[Checkpoint, ...] = ()  # those that are kept, oldest first
     stored: str = ""  # checkpoint that it rests in or continues from; NODE: local snapshot
-    dump: LocalSnapshot | None = None  # its folder exists, or is being written or removed
+    local_snapshot: LocalSnapshot | None = None  # its folder exists, or is being written or removed
     rested_at: Seconds = 0.0  # fleet time: when it left its devices
     rest_failed_at: Seconds = 0.0  # fleet time: when the last local snapshot failed
     rest_error: str = ""  # why that failed, during this rest
     unusable: tuple[str, ...] = ()  # checkpoints that could not be restored
-    asked: str = ""  # token of a requested save that has not begun
-    asked_tries: Count = 0  # failed tries of that save, before the next one
+    requested: str = ""  # token of a requested save that has not begun
+    request_tries: Count = 0  # failed tries of that save, before the next one
     answer: Answer | None = None  # to the last such request
     saved_at: Seconds = 0.0  # fleet time: start of the save interval; 0: not yet placed
     saved_steps: Count = 0  # the same, in steps
     save_error: str = ""  # why the last save failed
-    looked: Count = 0  # incarnation whose launchers were queried about what cannot be saved
-    looked_at: Seconds = 0.0  # fleet time: time of the last such query
-    hindered: str = ""  # their answer
-    lost: str = ""  # what the last restart cost
-    amiss: str = ""  # problems with its files since its last restore
+    obstacle_checked: Count = (
+        0  # incarnation whose launchers were queried about what cannot be saved
+    )
+    obstacle_checked_at: Seconds = 0.0  # fleet time: time of the last such query
+    save_obstacle: str = ""  # their answer, for people; "": none is known
+    restart_cost: str = ""  # what the last restart cost
+    file_problems: str = ""  # problems with its files since its last restore
     back_to: str = ""  # the checkpoint that a person wants it to continue from
 
     def holds(self) -> frozenset[str]:
@@ -160,9 +177,9 @@ class Record(Struct, frozen=True):
     def used_so_far(self, now: float) -> float:
         """Device-seconds: each of its devices counts while the job is placed there. now: fleet
         time."""
-        if self.held_since is None:
+        if self.placed_since is None:
             return self.gpu_seconds
-        return self.gpu_seconds + max(0.0, now - self.held_since) * len(set(self.placement))
+        return self.gpu_seconds + max(0.0, now - self.placed_since) * len(set(self.placement))
 
 
 class Condition(Struct, frozen=True):

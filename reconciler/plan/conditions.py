@@ -35,10 +35,10 @@ def conditions(
         found += _alarms(record)
     if record.races:
         found.append(_races(record))
-    if record.lost:
-        found.append(Condition("Restarted", "True", "WentBack", record.lost))
-    if record.amiss:
-        found.append(Condition("FilesDiffer", "True", "NotAsSaved", record.amiss))
+    if record.restart_cost:
+        found.append(Condition("Restarted", "True", "WentBack", record.restart_cost))
+    if record.file_problems:
+        found.append(Condition("FilesDiffer", "True", "NotAsSaved", record.file_problems))
     if record.step != "ended":
         found += _unsaved(index, job, record)
     if index.holds[name] or name in index.observed.transfers:  # others are most of a large fleet
@@ -67,8 +67,8 @@ def _unsaved(index: Index, job: Job, record: Record) -> list[Condition]:
         return [Condition("NotSaved", "True", "RestsInMemory", message)]
     if record.save_error:
         return [Condition("NotSaved", "True", "SaveFailed", record.save_error)]
-    if record.hindered and record.looked == record.incarnation:
-        return [Condition("NotSaved", "True", "CannotBeSaved", record.hindered)]
+    if record.save_obstacle and record.obstacle_checked == record.incarnation:
+        return [Condition("NotSaved", "True", "CannotBeSaved", record.save_obstacle)]
     if (job.save_every_s or job.save_every_steps) and index.observed.no_saves:
         return [Condition("NotSaved", "True", "Unavailable", index.observed.no_saves)]
     return []

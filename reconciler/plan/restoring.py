@@ -52,8 +52,8 @@ def restoring(index: Index, record: Record, now: float) -> Action | None:
     """Restore the ranks of a checkpoint that was fetched, or end those of a failed restore."""
     restore, ranks = record.restore, index.ranks(record.name)
     if restore is None:  # a local snapshot: nothing had to be fetched
-        assert record.dump is not None
-        restore = recorded.Restore(record.dump.number, NODE)
+        assert record.local_snapshot is not None
+        restore = recorded.Restore(record.local_snapshot.number, NODE)
     assert record.fixed is not None
     if restore.failed or any(each.state == "exited" for each in ranks.values()):
         live = living(index, record)

@@ -40,7 +40,7 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
     """Why a placed job should be saved now (recorded.Save.why); empty: it should not be."""
     if record.save is not None:
         return ""
-    if record.asked and _may_again(record, now):
+    if record.requested and _may_again(record, now):
         return "request"
     if index.observed.no_saves or not record.saved_at:
         return ""
@@ -55,13 +55,13 @@ def due(index: Index, job: Job, record: Record, now: float) -> str:
 def unknown(index: Index, record: Record, now: float) -> bool:
     """Whether to query the launchers of a placed job about what cannot be saved: once its ranks
     have had time to open it, and again while they have it."""
-    if index.observed.no_saves or record.save is not None or record.held_since is None:
+    if index.observed.no_saves or record.save is not None or record.placed_since is None:
         return False
-    if 0 <= now - record.held_since < LOOK_AFTER_S:
+    if 0 <= now - record.placed_since < LOOK_AFTER_S:
         return False
-    if record.looked != record.incarnation:
+    if record.obstacle_checked != record.incarnation:
         return True
-    return bool(record.hindered) and not 0 <= now - record.looked_at < LOOK_AGAIN_S
+    return bool(record.save_obstacle) and not 0 <= now - record.obstacle_checked_at < LOOK_AGAIN_S
 
 
 def querying(index: Index, running: Sequence[Record], now: float) -> Action | None:
@@ -70,7 +70,7 @@ def querying(index: Index, running: Sequence[Record], now: float) -> Action | No
     last = index.observed.store_query
     wait = _doubled(QUERY_STORE_AGAIN_S, last.silent)
     known = [each for each in running if each.known and each.save is None]
-    begun = (each.held_since for each in known if each.held_since is not None)
+    begun = (each.placed_since for each in known if each.placed_since is not None)
     if any(not 0 <= now - max(last.at, since) < wait for since in begun):
         return QueryStore(tuple(each.name for each in known))
     return None
@@ -78,7 +78,7 @@ def querying(index: Index, running: Sequence[Record], now: float) -> Action | No
 
 def _may_again(record: Record, now: float) -> bool:
     """Whether it is time for the save that a person requested."""
-    return record.asked_tries == 0 or not 0 <= now - record.saved_at < REQUESTED_AGAIN_S
+    return record.request_tries == 0 or not 0 <= now - record.saved_at < REQUESTED_AGAIN_S
 
 
 def steps(index: Index, record: Record) -> int:
@@ -136,7 +136,7 @@ def _is_to_be_stored(job: Job, record: Record, now: float) -> bool:
 def _saved_in_memory(index: Index, record: Record, now: float) -> bool:
     """Whether a person wants a checkpoint of a job that rests in memory, and no local snapshot will
     be made, which would end the processes to save."""
-    if record.step != "detached" or not record.asked or not _may_again(record, now):
+    if record.step != "detached" or not record.requested or not _may_again(record, now):
         return False
     return index.observed.rest_save_after is None or bool(record.rest_error)
 
@@ -144,10 +144,10 @@ def _saved_in_memory(index: Index, record: Record, now: float) -> bool:
 def sending(job: Job, record: Record, now: float) -> Action | None:
     """The start of the upload of a local snapshot; no process of the job is started for it. None:
     it was not requested, or is in progress."""
-    assert record.dump is not None
-    asked = bool(record.asked) and _may_again(record, now)
+    assert record.local_snapshot is not None
+    asked = bool(record.requested) and _may_again(record, now)
     if record.save is None and (asked or _is_to_be_stored(job, record, now)):
-        return Upload(job.name, record.dump.number, job.keep)
+        return Upload(job.name, record.local_snapshot.number, job.keep)
     return None
 
 
@@ -163,7 +163,7 @@ def dumping(index: Index, job: Job, record: Record, now: float) -> Action | None
         return None
     if record.rest_error and 0 <= now - record.rest_failed_at < REST_AGAIN_S:
         return None
-    number = record.dump.number if record.dump else record.saves + 1
+    number = record.local_snapshot.number if record.local_snapshot else record.saves + 1
     return Save(job.name, record.epoch, (), tuple(range(job.world_size)), number, node=True)
 
 
@@ -212,7 +212,9 @@ def _unchanged_since_save(index: Index, record: Record) -> bool:
     local snapshot that was uploaded."""
     assert record.fixed is not None and record.save is not None
     if record.step == "stored":
-        return record.dump is not None and record.dump.number == record.save.number
+        return (
+            record.local_snapshot is not None and record.local_snapshot.number == record.save.number
+        )
     ranks = index.ranks(record.name)
     return all(
         rank in ranks and ranks[rank].state == "frozen" for rank in range(record.fixed.world_size)

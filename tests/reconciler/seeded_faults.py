@@ -97,8 +97,8 @@ TABLE: Table = {
     "reconciler/model/recorded.py": {
         "tests/reconciler/test_figures.py::test_device_seconds_count_devices_and_not_ranks": {
             "seconds-of-ranks": (
-                "now - self.held_since) * len(set(self.placement))",
-                "now - self.held_since) * len(self.placement)",
+                "now - self.placed_since) * len(set(self.placement))",
+                "now - self.placed_since) * len(self.placement)",
             ),
             "seconds-of-now-only": ("return self.gpu_seconds + max(", "return max("),
         },
@@ -222,7 +222,7 @@ TABLE: Table = {
         ): {
             "later-saves-tidied-away": ("tidy(job, used, record.saves)", "tidy(job, used)"),
             "what-rests-on-disk-removed": (
-                "(record.save, record.restore, record.dump)",
+                "(record.save, record.restore, record.local_snapshot)",
                 "(record.save, record.restore)",
             ),
         },

@@ -219,14 +219,14 @@ def test_a_damaged_note_is_none(file: Path, text: str) -> None:
 
 def test_devices_count_until_the_last_note_before_the_boot(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
-        held = Record("a", "placed", placement=("x", "y", "y"), gpu_seconds=5.0, held_since=100.0)
+        held = Record("a", "placed", placement=("x", "y", "y"), gpu_seconds=5.0, placed_since=100.0)
         journal.save(held)
         journal.save(Record("rests", "detached", gpu_seconds=7.0))
         count_until(journal, 130.0)
         found = journal.record("a")
         assert found is not None and found.gpu_seconds == 5.0 + 2 * 30.0
-        assert found.held_since == pytest.approx(clock.now(), abs=DAY_S / 2)
+        assert found.placed_since == pytest.approx(clock.now(), abs=DAY_S / 2)
         count_until(journal, 130.0)  # it was killed before it noted its own time
         again, rests = journal.record("a"), journal.record("rests")
         assert again is not None and again.gpu_seconds == found.gpu_seconds
-        assert rests is not None and (rests.gpu_seconds, rests.held_since) == (7.0, None)
+        assert rests is not None and (rests.gpu_seconds, rests.placed_since) == (7.0, None)

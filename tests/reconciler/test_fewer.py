@@ -61,7 +61,7 @@ def told(place: Fleet, name: str = "a") -> dict[str, str]:
 
 
 def save(place: Fleet, name: str = "a") -> None:
-    place.update(name, asked="t")
+    place.update(name, requested="t")
     place.converge()
     assert place.records[name].checkpoints
 

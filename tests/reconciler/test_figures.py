@@ -152,7 +152,7 @@ def test_no_figure_is_negative() -> None:
 
 
 def test_device_seconds_count_devices_and_not_ranks() -> None:
-    held: dict[str, Any] = {"gpu_seconds": 5.0, "held_since": 100.0}
+    held: dict[str, Any] = {"gpu_seconds": 5.0, "placed_since": 100.0}
     assert record(TWO, 1, **held).used_so_far(now=110.0) == 5.0 + 2 * 10.0
     assert record(ONE, 1, **held).used_so_far(now=110.0) == 5.0 + 10.0
     assert record((), 1, gpu_seconds=5.0).used_so_far(now=110.0) == 5.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from rankfold.reconciler.journal.journal import EVENTS_PER_JOB_MAX, Journal, JournalError, database
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
-from rankfold.reconciler.model.recorded import Change, Ending, Record
+from rankfold.reconciler.model.recorded import Change, Ending, LocalSnapshot, Record
 from support.leaks import UNDECLARED, State
 
 
@@ -154,6 +155,44 @@ def test_the_record_of_a_journal_that_does_not_know_which_rank_failed_is_read(
         journal.db.execute("UPDATE records SET record = ?", (text.replace('"rank":1,', ""),))
         record = journal.record("a")
     assert record and record.ending == replace(ending, rank=None)
+
+
+def test_a_record_is_read_and_written_with_the_names_of_the_first_journals(tmp_path: Path) -> None:
+    stored = {
+        "amiss": "rank 0: /tmp/a is missing",
+        "asked": "t",
+        "asked_tries": 2,
+        "dump": {"number": 4, "whole": True},
+        "held_since": 7.5,
+        "hindered": "rank 1: process 10 uses io_uring",
+        "looked": 3,
+        "looked_at": 8.5,
+        "lost": "back to checkpoint 1-1",
+        "rival": "elsewhere:/state/jobs/a",
+    }
+    expected = Record(
+        "a",
+        "detached",
+        file_problems="rank 0: /tmp/a is missing",
+        requested="t",
+        request_tries=2,
+        local_snapshot=LocalSnapshot(4, whole=True),
+        placed_since=7.5,
+        save_obstacle="rank 1: process 10 uses io_uring",
+        obstacle_checked=3,
+        obstacle_checked_at=8.5,
+        restart_cost="back to checkpoint 1-1",
+        previous_owner="elsewhere:/state/jobs/a",
+    )
+    with Journal(tmp_path) as journal:
+        journal.save(Record("a"))
+        old = json.dumps({"name": "a", "step": "detached"} | stored)
+        journal.db.execute("UPDATE records SET record = ?", (old,))
+    with Journal(tmp_path) as journal:
+        assert journal.record("a") == expected
+        journal.save(replace(expected, epoch=1))
+        (new,) = journal.db.execute("SELECT record FROM records").fetchone()
+        assert {name: json.loads(new)[name] for name in stored} == stored
 
 
 def test_an_undeclared_transition_is_carried_out_and_logged(

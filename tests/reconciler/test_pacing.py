@@ -154,7 +154,7 @@ def change(place: Fleet, what: str, which: int, number: int) -> None:
         for rank in (0, 1):
             place.exit(name, rank, number)
     elif what == "save" and name in place.records and place.records[name].step == "placed":
-        place.update(name, asked=f"token-{number}")
+        place.update(name, requested=f"token-{number}")
     place.desired = replace(place.desired, jobs=jobs, pools=pools)
 
 

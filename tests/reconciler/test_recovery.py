@@ -43,7 +43,7 @@ def wish(place: Fleet, *jobs: Job) -> None:
 
 def save(place: Fleet, name: str = "a", token: str = "t") -> None:
     """A person requests a save, and gets an answer."""
-    place.update(name, asked=token)
+    place.update(name, requested=token)
     place.converge()
     answer = place.records[name].answer
     assert answer is not None and answer.token == token
@@ -145,7 +145,7 @@ def test_a_request_is_answered_with_what_went_wrong() -> None:
 
 def test_a_job_that_does_not_come_to_a_cut_continues_unsaved() -> None:
     place = fleet(job())
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     place.turn()
     assert place.records["a"].save is not None
     for name in place.records["a"].placement:  # one device never gets there
@@ -168,7 +168,7 @@ def silence(place: Fleet, rank: int) -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_launcher_that_hangs_holds_no_job_at_its_cut(frozen: bool) -> None:
     place = fleet(job())
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     while place.records["a"].save is None:
         place.turn()
     for name in place.records["a"].placement:
@@ -184,7 +184,7 @@ def test_a_launcher_that_hangs_holds_no_job_at_its_cut(frozen: bool) -> None:
     assert all(d.jobs[0].state == "running" for d in place.devices.values() if d.jobs)
     record = place.records["a"]
     assert record.save is None and "the launcher of rank 1" in record.save_error
-    assert record.asked == "t" and not place.saved, "who requested it waits for another try"
+    assert record.requested == "t" and not place.saved, "who requested it waits for another try"
     place.set_ranks("a", (1,), "running")
     place.ranks["a", 1] = replace(place.ranks["a", 1], silent_since=None)
     place.now += saving.REQUESTED_AGAIN_S
@@ -195,7 +195,7 @@ def test_a_launcher_that_hangs_holds_no_job_at_its_cut(frozen: bool) -> None:
 
 def test_an_upload_ends_though_a_launcher_hangs() -> None:
     place = fleet(job())
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     while not place.saved:
         place.turn()
     silence(place, 0)
@@ -205,7 +205,7 @@ def test_an_upload_ends_though_a_launcher_hangs() -> None:
 
 def test_a_request_is_tried_again_where_the_reason_may_pass_and_then_answered() -> None:
     place = fleet(job())
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     for number in range(saving.REQUEST_TRIES):
         place.now += saving.REQUESTED_AGAIN_S
         while place.records["a"].save is None:
@@ -225,7 +225,7 @@ def test_a_request_is_tried_again_where_the_reason_may_pass_and_then_answered() 
 def test_an_upload_that_hangs_is_begun_again_and_given_up_after_so_many_times() -> None:
     place = fleet(job())
     place.uploads = "slow"
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     kinds: list[actions.Action] = []
     for _ in range(40):
         kinds += place.turn().actions
@@ -241,7 +241,7 @@ def test_an_upload_that_is_just_being_begun_is_not_over() -> None:
     """The one before was killed for it."""
     place = fleet(job())
     place.uploads = "slow"
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     while "a" not in place.transfers or not place.transfers["a"].lives:
         place.turn()
     save = place.records["a"].save
@@ -302,7 +302,7 @@ def test_what_cannot_be_saved_here_is_said_and_not_tried() -> None:
 def test_an_upload_that_takes_long_is_not_begun_again() -> None:
     place = fleet(job())
     place.uploads = "slow"
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     begun = sum(isinstance(a, actions.Upload) for _ in range(40) for a in place.turn().actions)
     assert begun == 1 and place.works("a")
 
@@ -310,7 +310,7 @@ def test_an_upload_that_takes_long_is_not_begun_again() -> None:
 def test_an_upload_that_is_interrupted_is_gone_on_with() -> None:
     place = fleet(job())
     place.uploads = "retry"
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     for _ in range(40):
         place.turn()
     assert not place.records["a"].checkpoints and place.works("a")
@@ -325,7 +325,7 @@ def test_an_upload_that_is_interrupted_is_gone_on_with() -> None:
 def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_continues(how: str) -> None:
     place = fleet(job())
     place.uploads = how
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     for _ in range(600):
         place.turn()
     answer = place.records["a"].answer
@@ -336,7 +336,7 @@ def test_an_upload_that_cannot_be_done_is_given_up_while_the_job_continues(how: 
 def test_a_job_that_continues_elsewhere_is_no_second_copy_here(known: int) -> None:
     place = fleet(job())
     place.uploads = "slow"
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     while "a" not in place.transfers or not place.transfers["a"].lives:
         place.turn()
     said = "a continues as incarnation 2, begun by there"
@@ -406,11 +406,11 @@ def turns(place: Fleet, count: int) -> None:
 
 def test_what_cannot_be_saved_is_said_some_seconds_after_the_start_and_the_job_runs_on() -> None:
     place = fleet(job())
-    place.hindered = "rank 1: process 10 (python) uses io_uring"
+    place.save_obstacle = "rank 1: process 10 (python) uses io_uring"
     turns(place, 5)
     assert place.looks == 0 and "CannotBeSaved" not in conditions(place)
     turns(place, 10)
-    assert place.looks == 1 and conditions(place)["CannotBeSaved"] == place.hindered
+    assert place.looks == 1 and conditions(place)["CannotBeSaved"] == place.save_obstacle
     assert place.works("a") and not place.saved
 
 
@@ -419,16 +419,16 @@ def test_it_is_looked_at_once_and_again_while_there_is_something() -> None:
     turns(place, 200)
     assert place.looks == 1
     place = fleet(job())
-    place.hindered = "rank 1: process 10 (python) uses io_uring"
+    place.save_obstacle = "rank 1: process 10 (python) uses io_uring"
     turns(place, 15)
-    place.hindered = ""
+    place.save_obstacle = ""
     turns(place, 200)
     assert place.looks == 2 and "CannotBeSaved" not in conditions(place)
 
 
 def test_another_incarnation_is_looked_at_anew() -> None:
     place = fleet(job())
-    place.hindered = "rank 1: process 10 (python) uses io_uring"
+    place.save_obstacle = "rank 1: process 10 (python) uses io_uring"
     turns(place, 15)
     place.kill("a", 0)
     place.converge()
@@ -463,7 +463,7 @@ def test_a_job_rests_in_the_store_without_a_process_and_continues_where_it_was()
     wish(place, job(gpus=1))
     place.converge()
     record = place.records["a"]
-    assert (record.incarnation, record.restarts, record.lost) == (2, 0, "")
+    assert (record.incarnation, record.restarts, record.restart_cost) == (2, 0, "")
     assert place.works("a") and place.work["a"] > did and len(set(record.placement)) == 1
 
 
@@ -537,7 +537,7 @@ def test_a_checkpoint_that_is_damaged_is_said_and_skipped() -> None:
     wish(place, job())
     place.converge()
     record = place.records["a"]
-    assert place.works("a") and record.unusable == ("1-2",) and record.lost
+    assert place.works("a") and record.unusable == ("1-2",) and record.restart_cost
 
 
 def test_a_job_without_a_good_checkpoint_says_so() -> None:
@@ -607,7 +607,9 @@ def test_after_a_fault_a_job_continues_from_its_last_checkpoint(fault: str) -> N
     FAULTS[fault](place)
     place.converge()
     record = place.records["a"]
-    assert place.works("a") and (record.restarts, record.incarnation) == (1, 2) and record.lost
+    assert (
+        place.works("a") and (record.restarts, record.incarnation) == (1, 2) and record.restart_cost
+    )
     assert place.work["a"] >= place.store["a", "1-1"] > 0
 
 
@@ -617,7 +619,9 @@ def test_before_the_first_checkpoint_it_continues_from_its_beginning(fault: str)
     FAULTS[fault](place)
     place.converge()
     record = place.records["a"]
-    assert place.works("a") and (record.restarts, record.incarnation) == (1, 2) and record.lost
+    assert (
+        place.works("a") and (record.restarts, record.incarnation) == (1, 2) and record.restart_cost
+    )
 
 
 def test_after_so_many_restarts_it_has_failed() -> None:
@@ -654,7 +658,7 @@ def test_a_cancelled_job_does_not_restart(wanted: str | None) -> None:
 
 def test_a_checkpoint_that_is_on_its_way_is_waited_for() -> None:
     place = fleet(job())
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     while place.records["a"].save is None or place.records["a"].save.stage != "uploading":
         place.turn()
     place.exit("a", 0, 1)
@@ -698,7 +702,7 @@ def test_a_job_that_rests_gets_a_local_snapshot_and_continues_where_it_was() -> 
     place.converge()
     record = place.records["a"]
     assert place.works("a") and place.work["a"] > did
-    assert (record.incarnation, record.restarts, record.dump) == (2, 0, None)
+    assert (record.incarnation, record.restarts, record.local_snapshot) == (2, 0, None)
 
 
 def test_no_local_snapshot_is_made_before_its_time_nor_where_none_can_be() -> None:
@@ -734,10 +738,10 @@ def test_a_job_resumed_during_its_local_snapshot_is_not_ended() -> None:
     place.killed_in_a_save = True
     while place.killed_in_a_save:
         place.turn()
-    assert place.records["a"].dump is not None
+    assert place.records["a"].local_snapshot is not None
     wish(place, job())
     place.converge()
-    assert place.works("a") and place.records["a"].dump is None
+    assert place.works("a") and place.records["a"].local_snapshot is None
     assert place.records["a"].incarnation == 1
 
 
@@ -758,7 +762,7 @@ def test_a_damaged_local_snapshot_is_reported_and_the_last_checkpoint_taken() ->
     wish(place, job())
     place.converge()
     assert place.works("a") and "something" in conditions(place)["WentBack"]
-    assert place.records["a"].dump is None
+    assert place.records["a"].local_snapshot is None
 
 
 def test_a_damaged_local_snapshot_is_the_end_where_there_is_no_checkpoint() -> None:
@@ -786,7 +790,7 @@ def test_a_job_in_a_local_snapshot_is_moved_to_the_store_without_being_restored(
     wish(place, job(suspend=True, store=True))
     assert done(place) == [actions.Upload, actions.Conclude, actions.Rest]
     record = place.records["a"]
-    assert (record.step, record.dump) == ("stored", None)
+    assert (record.step, record.local_snapshot) == ("stored", None)
     assert [each.id for each in record.checkpoints] == [record.stored]
 
 
@@ -796,16 +800,16 @@ def test_a_checkpoint_is_made_of_the_local_snapshot_where_the_job_rests() -> Non
     place.converge()
     did = place.work["a"]
     for token in ("t", "u"):
-        place.update("a", asked=token)
+        place.update("a", requested=token)
         assert done(place) == [actions.Upload, actions.Conclude]
         record = place.records["a"]
-        assert (record.step, record.stored, record.asked) == ("stored", NODE, "")
-        assert record.dump is not None and record.answer is not None
+        assert (record.step, record.stored, record.requested) == ("stored", NODE, "")
+        assert record.local_snapshot is not None and record.answer is not None
         assert record.answer.token == token and record.answer.id == record.checkpoints[-1].id
         assert place.store["a", record.answer.id] == did
     wish(place, job())
     place.converge()
-    assert place.works("a") and place.records["a"].dump is None
+    assert place.works("a") and place.records["a"].local_snapshot is None
 
 
 def test_a_requested_checkpoint_waits_for_the_local_snapshot() -> None:
@@ -813,7 +817,7 @@ def test_a_requested_checkpoint_waits_for_the_local_snapshot() -> None:
     place.rest_save_after = 5.0
     while place.records["a"].step != "detached":
         place.turn()
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     saves = [each for each in done_until_dumped(place) if isinstance(each, actions.Save)]
     assert [each.node for each in saves] == [True]
     assert done(place) == [actions.Upload, actions.Conclude]
@@ -836,7 +840,7 @@ def test_a_job_that_stays_in_memory_is_saved_there(why: str) -> None:
     for _ in range(5):
         place.turn()
     place.saves_fail = False
-    place.update("a", asked="t")
+    place.update("a", requested="t")
     for _ in range(8):
         place.turn()
     record = place.records["a"]
@@ -850,7 +854,7 @@ def test_a_job_that_is_resumed_while_its_local_snapshot_is_uploaded_continues(st
     place = resting()
     place.converge()
     place.uploads = "slow"
-    place.update("a", asked="" if store else "t")
+    place.update("a", requested="" if store else "t")
     wish(place, job(suspend=True, store=store))
     place.turn()
     assert place.records["a"].save is not None
@@ -863,7 +867,7 @@ def test_a_job_that_is_resumed_while_its_local_snapshot_is_uploaded_continues(st
     place.converge()
     record = place.records["a"]
     assert place.works("a") and place.work["a"] > did and record.incarnation == 2
-    assert len(record.checkpoints) == 1 and record.save is None and record.dump is None
+    assert len(record.checkpoints) == 1 and record.save is None and record.local_snapshot is None
 
 
 def test_a_damaged_local_snapshot_becomes_no_checkpoint() -> None:
@@ -902,7 +906,7 @@ class Life(RuleBasedStateMachine):
     @rule(name=names)
     def request(self, name: str) -> None:
         self.requests += 1
-        self.place.update(name, asked=str(self.requests))
+        self.place.update(name, requested=str(self.requests))
 
     @rule(name=names, store=st.booleans())
     def suspend(self, name: str, store: bool) -> None:
@@ -972,7 +976,7 @@ class Life(RuleBasedStateMachine):
             words = (record.restarts, len(record.unusable))
             did = self.place.work.get(name, 0)
             if did < self.did.get(name, 0):
-                assert words > self.words[name] and record.lost, f"{name} lost work"
+                assert words > self.words[name] and record.restart_cost, f"{name} lost work"
             self.did[name] = did
             if record.step in ("placed", "ended"):
                 self.words[name] = words
@@ -1003,8 +1007,8 @@ class Life(RuleBasedStateMachine):
         for name in ("a", "b"):
             record = place.records[name]
             assert record.step == "ended" or place.works(name), f"{name} stands: {record}"
-            assert record.save is None and record.restore is None and not record.asked
-            assert record.dump is None, "its folder is left"
+            assert record.save is None and record.restore is None and not record.requested
+            assert record.local_snapshot is None, "its folder is left"
             if record.step == "ended":
                 assert record.ending is not None and record.ending.reason == "NoCheckpoint"
 

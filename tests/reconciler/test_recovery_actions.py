@@ -213,9 +213,9 @@ def test_a_save_that_fails_lets_everybody_go_and_says_why(failure: str, scene: S
     record = scene.record
     assert record.save is None and record.save_error
     if scene.device_fails:  # that may pass
-        assert (record.asked, record.asked_tries, record.answer) == ("t", 1, None)
+        assert (record.requested, record.request_tries, record.answer) == ("t", 1, None)
     else:
-        assert record.answer is not None and not record.asked
+        assert record.answer is not None and not record.requested
         assert record.answer.token == "t" and record.answer.error == record.save_error
     assert scene.events() == ["SaveFailed"]
     assert not scene.ranks.layout.save("a", 1).exists(), "what was written is gone"
@@ -224,12 +224,12 @@ def test_a_save_that_fails_lets_everybody_go_and_says_why(failure: str, scene: S
 def test_what_fails_again_and_again_is_answered_with_how_often(scene: Scene) -> None:
     scene.device_fails = "save"
     for tries in range(saving.REQUEST_TRIES):
-        assert scene.record.asked_tries == tries
-        scene.update(save=Save(1 + tries, "request", 5.0, token="t"), asked="")
+        assert scene.record.request_tries == tries
+        scene.update(save=Save(1 + tries, "request", 5.0, token="t"), requested="")
         scene.do(scene.recovery.save(replace(AT_A_CUT, number=1 + tries), Observed()))
     answer = scene.record.answer
     assert answer is not None and answer.error == "the image is full; tried 3 times"
-    assert (scene.record.asked, scene.record.asked_tries) == ("", 0)
+    assert (scene.record.requested, scene.record.request_tries) == ("", 0)
 
 
 def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> None:
@@ -306,7 +306,7 @@ def test_what_others_have_left_is_removed_before_an_upload(scene: Scene) -> None
         scene.fetched(number)
     save = Save(3, "request", 5.0, "uploading")
     # Another action makes number 6 now.
-    scene.update(save=save, dump=LocalSnapshot(2, whole=True), saves=5)
+    scene.update(save=save, local_snapshot=LocalSnapshot(2, whole=True), saves=5)
     scene.do(scene.recovery.upload(actions.Upload("a", 3, 3)))
     folder = scene.ranks.layout.save("a", 3).parent
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "6"]
@@ -315,7 +315,11 @@ def test_what_others_have_left_is_removed_before_an_upload(scene: Scene) -> None
 
 def test_a_damaged_local_snapshot_is_not_uploaded_and_stays(scene: Scene) -> None:
     scene.update(
-        step="stored", stored=NODE, dump=LocalSnapshot(1, whole=True), save=None, asked="u"
+        step="stored",
+        stored=NODE,
+        local_snapshot=LocalSnapshot(1, whole=True),
+        save=None,
+        requested="u",
     )
     folder = scene.ranks.snapshot("a", 1, 0)
     folder.mkdir(parents=True)
@@ -327,13 +331,13 @@ def test_a_damaged_local_snapshot_is_not_uploaded_and_stays(scene: Scene) -> Non
     assert (
         not scene.ranks.tasks
         and record.save is None
-        and record.dump == LocalSnapshot(1, whole=True)
+        and record.local_snapshot == LocalSnapshot(1, whole=True)
     )
     assert record.answer is not None and "pages has" in record.answer.error
     (folder / "pages").write_text("as it was")
-    scene.update(asked="v")
+    scene.update(requested="v")
     scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
-    assert [kind for kind, _ in scene.ranks.tasks] == ["upload"] and not scene.record.asked
+    assert [kind for kind, _ in scene.ranks.tasks] == ["upload"] and not scene.record.requested
     new = Checkpoint("1-1", 3.0, 1)
     scene.do(scene.recovery.conclude(actions.Conclude("a", 1, new, keep=2)))
     assert scene.record.answer == Answer("v", id="1-1") and folder.exists()
@@ -425,7 +429,7 @@ def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene
     record = scene.record
     assert (record.step, record.restarts, record.incarnation) == ("new", 1, 2)
     assert (
-        record.lost
+        record.restart_cost
         == "rank 0 failed: restarted from the beginning, since there is no checkpoint yet"
     )
 
@@ -492,7 +496,7 @@ def test_a_restart_says_what_is_done_again(scene: Scene) -> None:
     scene.recovery.rest(actions.Rest("a", "1-1", restart=True))
     record = scene.record
     assert (record.step, record.stored, record.ending) == ("stored", "1-1", None)
-    assert "back to checkpoint 1-1" in record.lost and "4.0 s" in record.lost
+    assert "back to checkpoint 1-1" in record.restart_cost and "4.0 s" in record.restart_cost
     assert not exits.exists()
 
 
@@ -503,7 +507,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named_with_the_reason(scene: Scene)
     scene.recovery.rest(again)
     record = scene.record
     assert record.stored == "1-1" and record.unusable == ("1-2",)
-    assert record.lost.startswith("checkpoint 1-2 cannot be restored (a unit is damaged)")
+    assert record.restart_cost.startswith("checkpoint 1-2 cannot be restored (a unit is damaged)")
     assert scene.events() == ["CheckpointUnusable"]
 
 
@@ -524,13 +528,13 @@ def test_what_a_launcher_says_is_recorded_and_one_that_does_not_answer_says_noth
     for _ in range(2):  # killed in between, it is asked again
         scene.do(scene.recovery.look(actions.Look("a", (0, 1))))
         record = scene.record
-        assert record.looked == record.incarnation and record.looked_at
-        assert record.hindered == "rank 1: process 10 uses io_uring; process 11 is traced"
+        assert record.obstacle_checked == record.incarnation and record.obstacle_checked_at
+        assert record.save_obstacle == "rank 1: process 10 uses io_uring; process 11 is traced"
     told = [each.message for each in scene.journal.events() if each.reason == "CannotBeSaved"]
-    assert told == [record.hindered], "once"
+    assert told == [record.save_obstacle], "once"
     scene.ranks.fails = {("examine", 0), ("examine", 1)}
     scene.do(scene.recovery.look(actions.Look("a", (0, 1))))
-    assert scene.record.hindered == ""
+    assert scene.record.save_obstacle == ""
 
 
 def test_a_job_that_is_forgotten_while_it_is_looked_at_stays_forgotten(scene: Scene) -> None:
@@ -583,7 +587,7 @@ ON_DISK: Json = {
     "save": None,
     "stored": NODE,
     "known": 1,
-    "dump": LocalSnapshot(2, whole=True),
+    "local_snapshot": LocalSnapshot(2, whole=True),
 }
 STARTS: Json = {"step": "new", "placement": (), "save": None, "fixed": None}
 OVER: Json = {"ending": Ending("Failed", "RankFailed", "rank 0 failed", 9.0, 0)}
@@ -614,7 +618,10 @@ CALLING: list[tuple[Json, actions.Action]] = [
     ({}, actions.Vacate("a", (0, 1))),
     (ON_DISK, actions.Fetch("a", 3, "1-1")),
     (ON_DISK | {"restore": Restore(3, "1-1")}, actions.Fetch("a", 3, "1-1", stuck=True)),
-    (ON_DISK | {"rival": "elsewhere:/state/jobs/a"}, actions.Restore("a", 2, (0, 1), (0, 1))),
+    (
+        ON_DISK | {"previous_owner": "elsewhere:/state/jobs/a"},
+        actions.Restore("a", 2, (0, 1), (0, 1)),
+    ),
     (STORED | {"restore": Restore(2, "1-1")}, actions.Restore("a", 2, (0, 1), (0, 1))),
 ]
 
@@ -653,7 +660,7 @@ def test_no_call_of_an_action_needs_the_journal(
     scene.update(device=DEVICE, **fields)
     if isinstance(action, actions.Start | actions.Restore):
         scene.ranks.state = {0: "gone", 1: "gone"}
-    if isinstance(action, actions.Restore) or "dump" in fields:
+    if isinstance(action, actions.Restore) or "local_snapshot" in fields:
         scene.fetched(2)
         scene.ranks.settle("a", 2)
     if isinstance(action, actions.QueryStore):

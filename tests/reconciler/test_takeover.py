@@ -44,7 +44,7 @@ def test_a_local_snapshot_is_not_restored_where_its_job_continues_elsewhere(
     store.begin_incarnation("a", 1, owner="here")
     stored(scene)
     scene.fetched(2)
-    scene.update(known=1, stored=NODE, dump=LocalSnapshot(2, whole=True))
+    scene.update(known=1, stored=NODE, local_snapshot=LocalSnapshot(2, whole=True))
     monkeypatch.setattr(Node, "check", lambda *_: None)
     store.begin_incarnation("a", 2, owner="there:/state/jobs/a")
     wake = actions.Restore("a", 2, (0, 1), (0, 1))
@@ -172,7 +172,7 @@ def test_nothing_is_restored_while_a_copy_runs_on_this_machine(
         stored(scene)
         scene.fetched(2)
         owner = named(other.job("a"))
-        scene.update(restore=Restore(2, "1-1"), incarnation=2, rival=owner)
+        scene.update(restore=Restore(2, "1-1"), incarnation=2, previous_owner=owner)
         again = actions.Restore("a", 2, (0, 1), (0, 1))
         with pytest.raises(control.ControlError, match=f"still runs under {other.state}"):
             scene.do(scene.recovery.restore(again))
@@ -183,7 +183,7 @@ def test_nothing_is_restored_while_a_copy_runs_on_this_machine(
         journal.save(Record("a", "placed", 1, DEVICES, fixed=JOB))
         os.close(lock)  # it has ended
         scene.do(scene.recovery.restore(again))
-    assert scene.record.step == "detached" and not scene.record.rival
+    assert scene.record.step == "detached" and not scene.record.previous_owner
 
 
 def test_a_job_that_rests_in_memory_elsewhere_is_not_waited_for(
@@ -198,7 +198,7 @@ def test_a_job_that_rests_in_memory_elsewhere_is_not_waited_for(
     stored(scene)
     scene.fetched(2)
     owner = owners.of(other.job("a"))
-    scene.update(restore=Restore(2, "1-1"), incarnation=2, rival=owner)
+    scene.update(restore=Restore(2, "1-1"), incarnation=2, previous_owner=owner)
     scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     assert scene.record.step == "detached"
     os.close(lock)

@@ -29,7 +29,6 @@ C_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 # (word, file or folder) → why it stays there. Remove an entry when its reason is gone: one that
 # nothing needs fails a test. Add none for a name that can be chosen.
 _CRIU = "CRIU calls it so"
-_RECORD = "a field of a job's record, which journals have"
 _REPLY = "a field of messages and of `status -o json`"
 _SNAPSHOT = "a field of the request `snapshot`"
 _TIMES = "a decision, in the words of its time"
@@ -44,9 +43,6 @@ KEPT = {
     ("dump", "interpose/launcher/files/"): "json.dump",
     ("dump", "interpose/launcher/launcher.py"): "json.dump",
     ("dump", "interpose/launcher/snapshot/"): _CRIU,
-    ("dump", "reconciler/act/"): _RECORD,
-    ("dump", "reconciler/model/"): _RECORD,
-    ("dump", "reconciler/plan/"): _RECORD,
     ("for ever", "docs/decisions/"): _TIMES,
     ("guard", "proxy/hal/soft/"): "guard pages, which end a stack",
     ("guard", "rankfold/messages.py"): _REPLY,
@@ -56,8 +52,6 @@ KEPT = {
     ("hidden", "interpose/launcher/"): _UNSEEN,
     ("hidden", "reconciler/source/"): "files whose names begin with a dot",
     ("nobody", "docs/decisions/"): _TIMES,
-    ("rival", "reconciler/act/"): _RECORD,
-    ("rival", "reconciler/model/"): _RECORD,
     ("somebody", "docs/decisions/"): _TIMES,
 }
 

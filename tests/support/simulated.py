@@ -48,8 +48,8 @@ class Fleet:
     transfers: dict[str, Transfer] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)  # jobs, in the order of their saves
     no_saves: str = ""
-    hindered: str = ""  # what launchers say that keeps a rank from being saved
-    looks: int = 0  # how often they were asked
+    save_obstacle: str = ""  # what launchers say that keeps a rank from being saved
+    looks: int = 0  # number of queries for that
     questions: list[tuple[str, ...]] = field(default_factory=list)  # to the store: about which jobs
     asked: StoreQuery = field(default_factory=StoreQuery)
     store_silent: bool = False
@@ -210,8 +210,8 @@ class Fleet:
             case actions.Barrier():
                 if action.save and self.records[action.job].save is None:
                     record = self.records[action.job]
-                    save = Save(record.saves + 1, action.save, self.now, token=record.asked)
-                    self.update(action.job, save=save, saves=save.number, asked="")
+                    save = Save(record.saves + 1, action.save, self.now, token=record.requested)
+                    self.update(action.job, save=save, saves=save.number, requested="")
                 for name in action.devices:
                     self.set_state(
                         name, action.job, "stopping" if action.action == "request" else "running"
@@ -278,7 +278,7 @@ class Fleet:
         assert record.fixed is not None
         assert len(action.placement) == record.fixed.world_size
         devices = tuple(dict.fromkeys(action.placement))
-        if record.dump is not None:
+        if record.local_snapshot is not None:
             self.drop_local_snapshot(action.job)
         if record.step != "placing":
             assert action.epoch > record.epoch
@@ -308,7 +308,7 @@ class Fleet:
             detached=(),
             save=save,
             saved_at=record.saved_at or self.now,
-            held_since=self.now,
+            placed_since=self.now,
         )
 
     def detach(self, action: actions.Detach) -> None:
@@ -341,19 +341,19 @@ class Fleet:
         else:
             assert not any(job in self.jobs_on(name) for name in self.devices), "it does not rest"
         if action.node:
-            self.dump(action)
+            self.save_locally(action)
             return
         self.drop_local_snapshot(job)
-        save, asked = record.save, record.asked
+        save, token = record.save, record.requested
         if save is None or save.number != action.number:
-            save, asked = Save(action.number, self.resting(job), self.now, token=asked), ""
+            save, token = Save(action.number, self.resting(job), self.now, token=token), ""
         save = replace(save, stage="saving", at=self.now)
         self.update(
             job,
             save=save,
             saves=max(record.saves, save.number),
             saved_at=self.now,
-            asked=asked,
+            requested=token,
         )
         gone = any((job, r) not in self.ranks for r in action.ranks)
         ended = gone or any(self.ranks[job, r].state == "exited" for r in action.ranks)
@@ -375,10 +375,14 @@ class Fleet:
         self.transfers[job] = Transfer(action.number)
         self.update(job, save=replace(save, stage="uploading"))
 
-    def dump(self, action: actions.Save) -> None:
+    def save_locally(self, action: actions.Save) -> None:
         job, record = action.job, self.records[action.job]
-        assert record.dump is None or record.dump.number == action.number, "a folder is forgotten"
-        self.update(job, dump=LocalSnapshot(action.number), saves=max(record.saves, action.number))
+        assert record.local_snapshot is None or record.local_snapshot.number == action.number, (
+            "a folder is forgotten"
+        )
+        self.update(
+            job, local_snapshot=LocalSnapshot(action.number), saves=max(record.saves, action.number)
+        )
         living = tuple(r for r in action.ranks if (job, r) in self.ranks)
         self.set_ranks(job, living, "frozen")
         if self.killed_in_a_save:
@@ -389,11 +393,11 @@ class Fleet:
         )
         if self.saves_fail or ended:
             self.set_ranks(job, living, "running")
-            self.update(job, dump=None, rest_error="io_uring", rest_failed_at=self.now)
+            self.update(job, local_snapshot=None, rest_error="io_uring", rest_failed_at=self.now)
             return
         self.snapshots[job, action.number] = self.work[job]
         wanted = self.desired.jobs.get(job)
-        self.update(job, dump=LocalSnapshot(action.number, whole=True), rest_error="")
+        self.update(job, local_snapshot=LocalSnapshot(action.number, whole=True), rest_error="")
         if wanted is not None and wanted.suspended and not wanted.store:
             self.update(job, step="vacating", stored=NODE)
 
@@ -402,21 +406,21 @@ class Fleet:
         return "rest" if wanted is not None and wanted.store else "request"
 
     def drop_local_snapshot(self, job: str) -> None:
-        dump, save = self.records[job].dump, self.records[job].save
-        if dump is not None:
-            if save is None or save.number != dump.number:
-                self.snapshots.pop((job, dump.number), None)
-            self.update(job, dump=None)
+        local, save = self.records[job].local_snapshot, self.records[job].save
+        if local is not None:
+            if save is None or save.number != local.number:
+                self.snapshots.pop((job, local.number), None)
+            self.update(job, local_snapshot=None)
 
     def failed(self, job: str, error: str, again: bool = False) -> None:
         record = self.records[job]
         assert record.save is not None
         self.update(job, save=None, save_error=error, saved_at=self.now)
-        tries = record.asked_tries + 1
+        tries = record.request_tries + 1
         if again and record.save.token and tries < saving.REQUEST_TRIES:
-            self.update(job, asked=record.save.token, asked_tries=tries)
+            self.update(job, requested=record.save.token, request_tries=tries)
         elif record.save.token:
-            self.update(job, answer=Answer(record.save.token, error=error), asked_tries=0)
+            self.update(job, answer=Answer(record.save.token, error=error), request_tries=0)
 
     def transfer(self, action: actions.Upload | actions.Fetch) -> None:
         record = self.records[action.job]
@@ -433,11 +437,13 @@ class Fleet:
                 incarnation=record.incarnation + 1,
             )
         elif isinstance(action, actions.Upload) and record.save is None:
-            dump = record.dump
-            assert dump is not None and dump.whole and dump.number == action.number
+            local = record.local_snapshot
+            assert local is not None and local.whole and local.number == action.number
             assert not self.living(action.job), "it was woken"
-            save = Save(dump.number, self.resting(action.job), self.now, "uploading", record.asked)
-            self.update(action.job, save=replace(save, tries=1, tried_at=self.now), asked="")
+            save = Save(
+                local.number, self.resting(action.job), self.now, "uploading", record.requested
+            )
+            self.update(action.job, save=replace(save, tries=1, tried_at=self.now), requested="")
             if self.dump_damaged:
                 self.failed(action.job, "it is cut short")
                 return
@@ -458,12 +464,12 @@ class Fleet:
             job,
             save=None,
             save_error="",
-            asked_tries=0,
+            request_tries=0,
             checkpoints=(*record.checkpoints, action.checkpoint)[-action.keep :],
             answer=Answer(token, id=action.checkpoint.id) if token else record.answer,
         )
         if action.rest:
-            self.update(job, step="vacating", stored=action.checkpoint.id, dump=None)
+            self.update(job, step="vacating", stored=action.checkpoint.id, local_snapshot=None)
 
     def ask(self, action: actions.QueryStore) -> None:
         assert all(map(self.works, action.jobs))
@@ -475,16 +481,22 @@ class Fleet:
         assert self.works(job)
         assert all((job, rank) in self.ranks for rank in action.ranks)
         self.looks += 1
-        looked = self.records[job].incarnation
-        self.update(job, looked=looked, looked_at=self.now, hindered=self.hindered)
+        self.update(
+            job,
+            obstacle_checked=self.records[job].incarnation,
+            obstacle_checked_at=self.now,
+            save_obstacle=self.save_obstacle,
+        )
 
     def vacate(self, action: actions.Vacate) -> None:
         record = self.records[action.job]
         if record.step == "vacating":
-            assert record.stored != NODE or (record.dump is not None and record.dump.whole)
+            assert record.stored != NODE or (
+                record.local_snapshot is not None and record.local_snapshot.whole
+            )
             saved = (
-                self.snapshots[action.job, record.dump.number]
-                if record.stored == NODE and record.dump is not None
+                self.snapshots[action.job, record.local_snapshot.number]
+                if record.stored == NODE and record.local_snapshot is not None
                 else self.store[action.job, record.stored]
             )
             assert saved == self.work[action.job], "it was ended, and what it did is not saved"
@@ -511,14 +523,14 @@ class Fleet:
                 save=None,
                 restore=None,
                 incarnation=record.incarnation + (0 if action.stored else 1),
-                lost="something",
+                restart_cost="something",
             )
         elif action.unusable:
             self.update(
                 job,
                 step="stored",
                 restore=None,
-                lost="something",
+                restart_cost="something",
                 unusable=(*record.unusable, action.unusable),
             )
         else:

@@ -64,13 +64,13 @@ def differing(pids: Iterable[int], first: int) -> list[tuple[int, str]]:
 
 def assume(values: Values) -> list[str]:
     """Give this process the settings. Returns those that could not be set, in words."""
-    amiss = []
+    problems = []
     for name, value in values.items():
         try:
             _ALL[name][1](value)
         except OSError as error:
-            amiss.append(f"{name} {value}: {error}")
-    return amiss
+            problems.append(f"{name} {value}: {error}")
+    return problems
 
 
 def _policy(task: str) -> str:

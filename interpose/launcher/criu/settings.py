@@ -70,7 +70,7 @@ def memberships(settings: Iterable[Setting]) -> list[multicast.Membership]:
 def restore(settings: Iterable[Setting]) -> list[str]:
     """Apply the settings to restored, frozen processes. Returns those that could not be set, in
     words."""
-    amiss = []
+    problems = []
     for name, of, value in settings:
         try:
             if name == "socket":
@@ -85,8 +85,8 @@ def restore(settings: Iterable[Setting]) -> list[str]:
             else:
                 _ALL[name][1](of[0], value)
         except OSError as error:
-            amiss.append(f"{name} {of}: {error}")
-    return amiss
+            problems.append(f"{name} {of}: {error}")
+    return problems
 
 
 # ---- threads and processes ----
