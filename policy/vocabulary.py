@@ -24,6 +24,12 @@ Outcome = Literal[
 Wants = Literal["devices", "none", "nothing", "end"]
 
 
+# Why a decision changes a job's placement: its spec asks for it; its tier; it grows into devices
+# that are free; a service needs the devices; a device is drained; small jobs make way for a large
+# one; a device is bad or lost; another job goes first in the order of the scheduler.
+Cause = Literal["spec", "tier", "growth", "serving", "drain", "defragmentation", "fault", "order"]
+
+
 class Group(Struct, frozen=True):
     """Devices that are equivalent for every job.
 
@@ -54,6 +60,10 @@ class Job(Struct, frozen=True):
     on_devices: whether it holds devices now, and can leave them only at a cut.
     shrinks: whether it may continue with fewer devices while bad ones are missing.
     blocked: whether it cannot start, for a reason that devices do not change.
+    remaining: seconds until it ends if it has all its devices from now on, pauses included; None if
+        that is not known.
+    pause: seconds for which it stands still when it loses or changes devices, as measured; 0 if it
+        has not been measured.
     """
 
     name: str
@@ -71,12 +81,23 @@ class Job(Struct, frozen=True):
     rank_memory: int = 0  # bytes of device memory of a rank
     in_memory: bool = False  # whether its ranks need host memory while it has no device
     need: int = 0  # bytes of host memory that it may need now
+    remaining: float | None = None
+    pause: float = 0.0
 
 
 class Rules(Struct, frozen=True):
-    """Limits that every decision keeps."""
+    """Limits that every decision keeps, and the scheduler: one of `decide.SCHEDULERS`."""
 
     ranks_on_a_device: int
+    scheduler: str = "fifo"
+
+
+class Disturbance(Struct, frozen=True):
+    """A job that stands still because of a decision. seconds: for how long, 0 if that has not been
+    measured; a job that loses all its devices also waits for others."""
+
+    job: str
+    seconds: float
 
 
 class Decision(Struct, frozen=True):
@@ -87,6 +108,9 @@ class Decision(Struct, frozen=True):
     free: devices that it could have had now.
     others: bytes of host memory that other jobs may need.
     number: devices for which the outcome was found.
+    cause: why its placement changes; None if it does not.
+    reason: why, for people; empty if the outcome says everything.
+    disturbs: jobs that stand still for this decision: itself, or others whose devices it gets.
     """
 
     devices: tuple[int, ...] | None
@@ -95,3 +119,6 @@ class Decision(Struct, frozen=True):
     free: int = 0
     others: int = 0
     number: int = 0
+    cause: Cause | None = None
+    reason: str = ""
+    disturbs: tuple[Disturbance, ...] = ()

@@ -35,16 +35,19 @@ TABLE: Table = {
             "moved-job-loses-its-proxy": ("all(device not in record.placement", "all(True"),
         },
     },
-    "policy/decide.py": {
+    "policy/fifo.py": {
         (
             "tests/reconciler/test_plan.py::"
             "test_first_come_first_served_and_the_first_is_not_overtaken"
         ): {
-            "first-is-overtaken": ("each.clear()  # the first in line is not overtaken", "pass"),
+            "first-is-overtaken": (
+                "self.claimed.update(job.groups)  # the first in line is not overtaken",
+                "pass",
+            ),
         },
         "tests/reconciler/test_plan.py::test_what_can_never_fit_stalls_and_delays_no_other": {
             "impossible-holds-all-up": (
-                "if sum(group.to_come for group in groups) >= fewest:",
+                "if not self._backfill and self._could_have(job) >= fewest:",
                 "if True:",
             ),
         },
@@ -63,8 +66,8 @@ TABLE: Table = {
         "tests/reconciler/test_fewer.py::test_devices_that_others_have_are_waited_for": {
             "with-whatever-is-there": ("return max(1, job.devices - bad)", "return 1"),
             "no-claim-on-fewer": (
-                "if sum(group.to_come for group in groups) >= fewest:",
-                "if sum(group.to_come for group in groups) >= job.devices:",
+                "if not self._backfill and self._could_have(job) >= fewest:",
+                "if not self._backfill and self._could_have(job) >= job.devices:",
             ),
         },
         "tests/reconciler/test_fewer.py::test_no_job_gives_up_a_device_that_serves_it": {
@@ -81,12 +84,32 @@ TABLE: Table = {
         },
         "tests/policy/test_decide.py::test_the_order_of_the_jobs_does_not_matter": {
             "order-matters": (
-                "sorted(jobs, key=lambda job: (job.created, job.name))",
-                "jobs",
+                "sorted(found, key=lambda job: (job.created, job.name))",
+                "found",
             ),
         },
+        "tests/policy/test_decide.py::test_backfill_passes_a_job_that_does_not_fit": {
+            "backfill-waits-too": ("if not self._backfill and", "if"),
+        },
+        "tests/policy/test_decide.py::test_a_change_has_a_cause_and_disturbs_a_job_that_runs": {
+            "fault-is-not-named": ('return "fault" if', 'return "spec" if'),
+        },
+    },
+    "policy/free.py": {
         "tests/policy/test_decide.py::test_two_jobs_get_different_devices": {
-            "given-twice": ("                each.popleft()", "                break"),
+            "given-twice": ("del each[: bisect_right(each, found[-1])]", "pass"),
+        },
+    },
+    "policy/srtf.py": {
+        "tests/policy/test_decide.py::test_the_shortest_jobs_run_and_disturb_longer_ones": {
+            "victim-not-named": ("elif job.name not in fits and job.own and", "elif False and"),
+            "longest-first": ("job.remaining, job.created", "-job.remaining, job.created"),
+        },
+        "tests/policy/test_decide.py::test_no_device_is_given_twice_by_srtf": {
+            "victims-keep-devices-that-others-get": (
+                "left[group] -= job.devices",
+                "left[group] -= job.devices - len(job.own)",
+            ),
         },
     },
     "policy/mapping.py": {
