@@ -171,8 +171,8 @@ struct hal {
 	 * The caller must call this before it changes mappings of the space, if kernels have run in
 	 * it since the last call. */
 	bool (*space_copied)(struct hal_space *, uint64_t *addr, uint32_t *chunk);
-	/* Maps host memory (the pinned arena) at an address of the window, from file `fd` at
-	 * `offset`. */
+	/* Maps host memory (the pinned arena), whole chunks, at an address of the window, from file
+	 * `fd` at `offset`. */
 	int (*space_map_host)(struct hal_space *, uint64_t addr, int fd, uint64_t offset,
 			      uint64_t bytes);
 	/* Returns the sticky error of the space (700: illegal address, 719: launch failure, …), 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from . import layout
 from .arithmetic import Use
-from .model import Module
+from .model import Function, Module
 from .module import parse_module
 from .sets import Sets
 
@@ -68,9 +69,14 @@ class FunctionInfo:
     variables: tuple[Access, ...]
 
 
-def module_info(text: str, digest: str) -> ModuleInfo:
+def digest_of(text: str) -> str:
+    """The name of a module: the hash of its PTX, whatever fatbin it came in."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def module_info(text: str) -> ModuleInfo:
     """Parse a module, and lay out its globals as on every device. Raises ModuleError."""
-    return info_of(parse_module(text), digest)
+    return info_of(parse_module(text), digest_of(text))
 
 
 def info_of(module: Module, digest: str) -> ModuleInfo:
@@ -87,7 +93,37 @@ def info_of(module: Module, digest: str) -> ModuleInfo:
     return ModuleInfo(digest, functions, found, laid_out.bytes, image, module)
 
 
-def variables_of(module: ModuleInfo, sets: Sets) -> tuple[Access, ...]:
+def function_info(
+    module: ModuleInfo,
+    kernel: Function,
+    sets: Sets,
+    *,
+    address: int,
+    max_threads: int,
+    static_shared: int = 0,
+    registers: int = 0,
+    local_bytes: int = 0,
+    const_bytes: int = 0,
+    ptx_version: int = 0,
+) -> FunctionInfo:
+    """A kernel of the module: its parameters and variables are the same on every device."""
+    return FunctionInfo(
+        name=kernel.name,
+        address=address,
+        params=tuple((p.offset, p.bytes) for p in kernel.params),
+        param_bytes=kernel.param_bytes,
+        static_shared=static_shared,
+        max_threads=max_threads,
+        registers=registers,
+        local_bytes=local_bytes,
+        const_bytes=const_bytes,
+        ptx_version=ptx_version,
+        sets=sets,
+        variables=_variables_of(module, sets),
+    )
+
+
+def _variables_of(module: ModuleInfo, sets: Sets) -> tuple[Access, ...]:
     """The variables that a kernel of the module uses, as places in the globals area."""
     placed = {g.name: g for g in module.globals}
     inside = dict.fromkeys(sets.bounds.inside, Use.READ | Use.WRITTEN)

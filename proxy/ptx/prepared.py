@@ -28,7 +28,7 @@ import zstandard
 from . import stored
 from .errors import INVALID_IMAGE, ModuleError
 from .fatbin import ptx_of
-from .info import ModuleInfo, info_of
+from .info import ModuleInfo, digest_of, info_of
 from .model import Function, Module, Param, Variable
 from .module import parse_module
 
@@ -152,7 +152,7 @@ def _pack(text: str) -> bytes:
         if f.read:
             frames.append(compressor.compress(f.read().encode()))
     scope = _Scope(
-        hashlib.sha256(text.encode()).hexdigest(),
+        digest_of(text),
         module.version,
         module.target,
         module.declarations,

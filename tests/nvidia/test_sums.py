@@ -24,7 +24,7 @@ COUNT = 3 * CHUNK // 4 + 5  # of floats: over three chunks and more
 Place = tuple[Any, int]  # of a hal_ref
 
 
-@pytest.fixture(params=["soft", "nvidia"])
+@pytest.fixture(params=["null", "soft", "nvidia"])
 def device(request: pytest.FixtureRequest, fake: Fake) -> Iterator[Device]:
     with Device(hal=request.param, memory=64 << 20) as made:
         yield made
@@ -163,8 +163,8 @@ def test_operands_in_a_ranks_pinned_memory(device: Device) -> None:
     space, data = device.space(), values(1, 1000)
     arena, base = os.memfd_create("arena"), DEV_BASE + (1 << 39)
     os.pwrite(arena, data.tobytes(), 0)
-    os.ftruncate(arena, 8192)
-    assert device.hal.space_map_host(space.handle, base, arena, 0, 8192) == 0
+    os.ftruncate(arena, CHUNK)
+    assert device.hal.space_map_host(space.handle, base, arena, 0, CHUNK) == 0
     pinned = space.handle, base
     device.run(reduction(device, put(space, data), pinned, pinned, 1000, FLOAT))
     device.run(reduction(device, pinned, pinned, put(space, data), 1000, FLOAT))

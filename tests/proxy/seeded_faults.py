@@ -31,6 +31,21 @@ SLICES = (
 )
 
 TABLE: Table = {
+    "proxy/hal/null/null.c": {
+        "tests/proxy/test_null.py::test_a_chunk_of_another_reads_as_zero": {
+            "null-keeps-contents": (
+                "FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE",
+                "FALLOC_FL_KEEP_SIZE",
+            ),
+        },
+        ("tests/proxy/test_null.py::test_only_a_space_that_writes_to_what_it_may_read_fails"): {
+            "null-writes-to-what-is-read-only": (
+                "[p / RF_CHUNK_BYTES] & access)",
+                "[p / RF_CHUNK_BYTES])",
+            ),
+            "null-protects-for-ever": ("access, chunks);", "PROT_READ, chunks);"),
+        },
+    },
     "proxy/core/queue/effects.c": {
         CONTENTS: {
             "open-kernel-believed": ("if (!f->closed ||", "if ("),

@@ -77,7 +77,7 @@ def test_the_reason_of_a_refusal_reaches_the_rank(
     """Of code that cannot be loaded, and of access sets beyond a kernel's own memory."""
     rank, image = Computing(0, 1, DEV_BASE), source()
     rank.map[OFF_BULK : OFF_BULK + len(image)] = image
-    module = module_info(image.decode(), "0" * 64)
+    module = module_info(image.decode())
     kernel = FunctionInfo("tally", 0, ((0, 24),), 24, 0, 1024, 9, 0, 0, 80, sets, variables)
     with device() as native:
         attach(native, rank)

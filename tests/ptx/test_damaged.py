@@ -106,7 +106,7 @@ def test_any_damage_is_an_error_or_harmless(kind: str) -> None:
     for _ in range(1500):
         image = damaged(IMAGES[kind], chance)
         try:
-            module_info(fatbin.ptx_of(image, CC), "")
+            module_info(fatbin.ptx_of(image, CC))
         except ModuleError as error:
             assert error.message
             refused += 1

@@ -41,7 +41,7 @@ def module(folder: Path, source: str) -> ModuleInfo:
 
 def test_a_prepared_module_is_the_module(tmp_path: Path, packed: list[str]) -> None:
     source = text(20).replace(".global", ".visible .global")
-    whole = module_info(source, "")
+    whole = module_info(source)
     for _ in range(3):
         found = module(tmp_path, source)
         assert (found.functions, found.globals) == (whole.functions, whole.globals)

@@ -3,7 +3,6 @@ step of the device and time that passes are the test's to say."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from rankfold import paths
 from rankfold.proxy import native as product
 from rankfold.proxy.native import EVENT_ALARM, EVENT_LOST, Event, Native, NativeError
 from rankfold.proxy.ptx.arithmetic import Use
-from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info, variables_of
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, function_info, module_info
 from rankfold.proxy.ptx.sets import Sets, sets_of
 from support import native
 from support.answers import answer
@@ -95,27 +94,21 @@ class Kernels:
 @cache
 def described() -> ModuleInfo:
     text = source().decode()
-    return module_info(text, hashlib.sha256(text.encode()).hexdigest())
+    return module_info(text)
 
 
 @cache
 def kernel(name: str) -> FunctionInfo:
     module = described()
     found = module.ptx.functions[name]
-    sets = sets_of(module.ptx, found, fixed_code=True)
-    return FunctionInfo(
-        name=name,
+    return function_info(
+        module,
+        found,
+        sets_of(module.ptx, found, fixed_code=True),
         address=1 + NAMES.index(name),
-        params=tuple((p.offset, p.bytes) for p in found.params),
-        param_bytes=found.param_bytes,
-        static_shared=0,
         max_threads=1024,
         registers=16,
-        local_bytes=0,
-        const_bytes=0,
         ptx_version=module.ptx.target,
-        sets=sets,
-        variables=variables_of(module, sets),
     )
 
 

@@ -7,7 +7,6 @@ both.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,10 @@ import cffi
 
 from rankfold import paths
 from rankfold.proxy.ptx.calls import called
-from rankfold.proxy.ptx.errors import NOT_FOUND, NOT_SUPPORTED, ModuleError
+from rankfold.proxy.ptx.errors import NOT_SUPPORTED, ModuleError
 from rankfold.proxy.ptx.fatbin import ptx_of
-from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, module_info, variables_of
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, digest_of, function_info, module_info
+from rankfold.proxy.ptx.module import find
 from rankfold.proxy.ptx.sets import sets_of
 
 from .rewrite import Rewritten, rewrite
@@ -68,10 +68,10 @@ class Loader:
         """Reads a fatbin or PTX text and loads it with the driver. `cc`: the compute capability for
         which code is chosen; default: the device's. Raises ModuleError."""
         text = ptx_of(image, cc or self.compute_capability)
-        digest = hashlib.sha256(text.encode()).hexdigest()
+        digest = digest_of(text)
         with self._lock:
             if digest not in self._modules:
-                info = module_info(text, digest)
+                info = module_info(text)
                 self._loaded[digest] = self._load(rewrite(text, info.ptx))
                 self._modules[digest] = info
             return self._modules[digest]
@@ -92,9 +92,7 @@ class Loader:
             return known
 
     def _function(self, module: ModuleInfo, name: str) -> FunctionInfo:
-        kernel = module.ptx.functions.get(name)
-        if kernel is None or not kernel.entry:
-            raise ModuleError(NOT_FOUND, f"no kernel {name} in the module")
+        kernel = find(module.ptx, name)
         _refuse_allocation(module, name)
         loaded = self._loaded[module.hash]
         extra = name in loaded.rewritten.entries
@@ -108,20 +106,17 @@ class Loader:
         )
         if error:
             raise ModuleError(error, f"the driver has no kernel {name}")
-        sets = sets_of(module.ptx, kernel, fixed_code=False)
-        return FunctionInfo(
-            name=name,
+        return function_info(
+            module,
+            kernel,
+            sets_of(module.ptx, kernel, fixed_code=False),
             address=out.address,
-            params=tuple((p.offset, p.bytes) for p in kernel.params),
-            param_bytes=kernel.param_bytes,
             static_shared=out.shared_bytes,
             max_threads=out.max_threads,
             registers=out.registers,
             local_bytes=out.local_bytes,
             const_bytes=out.const_bytes,
             ptx_version=out.ptx_version,
-            sets=sets,
-            variables=variables_of(module, sets),
         )
 
 

@@ -19,7 +19,7 @@ from rankfold import paths, plural
 from rankfold.control import Client, ControlError
 from rankfold.log import area
 from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
-from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, variables_of
+from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, function_info
 from rankfold.proxy.ptx.module import find
 from rankfold.proxy.ptx.prepared import Prepared
 
@@ -125,19 +125,17 @@ class Loader:
             if key not in self._addresses:
                 self._addresses[key] = self._load(compiled)
             variables = module.ptx.variables.values()
-            info = FunctionInfo(
-                name=name,
+            info = function_info(
+                module,
+                kernel,
+                compiled.sets,
                 address=self._addresses[key],
-                params=tuple((p.offset, p.bytes) for p in kernel.params),
-                param_bytes=kernel.param_bytes,
                 static_shared=compiled.static_shared,
                 max_threads=min(kernel.max_threads, 1024),
                 registers=compiled.registers,
                 local_bytes=compiled.local_bytes,
                 const_bytes=sum(v.size for v in variables if v.space == "const"),
                 ptx_version=module.ptx.target,
-                sets=compiled.sets,
-                variables=variables_of(module, compiled.sets),
             )
             return self._functions.setdefault((module.hash, name), info)
 
