@@ -6,6 +6,7 @@ Only tests that use a fixture pay for it. What starts processes uses `state`.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import tempfile
@@ -59,6 +60,19 @@ def pytest_configure(config: pytest.Config) -> None:
         # Started in the background of a script it would ignore them, and so would all it starts.
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The garbage collector leaves out what collecting created: modules and tests live as long as
+    this process, and some tests collect garbage often."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:

@@ -104,8 +104,11 @@ class RingClient:
         return made
 
     def close(self) -> None:
-        gc.collect()  # views made by ring()
-        self.map.close()
+        try:
+            self.map.close()
+        except BufferError:  # views of it that only the garbage collector finds
+            gc.collect()
+            self.map.close()
         os.close(self.fd)
         os.close(self.image)
 
