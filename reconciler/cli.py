@@ -37,6 +37,7 @@ COMMANDS = {
     "checkpoint": ("acting", "checkpoint"),
     "stop": ("acting", "stop"),
     "run": ("run", "run"),
+    "simulate": ("simulate", "simulate"),
     "store": ("checkpoints", "store"),
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from rankfold import paths
@@ -31,6 +32,8 @@ def rows_of(schema: Any, rule: Any, path: str) -> Iterator[str]:
         )
         yield f"| `{here}` | {type_of(whole)} | {whole['description']} |"
         items = referred(schema, whole.get("items", {}))
+        if isinstance(values := whole.get("additionalProperties"), dict):
+            yield from rows_of(schema, referred(schema, values), f"{here}.NAME")
         if "$ref" not in each or path == "":  # what was described above is not described again
             yield from rows_of(schema, whole, here)
             yield from rows_of(schema, items, f"{here}[]")
@@ -46,8 +49,8 @@ def type_of(rule: Any) -> str:
     return " or ".join(words.get(str(kind), str(kind)) for kind in kinds)
 
 
-def fields_of_status() -> str:
-    schema = json.loads(paths.schema("status").read_text())
+def fields_of(kind: str) -> str:
+    schema = json.loads(paths.schema(kind).read_text())
     return table("| field | type | |", rows_of(schema, schema, ""))
 
 
@@ -75,9 +78,11 @@ def table(head: str, rows: Iterator[str]) -> str:
     return "\n".join([head, line, *rows, ""])
 
 
+FIELDS = r"^\| field \| type \| \|\n(?:\|.*\n)+"
 # Document → the expression for each generated part of it, and what to write there.
 PARTS: dict[str, dict[str, Callable[[], str]]] = {
-    "docs/status.md": {r"^\| field \| type \| \|\n(?:\|.*\n)+": fields_of_status},
+    "docs/status.md": {FIELDS: partial(fields_of, "status")},
+    "docs/simulate.md": {FIELDS: partial(fields_of, "simulation")},
     "docs/architecture.md": {
         r"^stateDiagram-v2\n(?:.+\n)+?(?=```)": diagram_of_states,
         r"^\| state \| \|\n(?:\|.*\n)+": table_of_states,

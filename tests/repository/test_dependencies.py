@@ -43,7 +43,15 @@ def test_the_runtime_needs_what_it_imports_and_nothing_else() -> None:
         name
         for name in files
         if name.startswith(
-            ("checkpoint/", "interpose/", "policy/", "proxy/", "rankfold/", "reconciler/")
+            (
+                "checkpoint/",
+                "interpose/",
+                "policy/",
+                "proxy/",
+                "rankfold/",
+                "reconciler/",
+                "simulator/",
+            )
         )
         and name not in BUILD_ONLY
     ]

@@ -90,6 +90,7 @@ FOLDERS = (
     "checkpoint",
     "policy",
     "reconciler",
+    "simulator",
     "proxy",
     "interpose",
     "rankfold",
@@ -118,7 +119,9 @@ def there(path: str, known: list[str]) -> bool:
     if re.fullmatch(r"rankfold/v\d\w*", path):
         return True  # an apiVersion
     path = re.sub(
-        r"^rankfold/(checkpoint|policy|reconciler|proxy|interpose)\b", r"\1", path.rstrip("/")
+        r"^rankfold/(checkpoint|policy|reconciler|simulator|proxy|interpose)\b",
+        r"\1",
+        path.rstrip("/"),
     )
     if re.search(r"(^|/)[A-Z]{2,}\b(?!\.md)", path):
         return True

@@ -167,7 +167,15 @@ def _shebang(name: str) -> str:
     return line.decode() if line.startswith(b"#!") else ""
 
 
-PRODUCT = ("checkpoint/", "interpose/", "policy/", "proxy/", "rankfold/", "reconciler/")
+PRODUCT = (
+    "checkpoint/",
+    "interpose/",
+    "policy/",
+    "proxy/",
+    "rankfold/",
+    "reconciler/",
+    "simulator/",
+)
 THINGS = "(bytes|ranks|devices|jobs|kernels|communicators|processes)"
 # A limit or a fixed size is a name in capitals, and never 1.
 UNCOUNTED = re.compile(

@@ -17,7 +17,16 @@ import pytest
 from repository.test_tidy import read, sources
 
 GLOSSARY = "docs/glossary.md"
-PRODUCT = ("checkpoint/", "interpose/", "policy/", "proxy/", "rankfold/", "reconciler/", "schemas/")
+PRODUCT = (
+    "checkpoint/",
+    "interpose/",
+    "policy/",
+    "proxy/",
+    "rankfold/",
+    "reconciler/",
+    "schemas/",
+    "simulator/",
+)
 # Sources whose digest is part of what is compiled from them: their comments stay as they are.
 DIGESTED = re.compile(
     r"proxy/hal/(checksum|elements|number)\.h|\.ptx$|interpose/(blas|dnn)/kernels\.cu"

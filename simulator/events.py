@@ -1,0 +1,156 @@
+"""Follows each job of a trace from event to event: arrivals, ends, and what is decided then.
+
+All that happens at one moment is one event, after which the scheduler decides once: first jobs end,
+then others arrive.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+
+from rankfold.policy.incremental import Incremental
+from rankfold.policy.vocabulary import Cause, Decision, Fleet, Group, Job
+from rankfold.simulator.costs import Costs
+from rankfold.simulator.result import Done, Result
+from rankfold.simulator.trace import Kind, TraceJob
+
+Progress = Callable[[int], None]  # is called with the number of jobs that have ended
+
+
+class NotDone(Exception):
+    """A job waits, and nothing will happen any more: the scheduler gives it no devices."""
+
+
+def fleet_of(kinds: Sequence[Kind]) -> Fleet:
+    """The fleet as a policy sees it while no job runs: one group for each kind. Host memory is not
+    limited."""
+    groups, first = [], 0
+    for kind in kinds:
+        groups.append(Group(tuple(range(first, first + kind.devices)), kind.devices))
+        first += kind.devices
+    return Fleet(tuple(groups), 0)
+
+
+class _Active:
+    """A job that has arrived and has not ended. Times in seconds.
+
+    left: what remains when it computes next, on `devices`, without pauses.
+    computes_at: when it computes again after it got these devices.
+    """
+
+    __slots__ = (
+        "cause", "computes_at", "devices", "disturbances", "end", "got_at", "held", "job", "left",
+        "paused", "start", "version",
+    )  # fmt: skip
+
+    def __init__(self, job: TraceJob):
+        self.job = job
+        self.devices: tuple[int, ...] = ()
+        self.left = 0.0
+        self.computes_at = self.got_at = self.end = 0.0
+        self.start = -1.0  # it has had no device yet
+        self.held = self.paused = 0.0  # device-seconds; of these, without progress
+        self.disturbances = self.version = 0
+        self.cause: Cause = "spec"
+
+
+class Simulation:
+    """One run of a trace with one scheduler."""
+
+    def __init__(
+        self, jobs: Sequence[TraceJob], kinds: Sequence[Kind], scheduler: Incremental, costs: Costs
+    ):
+        self._jobs, self._kinds, self._scheduler, self._costs = jobs, kinds, scheduler, costs
+        self._active: dict[str, _Active] = {}
+        self._ends: list[tuple[float, int, str]] = []  # end, version, job
+        self._free_at: dict[int, float] = {}  # device that is being released → when it is free
+        self._result = Result(sum(kind.devices for kind in kinds))
+
+    def run(self, progress: Progress = lambda done: None) -> Result:
+        """Raises NotDone."""
+        at, count = 0, len(self._jobs)
+        while True:
+            now = self._jobs[at].arrival if at < count else math.inf
+            while self._ends and self._ends[0][0] <= now:
+                end, version, name = self._ends[0]
+                active = self._active.get(name)
+                if active is None or active.version != version:
+                    heapq.heappop(self._ends)
+                    continue
+                now = end
+                heapq.heappop(self._ends)
+                self._end(active, now)
+            if now == math.inf:
+                break
+            while at < count and self._jobs[at].arrival == now:
+                self._arrive(self._jobs[at])
+                at += 1
+            self._result.decisions += 1
+            for name, decision in self._scheduler.changes(now).items():
+                self._change(self._active[name], decision, now)
+            progress(len(self._result.jobs))
+        if self._active:
+            raise NotDone(next(iter(self._active)))
+        return self._result
+
+    def _arrive(self, job: TraceJob) -> None:
+        active = self._active[job.name] = _Active(job)
+        kind = self._kinds[job.kind]
+        devices = min(job.max, kind.devices)
+        active.left = job.seconds(devices, kind.speed)
+        self._scheduler.arrive(
+            Job(
+                job.name,
+                job.world_size,
+                devices,
+                job.arrival,
+                (job.kind,),
+                remaining=active.left + self._costs.start,
+                pause=self._costs.suspend + self._costs.resume,
+            )
+        )
+
+    def _end(self, active: _Active, now: float) -> None:
+        self._count(active, now)
+        job = active.job
+        del self._active[job.name]
+        self._scheduler.end(job.name)
+        self._result.add(
+            Done(job.name, job.tier, job.arrival, active.start, now, active.disturbances),
+            active.held,
+            active.paused,
+        )
+
+    def _change(self, active: _Active, decision: Decision, now: float) -> None:
+        devices = decision.devices or ()
+        if active.devices:
+            active.disturbances += 1
+            active.left = max(0.0, active.end - max(now, active.computes_at))
+            self._count(active, now)
+        active.version += 1
+        if not devices:
+            active.cause = decision.cause or "spec"
+            if self._costs.suspend:
+                self._free_at.update(dict.fromkeys(active.devices, now + self._costs.suspend))
+            active.devices = ()
+            self._scheduler.expect(active.job.name, active.left + self._costs.resume, now)
+            return
+        pause = self._costs.start if active.start < 0 else self._costs.resume
+        if self._free_at:
+            pause += max(0.0, max(self._free_at.pop(at, now) for at in devices) - now)
+        active.devices, active.got_at = devices, now
+        active.start = now if active.start < 0 else active.start
+        active.computes_at = now + pause
+        active.end = active.computes_at + active.left
+        heapq.heappush(self._ends, (active.end, active.version, active.job.name))
+        self._scheduler.expect(active.job.name, pause + active.left, now)
+
+    def _count(self, active: _Active, now: float) -> None:
+        """Add up the device-seconds since it got its devices."""
+        devices = len(active.devices)
+        paused = (min(now, active.computes_at) - active.got_at) * devices
+        active.held += (now - active.got_at) * devices
+        active.paused += paused
+        self._result.lose(active.cause, paused)

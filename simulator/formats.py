@@ -1,0 +1,108 @@
+"""The formats of traces: each reads a file's jobs, in the order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rankfold import legible
+from rankfold.plural import count
+from rankfold.simulator.table import SECONDS_MAX, BadTrace, Row, Table, header_of, shown
+from rankfold.simulator.trace import TIERS, Kind, TraceJob
+
+RANKS_MAX = 1 << 16  # of a job
+CSV = ("name", "arrival", "worldSize", "min", "max", "tier", "work")
+CSV_OPTIONAL = ("deviceTypes", "quota")
+PHILLY = ("submit_s", "duration_s", "gpus", "virtual_cluster")
+
+
+def read_csv(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
+    """Our own format, which docs/simulate.md describes."""
+    jobs: list[TraceJob] = []
+    lines: dict[str, int] = {}
+    for row in Table(path).rows(CSV, CSV_OPTIONAL, unordered=True):
+        name = row.text("name")
+        if lines.setdefault(name, row.line) != row.line:
+            row.fault("name", f"{shown(name)} is also the name of line {lines[name]}")
+        least, most, world_size = (
+            row.whole("min", 1, RANKS_MAX),
+            row.whole("max", 1, RANKS_MAX),
+            row.whole("worldSize", 1, RANKS_MAX),
+        )
+        if not least <= most <= world_size:
+            row.fault("max", f"must be from min ({least}) to worldSize ({world_size}), not {most}")
+        tier = row.text("tier")
+        if tier not in TIERS:
+            row.fault("tier", f"must be one of {', '.join(TIERS)}, not {shown(tier)}")
+        job = TraceJob(
+            name,
+            _arrival(row, "arrival", jobs),
+            world_size,
+            least,
+            most,
+            row.number("work", 0, SECONDS_MAX, above=True),
+            _kind_of(row, kinds),
+            tier,
+            row.text("quota") if row.has("quota") else "",
+        )
+        _fits(row, "min", job.min, kinds[job.kind])
+        jobs.append(job)
+    return jobs
+
+
+def read_philly(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
+    """Jobs of the Philly trace: all have a fixed number of devices. Their names are their lines."""
+    jobs: list[TraceJob] = []
+    for row in Table(path).rows(PHILLY, ()):
+        devices = row.whole("gpus", 1, RANKS_MAX)
+        job = TraceJob(
+            f"line-{row.line}",
+            _arrival(row, "submit_s", jobs),
+            devices,
+            devices,
+            devices,
+            row.number("duration_s", 0, SECONDS_MAX, above=True),
+            quota=row.text("virtual_cluster"),
+        )
+        _fits(row, "gpus", job.min, kinds[0])
+        jobs.append(job)
+    return jobs
+
+
+Reader = Callable[[Path, Sequence[Kind]], list[TraceJob]]
+FORMATS: Mapping[str, Reader] = {"csv": read_csv, "philly": read_philly}
+
+
+def read(path: Path, kinds: Sequence[Kind], form: str | None = None) -> list[TraceJob]:
+    """The jobs of a trace. form: one of FORMATS; None: as the header says. kinds: the devices, the
+    kind with the most first. Raises BadTrace, and OSError."""
+    if form is None:
+        form = "philly" if header_of(path) == list(PHILLY) else "csv"
+    jobs = FORMATS[form](path, kinds)
+    if not jobs:
+        raise BadTrace([f"{legible.name(path)}:1:1: -: the trace has no jobs"])
+    return jobs
+
+
+def _arrival(row: Row, column: str, jobs: Sequence[TraceJob]) -> float:
+    found = row.number(column, 0, SECONDS_MAX)
+    if jobs and found < jobs[-1].arrival:
+        row.fault(column, f"is before that of line {row.line - 1}: sort the file by {column}")
+    return found
+
+
+def _kind_of(row: Row, kinds: Sequence[Kind]) -> int:
+    """The first kind, that with the most devices, that the job may use."""
+    if not row.has("deviceTypes"):
+        return 0
+    wanted, known = row.text("deviceTypes").split(), [kind.type for kind in kinds]
+    for each in wanted:
+        if each not in known:
+            row.fault("deviceTypes", f"the fleet has {', '.join(known)}, not {shown(each)}")
+    return next((at for at, kind in enumerate(kinds) if kind.type in wanted), 0)
+
+
+def _fits(row: Row, column: str, fewest: int, kind: Kind) -> None:
+    if fewest > kind.devices:
+        there = count(kind.devices, "device")
+        row.fault(column, f"needs {fewest}; the fleet has {there} of type {kind.type}")

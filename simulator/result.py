@@ -1,0 +1,102 @@
+"""The results of a simulation: how long jobs took, what the devices did."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import Struct
+
+
+class Done(Struct, frozen=True):
+    """A job that ended. Times in seconds since the trace began. start: when it first got devices.
+    disturbances: how often it lost or changed devices."""
+
+    name: str
+    tier: str
+    arrival: float
+    start: float
+    end: float
+    disturbances: int
+
+    @property
+    def jct(self) -> float:
+        """Job completion time: from its arrival to its end."""
+        return self.end - self.arrival
+
+
+class Result:
+    """devices: number in the fleet. decisions: how often the scheduler decided."""
+
+    def __init__(self, devices: int):
+        self.devices = devices
+        self.decisions = 0
+        self.jobs: list[Done] = []
+        self.lost: dict[str, float] = {}  # cause → device-seconds without progress
+        self._held = self._paused = 0.0
+
+    def add(self, job: Done, held: float, paused: float) -> None:
+        """held: device-seconds for which it had devices; paused: of these, without progress."""
+        self.jobs.append(job)
+        self._held += held
+        self._paused += paused
+
+    def lose(self, cause: str, device_seconds: float) -> None:
+        if device_seconds:
+            self.lost[cause] = self.lost.get(cause, 0.0) + device_seconds
+
+    @property
+    def makespan(self) -> float:
+        """From the first arrival to the last end."""
+        return max(job.end for job in self.jobs) - min(job.arrival for job in self.jobs)
+
+    @property
+    def utilisation(self) -> float:
+        """The part of all devices' time, during the makespan, in which they computed."""
+        return (self._held - self._paused) / (self.devices * self.makespan)
+
+    def json(self) -> dict[str, Any]:
+        """As in schemas/simulation.schema.json."""
+        tiers = sorted({job.tier for job in self.jobs})
+        return {
+            "jct": figures([job.jct for job in self.jobs]),
+            "queueing": figures([job.start - job.arrival for job in self.jobs]),
+            "makespan": self.makespan,
+            "utilisation": self.utilisation,
+            "disturbances": sum(job.disturbances for job in self.jobs),
+            "lost": {cause: self.lost[cause] for cause in sorted(self.lost)},
+            "decisions": self.decisions,
+            "tiers": {
+                tier: {
+                    "jobs": sum(job.tier == tier for job in self.jobs),
+                    "jct": figures([job.jct for job in self.jobs if job.tier == tier]),
+                }
+                for tier in tiers
+            },
+            "jobs": [
+                {
+                    "name": job.name,
+                    "jct": job.jct,
+                    "start": job.start,
+                    "end": job.end,
+                    "disturbances": job.disturbances,
+                }
+                for job in sorted(self.jobs, key=lambda job: (job.arrival, job.name))
+            ],
+        }
+
+
+def figures(values: Sequence[float]) -> dict[str, float]:
+    """Mean, median and 99th percentile, in seconds. A percentile is the least value that so many
+    per cent of the values do not exceed."""
+    ordered = sorted(values)
+
+    def percentile(part: int) -> float:
+        return ordered[max(0, math.ceil(len(ordered) * part / 100) - 1)]
+
+    return {
+        "mean": math.fsum(ordered) / len(ordered),
+        "p50": percentile(50),
+        "p99": percentile(99),
+    }

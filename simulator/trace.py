@@ -1,0 +1,45 @@
+"""Jobs of traces, and the devices that they are for."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+Tier = Literal["premium", "standard", "basic"]
+TIERS: tuple[str, ...] = get_args(Tier)
+
+
+class Kind(Struct, frozen=True):
+    """The devices of one type. speed: relative; a device of speed 2 takes half the time."""
+
+    type: str
+    devices: int
+    speed: float = 1.0
+
+
+class TraceJob(Struct, frozen=True):
+    """A job of a trace.
+
+    arrival: seconds since the trace began.
+    min, max: fewest and most devices.
+    work: seconds that it takes on `world_size` devices of speed 1.
+    kind: index of the devices that it is for.
+    quota: who pays for it; "" if the trace does not say.
+    """
+
+    name: str
+    arrival: float
+    world_size: int
+    min: int
+    max: int
+    work: float
+    kind: int = 0
+    tier: str = "standard"
+    quota: str = ""
+
+    def seconds(self, devices: int, speed: float) -> float:
+        """How long all of its work takes on this many devices: the device with the most ranks
+        runs them one after another."""
+        return self.work * math.ceil(self.world_size / devices) / speed

@@ -1,0 +1,1 @@
+"""A simulation decides as the planner does, reports what happened, and refuses wrong traces."""

@@ -1,0 +1,91 @@
+"""Faults seeded into the simulator, and into the schedulers that follow its fleet."""
+
+from __future__ import annotations
+
+from support.seeding import Table
+
+EVENTS = "tests/simulate/test_events.py"
+TRACES = "tests/simulate/test_traces.py"
+FOLLOWING = "tests/policy/test_incremental.py"
+
+TABLE: Table = {
+    "simulator/events.py": {
+        f"{EVENTS}::test_costs_delay_jobs_and_are_counted_as_lost": {
+            "suspension-frees-at-once": ("if self._costs.suspend:", "if False:"),
+            "pause-is-progress": ("active.paused += paused", "pass"),
+        },
+        f"{EVENTS}::test_a_pause_that_a_suspension_cuts_short_counts_as_long_as_it_was": {
+            "pause-shortens-the-job": (
+                "active.end - max(now, active.computes_at)",
+                "active.end - now",
+            ),
+        },
+        f"{EVENTS}::test_work_is_conserved": {
+            "work-begins-anew": (
+                "active.left = max(0.0, active.end - max(now, active.computes_at))",
+                "pass",
+            ),
+        },
+        f"{EVENTS}::test_a_job_gets_no_more_devices_than_there_are": {
+            "more-than-there-are": ("devices = min(job.max, kind.devices)", "devices = job.max"),
+        },
+        f"{EVENTS}::test_it_decides_as_the_planner_would_on_all_jobs": {
+            "remaining-not-updated": (
+                "self._scheduler.expect(active.job.name, pause + active.left, now)",
+                "pass",
+            ),
+        },
+    },
+    "simulator/trace.py": {
+        f"{EVENTS}::test_a_job_with_fewer_devices_than_ranks_takes_longer": {
+            "ranks-divided-evenly": (
+                "math.ceil(self.world_size / devices)",
+                "(self.world_size / devices)",
+            ),
+        },
+    },
+    "simulator/result.py": {
+        f"{EVENTS}::test_percentiles_are_values_that_occur": {
+            "one-too-late": (
+                "math.ceil(len(ordered) * part / 100) - 1",
+                "len(ordered) * part // 100",
+            ),
+        },
+    },
+    "simulator/table.py": {
+        f"{TRACES}::test_what_is_wrong_is_refused_with_line_and_column": {
+            "first-column": ("start = 1 + sum(", "start = 1 + 0 * sum("),
+            "open-end": ("if not text.endswith", "if False and not text.endswith"),
+            "any-float": ("if NUMBER.fullmatch(value) else", "if value[-1:].isdigit() else"),
+        },
+    },
+    "simulator/formats.py": {
+        f"{TRACES}::test_what_is_wrong_in_a_philly_trace": {
+            "order-not-checked": ("if jobs and found < jobs[-1].arrival:", "if False:"),
+            "fleet-not-checked": ("if fewest > kind.devices:", "if False:"),
+        },
+    },
+    "policy/incremental.py": {
+        f"{FOLLOWING}::test_they_decide_the_same": {
+            "last-waiting-first": (
+                "(_, name), kind = heapq.heappop(heads)",
+                "(_, name), kind = heads.pop()",
+            ),
+        },
+        f"{FOLLOWING}::test_a_job_that_still_fits_is_not_stopped": {
+            "stopped-and-started-again": ("if stopped.pop(rank[2], None) is None:", "if True:"),
+        },
+        f"{EVENTS}::test_an_event_does_not_cost_more_where_more_jobs_wait_and_run": {
+            "every-job-is-considered": (
+                "return (job.groups[0], job.devices)",
+                "return (job.groups[0], hash(job.name))",
+            ),
+        },
+    },
+    "policy/ranked.py": {
+        f"{FOLLOWING}::test_sizes_before_a_key_are_added_up": {
+            "sum-not-reduced": ("self._sums[block] -= size", "pass"),
+            "empty-block-stays-last": ("if not keys and len(self._keys) > 1:", "if False:"),
+        },
+    },
+}

@@ -1,0 +1,234 @@
+"""A simulation reports what happened, which is what `decide` decides on all jobs at each event."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankfold.policy.decide import decide
+from rankfold.policy.incremental import Incremental
+from rankfold.policy.vocabulary import Fleet, Job, Rules
+from rankfold.simulator.compare import BUILT_IN, NOT_LIMITED, compare, scheduler_of
+from rankfold.simulator.costs import Costs
+from rankfold.simulator.events import NotDone, Simulation, fleet_of
+from rankfold.simulator.result import Done, Result, figures
+from rankfold.simulator.trace import Kind, TraceJob
+from rankfold.simulator.whole import Whole
+
+pytestmark = pytest.mark.unit
+
+FREE = Costs()
+
+
+def job(name: str, arrival: float, devices: int, work: float, kind: int = 0) -> TraceJob:
+    return TraceJob(name, arrival, devices, devices, devices, work, kind)
+
+
+def run(
+    jobs: Sequence[TraceJob], devices: int, scheduler: str, costs: Costs = FREE
+) -> dict[str, Done]:
+    result = compare(jobs, [Kind("gpu", devices)], [scheduler], costs)[scheduler]
+    return {done.name: done for done in result.jobs}
+
+
+def times(done: dict[str, Done]) -> dict[str, tuple[float, float]]:
+    return {name: (each.start, each.end) for name, each in done.items()}
+
+
+# ---- three schedulers on the same jobs; two devices
+
+JOBS = [
+    job("long", 0.0, 1, 10.0),
+    job("wide", 1.0, 2, 3.0),
+    job("short", 2.0, 1, 4.0),
+    job("last", 2.0, 1, 1.0),
+]
+
+
+def test_first_come_first_served_lets_the_first_wait_for_enough_devices() -> None:
+    assert times(run(JOBS, 2, "fifo")) == {
+        "long": (0, 10),
+        "wide": (10, 13),
+        "short": (13, 17),
+        "last": (13, 14),
+    }
+
+
+def test_backfill_uses_devices_that_the_first_leaves() -> None:
+    """Jobs that arrive at the same moment are in the order of their names."""
+    assert times(run(JOBS, 2, "backfill")) == {
+        "long": (0, 10),
+        "last": (2, 3),
+        "short": (3, 7),
+        "wide": (10, 13),
+    }
+
+
+def test_shortest_remaining_time_first_takes_devices_from_longer_jobs() -> None:
+    done = run(JOBS, 2, "srtf")
+    assert times(done) == {
+        "long": (0, 14),  # computes from 0 to 1, and from 5 to 14
+        "wide": (1, 5),  # from 1 to 2, and from 3 to 5
+        "last": (2, 3),
+        "short": (2, 8),  # from 2 to 3, and from 5 to 8
+    }
+    assert {name: each.disturbances for name, each in done.items()} == {
+        "long": 1,
+        "wide": 1,
+        "last": 0,
+        "short": 1,
+    }
+
+
+# ---- what is counted
+
+
+def test_a_job_with_fewer_devices_than_ranks_takes_longer() -> None:
+    """The device with the most ranks determines the time: 2 of 3 ranks on one of two devices."""
+    folded = TraceJob("folded", 0.0, 3, 1, 2, 10.0)
+    assert times(run([folded], 8, "fifo")) == {"folded": (0, 20)}
+    slow = compare([folded], [Kind("gpu", 8, speed=0.5)], ["fifo"], FREE)["fifo"]
+    assert slow.makespan == 40
+
+
+def test_a_job_gets_no_more_devices_than_there_are() -> None:
+    assert times(run([TraceJob("large", 0.0, 4, 1, 4, 10.0)], 2, "fifo")) == {"large": (0, 20)}
+
+
+def test_costs_delay_jobs_and_are_counted_as_lost() -> None:
+    """`b` takes the device of `a` after 4 s: `a` is suspended for 1 s, `b` starts for 2 s and runs
+    for 3 s; then `a` resumes for 5 s and runs for its last 8 s."""
+    jobs = [job("a", 0.0, 1, 10.0), job("b", 4.0, 1, 3.0)]
+    costs = Costs(start=2.0, suspend=1.0, resume=5.0)
+    result = compare(jobs, [Kind("gpu", 1)], ["srtf"], costs)["srtf"]
+    assert {each.name: (each.start, each.end) for each in result.jobs} == {
+        "b": (4, 10),
+        "a": (0, 23),
+    }
+    assert result.lost == {"spec": 2.0 + 1.0 + 2.0, "order": 5.0}
+    assert result.utilisation == pytest.approx(13 / 23)
+
+
+def test_a_pause_that_a_suspension_cuts_short_counts_as_long_as_it_was() -> None:
+    jobs = [job("a", 0.0, 1, 10.0), job("b", 1.0, 1, 1.0)]
+    result = compare(jobs, [Kind("gpu", 1)], ["srtf"], Costs(start=3.0))["srtf"]
+    assert {each.name: each.end for each in result.jobs} == {"b": 5.0, "a": 15.0}
+    assert result.lost == {"spec": 1.0 + 3.0} and result.utilisation == pytest.approx(11 / 15)
+
+
+def test_percentiles_are_values_that_occur() -> None:
+    assert figures([4.0, 1.0, 2.0]) == {"mean": pytest.approx(7 / 3), "p50": 2.0, "p99": 4.0}
+    assert figures([float(n) for n in range(1, 201)])["p99"] == 198.0
+
+
+def test_the_report_has_each_tier() -> None:
+    jobs = [job("a", 0.0, 1, 1.0), TraceJob("b", 0.0, 1, 1, 1, 3.0, tier="basic")]
+    found = compare(jobs, [Kind("gpu", 1)], ["fifo"], FREE)["fifo"].json()
+    assert {name: tier["jobs"] for name, tier in found["tiers"].items()} == {
+        "basic": 1,
+        "standard": 1,
+    }
+    assert found["tiers"]["basic"]["jct"]["mean"] == 4.0
+    assert found["queueing"] == {"mean": 0.5, "p50": 0.0, "p99": 1.0}
+
+
+def test_a_scheduler_that_leaves_a_job_without_devices_ends_the_simulation() -> None:
+    kinds = [Kind("gpu", 1)]
+    stubborn = Whole(fleet_of(kinds), lambda fleet, jobs, now: {})
+    with pytest.raises(NotDone, match="a"):
+        Simulation([job("a", 0.0, 1, 1.0)], kinds, stubborn, FREE).run()
+
+
+# ---- against deciding on everything
+
+Case = tuple[list[Kind], list[TraceJob], Costs]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    kinds = [Kind(name, draw(st.integers(1, 6))) for name in ("a", "b")]
+    now, jobs = 0.0, []
+    for number in range(draw(st.integers(1, 16))):
+        now += draw(st.integers(0, 4))
+        kind = draw(st.integers(0, 1))
+        world = draw(st.integers(1, 6))
+        most = draw(st.integers(1, world))
+        jobs.append(TraceJob(f"j{number}", now, world, 1, most, draw(st.integers(1, 12)), kind))
+    seconds = st.integers(0, 3).map(float)
+    return kinds, jobs, Costs(draw(seconds), draw(seconds), draw(seconds), 0.0)
+
+
+def whole(kinds: Sequence[Kind], scheduler: str) -> Incremental:
+    rules = Rules(NOT_LIMITED, scheduler)
+
+    def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Any:
+        return decide(fleet, jobs, rules, now)
+
+    return Whole(fleet_of(kinds), all_jobs)
+
+
+@pytest.mark.parametrize("scheduler", BUILT_IN)
+@given(case=cases())
+def test_it_decides_as_the_planner_would_on_all_jobs(scheduler: str, case: Case) -> None:
+    kinds, jobs, costs = case
+    fast = Simulation(jobs, kinds, scheduler_of(scheduler, kinds), costs).run()
+    slow = Simulation(jobs, kinds, whole(kinds, scheduler), costs).run()
+    assert fast.json() == slow.json()
+
+
+@pytest.mark.parametrize("scheduler", BUILT_IN)
+@given(case=cases())
+def test_work_is_conserved(scheduler: str, case: Case) -> None:
+    """Jobs compute exactly their work; what they hold beyond that is in `lost`."""
+    kinds, jobs, costs = case
+    result = Simulation(jobs, kinds, scheduler_of(scheduler, kinds), costs).run()
+    work = 0.0
+    for each in jobs:
+        devices = min(each.max, kinds[each.kind].devices)
+        work += devices * each.seconds(devices, 1.0)
+    assert result.utilisation * result.devices * result.makespan == pytest.approx(work)
+    ends = {done.name: done for done in result.jobs}
+    assert set(ends) == {each.name for each in jobs}
+    for each in jobs:
+        assert ends[each.name].start >= each.arrival
+        assert ends[each.name].end > ends[each.name].start
+    assert result.utilisation <= 1 + 1e-9
+
+
+# ---- the cost of an event
+
+
+def calls_of(function: Callable[[], Result]) -> int:
+    """How many Python functions are called."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        function()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("scheduler", BUILT_IN)
+def test_an_event_does_not_cost_more_where_more_jobs_wait_and_run(scheduler: str) -> None:
+    """Four times as many jobs on four times as many devices, which all wait at the same time."""
+
+    def of(size: int) -> int:
+        jobs = [job(f"j{n}", n * 0.001, 1 + n % 8, 100.0 + n % 50) for n in range(size)]
+        kinds = [Kind("gpu", size)]
+        return calls_of(Simulation(jobs, kinds, scheduler_of(scheduler, kinds), FREE).run)
+
+    few, many = of(200), of(800)
+    assert many < 4.8 * few
