@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from unittest.mock import patch
 
 import cffi
 import numpy as np
 
 from rankfold import control, paths
+from rankfold.proxy.hal.soft.compiler import cache, codegen, objects, parts
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.info import FunctionInfo
 
@@ -247,3 +249,13 @@ def stop_compiler(made: Loader) -> None:
     for pid in made.children:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
+
+
+def store_in_parts(kernels: Loader, image: bytes, name: str) -> int:
+    """Compile a kernel as large ones are, and store it for the loader: what its parts are is known
+    in this process only. Returns the number of its objects."""
+    source = objects.kernel_source(kernels.module(image, 1).ptx, name)
+    with patch.object(parts, "PART_BYTES", 1000):
+        divided = codegen.compile_kernel(source, name)
+    cache.store(kernels.cache_dir, objects.key_of(source, name), divided)
+    return len(divided.objects)

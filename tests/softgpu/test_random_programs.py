@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from rankfold.proxy.hal.soft.modules import Loader
-from softgpu.harness import Device, loader
+from softgpu.harness import Device, loader, store_in_parts
 
+THREADS = 96
 VARIABLES = 6
 TABLE = 640  # words that Sweep goes over
 Array = np.ndarray[Any, Any]
@@ -421,22 +422,21 @@ setattr(Interpreter, "pass", Interpreter.pass_)
 
 
 def check(kernels: Loader, program: tuple[Any, ...], seed: int) -> None:
-    threads = 96
     rng = np.random.default_rng(seed)
-    values = rng.integers(0, 2**32, (VARIABLES, threads), dtype=np.uint32)
+    values = rng.integers(0, 2**32, (VARIABLES, THREADS), dtype=np.uint32)
     table = rng.integers(0, 2**32, TABLE, dtype=np.uint32)
     values[3] = values[3, 0]
-    values[4] = np.arange(threads)
+    values[4] = np.arange(THREADS)
     values[5] = 3 * values[4] + 5 * values[3] + 1
-    module = kernels.module(ptx_of(program, threads).encode(), 1)
+    module = kernels.module(ptx_of(program, THREADS).encode(), 1)
     with Device() as device:
         space = device.space()
         at = space.put(np.concatenate([values.ravel(), table, values[3, :1]]))
-        space.launch(kernels.function(module, "program"), 1, threads, at)
+        space.launch(kernels.function(module, "program"), 1, THREADS, at)
         space.check()
         got = space.read(at, values.size + TABLE, np.uint32)
     interpreter = Interpreter(values.copy(), table)
-    interpreter.block(program, np.ones(threads, bool))
+    interpreter.block(program, np.ones(THREADS, bool))
     np.testing.assert_array_equal(got[: values.size].reshape(values.shape), interpreter.r)
     np.testing.assert_array_equal(got[values.size :], interpreter.table)
 
@@ -457,6 +457,14 @@ COMMON: dict[str, Any] = {"suppress_health_check": list(HealthCheck), "deadline"
 @settings(max_examples=25, **COMMON)
 @given(program=programs, seed=st.integers(0, 9))
 def test_random_programs(kernels: Loader, program: tuple[Any, ...], seed: int) -> None:
+    check(kernels, program, seed)
+
+
+@settings(max_examples=15, **COMMON)
+@given(program=programs, seed=st.integers(0, 9))
+def test_random_programs_in_parts(kernels: Loader, program: tuple[Any, ...], seed: int) -> None:
+    divided = store_in_parts(kernels, ptx_of(program, THREADS).encode(), "program")
+    assume(divided > 1)  # one segment is not divided
     check(kernels, program, seed)
 
 

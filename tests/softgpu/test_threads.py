@@ -12,7 +12,7 @@ import pytest
 from rankfold.proxy.hal.soft.compiler import lower
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.module import parse_module
-from softgpu.harness import Space
+from softgpu.harness import Space, store_in_parts
 
 PLACE = "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mov.u32 %r3, %tid.x; "
 IN_GRID = PLACE + "mad.lo.s32 %r0, %r1, %r2, %r3; "
@@ -357,7 +357,8 @@ last:
     space.check()
 
 
-def test_an_index_that_wraps_within_a_row(kernels: Loader, space: Space) -> None:
+@pytest.mark.parametrize("divided", [False, True], ids=["whole", "compiled in parts"])
+def test_an_index_that_wraps_within_a_row(kernels: Loader, space: Space, divided: bool) -> None:
     """Each thread continues as long as its index is positive."""
     source = kernel("""
     mov.u32 %r1, %tid.x; mov.u32 %r2, %ntid.x; mov.u32 %r5, 0;
@@ -373,9 +374,11 @@ round:
     add.s32 %r0, %r0, %r2;
     setp.ge.s32 %p1, %r0, 0;
     @%p1 bra round;""")
-    assert any(
-        "@step" in line for line in lower.lower(parse_module(source), "k", "k").ir.splitlines()
-    )
+    ir = lower.lower(parse_module(source), "k", "k").ir
+    assert "@step" in ir and "call i64 @seg" in ir, "one function of a cut calls another"
+    if divided:
+        source = source.replace("round:", "mov.u32 %r8, 0; round:")  # another one than the whole
+        assert store_in_parts(kernels, source.encode(), "k") > 1
     function = kernels.function(kernels.module(source.encode(), 1), "k")
     for threads in (32, 64, 100):
         at = space.put(np.zeros(512, np.uint32))

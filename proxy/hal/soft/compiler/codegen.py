@@ -66,8 +66,8 @@ def _optimised(ir: str, name: str, machine: llvm.TargetMachine) -> llvm.ModuleRe
         module = llvm.parse_assembly(ir)
         module.verify()
     except RuntimeError as error:
-        line = str(error).strip().splitlines()[0]
-        raise ModuleError(INVALID_PTX, f"kernel {name}: not valid PTX: {line}") from error
+        reason = " ".join(str(error).split())
+        raise ModuleError(INVALID_PTX, f"kernel {name}: LLVM refused its IR: {reason}") from error
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.slp_vectorization = True

@@ -62,7 +62,7 @@ _CUT_KINDS = {
 class Lowered:
     """LLVM IR of a kernel and the properties that callers need. Sizes in bytes.
 
-    `segments`: the functions of each cut. Only `tables` refers to them.
+    `segments`: the functions of each cut. Only `tables` and those of the same cut refer to them.
     """
 
     head: str

@@ -26,6 +26,7 @@ PARTS_MAX = 8
 # use the rest of the last page of its data. So a part has data, and space after it.
 _PAGE, _SPARE = 4096, 1024
 _DEFINED = re.compile(r"^define internal i64 @((?:seg|step)\d+)\(", re.M)
+_CALLED = re.compile(r"call i64 @((?:seg|step)\d+)\(")  # by the other function of the same cut
 _NAMED = re.compile(r"ptr @((?:seg|step)\d+)\b")
 _PARAMETERS = "ptr, i32, i32, i32, i32, i32"  # SEGMENT_PARAMS
 
@@ -59,6 +60,7 @@ def split(lowered: Lowered) -> list[Part]:
 def _part(lowered: Lowered, text: str) -> Part:
     names = tuple(f"{lowered.symbol}.{name}" for name in _DEFINED.findall(text))
     text = _DEFINED.sub(rf"define i64 @{lowered.symbol}.\1(", text)
+    text = _CALLED.sub(rf"call i64 @{lowered.symbol}.\1(", text)
     count = len(names)
     if -8 * count % _PAGE < _SPARE:  # see _SPARE
         count += _SPARE // 8
