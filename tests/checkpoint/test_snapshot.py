@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile.conftest import kernels
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
 from support.computing import Computing, sync
 from support.devices import devices
+from support.kernels import kernels
 from support.ring_client import CHUNK, DEV_BASE, RingClient, twins_of
 from support.snapshots import (
     LAZY,

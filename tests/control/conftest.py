@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,20 +12,13 @@ from pathlib import Path
 import pytest
 
 from support import peer_proxy
-from support.command import Rankfold, Specs
+from support.command import Rankfold
+from support.fixtures import empty_library, specs
 from support.leaks import State
 
+__all__ = ["empty_library", "specs"]
+
 Commands = Callable[..., Rankfold]
-
-
-@pytest.fixture(scope="session")
-def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that stands for the native build: a library without a function in it."""
-    folder = tmp_path_factory.mktemp("native")
-    (folder / "lib").mkdir()
-    target = str(folder / "lib/librankfold.so")
-    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", target], check=True)
-    return folder
 
 
 @pytest.fixture
@@ -50,8 +42,3 @@ def commands(state: State, empty_library: Path) -> Iterator[Commands]:
     for command in made:
         command.end()
         assert command.refused_by_peers() == ""
-
-
-@pytest.fixture
-def specs(state: State) -> Specs:
-    return Specs(state.folder / "specs")

@@ -6,28 +6,15 @@ tested next to it (tests/reconciler: all fault points; tests/running: all progra
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
 import pytest
 from cuda import PROGRAMS, build
 
 from support.command import Rankfold, Specs
-from support.leaks import State
+from support.fixtures import rankfold, specs
 
 from .neighbour import Neighbour
 
-
-@pytest.fixture
-def rankfold(state: State) -> Iterator[Rankfold]:
-    command = Rankfold(state, {**os.environ, "RANKFOLD_LINGER": "0.5"})
-    yield command
-    command.end()
-
-
-@pytest.fixture
-def specs(state: State) -> Specs:
-    return Specs(state.folder / "specs")
+__all__ = ["rankfold", "specs"]
 
 
 @pytest.fixture

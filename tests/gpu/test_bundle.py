@@ -13,7 +13,7 @@ from typing import Any
 
 import cuda
 import pytest
-from nvidia.conftest import build
+from nvidia.fake_driver import build
 
 from gpu import bundle, parts
 from rankfold.paths import REPOSITORY

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from nvidia.conftest import build
+from nvidia.fake_driver import build
 
 from gpu import check as check_module
 from gpu import parts

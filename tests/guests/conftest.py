@@ -1,7 +1,7 @@
-"""The command and the folder of specs are those of tests/recovery."""
+"""Each program runs on a fleet of real processes."""
 
 from __future__ import annotations
 
-from recovery.conftest import rankfold, specs
+from support.fixtures import rankfold, specs
 
 __all__ = ["rankfold", "specs"]

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from recovery.test_life import POLICY, kill_everything
-
 from rankfold.reconciler.layout import Layout
 from support.command import Rankfold, Specs
 from support.leaks import State
@@ -120,7 +118,7 @@ class Place:
 
     def started(self) -> Job:
         """A job that may be saved in the store, and has printed some lines."""
-        self.specs.write("policy.yaml", POLICY.format(url=self.store))
+        self.specs.store(self.store)
         job = self.job()
         job.apply(gpus=self.guest.ranks)
         job.reaches(moment(self.guest.lines))
@@ -157,7 +155,7 @@ def killed(place: Place) -> Results:
     """Saved while it runs; then every process of the fleet is killed."""
     job = place.started()
     id = place.rankfold("checkpoint", job.name, "--wait").strip()
-    kill_everything(place.rankfold, job.name)
+    place.rankfold.kill_everything(job.name)
     return place.restarted(id)
 
 

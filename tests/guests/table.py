@@ -1,7 +1,8 @@
 """The programs: what is fetched or built, how each is started, and what is compared.
 
 A row is all that another program needs. test_bits.py runs each in every way of `runner.WAYS`, and
-test_computed.py those that compare their results with a reference by themselves.
+test_computed.py those that compare their results with a reference by themselves. Of other rows,
+which have neither lines nor a reference, `tests` alone run the program.
 """
 
 from __future__ import annotations
@@ -68,10 +69,10 @@ def cupy_12(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Guest:
-    """A program whose ranks each print at least `lines` lines before it is moved or saved; with 0
-    lines, it only has a computed.py.
+    """A program whose ranks each print at least `lines` lines before it is moved or saved; 0: it
+    is neither.
 
-    `program`: a CUDA source, which tools/nvcc builds, or a Python script; from the root on.
+    `program`: a CUDA source, which tools/nvcc builds, or a script; from the root on.
     `fetched`: what pip installs into a virtual environment of its own, a file of requirements; a
     script without it runs in the environment of the tests.
     `env`: its environment, given a folder of the test's.
@@ -79,6 +80,8 @@ class Guest:
     `computed`: what computed.py next to the script prints in a job of one rank; "": there is none.
     `capability`: the compute capability of the device, if not the usual one; `memory`: its memory.
     `interpreter`: a path from the root on, if it is not an environment of `fetched`.
+    `checkout`: the variable that names a checkout of its source, which nothing fetches; without it,
+    its tests are skipped.
     `quick`: saving and restarting it is part of the fast suite.
     `tests`: other tests that run it.
     """
@@ -95,6 +98,7 @@ class Guest:
     capability: str = ""
     memory: str = "64MiB"
     interpreter: str = ""
+    checkout: str = ""
     quick: bool = False
     tests: tuple[str, ...] = ()
 
@@ -118,6 +122,8 @@ class Guest:
         program = REPOSITORY / self.program
         if program.suffix == ".cu":
             return [str(cuda.build(program)), *self.arguments]
+        if program.suffix == ".sh":
+            return [str(program), *self.arguments]
         return [self.python(), str(program), *self.arguments]
 
 
@@ -201,6 +207,16 @@ GUESTS = [
         computed="4 checks\n",
         capability="12.0",
     ),
+    Guest(
+        "llmc",
+        "tests/guests/llmc/start.sh",
+        (),
+        ranks=2,
+        lines=0,
+        memory="2GiB",
+        checkout="RANKFOLD_LLMC",
+        tests=("tests/guests/test_llmc.py",),
+    ),
     # Threads, a child, TCP between the ranks, SQLite, whose files are never the same bytes. Its
     # length is scaled, so that it still runs when it is killed.
     Guest(
@@ -213,3 +229,8 @@ GUESTS = [
         quick=True,
     ),
 ]
+
+
+def named(name: str) -> Guest:
+    """The row of that name."""
+    return next(guest for guest in GUESTS if guest.name == name)

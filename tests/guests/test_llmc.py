@@ -16,11 +16,13 @@ from support.command import Rankfold, job_environment
 from support.leaks import State
 
 from .llmc import small
+from .table import named
 
-CHECKOUT = os.environ.get("RANKFOLD_LLMC", "")
+LLMC = named("llmc")
+CHECKOUT = os.environ.get(LLMC.checkout, "")
 FLAGS = "-O3 -std=c++17 -t=0 --use_fast_math -DMULTI_GPU -arch=compute_80".split()
 LIBRARIES = ["-lcublas", "-lcublasLt", "-lnccl"]
-WORLD = 2
+WORLD = LLMC.ranks
 TIMEOUT_S = 900.0
 GENERATOR = 2520  # bytes of its random generator, which ends a state file
 WAYS = ["-e fp32.bin", "-e fp32.bin -ge 1 -r 0", "-e bf16.bin -ge 2 -r 2 -d 512"]  # to train
@@ -29,16 +31,8 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.installs,
     pytest.mark.timeout(3600),
-    pytest.mark.skipif(not CHECKOUT, reason="RANKFOLD_LLMC names no checkout of llm.c"),
+    pytest.mark.skipif(not CHECKOUT, reason=f"{LLMC.checkout} names no checkout of llm.c"),
 ]
-
-# Every rank is told its number as llm.c wants it; the first one leaves NCCL's id in a folder.
-START = """\
-#!/bin/sh
-cd {folder} && mkdir -p {name}.id
-exec ./{precision} -o {name} -i text.bin -j text.bin -b 2 -t 64 -s 0 -v 2 -m 1 \\
-    -pi fs -pf {name}.id -pn "$WORLD_SIZE" -pr "$RANK" -pg "$WORLD_SIZE" {options}
-"""
 
 
 class Trainer:
@@ -66,15 +60,15 @@ class Trainer:
         self, state: State, name: str, options: str, gpus: int, moves: int = 0, *more: str
     ) -> Path:
         """Where a run leaves its files. `moves`: how often its number of devices changes."""
-        out, script = self.folder / name, self.folder / f"{name}.sh"
+        out = self.folder / name
         shutil.rmtree(out, ignore_errors=True)
         shutil.rmtree(self.folder / f"{name}.id", ignore_errors=True)
-        precision = "bf16" if "bf16" in options else "fp32"
-        script.write_text(START.format(folder=self.folder, **locals()))
-        script.chmod(0o755)
+        program = self.folder / ("bf16" if "bf16" in options else "fp32")
+        command = [*LLMC.command(), str(program), str(self.folder), name, *options.split()]
         rankfold = Rankfold(state, job_environment(HOME=str(state.folder), PYTHONPATH=""))
-        run = ["run", "--world-size", str(WORLD), "--gpus", str(gpus), "--memory", "2GiB", *more]
-        process = rankfold.start(*run, "--name", name, "--", str(script))
+        memory = ("--memory", LLMC.memory)
+        run = ["run", "--world-size", str(WORLD), "--gpus", str(gpus), *memory, *more]
+        process = rankfold.start(*run, "--name", name, "--", *command)
         try:
             for move in range(moves):
                 line = f"s:{move} trl"

@@ -19,7 +19,8 @@ from rankfold.proxy.hal.nvidia.modules import Loader
 from rankfold.proxy.native import Native, NativeError
 from rankfold.proxy.ptx.errors import ModuleError
 
-from .conftest import Fake, Kernels
+from .conftest import Kernels
+from .fake_driver import Fake
 
 HERE = Path(__file__).parent
 # The header of an ELF file for sm_90.

@@ -27,7 +27,7 @@ from support.ring_client import (
     settle,
 )
 
-from .conftest import Fake
+from .fake_driver import Fake
 
 ELEMENTS = 2 * CHUNK // 4
 INCREMENT = struct.pack("<QQ6I4IQI", 1, 17, 1, 1, 1, 128, 1, 1, 0, 12, 0, 0, DEV_BASE, ELEMENTS)

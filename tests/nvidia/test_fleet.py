@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import cuda
@@ -11,8 +9,11 @@ import pytest
 
 from rankfold.control import ControlError
 from support.command import Rankfold, Specs
+from support.fixtures import rankfold
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
+
+__all__ = ["rankfold"]
 
 PROGRAM = Path(__file__).parent / "counting.cu"
 STEPS = 16
@@ -107,13 +108,6 @@ def test_a_proxy_loads_its_own_kind_of_device(state: State) -> None:
 
 def done(job: RunningJob) -> bool:
     return any(job.exit_status(rank) is not None for rank in range(job.world_size))
-
-
-@pytest.fixture
-def rankfold(state: State) -> Iterator[Rankfold]:
-    command = Rankfold(state, {**os.environ, "RANKFOLD_LINGER": "0.5"})
-    yield command
-    command.end()
 
 
 def test_run_on_a_device_of_type_nvidia(rankfold: Rankfold) -> None:

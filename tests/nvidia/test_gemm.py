@@ -19,7 +19,8 @@ from softgpu.test_gemm import calls, place
 
 from support.formats import R_8I, R_16BF, R_16F, R_32F, R_32I, R_64F, decode, encode
 
-from .conftest import Fake, Kernels
+from .conftest import Kernels
+from .fake_driver import Fake
 
 NOWHERE = Matrix(8, 1, 4)
 FAR = Matrix(DEV_BASE + (1 << 38), 1, 4)

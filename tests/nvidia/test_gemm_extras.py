@@ -27,7 +27,7 @@ from softgpu.test_gemm_extras import NOWHERE, aux, plain, product, result, sums
 
 from support.formats import R_16BF, R_32F
 
-from .conftest import Fake
+from .fake_driver import Fake
 
 
 @pytest.fixture

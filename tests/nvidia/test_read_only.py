@@ -14,7 +14,8 @@ from softgpu import gemm
 from softgpu.gemm import DRELU, GELU, KEEP, SUM_A, Gemm, Matrix
 from softgpu.harness import CHUNK, Device, Space, ffi
 
-from .conftest import Fake, Kernels
+from .conftest import Kernels
+from .fake_driver import Fake
 
 INVALID_VALUE, ILLEGAL_ADDRESS = 1, 700
 

@@ -16,7 +16,7 @@ from rankfold.paths import REPOSITORY
 from rankfold.proxy.hal.nvidia.kernels import build as kernels_build
 from rankfold.proxy.hal.soft.modules import Loader
 
-from .conftest import Fake
+from .fake_driver import Fake
 
 ILLEGAL_ADDRESS, MISALIGNED_ADDRESS = 700, 716
 FLOAT, INT8, DOUBLE = 7, 0, 8

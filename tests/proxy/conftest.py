@@ -1,7 +1,7 @@
-"""The kernels of the hostile tests serve here too."""
+"""Kernels for clients that are made of bytes."""
 
 from __future__ import annotations
 
-from hostile.conftest import kernels
+from support.kernels import kernels
 
 __all__ = ["kernels"]

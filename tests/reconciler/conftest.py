@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +11,11 @@ from pathlib import Path
 import pytest
 
 from support import peer_proxy
-from support.command import Rankfold, Specs
+from support.command import Rankfold
+from support.fixtures import empty_library, specs
 from support.leaks import State
 
-
-@pytest.fixture(scope="session")
-def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that stands for the native build: a library without a function in it."""
-    folder = tmp_path_factory.mktemp("native")
-    (folder / "lib").mkdir()
-    target = str(folder / "lib/librankfold.so")
-    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", target], check=True)
-    return folder
+__all__ = ["empty_library", "specs"]
 
 
 @pytest.fixture
@@ -40,8 +32,3 @@ def rankfold(state: State, empty_library: Path) -> Iterator[Rankfold]:
     yield command
     command.end()
     assert command.refused_by_peers() == ""
-
-
-@pytest.fixture
-def specs(state: State) -> Specs:
-    return Specs(state.folder / "specs")

@@ -20,10 +20,13 @@ from rankfold.paths import REPOSITORY
 from rankfold.reconciler.layout import Layout
 from support import patience
 from support.command import Rankfold, Specs
+from support.fixtures import rankfold, specs
 from support.fleet import KIND
 from support.leaks import State
 
 from .clock import Clock
+
+__all__ = ["rankfold", "specs"]
 
 GPT = REPOSITORY / "examples/gpt"
 RANKS = 2
@@ -44,13 +47,6 @@ ARGUMENTS = [
     "16",
 ]
 PACE = "pace"  # a file next to the job's folder: see programs/paced_gpt.cu
-
-
-@pytest.fixture
-def rankfold(state: State) -> Iterator[Rankfold]:
-    command = Rankfold(state, {**os.environ, "RANKFOLD_LINGER": "0.5"})
-    yield command
-    command.end()
 
 
 @pytest.fixture
@@ -110,17 +106,6 @@ class Trained:
 def watched(patience_s: int) -> list[str]:
     """What runs a command under a watchdog."""
     return [sys.executable, str(Path(__file__).with_name("watched.py")), str(patience_s)]
-
-
-def parent(pid: int) -> int:
-    with open(f"/proc/{pid}/stat") as file:
-        text = file.read()
-    return int(text[text.rindex(")") + 1 :].split()[1])
-
-
-@pytest.fixture
-def specs(state: State) -> Specs:
-    return Specs(state.folder / "specs")
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,12 @@ import pytest
 
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.node import cgroups
+from support import leaks
 from support.command import Rankfold
 from support.halting_criu import HaltingCriu
 from support.leaks import State
 
-from .conftest import Trained, parent
+from .conftest import Trained
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_a_restore_in_which_criu_is_killed_is_tried_again(
 def launcher_above(pid: int) -> int:
     """Pid 1 of the namespace in which a process is: CRIU is not its child."""
     while not re.search(r"^NSpid:.*\t1$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE):
-        pid = parent(pid)
+        pid = leaks.parent(pid)
     return pid
 
 

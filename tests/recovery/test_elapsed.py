@@ -14,7 +14,6 @@ from rankfold.reconciler.layout import Layout
 from support.command import Rankfold, Specs
 
 from .conftest import RANKS
-from .test_life import kill_everything
 
 NAME = "rests"
 AWAKE_S, RESTS_S = 1.0, 8.0
@@ -37,7 +36,7 @@ def in_the_store(rankfold: Rankfold, specs: Specs) -> None:
 
 def killed(rankfold: Rankfold, specs: Specs) -> None:
     rankfold("checkpoint", NAME, "--wait")
-    kill_everything(rankfold, NAME)
+    rankfold.kill_everything(NAME)
     time.sleep(RESTS_S)
     rankfold("apply", "-f", str(specs.folder))
     rankfold.until(lambda: rankfold.job(NAME)["restarts"] == 1)

@@ -23,7 +23,6 @@ from support.leaks import State
 from support.patience import scaled
 
 from .clock import pass_time
-from .test_life import POLICY, kill_everything
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ class Saved(Neighbour):
 
     def __init__(self, store: Path, rankfold: Rankfold, specs: Specs, interval: str):
         super().__init__(rankfold, specs, cuda.build(cuda.PROGRAMS / "until_told.cu"))
-        specs.write("policy.yaml", POLICY.format(url=store))
+        specs.store(store)
         self.apply(extra=f"checkpoint: {{interval: {interval}, keep: 2}}")
 
     def ids(self) -> list[str]:
@@ -55,7 +54,7 @@ class Saved(Neighbour):
 
     def comes_back(self) -> None:
         """From its newest checkpoint, when nothing of it is left but that."""
-        kill_everything(self.rankfold, NAME)
+        self.rankfold.kill_everything(NAME)
         self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
         assert self.rankfold.job(NAME)["restarts"] == 1
         assert f"back to checkpoint {self.ids()[-1]}" in self.rankfold("describe", NAME)

@@ -17,23 +17,9 @@ from support import leaks
 from support.command import Rankfold
 from support.patience import scaled
 
-from .conftest import RANKS, Trained, parent, watched
+from .conftest import RANKS, Trained, watched
 
 CLOCKS_S = 0.2  # by which the wall clock may have been set meanwhile
-
-
-def kill_everything(rankfold: Rankfold, job: str) -> None:
-    """Every process of the fleet, with -9, as a power cut would."""
-    ranks = [rank["pid"] for rank in rankfold.job(job)["ranks"] if rank["pid"]]
-    pids = [*ranks, *(parent(pid) for pid in ranks)]
-    pids += [rankfold.proxy_pid(device["name"]) for device in rankfold.status()["devices"]]
-    pids += [rankfold.reconciler_pid()]
-    assert ranks and all(pid > 1 for pid in pids)
-    for pid in reversed(pids):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def test_a_checkpoint_while_it_runs_changes_nothing(
@@ -96,7 +82,7 @@ def test_everything_is_killed_and_the_job_continues_from_its_checkpoint(
     job.reaches(10)
     rankfold("checkpoint", job.name, "--wait")
     job.reaches(len(job.lines()) + 10)
-    kill_everything(rankfold, job.name)
+    rankfold.kill_everything(job.name)
     job.apply(gpus=2)
     assert job.status["restarts"] == 1
     assert "back to checkpoint 1-1" in rankfold("describe", job.name)
@@ -209,7 +195,7 @@ def test_a_watchdog_sees_nothing_of_a_rest(
     job.apply(gpus=2)
     job.reaches(10)
     ranks = [rank["pid"] for rank in job.status["ranks"]]
-    of_job = [*ranks, *(parent(pid) for pid in ranks)]
+    of_job = [*ranks, *(leaks.parent(pid) for pid in ranks)]
     rankfold("suspend", job.name, *options, "--override")
     rankfold.until(lambda: job.status["suspendedIn"] == where)
     began = time.monotonic()
@@ -286,7 +272,7 @@ def test_a_job_continues_in_another_state_directory_with_the_same_store(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     store = rankfold.state.folder / "store"
-    job.specs.write("policy.yaml", POLICY.format(url=store))
+    job.specs.store(store)
     job.apply(gpus=1)
     job.reaches(10)
     rankfold("suspend", job.name, "--store", "--override")
@@ -338,7 +324,7 @@ def test_files_are_those_of_the_checkpoint(
     (job.folder / "of-others").write_text("theirs")
     for step in (20, 30):
         job.reaches(step)
-        kill_everything(rankfold, job.name)
+        rankfold.kill_everything(job.name)
         job.apply(gpus=2)
         assert "back to checkpoint 1-1" in rankfold("describe", job.name)
     assert job.results() == undisturbed
@@ -388,7 +374,7 @@ def test_files_that_a_restore_cannot_set_back_are_named(
         rankfold.until(lambda: last in journal.read_text())  # noqa: B023
     job.reaches(len(job.lines()) + 5)
     (job.folder / "go").unlink()
-    kill_everything(rankfold, job.name)
+    rankfold.kill_everything(job.name)
     kept = job.folder / "kept-0"
     kept.rename(job.folder / "away")  # it comes back as another file
     (job.folder / "away").unlink()
@@ -405,14 +391,6 @@ def test_files_that_a_restore_cannot_set_back_are_named(
     assert not list(job.folder.glob("m*-*"))
     (job.folder / "go").touch()
     assert job.results() == undisturbed
-
-
-POLICY = """\
-apiVersion: rankfold/v1alpha1
-kind: Policy
-metadata: {{name: default}}
-spec: {{checkpointStore: {url}}}
-"""
 
 
 def test_a_job_is_saved_by_its_file_and_continues_when_a_rank_is_killed(

@@ -8,8 +8,6 @@ from rankfold.reconciler.layout import Layout
 from support import privileges
 from support.command import Rankfold, Specs
 
-from .test_life import kill_everything
-
 NAME = "threads"
 STEPS, VALUES = 100, 64
 
@@ -37,7 +35,7 @@ def test_a_job_without_its_main_thread_is_saved_and_comes_back(
     rankfold.until(lambda: log.exists() and log.read_text() == "half\n")
     rankfold("checkpoint", NAME, "--wait")
     assert rankfold.job(NAME)["phase"] == "Running"
-    kill_everything(rankfold, NAME)
+    rankfold.kill_everything(NAME)
     rankfold("apply", "-f", str(specs.folder))
     rankfold.until(lambda: rankfold.job(NAME)["restarts"] == 1)
     rankfold.until(lambda: rankfold.job(NAME)["phase"] == "Running")

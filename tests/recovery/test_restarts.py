@@ -11,9 +11,10 @@ import pytest
 
 from rankfold.interpose.launcher.freeze.freezer import PREFIX
 from rankfold.reconciler.layout import Layout
+from support import leaks
 from support.command import Rankfold, Specs
 
-from .conftest import RANKS, Trained, parent
+from .conftest import RANKS, Trained
 
 
 def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
@@ -23,7 +24,7 @@ def test_a_launcher_that_is_killed_costs_what_was_done_since_the_checkpoint(
     job.reaches(10)
     rankfold("checkpoint", job.name, "--wait")
     job.reaches(len(job.lines()) + 5)
-    os.kill(parent(job.status["ranks"][1]["pid"]), signal.SIGKILL)
+    os.kill(leaks.parent(job.status["ranks"][1]["pid"]), signal.SIGKILL)
     assert job.results() == undisturbed
     assert job.status["restarts"] == 1
     (told,) = [c["message"] for c in job.status["conditions"] if c["type"] == "Restarted"]
@@ -49,7 +50,7 @@ def test_a_launcher_that_stops_before_it_copies_is_named_and_the_job_continues(
     rankfold.environment |= {"RANKFOLD_STUCK": "1"}
     job.apply(gpus=2)
     job.reaches(10)
-    launcher = parent(saved_and_let_go(rankfold, job))
+    launcher = leaks.parent(saved_and_let_go(rankfold, job))
     os.kill(launcher, signal.SIGSTOP)
     try:
         waits = "waits for the launchers that still copy device memory of rank-1: no progress"

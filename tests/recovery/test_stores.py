@@ -21,7 +21,6 @@ from support.patience import scaled
 from support.s3 import Line
 
 from .conftest import RANKS, Trained, watched
-from .test_life import POLICY
 
 ANSWERS_S = 5.0  # the reconciler, whatever hangs
 TROUBLES = ["silent", pytest.param("gone", marks=pytest.mark.slow)]
@@ -65,7 +64,7 @@ class Far:
             "AWS_DEFAULT_REGION": "us-east-1",
             "RANKFOLD_STUCK": str(STUCK_S),
         }
-        job.specs.write("policy.yaml", POLICY.format(url=self.url))
+        job.specs.store(self.url)
 
     def condition(self, reason: str) -> Any:
         found = [c for c in self.job.status["conditions"] if c["reason"] == reason]
@@ -233,7 +232,7 @@ def test_a_store_that_cannot_be_written_is_refused_with_its_policy(
     store = rankfold.state.folder / "store"
     stores.open(str(store), "fleet")
     before = sorted(store.rglob("*"))
-    specs.write("policy.yaml", POLICY.format(url=store))
+    specs.store(store)
     inside = ("unshare", "--mount", "sh", "-c", READ_ONLY, str(store))
     held = Rankfold(rankfold.state, rankfold.environment, inside)
     held("store", "adopt", str(store))

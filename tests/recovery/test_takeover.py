@@ -15,7 +15,6 @@ from support import leaks
 from support.command import Rankfold
 
 from .conftest import RANKS, Trained
-from .test_life import POLICY
 from .test_stores import TICKING
 
 
@@ -25,7 +24,7 @@ class Two:
     def __init__(self, job: Trained):
         self.job, self.here = job, job.rankfold
         store = self.here.state.folder / "store"
-        job.specs.write("policy.yaml", POLICY.format(url=store))
+        job.specs.store(store)
         job.wrapper = ["sh", "-c", TICKING, "sh"]
         job.apply(gpus=1, extra="checkpoint: {interval: 0s}")
         self.here.until(lambda: all(file.exists() for file in self._ticks()))

@@ -1,27 +1,15 @@
-"""Fixtures of the software GPU's tests: a device, and a loader with a cache that lasts."""
+"""Fixtures of the software GPU's tests: a device, a space on it, and kernels."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft.modules import Loader
-from softgpu.harness import Device, Space, loader
+from softgpu.harness import Device, Space
+from support.kernels import kernels
 
-CACHE = REPOSITORY / "build/tests/kernels"  # named by content and checked: safe to keep
-
-
-@pytest.fixture(scope="session")
-def kernels() -> Iterator[Loader]:
-    with (
-        tempfile.TemporaryDirectory(prefix="rf-") as folder,
-        loader(CACHE, Path(folder) / "c.sock") as made,
-    ):
-        yield made
+__all__ = ["kernels"]
 
 
 @pytest.fixture

@@ -125,6 +125,17 @@ class Rankfold:
         except control.ControlError:
             return 0
 
+    def kill_everything(self, job: str) -> None:
+        """Every process of the fleet, with -9, as a power cut would."""
+        ranks = [rank["pid"] for rank in self.job(job)["ranks"] if rank["pid"]]
+        pids = [*ranks, *(leaks.parent(pid) for pid in ranks)]
+        pids += [self.proxy_pid(device["name"]) for device in self.status()["devices"]]
+        pids += [self.reconciler_pid()]
+        assert ranks and all(pid > 1 for pid in pids)
+        for pid in reversed(pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def end(self) -> None:
         """Cancel every job, take every device away, end the reconciler."""
         self("stop", "--cancel")
@@ -141,6 +152,14 @@ class Rankfold:
     def refused_by_peers(self) -> str:
         file = self.state.path / "refused.txt"
         return file.read_text() if file.exists() else ""
+
+
+POLICY = """\
+apiVersion: rankfold/v1alpha1
+kind: Policy
+metadata: {{name: default}}
+spec: {{checkpointStore: {url}}}
+"""
 
 
 class Specs:
@@ -173,6 +192,10 @@ class Specs:
         if capability:
             text = text.replace("count:", f'computeCapability: "{capability}", count:')
         self.write("pool.yaml", text)
+
+    def store(self, url: str | Path) -> None:
+        """A policy that names the store of checkpoints."""
+        self.write("policy.yaml", POLICY.format(url=url))
 
     def finish_jobs(self) -> None:
         self.stop_file.touch()

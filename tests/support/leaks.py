@@ -53,6 +53,12 @@ def processes() -> dict[int, tuple[int, str]]:
     return found
 
 
+def parent(pid: int) -> int:
+    """The parent's pid. Raises OSError if there is no such process."""
+    text = Path(f"/proc/{pid}/stat").read_bytes()
+    return int(text[text.rindex(b")") + 1 :].split()[1])
+
+
 def below(root: int) -> set[int]:
     """The living processes below `root` (zombies are dead)."""
     table = processes()

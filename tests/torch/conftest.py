@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from recovery.conftest import specs
 
 from rankfold.paths import REPOSITORY
 from support.command import Rankfold
+from support.fixtures import specs
 from support.leaks import State
 
 __all__ = ["specs"]

@@ -1,0 +1,89 @@
+"""The fake driver, built once, and its controls."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from rankfold.paths import REPOSITORY
+
+HERE = Path(__file__).parent
+SOURCES = sorted(HERE.glob("*.c"))
+INCLUDES = ["interpose/channel", "proxy/hal", "proxy/hal/nvidia", "tests/nvidia"]
+
+
+def build() -> Path:
+    """The fake driver's library, made anew when its source has changed."""
+    digest = hashlib.sha256()
+    names = (
+        "nvidia/driver.h",
+        "nvidia/blas.h",
+        "reduce.c",
+        "reduce.h",
+        "elements.h",
+        "number.h",
+        "checksum.c",
+        "checksum.h",
+    )
+    headers = [REPOSITORY / "proxy/hal" / name for name in names]
+    for path in [*SOURCES, *HERE.glob("*.h"), *headers]:
+        digest.update(path.read_bytes())
+    target = REPOSITORY / f"build/tests/fake-cuda-{digest.hexdigest()[:16]}.so"
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        fresh = target.with_name(f".{target.name}.{os.getpid()}")
+        subprocess.run(
+            [
+                os.environ.get("CC", "gcc"),
+                "-std=c11",
+                "-D_GNU_SOURCE",
+                "-O1",
+                "-g",
+                "-fPIC",
+                "-shared",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fvisibility=hidden",
+                *(f"-I{REPOSITORY / name}" for name in INCLUDES),
+                "-o",
+                fresh,
+                *SOURCES,
+                "-lpthread",
+                "-lm",
+            ],
+            check=True,
+        )
+        fresh.rename(target)
+    return target
+
+
+class Fake:
+    """The fake driver of this process."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._library = ctypes.CDLL(str(path))
+
+    def fail(self, call: str, nth: int = 1, error: int = 2) -> None:
+        """The `nth` call of this name from now on fails; 0: none does."""
+        self._library.fake_fail(call.encode(), nth, error)
+
+    def calls(self, call: str) -> int:
+        return int(self._library.fake_calls(call.encode()))
+
+    def computed(self) -> int:
+        """cublasComputeType_t of the last matrix product."""
+        return int(self._library.fake_computed())
+
+    def reset(self) -> None:
+        self._library.fake_reset()
+
+    def faults(self) -> str:
+        """Which rules of the driver were broken since the last time."""
+        text = ctypes.create_string_buffer(4096)
+        self._library.fake_faults(text, len(text))
+        return text.value.decode()
