@@ -6,7 +6,8 @@ PROXY_API := $(BUILD)/include/proxy.h
 NATIVE += $(PROXY_LIB) $(PROXY_API)
 
 # A room of the core finds the headers of lower rooms and its own ("memory/memory.h"), and no others:
-# its include folder has links to them.
+# its include folder has links to them. `hal` has links to the headers that all kinds of devices
+# share; only a kind's own folder finds the kind's.
 ROOM_versions := versions
 ROOM_order := order
 ROOM_memory := versions memory
@@ -20,20 +21,24 @@ ROOM_queue := $(ROOM_rank) order queue
 ROOM_loop := $(ROOM_queue) peer loop
 ROOMS := versions order memory barrier collective peer crosscheck opaque rank queue loop
 ROOM_DIRS := $(ROOMS:%=$(BUILD)/rooms/%)
-$(ROOM_DIRS): proxy/build.mk
+HAL_DIR := $(BUILD)/rooms/hal
+$(ROOM_DIRS): proxy/build.mk $(wildcard proxy/core/*.h)
 	@rm -rf $@ && mkdir -p $@
 	@ln -sr $(wildcard proxy/core/*.h) $(addprefix proxy/core/,$(ROOM_$(@F))) $@
+$(HAL_DIR): proxy/build.mk $(wildcard proxy/hal/*.h)
+	@rm -rf $@ && mkdir -p $@
+	@ln -sr $(wildcard proxy/hal/*.h) $@
 
 define ROOM_RULE
-$(BUILD)/obj/proxy/core/$(1)/%.o: proxy/core/$(1)/%.c | $(BUILD)/rooms/$(1)
+$(BUILD)/obj/proxy/core/$(1)/%.o: proxy/core/$(1)/%.c | $(BUILD)/rooms/$(1) $(HAL_DIR)
 	@mkdir -p $$(@D)
-	$$(call SAY,CC,$$<) $$(CC) $$(CSTD) -Iproxy/hal -I$(BUILD)/rooms/$(1) $$(CFLAGS) $$(WARN) -MMD -MP -c $$< -o $$@
+	$$(call SAY,CC,$$<) $$(CC) $$(CSTD) -I$(HAL_DIR) -I$(BUILD)/rooms/$(1) $$(CFLAGS) $$(WARN) -MMD -MP -c $$< -o $$@
 endef
 $(foreach r,$(ROOMS),$(eval $(call ROOM_RULE,$(r))))
 
-$(BUILD)/obj/proxy/%.o: proxy/%.c
+$(BUILD)/obj/proxy/%.o: proxy/%.c | $(HAL_DIR)
 	@mkdir -p $(@D)
-	$(call SAY,CC,$<) $(CC) $(CSTD) -Iproxy/hal $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
+	$(call SAY,CC,$<) $(CC) $(CSTD) -I$(HAL_DIR) $(CFLAGS) $(WARN) -MMD -MP -c $< -o $@
 
 # The PTX is committed, so that nvcc is needed only to change its source.
 $(BUILD)/obj/proxy/hal/nvidia/kernels.o: proxy/hal/nvidia/kernels/sums.ptx

@@ -15,7 +15,9 @@
 
 #include "client.h"
 #include "fuzz.h"
+#include "clock.h"
 #include "loop/internal.h"
+#include "rank/rank.h"
 #include "spin.h"
 
 #define DEVICE_BYTES (64ull << 20)

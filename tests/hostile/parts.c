@@ -5,7 +5,17 @@
 #include <stdlib.h>
 
 #include "client.h"
+#include "clock.h"
+#include "codes.h"
 #include "loop/internal.h"
+#include "loop/job.h"
+#include "queue/item.h"
+#include "queue/pump.h"
+#include "queue/queue.h"
+#include "queue/stream.h"
+#include "rank/fault.h"
+#include "rank/module.h"
+#include "rank/rank.h"
 
 #define MUST(truth)                                                                                \
 	do {                                                                                       \

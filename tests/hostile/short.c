@@ -14,7 +14,10 @@
 #include <string.h>
 
 #include "client.h"
+#include "clock.h"
+#include "codes.h"
 #include "loop/internal.h"
+#include "rank/rank.h"
 
 #define DEVICE_CHUNKS 256u
 #define MANY_CHUNKS 150u           /* more than an array begins with */

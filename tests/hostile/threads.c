@@ -12,6 +12,10 @@
 
 #include "client.h"
 #include "loop/internal.h"
+#include "loop/job.h"
+#include "queue/stream.h"
+#include "rank/module.h"
+#include "rank/rank.h"
 #include "soft.h"
 
 #define CALLERS 3

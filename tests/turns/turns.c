@@ -4,6 +4,7 @@
  */
 #define hal_soft hal_declared /* the table can be written here */
 #include "loop/internal.h"
+#include "queue/pump.h"
 #undef hal_soft
 
 #include <string.h>

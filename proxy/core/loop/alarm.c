@@ -12,8 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/mailbox.h"
 #include "plural.h"
+#include "rank/rank.h"
 
 enum { MESSAGE_PAIR = 1, MESSAGE_ALARM, MESSAGE_DISSENT };
 

@@ -7,8 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "clock.h"
+#include "codes.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/mailbox.h"
+#include "loop/python_request.h"
 #include "plural.h"
+#include "queue/item.h"
+#include "queue/queue.h"
+#include "queue/stream.h"
+#include "rank/fault.h"
+#include "rank/module.h"
+#include "rank/rank.h"
 
 #define QUANTUM_NS 30000000000ull
 

@@ -5,7 +5,15 @@
  */
 #include <string.h>
 
-#include "handlers.h"
+#include "clock.h"
+#include "codes.h"
+#include "loop/handlers.h"
+#include "loop/intake.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "queue/pump.h"
+#include "queue/queue.h"
+#include "rank/fault.h"
 
 typedef int (*handler)(struct rank *, const void *, uint32_t extra);
 enum errors { ERRORS_CUDA, ERRORS_NCCL }; /* which numbers a request's errors are */

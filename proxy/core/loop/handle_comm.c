@@ -2,7 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handlers.h"
+#include "codes.h"
+#include "loop/handlers.h"
+#include "loop/job.h"
+#include "loop/python_request.h"
+#include "queue/collective.h"
+#include "queue/group.h"
+#include "rank/comm.h"
 
 #define SIGNATURE_SPLIT 0x53504c4954ull /* signature of the round: any distinct number */
 

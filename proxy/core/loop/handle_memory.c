@@ -2,8 +2,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handlers.h"
+#include "codes.h"
+#include "loop/handlers.h"
+#include "loop/internal.h"
 #include "queue/accesses.h"
+#include "queue/fence.h"
+#include "queue/item.h"
+#include "queue/queue.h"
 
 int on_alloc(struct rank *r, const struct rf_alloc *a, uint32_t extra)
 {

@@ -2,7 +2,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handlers.h"
+#include "codes.h"
+#include "loop/handlers.h"
+#include "loop/intake.h"
+#include "loop/internal.h"
+#include "loop/python_request.h"
 
 int on_module_data(struct rank *r, const struct rf_module_data *a, uint32_t extra)
 {

@@ -2,8 +2,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handlers.h"
+#include "codes.h"
+#include "loop/handlers.h"
 #include "queue/accesses.h"
+#include "queue/event.h"
+#include "queue/fence.h"
+#include "queue/item.h"
+#include "queue/pump.h"
+#include "queue/queue.h"
 
 int on_stream_create(struct rank *r, const struct rf_stream_create *a, uint32_t extra)
 {

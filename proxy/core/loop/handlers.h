@@ -10,7 +10,13 @@
 #ifndef RANKFOLD_HANDLERS_H
 #define RANKFOLD_HANDLERS_H
 
-#include "internal.h"
+#include <stdint.h>
+
+#include "channel.h"
+#include "queue/stream.h"
+#include "rank/module.h"
+#include "rank/rank.h"
+#include "rank/table.h"
 
 #define RETRY (-1)
 #define ANSWERED (-2) /* finished, and the reply is sent elsewhere, now or later */

@@ -25,31 +25,18 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
-#include "clock.h"
-#include "codes.h"
-#include "job_limits.h"
-#include "loop/intake.h"
-#include "loop/job.h"
-#include "loop/mailbox.h"
-#include "loop/opaque_turn.h"
+#include "crosscheck/crosscheck.h"
+#include "hal.h"
 #include "loop/overhead.h"
-#include "loop/python_request.h"
 #include "loop/slice.h"
 #include "memory/transfer.h"
-#include "queue/collective.h"
-#include "queue/event.h"
-#include "queue/fence.h"
-#include "queue/group.h"
-#include "queue/item.h"
-#include "queue/pump.h"
-#include "queue/queue.h"
-#include "queue/stream.h"
-#include "rank/comm.h"
-#include "rank/fault.h"
-#include "rank/module.h"
-#include "rank/rank.h"
+#include "rank/device.h"
+
+struct job;
+struct object;
+struct python_request;
+struct rank;
 
 struct proxy {
 	struct device device; /* as lower rooms know it */

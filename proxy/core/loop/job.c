@@ -7,9 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "clock.h"
+#include "codes.h"
 #include "invariant.h"
-#include "state.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/mailbox.h"
+#include "loop/state.h"
+#include "queue/pump.h"
+#include "rank/rank.h"
 
 struct job *job_find(struct proxy *p, uint64_t id)
 {

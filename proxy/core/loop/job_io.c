@@ -6,7 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "handlers.h"
+#include "codes.h"
+#include "loop/handlers.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/python_request.h"
+#include "queue/collective.h"
+#include "queue/group.h"
+#include "rank/comm.h"
+#include "rank/fault.h"
 
 static void io_done(void *arg, uint64_t token, int error)
 {

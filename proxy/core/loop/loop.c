@@ -15,10 +15,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "doorbell.h"
 #include "invariant.h"
-#include "internal.h"
+#include "loop/intake.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/mailbox.h"
+#include "loop/opaque_turn.h"
+#include "queue/pump.h"
 #include "queue/squash.h"
+#include "rank/rank.h"
 #include "spin.h"
 
 #define LOOP_SPIN_NS 50000u   /* spin without progress before sleeping */

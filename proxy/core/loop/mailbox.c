@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "doorbell.h"
-#include "internal.h"
+#include "loop/internal.h"
+#include "loop/mailbox.h"
+#include "proxy.h"
 
 #define LATE_S 2 /* for one turn of the loop, before that is reported */
 

@@ -4,7 +4,11 @@
  */
 #include "loop/opaque_turn.h"
 
+#include "clock.h"
 #include "loop/internal.h"
+#include "loop/job.h"
+#include "queue/opaque_launch.h"
+#include "rank/rank.h"
 
 static void vote(struct rank *r)
 {

@@ -3,7 +3,10 @@
  * clock is read only when the cause changes. While another rank runs, the device is busy, so no
  * overhead is counted.
  */
-#include "internal.h"
+#include "clock.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "rank/rank.h"
 
 static void become(struct proxy *p, struct job *job, enum overhead_kind to)
 {

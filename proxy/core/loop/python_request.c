@@ -6,8 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
 #include "invariant.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/mailbox.h"
+#include "loop/python_request.h"
+#include "rank/module.h"
+#include "rank/rank.h"
 
 struct python_request *python_request_new(struct rank *r, uint64_t object, uint16_t slot,
 					  uint32_t bulk)

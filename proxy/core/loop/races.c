@@ -7,8 +7,10 @@
 
 #include <string.h>
 
-#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/mailbox.h"
 #include "queue/accesses.h"
+#include "rank/rank.h"
 
 static void stream_text(char *out, size_t bytes, uint64_t stream)
 {

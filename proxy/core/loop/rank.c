@@ -2,10 +2,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
+#include "codes.h"
+#include "loop/intake.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/python_request.h"
 #include "loop/races.h"
+#include "loop/state.h"
 #include "queue/accesses.h"
-#include "state.h"
+#include "queue/event.h"
+#include "queue/pump.h"
+#include "queue/queue.h"
+#include "queue/stream.h"
+#include "rank/module.h"
+#include "rank/rank.h"
 
 /* The parts of a rank that belong together: freed as the rank. */
 struct attached {

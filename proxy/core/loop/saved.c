@@ -12,9 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-#include "saved.h"
-#include "state.h"
+#include "clock.h"
+#include "codes.h"
+#include "loop/intake.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/python_request.h"
+#include "loop/saved.h"
+#include "loop/state.h"
+#include "queue/event.h"
+#include "queue/queue.h"
+#include "queue/stream.h"
+#include "rank/comm.h"
+#include "rank/fault.h"
+#include "rank/module.h"
+#include "rank/rank.h"
 
 #define COMMS_BYTES_MAX (64ull << 20)
 

@@ -37,8 +37,14 @@
  * at once if all clients are blocked; otherwise after ALONE_NS without any event, or after
  * OTHERS_NS if other devices may have to call a collective.
  */
-#include "internal.h"
+#include "clock.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "queue/pump.h"
+#include "queue/queue.h"
 #include "queue/ready.h"
+#include "rank/fault.h"
+#include "rank/rank.h"
 
 #define SILENT_NS 200000ull
 #define OTHERS_NS 20000000ull

@@ -14,9 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-#include "saved.h"
-#include "state.h"
+#include "clock.h"
+#include "codes.h"
+#include "loop/job.h"
+#include "loop/saved.h"
+#include "loop/state.h"
+#include "rank/rank.h"
 
 static struct state_header *header_of(const struct rank *r)
 {

@@ -2,8 +2,17 @@
  * -DSOFT_CHECKED (the sanitizers' build), as heap_invalid does for the client's heap, and before
  * each save (core_check).
  */
-#include "internal.h"
 #include "invariant.h"
+#include "loop/internal.h"
+#include "loop/job.h"
+#include "loop/python_request.h"
+#include "queue/item.h"
+#include "queue/pump.h"
+#include "queue/queue.h"
+#include "queue/stream.h"
+#include "rank/comm.h"
+#include "rank/module.h"
+#include "rank/rank.h"
 
 static bool attached(const struct proxy *p, const struct rank *r)
 {
