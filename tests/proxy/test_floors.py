@@ -117,7 +117,7 @@ OF_DEVICES = ["soft/soft.h", "nvidia/nvidia_hal.h"]
 
 
 def compiled(name: str, text: str) -> str:
-    """What the compiler says of this source of a room."""
+    """What the compiler says of this source of a folder."""
     command = ["gcc", "-fsyntax-only", "-xc", "-", f"-I{REPOSITORY / 'interpose/channel'}"]
     folders = [f"-I{paths.native('rooms') / each}" for each in ("hal", name)]
     done = subprocess.run([*command, *folders], input=text, capture_output=True, text=True)
@@ -125,7 +125,7 @@ def compiled(name: str, text: str) -> str:
 
 
 @pytest.mark.parametrize("name", [each for row in ROOMS for each in row])
-def test_a_room_finds_its_own_headers_and_those_below_and_no_others(name: str) -> None:
+def test_a_folder_finds_its_own_headers_and_those_below_and_no_others(name: str) -> None:
     text = "".join(
         f'#if __has_include("{header}")\n#error found {header}\n#endif\n'
         for header in [*HEADERS, *OF_DEVICES]
