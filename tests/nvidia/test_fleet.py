@@ -92,8 +92,11 @@ def tables(output: str) -> set[str]:
     return {line.split("table")[1] for line in output.splitlines() if "table" in line}
 
 
-def test_a_proxy_loads_its_own_kind_of_device(state: State) -> None:
+def test_a_proxy_loads_its_own_kind_of_device(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the software GPU has a compiler in it."""
+    monkeypatch.setenv("PYTHONNOUSERSITE", "1")  # starts interpreters, not forks: support/warm.py
     with Fleet(state, memory=32 * MiB, kinds=("nvidia", "soft")) as fleet:
         outputs(start(fleet, "both", [0, 1], steps=2))
         loaded = {
