@@ -130,7 +130,11 @@ int memory_alloc_for(uint64_t owner, uint64_t bytes, uint64_t *address)
 	return allocate_memory(owner, &request, address);
 }
 
-/* Frees an allocation: at its place in the stream, or for `stream` 0 after all earlier work. */
+/* Frees an allocation: at its place in the stream, or for `stream` 0 after all earlier work.
+ *
+ * Only the latter returns a sticky error. PyTorch, whose allocator frees in a stream
+ * (rankfold/settings.py), does so in destructors: an error there ends the process, and the program
+ * could not handle the exception that another call has given it for the fault. */
 static int free_memory(const void *address, uint64_t stream, bool learn)
 {
 	int error = channel_open();
@@ -164,7 +168,7 @@ static int free_memory(const void *address, uint64_t stream, bool learn)
 	if (owner)
 		pool_got_back(owner, bytes);
 	int sticky = channel_enter();
-	return sticky ? sticky : error;
+	return sticky && !(stream && freed) ? sticky : error;
 }
 
 int allocation_free(const void *address) { return free_memory(address, 0, true); }

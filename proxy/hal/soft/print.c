@@ -250,7 +250,7 @@ __attribute__((visibility("default"))) void rankfold_soft_assert(
 	uint64_t function_at)
 {
 	struct print p = {.block = block, .local = local, .local_stride = local_stride};
-	char message[513], file[513], function[513], text[SOFT_TEXT_BYTES];
+	char message[512], file[512], function[896], text[SOFT_TEXT_BYTES];
 	uint32_t width = block->ntid[0]; /* blocks that run as one: x is the place in all of them */
 
 	copy_string(&p, message_at, message, sizeof message);
