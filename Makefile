@@ -20,7 +20,7 @@ SAY = $(if $(V),,@printf '%-3s %s\n' "$(1)" "$(2)" &&)
 TESTS = $(if $(T),$(if $(wildcard tests/$(T)),tests/$(T),-k "$(T)"),tests)
 
 # Files of tests in parallel, four at most: one more than there are cores, because tests also wait.
-BESIDE := --numprocesses=$(shell echo $$(($(JOBS) < 4 ? $(JOBS) + 1 : 4))) \
+IN_PARALLEL := --numprocesses=$(shell echo $$(($(JOBS) < 4 ? $(JOBS) + 1 : 4))) \
 	--dist=loadfile --no-loadscope-reorder
 
 # The same, each test by itself and in order.
@@ -125,7 +125,7 @@ demo-torch: native criu torch ## the same with PyTorch: examples/torch instead o
 
 # In CI `make check` has run tests/repository already.
 test: native cuda criu ## run the fast tests; T=barrier runs only tests/barrier
-	$(PYTHON) -m pytest $(BESIDE) $(if $(CI),$(if $(T),,--ignore=tests/repository)) $(TESTS)
+	$(PYTHON) -m pytest $(IN_PARALLEL) $(if $(CI),$(if $(T),,--ignore=tests/repository)) $(TESTS)
 
 test-unit: native ## run the tests marked unit, which start no process
 	$(PYTHON) -m pytest -m "unit and not slow" $(TESTS)
@@ -217,7 +217,7 @@ sanitize: cuda ## run the tests of the C code with the sanitizers of gcc; T=… 
 	ASAN_OPTIONS=use_sigaltstack=0:detect_leaks=0:allocator_may_return_null=1 \
 	UBSAN_OPTIONS=print_stacktrace=1 \
 	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-	$(PYTHON) -m pytest $(BESIDE) $(if $(T),$(TESTS),$(SANITIZED))
+	$(PYTHON) -m pytest $(IN_PARALLEL) $(if $(T),$(TESTS),$(SANITIZED))
 
 # ---- what keeps the source in order ---------------------------------------------------------
 

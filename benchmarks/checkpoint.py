@@ -78,7 +78,7 @@ from benchmarks.inprocess import GPT, HERE, KERNEL_CACHE
 from benchmarks.report import Figure
 from rankfold import criu
 from rankfold.checkpoint import store as stores
-from rankfold.checkpoint.background import State as Told
+from rankfold.checkpoint.background import State as Report
 from rankfold.checkpoint.background import Task
 from rankfold.checkpoint.snapshot import Snapshot, images_being_copied
 from rankfold.checkpoint.store import Store
@@ -209,8 +209,8 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
     with timed(seconds, "barrier"):
         job.stop()
     with timed(seconds, "still"):
-        with ThreadPoolExecutor(1) as beside:
-            saving = beside.submit(job.save)
+        with ThreadPoolExecutor(1) as pool:
+            saving = pool.submit(job.save)
             ask("freeze")
             saving.result()
         each(
@@ -249,20 +249,20 @@ def spread(fleet: Fleet, ranks: int) -> list[str]:
 
 def task(folder: Path, url: str, ranks: int, **more: Any) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    told = Task(url, "bench", "bench", 1, list(range(ranks)))
-    told = msgspec.structs.replace(told, **more)
-    (folder / "task.json").write_bytes(msgspec.json.encode(told))
+    task = Task(url, "bench", "bench", 1, list(range(ranks)))
+    task = msgspec.structs.replace(task, **more)
+    (folder / "task.json").write_bytes(msgspec.json.encode(task))
 
 
-def work(module: str, folder: Path) -> Told:
+def work(module: str, folder: Path) -> Report:
     """Run an upload or a fetch to its end."""
     command = [sys.executable, "-m", f"rankfold.checkpoint.{module}", str(folder)]
     subprocess.run(command, check=True)
     subprocess.run(["flock", str(folder / "lock"), "true"], check=True)
-    told = msgspec.json.decode((folder / "state.json").read_bytes(), type=Told)
-    if told.state != "done":
-        raise RuntimeError(f"{module}: {told.error}")
-    return told
+    report = msgspec.json.decode((folder / "state.json").read_bytes(), type=Report)
+    if report.state != "done":
+        raise RuntimeError(f"{module}: {report.error}")
+    return report
 
 
 # ---- bytes -------------------------------------------------------------------------------------
@@ -585,8 +585,8 @@ def migration(found: Measured) -> float:
 
 def worst(found: dict[int, Measured], value: Callable[[Measured], float], how: str) -> Any:
     """The largest value over all numbers of ranks, and a text with each value."""
-    told = [f"{ranks} ranks: {value(each):.3g}" for ranks, each in found.items()]
-    return max(map(value, found.values())), f"{'; '.join(told)}. {how}"
+    parts = [f"{ranks} ranks: {value(each):.3g}" for ranks, each in found.items()]
+    return max(map(value, found.values())), f"{'; '.join(parts)}. {how}"
 
 
 def figures_of(

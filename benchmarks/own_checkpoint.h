@@ -1,4 +1,4 @@
-// own_checkpoint.h: checkpoints of a program's own, where the environment asks for them.
+// own_checkpoint.h: checkpoints of a program's own, if the environment requests them.
 //
 //   SAVE_TO=FILE SAVE_EVERY=N   rank 0 writes it behind every Nth step
 //   LOAD_FROM=FILE              all ranks begin with it

@@ -139,7 +139,7 @@ USUAL = Effort((2, 4, 8), 3, 2, 1.0)
 QUICK = Effort((2,), 1, 1, 0.25)
 USUAL_ON_GPU = Effort((2, 4), 1, 1, 1.0)
 ON_GPU = 4  # times as many steps, which take less time there
-BESIDE = {"fold_nosquash": 1, "fold_one_noprepare": 1}  # sides for comparison; their rounds
+COMPARED = {"fold_nosquash": 1, "fold_one_noprepare": 1}  # sides for comparison; their rounds
 UNPREPARED = "fold_one_noprepare"  # with one number of ranks only
 
 
@@ -244,10 +244,10 @@ class Folded:
             name: (value - begun.get(name, 0)) / self.counted_for
             for name, value in self.counters().items()
         }
-        told = self.moves.read_text().splitlines() if self.moves else []
-        self.moved = told[moved:]
+        moves = self.moves.read_text().splitlines() if self.moves else []
+        self.moved = moves[moved:]
         counted = self.counters()
-        if self.moves and len(told) * CHUNK != counted["swapped_in"] + counted["swapped_out"]:
+        if self.moves and len(moves) * CHUNK != counted["swapped_in"] + counted["swapped_out"]:
             raise RuntimeError(f"{self.moves} has not all that was swapped")
         return printed
 
@@ -289,7 +289,7 @@ def measure(
     more = program.more if effort is USUAL else 0
     for number in range(rounds + more):
         printed: dict[str, list[str]] = {}
-        order = [name for name in sides if number < BESIDE.get(name, rounds + more)]
+        order = [name for name in sides if number < COMPARED.get(name, rounds + more)]
         order = order if number % 2 == 0 else list(reversed(order))
         for name in order:
             side = sides[name]
@@ -328,7 +328,7 @@ def program_figures(name: str, ranks: int, found: Measured) -> dict[str, Figure]
             f"a mini-batch: {counted['switches']:.1f} switches, {moved / MiB:.2f} MiB moved, "
             f"{counted['kernels']:.0f} kernels, {counted['squashed']:.0f} operations squashed, "
             f"{counted['copies']:.1f} chunks copied, {counted['prepared']:.1f} prepared, "
-            f"{counted['spared'] / MiB:.2f} MiB spared"
+            f"{counted['spared'] / MiB:.2f} MiB not swapped"
         )
         if name == "launch_bound":
             how += f"; {LAUNCHES_PER_STEP * ranks / reference * 1e3:.0f} launches a second"
@@ -429,7 +429,7 @@ def bench_on_gpu(where: Place, shared: int, name: str, effort: Effort) -> dict[s
                 f"{moved / MiB:.2f} MiB moved, {counted['kernels']:.0f} kernels, "
                 f"{counted['squashed']:.0f} operations squashed, {counted['copies']:.1f} chunks "
                 f"copied, {counted['prepared']:.1f} prepared, "
-                f"{counted['spared'] / MiB:.2f} MiB spared",
+                f"{counted['spared'] / MiB:.2f} MiB not swapped",
             )
     print(report.table(figures), flush=True)
     where.remove(small)

@@ -152,7 +152,7 @@ def start(arguments: list[str], work: Work) -> int:
     """Begin the work on the folder named in `arguments` and return while it runs: 0, or an exit
     status after a message on stderr. Finished work is not repeated."""
     if len(arguments) != 1:
-        print("name the folder of a save", file=sys.stderr)
+        print("give the folder of a save", file=sys.stderr)
         return WRONG
     folder = Path(arguments[0]).absolute()
     try:

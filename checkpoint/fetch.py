@@ -45,7 +45,9 @@ def _candidates(store: Store, work_folder: WorkFolder) -> Iterator[Id]:
     if task.id is not None:
         each = Id.parse(task.id)
         if each is None:
-            raise Refused(task.url, f"{task.id!r} is no checkpoint's id", "rankfold store list")
+            raise Refused(
+                task.url, f"{task.id!r} is not the id of a checkpoint", "rankfold store list"
+            )
         yield each
         return
     started = Id.parse(work_folder.previous.id or "")

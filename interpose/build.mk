@@ -49,7 +49,7 @@ carried-ptx: $(VENV_READY) ## compile the client's own kernels to PTX, after a c
 	$(PYTHON) -m rankfold.interpose.carried
 
 # Our own references bind to ourselves, whatever else in the process has the same names. The shims
-# find it beside them ($$ORIGIN), or preloaded already. It has an unwinder of its own: a libgcc_s that
+# find it in their folder ($$ORIGIN), or preloaded already. It has an unwinder of its own: a libgcc_s that
 # it brought along might be older than the one that the program needs.
 $(CLIENT_LIB): $(CLIENT_OBJ) $(INTERPOSE_GEN)/client.map
 	@mkdir -p $(@D)

@@ -136,7 +136,7 @@ def check_parameters(function: Function) -> None:
     if len(names) != len(function.parameters):
         raise Mismatch("two parameters have one name")
     if unknown := set(function.ignore) - names:
-        raise Mismatch(f"ignores {sorted(unknown)}, which are no parameters")
+        raise Mismatch(f"ignores {sorted(unknown)}, which are not parameters")
     if function.kind == "refuse":
         return
     used = set(WORD.findall(function.body))

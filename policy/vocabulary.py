@@ -24,7 +24,7 @@ Outcome = Literal[
 Wants = Literal["devices", "none", "nothing", "end"]
 
 
-# Why a decision changes a job's placement: its spec asks for it; its tier; it grows into devices
+# Why a decision changes a job's placement: its spec requires it; its tier; it grows into devices
 # that are free; a service needs the devices; a device is drained; small jobs make way for a large
 # one; a device is bad or lost; another job goes first in the order of the scheduler.
 Cause = Literal["spec", "tier", "growth", "serving", "drain", "defragmentation", "fault", "order"]

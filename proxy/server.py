@@ -191,11 +191,11 @@ class Proxy:
         old = self.jobs.get(placement.job)
         if old and old.placement.incarnation > placement.incarnation:
             what = f"{placement.job} was here in incarnation {old.placement.incarnation}"
-            raise ControlError("incarnation", f"{what}: {placement.incarnation} is over")
+            raise ControlError("incarnation", f"{what}: {placement.incarnation} has ended")
         if old and old.placement.epoch == placement.epoch:
             return {}
         if old and old.placement.epoch > placement.epoch:
-            raise ControlError("epoch", f"epoch {old.placement.epoch} is here already")
+            raise ControlError("epoch", f"epoch {old.placement.epoch} is placed here already")
         if old and old.state != "saved":
             raise ControlError("busy", f"epoch {old.placement.epoch} has not been detached")
         self._next_id += 1

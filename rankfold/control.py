@@ -115,7 +115,7 @@ class Channel:
         non-blocking socket: at once), ControlError."""
         self.queue(encode({**message, **({"fds": len(fds)} if fds else {})}), fds)
         if not self.flush():
-            raise BlockingIOError(errno.EAGAIN, "the other side takes no message")
+            raise BlockingIOError(errno.EAGAIN, "the peer does not accept the message")
 
     def queue(self, data: bytes, fds: list[int] | None = None) -> None:
         """Queue `data` for `flush`, with duplicates of the descriptors."""
@@ -178,12 +178,12 @@ class Channel:
         del self._in[: 4 + length]
         head = decode(_head, body, "not_json")
         if head.v != VERSION:
-            raise ControlError("version", f"speaks version {head.v}, not {VERSION}")
+            raise ControlError("version", f"has protocol version {head.v}, not {VERSION}")
         fds, self._fds = self._fds[: head.fds], self._fds[head.fds :]
         frame = Frame(head, body, fds)
         if len(fds) != head.fds or (self._fds and not self._in):
             frame.close()
-            raise ControlError("fds", "a message did not bring the descriptors it announced")
+            raise ControlError("fds", "a message arrived without the descriptors that it announced")
         return frame
 
 

@@ -16,9 +16,9 @@ NEEDED = (4, 2)  # older versions cannot dump TCP sockets from Linux 6.16 on
 FETCHED = paths.REPOSITORY / "build" / "criu" / "bin"
 
 # CRIU keeps what it finds out about the kernel in `_CACHE`, but only on a tmpfs, since the file
-# must not outlive that kernel. Where /run is not a tmpfs, as in containers, CRIU starts anew each
-# time. So `_CACHE` becomes a link to a file on a tmpfs that no other user can write to; after a
-# reboot the link dangles.
+# must not outlive that kernel. Where /run is not a tmpfs, as in containers, CRIU examines the
+# kernel again each time. So `_CACHE` becomes a link to a file on a tmpfs that no other user can
+# write to; after a reboot the link dangles.
 _CACHE, _SHARED_CACHE = Path("/run/criu.kdat"), Path("/dev/criu.kdat")
 _KEEP = """
 is_tmpfs() { [ "$(stat -f -c %T "$1")" = tmpfs ]; }

@@ -1,6 +1,6 @@
 """Reads a rank's image as its proxy saves it (proxy/core/loop/saved.h): which parts are in use.
 
-The image has the memory by heap offset, then the state: records, some of which name the live
+The image has the memory by heap offset, then the state: records. Some records name the live
 buffers and the chunks that have content. Memory of a buffer outside of these chunks reads as zeros;
 memory outside of all buffers is unused. Content that several ranks share may be in the image of
 only one of them: after a save at which the job stayed, the other ranks' states name that rank; in a
@@ -166,7 +166,7 @@ def noted(image: Path) -> list[Elsewhere]:
     at, end = 0, state_offset()
     for each in found:
         if not at <= each.begin < each.end <= end or each.rank < 0:
-            raise Malformed(f"has an {NOTE} with {list(each)}, which is no part of its memory")
+            raise Malformed(f"has an {NOTE} with {list(each)}, which is not part of its memory")
         at = each.end
     return found
 
@@ -220,11 +220,11 @@ def _alive(buffers: list[tuple[int, int]], chunks: Set[int]) -> Iterator[Range]:
     constants = _SAVED.constants
     chunk, align = constants["RF_CHUNK_BYTES"], constants["RF_ALLOC_ALIGN"]
     end = 0
-    for address, asked in sorted(buffers):
+    for address, size in sorted(buffers):
         offset = heap_offset(address)
-        length = -(-asked // align) * align
-        if offset < end or asked < 1:
-            raise Malformed(f"{count(asked, 'byte')} at {address:#x} are no live buffer")
+        length = -(-size // align) * align
+        if offset < end or size < 1:
+            raise Malformed(f"{count(size, 'byte')} at {address:#x} are not a live buffer")
         end = offset + length
         start = None
         for at in range(offset, end, GRAIN):

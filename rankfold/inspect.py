@@ -1,7 +1,7 @@
 """Prints a rank's channel, or the saved state in its image, as text, for `rankfold inspect`.
 
 The file may be a copy, or the memfd itself (``/proc/PID/fd/N``), which is only read. For a live
-rank the text shows one moment, of which parts may be newer than others. Nothing in the file is
+rank, some parts of the text may be newer than others. Nothing in the file is
 trusted: an impossible value is reported at its place and ends the list that it is in.
 """
 

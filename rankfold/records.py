@@ -185,7 +185,7 @@ def _enumerators(inside: str, constants: dict[str, int]) -> dict[str, int]:
         name, _, value = map(str.strip, part.partition("="))
         number = _number(value, constants) if value else following
         if number is None:
-            raise Unreadable(f"{name}: {value} is no number")
+            raise Unreadable(f"{name}: {value} is not a number")
         members[name] = number
         following = number + 1
     return members
@@ -209,7 +209,7 @@ def _struct(name: str, inside: str, known: Contract) -> Struct:
             if array:
                 count = _number(array[2], known.constants) if array[2] else 0
                 if count is None:
-                    raise Unreadable(f"struct {name}: {declarator} has no known length")
+                    raise Unreadable(f"struct {name}: {declarator} has a length that is not known")
             end = -(-end // align) * align
             fields.append(Field(array[1] if array else declarator, end, kind, size, count))
             end += size * (1 if count is None else count)

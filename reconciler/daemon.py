@@ -484,7 +484,7 @@ class Daemon:
                 continue
             self.journal.save_change(now, open=now.converged_at is None)
             if now.converged_at is not None:
-                pause = "" if now.pause_s is None else f", stood still {now.pause_s:.3f} s"
+                pause = "" if now.pause_s is None else f", paused {now.pause_s:.3f} s"
                 devices = f"{now.from_gpus} → {count(now.to_gpus, 'device')}"
                 text = f"{devices} in {now.converge_s:.3f} s{pause}"
                 self.journal.event(f"Job/{change.job}", "Converged", text)
@@ -500,7 +500,7 @@ class Daemon:
         self.backoff.pop(job.name, None)
 
     def _changed(self) -> None:
-        """Desired state has changed: plan anew, at once."""
+        """Desired state has changed: plan again, immediately."""
         self.fresh = False
         self.server.expedite(self._turn)
 

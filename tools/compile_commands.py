@@ -1,5 +1,5 @@
-"""Writes compile_commands.json (or the file that is named), which tells clangd and other tools how
-each C file is compiled: what `make native` would run if nothing were built."""
+"""Writes compile_commands.json (or the file that is named): how each C file is compiled, for clangd
+and other tools. It has the commands that `make native` would run if nothing were built."""
 
 from __future__ import annotations
 

@@ -173,9 +173,9 @@ def _about(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise Unfit(path.parent, f"has no {path.name}: the snapshot is incomplete") from None
     except ValueError as error:
-        raise Unfit(path, f"is no JSON: {error}") from error
+        raise Unfit(path, f"is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise Unfit(path, "is no JSON object")
+        raise Unfit(path, "is not a JSON object")
     return found
 
 

@@ -49,8 +49,8 @@ class _Target(NamedTuple):
 def write(
     checkpoint: Checkpoint, folders: dict[int, Path], report: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Write the snapshots of these ranks, each to its folder, which is made anew; whole snapshots
-    stay.
+    """Write the snapshots of these ranks, each to its folder, which is replaced unless it has a
+    complete snapshot.
 
     Content that is also in another rank's image is written only there, if the folders are `rank-N`
     in one folder. `report` is called with the number of bytes written since its last call. Raises

@@ -34,7 +34,7 @@ def unseal(url: str, name: str, kind: str, data: bytes) -> Json:
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Damaged(url, f"is no JSON: {error}", name=name) from error
+        raise Damaged(url, f"is not JSON: {error}", name=name) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         if kind == "root":  # a folder that is not ours
             raise Refused(url, "was not written by rankfold", "name another URL", name=name)

@@ -179,8 +179,11 @@ def refuse_old(files: Files, job: str, incarnation: int, now: Incarnation | None
         raise Refused(files.url, what, "take the job first")
     if now.incarnation > incarnation:
         who = f", begun by {owners.description(now.owner)}" if now.owner else ""
-        what = f"{job} continues as incarnation {now.incarnation}{who}; {incarnation} is over"
-        raise OldIncarnation(files.url, what, "kill what is left of it")
+        what = (
+            f"{job} continues as incarnation {now.incarnation}{who}; incarnation {incarnation} "
+            "has ended"
+        )
+        raise OldIncarnation(files.url, what, "kill its remaining processes")
 
 
 def refuse_taken_over(

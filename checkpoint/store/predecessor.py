@@ -37,12 +37,12 @@ class Predecessor:
         """One of its units, verified; None if it cannot be read."""
         return self.query(lambda checkpoint: checkpoint.unit(digest))
 
-    def query(self, question: Callable[[Checkpoint], T]) -> T | None:
+    def query(self, read: Callable[[Checkpoint], T]) -> T | None:
         checkpoint = self._checkpoint
         if checkpoint is None or checkpoint.bytes_read > READ_BYTES_MAX:
             return None
         try:
-            return question(checkpoint)
+            return read(checkpoint)
         except StoreError:
             self._checkpoint = None
             return None

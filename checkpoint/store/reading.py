@@ -172,7 +172,7 @@ class Checkpoint:
             for address, length, digest in self.units_of(part, row):
                 found = where.get(digest)
                 if found is None or found[1] != length:
-                    what = "is in none of its files" if found is None else "has another length"
+                    what = "is in none of its files" if found is None else "has a different length"
                     raise self._damaged(None, f"{part.name}: unit {digest.hex()} {what}", part.rank)
                 yield address, digest
 

@@ -145,7 +145,7 @@ def count_rows(head: bytes) -> int:
     """The number of rows of the pack whose file begins with `head`; the size of the index follows
     from it. Raises Malformed."""
     if len(head) < _HEADER.size or head[: len(_MAGIC)] != _MAGIC:
-        raise Malformed("is no pack")
+        raise Malformed("is not a pack")
     count: int = _HEADER.unpack_from(head)[1]
     if count > PACK_ROWS_MAX:
         raise Malformed(f"a pack of {count} rows")

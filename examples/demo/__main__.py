@@ -53,7 +53,7 @@ def main() -> int:
     report["seconds"] = round(time.monotonic() - began, 1)
     (out / "report.json").write_text(json.dumps(report, indent=2) + "\n")
     draw(elastic, out / "timeline.png")
-    tell(screen, report, out)
+    print_summary(screen, report, out)
     return 0 if report["holds"] else 1
 
 
@@ -159,7 +159,7 @@ def shared(found: dict[str, Any]) -> str:
     )
 
 
-def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
+def print_summary(screen: Screen, report: dict[str, Any], out: Path) -> None:
     """Print the verdict."""
     proof_, line = report["proof"], screen.line
     if report["bit_identical"]:
@@ -178,7 +178,7 @@ def tell(screen: Screen, report: dict[str, Any], out: Path) -> None:
     )
     for each in report["changes"]:
         line(
-            f"  {each['from']} → {each['to']} devices: stood still {each['pause_s']:.3f} s, "
+            f"  {each['from']} → {each['to']} devices: paused {each['pause_s']:.3f} s, "
             f"{each['converge_s']:.2f} s from commit to fact ({each['title']})"
         )
     if crash := report["recovery"]:

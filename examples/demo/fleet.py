@@ -70,8 +70,8 @@ class Fleet:
         state.mkdir(parents=True)
 
     def command(self, *arguments: str) -> list[str]:
-        beside = Path(sys.executable).with_name("rankfold")
-        program = str(beside) if beside.exists() else "rankfold"
+        installed = Path(sys.executable).with_name("rankfold")
+        program = str(installed) if installed.exists() else "rankfold"
         return [program, "--state", str(self.state), *arguments]
 
     @contextlib.contextmanager

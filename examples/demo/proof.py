@@ -75,14 +75,14 @@ def proof(record: Record) -> Proof:
 
 
 def _sharing(record: Record, final: list[Json]) -> Sharing:
-    told = [job_of(sample.status).get("sharing") or {} for sample in record.samples]
+    sharing = [job_of(sample.status).get("sharing") or {} for sample in record.samples]
     squashed, spared, copies, unforeseen = (
         sum(int(rank.get(name, 0)) for rank in final)
         for name in ("squashed", "spared", "copies", "unforeseen")
     )
     return Sharing(
-        on=any(each.get("on") for each in told),
-        shared_max=max(int(each.get("chunksShared", 0)) for each in told),
+        on=any(each.get("on") for each in sharing),
+        shared_max=max(int(each.get("chunksShared", 0)) for each in sharing),
         squashed=squashed,
         spared=spared,
         copies=copies,

@@ -183,7 +183,7 @@ class Run:
         self.record.settled.append((made.time + cost["converge_s"], self.record.last.placement))
         where = f"on {change.gpus} of 4 devices" if change.gpus else "suspended in memory"
         self._tell(
-            f"step {self._steps()}: {where}; stood still for {cost['pause_s']:.3f} s, "
+            f"step {self._steps()}: {where}; paused for {cost['pause_s']:.3f} s, "
             f"{cost['converge_s']:.2f} s after the commit"
         )
         if change.gpus == 0:
@@ -195,15 +195,15 @@ class Run:
 
     def _rest(self) -> None:
         """Check that nothing moves while suspended: counts output over two status replies."""
-        before, asked = sum(self._printed), len(self.record.samples)
-        self._until(lambda: len(self.record.samples) >= asked + 2, "two answers of the fleet")
+        before, count = sum(self._printed), len(self.record.samples)
+        self._until(lambda: len(self.record.samples) >= count + 2, "two answers of the fleet")
         self.record.steps_while_suspended += sum(self._printed) - before
 
     # ---- the crash
 
     def _crash(self) -> None:
-        with ThreadPoolExecutor(1) as beside:
-            saving = beside.submit(self.fleet.checkpoint, JOB)
+        with ThreadPoolExecutor(1) as pool:
+            saving = pool.submit(self.fleet.checkpoint, JOB)
             self._until(saving.done, "the checkpoint")
             saving.result()
         self._until(lambda: bool(self.record.job().get("checkpoints")), "the checkpoint's ID")

@@ -29,7 +29,7 @@ class Screen:
         self.live: Live | None = None
         self._news: list[str] = []
         self._title = ""
-        self._told = 0  # steps at the last plain line of progress
+        self._reported = 0  # steps at the last plain line of progress
         self._compiled = 0  # kernels, at the last such line
 
     def line(self, text: str) -> None:
@@ -39,7 +39,7 @@ class Screen:
     @contextlib.contextmanager
     def run(self, title: str) -> Iterator[None]:
         """Display a run; the table is removed at its end, the news stay."""
-        self._title, self._news, self._told = title, [], 0
+        self._title, self._news, self._reported = title, [], 0
         self.line(f"[bold]{title}[/bold]")
         if not self.console.is_terminal:
             yield
@@ -62,9 +62,9 @@ class Screen:
         elif not record.step_times and record.compiled >= self._compiled + 25:
             self._compiled = record.compiled
             self.line(f"           {_beginning(record)}")
-        elif len(record.step_times) >= self._told + 25:
-            self._told = len(record.step_times)
-            self.line(f"           step {self._told}: loss {_mean_loss(record, -1):.3f}")
+        elif len(record.step_times) >= self._reported + 25:
+            self._reported = len(record.step_times)
+            self.line(f"           step {self._reported}: loss {_mean_loss(record, -1):.3f}")
 
     def _table(self, record: Record) -> Panel:
         devices = Table(box=box.SIMPLE_HEAD, expand=True, padding=(0, 1))

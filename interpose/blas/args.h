@@ -45,8 +45,9 @@ struct blas_vector {
 	uint64_t at;
 	int64_t step, batch;
 };
-/* As it is stored; op(A) is asked for, turned and conjugated. Element (i, j) is not zero where
- * -below <= j - i <= above. Of what is not general only one triangle is stored. */
+/* As it is stored; a caller that needs op(A) transposes and conjugates it. Element (i, j) is not
+ * zero where -below <= j - i <= above. A matrix that is not general has only one triangle stored.
+ */
 struct blas_matrix {
 	uint64_t at;
 	int64_t ld, batch;

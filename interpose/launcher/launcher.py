@@ -369,7 +369,7 @@ class Launcher:
             if isinstance(message, messages.OfRank):
                 other, own = message.incarnation, config.incarnation
                 if other < own or (other > own and not message.ends):
-                    over = f"{other} is over" if other < own else f"end it before {other} begins"
+                    over = f"{other} has ended" if other < own else f"end it before {other} begins"
                     what = f"rank {config.rank} of {config.job} runs here in incarnation {own}"
                     raise ControlError("incarnation", f"{what}: {over}")
             return handler(request)
@@ -421,7 +421,9 @@ class Launcher:
 
     def _end_empty(self, _request: Request[messages.End]) -> Message:
         if self._state() != "empty":
-            raise ControlError("busy", f"rank {self.config.rank} is here: vacate it first")
+            raise ControlError(
+                "busy", f"rank {self.config.rank} has processes here: vacate it first"
+            )
         self.server.after(0, self.server.stop)  # after the reply to this request
         return {}
 
@@ -437,7 +439,7 @@ def _can_mount_files() -> bool:
     try:
         os.makedirs(sandboxes.FOLDER, mode=0o755, exist_ok=True)
     except OSError as error:
-        log.warning("ranks see the state directory, and cannot be saved: %s", error)
+        log.warning("ranks can see the state directory, so they cannot be saved: %s", error)
         return False
     return True
 
@@ -531,7 +533,7 @@ def _spawn(config: Config, log_file: int, namespaced: bool) -> Message:
     with os.fdopen(read_end) as pipe:
         text = pipe.read()
     report: Message = (
-        json.loads(text) if text else {"error": f"it died; see {config.log('launcher.log')}"}
+        json.loads(text) if text else {"error": f"it exited; see {config.log('launcher.log')}"}
     )
     if "error" in report:
         raise _CannotLaunch(report["error"], bool(report.get("namespace")))

@@ -328,7 +328,7 @@ class Rest:
         if self._restored == folder:
             return self._file_problems
         if self.launcher.started is not None or self._busy:
-            raise ControlError("busy", f"rank {config.rank} is here: vacate it first")
+            raise ControlError("busy", f"rank {config.rank} has processes here: vacate it first")
         self._need_criu()
         try:
             about = snapshot.read(folder)
@@ -436,7 +436,7 @@ class Rest:
                 self.launcher.tracker.again()
                 self.launcher.restored(about.pid, memory)
             except (OSError, snapshot.Unfit, handshake.Refused) as error:
-                self._not_restored(ControlError("failed", f"the restored rank is wrong: {error}"))
+                self._not_restored(ControlError("failed", f"the restored rank is invalid: {error}"))
                 return
             self._restored = folder
             self._answer(self._file_problems)

@@ -203,15 +203,15 @@ int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const c
 
 struct proxy_status {
 	uint64_t used_bytes, swap_bytes, switches, swapped_in, swapped_out, kernels, wakeups;
-	uint64_t swapped_alike; /* of both: another rank had equal content at that address */
-	uint64_t squashed;      /* works not run because another rank's execution served both */
-	uint64_t shared_bytes;  /* of used_bytes: shared by several ranks */
-	uint64_t spared_bytes;  /* not swapped, as another rank or the host had the content */
-	uint64_t copies;        /* chunks copied before a write */
-	uint64_t unforeseen;    /* chunks copied because of an unforeseen write of a kernel */
-	uint64_t prepared;      /* prefetched chunks */
-	uint32_t shares;        /* may ranks share memory? as configured */
-	uint64_t checked;       /* parts of buffers that the cross-check compared */
+	uint64_t swapped_alike;     /* of both: another rank had equal content at that address */
+	uint64_t squashed;          /* works not run because another rank's execution served both */
+	uint64_t shared_bytes;      /* of used_bytes: shared by several ranks */
+	uint64_t not_swapped_bytes; /* not swapped, as another rank or the host had the content */
+	uint64_t copies;            /* chunks copied before a write */
+	uint64_t unforeseen;        /* chunks copied because of an unforeseen write of a kernel */
+	uint64_t prepared;          /* prefetched chunks */
+	uint32_t shares;            /* may ranks share memory? as configured */
+	uint64_t checked;           /* parts of buffers that the cross-check compared */
 };
 void proxy_status(struct proxy *proxy, struct proxy_status *status);
 struct proxy_job_status {
@@ -250,8 +250,9 @@ struct proxy_rank_status {
 	uint64_t used_bytes, kernels, collectives, records, switches, squashed;
 	uint64_t reads;        /* of records: the proxy reads a record that waits more than once */
 	uint64_t shared_bytes; /* of used_bytes: shared with other ranks */
-	uint64_t spared_bytes, copies, unforeseen, prepared; /* as in proxy_status, of this rank */
-	char error_text[2048];                               /* RF_FAULT_TEXT_BYTES */
+	uint64_t not_swapped_bytes, copies, unforeseen,
+		prepared;      /* as in proxy_status, of this rank */
+	char error_text[2048]; /* RF_FAULT_TEXT_BYTES */
 };
 int proxy_rank_status(struct proxy *proxy, uint64_t job, uint32_t rank,
 		      struct proxy_rank_status *status);

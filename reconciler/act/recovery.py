@@ -102,7 +102,11 @@ class Recovery:
         with self.journal.transaction():
             self._update(action.job, save=structs.replace(save, stage="uploading"))
             self.journal.done(action.job, action.epoch, f"save-{action.number}")
-            pause = f"; it stood still for {time.monotonic() - cut:.3f} s" if action.devices else ""
+            pause = (
+                f"; its ranks were paused for {time.monotonic() - cut:.3f} s"
+                if action.devices
+                else ""
+            )
             text = f"save {action.number}: {size(written)} of its processes and devices{pause}"
             self._event(action.job, "Snapshot", text)
 

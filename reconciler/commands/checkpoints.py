@@ -106,13 +106,16 @@ def check_command(url: str, output: str) -> int:
 def adopt_command(state: Path, url: str) -> int:
     """Make this state directory one of the fleet whose store is at URL.
 
-    Its jobs can be resumed here then. Refused if jobs of another fleet live here.
+    Its jobs can be resumed here then. Refused if jobs of another fleet exist here.
     """
     fleet = _look(url).fleet
     with Journal(state) as journal:
         live = [name for name, each in journal.records().items() if each.step != "ended"]
     if live:
-        fail(f"{', '.join(sorted(live))} live here: cancel them first, or use another --state")
+        fail(
+            f"{', '.join(sorted(live))} exist in this state directory: cancel them first, or use "
+            "another --state"
+        )
     Node(Layout(state)).adopt(fleet)
     return 0
 

@@ -173,7 +173,9 @@ def _start_unnamed(
         snap = snapshot.snapshot(state)
         job = replace(job, name=unused_name(snap, job.command[0]))
         pool = temporary_fleet(snap, job, memory, capability)
-    fail(f"other jobs have taken {NAME_ATTEMPTS} names in turn: choose a --name")
+    fail(
+        f"other jobs already have the first {NAME_ATTEMPTS} names that were tried: choose a --name"
+    )
 
 
 def temporary_fleet(
@@ -242,7 +244,7 @@ def _follow_run(state: Path, reconciler: Reconciler, job: Job) -> int:
             outage = ""
             follower.pump()
             if now is None:
-                fail(f"{job.name} is gone")
+                fail(f"Job/{job.name} was removed")
             for race in now["races"][len(races) :]:
                 say(f"rankfold: race: {race}")
             races = now["races"]

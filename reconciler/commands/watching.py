@@ -19,8 +19,8 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report.console import last_event, live_view, print_events
 from rankfold.reconciler.report.lines import say
 
-POLL_S = 0.1  # between two looks for events in the journal
-HELLO_S = 0.5  # between two questions to the reconciler, which answers each one in its loop
+POLL_S = 0.1  # between two reads of the journal's events
+HELLO_S = 0.5  # between two requests to the reconciler, which answers each one in its loop
 END_S = 2.0  # for the reconciler, when the command is interrupted
 AGAIN_MIN_S, AGAIN_MAX_S = 0.2, 5.0
 LASTING = ("source", "denied", "version", "unknown_op", "argument", "bad_request", "nonsense")

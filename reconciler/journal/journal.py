@@ -216,7 +216,7 @@ class Journal:
         """Decode the JSON of a column. Raises JournalError."""
         try:
             if not isinstance(text, str):
-                raise msgspec.ValidationError(f"no text, but {type(text).__name__}")
+                raise msgspec.ValidationError(f"not text, but {type(text).__name__}")
             return msgspec.json.decode(text, type=kind)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise self._bad_row(table, row, error) from error

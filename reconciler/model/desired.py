@@ -218,12 +218,12 @@ class Job(Struct, frozen=True):
             {
                 "enum": ["D0", "D1", "D2"],
                 "default": "D1",
-                "x-notBuiltValues": ["D2"],
+                "x-notImplementedValues": ["D2"],
                 "description": "D0: same devices, same bits. D1: any number of devices, same bits. "
                 "D2: any kind of device. Fixed at the first start.",
             },
             "`D0`: same devices, same bits. `D1`: any number of devices, same bits. `D2`: *not "
-            "built*",
+            "implemented*",
             shown="D1",
             fixed=True,
         ),

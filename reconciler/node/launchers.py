@@ -318,18 +318,18 @@ class Node(Reports):
         }
 
     def _query_store(
-        self, what: str, url: str, within: float, question_text: bytes = b""
+        self, what: str, url: str, within: float, request: bytes = b""
     ) -> tuple[bytes, str]:
         """Run a process that queries the store, which may not answer; return its output, and why it
         failed or ""."""
         limit = min(within, switches.stuck_s())
         module = f"rankfold.checkpoint.{what}"
-        with open(os.memfd_create("asked"), "w+b") as question:
-            question.write(question_text)
-            question.seek(0)
+        with open(os.memfd_create("request"), "w+b") as file:
+            file.write(request)
+            file.seek(0)
             looking = subprocess.Popen(
                 [sys.executable, "-m", module, url, self.fleet(), str(limit)],
-                stdin=question,
+                stdin=file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=child_environment(),

@@ -59,7 +59,7 @@ class Processes:
     def all_requested_to_end(self, left: dict[str, str]) -> None:
         """Record that the reconciler ends together with all proxies except those in `left`.
 
-        The next reconciler may still see some proxies that are ending; it determines anew which
+        The next reconciler may still see some proxies that are ending; it determines again which
         devices are bad.
         """
         self._set_requested_to_end(self._requested_to_end | (self.proxies.keys() - left.keys()))

@@ -21,7 +21,7 @@ HOLDING = ("joining", "running", "stopping", "cut", "failed")  # job states that
 
 @lru_cache(maxsize=1 << 16)
 def _unrecorded(name: str) -> Record:
-    """The record of a job that has none: a thousand jobs may wait, and each plan asks for all."""
+    """The record of a job that has none. Each plan needs all jobs; a thousand may wait."""
     return Record(name)
 
 

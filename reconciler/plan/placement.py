@@ -23,7 +23,7 @@ def block_sizes(world_size: int, devices: int) -> tuple[int, ...]:
         )
     small, larger = divmod(world_size, devices)
 
-    # best[k]: (nodes, sizes) over the devices so far, k of which have one rank more
+    # best[k]: (nodes, sizes) over the devices so far, if k of them have one rank more
     best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for placed in range(devices):
         found: dict[int, tuple[int, tuple[int, ...]]] = {}

@@ -145,8 +145,8 @@ def sending(job: Job, record: Record, now: float) -> Action | None:
     """The start of the upload of a local snapshot; no process of the job is started for it. None:
     it was not requested, or is in progress."""
     assert record.local_snapshot is not None
-    asked = bool(record.requested) and _may_again(record, now)
-    if record.save is None and (asked or _is_to_be_stored(job, record, now)):
+    requested = bool(record.requested) and _may_again(record, now)
+    if record.save is None and (requested or _is_to_be_stored(job, record, now)):
         return Upload(job.name, record.local_snapshot.number, job.keep)
     return None
 

@@ -110,7 +110,7 @@ def framed(block: Block, width: int) -> Any:
 
 
 class _Message:
-    """A text of rich of which at most MESSAGE_LINES are drawn."""
+    """A text of rich that is cut after MESSAGE_LINES lines."""
 
     def __init__(self, text: Any):
         self.text = text

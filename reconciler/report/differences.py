@@ -61,7 +61,7 @@ def plan_lines(data: Json, markdown: bool = False) -> list[str]:
         )
         text = "; ".join(part for part in (changed, each["note"]) if part)
         if each["disturbs"]:
-            text += " — disturbs the job: it stands still for a moment, no step is lost"
+            text += " — disturbs the job: it pauses for a moment, no step is lost"
         head = f"{each['action']} {each['object']}"
         lines.append(
             f"- **{head}**: {text}" if markdown else f"{signs[each['action']]} {head}: {text}"

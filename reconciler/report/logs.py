@@ -58,7 +58,7 @@ class Follower:
             os.close(self._folder)
         self._folder = now
         for stream in self._streams:
-            stream.anew()
+            stream.start_over()
 
     def finish(self) -> None:
         """Print everything that is left, including last lines without an end."""
@@ -95,9 +95,9 @@ class _Stream:
         self.rest = b""  # of a line without an end: at most LINE_BYTES between two calls
         self._whole = True  # whether the last printed byte ends a line
         self._note: tuple[int, int] | None = None  # inode and time of the last note of a cut
-        self.anew()
+        self.start_over()
 
-    def anew(self) -> None:
+    def start_over(self) -> None:
         """Another text replaces this one: print all of it, beginning with a new line."""
         self.finish()
         if not self._whole:
@@ -121,7 +121,7 @@ class _Stream:
                     self._write(data)
         except FileNotFoundError:
             if self._file is not None:
-                self.anew()
+                self.start_over()
 
     def _look(self, folder: int, status: os.stat_result) -> None:
         """Start over if the file was replaced, or is shorter although no restore has cut it."""
@@ -131,10 +131,10 @@ class _Stream:
         if self._file is None:
             self._due = None
         elif self._file != file:
-            self.anew()
+            self.start_over()
         elif status.st_size < self._size:
             if self._due is None or status.st_size < self._due:
-                self.anew()
+                self.start_over()
             self._due = None
         self._file = file
 

@@ -163,11 +163,11 @@ def _change_cells(change: Json) -> tuple[str, ...]:
     took = f"in {change['converge_s']:.3f} s" if change["converge_s"] is not None else "not yet"
     if change["superseded"]:
         took = "superseded"
-    still = f"stood still {change['pause_s']:.3f} s" if change["pause_s"] is not None else ""
+    pause = f"paused {change['pause_s']:.3f} s" if change["pause_s"] is not None else ""
     return (
         f"{change['from']} → {count(change['to'], 'device')}",
         took,
-        still,
+        pause,
         change["commit"][:19],
     )
 

@@ -243,9 +243,7 @@ class DirectorySource:
                     return directory_revision(loaded)
                 self._contents.clear()
             if time.monotonic() > deadline:
-                raise SourceError(
-                    f"{self.path} never stays the same: its files change all the time"
-                )
+                raise SourceError(f"{self.path} cannot be read: its files change all the time")
         return None
 
     def _load(self) -> spec.Loaded:

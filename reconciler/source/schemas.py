@@ -83,17 +83,17 @@ def schema_faults(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]
 
 
 def not_built(schema: Json, value: Any) -> Iterable[tuple[yamldoc.Path, str]]:
-    """Fields and values that are not built yet; a field may have its default value."""
+    """Fields and values that are not implemented yet; a field may have its default value."""
     for path, rule, given in walk(schema, value):
         default = default_of(path, rule, value)
         if path == ("spec", "gpus") and isinstance(given, dict):
-            yield path, "a range of devices is not built yet; give one number"
-        elif isinstance(given, str) and given in rule.get("x-notBuiltValues", ()):
-            built = [each for each in rule["enum"] if each not in rule["x-notBuiltValues"]]
-            yield path, f"{given} is not built yet; use {' or '.join(built)}"
-        elif rule.get("x-notBuilt") and given != default:
+            yield path, "a range of devices is not implemented yet; give one number"
+        elif isinstance(given, str) and given in rule.get("x-notImplementedValues", ()):
+            built = [each for each in rule["enum"] if each not in rule["x-notImplementedValues"]]
+            yield path, f"{given} is not implemented yet; use {' or '.join(built)}"
+        elif rule.get("x-notImplemented") and given != default:
             only = "" if default is None else f"; only its default {json.dumps(default)} is"
-            yield path, f"is not built yet{only}; leave it out"
+            yield path, f"is not implemented yet{only}; leave it out"
 
 
 def _explain(error: ValidationError, path: yamldoc.Path) -> Iterable[tuple[yamldoc.Path, str]]:
@@ -145,7 +145,7 @@ def _out_of_bounds(error: ValidationError, shown: str) -> str:
         return f"must be at most {wanted}, not {shown}"
     if error.validator in ("minLength", "minItems"):
         return "must not be empty"
-    return f"{shown} is not right"
+    return f"{shown} is invalid"
 
 
 def _wrong_value(rule: str, wanted: Any, got: Any, shown: str) -> str:

@@ -425,7 +425,7 @@ class _Reader:
             self.fault(file, doc, ("spec", "env", problem_key), problem)
         parallelism = spec.get("parallelism", {})
         if parallelism.get("data", world_size) != world_size:
-            reason = f"is not built yet; only its default, worldSize ({world_size}), is"
+            reason = f"is not implemented yet; only its default, worldSize ({world_size}), is"
             self.fault(file, doc, ("spec", "parallelism", "data"), reason)
         default = self.workdir if "workdir" not in spec else None
         given["workdir"] = default or self._workdir(file, doc, given["workdir"])

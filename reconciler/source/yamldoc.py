@@ -269,7 +269,9 @@ class _Walk:
             if (wanted, kind) == ("float", "int"):
                 kind, value = "float", float(value)
             if wanted not in ("", kind):  # the text may be a secret
-                self._unusable(node, path, f"is no {wanted}: put it in quotes if it is a text")
+                self._unusable(
+                    node, path, f"is not a valid {wanted}: put it in quotes if it is a text"
+                )
                 return None
         if reason := unusable(value):
             self._unusable(node, path, reason)

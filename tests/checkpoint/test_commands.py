@@ -69,7 +69,7 @@ def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:
     assert done.returncode == 1
     lines = done.stdout.splitlines()
     assert lines[0] == "gpt: checkpoint 1-1: ok"
-    assert lines[1].startswith("gpt: checkpoint 1-2: DAMAGED: ") and "is no JSON" in lines[1]
+    assert lines[1].startswith("gpt: checkpoint 1-2: DAMAGED: ") and "is not JSON" in lines[1]
     assert lines[2].startswith("gpt: checkpoint 1-3: DAMAGED: ") and "does not exist" in lines[2]
     assert f"1-4: DAMAGED: {file}: " in lines[3] and "of rank 0" in lines[3]
     assert "checkpoint 1-5 is being saved, or was interrupted: 0 bytes so far" in lines[4]

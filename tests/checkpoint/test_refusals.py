@@ -153,13 +153,16 @@ def test_incarnations(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="has been begun by here"):
         store.begin_incarnation("gpt", 1, owner="there")
     store.begin_incarnation("gpt", 3, owner="there")
-    said = "gpt continues as incarnation 3, begun by there; 1 is over; kill what is left of it"
+    message = (
+        "gpt continues as incarnation 3, begun by there; incarnation 1 has ended; kill its "
+        "remaining processes"
+    )
     for refused in (
         lambda: store.begin("gpt", 1),
         save.finish,
         lambda: store.begin_incarnation("gpt", 2, owner="here"),
     ):
-        with pytest.raises(OldIncarnation, match=said.replace("1 is", "[12] is")):
+        with pytest.raises(OldIncarnation, match=message.replace("1 has ended", "[12] has ended")):
             refused()
     assert not list(tmp_path.glob("jobs/gpt/manifests/*"))
 

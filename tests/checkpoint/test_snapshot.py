@@ -570,7 +570,7 @@ def test_a_snapshot_that_is_not_whole_is_refused(folder: Path) -> None:
     with pytest.raises(Unfit, match=r"rank: has no about.json: the snapshot is incomplete; save"):
         Snapshot(folder)
     (folder / "about.json").write_text("{")
-    with pytest.raises(Unfit, match=r"about.json: is no JSON"):
+    with pytest.raises(Unfit, match=r"about.json: is not JSON"):
         Snapshot(folder)
 
 

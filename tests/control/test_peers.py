@@ -87,6 +87,6 @@ def test_a_message_of_another_version_is_refused_by_a_client_too() -> None:
         body = b'{"v":%d,"id":1,"ok":true}' % (messages.VERSION + 1)
         theirs.sendall(len(body).to_bytes(4, "little") + body)
         assert channel.fill()
-        with pytest.raises(ControlError, match="speaks version"):
+        with pytest.raises(ControlError, match="has protocol version"):
             channel.take()
     channel.close()

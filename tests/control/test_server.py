@@ -197,7 +197,7 @@ def test_a_socket_that_takes_nothing_and_must_not_block_is_an_error(tmp_path: Pa
         sock.connect(str(tmp_path / "s"))
         sock.setblocking(False)
         channel = control.Channel(sock)
-        with pytest.raises(BlockingIOError, match="takes no message"):
+        with pytest.raises(BlockingIOError, match="does not accept the message"):
             while True:
                 channel.send({"id": 1, "op": "hello", "text": "x" * 100_000})
         assert listener.fileno() >= 0

@@ -39,7 +39,7 @@ TABLE: Table = {
     "examples/demo/proof.py": {
         "tests/demo/test_proof.py::test_what_was_shared_is_what_the_fleet_counted": {
             "sharing-claimed-where-it-is-off": (
-                'on=any(each.get("on") for each in told)',
+                'on=any(each.get("on") for each in sharing)',
                 "on=True",
             ),
         },

@@ -355,7 +355,7 @@ static void handles_and_rings(void)
 	BREAK("a request that is taken back was counted", ring_cancel_reply(r, 1));
 	BREAK("a ring is consumed forwards", ring_consume(r, (struct place){0, 0}));
 	BREAK("a table counts its objects", r->objects.count = 0; table_remove(&r->objects, 80));
-	BREAK("a question that is answered was counted", a = python_request_new(r, 50, 1, 0);
+	BREAK("a request that is answered was counted", a = python_request_new(r, 50, 1, 0);
 	      r->pending = 0; python_request_take(proxy, a->token));
 }
 
@@ -370,7 +370,7 @@ static void loop_as_a_whole(void)
 	BREAK("bytes of modules that arrive", r->arriving++);
 	BREAK("works in flight", m->inflight++);
 	BREAK("works in flight that write where they say", m->exact++);
-	BREAK("questions that the client waits for", r->pending++);
+	BREAK("requests whose replies the client awaits", r->pending++);
 	BREAK("requests that are not answered", r->ring.replies++);
 	BREAK("a rank has another's place in its job", j->world.ranks[0] = o;
 	      j->world.ranks[1] = r);
@@ -385,8 +385,8 @@ static void loop_as_a_whole(void)
 	BREAK("the next transfer is not listed", proxy->transfers.next = calloc(1, sizeof *t));
 	BREAK("the last transfer is not the last one",
 	      proxy->transfers.last = calloc(1, sizeof *t));
-	BREAK("a question of a rank that is gone", python_request_new(r, 50, 0, 0)->rank = NULL);
-	BREAK("a question of the future", python_request_new(r, 50, 0, 0)->token++);
+	BREAK("a request of a rank that is gone", python_request_new(r, 50, 0, 0)->rank = NULL);
+	BREAK("a request that has not been made", python_request_new(r, 50, 0, 0)->token++);
 	BREAK("the active rank is gone", proxy->device.active = (void *)page);
 	BREAK("the next active rank is gone", proxy->slice.target = (void *)page);
 	BREAK("ranks that have memory here", proxy->device.active = proxy->slice.target = NULL;

@@ -51,9 +51,9 @@ def test_no_request_reaches_a_rank_of_another_incarnation(rig: Rig) -> None:
     ends: dict[str, dict[str, Any]] = {"signal": {"signum": 9}, "vacate": {}, "end": {}}
     with launched.client() as client:
         for op, arguments in (takes | ends).items():
-            with pytest.raises(ControlError, match="runs here in incarnation 3: 2 is over"):
+            with pytest.raises(ControlError, match="runs here in incarnation 3: 2 has ended"):
                 client.request(op, **arguments, incarnation=2)
-            with pytest.raises(ControlError, match="runs here in incarnation 3: 1 is over"):
+            with pytest.raises(ControlError, match="runs here in incarnation 3: 1 has ended"):
                 client.request(op, **arguments)
         for op, arguments in takes.items():
             with pytest.raises(ControlError, match=r"end it before 4 begins") as caught:

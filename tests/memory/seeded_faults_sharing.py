@@ -77,7 +77,7 @@ TABLE: Table = {
                 "(void)any;",
             ),
             "shared-counted-for-each-rank": ("!(once && shared_before(m, m->live[i]));", "true;"),
-            "spared-not-counted": ("to->counted.spared += RF_CHUNK_BYTES;", ";"),
+            "spared-not-counted": ("to->counted.not_swapped += RF_CHUNK_BYTES;", ";"),
             "unforeseen-not-told": ("m->counted.unforeseen++;", ";"),
             "lost-in-a-merge-and-not-told-of": (
                 "\t\tif (!m->pages[page].chunk)\n\t\t\treturn error;\n",
@@ -203,8 +203,8 @@ TABLE: Table = {
                 "!has(from, index) ||",
             ),
             "handed-and-spared-what-was-there": (
-                "to->counted.spared += missing ? RF_CHUNK_BYTES : 0;",
-                "to->counted.spared += RF_CHUNK_BYTES;",
+                "to->counted.not_swapped += missing ? RF_CHUNK_BYTES : 0;",
+                "to->counted.not_swapped += RF_CHUNK_BYTES;",
             ),
         },
     },

@@ -38,7 +38,7 @@ def test_a_chunk_of_several_goes_out_once_and_comes_in_for_all(make: Make) -> No
     *ranks, _ = world.ranks
     out(*ranks)
     assert world.memory.swapped_out == 2 * CHUNK and world.memory.copies_on_host == 2
-    assert world.memory.spared == 4 * CHUNK
+    assert world.memory.not_swapped == 4 * CHUNK
     assert [world.lib.memory_on_host(r.memory, True).pages for r in ranks] == [2, 0, 0]
     assert [world.lib.memory_on_host(r.memory, False).shared for r in ranks] == [2, 2, 2]
     for rank in reversed(ranks):
@@ -99,10 +99,10 @@ def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> N
     world.settle()
     own(first, 0)
     first.write(0, 7)
-    moved, spared = world.memory.swapped_out, world.memory.spared
+    moved, not_swapped = world.memory.swapped_out, world.memory.not_swapped
     out(first, second)
     assert world.memory.swapped_out == moved + CHUNK  # other's pages are zeros that come anew
-    assert world.memory.spared - spared == CHUNK
+    assert world.memory.not_swapped - not_swapped == CHUNK
     assert first.read(0) == (7,) * CELLS and second.read(0) == (1,) * CELLS
     assert first.ask(ACTIVATE)
     world.settle()
@@ -808,14 +808,14 @@ def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
     assert first.ask(SAVE, stay=True)
     world.settle()
     assert first.saved(stay=True) and first.chunk(0) is not None
-    moved, spared = world.memory.swapped_out, world.memory.spared
+    moved, not_swapped = world.memory.swapped_out, world.memory.not_swapped
     if not single:
         world.lib.memory_changes(first.memory)
         world.turn()
         assert first.memory.pages[0].in_image
     assert first.ask(SAVE)
     world.settle()
-    assert world.memory.swapped_out == moved and world.memory.spared == spared
+    assert world.memory.swapped_out == moved and world.memory.not_swapped == not_swapped
     assert first.in_image() == first.model
 
 

@@ -105,7 +105,7 @@ def test_what_is_there_for_one_alone_is_not_handed(make: Make) -> None:
     fill(giver, 2)
     fill(to, 1)
     assert hand(giver, to, 0, 2 * CELLS) == [0] and to.chunk(1) is None
-    assert world.memory.spared == 0
+    assert world.memory.not_swapped == 0
     world.check()
     assert giver.ask(SAVE)
     world.settle()

@@ -42,7 +42,7 @@ def test_what_others_have_is_not_moved_in(make: Make) -> None:
     assert second.ask(ACTIVATE)
     world.settle()
     assert world.memory.used == 2 and world.memory.swapped_in == moved
-    assert world.memory.spared == 2 * CHUNK
+    assert world.memory.not_swapped == 2 * CHUNK
 
 
 def test_ranks_that_share_all_fit_where_one_does(make: Make) -> None:
@@ -628,7 +628,7 @@ def test_zeros_that_are_shared_spare_nothing(make: Make) -> None:
     for rank in world.ranks:
         assert rank.alloc(0) and rank.ask(ACTIVATE)
         world.settle()
-    assert world.ranks[0].refs(0) == 2 and world.memory.spared == 0
+    assert world.ranks[0].refs(0) == 2 and world.memory.not_swapped == 0
 
 
 def test_all_come_to_the_chunk_that_most_refer_to(make: Make) -> None:

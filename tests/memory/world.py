@@ -282,7 +282,7 @@ class World:
         self.device = Device(self.ffi, chunks, beneath)
         self.memory = self.ffi.new("struct device_memory *")
         self.faults = False
-        counted = ("spared", "copies", "unforeseen", "prepared")
+        counted = ("not_swapped", "copies", "unforeseen", "prepared")
         self.gone = dict.fromkeys(counted, 0)  # of ranks that have ended
         opened = self.lib.device_memory_open(
             self.memory, self.device.table, self.ffi.NULL, chunks * CHUNK

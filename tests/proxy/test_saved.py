@@ -155,7 +155,7 @@ def full(state: Raw) -> Raw:
         "collectives",
         "switches",
         "squashed",
-        "spared",
+        "not_swapped",
         "copies",
         "unforeseen",
         "prepared",

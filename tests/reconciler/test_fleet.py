@@ -113,7 +113,7 @@ def test_a_broken_revision_is_refused_and_the_fleet_stays_as_it_was(
                 None,
             )
         )
-        assert "spec.tier: is not built yet" in told["message"]
+        assert "spec.tier: is not implemented yet" in told["message"]
         assert devices(rankfold) == 2 and rankfold.status()["revision"] == good
         specs.job(gpus=1)
         rankfold.until(lambda: devices(rankfold) == 1)

@@ -237,7 +237,7 @@ def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> 
     seen = {name: ObservedDevice(name, jobs=(cut,)) for name in DEVICES}
     scene.do(scene.recovery.save(AT_A_CUT, Observed(seen)))
     (told,) = [each.message for each in scene.journal.events() if each.reason == "Snapshot"]
-    assert float(told.split("still for ")[1].split()[0]) >= 50
+    assert float(told.split("paused for ")[1].split()[0]) >= 50
 
 
 def test_a_fault_of_ours_leaves_no_rank_frozen(

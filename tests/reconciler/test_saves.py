@@ -202,7 +202,7 @@ def test_what_changes_all_the_time_is_reported(
 
     grow()
     source._stopped = Meanwhile(*[grow] * 900)
-    with pytest.raises(reader.SourceError, match="never stays the same"):
+    with pytest.raises(reader.SourceError, match="its files change all the time"):
         source.poll()
 
 

@@ -119,7 +119,7 @@ def test_a_device_has_whole_chunks_of_memory() -> None:
 WRONG_JOBS = {
     "apiVersion: rankfold/v2": "0.yaml:1: apiVersion: must be rankfold/v1alpha1",
     "kind: Jub": "0.yaml:2: kind: must be one of Pool, Job, Policy",
-    "  name: Gpt_1": '0.yaml:4: metadata.name: "Gpt_1" is not right. Name of the job. At most 63',
+    "  name: Gpt_1": '0.yaml:4: metadata.name: "Gpt_1" is invalid. Name of the job. At most 63',
     "  name: " + "a" * 64: "0.yaml:4: metadata.name:",
     "  command: ./train": '0.yaml:6: spec.command: must be a list, not "./train"',
     "  command: []": "0.yaml:6: spec.command: must not be empty.",
@@ -146,7 +146,7 @@ WRONG_ADDITIONS = {
     "gpus: 0": "0.yaml:8: spec.gpus: must be at least 1, not 0. Number of devices now",
     "gpus: 65": "0.yaml:8: spec.gpus: must be at most 64, not 65",
     "gpus: 5": "0.yaml:8: spec.gpus: must be at most worldSize (4)",
-    "gpus: {min: 1, max: 4}": "0.yaml:8: spec.gpus: a range of devices is not built yet",
+    "gpus: {min: 1, max: 4}": "0.yaml:8: spec.gpus: a range of devices is not implemented yet",
     "gpus: {least: 1}": "0.yaml:8: spec.gpus.least: there is no such field; known fields: min",
     "deviceTypes: []": "0.yaml:8: spec.deviceTypes: must not be empty.",
     "deviceTypes: [sofd]": 'must be one of soft, nvidia, not "sofd"; did you mean soft?',
@@ -162,15 +162,15 @@ WRONG_ADDITIONS = {
     "worldSize: 8": "0.yaml:8: spec.worldSize: appears twice",
     "tier: gold": '0.yaml:8: spec.tier: must be one of premium, standard, basic, not "gold"',
     "checkpoint: {keep: 0}": "0.yaml:8: spec.checkpoint.keep: must be at least 1, not 0. How many",
-    "checkpoint: {interval: often}": 'spec.checkpoint.interval: "often" is not right. Time between',
-    # not built yet: refused by name unless it is the default
-    "tier: premium": '0.yaml:8: spec.tier: is not built yet; only its default "standard" is',
-    "determinism: D2": "0.yaml:8: spec.determinism: D2 is not built yet; use D0 or D1",
-    "parallelism: {data: 2}": "0.yaml:8: spec.parallelism.data: is not built yet; only its",
-    "parallelism: {tensor: 2}": "0.yaml:8: spec.parallelism.tensor: is not built yet",
-    "parallelism: {pipeline: 2}": "0.yaml:8: spec.parallelism.pipeline: is not built yet",
-    "parallelism: {zeroShards: 2}": "0.yaml:8: spec.parallelism.zeroShards: is not built yet",
-    "topology: [{rank: 0}]": "0.yaml:8: spec.topology: is not built yet; leave it out",
+    "checkpoint: {interval: often}": 'spec.checkpoint.interval: "often" is invalid. Time between',
+    # not implemented yet: refused by name unless it is the default
+    "tier: premium": '0.yaml:8: spec.tier: is not implemented yet; only its default "standard" is',
+    "determinism: D2": "0.yaml:8: spec.determinism: D2 is not implemented yet; use D0 or D1",
+    "parallelism: {data: 2}": "0.yaml:8: spec.parallelism.data: is not implemented yet; only its",
+    "parallelism: {tensor: 2}": "0.yaml:8: spec.parallelism.tensor: is not implemented yet",
+    "parallelism: {pipeline: 2}": "0.yaml:8: spec.parallelism.pipeline: is not implemented yet",
+    "parallelism: {zeroShards: 2}": "0.yaml:8: spec.parallelism.zeroShards: is not implemented yet",
+    "topology: [{rank: 0}]": "0.yaml:8: spec.topology: is not implemented yet; leave it out",
 }
 
 
@@ -199,11 +199,11 @@ def test_a_wrong_line_of_a_pool(line: str) -> None:
 
 WRONG_POOL_ADDITIONS = {
     "      computeCapability: 8.0": 'must be a text, not 8.0: write "8.0", in quotes',
-    "      computeCapability: new": '"new" is not right. CUDA compute capability in quotes',
+    "      computeCapability: new": '"new" is invalid. CUDA compute capability in quotes',
     "      speed: 0": "must be at least 0.001, not 0. Relative speed",
     "      speed: 2": "must be at most 1, not 2. Relative speed",
     "      colour: red": "spec.devices[0].colour: there is no such field",
-    "  drain: [local/soft-0]": "0.yaml:9: spec.drain: is not built yet; only its default [] is",
+    "  drain: [local/soft-0]": "0.yaml:9: spec.drain: is not implemented yet; only its default",
 }
 
 
@@ -216,10 +216,10 @@ def test_a_wrong_addition_to_a_pool(addition: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ("spec: {prune: true}", "spec.prune: is not built yet; only its default false is"),
+        ("spec: {prune: true}", "spec.prune: is not implemented yet; only its default false is"),
         (
             "spec: {checkpointStore: checkpoints}",
-            'spec.checkpointStore: "checkpoints" is not right',
+            'spec.checkpointStore: "checkpoints" is invalid',
         ),
         ("spec: {prune: maybe}", "spec.prune: must be true or false"),
         ("spec: {purge: true}", "spec.purge: there is no such field; did you mean prune?"),

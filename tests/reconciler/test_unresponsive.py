@@ -162,7 +162,7 @@ def test_a_reconciler_of_another_version_is_named(
     with python("-c", OTHER_VERSION, "--state", str(state.path), rankfold=rankfold) as other:
         layout = Layout(state.path)
         rankfold.until(lambda: layout.socket.exists())
-        why = f"the reconciler (process {other.pid}) speaks version 99, not"
+        why = f"the reconciler (process {other.pid}) has protocol version 99, not"
         assert why in rankfold.status()["reconciler"]["message"]
         done = rankfold.run("apply", "-f", str(specs.folder))
         assert done.returncode == 1 and why in done.stderr

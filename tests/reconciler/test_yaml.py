@@ -125,7 +125,7 @@ REFUSED = {
     "known for a mapping",
     "gpus: !!binary aGk=": "0.yaml:8: spec.gpus: the tag !!binary is not known for a text",
     "gpus: !%1bc 4": r"0.yaml:8: spec.gpus: the tag !\x1bc is not known for a text",
-    "gpus: !!int four": "0.yaml:8: spec.gpus: is no int: put it in quotes if it is a text",
+    "gpus: !!int four": "0.yaml:8: spec.gpus: is not a valid int: put it in quotes if it is a text",
     "env: {<<: A}": "0.yaml:8: spec.env.<<: must name a mapping, or a list of mappings, to merge",
     "env: {<<: {A: b}, <<: {B: c}}": "0.yaml:8: spec.env.<<: appears twice",
     "env: {<<: {A: b, A: c}}": "0.yaml:8: spec.env.A: appears twice",

@@ -20,7 +20,7 @@ SOFT = (
 TABLE: Table = {
     "proxy/hal/soft/unforeseen.c": {
         SOFT: {
-            "copy-that-nobody-hears-of": ("\ttell(space, chunk, page);", ""),
+            "copy-that-nobody-hears-of": ("\tlist_copy(space, chunk, page);", ""),
             "copy-without-content": ("return fill_chunk(device, chunk, at) &&", "return"),
             "copy-of-no-chunk": ("MAP_SHARED | MAP_FIXED", "MAP_PRIVATE | MAP_FIXED"),
             "copy-of-the-page-before": (

@@ -106,8 +106,8 @@ class Apt:
         self.config = folder / "apt.conf"
         self.config.write_text(_configuration(folder))
 
-    def run(self, *arguments: str, beside: Callable[[], None] | None = None) -> str:
-        """Runs apt-get and returns its output; calls `beside` every PROGRESS_S meanwhile. Raises
+    def run(self, *arguments: str, meanwhile: Callable[[], None] | None = None) -> str:
+        """Runs apt-get and returns its output; calls `meanwhile` every PROGRESS_S. Raises
         FetchError with apt-get's reasons."""
         env = {**os.environ, "APT_CONFIG": str(self.config), "LC_ALL": "C"}
         with subprocess.Popen(
@@ -123,8 +123,8 @@ class Apt:
                     output, _ = apt.communicate(timeout=PROGRESS_S)
                     break
                 except subprocess.TimeoutExpired:
-                    if beside:
-                        beside()
+                    if meanwhile:
+                        meanwhile()
         if apt.returncode:
             reasons = re.findall(r"^[EW]: (.*)", output, re.M) or [output.strip()[-500:]]
             raise FetchError("not fetched: " + "; ".join(reasons[-2:]))
@@ -154,7 +154,7 @@ class Apt:
             say(f"{_bytes_in(self.archives) // 10**6} of {total // 10**6} MB")
 
         options = ("--yes", "--no-install-recommends", "--download-only")
-        self.run("install", *options, *WANTED, beside=progress)
+        self.run("install", *options, *WANTED, meanwhile=progress)
         return [self._verified(package) for package in packages]
 
     def _verified(self, package: Package) -> Path:
@@ -230,15 +230,15 @@ def unpack(files: list[Path], packages: list[Package], prefix: Path) -> None:
     shutil.rmtree(fresh, ignore_errors=True)  # of a run that was killed; the caller has the lock
     fresh.mkdir(parents=True)
     try:
-        told = time.monotonic()
+        reported = time.monotonic()
         for number, file in enumerate(files, 1):
             done = subprocess.run(
                 ["dpkg-deb", "--extract", file, fresh], capture_output=True, text=True
             )
             if done.returncode:
                 raise FetchError(f"{file.name} cannot be unpacked: {done.stderr.strip()}")
-            if time.monotonic() - told >= PROGRESS_S:
-                told = time.monotonic()
+            if time.monotonic() - reported >= PROGRESS_S:
+                reported = time.monotonic()
                 say(f"unpacked {number} of {len(files)} packages")
         shutil.rmtree(fresh / "usr/share/doc", ignore_errors=True)
         for library in (fresh / LIBRARIES).glob("libtorch_*.so.?.*"):  # torch opens the short name

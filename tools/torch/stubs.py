@@ -115,8 +115,8 @@ def _source(soname: str, names: list[str]) -> str:
     error = next(code for name, _, code in FAMILIES if name == library)
     lines = [
         "#include <stdio.h>",
-        "static long refuse(int *told, const char *name, long error) {",
-        f'\tif (!(*told)++) fprintf(stderr, "{soname}: %s is not served\\n", name);',
+        "static long refuse(int *done, const char *name, long error) {",
+        f'\tif (!(*done)++) fprintf(stderr, "{soname}: %s is not served\\n", name);',
         "\treturn error;",
         "}",
     ]
@@ -130,6 +130,6 @@ def _source(soname: str, names: list[str]) -> str:
         elif library in SILENT:
             body = f"return {error};"
         else:
-            body = f'static int told; return refuse(&told, "{name}", {error});'
+            body = f'static int done; return refuse(&done, "{name}", {error});'
         lines.append(f"long {name}(int type, int *value) {{ {body} }}")
     return "\n".join(lines) + "\n"

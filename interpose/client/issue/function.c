@@ -43,7 +43,7 @@ static int await_function(const struct function *f, uint32_t slot, struct rf_fun
 	if (!reported && !channel_wait(slot, LONG_NS - waited_ns)) {
 		log_message("the program has waited %llu s for its device to load kernels, now "
 			    "for %s: a kernel is compiled when it is first used, and kept for the "
-			    "next run; the device's log and `rankfold describe` tell more",
+			    "next run; the device's log and `rankfold describe` have details",
 			    LONG_NS / 1000000000u, f->name);
 		reported = true;
 	}

@@ -215,7 +215,7 @@ const char *heap_invalid(const struct heap *h)
 		if (e->addr != next || !e->bytes || e->bytes % RF_ALLOC_ALIGN)
 			return "the extents do not cover the heap in order";
 		if (e->state == HEAP_LIVE && (!e->requested || e->requested > e->bytes))
-			return "a live extent is smaller than what was asked";
+			return "a live extent is smaller than its allocation";
 		bytes += e->state == HEAP_LIVE ? e->bytes : 0;
 		next = e->addr + e->bytes;
 	}

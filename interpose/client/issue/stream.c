@@ -229,8 +229,8 @@ void issue_wait(uint64_t stream, uint64_t event)
 /* ---- queries ----
  *
  * They never wait for space in the ring, nor for what is in it: watchdogs query streams and events
- * to find out that nothing moves any more. So the server may not have handled what the answer
- * depends on, which the client can tell. */
+ * to find out that nothing moves any more. The server may not yet have handled the request
+ * that the answer depends on; the client detects that. */
 
 static int answer(int error, const struct rf_query_reply *reply, uint64_t last)
 {

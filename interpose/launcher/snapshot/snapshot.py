@@ -107,7 +107,7 @@ def write(
     image: int,
     in_background: bool = False,
 ) -> int:
-    """Write a snapshot of the rank that is frozen in `cgroup` to `folder`, which is made anew.
+    """Write a snapshot of the rank that is frozen in `cgroup` to `folder`, which is replaced.
     Returns the bytes that it takes.
 
     `pids`: all of the rank. `memory`: the channel. `in_background`: where that is possible,

@@ -219,7 +219,7 @@ void barrier_request(struct barrier *b)
 	/* If at the cut, the device has stopped already, or the release is on its way: device 0
 	 * knows. */
 	b->leaving |= b->cut;
-	b->asked = b->stopping = true;
+	b->requested = b->stopping = true;
 	b->requests++;
 	barrier_send(b, (struct barrier_message){.kind = REQUEST});
 }
@@ -263,7 +263,7 @@ static void on_steady(struct barrier *b, const struct barrier_message *m)
 	b->generation = m->a;
 	b->frozen = b->cut = b->leaving = false;
 	b->level = CATCH_UP;
-	b->asked = b->stopping = b->requests > m->b; /* requested again meanwhile */
+	b->requested = b->stopping = b->requests > m->b; /* requested again meanwhile */
 }
 
 static bool about_rank(uint32_t kind) { return kind == EXITED || kind == COUNT || kind == RAISE; }

@@ -117,7 +117,7 @@ struct barrier {
 	struct rounds targets;
 
 	uint64_t generation, cuts;
-	bool asked;                     /* this device has requested a stop in this generation */
+	bool requested;                 /* this device has requested a stop in this generation */
 	uint64_t requests, withdrawals; /* number sent; a release counts as a withdrawal */
 	bool stopping;                  /* phase 2 */
 	bool off;

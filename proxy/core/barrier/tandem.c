@@ -37,7 +37,7 @@ void tandem_offer(struct barrier *b)
 	barrier_send(b, (struct barrier_message){.kind = TANDEM,
 						 .comm = mismatch ? 0 : comm,
 						 .a = n,
-						 .b = b->asked ? living : 0,
+						 .b = b->requested ? living : 0,
 						 .c = ack,
 						 .d = b->generation});
 }

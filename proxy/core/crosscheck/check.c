@@ -228,7 +228,7 @@ uint64_t check_deadline_ns(const struct check *c)
 
 bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 		const struct pairs *pairs, bool gives_up, uint64_t now_ns,
-		void (*told)(void *arg, const struct pair *), void *arg)
+		void (*report)(void *arg, const struct pair *), void *arg)
 {
 	if (c->state == CHECK_WAITS && !gives_up)
 		return wait(c, m, checks, pairs, now_ns);
@@ -253,7 +253,7 @@ bool check_turn(struct check *c, struct rank_memory *m, struct checks *checks,
 			continue;
 		}
 		checks->parts++;
-		told(arg, &part->pair);
+		report(arg, &part->pair);
 	}
 	bool changed = c->submitted + c->done != before;
 	if (c->done == c->count) {

@@ -114,10 +114,10 @@ const char *check_invalid(const struct check *);  /* NULL: valid; else the broke
 uint64_t check_deadline_ns(const struct check *); /* time of the next turn at the latest; 0: none */
 /* Works that count as submitted for the rank (memory_use). */
 static inline uint32_t check_uses(const struct check *c) { return c->state == CHECK_RUNS; }
-/* Continues the check; `gives_up`: the rank has failed or is detached. Reports contents to `told`.
- * Returns true if something has changed. */
+/* Continues the check; `gives_up`: the rank has failed or is detached. Calls `report` with each
+ * pair of contents that was compared. Returns true if something has changed. */
 bool check_turn(struct check *, struct rank_memory *, struct checks *, const struct pairs *,
-		bool gives_up, uint64_t now_ns, void (*told)(void *arg, const struct pair *),
+		bool gives_up, uint64_t now_ns, void (*report)(void *arg, const struct pair *),
 		void *arg);
 static inline bool checks_open(struct checks *c, const struct hal *hal, struct hal_device *device)
 {

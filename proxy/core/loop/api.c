@@ -437,7 +437,7 @@ static void run_status(struct proxy *p, void *arg)
 				   .swapped_alike = p->device.memory.swapped_alike,
 				   .kernels = p->device.counters.kernels,
 				   .shared_bytes = p->device.memory.shared * RF_CHUNK_BYTES,
-				   .spared_bytes = p->device.memory.spared,
+				   .not_swapped_bytes = p->device.memory.not_swapped,
 				   .copies = p->device.memory.copies,
 				   .unforeseen = p->device.memory.unforeseen,
 				   .prepared = p->device.memory.prepared,
@@ -555,7 +555,7 @@ static void run_rank_status(struct proxy *p, void *arg)
 		.switches = r->counters.switches,
 		.squashed = r->counters.squashed,
 		.shared_bytes = memory_shared(&r->memory, false) * RF_CHUNK_BYTES,
-		.spared_bytes = r->memory.counted.spared,
+		.not_swapped_bytes = r->memory.counted.not_swapped,
 		.copies = r->memory.counted.copies,
 		.unforeseen = r->memory.counted.unforeseen,
 		.prepared = r->memory.counted.prepared};

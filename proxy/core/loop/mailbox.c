@@ -144,7 +144,7 @@ static void wait_for_turn(struct mailbox *m, const struct call *c)
 	pthread_mutex_unlock(&m->lock); /* the log's disk may be what hangs */
 	dprintf(2,
 		"rankfold: a turn of the device's loop (thread %d) has not ended for %d s; until it "
-		"does, this proxy answers nothing\n",
+		"does, this proxy answers no request\n",
 		atomic_load(&m->loop_tid), LATE_S);
 	pthread_mutex_lock(&m->lock);
 	while (!c->done)

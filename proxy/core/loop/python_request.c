@@ -38,7 +38,7 @@ struct python_request *python_request_take(struct proxy *p, uint64_t token)
 		*at = a->next;
 		if (a->rank) {
 			INVARIANT(a->rank->pending >= (a->slot != 0),
-				  "a question that is answered was counted");
+				  "a request that is answered was counted");
 			a->rank->pending -= a->slot != 0;
 		}
 		turn_progress(&p->device.turn);

@@ -52,14 +52,14 @@ static void on_race(void *to, const struct order_race *race)
 	post_event(r->proxy, &e);
 }
 
-struct question {
+struct order_request {
 	uint64_t job;
 	int races, result;
 };
 
 static void run(struct proxy *p, void *arg)
 {
-	struct question *q = arg;
+	struct order_request *q = arg;
 	struct job *j = job_find(p, q->job);
 	if (j)
 		job_check_order(j, q->races);
@@ -68,7 +68,7 @@ static void run(struct proxy *p, void *arg)
 
 int proxy_job_check_order(struct proxy *p, uint64_t job, int races)
 {
-	struct question q = {job, races, -1};
+	struct order_request q = {job, races, -1};
 	in_loop(p, run, &q);
 	return q.result;
 }

@@ -55,7 +55,7 @@ static bool save_rank(struct writer *w, const struct saved_kind *kind, const str
 	s->records = r->intake.records;
 	s->switches = r->counters.switches;
 	s->squashed = r->counters.squashed;
-	s->spared = r->memory.counted.spared;
+	s->not_swapped = r->memory.counted.not_swapped;
 	s->copies = r->memory.counted.copies;
 	s->unforeseen = r->memory.counted.unforeseen;
 	s->prepared = (uint32_t)r->memory.counted.prepared;
@@ -82,7 +82,7 @@ static int restore_rank(struct rank *r, const void *record, uint64_t now)
 						  .collectives = s->collectives,
 						  .switches = s->switches,
 						  .squashed = s->squashed});
-	memory_counts_from(&r->memory, (struct memory_counters){.spared = s->spared,
+	memory_counts_from(&r->memory, (struct memory_counters){.not_swapped = s->not_swapped,
 								.copies = s->copies,
 								.unforeseen = s->unforeseen,
 								.prepared = s->prepared});

@@ -34,7 +34,7 @@ struct state_rank {
 	uint64_t capacity_chunks, kernels, collectives, records, switches, squashed;
 	uint64_t tail; /* of the channel: this state results from all records before it */
 	uint64_t seq;  /* number of the last of these records */
-	uint64_t spared, copies, unforeseen;
+	uint64_t not_swapped, copies, unforeseen;
 	uint32_t rank, world_size;
 	int32_t async_error;
 	uint32_t prepared;

@@ -7,7 +7,7 @@
  * image by heap offset. All numbers are little-endian.
  *
  * The state contains no clock time, because the clocks of other machines differ: it has only
- * durations (the age of an event). Other times of the core start anew with each attach (a rank's
+ * durations (the age of an event). Other times of the core start again with each attach (a rank's
  * silent_since_ns, its time slice) or belong to a job epoch, which never moves (cut_at,
  * released_at).
  */

@@ -86,7 +86,7 @@ static const char *rank_invalid(const struct proxy *p, const struct rank *r)
 	WRONG(exact != r->memory.exact, "works in flight that write where they say");
 	for (const struct object *o; (o = table_next(&r->objects, &at));)
 		slots += o->kind == OBJ_COMM && ((const struct comm *)o)->slot;
-	WRONG(pending != r->pending, "questions that the client waits for");
+	WRONG(pending != r->pending, "requests whose replies the client awaits");
 	WRONG(slots + pending != r->ring.replies, "requests that are not answered");
 	WRONG(aborted_counts(r), "rounds of a communicator that its rank has aborted");
 	WRONG(r->job->world.ranks[r->rank] != r, "a rank has another's place in its job");
@@ -122,8 +122,8 @@ static const char *lists_invalid(const struct proxy *p)
 	WRONG(!next, "the next transfer is not listed");
 	WRONG(last != p->transfers.last, "the last transfer is not the last one");
 	for (const struct python_request *a = p->python_requests; a; a = a->next) {
-		WRONG(!attached(p, a->rank), "a question of a rank that is gone");
-		WRONG(a->token > p->next_token, "a question of the future");
+		WRONG(!attached(p, a->rank), "a request of a rank that is gone");
+		WRONG(a->token > p->next_token, "a request that has not been made");
 	}
 	WRONG(p->device.active && !attached(p, p->device.active), "the active rank is gone");
 	WRONG(p->slice.target && !attached(p, p->slice.target), "the next active rank is gone");

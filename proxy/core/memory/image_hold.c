@@ -4,7 +4,7 @@
  *
  * The launcher clears the table and sets `holds` while nothing changes; it copies all pages; then
  * it reads which pages were copied aside, and takes those from there. A page is copied aside before
- * it changes, so the table lists every page of which the launcher may have copied a mixture of old
+ * it changes, so the table lists every page that the launcher may have copied as a mixture of old
  * and new content. If either process ends midway, the other is unaffected: a page is copied aside
  * at most once.
  */

@@ -207,11 +207,11 @@ struct memory_range {
 	uint64_t addr, bytes;
 };
 
-struct memory_counters {     /* of a rank, since it began */
-	uint64_t spared;     /* bytes already in place, and so not moved in or out */
-	uint64_t copies;     /* of pages, before they were written */
-	uint64_t unforeseen; /* of pages, while a kernel wrote to them */
-	uint64_t prepared;   /* pages that came in before the rank's turn */
+struct memory_counters {      /* of a rank, since it began */
+	uint64_t not_swapped; /* bytes already in place, and so not moved in or out */
+	uint64_t copies;      /* of pages, before they were written */
+	uint64_t unforeseen;  /* of pages, while a kernel wrote to them */
+	uint64_t prepared;    /* pages that came in before the rank's turn */
 };
 
 #define STRAYS_MAX 16u
@@ -282,11 +282,11 @@ struct device_memory {
 	uint64_t copies_on_host; /* on the host, for several ranks */
 	/* punched into images; of these, written again later */
 	uint64_t holes, refilled;
-	bool fresh;                          /* some rank has pages in its `fresh` list */
-	uint64_t spared, copies, unforeseen; /* as of a rank: of all ranks ever here */
-	uint64_t opened_early;               /* pages opened while a sum was being computed */
-	uint64_t prepared;                   /* pages, as of a rank */
-	bool progress;                       /* something has changed since the last memory_turn */
+	bool fresh;                               /* some rank has pages in its `fresh` list */
+	uint64_t not_swapped, copies, unforeseen; /* as of a rank: of all ranks ever here */
+	uint64_t opened_early;                    /* pages opened while a sum was being computed */
+	uint64_t prepared;                        /* pages, as of a rank */
+	bool progress; /* something has changed since the last memory_turn */
 };
 
 /* ---- of the device: lifecycle.c ---- */
@@ -553,9 +553,9 @@ const struct rank_memory *memory_image_owner(struct rank_memory *, uint32_t page
  * capacity. Until then reads return arbitrary bytes. Only for content that is known to be
  * overwritten before it is read. */
 void memory_forget(struct rank_memory *, uint64_t addr, uint64_t bytes);
-/* Of two ranks, one of which forgets this range while the other keeps content there: returns which
- * one keeps it, 0 or 1. UINT32_MAX: neither, because nothing would be gained: there is no whole
- * page, or there are ample chunks. */
+/* One of two ranks forgets this range, and the other one keeps content there. Returns which one
+ * keeps it, 0 or 1. UINT32_MAX: neither, because nothing would be gained: there is no whole page,
+ * or there are ample chunks. */
 uint32_t memory_keeper(const struct rank_memory *const *, const uint64_t *addrs, uint64_t bytes);
 
 /* ---- request.c ---- */

@@ -334,8 +334,8 @@ int sharing_take(struct rank_memory *to, struct rank_memory *from, uint32_t page
 	if (!error)
 		error = page_map(to, page, from->pages[page].chunk);
 	if (!error && content) {
-		to->device->spared += RF_CHUNK_BYTES;
-		to->counted.spared += RF_CHUNK_BYTES;
+		to->device->not_swapped += RF_CHUNK_BYTES;
+		to->counted.not_swapped += RF_CHUNK_BYTES;
 	}
 	return error;
 }
@@ -467,8 +467,8 @@ static int hand(struct rank_memory *from, struct rank_memory *to, uint32_t index
 		return missing || page->chunk ? CU_OK : error;
 	content_unknown(to, page_addr(index), RF_CHUNK_BYTES);
 	page->saved = false;
-	to->device->spared += missing ? RF_CHUNK_BYTES : 0;
-	to->counted.spared += missing ? RF_CHUNK_BYTES : 0;
+	to->device->not_swapped += missing ? RF_CHUNK_BYTES : 0;
+	to->counted.not_swapped += missing ? RF_CHUNK_BYTES : 0;
 	return CU_OK;
 }
 

@@ -298,8 +298,8 @@ static void complete_out(struct rank_memory *m, const struct move *v)
 	if (v->copied)
 		count_swapped(m, v->page, false);
 	else if (!m->whole) {
-		d->spared += RF_CHUNK_BYTES;
-		m->counted.spared += RF_CHUNK_BYTES;
+		d->not_swapped += RF_CHUNK_BYTES;
+		m->counted.not_swapped += RF_CHUNK_BYTES;
 	}
 	page_unmap(m, v->page);
 	if (v->common) {

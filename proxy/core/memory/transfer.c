@@ -46,7 +46,7 @@ static bool submit_work(struct transfers *q, struct transfer *t)
 	return true;
 }
 
-static void asked(void *transfer, enum memory_purpose purpose, int result)
+static void request_ended(void *transfer, enum memory_purpose purpose, int result)
 {
 	struct transfer *t = transfer;
 	(void)purpose;
@@ -67,7 +67,7 @@ static bool may_write(struct transfer *t, uint64_t addr, uint64_t bytes)
 		memory_request(m, &(struct memory_request){.purpose = PURPOSE_COPY,
 							   .addr = addr,
 							   .bytes = bytes,
-							   .over = asked,
+							   .over = request_ended,
 							   .arg = t});
 	return false;
 }

@@ -145,8 +145,8 @@ void launches_forget(struct launches *l)
 
 static bool few(const struct ranges *r) { return r->count <= RANGES_MAX; }
 
-/* Returns the occurrence after this collective, possibly a new one; NO_OCCURRENCE if it is too old
- * to tell. */
+/* Returns the occurrence after this collective, possibly a new one; NO_OCCURRENCE if that
+ * collective is too old to be known. */
 static uint64_t occurrence(const struct watched *it, uint64_t number)
 {
 	uint64_t first = it->count > RECENT ? it->count - RECENT : 0;

@@ -336,5 +336,5 @@ void accesses_pushed(struct rank *r, const struct stream *s, const struct item *
 	default: break;
 	}
 	if (i->slot || i->kind == ITEM_HOST || i->kind == ITEM_REPLY)
-		order_seen_stream(o, s->o.id); /* the host waits for it, or may be told */
+		order_seen_stream(o, s->o.id); /* the host waits for it, or may be notified */
 }

@@ -26,7 +26,7 @@ struct rank_queue {
 
 	uint32_t host_place; /* host.c: host functions queued so far */
 
-	/* launch.c: handle of the kernel launched last; tells buckets apart (round signatures) */
+	/* launch.c: handle of the kernel launched last; distinguishes buckets (round signatures) */
 	uint64_t last_function;
 
 	uint64_t tickets; /* collective.c: number of tickets given to the engine */

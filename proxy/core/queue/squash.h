@@ -18,7 +18,7 @@ struct backoff {
 	uint8_t skip, next;
 	bool together; /* it ran for all the last time */
 };
-#define BACKOFFS 32u /* per rank; a kind that takes another one's entry starts anew */
+#define BACKOFFS 32u /* per rank; a kind that takes another one's entry starts from 0 */
 
 struct squashing {      /* of a rank */
 	bool open;      /* works in flight may write shared pages */

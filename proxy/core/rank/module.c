@@ -17,7 +17,7 @@ static bool is_function_of(const struct object *o, const struct module *m)
 	return o->kind == OBJ_FUNCTION && ((const struct function *)o)->module == m;
 }
 
-/* Copies accesses, each of which must be within `end` bytes; otherwise sets `error`. */
+/* Copies accesses. Sets `error` if one of them is not within `end` bytes. */
 static struct proxy_access *accesses(const struct proxy_access *from, uint32_t count, uint64_t end,
 				     int *error)
 {

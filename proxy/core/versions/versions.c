@@ -141,7 +141,7 @@ static void join(struct versions *v, uint32_t from, uint32_t count)
 	v->count -= end - kept - 1;
 }
 
-/* Sets a range to these extents, of which there is at least one. False: no capacity. */
+/* Sets a range to these extents, at least one. False: no capacity. */
 static bool put(struct versions *v, uint64_t addr, uint64_t bytes, const struct extent *new,
 		uint32_t count)
 {

@@ -327,17 +327,17 @@ const char *nvidia_device_lost(const struct hal_device *device)
 uint64_t nvidia_arithmetic(const struct hal_device *device)
 {
 	const struct nvidia_driver *d = device->driver;
-	const CUdevice_attribute asked[] = {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-					    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-					    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT};
+	const CUdevice_attribute queried[] = {CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+					      CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+					      CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT};
 	uint64_t number;
 	int value = 0;
 
 	d->cuDriverGetVersion(&value);
 	number = (uint64_t)value;
-	for (uint32_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+	for (uint32_t i = 0; i < sizeof queried / sizeof *queried; i++) {
 		value = 0;
-		d->cuDeviceGetAttribute(&value, asked[i], device->ordinal);
+		d->cuDeviceGetAttribute(&value, queried[i], device->ordinal);
 		number = number * 1000 + (uint64_t)value;
 	}
 	return number;

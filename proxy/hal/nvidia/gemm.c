@@ -84,18 +84,18 @@ static uint64_t line(uint64_t stride, uint64_t length) { return stride > length 
 
 /* Returns the same product with D by columns, if possible: a bias is along D's rows, and kept data
  * is along its columns. */
-static struct rf_gemm normalised(const struct rf_gemm *given)
+static struct rf_gemm normalised(const struct rf_gemm *call)
 {
-	struct rf_gemm g = *given;
+	struct rf_gemm g = *call;
 
 	if (by_columns(&g.d, g.m, g.n) || g.bias || g.flags & WITH_AUX)
 		return g;
-	g.m = given->n;
-	g.n = given->m;
-	g.a = turned(&given->b);
-	g.b = turned(&given->a);
-	g.c = turned(&given->c);
-	g.d = turned(&given->d);
+	g.m = call->n;
+	g.n = call->m;
+	g.a = turned(&call->b);
+	g.b = turned(&call->a);
+	g.c = turned(&call->c);
+	g.d = turned(&call->d);
 	return g;
 }
 

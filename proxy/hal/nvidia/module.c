@@ -52,7 +52,7 @@ static CUresult describe(const struct hal_device *device, CUfunction f, struct n
 	const struct {
 		CUfunction_attribute attribute;
 		int32_t *to;
-	} asked[] = {
+	} queried[] = {
 		{CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, &out->max_threads},
 		{CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, &out->shared_bytes},
 		{CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES, &out->const_bytes},
@@ -62,8 +62,8 @@ static CUresult describe(const struct hal_device *device, CUfunction f, struct n
 	};
 	CUresult error = CUDA_SUCCESS;
 
-	for (size_t i = 0; !error && i < sizeof asked / sizeof *asked; i++)
-		error = device->driver->cuFuncGetAttribute(asked[i].to, asked[i].attribute, f);
+	for (size_t i = 0; !error && i < sizeof queried / sizeof *queried; i++)
+		error = device->driver->cuFuncGetAttribute(queried[i].to, queried[i].attribute, f);
 	return error;
 }
 

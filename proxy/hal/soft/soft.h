@@ -113,7 +113,7 @@ struct soft_whole { /* whole.c */
 	pthread_mutex_t lock; /* held for a few instructions */
 	pthread_cond_t wake;
 	uint32_t count;
-	uint8_t *asked[SOFT_WHOLE_MAX]; /* mappings of chunks */
+	uint8_t *queue[SOFT_WHOLE_MAX]; /* mappings of chunks */
 };
 
 enum soft_mapping { SOFT_UNMAPPED, SOFT_READ_ONLY, SOFT_WRITABLE };

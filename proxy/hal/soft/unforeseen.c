@@ -41,7 +41,7 @@ static bool replace(struct hal_device *device, uint8_t *at, uint32_t chunk)
 }
 
 /* Adds the chunk to the list for the loop, which may take all of it at any time. */
-static void tell(struct hal_space *space, uint32_t chunk, uint32_t page)
+static void list_copy(struct hal_space *space, uint32_t chunk, uint32_t page)
 {
 	struct soft_chunk *entry = &space->device->chunks[chunk];
 	uint32_t last = atomic_load(&space->copied);
@@ -67,7 +67,7 @@ static bool copy(struct hal_space *space, uint32_t page)
 		return false;
 	}
 	atomic_store(&space->pages[page], SOFT_WRITABLE);
-	tell(space, chunk, page);
+	list_copy(space, chunk, page);
 	return true;
 }
 

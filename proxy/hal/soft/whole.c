@@ -34,7 +34,7 @@ static void *whole_main(void *arg)
 			pthread_cond_wait(&w->wake, &w->lock);
 		if (w->stopping)
 			break;
-		at = w->asked[--w->count];
+		at = w->queue[--w->count];
 		pthread_mutex_unlock(&w->lock);
 		madvise(at, RF_CHUNK_BYTES, MADV_COLLAPSE);
 		pthread_mutex_lock(&w->lock);
@@ -70,7 +70,7 @@ void soft_whole_closed(struct soft_whole *w, uint8_t *at, uint8_t *times)
 		return;
 	pthread_mutex_lock(&w->lock);
 	if (w->count < SOFT_WHOLE_MAX)
-		w->asked[w->count++] = at;
+		w->queue[w->count++] = at;
 	else
 		*times = 0; /* tried again later */
 	pthread_cond_signal(&w->wake);
