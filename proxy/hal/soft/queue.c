@@ -1,11 +1,11 @@
-/* queue.c: the device, its in-order queues, and the workers that serve them.
+/* queue.c: in-order queues, and the workers that serve them.
  *
  * A stream with work is either in the run queue or served by one worker, never both; that keeps it
  * in order. After each work, and between parts of a long matrix product, a worker puts its stream
  * at the end of the run queue if another stream waits, so streams share the workers fairly. The
  * lock guards the run queue; while a worker serves a stream, submit and the worker share only its
  * counters. submit copies the work and returns. A worker without work sleeps on the condition
- * variable, or helps with a launch that has taken long and whose blocks may run in any order.
+ * variable, or helps with a launch that is offered (work.c).
  *
  * A kernel may wait for what another stream will do, and such kernels may occupy all workers.
  * Therefore, if a stream has waited for long and no worker has taken any stream meanwhile, a spare
@@ -16,235 +16,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "kernel.h"
-#include "reduce.h"
 #include "soft.h"
 #include "spin.h"
 
-#define HELP_AFTER_NS 30000u   /* waking a helper costs a few thousand */
 #define WORKER_SPIN_NS 250000u /* for which a worker spins without work */
 #define LOOKS 8                /* at `submitted`, before a worker releases a stream */
 #define SPARES_MAX 8u
 #define STARVED_NS 100000000u /* between two observations by a spare worker */
-
-/* A device of lower speed takes proportionally longer. */
-static void slow_down(const struct hal_device *device, uint64_t started_ns)
-{
-	double speed = device->config.speed;
-	uint64_t pause;
-	struct timespec t;
-
-	if (speed >= 1.0 || speed <= 0.0)
-		return;
-	pause = (uint64_t)((double)(spin_now_ns() - started_ns) * (1.0 / speed - 1.0));
-	t.tv_sec = (time_t)(pause / 1000000000u);
-	t.tv_nsec = (long)(pause % 1000000000u);
-	while (nanosleep(&t, &t) != 0)
-		;
-}
-
-static bool failed(const struct hal_space *space)
-{
-	return space && atomic_load(&space->error) != 0;
-}
-
-uint64_t soft_blocks(const struct hal_work *work)
-{
-	return (uint64_t)work->kernel.grid[0] * work->kernel.grid[1] * work->kernel.grid[2];
-}
-
-/* Called inside a kernel. One launch at a time is offered; there are no workers to help with
- * two. */
-static void offer(struct hal_device *device, struct soft_share *share)
-{
-	share->offered = true;
-	soft_shelter();
-	pthread_mutex_lock(&device->lock);
-	if (!device->share)
-		device->share = share;
-	pthread_cond_broadcast(&device->wake);
-	pthread_mutex_unlock(&device->lock);
-	soft_expose();
-}
-
-uint64_t soft_next_blocks(struct soft_worker *worker, uint32_t *count)
-{
-	struct soft_share *share = worker->share;
-	uint64_t next = atomic_fetch_add_explicit(&share->next, share->batch, memory_order_relaxed);
-	uint64_t left = share->blocks - next;
-
-	if (next >= share->blocks)
-		return SOFT_NO_BLOCK;
-	*count = left < share->batch ? (uint32_t)left : share->batch;
-	if (worker->owner && !share->offered && worker->device->worker_count > 1 && next > 0 &&
-	    left > *count && !share->ordered && spin_now_ns() - share->begun_ns > HELP_AFTER_NS)
-		offer(worker->device, share);
-	return next;
-}
-
-static void run_share(struct soft_worker *worker, struct soft_share *share, bool owner)
-{
-	const struct hal_work *work = share->work;
-
-	worker->share = share;
-	worker->owner = owner;
-	if (work->kind == HAL_KERNEL)
-		soft_fault_scope(worker, work->kernel.space, NULL,
-				 soft_function_name(work->kernel.function), soft_kernel, work);
-	else if (soft_gemm_ready(&worker->scratch))
-		soft_fault_scope(worker, work->gemm.space, NULL, "a matrix product", soft_gemm,
-				 work);
-	else
-		soft_space_fail(work->gemm.space, SOFT_OUT_OF_MEMORY,
-				"a matrix product: no host memory for its panels");
-}
-
-/* The share ends with its owner, so the owner waits for all helpers. */
-static void withdraw(struct hal_device *device, struct soft_share *share)
-{
-	pthread_mutex_lock(&device->lock);
-	if (device->share == share)
-		device->share = NULL;
-	while (share->helpers)
-		pthread_cond_wait(&device->helped, &device->lock);
-	pthread_mutex_unlock(&device->lock);
-}
-
-static void run_blocks(struct soft_worker *worker, struct soft_share *share)
-{
-	struct hal_device *device = worker->device;
-
-	if (device->config.speed < 1.0 || device->worker_count > 1)
-		share->begun_ns = spin_now_ns();
-	run_share(worker, share, true);
-	if (share->offered)
-		withdraw(device, share);
-	slow_down(device, share->begun_ns);
-}
-
-static void run_kernel(struct soft_worker *worker, const struct hal_work *work)
-{
-	struct soft_share share = {.work = work,
-				   .blocks = soft_blocks(work),
-				   .batch = soft_batch(work, worker->device->worker_count),
-				   .ordered = work->kernel.function->flags & SOFT_ORDERED};
-
-	if (!failed(work->kernel.space))
-		run_blocks(worker, &share);
-}
-
-/* Runs the next slice; true: it was the last one. */
-static bool run_gemm(struct soft_worker *worker, struct soft_item *item)
-{
-	const struct rf_gemm_aux *call = item->work.gemm.call;
-	uint64_t tiles = soft_gemm_tiles(call), end = item->begun + soft_gemm_slice(&call->g);
-	struct soft_share share = {.work = &item->work,
-				   .next = item->begun,
-				   .batch = 1,
-				   .blocks = end < tiles ? end : tiles};
-
-	if (failed(item->work.gemm.space))
-		return true;
-	run_blocks(worker, &share);
-	item->begun = share.blocks;
-	return item->begun == tiles;
-}
-
-/* Called by a worker without other work. */
-static void help(struct soft_worker *worker, struct soft_share *share)
-{
-	struct hal_device *device = worker->device;
-
-	run_share(worker, share, false);
-	pthread_mutex_lock(&device->lock);
-	if (--share->helpers == 0)
-		pthread_cond_broadcast(&device->helped);
-	pthread_mutex_unlock(&device->lock);
-}
-
-static void run_copy(struct soft_worker *worker, const struct hal_work *work)
-{
-	struct hal_space *dst = work->copy.dst.space, *src = work->copy.src.space;
-
-	if (!failed(dst) && !failed(src))
-		soft_fault_scope(worker, dst ? dst : src, (struct hal_space *[]){src, NULL}, "copy",
-				 soft_copy, work);
-}
-
-/* Collects the spaces of the operands, terminated by NULL. */
-static void sum_spaces(const struct hal_work *work, struct hal_space *spaces[HAL_SUM_REFS + 1])
-{
-	struct hal_ref refs[HAL_SUM_REFS];
-	uint32_t count = hal_sum_refs(work, refs), n = 0;
-
-	for (uint32_t i = 0; i < count; i++)
-		if (refs[i].space)
-			spaces[n++] = refs[i].space;
-	spaces[n] = NULL;
-}
-
-static bool sum_failed(const struct hal_work *work)
-{
-	struct hal_space *spaces[HAL_SUM_REFS + 1];
-
-	sum_spaces(work, spaces);
-	for (uint32_t i = 0; spaces[i]; i++)
-		if (failed(spaces[i]))
-			return true;
-	return false;
-}
-
-static void run_sum(struct soft_worker *worker, const struct hal_work *work)
-{
-	struct hal_space *spaces[HAL_SUM_REFS + 1];
-
-	sum_spaces(work, spaces);
-	if (!sum_failed(work))
-		soft_fault_scope(worker, spaces[0], spaces, "a sum of a collective", soft_sum,
-				 work);
-}
-
-/* False: more of the work remains. */
-static bool run(struct soft_worker *worker, struct soft_item *item)
-{
-	const struct hal_work *work = &item->work;
-
-	switch (work->kind) {
-	case HAL_KERNEL: run_kernel(worker, work); break;
-	case HAL_COPY: run_copy(worker, work); break;
-	case HAL_FILL:
-		if (!failed(work->fill.dst.space))
-			soft_fault_scope(worker, work->fill.dst.space, NULL, "fill", soft_fill,
-					 work);
-		break;
-	case HAL_REDUCE:
-	case HAL_SCALE: run_sum(worker, work); break;
-	case HAL_GEMM: return run_gemm(worker, item);
-	case HAL_CHECKSUM:
-		if (!failed(work->checksum.src.space))
-			soft_fault_scope(worker, work->checksum.src.space, NULL, "a checksum",
-					 soft_checksum, work);
-		break;
-	}
-	return true;
-}
-
-/* Impossible work is refused at submit, so that run needs no error path. */
-static bool acceptable(const struct hal_work *work)
-{
-	uint32_t element = work->fill.element;
-
-	switch (work->kind) {
-	case HAL_KERNEL: return work->kernel.space && work->kernel.function;
-	case HAL_COPY: return true;
-	case HAL_FILL: return element == 1 || element == 2 || element == 4;
-	case HAL_REDUCE:
-	case HAL_SCALE: return hal_sum_acceptable(work);
-	case HAL_GEMM: return work->gemm.space && soft_gemm_tiles(work->gemm.call) > 0;
-	case HAL_CHECKSUM: return true;
-	}
-	return false;
-}
 
 static void enqueue(struct hal_device *device, struct hal_stream *stream)
 {
@@ -300,20 +78,6 @@ static struct hal_stream *take(struct hal_device *device, struct soft_share **sh
 	return stream;
 }
 
-static bool has_failed(const struct hal_work *work)
-{
-	switch (work->kind) {
-	case HAL_KERNEL: return failed(work->kernel.space);
-	case HAL_COPY: return failed(work->copy.dst.space) || failed(work->copy.src.space);
-	case HAL_FILL: return failed(work->fill.dst.space);
-	case HAL_GEMM: return failed(work->gemm.space);
-	case HAL_CHECKSUM: return failed(work->checksum.src.space);
-	case HAL_REDUCE:
-	case HAL_SCALE: return sum_failed(work);
-	}
-	return false;
-}
-
 /* Puts the stream at the end of the run queue. */
 static void put_off(struct hal_device *device, struct hal_stream *stream)
 {
@@ -339,7 +103,7 @@ static void count_running(const struct hal_work *work, int change)
 static void complete(struct hal_device *device, struct hal_stream *stream,
 		     const struct soft_item *item, uint64_t done)
 {
-	bool loud = has_failed(&item->work);
+	bool loud = soft_work_failed(&item->work);
 
 	count_running(&item->work, -1);
 	/* Either the loop sees this completion after its notify_at, or the worker sees its
@@ -400,7 +164,7 @@ static void serve(struct soft_worker *worker, struct hal_stream *stream)
 
 		if (done + 1 < known)
 			fetch(&stream->items[(done + 1) % SOFT_QUEUE_WORKS]);
-		if (run(worker, item))
+		if (soft_work_run(worker, item))
 			complete(device, stream, item, ++done);
 		if (done == known)
 			known = await_more(stream, done);
@@ -430,7 +194,7 @@ static void *worker_main(void *arg)
 		abort(); /* no memory for a signal stack of 64 KiB */
 	while ((stream = take(device, &share, &spin)) != NULL || share) {
 		if (share)
-			help(worker, share);
+			soft_work_help(worker, share);
 		else
 			serve(worker, stream);
 	}
@@ -510,7 +274,7 @@ static void *spare_main(void *arg)
 	return NULL;
 }
 
-static int start_workers(struct hal_device *device)
+int soft_workers_start(struct hal_device *device)
 {
 	uint32_t wanted = device->config.workers ? device->config.workers : 1;
 	int error = 0;
@@ -528,47 +292,7 @@ static int start_workers(struct hal_device *device)
 	return error;
 }
 
-int soft_device_open(const struct hal_config *config, struct hal_device **out)
-{
-	struct hal_device *device = calloc(1, sizeof *device);
-	pthread_condattr_t steady;
-	int error;
-
-	if (!device)
-		return SOFT_OUT_OF_MEMORY;
-	device->config = *config;
-	if (device->config.speed <= 0.0)
-		device->config.speed = 1.0;
-	device->memfd = -1;
-	pthread_mutex_init(&device->lock, NULL);
-	pthread_cond_init(&device->wake, NULL);
-	pthread_cond_init(&device->helped, NULL);
-	pthread_condattr_init(&steady);
-	pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
-	pthread_cond_init(&device->starved, &steady);
-	pthread_condattr_destroy(&steady);
-	error = soft_fault_install();
-	if (!error)
-		error = soft_memory_open(device);
-	if (!error)
-		error = soft_whole_open(&device->whole);
-	if (!error)
-		error = start_workers(device);
-	if (error)
-		soft_device_close(device);
-	else
-		*out = device;
-	return error;
-}
-
-/* The same on every machine. */
-uint64_t soft_arithmetic(const struct hal_device *device)
-{
-	(void)device;
-	return 0;
-}
-
-void soft_device_close(struct hal_device *device)
+void soft_workers_stop(struct hal_device *device)
 {
 	pthread_mutex_lock(&device->lock);
 	device->stopping = true;
@@ -582,13 +306,6 @@ void soft_device_close(struct hal_device *device)
 		soft_scratch_close(&device->workers[i].scratch);
 	}
 	free(device->workers);
-	soft_whole_close(&device->whole);
-	soft_memory_close(device);
-	pthread_cond_destroy(&device->helped);
-	pthread_cond_destroy(&device->starved);
-	pthread_cond_destroy(&device->wake);
-	pthread_mutex_destroy(&device->lock);
-	free(device);
 }
 
 int soft_stream_create(struct hal_device *device, struct hal_stream **out)
@@ -672,7 +389,7 @@ uint64_t soft_submit(struct hal_stream *stream, const struct hal_work *work)
 	struct soft_item *item = &stream->items[stream->submitted % SOFT_QUEUE_WORKS];
 	uint64_t number;
 
-	if (soft_available(stream) == 0 || !acceptable(work))
+	if (soft_available(stream) == 0 || !soft_work_acceptable(work))
 		return 0;
 	if (!copy_work(item, work))
 		return 0;
@@ -696,29 +413,3 @@ void soft_notify_at(struct hal_stream *stream, uint64_t number)
 {
 	atomic_store(&stream->notify_at, number);
 }
-
-__attribute__((visibility("default"))) const struct hal hal_soft = {
-	.type = "soft",
-	.device_open = soft_device_open,
-	.device_close = soft_device_close,
-	.arithmetic = soft_arithmetic,
-	.chunk_create = soft_chunk_create,
-	.chunk_create_unclean = soft_chunk_create_unclean,
-	.chunk_destroy = soft_chunk_destroy,
-	.space_create = soft_space_create,
-	.space_destroy = soft_space_destroy,
-	.space_map = soft_space_map,
-	.space_unmap = soft_space_unmap,
-	.space_protect = soft_space_protect,
-	.space_own = soft_space_own,
-	.space_copied = soft_space_copied,
-	.space_map_host = soft_space_map_host,
-	.space_error = soft_space_error,
-	.space_cancel = soft_space_cancel,
-	.stream_create = soft_stream_create,
-	.stream_destroy = soft_stream_destroy,
-	.available = soft_available,
-	.submit = soft_submit,
-	.completed = soft_completed,
-	.notify_at = soft_notify_at,
-};

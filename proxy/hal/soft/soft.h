@@ -265,18 +265,29 @@ uint64_t soft_gemm_tiles(const struct rf_gemm_aux *); /* 0: not supported */
 uint64_t soft_gemm_slice(const struct rf_gemm *);     /* tiles until other streams get a turn */
 bool soft_gemm_ready(struct soft_scratch *);          /* false: host memory is short */
 
-/* queue.c */
+/* work.c */
 uint64_t soft_blocks(const struct hal_work *);
 /* For a running kernel: takes the next blocks; returns the first of `count`, or SOFT_NO_BLOCK. */
 uint64_t soft_next_blocks(struct soft_worker *, uint32_t *count);
-int soft_device_open(const struct hal_config *, struct hal_device **);
-void soft_device_close(struct hal_device *);
-uint64_t soft_arithmetic(const struct hal_device *);
+bool soft_work_run(struct soft_worker *, struct soft_item *); /* false: more of it remains */
+void soft_work_help(struct soft_worker *, struct soft_share *);
+bool soft_work_failed(const struct hal_work *); /* a space of it has */
+/* Impossible work is refused at submit, so that running it needs no error path. */
+bool soft_work_acceptable(const struct hal_work *);
+
+/* queue.c */
+int soft_workers_start(struct hal_device *);
+void soft_workers_stop(struct hal_device *);
 int soft_stream_create(struct hal_device *, struct hal_stream **);
 void soft_stream_destroy(struct hal_stream *);
 uint32_t soft_available(struct hal_stream *);
 uint64_t soft_submit(struct hal_stream *, const struct hal_work *);
 uint64_t soft_completed(const struct hal_stream *);
 void soft_notify_at(struct hal_stream *, uint64_t number);
+
+/* device.c */
+int soft_device_open(const struct hal_config *, struct hal_device **);
+void soft_device_close(struct hal_device *);
+uint64_t soft_arithmetic(const struct hal_device *);
 
 #endif
