@@ -33,8 +33,8 @@ Cause = Literal["spec", "tier", "growth", "serving", "drain", "defragmentation",
 class Group(Struct, frozen=True):
     """Devices that are equivalent for every job.
 
-    free: positions of devices that may be given to any job, ascending. Those of jobs that keep
-        them may be included.
+    free: positions of devices that may be given to any job, ascending. Those that jobs hold may
+        be included: a policy that takes devices from jobs needs them, the others ignore them.
     to_come: how many devices a job could have if all other jobs left, without a person's help.
     bad: how many devices do not work, and are in no job's placement.
     """
@@ -45,10 +45,12 @@ class Group(Struct, frozen=True):
 
 
 class Fleet(Struct, frozen=True):
-    """host_memory: bytes that all jobs together may need."""
+    """host_memory: bytes that all jobs together may need.
+    nodes: positions of the devices of each node; () if they are not known."""
 
     groups: tuple[Group, ...]
     host_memory: int
+    nodes: tuple[tuple[int, ...], ...] = ()
 
 
 class Job(Struct, frozen=True):
@@ -64,6 +66,11 @@ class Job(Struct, frozen=True):
         that is not known.
     pause: seconds for which it stands still when it loses or changes devices, as measured; 0 if it
         has not been measured.
+    least, most: fewest and most devices on which it may run; 0: only as many as it requests.
+    served: device-seconds that it has had so far.
+    steps: steps that are left; None if they are not known.
+    step_s: seconds of a step on 1, 2, … devices; () if they are not known.
+    note: what the policy noted in its last decision on the job.
     """
 
     name: str
@@ -83,6 +90,12 @@ class Job(Struct, frozen=True):
     need: int = 0  # bytes of host memory that it may need now
     remaining: float | None = None
     pause: float = 0.0
+    least: int = 0
+    most: int = 0
+    served: float = 0.0
+    steps: float | None = None
+    step_s: tuple[float, ...] = ()
+    note: str = ""
 
 
 class Rules(Struct, frozen=True):
@@ -103,7 +116,8 @@ class Disturbance(Struct, frozen=True):
 class Decision(Struct, frozen=True):
     """The decision on a job.
 
-    devices: positions, ascending; () for none; None if the job has no place and continues to wait.
+    devices: positions, in the order of the job's ranks; () for none; None if the job has no place
+        and continues to wait.
     stays: it keeps its present placement as it is.
     free: devices that it could have had now.
     others: bytes of host memory that other jobs may need.
@@ -111,6 +125,7 @@ class Decision(Struct, frozen=True):
     cause: why its placement changes; None if it does not.
     reason: why, for people; empty if the outcome says everything.
     disturbs: jobs that stand still for this decision: itself, or others whose devices it gets.
+    note: a text that the policy gets back with the job; so a policy needs no memory of its own.
     """
 
     devices: tuple[int, ...] | None
@@ -122,3 +137,4 @@ class Decision(Struct, frozen=True):
     cause: Cause | None = None
     reason: str = ""
     disturbs: tuple[Disturbance, ...] = ()
+    note: str = ""

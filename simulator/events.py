@@ -19,6 +19,10 @@ from rankfold.simulator.trace import Kind, TraceJob
 Progress = Callable[[int], None]  # is called with the number of jobs that have ended
 
 
+def quiet(done: int) -> None:
+    """Reports no progress."""
+
+
 class NotDone(Exception):
     """A job waits, and nothing will happen any more: the scheduler gives it no devices."""
 
@@ -68,7 +72,7 @@ class Simulation:
         self._free_at: dict[int, float] = {}  # device that is being released → when it is free
         self._result = Result(sum(kind.devices for kind in kinds))
 
-    def run(self, progress: Progress = lambda done: None) -> Result:
+    def run(self, progress: Progress = quiet) -> Result:
         """Raises NotDone."""
         at, count = 0, len(self._jobs)
         while True:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rankfold import legible
 from rankfold.plural import count
+from rankfold.simulator.pollux import WORKLOAD
 from rankfold.simulator.table import SECONDS_MAX, BadTrace, Row, Table, header_of, shown
 from rankfold.simulator.trace import TIERS, Kind, TraceJob
 
@@ -71,14 +72,18 @@ def read_philly(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
 
 Reader = Callable[[Path, Sequence[Kind]], list[TraceJob]]
 FORMATS: Mapping[str, Reader] = {"csv": read_csv, "philly": read_philly}
+POLLUX = "pollux"  # see pollux.py
+
+
+def form_of(path: Path) -> str:
+    """The format of a trace, as its header says. Raises BadTrace and OSError."""
+    return {PHILLY: "philly", WORKLOAD: POLLUX}.get(tuple(header_of(path)), "csv")
 
 
 def read(path: Path, kinds: Sequence[Kind], form: str | None = None) -> list[TraceJob]:
     """The jobs of a trace. form: one of FORMATS; None: as the header says. kinds: the devices, the
     kind with the most first. Raises BadTrace, and OSError."""
-    if form is None:
-        form = "philly" if header_of(path) == list(PHILLY) else "csv"
-    jobs = FORMATS[form](path, kinds)
+    jobs = FORMATS[form or form_of(path)](path, kinds)
     if not jobs:
         raise BadTrace([f"{legible.name(path)}:1:1: -: the trace has no jobs"])
     return jobs

@@ -32,6 +32,7 @@ class Result:
     def __init__(self, devices: int):
         self.devices = devices
         self.decisions = 0
+        self.failures = 0  # decisions that a policy did not give
         self.jobs: list[Done] = []
         self.lost: dict[str, float] = {}  # cause → device-seconds without progress
         self._held = self._paused = 0.0
@@ -67,6 +68,7 @@ class Result:
             "disturbances": sum(job.disturbances for job in self.jobs),
             "lost": {cause: self.lost[cause] for cause in sorted(self.lost)},
             "decisions": self.decisions,
+            "failures": self.failures,
             "tiers": {
                 tier: {
                     "jobs": sum(job.tier == tier for job in self.jobs),

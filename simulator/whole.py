@@ -8,19 +8,20 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from rankfold.policy.incremental import Changes
-from rankfold.policy.vocabulary import Decision, Fleet, Group, Job
+from rankfold.policy.vocabulary import Decision, Fleet, Job
 
 Decide = Callable[[Fleet, list[Job], float], Mapping[str, Decision]]
 
 
 class _Known:
-    """A job, what remained of it and when."""
+    """A job, what remained of it and when, and what it had been served until then."""
 
-    __slots__ = ("at", "devices", "job", "remaining")
+    __slots__ = ("at", "devices", "got_at", "job", "remaining", "served")
 
     def __init__(self, job: Job):
         self.job, self.remaining, self.at = job, job.remaining or 0.0, 0.0
         self.devices: tuple[int, ...] = ()
+        self.served, self.got_at = 0.0, 0.0
 
     def seen(self, now: float) -> Job:
         devices = self.devices
@@ -32,11 +33,17 @@ class _Known:
             on_devices=bool(devices),
             begun=self.job.begun or bool(devices),
             remaining=max(0.0, left),
+            served=self.served + (now - self.got_at) * len(devices),
         )
+
+    def place(self, devices: tuple[int, ...], now: float) -> None:
+        self.served += (now - self.got_at) * len(self.devices)
+        self.devices, self.got_at = devices, now
+        self.job = replace(self.job, begun=True)
 
 
 class Whole:
-    """Takes time in proportion to jobs and devices at each event."""
+    """Takes time in proportion to jobs and devices at each event. fleet: all devices are free."""
 
     def __init__(self, fleet: Fleet, decide: Decide):
         self._fleet, self._decide = fleet, decide
@@ -49,21 +56,16 @@ class Whole:
         del self._known[name]
 
     def changes(self, now: float) -> Changes:
-        taken = {at for known in self._known.values() for at in known.devices}
-        groups = tuple(
-            Group(tuple(at for at in group.free if at not in taken), group.to_come)
-            for group in self._fleet.groups
-        )
         jobs = [known.seen(now) for known in self._known.values()]
-        decisions = self._decide(replace(self._fleet, groups=groups), jobs, now)
         found: Changes = {}
-        for name, decision in decisions.items():
+        for name, decision in self._decide(self._fleet, jobs, now).items():
             known = self._known[name]
+            if decision.note != known.job.note:
+                known.job = replace(known.job, note=decision.note)
             devices = known.devices if decision.stays else decision.devices or ()
             if devices != known.devices:
                 found[name] = decision
-                known.devices = devices
-                known.job = replace(known.job, begun=True)
+                known.place(devices, now)
         return found
 
     def expect(self, name: str, remaining: float, now: float) -> None:

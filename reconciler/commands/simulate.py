@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import click
 from msgspec import structs
 
 from rankfold.legible import name as legible_name
+from rankfold.plugins import DECISION_S, Plugin, installed
 from rankfold.plural import count
+from rankfold.policy.vocabulary import Decision, Fleet, Job
 from rankfold.reconciler.commands.common import EXIT_INVALID, fail, output_option, show
 from rankfold.reconciler.model.desired import Desired
 from rankfold.reconciler.report.lines import emit, say
 from rankfold.reconciler.source import spec, yamldoc
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.schemas import load_schema, schema_faults
-from rankfold.simulator.compare import BUILT_IN, compare
 from rankfold.simulator.costs import Costs
-from rankfold.simulator.formats import FORMATS, read
+from rankfold.simulator.events import NotDone
+from rankfold.simulator.formats import FORMATS, POLLUX, form_of, read
+from rankfold.simulator.pollux import NotMeasured, read_workload
 from rankfold.simulator.result import Result
+from rankfold.simulator.runs import BUILT_IN, RULES, TICK_S, Events, Ticks, Trace
 from rankfold.simulator.table import BadTrace
+from rankfold.simulator.ticks import Nodes
 from rankfold.simulator.trace import Kind
+from rankfold.simulator.whole import Decide
 
 FORMAT_VERSION = 1
+FAILURES_MAX = 10  # of a policy in a row
 COUNTED_S = 0.2  # between two updates of the progress bar
 HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", "DISTURBED")
 
@@ -37,7 +45,16 @@ HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", 
 @click.option("--gpus-per-node", type=click.IntRange(1, 1024), help="With --nodes.")
 @click.option("--scheduler", default="fifo", show_default=True, help=", ".join(BUILT_IN))
 @click.option("--costs", "costs_file", type=click.Path(path_type=Path), help="YAML; else none.")
-@click.option("--format", "form", type=click.Choice(sorted(FORMATS)), help="Default: by header.")
+@click.option("--format", "form", type=click.Choice([*FORMATS, POLLUX]), help="Default: by header.")
+@click.option("--applications", type=click.Path(path_type=Path), help="Folder; of format pollux.")
+@click.option("--tick", type=click.FloatRange(1, 86_400), help="Seconds; of format pollux.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(0.01, 3600),
+    default=DECISION_S,
+    show_default=True,
+    help="Seconds for a decision of a policy that is not built in.",
+)
 @output_option()
 def simulate(
     trace: Path,
@@ -47,33 +64,56 @@ def simulate(
     scheduler: str,
     costs_file: Path | None,
     form: str | None,
+    applications: Path | None,
+    tick: float | None,
+    deadline: float,
     output: str,
 ) -> int:
     """Run a trace of jobs in simulated time, and report how long the jobs take.
 
     The schedulers are those of the planner. Nothing is started, and no fleet is used. TRACE is a
     CSV file, compressed with gzip or not; docs/simulate.md describes it. Several schedulers are
-    separated by commas. Exit code 65 and one line for each fault, as file:line:column: name:
-    reason, if a file is refused.
+    separated by commas; a policy of an installed package is one, too. Exit code 65 and one line
+    for each fault, as file:line:column: name: reason, if a file is refused.
     """
     names = _schedulers(scheduler)
-    kinds = _kinds(fleet, nodes, gpus_per_node)
     costs = _costs(costs_file) if costs_file else Costs()
-    try:
-        jobs = read(trace, kinds, form)
-    except BadTrace as bad:
-        for fault in bad.faults:
-            say(fault)
-        return EXIT_INVALID
-    with _progress(names, len(jobs)) as progress:
-        results = compare(jobs, kinds, names, costs, progress)
+    with contextlib.ExitStack() as stack:
+        plugins = {
+            name: stack.enter_context(Plugin(name, deadline))
+            for name in names
+            if name not in BUILT_IN
+        }
+        policies = {name: _deciding(plugin) for name, plugin in plugins.items()}
+        try:
+            found: Trace
+            if (form or form_of(trace)) == POLLUX:
+                nodes_ = _nodes(fleet, nodes, gpus_per_node)
+                jobs = read_workload(trace, _folder(applications), nodes_.devices)
+                found = Ticks(jobs, nodes_, costs, policies, tick or TICK_S)
+            else:
+                _refuse(applications=applications, tick=tick)
+                kinds = _kinds(fleet, nodes, gpus_per_node)
+                found = Events(read(trace, kinds, form), kinds, costs, policies)
+            with _progress(names, found.jobs) as progress:
+                results = {name: found.run(name, partial(progress, name)) for name in names}
+        except BadTrace as bad:
+            for fault in bad.faults:
+                say(fault)
+            return EXIT_INVALID
+        except NotMeasured as missing:
+            fail(f"{legible_name(trace)}: not measured: {missing}", EXIT_INVALID)
+        except NotDone as waits:
+            fail(f"job {waits} waits, and the scheduler gives it no devices")
+    for name, plugin in plugins.items():
+        results[name].failures = len(plugin.failures)
     if output == "json":
         show(
             {
                 "format_version": FORMAT_VERSION,
                 "trace": legible_name(trace),
-                "jobs": len(jobs),
-                "devices": {kind.type: kind.devices for kind in kinds},
+                "jobs": found.jobs,
+                "devices": found.devices,
                 "costs": structs.asdict(costs),
                 "schedulers": {name: result.json() for name, result in results.items()},
             }
@@ -86,12 +126,50 @@ def simulate(
 def _schedulers(given: str) -> list[str]:
     names = list(dict.fromkeys(given.split(",")))
     for name in names:
-        if name not in BUILT_IN:
-            raise click.BadParameter(f"{name!r} is not one of {', '.join(BUILT_IN)}")
+        if name not in BUILT_IN and name not in installed():
+            known = ", ".join([*BUILT_IN, *installed()])
+            raise click.BadParameter(f"{name!r} is not one of {known}")
     return names
 
 
+def _deciding(plugin: Plugin) -> Decide:
+    """The decisions of a policy. Its failures are reported; the command ends after some in a
+    row."""
+    row = 0
+
+    def decide(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:
+        nonlocal row
+        before = len(plugin.failures)
+        found = plugin.decide(fleet, jobs, RULES, now)
+        row = row + 1 if len(plugin.failures) > before else 0
+        for failure in plugin.failures[before:]:
+            say(f"at {now:g} s: {failure}")
+        if row == FAILURES_MAX:
+            fail(f"policy {plugin.name} failed {row} times in a row")
+        return found
+
+    return decide
+
+
 # ---- the fleet
+
+
+def _folder(applications: Path | None) -> Path:
+    if applications is None:
+        raise click.UsageError("a trace of format pollux needs --applications DIR")
+    return applications
+
+
+def _nodes(fleet: Path | None, nodes: int | None, gpus_per_node: int | None) -> Nodes:
+    if fleet is not None or nodes is None or gpus_per_node is None:
+        raise click.UsageError("a trace of format pollux needs --nodes N and --gpus-per-node M")
+    return Nodes(nodes, gpus_per_node)
+
+
+def _refuse(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise click.UsageError(f"--{name} is only for traces of format pollux")
 
 
 def _kinds(fleet: Path | None, nodes: int | None, gpus_per_node: int | None) -> list[Kind]:

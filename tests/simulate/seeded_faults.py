@@ -65,6 +65,30 @@ TABLE: Table = {
             "fleet-not-checked": ("if fewest > kind.devices:", "if False:"),
         },
     },
+    "simulator/pollux.py": {
+        "tests/simulate/test_pollux.py::test_one_device_accumulates_a_batch_above_the_smallest": {
+            "one-go-on-one-device": ("more = max(1, more)", "pass"),
+        },
+        "tests/simulate/test_pollux.py::test_a_placement_counts_as_the_least_of_its_rotations": {
+            "sorted-placement": (
+                "turned = min(placement[at:] + placement[:at] for at in range(len(placement)))",
+                "turned = placement",
+            ),
+        },
+        "tests/policy/test_published.py::test_each_job_takes_as_long_as_published[3]": {
+            "fractions-of-seconds": (
+                "round((end - self.progress) / rate)",
+                "(end - self.progress) / rate",
+            ),
+            "mean-of-epoch-ends": ("min(epochs[at].progress", "max(epochs[at].progress"),
+        },
+    },
+    "simulator/ticks.py": {
+        "tests/policy/test_published.py::test_each_job_takes_as_long_as_published[3]": {
+            "notes-forgotten": ("active.note = decision.note", "pass"),
+            "pause-forgotten": ("active.pause -= pause", "active.pause = 0.0"),
+        },
+    },
     "policy/incremental.py": {
         f"{FOLLOWING}::test_they_decide_the_same": {
             "last-waiting-first": (

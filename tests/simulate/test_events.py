@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rankfold.policy.decide import decide
 from rankfold.policy.incremental import Incremental
 from rankfold.policy.vocabulary import Fleet, Job, Rules
-from rankfold.simulator.compare import BUILT_IN, NOT_LIMITED, compare, scheduler_of
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import NotDone, Simulation, fleet_of
 from rankfold.simulator.result import Done, Result, figures
+from rankfold.simulator.runs import BUILT_IN, RULES, Events
 from rankfold.simulator.trace import Kind, TraceJob
 from rankfold.simulator.whole import Whole
 
@@ -33,7 +33,7 @@ def job(name: str, arrival: float, devices: int, work: float, kind: int = 0) -> 
 def run(
     jobs: Sequence[TraceJob], devices: int, scheduler: str, costs: Costs = FREE
 ) -> dict[str, Done]:
-    result = compare(jobs, [Kind("gpu", devices)], [scheduler], costs)[scheduler]
+    result = Events(jobs, [Kind("gpu", devices)], costs, {}).run(scheduler)
     return {done.name: done for done in result.jobs}
 
 
@@ -93,7 +93,7 @@ def test_a_job_with_fewer_devices_than_ranks_takes_longer() -> None:
     """The device with the most ranks determines the time: 2 of 3 ranks on one of two devices."""
     folded = TraceJob("folded", 0.0, 3, 1, 2, 10.0)
     assert times(run([folded], 8, "fifo")) == {"folded": (0, 20)}
-    slow = compare([folded], [Kind("gpu", 8, speed=0.5)], ["fifo"], FREE)["fifo"]
+    slow = Events([folded], [Kind("gpu", 8, speed=0.5)], FREE, {}).run("fifo")
     assert slow.makespan == 40
 
 
@@ -106,7 +106,7 @@ def test_costs_delay_jobs_and_are_counted_as_lost() -> None:
     for 3 s; then `a` resumes for 5 s and runs for its last 8 s."""
     jobs = [job("a", 0.0, 1, 10.0), job("b", 4.0, 1, 3.0)]
     costs = Costs(start=2.0, suspend=1.0, resume=5.0)
-    result = compare(jobs, [Kind("gpu", 1)], ["srtf"], costs)["srtf"]
+    result = Events(jobs, [Kind("gpu", 1)], costs, {}).run("srtf")
     assert {each.name: (each.start, each.end) for each in result.jobs} == {
         "b": (4, 10),
         "a": (0, 23),
@@ -117,7 +117,7 @@ def test_costs_delay_jobs_and_are_counted_as_lost() -> None:
 
 def test_a_pause_that_a_suspension_cuts_short_counts_as_long_as_it_was() -> None:
     jobs = [job("a", 0.0, 1, 10.0), job("b", 1.0, 1, 1.0)]
-    result = compare(jobs, [Kind("gpu", 1)], ["srtf"], Costs(start=3.0))["srtf"]
+    result = Events(jobs, [Kind("gpu", 1)], Costs(start=3.0), {}).run("srtf")
     assert {each.name: each.end for each in result.jobs} == {"b": 5.0, "a": 15.0}
     assert result.lost == {"spec": 1.0 + 3.0} and result.utilisation == pytest.approx(11 / 15)
 
@@ -129,7 +129,7 @@ def test_percentiles_are_values_that_occur() -> None:
 
 def test_the_report_has_each_tier() -> None:
     jobs = [job("a", 0.0, 1, 1.0), TraceJob("b", 0.0, 1, 1, 1, 3.0, tier="basic")]
-    found = compare(jobs, [Kind("gpu", 1)], ["fifo"], FREE)["fifo"].json()
+    found = Events(jobs, [Kind("gpu", 1)], FREE, {}).run("fifo").json()
     assert {name: tier["jobs"] for name, tier in found["tiers"].items()} == {
         "basic": 1,
         "standard": 1,
@@ -165,7 +165,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def whole(kinds: Sequence[Kind], scheduler: str) -> Incremental:
-    rules = Rules(NOT_LIMITED, scheduler)
+    rules = Rules(RULES.ranks_on_a_device, scheduler)
 
     def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Any:
         return decide(fleet, jobs, rules, now)
@@ -177,7 +177,7 @@ def whole(kinds: Sequence[Kind], scheduler: str) -> Incremental:
 @given(case=cases())
 def test_it_decides_as_the_planner_would_on_all_jobs(scheduler: str, case: Case) -> None:
     kinds, jobs, costs = case
-    fast = Simulation(jobs, kinds, scheduler_of(scheduler, kinds), costs).run()
+    fast = Events(jobs, kinds, costs, {}).run(scheduler)
     slow = Simulation(jobs, kinds, whole(kinds, scheduler), costs).run()
     assert fast.json() == slow.json()
 
@@ -187,7 +187,7 @@ def test_it_decides_as_the_planner_would_on_all_jobs(scheduler: str, case: Case)
 def test_work_is_conserved(scheduler: str, case: Case) -> None:
     """Jobs compute exactly their work; what they hold beyond that is in `lost`."""
     kinds, jobs, costs = case
-    result = Simulation(jobs, kinds, scheduler_of(scheduler, kinds), costs).run()
+    result = Events(jobs, kinds, costs, {}).run(scheduler)
     work = 0.0
     for each in jobs:
         devices = min(each.max, kinds[each.kind].devices)
@@ -228,7 +228,7 @@ def test_an_event_does_not_cost_more_where_more_jobs_wait_and_run(scheduler: str
     def of(size: int) -> int:
         jobs = [job(f"j{n}", n * 0.001, 1 + n % 8, 100.0 + n % 50) for n in range(size)]
         kinds = [Kind("gpu", size)]
-        return calls_of(Simulation(jobs, kinds, scheduler_of(scheduler, kinds), FREE).run)
+        return calls_of(lambda: Events(jobs, kinds, FREE, {}).run(scheduler))
 
     few, many = of(200), of(800)
     assert many < 4.8 * few

@@ -1,0 +1,82 @@
+"""Traces that can be run with any scheduler, by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from rankfold.policy.decide import decide
+from rankfold.policy.incremental import Incremental, incremental
+from rankfold.policy.vocabulary import Decision, Fleet, Job, Rules
+from rankfold.simulator.costs import Costs
+from rankfold.simulator.events import Progress, Simulation, fleet_of, quiet
+from rankfold.simulator.pollux import PolluxJob
+from rankfold.simulator.result import Result
+from rankfold.simulator.ticks import Nodes, TickSimulation
+from rankfold.simulator.trace import Kind, TraceJob
+from rankfold.simulator.whole import Decide, Whole
+
+RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices is not simulated
+BUILT_IN = ("fifo", "backfill", "srtf")
+TICK_S = 60.0
+Policies = Mapping[str, Decide]  # those that are not built in
+
+
+class Trace(Protocol):
+    """Jobs that can be run with a scheduler."""
+
+    jobs: int
+    devices: dict[str, int]  # type → number
+
+    def run(self, scheduler: str, progress: Progress = quiet) -> Result: ...
+
+
+class Events:
+    """Jobs whose work is known, from event to event."""
+
+    def __init__(
+        self, jobs: Sequence[TraceJob], kinds: Sequence[Kind], costs: Costs, policies: Policies
+    ):
+        self.jobs, self.devices = len(jobs), {kind.type: kind.devices for kind in kinds}
+        self._jobs, self._kinds, self._costs, self._policies = jobs, kinds, costs, policies
+
+    def run(self, scheduler: str, progress: Progress = quiet) -> Result:
+        chosen = self._scheduler(scheduler)
+        return Simulation(self._jobs, self._kinds, chosen, self._costs).run(progress)
+
+    def _scheduler(self, name: str) -> Incremental:
+        fleet = fleet_of(self._kinds)
+        if name in self._policies:
+            return Whole(fleet, self._policies[name])
+        return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
+
+
+class Ticks:
+    """Jobs of a Pollux workload, in steps of `tick` seconds."""
+
+    def __init__(
+        self,
+        jobs: Sequence[PolluxJob],
+        nodes: Nodes,
+        costs: Costs,
+        policies: Policies,
+        tick: float = TICK_S,
+    ):
+        self.jobs, self.devices = len(jobs), {"gpu": nodes.devices}
+        self._jobs, self._nodes, self._costs = jobs, nodes, costs
+        self._policies, self._tick = policies, tick
+
+    def run(self, scheduler: str, progress: Progress = quiet) -> Result:
+        chosen = self._policies.get(scheduler) or _built_in(scheduler)
+        return TickSimulation(self._jobs, self._nodes, chosen, self._costs, self._tick).run(
+            progress
+        )
+
+
+def _built_in(name: str) -> Decide:
+    rules = Rules(RULES.ranks_on_a_device, name)
+
+    def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:
+        return decide(fleet, jobs, rules, now)
+
+    return all_jobs
