@@ -103,9 +103,9 @@ def test_bytes_become_fields() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("struct rf_a {\n\tuint64_t x[N];\n};", "x[N] has no known length"),
+        ("struct rf_a {\n\tuint64_t x[N];\n};", "x[N] has a length that is not known"),
         ("struct rf_a {\n\tvoid *x;\n};", "void is not a type"),
-        ("enum rf_e { A = B };", "A: B is no number"),
+        ("enum rf_e { A = B };", "A: B is not a number"),
     ],
 )
 def test_what_is_not_understood_is_refused(text: str, words: str) -> None:

@@ -93,7 +93,7 @@ TABLE: Table = {
         checked("uses of a module"): {
             "use-forgotten": ("\tmodule_use(f->module);", "\t;"),
         },
-        checked("questions that the client waits for"): {
+        checked("requests whose replies the client awaits"): {
             "question-not-counted": ("r->pending += slot != 0;", ";"),
         },
         unchecked("a module counts its uses"): {
