@@ -23,6 +23,8 @@ runtime calls itself; those in ``nothing`` need nothing. ``failure`` is the resu
 not met; default: the CUDA error. Programs then call a separate entry; the client itself calls
 bodies, unchecked.
 
+``refused_reason`` is what a refused function without a reason of its own says on stderr.
+
 An annotation that does not match its prototype is an error, so that no parameter is forgotten
 silently.
 """
@@ -107,6 +109,7 @@ class Library:
     result: str
     finish: str
     refused_result: str
+    refused_reason: str  # of functions that have none of their own; "": the usual text
     failure: str  # result if the check of the context fails; "": the CUDA error
     prefix: str  # every function has an alias with this prefix (NCCL: pncclAllReduce)
     functions: tuple[Function, ...]
@@ -293,6 +296,7 @@ def _library(data: dict[str, Any], extra_names: set[str] | None = None) -> Libra
         result=data["result"],
         finish=data.get("finish", ""),
         refused_result=str(data["refused_result"]),
+        refused_reason=data.get("refused_reason", ""),
         failure=contexts.get("failure", ""),
         prefix=prefix,
         functions=tuple(functions.values()),

@@ -57,7 +57,7 @@ def call_arguments(function: Function) -> str:
 
 
 def stub(function: Function, name: str, library: Library) -> str:
-    why = f"{function.body} not supported by rankfold" if function.body else ""
+    why = f"{function.body} not supported by rankfold" if function.body else library.refused_reason
     reason = f'"{why}"' if why else "NULL"
     symbol = function.symbol(name)
     declared = "static " if function.older else f"RF_API int {symbol}(void);\n"

@@ -81,7 +81,8 @@ const char *dnn_status_name(int status)
 		STATUS(BAD_PARAM_SHAPE_MISMATCH),
 		STATUS(BAD_PARAM_ATTRIBUTE_TYPE),
 		{CUDNN_STATUS_NOT_SUPPORTED,
-		 "CUDNN_STATUS_NOT_SUPPORTED: not supported by rankfold"},
+		 "CUDNN_STATUS_NOT_SUPPORTED: not supported by rankfold; "
+		 "torch.backends.cudnn.enabled = False makes PyTorch use its own kernels"},
 		STATUS(INTERNAL_ERROR_HOST_ALLOCATION_FAILED),
 		STATUS(EXECUTION_FAILED),
 	};
@@ -93,7 +94,9 @@ const char *dnn_status_name(int status)
 
 void dnn_last_error(char *message, size_t bytes)
 {
-	static const char text[] = "rankfold names on stderr what it does not support";
+	static const char text[] =
+		"rankfold names on stderr what it does not support; "
+		"torch.backends.cudnn.enabled = False makes PyTorch use its own kernels";
 	size_t n = bytes < sizeof text ? bytes : sizeof text;
 
 	if (!message || !n)
