@@ -1,10 +1,10 @@
 """Jobs of the Pollux workloads: six applications whose step times and gradient statistics were
 measured on 64 GPUs, for batches and placements of many sizes.
 
-A job trains with a fixed batch, of which each device gets an equal part; a part that is too large
-for a device is computed in several goes, whose gradients are accumulated. Progress is counted in
-steps with the smallest batch: larger batches make less progress per sample, by as much as the
-measured variance of the gradients says.
+A job trains with a fixed batch, and each device gets an equal part of it. If a part is too large
+for a device, the device computes it in several steps and accumulates the gradients. Progress is
+counted in steps with the smallest batch: larger batches make less progress per sample, by as much
+as the measured variance of the gradients says.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def histories(
 
 
 class Followed:
-    """A simulated fleet of which `decide` and the incremental scheduler see the same."""
+    """A simulated fleet, shown in the same state to `decide` and to the incremental scheduler."""
 
     def __init__(self, sizes: tuple[int, int], scheduler: str):
         first = tuple(range(sizes[0])), tuple(range(sizes[0], sum(sizes)))
