@@ -1,4 +1,5 @@
-"""The process of a policy that is not built in: `python -m rankfold.plugin_process NAME`.
+"""The process of a policy that is not built in: `python -m rankfold.plugin_process NAME PARENT`.
+It ends with the thread that started it: PARENT is the pid of that thread's process.
 
 Messages on stdin and stdout are a length of 8 bytes and MessagePack: first an empty reply, when the
 policy is imported, then a reply to each request. See plugins.py.
@@ -6,8 +7,10 @@ policy is imported, then a reply to each request. See plugins.py.
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
+import signal
 import sys
 import traceback
 from typing import BinaryIO
@@ -19,6 +22,10 @@ from rankfold.policy.vocabulary import Decision
 
 
 def main() -> None:
+    # A policy that loops does not read stdin, so it would outlive a killed parent.
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if os.getppid() != int(sys.argv[2]):
+        return
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the policy prints is no reply
     try:

@@ -118,7 +118,7 @@ class Plugin:
     def _start(self) -> None:
         """Start the process; returns when it has imported the policy."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rankfold.plugin_process", self.name],
+            [sys.executable, "-m", "rankfold.plugin_process", self.name, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

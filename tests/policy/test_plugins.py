@@ -3,6 +3,11 @@ stays in force, and the next one may succeed."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +72,34 @@ def test_a_policy_that_loops_is_killed_at_its_deadline(install: Install, state: 
         assert decided(plugin, 1.0) == {}
         assert "timed out: no decision within" in plugin.failures[0]
         assert decided(plugin, 2.0) == GOOD
+
+
+WAITS_FOR_EVER = """
+from rankfold.plugins import Plugin
+from rankfold.policy.vocabulary import Fleet, Rules
+plugin, nothing = Plugin("loops", deadline_s=1e6), Fleet((), 0)
+plugin.decide(nothing, [], Rules(1), 0.0)
+print(plugin._process.pid, flush=True)
+plugin.decide(nothing, [], Rules(1), 1.0)
+"""
+
+
+def test_a_policy_that_loops_ends_with_a_simulation_that_is_killed(
+    install: Install, state: State
+) -> None:
+    install("broken", "loops")
+    command = [sys.executable, "-c", WAITS_FOR_EVER]
+    tests = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=tests, stdout=subprocess.PIPE, text=True) as simulation:
+        assert simulation.stdout
+        policy = int(simulation.stdout.readline())
+        simulation.kill()
+    until = time.monotonic() + scaled(10)
+    while not (ended := os.waitpid(policy, os.WNOHANG))[0] and time.monotonic() < until:
+        time.sleep(0.01)
+    if not ended[0]:
+        os.kill(policy, signal.SIGKILL)
+    assert ended == (policy, signal.SIGKILL)
 
 
 def test_a_policy_may_print(
