@@ -41,13 +41,13 @@ class Job:
     ):
         self.guest, self.env = guest, env
         self.rankfold, self.specs, self.folder = rankfold, specs, folder
-        self.name = "job"
+        self.name, self.extra = "job", ""  # extra: more lines of its spec
         folder.mkdir(exist_ok=True)
 
     def apply(self, gpus: int, suspend: bool = False) -> None:
         env = ", ".join(f"{name}: '{value}'" for name, value in self.env.items())
         suspended = str(suspend).lower()
-        extra = f"workdir: {self.folder}\n  env: {{{env}}}\n  suspend: {suspended}"
+        extra = f"workdir: {self.folder}\n  env: {{{env}}}\n  suspend: {suspended}\n  {self.extra}"
         self.specs.program(self.guest.command(), self.name, gpus, extra, self.guest.ranks)
         self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
 
