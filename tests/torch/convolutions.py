@@ -22,6 +22,7 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], int, int | tuple[int, ...], dict[str, 
     ((2, 3, 9, 8), 4, 3, {}),
     ((3, 4, 7, 7), 6, 1, {}),
     ((2, 4, 8, 8), 6, 1, {"stride": 2}),
+    ((2, 4, 7, 6), 1, 3, {"padding": 1}),
     ((2, 4, 11, 9), 6, 3, {"stride": 2, "padding": 1}),
     ((2, 4, 11, 9), 6, (3, 2), {"stride": (1, 3), "padding": (2, 1), "dilation": (2, 1)}),
     ((2, 6, 8, 8), 9, 3, {"groups": 3, "padding": 1}),
@@ -36,6 +37,7 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], int, int | tuple[int, ...], dict[str, 
 TRANSPOSED: list[tuple[tuple[int, ...], int, int, dict[str, Any]]] = [
     ((2, 3, 5, 4), 4, 3, {"stride": 2, "padding": 1, "output_padding": 1}),
     ((2, 4, 6), 4, 2, {"groups": 2}),
+    ((2, 1, 5, 4), 3, 3, {}),
 ]
 # torch sends those of fewer than three dimensions, and of bfloat16, to its own kernels
 NORMS = [(3, 4, 7), (2, 3, 6, 5), (1, 2, 40, 30), (2, 3, 3, 4, 2)]

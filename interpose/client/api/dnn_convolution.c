@@ -285,11 +285,19 @@ static uint64_t scalar_bits(const struct convolution *c, double number)
 	return bits;
 }
 
-static struct rf_matrix matrix_of(const struct operand_of_all *x, int64_t bytes, int64_t image,
-				  int64_t group, int64_t batch)
+/* A matrix of one row or column has a stride that no element uses: it becomes one that a product
+ * accepts. */
+static struct rf_matrix matrix_of(const struct operand_of_all *x, int64_t rows, int64_t columns,
+				  int64_t bytes, int64_t image, int64_t group, int64_t batch)
 {
+	int64_t row = x->row, column = x->column;
+
+	if (rows == 1)
+		row = column == 1 ? columns : 1;
+	else if (columns == 1)
+		column = row == 1 ? rows : 1;
 	return (struct rf_matrix){x->at + (uint64_t)((image * x->image + group * x->group) * bytes),
-				  (uint64_t)x->row, (uint64_t)x->column, (uint64_t)batch};
+				  (uint64_t)row, (uint64_t)column, (uint64_t)batch};
 }
 
 /* d = alpha * a * b + beta * d for each image and group; `to` is d's cudaDataType. */
@@ -311,9 +319,12 @@ static int multiply_all(const struct convolution *c, const int64_t size[3], int6
 					      .alpha = scalar_bits(c, alpha),
 					      .beta = scalar_bits(c, beta)}};
 
-		m.g.a = matrix_of(a, c->type->bytes, image, group, by_group ? a->image : a->group);
-		m.g.b = matrix_of(b, c->type->bytes, image, group, by_group ? b->image : b->group);
-		m.g.d = matrix_of(d, d_bytes, image, group, by_group ? d->image : d->group);
+		m.g.a = matrix_of(a, size[0], size[2], c->type->bytes, image, group,
+				  by_group ? a->image : a->group);
+		m.g.b = matrix_of(b, size[2], size[1], c->type->bytes, image, group,
+				  by_group ? b->image : b->group);
+		m.g.d = matrix_of(d, size[0], size[1], d_bytes, image, group,
+				  by_group ? d->image : d->group);
 		m.g.c = m.g.d;
 		status = gemm_types(&m.g, c->type->cuda, c->type->cuda, to,
 				    c->type->type == CUDNN_DATA_DOUBLE ? CUBLAS_COMPUTE_64F
