@@ -16,7 +16,7 @@ from .run import JOB, WORLD_SIZE, Record, job_of
 
 @dataclass(frozen=True)
 class Sharing:
-    """What ranks that shared a device did not each have or do, over all ranks and the whole run."""
+    """Savings of ranks that shared a device, over all ranks and the whole run."""
 
     on: bool  # whether any device permitted sharing
     shared_max: int  # maximum of shared chunks, in any sample

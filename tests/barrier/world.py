@@ -380,7 +380,7 @@ class World:
         return False
 
     def _awaited(self, rank: Rank, key: int) -> tuple[int, ...]:
-        """Who must call for the rank's round to complete: a send waits for no rank."""
+        """The ranks that must call for the rank's round to complete: a send waits for no rank."""
         if key < PAIRS:
             return self.members[key]
         source = self.members[key][0]
@@ -410,7 +410,8 @@ class World:
         return True
 
     def _hear_news(self) -> bool:
-        """Of an abort, in any order; not before it has joined."""
+        """Deliver the news of one abort, in any order, to a rank that has joined the communicator.
+        Returns whether there was news to deliver."""
         which = self.random.randrange(len(self.news))
         number, comm, by = self.news.pop(which)
         rank = self.ranks[number]

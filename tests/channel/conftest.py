@@ -1,1 +1,1 @@
-"""What a rank and its proxy share means the same to the compiler, to Python and to people."""
+"""Promise: C, Python and the documents agree on the memory that a rank and its proxy share."""

@@ -1,2 +1,2 @@
-"""What a checkpoint holds comes back as it was, or is said to be damaged; nothing removes what a
-save or restore needs."""
+"""Promise: a checkpoint restores what was saved, or reports the damage; no collection removes what
+a save or restore needs."""

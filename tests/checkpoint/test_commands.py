@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:
     assert rankfold("list", tmp_path).returncode == 1
     newest = store.newest("gpt")
     assert newest.checkpoint and newest.checkpoint.manifest.id == Id(1, 1)
-    # What was found damaged is stored anew.
+    # The next save stores the damaged units again.
     manifest = saved(store, "gpt", 1, example(3))
     assert store.checkpoint("gpt", manifest.id).verify() == []
 

@@ -1,5 +1,5 @@
-"""What has changed a little is stored as its difference from what was there, and comes back as it
-was."""
+"""Promise: slightly changed content is stored as its difference from the previous content, and
+restored unchanged."""
 
 from __future__ import annotations
 
@@ -250,7 +250,8 @@ def one(data: bytes, reference: bytes | None = None) -> tuple[PackIndex, bytes]:
 
 
 def test_a_reference_that_is_nowhere_is_a_fault(store: Store) -> None:
-    """Of the pack that names it: a process has written it anew, with a name that is its digest."""
+    """The fault is in the pack that names the reference. The test writes that pack again, with a
+    name that is its digest."""
     saved(store, "gpt", 1, content())
     manifest = saved(store, "gpt", 1, content(1))
     place, index = next(

@@ -20,7 +20,7 @@ from support.leaks import State
 
 
 class Recorder:
-    """What os.fsync and os.link did, in order."""
+    """Records the calls of os.fsync and os.link, in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.did: list[tuple[str, str]] = []

@@ -167,7 +167,7 @@ class Store(RuleBasedStateMachine):
         return f"s/{name}"
 
     def _files(self, each: Id) -> set[str] | None:
-        """What it consists of, None where its manifest was harmed."""
+        """The files of a checkpoint; None if its manifest was damaged."""
         if self._name(f"jobs/gpt/manifests/{each}.json") in self.harmed:
             return None
         files = self.store.manifest("gpt", each).files
@@ -356,7 +356,8 @@ def test_a_restore_verifies_every_unit() -> None:
 
 
 def test_no_flipped_bit_gets_through() -> None:
-    """Of a pack with tables, a list and units that zstd does not shorten."""
+    """Flips each bit of a pack that contains tables, a list and units that zstd does not
+    shorten."""
     disk = Disk()
     store = begun(disk)
     pages = {HOST + at * PAGE: noise(at, PAGE) for at in range(3)}

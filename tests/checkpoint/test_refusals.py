@@ -1,4 +1,4 @@
-"""What is refused, and the words: which URL, which object, what to do."""
+"""Promise: each refusal names the URL, the object and the remedy."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ def data_bytes(store: Store) -> int:
 
 
 def content(folder: Path, address: int, length: int) -> bytes:
-    """Of the device's memory in an image, or in that of another rank where it lies there."""
+    """Bytes of device memory from an image, or from the image of another rank to which it
+    refers."""
     begin, found = address - DEV_BASE, b""
     noted = Image([], 0, frozenset(), image.noted(folder / "image"), {})
     for rank, start, end in noted.pieces(begin, begin + length):
@@ -281,8 +282,8 @@ def test_content_that_is_in_host_memory_too_is_stored_once(store: Store, tmp_pat
 def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
     store: Store, tmp_path: Path
 ) -> None:
-    """What touches is one note, and what lies between is not noted with it. Large buffers and
-    small ones."""
+    """Adjacent shared buffers become one reference; the bytes between buffers belong to none.
+    Checks large and small buffers."""
     at = [DEV_BASE + n * 65536 for n in range(4)]
     large = noise("large", 300 << 10)
     alike = {

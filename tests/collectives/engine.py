@@ -98,11 +98,11 @@ class Device:
         assert self.coll != ffi.NULL
 
     def _place(self, ref: Any) -> Place:
-        """Of an argument, which is gone when the call is over."""
+        """The place of an argument, which is freed when the call returns."""
         return int(self.cluster.ffi.cast("uintptr_t", ref.space)), ref.addr
 
     def _bytes(self, place: Place, count: int) -> Any:
-        """What a hal_ref names: all of it must be there."""
+        """The bytes that a hal_ref names, all of which must exist."""
         ffi = self.cluster.ffi
         space, addr = place
         if not space and addr < SCRATCH:
@@ -177,7 +177,7 @@ class Device:
         return np.frombuffer(self._bytes(at, count * kind.itemsize), kind)
 
     def _operand(self, operand: Any, count: int, dtype: int) -> Callable[[], Array]:
-        """What a sum finds there when it runs."""
+        """Returns a function that reads a sum's operand when the sum runs."""
         place, rank, kind = self._place(operand.at), operand.rank, np.dtype(NAMES[dtype])
         if not operand.window:
             return lambda: self._array(place, count, dtype)

@@ -1,4 +1,4 @@
-"""What each collective must give, bit for bit: NumPy along the one summation tree."""
+"""The expected result of each collective, bit for bit: NumPy along the one summation tree."""
 
 from __future__ import annotations
 

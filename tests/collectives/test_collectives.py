@@ -264,7 +264,7 @@ def test_many_pieces(coll: Native, kind: int) -> None:
         assert memory[rank][recv_at : recv_at + want.nbytes].tobytes() == want.tobytes()
     assert not cluster.busy and len(cluster.completed) == 5
     if kind == e.ALLREDUCE:
-        # What a device reads of others: partials of its share, and the rest of the result.
+        # A device reads partial sums of its own share, and the rest of the result, from others.
         for device in range(4):
             assert cluster.bytes_read[device] < 2.4 * count * 4
     cluster.close()

@@ -70,7 +70,7 @@ def knock(path: str) -> str:
 
 
 def listing(folder: str) -> str:
-    """What of rankfold's can be seen there, except for our own door."""
+    """The names of rankfold's files that the process sees in the folder, without its own socket."""
     own = os.path.basename(os.environ["RANKFOLD_LAUNCHER"])
     try:
         found = [name for name in os.listdir(folder) if name != own]

@@ -1,4 +1,5 @@
-"""What reconciler, proxies and launchers log: time, level, area, and as much as the switch says."""
+"""Promise: reconciler, proxies and launchers log time, level and area, at the level of
+RANKFOLD_LOG."""
 
 from __future__ import annotations
 

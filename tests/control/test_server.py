@@ -1,4 +1,4 @@
-"""What a server does with clients that misbehave, and with faults of its own handlers."""
+"""Promise: a server survives clients that misbehave, and errors of its own handlers."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ class Layout:
 
 
 class Auxiliary:
-    """What an epilogue leaves next to D or takes from there: numbers of D's type, or bits."""
+    """An epilogue's auxiliary matrix, written or read next to D: numbers of D's type, or bits."""
 
     def __init__(self, r: Random, epilogue: int, kind: int, m: int, n: int, count: int):
         self.bits, self.kind = bool(epilogue & BITS), kind

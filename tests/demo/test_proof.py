@@ -24,7 +24,7 @@ FINAL = 4000
 
 
 def status(epoch: int, kernels: int, ended: bool = False) -> dict[str, Any]:
-    """What the fleet says when each rank has run so many kernels."""
+    """The fleet's status when each rank has run so many kernels."""
     place = PLACES[epoch]
     counters = {
         "kernels": kernels,

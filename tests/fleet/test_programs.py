@@ -23,7 +23,7 @@ from .neighbour import Neighbour
 
 
 def own_lines(text: str) -> list[str]:
-    """What the library in a rank said, in a `run` of one rank."""
+    """The lines that the library in the rank of a `run` printed."""
     return [line for line in text.splitlines() if line.startswith("rankfold: ")]
 
 
@@ -230,7 +230,7 @@ def test_host_memory_for_folded_ranks_is_counted_before_placing(
     waits = rankfold.until(refused)
     assert rankfold.job("too-much")["phase"] == "Pending" and waits["type"] == "Stalled"
     assert "may need 0.0625 GiB of host memory" in waits["message"]
-    # What the first held is free when it is over.
+    # The memory of the first job is free when that job has ended.
     neighbour.finish()
     rankfold.until(lambda: rankfold.job("too-much")["phase"] == "Succeeded")
     assert json.dumps(rankfold.job("too-much")["conditions"]).count("Stalled") == 0

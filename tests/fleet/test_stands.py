@@ -37,7 +37,7 @@ def waiting(rankfold: Rankfold, name: str) -> dict[str, str]:
 
 
 def at(rankfold: Rankfold, name: str) -> list[str]:
-    """What its ranks wait for, as far as they have begun."""
+    """The calls in which the job's ranks wait, of those ranks that have begun."""
     return [each.get("at", "") for each in rankfold.job(name).get("ranks", ())]
 
 

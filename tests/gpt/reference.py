@@ -115,7 +115,7 @@ def _normal(shape: tuple[int, ...], deviation: float, state: list[int]) -> Array
 
 
 def initial_parameters(config: Config, seed: int = 1) -> Array:
-    """What rank 0 broadcasts: GPT-2's initialisation."""
+    """The parameters that rank 0 broadcasts: GPT-2's initialisation."""
     flat = np.zeros(parameter_count(config))
     p, state = unpack(flat, config), [mix(seed)]
     deviation = float(np.float32(0.02))

@@ -20,7 +20,7 @@ TEXT = REPOSITORY / "examples/gpt/text/genesis.txt"
 
 
 def requests(fleet: Fleet, job: RunningJob, rank: int) -> str:
-    """What the rank asked for from its first request on, as `rankfold inspect` prints it."""
+    """All requests of the rank, as `rankfold inspect` prints them."""
     about = Path(f"/proc/{fleet.rank_pid(job, rank)}/stat").read_text()
     launcher = about.rpartition(")")[2].split()[1]  # the parent: it keeps the channel
     kept = Path(f"/proc/{launcher}/fd").iterdir()
@@ -64,5 +64,5 @@ def test_parameters_and_moments_share_no_chunk_with_gradients_and_activations(
 
 
 def parameters() -> int:
-    """Of the example as it is without arguments."""
+    """The number of the example's parameters when it runs without arguments."""
     return reference.parameter_count(reference.text_and_config(TEXT)[1])

@@ -25,7 +25,7 @@ PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x8
 
 
 def wanted() -> list[str]:
-    """What the project needs, as pyproject.toml says it."""
+    """The project's dependencies and those of `gpu-check`, from pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["gpu-check"]]
 

@@ -1,4 +1,4 @@
-"""What `make gpu-check` runs on a machine with an NVIDIA GPU, each part in a process of its own.
+"""The parts that `make gpu-check` runs on a machine with an NVIDIA GPU, each in its own process.
 
 Only the standard library is imported here: the first parts run before there is anything else. A
 part prints what it found; it fails with `SystemExit` or any other error, and raises `Skip` where it
@@ -50,8 +50,8 @@ PROGRAMS: tuple[tuple[str, int, str], ...] = (
     ("nvidia/products", 3, "20"),
     ("programs/mlp_blas", 3, "30"),
 )
-# What calls must do, and what takes memory or time: after all else. "/": the file whose existence
-# lets a program go on is there.
+# Programs that check calls, and programs that take memory or time; they run last. "/": a file that
+# exists, for programs that continue once their file exists.
 BEHAVIOUR: tuple[tuple[str, int, str], ...] = (
     ("programs/copies", 2, "/"),
     ("programs/fills", 2, "/"),
@@ -139,7 +139,8 @@ def look() -> None:
 
 
 def run(*command: str | Path, **env: str) -> str:
-    """What it prints on stdout. Raises SystemExit with the end of stderr if it fails."""
+    """Runs a command and returns its stdout. Raises SystemExit with the end of stderr if it
+    fails."""
     words = [str(word) for word in command]
     env = {**os.environ, **env}
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
@@ -360,7 +361,7 @@ def recovery() -> None:
 
 
 def answers() -> None:
-    """What plain CUDA answers odd calls is still what tests/programs/answers.txt has."""
+    """Plain CUDA still answers unusual calls as tests/programs/answers.txt says."""
     import cuda
 
     lines = plain(cuda.build(cuda.PROGRAMS / "answers.cu")).splitlines()
@@ -368,7 +369,8 @@ def answers() -> None:
 
 
 def launches() -> None:
-    """What the software GPU computes in its own tests, the GPU computes to the bit (replay.py)."""
+    """The GPU computes the launches of the software GPU's own tests to the same bits
+    (replay.py)."""
     files = sorted((ROOT / "tests/softgpu").glob("test_*.py"))
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
 

@@ -103,7 +103,7 @@ class Gpu:
         return module
 
     def run(self, launch: Launch) -> bytes:
-        """What memory is afterwards."""
+        """Runs the launch and returns the memory's content afterwards."""
         function, module = ctypes.c_void_p(), self.load(launch.ptx)
         self("cuModuleGetFunction", ctypes.byref(function), module, launch.name.encode())
         if launch.shared > 48 << 10:
@@ -203,7 +203,8 @@ def answers(paths: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 def replay(folder: Path) -> list[str]:
-    """What is not as it must be. Raises SystemExit if nothing ran."""
+    """Replays all launches in a folder and returns the differences. Raises SystemExit if none
+    ran."""
     paths = sorted(folder.iterdir())
     with ThreadPoolExecutor(WORKERS) as pool:
         parts = pool.map(

@@ -108,7 +108,7 @@ def bare_python(folder: Path) -> Path:
 
 
 def copy_of_the_tree(folder: Path) -> None:
-    """What a commit of all that is here would hold, without git."""
+    """Copies the files that a commit of the whole tree would contain, without git."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     for name in filter(None, done.stdout.split("\0")):

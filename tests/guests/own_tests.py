@@ -110,7 +110,7 @@ def run(
 
 
 def report(name: str, each: dict[str, Results], total: Results, listed: dict[str, str]) -> None:
-    """What the tables in docs/ are written from: build/guests/NAME.json."""
+    """Writes build/guests/NAME.json, from which the tables in docs/ are made."""
     counts = {
         file: {
             "passed": len(r.passed),

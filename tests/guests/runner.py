@@ -23,7 +23,7 @@ ENDS_S = 240.0
 
 
 class Results(NamedTuple):
-    """What each rank printed, and the files that the job left."""
+    """The output of each rank, and the files that the job left."""
 
     printed: list[str]
     files: dict[str, bytes]

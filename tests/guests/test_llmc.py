@@ -89,7 +89,8 @@ def log(out: Path) -> str:
 
 
 def digests(out: Path) -> dict[str, str]:
-    """Of every file. In a state file llm.c leaves eight bytes unset: its generator's `seed_`."""
+    """The digest of every file. llm.c leaves eight bytes of a state file unset (its generator's
+    `seed_`), which count as zeros."""
     found = {}
     for path in sorted(out.iterdir()):
         content = bytearray(path.read_bytes())

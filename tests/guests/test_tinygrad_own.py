@@ -55,7 +55,7 @@ def supply(tests: Path) -> None:
 
 
 def toolkit(environment: Path, folder: Path) -> Path:
-    """What tinygrad looks for below CUDA_PATH, and a clang for its CPU device."""
+    """Makes the folder that tinygrad expects at CUDA_PATH, and a clang for its CPU device."""
     nvidia = installed.site_packages(environment) / "nvidia/cu13"
     (folder / "bin").mkdir(parents=True)
     (folder / "include").symlink_to(nvidia / "include")

@@ -186,7 +186,8 @@ def memory_is_exhausted_where_no_place_is_left(loaded: Loaded, how: settings) ->
 
 
 def what_leaves_the_reserve_fits(loaded: Loaded, how: settings) -> None:
-    """Of what is never freed, except for two chunks that are begun and not full."""
+    """If nothing is freed, allocations that leave the reserve fit, except for two partly filled
+    chunks."""
 
     @how
     @given(steps=st.lists(ALLOCATIONS, min_size=1, max_size=200), capacity=st.integers(8, 300))

@@ -25,7 +25,7 @@ NOTHING = {
     "cuGetProcAddress_v2",
     "cuGetExportTable",
 }
-# What they name has a context of its own, or is the context; questions about an address need none.
+# Calls that need no current context: their argument is a context, has one, or is an address.
 NAMED = re.compile(
     r"cuDevice|cuCtx(Create|Destroy|SetCurrent|GetCurrent|Push|Pop|GetId|GetApi"
     r"|GetDevice_v2|Synchronize_v2)|cuEvent|cuGraphAdd|cuPointerGet"
@@ -258,7 +258,7 @@ def test_the_last_release_resets_the_primary_context(
 
 
 def documented() -> dict[str, str]:
-    """What the header says that each function returns."""
+    """The return values that the header documents, by function."""
     text = (descriptions.header_folders("cuda")[0] / "cuda.h").read_text()
     pattern = r"/\*\*((?:(?!\*/).)*)\*/\s*(?:__CUDA_DEPRECATED\s+)?CUresult CUDAAPI (\w+)\("
     found = re.findall(pattern, text, re.DOTALL)

@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def nccl_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the version that our description is of."""
+    """The folder with NCCL's header, of the version that our description is written from."""
     return headers_of(tmp_path_factory, "nccl", "nvidia-nccl-cu13==2.28.3")
 
 

@@ -85,7 +85,7 @@ def program_object() -> Path:
 
 
 def launches(run: Run, tmp_path: Path, program: Path, *words: str) -> tuple[list[str], int]:
-    """What the program prints, and how many launches reach the server."""
+    """The lines that the program prints, and the number of launches that reach the server."""
     with ChannelServer(tmp_path / "s") as server:
         server.serve_kernels()
         done = run(program, *words, launcher=server.path)

@@ -21,7 +21,7 @@ from support.patience import scaled
 
 
 def invariants(*folders: str) -> set[str]:
-    """What the invariants of these folders say."""
+    """The texts of the invariants in these folders."""
     found = set[str]()
     for source in sorted(each for at in folders for each in (REPOSITORY / at).rglob("*.[ch]")):
         for begin in re.finditer(r"\b(?:INVARIANT|WRONG)\((?!condition)", source.read_text()):

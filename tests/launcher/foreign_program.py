@@ -1,5 +1,5 @@
-"""What ranks do to files among those of others: ``foreign_program.py NAME FOLDER TREE``, with the
-phases of writing_program.py. ``elsewhere`` in the tree is the owner's business only."""
+"""Ranks change files next to other users' files: ``foreign_program.py NAME FOLDER TREE``, with the
+phases of writing_program.py. No rank may change ``elsewhere`` in the tree."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def renames(folder: Path, tree: Path) -> None:
 
 
 def links(folder: Path, tree: Path) -> None:
-    """Of files with several names it knows one each."""
+    """Changes files of which the rank knows one of two names."""
     (tree / "linked").hardlink_to(tree / "given")
     with (tree / "second").open("a") as file:
         file.write(", appended")

@@ -1,4 +1,4 @@
-"""What the ranks of these tests run: ``rank_program.py NAME ARGUMENTS…``.
+"""Programs that the ranks of these tests run: ``rank_program.py NAME ARGUMENTS…``.
 
 Each function stands for something programs do. They report through files and named pipes,
 since no other process may write to a rank's stdout.
@@ -27,7 +27,7 @@ def say(fifo: str, word: str) -> None:
 
 
 def facts(path: str) -> None:
-    """What a rank sees of itself."""
+    """Writes what the rank sees of itself, as JSON."""
     seen = {
         "pid": os.getpid(),
         "session": os.getsid(0),

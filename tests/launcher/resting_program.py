@@ -217,7 +217,7 @@ def no_main_thread(folder: str) -> None:
 
 
 def holding_fd(folder: str, what: str, number: int, *arguments: bytes | int) -> None:
-    """What that system call gives."""
+    """Makes a system call, which returns the descriptor to hold."""
     if ctypes.CDLL(None, use_errno=True).syscall(number, *arguments) < 0:
         return lacking(folder, what)
     return holding(folder)

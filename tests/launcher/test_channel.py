@@ -260,7 +260,7 @@ def test_the_claimer_is_notified_of_the_end(rig: Rig) -> None:
 
 
 def test_the_image_outlives_its_claims(rig: Rig) -> None:
-    """What one server writes to the image the next one reads."""
+    """One server writes to the image, and the next server reads it."""
     launched, stop = owner(rig)
     far = handshake.WINDOW_BYTES - 4096
     with launched.client() as client:

@@ -95,7 +95,7 @@ def seen(folder: Path) -> dict[str, Any]:
 
 
 def furnish(tree: Path) -> None:
-    """What was there before the rank."""
+    """Creates the files that exist before the rank starts."""
     for name in ("linked input", "given", "unwanted", "truncated", "untouched"):
         (tree / name).write_text(f"{name} of old")
     (tree / "unwanted folder").mkdir()
@@ -284,7 +284,7 @@ def test_what_raw_calls_of_a_static_program_do_comes_back(place: Tree) -> None:
 
 
 def copied(folder: Path, earlier: Path | None = None) -> dict[str, int]:
-    """Of the names in a snapshot whose content is not that of an earlier one: bytes."""
+    """Bytes of each file in a snapshot whose content is not in the earlier snapshot, by name."""
     entries = json.loads((folder / "files.json").read_text())["entries"]
     known = {path.stat().st_ino for path in (earlier / "files").iterdir()} if earlier else set()
     return {

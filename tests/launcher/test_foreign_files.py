@@ -42,7 +42,7 @@ def place(state: State) -> Shared:
 
 
 def theirs(place: Shared) -> dict[str, object]:
-    """What there is elsewhere, with its times."""
+    """The content of ``elsewhere``, with its times."""
     folder = place.tree / "elsewhere"
     times = {path.name: path.stat().st_ctime_ns for path in (folder, *folder.iterdir())}
     return {"seen": seen(folder), "times": times}

@@ -18,7 +18,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def of_rank(place: Place) -> list[Path]:
-    """What a snapshot has in shared memory."""
+    """The paths in shared memory that the snapshot contains."""
     found = json.loads((place.saved / "files.json").read_text())["entries"]
     return [path for each in found if (path := Path(each["path"])).parent == SHARED_MEMORY]
 

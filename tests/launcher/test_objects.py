@@ -1,5 +1,5 @@
-"""What a process has of the kernel is the same after it was saved and brought back, once and twice;
-what cannot be is named, and the rank runs on."""
+"""Promise: a process's kernel objects are the same after one and after two restores; an object that
+cannot be saved is named, and the rank continues."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ REFUSED = {
     "no_new_code": "PR_SET_MDWE",
     "wall_signal": "a timer at an absolute time of the wall clock",
 }
-# What only the library that a rank preloads sees.
+# Objects that only the preloaded library sees.
 NEED_LIBRARY = "key undo waiting_undo locked_later sealed no_tsc no_new_code wall_signal".split()
 
 RECORD = "/memfd:rankfold-host-state-1"

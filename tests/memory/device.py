@@ -23,7 +23,7 @@ GARBAGE: Page = (-77,) * CELLS  # of whoever had the chunk before
 
 
 class Anything(int):
-    """What a cell holds that no rank may rely on: it equals whatever was read."""
+    """A cell's value that no rank may rely on: it equals whatever was read."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -116,7 +116,7 @@ class Device:
         return error
 
     def fresh(self, unclean: bool = False) -> Any:
-        """What a new chunk holds."""
+        """The content of a new chunk."""
         return GARBAGE if unclean else ZEROS
 
     def chunk_destroy(self, _: Any, chunk: int) -> None:

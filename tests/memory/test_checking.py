@@ -46,7 +46,8 @@ class Checked:
             self.device_is(name, getattr(self, name), getattr(world.device, name))
 
     def device_is(self, name: str, ours: Any, others: Any) -> None:
-        """What it does with the queue of checksums, and with those of the memory."""
+        """Replace a device function: `ours` for the queue of checksums, `others` for the memory's
+        queues."""
 
         def call(queue: Any, *more: Any) -> Any:
             return (

@@ -251,7 +251,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
 
 @pytest.mark.parametrize("what", ["changed", "written", "written on the host", "failed", "ended"])
 def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) -> None:
-    """Of two ranks that were saved one continues alone."""
+    """Two ranks are saved; one of them continues alone."""
     world = shared(make, 2)
     first, second, _ = world.ranks
     if what == "written on the host":

@@ -148,7 +148,7 @@ def test_what_another_had_to_copy_is_taken_and_then_tried_for_oneself(make: Make
 
 
 def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
-    """Of two pages one is not the same: so no rank has what was to be, not even in the other."""
+    """One of two pages differs, so the rank gets no result, not even on the other page."""
     world = make(2, 8)
     first, second = world.ranks
     same(first, second, pages=2)

@@ -124,8 +124,8 @@ class Rank:
         return int(found.a), int(found.b)
 
     def in_image(self, stay: bool = False) -> dict[int, Page]:
-        """What the image has of each page: all that whoever takes it over gets. If all ranks stay,
-        another's image may have it."""
+        """The image's content of each page, for any process that takes the image over. If all ranks
+        stay, another rank's image may have it."""
         ffi, found = self.world.ffi, {}
         for page in self.model:
             other = self.world.lib.memory_image_owner(self.memory, page)
@@ -293,7 +293,7 @@ class World:
         self.ranks = [Rank(self, n, groups[n] if groups else 1) for n in range(ranks)]
 
     def named(self, value: int) -> Any:
-        """What everybody knows by this name; 0: zeros."""
+        """The content that all ranks know by this number; 0: zeros."""
         if not value:
             return self.lib.versions_fill(0, 1)
         content = self.ffi.new("struct content *")

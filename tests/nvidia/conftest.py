@@ -35,7 +35,7 @@ def fake(fake_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fake]:
 
 @pytest.fixture
 def kernels() -> Kernels:
-    """Of programs.cu, for the device that is open."""
+    """The kernels of programs.cu, for the open device."""
     loader = Loader(paths.native("lib/librankfold-proxy.so"), (9, 0))
     ptx = cuda.ptx(HERE / "programs.cu").encode()
     return lambda name: loader.function(loader.module(ptx, 1), name)

@@ -1,5 +1,5 @@
-"""What training has from a product besides, on the NVIDIA HAL: each reaches the library as the
-epilogue that it is. What the results must be says softgpu/test_gemm_extras.py."""
+"""Promise: the NVIDIA HAL passes each extra of a matrix product to the library as the matching
+epilogue. softgpu/test_gemm_extras.py states the expected results."""
 
 from __future__ import annotations
 

@@ -32,7 +32,8 @@ def rewritten(text: str) -> Rewritten:
 
 
 def assemble(tmp_path: Path, text: str, capability: int = 75) -> str:
-    """What ptxas says about the registers and memory of each kernel. It must accept the text."""
+    """Assembles the text with ptxas, which must accept it. Returns its report on each kernel's
+    registers and memory."""
     source, target = tmp_path / "a.ptx", tmp_path / "a.cubin"
     source.write_text(text)
     command: list[str | Path] = [
@@ -50,7 +51,7 @@ def assemble(tmp_path: Path, text: str, capability: int = 75) -> str:
     return done.stderr
 
 
-# What docs/nvidia.md says is refused: here a class's table of virtual functions.
+# Kernels that docs/nvidia.md says are refused: here a class's table of virtual functions.
 REFUSED = {"kernel_heap": "begins as the address of function .* which devices of type nvidia"}
 
 

@@ -1,1 +1,1 @@
-"""What NVML says of the virtual devices is what the CUDA API says of them."""
+"""Promise: NVML and the CUDA API report the same virtual devices."""

@@ -103,7 +103,7 @@ def nvml_answers(device: int) -> dict[str, Any]:
 
 
 def refusals(device: int) -> list[str]:
-    """What NVML says to questions that a virtual device has no answer to, or that are wrong."""
+    """NVML's answers to wrong questions, and to those that a virtual device has no answer to."""
     handle = pynvml.nvmlDeviceGetHandleByIndex(device)
     questions: dict[str, Callable[[], Any]] = {
         "utilization": lambda: pynvml.nvmlDeviceGetUtilizationRates(handle),

@@ -47,7 +47,7 @@ def load(folder: Path, changed: Path | None = None) -> Any:
 
 
 def told(room: Any, program: Sequence[Step]) -> list[Race]:
-    """What the check says of a program."""
+    """The races that the check finds in a program."""
     ffi, lib = room
     found: list[Race] = []
 
@@ -170,8 +170,8 @@ class Model:
                     left -= set(range(at, at + count))
 
     def races(self, second: int) -> tuple[set[Race], bool]:
-        """Of the operation that has just come with all that were before; and whether there is one
-        of two accesses that both are without gaps."""
+        """Races of the newest operation with all earlier ones; and whether one is between two
+        accesses that both have no gaps."""
         found: set[Race] = set()
         whole = False
         node, mine = self.operations[second]
@@ -192,7 +192,7 @@ class Model:
 
 
 def so(program: Sequence[Step]) -> dict[int, tuple[set[Race], bool]]:
-    """Of each operation that races with an older one: as `Model.races`."""
+    """For each operation that races with an earlier one: as `Model.races`."""
     model, found = Model(), {}
     for number, (what, *rest) in enumerate(program):
         model.step(number, what, *rest)

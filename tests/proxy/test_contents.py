@@ -264,7 +264,7 @@ def alias(r: Computing, other: bool) -> None:
     r.launch("twice", D, D if other else B, WORDS, 1, 96)
 
 
-# What rank 1 does otherwise than ranks 0 and 2, so that D differs; B and C hold the same before.
+# Rank 1 differs from ranks 0 and 2 in this step, so that D differs; B and C were equal before.
 DIFFERENCES: dict[str, Callable[[Computing, bool], None]] = {
     "a scalar": lambda r, other: r.launch("update", D, B, WORDS, 1 + other, 96),
     "the shape": lambda r, other: r.launch("block", D, B, WORDS, 1, 128 if other else 96),

@@ -102,7 +102,7 @@ def meet(ranks: list[Computing], times: int) -> None:
 PLACEMENTS = [[0, 1], [0, 0], [0, 1, 2], [0, 0, 1, 1], [0, 0, 0]]
 
 
-# What ranks of a device hold alike on the host lies there once, and does not differ.
+# Ranks of one device have one host copy of equal pages, which cannot differ.
 PLACES = [(where, True) for where in PLACEMENTS] + [([0, 1], False), ([0, 0, 1], False)]
 
 
@@ -318,8 +318,8 @@ def test_a_bit_that_flips_in_a_copy_of_several_ranks_is_an_alarm(kernels: Loader
         here.spoilt = True
 
         def struck() -> bool:
-            """Who is to run next may have had the page brought to the device since: then what
-            is there belongs to no rank, and a later copy is to be struck."""
+            """The next rank's page may be on the device again: then the host copy belongs to no
+            rank, and a later copy must be changed instead."""
             with Path("/proc/self/mem").open("r+b") as memory:
                 for at in on_the_host(mark):
                     memory.seek(at + 5)

@@ -117,7 +117,7 @@ OF_DEVICES = ["soft/soft.h", "nvidia/nvidia_hal.h"]
 
 
 def compiled(name: str, text: str) -> str:
-    """What the compiler says of this source of a folder."""
+    """The compiler's errors for this source, compiled as a file of the folder."""
     command = ["gcc", "-fsyntax-only", "-xc", "-", f"-I{REPOSITORY / 'interpose/channel'}"]
     folders = [f"-I{paths.native('rooms') / each}" for each in ("hal", name)]
     done = subprocess.run([*command, *folders], input=text, capture_output=True, text=True)

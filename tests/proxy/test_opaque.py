@@ -160,8 +160,7 @@ def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]
 
 
 def test_a_kernel_that_writes_elsewhere_is_noticed_and_measured_again(kernels: Loader) -> None:
-    """What each rank runs alone, as no other one does it, writes to another buffer, from some step
-    on."""
+    """A kernel that each rank runs alone writes to another buffer from some step on."""
     with hidden(kernels, [0, 0], every=1000) as (here, made):
         expected = [[0] * WORDS for _ in made]
         given = [PARAMETERS, MOMENTS + 4]
@@ -276,7 +275,7 @@ AGAIN = [
     Step(Op("update", 0, 0)),
     Step(Op("update", 1, 0)),
 ]
-# What the others agree on while one rank is about to measure it.
+# The other ranks agree on a kernel that one rank is about to measure.
 AHEAD = [
     *[Step(Op("update", 0, 0))] * 3,
     Step(Op("update", 0, 0, stream=2)),

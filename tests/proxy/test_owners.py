@@ -10,8 +10,8 @@ import pytest
 
 from support.native import CORE
 
-# What is written, as the end of what stands before the operator: a part of a rank or the proxy, or
-# a field of a name that nothing else has. Whose it is: files, or whole rooms.
+# Pattern of the end of an assignment's left side (a part of a rank or the proxy, or a field with a
+# unique name) → the files or folders that may write it.
 OWNERS: dict[str, tuple[str, ...]] = {
     r"turn\.\w+": (),  # by the verbs of turn.h only
     r"counters\.\w+|->counters": ("rank/rank.h",),

@@ -85,7 +85,7 @@ def a_chunk_is_looked_at_once(pairs: Pairs) -> None:
 
 
 def what_was_seen_longest_ago_goes(pairs: Pairs) -> None:
-    """Of those that have one place; all others stay."""
+    """A new pair replaces the least recently seen pair of its set; all others stay."""
     digests = [(5 + SETS * n, n) for n in range(WAYS + 1)]
     assert pairs.add((6, 0)) == NEW
     for each in digests[:WAYS]:

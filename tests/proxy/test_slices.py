@@ -1,4 +1,5 @@
-"""What runs when: the time slices of ranks whose queues never run dry, and memory under kernels."""
+"""Promise: ranks with endless work take turns by time slice, and a running kernel's memory stays
+resident."""
 
 from __future__ import annotations
 

@@ -637,7 +637,7 @@ def test_what_comes_behind_what_ran_for_all_cannot_write_there(kernels: Loader) 
 
 
 def test_a_fault_is_everybodys(kernels: Loader) -> None:
-    """Of all who take part: they read beyond what there is."""
+    """All ranks that take part fail: they read beyond the buffer."""
     with shared(kernels, 3) as (native, made):
         before = counts(native, 3)[1]
         for rank in made:

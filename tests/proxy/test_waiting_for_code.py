@@ -31,7 +31,7 @@ def at(native: Native) -> str:
 
 
 def token_of(native: Native, kind: int) -> int:
-    """Of the request that the core makes of its Python half."""
+    """The token of the request that the core makes to the proxy's Python code."""
     tokens: list[int] = []
 
     def asked() -> bool:
@@ -74,7 +74,7 @@ VARIABLE = (Access(1 << 20, 8, Use.READ, 0),)
 def test_the_reason_of_a_refusal_reaches_the_rank(
     sets: Sets, variables: tuple[Access, ...], reason: str
 ) -> None:
-    """Of code that cannot be loaded, and of access sets beyond a kernel's own memory."""
+    """Code that cannot be loaded is refused, and access sets beyond a kernel's own memory."""
     rank, image = Computing(0, 1, DEV_BASE), source()
     rank.map[OFF_BULK : OFF_BULK + len(image)] = image
     module = module_info(image.decode())

@@ -1,4 +1,5 @@
-"""What the proxy's core says of a launch: how far from its words a kernel reads and writes."""
+"""The ranges that the proxy's core computes for a launch: how far from its words a kernel reads and
+writes."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ class Core:
     def of(
         self, sets: Sets, reaches: Any, params: bytes, grid: Sequence[int], block: Sequence[int]
     ) -> dict[int, Reach]:
-        """Of each word, by its offset."""
+        """The reach of each word, by its offset."""
         found = self.ffi.new("struct bounds[]", len(sets.words))
         shape = self.ffi.new("struct bound_shape *", {"grid": grid, "block": block})
         self.lib.bounds_of(reaches, shape, params, found)

@@ -15,7 +15,8 @@ Graph = list[list[int]]
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Of each node those that it leads to: none, one or several, itself among them."""
+    """A random graph: the successors of each node, none, one or several, possibly including
+    itself."""
     count = draw(st.integers(1, 9))
     following = st.lists(st.integers(0, count - 1), max_size=3, unique=True)
     return draw(st.lists(following, min_size=count, max_size=count))

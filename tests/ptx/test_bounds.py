@@ -46,7 +46,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Core:
 
 
 def reach(core: Core, body: str, n: int = 100, k: int = 3, m: int = 5) -> Reach:
-    """Of `p`."""
+    """The reach of parameter `p`."""
     params = struct.pack("<QQQII", P, Q, m & (1 << 64) - 1, n & (1 << 32) - 1, k & (1 << 32) - 1)
     return core.reaches(found(body), params, (BLOCKS, 1, 1), (THREADS, 1, 1))[0]
 
@@ -60,7 +60,7 @@ def at(register: str) -> str:
     return AT.replace("$", register)
 
 
-# What the kernel does, and which words of `p` are read: from, up to.
+# The kernel's body, and the range of words of `p` that it reads: first, end.
 WORDS: dict[str, tuple[str, int, int]] = {
     "one": ("ld.global.u32 %i0, [%p+8];", 2, 3),
     "a vector": ("ld.global.v4.u32 {%i0, %i3, %i4, %i5}, [%p+16];", 4, 8),
@@ -313,7 +313,7 @@ def test_what_is_read(core: Core, name: str) -> None:
 MOST, LEAST = (1 << 31) - 1, -(1 << 31)
 ALL = (LEAST, MOST + 1)  # all that a signed number of 32 bits can count
 COUNT = "add.s32 %i3, %i3, %k; setp.lt.s32 %c, %i3, %n; @%c bra again;"
-# What does not fit 32 bits, or is read as another number: what the kernel does, n, k, from, up to.
+# Results that exceed 32 bits, or are read as another type: the body, n, k, first word, end.
 EDGES: dict[str, tuple[str, int, int, int, int]] = {
     "one more than the largest": ("add.s32 %i3, %n, 1;" + at("%i3"), MOST, 0, LEAST, LEAST + 1),
     "about the largest": ("add.s32 %i3, %n, %t;" + at("%i3"), MOST - 9, 0, *ALL),

@@ -70,7 +70,7 @@ def _exchanged(how: str, op: tuple[Op, Op]) -> Callable[[Patch], None]:
 
 
 def _either_holds(patch: Patch) -> None:
-    """Of `or` both sides are taken to hold."""
+    """Fault: both sides of an `or` are assumed to hold."""
     known = facts.facts_of
 
     def all_of(predicate: values.Value, holds: bool) -> list[facts.Fact]:

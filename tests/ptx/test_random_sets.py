@@ -201,8 +201,8 @@ class World:
         ]
 
     def run(self, uses: dict[int, Use], other: set[int], moved: set[int]) -> list[Any]:
-        """What all buffers hold at the end. `uses`: of each buffer. `other`: of those the content
-        differs. `moved`: those lie elsewhere."""
+        """Runs the kernel and returns the content of all buffers. `uses`: the use of each buffer.
+        `other`: buffers with other content. `moved`: buffers at another address."""
         at = [self.places[k + (POINTERS + 1 if k in moved else 0)] for k in range(POINTERS + 1)]
         self.protect(self.base, CHUNK, mmap.PROT_READ | mmap.PROT_WRITE)
         self.space.write(self.base, np.full(CHUNK // 8, 0x5555, np.uint64))

@@ -1,4 +1,4 @@
-"""What a kernel reads and writes, a case for each rule of proxy/ptx/sets.py.
+"""Access sets of kernels: a case for each rule of proxy/ptx/sets.py.
 
 Parameters: `p`, `q`, `r` at 0, 8 and 16 are pointers or 64-bit numbers, `n` at 24 is a 32-bit
 number, `s` at 32 a structure of 32 bytes.
@@ -63,7 +63,7 @@ def said(found: Sets) -> str:
     )
 
 
-# What the kernel does, and what is said of it.
+# The kernel's body, and the access sets that are reported.
 CLOSED = {
     "nothing": ("", ""),
     "a load": ("ld.global.u32 %i0, [%p+4];", "0:r"),

@@ -116,7 +116,8 @@ def test_a_job_that_has_not_begun_is_not_started_with_fewer() -> None:
 
 
 def test_devices_that_others_have_are_waited_for() -> None:
-    """Of the three that it misses one is bad. Meanwhile no younger job is let in before it."""
+    """One of the three devices that it misses is bad. Meanwhile no younger job is started before
+    it."""
     older, young = job("b", 2, 2, 1.0), job("young", 1, 1, 2.0)
     place = fleet(4, job(ranks=4, gpus=4))
     wish(place, job(ranks=4, gpus=4, suspend=True), older)

@@ -33,7 +33,7 @@ def record(placement: tuple[str, ...], epoch: int, step: str = "placed", **field
 
 
 def observed(**jobs: JobOnDevice) -> Observed:
-    """What the devices soft-0, soft-1 … hold of the job."""
+    """The observation that the devices soft-0, soft-1 … serve the job."""
     devices = {}
     for name, there in jobs.items():
         device = f"local/{name.replace('_', '-')}"

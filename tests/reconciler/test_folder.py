@@ -65,7 +65,7 @@ def heard(source: reader.DirectorySource) -> bool:
 
 
 def costs(place: Path) -> list[dict[str, int]]:
-    """Of ten looks at rest, and of one edit."""
+    """The cost of ten polls without a change, and of one edit."""
     source, found = reader.DirectorySource(place), []
     try:
         assert source.poll() is not None

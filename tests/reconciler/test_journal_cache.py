@@ -1,5 +1,5 @@
-"""What the journal keeps decoded is what its file says, whoever wrote and whatever failed; and a
-reader decodes what has changed, not all there is."""
+"""Promise: the journal's decoded copy equals its file, whichever process wrote it and whatever
+failed; a reader decodes only what has changed."""
 
 from __future__ import annotations
 

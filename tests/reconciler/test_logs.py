@@ -1,4 +1,4 @@
-"""What ranks print, as `run` and `logs` show it while it grows."""
+"""Promise: `run` and `logs` show the output of ranks while it grows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of proxies that end: of those that were requested to, nothing. Which devices are
+"""Promise: the reconciler reports a proxy that exits unless it was requested to; it marks devices
 bad."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ WHOLE = f"# ours\n{POOL}---\n{job('first', 'env: {A: b}')}---\n{job('second', 's
 
 
 class Accepted:
-    """What a fleet that runs the jobs of `texts` says to other texts."""
+    """Applies other texts to a fleet that runs the jobs of `texts`."""
 
     def __init__(self, folder: Path, texts: dict[str, str]):
         self.journal = Journal(folder)

@@ -27,7 +27,7 @@ from support.command import JOB, Rankfold, Specs
 # Long enough that no time, number or digest that is told beside it has these digits by chance.
 DIGITS = "751926480135"
 SECRET = f"hunter2-{DIGITS}"
-# What may come to stand below `spec:` where somebody means to give a job a secret.
+# Mistakes that a person may make below `spec:` when giving a secret to a job.
 SLIPS = {
     "a number": f"env: {{{{TOKEN: {DIGITS}}}}}",
     "a mapping": "env: {{TOKEN: {{value: {secret}}}}}",

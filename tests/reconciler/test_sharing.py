@@ -1,4 +1,5 @@
-"""What sharing did and cost is reported of a job as its proxies counted it in its last epoch."""
+"""Promise: the reconciler reports a job's savings by sharing and its cost, as the proxies counted
+them in its last epoch."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_wrong_line_of_a_job(line: str) -> None:
     assert len(found) == 1 and WRONG_JOBS[line] in found[0], found
 
 
-# What is added to a right job, at line 8, and what is expected of it.
+# A line that is added to a valid job as line 8, and the expected message.
 WRONG_ADDITIONS = {
     "gpus: 0": "0.yaml:8: spec.gpus: must be at least 1, not 0. Number of devices now",
     "gpus: 65": "0.yaml:8: spec.gpus: must be at most 64, not 65",

@@ -28,7 +28,8 @@ Ranks = Mapping[int, tuple[str, float]]
 
 
 def told(first: Ranks, second: Ranks, epoch: int = 2, stopped: int = -1) -> Condition | None:
-    """What is said of a job on two devices whose ranks are at this for so long."""
+    """The stall condition of a job on two devices whose ranks have been in these calls for so
+    long."""
     ranks = {**first, **second}
     place = tuple(A if rank in first else B for rank in range(4))
     record = Record("gpt", step="placed", epoch=epoch, placement=place)

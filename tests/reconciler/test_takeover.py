@@ -122,8 +122,8 @@ def look_for_who_asks(do: Callable[[int], None], found: list[int]) -> None:
 
 
 def meanwhile(do: Callable[[int], None], scene: Scene, jobs: int) -> tuple[int, list[str]]:
-    """Who asked, to whom something was done, and what is then known of the jobs; they are not
-    taken."""
+    """Calls `do` with the pid of the process that queries the store. Returns that pid, and what the
+    fleet then knows of the jobs; none are taken over."""
     found: list[int] = []
     looking = threading.Thread(target=look_for_who_asks, args=(do, found))
     looking.start()

@@ -1,4 +1,4 @@
-"""What `watch` shows on a terminal: each event once and whole, and below them one picture."""
+"""Promise: on a terminal, `watch` shows each event once and whole, and one picture below them."""
 
 from __future__ import annotations
 

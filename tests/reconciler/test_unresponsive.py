@@ -69,7 +69,7 @@ def python(*command: str, rankfold: Rankfold) -> Iterator[subprocess.Popen[str]]
 
 
 def launcher_of(rankfold: Rankfold) -> int:
-    """Of rank 0 of the job gpt."""
+    """The pid of the launcher of rank 0 of the job gpt."""
     rank = rankfold.job("gpt")["ranks"][0]["pid"]
     with open(f"/proc/{rank}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[1])

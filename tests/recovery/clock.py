@@ -23,7 +23,7 @@ def pass_time(file: Path, seconds: float) -> None:
 
 
 class Clock:
-    """Of every process of a fleet but the ranks."""
+    """The clock of every process of a fleet except the ranks."""
 
     def __init__(self, folder: Path, rankfold: Rankfold):
         file = folder / "clock"

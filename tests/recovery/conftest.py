@@ -104,7 +104,7 @@ class Trained:
 
 
 def watched(patience_s: int) -> list[str]:
-    """What runs a command under a watchdog."""
+    """The command line that runs a command under a watchdog."""
     return [sys.executable, str(Path(__file__).with_name("watched.py")), str(patience_s)]
 
 
@@ -121,7 +121,7 @@ def job(rankfold: Rankfold, specs: Specs, program: Path, state: State) -> Traine
 
 @pytest.fixture(scope="session")
 def undisturbed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What the job leaves when nothing happens to it."""
+    """The files that the job leaves when it runs undisturbed."""
     folder = tmp_path_factory.mktemp("undisturbed")
     environment = {
         **os.environ,

@@ -94,8 +94,8 @@ class Aborting:
 
 
 def undisturbed(state: State, program: str, steps: int) -> list[str]:
-    """What a rank prints in so many steps, without a reconciler, on one device: the bits of a step
-    do not depend on the way of being blocked."""
+    """The output of a rank in so many steps, without a reconciler, on one device: the bits of a
+    step do not depend on how the rank is blocked."""
     folder = state.folder / "undisturbed"
     (folder / "state").mkdir(parents=True)
     own = State(folder, folder / "state", state.runtime, state.watch)

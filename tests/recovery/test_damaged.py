@@ -16,7 +16,7 @@ from .conftest import Trained
 
 
 def own_files(store: Path, kind: str) -> list[Path]:
-    """What only the second checkpoint has in the store, the largest first."""
+    """Files in the store that only the second checkpoint has, the largest first."""
     found = (store / "jobs/gpt/data").glob(f"1-2-*/{kind}/*")
     return sorted(found, key=lambda file: file.stat().st_size, reverse=True)
 

@@ -64,7 +64,7 @@ def test_time_between_events_does_not_count_a_rest(
 
 
 def _counted(log: Path) -> tuple[float, float]:
-    """What events count, and the rank's own clock."""
+    """Seconds that events count, and seconds by the rank's own clock."""
     found = re.fullmatch(r"half\n(\S+) s counted of (\S+) s\n", log.read_text())
     assert found is not None, log.read_text()
     return float(found[1]), float(found[2])

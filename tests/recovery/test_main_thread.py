@@ -13,7 +13,7 @@ STEPS, VALUES = 100, 64
 
 
 def total() -> int:
-    """What the program computes."""
+    """The total that the program must print."""
     found = 0
     for thread in range(VALUES):
         value = 0

@@ -88,8 +88,8 @@ def _is_stopped(pid: int) -> bool:
 
 
 class Disaster:
-    """What happens to one job, drawn from `seed`. `told`: all of it, for a failure's report.
-    `on_disk`: when it is suspended it rests there, instead of in memory or in the store."""
+    """Disturbs one job as `seed` decides. `told`: everything that happened, for a failure's report.
+    `on_disk`: a suspended job rests on disk, instead of in memory or in the store."""
 
     def __init__(self, job: Trained, seed: int):
         self.on_disk = seed % 2 == 1

@@ -11,7 +11,7 @@ from .test_tidy import read, sources
 
 # Name of the package in the index, where it is not that of the module.
 PACKAGES = {"yaml": "pyyaml"}
-# What some formats of traces need: without it, rankfold reports by name that it is missing.
+# Some formats of traces need this package; without it, rankfold reports its name as missing.
 SIMULATE_ONLY = ("simulator/pollux.py",)
 BUILD_ONLY = (
     "interpose/generate.py",

@@ -107,7 +107,7 @@ POINTER = re.compile(rf"(?<![\w./\"'}}>-])((?:{'|'.join(FOLDERS)}){_PATH})(?![\w
 
 
 def pointed_at(name: str) -> set[str]:
-    """What documents, comments and docstrings call by its path from the root."""
+    """The paths from the root that a file's documents, comments and docstrings mention."""
     text = read(name)
     if not name.endswith(".md"):
         text = "\n".join(re.findall(r'^\s*(?:/?\*|//|#).*$|""".*?"""|/\*.*?\*/', text, re.M | re.S))

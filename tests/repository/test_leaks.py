@@ -26,7 +26,7 @@ os.wait()
 
 
 def beside(state: State) -> leaks.Watch:
-    """Of a test that runs next to this one."""
+    """The watch of a test that runs concurrently."""
     return dataclasses.replace(state.watch, folder=state.folder.with_name("rankfold-test-other"))
 
 

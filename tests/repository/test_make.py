@@ -1,4 +1,5 @@
-"""What `make` gives the commands it runs, and when it installs the virtual environment."""
+"""Promise: `make` passes a known environment to its commands, and installs the virtual environment
+when it must."""
 
 from __future__ import annotations
 

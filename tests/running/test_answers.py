@@ -13,11 +13,11 @@ from support.leaks import State
 
 ANSWERS = cuda.PROGRAMS / "answers.txt"
 
-# What we answer instead, and why.
+# Lines in which rankfold differs from plain CUDA, and why.
 OTHERWISE = (
-    # Memory of no bytes is refused, whoever asks for it.
+    # All allocation functions refuse zero bytes.
     "cudaMallocManaged(&p, 0): cudaErrorInvalidValue",
-    # What is no kernel is no kernel.
+    # A null pointer is no kernel.
     "cudaLaunchKernel(nullptr, 1, 1, args, 0, 0): cudaErrorInvalidResourceHandle",
     # An H200's multiprocessor has 2048 threads, that of the default device 1536.
     "blocks of more than the bound: 9",
@@ -31,7 +31,7 @@ OTHERWISE = (
     "cuMemHostAlloc((void **)&at, 0, 0): CUDA_ERROR_INVALID_VALUE",
     'cuModuleGetGlobal(&at, &bytes, module, "put"): CUDA_ERROR_NOT_FOUND',
     'cuModuleGetGlobal(nullptr, nullptr, module, "seen"): CUDA_SUCCESS',
-    # What is behind the last parameter is not looked at.
+    # Bytes behind the last parameter are ignored.
     *(
         f"{bytes} bytes of 12: cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, 0, nullptr, extra): "
         "CUDA_SUCCESS"

@@ -51,7 +51,7 @@ JOIN_APART_MS = 40
 
 @dataclass(frozen=True)
 class Look:
-    """What the devices tell of a job: whether collectives are in progress, and of each rank whether
+    """The devices' report on a job: whether collectives are in progress, and for each rank whether
     it is inside communicator initialisation and how many collectives it has completed."""
 
     busy: bool
@@ -79,7 +79,7 @@ def moment(before: Look, behind: Look) -> str:
 
 
 def check_cut(job: RunningJob, same_collectives: bool) -> None:
-    """What must hold at a cut, as the devices tell it."""
+    """Checks the invariants of a cut in the devices' reports."""
     rounds, collectives = set(), set()
     for device in job.devices:
         (told,) = [j for j in job.fleet.status(device)["jobs"] if j["job"] == job.name]

@@ -1,4 +1,4 @@
-"""What kernels may do beyond arithmetic, by programs that nvcc compiled and through a proxy."""
+"""Promise: kernels that nvcc compiled run through a proxy, with features beyond arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RING_BYTES = 1 << 20  # RF_PRINT_BYTES
 
 
 def output(state: State, program: str, *arguments: object) -> str:
-    """What the program prints, alone on one device."""
+    """The program's output, alone on one device."""
     built = cuda.build(cuda.PROGRAMS / f"{program}.cu")
     return output_of(state, program, [str(built), *map(str, arguments)])
 

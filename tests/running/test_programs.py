@@ -103,7 +103,7 @@ def over(job: RunningJob) -> bool:
 
 
 def outputs(job: RunningJob) -> list[str]:
-    """What the ranks printed, after checking that all ended well."""
+    """The output of each rank, after checking that all exited with 0."""
     for rank, status in enumerate(job.wait()):
         assert status == 0, f"rank {rank}: {job.errors(rank)}"
     job.detach(discard=True)  # a device serves one job at a time

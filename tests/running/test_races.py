@@ -22,7 +22,7 @@ def rankfold(state: State) -> Rankfold:
 
 
 def run(rankfold: Rankfold, *arguments: str, ranks: int = 1) -> tuple[str, str]:
-    """What a job that succeeds prints, to stdout and to stderr. A GPT takes its time."""
+    """Runs a job, which must succeed, and returns its stdout and stderr. A GPT takes long."""
     process = rankfold.start("run", "--world-size", str(ranks), "--name", "job", *arguments)
     out, errors = process.communicate(timeout=scaled(400.0))
     assert process.returncode == 0, errors

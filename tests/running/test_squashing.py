@@ -20,7 +20,7 @@ UPDATES = 3  # kernels of a step of the GPT that write parameters and moments, o
 def run(
     state: State, source: Path, arguments: list[str], where: list[int]
 ) -> tuple[list[str], int]:
-    """What each rank prints, and how many kernels were squashed."""
+    """The output of each rank, and the number of kernels that were squashed."""
     with Fleet(state, devices=max(where) + 1, memory=256 * MiB) as fleet:
         placement = [fleet.names[device] for device in where]
         name = f"{source.stem.replace('_', '-')}-{len(set(where))}"

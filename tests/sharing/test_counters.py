@@ -1,4 +1,4 @@
-"""What sharing did is reported: rank by rank by the proxies, and of the job by `describe`."""
+"""Promise: proxies report the savings of sharing per rank, and `describe` those of the job."""
 
 from __future__ import annotations
 

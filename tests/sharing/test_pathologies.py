@@ -43,8 +43,8 @@ ALIKE = {
     "buckets": STEPS,
     "fault": STEPS - 1,
 }
-# Whose updates run once for all ranks as long as these are alike; and whose ranks never come to the
-# same again when they no longer are.
+# Programs that update once for all ranks as long as the ranks are equal, and whose ranks never
+# become equal again.
 TOGETHER = (
     "plain",
     "skipped",
@@ -67,7 +67,7 @@ APART = (
     "changed",
     "subgroup",
 )
-# Of which no step is done once for several ranks, though they have the same parameters for long.
+# Programs that repeat every step in each rank, though their ranks have equal parameters for long.
 ALONE = {
     "found_inf": "whether it updates at all is read from a flag that is each rank's own",
     "printing": "what runs once for all prints one line, not one for each",
@@ -77,7 +77,7 @@ ALONE = {
 }
 FOR_ONE = {"allocations": 44, "changed": 40}  # MiB: one rank, and not two; the others have 32
 SECONDS = 240.0
-TRIES = 3  # a busy machine lets each rank go alone: whoever takes long is not waited for
+TRIES = 3  # on a busy machine a rank runs alone because others do not wait long for it
 FAST = ("host_copy", "beside", "buckets")  # the others take as long each
 
 
@@ -95,7 +95,7 @@ def parameters(text: str) -> list[str]:
 
 
 def ended(job: RunningJob) -> list[str]:
-    """What the ranks printed, after checking that all ended well."""
+    """The output of each rank, after checking that all exited with 0."""
     for rank, status in enumerate(job.wait(SECONDS)):
         assert status == 0, f"rank {rank}: {job.errors(rank)}"
     compared(job)
@@ -137,7 +137,8 @@ class Held:
         self.shared = 0
 
     def after(self, steps: int) -> Message:
-        """What the proxy says when all ranks have done so many, and before any does another."""
+        """The proxy's status when all ranks have done `steps` steps, before any rank does
+        another."""
         if steps < self.steps:
             until(lambda: self.seen(steps) or over(self.job), SECONDS, f"{steps} steps")
             assert self.seen(steps), "it has ended"
@@ -171,8 +172,8 @@ def looked_at(kind: str) -> list[int]:
 
 
 def counted(kind: str, job: RunningJob, folder: Path) -> bool:
-    """Of a job on one device: its proxy's counters say that its ranks shared, and no longer than
-    they were alike. False: they hardly came to anything together while they were."""
+    """Checks, by the proxy's counters, that the ranks of a job on one device shared, and only while
+    they were equal. Returns False if they rarely came to a step together."""
     held, alike, steps = Held(job, folder, steps_of(kind)), ALIKE[kind], steps_of(kind)
     at = {each: held.after(each) for each in looked_at(kind)}
     status = at[steps]

@@ -61,7 +61,7 @@ def steps(job: RunningJob) -> int:
 
 
 def printed(case: Case, fleet: Fleet, name: str) -> list[str]:
-    """What the ranks print; if the case is a folded one, they have shared."""
+    """The output of each rank. In a folded case, checks that the ranks have shared."""
     ranks = case.ranks
     program = cuda.build(cuda.PROGRAMS / f"{case.program}.cu")
     job = fleet.start(name, [str(program), "8"], case.placement)

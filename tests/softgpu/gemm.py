@@ -118,7 +118,7 @@ def gelu(x: float) -> float:
 
 
 def exactly(call: Gemm, a: Array, b: Array, c: Array, bias: Array | None = None) -> Array:
-    """What the software GPU promises, element by element and operation by operation.
+    """The product as the software GPU promises it, element by element and operation by operation.
 
     `a`, `b`, `c`: values of one product. GELU is not among the operations here.
     """

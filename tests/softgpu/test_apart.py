@@ -475,7 +475,7 @@ def _greatest(row: np.ndarray[Any, Any]) -> int:
 
 
 def agreement(body: str) -> Agreement:
-    """Of a kernel whose only loop, or whose only branch, is BODY."""
+    """The agreement of lanes in a kernel whose only loop, or whose only branch, is BODY."""
     module = parse_module(f""".version 8.0
 .target sm_80
 .address_size 64

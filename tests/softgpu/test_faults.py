@@ -1,4 +1,4 @@
-"""What a broken kernel may do: fail its own space, with a line that says why. Nothing else."""
+"""Promise: a broken kernel fails only its own space, with a line that says why."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ USED = """
     ret;
 }
 """
-# What is done, how far the base is from a multiple of 16, which index; is it aligned?
+# The instruction, the base's offset from a multiple of 16, the index, and whether it is aligned.
 ALIGNMENTS = [
     ("ld.global.b32 %r2, [%rd0]", 4, 0, True),
     ("ld.global.b8 %r2, [%rd0]", 7, 0, True),

@@ -1,4 +1,5 @@
-"""What training has from a product besides: what a step was given, derivatives, and sums."""
+"""Promise: products support what training needs in addition: results kept for a later step,
+derivatives, and sums."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def device() -> Iterator[Device]:
 
 
 def product(space: Space, kind: int, m: int, n: int, k: int, count: int, flags: int) -> Operands:
-    """Of random numbers, with room for an auxiliary matrix and for a bias behind NaN."""
+    """The operands of a product of random numbers, with space for an auxiliary matrix and for a
+    bias behind NaN."""
     rng = np.random.default_rng(m * n + k)
     bits, long = bool(flags & (RELU | DRELU)), n if flags & SUM_B else m
     ld = -(-m // 128) * 128 + 128 if bits else -(-m // 8) * 8 + 8

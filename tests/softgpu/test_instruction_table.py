@@ -82,7 +82,7 @@ Seen = tuple[Instr, set[str], set[str], list[str]]  # registers read and written
 
 
 class Watched:
-    """What the handlers of a segment read, write and emit."""
+    """Records what the handlers of a segment read, write and emit."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.seen: dict[str, list[Seen]] = {}

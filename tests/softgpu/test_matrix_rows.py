@@ -113,7 +113,8 @@ def sums(lane: int, i: int) -> tuple[int, int]:
 
 
 def quads(element: str, columns: bool, part: str) -> Layout:
-    """Of mma.m8n8k4 with halves: the rows of four products are counted on."""
+    """The layout of mma.m8n8k4 with halves: rows of its four products are numbered
+    consecutively."""
 
     def place(lane: int, i: int) -> tuple[int, int]:
         high, low = 4 * (lane >= 16), lane % 4
@@ -279,7 +280,7 @@ def names(letter: str, words: int, element: str) -> str:
 
 
 def transfers(letter: str, element: str, count: int, at: int, loads: bool) -> str:
-    """Of a fragment's registers from %in, or to %out."""
+    """Code that loads a fragment's registers from %in, or stores them to %out."""
     lines = []
     for i in range(count):
         name = f"{letter}{i}"

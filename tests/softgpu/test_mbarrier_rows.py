@@ -151,7 +151,7 @@ class Sequence:
 
 
 def sequence(seed: int) -> Row:
-    """Of instructions that a real device takes too, in an order that it defines."""
+    """A row with instructions that a real device supports, too, in an order that it defines."""
     chance = random.Random(seed)
     made = Sequence(chance, Barrier(chance.choice([1, 2, 3, 200])))
     space, at = made.where()

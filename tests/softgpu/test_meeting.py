@@ -95,7 +95,7 @@ def test_loops_of_unequal_length(k: Kernels, space: Space, n0: int, n1: int) -> 
 def test_rounds_of_a_loop_are_in_step_though_some_are_left_out(
     kernels: Loader, space: Space
 ) -> None:
-    """Of memory that is not volatile, where the compiler knows that it is shared (not with -G)."""
+    """The memory is not volatile; the compiler knows that it is shared (not with -G)."""
     text = cuda.ptx(SOURCE, args=["-arch=compute_80", "-O3"])
     k = Kernels(kernels, kernels.module(text.encode(), 1))
     left_out = RNG.integers(0, 1 << 32, (2, 32), dtype=np.uint32)

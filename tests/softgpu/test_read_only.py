@@ -389,8 +389,8 @@ STEPS = st.lists(
 
 
 class Model:
-    """What chunks hold and where they are mapped, next to the device. A space that has failed is
-    replaced by an empty one."""
+    """The expected content and mapping of chunks, and the device. An empty space replaces one
+    that has failed."""
 
     def __init__(self, device: Device, function: Any) -> None:
         self.device, self.function = device, function

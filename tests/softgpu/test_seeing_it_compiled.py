@@ -1,5 +1,5 @@
-"""What the compiler makes of a kernel, as a command and kept from a job
-(RANKFOLD_COMPILER_OUTPUT)."""
+"""Promise: a command prints a kernel's compiled code, and RANKFOLD_COMPILER_OUTPUT keeps that of a
+job."""
 
 from __future__ import annotations
 

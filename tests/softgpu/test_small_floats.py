@@ -81,7 +81,7 @@ FORMATS = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}  # fraction, bias, large
 
 
 def decoded(kind: str) -> Array:
-    """What each of the 256 codes is worth."""
+    """The value of each of the 256 codes."""
     fraction, bias, largest = FORMATS[kind]
     codes = np.arange(128)
     exponent, rest = codes >> fraction, codes & (1 << fraction) - 1

@@ -1,5 +1,5 @@
-"""What brings matrices from memory into the registers of a warp and back: wmma's loads and stores,
-with a product between them, and ldmatrix, stmatrix, movmatrix."""
+"""Rows of the instructions that move matrices between memory and the registers of a warp: wmma's
+loads and stores, with a product between them, and ldmatrix, stmatrix, movmatrix."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ WORD = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Lanes:
-    """What the lanes of a group hold, by lane."""
+    """The values in the lanes of a group, by lane."""
 
     a: dict[int, int]
     b: dict[int, int]
@@ -107,7 +107,8 @@ def votes() -> list[Row]:
 
 
 def matches() -> list[Row]:
-    """Of few different values, in 32 bits and in the upper half of 64."""
+    """Rows of match instructions with few different values, in 32 bits and in the upper half of
+    64."""
 
     def anyone(lanes: Lanes, lane: int) -> Answer:
         same = (other for other, a in lanes.a.items() if a & 1 == lanes.a[lane] & 1)

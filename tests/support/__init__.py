@@ -1,1 +1,1 @@
-"""What several concepts' tests share."""
+"""Code that the tests of several concepts share."""

@@ -27,7 +27,7 @@ def edited(number: int, seed: object) -> bytes:
 
 @dataclass
 class Content:
-    """What a job's ranks hold: device buffers and host pages by address, and named bytes."""
+    """The content of a job's ranks: device buffers and host pages by address, and named bytes."""
 
     buffers: dict[int, dict[int, bytes]] = field(default_factory=dict)
     pages: dict[int, dict[int, bytes]] = field(default_factory=dict)

@@ -81,7 +81,7 @@ class Rankfold:
         )
 
     def status(self) -> Any:
-        """What `status -o json` shows. Not a process of its own: tests ask again and again."""
+        """The object that `status -o json` prints. Runs in this process, because tests poll it."""
         command = ["--state", str(self.state.path), "status", "-o", "json"]
         done = CliRunner(env=self.environment).invoke(cli, command, catch_exceptions=False)
         assert done.exit_code == 0, f"status: {done.exit_code}\n{done.output}"
@@ -122,7 +122,7 @@ class Rankfold:
         return int(control.call(path, "hello")["pid"])
 
     def reconciler_pid(self) -> int:
-        """Of the one that answers now; 0: none does."""
+        """The pid of the reconciler that answers now; 0: none does."""
         try:
             return int(control.call(Layout(self.state.path).socket, "hello")["pid"])
         except control.ControlError:

@@ -37,7 +37,7 @@ BODY = """
     add.u64 %d4, %d1, %d3;
     add.u64 %d5, %d2, %d3;
 """
-# What each does with its word of `out` (%d4) and of `from` (%d5).
+# The code of each kernel for its word of `out` (%d4) and of `from` (%d5).
 WORK = {
     "scale": "ld.global.u32 %r4, [%d5]; mad.lo.u32 %r4, %r4, 3, %r2; st.global.u32 [%d4], %r4;",
     "update": "ld.global.u32 %r4, [%d4]; ld.global.u32 %r5, [%d5]; mad.lo.u32 %r4, %r4, 5, %r5;"

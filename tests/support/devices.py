@@ -55,7 +55,7 @@ class Devices:
             client.ring()
 
     def alarms(self) -> list[list[str]]:
-        """Of each device."""
+        """The alarms of each device."""
         return [[e.text for e in told if e.kind == EVENT_ALARM] for told in self.told]
 
     def leave(self, job: int) -> None:

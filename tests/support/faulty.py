@@ -17,7 +17,7 @@ class Killed(BaseException):
 
 
 class Disk:
-    """What several file systems hold. `before(operation, path)` is called first, `after` last."""
+    """The files of several file systems. Calls `before(operation, path)` first, `after` last."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}

@@ -81,8 +81,8 @@ class RunningJob:
         return (self.folder / "logs" / f"rank-{rank}.out").read_text()
 
     def errors(self, rank: int) -> str:
-        """What a rank has written to stderr. Whether it had to wait 2 s for its kernels depends on
-        the machine, so that line is left out."""
+        """A rank's stderr, without the line that says that it waited 2 s for its kernels, which
+        depends on the machine."""
         text = (self.folder / "logs" / f"rank-{rank}.err").read_text()
         lines = text.splitlines(keepends=True)
         return "".join(line for line in lines if SLOW_KERNELS not in line)
@@ -207,7 +207,7 @@ class Fleet:
             process.wait(scaled(10))
 
     def keep_dumps(self) -> None:
-        """What each proxy sees, in addition to its log: for the report of a test that failed."""
+        """Writes each proxy's debug text next to its log, for the report of a failed test."""
         for name in self.names:
             with contextlib.suppress(ControlError):
                 path = self.state.path / "proxies" / (name.replace("/", ".") + ".dump.log")

@@ -1,5 +1,5 @@
-"""What a test leaves behind: processes, namespaces, mounts, sockets, shared memory, cgroups and
-tables of nft.
+"""Finds what a test leaves behind: processes, namespaces, mounts, sockets, shared memory, cgroups
+and tables of nft.
 
 A `Watch` remembers what is there when a test begins and names what the test added. pytest is a
 subreaper (see conftest.py), so a process that a test started is below pytest forever, however
@@ -198,7 +198,7 @@ class Watch:
         return self.folder.name in name or (NAME in name and f"{NAME}-test-" not in name)
 
     def _ranks(self) -> set[str]:
-        """What ranks of the test's fleets call their cgroups and tables."""
+        """The names of cgroups and tables of the ranks of the test's fleets."""
         names = set()
         for file in self.folder.rglob("jobs/*/rank-*.json"):
             with contextlib.suppress(OSError, ValueError, KeyError):  # its writer was killed

@@ -102,7 +102,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def proxy_with(source: Path, changed: Path, folder: Path) -> Path:
-    """What RANKFOLD_NATIVE may name: the build, with a proxy's library in which `changed` replaces
+    """A folder for RANKFOLD_NATIVE: the build, with a proxy's library in which `changed` replaces
     `source`. Only that file is compiled."""
     made = folder / "native"
     shutil.copytree(paths.native("include"), made / "include")
@@ -142,7 +142,7 @@ def proxy_with(source: Path, changed: Path, folder: Path) -> Path:
 
 
 def declarations(*headers: Path) -> str:
-    """What cffi needs of headers: without comments, directives and attributes.
+    """The declarations of headers for cffi, without comments, directives and attributes.
 
     Names that a header defines as plain numbers are put in where an array's length uses them.
     """

@@ -1,4 +1,4 @@
-"""What a test needs from the machine. What is missing fails in CI and skips elsewhere."""
+"""Requirements of tests on the machine. A missing one fails in CI and skips the test elsewhere."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ def twins_of(clients: Sequence[C]) -> list[C]:
 
 
 def copy_sparse(source: int, target: int) -> None:
-    """What is written of one file, into another one of the same size that is empty."""
+    """Copies the written parts of a file into an empty file of the same size."""
     at, end = 0, os.fstat(source).st_size
     while True:
         try:

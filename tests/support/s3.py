@@ -56,7 +56,7 @@ def _make_bucket(url: str, process: subprocess.Popen[bytes]) -> None:
 
 
 class Line:
-    """What lies between a client and a server, from a port of its own: it can be cut and slowed.
+    """A proxy between a client and a server, with its own port, that tests can cut or slow down.
 
     `state`: through; silent (it takes connections and bytes, and nothing comes back); slow (each
     answer takes `slow_s`); gone (no process listens). `loses`: the answer to the next request that

@@ -49,7 +49,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Check:
-    """What detects faults in a part that can be built by itself.
+    """Detects faults in a part that can be built by itself.
 
     `prepare(copy, *arguments)` builds it and returns a function, which fails an assertion, or
     crashes, where the fault does harm. `quick`: it takes less than about a second.
@@ -191,7 +191,7 @@ def noticed(check: Callable[[], object]) -> Outcome:
 
 
 def _judged(code: int, output: str) -> Outcome:
-    """What an exit status means; AssertionError where the tests themselves are wrong."""
+    """The outcome for an exit status. Raises AssertionError if the tests themselves are wrong."""
     ran = code in (PASSED, FAILED) or -code in CRASHES
     assert ran, f"the tests exited with {code}:\n{output}"
     return Outcome(code != PASSED, output)

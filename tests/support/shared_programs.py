@@ -60,7 +60,7 @@ ALLOCATIONS = [
     (_HOME + 6 * CHUNK, _CUT),
     (_HOME + 6 * CHUNK + _CUT, 2 * CHUNK - _CUT),
 ]
-# What is used lies across a border of chunks, but for the last one.
+# The words in use cross a border of chunks, except in the last buffer.
 BUFFERS = [at + CHUNK - 2 * WORDS for at, _ in ALLOCATIONS[:4]] + [ALLOCATIONS[4][0]]
 GRADIENT, BESIDE, COUNTER = 2, (3, 4), -1
 ALL_CHUNKS = 9  # of a rank
@@ -73,8 +73,8 @@ KINDS += ["read", "read", *ONE_THREAD, "block", "sync", "sync", "wait", "free"]
 
 @dataclass(frozen=True)
 class Op:
-    """Of one rank. `out` and `given` are numbers of buffers, `stream` that of a stream; of both
-    buffers it is `count` words, from `at` on."""
+    """An operation of one rank. `out` and `given` are numbers of buffers, `stream` that of a
+    stream; it uses `count` words of both buffers, from `at` on."""
 
     kind: str
     out: int = 0
@@ -162,7 +162,7 @@ def _sane(op: Op) -> Op:
     return Op(op.kind, op.out, given, count, op.value, op.stream, op.at)
 
 
-# What they begin with, so that they share all they have.
+# All programs begin with these steps, so that ranks share all of their memory.
 BEGINNING = [
     Step(Op("write", 0, value=5)),
     Step(Op("update", 1, 0)),
@@ -177,7 +177,7 @@ BEGINNING = [
 
 
 class Alone:
-    """What a rank's memory would hold if it had a device of its own."""
+    """The content that a rank's memory would have if it had a device of its own."""
 
     def __init__(self) -> None:
         self.memory = [np.zeros(WORDS, np.uint32) for _ in BUFFERS]
@@ -449,7 +449,7 @@ class Driver:
         self.saves += 1
 
     def compare(self) -> None:
-        """What the ranks' images hold by equal versions."""
+        """Checks that content with equal versions is equal in the ranks' images."""
         with ExitStack() as stack:
             check_equal_versions(images_of((each.client for each in self.ranks), stack))
 

@@ -611,6 +611,6 @@ class Fleet:
         return [j.job for j in self.devices[device].jobs if j.state != "saved"]
 
     def check(self) -> None:
-        """What must hold after every single action."""
+        """Checks what must hold after every action."""
         for name in self.devices:
             assert len(self.jobs_on(name)) <= 1, f"{name} serves {self.jobs_on(name)}"

@@ -34,13 +34,13 @@ def message(fields: Mapping[int, int]) -> bytes:
 
 
 def pagemap(pages: int, entries: Sequence[tuple[int, int, int]]) -> bytes:
-    """What CRIU 4.2 writes of (address, pages, flags), for `pages-PAGES.img`."""
+    """A pagemap as CRIU 4.2 writes it, of (address, pages, flags), for `pages-PAGES.img`."""
     rows = [message({1: at, 2: 0, 4: flags, 5: count}) for at, count, flags in entries]
     return struct.pack("<II", 0x54564319, 0x56084025) + message({1: pages}) + b"".join(rows)
 
 
 def whole(folder: Path, **more: Any) -> None:
-    """What is written last."""
+    """Writes about.json, which makes the snapshot complete."""
     about = {"version": 1, "job": "gpt", "logs": {"out": 10, "err": 0}, **more}
     about["has_channel"] = (folder / "image").exists()
     (folder / "about.json").write_text(json.dumps(about))

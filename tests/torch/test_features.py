@@ -1,4 +1,4 @@
-"""What torch.cuda offers besides operators."""
+"""Promise: the parts of torch.cuda other than operators work."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ FILLED = bytes([0xB3])  # by whoever had the chunk before
 
 
 def kept(addr: int, size: int) -> Iterator[tuple[int, int, int, int]]:
-    """What is kept of a range: page, from where on that is in its content, from where on it is in
-    the range, and how much it is."""
+    """The parts of a range that are kept: page, offset in the page's kept content, offset in the
+    range, and size."""
     for page in range(addr - addr % CHUNK, addr + size, CHUNK):
         for begin, end, place in WINDOWS:
             low, high = max(addr, page + begin), min(addr + size, page + end)
@@ -217,7 +217,7 @@ class TurnedDevice(Device):
         )
 
     def halves(self, rows: list[tuple[Ref, Ref, int]]) -> Steps:
-        """Of each piece of these copies."""
+        """Two steps for the copies, one for each half of every piece."""
 
         def half(second: bool) -> None:
             for dst, src, width in rows:
@@ -230,7 +230,7 @@ class TurnedDevice(Device):
         return lambda: half(False), lambda: half(True)
 
     def pieces(self, dst: Ref, src: Ref, width: int) -> list[tuple[int, int]]:
-        """What of it is kept, if it is much: where that begins, and its size."""
+        """The offset and size of the kept parts of a row; of a short row, all of it."""
         device = dst if dst[0] else src
         if width < WIDE or not device[0]:
             return [(0, width)]
@@ -310,7 +310,7 @@ class TurnedDevice(Device):
         )
 
     def run(self, k: Launch, begin: int, end: int) -> None:
-        """What these threads of a kernel do."""
+        """Runs these threads of a kernel."""
         if begin == end:
             return
         try:

@@ -52,7 +52,7 @@ def schedules(longest: int) -> st.SearchStrategy[list[Move]]:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the device can, and what it gets."""
+    """The features and settings of the device."""
 
     beneath: bool = True
     quantum_ns: int = 0

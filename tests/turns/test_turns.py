@@ -23,8 +23,8 @@ COMMON: dict[str, Any] = {
 FOUND: list[Found] = []
 
 
-# What a rank opens for a copy that all make, another one has open beneath a check of its contents:
-# the loop sleeps until that is over.
+# A rank needs a page for a copy that all ranks make while another rank's content is checked on it:
+# the loop sleeps until the check is over.
 CHECKED = Program(
     2,
     96,

@@ -73,8 +73,8 @@ def updated(add: int = 7) -> list[int]:
 
 
 class Counted:
-    """What has happened since: kernels that the device was given, works that were squashed, who was
-    let go, and time."""
+    """Counts since its creation: kernels that the device got, works that were squashed, ranks that
+    no longer waited, and time."""
 
     def __init__(self, here: World) -> None:
         self.here, self.first = here, self._now(here)

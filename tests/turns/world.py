@@ -81,8 +81,8 @@ def load(folder: Path, changed: tuple[Path, str] | None = None) -> Library:
 
 
 class Kernels:
-    """What is known of the kernels of support/computing.py: their sets are as the product finds
-    them, and each is called by its number."""
+    """The kernels of support/computing.py: the product computes their sets, and each is called by
+    its number."""
 
     def module(self, image: bytes, _: int, /) -> ModuleInfo:
         return described()
@@ -171,7 +171,8 @@ class World:
         return bool(happened) or answered
 
     def step(self, which: int) -> bool:
-        """Of one of the device's queues that have works, counted around."""
+        """Runs a step of one of the device's busy queues, modulo their number. Returns whether one
+        ran."""
         busy = self.device.busy
         return bool(busy) and self.device.step(busy[which % len(busy)])
 

@@ -20,7 +20,7 @@ KNOWN: list[list[Operation]] = [
     [("unknown", 0, 0, 4), ("moved", 0), ("unknown", 0, 8, 4), ("unknown", 1, 8, 4)],
     # Fills of one and of two different bytes; a rest behind what was written over.
     [("fill", 0, 0, 4, b"\7\7"), ("fill", 0, 8, 4, b"\7\1"), ("unknown", 0, 2, 2)],
-    # What lies there differs in the second part only; lengths of the parts differ only.
+    # The contents differ in the second part only; the lengths of the parts differ only.
     [
         ("unknown", 0, 0, 4),
         ("copy", 1, 0, 0, 0, 4),

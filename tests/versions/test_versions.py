@@ -208,7 +208,7 @@ def test_a_copy_over_itself_is_as_memmove(rank: Rank) -> None:
 
 
 def digest_of(ffi: Any, lib: Any, versions: Any, count: int, at: int = 0) -> tuple[int, int]:
-    """Of the map's first bytes, or others."""
+    """The digest of `count` bytes of the map, from `at` on."""
     digest = ffi.new("struct digest *")
     lib.digest_begin(digest)
     lib.versions_absorb(versions, BEGIN + at, count, digest)

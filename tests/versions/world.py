@@ -23,7 +23,7 @@ def load(folder: Path, changed: Path | None = None, name: str = "versions") -> t
 
 
 def expand(seed: bytes, count: int) -> bytes:
-    """What a kernel writes: it depends on all of `seed`."""
+    """The bytes that a kernel writes, which depend on all of `seed`."""
     return hashlib.shake_128(seed).digest(count)
 
 

@@ -1,4 +1,4 @@
-"""What CuPy computes, compared with NumPy. Ends with the number of checks.
+"""Compares CuPy's results with NumPy's and prints the number of checks.
 
 Each of CuPy 14's extension modules contains a CUDA runtime, and CuPy 12 needs the shared one of
 CUDA 12; this program also opens the shared one of CUDA 13.

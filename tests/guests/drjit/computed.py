@@ -1,4 +1,4 @@
-"""What Dr.Jit computes on its CUDA backend, compared with NumPy. Ends with the number of checks."""
+"""Compares Dr.Jit's results on its CUDA backend with NumPy's and prints the number of checks."""
 
 from __future__ import annotations
 

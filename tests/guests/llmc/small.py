@@ -1,8 +1,8 @@
-"""What llm.c's trainer reads: a small model, and text. And its gradient, as our twin numbers it.
+"""Writes what llm.c's trainer reads, a small model and text; numbers its gradient as our twin does.
 
-Its parameters lie tensor by tensor, those of all layers together, weights as (out, in). Its
-vocabulary is padded: the rows of no symbol must be 0. With fewer symbols than its 1024 threads read
-at once (4096; 8192 in bf16), its classifier never ends, on no device.
+Parameters are stored tensor by tensor, those of all layers together, weights as (out, in). The
+vocabulary is padded: rows without a symbol must be 0. llm.c's classifier never ends, on any device,
+if there are fewer symbols than its 1024 threads read at once (4096; 8192 in bf16).
 """
 
 from __future__ import annotations

@@ -28,5 +28,5 @@ from numba.cuda.tests.doc_examples.test_vecadd import TestVecAdd
 
 @pytest.fixture(scope="class")
 def initialize_from_pytest_config(request):
-    """What the conftest.py of Numba-CUDA's repository gives; the package leaves it out."""
+    """The fixture from the conftest.py of Numba-CUDA's repository, which the package omits."""
     request.cls._dump_failed_filechecks = False

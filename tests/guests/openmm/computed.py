@@ -1,5 +1,5 @@
-"""What OpenMM's kernels compute, against its own reference platform: energies and forces, in each
-precision. Prints how many were compared."""
+"""Compares energies and forces that OpenMM's kernels compute, in each precision, with those of its
+own reference platform. Prints the number of comparisons."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def charged() -> mm.Force:
 
 
 def hydrogen() -> mm.Force:
-    """Its lanes add to sums of which no two have the same in a round."""
+    """In each round every lane adds to a sum of its own."""
     force = mm.CustomHbondForce("5*(distance(d1,a1)-0.3)^2*(1+cos(angle(d2,d1,a1)))")
     for atom in range(0, 60, 3):
         force.addDonor(atom, atom + 1, -1, [])

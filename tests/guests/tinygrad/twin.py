@@ -1,4 +1,4 @@
-"""What train.py computes, in NumPy (float64): the losses to compare with."""
+"""Computes train.py's losses in NumPy (float64), to compare with."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What XGBoost computes on the device, compared with its own back end for CPUs. Ends with the
-number of checks.
+"""Compares XGBoost's results on the device with those of its own CPU back end. Prints the number of
+checks.
 
 Features have fewer values than there are bins, so both find the same places to split.
 """

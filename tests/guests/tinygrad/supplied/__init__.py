@@ -1,1 +1,1 @@
-"""What tinygrad 0.12.0's test files import and its source package leaves out, in our own words."""
+"""Modules that tinygrad 0.12.0's test files import and its source package omits, written anew."""
