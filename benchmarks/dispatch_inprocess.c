@@ -306,7 +306,7 @@ EXPORT const char *cudaGetErrorString(int error) { return (void)error, "an error
 /* ---- collectives ---- */
 
 #define RANKS 8
-#define PIECE_BYTES (4ull << 20) /* as the engine's: what is summed lies in a near cache */
+#define PIECE_BYTES (4ull << 20) /* as the engine's: the summed data fits a near cache */
 enum { TYPE_FLOAT = 7, TYPE_DOUBLE = 8, OP_SUM = 0, OP_AVG = 4 };
 
 struct shared {

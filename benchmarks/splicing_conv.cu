@@ -186,7 +186,7 @@ static void forward(const Net &net)
     mean<<<1, WARP, 0, net.compute>>>(net.losses, net.loss, BATCH);
 }
 
-// Starts the all-reduce of a layer's gradients while the backward pass goes on.
+// Starts the all-reduce of a layer's gradients while the backward pass continues.
 static void average(const Net &net, int l, ncclComm_t comm)
 {
     float *grads = net.grads + net.layers[l].weight;

@@ -1,6 +1,6 @@
 // splicing_mlp.cu: trains a multi-layer perceptron, data-parallel, with AdamW.
 //
-// Parameters, gradients and both moments lie in one allocation each; the gradients are averaged in
+// Parameters, gradients and both moments have one allocation each; the gradients are averaged in
 // one all-reduce, on the one stream there is; each step ends with its loss on the host. Arguments:
 // steps, samples per rank and step, rows of an embedding (0: none), then the widths of the layers.
 // With an embedding each sample adds one of its rows to its inputs: many parameters, little work.

@@ -32,7 +32,7 @@ class Carried:
         return self.folder / f"{kind}.ptx"
 
     def digest(self) -> str:
-        """Of the source."""
+        """The digest of the sources."""
         text = b"".join((self.folder / name).read_bytes() for name in self.sources)
         return hashlib.sha256(text).hexdigest()
 

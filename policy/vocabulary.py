@@ -18,7 +18,7 @@ Outcome = Literal[
 ]
 
 
-# What a job wants: devices; none, because it is suspended; nothing, because no request can be sent
+# A job's demand: devices; none, because it is suspended; nothing, because no request can be sent
 # to it, so that it stays where it is; or to end. A job that ends is not decided on, but counts as
 # long as it may need host memory.
 Wants = Literal["devices", "none", "nothing", "end"]

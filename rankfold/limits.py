@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import resource
 
-# What a proxy needs, with the names and units of the shell's ulimit.
+# Limits that a proxy needs, with the names and units of the shell's ulimit.
 _NAMES = {
     resource.RLIMIT_AS: ("KiB of address space", 1024, "v"),
     resource.RLIMIT_DATA: ("KiB of data", 1024, "d"),

@@ -37,11 +37,11 @@ FolderPath = Annotated[str, Meta(max_length=4095, pattern=r"^/[^\0]*\Z")]
 SocketPath = Annotated[str, Meta(max_length=107, pattern=r"^/[^\0]*\Z")]
 
 JobState = Literal["joining", "running", "stopping", "cut", "saved", "failed"]
-"""Of a job on a device: "joining" (rendezvous not complete), "running", "stopping" (barrier
+"""State of a job on a device: "joining" (rendezvous not complete), "running", "stopping" (barrier
 requested), "cut" (consistent cut: nothing in flight), "saved", "failed" (its reason says why)."""
 
 RankState = Literal["waiting", "attached", "exited"]
-"""Of a rank on a device: "waiting" (its launcher has no channel yet), "attached", "exited"."""
+"""State of a rank: "waiting" (its launcher has no channel yet), "attached", "exited"."""
 
 RankAt = Literal["", "host", "device", "turn", "others", "code"]
 """The cause of a rank's wait: its program on the host; work of its own that the device has; its

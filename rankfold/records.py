@@ -67,7 +67,7 @@ class Struct:
 
     @property
     def arguments(self) -> tuple[Field, ...]:
-        """Of a record: its fields without the header and without reserved fields."""
+        """The record's fields without the header and without reserved fields."""
         said = self.fields if self.name != RECORD else ()
         return tuple(f for f in said if f.type != RECORD and not f.reserved)
 

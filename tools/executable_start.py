@@ -41,7 +41,7 @@ def _make_private(folder: str) -> None:
     os.makedirs(folder, mode=0o700, exist_ok=True)
     about = os.lstat(folder)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o022:
-        raise PermissionError("it belongs to somebody else")
+        raise PermissionError("it belongs to another user")
 
 
 _choose_folder()

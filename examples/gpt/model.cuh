@@ -1,6 +1,6 @@
 // model.cuh: a GPT-2-shaped transformer: parameters, activations, forward and backward pass.
 //
-// All parameters lie in one allocation, their gradients in another of the same layout. The layout
+// One allocation has all parameters, another of the same layout their gradients. The layout
 // follows the order in which the backward pass finishes gradients, so that each bucket of the
 // gradient all-reduce is one contiguous range: last layer first, embeddings last.
 #pragma once

@@ -1,8 +1,8 @@
 /* invariant.h: cheap checks of our own counts, links, states and indices, always on, in the proxy
  * and in the rank.
  *
- * A broken invariant means that a bug of ours has corrupted a structure. What would be written next
- * may be wrong, so the process reports which invariant it is and aborts: a job restarts from its
+ * A broken invariant means that a bug of ours has corrupted a structure. Later writes may be wrong,
+ * so the process reports which invariant it is and aborts: a job restarts from its
  * newest checkpoint, and no wrong byte gets into one. Never for what a program or a peer sends:
  * that is checked and refused with an error.
  */

@@ -14,7 +14,7 @@ from rankfold.reconciler.model.desired import Job
 
 # Names, or patterns of names, in the reconciler's environment that ranks of such jobs inherit.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR")
-# What the launcher, a Python program, also needs to be found and loaded as the reconciler was.
+# Variables by which the launcher, a Python program, is found and loaded as the reconciler was.
 _LAUNCHERS = ("RANKFOLD_*", "PYTHON*", "LD_*")
 
 

@@ -112,8 +112,8 @@ def _races(record: Record) -> Condition:
 
 
 def _alarms(record: Record) -> list[Condition]:
-    """Conditions for alarms. What made the bytes differ may have affected others: the job's results
-    should not be trusted."""
+    """Conditions for alarms. The cause of the difference may have affected other bytes: the job's
+    results should not be trusted."""
     opaque = tuple(text for text in record.alarms if text.startswith(OPAQUE))
     others = tuple(text for text in record.alarms if not text.startswith(OPAQUE))
     found = []

@@ -58,7 +58,7 @@ def a_round_that_completes_in_spite_of_the_abort(native: Native) -> None:
     _stops(world)
 
 
-def a_round_of_the_meta_allreduce_that_nobody_ends(native: Native) -> None:
+def an_unfinished_round_of_the_meta_allreduce(native: Native) -> None:
     """All abort the communicator that spans the job while one of its rounds is under way."""
     world = _joined(native, [ROUND, ROUND], [ROUND])
     for rank in range(2):
@@ -104,6 +104,6 @@ RULES = (
     a_round_that_needs_a_member_with_something_else_before,
     a_channel_that_its_receiver_never_used,
     a_round_that_completes_in_spite_of_the_abort,
-    a_round_of_the_meta_allreduce_that_nobody_ends,
+    an_unfinished_round_of_the_meta_allreduce,
     a_round_that_one_member_has_begun,
 )

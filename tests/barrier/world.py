@@ -556,7 +556,7 @@ class World:
             }
             gone = len(counts) < len(members) or any(self.ranks[m].exited for m in members)
             if key in self.given_up and gone:
-                continue  # a split that a member has given up: nobody waits for the others to call
+                continue  # no rank waits for others in a split that a member abandoned
             if len(set(counts.values())) > 1 and (key < PAIRS or len(counts) == 2):
                 raise Violation(f"the cut is not consistent on communicator {key}: {counts}")
         for g in self.gatherings.values():

@@ -1,5 +1,5 @@
-/* doorbell.c: two threads that bring each other one thing after another, and sleep in between; and
- * many that share a few. Ends with 0 when nobody missed anybody; else it hangs. */
+/* doorbell.c: two threads hand items to each other and sleep in between; then many threads share
+ * a few doorbells. Exits with 0 if no wake was lost; otherwise it hangs. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
 /* A thread holds a lock that another one waits for with spin_moment: for ARGUMENT naps of the
- * waiter, or for ever if that is 0. Prints how often the waiter checked. */
+ * waiter, or forever if that is 0. Prints how often the waiter checked. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -202,7 +202,7 @@ TABLE: Table = {
                 "good += 1",
             ),
         },
-        "tests/checkpoint/test_together.py::test_in_some_orders[collections_beside_saves]": {
+        "tests/checkpoint/test_together.py::test_in_some_orders[collections_during_saves]": {
             "running-saves-collected": (
                 "{claim.folder for claim in first.running + second.running}",
                 "set()",

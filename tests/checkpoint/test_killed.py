@@ -40,7 +40,7 @@ def upload(folder: Path, seed: int, moment: float) -> list[Id]:
 def check(folder: Path, said: list[Id]) -> None:
     store = stores.open(str(folder), "fleet")
     listed = store.checkpoints("gpt")
-    # One that was killed between its manifest and its word has saved one that nobody heard of.
+    # A save killed between its manifest and its report leaves a checkpoint that it did not report.
     for each in said[-2:]:
         assert each in listed or sum(other > each for other in listed) >= 2, "the last 2 are kept"
     for each in listed:

@@ -100,7 +100,7 @@ def state(folder: Path) -> bytes:
 
 
 def memory(seed: int = 0) -> dict[int, bytes]:
-    """Runs of pages of which some touch, and one changes with the seed."""
+    """Runs of pages: some are adjacent, and one changes with the seed."""
     return {
         0x400000: noise("code", 3 * PAGE),
         0x400000 + 3 * PAGE: noise(seed, PAGE),
@@ -228,7 +228,7 @@ def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None
     assert state(back) == state(folder)
     assert (back / "image").stat().st_size == (folder / "image").stat().st_size
     [(address, freed)] = gone.items()
-    assert content(folder, address, 8192) == freed[:8192], "it is still there, and nobody's"
+    assert content(folder, address, 8192) == freed[:8192], "its bytes were removed"
     assert content(back, address, len(freed)) == bytes(len(freed))
     assert data_bytes(store) < sum(map(len, BUFFERS.values())) + 20_000
 
@@ -264,7 +264,7 @@ def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Pat
 
 
 def test_content_that_is_in_host_memory_too_is_stored_once(store: Store, tmp_path: Path) -> None:
-    """A batch that was copied from pages to a small buffer; of which all full pages are alike."""
+    """A batch that was copied from pages to a small buffer; all of its full pages are equal."""
     batch, folder = noise("batch", 15 * PAGE + 100), tmp_path / "rank"
     processes(folder, {**memory(), 0x7000_0000_0000: batch[: 15 * PAGE] + bytes(PAGE)})
     for buffers in ({}, {DEV_BASE: batch}):

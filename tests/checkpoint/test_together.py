@@ -96,7 +96,7 @@ class Scene:
             assert restored(checkpoint) == self.contents[each]
 
 
-def collections_beside_saves(seed: int) -> None:
+def collections_during_saves(seed: int) -> None:
     scene = Scene(seed)
     turns = Turns(scene.disk, scene.choose)
     turns.run(scene.saver(4, 4), scene.collector(3), scene.collector(3))
@@ -133,7 +133,7 @@ def a_job_is_restored_while_an_old_uploader_goes_on(seed: int) -> None:
             try:
                 store.begin_incarnation("gpt", incarnation, origin)
             except Missing:
-                continue  # it was collected before anybody knew
+                continue  # it was collected before any save used it
             found = restored(store.checkpoint("gpt", origin))
             assert found == scene.contents.get(origin, found)
             at_take.update(told)
@@ -293,7 +293,7 @@ def test_a_restore_within_two_collections() -> None:
 
 
 TOGETHER = [
-    collections_beside_saves,
+    collections_during_saves,
     a_job_is_restored_while_an_old_uploader_goes_on,
     two_uploaders_of_one_job,
 ]

@@ -1,11 +1,10 @@
 """Engines of several devices in one process, over a transport with random delays.
 
 Memory, arithmetic and messages are Python's and NumPy's, so that only the engine is under test:
-which operation reads what, in which order partial results combine, and who tells whom. A peer's
-data comes as over a network: later, in any order, as a copy that is spoilt once it is released; or
-now and then at once. Outboxes and copies are in spaces of their own, whose addresses are no
-pointers; nor are those of scratch memory, of which there is now and then some.
-"""
+which operation reads what, in which order partial results combine, and which messages are sent. A
+peer's data comes as over a network: later, in any order, as a copy that is spoilt once it is
+released; or now and then at once. Outboxes and copies are in spaces of their own, whose addresses
+are no pointers; nor are those of scratch memory, which the device sometimes has."""
 
 from __future__ import annotations
 
@@ -262,7 +261,7 @@ class Device:
     def on_outbox_free(self, _: Any, offset: int, count: int) -> None:
         block, size = self.blocks.pop(offset)
         assert size == count
-        self.cluster.ffi.buffer(block)[:] = b"\xee" * size  # nobody may read it any more
+        self.cluster.ffi.buffer(block)[:] = b"\xee" * size  # no reader may use it any more
 
     def on_fetch(self, _: Any, device: int, offset: int, count: int, token: int, place: Any) -> int:
         cluster, ffi = self.cluster, self.cluster.ffi
@@ -354,7 +353,7 @@ class Cluster:
         self.broken: dict[tuple[int, int], bool] = {}  # another one did; hopeless?
         self.failure: str | None = None
         self.tickets = self.sent = self.handed = 0
-        self.chosen: int | None = None  # who receives for others; None: anybody, or each
+        self.chosen: int | None = None  # receives for others; None: any, or each for itself
         self.keeps: int | None = None  # which of two holds a sum; None: any, or each its own
         self.forgotten: dict[int, int] = defaultdict(int)  # bytes, by rank
         self.written: dict[int, int] = defaultdict(int)  # bytes, by rank

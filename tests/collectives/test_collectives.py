@@ -612,7 +612,7 @@ def test_a_fetch_that_fails_fails_the_job(
     assert cluster.failure and cluster.failure.startswith("cannot fetch 160 bytes from device")
     assert whose in cluster.failure and "(error 5)" in cluster.failure and what in cluster.failure
     assert len(cluster.completed) < 2  # a send is over when it is copied
-    while cluster.due:  # what is under way ends all the same
+    while cluster.due:  # submitted work completes anyway
         cluster.due.pop()()
     cluster.close()
 

@@ -171,7 +171,7 @@ class Attacker:
         for _ in range(count):
             sock = socket.socket(socket.AF_UNIX)
             sock.setblocking(False)
-            with contextlib.suppress(BlockingIOError):  # the queue is full, and so it shall be
+            with contextlib.suppress(BlockingIOError):  # the queue must stay full
                 sock.connect(self.path)
             self._hanging.append(sock)
 

@@ -86,7 +86,7 @@ def test_a_process_of_another_pid_namespace_is_not(listener: socket.socket) -> N
         import ctypes
 
         assert ctypes.CDLL(None).unshare(clone_newpid) == 0
-        if (pid := os.fork()) > 0:  # the first process in it goes on
+        if (pid := os.fork()) > 0:  # its first process continues
             os.waitpid(pid, 0)
             os._exit(0)
 

@@ -314,7 +314,7 @@ def test_a_socket_is_not_made_in_a_folder_of_another_user(
     path.parent.parent.chmod(0o700)
     folder = path.parent if inner else path.parent.parent
     with serving(path), caplog.at_level(logging.WARNING):
-        folder.chmod(0o777)  # as good as somebody else's
+        folder.chmod(0o777)  # as unsafe as another user's
         path.unlink()
         until(lambda: caplog.records)
         time.sleep(0.1)

@@ -119,7 +119,7 @@ def check(name: str, d: Matrices, expected: Array, bound: float = 0.0) -> None:
     untouched = np.ones(len(found), bool)
     untouched[d.where] = False
     if found[untouched].tobytes() != d.memory[untouched].tobytes():
-        raise SystemExit(f"{name}: it wrote beside its matrix")
+        raise SystemExit(f"{name}: it wrote outside its matrix")
     print(name, hashlib.sha256(found.tobytes()).hexdigest()[:16], flush=True)
 
 

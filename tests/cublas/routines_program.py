@@ -38,7 +38,7 @@ def good(status: int) -> None:
 
 
 class Memory:
-    """Numbers on the device, of which some may change."""
+    """Numbers on the device; a call may change some of them."""
 
     def __init__(self, numbers: Array):
         self.before, self.at = np.ascontiguousarray(numbers), c_void_p()

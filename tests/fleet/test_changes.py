@@ -40,7 +40,7 @@ def test_what_is_refused_leaves_the_fleet_as_it_was(
         revision = rankfold.status()["revision"]
         for text, reason in wrong.items():
             specs.write("broken.yaml", text)
-            neighbour.describe(gpus=1)  # right by itself, but not beside what is wrong
+            neighbour.describe(gpus=1)  # valid by itself, but not next to an invalid file
 
             def told() -> str:
                 conditions = rankfold.status()["source"]["conditions"]
@@ -111,7 +111,7 @@ def test_a_full_state_directory_stops_changes_but_no_job(
         neighbour.goes_on()
         assert len(neighbour.devices()) == 2
         ballast.unlink()
-        rankfold.until(lambda: len(neighbour.devices()) == 1)  # nobody asks again
+        rankfold.until(lambda: len(neighbour.devices()) == 1)  # without another request
     neighbour.finish()
 
 

@@ -14,7 +14,7 @@ from support.command import Rankfold, Specs
 
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 PROGRAM = "./other_user"
-# How people run a program as somebody else, and who it then says it is.
+# Ways to run a program as another user, and the user that the program prints.
 WAYS = {
     "drops-before": ((PROGRAM, "before"), "nobody"),
     "drops-after": ((PROGRAM, "after"), "nobody"),

@@ -55,10 +55,10 @@ class Outcome:
     output: str
 
 
-# ---- the guard ------------------------------------------------------------------------------
+# ---- running a part ------------------------------------------------------------------------------
 
 
-def guarded(name: str, command: Sequence[str], limit_s: float) -> Outcome:
+def run_part(name: str, command: Sequence[str], limit_s: float) -> Outcome:
     """Run a part's command to its end or the end of its time; nothing of it is left."""
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
@@ -192,9 +192,9 @@ def check(only: str, patience: float = 1.0) -> int:
             note(Outcome(name, "not run", "no time left", 0.0, ""))
             return
         limit = min(parts.PARTS[name][1] * patience, left)
-        note(guarded(name, command_of(name, limit), limit))
+        note(run_part(name, command_of(name, limit), limit))
 
-    first = guarded("gpu", command_of("gpu", 60.0 * patience), 60.0 * patience)
+    first = run_part("gpu", command_of("gpu", 60.0 * patience), 60.0 * patience)
     report["gpu"] = first.output.strip()
     if first.status != "passed":
         report["parts"] = [asdict(first)]

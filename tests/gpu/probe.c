@@ -2,9 +2,9 @@
  * a line of JSON for each figure: name, value, unit, how. Needs gcc and the driver alone; each
  * measurement is bounded in count and time, all of them together take under 20 s.
  *
- *   probe          all but what may end the context
+ *   probe          everything that cannot end the context
  *   probe pinned   whether a kernel reaches shared memory of this process: a process of its own
- *   probe shared   what read-only mappings cost and do, of which the last ends the context
+ *   probe shared   cost and effect of read-only mappings; the last access ends the context
  *   probe ptx      prints the kernels that it gives to the driver
  *
  * One thread, one context. Whatever fails is said on stderr and ends the process with 1.

@@ -1,4 +1,4 @@
-"""`make gpu-check` where there is no GPU, and its guard: what is reported whatever a part does."""
+"""`make gpu-check` where there is no GPU, and its handling of parts that fail, hang or crash."""
 
 from __future__ import annotations
 
@@ -119,11 +119,11 @@ def test_no_part_hides_the_others(check: ModuleType, monkeypatch: pytest.MonkeyP
         "cannot": ["sh", "-c", "echo no nvcc here; exit 77"],
         "passes": ["sh", "-c", "echo all is well"],
     }
-    real = check.guarded
+    real = check.run_part
     monkeypatch.setattr(parts, "PARTS", dict.fromkeys(commands, (None, 0.5)))
     monkeypatch.setattr(
         check,
-        "guarded",
+        "run_part",
         lambda name, command, limit: real(
             name, commands.get(name, command), limit if name in commands else 60.0
         ),
@@ -154,13 +154,13 @@ def test_parts_after_the_first_run_concurrently(
         "a": ["sh", "-c", waits(tmp_path / "a", tmp_path / "b")],
         "b": ["sh", "-c", waits(tmp_path / "b", tmp_path / "a")],
     }
-    real = check.guarded
+    real = check.run_part
     monkeypatch.setattr(parts, "PARTS", dict.fromkeys(["a", "b", "alone"], (None, 60.0)))
     monkeypatch.setattr(parts, "SIDE_BY_SIDE", {"a", "b"})
     monkeypatch.setattr(check, "BESIDE", 2)
     monkeypatch.setattr(
         check,
-        "guarded",
+        "run_part",
         lambda name, command, limit: real(name, commands.get(name, command), limit),
     )
     assert check.check("") == 0

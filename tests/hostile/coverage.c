@@ -2,9 +2,9 @@
  *
  * The proxy's core is compiled with -fsanitize-coverage=trace-pc: every block calls
  * __sanitizer_cov_trace_pc, which counts the edge in a map. Inputs come from the generator, and,
- * half of them, from inputs that reached something new. All of it follows from the seed, but for
- * when the device's worker is done with its work. The input being run lies in the file `--keep`
- * names, so that a crash leaves it there; `coverage --replay FILE` runs it again.
+ * half of them, from inputs that reached something new. All of it follows from the seed, except
+ * when the device's worker completes its work. The file that `--keep` names has the input being
+ * run, so that a crash leaves it there; `coverage --replay FILE` runs it again.
  */
 #include <fcntl.h>
 #include <stdbool.h>

@@ -236,7 +236,7 @@ static void control(struct scene *s, const struct fuzz_step *step)
 		atomic_store(&c->header->head,
 			     c->head + ((uint64_t)step->rank << step->bytes % 56));
 		break;
-	case FUZZ_HOST: /* all that are due have returned; or so many that nobody was asked for */
+	case FUZZ_HOST: /* all that are due return, or more than were requested */
 		if (step->rank % 16)
 			atomic_store(&c->header->hostfunc_tail,
 				     atomic_load(&c->header->hostfunc_head));
@@ -247,7 +247,7 @@ static void control(struct scene *s, const struct fuzz_step *step)
 	}
 }
 
-/* A product may take for ever, as a kernel may; here neither does. */
+/* A product may run forever, as a kernel may; here neither does. */
 static void shorten(struct rf_gemm *g)
 {
 	g->m %= 256;

@@ -77,7 +77,7 @@ static void a_function_keeps_its_layout(struct client *c, struct rank *r)
 	MUST(f->variables[0].at == 64 && f->variables[0].use == (PROXY_READ | PROXY_WRITTEN));
 }
 
-/* What lies behind the end of the parameters or the globals is refused, and changes nothing. */
+/* Accesses beyond the end of the parameters or the globals are refused, and change nothing. */
 static void a_function_reaches_what_there_is(struct rank *r)
 {
 	struct function *f = (void *)table_get(&r->objects, 60, OBJ_FUNCTION);

@@ -1,8 +1,8 @@
 /* short.c: the proxy's core when host memory, or the device, has no room.
  *
  * A rank does some of everything again and again, and each time another allocation of the core
- * fails (the n-th; the linker wraps calloc, malloc, realloc). Whatever fails, the rank is told by
- * an answer, an error that stays or its job's end; what was refused may be asked for again, unless
+ * fails (the n-th; the linker wraps calloc, malloc, realloc). Whatever fails, the rank gets
+ * an answer, a permanent error or its job's end; what was refused may be asked for again, unless
  * it is over with the rank; and afterwards the device is as empty as before. The address sanitizer
  * finds what is left behind. The same for a save, in place or on leaving, and for a restore of one
  * of everything. Then mapping a chunk fails: a HAL function in place of the real one.
@@ -128,7 +128,7 @@ static int ask(struct client *c, uint64_t job, void *record, uint32_t bytes, uin
 	return over(c, job) ? -1 : client_slot(c)->error;
 }
 
-/* Asks again what host memory was too short for; it must be as if nobody had asked. */
+/* Repeats a request that failed for lack of host memory; the failed one must have no effect. */
 static bool done(struct client *c, uint64_t job, void *record, uint32_t bytes, uint16_t opcode)
 {
 	int error = ask(c, job, record, bytes, opcode);

@@ -54,7 +54,7 @@ def descriptors(fleet: Fleet) -> int:
     return len(os.listdir(f"/proc/{fleet.processes[fleet.names[0]].pid}/fd"))
 
 
-def killed_beside_a_neighbour(state: State, seed: int, kills: int) -> None:
+def killed_next_to_a_neighbour(state: State, seed: int, kills: int) -> None:
     r = Random(seed)
     with Fleet(state, 1, memory=128 * MiB) as fleet:
         alone = start(fleet, "alone", "until_told", "/")  # told already: one period of it
@@ -84,11 +84,11 @@ def killed_beside_a_neighbour(state: State, seed: int, kills: int) -> None:
 
 
 def test_killed_programs_leave_nothing_and_harm_no_other(state: State) -> None:
-    killed_beside_a_neighbour(state, 1, 2)
+    killed_next_to_a_neighbour(state, 1, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(2, 5))
 def test_many_killed_programs(state: State, seed: int) -> None:
-    killed_beside_a_neighbour(state, seed, 20)
+    killed_next_to_a_neighbour(state, seed, 20)

@@ -126,7 +126,7 @@ def descriptors() -> int:
 
 
 @contextmanager
-def beside_a_good_rank(kernels: Loader) -> Iterator[tuple[Native, Good]]:
+def next_to_a_good_rank(kernels: Loader) -> Iterator[tuple[Native, Good]]:
     """A device with a good rank; memory and descriptors must be as before in the end."""
     with device() as native, answering(native, kernels):
         good = Good(native)
@@ -141,7 +141,7 @@ def beside_a_good_rank(kernels: Loader) -> Iterator[tuple[Native, Good]]:
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(r=st.randoms(use_true_random=False), counts=st.lists(st.integers(1, 80), max_size=3))
 def test_no_record_harms_another_rank(kernels: Loader, r: Random, counts: list[int]) -> None:
-    with beside_a_good_rank(kernels) as (native, good):
+    with next_to_a_good_rank(kernels) as (native, good):
         for count in counts:
             round_of(native, good, lambda client: send(client, r, count))  # noqa: B023
 
@@ -153,7 +153,7 @@ def a_hundred_thousand(native: Native, good: Good, seed: int, records: int) -> N
 
 
 def test_five_thousand_records_in_many_jobs(kernels: Loader) -> None:
-    with beside_a_good_rank(kernels) as (native, good):
+    with next_to_a_good_rank(kernels) as (native, good):
         a_hundred_thousand(native, good, 1, 5_000)
 
 
@@ -161,7 +161,7 @@ def test_five_thousand_records_in_many_jobs(kernels: Loader) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(2, 4))
 def test_a_hundred_thousand_records_in_many_jobs(kernels: Loader, seed: int) -> None:
-    with beside_a_good_rank(kernels) as (native, good):
+    with next_to_a_good_rank(kernels) as (native, good):
         a_hundred_thousand(native, good, seed, 100_000)
 
 
@@ -197,7 +197,7 @@ def flipped(client: RingClient, r: Random, count: int) -> None:
 
 
 def test_a_record_that_changes_while_it_is_read(kernels: Loader) -> None:
-    with beside_a_good_rank(kernels) as (native, good):
+    with next_to_a_good_rank(kernels) as (native, good):
         r = Random(5)
         for _ in range(15):
             round_of(native, good, lambda client: flipped(client, r, 200))
@@ -206,7 +206,7 @@ def test_a_record_that_changes_while_it_is_read(kernels: Loader) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_records_that_change_while_they_are_read_for_long(kernels: Loader) -> None:
-    with beside_a_good_rank(kernels) as (native, good):
+    with next_to_a_good_rank(kernels) as (native, good):
         r = Random(6)
         for _ in range(1000):
             round_of(native, good, lambda client: flipped(client, r, 300))
@@ -221,7 +221,7 @@ def test_a_rank_that_never_takes_what_it_asked_for(kernels: Loader) -> None:
         for _ in range(1000):
             client.post(DEVICE_SYNC, b"", 1)
 
-    with beside_a_good_rank(kernels) as (native, good):
+    with next_to_a_good_rank(kernels) as (native, good):
         round_of(native, good, ask)
 
 

@@ -48,7 +48,7 @@ WRONG: dict[str, Callable[[int], int]] = {
 
 
 @contextmanager
-def beside_another() -> Iterator[tuple[Native, RingClient]]:
+def next_to_another_rank() -> Iterator[tuple[Native, RingClient]]:
     """A device with a rank of another job, which must still be served in the end."""
     with device() as native:
         good = RingClient()
@@ -75,7 +75,7 @@ def refused(native: Native, client: RingClient, text: str, job: int = 1) -> None
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_record_of_any_kind_with_a_wrong_number(wrong: str) -> None:
     r = Random(1)
-    with beside_another() as (native, _):
+    with next_to_another_rank() as (native, _):
         for opcode in OPCODES:
             client = RingClient()
             attach(native, client)
@@ -89,7 +89,7 @@ def test_a_record_of_any_kind_with_a_wrong_number(wrong: str) -> None:
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_free_with_a_wrong_number_that_waits_for_older_work(wrong: str) -> None:
-    with beside_another() as (native, _):
+    with next_to_another_rank() as (native, _):
         client = RingClient()
         attach(native, client)
         client.alloc(DEV_BASE, CHUNK)
@@ -98,7 +98,7 @@ def test_a_free_with_a_wrong_number_that_waits_for_older_work(wrong: str) -> Non
         client.write(DEV_BASE, b"x" * 1000)
         client.post(FREE, struct.pack("<Q", DEV_BASE), 0, WRONG[wrong](client.seq + 1))
         until(lambda: client.u32(ASYNC_ERROR) != 0, native)
-        store32(client.map, HOSTFUNC_TAIL, 1)  # what is older goes on
+        store32(client.map, HOSTFUNC_TAIL, 1)  # older functions continue
         client.free(DEV_BASE + CHUNK)
         refused(native, client, "its request ring is damaged: record 5 has the number")
 
@@ -112,7 +112,7 @@ def test_every_opcode_is_among_the_records_gone_wrong() -> None:
 
 
 def test_a_wrong_number_inside_of_a_group() -> None:
-    with beside_another() as (native, _):
+    with next_to_another_rank() as (native, _):
         client = RingClient()
         attach(native, client)
         client.alloc(DEV_BASE, CHUNK)
@@ -127,7 +127,7 @@ def test_a_wrong_number_inside_of_a_group() -> None:
 @pytest.mark.parametrize("seq", [1, 3, 5])
 def test_the_next_server_continues_counting(seq: int) -> None:
     client = RingClient()
-    with device() as to, beside_another() as (native, _):
+    with device() as to, next_to_another_rank() as (native, _):
         attach(native, client)
         client.alloc(DEV_BASE, CHUNK)
         client.write(DEV_BASE, b"before")
@@ -141,7 +141,7 @@ def test_the_next_server_continues_counting(seq: int) -> None:
 def test_host_functions_that_were_not_requested_have_returned(returned: int) -> None:
     """The rank has its error, and nothing of it waits any more."""
     client = RingClient()
-    with beside_another() as (native, _):
+    with next_to_another_rank() as (native, _):
         attach(native, client)
         if returned == 3:
             client.block(1)

@@ -37,7 +37,7 @@
 _Static_assert(RANKS *(SOFT_SPAN_BYTES + RF_WINDOW_BYTES) < 1ull << 38, "all ranks fit anywhere");
 
 static struct proxy *proxy;
-static _Atomic bool over;                       /* nobody answers any more */
+static _Atomic bool over;                       /* the proxy has stopped */
 static _Atomic uint32_t steps[RANKS];           /* that each rank's program has begun */
 static _Atomic uint32_t last_step = UINT32_MAX; /* the programs end after it */
 

@@ -107,7 +107,7 @@ int main(void)
     OK(cudaEventDestroy(other));
     OK(cudaStreamDestroy(idle));
     IS(cudaEventQuery(recorded), INVALID_HANDLE);
-    puts("went on");
+    puts("continued");
     fflush(stdout);
     over = true;
     pthread_join(thread, NULL);
@@ -273,6 +273,6 @@ def test_a_destruction_waits_for_its_own_request_only(build: Build, tmp_path: Pa
         proceed(process)
         assert server.next().opcode == cs.COMM_INIT
         words.add32_and_wake(server.map, state, 0)
-        until(server.peek, 2, "the destruction goes on")
+        until(server.peek, 2, "the destruction continues")
         assert server.next().opcode == COMM_DESTROY
         assert process.wait() == 0

@@ -30,7 +30,7 @@ NAMED = re.compile(
     r"cuDevice|cuCtx(Create|Destroy|SetCurrent|GetCurrent|Push|Pop|GetId|GetApi"
     r"|GetDevice_v2|Synchronize_v2)|cuEvent|cuGraphAdd|cuPointerGet"
 )
-# The documentation is silent about these, and they are of the current context all the same.
+# The documentation does not say that these need a current context, but they do.
 OF_CURRENT = {
     "cuCtxGetLimit",
     "cuCtxGetStreamPriorityRange",

@@ -118,7 +118,7 @@ int main(void)
     OK(cudaMemGetInfo(&available, &total));
     OK(cudaPointerGetAttributes(&attributes, second));
     OK(cudaFree(second));
-    puts("went on");
+    puts("continued");
     fflush(stdout);
     pthread_join(thread, NULL);
     return 0;
@@ -149,7 +149,7 @@ def test_a_thread_that_waits_for_memory_delays_no_query_about_memory(
         assert sync.opcode == cs.DEVICE_SYNC, "the third malloc waits"
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.stdout.readline() == "went on\n"
+        assert process.stdout.readline() == "continued\n"
         second = server.next()
         assert second.opcode == cs.FREE
         server.put64(cs.RETIRED, second.seq)
@@ -187,7 +187,7 @@ int main(void)
         OK(cudaMemGetInfo(&available, &total));
         usleep(100);
     }
-    puts("went on");
+    puts("continued");
     fflush(stdout);
     pthread_join(threads[0], NULL);
     pthread_join(threads[1], NULL);
@@ -215,7 +215,7 @@ def test_a_thread_that_waits_for_space_in_the_ring_delays_no_query_either(
             time.sleep(0.001)
         process.stdin.write("\n")
         process.stdin.flush()
-        assert process.stdout.readline() == "went on\n"
+        assert process.stdout.readline() == "continued\n"
         while process.poll() is None or server.peek():
             while server.peek():
                 server.consume()
@@ -242,7 +242,7 @@ int main(void)
     pthread_create(&thread, NULL, load, ".version 1");
     getchar(); /* its variables wait for memory */
     load(".version 2");
-    puts("went on");
+    puts("continued");
     fflush(stdout);
     pthread_join(thread, NULL);
     return 0;
@@ -281,7 +281,7 @@ def test_a_module_that_waits_for_memory_holds_up_no_other_module(
         process.stdin.write("\n")
         process.stdin.flush()
         load_next(0)
-        assert process.stdout.readline() == "went on\n"
+        assert process.stdout.readline() == "continued\n"
         server.put64(cs.RETIRED, free.seq)
         server.answer(sync)
         assert server.next().opcode == cs.ALLOC

@@ -1,5 +1,5 @@
 /* broken_client.c: each invariant of the client's libraries is broken once (broken.h). The channel
- * is memory of this process that nobody serves. broken_client_*.c: structures that only their own
+ * is memory of this process that no proxy serves. broken_client_*.c: structures that only their own
  * file knows.
  */
 #include "broken.h"

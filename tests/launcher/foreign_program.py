@@ -71,7 +71,7 @@ def renames(folder: Path, tree: Path) -> None:
 
 
 def links(folder: Path, tree: Path) -> None:
-    """Changes files of which the rank knows one of two names."""
+    """Changes files that have two names; the rank knows one of them."""
     (tree / "linked").hardlink_to(tree / "given")
     with (tree / "second").open("a") as file:
         file.write(", appended")

@@ -139,7 +139,7 @@ def hello(fd: int | None, major: int = handshake.MAJOR) -> tuple[int, str]:
     return error, message.rstrip(b"\0").decode() or f"{count} {rank} {world_size} {name}"
 
 
-def greet(answers: str, wrong: str) -> None:
+def say_hello(answers: str, wrong: str) -> None:
     """Ask first, then hand over a channel with the faults in `wrong`."""
     first = hello(None)
     second = hello(make_channel(**json.loads(wrong)))

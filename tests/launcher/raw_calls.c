@@ -1,5 +1,5 @@
 // A static program without a library's help for files: each step is a system call of its own.
-// Says "ready" when it has written, and changes all of it when it is told "on".
+// Says "ready" when it has written, and changes all of it when it receives "on".
 
 #define _GNU_SOURCE
 #include <fcntl.h>

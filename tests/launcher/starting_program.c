@@ -1,5 +1,5 @@
 /* A program that is nearly always between vfork and exec: `starting_program FOLDER MILLISECONDS`,
-   -1: for ever. Its parent waits in a call that nothing but its child's exec or end ends. */
+   -1: forever. Its parent waits in a call that only its child's exec or exit ends. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

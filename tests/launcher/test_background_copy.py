@@ -177,12 +177,12 @@ def test_a_disk_that_is_full_is_named(state: State) -> None:
 
 
 @pytest.mark.parametrize("how", ["vacate", "signal"])
-@pytest.mark.parametrize("when", ["before", "while", "for ever"])
+@pytest.mark.parametrize("when", ["before", "while", "forever"])
 def test_a_rank_that_is_ended_is_there_until_it_is_copied(
     state: State, how: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what was saved would be lost with it. Not forever."""
-    monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2" if when == "for ever" else "60")
+    monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2" if when == "forever" else "60")
     with Fleet(state, 1) as fleet:
         job = begin(fleet)
         saved = state.folder / "saved"
@@ -202,7 +202,7 @@ def test_a_rank_that_is_ended_is_there_until_it_is_copied(
                 until(lambda rank=rank: job.exit_status(rank) is not None)
                 assert job.exit_status(rank) == -signal.SIGKILL
         whole = [(folder / "image").exists() for folder in folders(job, saved)]
-        assert whole == [when != "for ever", True]
+        assert whole == [when != "forever", True]
         assert not images_being_copied(folders(job, saved))
 
 

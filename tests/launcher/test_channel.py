@@ -123,7 +123,7 @@ def test_a_device_has_the_limits_of_its_compute_capability(
 
 def test_a_channel_is_accepted_and_kept(rig: Rig) -> None:
     replies = rig.fifo("answers")
-    launched = rig.program("greet", str(replies), "{}")
+    launched = rig.program("say_hello", str(replies), "{}")
     assert answers(replies) == [[0, "4 0 4 Test device"]] * 2
     assert launched.end()["exit_status"] == 0
 
@@ -145,7 +145,7 @@ def test_what_is_not_a_channel_is_refused(
     plain_rig: Rig, wrong: dict[str, int], words: str
 ) -> None:
     replies = plain_rig.fifo("answers")
-    launched = plain_rig.program("greet", str(replies), json.dumps(wrong))
+    launched = plain_rig.program("say_hello", str(replies), json.dumps(wrong))
     _, (error, message) = answers(replies)
     assert error == 1 and words in message
     launched.end()

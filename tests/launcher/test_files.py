@@ -159,7 +159,7 @@ def test_files_are_set_back_to_what_they_were(place: Tree, rig: int) -> None:
     assert seen(place.tree) != before
     (place.tree / "later/of others").parent.mkdir(exist_ok=True)
     (place.tree / "later/of others").write_text("theirs")
-    if rig == 1:  # nobody there knows what was made later
+    if rig == 1:  # that launcher does not know the later files
         shutil.rmtree(place.tree / "later")
         shutil.rmtree(place.tree / "folder/again")
         (place.tree / "link/below").unlink()
@@ -314,7 +314,7 @@ def test_what_has_not_changed_since_the_last_snapshot_is_not_copied_again(
         time.sleep(0.1)  # who changes a file at once again does not change its time
         save(launched, folder)
 
-    always = {"large open", "in memory"}  # nobody knows whether these change
+    always = {"large open", "in memory"}  # changes of these cannot be seen
     save_next(times[0])
     assert len(copied(times[0])) == 40 + 5 + 2 + 1
     with launched.client() as client:
@@ -336,7 +336,7 @@ def test_what_has_not_changed_since_the_last_snapshot_is_not_copied_again(
     assert copied(times[3], times[2]).keys() == always
     shutil.rmtree(times[2])
     before = seen(place.tree)
-    with (memory / "in memory").open("r+b") as file:  # by somebody else
+    with (memory / "in memory").open("r+b") as file:  # by another process
         file.write(b"\x05")
     kill(launched)
     shutil.rmtree(place.tree)
@@ -359,12 +359,12 @@ def test_an_input_that_differs_is_named_and_nothing_is_changed(place: Tree, how:
     launched = place.start("reads")
     save(launched, place.saved)
     kill(launched)
-    (place.work / "ready").write_text("changed by somebody")
+    (place.work / "ready").write_text("changed by another process")
     if how in ("longer", "other"):
         source.write_text({"longer": "input and more", "other": "INPUT"}[how])
     else:
         source.unlink()
-    if how == "a pipe":  # nobody writes to it: who opens it may wait for ever
+    if how == "a pipe":  # it has no writer, so opening it may block forever
         os.mkfifo(source)
     elif how == "a link":
         source.symlink_to(place.tree / "elsewhere")
@@ -373,7 +373,7 @@ def test_an_input_that_differs_is_named_and_nothing_is_changed(place: Tree, how:
         error = refusal(client, "restore", folder=str(place.saved))
         assert error.code == "snapshot" and str(source) in error.message
         assert client.request("status")[0]["state"] == "empty"
-    assert (place.work / "ready").read_text() == "changed by somebody"
+    assert (place.work / "ready").read_text() == "changed by another process"
     source.unlink(missing_ok=True)
     source.write_text("input")  # the same content, at another time
     with fresh.client() as client:
@@ -404,7 +404,7 @@ def test_ranks_that_share_a_file_are_both_set_back(place: Tree) -> None:
     before = seen(place.tree)
     for each in launched:
         kill(each)
-    with (place.tree / "dense").open("rb"):  # while it is open nobody else gets its number
+    with (place.tree / "dense").open("rb"):  # while it is open no other file gets its inode number
         (place.tree / "dense").unlink()
         (place.tree / "dense").write_text("another")
         fresh = [place.empty(1, rank=rank) for rank in range(2)]

@@ -58,7 +58,7 @@ def test_a_folder_without_a_usable_name_is_reported_until_it_is_gone(place: Host
         client.request("freeze")
         try:
             error = refusal(client, "snapshot", folder=str(place.saved))
-        finally:  # before anybody looks for it by its name
+        finally:  # before a test looks for it by its name
             client.request("thaw")
             (place.work / "on").write_text("x")
             while not (place.work / "changed").exists():

@@ -55,7 +55,7 @@ def core(ax: int, call: int, pending: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("ax", "call", "pending", "mended"),
+    ("ax", "call", "pending", "repaired"),
     [
         (INTERRUPTED, EPOLL_WAIT, False, True),
         (INTERRUPTED, EPOLL_WAIT, True, False),
@@ -65,19 +65,19 @@ def core(ax: int, call: int, pending: bool = False) -> bytes:
     ],
 )
 def test_only_an_interrupted_call_begins_anew(
-    tmp_path: Path, ax: int, call: int, pending: bool, mended: bool
+    tmp_path: Path, ax: int, call: int, pending: bool, repaired: bool
 ) -> None:
     path = tmp_path / "core-1001.img"
     before = core(ax, call, pending)
     path.write_bytes(before)
-    assert images.repair(tmp_path) == mended
+    assert images.repair(tmp_path) == repaired
     after = path.read_bytes()
     assert len(after) == len(before)
-    assert (after != before) == mended
+    assert (after != before) == repaired
     registers = images.Message(bytearray(after), 12, len(after)).inside(2, 2)
     assert registers is not None
     found = [registers.number(field) for field in (10, 11, 15, 16, 17, 18)]
-    expected = [call, IP - 2] if mended else [ax, IP]
+    expected = [call, IP - 2] if repaired else [ax, IP]
     assert found == [5, expected[0], 6, call, expected[1], 51]
 
 

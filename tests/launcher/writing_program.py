@@ -159,7 +159,7 @@ def lines(folder: Path, tree: Path) -> None:
 
 
 def package(folder: Path, tree: Path) -> None:
-    """A package that is installed, and of which only a part was loaded."""
+    """Installs a package and loads only a part of it."""
     for wheel in sorted(tree.glob("*.whl")):
         subprocess.run(
             [
@@ -215,7 +215,7 @@ def large(folder: Path, tree: Path, megabytes: str) -> None:
 
 
 def many(folder: Path, tree: Path) -> None:
-    """Many files, of which it changes two; one stays open, and one in memory is written there."""
+    """Makes many files and changes two; one stays open, and one in memory is written there."""
     for number in range(40):
         (tree / f"small {number}").write_text(f"{number}" * 1000)
     for number in range(5):

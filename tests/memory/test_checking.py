@@ -183,7 +183,7 @@ def test_each_kth_collective_of_a_communicator_is_one(make: Make) -> None:
         if c.first(number):
             stops.append(number)
             c.over()
-            assert not c.first(number), "it goes on behind it"
+            assert not c.first(number), "it continues behind it"
     assert stops == [3, 7, 11]
     assert not c.first(12, count=3) and c.first(12, count=4), "a group counts as all of it"
     c.over()
@@ -287,20 +287,20 @@ def test_a_rank_that_is_not_quiet_in_time_continues_and_after_two_times_for_good
     c = filled(make, PARTS)
     c.rank.begin()
 
-    def in_vain(number: int) -> None:
+    def times_out(number: int) -> None:
         assert c.first(number, now=7) and not c.turn(now=6 + SECOND)
         assert c.turn(now=7 + SECOND) and c.check.state == NONE and not c.told
 
-    in_vain(0)
+    times_out(0)
     assert not c.lib.check_gave_up(c.check)
     c.rank.end()
     assert c.first(1)
     c.over()
     c.told.clear()
     c.rank.begin()
-    in_vain(2)
+    times_out(2)
     assert not c.lib.check_gave_up(c.check)
-    in_vain(3)
+    times_out(3)
     assert c.lib.check_gave_up(c.check) and not c.first(4)
     c.rank.end()
     c.close()

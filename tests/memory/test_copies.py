@@ -58,7 +58,7 @@ def test_of_what_is_moved_counts_apart_what_another_rank_holds_alike(make: Make)
         return int(world.memory.swapped_alike) // CHUNK
 
     same(first, second, alone)
-    assert first.refs(0) == 1, "nobody has looked yet whether they are the same"
+    assert first.refs(0) == 1, "the pages have not been compared yet"
     out(first, second, alone)
     assert world.memory.swapped_out == 3 * CHUNK, "each into its own image"
     assert alike() == 2
@@ -287,7 +287,7 @@ def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
-    assert first.chunk(0) != second.chunk(0), "nobody has looked yet"
+    assert first.chunk(0) != second.chunk(0), "the pages have not been compared yet"
     second.memory.distrusted = what == "distrusted"
     first.memory.distrusted = what == "another distrusted"
     world.memory.shares = what != "apart"
@@ -377,7 +377,7 @@ def test_what_ranks_write_alike_on_the_host_is_there_once(make: Make) -> None:
             world.turn()
     for _ in range(6):
         world.turn()
-    # The last one is left alone: its program may go on writing there.
+    # The last page stays: its program may continue to write there.
     assert world.memory.copies_on_host == 2 and world.memory.holes == 6
     world.lib.memory_activated(world.ranks[0].memory)
     for _ in range(3):

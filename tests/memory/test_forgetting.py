@@ -21,7 +21,7 @@ def test_what_is_forgotten_is_not_moved_out(make: Make) -> None:
     one, two = world.ranks
     fill(one, 3)
     forget(one, 0, 2 * CELLS)
-    assert world.memory.used == 3, "nobody needs the room yet"
+    assert world.memory.used == 3, "no request needs the space yet"
     fill(two, 3)
     world.check()
     assert world.memory.used == 4 and world.memory.swapped_out == 0

@@ -39,7 +39,7 @@ def compute(rank: Rank, f: Any, value: int) -> None:
     rank.world.lib.content_commit(rank.memory, f, f.key)
 
 
-def adopt(rank: Rank, f: Any) -> int:
+def map_result(rank: Rank, f: Any) -> int:
     found = int(rank.world.lib.memory_map_result(rank.memory, f))
     if found == DONE:
         for page in list(rank.model):
@@ -51,7 +51,7 @@ def adopt(rank: Rank, f: Any) -> int:
 
 
 def computed(make: Make, **more: Any) -> tuple[World, Any, Rank, Rank]:
-    """Two ranks of equal content, of which the first has done what the second is to do."""
+    """Two ranks of equal content; the first has computed what the second is about to compute."""
     world = make(2, 8, **more)
     first, second = world.ranks
     same(first, second)
@@ -63,25 +63,25 @@ def computed(make: Make, **more: Any) -> tuple[World, Any, Rank, Rank]:
 def test_what_another_has_computed_is_taken(make: Make) -> None:
     world, f, first, second = computed(make)
     used = world.memory.used
-    assert adopt(second, f) == DONE
+    assert map_result(second, f) == DONE
     assert second.chunk(0) == first.chunk(0) and world.memory.used == used - 1
     assert second.read(0) == (9,) * CELLS and not second.owns(0, CELLS)
-    assert adopt(second, work(world, (0, CELLS), key=78)) == NONE
+    assert map_result(second, work(world, (0, CELLS), key=78)) == NONE
 
 
 def test_nothing_is_mapped_under_the_last_reader(make: Make) -> None:
     """Work that still runs reads the previous content."""
     world, f, first, second = computed(make)
     second.begin()
-    assert adopt(second, f) == LATER and second.chunk(0) != first.chunk(0)
+    assert map_result(second, f) == LATER and second.chunk(0) != first.chunk(0)
     assert second.read(0) == (1,) * CELLS
     second.end()
     assert second.ask(SAVE, stay=True)
     world.turn()
-    assert second.moving and adopt(second, f) == LATER
+    assert second.moving and map_result(second, f) == LATER
     world.settle()
     world.lib.memory_changes(second.memory)
-    assert adopt(second, f) == DONE
+    assert map_result(second, f) == DONE
 
 
 def test_nothing_is_taken_from_who_is_busy(make: Make) -> None:
@@ -91,11 +91,11 @@ def test_nothing_is_taken_from_who_is_busy(make: Make) -> None:
         first.begin()
         if rank is second:
             second.begin()
-        assert adopt(second, f) == NONE
+        assert map_result(second, f) == NONE
         while first.works:
             first.end()
     second.end()
-    assert adopt(second, f) == DONE
+    assert map_result(second, f) == DONE
 
 
 @pytest.mark.parametrize("why", ["group", "stopped", "doubted", "apart"])
@@ -106,9 +106,9 @@ def test_no_rank_waits_to_take_what_never_can_be_taken(make: Make, why: str) -> 
     second.memory.distrusted = why == "doubted"
     world.memory.shares = why != "apart"
     second.begin()
-    assert adopt(second, f) == NONE
+    assert map_result(second, f) == NONE
     second.end()
-    assert adopt(second, f) == NONE
+    assert map_result(second, f) == NONE
 
 
 def test_what_was_copied_to_be_written_is_not_taken(make: Make) -> None:
@@ -119,30 +119,30 @@ def test_what_was_copied_to_be_written_is_not_taken(make: Make) -> None:
     assert world.lib.memory_merge(third.memory) == 0 and third.refs(0) == 2
     scarce(first, 7)
     own(third, 0)
-    assert adopt(third, f) == NONE
+    assert map_result(third, f) == NONE
     third.write(0, 1)
-    assert adopt(third, f) == DONE and second.refs(0) == 1
+    assert map_result(third, f) == DONE and second.refs(0) == 1
 
 
 def test_what_is_copied_each_time_is_not_taken(make: Make) -> None:
     world, f, first, second = computed(make)
-    assert adopt(second, f) == DONE
+    assert map_result(second, f) == DONE
     own(second, 0)
     second.write(0, 1)
-    assert adopt(second, f) == NONE
+    assert map_result(second, f) == NONE
     for rank in (first, second, first):
         world.lib.memory_activated(rank.memory)
-    assert adopt(second, f) == DONE
+    assert map_result(second, f) == DONE
 
 
 def test_what_another_had_to_copy_is_taken_and_then_tried_for_oneself(make: Make) -> None:
     world, f, first, second = computed(make)
-    assert adopt(second, f) == DONE
-    own(first, 0)  # and the second is told
+    assert map_result(second, f) == DONE
+    own(first, 0)  # and the second is notified
     for key, then in ((78, DONE), (79, NONE)):
         f = work(world, (0, CELLS), key=key)
         compute(first, f, key)
-        assert adopt(second, f) == then
+        assert map_result(second, f) == then
         own(second, 0)
         second.write(0, 1)
 
@@ -155,7 +155,7 @@ def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
     second.write(1, 5)
     f = work(world, (0, CELLS + 1))
     compute(first, f, 9)
-    assert adopt(second, f) == NONE
+    assert map_result(second, f) == NONE
     for rank in (second, first):
         assert world.lib.memory_merge(rank.memory) == 0
         assert second.chunk(0) != first.chunk(0)
@@ -167,7 +167,7 @@ def test_a_page_that_cannot_be_mapped_is_reported(make: Make, how: str) -> None:
     """Nor is it where who gives it may still write."""
     world, f, _, second = computed(make)
     world.fault(how)
-    assert adopt(second, f) == FAILED
+    assert map_result(second, f) == FAILED
     assert second.read(0) == (1,) * CELLS
 
 
@@ -181,7 +181,7 @@ def test_what_it_reads_or_does_not_reach_need_not_be_there(make: Make) -> None:
     f = work(world, (0, CELLS), (CELLS + 1, 0))
     world.lib.footprint_add(f, addr_of(2 * CELLS), CELL, READ)
     compute(first, f, 9)
-    assert adopt(second, f) == DONE
+    assert map_result(second, f) == DONE
     assert [second.chunk(page) == first.chunk(page) for page in range(3)] == [True, False, False]
 
 
@@ -191,7 +191,7 @@ def test_a_page_of_two_ranges_is_taken_once(make: Make) -> None:
     same(first, second)
     f = work(world, (0, 1), (1, CELLS - 1))
     compute(first, f, 9)
-    assert adopt(second, f) == DONE
+    assert map_result(second, f) == DONE
     assert second.chunk(0) == first.chunk(0) and first.refs(0) == 2
 
 
@@ -199,4 +199,4 @@ def test_where_nothing_is_on_the_device_nothing_is_taken(make: Make) -> None:
     world, f, _, second = computed(make)
     assert second.ask(SAVE)
     world.settle()
-    assert second.chunk(0) is None and adopt(second, f) == NONE
+    assert second.chunk(0) is None and map_result(second, f) == NONE

@@ -22,7 +22,7 @@ def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make)
     assert second.ask(COPY)
     world.settle()
     assert second.refs(0) == 1 and first.refs(0) == 2 and world.memory.used == 2
-    second.write(0, 7)  # nobody else's
+    second.write(0, 7)  # no other rank shares it
     world.check()
     assert first.ask(SAVE)
     world.settle()
@@ -335,7 +335,7 @@ def shared(make: Make, ranks: int = 2, pages: int = 1) -> World:
 
 
 def test_unforeseen_writes_are_reported_until_nothing_runs(make: Make) -> None:
-    """But not of a work behind a fence, of which that was expected."""
+    """A write by fenced work is no unforeseen write."""
     world = shared(make)
     first, second = world.ranks
     for _ in range(2):

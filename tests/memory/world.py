@@ -21,7 +21,7 @@ WINDOW = 1 << 40
 SAVE, ACTIVATE, COPY, PREFETCH = range(4)
 CANCELLED = -1
 Make = Callable[..., "World"]
-PRIVATE = 1000  # values from here on are nobody else's
+PRIVATE = 1000  # values from here on belong to one rank
 
 
 def addr_of(cell: int) -> int:
@@ -88,7 +88,7 @@ class Rank:
         self.told: list[tuple[int, int]] = []
         self.accepted = 0
         self.failed = False
-        self.cut = False  # at a cut nobody writes, and what is saved stays true
+        self.cut = False  # at a cut no rank writes, so saved content stays valid
         self.works: deque[Work] = deque()
         self.callback = ffi.callback(
             "void(void *, enum memory_purpose, int)", self.tell, onerror=world.device.failed
@@ -375,7 +375,7 @@ class World:
             late = [r for r in self.ranks if r.open and r.memory.request.purpose not in waiting]
             if not any(ended) and not late and not self.memory.moving:
                 return
-        raise AssertionError("requests wait for ever")
+        raise AssertionError("requests wait forever")
 
     def close(self) -> None:
         """To be called again after a failure: then it is no use to look at anything."""

@@ -2,7 +2,7 @@
  *
  * Its products are kernels of the fake's streams: sums in double over k upwards, one rounding at
  * the end. It is stricter than NVIDIA's: descriptors that are left, attributes of a wrong size or
- * that nobody needs, alignments that are not so, a bias that does not lie at 16 bytes, algorithms
+ * without a use, alignments that are not so, a bias that does not lie at 16 bytes, algorithms
  * of another product, and addresses outside of the window and of the stream's own memory are faults
  * of the caller. A and B are read whatever alpha is. D and C must lie by columns.
  */

@@ -1,4 +1,4 @@
-// endless.cu: a kernel that waits for what nobody ever writes.
+// endless.cu: a kernel that waits for a value that is never written.
 #include "../programs/common.h"
 
 extern "C" __global__ void until_set(uint32_t *word)

@@ -309,7 +309,7 @@ bool fake_window_open(void)
 	return true;
 }
 
-/* Mappings lie beside each other: what reaches into several is walked through. */
+/* Mappings are adjacent: a range that spans several is checked one by one. */
 bool fake_reachable(CUdeviceptr at, uint64_t bytes)
 {
 	for (size_t i = 0; i < 512; i++)

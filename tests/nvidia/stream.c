@@ -33,7 +33,7 @@ struct CUstream_st {
 };
 
 static struct CUstream_st *streams;
-static bool resetting; /* nobody waits any more */
+static bool resetting; /* no call waits any more */
 
 static bool touches(CUdeviceptr at, const struct work *w, CUdeviceptr from, uint64_t pitch,
 		    uint64_t bytes)

@@ -350,7 +350,7 @@ def test_a_cancelled_kernel_that_does_not_end_loses_the_device(
     doomed.hal.stream_destroy(doomed.streams.pop())
     ctypes.c_uint32.from_address(flag).value = 1  # the fake's memory is ours
     time.sleep(0.2)
-    assert not out.any() and (sums == 1).all(), "whose memory that is now nobody knows"
+    assert not out.any() and (sums == 1).all(), "the memory may belong to another buffer by now"
 
 
 @pytest.mark.parametrize("call", OPEN_CALLS)
@@ -426,7 +426,7 @@ def test_kernels_that_allocate_are_refused_by_name(device: Device) -> None:
         with pytest.raises(ModuleError, match=f"kernel {name}: malloc and free in kernels") as seen:
             loader.function(module, name)
         assert seen.value.code == 801
-    for name in ("holds", "adds"):  # go on to the driver, which is a fake
+    for name in ("holds", "adds"):  # reach the driver, which is a fake
         with pytest.raises(ModuleError, match=f"the driver has no kernel {name}"):
             loader.function(module, name)
 

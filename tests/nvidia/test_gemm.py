@@ -80,7 +80,7 @@ def test_every_layout_type_and_step_gives_the_right_result(
             decode(memory[where], call.type_cd),
             decode(encode(expected, call.type_cd), call.type_cd),
         )
-        before[where] = memory[where]  # and nothing beside it has changed
+        before[where] = memory[where]  # and no other byte has changed
         assert memory.tobytes() == before.tobytes()
 
 

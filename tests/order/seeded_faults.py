@@ -10,8 +10,8 @@ from support.seeding import Check, Copy, Table
 
 
 def programs(copy: Copy) -> Callable[[], None]:
-    room = load(copy.folder, copy.changed)
-    return lambda: all_of_them(room)
+    library = load(copy.folder, copy.changed)
+    return lambda: all_of_them(library)
 
 
 PROGRAMS = Check(programs, quick=True)

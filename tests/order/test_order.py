@@ -23,14 +23,14 @@ from order.world import (
     Step,
     check,
     load,
-    told,
+    races_of,
 )
 
 W, R, A = (Access(0, 4, use) for use in (WRITE, READ, ATOMIC))
 
 
 @pytest.fixture(scope="session")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load(tmp_path_factory.mktemp("order"))
 
 
@@ -90,21 +90,21 @@ RULES: dict[str, tuple[int, list[Step], int, bool]] = {
     ),
     "the memory was freed": (4, [("forget", 0, 4)], 5, False),
     "half of it was freed": (4, [("forget", 0, 2)], 5, True),
-    "what lies beside it was freed": (4, [("forget", 4, 4)], 5, True),
+    "memory next to it was freed": (4, [("forget", 4, 4)], 5, True),
 }
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_what_orders_and_what_does_not(room: Any, name: str) -> None:
+def test_what_orders_and_what_does_not(library: Any, name: str) -> None:
     first, between, second, races = RULES[name]
     program = [run(first, W), *between, run(second, R)]
-    assert told(room, program) == ([Race(0, len(program) - 1, True)] if races else [])
-    check(room, program)
+    assert races_of(library, program) == ([Race(0, len(program) - 1, True)] if races else [])
+    check(library, program)
 
 
-# Programs that each broke something once, and where a race is told.
+# Programs that each found a bug once, and the steps at which a race is reported.
 KNOWN: list[tuple[list[Step], list[int]]] = [
-    # A stream in the place of one of which the host has seen all.
+    # A stream that replaces one whose work the host has seen complete.
     (
         [run(4, W), ("see stream", 4), ("destroy", 4), ("create", 9, FREE), run(9, W), run(5, R)],
         [5],
@@ -115,9 +115,9 @@ KNOWN: list[tuple[list[Step], list[int]]] = [
 
 
 @pytest.mark.parametrize(("program", "second"), KNOWN)
-def test_what_broke_once(room: Any, program: list[Step], second: list[int]) -> None:
-    assert [race.second for race in told(room, program)] == second
-    check(room, program)
+def test_what_broke_once(library: Any, program: list[Step], second: list[int]) -> None:
+    assert [race.second for race in races_of(library, program)] == second
+    check(library, program)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_what_broke_once(room: Any, program: list[Step], second: list[int]) -> N
         (W, A, True),
     ],
 )
-def test_one_of_the_two_writes(room: Any, first: Access, second: Access, races: bool) -> None:
+def test_one_of_the_two_writes(library: Any, first: Access, second: Access, races: bool) -> None:
     """And additions that are atomic may come in any order."""
-    assert bool(told(room, [run(4, first), run(5, second)])) == races
+    assert bool(races_of(library, [run(4, first), run(5, second)])) == races
 
 
 @pytest.mark.parametrize(
@@ -151,19 +151,19 @@ def test_one_of_the_two_writes(room: Any, first: Access, second: Access, races: 
     ],
 )
 def test_a_hull_with_gaps_races_for_certain_where_the_other_has_all_of_it(
-    room: Any, first: Access, second: Access, certain: bool
+    library: Any, first: Access, second: Access, certain: bool
 ) -> None:
-    assert told(room, [run(4, first), run(5, second)]) == [Race(0, 1, certain)]
+    assert races_of(library, [run(4, first), run(5, second)]) == [Race(0, 1, certain)]
 
 
-def test_collectives_of_one_communicator_come_one_after_another(room: Any) -> None:
-    assert told(room, [("turn", 4, [W], 7), ("turn", 5, [R], 7)]) == []
-    assert told(room, [("turn", 4, [W], 7), ("turn", 5, [R], 8)]) == [Race(0, 1, True)]
-    assert told(room, [run(4, W), ("turn", 4, [], 7), ("turn", 5, [], 7), run(5, R)]) == []
+def test_collectives_of_one_communicator_come_one_after_another(library: Any) -> None:
+    assert races_of(library, [("turn", 4, [W], 7), ("turn", 5, [R], 7)]) == []
+    assert races_of(library, [("turn", 4, [W], 7), ("turn", 5, [R], 8)]) == [Race(0, 1, True)]
+    assert races_of(library, [run(4, W), ("turn", 4, [], 7), ("turn", 5, [], 7), run(5, R)]) == []
 
 
-def test_a_pair_is_reported_once_however_often_it_comes(room: Any) -> None:
-    ffi, lib = room
+def test_a_pair_is_reported_once_however_often_it_comes(library: Any) -> None:
+    ffi, lib = library
     found = []
     callback = ffi.callback("order_report", lambda _to, race: found.append(race.second.number))
     order = lib.order_open(callback, ffi.NULL)
@@ -181,9 +181,9 @@ def test_a_pair_is_reported_once_however_often_it_comes(room: Any) -> None:
     lib.order_close(order)
 
 
-def test_streams_that_come_and_go_are_no_end_of_it(room: Any) -> None:
+def test_streams_that_come_and_go_are_no_end_of_it(library: Any) -> None:
     """A place is used again when the host has seen all of it; too many at once end the check."""
-    ffi, lib = room
+    ffi, lib = library
     callback = ffi.callback("order_report", lambda _to, _race: None)
     order = lib.order_open(callback, ffi.NULL)
     for stream in range(1, 1000):
@@ -201,9 +201,9 @@ def test_streams_that_come_and_go_are_no_end_of_it(room: Any) -> None:
     lib.order_close(order)
 
 
-def test_memory_that_is_cut_into_very_many_parts_is_forgotten(room: Any) -> None:
+def test_memory_that_is_cut_into_very_many_parts_is_forgotten(library: Any) -> None:
     """It may find fewer races then; it reports nothing that is no race."""
-    ffi, lib = room
+    ffi, lib = library
     found = []
     callback = ffi.callback("order_report", lambda _to, race: found.append(race.second.number))
     order = lib.order_open(callback, ffi.NULL)
@@ -289,9 +289,9 @@ def programs(draw: st.DrawFn) -> list[Step]:
 @settings(max_examples=300, deadline=None)
 @given(program=programs())
 def test_for_any_program_races_are_reported_if_and_only_if_they_exist(
-    room: Any, program: list[Step]
+    library: Any, program: list[Step]
 ) -> None:
-    check(room, program)
+    check(library, program)
 
 
 # ---- seeded faults ----
@@ -332,6 +332,6 @@ def some_programs() -> list[list[Step]]:
     return found
 
 
-def all_of_them(room: Any) -> None:
+def all_of_them(library: Any) -> None:
     for program in some_programs():
-        check(room, program)
+        check(library, program)

@@ -46,9 +46,9 @@ def load(folder: Path, changed: Path | None = None) -> Any:
     return native.load(library, ROOM / "order.h")
 
 
-def told(room: Any, program: Sequence[Step]) -> list[Race]:
+def races_of(library: Any, program: Sequence[Step]) -> list[Race]:
     """The races that the check finds in a program."""
-    ffi, lib = room
+    ffi, lib = library
     found: list[Race] = []
 
     def tell(_to: Any, race: Any) -> None:
@@ -201,10 +201,10 @@ def so(program: Sequence[Step]) -> dict[int, tuple[set[Race], bool]]:
     return found
 
 
-def check(room: Any, program: Sequence[Step]) -> None:
+def check(library: Any, program: Sequence[Step]) -> None:
     """All that is reported is so; and what races with something older is reported, with one of
     these."""
-    says, is_so = told(room, program), so(program)
+    says, is_so = races_of(library, program), so(program)
     for race in says:
         there = is_so.get(race.second, (set(), False))[0]
         assert race in there or (not race.certain and race._replace(certain=True) in there), race

@@ -94,7 +94,7 @@ def test_two_processes(library: tuple[Any, Any], segment: int) -> None:
         finally:
             os._exit(status)
     end = End(library, segment, 0)
-    for number in range(TIMES):  # nobody waits for room
+    for number in range(TIMES):  # no sender waits for space
         end.send(1, number)
     heard: list[int] = []
     while len(heard) < TIMES + 1:
@@ -135,7 +135,7 @@ def test_a_sender_with_more_than_fits_is_woken_whenever_there_is_space(
     for number in range(520):  # some more than a ring holds
         a.send(2, number)
     a.lib.peer_sleep(a.peer, True)
-    assert a.receive() is None  # continues its full ring, in vain
+    assert a.receive() is None  # continues its full ring, without success
     bell = a.lib.peer_doorbell(a.peer)
     for taken in range(3):  # a wake-up may come before it sleeps: each counts
         assert b.receive() == (0, taken)

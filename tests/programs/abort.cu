@@ -1,5 +1,5 @@
 // abort.cu: ranks abort a communicator in the middle of its operations (ncclCommAbort), as
-// watchdogs of training frameworks do, and go on: what was waited for ends, streams and memory stay
+// watchdogs of training frameworks do, and continue: waits end, streams and memory stay
 // usable, and so do other communicators and new ones. First argument: how it is aborted.
 #include "common.h"
 
@@ -91,7 +91,7 @@ static void from_a_thread(ncclComm_t comm, float *data, cudaStream_t stream, boo
 	std::atomic<bool> waited{false};
 	std::thread watchdog([&] {
 		EXPECT(cudaEventQuery(behind) == cudaErrorNotReady && !waited,
-		       "nobody has called it");
+		       "no other rank has called it");
 		NCCL_CHECK(ncclCommAbort(comm));
 	});
 	CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -227,7 +227,7 @@ static void without_blocking(ncclComm_t comm, float *data, cudaStream_t stream)
 	NCCL_CHECK(ncclCommAbort(patient));
 }
 
-// Rank 0 is given up; the others go on without it.
+// Rank 0 is abandoned; the others continue without it.
 static void shrinking(ncclComm_t comm, float *data, cudaStream_t stream)
 {
 	meeting point;

@@ -165,7 +165,7 @@ static void rounded_up(const Job &j)
         EXPECT(got == right, "kind %d: the last is %d, not %d", kind, got[127], right[127]);
         ncclResult_t beyond = ncclAllReduce(hundred.data, hundred.data, 129,
                                             ncclInt, ncclSum, j.comm, j.stream);
-        EXPECT(beyond == ncclInvalidArgument, "beyond it is somebody else's");
+        EXPECT(beyond == ncclInvalidArgument, "memory beyond it has another owner");
     }
     CUDA_CHECK(cudaFree(numbers));
     CUDA_CHECK(cudaFree(read));

@@ -1,5 +1,5 @@
-// architecture.cu: prints the architecture that its kernel was compiled for beside the compute
-// capability that it is told. With an argument it waits for that file before its first launch.
+// architecture.cu: prints the architecture that its kernel was compiled for, and the compute
+// capability of the device. With an argument it waits for that file before its first launch.
 #include <cstdio>
 #include <unistd.h>
 

@@ -333,7 +333,7 @@ static void streams(Memory &m, int seed)
     expect(m.back, seed, "two streams' copies");
 }
 
-// What was copied synchronously has arrived, also for a stream that waits for nobody.
+// A synchronous copy has arrived, also for a stream that waits for no other stream.
 static void arrival(Memory &m, int seed)
 {
     for (int k = 0; k < 20; k++) {

@@ -57,7 +57,7 @@ static void expect_query_waits(cudaStream_t blocking, cudaStream_t loner)
     CUDA_CHECK(cudaStreamSynchronize(loner));
 }
 
-// The second goes on while the first is held up by a host function.
+// The second stream continues while a host function delays the first.
 static void expect_no_order(const Box &box, cudaStream_t first, cudaStream_t second)
 {
     Gate gate;
@@ -96,7 +96,7 @@ static void within_a_thread(const Box &box, int value)
     FAILS(cudaStreamSynchronize(loner), cudaErrorInvalidResourceHandle);
 }
 
-// Each thread has a default stream of its own, which nobody else's holds up.
+// Each thread has a default stream of its own, which no other thread's delays.
 static void between_threads(const Box &box)
 {
     Gate gate;

@@ -86,7 +86,7 @@ static void expect_broken(cudaError_t error, int *device, int *pooled)
     };
     for (const cudaError_t &one : all)
         EXPECT(one == error, "call %zu gives %s", size_t(&one - all), cudaGetErrorName(one));
-    EXPECT(cudaGetLastError() == cudaSuccess, "it was told, and no call has met it since");
+    EXPECT(cudaGetLastError() == cudaSuccess, "it was reported, and no call has met it since");
     if (survives_any_handle()) {  // plain CUDA begins anew then
         EXPECT(cudaFreeAsync(pooled, 0) == cudaSuccess, "destructors free in streams");
         EXPECT(cudaDeviceReset() == error, "a reset");

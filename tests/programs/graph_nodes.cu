@@ -1,5 +1,5 @@
-// graph_nodes.cu: nodes of graphs are asked, changed, taken out and switched off; execs follow only
-// where they are told to. User objects end when the last graph, exec or launch lets them go.
+// graph_nodes.cu: nodes of graphs are queried, changed, removed and switched off; execs change only
+// when they are updated. User objects end when the last graph, exec or launch lets them go.
 #include <cuda.h>
 #include <fcntl.h>
 
@@ -914,7 +914,7 @@ struct Lasting {
         EXPECT(params.func == (void *)scale && *(int *)params.kernelParams[1] == 6, "the clone's");
         *(int *)params.kernelParams[1] = 7;
         CUDA_CHECK(cudaGraphExecKernelNodeSetParams(exec, kernel, &params));
-        EXPECT(p.launch(exec, 5) == 35, "as the exec was told: %d", p.host[0]);
+        EXPECT(p.launch(exec, 5) == 35, "as the exec was set: %d", p.host[0]);
         CUDA_CHECK(cudaGraphExecGetFlags(exec, &flags));
         EXPECT(flags == cudaGraphInstantiateFlagUseNodePriority, "flags %llu", flags);
         CUDA_CHECK(cudaStreamGetAttribute(stream, cudaStreamAttributeSynchronizationPolicy,
@@ -935,7 +935,7 @@ static int priority_of(cudaGraphNode_t node)
     return value.priority;
 }
 
-// All are told back, and copied; what is none, or not a kernel's, is refused.
+// All are returned, and copied; unknown attributes, and nodes of other kinds, are refused.
 void Program::node_attributes()
 {
     cudaGraph_t graph, clone;

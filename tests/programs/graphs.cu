@@ -129,7 +129,7 @@ static void explicit_graph(Step &s)
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
-// Kernels of which each needs the first ('f') or the one before it ('b').
+// Kernels that each need the first ('f') or the previous one ('b').
 static cudaGraph_t chain(Step &s, const char *needs, int factor)
 {
     cudaGraph_t graph;

@@ -54,7 +54,7 @@ static std::string compiled()
 }
 
 constexpr int COUNT = 100;
-struct Arguments {  // as they lie in the kernel's parameters
+struct Arguments {  // in the layout of the kernel's parameters
     int *to;
     int count = COUNT;
     Pair pair = {7, 20.0};

@@ -89,7 +89,7 @@ __device__ void multiply(int c[4], const unsigned a[4], const unsigned b[2], sig
 }
 
 // A by rows; B by rows if its elements have two bytes, else by columns. Rows in shared memory are
-// padded by 16 bytes, so that eight of them lie in different banks.
+// padded by 16 bytes, so that eight of them are in different banks.
 template <typename T, typename Sum>
 __global__ void by_mma(const T *a, const T *b, Sum *c)
 {

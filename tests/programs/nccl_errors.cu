@@ -57,7 +57,7 @@ int main()
     says({"operator 7"});
     std::thread([] { EXPECT(!*ncclGetLastError(nullptr), "another thread's"); }).join();
 
-    // An operator that nobody made; one of another type, which the server refuses after the call.
+    // A nonexistent operator; one of another type, which the server refuses after the call.
     FAILS(sum(data, ncclFloat, 1 << 20, comm), ncclInvalidArgument, "ncclAllReduce", rank,
           "operator 1048576");
     double two = 2;

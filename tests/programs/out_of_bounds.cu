@@ -1,6 +1,6 @@
 // out_of_bounds.cu: a kernel writes far outside any allocation. The error is
 // cudaErrorIllegalAddress, it shows at the next synchronisation and it stays.
-// Argument 2: the rank that does it (default 0); the others go on undisturbed. Argument 3, if it is
+// Argument 2: the rank that does it (default 0); the others continue. Argument 3, if it is
 // given: a copy of so many bytes is the only call that meets the error.
 #include "common.h"
 

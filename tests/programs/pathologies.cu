@@ -64,7 +64,7 @@ class Training {
         NCCL_CHECK(ncclAllReduce(grads, grads, count, ncclFloat, ncclAvg, comm, 0));
     }
     virtual void update(int) { update_with(RATE); }
-    virtual void beside(int) {}
+    virtual void after_update(int) {}
     virtual void print(int step) { report(step, "parameters", params, count); }
     void step(int k)
     {
@@ -72,7 +72,7 @@ class Training {
         backward<<<blocks(), 256>>>(params, activations, grads, count, k, world.rank);
         exchange(k);
         update(k);
-        beside(k);
+        after_update(k);
         CUDA_CHECK(cudaGetLastError());
         print(k);
     }
@@ -295,7 +295,7 @@ __global__ void average(float *running, const float *values, int count)
 struct Statistics : Training {
     using Training::Training;
     float *running = nullptr;
-    void beside(int) override
+    void after_update(int) override
     {
         running = running ? running : on_device<float>(count);
         average<<<blocks(), 256>>>(running, activations, count);
@@ -307,10 +307,10 @@ struct Statistics : Training {
     }
 };
 
-// The host writes to a part of the parameters: the same in all ranks, but for one step.
+// The host writes to a part of the parameters: the same in all ranks, except in one step.
 struct HostCopy : Training {
     using Training::Training;
-    void beside(int step) override
+    void after_update(int step) override
     {
         std::vector<float> values(count / 4);
         for (size_t i = 0; i < values.size(); i++)
@@ -351,7 +351,7 @@ struct Allocations : Training {
 // Half-way the model is twice as large, and the new half is not the same everywhere.
 struct Changed : Training {
     using Training::Training;
-    void beside(int step) override
+    void after_update(int step) override
     {
         if (step != HALF)
             return;
@@ -373,8 +373,8 @@ struct Changed : Training {
     }
 };
 
-// What is the rank's own and what all have in common lie in one buffer, and meet within a page.
-struct Beside : Training {
+// One buffer has the rank's own values and those that all ranks share; they meet within a page.
+struct Adjacent : Training {
     using Training::Training;
     void allocate() override
     {
@@ -404,7 +404,7 @@ __global__ void beyond(float *buffer, long long distance, int count, int rank)
 struct Past : Training {
     using Training::Training;
     float *victim = nullptr;
-    void beside(int) override
+    void after_update(int) override
     {
         victim = victim ? victim : on_device<float>(count);
         long long distance = victim - velocity;
@@ -426,11 +426,11 @@ __global__ void scattered(float *buffer, const long long *places, int count, int
         buffer[places[i]] += 0.5f * rank + i;
 }
 
-// The same, where only what lies in memory says which buffer that is.
-struct Astray : Past {
+// The same, where only a value in memory says which buffer that is.
+struct Scattered : Past {
     using Past::Past;
     long long *places = nullptr;
-    void beside(int) override
+    void after_update(int) override
     {
         victim = victim ? victim : on_device<float>(count);
         std::vector<long long> found;
@@ -545,8 +545,8 @@ static const struct {
     {"found_inf", made<FoundInf>},    {"pointers", made<Pointers>},
     {"printing", made<Printing>},     {"statistics", made<Statistics>},
     {"host_copy", made<HostCopy>},    {"allocations", made<Allocations>},
-    {"changed", made<Changed>},       {"beside", made<Beside>},
-    {"past", made<Past>},             {"astray", made<Astray>},
+    {"changed", made<Changed>},       {"adjacent", made<Adjacent>},
+    {"past", made<Past>},             {"scattered", made<Scattered>},
     {"subgroup", made<Subgroup>},     {"meeting", made<Meeting>},
     {"buckets", made<Buckets>},
 };

@@ -97,7 +97,7 @@ static void accounts(int device, cudaStream_t stream)
     void *large;
     uint64_t kept = reserved(pool);
     CUDA_CHECK(cudaMalloc(&large, free_memory() + 4 * MIB));
-    EXPECT(reserved(pool) <= kept - 4 * MIB, "nobody is out of memory for what a pool keeps");
+    EXPECT(reserved(pool) <= kept - 4 * MIB, "memory that a pool keeps causes no failure");
     CUDA_CHECK(cudaFree(large));
     CUDA_CHECK(cudaMallocFromPoolAsync(&a, 8 * MIB, pool, stream));
     CUDA_CHECK(cudaFreeAsync(a, stream));

@@ -1,6 +1,6 @@
 // registered.cu: memory of the program that it registers: kernels reach it, copies of it do not
 // wait where it consists of whole pages, and it is the program's as before when it is unregistered.
-// And what is told of host memory of each kind.
+// And the attributes of host memory of each kind.
 #include <atomic>
 #include <cuda.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// sends_ahead.cu: rank 0 enqueues many more sends than anybody buffers (argument 2: how many, of
+// sends_ahead.cu: rank 0 enqueues many more sends than are buffered (argument 2: how many, of
 // 16 MiB each) and says which have left; rank 1 begins to receive when a file (argument 1) exists,
 // and ends when it has received all, or as many as argument 3 says.
 #include "common.h"

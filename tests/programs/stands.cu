@@ -1,7 +1,7 @@
 // stands.cu: two ranks that get no further until a file (argument 2) exists. Argument 1 says why:
 // rank 1 waits on the host, its kernel (or that of both) waits for a word, or it waits to receive,
 // while rank 0 sums with it; both wait in sums of two communicators that they began in different
-// order, for ever; or rank 1 does not join.
+// order, forever; or rank 1 does not join.
 #include <cstring>
 #include <string>
 

@@ -1,6 +1,6 @@
 // tcp_wait.cu: ranks that wait for each other outside of CUDA. The others launch nothing before
 // rank 0 has sent them a byte, which rank 0 does after a kernel; from then on it takes turns
-// with them. On one device they go on only if those that wait give way.
+// with them. On one device they continue only if waiting ranks yield.
 #include "common.h"
 
 __global__ void count_up(int *counter) { ++*counter; }

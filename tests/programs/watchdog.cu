@@ -89,8 +89,8 @@ static void watch(ncclComm_t comm, cudaEvent_t behind, cudaEvent_t passed, bool 
 	for (int i = 0; i < 60000 && (filled ? still < 40 : state == ncclSuccess); i++) {
 		int before = launched;
 		NCCL_CHECK(ncclCommGetAsyncError(comm, &state));
-		EXPECT(cudaEventQuery(behind) == cudaErrorNotReady, "nobody called it");
-		EXPECT(cudaStreamQuery(stream) == cudaErrorNotReady, "nobody called it");
+		EXPECT(cudaEventQuery(behind) == cudaErrorNotReady, "no rank called it");
+		EXPECT(cudaStreamQuery(stream) == cudaErrorNotReady, "no rank called it");
 		CUDA_CHECK(cudaStreamQuery(other));
 		CUDA_CHECK(cudaEventQuery(passed));
 		CUDA_CHECK(cudaEventElapsedTime(&none, passed, passed));

@@ -1,4 +1,5 @@
-"""The floors of the proxy's core: rooms, and the files of a room that says their order."""
+"""Promise: calls in the proxy's core go down: from folder to folder, and within a folder whose
+header lists the order of its files."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ ROOMS = (
     ("queue",),
     ("loop",),
 )
-# The headers that say their room's order: a line for each file, from the lowest to the highest.
+# The headers that say their folder's order: a line for each file, from the lowest to the highest.
 ORDERS = {
     "order": "order.h",
     "memory": "memory.h",
@@ -43,20 +44,20 @@ def objects() -> dict[str, Path]:
     return {str(name): folder / name.with_suffix(".o") for name in names}
 
 
-def room(file: str) -> str:
+def folder_of(file: str) -> str:
     return file.partition("/")[0]
 
 
 def floor(file: str) -> int:
-    return next(n for n, rooms in enumerate(ROOMS) if room(file) in rooms)
+    return next(n for n, rooms in enumerate(ROOMS) if folder_of(file) in rooms)
 
 
-def out_of_room(found: Calls) -> dict[tuple[str, str], set[str]]:
-    """Calls from a room to one that is not below it."""
+def upward_calls(found: Calls) -> dict[tuple[str, str], set[str]]:
+    """Calls from a folder to one that is not below it."""
     bad: dict[tuple[str, str], set[str]] = {}
     for (a, b), what in found.items():
-        if room(a) != room(b) and floor(a) <= floor(b):
-            bad.setdefault((room(a), room(b)), set()).update(what)
+        if folder_of(a) != folder_of(b) and floor(a) <= floor(b):
+            bad.setdefault((folder_of(a), folder_of(b)), set()).update(what)
     return bad
 
 
@@ -77,14 +78,14 @@ def test_no_folder_calls_one_that_is_not_below_it() -> None:
     found = calls(objects())
     floors = {floor(name) for pair in found for name in pair}
     assert len(found) > 150 and floors == set(range(len(ROOMS)))
-    assert out_of_room(found) == {}
+    assert upward_calls(found) == {}
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_the_files_of_a_folder_call_in_the_order_that_its_header_says(name: str) -> None:
     says = order(name)
     assert set(says) == {f"{name}/{source.name}" for source in (CORE / name).glob("*.c")}
-    inside = {file: path for file, path in objects().items() if room(file) == name}
+    inside = {file: path for file, path in objects().items() if folder_of(file) == name}
     found = calls(inside)
     assert found and circle(found) == []
     assert upward(found, says) == {}
@@ -101,12 +102,12 @@ def test_the_files_of_the_nvidia_hal_call_in_the_order_that_its_header_says() ->
 
 
 def test_no_file_sees_a_header_of_a_folder_that_is_not_below_it() -> None:
-    """The build gives each room a folder of links, so that a wrong include does not compile."""
+    """The build gives each folder a folder of links, so that a wrong include does not compile."""
     below = set[tuple[str, str]]()
     for name, path in objects().items():
         depends = path.with_suffix(".d").read_text()
-        seen = set(re.findall(rf"/rooms/{room(name)}/(\w+)/", depends))
-        below |= {(room(name), each) for each in seen - {room(name)}}
+        seen = set(re.findall(rf"/rooms/{folder_of(name)}/(\w+)/", depends))
+        below |= {(folder_of(name), each) for each in seen - {folder_of(name)}}
         assert "/../" not in depends, name
     assert ("loop", "queue") in below and ("queue", "rank") in below
     assert [(a, b) for a, b in below if floor(a) < floor(b)] == []
@@ -131,9 +132,9 @@ def test_a_folder_finds_its_own_headers_and_those_below_and_no_others(name: str)
         for header in [*HEADERS, *OF_DEVICES]
     )
     found = set(re.findall(r"#error found (\S+)\n", compiled(name, text)))
-    assert {header for header in HEADERS if room(header) == name} <= found
+    assert {header for header in HEADERS if folder_of(header) == name} <= found
     assert found.isdisjoint(OF_DEVICES)
-    others = {room(header) for header in found} - {name}
+    others = {folder_of(header) for header in found} - {name}
     assert [each for each in others if floor(each) >= floor(name)] == []
 
 
@@ -152,6 +153,6 @@ def test_header_folders_have_links_within_the_checkout() -> None:
 
 def test_the_rules_bite() -> None:
     found: Calls = {("memory/a.c", "queue/b.c"): {"b"}, ("loop/c.c", "memory/a.c"): {"a"}}
-    assert out_of_room(found) == {("memory", "queue"): {"b"}}
+    assert upward_calls(found) == {("memory", "queue"): {"b"}}
     found = {("barrier/a.c", "collective/b.c"): {"b"}, ("queue/a.c", "barrier/a.c"): {"a"}}
-    assert out_of_room(found) == {("barrier", "collective"): {"b"}}
+    assert upward_calls(found) == {("barrier", "collective"): {"b"}}

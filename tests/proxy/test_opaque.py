@@ -1,6 +1,6 @@
-"""Promise: kernels of which nothing says what they read and write run once for all ranks of a
-device when it has been seen, twice, that they do the same for all; else each rank runs its own.
-What they were taken to do and did not is noticed when they are measured again."""
+"""Promise: an opaque kernel runs once for all ranks of a device when two measurements have shown
+that it does the same for all; otherwise each rank runs its own. A later measurement detects a
+kernel that behaves differently."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ COMMON: dict[str, Any] = {
 
 
 @contextmanager
-def hidden(
+def opaque_ranks(
     kernels: Loader, where: list[int], every: int = EVERY, chunks: int = 128
 ) -> Iterator[tuple[Devices, list[Computing]]]:
     """Rank r on device where[r]; all have the same parameters and moments, and their own data."""
@@ -82,7 +82,7 @@ def train(rank: Computing, step: int) -> None:
     rank.launch("update", PARAMETERS, MOMENTS, WORDS, 2)
 
 
-def guard(here: Devices, device: int = 0) -> dict[str, int]:
+def crosscheck(here: Devices, device: int = 0) -> dict[str, int]:
     status = here.natives[device].job_status(1)
     assert status
     found: dict[str, int] = status["guard"]
@@ -91,8 +91,9 @@ def guard(here: Devices, device: int = 0) -> dict[str, int]:
 
 @pytest.mark.parametrize(("count", "chunks"), [(2, 128), (3, 128), (2, 14)])
 def test_what_does_the_same_for_all_runs_once(kernels: Loader, count: int, chunks: int) -> None:
-    """Four launches a step, of which two do; each is measured twice, and every eighth time."""
-    with hidden(kernels, [0] * count, chunks=chunks) as (here, made):
+    """Each step has four launches; two do the same for all ranks. Each is measured twice, and then
+    every eighth time."""
+    with opaque_ranks(kernels, [0] * count, chunks=chunks) as (here, made):
         squashed = []
         for step in range(STEPS):
             for rank in made:
@@ -102,7 +103,7 @@ def test_what_does_the_same_for_all_runs_once(kernels: Loader, count: int, chunk
         parameters, moments = trained(count, STEPS)
         for rank in made:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == (parameters, moments)
-        told = guard(here)
+        told = crosscheck(here)
     assert squashed[1] == 0
     steps = [after - before for before, after in pairwise(squashed)]
     each = 2 * (count - 1)
@@ -116,7 +117,7 @@ def test_what_does_the_same_for_all_runs_once(kernels: Loader, count: int, chunk
 def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]) -> None:
     """From the sixth step on an update reads what each rank has of its own. The job continues, and
     each rank does its own."""
-    with hidden(kernels, where) as (here, made):
+    with opaque_ranks(kernels, where) as (here, made):
         here.spoilt = True
 
         def steps(first: int, last: int) -> None:
@@ -128,7 +129,7 @@ def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]
                 sync(made)
 
         steps(0, 6)
-        assert not any(here.alarms()) and guard(here)["alike"] == 2
+        assert not any(here.alarms()) and crosscheck(here)["alike"] == 2
         steps(6, 2 * EVERY + 1)
         for told in here.alarms():
             assert told
@@ -143,15 +144,15 @@ def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]
             now, one, other, then = map(int, found.groups())
             assert one != other and where[one] == where[other]
             assert then < 6 < now <= EVERY + 1
-        assert guard(here)["alike"] == 0
+        assert crosscheck(here)["alike"] == 0
         squashed = [native.status()["squashed"] for native in here.natives]
-        measured = guard(here)["measured"]
+        measured = crosscheck(here)["measured"]
         for rank in made:  # from what each has now
             rank.write(PARAMETERS, bytes(range(96)) * 4)
             rank.write(MOMENTS, bytes(range(96)) * 4)
         steps(2 * EVERY + 1, 2 * EVERY + 4)
         assert [native.status()["squashed"] for native in here.natives] == squashed
-        assert guard(here)["measured"] == measured
+        assert crosscheck(here)["measured"] == measured
         begun = struct.unpack(f"<{WORDS}I", bytes(range(96)) * 4)
         for rank in made:
             own = words(rank, OWN)
@@ -161,7 +162,7 @@ def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]
 
 def test_a_kernel_that_writes_elsewhere_is_noticed_and_measured_again(kernels: Loader) -> None:
     """A kernel that each rank runs alone writes to another buffer from some step on."""
-    with hidden(kernels, [0, 0], every=1000) as (here, made):
+    with opaque_ranks(kernels, [0, 0], every=1000) as (here, made):
         expected = [[0] * WORDS for _ in made]
         given = [PARAMETERS, MOMENTS + 4]
         far = CHUNK // 512 + 2  # into the buffer behind
@@ -173,17 +174,17 @@ def test_a_kernel_that_writes_elsewhere_is_noticed_and_measured_again(kernels: L
                 rank.launch("beyond", OWN, given[rank.rank], WORDS, far if step > 8 else 0)
             sync(made)
             if step == 8:
-                measured = guard(here)["measured"]
+                measured = crosscheck(here)["measured"]
                 assert [words(rank, at) for rank in made] == expected
             strays.append(here.natives[0].status()["unforeseen"])
         for rank in made:
             assert words(rank, at) == words(rank, given[rank.rank])
-        assert guard(here)["measured"] == measured
+        assert crosscheck(here)["measured"] == measured
         assert strays[8] == 0 < strays[9] == strays[11]
 
 
 def test_a_rank_that_does_something_else_goes_alone(kernels: Loader) -> None:
-    with hidden(kernels, [0, 0], every=1000) as (here, made):
+    with opaque_ranks(kernels, [0, 0], every=1000) as (here, made):
         for step in range(STEPS):
             for rank in made:
                 reduce(rank)
@@ -205,7 +206,7 @@ def test_a_rank_that_does_something_else_goes_alone(kernels: Loader) -> None:
 
 def test_what_one_leaves_out_does_not_shift_what_it_is_compared_with(kernels: Loader) -> None:
     """The same launch comes after each of two collectives, and one rank makes only the first."""
-    with hidden(kernels, [0, 0], every=1000) as (here, made):
+    with opaque_ranks(kernels, [0, 0], every=1000) as (here, made):
         for step in range(STEPS):
             for rank in made:
                 rank.write(OTHER, bytes([step + 1]) * 4 * WORDS)
@@ -224,7 +225,7 @@ def test_what_one_leaves_out_does_not_shift_what_it_is_compared_with(kernels: Lo
 @pytest.mark.slow
 def test_one_that_waits_for_what_is_behind_it_is_not_measured_forever(kernels: Loader) -> None:
     """A kernel spins until a copy on another stream, which is held up, has come."""
-    with hidden(kernels, [0, 0], every=1000) as (_here, made):
+    with opaque_ranks(kernels, [0, 0], every=1000) as (_here, made):
         for rank in made:
             rank.post(STREAM_CREATE, struct.pack("<QIi", 100, 1, 0))
         for step in range(2):
@@ -244,7 +245,7 @@ def test_one_that_waits_for_what_is_behind_it_is_not_measured_forever(kernels: L
 @settings(max_examples=12, derandomize=True, **COMMON)
 @given(program=programs(16))
 def test_no_rank_can_tell_while_all_is_measured(kernels: Loader, program: Program) -> None:
-    check(kernels, program, hidden=1)
+    check(kernels, program, measured_every=1)
 
 
 @pytest.mark.slow
@@ -252,7 +253,7 @@ def test_no_rank_can_tell_while_all_is_measured(kernels: Loader, program: Progra
 @settings(max_examples=150, **COMMON)
 @given(program=programs(40))
 def test_no_rank_can_tell_while_all_is_measured_for_long(kernels: Loader, program: Program) -> None:
-    check(kernels, program, hidden=1)
+    check(kernels, program, measured_every=1)
 
 
 def again_and_again() -> st.SearchStrategy[Program]:
@@ -288,7 +289,7 @@ AHEAD = [
 @example(Program(2, 96, AGAIN * 6, None, [], [(0, 1)]))
 @example(Program(2, 96, AHEAD * 4, None, [], [(0, 1)]))
 def test_no_rank_can_tell_what_is_trusted(kernels: Loader, program: Program) -> None:
-    squashed = check(kernels, program, hidden=1000)
+    squashed = check(kernels, program, measured_every=1000)
     event("squashed" if squashed else "not squashed")
     SQUASHED.append(squashed > 0)
 
@@ -302,4 +303,4 @@ def test_enough_is_trusted() -> None:
 @settings(max_examples=150, **COMMON)
 @given(program=again_and_again())
 def test_no_rank_can_tell_what_is_trusted_for_long(kernels: Loader, program: Program) -> None:
-    check(kernels, program, hidden=1000)
+    check(kernels, program, measured_every=1000)

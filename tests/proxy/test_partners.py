@@ -179,7 +179,7 @@ def begin_write(rank: Computing, at: int, content: bytes, stream: int, slot: int
 
 def test_whose_page_is_being_copied_takes_no_part_in_it(kernels: Loader) -> None:
     """It goes alone in one stream, and gets a copy; to what all fill it comes in another."""
-    for _ in range(4):  # a copy may be over before anybody comes to that
+    for _ in range(4):  # a copy may complete before a rank reaches it
         with shared(kernels, 2) as (native, made):
             rank, expected = made[0], words(made[0], PARAMETERS)
             other_stream(rank)
@@ -231,7 +231,7 @@ def test_a_kernel_that_may_write_anywhere_takes_no_part(kernels: Loader) -> None
             rank.launch("stray", HOMES[1] - 64, OTHER, 3 << 30, 5, threads=1)  # to the moments
             rank.fill(MOMENTS, 9, 4, WORDS, stream=100)
         until(lambda: kernels_of(native, rank) > before, native)
-        time.sleep(0.1)  # it has written, and goes on for several times that
+        time.sleep(0.1)  # it has written, and runs for several times as long
         made[1].fill(MOMENTS, 9, 4, WORDS)
         made[1].ring()
         sync(made)

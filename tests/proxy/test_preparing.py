@@ -23,12 +23,12 @@ from support.trained import ALLREDUCE, GRADIENT, OWN, WORDS, at_once, folded, wo
 
 RANKS, CHUNKS = 3, 16  # a rank has eleven
 COMPUTES, BATCHES = 1000, 4
-BESIDE, HALF, AVERAGED = 100, 101, 102  # a stream, and events
+SIDE, HALF, AVERAGED = 100, 101, 102  # a stream, and events
 
 
 def begin(made: list[Computing]) -> None:
     for rank in made:
-        rank.post(STREAM_CREATE, struct.pack("<QIi", BESIDE, NON_BLOCKING, 0))
+        rank.post(STREAM_CREATE, struct.pack("<QIi", SIDE, NON_BLOCKING, 0))
         for event in (HALF, AVERAGED):
             rank.post(EVENT_CREATE, struct.pack("<QII", event, 0, 0))
         for at in (OWN, GRADIENT):
@@ -36,17 +36,17 @@ def begin(made: list[Computing]) -> None:
     sync(made)
 
 
-def batch(rank: Computing, beside: bool = True) -> None:
+def batch(rank: Computing, overlap: bool = True) -> None:
     """The all-reduce is called when half of what the rank computes is done; or else behind it all,
     as programs of one stream do."""
     for n in range(COMPUTES):
-        if beside and n == COMPUTES // 2:
+        if overlap and n == COMPUTES // 2:
             rank.post(EVENT_RECORD, struct.pack("<QQ", HALF, 1))
-            rank.post(STREAM_WAIT, struct.pack("<QQ", HALF, BESIDE))
-            rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS, stream=BESIDE)
-            rank.post(EVENT_RECORD, struct.pack("<QQ", AVERAGED, BESIDE))
+            rank.post(STREAM_WAIT, struct.pack("<QQ", HALF, SIDE))
+            rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS, stream=SIDE)
+            rank.post(EVENT_RECORD, struct.pack("<QQ", AVERAGED, SIDE))
         rank.launch("scale", OWN, OWN, WORDS, rank.rank)
-    if beside:
+    if overlap:
         rank.post(STREAM_WAIT, struct.pack("<QQ", AVERAGED, 1))
     else:
         rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
@@ -60,10 +60,10 @@ def computed(rank: int, batches: int) -> list[list[int]]:
     return [own.tolist(), [total % (1 << 32)] * WORDS]
 
 
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("prepare", [True, False])
 def test_the_next_one_comes_while_the_last_one_computes(
-    kernels: Loader, prepare: bool, beside: bool
+    kernels: Loader, prepare: bool, overlap: bool
 ) -> None:
     with folded(kernels, RANKS, CHUNKS, speed=0.01, prepare=prepare) as (here, made):
         (native,) = here.natives
@@ -71,7 +71,7 @@ def test_the_next_one_comes_while_the_last_one_computes(
         for _ in range(BATCHES):
             with at_once(native, made):
                 for rank in made:
-                    batch(rank, beside)
+                    batch(rank, overlap)
             sync(made)
         status = native.status()
         found = [native.rank_status(1, rank) for rank in range(RANKS)]

@@ -125,7 +125,7 @@ class Collective:
 def placed(
     kernels: Loader, where: list[int], chunks: int = 128
 ) -> Iterator[tuple[Devices, list[Training]]]:
-    """A job of which rank r is on device where[r]."""
+    """A job whose rank r is on device where[r]."""
     made = [Training(rank, len(where)) for rank in range(len(where))]
     with devices(kernels, max(where) + 1, chunks) as here:
         here.place(1, made, where)
@@ -421,7 +421,7 @@ def test_no_rank_can_tell_that_results_are_shared(kernels: Loader, seed: int) ->
                 if chance.random() < 0.3:
                     rank.run()
                 for _ in range(chance.choice([0, 0, 5])):
-                    rank.run(SIDE)  # beside the collective
+                    rank.run(SIDE)  # concurrently with the collective
             what = [some_collective(chance, n) for _ in range(chance.choice([1, 1, 2]))]
             for each in what:
                 each.model(made)

@@ -182,7 +182,7 @@ def test_what_is_restored_is_saved_as_the_same(made: Moving) -> None:
     again = moved(made)
     passed = time.monotonic_ns() - before
     assert len(fields(again, "COMM")) == 202
-    # Those of the engine lie in an order of its own, and events grow older.
+    # The engine stores its own in another order, and events grow older.
     exact = [
         [each for each in state if each[0] not in ("COMMS", "EVENT")] for state in (first, again)
     ]
@@ -287,7 +287,7 @@ def with_other(name: str, **values: int | bytes) -> Callable[[Raw], Raw]:
 
 
 def communicators_in_two_records(state: Raw) -> Raw:
-    """The second of which could be another one: a reduction with the number 5000."""
+    """The second record could also be read as another kind: a reduction with the number 5000."""
     state = [each for each in state if each[0] != "COMM"]
     n = [name for name, _ in state].index("COMMS")
     size = SAVED.opcodes["COMMS"].record.size + 24  # and the engine's own header

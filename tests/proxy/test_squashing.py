@@ -102,7 +102,7 @@ def test_memory_for_an_update_is_opened_while_the_sum_before_it_is_computed(
 def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernels: Loader) -> None:
     """So that each has its own moments from then on."""
     steps = 8
-    for _ in range(20):  # the sum may be over before anybody looks
+    for _ in range(20):  # the sum may complete before the test looks
         with folded(kernels, 2) as (here, made):
             (native,) = here.natives
             begin_alike(made)
@@ -127,7 +127,7 @@ def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernel
 
 def test_kernels_of_another_stream_come_while_memory_is_open_beneath_a_sum(kernels: Loader) -> None:
     """At any moment of it: they find nothing open, and the update runs once anyway."""
-    steps, beside, chance = 40, 0, random.Random(3)
+    steps, extra, chance = 40, 0, random.Random(3)
     with folded(kernels, 2) as (here, made):
         (native,) = here.natives
         begin_alike(made)
@@ -139,14 +139,14 @@ def test_kernels_of_another_stream_come_while_memory_is_open_beneath_a_sum(kerne
                 train_beneath_a_sum(rank, step)
             for _ in range(chance.randrange(4)):
                 time.sleep(chance.random() * 0.001)
-                beside += 1
+                extra += 1
                 for rank in made:
                     rank.launch("double", OTHER, OTHER, 1, rank.rank, stream=100)
             sync(made)
         assert opened_early(native) and not native.status()["unforeseen"]
         for rank in made:
             word = 0x01010101 * (rank.rank + 1)
-            for _ in range(beside):
+            for _ in range(extra):
                 word = (2 * word + rank.rank) % 2**32
             assert words(rank, OTHER)[0] == word
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(2, steps)
@@ -304,7 +304,7 @@ def test_what_is_there_is_not_written_again(kernels: Loader) -> None:
         rank.fill(free, 0, 4, WORDS)  # there
         rank.fill(OWN, 7, 4, WORDS)
         rank.fill(OWN, 7, 1, 4)
-        rank.fill(OWN + 4, 7, 4, WORDS - 1)  # there, but for its first word
+        rank.fill(OWN + 4, 7, 4, WORDS - 1)  # the same, except for its first word
         rank.move(GRADIENT, OWN, WORDS)
         rank.move(GRADIENT, OWN, WORDS)  # there
         rank.write(GRADIENT, b"\1" * 8)
@@ -318,7 +318,8 @@ def test_what_is_there_is_not_written_again(kernels: Loader) -> None:
 
 
 def test_what_is_still_being_written_is_not_there(kernels: Loader) -> None:
-    """By another stream, of which this one does not wait: programs may write the same twice."""
+    """Another stream writes it, without order between the two: programs may write the same
+    twice."""
     with shared(kernels, 2, workers=2) as (native, made):
         rank = made[0]
         rank.post(STREAM_CREATE, struct.pack("<QIi", 100, NON_BLOCKING, 0))
@@ -490,7 +491,7 @@ def test_what_one_waited_for_without_success_the_others_do_not_wait_for(kernels:
                     rank.collective(ALLREDUCE, PARAMETERS, PARAMETERS, WORDS)
         sync(made)
         beyond = native.status()["switches"] - before - (ranks - 1) * batches
-        assert beyond < 9  # 4, of 32; each for itself would have waited 17 times in vain
+        assert beyond < 9  # 4, of 32; separate ranks would wait 17 times without success
         assert len({tuple(words(rank, PARAMETERS)) for rank in made}) == 1
 
 

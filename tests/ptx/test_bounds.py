@@ -508,7 +508,7 @@ ANYWHERE = {
     "a pointer in a loop that wraps around": "mov.u64 %a1, %p; mov.u32 %i3, 0; again: "
     "ld.global.u32 %i0, [%a1]; add.s64 %a1, %a1, 4;"
     "add.s32 %i3, %i3, 4; setp.lt.s32 %c, %i3, 2147483646; @%c bra again;",
-    "a pointer that goes on and on": "mov.u64 %a1, %p; again: ld.global.u32 %i0, [%a1];"
+    "a pointer that increases without end": "mov.u64 %a1, %p; again: ld.global.u32 %i0, [%a1];"
     "add.s64 %a1, %a1, 4; setp.ne.s32 %c, %i0, 0; @%c bra again;",
     "an address that is a product": "mul.lo.s64 %a0, %m, %m; add.s64 %a1, %p, %a0;"
     "ld.global.u32 %i0, [%a1];",

@@ -421,7 +421,7 @@ OPEN = {
     "which multiprocessor": ("mov.u32 %i0, %smid;", "reads %smid"),
     "which warp": ("mov.u32 %i0, %warpid;", "reads %warpid"),
     "which launch": ("mov.u64 %a0, %gridid;", "reads %gridid"),
-    "a register that nobody knows": ("mov.u32 %i0, %pm0;", "reads %pm0"),
+    "an unknown register": ("mov.u32 %i0, %pm0;", "reads %pm0"),
     "managed memory": ("ld.global.u64 %a0, [both];", "managed memory"),
     "no memory": ("ld.mmio.relaxed.sys.global.u32 %i0, [%p];", "what is not memory"),
     "a texture": ("tex.1d.v4.f32.s32 {%f0, %f1, %f2, %f3}, [%p, {%n}];", "tex, which is not known"),

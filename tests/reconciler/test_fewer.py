@@ -45,7 +45,7 @@ def goes_bad(place: Fleet, *numbers: int) -> None:
         place.lose(name)
 
 
-def mended(place: Fleet) -> None:
+def repair(place: Fleet) -> None:
     place.failing = frozenset()
     place.converge()
 
@@ -88,7 +88,7 @@ def test_it_continues_with_those_that_are_there_and_returns_to_all(saved: bool) 
     place.failing = frozenset({"local/soft-3"})
     place.converge()
     assert on(place) == [0, 1, 2] and "DevicesBad" in told(place)
-    mended(place)
+    repair(place)
     planned = place.plan()
     assert on(place) == [0, 1, 2, 3] and planned.converged == {"a"} and not planned.degraded
     assert "DevicesBad" not in told(place) and place.records["a"].restarts == 2
@@ -111,7 +111,7 @@ def test_a_job_that_has_not_begun_is_not_started_with_fewer() -> None:
     wish(place, job())
     place.converge()
     assert "a" not in place.records and "WaitingForProxies" in told(place)
-    mended(place)
+    repair(place)
     assert on(place) == [0, 1]
 
 
@@ -132,7 +132,7 @@ def test_devices_that_others_have_are_waited_for() -> None:
     place.exit("b", 1, 0)
     place.converge()
     assert on(place) == [0, 1, 3] and "young" not in place.records
-    mended(place)
+    repair(place)
     assert on(place) == [0, 1, 2, 3] and "young" not in place.records
 
 
@@ -145,7 +145,7 @@ def test_two_that_lost_devices_both_continue() -> None:
     goes_bad(place, 1)
     place.converge()
     assert on(place) == [0] and on(place, "b") == [3]
-    mended(place)
+    repair(place)
     assert len(on(place)) == len(on(place, "b")) == 2
 
 
@@ -154,7 +154,7 @@ def test_two_that_lose_devices_at_once_are_served_in_line() -> None:
     goes_bad(place, 1, 2)
     place.converge()
     assert on(place) == [0, 3] and on(place, "b") == []
-    mended(place)
+    repair(place)
     assert on(place) == [0, 3] and on(place, "b") == [1, 2]
 
 
@@ -228,7 +228,7 @@ def test_no_job_gives_up_a_device_that_serves_it() -> None:
     goes_bad(place, 2)
     planned = place.converge()
     assert on(place) == [0, 1] and not planned.degraded
-    mended(place)
+    repair(place)
     assert on(place) == [0, 2]
 
 
@@ -244,7 +244,7 @@ def test_memory_that_does_not_suffice_is_reported_and_not_waited_for() -> None:
     place.converge()
     assert len(on(place, "young")) == 1
     place.exit("young", 0, 0)
-    mended(place)
+    repair(place)
     assert on(place) == [0, 1, 2, 3]
 
 

@@ -18,7 +18,7 @@ from support.leaks import State
 SECRET = "hunter2-7519"
 
 
-class Guarded(http.server.SimpleHTTPRequestHandler):
+class WithPassword(http.server.SimpleHTTPRequestHandler):
     """Git's plain protocol over HTTP, for who knows the password."""
 
     def do_GET(self) -> None:
@@ -43,7 +43,7 @@ def server(state: State) -> Iterator[http.server.HTTPServer]:
     (repository.folder / "pool.yaml").write_text(POOL)
     repository.commit("first")
     repository("update-server-info")
-    serve = functools.partial(Guarded, directory=str(state.folder / "repo" / ".git"))
+    serve = functools.partial(WithPassword, directory=str(state.folder / "repo" / ".git"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

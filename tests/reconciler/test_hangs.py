@@ -95,7 +95,7 @@ def test_a_proxy_that_stops_in_the_middle_of_a_detach_holds_up_its_job_alone(
         )
         os.kill(rankfold.reconciler_pid(), signal.SIGKILL)  # the next one finds the same
         others_change(rankfold)
-        assert hung in devices(rankfold, "a"), "nobody has seen that it has let go"
+        assert hung in devices(rankfold, "a"), "the reconciler has not seen that it has released it"
     rankfold.until(lambda: len(devices(rankfold, "a")) == 1)
     rankfold("apply", "-f", str(specs.folder), "--wait")
     assert ranks(rankfold, "a") == before
@@ -254,7 +254,7 @@ def test_a_process_that_takes_no_more_calls_is_not_waited_for(
         assert prober.look([path], NEVER_S)[path].status is None
 
 
-# ---- actions beside the loop -----------------------------------------------------------------
+# ---- actions concurrent with the loop ----------------------------------------------------------
 
 
 def test_actions_on_several_subjects_do_not_wait_for_one_another() -> None:

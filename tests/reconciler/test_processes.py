@@ -60,7 +60,7 @@ def starting() -> Observed:
     return Observed({ONE: ObservedDevice(ONE, ready=False)})
 
 
-def in_vain(processes: Processes, times: int = BAD_AFTER) -> None:
+def fails_to_start(processes: Processes, times: int = BAD_AFTER) -> None:
     """Its proxy is started so often, and ends each time."""
     for _ in range(times):
         processes.started(ONE)
@@ -74,9 +74,9 @@ def test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers(
     layout.proxy_file(ONE, ".log").write_text("before\nno such device\n")
     with Journal(tmp_path) as journal:
         processes = Processes(layout, journal)
-        in_vain(processes, BAD_AFTER - 1)
+        fails_to_start(processes, BAD_AFTER - 1)
         assert processes.failing == {}
-        in_vain(processes, 1)
+        fails_to_start(processes, 1)
         assert processes.failing == {ONE: "no such device"}
 
         following = Processes(layout, journal)
@@ -86,14 +86,14 @@ def test_a_device_whose_proxy_ends_again_and_again_is_bad_until_it_answers(
         assert still_bad(following.failing, seen(7)) == {}
         following.update(seen(7), [ONE])
         assert following.failing == Processes(layout, journal).failing == {}
-        in_vain(following, BAD_AFTER - 1)
+        fails_to_start(following, BAD_AFTER - 1)
         assert following.failing == {}, "it is counted anew"
 
 
 def test_a_device_that_starts_slowly_or_hangs_is_not_bad(tmp_path: Path, layout: Layout) -> None:
     with Journal(tmp_path) as journal:
         processes = Processes(layout, journal)
-        in_vain(processes, BAD_AFTER - 1)
+        fails_to_start(processes, BAD_AFTER - 1)
         processes.started(ONE)
         processes.update(starting(), [ONE])
         assert processes.failing == {}
@@ -120,6 +120,6 @@ def test_the_reconciler_that_follows_an_orderly_end_finds_out_anew(
 ) -> None:
     with Journal(tmp_path) as journal:
         processes = Processes(layout, journal)
-        in_vain(processes)
+        fails_to_start(processes)
         processes.all_requested_to_end({})
         assert Processes(layout, journal).failing == {}

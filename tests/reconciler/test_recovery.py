@@ -957,11 +957,11 @@ class Life(RuleBasedStateMachine):
         self.place.lose(device)
 
     @rule(device=st.sampled_from(DEVICES))
-    def mend(self, device: str) -> None:
+    def repair(self, device: str) -> None:
         self.place.failing -= {device}
 
     @rule(after=st.sampled_from([None, 0.0, 3.0]), damaged=st.booleans())
-    def dump(self, after: float | None, damaged: bool) -> None:
+    def set_local_snapshot(self, after: float | None, damaged: bool) -> None:
         self.place.rest_save_after, self.place.dump_damaged = after, damaged
 
     @precondition(lambda self: len(self.place.store) > 2)
@@ -997,7 +997,7 @@ class Life(RuleBasedStateMachine):
         place.damaged.clear()
         for name in ("a", "b"):
             self.change(name, suspend=False, store=False)
-        if place.failing:  # they go on with what there is
+        if place.failing:  # they continue with what there is
             self.settle()
             there = len(DEVICES) - len(place.failing)
             assert sum(map(self.devices, ("a", "b"))) == min(there, self.wanted())

@@ -54,7 +54,7 @@ class Ranks(Node):
         self.state = {0: "running", 1: "running"}
         self.fails: set[tuple[str, int]] = set()
         self.told: list[tuple[str, int]] = []
-        self.incarnations: set[int] = set()  # in which they were told
+        self.incarnations: set[int] = set()  # of the incarnations that were recorded
         self.tasks: list[tuple[str, Json]] = []
         self.no_transfer = ""
         self.hindrances: list[str] = []
@@ -172,8 +172,8 @@ class Scene:
             assert declared(source, record.step), f"{source} → {record.step} is not declared"
 
     def called(self, calls: Sequence[Call]) -> list[Any]:
-        with ThreadPoolExecutor(1) as beside:
-            done = [beside.submit(call) for call in calls]
+        with ThreadPoolExecutor(1) as pool:
+            done = [pool.submit(call) for call in calls]
             results = [each.exception() or each.result() for each in done]
         for each in results:
             assert not isinstance(each, sqlite3.ProgrammingError), each
@@ -577,7 +577,7 @@ def test_discarding_a_job_unknown_to_the_journal_records_nothing(scene: Scene) -
     assert scene.journal.record("unknown") is None and scene.devices == ["detach"]
 
 
-# ---- what an action has done beside the loop ---------------------------------------------------
+# ---- results of actions concurrent with the loop -----------------------------------------------
 
 STORED: Json = {"step": "stored", "placement": (), "save": None}
 RESTS: Json = {"step": "detached", "placement": (), "save": None, "known": 1}

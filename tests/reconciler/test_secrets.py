@@ -24,7 +24,7 @@ from rankfold.reconciler.node.environment import INHERITED
 from rankfold.reconciler.source import spec
 from support.command import JOB, Rankfold, Specs
 
-# Long enough that no time, number or digest that is told beside it has these digits by chance.
+# Long enough that no time, number or digest in the output has these digits by chance.
 DIGITS = "751926480135"
 SECRET = f"hunter2-{DIGITS}"
 # Mistakes that a person may make below `spec:` when giving a secret to a job.
@@ -151,7 +151,7 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
     assert [file for file in holding if file.stat().st_mode & 0o077] == []
 
 
-# ---- what ranks have beside it -----------------------------------------------------------------
+# ---- other secrets of ranks --------------------------------------------------------------------
 
 OURS = {
     "LC_TIME": "C",

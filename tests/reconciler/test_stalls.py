@@ -133,4 +133,4 @@ def test_a_rank_that_a_signal_has_stopped() -> None:
     found = told({0: now, 1: now}, {2: still, 3: now}, stopped=2)
     assert found is not None and found.reason == "RankStopped"
     assert found.message.startswith("stopped by a signal: train (pid 7) of rank 2;")
-    assert told({0: now, 1: now}, {2: now, 3: now}, stopped=2) is None, "it goes on all the same"
+    assert told({0: now, 1: now}, {2: now, 3: now}, stopped=2) is None, "it continues anyway"

@@ -196,10 +196,10 @@ def test_only_who_works_on_a_folder_is_killed(tmp_path: Path) -> None:
     node = Node(Layout(tmp_path))
     folder = node.layout.save("a", 1)
     folder.mkdir(parents=True)
-    node.end_transfer("a", 1)  # nobody does
+    node.end_transfer("a", 1)  # there is none
     lock = try_lock(folder / "lock")
     assert lock is not None
-    os.write(lock, str(os.getpid()).encode())  # an old pid that is somebody else's by now
+    os.write(lock, str(os.getpid()).encode())  # an old pid that another process has by now
     let_go = threading.Timer(0.3, lambda: os.close(lock))
     let_go.start()
     node.end_transfer("a", 1)

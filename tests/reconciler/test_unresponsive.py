@@ -194,7 +194,7 @@ def test_whoever_holds_the_lock_and_does_not_listen_is_named(
     """It hangs before it listens, or a reconciler that was killed has left its socket."""
     layout = Layout(state.path)
     layout.lock.write_text("4194303")
-    assert liveness.look(layout) == liveness.NONE, "a stale file names nobody"
+    assert liveness.look(layout) == liveness.NONE, "a stale file names no process"
     with python("-c", HOLDS_THE_LOCK, str(layout.lock), rankfold=rankfold) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         layout.lock.write_text(str(holder.pid))

@@ -86,7 +86,7 @@ def test_watch_outlives_a_directory_that_is_away(rankfold: Rankfold, specs: Spec
         assert status["source"]["watched"] and ready(rankfold)["status"] == "False"
         assert "does not exist" in ready(rankfold)["message"] and ready(rankfold)["since"] > 1e9
         conditions = {c["type"]: c for c in status["jobs"][0]["conditions"]}
-        assert conditions["SourceUnreachable"]["status"] == "True", "Ready of what nobody can see"
+        assert conditions["SourceUnreachable"]["status"] == "True", "Ready without a source"
         shown = rankfold.run("status")
         assert "its source cannot be read" in shown.stdout
         assert "the source cannot be read: " in shown.stderr
@@ -153,7 +153,7 @@ def test_watch_outlives_a_full_disk(
     with Watch(rankfold, str(specs.folder)) as watching:
         rankfold.until(lambda: devices(rankfold) == 2)
         with contextlib.closing(sqlite3.connect(small_disk / "rankfold.db")) as source_reader:
-            # While somebody reads it, nobody who closes the journal makes its log shorter.
+            # While one process reads the journal, no other process shortens its log by closing it.
             source_reader.execute("SELECT count(*) FROM sqlite_master").fetchall()
             ballast = disk.fill(small_disk)
             specs.job(gpus=1)

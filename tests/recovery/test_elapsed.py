@@ -17,7 +17,7 @@ from .conftest import RANKS
 
 NAME = "rests"
 AWAKE_S, RESTS_S = 1.0, 8.0
-BUSY_S = 3.0  # from when a rank is served again until it goes on, on a busy machine
+BUSY_S = 3.0  # from when a rank is served again until it continues, on a busy machine
 
 
 def on_the_node(rankfold: Rankfold, specs: Specs) -> None:

@@ -30,7 +30,7 @@ def test_cgroups_and_tables_of_ranks_are_seen(state: State) -> None:
     Path(roots[0], name).mkdir()
     subprocess.run([criu.nft(), "add", "table", "inet", name], check=True)
     assert state.watch.left() == [f"cgroup {roots[0]}/{name}", f"table {name}"]
-    other = state.folder.with_name("rankfold-test-other")  # of a test that runs beside this one
+    other = state.folder.with_name("rankfold-test-other")  # of a concurrent test
     assert dataclasses.replace(state.watch, folder=other).left() == []
     state.watch.clean()
     assert state.watch.left() == []

@@ -116,7 +116,7 @@ def test_a_store_that_hangs_during_an_upload(
     waiting = rankfold.start("checkpoint", job.name, "--wait")
     far.says("UploadFailed")
     far.goes_on()
-    job.apply(gpus=2, wait=False)  # a change is made though nobody can look at the store
+    job.apply(gpus=2, wait=False)  # the change is made while the store is unreachable
     rankfold.until(lambda: len({rank["device"] for rank in job.status["ranks"]}) == 2)
     assert waiting.poll() is None
     far.line.becomes("through")
@@ -256,7 +256,7 @@ def test_a_job_that_ends_leaves_no_upload_behind(far: Far, undisturbed: dict[str
     assert far.results() == undisturbed
     _, err = waiting.communicate(timeout=scaled(60))
     assert waiting.returncode == 1 and "ended before it was saved" in err
-    assert not list(saves.iterdir()), "nobody would ever remove it"
+    assert not list(saves.iterdir()), "it would never be removed"
 
 
 @pytest.mark.slow

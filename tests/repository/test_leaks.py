@@ -25,7 +25,7 @@ os.wait()
 """
 
 
-def beside(state: State) -> leaks.Watch:
+def other_watch(state: State) -> leaks.Watch:
     """The watch of a test that runs concurrently."""
     return dataclasses.replace(state.watch, folder=state.folder.with_name("rankfold-test-other"))
 
@@ -69,7 +69,7 @@ def test_shared_memory_is_seen(state: State) -> None:
     path = Path(f"/dev/shm/{state.folder.name}")
     path.write_text("left")
     assert state.watch.left() == [f"shared memory {path}"]
-    assert beside(state).left() == []
+    assert other_watch(state).left() == []
     state.watch.clean()
     assert not path.exists()
 
@@ -81,7 +81,7 @@ def test_mounts_are_seen(state: State) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     assert libc.mount(b"tmpfs", str(point).encode(), b"tmpfs", 0, None) == 0
     assert state.watch.left() == [f"mount {point}"]
-    assert beside(state).left() == []
+    assert other_watch(state).left() == []
     state.watch.clean()
     assert state.watch.left() == []
 

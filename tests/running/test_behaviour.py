@@ -1,4 +1,4 @@
-"""Calls behave on the specification's terms, by programs of which each shows one group of them.
+"""Calls behave on the specification's terms, which programs show, each for one group of calls.
 
 The programs check themselves. Two ranks run each on one device; in its middle both are moved to
 another. What they print must not depend on the rank.

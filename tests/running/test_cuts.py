@@ -124,7 +124,7 @@ def cut_again_and_again(job: RunningJob, chance: random.Random, subject: Subject
         except AssertionError:
             if not has_ended(job):
                 raise
-            # It ended meanwhile, there is nobody to stop. A request that was lost would show here.
+            # It ended meanwhile: no rank is left to stop. A lost request would show here.
             assert lines(job) - printed <= lines(job) // 8, "it ran on, though it was to stop"
             return moments
         check_cut(job, subject.same_collectives)

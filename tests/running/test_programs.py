@@ -86,7 +86,7 @@ def keep_moving(job: RunningJob, case: Case) -> int:
         def went_on(seen: int = seen) -> bool:
             return over(job) or printed(job) >= seen + STEPS_BETWEEN_MOVES
 
-        until(went_on, 60, f"{case} goes on")
+        until(went_on, 60, f"{case} continues")
         if over(job):
             return moves
         try:

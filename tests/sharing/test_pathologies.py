@@ -35,9 +35,9 @@ ALIKE = {
     "host_copy": HALF,
     "allocations": STEPS,
     "changed": HALF,
-    "beside": STEPS,
+    "adjacent": STEPS,
     "past": STEPS,
-    "astray": STEPS,
+    "scattered": STEPS,
     "subgroup": 0,
     "meeting": STEPS,
     "buckets": STEPS,
@@ -71,14 +71,14 @@ APART = (
 ALONE = {
     "found_inf": "whether it updates at all is read from a flag that is each rank's own",
     "printing": "what runs once for all prints one line, not one for each",
-    "beside": "where the parameters end, what is the rank's own is in the same chunk",
+    "adjacent": "where the parameters end, what is the rank's own is in the same chunk",
     "past": "what each writes may lie in the velocity, and in what is next to it",
-    "astray": "so it may, wherever it goes",
+    "scattered": "so it may, wherever it goes",
 }
 FOR_ONE = {"allocations": 44, "changed": 40}  # MiB: one rank, and not two; the others have 32
 SECONDS = 240.0
 TRIES = 3  # on a busy machine a rank runs alone because others do not wait long for it
-FAST = ("host_copy", "beside", "buckets")  # the others take as long each
+FAST = ("host_copy", "adjacent", "buckets")  # the others take as long each
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +190,7 @@ def counted(kind: str, job: RunningJob, folder: Path) -> bool:
     if kind in ALONE:
         assert done[steps] == done[1], ALONE[kind]
         assert status["copies"] > at[1]["copies"]
-    if kind == "astray":  # each rank in each step
+    if kind == "scattered":  # each rank in each step
         assert status["unforeseen"] >= RANKS * steps
     elif kind != "pointers":
         assert status["unforeseen"] == 0

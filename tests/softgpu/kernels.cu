@@ -273,7 +273,7 @@ EXPORT local_array(const int *in, int *out, int n)
     out[t] = sum;
 }
 
-// Pointers of which the compiler cannot tell the space.
+// Pointers whose address space the compiler does not know.
 EXPORT generic_pointers(int *out, int which)
 {
     __shared__ int s[32];

@@ -95,8 +95,8 @@ EXPORT barriers(int *out, int n0, int n1)
     out[threadIdx.x] = sum;
 }
 
-// In each round lanes add to sums of which no two have the same, and some leave it out. So all have
-// to be in one round.
+// In each round every lane adds to a sum of its own, and some lanes skip the round. So all lanes
+// must be in the same round.
 EXPORT rotating(const unsigned *left_out, int *out, int turns)
 {
     __shared__ int sums[64], products[64];
@@ -171,8 +171,8 @@ EXPORT told(const int *values, int *out)
     out[64 + threadIdx.x] = last[warp];
 }
 
-// Each lane waits for the one before; those that wait write meanwhile, at a place further up in the
-// kernel than the one where they are told.
+// Each lane waits for the one before; waiting lanes write meanwhile, earlier in the kernel than the
+// place at which they are woken.
 EXPORT relay(int *out, int lanes)
 {
     __shared__ volatile int turn, waited[32];

@@ -45,7 +45,8 @@ _EDGES = [
 
 @dataclass(frozen=True)
 class Row:
-    """`code` as in Case; `reference`: integers to an integer, of which the result's bits count.
+    """`code` as in Case; `reference`: maps integers to an integer; only as many bits as
+    the result has are compared.
     An operand of a signed kind is given as a signed integer."""
 
     code: str

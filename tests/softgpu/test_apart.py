@@ -526,7 +526,7 @@ def test_whether_threads_wait_for_each_other_in_each_round(body: str, crossed: b
         ("@%same bra A; add.u32 %n, %n, 1; A:", True),
         ("@%own bra A; add.u32 %n, %n, 1; A:", False),
         ("@%found bra A; add.u32 %n, %n, 1; A:", False),
-        ("@%own ret;", True),  # whoever goes on goes the same way
+        ("@%own ret;", True),  # all remaining lanes take the same branch
         ("mov.u32 %n, %ctaid.x; setp.gt.u32 %q, %n, 3; @%q bra A; mov.u32 %n, 0; A:", True),
         ("mov.u32 %n, %tid.y; setp.gt.u32 %q, %n, 3; @%q bra A; mov.u32 %n, 0; A:", False),
         ("vote.sync.any.pred %q, %own, -1; @%q bra A; mov.u32 %n, 0; A:", False),

@@ -237,7 +237,7 @@ def check(kernels: Loader, space: Space, rows: list[Row], bits: Array) -> None:
             wanted = reference(*operand)
             equal = (result != result and wanted != wanted) or (
                 result == wanted
-                # the sign of a zero that was clamped is nobody's business
+                # the sign of a clamped zero is unspecified
                 and ("relu" in code or math.copysign(1, result) == math.copysign(1, wanted))
             )
             assert equal, f"{code} of {operand} gave {result!r}, not {wanted!r}"

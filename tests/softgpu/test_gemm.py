@@ -138,7 +138,7 @@ def test_integers_give_exactly_the_right_result(drawn: tuple[Gemm, int, bool]) -
             decode(memory[where], call.type_cd),
             decode(encode(expected, call.type_cd), call.type_cd),
         )
-        before[where] = memory[where]  # and nothing beside it has changed
+        before[where] = memory[where]  # and no other byte has changed
         assert memory.tobytes() == before.tobytes()
 
 

@@ -183,7 +183,7 @@ def test_wrong_frees(heap: Heap, kernels: Loader) -> None:
         other.give(address(given, other.start))
         code, text = space.error()
         assert code == LAUNCH_FAILED and "free" in text and "give" in text, what
-    assert heap.take(16)[0]  # another rank's goes on
+    assert heap.take(16)[0]  # another rank's continues
 
 
 def test_writes_beyond_the_end_of_a_block(heap: Heap, kernels: Loader) -> None:

@@ -16,7 +16,7 @@ WATCH = (
     HEAD
     + """
 .visible .entry watch(.param .u64 base, .param .u32 bytes, .param .u64 stop, .param .u64 out)
-{   // counts words that are not 0x5a5a5a5a, until it is told to stop; at out: how many, and rounds
+{   // counts words that are not 0x5a5a5a5a, until `stop` is set; at out: how many, and rounds
     .reg .b32 %r<6>; .reg .b64 %rd<5>; .reg .pred %p<3>;
     ld.param.u64 %rd0, [base]; ld.param.u32 %r0, [bytes]; ld.param.u64 %rd1, [stop];
     ld.param.u64 %rd2, [out]; mov.u32 %r2, 0; mov.u32 %r5, 0;

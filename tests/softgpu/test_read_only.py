@@ -136,7 +136,7 @@ def other_chunks(one: Space, copied: dict[int, int]) -> bool:
 def test_what_is_read_only_can_be_read(device: Device, function: Any) -> None:
     data = some(1)
     one, two, at = sharing(device, data)
-    two.mapped = two.next = at + CHUNK  # beside it
+    two.mapped = two.next = at + CHUNK  # next to it
     out = two.alloc(4)
     two.launch(function("forward"), 1, 1, at + 400, out)
     two.check()
@@ -245,8 +245,8 @@ def test_copies_go_beyond_the_capacity_and_count(function: Any) -> None:
 
 
 def test_what_a_kernel_is_taking_is_not_taken_for_gone(function: Any) -> None:
-    """That there is no room is said where all chunks are known of: not while the kernel has taken
-    one of which it has not told."""
+    """The device reports that it is full only when all chunks are accounted for: not while a kernel
+    has taken a chunk and not reported it yet."""
     pages, chunks, answers = 12, 18, set[int]()
     chunk = ffi.new("uint32_t *")
     for _ in range(20):

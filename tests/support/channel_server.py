@@ -147,9 +147,9 @@ class ChannelServer:
             except OSError:
                 return
             with sock:
-                self._greet(sock)
+                self._say_hello(sock)
 
-    def _greet(self, sock: socket.socket) -> None:
+    def _say_hello(self, sock: socket.socket) -> None:
         data, ancillary, _flags, _address = sock.recvmsg(HELLO.size, socket.CMSG_SPACE(4))
         if len(data) != HELLO.size:
             return

@@ -60,9 +60,9 @@ WORK = {
     "ld.global.u32 %r5, [%d4]; mad.lo.u32 %r4, %r4, 3, %r5; st.global.u32 [%d4], %r4;",
     "pointer": "st.global.u64 [%d1], %d2; ld.global.u64 %d6, [%d1]; add.u64 %d6, %d6, %d3;"
     "ld.global.u32 %r4, [%d6]; add.u32 %r4, %r4, 9; st.global.u32 [%d6], %r4;",
-    # to where a pointer that lies in `from` points
+    # writes where a pointer in `from` points
     "linked": "ld.global.u64 %d6, [%d2]; st.global.u32 [%d6], %r2;",
-    # where the bits in memory lead, up to 4 KiB behind `out`; then it goes on `count` times
+    # where the bits in memory lead, up to 4 KiB behind `out`; then it continues `count` times
     "stray": "ld.global.u32 %r4, [%d5]; popc.b32 %r4, %r4; cvt.u64.u32 %d6, %r4;"
     "mul.lo.u64 %d7, %d6, %d6; mul.lo.u64 %d8, %d7, 4; add.u64 %d9, %d8, %d1;"
     "st.global.u32 [%d9], %r2; mov.u32 %r5, 0; again: ld.volatile.global.u32 %r6, [%d5];"

@@ -60,5 +60,5 @@ def _turns(fleet: Fleet, what: str, count: int) -> Iterator[str]:
         fleet.now += 1.0
         yield what
         for action in fleet.plan().actions:
-            fleet.act(action)  # without the checks of `turn`, each of which looks at all devices
+            fleet.act(action)  # without `turn`, which checks all devices each time
         fleet.proceed()

@@ -104,7 +104,7 @@ class Peer:
             j["job"] for j in self.jobs.values() if j["state"] != "saved" and j["job"] != name
         ]
         if others:
-            raise self.wrong("busy", f"{name} placed beside {others}")
+            raise self.wrong("busy", f"{name} placed on the device of {others}")
         ranks = [m.rank for m in request.message.members if m.device == self.options.device]
         if not ranks:
             raise self.wrong("argument", f"{name}: no rank is on this device")

@@ -51,8 +51,8 @@ EVENTS = 110  # of each stream, one
 VARIABLES = DEV_BASE
 _HOME = DEV_BASE + CHUNK
 _CUT = CHUNK + 8192
-# Where they begin, and how long they are. Each has chunks of its own but the last two, of which the
-# second one begins in the last chunk of the first.
+# Address and size of each allocation. Each has chunks of its own, except that the last allocation
+# begins in the last chunk of the one before.
 ALLOCATIONS = [
     (_HOME, 2 * CHUNK),
     (_HOME + 2 * CHUNK, 2 * CHUNK),
@@ -466,7 +466,7 @@ class Driver:
 
 @contextmanager
 def placed(
-    kernels: Loader, program: Program, folded: bool, moved: bool, hidden: int, **how: bool
+    kernels: Loader, program: Program, folded: bool, moved: bool, measured_every: int, **how: bool
 ) -> Iterator[tuple[Devices, Driver]]:
     """All devices, and who drives the ranks."""
     count = program.ranks
@@ -477,8 +477,8 @@ def placed(
             kernels,
             1 + moved if folded else count,
             program.chunks,
-            validate=hidden or 1,
-            opaque=hidden > 0,
+            validate=measured_every or 1,
+            opaque=measured_every > 0,
             **how,
         ) as every:
             here, there = every, None
@@ -506,19 +506,19 @@ def check(
     kernels: Loader,
     program: Program,
     folded: bool = True,
-    hidden: int = 0,
+    measured_every: int = 0,
     moved: bool = False,
     **how: bool,
 ) -> int:
-    """Runs it, and compares what each rank reads and leaves with what it would alone; how many of
-    its operations ran once for several ranks. `hidden`: nothing is said of kernels, and each so
-    many times each is measured. `moved`: at each cut all go to another device. `how`: what the
-    devices do not do."""
-    with placed(kernels, program, folded, moved, hidden, **how) as (every, driver):
+    """Runs the program and compares what each rank reads and leaves with a run of the rank alone.
+    Returns how many operations ran once for several ranks. `measured_every`: the interval in
+    launches at which kernels are measured, which are then all opaque. `moved`: all ranks go to
+    another device at each cut. `how`: features that the devices lack."""
+    with placed(kernels, program, folded, moved, measured_every, **how) as (every, driver):
         driver.run(BEGINNING + program.steps)
         if program.ends and folded:
             if any(step.op.kind == "reduce" for step in program.steps):
-                driver.run([Step(Op("sync"))])  # nobody calls a collective with one that is gone
+                driver.run([Step(Op("sync"))])  # no rank calls a collective with an exited one
             driver.end(*program.ends)
             driver.run(program.tail)
         for rank in driver.ranks:

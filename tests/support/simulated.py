@@ -226,7 +226,7 @@ class Fleet:
                 self.set_state(name, job, "saved")
             case actions.Signal(job, ranks, signum):
                 for rank in ranks:
-                    assert self.ranks[job, rank].state == "running", "a signal that nobody gets"
+                    assert self.ranks[job, rank].state == "running", "a signal to an ended rank"
                     self.exit(job, rank, -signum)
             case actions.Finish(job, phase):
                 assert not any(job in self.jobs_on(name) for name in self.devices)
@@ -282,7 +282,7 @@ class Fleet:
             self.drop_local_snapshot(action.job)
         if record.step != "placing":
             assert action.epoch > record.epoch
-            assert not self.lost.keys() & set(devices), "placed where nobody is served"
+            assert not self.lost.keys() & set(devices), "placed on a lost device"
             self.placed += 1
             for name in devices:
                 assert self.devices[name].ready, "placed on a device that does not answer"

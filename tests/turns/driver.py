@@ -203,7 +203,7 @@ def check(
         driver.run(BEGINNING + program.steps)
         if program.ends:
             if any(step.op.kind == "reduce" for step in program.steps):
-                driver.run([Step(Op("sync"))])  # nobody calls a collective with one that is gone
+                driver.run([Step(Op("sync"))])  # no rank calls a collective with an exited one
             driver.end(*program.ends)
             driver.run(program.tail)
         driver.finish()

@@ -14,7 +14,7 @@ Operation = tuple[Any, ...]
 # Histories that each broke something once.
 KNOWN: list[list[Operation]] = [
     [("fill", 0, 0, 4, b"\7\1\7\2"), ("copy", 1, 3, 0, 2, 9), ("fill", 1, 4, 1, b"\7")],
-    # Parts of one content beside each other that are no neighbours in it.
+    # Adjacent parts of one content that are not adjacent in it.
     [("unknown", 0, 10, 12), ("copy", 0, 0, 0, 10, 4), ("copy", 0, 4, 0, 16, 4)],
     # Two lives of one rank draw different versions.
     [("unknown", 0, 0, 4), ("moved", 0), ("unknown", 0, 8, 4), ("unknown", 1, 8, 4)],

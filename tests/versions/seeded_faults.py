@@ -10,8 +10,8 @@ from versions.world import load
 
 
 def histories(copy: Copy) -> Callable[[], None]:
-    room = load(copy.folder, copy.changed)
-    return lambda: all_of_them(room)
+    library = load(copy.folder, copy.changed)
+    return lambda: all_of_them(library)
 
 
 HISTORIES = Check(histories, quick=True)

@@ -19,13 +19,13 @@ HISTORIES = st.lists(operations(RANKS), max_size=25)
 
 
 @pytest.fixture(scope="session")
-def room(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+def library(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     return load(tmp_path_factory.mktemp("versions"))
 
 
 @pytest.fixture
-def rank(room: tuple[Any, Any]) -> Rank:
-    return Rank(*room)
+def rank(library: tuple[Any, Any]) -> Rank:
+    return Rank(*library)
 
 
 # ---- digests
@@ -80,8 +80,10 @@ def test_what_we_compare_with_gives_the_published_vectors() -> None:
 
 
 @given(st.lists(st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=40)), max_size=6))
-def test_a_digest_is_siphash_of_its_words(room: tuple[Any, Any], parts: list[int | bytes]) -> None:
-    ffi, lib = room
+def test_a_digest_is_siphash_of_its_words(
+    library: tuple[Any, Any], parts: list[int | bytes]
+) -> None:
+    ffi, lib = library
     digest, data = ffi.new("struct digest *"), b""
     lib.digest_begin(digest)
     for part in parts:
@@ -100,33 +102,35 @@ def test_a_digest_is_siphash_of_its_words(room: tuple[Any, Any], parts: list[int
 
 @pytest.mark.parametrize("history", KNOWN)
 def test_histories_that_broke_something_once(
-    room: tuple[Any, Any], history: list[tuple[Any, ...]]
+    library: tuple[Any, Any], history: list[tuple[Any, ...]]
 ) -> None:
-    run(*room, history, RANKS)
+    run(*library, history, RANKS)
 
 
 @given(HISTORIES)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 def test_one_key_never_names_two_contents(
-    room: tuple[Any, Any], history: list[tuple[Any, ...]]
+    library: tuple[Any, Any], history: list[tuple[Any, ...]]
 ) -> None:
-    run(*room, history, RANKS)
+    run(*library, history, RANKS)
 
 
 @pytest.mark.slow
 @given(st.lists(operations(RANKS), min_size=20, max_size=120))
 @settings(max_examples=600, suppress_health_check=list(HealthCheck), deadline=None)
 def test_one_key_never_names_two_contents_at_length(
-    room: tuple[Any, Any], history: list[tuple[Any, ...]]
+    library: tuple[Any, Any], history: list[tuple[Any, ...]]
 ) -> None:
-    run(*room, history, RANKS)
+    run(*library, history, RANKS)
 
 
 # ---- and what is the same is known to be
 
 
-def test_fresh_memory_fills_and_copies_are_known_by_what_they_hold(room: tuple[Any, Any]) -> None:
-    one, two = Rank(*room), Rank(*room)
+def test_fresh_memory_fills_and_copies_are_known_by_what_they_hold(
+    library: tuple[Any, Any],
+) -> None:
+    one, two = Rank(*library), Rank(*library)
     assert one.key(3, 9) == two.key(20, 9)
     one.unknown(4, 20)
     one.fill(8, b"\0", 4)
@@ -138,10 +142,10 @@ def test_fresh_memory_fills_and_copies_are_known_by_what_they_hold(room: tuple[A
 
 
 def test_the_same_kernels_on_equal_content_give_equal_content_wherever_it_lies(
-    room: tuple[Any, Any],
+    library: tuple[Any, Any],
 ) -> None:
     """Gradients lie elsewhere in each rank; parameters do not."""
-    ranks = [Rank(*room) for _ in range(3)]
+    ranks = [Rank(*library) for _ in range(3)]
     for number, rank in enumerate(ranks):
         rank.unknown(32, 8)  # what differs between ranks is not read
         rank.fill(16 + number, b"\3", 8)  # a gradient
@@ -162,9 +166,9 @@ def test_what_was_cut_and_put_together_again_is_one_extent(rank: Rank) -> None:
     assert rank.map.count == 1 and rank.invalid() == ""
 
 
-def test_a_range_holds_what_it_was_given(room: tuple[Any, Any]) -> None:
-    _, lib = room
-    rank = Rank(*room)
+def test_a_range_holds_what_it_was_given(library: tuple[Any, Any]) -> None:
+    _, lib = library
+    rank = Rank(*library)
     rank.unknown(8, 8)
     rank.fill(16, b"\7\1", 3)
     rank.fill(24, b"\7\1", 2)
@@ -182,9 +186,9 @@ def test_a_range_holds_what_it_was_given(room: tuple[Any, Any]) -> None:
     assert not (holds(17, 2, pattern) or holds(16, 12, pattern) or holds(22, 2, pattern))
 
 
-def test_a_map_goes_back_and_draws_nothing_twice(room: tuple[Any, Any]) -> None:
-    ffi, lib = room
-    rank, before = Rank(*room), ffi.new("struct versions *")
+def test_a_map_goes_back_and_draws_nothing_twice(library: tuple[Any, Any]) -> None:
+    ffi, lib = library
+    rank, before = Rank(*library), ffi.new("struct versions *")
     rank.unknown(8, 8)
     keys = [rank.key(at, 4) for at in range(BYTES - 4)]
     assert lib.versions_keep(rank.map, before) == 0
@@ -216,9 +220,9 @@ def digest_of(ffi: Any, lib: Any, versions: Any, count: int, at: int = 0) -> tup
     return found.a, found.b
 
 
-def test_a_map_that_is_cut_too_finely_forgets_and_stays_sound(room: tuple[Any, Any]) -> None:
-    ffi, lib = room
-    big, other = ffi.new("struct versions *"), Rank(*room)
+def test_a_map_that_is_cut_too_finely_forgets_and_stays_sound(library: tuple[Any, Any]) -> None:
+    ffi, lib = library
+    big, other = ffi.new("struct versions *"), Rank(*library)
     most, end = 8192, BEGIN + 8 * 8192
     assert lib.versions_open(big, BEGIN, end) == 0
     lib.versions_private(big, BEGIN, 2)
@@ -234,9 +238,9 @@ def test_a_map_that_is_cut_too_finely_forgets_and_stays_sound(room: tuple[Any, A
     lib.versions_close(big)
 
 
-def finely(room: tuple[Any, Any], count: int) -> Any:
+def finely(library: tuple[Any, Any], count: int) -> Any:
     """A map that has come from elsewhere, with so many extents, most of them of one byte."""
-    ffi, lib = room
+    ffi, lib = library
     made, extents = ffi.new("struct versions *"), ffi.new("struct extent[]", count)
     for n in range(count):
         extents[n].addr = BEGIN + n
@@ -246,34 +250,34 @@ def finely(room: tuple[Any, Any], count: int) -> Any:
     return made
 
 
-def test_a_map_that_came_from_elsewhere_may_be_cut_as_finely(room: tuple[Any, Any]) -> None:
+def test_a_map_that_came_from_elsewhere_may_be_cut_as_finely(library: tuple[Any, Any]) -> None:
     """As one that has grown here: nothing is forgotten before there are too many extents."""
-    ffi, lib = room
+    ffi, lib = library
     most = 8192
     for count in (5000, most - 3):
-        cut = finely(room, count)
+        cut = finely(library, count)
         for n in range(2):
             lib.versions_private(cut, BEGIN + count + n, 1)
         assert cut.count == count + 3 and lib.versions_invalid(cut) == ffi.NULL
         lib.versions_close(cut)
-    full = finely(room, most)
+    full = finely(library, most)
     lib.versions_private(full, BEGIN + most, 1)
     assert most // 4 < full.count < most and lib.versions_invalid(full) == ffi.NULL
     lib.versions_close(full)
 
 
-def test_a_copy_without_space_for_it_is_unknown(room: tuple[Any, Any]) -> None:
-    ffi, lib = room
-    cut = finely(room, 8000)
+def test_a_copy_without_space_for_it_is_unknown(library: tuple[Any, Any]) -> None:
+    ffi, lib = library
+    cut = finely(library, 8000)
     before = digest_of(ffi, lib, cut, 400, 8400)
     lib.versions_copy(cut, BEGIN + 8400, cut, BEGIN, 400)
     assert digest_of(ffi, lib, cut, 400, 8400) != before
     lib.versions_close(cut)
 
 
-def test_nothing_is_copied_set_or_held_in_an_empty_range(room: tuple[Any, Any]) -> None:
-    _, lib = room
-    rank = Rank(*room)
+def test_nothing_is_copied_set_or_held_in_an_empty_range(library: tuple[Any, Any]) -> None:
+    _, lib = library
+    rank = Rank(*library)
     rank.unknown(8, 8)
     keys, count = [rank.key(at, 4) for at in range(BYTES - 4)], rank.map.count
     for at in (0, 8, 10, 16):
@@ -284,8 +288,8 @@ def test_nothing_is_copied_set_or_held_in_an_empty_range(room: tuple[Any, Any]) 
     assert rank.invalid() == ""
 
 
-def test_a_fill_has_one_name_however_wide_it_is(room: tuple[Any, Any]) -> None:
-    _, lib = room
+def test_a_fill_has_one_name_however_wide_it_is(library: tuple[Any, Any]) -> None:
+    _, lib = library
 
     def named(value: int, width: int) -> tuple[int, ...]:
         c = lib.versions_fill(value, width)
@@ -296,9 +300,9 @@ def test_a_fill_has_one_name_however_wide_it_is(room: tuple[Any, Any]) -> None:
     assert len({named(7, 1), named(7, 2), named(7, 4), named(0x0107, 2), named(0x07010107, 4)}) == 5
 
 
-def test_zeros_are_known_as_far_as_they_go(room: tuple[Any, Any]) -> None:
-    _, lib = room
-    rank = Rank(*room)
+def test_zeros_are_known_as_far_as_they_go(library: tuple[Any, Any]) -> None:
+    _, lib = library
+    rank = Rank(*library)
     rank.unknown(8, 8)
     for at, count, zeros in [
         (0, 8, True),
@@ -311,9 +315,9 @@ def test_zeros_are_known_as_far_as_they_go(room: tuple[Any, Any]) -> None:
         assert bool(lib.versions_zeros(rank.map, BEGIN + at, count)) == zeros
 
 
-def test_two_ranges_are_not_described_as_one(room: tuple[Any, Any]) -> None:
-    ffi, lib = room
-    rank = Rank(*room)
+def test_two_ranges_are_not_described_as_one(library: tuple[Any, Any]) -> None:
+    ffi, lib = library
+    rank = Rank(*library)
     rank.unknown(0, 4)
     found = []
     for parts in ([(0, 8)], [(0, 4), (4, 4)], [(0, 8), (8, 0)]):
@@ -326,9 +330,9 @@ def test_two_ranges_are_not_described_as_one(room: tuple[Any, Any]) -> None:
     assert len(set(found)) == 3
 
 
-def test_a_map_that_is_wrong_in_one_place_is_not_taken(room: tuple[Any, Any]) -> None:
-    ffi, lib = room
-    rank = Rank(*room)
+def test_a_map_that_is_wrong_in_one_place_is_not_taken(library: tuple[Any, Any]) -> None:
+    ffi, lib = library
+    rank = Rank(*library)
     rank.unknown(8, 8)
     rank.fill(20, b"\7\1", 2)
     size, each = lib.versions_size(rank.map), ffi.sizeof("struct extent")
@@ -364,9 +368,9 @@ def test_a_map_that_is_wrong_in_one_place_is_not_taken(room: tuple[Any, Any]) ->
 
 
 @given(st.data())
-def test_what_is_no_map_is_not_taken(room: tuple[Any, Any], data: Any) -> None:
-    ffi, _ = room
-    rank = Rank(*room)
+def test_what_is_no_map_is_not_taken(library: tuple[Any, Any], data: Any) -> None:
+    ffi, _ = library
+    rank = Rank(*library)
     rank.unknown(8, 8)
     rank.fill(20, b"\7\1", 2)
     size = rank.lib.versions_size(rank.map)
@@ -386,9 +390,9 @@ def test_what_is_no_map_is_not_taken(room: tuple[Any, Any], data: Any) -> None:
         assert [rank.key(at, 4) for at in range(BYTES - 4)] == before
 
 
-def test_a_map_of_other_addresses_is_not_taken(room: tuple[Any, Any]) -> None:
-    ffi, lib = room
-    rank, other = Rank(*room), ffi.new("struct versions *")
+def test_a_map_of_other_addresses_is_not_taken(library: tuple[Any, Any]) -> None:
+    ffi, lib = library
+    rank, other = Rank(*library), ffi.new("struct versions *")
     assert lib.versions_open(other, BEGIN + 8, END) == 0
     saved = ffi.new("uint8_t[]", lib.versions_size(other))
     lib.versions_save(other, saved)
@@ -399,7 +403,7 @@ def test_a_map_of_other_addresses_is_not_taken(room: tuple[Any, Any]) -> None:
 # ---- seeded faults
 
 
-def all_of_them(room: tuple[Any, Any]) -> None:
+def all_of_them(library: tuple[Any, Any]) -> None:
 
     @given(HISTORIES)
     @settings(
@@ -407,7 +411,7 @@ def all_of_them(room: tuple[Any, Any]) -> None:
     )
     @seed(1)
     def histories(history: list[tuple[Any, ...]]) -> None:
-        run(*room, history, RANKS)
+        run(*library, history, RANKS)
 
     fixed = (
         test_a_map_of_other_addresses_is_not_taken,
@@ -425,7 +429,7 @@ def all_of_them(room: tuple[Any, Any]) -> None:
         test_a_map_that_is_wrong_in_one_place_is_not_taken,
     )
     for test in fixed:
-        test(room)
+        test(library)
     for known in KNOWN:
-        run(*room, known, RANKS)
+        run(*library, known, RANKS)
     histories()

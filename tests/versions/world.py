@@ -16,7 +16,7 @@ SOURCES = [ROOM / "versions.c", ROOM / "digest.c"]
 
 
 def load(folder: Path, changed: Path | None = None, name: str = "versions") -> tuple[Any, Any]:
-    """The room, or with one file in the place of versions.c."""
+    """Builds proxy/core/versions as a library, or with another file in place of versions.c."""
     sources = [changed, SOURCES[1]] if changed else SOURCES
     library = native.build(folder, sources, name, warnings=changed is None)
     return native.load(library, ROOM / "digest.h", ROOM / "versions.h")

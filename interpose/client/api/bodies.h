@@ -134,7 +134,7 @@ struct api_entry {
 	uint32_t since;  /* first version (13000, …) with this meaning; 0: all */
 	uint8_t refused; /* 1: a stub that only reports that the function is not covered */
 };
-/* Of each library: the table of its newest version, and one per version. */
+/* For each library, the table of its newest version, and one per version. */
 #define RF_LIBRARY(name, header, versioned, prefixes)                                              \
 	extern const struct api_entry api_##name[];                                                \
 	extern const size_t api_##name##_count;

@@ -224,7 +224,7 @@ int tensor_set_packed(void *tensor, int format, int type, int n, int c, int h, i
 	return CUDNN_STATUS_NOT_SUPPORTED;
 }
 
-/* Of at most `most` dimensions. */
+/* Reads a descriptor of at most `most` dimensions. */
 int tensor_get(const void *tensor, int most, int *type, int *dimensions, int *size, int *stride)
 {
 	const struct dnn_tensor *t = tensor;

@@ -202,7 +202,7 @@ int norm_derive(struct dnn_tensor *to, const struct dnn_tensor *x, int mode)
 	return tensor_set(to, type->sums, (int)x->dimensions, size, stride);
 }
 
-/* Of workspaces and reserved memory: none is needed. */
+/* Returns the size of a workspace or reserved memory: none is needed. */
 int norm_no_memory(const void *handle, size_t *bytes)
 {
 	if (!bytes)

@@ -1,7 +1,7 @@
 /* base.h: the client's lowest layer, which all of it uses.
  *
  * The client has layers, one folder each. A file includes the headers of its own and of lower
- * layers only (build.mk). What a lower layer needs of a higher one is passed to it.
+ * layers only (build.mk). A higher layer passes to a lower one what that needs of it.
  *
  *   base/   channel to the server, handles, the device, contexts, locks, messages for people
  *   issue/  memory, streams, modules: what is sent at once. Knows nothing of captures

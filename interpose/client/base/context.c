@@ -4,8 +4,8 @@
  * when they were created, and end with it. All of a rank's contexts are on its one device and share
  * the rest: addresses and handles of one are valid in the others, and a fault in one is a fault in
  * all. The driver's calls need a current, live context, which their entries check; the runtime's
- * make the primary context current. What is created without a current context (by a stream's work
- * or the helper thread) belongs to the primary one.
+ * make the primary context current. An object that is created without a current context (by a
+ * stream's work or the helper thread) belongs to the primary one.
  *
  * The calling thread's current device follows its context. Lock: CONTEXT_LOCK around the list of
  * contexts. Contexts are never freed, because programs may still name them.

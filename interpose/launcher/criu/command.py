@@ -35,7 +35,7 @@ HOLD = b"""#!/bin/sh
 } || kill -9 -1
 """
 
-# What CRIU refuses, and what the job's owner can do.
+# Refusals of CRIU, and what the job's owner can do.
 _REMEDIES = (
     (r"MPTCP|proto 262|[Uu]nsupported proto", "GODEBUG=multipathtcp=0 keeps Go from MPTCP"),
     (

@@ -1,6 +1,6 @@
 """Finds what CRIU cannot save in a rank, before a dump is tried.
 
-Each finding names the process and a remedy. What only CRIU can detect, CRIU itself refuses.
+Each finding names the process and a remedy. CRIU itself refuses what only it can detect.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ struct coll_io {
 		     uint64_t token);
 	void (*write)(void *arg, uint32_t rank, uint64_t addr, struct hal_ref from, uint64_t bytes,
 		      uint64_t token);
-	/* Of local ranks that will receive the same content at the same address, chooses the one
+	/* Chooses, among local ranks that will receive the same content at one address, the one
 	 * that is written to and hands the content to the others; COLL_EACH: all of them are
 	 * written to. */
 	uint32_t (*receiver)(void *arg, const uint32_t *ranks, uint32_t count, uint64_t addr,
@@ -180,11 +180,11 @@ uint32_t coll_rounds(const struct coll *, uint32_t rank, uint64_t comm,
 		     const struct rf_collective *ops, uint32_t count, struct coll_round *out,
 		     uint32_t max);
 
-/* Of the operations that a local rank has called, reports which other ranks have yet to call them.
- * LOCAL: a local rank, for all of them. OTHERS: for some operation all local ranks have called, so
- * no local rank can advance it; other devices may have to. NO_RANK: all have called; it will
- * complete. NONE: the rank has called nothing that will still complete (in a failed engine, nothing
- * will). Sends and receives do not count. */
+/* Reports which other ranks have yet to call the operations that a local rank has called. LOCAL: a
+ * local rank, for all of them. OTHERS: for some operation all local ranks have called, so no local
+ * rank can advance it; other devices may have to. NO_RANK: all have called; it will complete. NONE:
+ * the rank has called nothing that will still complete (in a failed engine, nothing will). Sends
+ * and receives do not count. */
 enum coll_lack { COLL_LACKS_NONE, COLL_LACKS_LOCAL, COLL_LACKS_OTHERS, COLL_LACKS_NO_RANK };
 enum coll_lack coll_lacks(const struct coll *, uint32_t rank);
 

@@ -218,11 +218,11 @@ struct coll_piece {
 	struct fetched *fetched; /* in the order of their steps; each until it is released */
 	uint32_t fetched_count, awaited; /* awaited: not complete yet */
 	struct coll_block partials, scratch, result;
-	/* Of an operation: */
+	/* Only for a piece of an operation: */
 	struct op *op;
 	uint32_t number, owner;
 	uint32_t unread; /* participants that may still read the result */
-	/* Of one part of a send or receive; `shape` is that of the whole: */
+	/* Only for one part of a send or receive; `shape` is that of the whole: */
 	struct coll_group *group;
 	bool dropped;      /* its rank has aborted: it ends with the current step */
 	uint32_t src, dst; /* communicator ranks */

@@ -116,7 +116,7 @@ static bool first_at_its_address(const struct op *op, uint32_t seat)
 	return true;
 }
 
-/* Of the seats that receive at this seat's address, chooses the one that is written to: the one
+/* Chooses the seat that is written to, among those that receive at this seat's address: the one
  * that io.receiver names, or the root of an in-place broadcast if it is among them. */
 static void choose_receiver(struct coll *c, struct op *op, uint32_t seat, uint64_t bytes)
 {

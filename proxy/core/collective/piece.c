@@ -20,8 +20,8 @@
  *
  * Rules: pieces start in the same order everywhere, a bounded number at a time, and so do the
  * operations of one communicator. The first unfinished piece is therefore always among the running
- * ones on every device that takes part in it, so bounded memory cannot cause a deadlock. What peers
- * fetch stays in the outbox until they have reported that they have it; what was fetched is
+ * ones on every device that takes part in it, so bounded memory cannot cause a deadlock. Data that
+ * peers fetch stays in the outbox until they have reported that they have it; fetched data is
  * released as soon as no step refers to it.
  */
 #include "engine.h"

@@ -1,7 +1,7 @@
 /* steps.c: the steps of pieces, one asynchronous io call each, and their memory. See engine.h.
  *
  * Rules: a piece's steps run one after the other, but consecutive fetches run concurrently and
- * complete in any order. What was fetched is released once, when its piece releases it or is freed.
+ * complete in any order. Fetched data is released once, when its piece releases it or is freed.
  * The piece's own function (advance) decides what follows the last step.
  */
 #include "engine.h"

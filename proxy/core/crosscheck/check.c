@@ -34,7 +34,7 @@ bool check_gave_up(const struct check *c) { return c->every && c->fruitless >= F
 
 static uint32_t part_of(uint64_t number) { return 1u << (PARTS - 1 - number % PARTS); }
 
-/* Of the parts that are due, if any, returns the next one from the number's part on. */
+/* Returns the next due part from the number's part on; 0: none is due. */
 static uint32_t due_of(uint32_t due, uint64_t number)
 {
 	uint32_t part = part_of(number);

@@ -514,8 +514,9 @@ static inline bool memory_waits(const struct rank_memory *m)
  * content is lost. */
 int memory_merge(struct rank_memory *);
 
-/* Of ranks that will hold the same content at this address, chooses the one to write to, so that
- * the others can refer to its chunks (memory_hand). UINT32_MAX: none, or ranks do not share. */
+/* Chooses, among ranks that will hold the same content at this address, the one to write to, so
+ * that the others can refer to its chunks (memory_hand). UINT32_MAX: none, or ranks do not
+ * share. */
 uint32_t memory_receiver(const struct rank_memory *const *, uint32_t count, uint64_t addr,
 			 uint64_t bytes);
 /* Replaces the content of the whole pages in this range of `to` with that of `from`: the pages

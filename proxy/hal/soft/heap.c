@@ -1,10 +1,10 @@
 /* heap.c: malloc and free of kernels.
  *
  * All state is in the heap itself, in the rank's device memory (struct rf_heap), so it is swapped
- * and moved with it. What a kernel gets depends only on the earlier calls. Blocks are contiguous;
- * each has a header with its own size and that of the block before it. Free blocks are in lists by
- * size. Sizes are in units of 16 bytes, which is also the alignment of addresses; places are in
- * units from the heap's beginning.
+ * and moved with it. The address that a kernel gets depends only on the earlier calls. Blocks are
+ * contiguous; each has a header with its own size and that of the block before it. Free blocks are
+ * in lists by size. Sizes are in units of 16 bytes, which is also the alignment of addresses;
+ * places are in units from the heap's beginning.
  *
  * Kernels can write anywhere in the heap, so nothing that is read from it is trusted: a place is
  * checked before it is used, and an impossible value ends the launch. Runs in a fault scope

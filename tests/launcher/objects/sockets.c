@@ -133,7 +133,7 @@ static void use_listener(void)
 	say("credentials %d", on);
 	unlink(at.sun_path);
 }
-/* A connection that nobody has accepted yet. */
+/* A connection that no process has accepted yet. */
 static int crowded, waiting;
 static struct sockaddr_un crowded_at = {AF_UNIX, "crowded"};
 static void make_unaccepted(void)

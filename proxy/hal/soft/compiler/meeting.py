@@ -4,7 +4,7 @@ Devices run the threads of a warp in lockstep while they take the same path. Pro
 Volta rely on that and pass values through shared memory without synchronisation; many of them are
 still in use, because it is still true most of the time. Here, a thread runs until it has to meet
 others. An instruction of our own, `meet`, is therefore inserted between two accesses to shared
-memory of which the second may need the results of the first in other threads, or may overwrite what
+memory if the second may need the results of the first in other threads, or may overwrite what
 they need, except where the two are proved not to overlap (apart.py). If threads have diverged at a
 branch and some of them meet before the paths join again, all meet where the paths join; otherwise
 some would be an iteration of a loop ahead. This does not apply if all threads take the same path at
