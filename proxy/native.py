@@ -34,10 +34,16 @@ _PEER_API = "int peer_segment_create(uint32_t device_count);"
 
 
 @functools.cache
-def _library() -> tuple[cffi.FFI, Any]:
-    header = paths.native("include/proxy.h").read_text()
+def declarations(header: str) -> cffi.FFI:
+    """What a header declares. Reading it takes longer than loading the library."""
     ffi = cffi.FFI()
     ffi.cdef(re.sub(r"^#.*$", "", header, flags=re.MULTILINE) + _PEER_API)
+    return ffi
+
+
+@functools.cache
+def _library() -> tuple[cffi.FFI, Any]:
+    ffi = declarations(paths.native("include/proxy.h").read_text())
     return ffi, ffi.dlopen(str(paths.native("lib/librankfold-proxy.so")))
 
 

@@ -93,7 +93,7 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     Teardown fails the test if a process, namespace, mount, socket or shared-memory name of it
     is still there, and then removes it. A failed test keeps its directory.
     """
-    warm.process()
+    warm.start()
     # Not TMPDIR, which may be long: a socket's path holds 108 bytes.
     parent = os.environ.get("RANKFOLD_TEST_FOLDER", "/tmp")
     folder = Path(tempfile.mkdtemp(prefix="rankfold-test-", dir=parent))

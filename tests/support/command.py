@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from rankfold import control, paths
 from rankfold.reconciler.cli import cli
 from rankfold.reconciler.layout import Layout
-from support import leaks, warm
+from support import leaks
 from support.fleet import KIND
 from support.leaks import State
 from support.patience import scaled
@@ -58,15 +58,12 @@ class Rankfold:
         return done.stdout
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        environment, limit = {**self.environment, **env}, scaled(self.deadline_s)
-        if not self.prefix and warm.process().takes(environment):
-            return warm.process().run(arguments, environment, limit)
         return subprocess.run(
             [*self.prefix, sys.executable, "-m", "rankfold", *arguments],
-            env=environment,
+            env={**self.environment, **env},
             capture_output=True,
             text=True,
-            timeout=limit,
+            timeout=scaled(self.deadline_s),
         )
 
     def start(

@@ -1,150 +1,294 @@
-"""Commands of `rankfold` as forks of one process that has imported them already.
+"""Programs of rankfold as forks of one process that has imported their modules already.
 
-Each command has its own process, environment, working directory and output, as if it had been
-started by its name; what it saves is the 0.3 s of CPU that importing takes. Settings that only take
-effect when an interpreter starts (`COLD`) need a new interpreter: `takes` is false for them.
+After `start`, ``subprocess`` starts ``python -m rankfold…`` in this way, also in the processes that
+were started so: a reconciler's proxies and launchers are forks, too. A program has its own process,
+environment, folder and files as otherwise (`fork_server`); what is saved is 0.2 s of CPU for the
+interpreter and the imports. Where a fork would differ, an interpreter is started: settings that
+have an effect only then (`COLD`), other users, namespaces, cgroups.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import faulthandler
 import functools
-import importlib
+import inspect
 import json
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping
-from typing import NoReturn
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-COLD = ("LD_", "PYTHON", "LC_", "LANG")
-EITHER_WAY = {"PYTHONFAULTHANDLER"}  # the warm process has it on
-LARGEST = 1 << 20  # bytes of a request
+from support import fork_server
+
+TESTS = Path(__file__).resolve().parents[1]
+COLD = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "GLIBC_")
+EITHER_WAY = {"PYTHONFAULTHANDLER"}
+PACKAGES = {"rankfold"}
+# Of /proc/self/status: what processes inherit, and a request does not contain.
+INHERITED = ("Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cpus_allowed:")
+cold = subprocess.Popen
+_parameters = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 
 
-class Warm:
-    """The process that commands are forked from. `close` ends it."""
+@dataclass(frozen=True)
+class Server:
+    """The process that others are forked from: where it listens, and what its forks inherit."""
 
-    def __init__(self) -> None:
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (self._ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
-        self._environment = dict(os.environ)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "support.warm", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        theirs.close()
+    address: str
+    session: int
+    environment: dict[str, str]
+    limits: list[tuple[int, int]]
+    inherited: list[str]
+
+    @classmethod
+    def here(cls, address: str) -> Server:
+        """One that is started by this process."""
+        return cls(address, os.getsid(0), dict(os.environ), _limits(), _inherited())
 
     def takes(self, environment: Mapping[str, str]) -> bool:
-        """Whether a command with this environment needs no interpreter of its own."""
-        names = {*self._environment, *environment} - EITHER_WAY
-        return not any(
-            self._environment.get(name, "") != environment.get(name, "")
-            for name in names
-            if name.startswith(COLD)
-        )
+        """Whether a fork with this environment does what a new interpreter would do."""
+        different = {
+            name
+            for name in {*self.environment, *environment} - EITHER_WAY
+            if self.environment.get(name, "") != environment.get(name, "")
+        }
+        return not any(name.startswith(COLD) for name in different)
 
-    def run(
-        self, arguments: tuple[str, ...], environment: Mapping[str, str], timeout_s: float
-    ) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run with text captured. Raises subprocess.TimeoutExpired."""
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as later:
-            later.enter_context(ours)
-            out, err = (later.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-            request = {"arguments": arguments, "env": dict(environment), "folder": os.getcwd()}
-            with theirs:
-                fds = [out.fileno(), err.fileno(), theirs.fileno()]
-                socket.send_fds(self._ours, [json.dumps(request).encode()], fds)
-            ours.settimeout(timeout_s)
+    def start(self, request: fork_server.Request, files: list[int]) -> tuple[int, _Reply]:
+        """Returns the pid, and what will tell how the process ended. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reply = _Reply(ours)
+        text = os.memfd_create("request")
+        try:
+            os.write(text, json.dumps(request).encode())
+            os.lseek(text, 0, os.SEEK_SET)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as requests:
+                requests.connect(self.address)
+                socket.send_fds(requests, [b"-"], [text, theirs.fileno(), *files])
+        finally:
+            os.close(text)
+            theirs.close()
+        pid = reply.receive()
+        assert pid
+        return pid, reply
+
+
+class _Reply:
+    """The socket at which the server tells how a process ended."""
+
+    def __init__(self, ours: socket.socket):
+        # As a number: the garbage collector complains about sockets that it finds open.
+        self.fd = ours.detach()
+
+    def receive(self, flags: int = 0) -> int | None:
+        """The next number; None: none has come, and MSG_DONTWAIT does not wait."""
+        with socket.socket(fileno=os.dup(self.fd)) as sock, contextlib.suppress(BlockingIOError):
+            if not (told := sock.recv(32, flags)):
+                raise ConnectionResetError("the fork server has ended")
+            return int(told)
+        return None
+
+    def status(self, flags: int) -> int | None:
+        """As waitpid gives it, and again each time, because forks of this process have the socket
+        too; None: it has not ended. MSG_DONTWAIT does not wait."""
+        try:
+            return self.receive(flags | socket.MSG_PEEK)
+        except ConnectionResetError:
+            return signal.SIGKILL
+
+    def wait(self, seconds: float) -> None:
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        poll.poll(seconds * 1000)
+
+    def __del__(self, close: Any = os.close) -> None:
+        close(self.fd)
+
+
+def _limits() -> list[tuple[int, int]]:
+    return [resource.getrlimit(number) for number in fork_server.LIMITS]
+
+
+def _inherited() -> list[str]:
+    """What a fork of another process would inherit, and nothing can change. Raises OSError."""
+    own = Path("/proc/self")
+    lines = (own / "status").read_text().splitlines()
+    found = [line for line in lines if line.startswith(INHERITED)]
+    found += [os.readlink(own / "ns" / name) for name in sorted(os.listdir(own / "ns"))]
+    found += [os.readlink(own / "root"), (own / "cgroup").read_text()]
+    found += [(own / "oom_score_adj").read_text(), str(os.getpriority(os.PRIO_PROCESS, 0))]
+    return [*found, f"ignored: {sorted(_ignored() & fork_server.OF_LIBC)}"]
+
+
+def _ignored() -> set[int]:
+    """Signals that this process ignores."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    mask = int(next(line.split()[1] for line in lines if line.startswith("SigIgn")), 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
+class Popen(subprocess.Popen[Any]):
+    """A process, forked if it can be."""
+
+    _server: Server | None = None
+    _reply: _Reply | None = None
+    _waitpid_lock: Any
+
+    def _execute_child(self, *given: Any) -> None:
+        asked = _parameters.bind(self, *given).arguments
+        started = self._server and _started(self._server, asked)
+        if not started:
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        self.pid, self._reply = started
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[name] for name in ends))  # type: ignore[attr-defined]
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._reply is None:
+            found: tuple[int, int] = super()._try_wait(wait_flags)  # type: ignore[misc]
+            return found
+        status = self._reply.status(socket.MSG_DONTWAIT if wait_flags else 0)
+        return (0, 0) if status is None else (self.pid, status)
+
+    def _internal_poll(self, *given: Any, **named: Any) -> int | None:
+        if self._reply is None:
+            code: int | None = super()._internal_poll(*given, **named)  # type: ignore[misc]
+            return code
+        if self.returncode is None and self._waitpid_lock.acquire(False):
             try:
-                status = int(ours.recv(16).decode())
-            except TimeoutError:
-                raise subprocess.TimeoutExpired(["rankfold", *arguments], timeout_s) from None
-            printed = [os.pread(each.fileno(), 1 << 30, 0).decode() for each in (out, err)]
-        command = ["rankfold", *arguments]
-        return subprocess.CompletedProcess(command, status, *printed)
+                if self.returncode is None:
+                    pid, status = self._try_wait(os.WNOHANG)
+                    if pid:
+                        self._handle_exitstatus(status)  # type: ignore[attr-defined]
+            finally:
+                self._waitpid_lock.release()
+        return self.returncode
 
-    def close(self) -> None:
-        self._ours.close()
-        self._process.wait()
+    def _wait(self, timeout: float | None) -> int:
+        """Without the pauses that grow to 50 ms."""
+        if self._reply is not None and timeout is not None and self.returncode is None:
+            self._reply.wait(max(timeout, 0))
+            if self._internal_poll() is None:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+        code: int = super()._wait(timeout)  # type: ignore[misc]
+        return code
+
+
+def _started(server: Server, asked: Mapping[str, Any]) -> tuple[int, _Reply] | None:
+    """Start a process by a fork. None: it needs an interpreter of its own."""
+    command = _command(asked)
+    if not command:
+        return None
+    environment = os.environ if asked["env"] is None else asked["env"]
+    try:
+        folder = os.path.join(os.getcwd(), os.fsdecode(asked["cwd"] or ""))
+        files = _files(asked)
+        if (
+            not os.path.isdir(folder)
+            or _has_rankfold(folder)
+            or not server.takes(environment)
+            or any(now[1] > then[1] for now, then in zip(_limits(), server.limits, strict=True))
+            or _inherited() != server.inherited
+        ):
+            return None
+        sys.audit("subprocess.Popen", command[0], command, asked["cwd"], asked["env"])
+        request = {
+            "module": command[2],
+            "command": command,
+            "environment": dict(environment),
+            "folder": folder,
+            "fds": [*files],
+            "session": os.getsid(0),
+            "new_session": bool(asked["start_new_session"]),
+            "group": os.getpgid(0),
+            "umask": asked["umask"] if asked["umask"] != -1 else _umask(),
+            "limits": _limits(),
+            "ignored": sorted(_ignored()),
+            "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
+        }
+        return server.start(request, [*files.values()])
+    except (OSError, TypeError):  # the interpreter, or subprocess, says what is wrong
+        return None
+
+
+def _command(asked: Mapping[str, Any]) -> list[str]:
+    """The command, if it runs a module of rankfold in the usual way; otherwise nothing."""
+    unusual = (
+        asked["shell"]
+        or asked["preexec_fn"]
+        or asked["executable"] not in (None, sys.executable)
+        or not asked["close_fds"]
+        or not asked["restore_signals"]
+        or any(asked[name] is not None for name in ("gid", "gids", "uid"))
+        or asked["process_group"] not in (None, -1)
+    )
+    if unusual or not isinstance(asked["args"], (list, tuple)):
+        return []
+    command = [os.fsdecode(word) for word in asked["args"]]
+    usual = command[:2] == [sys.executable, "-m"] and len(command) > 2
+    return command if usual and command[2].split(".")[0] in PACKAGES else []
+
+
+def _has_rankfold(folder: str) -> bool:
+    """Whether an interpreter would find another rankfold in its working directory."""
+    package = os.path.join(folder, "rankfold")
+    return os.path.exists(package) and not os.path.samefile(folder, TESTS.parent)
+
+
+def _files(asked: Mapping[str, Any]) -> dict[int, int]:
+    """Number → open file of ours that the process has there. Raises OSError."""
+    files = {}
+    for number, name in enumerate(("p2cread", "c2pwrite", "errwrite")):
+        with contextlib.suppress(OSError):  # ours is closed, and so will be the child's
+            if (fd := asked[name]) != -1 or os.get_inheritable(number):
+                files[number] = number if fd == -1 else fd
+    return files | {int(fd): int(fd) for fd in asked["pass_fds"]}
+
+
+def _umask() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("Umask")), 8)
+
+
+def install(server: Server) -> None:
+    """From now on `server` forks the programs of rankfold that this process starts."""
+    Popen._server = server
+    subprocess.Popen = Popen  # type: ignore[misc]
 
 
 @functools.cache
-def process() -> Warm:
-    """The one of this test run. `state` begins with it, so that no test seems to have left it."""
-    found = Warm()
-    atexit.register(found.close)
-    return found
+def start() -> None:
+    """Start the server of this test run and `install` it; once. `state` begins with it, so that no
+    test seems to have left it. It ends when this process does."""
+    address = os.path.join(tempfile.mkdtemp(prefix="rankfold-warm-"), "requests")
+    lifeline, ours = os.pipe()
+    code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from support import fork_server; "
+    code += f"fork_server.main({address!r}, {lifeline})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        pass_fds=[lifeline],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    os.close(lifeline)
 
+    def end() -> None:
+        os.close(ours)
+        process.wait()
 
-def serve(requests: socket.socket) -> None:
-    """Fork a process for each request until no process can send one any more."""
-    from rankfold.reconciler.cli import COMMANDS
-
-    for module, _ in COMMANDS.values():  # what each fork would import
-        importlib.import_module(f"rankfold.reconciler.commands.{module}")
-    faulthandler.enable()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test run ends it
-    while True:
-        data, fds, _, _ = socket.recv_fds(requests, LARGEST, 3)
-        if not data:
-            return
-        if os.fork() == 0:
-            requests.close()
-            _wait_for(json.loads(data), *fds)
-        for fd in fds:
-            os.close(fd)
-
-
-def _wait_for(request: dict[str, object], out: int, err: int, done: int) -> NoReturn:
-    """Run one command in a child of this process and send its exit status to `done`."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    child = os.fork()
-    if child == 0:
-        os.close(done)
-        _command(request, out, err)
-    os.close(out)
-    os.close(err)
-    _, status = os.waitpid(child, 0)
-    with contextlib.suppress(OSError):  # the test has given up
-        os.write(done, str(os.waitstatus_to_exitcode(status)).encode())
-    os._exit(0)
-
-
-def _command(request: dict[str, object], out: int, err: int) -> NoReturn:
-    from rankfold.__main__ import main
-
-    code: object = 1
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.dup2(out, 1)
-        os.dup2(err, 2)
-        os.closerange(3, 256)
-        os.chdir(str(request["folder"]))
-        os.environ.clear()
-        os.environ.update(request["env"])  # type: ignore[call-overload]
-        sys.argv = ["rankfold", *request["arguments"]]  # type: ignore[misc]
-        main()
-    except SystemExit as ended:
-        code = ended.code
-    except BaseException:  # noqa: BLE001, as the interpreter does
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 0 if code is None else 1)
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    atexit.register(end)
+    assert process.stdout
+    with process.stdout:
+        if process.stdout.read(len(fork_server.READY)):
+            install(Server.here(address))
