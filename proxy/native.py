@@ -35,7 +35,7 @@ _PEER_API = "int peer_segment_create(uint32_t device_count);"
 
 @functools.cache
 def declarations(header: str) -> cffi.FFI:
-    """What a header declares. Reading it takes longer than loading the library."""
+    """The declarations of a header. Reading them takes longer than loading the library."""
     ffi = cffi.FFI()
     ffi.cdef(re.sub(r"^#.*$", "", header, flags=re.MULTILINE) + _PEER_API)
     return ffi

@@ -47,7 +47,7 @@ Request = dict[str, Any]
 
 class Server:
     """`requests`: a datagram socket. Each datagram has as its files: a text in JSON (see `warm`), a
-    socket for the replies, and those that the process shall have."""
+    socket for the replies, and those that the process gets."""
 
     def __init__(self, requests: socket.socket, lifeline: int):
         self.requests, self.lifeline = requests, lifeline
