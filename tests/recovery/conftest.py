@@ -126,6 +126,7 @@ def undisturbed(program: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     environment = {
         **os.environ,
         "RANKFOLD_STATE": str(folder / "state"),
+        "RANKFOLD_CACHE": str(REPOSITORY / "build/tests/kernels"),
         "RANKFOLD_LINGER": "0.5",
         "RANKFOLD_NVIDIA_SHARE": "1",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import struct
 import threading
@@ -246,9 +245,8 @@ def stop_compiler(made: Loader) -> None:
     made.close()
     with contextlib.suppress(control.ControlError):
         control.call(made.socket, "shutdown")
-    for pid in made.children:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+    for child in made.children:
+        child.wait()
 
 
 def store_in_parts(kernels: Loader, image: bytes, name: str) -> int:

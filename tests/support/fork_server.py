@@ -28,7 +28,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-# Modules that a program imports later, or by name.
+# Of each program (a module, or the path of a script) what it imports later, or by name.
 LATER = {
     "rankfold.interpose.launcher": ["rankfold.interpose.launcher.launcher"],
     "rankfold.proxy.server": ["rankfold.proxy.hal.soft.modules"],
@@ -80,7 +80,7 @@ class Server:
         text, replies, *files = received
         with open(text) as file:
             request: Request = json.loads(file.read())
-        load(request["module"])
+        load(request["program"])
         if pid := os.fork():
             for fd in files:
                 os.close(fd)
@@ -92,8 +92,13 @@ class Server:
             os.close(fd)
         for _, of_other in self.children.values():
             os.close(of_other)
-        sys.path[:] = [request["folder"], *self.own_path]
+        sys.path[:] = [_first_of_path(request), *self.own_path]
         return request, files
+
+
+def _first_of_path(request: Request) -> str:
+    program: str = request["program"]
+    return os.path.dirname(program) if os.path.isabs(program) else request["folder"]
 
 
 def _reply(replies: int, number: int) -> None:
@@ -101,18 +106,25 @@ def _reply(replies: int, number: int) -> None:
         os.write(replies, b"%d" % number)
 
 
-def load(module: str) -> None:
-    """Import what processes of a program would import; whatever fails there fails again in them."""
-    for name in (module, *LATER.get(module, ())):
-        if name not in sys.modules:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-                if name == "rankfold":
-                    _load_commands()
-                if name == "rankfold.proxy.server":
-                    _declare_core()
-            gc.collect()
-            gc.freeze()  # or collecting in the processes would copy all of it
+def load(program: str) -> None:
+    """Import what processes of a program would import; what fails here fails again in them."""
+    names = [_support(program) if os.path.isabs(program) else program, *LATER.get(program, ())]
+    for name in names:
+        if name in sys.modules:
+            continue
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+            if name == "rankfold":
+                _load_commands()
+            if name == "rankfold.proxy.server":
+                _declare_core()
+        gc.collect()
+        gc.freeze()  # or collecting in the processes would copy all of it
+
+
+def _support(script: str) -> str:
+    """The name under which a script of this folder is imported."""
+    return f"support.{os.path.basename(script).removesuffix('.py')}"
 
 
 def _load_commands() -> None:
@@ -145,7 +157,8 @@ def become(request: Request, files: list[int]) -> None:
         resource.setrlimit(number, limit)
     _set_signals(set(request["ignored"]), request["blocked"])
     show(request["command"], request["environment"])
-    sys.argv = ["-m", *request["command"][3:]]
+    begin = request["command"].index(request["program"])
+    sys.argv = request["command"][begin:]
     sys.orig_argv = request["command"]
 
 
@@ -226,14 +239,17 @@ def show(command: list[str], environment: dict[str, str]) -> None:
 _shown: list[Any] = []  # the kernel reads it
 
 
-def run(module: str) -> NoReturn:
-    """Run a module as the main program, and end with its status. What an interpreter frees when it
-    ends is left to the kernel, which is faster."""
-    sys.modules.pop(module, None)
+def run(program: str) -> NoReturn:
+    """Run a program, and end with its status. What an interpreter frees when it ends is left to the
+    kernel, which is faster."""
+    sys.modules.pop(program, None)
     status = 1
     gc.enable()
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if os.path.isabs(program):
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as ended:
         status = _status(ended.code)
@@ -281,6 +297,6 @@ def main(address: str, lifeline: int) -> None:
         request, files = forked
         become(request, files)
         warm.install(here)
-        run(request["module"])
+        run(request["program"])
     os.unlink(address)
     os.rmdir(os.path.dirname(address))

@@ -1,10 +1,10 @@
 """Programs of rankfold as forks of one process that has imported their modules already.
 
-After `start`, ``subprocess`` starts ``python -m rankfold…`` in this way, also in the processes that
-were started so: a reconciler's proxies and launchers are forks, too. A program has its own process,
-environment, folder and files as otherwise (`fork_server`); what is saved is 0.2 s of CPU for the
-interpreter and the imports. Where a fork would differ, an interpreter is started: settings that
-have an effect only then (`COLD`), other users, namespaces, cgroups.
+After `start`, ``subprocess`` starts ``python -m rankfold…`` and `SCRIPTS` in this way, also in the
+processes that were started so: a reconciler's proxies and launchers are forks, too. A program has
+its own process, environment, folder and files as otherwise (`fork_server`); what is saved is 0.2 s
+of CPU for the interpreter and the imports. Where a fork would differ, an interpreter is started:
+settings that have an effect only then (`COLD`), other users, namespaces, cgroups.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ TESTS = Path(__file__).resolve().parents[1]
 COLD = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "GLIBC_")
 EITHER_WAY = {"PYTHONFAULTHANDLER"}
 PACKAGES = {"rankfold"}
+SCRIPTS = {str(TESTS / "support" / name) for name in ("peer_proxy.py",)}
 # Of /proc/self/status: what processes inherit, and a request does not contain.
 INHERITED = ("Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cpus_allowed:")
 cold = subprocess.Popen
@@ -188,7 +189,8 @@ class Popen(subprocess.Popen[Any]):
 def _started(server: Server, asked: Mapping[str, Any]) -> tuple[int, _Reply] | None:
     """Start a process by a fork. None: it needs an interpreter of its own."""
     command = _command(asked)
-    if not command:
+    program = _program(command)
+    if not program:
         return None
     environment = os.environ if asked["env"] is None else asked["env"]
     try:
@@ -204,7 +206,7 @@ def _started(server: Server, asked: Mapping[str, Any]) -> tuple[int, _Reply] | N
             return None
         sys.audit("subprocess.Popen", command[0], command, asked["cwd"], asked["env"])
         request = {
-            "module": command[2],
+            "program": program,
             "command": command,
             "environment": dict(environment),
             "folder": folder,
@@ -223,7 +225,7 @@ def _started(server: Server, asked: Mapping[str, Any]) -> tuple[int, _Reply] | N
 
 
 def _command(asked: Mapping[str, Any]) -> list[str]:
-    """The command, if it runs a module of rankfold in the usual way; otherwise nothing."""
+    """The command; empty if it is started in an unusual way."""
     unusual = (
         asked["shell"]
         or asked["preexec_fn"]
@@ -235,9 +237,16 @@ def _command(asked: Mapping[str, Any]) -> list[str]:
     )
     if unusual or not isinstance(asked["args"], (list, tuple)):
         return []
-    command = [os.fsdecode(word) for word in asked["args"]]
-    usual = command[:2] == [sys.executable, "-m"] and len(command) > 2
-    return command if usual and command[2].split(".")[0] in PACKAGES else []
+    return [os.fsdecode(word) for word in asked["args"]]
+
+
+def _program(command: list[str]) -> str:
+    """The module of rankfold, or the script, that a command runs; "": it runs something else."""
+    if command[:2] == [sys.executable, "-m"] and len(command) > 2:
+        return command[2] if command[2].split(".")[0] in PACKAGES else ""
+    if command[:1] == [sys.executable] and len(command) > 1 and command[1] in SCRIPTS:
+        return command[1]
+    return ""
 
 
 def _has_rankfold(folder: str) -> bool:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import llvmlite.binding as llvm
 
@@ -24,6 +25,9 @@ from rankfold.proxy.ptx.module import find
 from rankfold.proxy.ptx.prepared import Prepared
 
 from .compiler import cache, objects
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 log = area(__file__)
 
@@ -83,7 +87,7 @@ class Loader:
         self._keep_alive: Client | None = None
         self.busy: set[Client] = set()  # connections with a compilation in progress
         self._closed = False
-        self.children: set[int] = set()  # compiler processes started by this loader
+        self.children: set[Popen[bytes]] = set()  # compiler processes started by this loader
         library = ctypes.CDLL(str(core_lib))
         for name in RUNTIME_SYMBOLS:
             llvm.add_symbol(name, ctypes.cast(getattr(library, name), ctypes.c_void_p).value)
@@ -172,8 +176,8 @@ class Loader:
 
     def _request(self, key: str, name: str, source: str) -> bytes:
         """Returns the object if it could not be stored in the cache, otherwise nothing."""
-        for pid in list(self.children):
-            self._ended(pid)
+        for child in list(self.children):
+            self._ended(child)
         client = self._connect()  # succeeds with a stopped compiler, too: see _report_slow
         with self._lock:
             self.busy.add(client)
@@ -254,20 +258,22 @@ class Loader:
     def _connect(self) -> Client:
         """Returns a connection to the compiler, which is started if no process answers."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        child = 0
+        child: Popen[bytes] | None = None
         while not self._closed:
             with contextlib.suppress(ControlError):
                 return Client(self.socket)
-            if child == 0 or self._ended(child):
+            if child is None or self._ended(child):
                 child = self._spawn()
             if time.monotonic() > deadline:
                 raise ControlError("timeout", f"no compiler at {self.socket}")
             time.sleep(0.02)
         raise ControlError("closed", "the proxy exits")
 
-    def _spawn(self) -> int:
+    def _spawn(self) -> Popen[bytes]:
         """Starts a compiler in its own session: it also serves other proxies and may outlive this
         one."""
+        import subprocess  # most proxies find a compiler, or compile nothing
+
         command = [
             sys.executable,
             "-m",
@@ -277,19 +283,16 @@ class Loader:
             "--cache",
             str(self.cache_dir),
         ]
-        quiet = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
-        pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=quiet, setsid=True)
+        null = subprocess.DEVNULL
+        child = subprocess.Popen(command, stdin=null, stdout=null, start_new_session=True)
         with self._lock:
-            self.children.add(pid)
-        return pid
+            self.children.add(child)
+        return child
 
-    def _ended(self, pid: int) -> bool:
+    def _ended(self, child: Popen[bytes]) -> bool:
         """Returns True if the process has ended; also reaps it, so that no zombie remains."""
-        try:
-            ended = os.waitpid(pid, os.WNOHANG)[0] != 0
-        except ChildProcessError:
-            ended = True
-        if ended:
-            with self._lock:
-                self.children.discard(pid)
-        return ended
+        if child.poll() is None:
+            return False
+        with self._lock:
+            self.children.discard(child)
+        return True
