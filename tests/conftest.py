@@ -75,6 +75,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_finish() -> None:
+    """Before any test, so that none seems to have left it. Not where other processes run them."""
+    warm.start()
+
+
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
     """A test's own limit, too, is one for an idle machine."""
     limit = patience.scaled(settings.timeout)
@@ -93,7 +98,6 @@ def state(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     Teardown fails the test if a process, namespace, mount, socket or shared-memory name of it
     is still there, and then removes it. A failed test keeps its directory.
     """
-    warm.start()
     # Not TMPDIR, which may be long: a socket's path holds 108 bytes.
     parent = os.environ.get("RANKFOLD_TEST_FOLDER", "/tmp")
     folder = Path(tempfile.mkdtemp(prefix="rankfold-test-", dir=parent))

@@ -278,8 +278,7 @@ def install(server: Server) -> None:
 
 @functools.cache
 def start() -> None:
-    """Start the server of this test run and `install` it; once. `state` begins with it, so that no
-    test seems to have left it. It ends when this process does."""
+    """Start the server of this test run and `install` it; once. It ends when this process does."""
     address = os.path.join(tempfile.mkdtemp(prefix="rankfold-warm-"), "requests")
     lifeline, ours = os.pipe()
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from support import fork_server; "
