@@ -80,6 +80,11 @@ def pytest_collection_finish() -> None:
     warm.start()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    leaks.end_all()
+
+
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Any:
     """A test's own limit, too, is one for an idle machine."""
     limit = patience.scaled(settings.timeout)

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support import leaks, privileges
 from support.leaks import State
 from support.patience import scaled
@@ -120,16 +122,24 @@ def test_hangs(state):
 """
 
 
-def test_what_a_failing_test_shows(state: State) -> None:
-    """Through pytest itself: a failure keeps its files, a leak fails, a hang shows stacks; and what
-    differs in much is reported at once, in CI, too."""
+INTERRUPTED = """
+import os, signal, subprocess
+
+def test_is_interrupted():
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def run_tests(state: State, text: str) -> subprocess.CompletedProcess[str]:
+    """Run a file of tests with the fixtures of these, in the test's folder."""
     tests = Path(__file__).parents[1]
     for name in ("conftest.py", "support"):
         (state.folder / name).symlink_to(tests / name)
-    (state.folder / "test_it.py").write_text(FAILING)
+    (state.folder / "test_it.py").write_text(text)
     folder = str(state.folder)
     options = ["-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", folder]
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--tb=short", "test_it.py"],
         cwd=state.folder,
         env={
@@ -144,10 +154,21 @@ def test_what_a_failing_test_shows(state: State) -> None:
         check=False,
         timeout=scaled(60),
     )
-    out = done.stdout
+
+
+def test_what_a_failing_test_shows(state: State) -> None:
+    """Through pytest itself: a failure keeps its files, a leak fails, a hang shows stacks; and what
+    differs in much is reported at once, in CI, too."""
+    out = run_tests(state, FAILING).stdout
     assert "3 failed, 1 passed, 1 error" in out, out
     assert "At index 0 diff: 0 != 1" in out and "Full diff" not in out
     assert "the proxy's last words" in out
     assert "the test left behind:\n  process" in out and "sleep 1000" in out
     assert "most recent call first" in out and 'File "<string>", line 1' in out, out
     assert out.count("the test's files are kept in") == 3
+
+
+def test_nothing_is_left_by_tests_that_are_interrupted(state: State) -> None:
+    done = run_tests(state, INTERRUPTED)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout
+    assert state.watch.new_processes() == set()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from support import privileges, seen, warm
+from support import leaks, privileges, seen, warm
 from support.leaks import State
 from support.patience import scaled
 
@@ -122,6 +122,20 @@ def test_a_fork_starts_forks() -> None:
             assert process.stdout.read().splitlines()[-1] == forks
 
 
+def test_forks_end_with_a_server_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for one learns of it, and the next program is started by an interpreter."""
+    server = warm.launch()
+    assert server
+    monkeypatch.setattr(warm.Popen, "_server", server)
+    with start(warm.Popen, "wait", stdin=subprocess.PIPE) as process:
+        os.kill(server.pid, signal.SIGKILL)
+        assert process.wait(scaled(20)) == -signal.SIGKILL
+        assert leaks.has_ended(process.pid, scaled(20))
+    with warm.Popen([sys.executable, "-m", "support.seen", "status"], cwd=warm.TESTS) as process:
+        assert process.wait() == 7
+    assert not was_forked(process)
+
+
 class TestAnInterpreterIsStarted:
     """A fork would not do the same."""
 
@@ -140,6 +154,13 @@ class TestAnInterpreterIsStarted:
         command = [sys.executable, "-m", "support.seen", "status"]
         with warm.Popen(command, cwd=warm.TESTS, **options) as process:
             assert process.wait() == 7
+        assert not was_forked(process)
+
+    def test_for_a_program_that_ends_with_its_parent(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(warm, "PACKAGES", {"rankfold"})
+        command = [sys.executable, "-m", "rankfold.plugin_process", "none", str(os.getpid())]
+        with warm.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            assert process.communicate()[0], "it has answered that there is no such policy"
         assert not was_forked(process)
 
     def test_where_the_folder_has_another_rankfold(

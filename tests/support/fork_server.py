@@ -2,7 +2,8 @@
 
 `support.warm` sends the requests. What is forked behaves as ``python -m MODULE ARGUMENTS`` started
 by the requester: the same environment, folder, open files, limits, signals, command line in /proc.
-What differs: its parent is this process, and hashes have the same seed in all of them.
+What differs: its parent is this process, with which it is killed; and hashes have the same seed in
+all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ READY = b"ready"
 MOST_FDS = 253  # of a message, SCM_MAX_FD
 LIMITS = [number for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
 OF_LIBC = {32, 33}  # signals that programs cannot set
-_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
+_PR_SET_PDEATHSIG, _PR_SET_MM, _PR_SET_MM_MAP = 1, 35, 14
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sbrk.restype = ctypes.c_void_p
 
@@ -81,12 +82,21 @@ class Server:
         with open(text) as file:
             request: Request = json.loads(file.read())
         load(request["program"])
-        if pid := os.fork():
+        server = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:  # the requester sees that the socket is closed, and starts an interpreter
+            pid = -1
+        if pid:
             for fd in files:
                 os.close(fd)
-            self.children[os.pidfd_open(pid)] = (pid, replies)
-            _reply(replies, pid)
+            if pid == -1:
+                os.close(replies)
+            else:
+                self.children[os.pidfd_open(pid)] = (pid, replies)
+                _reply(replies, pid)
             return None
+        _end_with(server)
         self.requests.close()
         for fd in (self.lifeline, replies, *self.children):
             os.close(fd)
@@ -94,6 +104,13 @@ class Server:
             os.close(of_other)
         sys.path[:] = [_first_of_path(request), *self.own_path]
         return request, files
+
+
+def _end_with(parent: int) -> None:
+    """Nothing of a test run that was killed runs on, and who waits for it learns of its end."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _first_of_path(request: Request) -> str:
@@ -283,7 +300,7 @@ def main(address: str, lifeline: int) -> None:
 
     gc.disable()
     sys.path[:] = [each for each in sys.path if each not in ("", str(warm.TESTS))]
-    here = warm.Server.here(address)
+    here = warm.Server.here(address, os.getpid())
     try:
         show(sys.orig_argv, dict(os.environ))
     except OSError as error:

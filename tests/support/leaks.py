@@ -72,6 +72,17 @@ def below(root: int) -> set[int]:
     return found
 
 
+def end_all() -> None:
+    """Kill what is still below this process when it ends: tests that were interrupted, or whose
+    process was killed, did not end what they had started."""
+    deadline = time.monotonic() + scaled(GRACE_S)
+    while (left := below(os.getpid())) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        has_ended(min(left), scaled(GRACE_S))
+
+
 def describe(pid: int) -> str:
     """One line about a process, for a failure report."""
     try:

@@ -17,6 +17,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -33,6 +34,7 @@ TESTS = Path(__file__).resolve().parents[1]
 COLD = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "GLIBC_")
 EITHER_WAY = {"PYTHONFAULTHANDLER"}
 PACKAGES = {"rankfold"}
+ENDS_WITH_ITS_PARENT = {"rankfold.plugin_process"}  # which is the one that started it
 SCRIPTS = {str(TESTS / "support" / name) for name in ("peer_proxy.py",)}
 # Of /proc/self/status: what processes inherit, and a request does not contain.
 INHERITED = ("Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cpus_allowed:")
@@ -45,15 +47,16 @@ class Server:
     """The process that others are forked from: where it listens, and what its forks inherit."""
 
     address: str
+    pid: int
     session: int
     environment: dict[str, str]
     limits: list[tuple[int, int]]
     inherited: list[str]
 
     @classmethod
-    def here(cls, address: str) -> Server:
+    def here(cls, address: str, pid: int) -> Server:
         """One that is started by this process."""
-        return cls(address, os.getsid(0), dict(os.environ), _limits(), _inherited())
+        return cls(address, pid, os.getsid(0), dict(os.environ), _limits(), _inherited())
 
     def takes(self, environment: Mapping[str, str]) -> bool:
         """Whether a fork with this environment does what a new interpreter would do."""
@@ -243,7 +246,9 @@ def _command(asked: Mapping[str, Any]) -> list[str]:
 def _program(command: list[str]) -> str:
     """The module of rankfold, or the script, that a command runs; "": it runs something else."""
     if command[:2] == [sys.executable, "-m"] and len(command) > 2:
-        return command[2] if command[2].split(".")[0] in PACKAGES else ""
+        module = command[2]
+        forked = module.split(".")[0] in PACKAGES and module not in ENDS_WITH_ITS_PARENT
+        return module if forked else ""
     if command[:1] == [sys.executable] and len(command) > 1 and command[1] in SCRIPTS:
         return command[1]
     return ""
@@ -278,12 +283,23 @@ def install(server: Server) -> None:
 
 @functools.cache
 def start() -> None:
-    """Start the server of this test run and `install` it; once. It ends when this process does."""
-    address = os.path.join(tempfile.mkdtemp(prefix="rankfold-warm-"), "requests")
+    """Start the server of this test run and `install` it; once. It ends when this process does.
+
+    Not below sanitizers, which are preloaded: how their forks behave is not known.
+    """
+    if "LD_PRELOAD" not in os.environ and (server := launch()):
+        install(server)
+
+
+def launch() -> Server | None:
+    """Start a server, which ends when this process does. None: it cannot work on this machine, and
+    has said why."""
+    folder = tempfile.mkdtemp(prefix="rankfold-warm-")
+    address = os.path.join(folder, "requests")
     lifeline, ours = os.pipe()
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r}); from support import fork_server; "
     code += f"fork_server.main({address!r}, {lifeline})"
-    process = subprocess.Popen(
+    process = cold(
         [sys.executable, "-c", code],
         pass_fds=[lifeline],
         stdin=subprocess.DEVNULL,
@@ -293,10 +309,12 @@ def start() -> None:
 
     def end() -> None:
         os.close(ours)
+        process.kill()  # forks of this process may have the pipe, too
         process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(end)
     assert process.stdout
     with process.stdout:
-        if process.stdout.read(len(fork_server.READY)):
-            install(Server.here(address))
+        ready = process.stdout.read(len(fork_server.READY))
+    return Server.here(address, process.pid) if ready else None
