@@ -224,7 +224,7 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
             job.world_size,
         )
         ask("thaw")
-        job.go_on()
+        job.continue_running()
     with timed(seconds, "copy"):
         while images_being_copied(folder / f"rank-{r}" for r in range(job.world_size)):
             time.sleep(LOOK_S)

@@ -366,7 +366,7 @@ def bench_program(
     program, folder = PROGRAMS[name], where.folder
     executable = timed(program.source)
     peak = one_rank(where, program, executable)
-    room = splicing_parts.room_for_one(peak.used)
+    room = splicing_parts.capacity_for_one(peak.used)
     moves = folder / f"moves-{name}"
     small = where.add(room, RANKFOLD_SWAPS=str(moves))
     no_prefetch = where.add(room, RANKFOLD_PREFETCH="0")
@@ -404,7 +404,7 @@ def bench_on_gpu(where: Place, shared: int, name: str, effort: Effort) -> dict[s
     program, figures = PROGRAMS[name], dict[str, Figure]()
     executable = timed(program.source)
     peak = one_rank(where, program, executable)
-    small = where.add(splicing_parts.room_for_one(peak.used))
+    small = where.add(splicing_parts.capacity_for_one(peak.used))
     sides = {
         "fold": Folded(where, 0),
         "fold_one": Folded(where, small),
@@ -449,7 +449,7 @@ def memory_figures(
     def begun(job: RunningJob) -> bool:
         if job.output(3).count(LINE) < FIRST_LINES:
             return False
-        peak.go_on()
+        peak.continue_running()
         return True
 
     with splicing_parts.Peak(where, small) as peak:

@@ -135,7 +135,7 @@ class Peak(threading.Thread):
             self.later = max(self.later, held if self._later else 0)
             self.looks += 1
 
-    def go_on(self) -> None:
+    def continue_running(self) -> None:
         """Mark the end of the start phase: later samples are also counted in `later`."""
         self._later = True
 
@@ -148,7 +148,7 @@ class Peak(threading.Thread):
         self.join()
 
 
-def room_for_one(peak_used: int) -> int:
+def capacity_for_one(peak_used: int) -> int:
     """The memory of a device for a rank that needs `peak_used` bytes, and an eighth for scratch."""
     return (peak_used + max(peak_used // 8, 8 * MiB) + CHUNK - 1) // CHUNK * CHUNK
 

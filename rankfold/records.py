@@ -21,7 +21,7 @@ from typing import Any
 
 from rankfold import distribution, paths
 
-# Of each contract: its files, and the contract that it is based on.
+# For each contract, its files and the contract that it is based on.
 SOURCES = {
     "channel": (("interpose/channel/channel.h", "interpose/channel/opcodes.def"), ""),
     "limits": (("proxy/core/job_limits.h",), ""),

@@ -1,6 +1,6 @@
 """Fixtures for every test, first of all `state`: a fleet's own directory, and no leaks after it.
 
-Only tests that use a fixture pay for it. What starts processes uses `state`.
+Only tests that use a fixture pay for it. Tests that start processes use `state`.
 """
 
 from __future__ import annotations

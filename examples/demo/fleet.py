@@ -141,7 +141,7 @@ class Fleet:
             below += fresh
         return found
 
-    def goes_on(self, repository: Path) -> None:
+    def continues(self, repository: Path) -> None:
         """After a crash: watch again."""
         self._watch(repository)
 

@@ -217,17 +217,17 @@ class Run:
         lines, at = self._lines(), self._now()
         killed = self.fleet.crash()
         self._tell(f"step {min(lines)}: killed all {killed} processes with -9")
-        self.fleet.goes_on(self.repository.path)
+        self.fleet.continues(self.repository.path)
         least = lines
 
-        def goes_on() -> bool:
+        def continues() -> bool:
             nonlocal least
             now = self._lines()
             least = list(map(min, least, now))
             restarted = self.record.job().get("restarts", 0) > 0 and self._placed()
             return restarted and all(n > least[rank] for rank, n in enumerate(now))
 
-        self._until(goes_on, "the restart")
+        self._until(continues, "the restart")
         again = max(was - now for was, now in zip(lines, least, strict=True))
         self.record.recovery = Recovery(
             saved, killed, at, min(lines), again, round(self._now() - at, 3)

@@ -60,7 +60,7 @@ KERNEL each(const __grid_constant__ blas_args g)
     }
 }
 
-/* Of one block. */
+/* Reduces the values of one block. */
 template <class V, class Add> INLINE V reduced(V *shared, V mine, Add add)
 {
     I t = threadIdx.x;

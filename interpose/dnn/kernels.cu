@@ -149,7 +149,7 @@ KERNEL narrow(const __grid_constant__ dnn_narrow g)
 
 /* ---- batch normalisation: one block for each feature ---- */
 
-/* Of one block. */
+/* Sums the values of one block. */
 INLINE A sum_of_block(A *shared, A mine)
 {
     int t = threadIdx.x;

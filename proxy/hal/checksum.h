@@ -7,13 +7,13 @@
 
 #include "number.h"
 
-/* Adds `bytes` to the sum, of which the first is the first one of word `word` of the whole (8 bytes
+/* Adds `bytes` to the sum; the first byte is the first one of word `word` of the whole (8 bytes
  * each). All pieces but the last one of a whole are multiples of 8 bytes. Two contents of equal
  * length that differ in one word never have equal sums; others do by chance, 1 in 2^128. */
 void hal_checksum(uint64_t sum[2], const void *from, uint64_t bytes, uint64_t word);
 
-/* Adds one word, which is there in the whole; bytes that are missing of the last one are zero. What
- * is mixed can be told from the result: multiplications by odd numbers, and shifts as in
+/* Adds one word, which is there in the whole; missing bytes of the last one are zero. Every
+ * step of the mix is invertible: multiplications by odd numbers, and shifts as in
  * MurmurHash3's finalizer. */
 INLINE void checksum_word(uint64_t sum[2], uint64_t value, uint64_t word)
 {

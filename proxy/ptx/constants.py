@@ -52,7 +52,7 @@ def number(digits: str) -> int:
 
 
 def evaluate(text: str) -> int:
-    """The value, of which the lowest 64 bits are used. Raises ValueError for anything else."""
+    """The value, whose lowest 64 bits are used. Raises ValueError for anything else."""
     tokens, at = [], 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)

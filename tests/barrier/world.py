@@ -5,9 +5,9 @@ weights that a seed chooses, so some are very slow. Nothing here decides anythin
 the simulation only obeys the answers of the transition function and keeps its own books, against
 which `check_cut` holds them.
 
-A rank may abort a communicator at any moment, also while it waits for it. What the others have
-begun there may never complete; each of them hears of it at some moment, and aborts it, too, if it
-waits for what never comes.
+A rank may abort a communicator at any moment, also while it waits for it. Operations that others
+have begun there may never complete; each of them hears of the abort at some moment, and aborts,
+too, if it waits for an operation that never completes.
 """
 
 from __future__ import annotations

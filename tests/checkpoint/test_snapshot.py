@@ -365,7 +365,7 @@ def test_a_job_continues_from_the_store_to_the_same_bits(
             folders[client.rank].mkdir()
             image_of(folders[client.rank], client.image)
             whole(folders[client.rank])
-        here.go_on(1, clients)
+        here.continue_running(1, clients)
         for client in clients:
             for _ in range(5):
                 client.step()
@@ -404,7 +404,7 @@ def test_content_in_the_image_of_another_rank_is_stored_with_each(
                 os.pwrite(rank.image, b"of before", PARAMETERS - DEV_BASE)
             image_of(folders[rank.rank], rank.image)
             whole(folders[rank.rank])
-        here.go_on(1, ranks)
+        here.continue_running(1, ranks)
     back = {rank: tmp_path / "back" / f"rank-{rank}" for rank in range(3)}
     snapshot.write(stored(store, folders), back)
     once = Elsewhere(PARAMETERS - DEV_BASE, PARAMETERS - DEV_BASE + 4 * WORDS, 0)
@@ -454,8 +454,8 @@ def test_what_is_known_is_named_by_its_key(tmp_path: Path) -> None:
 def test_what_ranks_on_two_devices_hold_alike_is_read_once(
     store: Store, tmp_path: Path, kernels: Loader, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
-    """The proxies know it by its versions. What is the rank's own is read for each, and so is all
-    where the versions are not to be believed."""
+    """The proxies know equal content by its versions. A rank's own content is read separately, and
+    so is all content if versions are not trusted."""
     folders = {rank: tmp_path / f"rank-{rank}" for rank in range(2)}
     ranks = [Computing(rank, 2, VARIABLES) for rank in range(2)]
     with devices(kernels, 2, share=shares) as here:
@@ -475,7 +475,7 @@ def test_what_ranks_on_two_devices_hold_alike_is_read_once(
             folders[rank.rank].mkdir()
             image_of(folders[rank.rank], rank.image)
             whole(folders[rank.rank])
-        here.go_on(1, ranks)
+        here.continue_running(1, ranks)
         here.leave(1)
     read, find = list[int](), _reader
 

@@ -109,7 +109,7 @@ def collections_during_saves(seed: int) -> None:
     assert store.data("gpt") == needed, "and nothing else is left"
 
 
-def a_job_is_restored_while_an_old_uploader_goes_on(seed: int) -> None:
+def a_job_is_restored_while_an_old_uploader_continues(seed: int) -> None:
     """The new incarnation's checkpoint stays until it has one of its own; the old one's uploads end
     at some point, and none that was reported as saved is lost."""
     scene = Scene(seed)
@@ -294,7 +294,7 @@ def test_a_restore_within_two_collections() -> None:
 
 TOGETHER = [
     collections_during_saves,
-    a_job_is_restored_while_an_old_uploader_goes_on,
+    a_job_is_restored_while_an_old_uploader_continues,
     two_uploaders_of_one_job,
 ]
 

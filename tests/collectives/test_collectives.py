@@ -498,7 +498,7 @@ class Ranks:
 
     def run(self) -> None:
         placement, n = self.cluster.placement, len(self.programs)
-        # Of each device; each pair that sends from there may have one part more.
+        # Per device; each pair that sends from it may have one part more.
         most = [SENT_ALL + placement.count(d) * n * PART for d in range(self.cluster.devices)]
         while True:
             ready = self.ready()

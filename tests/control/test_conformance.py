@@ -1,7 +1,7 @@
 """The real proxy and its double in tests keep the same promises to the reconciler.
 
-What the reconciler asks of a proxy, and what it relies on in the answers. A double that drifts from
-the real one makes the reconciler's tests say nothing.
+The tests send the reconciler's requests and check the parts of the replies that it relies on. A
+double that differs from the real proxy would make the reconciler's tests meaningless.
 """
 
 from __future__ import annotations

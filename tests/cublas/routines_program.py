@@ -1,11 +1,10 @@
 """A rank that calls BLAS's routines of levels 1 and 2 and the others of level 3, each in its types,
 and compares them with NumPy's.
 
-Operands are small integers, so most results are exact. What a routine must not read (the other
-triangle, gaps between vectors' elements and matrices' columns, results where beta is 0) is NaN, and
-what it must not write is as it was afterwards. Prints a line with a hash of each result's bits,
-then errors. Arguments: the number of rounds, a seed, and the types.
-"""
+Operands are small integers, so most results are exact. Memory that a routine must not read (the
+other triangle, gaps between elements and columns, results where beta is 0) is NaN, and memory that
+it must not write is checked afterwards. Prints a line with a hash of each result's bits, then
+errors. Arguments: the number of rounds, a seed, and the types."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Promise: what people see through the command, whatever goes wrong, with nothing replaced.
 
-The real reconciler, proxies, launchers and CUDA programs. What each part promises by itself is
-tested next to it (tests/reconciler: all fault points; tests/running: all programs).
+The real reconciler, proxies, launchers and CUDA programs. The promises of single parts are
+tested next to them (tests/reconciler: all fault points; tests/running: all programs).
 """
 
 from __future__ import annotations

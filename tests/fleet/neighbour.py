@@ -53,14 +53,14 @@ class Neighbour:
         """Lines of the rank that is furthest behind."""
         return min(len(self.lines(rank)) for rank in range(self.ranks))
 
-    def goes_on(self, steps: int = PERIOD) -> None:
+    def continues(self, steps: int = PERIOD) -> None:
         """Wait until every rank has done so many more steps."""
         seen = self.printed()
         self.rankfold.until(lambda: self.printed() >= seen + steps)
 
     def finish(self) -> None:
         """Let it end, and compare all it ever printed with an undisturbed run."""
-        self.goes_on()
+        self.continues()
         self.told.touch()
         self.rankfold.until(lambda: self.rankfold.job(NAME)["phase"] == "Succeeded")
         self.check()

@@ -70,7 +70,7 @@ def test_a_suspended_job_leaves_its_device_to_another_and_outlives_the_rest(
 ) -> None:
     specs.pool(1, "64MiB")
     neighbour.apply(gpus=1)
-    neighbour.goes_on()
+    neighbour.continues()
     pids = neighbour.pids()
     neighbour.apply(gpus=1, extra="suspend: true")
     assert [device["used"] for device in rankfold.status()["devices"]] == [0]
@@ -103,12 +103,12 @@ def test_a_full_state_directory_stops_changes_but_no_job(
     neighbour.describe(gpus=2)
     with rankfold.watching(str(specs.folder)):
         rankfold.until(lambda: len(neighbour.devices()) == 2)
-        neighbour.goes_on()  # its module is kept in the state directory
+        neighbour.continues()  # its module is kept in the state directory
         ballast = disk.fill(small_disk)
         neighbour.describe(gpus=1)
         done = rankfold.run("apply", "-f", str(specs.folder), "--wait")
         assert done.returncode == 1 and "cannot be written: database or disk is full" in done.stderr
-        neighbour.goes_on()
+        neighbour.continues()
         assert len(neighbour.devices()) == 2
         ballast.unlink()
         rankfold.until(lambda: len(neighbour.devices()) == 1)  # without another request
@@ -156,7 +156,7 @@ def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(
     ballast = disk.fill(small_disk)
     specs.pool(2)
     neighbour.apply(gpus=2)
-    neighbour.goes_on()
+    neighbour.continues()
     neighbour.describe(gpus=1)
     rankfold("apply", "-f", str(specs.folder))
 

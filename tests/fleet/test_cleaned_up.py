@@ -24,7 +24,7 @@ def test_a_job_can_be_steered_when_all_sockets_were_removed(
     privileges.need_criu()
     specs.pool(2)
     neighbour.apply(gpus=1)
-    neighbour.goes_on()
+    neighbour.continues()
     before, pid = neighbour.pids(), rankfold.reconciler_pid()
     if killed:
         os.kill(pid, signal.SIGKILL)
@@ -37,11 +37,11 @@ def test_a_job_can_be_steered_when_all_sockets_were_removed(
     else:  # no folder is made anew
         for each in sockets.iterdir():
             each.unlink()
-    neighbour.goes_on()
+    neighbour.continues()
     neighbour.apply(gpus=2)
     rankfold.until(lambda: len(neighbour.devices()) == 2)
     rankfold.until(lambda: neighbour.pids() == before)  # each is there again soon
-    neighbour.goes_on()
+    neighbour.continues()
     rankfold("suspend", NAME, "--store", "--override", "--wait")
     assert rankfold.job(NAME)["suspendedIn"] == "store"
     rankfold("resume", NAME, "--override")

@@ -28,7 +28,7 @@ def test_a_proxy_and_the_compiler(
     rankfold.environment["RANKFOLD_CACHE"] = str(state.folder / "kernels")  # it must compile
     specs.pool(3)
     neighbour.apply(gpus=2)
-    neighbour.goes_on()
+    neighbour.continues()
     program = str(build(PROGRAMS / "one_launch.cu"))
     rankfold("run", "--world-size", "1", "--", program)
     pids = neighbour.pids()
@@ -100,7 +100,7 @@ def test_all_of_it_in_the_midst_of_a_change(
     chance = random.Random(f"{action} {after_s}")
     specs.pool(2)
     neighbour.apply(gpus=1)
-    neighbour.goes_on()
+    neighbour.continues()
     if action == "resize":
         neighbour.describe(gpus=2)
         rankfold("apply", "-f", str(specs.folder))
@@ -121,7 +121,7 @@ def test_all_of_it_in_the_midst_of_a_change(
         rankfold("resume", NAME, "--override")
     wanted = 2 if action == "resize" else 1
     rankfold.until(lambda: len(neighbour.devices()) == wanted)
-    neighbour.goes_on()
+    neighbour.continues()
     if action == "save":
         rankfold("checkpoint", NAME, "--wait")
     assert rankfold.job(NAME)["restarts"] == 0

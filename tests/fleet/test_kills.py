@@ -46,17 +46,17 @@ def test_a_proxy(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> None
     specs.pool(3)
     start_victim(neighbour, specs)
     neighbour.apply(gpus=1)
-    neighbour.goes_on()
+    neighbour.continues()
     placement = rankfold.job("victim")["placement"]
     kept, lost = placement["0"], placement["1"]
     killed = rankfold.proxy_pid(lost)
     os.kill(killed, signal.SIGKILL)
-    # Whoever is seen first: that it is gone, or that the other device of the job misses it.
+    # The message depends on what is seen first: the exit, or that the job's other device misses it.
     assert failed(rankfold, "victim") in (
         f"the proxy of {lost} exited; the device memory of rank 1 is lost",
         f"{kept}: device {lost} was lost",
     )
-    neighbour.goes_on()
+    neighbour.continues()
     rankfold.until(lambda: all(d["state"] == "Ready" for d in rankfold.status()["devices"]))
     assert rankfold.proxy_pid(lost) != killed
     all_devices_serve(rankfold, 2)
@@ -67,7 +67,7 @@ def test_a_launcher(rankfold: Rankfold, specs: Specs, neighbour: Neighbour) -> N
     specs.pool(3)
     start_victim(neighbour, specs)
     neighbour.apply(gpus=1)
-    neighbour.goes_on()
+    neighbour.continues()
     ranks = [rank["pid"] for rank in rankfold.job("victim")["ranks"]]
     os.kill(parent(ranks[1]), signal.SIGKILL)
     assert "the launcher of rank 1 was killed" in failed(rankfold, "victim")
@@ -101,7 +101,7 @@ def test_the_reconciler_in_mid_action(
         assert len(neighbour.devices()) == (0 if extra else gpus)
         assert neighbour.pids() == pids
         if not extra:
-            neighbour.goes_on()
+            neighbour.continues()
     neighbour.finish()
 
 
@@ -113,7 +113,7 @@ def test_the_proxy_that_started_the_compiler(
     specs.pool(2)
     neighbour.ranks = 2
     neighbour.apply(gpus=2, extra="restart: {maxRestarts: 0}")
-    neighbour.goes_on()
+    neighbour.continues()
     compiler = control.call(compiler_socket(rankfold.state.path), "status")["pid"]
     proxies = {rankfold.proxy_pid(d["name"]) for d in rankfold.status()["devices"]}
     starter = parent(compiler)

@@ -32,7 +32,7 @@ def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
 ) -> None:
     specs.pool(2)
     neighbour.apply(gpus=1)
-    neighbour.goes_on()
+    neighbour.continues()
     refused = {
         "stripped": (
             ("-cudart", "static", "-Xlinker", "-s"),
@@ -53,7 +53,7 @@ def test_programs_that_cannot_be_served_get_one_line_and_the_api_s_error(
         said = [line for line in own_lines(done.stderr) if "RankFailed" not in line]
         assert len(said) == 1 and advice in said[0], done.stderr
         assert advice in rankfold.job(name)["message"]
-        neighbour.goes_on()
+        neighbour.continues()
     neighbour.finish()
 
 
@@ -62,7 +62,7 @@ def test_a_rank_that_crashes_and_a_command_that_does_not_exist(
 ) -> None:
     specs.pool(2)
     neighbour.apply(gpus=1)
-    neighbour.goes_on()
+    neighbour.continues()
     script = 'echo "rank $RANK begins" >&2; exec "$@"'
     crash = ["sh", "-c", script, "-", str(build(PROGRAMS / "crash.cu")), "20", "1", "7"]
     options = ["--world-size", "2", "--gpus", "1", "--name", "bad"]

@@ -86,7 +86,7 @@ def test_a_rank_that_a_signal_has_stopped(
 ) -> None:
     specs.pool(2)
     neighbour.apply(gpus=2)
-    neighbour.goes_on()
+    neighbour.continues()
     pid = neighbour.pids()[1]
     os.kill(pid, signal.SIGSTOP)
     found = rankfold.until(lambda: waiting(rankfold, "neighbour"))

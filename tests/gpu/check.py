@@ -213,7 +213,7 @@ def check(only: str, patience: float = 1.0) -> int:
 
 
 def verdict(statuses: list[str]) -> int:
-    """Says how many parts came to what. What was not run is no success."""
+    """Prints how many parts had each status. A part that did not run is no success."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(Counter(statuses).items()))
     print(f"{REPORT}: {counts or 'no part has such a name'}")
     return int(not {"passed", "skipped"}.issuperset(statuses) or not statuses)

@@ -183,7 +183,7 @@ static void set_access(CUdeviceptr at, uint64_t bytes, bool writable)
 	TRY(cuMemSetAccess, at, bytes, &access, 1);
 }
 
-/* What `count` handles of `bytes` each cost, mapped one behind the other. */
+/* Cost of mapping and unmapping `count` handles of `bytes` each, one behind the other. */
 static void map_and_unmap(CUdeviceptr base, CUmemGenericAllocationHandle *handles, uint32_t count,
 			  uint64_t bytes)
 {
@@ -351,7 +351,7 @@ static void ptx_compilation(void)
 	free(text);
 }
 
-/* Of this process, shared, at the address that it has for a rank: as the ranks' pinned memory. */
+/* Shared memory of this process, at the address of a rank's pinned memory. */
 static void pinned(void)
 {
 	uint64_t at = RF_DEV_BASE + RF_HEAP_BYTES;

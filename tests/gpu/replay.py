@@ -3,8 +3,8 @@
     python -m gpu.replay FOLDER     all in FOLDER; the exit status says whether nothing differed
 
 The driver alone, no rankfold. Memory is at the software GPU's addresses, so that pointers in it
-mean the same. A worker that hangs or whose context ends is replaced. What may differ, and why, is
-in `MAY_DIFFER`; elsewhere two NaN are the same.
+mean the same. A worker that hangs or whose context ends is replaced. `MAY_DIFFER` lists the
+differences that are allowed, and why; elsewhere two NaN are the same.
 """
 
 from __future__ import annotations

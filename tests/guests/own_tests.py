@@ -65,7 +65,7 @@ class Results:
 def run(
     rankfold: Rankfold, python: Path, name: str, tests: Sequence[str], timeout_s: float
 ) -> Results:
-    """Tests with pytest in a job of one rank. What does not finish has failed."""
+    """Runs tests with pytest in a job of one rank. A test that does not finish has failed."""
     report = rankfold.state.folder / f"{name}.xml"
     options = [
         "-q",

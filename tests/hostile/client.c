@@ -86,7 +86,7 @@ bool client_answered(const struct client *c) { return slot_answered(client_slot(
 
 /* ---- a kernel and its module ---- */
 
-/* Whoever gives a bad address has a fault. */
+/* A bad address causes a fault. */
 static uint64_t kernel_body(const struct soft_block *b, uint32_t t0, uint32_t t1, uint32_t row,
 			    uint32_t tid_y, uint32_t tid_z)
 {

@@ -1,8 +1,8 @@
 /* client.h: a rank's end of a channel in C, for programs that drive the proxy's core themselves;
  * and what Python would answer to the core's questions.
  *
- * A client is used by one thread at a time. What cannot be (no memory, no descriptor) aborts.
- */
+ * A client is used by one thread at a time. Failures of the test itself (no memory, no descriptor)
+ * abort. */
 #ifndef RANKFOLD_HOSTILE_CLIENT_H
 #define RANKFOLD_HOSTILE_CLIENT_H
 

@@ -325,7 +325,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 struct fuzz_counters fuzz_counters(void) { return counters; }
 
-/* What a leak checker should find empty. */
+/* Frees everything, for the leak checker. */
 void fuzz_end(void)
 {
 	struct scene *s = &scene;

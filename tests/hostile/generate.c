@@ -50,7 +50,7 @@ static uint64_t stream(struct random *r)
 static uint64_t event(struct random *r) { return one_in(r, 40) ? wild(r) : 32 + below(r, 6); }
 static uint64_t module(struct random *r) { return one_in(r, 40) ? wild(r) : 48 + below(r, 3); }
 static uint64_t function(struct random *r) { return one_in(r, 40) ? wild(r) : 64 + below(r, 4); }
-/* Of this rank alone; PAIR is the communicator of both. */
+/* Communicators of this rank alone; PAIR is the communicator of both. */
 #define PAIR 90ull
 static uint64_t comm(struct random *r)
 {

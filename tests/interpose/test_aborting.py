@@ -135,11 +135,11 @@ def test_queries_and_destructions_do_not_wait_for_space_in_the_ring(
         assert process.stdout
         output = process.stdout
 
-        def went_on() -> bool:
+        def continued() -> bool:
             server.answer_urgent(INVALID_HANDLE)
             return bool(select.select([output], [], [], 0)[0])
 
-        until(went_on)
+        until(continued)
         while process.poll() is None or server.peek():
             while server.peek():
                 server.consume()

@@ -28,7 +28,7 @@ pytestmark = [
 RUNTIME = descriptions.header_folders()
 LIBRARIES = ["cublas", "cublasLt"]
 OURS = paths.native("include")
-# Of no use to a program, or another release's.
+# Macros that no program uses, or that differ between releases.
 OTHER = re.compile(r"CUBLAS_VER|CUBLAS_API_H_|CUBLAS_V2_H_|NCCL_H_|NCCL_VERSION")
 
 

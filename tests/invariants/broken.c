@@ -201,7 +201,7 @@ static void moves_and_requests(void)
 	      transfer_push(&proxy->transfers, proxy->transfers.last));
 }
 
-/* What memory_invalid finds before a save. */
+/* Faults that memory_invalid finds before a save. */
 static void memory_as_a_whole(void)
 {
 	struct page *its = &o->memory.pages[PAGE_HERE];
@@ -301,7 +301,7 @@ static void streams_and_events(void)
 	BREAK("a stream has a next item when it is submitted", stream_submitted(s));
 }
 
-/* What queue_invalid finds before a save. */
+/* Faults that queue_invalid finds before a save. */
 static void streams_as_a_whole(void)
 {
 	struct item *i = NULL, *k = NULL;
@@ -359,7 +359,7 @@ static void handles_and_rings(void)
 	      r->pending = 0; python_request_take(proxy, a->token));
 }
 
-/* What the loop's checker finds before a save. */
+/* Faults that the loop's checker finds before a save. */
 static void loop_as_a_whole(void)
 {
 	struct transfer *t = NULL;

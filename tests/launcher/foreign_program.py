@@ -105,7 +105,7 @@ def usurper(folder: Path, tree: Path) -> None:
     print((tree / "usurped").read_text())
 
 
-def goes_on(folder: Path, tree: Path) -> None:
+def continues(folder: Path, tree: Path) -> None:
     """Writes a file in a folder that is moved meanwhile."""
     (tree / "place").mkdir()
     (tree / "place/file").write_text("written")

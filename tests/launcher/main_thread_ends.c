@@ -11,7 +11,7 @@
 static pthread_t first;
 static const char *how;
 
-static void *go_on(void *argument)
+static void *continue_running(void *argument)
 {
 	while (access("go", F_OK) != 0)
 		usleep(10000);
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
 	atexit(say_end);
 	pthread_key_create(&key, say_ready);
 	pthread_setspecific(key, &key);
-	if (pthread_create(&other, NULL, go_on, NULL) != 0)
+	if (pthread_create(&other, NULL, continue_running, NULL) != 0)
 		return 2;
 	pthread_exit((void *)42);
 }

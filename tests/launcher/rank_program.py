@@ -40,7 +40,7 @@ def facts(path: str) -> None:
     Path(path).write_text(json.dumps(seen))
 
 
-def wait_for_ever(ready: str) -> None:
+def wait_forever(ready: str) -> None:
     say(ready, "ready")
     signal.pause()
 

@@ -1,6 +1,6 @@
-"""What the ranks do that are frozen, written down and restored: ``resting_program.py NAME ARGS…``.
+"""Programs of ranks that are frozen, saved and restored: ``resting_program.py NAME ARGS…``.
 
-Written as programs are, without a thought of being stopped. Each says "ready" when it is in the
+They are written as if they were never stopped. Each says "ready" when it is in the
 middle of things, and ends with what it found as its output.
 """
 
@@ -206,13 +206,13 @@ def traced(folder: str) -> None:
 def no_main_thread(folder: str) -> None:
     """Another thread continues when the main one has exited, without any code of libpthread's."""
 
-    def goes_on() -> None:
+    def continues() -> None:
         while Path("/proc/self/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.001)
         holding(folder)
         os._exit(0)
 
-    threading.Thread(target=goes_on).start()
+    threading.Thread(target=continues).start()
     ctypes.CDLL(None).syscall(60, 0)
 
 
@@ -350,7 +350,7 @@ def memory(folder: str) -> None:
     print(len(held), flush=True)
 
 
-def poll_for_ever(folder: str) -> None:
+def poll_forever(folder: str) -> None:
     """Waits in the kernel, and says when it was woken without a reason."""
     ready(folder)
     reader, _writer = os.pipe()

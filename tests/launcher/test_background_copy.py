@@ -55,9 +55,9 @@ def written_down(job: RunningJob, folder: Path) -> None:
         call(job.launcher(rank), "snapshot", folder=where, beside=True, timeout=scaled(60))
 
 
-def goes_on(job: RunningJob) -> None:
+def continues(job: RunningJob) -> None:
     each(job, "thaw")
-    job.go_on()
+    job.continue_running()
 
 
 def folders(job: RunningJob, saved: Path) -> list[Path]:
@@ -74,7 +74,7 @@ def halted(job: RunningJob, saved: Path) -> int:
     while True:
         still(job, saved)
         before = leaks.below(launcher)
-        goes_on(job)
+        continues(job)
         while (saved / "rank-0/image.part").exists():
             for pid in leaks.below(launcher) - before:
                 with contextlib.suppress(ProcessLookupError):  # it has ended
@@ -158,7 +158,7 @@ def test_a_process_killed_during_it_costs_that_snapshot_only(state: State, who: 
             assert Snapshot(saved / "rank-1").image
             computes(job)
             still(job, state.folder / "next")
-            goes_on(job)
+            continues(job)
             copied(job, state.folder / "next")
             assert all(Snapshot(folder).image for folder in folders(job, state.folder / "next"))
 
@@ -169,7 +169,7 @@ def test_a_disk_that_is_full_is_named(state: State) -> None:
         job = begin(fleet)
         still(job, disk / "saved")
         fill(disk)
-        goes_on(job)
+        continues(job)
         copied(job, disk / "saved")
         with pytest.raises(Unfit, match=r"has no image: .*No space left on device"):
             Snapshot(disk / "saved/rank-0")
@@ -218,7 +218,7 @@ def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.Monkey
         still(job, following)
         assert leaks.has_ended(pid, 0) and time.monotonic() > freezing
         assert not (saved / "rank-0/image").exists()
-        goes_on(job)
+        continues(job)
         copied(job, following)
         assert all(Snapshot(folder).image for folder in folders(job, following))
 
@@ -230,7 +230,7 @@ def test_one_that_may_not_continue_is_written_anew(state: State) -> None:
         saved, following = state.folder / "saved", state.folder / "next"
         still(job, saved)
         written_down(job, following)
-        goes_on(job)
+        continues(job)
         copied(job, following)
         assert all(Snapshot(folder).image for folder in folders(job, following))
         assert not images_being_copied(folders(job, saved))
@@ -245,6 +245,6 @@ def test_one_that_may_hardly_continue_is_copied_before_the_next(state: State) ->
         each(job, "freeze")
         written_down(job, following)
         assert all(Snapshot(folder).image for folder in folders(job, saved))
-        goes_on(job)
+        continues(job)
         copied(job, following)
         assert all(Snapshot(folder).image for folder in folders(job, following))

@@ -163,21 +163,21 @@ def test_nonsense_harms_no_other_connection(plain_rig: Rig) -> None:
 
 
 def test_a_second_process_waits_for_the_firsts_end(rig: Rig) -> None:
-    replies, go_on = rig.fifo("answers"), rig.fifo("end")
-    launched = rig.program("two_owners", str(replies), str(go_on))
+    replies, continue_running = rig.fifo("answers"), rig.fifo("end")
+    launched = rig.program("two_owners", str(replies), str(continue_running))
     asked, refused = answers(replies)
     assert asked[0] == refused[0] == 1
     assert "uses the device already" in refused[1]
     with launched.client() as client:
         before = inodes(claim(client, 1))
-        go_on.write_text("x")
+        continue_running.write_text("x")
         assert answers(replies)[0] == 0
         assert client.channel.fill()
         notice = client.channel.take()
         assert notice is not None and notice.head.event == "channel"
         after = inodes(claim(client, 1))
     assert before[0] != after[0] and before[1] != after[1], "channel and image are fresh"
-    go_on.write_text("x")
+    continue_running.write_text("x")
     assert launched.end()["exit_status"] == 0
 
 
@@ -226,7 +226,7 @@ def test_the_higher_epoch_wins(rig: Rig) -> None:
 
 def test_a_waiting_claim_is_overtaken_by_a_higher_epoch(plain_rig: Rig) -> None:
     ready = plain_rig.fifo("ready")
-    launched = plain_rig.program("wait_for_ever", str(ready))
+    launched = plain_rig.program("wait_forever", str(ready))
     ready.read_text()
     with launched.client() as one, launched.client() as two, launched.client() as third:
         one.channel.send({"id": 1, "op": "claim", "epoch": 1, "device": "d0"})

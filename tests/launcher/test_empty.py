@@ -68,7 +68,7 @@ def test_no_request_reaches_a_rank_of_another_incarnation(rig: Rig) -> None:
 
 def test_a_launcher_with_a_rank_does_not_end(rig: Rig) -> None:
     ready = rig.fifo("ready")
-    launched = rig.program("wait_for_ever", str(ready))
+    launched = rig.program("wait_forever", str(ready))
     ready.read_text()
     with launched.client() as client:
         with pytest.raises(ControlError) as caught:

@@ -146,7 +146,7 @@ def test_the_target_of_a_link_of_the_rank_is_not_saved(place: Shared) -> None:
 
 
 def test_a_folder_that_is_moved_and_linked_is_saved_where_it_is(place: Shared) -> None:
-    launched = place.start("goes_on")
+    launched = place.start("continues")
     journal = Path(launched.config["exit_file"]).with_suffix(".files")
     while not journal.exists() or f"{place.tree}/place/open" not in journal.read_text():
         time.sleep(0.01)

@@ -129,7 +129,7 @@ def test_two_ranks_may_have_any_pids_in_their_namespaces(state: State) -> None:
 
 def test_pids_are_those_the_outside_sees(rig: Rig) -> None:
     ready = rig.fifo("ready")
-    launched = rig.program("wait_for_ever", str(ready))
+    launched = rig.program("wait_forever", str(ready))
     ready.read_text()
     assert launched.rank_pid is not None
     assert b"rank_program" in Path(f"/proc/{launched.rank_pid}/cmdline").read_bytes()
@@ -263,7 +263,7 @@ def test_a_signal_reaches_rank_and_children(rig: Rig, state: State) -> None:
 
 def test_killing_the_launcher_kills_the_rank(rig: Rig) -> None:
     ready = rig.fifo("ready")
-    launched = rig.program("wait_for_ever", str(ready))
+    launched = rig.program("wait_forever", str(ready))
     ready.read_text()
     assert launched.rank_pid is not None
     os.kill(launched.pid, signal.SIGKILL)
@@ -275,7 +275,7 @@ def test_killing_the_launcher_kills_the_rank(rig: Rig) -> None:
 
 def test_terminal_signals_do_not_end_the_launcher(rig: Rig) -> None:
     ready = rig.fifo("ready")
-    launched = rig.program("wait_for_ever", str(ready))
+    launched = rig.program("wait_forever", str(ready))
     ready.read_text()
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(launched.pid, signum)
@@ -342,7 +342,7 @@ def test_a_rank_whose_start_hangs_can_be_killed(rig: Rig) -> None:
 
 def test_a_rank_has_one_launcher_and_one_end(plain_rig: Rig) -> None:
     ready = plain_rig.fifo("ready")
-    launched = plain_rig.program("wait_for_ever", str(ready))
+    launched = plain_rig.program("wait_forever", str(ready))
     ready.read_text()
     again = plain_rig.run(launched.config)
     assert again.returncode == 1 and "has a launcher already" in again.stderr
@@ -377,7 +377,7 @@ def test_required_namespaces_are_not_given_up_silently(state: State) -> None:
 
 def test_bad_requests_are_refused_and_harm_nothing(plain_rig: Rig) -> None:
     ready = plain_rig.fifo("ready")
-    launched = plain_rig.program("wait_for_ever", str(ready))
+    launched = plain_rig.program("wait_forever", str(ready))
     ready.read_text()
 
     with launched.client() as client:

@@ -894,7 +894,7 @@ def test_operations_that_come_at_the_wrong_time_are_refused(place: Place) -> Non
 
 def test_without_namespaces_nothing_is_frozen(plain_rig: Rig) -> None:
     ready = plain_rig.fifo("ready")
-    launched = plain_rig.program("wait_for_ever", str(ready))
+    launched = plain_rig.program("wait_forever", str(ready))
     ready.read_text()
     with launched.client() as client:
         error = refusal(client, "freeze", timeout=scaled(60))

@@ -39,7 +39,7 @@ def save(job: RunningJob, folder: Path) -> None:
         call(path, "snapshot", folder=str(folder / f"rank-{rank}"), timeout=scaled(60))
     for path in ranks:
         call(path, "thaw")
-    job.go_on()
+    job.continue_running()
 
 
 def kill(job: RunningJob) -> None:

@@ -1,7 +1,7 @@
-"""What the ranks do to files that are saved and set back: ``writing_program.py NAME FOLDER TREE``.
+"""Programs whose files are saved and restored: ``writing_program.py NAME FOLDER TREE``.
 
 Each says "ready" when it has written what a snapshot is to hold, and changes all of it when it gets
-"on"; then it says "changed". Told "go" it ends with what it found as its output.
+"on"; then it says "changed". On "go" it prints what it finds and exits.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
         """As a rank comes to run, if it can at once."""
         rank = self.rank(number)
         rank.ask(ACTIVATE)
-        self.go_on()
+        self.continue_running()
         if not rank.memory.missing and not rank.moving:
             self.merge(number)
             self.world.lib.memory_activated(rank.memory)
@@ -262,7 +262,7 @@ class Machine(RuleBasedStateMachine):
         """All ranks are saved to go elsewhere; none of them has left before all can."""
         for rank in self.world.ranks:
             rank.ask(SAVE)
-        self.go_on()
+        self.continue_running()
 
     @precondition(lambda self: self.may_fail and not self.world.faults)
     @rule(what=st.sampled_from(["create", "map", "unmap", "protect", "own"]))
@@ -311,7 +311,7 @@ class Machine(RuleBasedStateMachine):
         self.world.turn()
 
     @rule()
-    def go_on(self) -> None:
+    def continue_running(self) -> None:
         """Some time passes in which no program does anything."""
         for _ in range(8):
             self.world.turn()

@@ -31,7 +31,7 @@ def save(rank: Rank) -> None:
     rank.world.settle()
 
 
-def goes_on(rank: Rank) -> None:
+def continues(rank: Rank) -> None:
     rank.cut = False
     rank.world.lib.memory_changes(rank.memory)
 
@@ -49,7 +49,7 @@ def test_what_is_moved_out_over_it_is_set_aside(make: Make, at: int) -> None:
     taken = Taken(rank)
     for page in range(at):
         taken.take(page)
-    goes_on(rank)
+    continues(rank)
     written(rank, 77)
     out(rank)
     assert set(rank.in_image().values()) == {(77, 77)}
@@ -62,7 +62,7 @@ def test_what_is_freed_is_set_aside(make: Make, at: int) -> None:
     taken = Taken(rank)
     for page in range(at):
         taken.take(page)
-    goes_on(rank)
+    continues(rank)
     rank.free(0)
     world.settle()
     taken.end()
@@ -73,7 +73,7 @@ def test_what_counts_for_nothing_any_more_is_set_aside(make: Make) -> None:
     out(rank)
     save(rank)
     taken = Taken(rank)
-    goes_on(rank)
+    continues(rank)
     forget(rank, 0, 4)
     world.settle()
     taken.end()
@@ -84,7 +84,7 @@ def test_what_its_program_writes_there_is_set_aside(make: Make) -> None:
     out(rank)
     save(rank)
     taken = Taken(rank)
-    goes_on(rank)
+    continues(rank)
     world.device.write(rank.place(1, write=True), (9, 9))
     rank.model[1] = (9, 9)
     taken.end()
@@ -93,7 +93,7 @@ def test_what_its_program_writes_there_is_set_aside(make: Make) -> None:
 def test_another_save_does_not_disturb_it(make: Make) -> None:
     _, rank = saved(make)
     taken = Taken(rank)
-    goes_on(rank)
+    continues(rank)
     written(rank, 5)
     save(rank)
     assert rank.in_image() == rank.model
@@ -105,7 +105,7 @@ def test_what_had_nothing_there_has_nothing(make: Make) -> None:
     world, rank = saved(make, 1)
     taken = Taken(rank)
     taken.expected[2], taken.left = (0, 0), {0, 2}
-    goes_on(rank)
+    continues(rank)
     assert rank.alloc(2) and rank.ask(ACTIVATE)
     world.settle()
     written(rank, 6)
@@ -123,7 +123,7 @@ def test_a_copy_that_comes_home_does_not_disturb_it(make: Make) -> None:
     save(second)
     taken = [Taken(first), Taken(second)]
     for rank in (first, second):
-        goes_on(rank)
+        continues(rank)
     for _ in range(8):  # what is in both images becomes one copy
         world.turn()
     world.device.write(second.place(0, write=True), (3, 3))
@@ -147,7 +147,7 @@ def test_a_copy_that_has_come_home_since_is_not_there(make: Make, writer: int) -
         each.expected.setdefault(0, (0, 0))
         each.left.add(0)
     for rank in ranks:
-        goes_on(rank)
+        continues(rank)
     rank = ranks[writer]
     world.device.write(rank.place(0, write=True), (3, 3))
     rank.model[0] = (3, 3)
@@ -160,7 +160,7 @@ def test_nothing_that_was_saved_is_dropped_meanwhile(make: Make) -> None:
     world, rank = saved(make)
     rank.memory.alone = True
     taken = Taken(rank)
-    goes_on(rank)
+    continues(rank)
     for _ in range(4):
         world.turn()
     assert os.fstat(rank.fd).st_blocks and not taken.hold.set_aside()
@@ -173,7 +173,7 @@ def test_it_ends_with_nothing_set_aside_and_begins_anew(make: Make) -> None:
     _, rank = saved(make)
     for value in (5, 6):
         taken = Taken(rank)
-        goes_on(rank)
+        continues(rank)
         written(rank, value)
         save(rank)
         assert taken.hold.set_aside() == 2
@@ -187,14 +187,14 @@ def test_a_launcher_that_stops_copying_harms_no_rank(make: Make) -> None:
     _, rank = saved(make)
     with_nobody = Taken(rank)
     for value in (5, 6, 7):
-        goes_on(rank)
+        continues(rank)
         written(rank, value)
         save(rank)
         assert with_nobody.hold.set_aside() == 2
     assert rank.in_image() == rank.model
     taken = Taken(rank)
     assert taken.hold.set_aside() == 0
-    goes_on(rank)
+    continues(rank)
     written(rank, 8)
     save(rank)
     taken.end()

@@ -483,8 +483,8 @@ def test_what_is_closed_in_part_is_not_forgotten(make: Make) -> None:
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trusted: bool) -> None:
-    """A page that another work is about to write: what is there may be something else already, and
-    goes to the host as what it is. What is not there is not fenced."""
+    """A page that another work is about to write may have changed already, so it is swapped out
+    with unknown content. Pages that are not resident are not fenced."""
     world = make(3, 8, groups=(1, 1, 2))
     first, second, _ = world.ranks
     same(first, second)

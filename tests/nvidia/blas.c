@@ -366,7 +366,7 @@ static double finished(const struct product *p, int32_t b, uint64_t i, uint64_t 
 	return steps & CUBLASLT_EPILOGUE_GELU ? gelu(x) : x;
 }
 
-/* Of D's rows, A's rows or B's columns. */
+/* Sums of D's rows, A's rows or B's columns. */
 static void sums(const struct product *p, int32_t b, uint64_t depth)
 {
 	bool of_b = p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB, of_d = p->desc.epilogue & SUM_D;

@@ -61,7 +61,7 @@ struct fake_launch {
 	void (*run)(const uint8_t *params);
 	uint8_t params[4096];
 	CUresult error; /* this kernel ends the context */
-	/* Of a kernel of the HAL's own, which sees no window: what it writes, and how much. */
+	/* The output, and its size, of a kernel of the HAL itself, which has no window. */
 	CUdeviceptr to;
 	uint64_t bytes;
 };

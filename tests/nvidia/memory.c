@@ -533,7 +533,7 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
 	return fake_leave(CUDA_SUCCESS);
 }
 
-/* What was pushed before may use it; nothing that is pushed later. */
+/* Work that was pushed before may use the memory; work that is pushed later must not. */
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr at, CUstream stream)
 {
 	struct range *r;

@@ -189,7 +189,7 @@ __global__ void squares(const float *dw, float *parts, int count)
         parts[blockIdx.x] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-// What the update multiplies gradients with, and the next step's scale.
+// Computes the factor for gradients in this update, and the next step's scale.
 __global__ void decide(const float *parts, Scale *scale, int world)
 {
     float sum = 0.0f;

@@ -224,7 +224,7 @@ static void streams_and_events()
     CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// What a launch leaves as its error.
+// Prints the error that a launch leaves.
 #define LAUNCH(...) ask(#__VA_ARGS__, [&] { __VA_ARGS__; return cudaPeekAtLastError(); })
 
 static void launches()

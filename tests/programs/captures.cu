@@ -47,7 +47,7 @@ struct Program {
         CUDA_CHECK(cudaStreamIsCapturing(s, &status));
         return status;
     }
-    // What one call gives while `stream` is captured in that mode, and what the end then gives.
+    // Checks the status of a call while `stream` is captured in that mode, and that of the end.
     void during(const char *what, cudaStreamCaptureMode mode, const std::function<cudaError_t()> &f,
                 cudaError_t wanted)
     {
@@ -153,7 +153,7 @@ void Program::events()
     CUDA_CHECK(cudaEventRecord(event, stream));
 }
 
-// What is not of one stream, but may wait, or is not seen by the capture.
+// Calls that belong to no stream but may wait, or that the capture does not see.
 void Program::unsafe_calls()
 {
     void *memory = nullptr;

@@ -131,7 +131,8 @@ static void nested(CUdevice device)
     EXPECT(free_bytes() == before, "%zu bytes are lost", before - free_bytes());
 }
 
-// What the runtime has made goes; what is of a pool, registered or in another context does not.
+// A reset frees the runtime's objects, but not memory that is in a pool, registered or in another
+// context.
 static void reset(CUdevice device, CUcontext other)
 {
     CUcontext primary = now();

@@ -60,7 +60,7 @@ static void directions(Memory &m, int seed)
     CUDA_CHECK(cudaMemcpyAsync(m.device, m.other, 0, cudaMemcpyDeviceToDevice, m.stream));
 }
 
-// What is asked of one stream happens in order; pageable sources may change once the call is over.
+// Requests of one stream happen in order; pageable sources may change once the call returns.
 static void order(Memory &m, int seed)
 {
     constexpr size_t bytes = COUNT * sizeof(int);

@@ -31,7 +31,7 @@ static int seen(const Box &box)
     return value;
 }
 
-// What is written slowly in `first` is seen in `second`: the second waited.
+// `second` sees the result of a slow write in `first`: it waited.
 static void expect_order(const Box &box, cudaStream_t first, cudaStream_t second, int value)
 {
     slow_write<<<1, 1, 0, first>>>(box.value, value, box.sink);

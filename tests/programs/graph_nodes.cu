@@ -33,7 +33,7 @@ struct Program {
         CUDA_CHECK(cudaGraphAddKernelNode(&made, graph, needs.data(), needs.size(), &p));
         return made;
     }
-    // What the data are after one launch, if all were `before`.
+    // Returns the data after one launch if all were `before`.
     int launch(cudaGraphExec_t exec, int before)
     {
         std::fill(host, host + COUNT, before);
@@ -365,7 +365,7 @@ void Program::fills_and_calls()
     CUDA_CHECK(cudaGraphDestroy(graph));
 }
 
-// What a capture made can be asked and changed as if it had been made by hand.
+// A captured graph can be queried and changed as if it had been made by hand.
 void Program::captured()
 {
     cudaGraph_t graph;

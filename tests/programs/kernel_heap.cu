@@ -1,6 +1,6 @@
 // kernel_heap.cu: lists, vectors and objects that kernels make by malloc and new, keep from launch
-// to launch and give back in later ones. What it prints holds addresses: they are the same wherever
-// the rank is.
+// to launch and give back in later ones. Its output contains
+// addresses, which are the same on every device.
 #include "common.h"
 
 struct Shape {

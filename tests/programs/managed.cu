@@ -246,7 +246,7 @@ static std::string own_fatbin()
     return largest;
 }
 
-// Of libraries that the program loads: the one of its own file, and a text.
+// Managed variables of libraries that the program loads: its own file, and a text.
 static void variables_of_libraries()
 {
     static const char *text = ".version 7.0\n.target sm_75\n.address_size 64\n"
@@ -301,7 +301,7 @@ int main(int argc, char **argv)
         variables(half);
         variables_of_libraries();
         expect(memory, 7, "at the end");
-        // What is new knows nothing of what was said of the old.
+        // A new allocation has none of the old one's attributes.
         CUDA_CHECK(cudaFree(memory));
         CUDA_CHECK(cudaMallocManaged(&memory, BYTES, cudaMemAttachHost));
         for (int i = 0; i < COUNT; i++)

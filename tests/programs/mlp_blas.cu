@@ -120,7 +120,7 @@ static void backward(const Network &net)
                            HIDDEN, net.ones, BATCH, &ZERO, g_bias, HIDDEN));
 }
 
-// What the forward pass must have computed, in double.
+// Computes the forward pass in double, to compare with.
 static void check_forward(const Network &net, const std::vector<float> &weights)
 {
     std::vector<float> x = fetch(net.x, IN * BATCH), y = fetch(net.y, OUT * BATCH);

@@ -35,7 +35,7 @@ __global__ void add_up(const __grid_constant__ Large<BYTES> all)
 struct Sums {
     unsigned *device, host[THREADS];
 
-    // What the kernel made of parameters with this seed; then they are forgotten.
+    // Checks the kernel's result for parameters with this seed, and clears it.
     template <int BYTES>
     void expect(cudaStream_t stream, unsigned seed, const char *by)
     {

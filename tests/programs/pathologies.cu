@@ -1,5 +1,5 @@
 // pathologies.cu: data-parallel training in which something is not as in the other ranks, or not
-// as one would expect. Who lets ranks share what they have in common must notice. Buffers have more
+// as one would expect. Sharing must take these differences into account. Buffers have more
 // than 4 MiB. Arguments: steps, and which peculiarity, by its name in `jobs` at the end.
 #include <memory>
 
@@ -44,7 +44,8 @@ __global__ void momentum(float *params, float *velocity, const float *grads, int
     }
 }
 
-// A program that trains, one step after another. What is peculiar about one overrides a part.
+// A program that trains, one step after another. Each subclass overrides the part in which it
+// differs.
 class Training {
   public:
     explicit Training(World w, ncclComm_t c) : world(w), comm(c) {}
@@ -264,7 +265,7 @@ struct Printing : Training {
     }
 };
 
-// In its last step one rank reads where nothing is. What the others have is right.
+// In its last step one rank reads where nothing is. The other ranks' results are right.
 struct Fault : Training {
     int steps;
     Fault(World w, ncclComm_t c, int n) : Training(w, c), steps(n) {}

@@ -43,7 +43,7 @@ __global__ void use(int *out, int which)
     out[5 * t + 4] = shape->area();
 }
 
-// Whose address only another kernel takes than the one that calls them.
+// The kernel that calls these functions is not the one that takes their addresses.
 __device__ __noinline__ int less(int a, int b) { return a - 2 * b; }
 __device__ __noinline__ int more(int a, int b) { return a + 2 * b; }
 __device__ Operation chosen;

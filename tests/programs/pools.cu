@@ -217,7 +217,7 @@ static void is_right(const unsigned *sum)
         EXPECT(got[i] == ((i ^ 7) * 0x9e3779b9u) * 31u + (i ^ 9) * 0x9e3779b9u, "element %u", i);
 }
 
-// What a graph allocates and does not free is the program's, from a launch until it frees it.
+// Memory that a graph allocates and does not free is the program's from a launch until it frees it.
 static void kept(int device, cudaStream_t stream)
 {
     unsigned *sum = nullptr;

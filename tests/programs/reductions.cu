@@ -73,7 +73,7 @@ static void check(const char *name, ncclDataType_t type, const World &world, ncc
     CUDA_CHECK(cudaFree(numbers));
 }
 
-// Who makes an operator for each collective never runs out of names: they are used again.
+// A program that makes an operator for each collective never runs out of names: they are reused.
 static void names(ncclComm_t comm)
 {
     float two = 2, *data = on_device<float>(1);

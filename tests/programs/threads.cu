@@ -51,7 +51,7 @@ static void busy(int seed, int device)
 }
 
 template <typename Wait>
-static void others_go_on(cudaStream_t held, Wait wait)
+static void others_continue(cudaStream_t held, Wait wait)
 {
     gate = false;
     int device;
@@ -111,13 +111,13 @@ int main(int argc, char **argv)
     CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventBlockingSync));
     int *data = on_device<int>(64), values[64];
     for (int half = 0; half < 2; half++) {
-        others_go_on(held, [&] { CUDA_CHECK(cudaStreamSynchronize(held)); });
-        others_go_on(held, [&] {
+        others_continue(held, [&] { CUDA_CHECK(cudaStreamSynchronize(held)); });
+        others_continue(held, [&] {
             CUDA_CHECK(cudaEventRecord(event, held));
             CUDA_CHECK(cudaEventSynchronize(event));
         });
-        others_go_on(held, [&] { CUDA_CHECK(cudaDeviceSynchronize()); });
-        others_go_on(held, [&] {
+        others_continue(held, [&] { CUDA_CHECK(cudaDeviceSynchronize()); });
+        others_continue(held, [&] {
             CUDA_CHECK(cudaMemcpyAsync(values, data, sizeof values, cudaMemcpyDeviceToHost, held));
         });
         own_errors_and_devices();

@@ -85,7 +85,7 @@ __global__ void add(float *to, const float *what, int count)
         to[i] += what[i];
 }
 
-// Of half the square of what y lacks to the target, which is the input backwards.
+// Half the squared difference between y and the target, which is the input reversed.
 __global__ void lacking(const float *y, const float *first, float *dy, float *loss, int rows)
 {
     int i = blockIdx.x * blockDim.x + threadIdx.x;

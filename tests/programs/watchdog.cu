@@ -1,7 +1,7 @@
 // watchdog.cu: a training loop whose communicators keep breaking. In each step one rank, the
 // victim, does not call an operation that all others have called. It aborts its communicator; the
 // others are blocked, each in another call, until a watchdog thread aborts theirs. Then a new
-// communicator sums the next step. What the aborted operations write is not used, so the weights
+// communicator sums the next step. The results of aborted operations are not used, so the weights
 // are known. Arguments: the number of steps (0: no limit); the one way of being blocked to try (-1:
 // all in turn); a folder: while its file `hold` exists, no watchdog aborts; rank 0 makes the step
 // that finds `stop` there the last.

@@ -136,7 +136,7 @@ def test_equal_versions_are_equal_bytes(ranks: tuple[Devices, list[Computing]], 
             anything(chance, made)
         with ExitStack() as stack:
             check_equal_versions(images(here, made, stack, cut))
-        here.go_on(1, made)
+        here.continue_running(1, made)
         assert [rank.call(DEVICE_SYNC) for rank in made] == [0] * RANKS
 
 
@@ -166,7 +166,7 @@ def test_ranks_that_do_the_same_are_known_to_hold_the_same(
         assert content(found[0], BUFFERS[7]) != content(found[1], BUFFERS[7])
         assert content(found[0], BUFFERS[7]) == content(found[2], BUFFERS[7])
         assert content(found[0], GLOBALS) == content(found[2], GLOBALS)
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Computing]]) -> None:
@@ -188,7 +188,7 @@ def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Computing]]) 
         assert content(found[0], parameters) == content(found[1], parameters)
         assert content(found[0], parameters) == content(found[2], parameters)
         assert content(found[0], gradient) != content(found[1], gradient)
-    here.go_on(1, made)
+    here.continue_running(1, made)
     for rank in made:  # one that reads a word more
         rank.launch("update", parameters, gradient + rest - 4, half, 2, 96)
     with ExitStack() as stack:
@@ -196,7 +196,7 @@ def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Computing]]) 
         check_equal_versions(found)
         assert content(found[0], parameters)[0] != content(found[1], parameters)[0]
         assert content(found[0], parameters)[-1] == content(found[1], parameters)[-1]
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def test_a_product_reaches_its_matrices_and_no_more(
@@ -224,7 +224,7 @@ def test_a_product_reaches_its_matrices_and_no_more(
         assert content(found[0], weights) == content(found[1], weights)
         assert len(content(found[0], weights)) == 1
         assert common(content(found[0], gradients), content(found[2], gradients)) == [128]
-    here.go_on(1, made)
+    here.continue_running(1, made)
     sums = replace(product, flags=SUM_D, bias=gradients + 256)
     for rank in made:
         rank.write(gradients + 256, bytes(16))
@@ -233,7 +233,7 @@ def test_a_product_reaches_its_matrices_and_no_more(
         found = done(here, made, stack, 1)
         check_equal_versions(found)
         assert common(content(found[0], gradients), content(found[2], gradients)) == [128, 256]
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def common(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> list[object]:
@@ -300,7 +300,7 @@ def test_each_difference_makes_another_version(ranks: tuple[Devices, list[Comput
             one, other, same = (content(image, D) for image in found)
             assert one == same and one != other, name
             assert found[0].read(D, 4 * WORDS) != found[1].read(D, 4 * WORDS), name
-        here.go_on(1, made)
+        here.continue_running(1, made)
         assert [rank.call(DEVICE_SYNC) for rank in made] == [0] * RANKS
 
 
@@ -316,13 +316,13 @@ def test_content_of_unknown_origin_is_private(ranks: tuple[Devices, list[Computi
         assert content(found[0], B) != content(found[2], B)
         assert content(found[0], A) == content(found[2], A)
         assert content(found[0], C)[0] != content(found[0], GLOBALS)[0], "two results of one launch"
-    here.go_on(1, made)
+    here.continue_running(1, made)
     for rank in made:
         rank.launch("pointer", B, A, 1, 1, 96)
     with ExitStack() as stack:
         found = done(here, made, stack, 1)
         assert content(found[0], A) != content(found[2], A)
-    here.go_on(1, made)
+    here.continue_running(1, made)
     for rank in made:
         rank.write(A, struct.pack("<Q", C if rank.rank == 1 else D))
         rank.fill(D, 0, 4, WORDS)
@@ -331,7 +331,7 @@ def test_content_of_unknown_origin_is_private(ranks: tuple[Devices, list[Computi
         found = done(here, made, stack, 2)
         check_equal_versions(found)
         assert content(found[0], D) != content(found[1], D)
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
@@ -347,7 +347,7 @@ def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
         found = done(here, made, stack, 0)
         check_equal_versions(found)
         assert content(found[0], D) != content(found[1], D)
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def test_what_is_read_past_a_buffer_is_read_there(
@@ -363,7 +363,7 @@ def test_what_is_read_past_a_buffer_is_read_there(
         found = done(here, made, stack, 0)
         check_equal_versions(found)
         assert content(found[0], A) != content(found[1], A)
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def test_what_is_written_past_the_end_is_written_there(
@@ -381,7 +381,7 @@ def test_what_is_written_past_the_end_is_written_there(
         assert content(found[0], B)[0] == content(found[2], B)[0]
         assert content(found[0], C) == content(found[2], C) != content(found[1], C)
         assert content(found[0], D) == content(found[1], D)
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def test_what_is_written_where_memory_leads_is_not_taken_for_what_lay_there(
@@ -398,7 +398,7 @@ def test_what_is_written_where_memory_leads_is_not_taken_for_what_lay_there(
         check_equal_versions(found)
         assert found[0].read(D, 4) != found[1].read(D, 4)
         assert content(found[0], D) != content(found[1], D)
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Computing]]) -> None:
@@ -423,7 +423,7 @@ def test_ranks_receive_one_result_or_parts_of_it(ranks: tuple[Devices, list[Comp
         assert len({version for _, version, _ in parts}) == 1
         assert content(found[1], D) == content(found[2], D) != content(found[0], D)
         assert found[1].read(D, 4 * WORDS) == bytes(4 * WORDS), "only the root receives"
-    here.go_on(1, made)
+    here.continue_running(1, made)
 
 
 def without_versions(image: mmap.mmap) -> None:
@@ -466,4 +466,4 @@ def test_memory_that_a_saved_state_omits_is_not_called_zeros(
         there.leave(1)
     for twin in twins:
         twin.close()
-    here.go_on(1, made)
+    here.continue_running(1, made)

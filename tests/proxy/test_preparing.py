@@ -94,7 +94,7 @@ def test_a_cut_comes_while_the_next_one_is_prepared(kernels: Loader) -> None:
             settle(native, 1, "cut")
             native.job_save(1)
             here.saved(number)
-            here.go_on(1, made)
+            here.continue_running(1, made)
         sync(made)
         for rank in made:
             assert [words(rank, OWN), words(rank, GRADIENT)] == computed(rank.rank, BATCHES)

@@ -158,7 +158,7 @@ def check_all(here: Devices, ranks: Sequence[Training], cut: int, done: bool = T
             held = np.frombuffer(each.read(SEND, WORD * 2 * WORDS), np.int32)
             wrong = np.flatnonzero(held != rank.memory)
             assert not wrong.size, (rank.rank, wrong[0], wrong[-1], wrong.size)
-    here.go_on(1, ranks)
+    here.continue_running(1, ranks)
 
 
 def run(ranks: Sequence[Training], what: Collective) -> None:

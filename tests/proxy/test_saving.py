@@ -76,7 +76,7 @@ def test_saved_in_place_it_continues_and_so_does_the_copy_elsewhere(
             (tail,) = struct.unpack("<Q", os.pread(twin.image, 8, STATE + STATE_TAIL))
             assert tail == twin.u64(TAIL) < twin.head
         assert [native.status()["used"] for native in here.natives] == used
-        here.go_on(1, clients)
+        here.continue_running(1, clients)
         for client in clients:
             for _ in range(5):
                 client.step()
@@ -107,7 +107,7 @@ def test_saved_twice_and_then_released_it_continues_elsewhere(
             assert all(native.job_save(1) for native in here.natives)
             here.saved(n)
         first = twins_of(clients)
-        here.go_on(1, clients)
+        here.continue_running(1, clients)
         for client in clients:
             client.step()
         here.stop(1)
@@ -145,7 +145,7 @@ def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
             assert any(written[0]) and not any(written[1] + written[2])
         assert first == []
         half, twins = ranks[1].twin(), twins_of(ranks)
-        here.go_on(1, ranks)
+        here.continue_running(1, ranks)
     with devices(kernels, 1) as there:
         native = there.natives[0]
         native.job_open(2, 2, 0, 1, [0] * 3, -1)
@@ -184,7 +184,7 @@ def test_a_save_needs_a_cut_and_is_void_when_that_is_released(
         here.stop(1)
         assert native.job_save(1)
         assert here.saved(0)[0].text == ""
-        here.go_on(1, clients)
+        here.continue_running(1, clients)
         for client in clients:
             assert client.call(DEVICE_SYNC) == 0
         here.leave(1)
@@ -210,7 +210,7 @@ def test_a_save_that_the_release_overtakes_fails_and_the_job_continues(
             here.natives[0].barrier(1, False)
             until(lambda: len(only_saved(here.told[1])) > n, here.natives[1])  # noqa: B023
             reasons.add(only_saved(here.told[1])[n].text)
-            here.go_on(1, clients)
+            here.continue_running(1, clients)
             for client in clients:
                 client.step()
             if len(reasons - {""}):
@@ -222,7 +222,7 @@ def test_a_save_that_the_release_overtakes_fails_and_the_job_continues(
         until(lambda: len(only_saved(here.told[1])) > n + 1, here.natives[1])
         assert only_saved(here.told[1])[n + 1].text == ""
         twins = twins_of(clients)
-        here.go_on(1, clients)
+        here.continue_running(1, clients)
         there.place(2, twins, [0] * RANKS)
         for client in (*clients, *twins):
             client.step()
@@ -247,7 +247,7 @@ def test_an_image_holds_no_second_copy_of_a_rank_that_is_alone(kernels: Loader) 
         assert native.job_save(1)
         here.saved(0)
         assert os.fstat(client.image).st_blocks * 512 >= HEAP
-        here.go_on(1, [client])
+        here.continue_running(1, [client])
         until(lambda: os.fstat(client.image).st_blocks <= before + 64, native)
         here.leave(1)
     client.close()

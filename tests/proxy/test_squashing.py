@@ -74,7 +74,7 @@ def test_an_update_runs_once_for_all(kernels: Loader, ranks: int) -> None:
         sync(made)
         launched, squashed = counts(native, ranks)
         assert launched == 4 * steps * ranks
-        # Of the first step some memory has yet to be found equal.
+        # In the first step, some memory has not been found equal yet.
         assert squashed >= (ranks - 1) * 2 * (steps - 2)
         for rank in made:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(ranks, steps)

@@ -1,11 +1,10 @@
 """Random kernels on the software GPU, whose memory can be reached only where their sets say so.
 
-Each pointer has pages of its own. What is not in the sets of a closed kernel cannot be read or
-written (page protection); what is only written holds other bytes in a second run, what is only read
-by way of an address that does not matter itself lies elsewhere in a third: all that was written
-must be the same. Memory is full of pointers to the same pages, so that a kernel that follows them
-strays, and would be caught if it was called closed.
-"""
+Each pointer has pages of its own. A closed kernel cannot read or write memory outside of its sets
+(page protection). Memory that it only writes holds other bytes in a second run; memory that it only
+reads, through an address whose value does not matter, is elsewhere in a third: everything that it
+writes must be the same. Memory is full of pointers to the same pages, so that a kernel that follows
+them strays, and would be caught if it was called closed."""
 
 from __future__ import annotations
 

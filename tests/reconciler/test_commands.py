@@ -49,8 +49,8 @@ def test_ctrl_c_while_the_command_starts_ends_it_without_a_traceback(tmp_path: P
     assert done.stdout == done.stderr == ""
 
 
-# `status` reads the journal, queries processes and plans. What only other commands need is imported
-# by the function that uses it.
+# `status` reads the journal, queries processes and plans. The function that uses a module
+# imports it, if only other commands need it.
 OWN_MODULES_MAX = 66
 NEEDLESS = (
     "asyncio blake3 cffi concurrent fsspec jsonschema llvmlite logging rich subprocess tempfile "
@@ -194,7 +194,7 @@ def test_doctor_says_what_works_without_criu(
     assert "cannot be checkpointed" in findings[0].detail
 
 
-# Of an overlay, as most are, the kernel gives no file handles.
+# Most overlays, like this one, give no file handles.
 OVERLAY = """
 mount -t tmpfs tmpfs "$0" && cd "$0" && mkdir lower upper work merged || exit
 mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 77

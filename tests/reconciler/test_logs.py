@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 def test_lines_are_whole_and_a_progress_bar_does_not_pile_up(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    """A bar has no line's end for days. What it printed is shown, each byte once."""
+    """A progress bar may not end its line for days. Its output is shown anyway, each byte once."""
     follower = Follower(tmp_path, range(2), prefix=True)
     bar, shown = b"", b""
     with (tmp_path / "rank-0.out").open("wb") as zero, (tmp_path / "rank-1.out").open("wb") as one:

@@ -899,7 +899,7 @@ class Life(RuleBasedStateMachine):
     names = st.sampled_from(["a", "b"])
 
     @rule(turns=st.integers(1, 12))
-    def go_on(self, turns: int) -> None:
+    def continue_running(self, turns: int) -> None:
         for _ in range(turns):
             self.place.turn()
 
@@ -970,7 +970,7 @@ class Life(RuleBasedStateMachine):
         self.place.damaged.add(data.draw(st.sampled_from(sorted(self.place.store))))
 
     @invariant()
-    def nothing_is_lost_without_a_word(self) -> None:
+    def every_loss_is_reported(self) -> None:
         for name in ("a", "b"):
             record = self.place.records.get(name, Record(name))
             words = (record.restarts, len(record.unusable))

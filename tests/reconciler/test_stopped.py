@@ -1,5 +1,5 @@
-"""Whoever stops (SIGSTOP) in the middle of a save or of its way into the store is waited for within
-bounds: the job continues as soon as it can, and what happened is said."""
+"""Promise: the reconciler waits only a bounded time for a process that is stopped (SIGSTOP) during
+a save or an upload: the job continues as soon as it can, and a message says what happened."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Counting:
         log = Layout(self.rankfold.state.path).logs("gpt") / f"rank-{rank}.out"
         return log.read_text().count("\n")
 
-    def goes_on(self, *ranks: int) -> None:
+    def continues(self, *ranks: int) -> None:
         before = {rank: self.counted(rank) for rank in ranks}
         self.rankfold.until(lambda: all(self.counted(r) > before[r] + 3 for r in ranks))
 
@@ -108,12 +108,12 @@ def test_a_launcher_that_stops_in_a_save_holds_only_its_own_rank(
         rankfold.until(lambda: "DoesNotAnswer" in str(rankfold.job("gpt")))
         if point in ("save.journalled", "save.frozen"):
             rankfold.until(lambda: "rank 1" in not_saved(rankfold))
-        counting.goes_on(*((0,) if point in ("save.frozen", "save.written") else (0, 1)))
+        counting.continues(*((0,) if point in ("save.frozen", "save.written") else (0, 1)))
     finally:
         os.kill(launcher, signal.SIGCONT)
     out, err = asking.communicate(timeout=scaled(100))
     assert asking.returncode == 0 and out.strip(), err
-    counting.goes_on(0, 1)
+    counting.continues(0, 1)
     counting.finish()
 
 

@@ -64,7 +64,7 @@ def test_a_local_snapshot_is_not_restored_where_its_job_continues_elsewhere(
 def test_jobs_that_run_end_when_the_store_reports_that_they_continue_elsewhere(
     scene: Scene,
 ) -> None:
-    """The real store, asked once about all of them. Who has a job back does not end."""
+    """The real store is queried once about all jobs. A job that came back does not end."""
     others = [f"a{number}" for number in range(40)]
     for other in others:
         scene.journal.save(replace(scene.record, name=other, save=None, known=1))

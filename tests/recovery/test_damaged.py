@@ -41,7 +41,7 @@ def cut_the_manifest(store: Path) -> str:
 
 
 def replaced(file: Path, data: bytes | bytearray) -> str:
-    """Gives its name. What of it others have linked stays."""
+    """Replaces the file and returns its name. Hard links of the old file keep its content."""
     file.unlink()
     file.write_bytes(data)
     return file.name

@@ -70,7 +70,7 @@ def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) ->
     assert "No space left on device; free some space" in said["message"]
     before = job.ids()
     for _ in range(2):
-        job.goes_on()
+        job.continues()
         listed = json.loads(rankfold("store", "list", str(store), "-o", "json"))
         assert [each["id"] for each in listed["checkpoints"]] == job.ids() == before
         rankfold("store", "check", str(store))  # nothing that counts is half there
@@ -82,7 +82,7 @@ def test_a_store_that_fills_up(place: Path, rankfold: Rankfold, specs: Specs) ->
     assert rests.returncode == 1 and "No space left on device; free some space" in rests.stderr
     assert "--wait waits for it" in rankfold.run(*words).stderr, "it does not claim to be done"
     rankfold("resume", NAME, "--override", "--wait")
-    job.goes_on()
+    job.continues()
 
     ballast.unlink()
     rankfold.until(lambda: job.ids()[-1] != before[-1] and not job.not_saved())
@@ -118,7 +118,7 @@ def test_a_save_that_never_has_space_is_given_up_and_the_next_is_made(
     seen, now = 0, another(0)
     while now < saving.TRIES:
         assert rankfold.until(job.not_saved)["reason"] == "UploadFailed"
-        job.goes_on()
+        job.continues()
         os.kill(rankfold.reconciler_pid(), signal.SIGTERM)
         pass_time(Layout(rankfold.state.path).clock, 3600)
         rankfold("apply", "-f", str(specs.folder))
@@ -131,7 +131,7 @@ def test_a_save_that_never_has_space_is_given_up_and_the_next_is_made(
     assert "No space left on device; free some space" in said["message"]
     assert job.ids() == before and not list(saves.iterdir())
     rankfold("store", "check", str(store))
-    job.goes_on()
+    job.continues()
 
     ballast.unlink()
     after = rankfold("checkpoint", NAME, "--wait").strip()

@@ -137,7 +137,8 @@ def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
 def test_a_checkpoint_is_made_of_a_job_that_rests_and_it_is_not_woken(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """Requested in memory, it waits for the dump. What is on the disk goes from there."""
+    """A checkpoint that is requested while the job rests in memory waits for the local snapshot,
+    and is uploaded from there."""
     del rankfold.environment["RANKFOLD_REST_SAVE_AFTER"]
     store = Layout(rankfold.state.path).job(job.name) / "saves"
     job.apply(gpus=2)

@@ -89,7 +89,7 @@ class Far:
         self.job.wrapper = ["sh", "-c", TICKING, "sh"]
         self.job.apply(gpus=1)
 
-    def goes_on(self) -> None:
+    def continues(self) -> None:
         ticks = [self.job.folder / f"ticks-{rank}" for rank in range(RANKS)]
         sizes = [file.stat().st_size for file in ticks]
         self.rankfold.until(
@@ -115,7 +115,7 @@ def test_a_store_that_hangs_during_an_upload(
     far.line.becomes(trouble)
     waiting = rankfold.start("checkpoint", job.name, "--wait")
     far.says("UploadFailed")
-    far.goes_on()
+    far.continues()
     job.apply(gpus=2, wait=False)  # the change is made while the store is unreachable
     rankfold.until(lambda: len({rank["device"] for rank in job.status["ranks"]}) == 2)
     assert waiting.poll() is None
@@ -197,7 +197,7 @@ def test_a_fleet_that_starts_while_its_store_hangs(far: Far, undisturbed: dict[s
         assert time.monotonic() - began < scaled(2 * ANSWERS_S), command
     job.apply(gpus=2)
     far.answers()
-    far.goes_on()
+    far.continues()
     assert far.results() == undisturbed
 
 
@@ -216,7 +216,7 @@ def test_a_store_that_is_gone_is_queried_ever_later(far: Far) -> None:
     far.rankfold.until(told)
     time.sleep(QUERY_STORE_AGAIN_S)
     assert told() == 1
-    far.goes_on()
+    far.continues()
     assert far.rankfold.until(lambda: told() > 1) and told() == 2
     assert far.url in log.read_text()
 

@@ -52,7 +52,7 @@ class Two:
     def runs_there(self) -> bool:
         return any(rank["pid"] for rank in self.other.status["ranks"])
 
-    def goes_on_there(self) -> None:
+    def continues_there(self) -> None:
         """Never next to the one here."""
 
         def alone() -> bool:
@@ -79,7 +79,7 @@ def test_a_job_that_runs_ends_where_another_state_directory_has_taken_it_over(
     two: Two, undisturbed: dict[str, bytes]
 ) -> None:
     two.resume()
-    two.goes_on_there()
+    two.continues_there()
     two.job.is_in("Failed")
     told = two.here("describe", two.job.name)
     assert "TakenOver" in told and "continues as incarnation 2" in told
@@ -96,5 +96,5 @@ def test_nothing_begins_while_a_copy_lives_that_no_reconciler_ends(
     two.there.until(lambda: said in two.there("describe", two.job.name))
     assert two.runs_here and not two.runs_there
     two.here("cancel", two.job.name, "--override")
-    two.goes_on_there()
+    two.continues_there()
     assert two.results() == undisturbed

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from repository.test_tidy import read, sources
 
-# Whoever offers a kind of device says what these are for it; see proxy/hal/hal.h.
+# Each kind of device defines these for itself; see proxy/hal/hal.h.
 OFFERED = {"struct hal_device", "struct hal_space", "struct hal_stream", "struct hal_function"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 TAG = re.compile(r"\b(struct|union|enum) (\w+) \{")

@@ -1,5 +1,5 @@
-"""Names, comments, messages and documents use the words of docs/glossary.md, and so do the names
-and docstrings of tests."""
+"""Names, comments, messages and documents use the words of docs/glossary.md, also in tests,
+benchmarks and examples; sentences name their subject."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PRODUCT = (
     "schemas/",
     "simulator/",
 )
-# Sources whose digest is part of what is compiled from them: their comments stay as they are.
-DIGESTED = re.compile(
-    r"proxy/hal/(checksum|elements|number)\.h|\.ptx$|interpose/(blas|dnn)/kernels\.cu"
-)
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-DOCUMENTED = (*FUNCTIONS, ast.ClassDef, ast.Module)
+AROUND = ("benchmarks/", "examples/", "tests/", "tools/")
+OWN = "tests/repository/test_words.py"
+DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+# A sentence that begins so, and is no question, hides its subject in a clause.
+RIDDLE = re.compile(r"\b(What|Who|Whoever|Whose|Whom|Of)\s[^.?!|]*(?:[.?!|]|$)")
+OF_WHICH = re.compile(r"(?<!\ball )(?<!\beach )(?<!\bnone )\bof which\b")
 C_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
 # (word, file or folder) → why it stays there. Remove an entry when its reason is gone: one that
@@ -104,7 +104,7 @@ def prose_of(name: str, text: str) -> Iterator[str]:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type in (tokenize.COMMENT, tokenize.STRING):
                 yield token.string
-    elif name.endswith((".c", ".h", ".def")):
+    elif name.endswith((".c", ".h", ".def", ".cu")):
         yield from C_TEXT.findall(text)
     else:
         yield text
@@ -118,18 +118,22 @@ def patterns() -> dict[str, re.Pattern[str]]:
     }
 
 
+@cache
+def any_phrase() -> re.Pattern[str]:
+    """Faster than one search for each phrase: few texts contain any."""
+    return re.compile("|".join(each.pattern for each in patterns().values()))
+
+
 def phrases_in(prose: str) -> set[str]:
     """The rejected phrases in a text."""
+    if not any_phrase().search(prose):
+        return set()
     return {phrase for phrase, pattern in patterns().items() if pattern.search(prose)}
 
 
 @cache
 def product(*suffixes: str) -> dict[str, str]:
-    return {
-        name: read(name)
-        for name in sources(*suffixes)
-        if name.startswith(PRODUCT) and not DIGESTED.search(name)
-    }
+    return {name: read(name) for name in sources(*suffixes) if name.startswith(PRODUCT)}
 
 
 @cache
@@ -153,6 +157,7 @@ def in_text() -> set[tuple[str, str]]:
     return {
         (phrase, file)
         for file, text in (files | documents).items()
+        if any_phrase().search(text)
         for prose in prose_of(file, text)
         for phrase in phrases_in(prose)
     }
@@ -162,26 +167,55 @@ def rejected_in(name: str) -> set[str]:
     return {word for word in words_of(name) if word in rejected("names")}
 
 
-def riddles(name: str, text: str) -> list[str]:
-    """Comments and docstrings that begin with a question word and are no question."""
-    if name.endswith(".py"):
-        begins = re.findall(r'"""((?:What|Who|Whose|Whom) [^"]*)', text)
-    else:
-        begins = re.findall(r"/\*\s+((?:What|Who|Whose|Whom) .*?)\*/", text, re.DOTALL)
-    return [each[:60] for each in begins if "?" not in each.partition(".")[0]]
+def comments_of(name: str, text: str) -> Iterator[str]:
+    """Comments and docstrings. A comment at the end of a line of code is not among them; adjacent
+    lines that only have comments are one."""
+    if not name.endswith(".py"):
+        yield from re.findall(r"/\*+\s+(.*?)\*/", text, re.DOTALL)
+        for block in re.findall(r"(?:^[ \t]*// ?[^\n]*\n)+", text, re.MULTILINE):
+            yield re.sub(r"(?m)^\s*// ?", "", block)
+        return
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, DOCUMENTED):
+            yield ast.get_docstring(node, clean=False) or ""
+    for block in re.findall(r"(?:^[ \t]*# [^\n]*\n)+", text, re.MULTILINE):
+        yield re.sub(r"(?m)^\s*# ", "", block)
+
+
+def riddles(prose: str) -> list[str]:
+    """Sentences of a comment or a document whose subject is a question word, and comments that
+    begin with "Of", a phrase without a subject."""
+    if not RIDDLE.search(prose):
+        return []
+    text = re.sub(r"\s*\n[ \t]*(?:\*|#|//)?[ \t]*", " ", prose)
+    return [
+        found[0][:60]
+        for found in RIDDLE.finditer(text)
+        if not found[0].endswith("?")
+        and (not found.start() or (found[1] != "Of" and text[found.start() - 2] in ".:;!"))
+    ]
 
 
 def in_test(text: str) -> set[str]:
-    """Rejected words and phrases in a test file: in the names of its tests, as words and as a
-    sentence, and in its docstrings."""
+    """Rejected words and phrases in a Python file of tests: in names of its functions and classes,
+    as words and as a sentence, and in its comments, docstrings and messages. A string of one word
+    is data, for example the user `nobody`."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, DOCUMENTED):
-            found |= phrases_in(ast.get_docstring(node, clean=False) or "")
-        if isinstance(node, FUNCTIONS) and node.name.startswith("test_"):
-            found |= rejected_in(node.name)
-            found |= phrases_in(node.name.replace("_", " "))
+    for name in re.findall(r"^\s*(?:async )?(?:def|class) (\w+)", text, re.MULTILINE):
+        found |= rejected_in(name) | phrases_in(name.replace("_", " "))
+    if any_phrase().search(text):
+        found |= {each for prose in prose_of("a.py", text) for each in in_string(prose)}
     return found
+
+
+def in_string(prose: str) -> set[str]:
+    """The rejected phrases in a comment or a string of several words."""
+    return set() if re.fullmatch(r'"\w*"', prose) else phrases_in(prose)
+
+
+def written_here(name: str) -> bool:
+    """Not this test nor the glossary, which quote what they reject."""
+    return name not in (OWN, GLOSSARY)
 
 
 def test_the_table_is_read() -> None:
@@ -201,14 +235,46 @@ def test_comments_messages_and_documents_are_in_plain_english(phrase: str) -> No
     assert sorted(found) == [], f"write: {rejected('text')[phrase]}"
 
 
-def test_comments_and_docstrings_begin_with_their_subject() -> None:
-    files = product(".py", ".c", ".h")
-    assert [(name, each) for name, text in files.items() for each in riddles(name, text)] == []
+def test_comments_name_their_subject() -> None:
+    files = {name: read(name) for name in sources(".py", ".c", ".h", ".cu") if written_here(name)}
+    found = [
+        (name, each)
+        for name, text in files.items()
+        if RIDDLE.search(text)
+        for comment in comments_of(name, text)
+        for each in riddles(comment)
+    ]
+    assert found == []
+
+
+def test_documents_name_their_subject() -> None:
+    documents = {name: read(name) for name in sources(".md")}
+    found = [
+        (name, each)
+        for name, text in documents.items()
+        for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-|#])", text)
+        if not paragraph.lstrip().startswith(("#", "*What would change it*"))  # headings
+        for each in riddles(paragraph.lstrip("-| *"))
+        if not each.startswith("Of ")  # "Of 440 tests, two fail" has a subject
+    ]
+    assert found == []
+
+
+def test_a_relative_clause_has_its_noun() -> None:
+    """A reader expects "a kernel whose effect is unknown"; "all of which" is fine."""
+    names = sources(".py", ".c", ".h", ".cu", ".def", ".md", ".json", ".yaml")
+    found = [name for name in names if written_here(name) and OF_WHICH.search(read(name))]
+    assert found == [], "write: whose, or a sentence of its own"
 
 
 def test_tests_are_in_plain_english() -> None:
-    files = {name: read(name) for name in sources(".py") if name.startswith("tests/")}
+    files = {name: read(name) for name in sources(".py") if name.startswith(AROUND)}
+    del files[OWN]
     found = [(name, words) for name, text in files.items() if (words := in_test(text))]
+    for name in sources(".c", ".h", ".cu"):
+        if name.startswith(AROUND):
+            words = {each for prose in prose_of(name, read(name)) for each in in_string(prose)}
+            found += [(name, words)] if words else []
     found += [(name, words) for name in files if (words := rejected_in(PurePath(name).stem))]
     assert sorted(found) == [], f"see the table of rejected words in {GLOSSARY}"
 
@@ -231,7 +297,17 @@ def test_the_search_for_words_bites() -> None:
     assert [*names_of("a.py", python)] == ["mend", "a"] and "# beside it" in prose_of(
         "a.py", python
     )
-    assert riddles("a.py", '"""What a rank sees. More?"""') == ["What a rank sees. More?"]
-    assert riddles("a.h", "/* Who waits? */ /* a */ int x;") == []
+    python = '"""What a rank\n sees. More?"""\n# Who waits?\n# Of it.\n'
+    assert [*comments_of("a.py", python)] == ["What a rank\n sees. More?", "Who waits?\nOf it.\n"]
+    assert [*comments_of("a.h", "/* a */\n// b\n")] == ["a ", "b\n"]
+    assert riddles("What a rank\n * sees. More?") == ["What a rank sees."]
+    assert riddles("It is. Who waits is late") == ["Who waits is late"]
+    assert riddles("Of a rank: its number.") == ["Of a rank: its number."]
+    assert riddles("Who waits? All of them. Tell what it is: for what.") == []
+    assert OF_WHICH.search("kernels of which two wait")
+    assert not OF_WHICH.search("kernels, all of which wait")
     test = 'def test_a_job_goes_on():\n    """It is\n    told."""\ndef test_a_vain_wait(): ...\n'
     assert in_test(test) == {"goes on", "is told", "vain"}
+    helper = 'def beside(a):  # in vain\n    assert a, "nobody waits"\n    return "nobody"\n'
+    assert in_test(helper) == {"beside", "in vain", "nobody"}
+    assert in_string('"nobody"') == set() and in_string("/* nobody waits */") == {"nobody"}

@@ -1,7 +1,7 @@
 """Calls behave on the specification's terms, which programs show, each for one group of calls.
 
 The programs check themselves. Two ranks run each on one device; in its middle both are moved to
-another. What they print must not depend on the rank.
+another. Their output must not depend on the rank.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Look:
 
 
 def look(job: RunningJob) -> Look:
-    text = "".join(job.fleet.dump(device) for device in job.devices)
+    text = "".join(job.fleet.debug_text(device) for device in job.devices)
     found = re.findall(r"^rank (\d+):.* joining (\d+), collectives (\d+)", text, re.MULTILINE)
     return Look(
         "collectives busy" in text,
@@ -84,7 +84,7 @@ def check_cut(job: RunningJob, same_collectives: bool) -> None:
     for device in job.devices:
         (told,) = [j for j in job.fleet.status(device)["jobs"] if j["job"] == job.name]
         assert told["state"] == "cut"
-        dump = job.fleet.dump(device)
+        dump = job.fleet.debug_text(device)
         for line in dump.splitlines():
             if line.startswith("job "):
                 rounds.add(line.split("round ")[1].split()[0])

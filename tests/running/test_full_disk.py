@@ -1,5 +1,5 @@
-"""Promise: a full state disk costs no program its work. What a program loads meanwhile stays in
-memory; the job leaves its devices once that is stored, and no earlier."""
+"""Promise: a full state disk costs no program its work. Code that a program loads meanwhile
+stays in memory; the job leaves its devices once that is stored, and no earlier."""
 
 from __future__ import annotations
 

@@ -83,10 +83,10 @@ def keep_moving(job: RunningJob, case: Case) -> int:
     for moves, placement in enumerate(cycle(case.placements)):
         seen = printed(job)
 
-        def went_on(seen: int = seen) -> bool:
+        def continued(seen: int = seen) -> bool:
             return over(job) or printed(job) >= seen + STEPS_BETWEEN_MOVES
 
-        until(went_on, 60, f"{case} continues")
+        until(continued, 60, f"{case} continues")
         if over(job):
             return moves
         try:

@@ -26,7 +26,7 @@ def wait_until_full(job: RunningJob) -> None:
     """Until nothing moves: rank 0 waits in a send for room."""
 
     def nothing_moves() -> bool:
-        dumps = [job.fleet.dump(device) for device in job.devices]
+        dumps = [job.fleet.debug_text(device) for device in job.devices]
         waits = any("collectives busy" in dump for dump in dumps)
         return waits and all("transfers none" in dump for dump in dumps)
 
@@ -51,9 +51,9 @@ def test_sends_wait_for_space_and_a_cut_is_reached_anyway(
         told.touch()
         for device in job.devices:
             reply = job.ask(device, "wait", states=["cut"], within_s=60, wait=65)
-            assert reply["state"] == "cut", fleet.dump(device)
+            assert reply["state"] == "cut", fleet.debug_text(device)
         for device in job.devices:
-            assert "collectives quiet" in fleet.dump(device)
+            assert "collectives quiet" in fleet.debug_text(device)
         job.detach()
         job.place([fleet.names[1 - device] for device in placement])
         assert job.wait() == [0, 0], job.errors(0) + job.errors(1)

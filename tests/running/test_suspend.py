@@ -84,7 +84,7 @@ def test_a_job_is_saved_in_place_and_continues(state: State) -> None:
             size = job.save()
             assert size > 0
             if step < 8:
-                job.go_on()
+                job.continue_running()
         assert job.detach() == size
         job.place([fleet.names[0], fleet.names[0]])
         assert job.wait() == [0, 0], job.errors(0)

@@ -72,7 +72,7 @@ ALONE = {
     "found_inf": "whether it updates at all is read from a flag that is each rank's own",
     "printing": "what runs once for all prints one line, not one for each",
     "adjacent": "where the parameters end, what is the rank's own is in the same chunk",
-    "past": "what each writes may lie in the velocity, and in what is next to it",
+    "past": "what each writes may be in the velocity, and in what is next to it",
     "scattered": "so it may, wherever it goes",
 }
 FOR_ONE = {"allocations": 44, "changed": 40}  # MiB: one rank, and not two; the others have 32

@@ -73,8 +73,8 @@ EXPORT parted(const int *values, int *out, int bit)
     out[threadIdx.x] = other + votes;
 }
 
-// Half-warps go through a loop of their own length, which nvcc unrolls. What is behind it for one
-// is still in it for the other, until one of them is done.
+// Half-warps go through a loop of their own length, which nvcc unrolls. Code behind the loop for
+// one half is still in the loop for the other, until one of them is done.
 EXPORT unequal(int *out, int n0, int n1)
 {
     int n = threadIdx.x % 32 < 16 ? n0 : n1, sum = threadIdx.x;

@@ -175,7 +175,7 @@ alloca.u64 %rd0, %rd1{|, 32}
 """
 FORMS = FORMS.replace("BYTES", "mbarrier::complete_tx::bytes")
 FORMS = FORMS.replace("IN.b64", "{|.shared|.shared::cta|.shared::cluster}.b64")
-# Of matrices: <a T> stands for as many registers as the shape's matrix A of such elements takes.
+# Instructions on matrices: <a T> stands for the registers that matrix A of the shape takes.
 MATRIX_FORMS = """
 mma.sync.aligned.S{.row|.col}{.row|.col}{|.satfinite|.rz}.C.T.T.C <d C>, <a T>, <b T>, <c C>
 mma.sync.aligned.S.row.col.s32{.u8|.s8}{.u8|.s8}.s32{|.satfinite} <d s32>, <a s8>, <b s8>, <c s32>

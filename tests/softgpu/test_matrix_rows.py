@@ -1,8 +1,8 @@
 """Matrix operations of a warp: products of fragments.
 
 A fragment's layout is the PTX ISA's (9.7.14): element i of lane l is in row and column of the
-matrix that `left`, `right`, `sums` and `quads` say. What a product gives is the one order of sums
-that matrix.c promises: from C on, k upwards, one fused multiply-add each.
+matrix that `left`, `right`, `sums` and `quads` say. A product sums in the one order that
+matrix.c promises: from C on, k upwards, one fused multiply-add each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Random kernels with branches, loops, barriers and shuffles, against an interpreter on NumPy.
 
-What is tested is the cutting into segments: what must be kept at a cut, what is computed again, how
-threads that have parted meet again, and what is concluded about threads that have not. Therefore
-some variables begin as the same value for all threads, or as one that grows from thread to thread.
-"""
+They test how kernels are cut into segments: values that must be kept at a cut, values that are
+computed again, diverged threads that meet again, and conclusions about threads that have not
+diverged. Therefore some variables begin as the same value for all threads, or as one that grows
+from thread to thread."""
 
 from __future__ import annotations
 

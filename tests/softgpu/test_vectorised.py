@@ -20,7 +20,7 @@ GPT = f'#include "{REPOSITORY / "examples/gpt/kernels.cuh"}"\n'
 REDUCTIONS = Path(__file__).with_name("reductions.cu")
 BENCHMARK = REPOSITORY / "benchmarks/dispatch_kernels.cu"
 
-# Of each kernel the segments, at most, and the vector loops, at least.
+# For each kernel, the most segments and the fewest vector loops.
 TABLE: dict[str | Path, dict[str, tuple[int, int]]] = {
     GPT: {
         "gemm_nn": (3, 1),

@@ -47,7 +47,7 @@ class Devices:
             until(lambda: len(only_saved(told)) > n, native)  # noqa: B023
         return [only_saved(told)[n] for told in self.told]
 
-    def go_on(self, job: int, clients: Sequence[RingClient]) -> None:
+    def continue_running(self, job: int, clients: Sequence[RingClient]) -> None:
         self.natives[0].barrier(job, False)
         for native in self.natives:
             settle(native, job, "running")

@@ -16,7 +16,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def small_disk(state: State) -> Iterator[Path]:
-    """16 MiB. What uses it must have ended before."""
+    """A disk of 16 MiB. Processes that use it must end before the context does."""
     privileges.need_namespaces()
     place = state.folder / "disk"
     place.mkdir()

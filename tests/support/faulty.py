@@ -105,7 +105,7 @@ fsspec.register_implementation("faulty", Faulty, clobber=True)
 
 class Turns:
     """Runs several bodies, each until its next operation on the disk, in the order that `choose`
-    draws from those that are not done. What one raises is raised in the end."""
+    draws from those that are not done. An exception of one is raised in the end."""
 
     def __init__(self, disk: Disk, choose: Callable[[Sequence[int]], int]):
         self.disk, self.choose = disk, choose

@@ -23,7 +23,7 @@ from support.leaks import State
 from support.patience import scaled
 
 MiB = 1 << 20
-# Of the devices that tests name no kind of; `nvidia` on a machine that has a GPU.
+# The kind of a device for which a test names none; `nvidia` on a machine that has a GPU.
 KIND = os.environ.get("RANKFOLD_TEST_DEVICE", "soft")
 SLOW_KERNELS = "rankfold: the program has waited 2 s for its device to load kernels"
 ASK_AGAIN_S = 0.1  # each question takes time from what runs
@@ -121,7 +121,7 @@ class RunningJob:
             reply = self.ask(
                 device, "wait", states=["cut"], within_s=scaled(seconds), wait=seconds + 5
             )
-            assert reply["state"] == "cut", f"{device}: {reply}\n{self.fleet.dump(device)}"
+            assert reply["state"] == "cut", f"{device}: {reply}\n{self.fleet.debug_text(device)}"
 
     def ask_joined(self, device: str, op: str, **arguments: Any) -> Message:
         """`ask`, again while the devices have not met yet."""
@@ -141,7 +141,7 @@ class RunningJob:
         """Where it stands, on all devices: the bytes that were saved."""
         return sum(self.ask(device, "save")["saved_bytes"] for device in self.devices)
 
-    def go_on(self) -> None:
+    def continue_running(self) -> None:
         """From the cut."""
         for device in self.devices:
             self.ask(device, "barrier", action="withdraw")
@@ -191,7 +191,7 @@ class Fleet:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error:
-            self.keep_dumps()
+            self.keep_debug_texts()
         for job in self.jobs:
             for rank in range(job.world_size):
                 if job.exit_status(rank) is None:
@@ -206,12 +206,12 @@ class Fleet:
                     process.kill()
             process.wait(scaled(10))
 
-    def keep_dumps(self) -> None:
+    def keep_debug_texts(self) -> None:
         """Writes each proxy's debug text next to its log, for the report of a failed test."""
         for name in self.names:
             with contextlib.suppress(ControlError):
                 path = self.state.path / "proxies" / (name.replace("/", ".") + ".dump.log")
-                path.write_text(self.dump(name))
+                path.write_text(self.debug_text(name))
 
     def socket(self, device: str) -> str:
         return str(self.sockets / (device.replace("/", ".") + ".sock"))
@@ -261,7 +261,7 @@ class Fleet:
     def status(self, device: str) -> Message:
         return self.ask(device, "status")
 
-    def dump(self, device: str) -> str:
+    def debug_text(self, device: str) -> str:
         return str(self.ask(device, "dump")["text"])
 
     def rank_pid(self, job: RunningJob, rank: int) -> int:

@@ -274,8 +274,8 @@ def device(
     share: bool = True,
     squash: bool = True,
 ) -> Iterator[Native]:
-    """A device in this process: a soft one, except for tests/nvidia/test_core.py. What its ranks
-    hold alike is compared at each collective."""
+    """A device in this process: a soft one, except for tests/nvidia/test_core.py. Equal content
+    of its ranks is compared at each collective."""
     hal = os.environ.get("RANKFOLD_TEST_HAL", "soft")
     native = Native(
         hal,

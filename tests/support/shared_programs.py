@@ -102,8 +102,8 @@ class Op:
 
 @dataclass(frozen=True)
 class Step:
-    """What all ranks do, but `rank`, which does `other`. A "reduce", "cut" or
-    "save" (at a cut) is everybody's."""
+    """A step that all ranks do except `rank`, which does `other`. All ranks take part in a
+    "reduce", "cut" or "save" (at a cut)."""
 
     op: Op
     rank: int | None = None
@@ -427,7 +427,7 @@ class Driver:
             return
         if saves:
             self.save()
-        self.here.go_on(self.job, clients)
+        self.here.continue_running(self.job, clients)
 
     def move(self, there: Devices, clients: list[Computing], looks: bool) -> None:
         for native in self.here.natives:

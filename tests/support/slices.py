@@ -1,10 +1,9 @@
 """A slice of the tests: those that a short time has room for, others for each commit.
 
 ``pytest --slice WORD`` puts the tests into an order that WORD draws and begins none after
-`--slice-seconds`; concurrently (pytest-xdist) each process has that time. What a machine
-manages depends on its speed, which tests come first on WORD alone: a failure is found again with
-the same one. A plugin of tests/conftest.py.
-"""
+`--slice-seconds`; concurrently (pytest-xdist) each process has that time. The number of tests
+depends on the machine's speed, their order on WORD alone: the same WORD finds a failure again. A
+plugin of tests/conftest.py."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ SEED = 36
 CANDIDATES = 100  # samples of an operator from which some are chosen
 BROKEN = 3  # exit status: the CUDA context is lost, and the other cases need another process
 REFUSED = ("cuFFT", "cusolver", "cusparse", "NVRTC")
-# Of equal values any position may be chosen: only the values are compared.
+# Among equal values any position may be chosen: only the values are compared.
 ANY_OF_EQUALS = ("kthvalue", "mode", "sort", "topk")
 RANDOM = ("randint", "randn")  # which set a seed of their own each time
 ON_CPU = ("tensor_split",)  # its arguments remain on the CPU

@@ -1,7 +1,7 @@
 """Ranks that use PyTorch's ways to train in parallel, and its collectives.
 
 Each way prints one line per rank and round: its name, the last loss and a hash of the parameters.
-What a collective returns is compared with what the rank computes on the CPU from all inputs.
+The result of a collective is compared with what the rank computes on the CPU from all inputs.
 """
 
 from __future__ import annotations

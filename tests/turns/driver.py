@@ -102,7 +102,7 @@ class Driver(shared.Driver):
             for _ in range(self.length):
                 self.make(next(self.moves))
             if self.posted == before:
-                self.go_on_somehow()
+                self.continue_somehow()
         if self.cutting:
             self.world.until_state("cut")
             self.cut()
@@ -136,7 +136,7 @@ class Driver(shared.Driver):
             if rank.waits and rank.waits():
                 rank.waits = None
 
-    def go_on_somehow(self) -> None:
+    def continue_somehow(self) -> None:
         """No one has posted anything for long: who can does. If none can, all that some wait for
         must have come."""
         posted = self.posted

@@ -44,7 +44,7 @@ void lack(void);
 int readable(int fd);
 int readable_within(int fd, int ms);
 
-/* What there is to read without waiting, as text in quotes. */
+/* Prints the bytes that can be read without waiting, as text in quotes. */
 void say_content(int fd);
 
 /* A child that sleeps until it is killed. */

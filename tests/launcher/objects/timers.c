@@ -195,7 +195,7 @@ static void use_cpu_timer(void)
 	say("%d every %ld", left.it_value.tv_sec > FAR / 2, (long)left.it_interval.tv_sec);
 }
 
-/* Of another kind of clock. */
+/* A timer of another kind of clock. */
 static timer_t boot_timer;
 static void make_boot_timer(void)
 {

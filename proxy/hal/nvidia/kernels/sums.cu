@@ -41,8 +41,8 @@ KERNELS(float, float)
 KERNELS(double, double)
 KERNELS(bfloat16, uint16_t)
 
-// Each block's share of the checksum of these bytes, which may begin anywhere, and of which the
-// first is that of word `word` of the whole: two words in `out`.
+// Each block's share of the checksum of these bytes, which may begin at any address; the first byte
+// is that of word `word` of the whole. Writes two words to `out`.
 extern "C" __global__ void checksum(const uint8_t *from, uint64_t bytes, uint64_t word,
                                     uint64_t *out)
 {

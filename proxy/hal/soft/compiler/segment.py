@@ -155,7 +155,7 @@ class Segment(Values):
         self.write(instr.args[0], self.e.bin("add nuw nsw", product, c))
 
     def _keep_split(self, instr: Instr) -> None:
-        """Stores, next to an address, the two parts of which it is the sum: see addressing.py."""
+        """Stores, next to an address, the two addends of that address: see addressing.py."""
         name = _target(instr)
         split = self.kernel.splits[name]
         if split.source:
