@@ -42,7 +42,7 @@ def was_forked(process: subprocess.Popen[Any]) -> bool:
 
 
 def finds(kind: Kind, **options: Any) -> Any:
-    """What a program finds. Pipes are without their numbers."""
+    """The state that a program finds, with pipes without their numbers."""
     with start(kind, "find", **options) as process:
         found = json.loads(process.stdout.read())
     assert process.returncode == 0
@@ -123,7 +123,7 @@ def test_a_fork_starts_forks() -> None:
 
 
 def test_forks_end_with_a_server_that_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits for one learns of it, and the next program is started by an interpreter."""
+    """A waiting requester notices, and an interpreter starts the next program."""
     server = warm.launch()
     assert server
     monkeypatch.setattr(warm.Popen, "_server", server)

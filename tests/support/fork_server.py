@@ -1,9 +1,9 @@
 """A process that has imported rankfold's modules, and forks a process for each request.
 
-`support.warm` sends the requests. What is forked behaves as ``python -m MODULE ARGUMENTS`` started
-by the requester: the same environment, folder, open files, limits, signals, command line in /proc.
-What differs: its parent is this process, with which it is killed; and hashes have the same seed in
-all of them.
+`support.warm` sends the requests. A fork behaves as ``python -m MODULE ARGUMENTS`` started by the
+requester: the same environment, folder, open files, limits, signals, command line in /proc. Two
+things differ: its parent is this process, and it is killed when that exits; and hashes have the
+same seed in all forks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-# Of each program (a module, or the path of a script) what it imports later, or by name.
+# Program (a module, or the path of a script) → modules that it imports later, or by name.
 LATER = {
     "rankfold.interpose.launcher": ["rankfold.interpose.launcher.launcher"],
     "rankfold.proxy.server": ["rankfold.proxy.hal.soft.modules"],
@@ -198,7 +198,7 @@ def _put_files(files: dict[int, int]) -> None:
 
 
 def _open_streams() -> None:
-    """What an interpreter does when it starts, with the encodings that this one chose."""
+    """Opens the standard streams as an interpreter does, with the encodings of this one."""
     for name, fd in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
         ours, stream = getattr(sys, f"__{name}__"), None
         with contextlib.suppress(OSError):  # it is closed
@@ -257,8 +257,8 @@ _shown: list[Any] = []  # the kernel reads it
 
 
 def run(program: str) -> NoReturn:
-    """Run a program, and end with its status. What an interpreter frees when it ends is left to the
-    kernel, which is faster."""
+    """Run a program, and exit with its status. The kernel frees the memory, faster than the
+    interpreter would."""
     sys.modules.pop(program, None)
     status = 1
     gc.enable()

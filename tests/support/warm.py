@@ -36,7 +36,7 @@ EITHER_WAY = {"PYTHONFAULTHANDLER"}
 PACKAGES = {"rankfold"}
 ENDS_WITH_ITS_PARENT = {"rankfold.plugin_process"}  # which is the one that started it
 SCRIPTS = {str(TESTS / "support" / name) for name in ("peer_proxy.py",)}
-# Of /proc/self/status: what processes inherit, and a request does not contain.
+# Lines of /proc/self/status that processes inherit and that no request contains.
 INHERITED = ("Uid", "Gid", "Groups", "Cap", "NoNewPrivs", "Seccomp:", "Cpus_allowed:")
 cold = subprocess.Popen
 _parameters = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
@@ -123,7 +123,7 @@ def _limits() -> list[tuple[int, int]]:
 
 
 def _inherited() -> list[str]:
-    """What a fork of another process would inherit, and nothing can change. Raises OSError."""
+    """The properties that a fork inherits and cannot change. Raises OSError."""
     own = Path("/proc/self")
     lines = (own / "status").read_text().splitlines()
     found = [line for line in lines if line.startswith(INHERITED)]
