@@ -202,7 +202,7 @@ def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
     """Write a checkpoint's snapshots while the job is at a cut; returns the pause in seconds."""
 
-    def ask(op: str, **arguments: Any) -> None:
+    def request(op: str, **arguments: Any) -> None:
         each(lambda rank: call(job.launcher(rank), op, timeout=120, **arguments), job.world_size)
 
     folder.mkdir(parents=True)
@@ -211,7 +211,7 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
     with timed(seconds, "still"):
         with ThreadPoolExecutor(1) as pool:
             saving = pool.submit(job.save)
-            ask("freeze")
+            request("freeze")
             saving.result()
         each(
             lambda rank: call(
@@ -223,7 +223,7 @@ def saved(job: RunningJob, folder: Path, seconds: dict[str, float]) -> float:
             ),
             job.world_size,
         )
-        ask("thaw")
+        request("thaw")
         job.continue_running()
     with timed(seconds, "copy"):
         while images_being_copied(folder / f"rank-{r}" for r in range(job.world_size)):
@@ -238,7 +238,7 @@ def resized(job: RunningJob, placement: list[str]) -> float:
     job.detach()
     job.place(placement)
     for device in job.devices:
-        job.ask(device, "wait", states=["running"], within_s=60.0, wait=65.0)
+        job.request(device, "wait", states=["running"], within_s=60.0, wait=65.0)
     return time.monotonic() - begun
 
 

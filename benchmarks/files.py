@@ -91,14 +91,14 @@ def probing(fleet: Fleet) -> Iterator[list[float]]:
     took: list[float] = []
     over = threading.Event()
 
-    def ask() -> None:
+    def measure_replies() -> None:
         with control.Client(Layout(fleet.state).socket, timeout=PATIENCE_S) as client:
             while not over.wait(PROBE_S):
                 begun = time.monotonic()
                 client.request("hello")
                 took.append(time.monotonic() - begun)
 
-    thread = threading.Thread(target=ask)
+    thread = threading.Thread(target=measure_replies)
     thread.start()
     try:
         yield took

@@ -34,7 +34,7 @@ def receive(sock: socket.socket) -> bytes:
     return data
 
 
-def ask(path: str, request: dict[str, Any]) -> str:
+def reply_to(path: str, request: dict[str, Any]) -> str:
     """One request as the protocol has it."""
     body = json.dumps({"v": 1, "id": 1, **request}).encode()
     with socket.socket(socket.AF_UNIX) as sock:
@@ -101,7 +101,7 @@ def command(argv: list[str]) -> str:
 
 def attempts(plan: dict[str, Any], who: str, results: str) -> None:
     tries: list[tuple[str, Callable[[], str]]] = [
-        (path, lambda path=path, request=request: ask(path, request))  # type: ignore[misc]
+        (path, lambda path=path, request=request: reply_to(path, request))  # type: ignore[misc]
         for path, request in plan["sockets"].items()
     ]
     tries += [("door", lambda: knock(plan["door"])), ("descriptors", inherited)]

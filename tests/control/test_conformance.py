@@ -67,18 +67,18 @@ class Device:
             except ControlError:
                 time.sleep(0.01)
 
-    def ask(self, op: str, **arguments: Any) -> Any:
+    def request(self, op: str, **arguments: Any) -> Any:
         reply, fds = self.client.request(op, **arguments)
         assert fds == []
         return reply
 
     def refused(self, op: str, **arguments: Any) -> str:
         with pytest.raises(ControlError) as caught:
-            self.ask(op, **arguments)
+            self.request(op, **arguments)
         return caught.value.code
 
     def status(self) -> messages.ProxyStatus:
-        return expect(messages.ProxyStatus, self.ask("status"))
+        return expect(messages.ProxyStatus, self.request("status"))
 
     def job(self, name: str = "job") -> messages.JobReport:
         (found,) = [job for job in self.status().jobs if job.job == name]
@@ -91,7 +91,7 @@ class Device:
         return job
 
     def place(self, epoch: int, **fields: Any) -> Any:
-        return self.ask("place", **{**placement(self.state, epoch), **fields})
+        return self.request("place", **{**placement(self.state, epoch), **fields})
 
     def start_ranks(self) -> None:
         """Two ranks that hand over a channel and wait."""
@@ -151,7 +151,7 @@ def device(request: pytest.FixtureRequest, state: State) -> Iterator[Device]:
 
 
 def test_a_server_identifies_itself_and_refuses_bad_requests(device: Device, state: State) -> None:
-    hello = expect(messages.ProxyHello, device.ask("hello"))
+    hello = expect(messages.ProxyHello, device.request("hello"))
     assert (hello.device, hello.type, hello.memory) == (NAME, "soft", MEMORY)
     assert hello.pid == device.process.pid
     status = device.status()
@@ -190,10 +190,12 @@ def test_a_server_identifies_itself_and_refuses_bad_requests(device: Device, sta
     assert device.refused("barrier", **of, action="request") == "unknown_job"
     assert device.refused("barrier", **of, action="dance") == "argument"
     assert device.refused("detach", **of) == "argument"
-    assert device.ask("detach", **of, discard=True)["saved_bytes"] == 0, "as if it had been done"
+    assert device.request("detach", **of, discard=True)["saved_bytes"] == 0, (
+        "as if it had been done"
+    )
     assert device.status().jobs == []
 
-    device.ask("shutdown")
+    device.request("shutdown")
     assert device.process.wait(60) == 0
     assert not device.socket.exists()
 
@@ -218,38 +220,40 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
     assert device.refused("save", **of) == "no_cut"
     assert device.refused("save", job="job", epoch=2) == "unknown_job"
     assert device.refused("barrier", job="job", epoch=2, action="request") == "unknown_job"
-    assert device.ask("detach", job="job", epoch=2, discard=True)["saved_bytes"] == 0
+    assert device.request("detach", job="job", epoch=2, discard=True)["saved_bytes"] == 0
     assert device.job().state == "running"
 
     for _ in range(2):
-        standing = expect(messages.JobStatus, device.ask("barrier", **of, action="request"))
+        standing = expect(messages.JobStatus, device.request("barrier", **of, action="request"))
         assert standing.state in ("stopping", "cut")
     assert device.until("cut").cut_age_s is not None
-    device.ask("barrier", **of, action="withdraw")
+    device.request("barrier", **of, action="withdraw")
     device.until("running")
-    device.ask("barrier", **of, action="withdraw")
+    device.request("barrier", **of, action="withdraw")
     assert device.job().state == "running"
-    device.ask("barrier", **of, action="request")
+    device.request("barrier", **of, action="request")
     device.until("cut")
     for _ in range(2):
-        expect(messages.Saved, device.ask("save", **of))
+        expect(messages.Saved, device.request("save", **of))
         assert device.job().state == "cut"
     for _ in range(2):
-        expect(messages.Detached, device.ask("detach", **of, discard=False))
+        expect(messages.Detached, device.request("detach", **of, discard=False))
         assert device.job().state == "saved"
-    standing = expect(messages.JobStatus, device.ask("barrier", **of, action="request"))
+    standing = expect(messages.JobStatus, device.request("barrier", **of, action="request"))
     assert standing.state == "saved"
 
     device.place(4)
     device.until("running")
     assert device.job().epoch == 4
     assert device.refused("barrier", **of, action="request") == "unknown_job"
-    assert device.ask("detach", **of, discard=True)["saved_bytes"] == 0, "of an epoch that is over"
+    assert device.request("detach", **of, discard=True)["saved_bytes"] == 0, (
+        "of an epoch that is over"
+    )
     assert device.job().state == "running"
-    device.ask("detach", job="job", epoch=4, discard=True)
+    device.request("detach", job="job", epoch=4, discard=True)
     assert device.job().state == "saved"
     device.end_ranks()
-    device.ask("shutdown")
+    device.request("shutdown")
     assert device.process.wait(60) == 0
 
 
@@ -260,18 +264,18 @@ def test_of_thousands_of_jobs_a_device_tells_of_those_it_has_and_the_last(device
     for number in range(3 * SAVED_JOBS):
         device.place(1, job=f"job-{number}")
         assert device.job(f"job-{number}").state != "saved"
-        device.ask("detach", job=f"job-{number}", epoch=1, discard=True)
+        device.request("detach", job=f"job-{number}", epoch=1, discard=True)
         assert device.job(f"job-{number}").state == "saved"
     told = {job.job: job.state for job in device.status().jobs}
     last = range(2 * SAVED_JOBS, 3 * SAVED_JOBS)
     assert told.pop("job") != "saved"
     assert told == dict.fromkeys((f"job-{number}" for number in last), "saved")
-    assert device.ask("detach", job="job-0", epoch=1, discard=True)["saved_bytes"] == 0
+    assert device.request("detach", job="job-0", epoch=1, discard=True)["saved_bytes"] == 0
     device.place(1, job="job-0")
-    device.ask("detach", job="job-0", epoch=1, discard=True)
+    device.request("detach", job="job-0", epoch=1, discard=True)
     assert device.job("job-0").state == "saved"
-    device.ask("detach", job="job", epoch=7, discard=True)
-    device.ask("shutdown")
+    device.request("detach", job="job", epoch=7, discard=True)
+    device.request("shutdown")
     assert device.process.wait(60) == 0
 
 
@@ -279,13 +283,13 @@ def test_an_incarnation_that_is_over_is_not_placed_again(device: Device) -> None
     """Neither in a later epoch: a device remembers a job that it has released."""
     device.place(1, incarnation=3)
     assert device.job().incarnation == 3
-    device.ask("detach", job="job", epoch=1, discard=True)
+    device.request("detach", job="job", epoch=1, discard=True)
     for over in ({}, {"incarnation": 2}):
         with pytest.raises(ControlError, match=r"incarnation") as caught:
             device.place(2, **over)
         assert caught.value.code == "incarnation"
     device.place(2, incarnation=3)
     assert device.job().epoch == 2
-    device.ask("detach", job="job", epoch=2, discard=True)
-    device.ask("shutdown")
+    device.request("detach", job="job", epoch=2, discard=True)
+    device.request("shutdown")
     assert device.process.wait(60) == 0

@@ -42,7 +42,7 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def asked(path: Path, uid: int, marked: bool = False) -> str:
+def reply_to_user(path: Path, uid: int, marked: bool = False) -> str:
     """The reply to a process of that user."""
     command = [sys.executable, "-c", ASK, str(path), str(uid), "marked" if marked else ""]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -52,21 +52,21 @@ def asked(path: Path, uid: int, marked: bool = False) -> str:
 
 def test_our_own_are_let_in(folder: Path) -> None:
     with serving(folder / "s"):
-        assert asked(folder / "s", os.getuid()) == "test"
+        assert reply_to_user(folder / "s", os.getuid()) == "test"
 
 
 def test_another_user_is_refused_where_the_file_lets_it_in(folder: Path) -> None:
     if os.getuid() != 0:
         privileges.missing("needs root to become another user")
     with serving(folder / "s"):
-        assert "Permission denied" in asked(folder / "s", NOBODY)
+        assert "Permission denied" in reply_to_user(folder / "s", NOBODY)
         os.chmod(folder / "s", 0o666)
-        assert asked(folder / "s", NOBODY) == f"denied: the peer is user {NOBODY}"
+        assert reply_to_user(folder / "s", NOBODY) == f"denied: the peer is user {NOBODY}"
 
 
 def test_a_process_marked_as_a_rank_s_is_refused(folder: Path) -> None:
     with serving(folder / "s"):
-        told = asked(folder / "s", os.getuid(), marked=True)
+        told = reply_to_user(folder / "s", os.getuid(), marked=True)
     assert told.startswith("denied: process") and "ranks must not connect to rankfold" in told
 
 

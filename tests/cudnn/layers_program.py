@@ -297,7 +297,7 @@ def normalise(handle: c_void_p, seed: int, kind: int, mode: int, last: bool) -> 
         tensor.free()
 
 
-def told(handle: c_void_p) -> dict[str, int]:
+def errors_of(handle: c_void_p) -> dict[str, int]:
     """The errors for what is wrong, or not served."""
     case: Case = ((1, 1, 4, 4), 1, (3, 3), 0, 1, 1, 1)
     x, w = Tensor(np.ones((1, 1, 4, 4)), FLOAT), Tensor(np.ones((1, 1, 3, 3)), FLOAT)
@@ -323,7 +323,7 @@ def told(handle: c_void_p) -> dict[str, int]:
 def main() -> None:
     handle = c_void_p()
     good(DNN.cudnnCreate(byref(handle)))
-    print("told", told(handle), flush=True)
+    print("told", errors_of(handle), flush=True)
     kinds = tuple(map(int, sys.argv[2].split(",")))
     for seed in range(int(sys.argv[1])):
         for kind, last in itertools.product(kinds, (False, True)):

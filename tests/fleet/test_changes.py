@@ -42,11 +42,11 @@ def test_what_is_refused_leaves_the_fleet_as_it_was(
             specs.write("broken.yaml", text)
             neighbour.describe(gpus=1)  # valid by itself, but not next to an invalid file
 
-            def told() -> str:
+            def messages() -> str:
                 conditions = rankfold.status()["source"]["conditions"]
                 return str([c["message"] for c in conditions if c["status"] == "False"])
 
-            rankfold.until(lambda: reason in told() and "broken.yaml" in told())  # noqa: B023
+            rankfold.until(lambda: reason in messages() and "broken.yaml" in messages())  # noqa: B023
             assert rankfold.status()["revision"] == revision
         second = subprocess.run(
             [sys.executable, "-m", "rankfold.reconciler.daemon", "--state", str(state.path)],
@@ -160,14 +160,14 @@ def test_a_job_whose_modules_cannot_be_stored_waits_at_its_cut(
     neighbour.describe(gpus=1)
     rankfold("apply", "-f", str(specs.folder))
 
-    def told(where: str, what: str) -> bool:
+    def mentions(where: str, what: str) -> bool:
         return f"modules cannot be stored in {state.path}/modules" in str(where) and what in where
 
     def conditions() -> str:
         return str([c["message"] for c in rankfold.job(NAME)["conditions"]])
 
-    rankfold.until(lambda: told(conditions(), "until there is space"))
-    assert all(told(each["message"], "No space") for each in rankfold.status()["devices"])
+    rankfold.until(lambda: mentions(conditions(), "until there is space"))
+    assert all(mentions(each["message"], "No space") for each in rankfold.status()["devices"])
     assert rankfold.job(NAME)["phase"] == "Running"
     ballast.unlink()
     rankfold.until(lambda: len(neighbour.devices()) == 1)

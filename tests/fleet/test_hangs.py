@@ -78,7 +78,7 @@ def test_a_rank_says_that_it_waits_for_a_kernel(
     assert errors.read_text().count("has waited") == 1
 
 
-def tell(pids: Iterable[int], number: signal.Signals) -> None:
+def send_signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -112,11 +112,11 @@ def test_all_of_it_in_the_midst_of_a_change(
     asleep: set[int] = set()
     try:
         while more := below(os.getpid()) - asleep:  # some begin meanwhile
-            tell(more, signal.SIGSTOP)
+            send_signal(more, signal.SIGSTOP)
             asleep |= more
         time.sleep(ASLEEP_S)
     finally:
-        tell(sorted(asleep, key=lambda _: chance.random()), signal.SIGCONT)
+        send_signal(sorted(asleep, key=lambda _: chance.random()), signal.SIGCONT)
     if action == "rest":
         rankfold("resume", NAME, "--override")
     wanted = 2 if action == "resize" else 1

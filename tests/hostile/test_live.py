@@ -216,13 +216,13 @@ def test_a_rank_that_never_takes_what_it_asked_for(kernels: Loader) -> None:
     """Requests without end for the same slot: what waits is bounded, and the good rank
     continues."""
 
-    def ask(client: RingClient) -> None:
+    def flood(client: RingClient) -> None:
         client.block(1)
         for _ in range(1000):
             client.post(DEVICE_SYNC, b"", 1)
 
     with next_to_a_good_rank(kernels) as (native, good):
-        round_of(native, good, ask)
+        round_of(native, good, flood)
 
 
 def test_a_send_without_a_receiver_does_not_delay_a_save() -> None:

@@ -113,7 +113,7 @@ def test_a_job_that_swaps_continues_from_it_with_the_same_bits(
     monkeypatch.setenv("RANKFOLD_SHARE", "0")
 
     def swapped(device: int = 0) -> int:
-        return int(fleet.ask(fleet.names[device], "status")["swapped_out"])
+        return int(fleet.request(fleet.names[device], "status")["swapped_out"])
 
     with Fleet(state, 3, memory=LITTLE) as fleet:
         job = begin(fleet, steps="60")

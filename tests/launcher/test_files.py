@@ -94,7 +94,7 @@ def seen(folder: Path) -> dict[str, Any]:
     return found
 
 
-def furnish(tree: Path) -> None:
+def create_files(tree: Path) -> None:
     """Creates the files that exist before the rank starts."""
     for name in ("linked input", "given", "unwanted", "truncated", "untouched"):
         (tree / name).write_text(f"{name} of old")
@@ -150,7 +150,7 @@ def test_what_ranks_print_wakes_no_launcher(place: Tree) -> None:
 
 @pytest.mark.parametrize("rig", [0, 1], ids=["again", "elsewhere"])
 def test_files_are_set_back_to_what_they_were(place: Tree, rig: int) -> None:
-    furnish(place.tree)
+    create_files(place.tree)
     launched = place.start("names")
     save(launched, place.saved)
     before = seen(place.tree)
@@ -173,14 +173,14 @@ def test_files_are_set_back_to_what_they_were(place: Tree, rig: int) -> None:
 
 
 def test_files_come_back_in_a_tree_that_has_only_the_inputs(place: Tree) -> None:
-    furnish(place.tree)
+    create_files(place.tree)
     launched = place.start("names")
     save(launched, place.saved)
     before = seen(place.tree)
     kill(launched)
     shutil.rmtree(place.tree)
     place.tree.mkdir()
-    furnish(place.tree)
+    create_files(place.tree)
     os.utime(place.tree / "untouched", ns=(0, before["untouched"][-1]))
     fresh = place.restored(1)
     after = seen(place.tree)

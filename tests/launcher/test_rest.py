@@ -364,11 +364,11 @@ def test_calls_end_though_they_are_interrupted_more_often_than_they_wait(place: 
 HANDLER = """
 import pathlib, select, signal, sys
 
-def told(*_):
+def exit_on_signal(*_):
     print("told", flush=True)
     sys.exit(0)
 
-signal.signal(signal.SIGUSR1, told)
+signal.signal(signal.SIGUSR1, exit_on_signal)
 pathlib.Path("ready").touch()
 select.epoll().poll(3600)
 """

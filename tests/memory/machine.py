@@ -59,7 +59,7 @@ class Machine(RuleBasedStateMachine):
             for page in range(min(chunks, PAGES - 1)):
                 assert rank.alloc(page)
         for rank in self.world.ranks:
-            rank.ask(ACTIVATE)
+            rank.request(ACTIVATE)
             self.world.settle()
             for page in rank.model:
                 own(rank, page)
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
     def switch(self, number: int) -> None:
         """As a rank comes to run, if it can at once."""
         rank = self.rank(number)
-        rank.ask(ACTIVATE)
+        rank.request(ACTIVATE)
         self.continue_running()
         if not rank.memory.missing and not rank.moving:
             self.merge(number)
@@ -215,11 +215,11 @@ class Machine(RuleBasedStateMachine):
         page=PAGE,
         pages=st.integers(1, PAGES),
     )
-    def ask(self, number: int, purpose: int, stay: bool, page: int, pages: int) -> None:
+    def request(self, number: int, purpose: int, stay: bool, page: int, pages: int) -> None:
         rank = self.rank(number)
         if purpose == SAVE and stay:
             rank.cut = True
-        rank.ask(purpose, stay and purpose == SAVE, page, pages)
+        rank.request(purpose, stay and purpose == SAVE, page, pages)
 
     @rule(number=RANK)
     def release(self, number: int) -> None:
@@ -261,7 +261,7 @@ class Machine(RuleBasedStateMachine):
     def all_leave(self) -> None:
         """All ranks are saved to go elsewhere; none of them has left before all can."""
         for rank in self.world.ranks:
-            rank.ask(SAVE)
+            rank.request(SAVE)
         self.continue_running()
 
     @precondition(lambda self: self.may_fail and not self.world.faults)

@@ -10,7 +10,7 @@ def fill(rank: Rank, pages: int) -> None:
     """Pages with content, resident."""
     for page in range(pages):
         assert rank.alloc(page)
-    assert rank.ask(ACTIVATE)
+    assert rank.request(ACTIVATE)
     rank.world.settle()
     for page in range(pages):
         rank.write(page, 100 * rank.number + page + 1)
@@ -43,7 +43,7 @@ def same(*ranks: Rank, pages: int = 1) -> None:
     for rank in ranks:
         for page in range(pages):
             assert rank.alloc(page)
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
         rank.world.settle()
         for page in range(pages):
             own(rank, page)
@@ -52,7 +52,7 @@ def same(*ranks: Rank, pages: int = 1) -> None:
 
 def own(rank: Rank, page: int, pages: int = 1) -> None:
     if not rank.owns(page * CELLS, pages * CELLS):
-        assert rank.ask(COPY, page=page, pages=pages)
+        assert rank.request(COPY, page=page, pages=pages)
         rank.world.settle()
     assert rank.owns(page * CELLS, pages * CELLS)
 

@@ -30,7 +30,7 @@ def unforeseen(rank: Rank, cell: int, value: int) -> None:
 
 def test_a_copy_does_not_wait_for_work_that_only_reads(make: Make) -> None:
     world, first, second = shared(make)
-    assert first.ask(COPY)
+    assert first.request(COPY)
     world.settle()
     assert first.works and first.owns(0, CELLS) and first.refs(0) == second.refs(0) == 1
     assert world.memory.copies == 1
@@ -44,7 +44,7 @@ def test_a_write_protected_page_of_one_rank_is_opened_beneath_work(make: Make) -
     world, first, second = shared(make)
     own(second, 0)
     assert first.refs(0) == 1 and not first.owns(0, CELLS)
-    assert first.ask(COPY)
+    assert first.request(COPY)
     world.settle()
     assert first.works and first.owns(0, CELLS) and world.memory.copies == 1
     first.end()
@@ -52,7 +52,7 @@ def test_a_write_protected_page_of_one_rank_is_opened_beneath_work(make: Make) -
 
 def test_a_device_that_cannot_do_so_waits_for_the_work(make: Make) -> None:
     world, first, _ = shared(make, beneath=False)
-    assert first.ask(COPY)
+    assert first.request(COPY)
     world.settle(waiting=(COPY,))
     assert not first.owns(0, CELLS)
     first.end()
@@ -66,7 +66,7 @@ def test_what_is_being_written_for_all_is_not_copied_meanwhile(make: Make) -> No
     first.end()
     together(second, world.ranks, 0, CELLS, 5)
     for rank in world.ranks:
-        assert rank.ask(COPY)
+        assert rank.request(COPY)
     world.settle(waiting=(COPY,))
     assert first.refs(0) == 2
     second.end()
@@ -80,7 +80,7 @@ def test_what_may_write_anywhere_is_noticed_as_long_as_it_runs(make: Make) -> No
     ranges = world.ffi.new("struct memory_range[]", [(addr_of(CELLS), CELL)])
     assert world.lib.memory_fence(first.memory, ranges, 1, False) == 0
     first.begin()
-    assert first.ask(COPY)
+    assert first.request(COPY)
     world.settle(waiting=(COPY,))
     assert not first.owns(0, CELLS)
     first.end()
@@ -92,7 +92,7 @@ def test_what_may_write_anywhere_is_noticed_as_long_as_it_runs(make: Make) -> No
 def test_what_a_kernel_writes_before_the_copy_is_there_stays(make: Make, when: str) -> None:
     world, first, second = shared(make)
     first.begin()
-    assert first.ask(COPY)
+    assert first.request(COPY)
     world.turn()
     assert first.moving
     unforeseen(first, 1, 9)
@@ -111,7 +111,7 @@ def test_what_a_kernel_writes_before_its_page_is_opened_stays(make: Make) -> Non
     world, first, second = shared(make)
     own(second, 0)
     unforeseen(first, 0, 9)
-    assert first.ask(COPY)
+    assert first.request(COPY)
     world.settle()
     assert first.owns(0, CELLS) and first.memory.counted.unforeseen == 1
     first.run(CELLS - 1, 1, 7)
@@ -123,7 +123,7 @@ def test_what_a_kernel_writes_before_its_page_is_opened_stays(make: Make) -> Non
 def test_a_copy_that_fails_leaves_what_was_there(make: Make) -> None:
     world, first, second = shared(make)
     world.fault("own")
-    assert first.ask(COPY)
+    assert first.request(COPY)
     world.settle()
     assert first.told[-1] == (COPY, 2) and first.refs(0) == 2 and world.memory.used == 1
     assert first.read(0) == second.read(0) == (1,) * CELLS

@@ -41,7 +41,7 @@ class Checked:
         self.queue: deque[tuple[Any, int]] = deque()
         self.submitted = self.done = self.streams = 0
         self.refuses = False
-        self.heard = ffi.callback("void(void *, const struct pair *)", self.tell)
+        self.heard = ffi.callback("void(void *, const struct pair *)", self.report)
         for name in ("submit", "completed", "available", "stream_create", "stream_destroy"):
             self.device_is(name, getattr(self, name), getattr(world.device, name))
 
@@ -96,7 +96,7 @@ class Checked:
 
     # ---- the rank ----
 
-    def tell(self, _: Any, pair: Any) -> None:
+    def report(self, _: Any, pair: Any) -> None:
         self.told.append(
             {
                 "part": (pair.who.rank, pair.who.addr - DEV_BASE, pair.who.bytes),
@@ -270,7 +270,7 @@ def test_nothing_is_looked_at_while_something_runs_or_moves(make: Make) -> None:
     assert c.first(0, now=5) and not c.turn(now=5) and c.check.state == WAITS
     assert c.lib.check_deadline_ns(c.check) == 5 + SECOND
     c.rank.end()
-    assert c.rank.ask(SAVE, stay=True)
+    assert c.rank.request(SAVE, stay=True)
     c.world.turn()
     assert c.rank.moving and not c.turn(now=5)
     c.world.settle()
@@ -323,7 +323,7 @@ def test_a_part_is_what_a_buffer_has_on_a_page(make: Make) -> None:
     (rank,) = make(1, 8).ranks
     allocate(rank, 4096, 2 * CHUNK, site=9)
     allocate(rank, 2 * CHUNK + 8192, 4096, site=8)
-    rank.ask(ACTIVATE)
+    rank.request(ACTIVATE)
     rank.world.settle()
     c = Checked(rank, whole=True)
     assert c.at(5, key=6) == [
@@ -349,7 +349,7 @@ def test_all_of_it_includes_what_is_between_buffers(make: Make) -> None:
     allocate(rank, CHUNK + 8192, 2 * CHUNK)  # from the middle of a page into one
     allocate(rank, 5 * CHUNK + 512, 512)
     allocate(rank, 6 * CHUNK, 512)
-    rank.ask(ACTIVATE)
+    rank.request(ACTIVATE)
     rank.world.settle()
     rank.world.lib.memory_find(rank.memory, DEV_BASE + 5 * CHUNK + 512).freed = True
     c = Checked(rank)

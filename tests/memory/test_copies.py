@@ -17,7 +17,7 @@ def out(*ranks: Rank) -> None:
     other = world.ranks[-1]
     for page in range(8, 8 + world.memory.total):
         assert page in other.model or other.alloc(page)
-    assert other.ask(ACTIVATE)
+    assert other.request(ACTIVATE)
     world.settle()
     assert all(rank.memory.missing == len(rank.model) for rank in ranks)
 
@@ -42,7 +42,7 @@ def test_a_chunk_of_several_goes_out_once_and_comes_in_for_all(make: Make) -> No
     assert [world.lib.memory_on_host(r.memory, True).pages for r in ranks] == [2, 0, 0]
     assert [world.lib.memory_on_host(r.memory, False).shared for r in ranks] == [2, 2, 2]
     for rank in reversed(ranks):
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
         world.settle()
     assert world.memory.swapped_in == 2 * CHUNK and ranks[0].refs(0) == 3
     assert world.memory.holes == 0
@@ -63,7 +63,7 @@ def test_of_what_is_moved_counts_apart_what_another_rank_holds_alike(make: Make)
     assert world.memory.swapped_out == 3 * CHUNK, "each into its own image"
     assert alike() == 2
     for rank in (first, second, alone):
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
         world.settle()
     assert alike() == 3 and first.refs(0) == 2, "one chunk for two came in"
     own(second, 0)
@@ -82,7 +82,7 @@ def test_each_page_that_is_moved_is_reported(make: Make) -> None:
     world.memory.moves_fd = told = os.memfd_create("moves")
     same(first, second)
     out(second, first)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     world.memory.moves_fd = 0
     lines = os.pread(told, 4096, 0).decode().splitlines()
@@ -95,7 +95,7 @@ def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> N
     world = shared(make, 2, pages=2)
     first, second, _ = world.ranks
     out(first, second)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     own(first, 0)
     first.write(0, 7)
@@ -104,7 +104,7 @@ def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> N
     assert world.memory.swapped_out == moved + CHUNK  # other's pages are zeros that come anew
     assert world.memory.not_swapped - not_swapped == CHUNK
     assert first.read(0) == (7,) * CELLS and second.read(0) == (1,) * CELLS
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     moved = world.memory.swapped_out
     out(first, second)
@@ -119,7 +119,7 @@ def test_what_was_written_since_is_copied_out_again(make: Make) -> None:
     for value in (1, PRIVATE + 1, 2, PRIVATE + 2):
         if 0 not in first.model:
             assert first.alloc(0)
-        assert first.ask(ACTIVATE)
+        assert first.request(ACTIVATE)
         world.settle()
         first.write(0, value)
         out(first)
@@ -132,7 +132,7 @@ def test_a_rank_that_has_failed_believes_no_copy(make: Make, how: str) -> None:
     world = shared(make, 2)
     first, second, _ = world.ranks
     out(first, second)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     own(first, 0)
     first.run(0, CELLS, 1)  # what it held already: but it is not done
@@ -156,7 +156,7 @@ def test_a_rank_that_has_failed_does_not_believe_its_image(make: Make) -> None:
     first, second = world.ranks
     same(first)
     out(first)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     page = first.memory.pages[0]
     assert page.in_image and page.keyed
@@ -185,7 +185,7 @@ def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None
     assert first.read(0) == second.read(0) == (1,) * CELLS
     world.ranks.remove(first)
     first.close()
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.settle()
     assert second.read(0) == (1,) * CELLS
     world.ranks.remove(second)
@@ -200,7 +200,7 @@ def test_a_saved_rank_has_all_in_its_own_image(make: Make, stay: bool) -> None:
     *ranks, _ = world.ranks
     out(*ranks)
     for rank in ranks[:2]:
-        assert rank.ask(SAVE, stay)
+        assert rank.request(SAVE, stay)
     world.settle()
     for rank in ranks[:2]:
         assert rank.told[-1] == (SAVE, 0) and rank.saved(stay)
@@ -211,11 +211,11 @@ def test_a_saved_rank_has_all_in_its_own_image(make: Make, stay: bool) -> None:
     assert [ranks[1].image_owner(page) for page in (0, 1)] == ([0, 0] if stay else [None, None])
     assert ranks[2].read(1) == (2,) * CELLS
     world.lib.memory_changes(ranks[0].memory)
-    assert ranks[0].ask(ACTIVATE)
+    assert ranks[0].request(ACTIVATE)
     world.settle()
     ranks[0].write(0, 5)
     if stay:
-        assert not ranks[1].saved(stay) and ranks[1].ask(SAVE, stay)
+        assert not ranks[1].saved(stay) and ranks[1].request(SAVE, stay)
         world.settle()
     assert ranks[1].in_image() == ranks[1].model
 
@@ -231,7 +231,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
         ranks[2].write(1, 7)
     before = world.memory.swapped_out
     for rank in ranks:
-        assert rank.ask(SAVE, stay=True)
+        assert rank.request(SAVE, stay=True)
     world.settle()
     assert [rank.saved(stay=True) for rank in ranks] == [True] * 4
     assert [rank.in_image(stay=True) == rank.model for rank in ranks] == [True] * 4
@@ -243,7 +243,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
 
     assert not any(rank.saved() for rank in ranks[1:])
     for rank in ranks:  # and then all leave, though nothing has changed
-        assert rank.ask(SAVE)
+        assert rank.request(SAVE)
     world.settle()
     for rank in ranks:
         assert rank.saved() and rank.in_image() == rank.model
@@ -257,7 +257,7 @@ def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) ->
     if what == "written on the host":
         out(first, second)
     for rank in (first, second):
-        assert rank.ask(SAVE, stay=True)
+        assert rank.request(SAVE, stay=True)
     world.settle()
     assert second.image_owner(0) == 0 and second.saved(stay=True)
     if what == "failed":
@@ -269,13 +269,13 @@ def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) ->
     elif what == "written":
         own(first, 0)
         first.write(0, 5)
-        assert first.ask(SAVE, stay=True)
+        assert first.request(SAVE, stay=True)
         world.settle()
     elif what == "ended":
         world.ranks.remove(first)
         first.close()
     assert second.image_owner(0) is None and not second.saved(stay=True)
-    assert second.ask(SAVE, stay=True)
+    assert second.request(SAVE, stay=True)
     world.settle()
     assert second.saved(stay=True) and second.in_image() == second.model
 
@@ -292,7 +292,7 @@ def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
     first.memory.distrusted = what == "another distrusted"
     world.memory.shares = what != "apart"
     for rank in (first, second):
-        assert rank.ask(SAVE, stay=True)
+        assert rank.request(SAVE, stay=True)
     world.settle()
     assert (
         second.image_owner(0) == (0 if what == "alike" else None) and first.image_owner(0) is None
@@ -332,7 +332,7 @@ def test_ranks_of_another_job_have_their_own(make: Make) -> None:
     world = make(4, 4, groups=(1, 1, 2, 2))
     same(*world.ranks)
     for rank in world.ranks:
-        assert rank.ask(SAVE, stay=True)
+        assert rank.request(SAVE, stay=True)
     world.settle()
     assert [rank.image_owner(0) for rank in world.ranks] == [None, 0, None, 2]
     assert all(rank.in_image(stay=True) == rank.model for rank in world.ranks)
@@ -344,13 +344,13 @@ def test_a_rank_that_has_forgotten_it_keeps_no_copy(make: Make, saved_before: bo
     world = shared(make, 2)
     first, second, _ = world.ranks
     if saved_before:
-        assert first.ask(SAVE, stay=True)
+        assert first.request(SAVE, stay=True)
         world.settle()
         world.lib.memory_changes(first.memory)
     forget(first, 0, CELLS)
     assert first.chunk(0) == second.chunk(0)
     for rank in (first, second):
-        assert rank.ask(SAVE, stay=True)
+        assert rank.request(SAVE, stay=True)
     world.settle()
     assert second.image_owner(0) is None and second.in_image() == second.model
 
@@ -359,7 +359,7 @@ def test_what_a_rank_writes_has_no_copy(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
-    assert first.ask(SAVE, stay=True)
+    assert first.request(SAVE, stay=True)
     world.settle()
     assert second.image_owner(0) == 0
     for rank in (first, second):
@@ -389,9 +389,9 @@ def test_what_ranks_write_alike_on_the_host_is_there_once(make: Make) -> None:
     assert world.memory.refilled == 1
     for page in range(3):
         own(third, page)
-    assert third.ask(ACTIVATE)
+    assert third.request(ACTIVATE)
     world.settle()
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     assert second.in_image() == second.model
 
@@ -429,7 +429,7 @@ def test_ranks_of_two_groups_have_no_copy_in_common(make: Make) -> None:
     third.free(8)
     assert third.alloc(0)
     third.write(0, 1)
-    assert third.ask(SAVE)
+    assert third.request(SAVE)
     same_chunk.settle()
     assert third.memory.pages[0].copy == same_chunk.ffi.NULL
 
@@ -448,7 +448,7 @@ def test_what_is_read_is_there_until_it_has_been_read(make: Make) -> None:
     second.end()
     second.end()
     assert second.read(0) == (4,) * CELLS
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.settle()
     assert world.lib.memory_merge(second.memory) == 0
     world.check()
@@ -464,7 +464,7 @@ def test_a_copy_that_is_being_made_is_not_there_yet(make: Make) -> None:
         assert third.alloc(page)
     for page in (8, 9):
         assert other.alloc(page)
-    assert other.ask(ACTIVATE)
+    assert other.request(ACTIVATE)
     world.turn()
     assert first.moving and second.moving and world.memory.copies_on_host == 1
     third.write(0, 1)
@@ -483,7 +483,7 @@ def test_what_the_image_held_before_is_not_what_it_holds(make: Make) -> None:
     first, second = world.ranks
     same(first)
     out(first)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     first.write(0, 2)
     out(first)
@@ -491,15 +491,15 @@ def test_what_the_image_held_before_is_not_what_it_holds(make: Make) -> None:
     world.ranks.insert(0, donor)
     for page in list(second.model):
         second.free(page)
-    assert donor.alloc(0) and donor.ask(ACTIVATE)
+    assert donor.alloc(0) and donor.request(ACTIVATE)
     world.settle()
     donor.write(0, 2)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     assert first.refs(0) == 2
     own(first, 0)
     first.write(0, 1)
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.settle()
     assert first.in_image() == first.model
 
@@ -508,7 +508,7 @@ def test_ranks_that_leave_together_need_no_copy_in_common(make: Make) -> None:
     world = shared(make, 2)
     ranks = world.ranks[:2]
     for rank in ranks:
-        assert rank.ask(SAVE)
+        assert rank.request(SAVE)
     while any(rank.open for rank in ranks):
         world.turn()
         assert world.memory.copies_on_host == 0
@@ -538,10 +538,10 @@ def test_a_rank_that_is_swapped_out_finds_no_copy_of_another_group(make: Make) -
     out(first, second)
     for page in list(other.model):
         other.free(page)
-    assert other.alloc(0) and other.alloc(1) and other.ask(ACTIVATE)
+    assert other.alloc(0) and other.alloc(1) and other.request(ACTIVATE)
     world.settle()
     other.write(0, 1)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     assert other.chunk(0) is None and other.memory.pages[0].copy == world.ffi.NULL
     assert other.read(0) == (1,) * CELLS
@@ -566,7 +566,7 @@ def test_a_rank_that_shares_nothing_has_no_copy_in_common(make: Make, how: str) 
     for _ in range(4):
         world.turn()
     assert world.memory.copies_on_host == 0
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     moved = world.memory.swapped_out
     out(first)
@@ -616,7 +616,7 @@ def test_what_came_to_be_resident_is_not_in_common(make: Make) -> None:
     for rank in world.ranks:
         assert rank.alloc(0)
         rank.write(0, 1)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     assert first.memory.pages[0].in_image
     for rank in (second, first):
@@ -624,7 +624,7 @@ def test_what_came_to_be_resident_is_not_in_common(make: Make) -> None:
         for _ in range(3):
             world.turn()
     assert world.memory.copies_on_host == 0
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.settle()
     assert first.refs(0) == 2
 
@@ -673,10 +673,10 @@ def test_a_rank_that_comes_back_by_sharing_need_not_be_copied_out(make: Make) ->
     world = make(3, 2, groups=(1, 1, 2))
     first, second, _ = world.ranks
     same(first)
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.settle()
     same(second)
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     assert first.refs(0) == 2 and first.memory.pages[0].keyed
     world.ranks.remove(second)
@@ -697,12 +697,12 @@ def test_a_rank_alone_keeps_nothing_twice(make: Make) -> None:
         other.free(page)
     first.memory.alone = True
     for _ in range(2):
-        assert first.ask(ACTIVATE)
+        assert first.request(ACTIVATE)
         world.settle()
         assert world.memory.copies_on_host == 0 and not first.memory.pages[0].in_image
         assert world.lib.memory_on_host(first.memory, False).spare == 0
         moved = world.memory.swapped_out
-        assert first.ask(SAVE)
+        assert first.request(SAVE)
         world.settle()
         assert world.memory.swapped_out == moved + CHUNK and first.read(0) == (1,) * CELLS
 
@@ -717,7 +717,7 @@ def saved_alone(make: Make) -> Rank:
     (rank,) = world.ranks
     rank.memory.alone = True
     same(rank, pages=SAVED)
-    assert rank.ask(SAVE, stay=True)
+    assert rank.request(SAVE, stay=True)
     world.settle()
     world.lib.memory_changes(rank.memory)
     for page in range(SAVED):
@@ -744,7 +744,7 @@ def test_a_rank_that_is_saved_again_before_all_of_that_has_gone_is_saved_whole(
 ) -> None:
     rank = saved_alone(make)
     rank.world.turn()
-    assert rank.ask(SAVE, stay)
+    assert rank.request(SAVE, stay)
     rank.world.settle()
     for _ in range(4):
         rank.world.turn()
@@ -760,7 +760,7 @@ def test_what_is_freed_before_all_of_that_has_gone_takes_nothing_else_with_it(ma
     for _ in range(3):
         rank.world.turn()
     assert spare(rank) == 0
-    assert rank.ask(SAVE)
+    assert rank.request(SAVE)
     rank.world.settle()
     assert rank.in_image() == rank.model
 
@@ -783,14 +783,14 @@ def test_a_copy_of_what_was_there_goes_when_something_else_does(make: Make) -> N
         for page in list(other.model):
             other.free(page)
         for rank in (first, second):
-            assert rank.ask(ACTIVATE)
+            assert rank.request(ACTIVATE)
             world.settle()
         second.free(0)
         own(first, 0)
         first.write(0, 7)
         assert world.memory.copies_on_host == 1
         if leaves:
-            assert first.ask(SAVE)
+            assert first.request(SAVE)
             world.settle()
         else:
             assert world.lib.memory_merge(first.memory) == 0
@@ -805,7 +805,7 @@ def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
     first.memory.single = single
     same(first)
     assert not first.saved(stay=True)
-    assert first.ask(SAVE, stay=True)
+    assert first.request(SAVE, stay=True)
     world.settle()
     assert first.saved(stay=True) and first.chunk(0) is not None
     moved, not_swapped = world.memory.swapped_out, world.memory.not_swapped
@@ -813,7 +813,7 @@ def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
         world.lib.memory_changes(first.memory)
         world.turn()
         assert first.memory.pages[0].in_image
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.settle()
     assert world.memory.swapped_out == moved and world.memory.not_swapped == not_swapped
     assert first.in_image() == first.model
@@ -823,12 +823,12 @@ def test_what_was_written_since_it_was_saved_is_copied_again(make: Make) -> None
     world = make(2, 4)
     first, _ = world.ranks
     same(first)
-    assert first.ask(SAVE, stay=True)
+    assert first.request(SAVE, stay=True)
     world.settle()
     world.lib.memory_changes(first.memory)
     assert not first.saved(stay=True)
     first.write(0, 7)
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.settle()
     assert first.in_image() == first.model == {0: (7,) * CELLS}
 
@@ -838,7 +838,7 @@ def test_a_rank_that_has_been_saved_is_swapped_out_in_common_again(make: Make) -
     world = shared(make, 2)
     first, second, _ = world.ranks
     for rank in (first, second):
-        assert rank.ask(SAVE, stay=True)
+        assert rank.request(SAVE, stay=True)
     world.settle()
     for rank in (first, second):
         world.lib.memory_changes(rank.memory)

@@ -12,7 +12,7 @@ NOBODY = 2**32 - 1
 
 
 def bring(rank: Rank) -> None:
-    assert rank.ask(ACTIVATE)
+    assert rank.request(ACTIVATE)
     rank.world.settle()
 
 
@@ -37,7 +37,7 @@ def test_what_is_forgotten_is_not_copied_when_its_rank_leaves(make: Make) -> Non
     fill(rank, 2)
     forget(rank, 0, CELLS)
     copied = sum(world.device.done.values())
-    assert rank.ask(SAVE)
+    assert rank.request(SAVE)
     world.settle()
     assert sum(world.device.done.values()) == copied + 1
     world.check()
@@ -52,7 +52,7 @@ def test_what_is_forgotten_stays_while_it_is_used(make: Make) -> None:
     one.begin()
     for page in range(2):
         assert two.alloc(page)
-    assert two.ask(ACTIVATE)
+    assert two.request(ACTIVATE)
     world.settle(waiting=(ACTIVATE,))
     assert one.chunk(0) is not None and two.memory.missing
     one.end()
@@ -64,7 +64,7 @@ def test_what_the_image_has_of_it_is_removed_once(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 3)
-    assert rank.ask(SAVE)
+    assert rank.request(SAVE)
     world.settle()
     before = os.fstat(rank.fd).st_blocks
     swapped = world.lib.memory_on_host(rank.memory, False).pages
@@ -79,7 +79,7 @@ def test_what_is_forgotten_on_its_way_out_leaves_nothing(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 2)
-    assert rank.ask(SAVE)
+    assert rank.request(SAVE)
     world.turn()
     assert rank.moving
     forget(rank, 0, CELLS)
@@ -103,7 +103,7 @@ def test_what_is_written_counts_again(make: Make) -> None:
     assert hand(two, one, CELLS, CELLS) == [1]
     one.free(2)
     assert one.alloc(2)
-    assert one.ask(SAVE)
+    assert one.request(SAVE)
     world.settle()
     world.check()
     assert one.read(0)[0] == 77 and one.read(1) == two.read(1) and not any(one.read(2))
@@ -120,7 +120,7 @@ def test_what_an_unknown_work_may_have_written_counts(make: Make) -> None:
     rank.world.device.write(rank.place(0, True), (5,) * CELLS, range(CELLS))
     rank.model[0] = (5,) * CELLS
     rank.end()
-    assert rank.ask(SAVE)
+    assert rank.request(SAVE)
     world.settle()
     assert rank.read(0) == (5,) * CELLS
 
@@ -183,7 +183,7 @@ def test_what_was_forgotten_is_not_what_others_still_hold(make: Make) -> None:
     one, two, other = world.ranks
     same(one)
     same(two)
-    assert two.ask(SAVE)
+    assert two.request(SAVE)
     world.settle()
     forget(one, 0, CELLS)
     assert other.alloc(8) and other.alloc(9)

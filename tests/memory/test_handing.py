@@ -13,7 +13,7 @@ def test_what_one_has_received_others_refer_to(make: Make) -> None:
     for rank in world.ranks:
         fill(rank, 2)
     away, giver, here = world.ranks
-    assert away.ask(SAVE)
+    assert away.request(SAVE)
     world.settle()
     assert world.memory.used == 4 and away.memory.missing == 2
     assert receiver(world.ranks, 0, 2 * CELLS) in (1, 2)
@@ -25,7 +25,7 @@ def test_what_one_has_received_others_refer_to(make: Make) -> None:
     here.write(0, 5)
     world.check()
     assert world.memory.used == 3 and giver.read(0) != here.read(0)
-    assert away.ask(SAVE)
+    assert away.request(SAVE)
     world.settle()
     assert away.read(0) == giver.read(0)
 
@@ -107,7 +107,7 @@ def test_what_is_there_for_one_alone_is_not_handed(make: Make) -> None:
     assert hand(giver, to, 0, 2 * CELLS) == [0] and to.chunk(1) is None
     assert world.memory.not_swapped == 0
     world.check()
-    assert giver.ask(SAVE)
+    assert giver.request(SAVE)
     world.settle()
     own(to, 0)
     to.write(0, 5)

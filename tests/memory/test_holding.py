@@ -27,7 +27,7 @@ def saved(make: Make, pages: int = 2) -> tuple[World, Rank]:
 
 def save(rank: Rank) -> None:
     rank.cut = True
-    assert rank.ask(SAVE, stay=True)
+    assert rank.request(SAVE, stay=True)
     rank.world.settle()
 
 
@@ -106,7 +106,7 @@ def test_what_had_nothing_there_has_nothing(make: Make) -> None:
     taken = Taken(rank)
     taken.expected[2], taken.left = (0, 0), {0, 2}
     continues(rank)
-    assert rank.alloc(2) and rank.ask(ACTIVATE)
+    assert rank.alloc(2) and rank.request(ACTIVATE)
     world.settle()
     written(rank, 6)
     out(rank)

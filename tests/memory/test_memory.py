@@ -17,7 +17,7 @@ def test_a_save_does_not_wait_for_an_activation_of_another_rank(make: Make) -> N
     busy.begin()
     for page in range(4):
         assert wanting.alloc(page)
-    assert wanting.ask(ACTIVATE) and saved.ask(SAVE)
+    assert wanting.request(ACTIVATE) and saved.request(SAVE)
     world.settle(waiting=(ACTIVATE,))
     assert saved.told[-1] == (SAVE, 0) and not wanting.told
     busy.end()
@@ -30,9 +30,9 @@ def test_an_activation_does_not_wait_for_a_save_of_another_rank(make: Make) -> N
     saved, wanting = world.ranks
     fill(saved, 2)
     assert wanting.alloc(0)
-    assert saved.ask(SAVE)
+    assert saved.request(SAVE)
     world.turn()
-    assert saved.moving and wanting.ask(ACTIVATE)
+    assert saved.moving and wanting.request(ACTIVATE)
     world.turn()
     assert wanting.told == [(ACTIVATE, 0)] and saved.open
     world.settle()
@@ -44,7 +44,7 @@ def test_two_that_need_more_than_there_is_both_get_it(make: Make) -> None:
     for rank, pages in zip(world.ranks[1:], (3, 2), strict=True):
         for page in range(pages):
             assert rank.alloc(page)
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
     world.settle()
     assert [r.told[-1] for r in world.ranks[1:]] == [(ACTIVATE, 0)] * 2
 
@@ -56,7 +56,7 @@ def test_what_is_on_its_way_out_is_not_called_back(make: Make) -> None:
     fill(saved, 5)
     for page in range(5):
         assert wanting.alloc(page)
-    assert saved.ask(SAVE) and wanting.ask(ACTIVATE)
+    assert saved.request(SAVE) and wanting.request(ACTIVATE)
     world.turn()
     assert wanting.moving
     world.lib.memory_cancel(saved.memory)
@@ -69,13 +69,13 @@ def test_a_copy_made_while_the_cut_was_released_is_not_taken_for_the_content(mak
     world = make(1, 2)
     (rank,) = world.ranks
     fill(rank, 1)
-    assert rank.ask(SAVE, stay=True)
+    assert rank.request(SAVE, stay=True)
     world.turn()
     world.lib.memory_changes(rank.memory)
     world.settle()
     assert rank.told[-1] == (SAVE, CANCELLED)
     rank.write(0, 7)
-    assert rank.ask(SAVE)
+    assert rank.request(SAVE)
     world.settle()
     assert rank.read(0) == (7,) * CELLS
 
@@ -85,10 +85,10 @@ def test_a_prefetch_takes_nothing_of_the_active_rank(make: Make) -> None:
     active, next_one = world.ranks
     fill(active, 2)
     world.lib.memory_activated(active.memory)
-    assert next_one.alloc(0) and next_one.ask(PREFETCH)
+    assert next_one.alloc(0) and next_one.request(PREFETCH)
     world.settle()
     assert not active.memory.missing and next_one.memory.missing == 1
-    assert next_one.ask(ACTIVATE)
+    assert next_one.request(ACTIVATE)
     world.settle()
     assert next_one.told == [(PREFETCH, 0), (ACTIVATE, 0)]
 
@@ -96,7 +96,7 @@ def test_a_prefetch_takes_nothing_of_the_active_rank(make: Make) -> None:
 def resting(rank: Rank, pages: int) -> None:
     """With content, all of it in the image."""
     fill(rank, pages)
-    assert rank.ask(SAVE)
+    assert rank.request(SAVE)
     rank.world.settle()
     rank.world.lib.memory_changes(rank.memory)
 
@@ -107,12 +107,12 @@ def test_a_prefetch_takes_what_capacity_there_is(make: Make) -> None:
     resting(next_one, 5)
     fill(active, 4)
     world.lib.memory_activated(active.memory)
-    assert next_one.ask(PREFETCH)
+    assert next_one.request(PREFETCH)
     world.settle()
     assert not active.memory.missing and next_one.memory.missing == 3
     assert world.memory.prepared == next_one.memory.counted.prepared == 2
     moved = world.memory.swapped_in
-    assert next_one.ask(ACTIVATE)
+    assert next_one.request(ACTIVATE)
     world.settle()
     assert world.memory.swapped_in - moved == 3 * CHUNK and world.memory.prepared == 2
 
@@ -124,12 +124,12 @@ def test_the_active_rank_gets_capacity_from_a_prefetched_one(make: Make) -> None
     resting(next_one, 6)
     fill(active, 4)
     world.lib.memory_activated(active.memory)
-    assert next_one.ask(PREFETCH)
+    assert next_one.request(PREFETCH)
     world.turn()
     out = world.memory.swapped_out
     for page in range(4, 8):
         assert active.alloc(page)
-    assert active.ask(ACTIVATE)
+    assert active.request(ACTIVATE)
     world.settle()
     assert active.told[-1] == (ACTIVATE, 0) and next_one.told[-1] == (PREFETCH, CANCELLED)
     assert world.memory.swapped_out == out and world.memory.prepared < 6
@@ -140,14 +140,14 @@ def test_a_prefetched_rank_is_saved_as_it_was(make: Make, prepared: bool) -> Non
     world = make(1, 6)
     (rank,) = world.ranks
     resting(rank, 4)
-    assert rank.ask(PREFETCH)
+    assert rank.request(PREFETCH)
     if prepared:
         world.settle()
     else:
         world.turn()
-    if not rank.ask(SAVE):  # what is under way ends first
+    if not rank.request(SAVE):  # what is under way ends first
         world.settle()
-        assert rank.told[-1] == (PREFETCH, CANCELLED) and rank.ask(SAVE)
+        assert rank.told[-1] == (PREFETCH, CANCELLED) and rank.request(SAVE)
     world.settle()
     assert rank.told[-1] == (SAVE, 0) and world.memory.used == 0
     assert rank.memory.live_count == rank.memory.missing == 4
@@ -158,11 +158,11 @@ def test_a_promise_that_is_lost_is_made_good_by_another_victim(make: Make) -> No
     for rank in world.ranks[:2]:
         fill(rank, 1)
     wanting = world.ranks[2]
-    assert wanting.alloc(0) and wanting.ask(ACTIVATE)
+    assert wanting.alloc(0) and wanting.request(ACTIVATE)
     world.fault("unmap")
     world.settle()
     assert wanting.told == [(ACTIVATE, 0)] and world.memory.unusable == 1
-    assert wanting.alloc(1) and wanting.ask(ACTIVATE)
+    assert wanting.alloc(1) and wanting.request(ACTIVATE)
     world.settle()
     assert wanting.told[-1] == (ACTIVATE, 2)  # there will never be two
 

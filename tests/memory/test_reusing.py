@@ -76,7 +76,7 @@ def test_nothing_is_mapped_under_the_last_reader(make: Make) -> None:
     assert map_result(second, f) == LATER and second.chunk(0) != first.chunk(0)
     assert second.read(0) == (1,) * CELLS
     second.end()
-    assert second.ask(SAVE, stay=True)
+    assert second.request(SAVE, stay=True)
     world.turn()
     assert second.moving and map_result(second, f) == LATER
     world.settle()
@@ -197,6 +197,6 @@ def test_a_page_of_two_ranges_is_taken_once(make: Make) -> None:
 
 def test_where_nothing_is_on_the_device_nothing_is_taken(make: Make) -> None:
     world, f, _, second = computed(make)
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     assert second.chunk(0) is None and map_result(second, f) == NONE

@@ -19,12 +19,12 @@ def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make)
     for rank in (second, third):
         assert world.lib.memory_merge(rank.memory) == 0
     assert world.memory.used == world.memory.shared == 1 and first.refs(0) == 3
-    assert second.ask(COPY)
+    assert second.request(COPY)
     world.settle()
     assert second.refs(0) == 1 and first.refs(0) == 2 and world.memory.used == 2
     second.write(0, 7)  # no other rank shares it
     world.check()
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.settle()
     assert world.memory.used == 2 and third.refs(0) == 1
     third.free(0)
@@ -36,10 +36,10 @@ def test_what_others_have_is_not_moved_in(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second, pages=2)
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     moved = world.memory.swapped_in
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.settle()
     assert world.memory.used == 2 and world.memory.swapped_in == moved
     assert world.memory.not_swapped == 2 * CHUNK
@@ -50,14 +50,14 @@ def test_ranks_that_share_all_fit_where_one_does(make: Make) -> None:
     world = make(3, 3)
     for rank in world.ranks:
         same(rank, pages=2)
-        assert rank.alloc(2) and rank.ask(ACTIVATE)
+        assert rank.alloc(2) and rank.request(ACTIVATE)
         world.settle()
         rank.run(2 * CELLS, CELLS, PRIVATE + rank.number)
         rank.end()
     moved = world.memory.swapped_in + world.memory.swapped_out
     for turn in range(6):
         rank = world.ranks[turn % 3]
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
         world.settle()
         assert world.lib.memory_merge(rank.memory) == 0
         world.lib.memory_activated(rank.memory)
@@ -70,10 +70,10 @@ def test_zeros_are_not_copied(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     for rank in (first, second):
-        assert rank.alloc(0) and rank.ask(ACTIVATE)
+        assert rank.alloc(0) and rank.request(ACTIVATE)
         world.settle()
     assert first.refs(0) == 2
-    assert second.ask(COPY)
+    assert second.request(COPY)
     world.turn()
     assert second.refs(0) == 1 and not any(world.device.queues.values())
     assert world.memory.copies == 1
@@ -121,7 +121,7 @@ def test_where_there_is_no_chunk_for_a_copy_the_others_let_go(make: Make) -> Non
     for rank in world.ranks:
         for page in range(2):
             assert rank.alloc(page)
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
         world.settle()
     assert first.refs(0) == first.refs(1) == 3
     own(first, 0, 2)
@@ -170,7 +170,7 @@ def test_pages_that_are_not_there_belong_to_no_rank(make: Make) -> None:
     same(first, second)
     assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
     assert sharers(first, 0, 3 * CELLS) == (world.ranks, True)
-    assert second.alloc(2) and second.ask(ACTIVATE)
+    assert second.alloc(2) and second.request(ACTIVATE)
     world.settle()
     for rank in world.ranks:
         assert sharers(rank, 0, 3 * CELLS) == (world.ranks, False)
@@ -184,7 +184,7 @@ def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
     assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
     together(second, world.ranks, 0, 1, 5)
     second.end()
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.turn()
     assert second.moving
     world.lib.memory_close_shared(second.memory, ALL)
@@ -224,7 +224,7 @@ def test_what_was_freed_is_zeros_when_it_is_allocated_again(make: Make) -> None:
     same(first, second)
     assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 2
     second.free(0)
-    assert second.alloc(0) and second.ask(ACTIVATE)
+    assert second.alloc(0) and second.request(ACTIVATE)
     world.settle()
     world.check()
     assert first.refs(0) == 1
@@ -235,7 +235,7 @@ def test_an_unforeseen_write_makes_a_page_private(make: Make) -> None:
     world = make(2, 1)
     first, second = world.ranks
     for rank in (first, second):
-        assert rank.alloc(0) and rank.ask(ACTIVATE)
+        assert rank.alloc(0) and rank.request(ACTIVATE)
         world.settle()
     second.begin()
     assert world.device.unforeseen(second.space, DEV_BASE, 0, 5)
@@ -245,9 +245,9 @@ def test_an_unforeseen_write_makes_a_page_private(make: Make) -> None:
     for rank in (first, second):
         assert world.lib.memory_merge(rank.memory) == 0
         world.check()
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
         world.settle()
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     assert world.memory.used == 1
 
@@ -261,9 +261,9 @@ def test_ranks_of_two_groups_share_nothing(make: Make) -> None:
         r.chunk(0) for r in world.ranks[2:]
     ]
     late = world.ranks[3]
-    assert late.ask(SAVE)
+    assert late.request(SAVE)
     world.settle()
-    assert late.ask(ACTIVATE)
+    assert late.request(ACTIVATE)
     world.settle()
     assert late.chunk(0) == world.ranks[1].chunk(0)
 
@@ -273,7 +273,7 @@ def test_what_is_still_to_be_written_is_not_shared(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first)
-    assert second.alloc(0) and second.ask(ACTIVATE)
+    assert second.alloc(0) and second.request(ACTIVATE)
     world.settle()
     second.run(0, CELLS, 1)
     for rank in world.ranks:
@@ -287,7 +287,7 @@ def test_what_is_on_its_way_out_is_not_shared(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.turn()
     assert first.memory.pages[0].leaving
     assert world.lib.memory_merge(second.memory) == 0 and second.refs(0) == 1
@@ -405,7 +405,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
     assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == NOT_READY
     first.end()
     first.memory.inflight = first.memory.exact = 0
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.turn()
     first.memory.inflight = first.memory.exact = 1
     assert first.moving
@@ -425,7 +425,7 @@ def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
     own(second, 1)
     assert not first.owns(0, CELLS) and not first.owns(CELLS, CELLS)
     assert world.lib.memory_open_shared(first.memory, addr_of(CELLS), CELL) == 0
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     assert first.owns(0, 2 * CELLS)
     world.lib.memory_close_shared(first.memory, ALL)
@@ -489,9 +489,9 @@ def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trust
     first, second, _ = world.ranks
     same(first, second)
     assert world.lib.memory_merge(second.memory) == 0
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.settle()
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.settle()
     assert first.memory.pages[0].keyed and first.refs(0) == 2
     own(first, 0)
@@ -506,7 +506,7 @@ def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trust
     world.device.write(first.place(0, True), (5,) * CELLS, range(CELLS))
     first.model[0] = (5,) * CELLS
     first.end()
-    assert first.ask(SAVE)
+    assert first.request(SAVE)
     world.settle()
     assert first.read(0) == (5,) * CELLS
 
@@ -519,7 +519,7 @@ def test_what_a_rank_owns_is_looked_at_where_it_writes(make: Make) -> None:
     for rank in world.ranks:
         for page in there:
             assert rank.alloc(page)
-        assert rank.ask(ACTIVATE)
+        assert rank.request(ACTIVATE)
         world.settle()
     assert [first.refs(page) for page in there] == [2, 2, 2]
     assert not second.owns(3 * CELLS, 6 * CELLS) and not second.owns(1 * CELLS, 6 * CELLS)
@@ -545,12 +545,12 @@ def test_what_is_still_on_its_way_in_is_not_given(make: Make) -> None:
     first, second = world.ranks
     same(first, second)
     for rank in world.ranks:
-        assert rank.ask(SAVE)
+        assert rank.request(SAVE)
         world.settle()
-    assert first.ask(ACTIVATE)
+    assert first.request(ACTIVATE)
     world.turn()
     assert first.moving and first.chunk(0) is not None
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.turn()
     assert not second.told or second.told[-1] != (ACTIVATE, 0)
     world.settle()
@@ -561,11 +561,11 @@ def test_what_is_only_noted_is_not_given_to_who_needs_it(make: Make) -> None:
     world = make(2, 8)
     first, second = world.ranks
     same(first, second)
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     first.write(0, 7)
     first.run(0, CELLS, 1)
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.settle()
     assert second.chunk(0) != first.chunk(0)
     first.end()
@@ -580,10 +580,10 @@ def test_a_distrusted_rank_neither_gives_nor_takes(make: Make, which: int) -> No
     assert first.refs(0) == 2
     own(second, 0)
     second.write(0, 1)
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     world.ranks[which].memory.distrusted = True
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.settle()
     assert second.chunk(0) != first.chunk(0)
     scarce(first)
@@ -610,14 +610,14 @@ def test_a_prefetched_rank_waits_for_what_a_busy_rank_has(make: Make) -> None:
     world = make(2, 8)
     first, second = world.ranks
     same(first, second)
-    assert second.ask(SAVE)
+    assert second.request(SAVE)
     world.settle()
     first.begin()
-    assert second.ask(PREFETCH)
+    assert second.request(PREFETCH)
     world.settle()
     assert second.chunk(0) is None and world.memory.prepared == 0
     first.end()
-    assert second.ask(PREFETCH)
+    assert second.request(PREFETCH)
     world.settle()
     assert second.chunk(0) == first.chunk(0) and world.memory.prepared == 1
     assert world.memory.swapped_in == 0
@@ -626,7 +626,7 @@ def test_a_prefetched_rank_waits_for_what_a_busy_rank_has(make: Make) -> None:
 def test_zeros_that_are_shared_spare_nothing(make: Make) -> None:
     world = make(2, 8)
     for rank in world.ranks:
-        assert rank.alloc(0) and rank.ask(ACTIVATE)
+        assert rank.alloc(0) and rank.request(ACTIVATE)
         world.settle()
     assert world.ranks[0].refs(0) == 2 and world.memory.not_swapped == 0
 
@@ -678,9 +678,9 @@ def test_what_was_copied_and_moved_out_is_not_kept(make: Make) -> None:
     world = shared(make)
     _, second = world.ranks
     own(second, 0)
-    assert second.memory.pages[0].write_pending and second.ask(SAVE)
+    assert second.memory.pages[0].write_pending and second.request(SAVE)
     world.settle()
     world.check()
-    assert second.ask(ACTIVATE)
+    assert second.request(ACTIVATE)
     world.settle()
     assert second.refs(0) == 2

@@ -91,10 +91,10 @@ class Rank:
         self.cut = False  # at a cut no rank writes, so saved content stays valid
         self.works: deque[Work] = deque()
         self.callback = ffi.callback(
-            "void(void *, enum memory_purpose, int)", self.tell, onerror=world.device.failed
+            "void(void *, enum memory_purpose, int)", self.complete, onerror=world.device.failed
         )
 
-    def tell(self, _: Any, purpose: int, result: int) -> None:
+    def complete(self, _: Any, purpose: int, result: int) -> None:
         self.told.append((purpose, result))
         m = self.memory
         if result == 0:
@@ -149,7 +149,7 @@ class Rank:
     def refs(self, page: int) -> int:
         return int(self.memory.pages[page].chunk.refs)
 
-    def ask(self, purpose: int, stay: bool = False, page: int = 0, pages: int = 1) -> bool:
+    def request(self, purpose: int, stay: bool = False, page: int = 0, pages: int = 1) -> bool:
         return self.wants(purpose, stay, page * CELLS, pages * CELLS)
 
     def used(self) -> None:

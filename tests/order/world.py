@@ -51,10 +51,10 @@ def races_of(library: Any, program: Sequence[Step]) -> list[Race]:
     ffi, lib = library
     found: list[Race] = []
 
-    def tell(_to: Any, race: Any) -> None:
+    def report(_to: Any, race: Any) -> None:
         found.append(Race(race.first.number, race.second.number, bool(race.certain)))
 
-    callback = ffi.callback("order_report", tell)
+    callback = ffi.callback("order_report", report)
     order = lib.order_open(callback, ffi.NULL)
     for stream, kind in KINDS.items():
         lib.order_stream(order, stream, kind)
@@ -191,7 +191,7 @@ class Model:
         return found, whole
 
 
-def so(program: Sequence[Step]) -> dict[int, tuple[set[Race], bool]]:
+def expected_races(program: Sequence[Step]) -> dict[int, tuple[set[Race], bool]]:
     """For each operation that races with an earlier one: as `Model.races`."""
     model, found = Model(), {}
     for number, (what, *rest) in enumerate(program):
@@ -204,7 +204,7 @@ def so(program: Sequence[Step]) -> dict[int, tuple[set[Race], bool]]:
 def check(library: Any, program: Sequence[Step]) -> None:
     """All that is reported is so; and what races with something older is reported, with one of
     these."""
-    says, is_so = races_of(library, program), so(program)
+    says, is_so = races_of(library, program), expected_races(program)
     for race in says:
         there = is_so.get(race.second, (set(), False))[0]
         assert race in there or (not race.certain and race._replace(certain=True) in there), race

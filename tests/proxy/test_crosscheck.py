@@ -92,7 +92,7 @@ def flip(memory: int, at: int) -> None:
     assert os.pwrite(memory, bytes([byte ^ 4]), at + 5) == 1
 
 
-def meet(ranks: list[Computing], times: int) -> None:
+def all_reduce(ranks: list[Computing], times: int) -> None:
     for rank in ranks:
         for _ in range(times):
             rank.collective(ALLREDUCE, GRADIENT, GRADIENT, WORDS)
@@ -128,12 +128,12 @@ def test_a_bit_that_flips_is_an_alarm(
         if resident:
             (at,) = set(places(memory)) - set(before)
         if later:
-            meet(ranks, PARTS)
+            all_reduce(ranks, PARTS)
             assert here.alarms() == [[] for _ in here.natives]
             assert all(native.status()["checked"] for native in here.natives)
         here.spoilt = True
         flip(memory, at)
-        meet(ranks, PARTS)
+        all_reduce(ranks, PARTS)
         until(lambda: all(here.alarms()), here.natives[0])
         told = here.alarms()
         assert len({tuple(sorted(each)) for each in told}) == 1
@@ -204,7 +204,7 @@ def test_a_rank_that_was_found_wrong_shares_no_more(kernels: Loader) -> None:
         assert squashed(PARTS) > 0
         here.spoilt = True
         flip(memories()[0], places(memories()[0])[0])
-        meet(ranks, PARTS)
+        all_reduce(ranks, PARTS)
         until(lambda: bool(here.alarms()[0]), native)
         first = here.alarms()[0]
         assert native.status()["shared"] > 0 and squashed(4) == 0
@@ -234,7 +234,7 @@ def test_a_rank_that_is_not_quiet_continues_without(kernels: Loader) -> None:
         assert [native.status()["checked"] for native in here.natives] == [0, 0]
         for rank in ranks:
             assert rank.read(OWN, 4) == b"\1" * 4
-        meet(ranks, PARTS)
+        all_reduce(ranks, PARTS)
         assert all(native.status()["checked"] for native in here.natives)
         assert [unwatched(native) for native in here.natives] == [0, 0]
 
@@ -269,7 +269,7 @@ def test_a_rank_that_is_never_quiet_is_reported(kernels: Loader) -> None:
         settle(native, 1, "saved")
         native.job_close(1)
         here.place(1, ranks, [0, 0])
-        meet(ranks, 1)
+        all_reduce(ranks, 1)
         assert unwatched(native) == 0 and other.read(FIXED, 1) == bytes(1)
 
 
@@ -313,7 +313,7 @@ def test_a_bit_that_flips_in_a_copy_of_several_ranks_is_an_alarm(kernels: Loader
             rank.write(FIXED, MARK[::-1])  # so that the others are not about to be written on
         sync(ranks)
         until(lambda: len(on_the_host(mark)) == 1, native)
-        meet(ranks, PARTS)
+        all_reduce(ranks, PARTS)
         assert here.alarms() == [[]]
         here.spoilt = True
 
@@ -324,7 +324,7 @@ def test_a_bit_that_flips_in_a_copy_of_several_ranks_is_an_alarm(kernels: Loader
                 for at in on_the_host(mark):
                     memory.seek(at + 5)
                     memory.write(bytes([mark[5] ^ 4]))
-            meet(ranks, PARTS)
+            all_reduce(ranks, PARTS)
             return bool(here.alarms()[0])
 
         until(struck, native)

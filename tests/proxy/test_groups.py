@@ -100,7 +100,7 @@ def begin(native: Native, clients: list[RingClient], opcode: int = 0, body: byte
     until(lambda: status(native).records == before + AHEAD + (opcode != 0), native)
 
 
-def held(native: Native, client: RingClient, *comms: int) -> RankStatus:
+def status_after_group(native: Native, client: RingClient, *comms: int) -> RankStatus:
     """Rank 0 has posted this group, it was read, and time has passed: how the rank is."""
     before = status(native)
     add_up(client, *comms)
@@ -122,7 +122,7 @@ def test_a_group_that_is_held_is_read_once(clients: list[RingClient]) -> None:
     with device() as native:
         begin(native, clients)
         before = status(native)
-        after = held(native, clients[0], *[WORLD] * PLACES)
+        after = status_after_group(native, clients[0], *[WORLD] * PLACES)
         assert after.reads == before.reads + PLACES
         rounds(clients[1], AHEAD)
         add_up(clients[1], *[WORLD] * PLACES)
@@ -158,7 +158,7 @@ def test_a_communicator_that_comes_to_be_while_a_group_is_held_is_part_of_it(
 ) -> None:
     with device() as native:
         begin(native, clients, COMM_INIT, joining(clients[0], LATER))
-        held(native, clients[0], WORLD, LATER)
+        status_after_group(native, clients[0], WORLD, LATER)
         assert clients[1].call(COMM_INIT, joining(clients[1], LATER)) == 0
         assert clients[0].finish(2) == 0
         rounds(clients[1], AHEAD)
@@ -197,7 +197,7 @@ def test_a_communicator_that_is_lost_while_a_group_is_held_is_left_out_of_it(
     with device() as native:
         split = [struct.pack("<QQii", WORLD, LATER, color, 0) for color in (-1, 1)]
         begin(native, clients, COMM_SPLIT, split[0])  # rank 0 will have no part in it
-        held(native, clients[0], LATER, WORLD)
+        status_after_group(native, clients[0], LATER, WORLD)
         assert clients[1].call(COMM_SPLIT, split[1]) == 0
         assert clients[0].finish(2) == 0
         rounds(clients[1], AHEAD)
@@ -211,7 +211,7 @@ def test_a_communicator_that_is_lost_while_a_group_is_held_is_left_out_of_it(
 def test_a_group_that_is_held_at_a_cut_is_found_in_the_ring(clients: list[RingClient]) -> None:
     with device() as native, device() as elsewhere:
         begin(native, clients)
-        held(native, clients[0], WORLD, WORLD)
+        status_after_group(native, clients[0], WORLD, WORLD)
         tail = clients[0].u64(TAIL)
         native.barrier(1, True)
         rounds(clients[1], AHEAD)
@@ -235,7 +235,7 @@ def test_a_group_that_is_held_at_a_cut_is_found_in_the_ring(clients: list[RingCl
 def test_a_held_group_outlives_a_cut_that_is_taken_back(clients: list[RingClient]) -> None:
     with device() as native:
         begin(native, clients)
-        reads = held(native, clients[0], WORLD, WORLD).reads
+        reads = status_after_group(native, clients[0], WORLD, WORLD).reads
         native.barrier(1, True)
         rounds(clients[1], AHEAD)
         settle(native, 1, "cut")
@@ -250,7 +250,7 @@ def test_a_held_group_outlives_a_cut_that_is_taken_back(clients: list[RingClient
 def test_a_rank_that_fails_while_its_group_is_held(clients: list[RingClient]) -> None:
     with device() as native:
         begin(native, clients)
-        held(native, clients[0], WORLD, WORLD)
+        status_after_group(native, clients[0], WORLD, WORLD)
         words.store32(clients[0].map, HOSTFUNC_TAIL, 5)  # of none that were called
         clients[0].ring()
         until(lambda: status(native).error != 0, native)
@@ -267,7 +267,7 @@ def test_a_rank_that_fails_while_its_group_is_held(clients: list[RingClient]) ->
 def test_a_rank_that_leaves_while_its_group_is_held(clients: list[RingClient]) -> None:
     with device() as native:
         begin(native, clients)
-        held(native, clients[0], WORLD, WORLD)
+        status_after_group(native, clients[0], WORLD, WORLD)
         leave(native)
         assert native.status()["used"] == 0
 

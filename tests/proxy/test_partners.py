@@ -85,14 +85,14 @@ def hold(native: Native, rank: Computing) -> None:
     """A cut has been asked for, while something is under way: until it lets the rank ask for
     nothing more."""
 
-    def held() -> bool:
+    def is_held() -> bool:
         native.hurry(1)
         if rank.answered():
             rank.begin(STREAM_QUERY, struct.pack("<Q", 1))
         return f"rank {rank.rank}: ring waiting held" in native.debug_text()
 
     rank.begin(STREAM_QUERY, struct.pack("<Q", 1))
-    until(held, native)
+    until(is_held, native)
 
 
 def test_a_rank_held_for_a_cut_is_not_waited_for(kernels: Loader) -> None:

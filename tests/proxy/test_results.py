@@ -244,7 +244,7 @@ def test_a_rank_that_is_not_resident_refers_to_it_as_well(kernels: Loader) -> No
         check_all(here, made, 1)
 
 
-def held(here: Devices) -> int:
+def chunks_held(here: Devices) -> int:
     """Chunks on the device and in images."""
     status = here.natives[0].status()
     return int(status["used"] + status["swap"]) // CHUNK
@@ -259,17 +259,17 @@ def test_a_rank_that_waits_for_others_need_not_keep_its_input(kernels: Loader) -
             private(made)
             made[3].run()
             sync(made)
-            before = held(here)
+            before = chunks_held(here)
             what = Collective(ALLREDUCE, [WORDS] * n, [WORDS] * n, PAGES * PAGE)
             what.model(made)
             for kept, rank in zip((4, 3, 3), made, strict=False):
                 what.post(rank)
-                until(lambda: held(here) == before - (4 - kept) * PAGES, native)  # noqa: B023
+                until(lambda: chunks_held(here) == before - (4 - kept) * PAGES, native)  # noqa: B023
                 made[3].run()  # it comes and goes
                 sync(made[3:])
             what.post(made[3])
             sync(made)
-            assert held(here) == before - 3 * PAGES
+            assert chunks_held(here) == before - 3 * PAGES
             check_all(here, made, cut)
 
 
@@ -343,12 +343,12 @@ def test_a_rank_fails_when_its_input_is_in_a_sum(kernels: Loader, who: int | Non
         private(made)
         made[3].run()
         sync(made)
-        before = held(here)
+        before = chunks_held(here)
         what = Collective(ALLREDUCE, [WORDS] * n, [WORDS] * n, WORDS)
         what.model(made)
         for rank in made[:3]:
             what.post(rank)
-        until(lambda: held(here) == before - PAGES, native)
+        until(lambda: chunks_held(here) == before - PAGES, native)
         if who is None:
             return
         made[who].launch("update", OWN, NOWHERE, 96, 0, stream=SIDE)

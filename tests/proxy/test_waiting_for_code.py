@@ -34,11 +34,11 @@ def token_of(native: Native, kind: int) -> int:
     """The token of the request that the core makes to the proxy's Python code."""
     tokens: list[int] = []
 
-    def asked() -> bool:
+    def has_token() -> bool:
         tokens.extend(event.token for event in native.events() if event.kind == kind)
         return bool(tokens)
 
-    until(asked, native)
+    until(has_token, native)
     return tokens[0]
 
 
@@ -58,7 +58,7 @@ def test_a_rank_that_waits_for_its_code() -> None:
     rank.close()
 
 
-def said(rank: Computing, bulk: int) -> str:
+def reason_in(rank: Computing, bulk: int) -> str:
     first = OFF_BULK + bulk * BULK_BYTES
     return bytes(rank.map[first : first + 1000]).split(b"\0")[0].decode()
 
@@ -89,12 +89,12 @@ def test_the_reason_of_a_refusal_reaches_the_rank(
             return rank.finish()
 
         assert load(INVALID_PTX, None, "no .version") == INVALID_PTX
-        assert said(rank, 2) == "no .version"
+        assert reason_in(rank, 2) == "no .version"
         assert load(0, module, "") == 0
         rank.begin(FUNCTION_GET, struct.pack("<QQII", MODULE, 50, 4, 5) + b"tally")
         native.function_ready(token_of(native, EVENT_FUNCTION), 0, kernel)
         assert rank.finish() == INVALID_IMAGE
-        assert said(rank, 4).startswith("kernel tally: ") and reason in said(rank, 4)
+        assert reason_in(rank, 4).startswith("kernel tally: ") and reason in reason_in(rank, 4)
         leave(native)
     rank.close()
 

@@ -22,7 +22,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return draw(st.lists(following, min_size=count, max_size=count))
 
 
-def reached(graph: Graph, start: int, without: int = -1) -> set[int]:
+def reachable(graph: Graph, start: int, without: int = -1) -> set[int]:
     seen, todo = {without}, [start]
     while todo:
         node = todo.pop()
@@ -35,12 +35,12 @@ def reached(graph: Graph, start: int, without: int = -1) -> set[int]:
 @given(graphs())
 def test_the_nearest_dominator(graph: Graph) -> None:
     order, above = dominators(0, graph)
-    assert set(order) == set(above) == reached(graph, 0)
+    assert set(order) == set(above) == reachable(graph, 0)
     for node in order[1:]:
-        upper = {n for n in order if n != node and node not in reached(graph, 0, without=n)}
+        upper = {n for n in order if n != node and node not in reachable(graph, 0, without=n)}
         assert above[node] in upper
         # All others are above the nearest one as well.
-        assert all(above[node] not in reached(graph, 0, without=n) for n in upper - {above[node]})
+        assert all(above[node] not in reachable(graph, 0, without=n) for n in upper - {above[node]})
         assert all(order.index(n) < order.index(node) for n in upper)
 
 
@@ -49,8 +49,8 @@ def test_the_nearest_post_dominator(graph: Graph) -> None:
     behind = post_dominators(graph)
     ends = {node for node, following in enumerate(graph) if not following}
     for node in range(len(graph)):
-        ways = reached(graph, node)
-        lower = {n for n in ways - {node} if not reached(graph, node, without=n) & ends}
+        ways = reachable(graph, node)
+        lower = {n for n in ways - {node} if not reachable(graph, node, without=n) & ends}
         lower = lower if ways & ends else set()
         if not lower:
             assert behind[node] == -1
@@ -58,4 +58,4 @@ def test_the_nearest_post_dominator(graph: Graph) -> None:
         assert behind[node] in lower
         # All others are behind the nearest one as well.
         others = lower - {behind[node]}
-        assert not any(reached(graph, behind[node], without=n) & ends for n in others)
+        assert not any(reachable(graph, behind[node], without=n) & ends for n in others)

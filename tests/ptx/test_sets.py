@@ -55,7 +55,7 @@ def sets(body: str, fixed_code: bool = False) -> Sets:
 LETTERS = {"r": Use.READ, "w": Use.WRITTEN, "a": Use.ATOMIC, "v": Use.VALUE, "l": Use.LOW_BITS}
 
 
-def said(found: Sets) -> str:
+def text_of(found: Sets) -> str:
     """``0:rw table:r``"""
     return " ".join(
         f"{where}:" + "".join(letter for letter, use in LETTERS.items() if use in uses)
@@ -442,7 +442,7 @@ OPEN = {
 def test_closed(what: str) -> None:
     body, expected = CLOSED[what]
     found = sets(body)
-    assert (said(found), found.reasons) == (expected, ())
+    assert (text_of(found), found.reasons) == (expected, ())
 
 
 @pytest.mark.parametrize("what", OPEN)
@@ -458,7 +458,7 @@ def test_open(what: str) -> None:
 def test_by_the_address_of_a_function() -> None:
     """Where the kernel's code has all that can be called so, as on the software GPU."""
     body, _ = OPEN["calls what it is given"]
-    assert said(sets(body, fixed_code=True)) == "8:w" and sets(body, fixed_code=True).closed
+    assert text_of(sets(body, fixed_code=True)) == "8:w" and sets(body, fixed_code=True).closed
     as_memory = "mov.u64 %a0, put; ld.global.u64 %a1, [%a0];"
     assert not sets(as_memory, fixed_code=True).closed
 
@@ -472,4 +472,4 @@ def test_a_parameter_hides_a_function_of_its_name() -> None:
     """Parameters of C++ functions are often called like one."""
     text = HEAD.replace(".param .u64 p,", ".param .u64 put,").replace("[p]", "[put]")
     module = parse_module(f"{text}ld.global.u32 %i0, [%p];\nret; }}")
-    assert said(sets_of(module, module.functions["kernel"], fixed_code=False)) == "0:r"
+    assert text_of(sets_of(module, module.functions["kernel"], fixed_code=False)) == "0:r"

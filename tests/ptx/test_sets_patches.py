@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import pytest
-from ptx.test_sets import CLOSED, OPEN, said, sets
+from ptx.test_sets import CLOSED, OPEN, sets, text_of
 
 from rankfold.proxy.ptx import arithmetic, flows, origins
 from rankfold.proxy.ptx import sets as analysis
@@ -19,7 +19,7 @@ Patch = pytest.MonkeyPatch
 def shown() -> int:
     """How many cases are not as they should be."""
     closed = sum(
-        (said(found := sets(body)), found.reasons) != (expected, ())
+        (text_of(found := sets(body)), found.reasons) != (expected, ())
         for body, expected in CLOSED.values()
     )
     return closed + sum(sets(body).closed for body, _ in OPEN.values())

@@ -174,7 +174,7 @@ def file(tmp_path: Path) -> Iterator[Path]:
     clock.follow(tmp_path / "none")
 
 
-def noted(file: Path, **fields: Any) -> None:
+def update_fields(file: Path, **fields: Any) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
 
 
@@ -197,7 +197,7 @@ def test_all_processes_of_a_fleet_have_its_time(
 def test_after_a_boot_it_has_gone_on_and_never_back(file: Path, days: int, passed: int) -> None:
     clock.note(file)
     at = json.loads(file.read_text())["steady"]
-    noted(file, boot="another", monotonic=9e9, wall=time.time() - days * DAY_S)
+    update_fields(file, boot="another", monotonic=9e9, wall=time.time() - days * DAY_S)
     assert clock.follow(file) == at
     assert clock.now() == pytest.approx(at + passed, abs=DAY_S / 2)
 
@@ -205,7 +205,7 @@ def test_after_a_boot_it_has_gone_on_and_never_back(file: Path, days: int, passe
 def test_in_another_time_namespace_it_was_not_booted(file: Path) -> None:
     clock.note(file)
     at = json.loads(file.read_text())["steady"]
-    noted(file, namespace="time:[1]", monotonic=9e9)
+    update_fields(file, namespace="time:[1]", monotonic=9e9)
     assert clock.follow(file) is None
     assert clock.now() == pytest.approx(at, abs=DAY_S / 2)
 

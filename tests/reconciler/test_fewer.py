@@ -34,7 +34,7 @@ def fleet(devices: int, *jobs: Job, host_memory: int = 1 << 62) -> Fleet:
     return place
 
 
-def wish(place: Fleet, *jobs: Job) -> None:
+def set_desired(place: Fleet, *jobs: Job) -> None:
     place.desired = replace(place.desired, jobs={each.name: each for each in jobs})
 
 
@@ -56,7 +56,7 @@ def on(place: Fleet, name: str = "a") -> list[int]:
     return sorted(int(device[-1]) for device in held)
 
 
-def told(place: Fleet, name: str = "a") -> dict[str, str]:
+def messages_by_reason(place: Fleet, name: str = "a") -> dict[str, str]:
     return {c.reason: c.message for c in place.plan().conditions[name]}
 
 
@@ -75,7 +75,7 @@ def test_it_continues_with_those_that_are_there_and_returns_to_all(saved: bool) 
     planned = place.converge()
     assert on(place) == [0, 2, 3] and place.records["a"].restarts == 1
     assert not planned.converged and planned.degraded == {"a"}
-    assert told(place)["DevicesBad"] == (
+    assert messages_by_reason(place)["DevicesBad"] == (
         "it continues on 3 of 4 devices, because local/soft-1 went bad: its proxy exits whenever "
         "it is started (no such device). It returns to 4 when they are back: repair the bad ones, "
         "or set gpus to 3"
@@ -83,15 +83,18 @@ def test_it_continues_with_those_that_are_there_and_returns_to_all(saved: bool) 
     assert [c.type for c in planned.conditions["a"]][:2] == ["Ready", "Degraded"]
     goes_bad(place, 0, 3)
     place.converge()
-    assert on(place) == [2] and "on 1 of 4 devices" in told(place)["DevicesBad"]
-    assert "local/soft-0, local/soft-1, local/soft-3 went bad" in told(place)["DevicesBad"]
+    assert on(place) == [2] and "on 1 of 4 devices" in messages_by_reason(place)["DevicesBad"]
+    assert (
+        "local/soft-0, local/soft-1, local/soft-3 went bad"
+        in messages_by_reason(place)["DevicesBad"]
+    )
     place.failing = frozenset({"local/soft-3"})
     place.converge()
-    assert on(place) == [0, 1, 2] and "DevicesBad" in told(place)
+    assert on(place) == [0, 1, 2] and "DevicesBad" in messages_by_reason(place)
     repair(place)
     planned = place.plan()
     assert on(place) == [0, 1, 2, 3] and planned.converged == {"a"} and not planned.degraded
-    assert "DevicesBad" not in told(place) and place.records["a"].restarts == 2
+    assert "DevicesBad" not in messages_by_reason(place) and place.records["a"].restarts == 2
 
 
 def test_it_waits_where_nothing_is_left() -> None:
@@ -99,7 +102,9 @@ def test_it_waits_where_nothing_is_left() -> None:
     goes_bad(place, 0, 1)
     planned = place.converge()
     assert on(place) == [] and not planned.degraded
-    assert "not up yet: local/soft-0, local/soft-1" in told(place)["WaitingForProxies"]
+    assert (
+        "not up yet: local/soft-0, local/soft-1" in messages_by_reason(place)["WaitingForProxies"]
+    )
     place.failing = frozenset({"local/soft-1"})
     place.converge()
     assert on(place) == [0]
@@ -108,9 +113,9 @@ def test_it_waits_where_nothing_is_left() -> None:
 def test_a_job_that_has_not_begun_is_not_started_with_fewer() -> None:
     place = fleet(2)
     goes_bad(place, 1)
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
-    assert "a" not in place.records and "WaitingForProxies" in told(place)
+    assert "a" not in place.records and "WaitingForProxies" in messages_by_reason(place)
     repair(place)
     assert on(place) == [0, 1]
 
@@ -120,14 +125,14 @@ def test_devices_that_others_have_are_waited_for() -> None:
     it."""
     older, young = job("b", 2, 2, 1.0), job("young", 1, 1, 2.0)
     place = fleet(4, job(ranks=4, gpus=4))
-    wish(place, job(ranks=4, gpus=4, suspend=True), older)
+    set_desired(place, job(ranks=4, gpus=4, suspend=True), older)
     place.converge()
     assert on(place, "b") == [0, 1]
     goes_bad(place, 2)
-    wish(place, job(ranks=4, gpus=4), older, young)
+    set_desired(place, job(ranks=4, gpus=4), older, young)
     planned = place.converge()
     assert on(place) == [] and on(place, "b") == [0, 1] and "young" not in place.records
-    assert not planned.degraded and "WaitingForProxies" in told(place)
+    assert not planned.degraded and "WaitingForProxies" in messages_by_reason(place)
     place.exit("b", 0, 0)
     place.exit("b", 1, 0)
     place.converge()
@@ -161,11 +166,11 @@ def test_two_that_lose_devices_at_once_are_served_in_line() -> None:
 def test_a_device_that_hangs_is_not_bad() -> None:
     """One of its devices is bad, another one hangs."""
     place = fleet(3, job(ranks=3, gpus=3))
-    wish(place, job(ranks=3, gpus=3, suspend=True))
+    set_desired(place, job(ranks=3, gpus=3, suspend=True))
     place.converge()
     place.silent = frozenset({"local/soft-1"})
     goes_bad(place, 2)
-    wish(place, job(ranks=3, gpus=3))
+    set_desired(place, job(ranks=3, gpus=3))
     for _ in range(5):
         planned = place.turn()
     assert on(place) == [] and not planned.degraded
@@ -176,44 +181,44 @@ def test_what_a_job_keeps_that_does_not_answer_is_not_bad() -> None:
     place = fleet(4, job(ranks=3), job("b", 2, 2, 1.0))
     place.silent = frozenset({"local/soft-2"})
     goes_bad(place, 3)
-    wish(place, job(ranks=3, gpus=3), job("b", 2, 2, 1.0))
+    set_desired(place, job(ranks=3, gpus=3), job("b", 2, 2, 1.0))
     for _ in range(5):
         planned = place.turn()
     assert on(place) == [0, 1] and not planned.degraded
-    assert "WaitingForProxies" in told(place)
+    assert "WaitingForProxies" in messages_by_reason(place)
 
 
 def test_it_is_suspended_resumed_and_scaled_as_any() -> None:
     place = fleet(4, job(ranks=4, gpus=4))
     goes_bad(place, 3)
     place.converge()
-    wish(place, job(ranks=4, gpus=4, suspend=True))
+    set_desired(place, job(ranks=4, gpus=4, suspend=True))
     assert place.converge().converged == {"a"} and on(place) == []
-    wish(place, job(ranks=4, gpus=4))
+    set_desired(place, job(ranks=4, gpus=4))
     place.converge()
     assert on(place) == [0, 1, 2]
-    wish(place, job(ranks=4, gpus=3))
+    set_desired(place, job(ranks=4, gpus=3))
     epoch = place.records["a"].epoch
     assert place.converge().converged == {"a"} and place.records["a"].epoch == epoch
-    wish(place, job(ranks=4, gpus=2))
+    set_desired(place, job(ranks=4, gpus=2))
     assert place.converge().converged == {"a"} and on(place) == [0, 1]
-    wish(place, job(ranks=4, gpus=4))
+    set_desired(place, job(ranks=4, gpus=4))
     assert place.converge().degraded == {"a"} and on(place) == [0, 1, 2]
 
 
 def test_one_that_goes_bad_while_the_job_rests_is_not_waited_for() -> None:
     place = fleet(2, job())
-    wish(place, job(suspend=True))
+    set_desired(place, job(suspend=True))
     place.converge()
     goes_bad(place, 0)
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     assert on(place) == [1] and place.records["a"].restarts == 0
 
 
 def test_one_that_goes_bad_in_the_middle_of_a_move_is_not_waited_for() -> None:
     place = fleet(4, job(ranks=4))
-    wish(place, job(ranks=4, gpus=4))
+    set_desired(place, job(ranks=4, gpus=4))
     while place.records["a"].step != "detached":
         place.turn()
     goes_bad(place, 1, 2)
@@ -236,11 +241,11 @@ def test_memory_that_does_not_suffice_is_reported_and_not_waited_for() -> None:
     place = fleet(4, job(ranks=4, gpus=4), host_memory=GIB // 2)
     goes_bad(place, 3)
     assert not place.converge().degraded and on(place) == []
-    assert told(place)["HostMemory"].startswith(
+    assert messages_by_reason(place)["HostMemory"].startswith(
         "local/soft-3 went bad: its proxy exits whenever it is started (no such device); with "
         "fewer devices, 4 ranks of 1 GiB on 3 devices may need 1 GiB of host memory"
     )
-    wish(place, job(ranks=4, gpus=4), job("young", 1, 1, 1.0))
+    set_desired(place, job(ranks=4, gpus=4), job("young", 1, 1, 1.0))
     place.converge()
     assert len(on(place, "young")) == 1
     place.exit("young", 0, 0)
@@ -253,11 +258,11 @@ def test_a_job_whose_bits_depend_on_their_number_waits_for_its_devices() -> None
     goes_bad(place, 1)
     planned = place.converge()
     assert on(place) == [] and not planned.degraded
-    assert told(place)["WaitingForProxies"] == (
+    assert messages_by_reason(place)["WaitingForProxies"] == (
         "needs 2 devices of any kind; not up yet: local/soft-1. On fewer devices its bits may "
         "differ (D0): set gpus to continue on fewer"
     )
-    wish(place, job(determinism="D0", gpus=1))
+    set_desired(place, job(determinism="D0", gpus=1))
     place.converge()
     assert on(place) == [0]
 
@@ -266,7 +271,7 @@ def test_it_is_no_change_that_a_plan_shows_forever() -> None:
     place = fleet(2, job())
     goes_bad(place, 1)
     place.converge()
-    wish(place, job(), job("new", 2, 2, 1.0))
+    set_desired(place, job(), job("new", 2, 2, 1.0))
     then, observed = place.desired, place.observed()
     planned = plan.plan(then, place.records, plan.assume_fleet(then, observed), time.time())
     data = report.plan_json(differences(then, then, place.records), planned, "r")

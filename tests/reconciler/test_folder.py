@@ -60,7 +60,7 @@ def watches(source: reader.DirectorySource) -> int:
     return Path(f"/proc/self/fdinfo/{descriptor}").read_text().count("inotify wd:")
 
 
-def heard(source: reader.DirectorySource) -> bool:
+def has_events(source: reader.DirectorySource) -> bool:
     return bool(select.select(source._files.descriptors(), [], [], 0)[0])
 
 
@@ -104,7 +104,7 @@ def test_only_folders_that_are_followed_and_their_files_are_watched(tmp_path: Pa
                 file.flush()
         os.utime(unrelated)
         (place / ".git/0/0.bin").unlink()
-        assert not heard(source), "nothing wakes it"
+        assert not has_events(source), "nothing wakes it"
         (place / "data-1/new.bin").touch()
         with counted() as counts:
             assert source.poll() is None
@@ -131,9 +131,9 @@ def test_a_change_wakes_it(tmp_path: Path) -> None:
                 lambda: os.utime(tmp_path / "few/pool.yaml"),
             ):
                 step()
-                assert heard(source)
+                assert has_events(source)
                 source.poll()
-                assert not heard(source)
+                assert not has_events(source)
     finally:
         source.close()
 
@@ -153,7 +153,7 @@ def test_another_folder_under_the_same_name_is_followed(tmp_path: Path, how: str
             assert revision is not None and name in revision.loaded.desired.jobs
         if how == "moved":
             (tmp_path / "away/new.yaml").touch()
-            assert not heard(source), "what was moved away is no longer watched"
+            assert not has_events(source), "what was moved away is no longer watched"
     finally:
         source.close()
 

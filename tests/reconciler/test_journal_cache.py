@@ -39,7 +39,7 @@ def loaded(jobs: dict[str, int]) -> tuple[Desired, dict[tuple[str, str], Origin]
 # ---- what it says ------------------------------------------------------------------------------
 
 
-def said(journal: Journal) -> dict[str, Any]:
+def everything_in(journal: Journal) -> dict[str, Any]:
     """Everything that the journal keeps, through each way of asking."""
     records = journal.records()
     assert records == {n: r for n in NAMES if (r := journal.record(n))}
@@ -140,7 +140,7 @@ def do(journal: Journal, step: Any) -> None:
             journal.accept(*loaded(rest[0]), "here", "r")
         case "around":  # not through the store, as tests and people do
             journal.db.execute("DELETE FROM records WHERE job = ?", rest)
-    assert said(journal) == said(fresh(journal))
+    assert everything_in(journal) == everything_in(fresh(journal))
 
 
 @pytest.fixture(scope="module")
@@ -170,10 +170,10 @@ def test_what_is_kept_is_what_a_fresh_reader_decodes(
             with contextlib.suppress(sqlite3.OperationalError):
                 do(writer, step)
             line.fail_after(-1, False)
-            now = said(one)
-            assert now == said(two) == said(fresh(one))
+            now = everything_in(one)
+            assert now == everything_in(two) == everything_in(fresh(one))
     with Journal(state) as later:
-        assert said(later) == now if life else True
+        assert everything_in(later) == now if life else True
 
 
 # ---- killed in the middle ----------------------------------------------------------------------
@@ -206,13 +206,13 @@ def test_killed_at_any_statement_it_has_all_of_a_revision_or_nothing(tmp_path: P
         with Journal(state) as journal:
             journal.accept(*loaded({"a": 1, "b": 1}), "here", "r1")
             journal.save(Record("a", "placed", fixed=job("a")))
-            assert said(journal) == said(fresh(journal))
+            assert everything_in(journal) == everything_in(fresh(journal))
         killed = killed_at(state, statement)
         with Journal(state) as journal:
             found = {each.name: each.spec for each in journal.objects()}
             orphaned = [each.name for each in journal.objects() if each.removed]
             revision = journal.get("revision")
-            assert said(journal) == said(fresh(journal))
+            assert everything_in(journal) == everything_in(fresh(journal))
         new = revision == "r2"
         if new:
             assert orphaned == ["a"] and found["b"] == job("b", 2) and found["c"] == job("c", 1)

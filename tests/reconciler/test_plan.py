@@ -49,7 +49,7 @@ def fleet(devices: int, *jobs: Job, host_memory: int = 1 << 62) -> Fleet:
     )
 
 
-def wish(place: Fleet, *jobs: Job) -> None:
+def set_desired(place: Fleet, *jobs: Job) -> None:
     place.desired = replace(place.desired, jobs={j.name: j for j in jobs})
 
 
@@ -77,7 +77,7 @@ def test_any_sequence_of_wishes_converges_and_then_nothing_is_left_to_do(
     """Wishes may change in the middle of a move; `Fleet` checks the invariants at every action."""
     place = fleet(devices)
     for jobs, patience in zip(rounds, turns, strict=False):
-        wish(place, *jobs)
+        set_desired(place, *jobs)
         for _ in range(patience):
             place.turn()
     planned = place.converge()
@@ -103,7 +103,7 @@ def test_whatever_dies_in_between_the_fleet_recovers(
     devices: int, rounds: list[list[Job]], data: st.DataObject
 ) -> None:
     place = fleet(devices)
-    wish(place, *rounds[0])
+    set_desired(place, *rounds[0])
     for _ in range(data.draw(st.integers(0, 10))):
         place.turn()
     if data.draw(st.booleans()) and place.devices:
@@ -151,7 +151,7 @@ def test_no_job_is_overtaken_and_no_device_idles_without_a_claim(
     line, of those that have started before of those that have not."""
     place = fleet(devices)
     for jobs in rounds:
-        wish(place, *jobs)
+        set_desired(place, *jobs)
         for _ in range(data.draw(st.integers(1, 12))):
             running = sorted(n for n, r in place.records.items() if r.step == "placed")
             if running and data.draw(st.integers(0, 9)) == 0:
@@ -188,7 +188,7 @@ def test_a_job_that_waits_to_grow_is_served_when_the_others_have_ended(
     young = [job(f"y{n}", 1, 1, 100.0 + n) for n in range(3)]
     place = fleet(devices, job("a", devices, 1), *others)
     place.converge()
-    wish(place, job("a", devices, devices), *others, *young)
+    set_desired(place, job("a", devices, devices), *others, *young)
     for each in data.draw(st.permutations(others)):
         place.converge()
         place.exit(each.name, 0, 0)
@@ -206,7 +206,7 @@ def test_what_hangs_is_left_alone_and_everything_continues_afterwards(
     flight."""
     place = fleet(devices)
     for jobs in rounds:
-        wish(place, *jobs)
+        set_desired(place, *jobs)
         for _ in range(data.draw(st.integers(0, 6))):
             names = sorted(place.devices)
             place.silent = (
@@ -277,7 +277,7 @@ def test_a_running_job_that_grows_goes_before_younger_ones() -> None:
     jobs = [job("a", 4, 2, 0), job("b", 1, 1, 1), job("c", 1, 1, 2)]
     place = fleet(4, *jobs)
     place.converge()
-    wish(place, job("a", 4, 4, 0), *jobs[1:], job("young", 1, 1, 3))
+    set_desired(place, job("a", 4, 4, 0), *jobs[1:], job("young", 1, 1, 3))
     place.exit("b", 0, 0)
     planned = place.converge()
     assert "young" not in place.records and len(place.records["a"].holds()) == 2
@@ -300,7 +300,7 @@ def test_what_cannot_come_by_itself_is_not_waited_for_with_idle_devices(why: str
         place.failing = frozenset({"local/soft-3"})
     else:
         place.silent = frozenset({"local/soft-3" if why == "it hangs" else "local/soft-1"})
-    wish(place, replace(growing, gpus=5), *jobs[1:], job("young", 1, 1, 3))
+    set_desired(place, replace(growing, gpus=5), *jobs[1:], job("young", 1, 1, 3))
     for _ in range(5):
         place.turn()
     young = place.records["young"]
@@ -318,12 +318,12 @@ def test_a_job_that_finds_its_new_devices_taken_continues_with_those_it_had() ->
     older, mover = job("older", 2, 2, 0), job("mover", 4, 2, 1)
     place = fleet(4, older, mover)
     place.converge()
-    wish(place, replace(older, suspend=True), mover)
+    set_desired(place, replace(older, suspend=True), mover)
     place.converge()
-    wish(place, replace(older, suspend=True), replace(mover, gpus=4))
+    set_desired(place, replace(older, suspend=True), replace(mover, gpus=4))
     while place.records["mover"].step != "detached":
         place.turn()
-    wish(place, older, replace(mover, gpus=4))
+    set_desired(place, older, replace(mover, gpus=4))
     place.converge()
     assert len(place.records["older"].holds()) == len(place.records["mover"].holds()) == 2
 
@@ -332,7 +332,7 @@ def test_a_job_that_cannot_start_holds_no_device_back() -> None:
     place = fleet(1)
     place.converge()
     place.update("broken", error="the working directory does not exist", error_permanent=True)
-    wish(place, job("broken", 1, 1, 0), job("young", 1, 1, 1))
+    set_desired(place, job("broken", 1, 1, 0), job("young", 1, 1, 1))
     place.converge()
     assert place.records["young"].step == "placed"
 
@@ -341,7 +341,7 @@ def test_a_job_on_a_device_that_hangs_is_not_over_before_it_is_seen_free() -> No
     place = fleet(2, job("a", 2, 2))
     place.converge()
     place.silent = frozenset({"local/soft-1"})
-    wish(place, replace(job("a", 2, 2), cancelled=True))
+    set_desired(place, replace(job("a", 2, 2), cancelled=True))
     for _ in range(5):
         planned = place.turn()
     assert place.records["a"].step == "placed" and place.records["a"].ending
@@ -382,7 +382,9 @@ def test_a_device_full_of_the_code_of_earlier_jobs_begins_anew_before_the_next_o
         place.devices[name] = replace(place.devices[name], loaded=LOADED_MAX)
     pids = {name: each.pid for name, each in place.devices.items()}
     assert place.converge().fleet_ready
-    wish(place, job("a", 2, 1), job("b", 1, 1, created=1.0))  # and one waits for the other device
+    set_desired(
+        place, job("a", 2, 1), job("b", 1, 1, created=1.0)
+    )  # and one waits for the other device
     place.converge()
     assert place.records["a"].step == place.records["b"].step == "placed"
     kept, anew = place.records["a"].placement[0], place.records["b"].placement[0]
@@ -397,7 +399,7 @@ def test_a_resize_goes_through_a_cut_and_one_new_epoch() -> None:
     place = fleet(4, job("a", 4, 4))
     place.converge()
     assert place.records["a"].placement == tuple(f"local/soft-{i}" for i in range(4))
-    wish(place, job("a", 4, 1))
+    set_desired(place, job("a", 4, 1))
     place.converge()
     assert place.records["a"].placement == ("local/soft-0",) * 4
     assert place.records["a"].epoch == 2 and place.placed == 2
@@ -408,7 +410,7 @@ def test_devices_are_given_away_only_when_they_are_seen_free() -> None:
     place = fleet(2, job("a", 2, 2, 0), job("b", 1, 1, 1))
     place.converge()
     assert "b" not in place.records
-    wish(place, job("a", 2, 1, 0), job("b", 1, 1, 1))
+    set_desired(place, job("a", 2, 1, 0), job("b", 1, 1, 1))
     while place.records["a"].step != "detached":
         place.turn()
         assert "b" not in place.records or place.records["b"].epoch == 0
@@ -420,7 +422,7 @@ def test_a_device_that_still_shows_a_job_is_not_free() -> None:
     """Whatever the journal says: what counts is what the proxy answers."""
     place = fleet(1)
     place.converge()
-    wish(place, job("a", 1, 1))
+    set_desired(place, job("a", 1, 1))
     there = JobOnDevice("old", 3, "cut")
     place.devices["local/soft-0"] = replace(place.devices["local/soft-0"], jobs=(there,))
     assert "a" not in place.plan().targets
@@ -429,10 +431,10 @@ def test_a_device_that_still_shows_a_job_is_not_free() -> None:
 def test_a_job_that_is_suspended_in_the_middle_of_a_move_gives_up_its_devices() -> None:
     place = fleet(2, job("a", 2, 2), job("b", 2, 2, 1))
     place.converge()
-    wish(place, job("a", 2, 1), job("b", 2, 2, 1))
+    set_desired(place, job("a", 2, 1), job("b", 2, 2, 1))
     while place.records["a"].step != "detached":
         place.turn()
-    wish(place, job("a", 2, 1, suspend=True), job("b", 2, 2, 1))
+    set_desired(place, job("a", 2, 1, suspend=True), job("b", 2, 2, 1))
     planned = place.converge()
     assert place.records["a"].placement == () and "a" in planned.converged
     assert place.records["b"].step == "placed"
@@ -452,7 +454,7 @@ def test_a_proxy_that_dies_in_the_middle_of_a_step_has_lost_the_job(step: str) -
 def test_a_detach_that_was_confirmed_does_not_need_its_proxy_any_longer() -> None:
     place = fleet(2, job("a", 2, 2))
     place.converge()
-    wish(place, job("a", 2, 1))
+    set_desired(place, job("a", 2, 1))
     place.update("a", step="detaching", detached=("local/soft-1",))
     place.set_state("local/soft-0", "a", "cut")
     place.lose("local/soft-1")
@@ -481,9 +483,9 @@ def test_what_can_never_fit_stalls_and_delays_no_other() -> None:
 def test_a_barrier_that_is_no_longer_wanted_is_withdrawn() -> None:
     place = fleet(2, job("a", 2, 2))
     place.converge()
-    wish(place, job("a", 2, 1))
+    set_desired(place, job("a", 2, 1))
     place.turn()
-    wish(place, job("a", 2, 2))
+    set_desired(place, job("a", 2, 2))
     taken = [action for _ in range(4) for action in place.turn().actions]
     assert [a.action for a in taken if isinstance(a, actions.Barrier)] == ["withdraw"]
     assert place.records["a"].epoch == 1
@@ -515,11 +517,11 @@ def test_a_proxy_that_was_restarted_behind_our_back_has_lost_the_job_too() -> No
 def test_a_suspended_job_does_not_need_its_proxies() -> None:
     place = fleet(1, job("a", 1, 1))
     place.converge()
-    wish(place, job("a", 1, 1, suspend=True))
+    set_desired(place, job("a", 1, 1, suspend=True))
     place.converge()
     place.lose("local/soft-0")
     place.converge()
-    wish(place, job("a", 1, 1))
+    set_desired(place, job("a", 1, 1))
     place.converge()
     assert place.records["a"].step == "placed" and place.records["a"].epoch == 2
 
@@ -540,7 +542,7 @@ def test_a_job_that_succeeded_does_not_run_again() -> None:
     place.converge()
     place.exit("a", 0, 0)
     place.converge()
-    wish(place, replace(job("a", 1, 1), command=("other",)))
+    set_desired(place, replace(job("a", 1, 1), command=("other",)))
     assert place.converge().actions == () and place.placed == 1
 
 
@@ -584,12 +586,12 @@ def test_host_memory_is_counted_before_folding() -> None:
     """Four ranks of 1 GiB on one device may need 3 GiB of host memory."""
     place = fleet(4, job("a", 4, 4), host_memory=2 * GIB)
     place.converge()
-    wish(place, job("a", 4, 1))
+    set_desired(place, job("a", 4, 1))
     planned = place.converge()
     assert len(set(place.records["a"].placement)) == 4
     reasons = {c.reason: c.message for c in planned.conditions["a"]}
     assert "may need 3 GiB of host memory" in reasons["HostMemory"]
-    wish(place, job("a", 4, 2))
+    set_desired(place, job("a", 4, 2))
     place.converge()
     assert len(set(place.records["a"].placement)) == 2
 
@@ -598,12 +600,12 @@ def test_a_device_serves_no_more_ranks_than_its_proxy_has_addresses_for() -> Non
     """A job that is asked to do with fewer devices than that stays where it is, and can rest."""
     place = fleet(3, job("a", 2 * RANKS_ON_A_DEVICE + 1, 3))
     place.converge()
-    wish(place, job("a", 2 * RANKS_ON_A_DEVICE + 1, 2))
+    set_desired(place, job("a", 2 * RANKS_ON_A_DEVICE + 1, 2))
     planned = place.converge()
     assert len(set(place.records["a"].placement)) == 3
     reasons = {c.reason: c.message for c in planned.conditions["a"]}
     assert "Use 3 devices at least" in reasons["TooManyRanks"]
-    wish(place, replace(job("a", 2 * RANKS_ON_A_DEVICE + 1, 2), suspend=True))
+    set_desired(place, replace(job("a", 2 * RANKS_ON_A_DEVICE + 1, 2), suspend=True))
     place.converge()
     assert place.records["a"].step == "detached"
 
@@ -612,7 +614,7 @@ def test_host_memory_is_counted_before_a_suspension_and_over_all_jobs() -> None:
     jobs = [job("a", 2, 2, 0), job("b", 2, 2, 1)]
     place = fleet(4, *jobs, host_memory=3 * GIB)
     place.converge()
-    wish(place, *(replace(j, suspend=True) for j in jobs))
+    set_desired(place, *(replace(j, suspend=True) for j in jobs))
     planned = place.converge()
     resting = [n for n, r in place.records.items() if r.step == "detached"]
     assert len(resting) <= 1, "both together would need 4 GiB"
@@ -622,7 +624,7 @@ def test_host_memory_is_counted_before_a_suspension_and_over_all_jobs() -> None:
 def test_a_removed_file_suspends_and_says_orphaned() -> None:
     place = fleet(1, job("a", 1, 1))
     place.converge()
-    wish(place, replace(job("a", 1, 1), orphaned=True))
+    set_desired(place, replace(job("a", 1, 1), orphaned=True))
     planned = place.converge()
     assert place.records["a"].step == "detached"
     assert {"Suspended", "Orphaned"} <= {c.type for c in planned.conditions["a"]}
@@ -631,7 +633,7 @@ def test_a_removed_file_suspends_and_says_orphaned() -> None:
 def test_a_cancelled_job_ends_and_frees_its_devices() -> None:
     place = fleet(1, job("a", 1, 1))
     place.converge()
-    wish(place, replace(job("a", 1, 1), cancelled=True))
+    set_desired(place, replace(job("a", 1, 1), cancelled=True))
     planned = place.converge()
     assert place.records["a"].phase == "Failed"
     assert planned.conditions["a"][0].reason == "Cancelled"
@@ -664,7 +666,7 @@ def test_device_kinds_are_not_mixed_and_are_respected() -> None:
     place.converge()
     assert place.records["a"].placement == ("rack/nvidia-0", "rack/nvidia-1")
     picky = replace(job("b", 1, 1, 1), device_types=("soft",))
-    wish(place, job("a", 2, 2), picky)
+    set_desired(place, job("a", 2, 2), picky)
     place.converge()
     assert place.records["b"].placement == ("local/soft-0",)
 
@@ -692,10 +694,10 @@ def test_a_job_that_runs_anew_is_not_taken_for_the_one_that_its_device_remembers
     place.converge()
     place.exit("a", 0, 0)
     place.converge()
-    wish(place)
+    set_desired(place)
     place.converge()
     place.ranks.clear()
-    wish(place, job("a", 1, 1))
+    set_desired(place, job("a", 1, 1))
     planned = place.converge()
     assert place.records["a"].step == "placed" and "a" in planned.converged
 

@@ -37,7 +37,7 @@ def fleet(*jobs: Job) -> Fleet:
     return place
 
 
-def wish(place: Fleet, *jobs: Job) -> None:
+def set_desired(place: Fleet, *jobs: Job) -> None:
     place.desired = replace(place.desired, jobs={j.name: j for j in jobs})
 
 
@@ -258,7 +258,7 @@ def test_an_upload_that_is_just_being_begun_is_not_over() -> None:
 def test_a_fetch_that_hangs_is_begun_again() -> None:
     place = fleet(job())
     stored(place)
-    wish(place, job())
+    set_desired(place, job())
     while place.records["a"].restore is None:
         place.turn()
     place.transfers["a"] = replace(place.transfers["a"], lives=True, state="working", stuck=True)
@@ -450,7 +450,7 @@ def test_launchers_are_not_queried_where_nothing_can_be_saved_or_again_at_once()
 
 
 def stored(place: Fleet, **fields: Any) -> None:
-    wish(place, job(suspend=True, store=True, **fields))
+    set_desired(place, job(suspend=True, store=True, **fields))
     place.converge()
     assert place.records["a"].step == "stored"
 
@@ -460,7 +460,7 @@ def test_a_job_rests_in_the_store_without_a_process_and_continues_where_it_was()
     stored(place)
     assert place.ranks == {} and place.plan().converged == {"a"}
     did = place.work["a"]
-    wish(place, job(gpus=1))
+    set_desired(place, job(gpus=1))
     place.converge()
     record = place.records["a"]
     assert (record.incarnation, record.restarts, record.restart_cost) == (2, 0, "")
@@ -469,7 +469,7 @@ def test_a_job_rests_in_the_store_without_a_process_and_continues_where_it_was()
 
 def test_a_job_that_rests_in_memory_can_be_sent_to_the_store() -> None:
     place = fleet(job())
-    wish(place, job(suspend=True))
+    set_desired(place, job(suspend=True))
     place.converge()
     assert place.records["a"].step == "detached" and place.ranks
     stored(place)
@@ -478,7 +478,7 @@ def test_a_job_that_rests_in_memory_can_be_sent_to_the_store() -> None:
 def test_nothing_ends_before_its_checkpoint_exists() -> None:
     place = fleet(job())
     place.uploads = "retry"
-    wish(place, job(suspend=True, store=True))
+    set_desired(place, job(suspend=True, store=True))
     for _ in range(900):
         place.turn()
     assert len(place.ranks) == 2 and place.records["a"].step == "detached"
@@ -492,7 +492,7 @@ def test_nothing_ends_before_its_checkpoint_exists() -> None:
 def test_a_job_that_cannot_be_stored_rests_in_memory_and_is_not_tried_in_a_loop() -> None:
     place = fleet(job())
     place.saves_fail = True
-    wish(place, job(suspend=True, store=True))
+    set_desired(place, job(suspend=True, store=True))
     tried = 0
     for _ in range(400):
         tried += sum(isinstance(each, actions.Save) for each in place.turn().actions)
@@ -503,14 +503,14 @@ def test_a_job_that_cannot_be_stored_rests_in_memory_and_is_not_tried_in_a_loop(
 def test_a_job_that_is_resumed_while_it_is_stored_continues_and_is_not_ended() -> None:
     place = fleet(job())
     place.uploads = "retry"
-    wish(place, job(suspend=True, store=True))
+    set_desired(place, job(suspend=True, store=True))
     for _ in range(10):
         place.turn()
-    wish(place, job())
+    set_desired(place, job())
     for _ in range(6):
         place.turn()
     assert place.works("a")
-    wish(place, job(suspend=True, store=True))  # what is uploaded is not what rests now
+    set_desired(place, job(suspend=True, store=True))  # what is uploaded is not what rests now
     place.uploads = "done"
     place.converge(400)
     assert place.records["a"].step == "stored"
@@ -518,13 +518,13 @@ def test_a_job_that_is_resumed_while_it_is_stored_continues_and_is_not_ended() -
 
 def test_a_job_that_never_had_a_device_can_rest_in_the_store() -> None:
     place = fleet(job("b", 4, 4))
-    wish(place, job("b", 4, 4), job())
+    set_desired(place, job("b", 4, 4), job())
     place.converge()
     place.update("a", step="started", fixed=job(), device={"memory_bytes": GIB}, device_type="soft")
     for rank in range(2):
         place.ranks["a", rank] = replace(place.ranks["b", 0], job="a", rank=rank)
     place.work["a"] = 0
-    wish(place, job("b", 4, 4), job(suspend=True, store=True))
+    set_desired(place, job("b", 4, 4), job(suspend=True, store=True))
     place.converge()
     assert place.records["a"].step == "stored"
 
@@ -534,7 +534,7 @@ def test_a_checkpoint_that_is_damaged_is_said_and_skipped() -> None:
     save(place)
     stored(place)
     place.damaged.add(("a", "1-2"))
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     record = place.records["a"]
     assert place.works("a") and record.unusable == ("1-2",) and record.restart_cost
@@ -544,7 +544,7 @@ def test_a_job_without_a_good_checkpoint_says_so() -> None:
     place = fleet(job())
     stored(place)
     place.damaged.add(("a", "1-1"))
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     ending = place.records["a"].ending
     assert ending is not None and ending.reason == "NoCheckpoint"
@@ -555,7 +555,7 @@ def test_a_restore_that_fails_leaves_nothing_and_is_tried_again() -> None:
     place = fleet(job())
     stored(place)
     place.restores_fail = True
-    wish(place, job())
+    set_desired(place, job())
     kinds = [type(each) for _ in range(60) for each in place.turn().actions]
     assert kinds.count(actions.Restore) >= 2, "it is tried again"
     assert kinds.count(actions.Vacate) >= 2, "and what was begun of it is ended each time"
@@ -568,7 +568,7 @@ def test_a_restore_that_fails_leaves_nothing_and_is_tried_again() -> None:
 def test_restored_ranks_are_queried_again_where_their_answers_were_not_recorded() -> None:
     place = fleet(job())
     stored(place)
-    wish(place, job())
+    set_desired(place, job())
     while not place.ranks:
         before = place.records["a"]
         place.turn()
@@ -579,11 +579,11 @@ def test_restored_ranks_are_queried_again_where_their_answers_were_not_recorded(
 
 def test_an_old_copy_of_a_rank_is_ended_before_anything_is_let_go() -> None:
     place = fleet(job())
-    wish(place, job(suspend=True))
+    set_desired(place, job(suspend=True))
     place.converge()
     place.update("a", incarnation=2)
     place.ranks["a", 0] = replace(place.ranks["a", 0], incarnation=2, state="frozen")
-    wish(place, job())
+    set_desired(place, job())
     assert place.plan().actions == (actions.Signal("a", (1,), 9),)
 
 
@@ -650,7 +650,7 @@ def test_a_cancelled_job_does_not_restart(wanted: str | None) -> None:
     place.turn()
     ending = place.records["a"].ending
     assert ending is not None and ending.phase == RESTARTING
-    wish(place, *([job(cancelled=True)] if wanted else []))
+    set_desired(place, *([job(cancelled=True)] if wanted else []))
     place.converge()
     record = place.records.get("a")
     assert record is None or (record.phase, record.restarts) == ("Failed", 0)
@@ -670,7 +670,7 @@ def test_a_checkpoint_that_is_on_its_way_is_waited_for() -> None:
 def test_a_job_that_fails_while_it_rests_waits_in_the_store() -> None:
     place = fleet(job())
     save(place)
-    wish(place, job(suspend=True))
+    set_desired(place, job(suspend=True))
     place.converge()
     place.kill("a", 0)
     planned = place.converge()
@@ -687,7 +687,7 @@ def resting(**fields: Any) -> Fleet:
     """A job that was suspended a moment ago, and will be dumped."""
     place = fleet(job(**fields))
     place.rest_save_after = 0.0
-    wish(place, job(suspend=True, **fields))
+    set_desired(place, job(suspend=True, **fields))
     return place
 
 
@@ -698,7 +698,7 @@ def test_a_job_that_rests_gets_a_local_snapshot_and_continues_where_it_was() -> 
     assert (record.step, record.stored) == ("stored", NODE) and not place.living("a")
     assert "a" in place.plan().converged and record.checkpoints == ()
     did = place.work["a"]
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     record = place.records["a"]
     assert place.works("a") and place.work["a"] > did
@@ -728,7 +728,7 @@ def test_a_job_without_a_local_snapshot_rests_in_memory_and_reports_why() -> Non
     assert tried == 1 and place.records["a"].step == "detached"
     assert {seen.state for seen in place.ranks.values()} == {"running"}
     assert "io_uring" in conditions(place)["RestsInMemory"]
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     assert place.works("a") and "RestsInMemory" not in conditions(place)
 
@@ -739,7 +739,7 @@ def test_a_job_resumed_during_its_local_snapshot_is_not_ended() -> None:
     while place.killed_in_a_save:
         place.turn()
     assert place.records["a"].local_snapshot is not None
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     assert place.works("a") and place.records["a"].local_snapshot is None
     assert place.records["a"].incarnation == 1
@@ -756,10 +756,10 @@ def test_a_damaged_local_snapshot_is_reported_and_the_last_checkpoint_taken() ->
     place = fleet(job())
     save(place)
     place.rest_save_after = 0.0
-    wish(place, job(suspend=True))
+    set_desired(place, job(suspend=True))
     place.converge()
     place.dump_damaged = True
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     assert place.works("a") and "something" in conditions(place)["WentBack"]
     assert place.records["a"].local_snapshot is None
@@ -769,7 +769,7 @@ def test_a_damaged_local_snapshot_is_the_end_where_there_is_no_checkpoint() -> N
     place = resting()
     place.converge()
     place.dump_damaged = True
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     ending = place.records["a"].ending
     assert ending is not None and ending.reason == "NoCheckpoint"
@@ -787,7 +787,7 @@ def done(place: Fleet) -> list[type[actions.Action]]:
 def test_a_job_in_a_local_snapshot_is_moved_to_the_store_without_being_restored() -> None:
     place = resting()
     place.converge()
-    wish(place, job(suspend=True, store=True))
+    set_desired(place, job(suspend=True, store=True))
     assert done(place) == [actions.Upload, actions.Conclude, actions.Rest]
     record = place.records["a"]
     assert (record.step, record.local_snapshot) == ("stored", None)
@@ -807,7 +807,7 @@ def test_a_checkpoint_is_made_of_the_local_snapshot_where_the_job_rests() -> Non
         assert record.local_snapshot is not None and record.answer is not None
         assert record.answer.token == token and record.answer.id == record.checkpoints[-1].id
         assert place.store["a", record.answer.id] == did
-    wish(place, job())
+    set_desired(place, job())
     place.converge()
     assert place.works("a") and place.records["a"].local_snapshot is None
 
@@ -855,10 +855,10 @@ def test_a_job_that_is_resumed_while_its_local_snapshot_is_uploaded_continues(st
     place.converge()
     place.uploads = "slow"
     place.update("a", requested="" if store else "t")
-    wish(place, job(suspend=True, store=store))
+    set_desired(place, job(suspend=True, store=store))
     place.turn()
     assert place.records["a"].save is not None
-    wish(place, job())
+    set_desired(place, job())
     for _ in range(8):
         place.turn()
     assert place.works("a") and place.records["a"].save is not None
@@ -894,7 +894,7 @@ class Life(RuleBasedStateMachine):
     def change(self, name: str, **fields: Any) -> None:
         jobs = dict(self.place.desired.jobs)
         jobs[name] = replace(jobs[name], **fields)
-        wish(self.place, *jobs.values())
+        set_desired(self.place, *jobs.values())
 
     names = st.sampled_from(["a", "b"])
 

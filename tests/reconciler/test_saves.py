@@ -227,7 +227,7 @@ def test_an_emptied_file_is_refused_and_its_job_runs_on(rankfold: Rankfold, spec
     file = specs.folder / "gpt.yaml"
     text = file.read_text()
 
-    def told() -> str:
+    def ready_message() -> str:
         (ready,) = rankfold.status()["source"]["conditions"]
         return str(ready["message"])
 
@@ -235,12 +235,12 @@ def test_an_emptied_file_is_refused_and_its_job_runs_on(rankfold: Rankfold, spec
         rankfold.until(lambda: rankfold.job("gpt").get("phase") == "Running")
         for half in ("", text[: text.index("worldSize")], text.rstrip()):
             file.write_text(half)
-            rankfold.until(lambda: "gpt.yaml" in told())
+            rankfold.until(lambda: "gpt.yaml" in ready_message())
             if not half:
-                assert "holds no document" in told()
+                assert "holds no document" in ready_message()
                 assert "holds no document" in rankfold.run("plan", "-f", str(specs.folder)).stderr
             specs.write("gpt.yaml", text)
-            rankfold.until(lambda: not told())
+            rankfold.until(lambda: not ready_message())
         happened = rankfold("events", "gpt")
         assert rankfold.job("gpt")["phase"] == "Running" and "BarrierRequested" not in happened
         file.unlink()

@@ -99,7 +99,7 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
     folder, told = str(specs.folder), []
     rankfold.environment["RANKFOLD_LOG"] = "debug"
 
-    def tell(*arguments: str) -> None:
+    def run_command(*arguments: str) -> None:
         command = ["--state", str(rankfold.state.path), *arguments]
         with contextlib.redirect_stderr(io.StringIO()) as errors:  # what main() says of faults
             done = CliRunner(env=rankfold.environment).invoke(cli, command)
@@ -108,10 +108,10 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
     def looks() -> None:
         for output in ("text", "json"):
             for command in (["status"], ["describe", "gpt"], ["events"]):
-                tell(*command, "-o", output)
-        tell("plan", "-f", folder)
-        tell("plan", "-f", folder, "-o", "json")
-        tell("plan", "-f", folder, "-o", "markdown")
+                run_command(*command, "-o", output)
+        run_command("plan", "-f", folder)
+        run_command("plan", "-f", folder, "-o", "json")
+        run_command("plan", "-f", folder, "-o", "markdown")
 
     specs.job(gpus=1, ranks=1, extra=f"env: {{TOKEN: {SECRET}, PATH: '/bin:{SECRET}'}}")
     told.append(rankfold("apply", "-f", folder, "--wait"))
@@ -121,19 +121,19 @@ def test_no_output_log_or_file_has_a_secret(rankfold: Rankfold, specs: Specs) ->
     told.append(listing.stdout)
     specs.job(gpus=1, ranks=1, extra=f"env: {{TOKEN: {SECRET}-new, MORE: {SECRET}}}")
     looks()
-    tell("apply", "-f", folder)
+    run_command("apply", "-f", folder)
     assert "TOKEN has another value, MORE is new, PATH is missing" in told[-1].replace("\n", " ")
     specs.job(gpus=1, ranks=1, extra=f"env: {{TOKEN: {DIGITS}, OTHER: [{SECRET}]}}")
-    tell("apply", "-f", folder)
-    tell("validate", folder)
-    tell("validate", folder, "-o", "json")
+    run_command("apply", "-f", folder)
+    run_command("validate", folder)
+    run_command("validate", folder, "-o", "json")
     specs.job(gpus=1, ranks=1, extra=f"env: {{TOKEN: {SECRET}, PATH: '/bin:{SECRET}'}}")
     extra = f"env: {{PATH: '/nowhere/{SECRET}', TOKEN: '{SECRET}'}}"
     specs.program(["no-such-program"], "failing", extra=extra)
-    tell("apply", "-f", folder, "--wait")
+    run_command("apply", "-f", folder, "--wait")
     assert "cannot start no-such-program" in told[-1]
-    tell("logs", "failing")
-    tell("describe", "failing")
+    run_command("logs", "failing")
+    run_command("describe", "failing")
     specs.program(["no-such-program"], "failing", extra=extra.replace("'}", "-new'}"))
     looks()
     assert [each for each in told if DIGITS in each or "hunter" in each] == []

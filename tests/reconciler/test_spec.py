@@ -577,15 +577,15 @@ def test_times_between_checkpoints() -> None:
 
 
 def test_a_job_that_says_when_to_save_it_is_refused_where_nothing_can_be_saved() -> None:
-    def told(checkpoint: str, why: str) -> list[str]:
+    def faults_of(checkpoint: str, why: str) -> list[str]:
         return [str(fault) for fault in save_faults(load(JOB + checkpoint), why)]
 
     why = "there is no CRIU"
     for fields in ("{interval: 10m}", "{keep: 1}", "{interval: 0s, everySteps: 5}"):
-        refused = told(f"  checkpoint: {fields}\n", why)
+        refused = faults_of(f"  checkpoint: {fields}\n", why)
         assert refused == [f"0.yaml:8: spec.checkpoint: cannot be: {why}"]
-    assert told("  checkpoint: {interval: 0s}\n", why) == told("", why) == []
-    assert told("  checkpoint: {interval: 10m}\n", "") == []
+    assert faults_of("  checkpoint: {interval: 0s}\n", why) == faults_of("", why) == []
+    assert faults_of("  checkpoint: {interval: 10m}\n", "") == []
 
 
 def test_a_fleet_has_one_store_and_keeps_it_while_jobs_need_it() -> None:

@@ -27,7 +27,7 @@ LONG = WAITS_S
 Ranks = Mapping[int, tuple[str, float]]
 
 
-def told(first: Ranks, second: Ranks, epoch: int = 2, stopped: int = -1) -> Condition | None:
+def stall_of(first: Ranks, second: Ranks, epoch: int = 2, stopped: int = -1) -> Condition | None:
     """The stall condition of a job on two devices whose ranks have been in these calls for so
     long."""
     ranks = {**first, **second}
@@ -66,7 +66,7 @@ WAITS = ("others", LONG)
     ],
 )
 def test_the_rank_that_keeps_others_waiting_is_named(at: str, where: str) -> None:
-    found = told({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG)})
+    found = stall_of({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG)})
     assert found is not None and found.reason == "ForRanks"
     assert "ranks 0, 1, 2 have waited" in found.message and found.message.endswith(
         f"; {where}: rank 3 (pid 103)"
@@ -74,12 +74,12 @@ def test_the_rank_that_keeps_others_waiting_is_named(at: str, where: str) -> Non
 
 
 def test_ranks_that_wait_for_one_another() -> None:
-    found = told({0: WAITS, 1: WAITS}, {2: WAITS, 3: WAITS})
+    found = stall_of({0: WAITS, 1: WAITS}, {2: WAITS, 3: WAITS})
     assert found is not None and found.reason == "ForOneAnother"
 
 
 def test_ranks_that_have_asked_for_no_device_yet() -> None:
-    found = told({0: WAITS, 1: WAITS}, {2: ("", 0.0), 3: ("", 0.0)})
+    found = stall_of({0: WAITS, 1: WAITS}, {2: ("", 0.0), 3: ("", 0.0)})
     assert found is not None and found.reason == "ForRanks"
     assert (
         "ranks 0, 1 have waited for collectives that other ranks have not called" in found.message
@@ -90,20 +90,22 @@ def test_ranks_that_have_asked_for_no_device_yet() -> None:
 
 @pytest.mark.parametrize("at", ["host", "device", "turn", "others", "code"])
 def test_while_work_of_one_rank_begins_or_ends_it_gets_further(at: str) -> None:
-    assert told({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG - 1)}) is None
+    assert stall_of({0: WAITS, 1: WAITS}, {2: WAITS, 3: (at, LONG - 1)}) is None
 
 
 def test_ranks_that_are_on_the_host_wait_for_no_rank() -> None:
     host = ("host", LONG)
-    assert told({0: host, 1: host}, {2: host, 3: ("", 0.0)}) is None
+    assert stall_of({0: host, 1: host}, {2: host, 3: ("", 0.0)}) is None
 
 
 def test_nothing_is_said_of_an_earlier_place() -> None:
-    assert told({0: WAITS, 1: WAITS}, {2: WAITS, 3: WAITS}, epoch=3, stopped=1) is None
+    assert stall_of({0: WAITS, 1: WAITS}, {2: WAITS, 3: WAITS}, epoch=3, stopped=1) is None
 
 
 def test_a_kernel_that_does_not_end() -> None:
-    found = told({0: ("host", LONG), 1: ("device", LONG)}, {2: ("turn", LONG), 3: ("turn", LONG)})
+    found = stall_of(
+        {0: ("host", LONG), 1: ("device", LONG)}, {2: ("turn", LONG), 3: ("turn", LONG)}
+    )
     assert found is not None and found.reason == "ForKernels" and " rank 1 " in found.message
 
 
@@ -113,7 +115,7 @@ def test_a_kernel_that_does_not_end() -> None:
 )
 def test_ranks_that_their_proxy_keeps_waiting(at: str, reason: str, what: str) -> None:
     host, waits = ("host", LONG), (at, LONG)
-    found = told({0: host, 1: waits}, {2: waits, 3: host})
+    found = stall_of({0: host, 1: waits}, {2: waits, 3: host})
     assert found is not None and found.reason == reason and what in found.message
     assert found.message.startswith("for more than a minute ranks 1, 2 have waited for ")
 
@@ -130,7 +132,7 @@ def test_run_prints_a_reason_again_only_after_another_one(
 
 def test_a_rank_that_a_signal_has_stopped() -> None:
     now, still = ("host", 0.0), ("host", STOPPED_S)
-    found = told({0: now, 1: now}, {2: still, 3: now}, stopped=2)
+    found = stall_of({0: now, 1: now}, {2: still, 3: now}, stopped=2)
     assert found is not None and found.reason == "RankStopped"
     assert found.message.startswith("stopped by a signal: train (pid 7) of rank 2;")
-    assert told({0: now, 1: now}, {2: now, 3: now}, stopped=2) is None, "it continues anyway"
+    assert stall_of({0: now, 1: now}, {2: now, 3: now}, stopped=2) is None, "it continues anyway"

@@ -73,11 +73,11 @@ class Far:
     def says(self, reason: str) -> None:
         """That names the store and what is wrong, while the reconciler answers whoever asks."""
 
-        def said() -> bool:
+        def is_reported() -> bool:
             self.answers()
             return self.url in self.condition(reason)
 
-        self.rankfold.until(said)
+        self.rankfold.until(is_reported)
 
     def answers(self) -> None:
         began = time.monotonic()
@@ -207,17 +207,17 @@ def test_a_store_that_is_gone_is_queried_ever_later(far: Far) -> None:
     time."""
     log = Layout(far.rankfold.state.path).log
 
-    def told() -> int:
+    def unknown_count() -> int:
         return log.read_text().count("it is unknown whether jobs were taken over")
 
     far.ticks()
     far.rankfold("checkpoint", far.job.name, "--wait")
     far.line.becomes("gone")
-    far.rankfold.until(told)
+    far.rankfold.until(unknown_count)
     time.sleep(QUERY_STORE_AGAIN_S)
-    assert told() == 1
+    assert unknown_count() == 1
     far.continues()
-    assert far.rankfold.until(lambda: told() > 1) and told() == 2
+    assert far.rankfold.until(lambda: unknown_count() > 1) and unknown_count() == 2
     assert far.url in log.read_text()
 
 

@@ -12,7 +12,7 @@ from support.command import Rankfold, Specs
 PROGRAM = Path(__file__).parents[1] / "launcher" / "resting_program.py"
 
 
-def said(rankfold: Rankfold, job: str) -> str:
+def cannot_be_saved_message(rankfold: Rankfold, job: str) -> str:
     told = rankfold.job(job)["conditions"]
     return "".join(c["message"] for c in told if c["reason"] == "CannotBeSaved")
 
@@ -22,7 +22,7 @@ def test_a_rank_that_is_a_sandbox_is_named_in_a_condition(rankfold: Rankfold, sp
     waits = f"until [ -e {specs.stop_file} ]; do sleep 0.05; done"
     specs.program(["unshare", "-n", "sh", "-c", waits], "sandbox")
     rankfold("apply", "-f", str(specs.folder), "--wait")
-    message = str(rankfold.until(lambda: said(rankfold, "sandbox")))
+    message = str(rankfold.until(lambda: cannot_be_saved_message(rankfold, "sandbox")))
     assert message == (
         "rank 0: process 1000 (sh) has a net namespace of its own: run it without its sandbox or "
         "container"
@@ -44,7 +44,7 @@ def test_an_io_uring_is_named_in_a_condition_before_any_save(
     if out.read_text().startswith("none"):
         privileges.missing("this kernel has no io_uring")
 
-    message = str(rankfold.until(lambda: said(rankfold, "ring")))
+    message = str(rankfold.until(lambda: cannot_be_saved_message(rankfold, "ring")))
     assert message.startswith("rank 0: process 1") and "io_uring, which cannot be saved" in message
     job = rankfold.job("ring")
     assert job["phase"] == "Running" and job["checkpoints"] == [] and job["restarts"] == 0

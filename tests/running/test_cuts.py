@@ -130,7 +130,7 @@ def cut_again_and_again(job: RunningJob, chance: random.Random, subject: Subject
         check_cut(job, subject.same_collectives)
         moments.append(at)
         if chance.random() < 0.5:
-            job.ask(job.devices[0], "barrier", action="withdraw")
+            job.request(job.devices[0], "barrier", action="withdraw")
         else:
             job.detach()
             job.place([chance.choice(job.fleet.names) for _ in range(job.world_size)])

@@ -50,7 +50,7 @@ def test_sends_wait_for_space_and_a_cut_is_reached_anyway(
             job.ask_joined(device, "barrier", action="request")
         told.touch()
         for device in job.devices:
-            reply = job.ask(device, "wait", states=["cut"], within_s=60, wait=65)
+            reply = job.request(device, "wait", states=["cut"], within_s=60, wait=65)
             assert reply["state"] == "cut", fleet.debug_text(device)
         for device in job.devices:
             assert "collectives quiet" in fleet.debug_text(device)

@@ -56,12 +56,12 @@ def test_one_device_may_have_released_the_job_before_the_next_is_notified(state:
             until(lambda: job.output(0).count("\n") > 2, what="some steps")
             job.stop()
             for device in (first, second):
-                assert job.ask(job.devices[device], "detach", discard=False)["saved_bytes"] > 0
+                assert job.request(job.devices[device], "detach", discard=False)["saved_bytes"] > 0
                 time.sleep(0.3)  # what the other hears of it
             job.place([fleet.names[0], fleet.names[1]])
         job.stop()
-        job.ask(job.devices[1], "detach", discard=False)
-        job.ask(job.devices[0], "barrier", action="withdraw")
+        job.request(job.devices[1], "detach", discard=False)
+        job.request(job.devices[0], "barrier", action="withdraw")
         until(lambda: fleet.status(job.devices[0])["jobs"][0]["state"] == "failed", what="the loss")
         for rank in range(2):
             os.kill(fleet.rank_pid(job, rank), signal.SIGKILL)

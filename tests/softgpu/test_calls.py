@@ -11,7 +11,7 @@ import pytest
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.info import ModuleInfo
 from softgpu.harness import Space
-from softgpu.test_heap import told
+from softgpu.test_heap import variables_with_heap
 
 SOURCE = Path(__file__).with_name("calls.cu")
 STACK_FULL = 714
@@ -102,7 +102,7 @@ def test_a_table_that_holds_a_function_that_frees(
     space.check()
     assert space.read(at, 8, np.int32).tolist() == [101, 102] * 4
     heap = space.put(np.array([4096, 0, *range(510)], np.uint64))
-    globals_addr = told(module, space, heap)
+    globals_addr = variables_with_heap(module, space, heap)
     for total in (2, 3, 4):  # each time the same memory
         space.launch(kernels.function(module, "frees"), 1, 8, at, globals_addr=globals_addr)
         space.check()

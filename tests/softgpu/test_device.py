@@ -52,7 +52,7 @@ def test_chunks_that_are_overwritten_keep_the_hosts_pages() -> None:
         space, chunk = device.space(), ffi.new("uint32_t *")
         at = space.put(np.full(chunks * CHUNK // 4, 7, np.uint32))
 
-        def held() -> int:
+        def chunks_held() -> int:
             return (held_by_the_host() - before) // CHUNK
 
         def leave(n: int) -> None:
@@ -61,18 +61,18 @@ def test_chunks_that_are_overwritten_keep_the_hosts_pages() -> None:
 
         leave(0)
         leave(1)
-        assert held() == chunks
+        assert chunks_held() == chunks
         for n, create in enumerate((device.hal.chunk_create_unclean, device.hal.chunk_create)):
             assert create(device.handle, chunk) == 0
             assert device.hal.space_map(space.handle, at + n * CHUNK, chunk[0], True) == 0
             space.chunks[n] = chunk[0]
-        assert held() == chunks, "what is there is written over"
+        assert chunks_held() == chunks, "what is there is written over"
         assert (space.read(at + CHUNK, CHUNK // 4, np.uint32) == 0).all()
         for n in range(chunks - 1):
             leave(n)
-        assert held() == stay + 1
+        assert chunks_held() == stay + 1
         leave(chunks - 1)
-        assert held() == 0
+        assert chunks_held() == 0
         space.chunks.clear()
 
 

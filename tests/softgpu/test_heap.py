@@ -40,7 +40,7 @@ extern "C" __global__ void blocks(void **at, int n)
 """
 
 
-def told(module: ModuleInfo, space: Space, heap: int) -> int:
+def variables_with_heap(module: ModuleInfo, space: Space, heap: int) -> int:
     """The module's variables, once they tell of a heap."""
     image = bytearray(module.globals_image)
     setup = next(g.offset for g in module.globals if g.name == "__rankfold")
@@ -58,7 +58,7 @@ class Heap:
         self.start = space.alloc(nbytes)
         space.write(self.start, np.frombuffer(b"\xaa" * nbytes, np.uint8))
         space.write(self.start, np.array([nbytes, 0], np.uint64))
-        self.globals = told(self.module, space, self.start)
+        self.globals = variables_with_heap(self.module, space, self.start)
 
     def launch(self, name: str, grid: int, block: int, *args: Any) -> None:
         function = self.kernels.function(self.module, name)

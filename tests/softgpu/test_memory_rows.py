@@ -263,7 +263,7 @@ def asynchronous() -> list[Row]:
     def row(copy: str, reference: Reference, before: str = "", finish: str = done) -> Row:
         return Row(f"{regs}{clear}{before}{copy};{finish}{back}", reference)
 
-    def kept(size: int) -> Reference:
+    def first_bytes_of(size: int) -> Reference:
         return lambda d: d[:size].ljust(16, b"\xff")
 
     def some(size: int, count: int | None = None) -> Reference:
@@ -281,7 +281,7 @@ def asynchronous() -> list[Row]:
         count = f"ld.global.u8 n, [%in+16]; rem.u32 n, n, {size + 1}; "
         to = "cp.async.ca.shared.global [%sh], [%in]"
         rows += [
-            row(f"{to}, {size}", kept(size)),
+            row(f"{to}, {size}", first_bytes_of(size)),
             row(f"{to}, {size}, n", some(size), count),
             row(f"{to}, {size}, {size - 3}", some(size, size - 3)),
             row(f"cp.async.ca.shared.global [%sh], [nowhere], {size}, 0", some(size, 0)),
@@ -292,9 +292,13 @@ def asynchronous() -> list[Row]:
     hint = "createpolicy.fractional.L2::evict_last.b64 q, 1.0; "
     return [
         *rows,
-        row("cp.async.cg.shared.global [%sh], [%in], 16", kept(16), finish=" cp.async.wait_all; "),
-        row("cp.async.cg.shared::cta.global.L2::128B [%sh], [%in], 16, 16", kept(16)),
-        row("cp.async.ca.shared.global.L2::cache_hint [%sh], [%in], 4, q", kept(4), hint),
+        row(
+            "cp.async.cg.shared.global [%sh], [%in], 16",
+            first_bytes_of(16),
+            finish=" cp.async.wait_all; ",
+        ),
+        row("cp.async.cg.shared::cta.global.L2::128B [%sh], [%in], 16, 16", first_bytes_of(16)),
+        row("cp.async.ca.shared.global.L2::cache_hint [%sh], [%in], 4, q", first_bytes_of(4), hint),
         row("cp.async.cg.shared.global.L2::cache_hint [%sh], [%in], 16, 8, q", some(16, 8), hint),
     ]
 

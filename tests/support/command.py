@@ -103,16 +103,16 @@ class Rankfold:
         with tempfile.TemporaryFile("w+") as printed:
             process = self.start("watch", *arguments, output=printed)
 
-            def said() -> str:
+            def printed_text() -> str:
                 return os.pread(printed.fileno(), 1 << 20, 0).decode()
 
             try:
-                self.until(lambda: process.poll() is not None or "watching" in said())
+                self.until(lambda: process.poll() is not None or "watching" in printed_text())
                 yield
             finally:
                 process.send_signal(signal.SIGINT)
                 process.wait(scaled(self.deadline_s))
-            assert process.returncode == 0, f"{arguments}: {process.returncode}\n{said()}"
+            assert process.returncode == 0, f"{arguments}: {process.returncode}\n{printed_text()}"
 
     def proxy_pid(self, device: str) -> int:
         path = Layout(self.state.path).proxy_socket(device)

@@ -96,7 +96,7 @@ class RunningJob:
         ]
         devices = [{"device": d, "socket": self.fleet.socket(d)} for d in self.devices]
         for device in self.devices:
-            self.fleet.ask(
+            self.fleet.request(
                 device,
                 "place",
                 job=self.name,
@@ -118,7 +118,7 @@ class RunningJob:
 
     def reach_cut(self, seconds: float = 60.0) -> None:
         for device in self.devices:
-            reply = self.ask(
+            reply = self.request(
                 device, "wait", states=["cut"], within_s=scaled(seconds), wait=seconds + 5
             )
             assert reply["state"] == "cut", f"{device}: {reply}\n{self.fleet.debug_text(device)}"
@@ -128,28 +128,31 @@ class RunningJob:
         deadline = time.monotonic() + scaled(20)
         while True:
             try:
-                return self.ask(device, op, **arguments)
+                return self.request(device, op, **arguments)
             except ControlError as error:
                 if error.code != "joining" or time.monotonic() > deadline:
                     raise
                 time.sleep(0.005)
 
-    def ask(self, device: str, op: str, *, wait: float = 30.0, **arguments: Any) -> Message:
-        return self.fleet.ask(device, op, wait=wait, job=self.name, epoch=self.epoch, **arguments)
+    def request(self, device: str, op: str, *, wait: float = 30.0, **arguments: Any) -> Message:
+        return self.fleet.request(
+            device, op, wait=wait, job=self.name, epoch=self.epoch, **arguments
+        )
 
     def save(self) -> int:
         """Where it stands, on all devices: the bytes that were saved."""
-        return sum(self.ask(device, "save")["saved_bytes"] for device in self.devices)
+        return sum(self.request(device, "save")["saved_bytes"] for device in self.devices)
 
     def continue_running(self) -> None:
         """From the cut."""
         for device in self.devices:
-            self.ask(device, "barrier", action="withdraw")
+            self.request(device, "barrier", action="withdraw")
 
     def detach(self, discard: bool = False) -> int:
         """Off all devices: the bytes that were saved."""
         return sum(
-            self.ask(device, "detach", discard=discard)["saved_bytes"] for device in self.devices
+            self.request(device, "detach", discard=discard)["saved_bytes"]
+            for device in self.devices
         )
 
     def move(self, placement: list[str], asked: list[str] | None = None) -> None:
@@ -200,7 +203,7 @@ class Fleet:
         for name, process in self.processes.items():
             if process.poll() is None:
                 try:
-                    self.ask(name, "shutdown")
+                    self.request(name, "shutdown")
                     process.wait(scaled(10))
                 except (ControlError, subprocess.TimeoutExpired):
                     process.kill()
@@ -251,18 +254,18 @@ class Fleet:
     def answers(self, device: str) -> bool:
         assert self.processes[device].poll() is None, f"{device} ended"
         try:
-            return bool(self.ask(device, "hello"))
+            return bool(self.request(device, "hello"))
         except ControlError:
             return False
 
-    def ask(self, device: str, op: str, *, wait: float = 30.0, **arguments: Any) -> Message:
+    def request(self, device: str, op: str, *, wait: float = 30.0, **arguments: Any) -> Message:
         return call(self.socket(device), op, timeout=scaled(wait), **arguments)
 
     def status(self, device: str) -> Message:
-        return self.ask(device, "status")
+        return self.request(device, "status")
 
     def debug_text(self, device: str) -> str:
-        return str(self.ask(device, "dump")["text"])
+        return str(self.request(device, "dump")["text"])
 
     def rank_pid(self, job: RunningJob, rank: int) -> int:
         """The rank's pid as this process sees it, from its launcher."""

@@ -87,7 +87,7 @@ class Program:
         all_of_kind = self.handles.get(kind, [])
         return all_of_kind[n % len(all_of_kind)] if all_of_kind else 9999
 
-    def ask(self, opcode: int, body: bytes, data: int = 0) -> Answer:
+    def request(self, opcode: int, body: bytes, data: int = 0) -> Answer:
         error = self.client.call(opcode, body)
         return error, self.client.data(data) if not error else b""
 
@@ -99,30 +99,30 @@ class Program:
 
     def stream(self, a: int, b: int) -> Iterator[Answer]:
         body = struct.pack("<QIi", self.fresh("stream"), a & 1, -(b % 3))
-        yield self.ask(STREAM_CREATE, body)
+        yield self.request(STREAM_CREATE, body)
 
     def no_stream(self, a: int, _: int) -> Iterator[Answer]:
-        yield self.ask(STREAM_DESTROY, struct.pack("<Q", self.handle("stream", a)))
+        yield self.request(STREAM_DESTROY, struct.pack("<Q", self.handle("stream", a)))
 
     def event(self, a: int, _: int) -> Iterator[Answer]:
-        yield self.ask(EVENT_CREATE, struct.pack("<QII", self.fresh("event"), a & 2, 0))
+        yield self.request(EVENT_CREATE, struct.pack("<QII", self.fresh("event"), a & 2, 0))
 
     def no_event(self, a: int, _: int) -> Iterator[Answer]:
-        yield self.ask(EVENT_DESTROY, struct.pack("<Q", self.handle("event", a)))
+        yield self.request(EVENT_DESTROY, struct.pack("<Q", self.handle("event", a)))
 
     def record(self, a: int, b: int) -> Iterator[Answer]:
         pair = struct.pack("<QQ", self.handle("event", a), self.handle("stream", b))
-        yield self.ask(EVENT_RECORD, pair)
+        yield self.request(EVENT_RECORD, pair)
 
     def wait(self, a: int, b: int) -> Iterator[Answer]:
         pair = struct.pack("<QQ", self.handle("event", a), self.handle("stream", b))
-        yield self.ask(STREAM_WAIT, pair)
+        yield self.request(STREAM_WAIT, pair)
 
     def query(self, a: int, b: int) -> Iterator[Answer]:
         """After all work, else the answer is a matter of time; so is what has elapsed."""
-        yield self.ask(DEVICE_SYNC, b"")
+        yield self.request(DEVICE_SYNC, b"")
         pair = struct.pack("<QQ", self.handle("event", a), self.handle("event", b))
-        yield self.ask(EVENT_QUERY, pair[:8])
+        yield self.request(EVENT_QUERY, pair[:8])
         error = self.client.call(EVENT_ELAPSED, pair)
         yield error, b"" if error else bytes([self.client.data(4) == b"\0" * 4 and a == b])
 
@@ -130,61 +130,63 @@ class Program:
         """Some images are refused."""
         number, image = self.fresh("module"), KERNELS if a % 5 else b"no image"
         self.client.map[OFF_BULK : OFF_BULK + len(image)] = image
-        yield self.ask(MODULE_DATA, struct.pack("<QQII", number, 0, len(image), 0))
-        loaded = self.ask(MODULE_LOAD, struct.pack("<QQII", number, len(image), 1, 0), 16)
+        yield self.request(MODULE_DATA, struct.pack("<QQII", number, 0, len(image), 0))
+        loaded = self.request(MODULE_LOAD, struct.pack("<QQII", number, len(image), 1, 0), 16)
         yield loaded
         if not loaded[0]:
             self.loads += 1
             at = GLOBALS + 512 * self.loads
-            yield self.ask(ALLOC, struct.pack("<QQQII", at, 512, 0, 0, 0))
-            yield self.ask(MODULE_GLOBALS, struct.pack("<QQ", number, at))
+            yield self.request(ALLOC, struct.pack("<QQQII", at, 512, 0, 0, 0))
+            yield self.request(MODULE_GLOBALS, struct.pack("<QQ", number, at))
 
     def no_module(self, a: int, _: int) -> Iterator[Answer]:
-        yield self.ask(MODULE_UNLOAD, struct.pack("<Q", self.handle("module", a)))
+        yield self.request(MODULE_UNLOAD, struct.pack("<Q", self.handle("module", a)))
 
     def function(self, a: int, b: int) -> Iterator[Answer]:
         name = b"add_one" if b % 4 else b"missing"
         number = self.fresh("function")
         body = struct.pack("<QQII", self.handle("module", a), number, 1, 7) + name
-        yield self.ask(FUNCTION_GET, body, 24)
+        yield self.request(FUNCTION_GET, body, 24)
 
     def variable(self, a: int, _: int) -> Iterator[Answer]:
         body = struct.pack("<QQII", self.handle("module", a), 0, 0, 7) + b"counter"
-        yield self.ask(GLOBAL_GET, body, 16)
+        yield self.request(GLOBAL_GET, body, 16)
 
     def names(self, a: int, b: int) -> Iterator[Answer]:
         body = struct.pack("<QII", self.handle("module", a), b % 3, 0)
         self.client.map[OFF_BULK : OFF_BULK + 8] = bytes(8)
-        yield self.ask(FUNCTION_NAMES, body, 4)
+        yield self.request(FUNCTION_NAMES, body, 4)
         yield 0, self.client.map[OFF_BULK : OFF_BULK + 8]
 
     def comm(self, _a: int, _b: int) -> Iterator[Answer]:
         number = self.fresh("comm")
         body = struct.pack("<QII", number, 1, 0) + struct.pack("<Q", number).ljust(128, b"\1")
-        yield self.ask(COMM_INIT, body)
+        yield self.request(COMM_INIT, body)
 
     def split(self, a: int, b: int) -> Iterator[Answer]:
         parent = self.handle("comm", a)
-        yield self.ask(COMM_SPLIT, struct.pack("<QQii", parent, self.fresh("comm"), b % 2, 0), 8)
+        yield self.request(
+            COMM_SPLIT, struct.pack("<QQii", parent, self.fresh("comm"), b % 2, 0), 8
+        )
 
     def no_comm(self, a: int, _: int) -> Iterator[Answer]:
-        yield self.ask(COMM_DESTROY, struct.pack("<Q", self.handle("comm", a)))
+        yield self.request(COMM_DESTROY, struct.pack("<Q", self.handle("comm", a)))
 
     def redop(self, a: int, b: int) -> Iterator[Answer]:
         body = struct.pack("<QQIIf", self.fresh("redop"), self.handle("comm", a), 7, 0, b / 8)
-        yield self.ask(REDOP_CREATE, body.ljust(32, b"\0"))
+        yield self.request(REDOP_CREATE, body.ljust(32, b"\0"))
 
     def no_redop(self, a: int, _: int) -> Iterator[Answer]:
-        yield self.ask(REDOP_DESTROY, struct.pack("<Q", self.handle("redop", a)))
+        yield self.request(REDOP_DESTROY, struct.pack("<Q", self.handle("redop", a)))
 
     # ---- memory and work ----
 
     def alloc(self, a: int, b: int) -> Iterator[Answer]:
         at, size = PLACES[a % len(PLACES)], SIZES[b % len(SIZES)]
-        yield self.ask(ALLOC, struct.pack("<QQQII", at, size, a, b & 1, 0))
+        yield self.request(ALLOC, struct.pack("<QQQII", at, size, a, b & 1, 0))
 
     def free(self, a: int, _: int) -> Iterator[Answer]:
-        yield self.ask(FREE, struct.pack("<Q", PLACES[a % len(PLACES)]))
+        yield self.request(FREE, struct.pack("<Q", PLACES[a % len(PLACES)]))
 
     def address(self, a: int) -> int:
         return [*PLACES, PINNED][a % (len(PLACES) + 1)]
@@ -194,42 +196,42 @@ class Program:
         body = self.client.copy(
             self.address(a), 0, 64, places=(0, 2), inline=data, stream=self.handle("stream", b)
         )
-        yield self.ask(COPY, body)
+        yield self.request(COPY, body)
 
     def fill(self, a: int, b: int) -> Iterator[Answer]:
         at = self.address(a) + 128
         stream = self.handle("stream", a)
-        yield self.ask(FILL, struct.pack("<5QII", stream, at, 64, 16, 1, b, 4))
-        yield self.ask(DEVICE_SYNC, b"")
+        yield self.request(FILL, struct.pack("<5QII", stream, at, 64, 16, 1, b, 4))
+        yield self.request(DEVICE_SYNC, b"")
 
     def copy(self, a: int, b: int) -> Iterator[Answer]:
-        yield self.ask(DEVICE_SYNC, b"")
+        yield self.request(DEVICE_SYNC, b"")
         if self.address(a) != self.address(b):
-            yield self.ask(COPY, self.client.copy(self.address(a), self.address(b), 256))
-        yield self.ask(DEVICE_SYNC, b"")
+            yield self.request(COPY, self.client.copy(self.address(a), self.address(b), 256))
+        yield self.request(DEVICE_SYNC, b"")
 
     def launch(self, a: int, b: int) -> Iterator[Answer]:
         """On memory that is there, else the rank has an error that stays."""
-        yield self.ask(DEVICE_SYNC, b"")
+        yield self.request(DEVICE_SYNC, b"")
         there = self.client.call(COPY, self.client.copy(0, self.address(b), 256, places=(1, 0)))
         if not there:
             params = struct.pack("<QI", self.address(b), 16)
             head = struct.pack(
                 "<QQ6I4I", 1, self.handle("function", a), 1, 1, 1, 16, 1, 1, 0, 12, 0, 0
             )
-            yield self.ask(LAUNCH, head + params)
-        yield self.ask(DEVICE_SYNC, b"")
+            yield self.request(LAUNCH, head + params)
+        yield self.request(DEVICE_SYNC, b"")
 
     def reduce(self, a: int, b: int) -> Iterator[Answer]:
         """In place, with a reduction of its own or a plain sum; a refusal is not in the reply."""
-        yield self.ask(DEVICE_SYNC, b"")
+        yield self.request(DEVICE_SYNC, b"")
         there = self.client.call(COPY, self.client.copy(0, self.address(b), 256, places=(1, 0)))
         if not there:
             op = self.handle("redop", b) if b % 2 else 0
             comm, at = self.handle("comm", a), self.address(b)
             body = struct.pack("<6QIIiI", 1, comm, at, at, 32, op, 0, 7, 0, 0)
             self.client.post(COLLECTIVE, body)
-        yield self.ask(DEVICE_SYNC, b"")
+        yield self.request(DEVICE_SYNC, b"")
 
     def look(self) -> list[Answer]:
         """All that can be seen: what every handle is good for, and then `read`."""
@@ -252,7 +254,7 @@ class Program:
 
     def read(self) -> list[Answer]:
         """Every place, what is retired, the error that stays."""
-        seen = [self.ask(DEVICE_SYNC, b"")]
+        seen = [self.request(DEVICE_SYNC, b"")]
         for at in [*PLACES, PINNED, *(GLOBALS + 512 * n for n in range(1, self.loads + 1))]:
             error = self.client.call(COPY, self.client.copy(0, at, 256, places=(1, 0)))
             seen.append((error, b"" if error else self.client.map[OFF_BULK : OFF_BULK + 256]))
@@ -264,7 +266,7 @@ OPERATIONS = [name for name in vars(Program) if not name.startswith("_")]
 OPERATIONS = [
     n
     for n in OPERATIONS
-    if n not in ("close", "fresh", "handle", "ask", "do", "address", "look", "read")
+    if n not in ("close", "fresh", "handle", "request", "do", "address", "look", "read")
 ]
 
 

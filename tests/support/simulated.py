@@ -245,7 +245,7 @@ class Fleet:
             case actions.Look():
                 self.look(action)
             case actions.QueryStore():
-                self.ask(action)
+                self.query_store(action)
             case actions.Vacate():
                 self.vacate(action)
             case actions.Rest():
@@ -471,7 +471,7 @@ class Fleet:
         if action.rest:
             self.update(job, step="vacating", stored=action.checkpoint.id, local_snapshot=None)
 
-    def ask(self, action: actions.QueryStore) -> None:
+    def query_store(self, action: actions.QueryStore) -> None:
         assert all(map(self.works, action.jobs))
         self.questions.append(action.jobs)
         self.asked = self.asked.again(self.now, not self.store_silent)

@@ -30,7 +30,7 @@ INT32, SUM = 2, 0
 FILLED = bytes([0xB3])  # by whoever had the chunk before
 
 
-def kept(addr: int, size: int) -> Iterator[tuple[int, int, int, int]]:
+def kept_parts(addr: int, size: int) -> Iterator[tuple[int, int, int, int]]:
     """The parts of a range that are kept: page, offset in the page's kept content, offset in the
     range, and size."""
     for page in range(addr - addr % CHUNK, addr + size, CHUNK):
@@ -236,7 +236,7 @@ class TurnedDevice(Device):
             return [(0, width)]
         if dst[0] and src[0] and (dst[1] - src[1]) % CHUNK:
             raise Broken("so much is not copied to another place in chunks")
-        return [(at, size) for _, _, at, size in kept(device[1], width)]
+        return [(at, size) for _, _, at, size in kept_parts(device[1], width)]
 
     def _fill(self, work: Any) -> Work:
         f = work.fill
@@ -355,7 +355,7 @@ class TurnedDevice(Device):
                     raise Broken(f"kernel {k.name}")
 
     def store(self, k: Launch, addr: int, data: bytes) -> None:
-        for page, _, _, _ in kept(addr, len(data)):
+        for page, _, _, _ in kept_parts(addr, len(data)):
             if page not in self.spaces[k.space]:
                 raise KeyError(page)
             if k.name in self.wild and not self.own_copy(k.space, page):
@@ -373,7 +373,7 @@ class TurnedDevice(Device):
             return bytes(self.ffi.buffer(self.ffi.cast("char *", addr), size))
         found = b"".join(
             self.content[self.spaces[space][page]][place : place + count]
-            for page, place, _, count in kept(addr, size)
+            for page, place, _, count in kept_parts(addr, size)
         )
         if len(found) != size:
             raise Broken(f"{size} bytes at {addr:#x} are not all kept")
@@ -385,7 +385,7 @@ class TurnedDevice(Device):
             self.ffi.buffer(self.ffi.cast("char *", addr), len(data))[:] = data
             return
         written = 0
-        for page, place, at, count in kept(addr, len(data)):
+        for page, place, at, count in kept_parts(addr, len(data)):
             if (space, page) in self.write_protected:
                 raise Broken("a write where that is write_protected")
             content = self.content[self.spaces[space][page]]
