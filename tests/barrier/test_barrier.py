@@ -81,7 +81,7 @@ def test_an_aborted_communicator_does_not_hold_up_a_cut(barrier: Native, rule: A
     rule(barrier)
 
 
-def test_what_a_rank_sent_before_it_ended_is_received_before_the_cut(barrier: Native) -> None:
+def test_sends_of_an_ended_rank_are_received_before_the_cut(barrier: Native) -> None:
     """Its last sends are buffered; the receiver runs up to them."""
     properties.always_consistent(barrier, "pipeline", SENT_BEFORE_EXIT)
 

@@ -87,7 +87,7 @@ def test_a_real_ring_is_printed(client: RingClient) -> None:
     ]
 
 
-def test_of_consumed_requests_the_newest_are_printed(client: RingClient) -> None:
+def test_the_newest_consumed_requests_are_printed(client: RingClient) -> None:
     """Also those before the ring began anew; older ones have been written over."""
     with device() as native:
         attach(native, client)
@@ -150,7 +150,7 @@ def test_a_state_that_a_proxy_would_refuse_is_said_to_be_so(
         (8, 99, "this rankfold reads version 1 only"),
     ],
 )
-def test_what_cannot_be_is_named(
+def test_impossible_values_are_named(
     client: RingClient, tmp_path: Path, at: int, value: int, words: str
 ) -> None:
     served(client)

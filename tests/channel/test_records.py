@@ -108,7 +108,7 @@ def test_bytes_become_fields() -> None:
         ("enum rf_e { A = B };", "A: B is not a number"),
     ],
 )
-def test_what_is_not_understood_is_refused(text: str, words: str) -> None:
+def test_unknown_lines_are_refused(text: str, words: str) -> None:
     with pytest.raises(records.Unreadable) as caught:
         records.parse(text)
     assert words in str(caught.value)

@@ -34,13 +34,13 @@ TABLE: Table = {
                 "        if False:\n            self._raise_overtaken()",
             ),
         },
-        "tests/checkpoint/test_saving.py::test_what_two_threads_give_at_once_is_stored_once": {
+        "tests/checkpoint/test_saving.py::test_equal_units_of_two_threads_are_stored_once": {
             "replicas-stored-each": (
                 "if digest in self._places or digest in self._pending:\n                return",
                 "if False:\n                return",
             ),
         },
-        "tests/checkpoint/test_differences.py::test_what_comes_back_is_found": {
+        "tests/checkpoint/test_differences.py::test_content_that_returns_is_found": {
             "what-is-found-is-not-used": (
                 (
                     "if digest in self._places or digest in self._pending:\n"
@@ -69,10 +69,7 @@ TABLE: Table = {
                 "predecessor",
             ),
         },
-        (
-            "tests/checkpoint/test_differences.py::"
-            "test_what_has_little_in_common_is_stored_as_it_is"
-        ): {
+        ("tests/checkpoint/test_differences.py::test_a_unit_that_differs_much_is_stored_whole"): {
             "differences-however-large": ("ALIKE = 1 / 8", "ALIKE = 1"),
         },
     },
@@ -144,10 +141,7 @@ TABLE: Table = {
         "tests/checkpoint/test_differences.py::test_a_difference_of_a_difference_is_refused": {
             "references-that-are-differences": (" or self._references(other[0]):", ":"),
         },
-        (
-            "tests/checkpoint/test_differences.py::"
-            "test_what_is_there_twice_is_read_where_it_is_itself"
-        ): {
+        ("tests/checkpoint/test_differences.py::test_a_unit_is_read_where_it_is_stored_whole"): {
             "read-where-it-differs": (
                 "key=lambda pack: not pack[1].references",
                 "key=lambda pack: bool(pack[1].references)",
@@ -155,7 +149,7 @@ TABLE: Table = {
         },
     },
     "checkpoint/store/store.py": {
-        "tests/checkpoint/test_commands.py::test_what_is_wrong_is_said_of_each": {
+        "tests/checkpoint/test_commands.py::test_check_reports_the_damage_of_each_checkpoint": {
             "damage-counted-on": ("if not marked & manifest.files.keys():", "if True:"),
         },
         "tests/checkpoint/test_faults.py::test_a_number_that_was_used_is_not_used_again": {
@@ -167,7 +161,7 @@ TABLE: Table = {
                 "return found",
             ),
         },
-        "tests/checkpoint/test_faults.py::test_what_was_uploaded_is_not_uploaded_again": {
+        "tests/checkpoint/test_faults.py::test_uploaded_units_are_not_uploaded_again": {
             "uploaded-again": (
                 "        if resumed:\n            own",
                 "        if False:\n            own",
@@ -181,7 +175,7 @@ TABLE: Table = {
         },
         (
             "tests/checkpoint/test_differences.py::"
-            "test_what_differs_from_what_is_given_up_is_stored_anew"
+            "test_a_difference_from_an_abandoned_pack_is_stored_whole"
         ): {
             "differences-without-what-they-refer-to": ("_complete(packs)", "packs"),
         },
@@ -254,8 +248,7 @@ TABLE: Table = {
             "old-incarnation-let-go": ("if now.incarnation > incarnation:", "if False:"),
         },
         (
-            "tests/checkpoint/test_refusals.py::"
-            "test_what_an_old_incarnation_still_writes_does_not_count"
+            "tests/checkpoint/test_refusals.py::test_late_writes_of_an_old_incarnation_do_not_count"
         ): {
             "late-ones-count": (
                 "return self.known is None or each >= self.since or each in self.known",
@@ -309,16 +302,13 @@ TABLE: Table = {
     "checkpoint/fetch.py": {
         (
             "tests/checkpoint/test_uploading.py::"
-            "test_what_was_fetched_of_another_checkpoint_does_not_stay"
+            "test_files_of_another_fetched_checkpoint_are_removed"
         ): {
             "fetched-of-two": ("if work_folder.previous.id != str(each):", "if False:"),
         },
     },
     "checkpoint/background.py": {
-        (
-            "tests/checkpoint/test_uploading.py::"
-            "test_what_a_machine_had_fetched_before_it_stopped_is_fetched_again"
-        ): {
+        ("tests/checkpoint/test_uploading.py::test_a_fetch_from_before_a_reboot_is_repeated"): {
             "fetched-before-the-machine-stopped": (
                 "if work_folder.previous.boot != work_folder.state.boot and not work.durable:",
                 "if False:",
@@ -361,7 +351,7 @@ TABLE: Table = {
                 "if False:",
             ),
         },
-        "tests/checkpoint/test_snapshot.py::test_what_is_known_is_named_by_its_key": {
+        "tests/checkpoint/test_snapshot.py::test_known_content_is_named_by_its_key": {
             "known-wherever-in-its-chunk": (
                 "parts.append((key, first - chunk, last - chunk))",
                 "parts.append((key, 0, last - first))",
@@ -378,7 +368,7 @@ TABLE: Table = {
         },
         (
             "tests/checkpoint/test_snapshot.py::"
-            "test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest"
+            "test_content_that_ranks_share_is_in_the_first_image_only"
         ): {
             "saved-without-what-is-noted": ("*image.noted(path)]", "*[]]"),
         },
@@ -408,11 +398,11 @@ TABLE: Table = {
         },
         (
             "tests/checkpoint/test_snapshot.py::"
-            "test_what_ranks_on_two_devices_hold_alike_is_read_once[True]"
+            "test_equal_content_on_two_devices_is_read_once[True]"
         ): {
             "read-for-each-device": ('if any(found["key"]):', "if False:"),
         },
-        "tests/checkpoint/test_snapshot.py::test_what_is_known_is_named_by_its_key": {
+        "tests/checkpoint/test_snapshot.py::test_known_content_is_named_by_its_key": {
             "known-beyond-its-chunk": (
                 "max(at, begin), min(at + size, end)",
                 "max(at, begin), end",
@@ -440,7 +430,7 @@ TABLE: Table = {
         },
         (
             "tests/checkpoint/test_snapshot.py::"
-            "test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest"
+            "test_content_that_ranks_share_is_in_the_first_image_only"
         ): {
             "noted-with-what-lies-between": (
                 "if (last.end, last.rank) != (each.begin, each.rank):",
@@ -473,7 +463,7 @@ TABLE: Table = {
         "tests/checkpoint/test_differences.py::test_a_reader_reads_no_more_than_is_worth_it": {
             "read-without-end": ("checkpoint.bytes_read > READ_BYTES_MAX", "False"),
         },
-        "tests/checkpoint/test_differences.py::test_what_cannot_be_read_is_done_without": {
+        "tests/checkpoint/test_differences.py::test_unreadable_references_are_not_used": {
             "saves-fail-for-what-was-before": (
                 "        except StoreError:",
                 "        except ZeroDivisionError:",

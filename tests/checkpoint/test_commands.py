@@ -48,7 +48,7 @@ def test_sound_checkpoints_are_listed_and_checked(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_wrong_is_said_of_each(tmp_path: Path) -> None:
+def test_check_reports_the_damage_of_each_checkpoint(tmp_path: Path) -> None:
     store = opened(str(tmp_path))
     for n in range(4):
         saved(store, "gpt", 1, example(n))

@@ -89,7 +89,7 @@ def test_a_page_that_was_edited_takes_little(store: Store) -> None:
         assert checkpoint.verify() == [] and restored(checkpoint) == content(n, n)
 
 
-def test_what_differences_refer_to_stays(store: Store) -> None:
+def test_references_of_differences_are_kept(store: Store) -> None:
     saved(store, "gpt", 1, content())
     for n in range(1, 12):
         manifest = saved(store, "gpt", 1, content(*range(n)))
@@ -113,7 +113,7 @@ def test_a_pack_is_kept_with_all_that_it_refers_to(store: Store) -> None:
     assert checkpoint.verify() == [] and restored(checkpoint) == content
 
 
-def test_what_comes_back_is_found(store: Store) -> None:
+def test_content_that_returns_is_found(store: Store) -> None:
     for edits in ((), (1,), (2,)):
         saved(store, "gpt", 1, content(*edits))
     before = data_bytes(store)
@@ -126,7 +126,7 @@ def test_what_comes_back_is_found(store: Store) -> None:
     assert restored(store.checkpoint("gpt", manifest.id)) == content(3, 2)
 
 
-def test_what_has_little_in_common_is_stored_as_it_is(store: Store) -> None:
+def test_a_unit_that_differs_much_is_stored_whole(store: Store) -> None:
     """And what is edited behind that differs from it."""
     page, whole = bytearray(noise("first", PAGE)), 0
     for n in range(16):
@@ -138,7 +138,7 @@ def test_what_has_little_in_common_is_stored_as_it_is(store: Store) -> None:
     assert whole == 4, "each fifth: a quarter of all bytes at most have changed"
 
 
-def test_what_differs_from_what_is_given_up_is_stored_anew(
+def test_a_difference_from_an_abandoned_pack_is_stored_whole(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rankfold.checkpoint.store.store.SPARE_BYTES", 0)
@@ -178,7 +178,7 @@ def test_a_reader_reads_no_more_than_is_worth_it(
     assert restored(store.checkpoint("gpt", manifest.id)) == content(1)
 
 
-def test_what_cannot_be_read_is_done_without() -> None:
+def test_unreadable_references_are_not_used() -> None:
     disk = Disk()
     store = stores.open("faulty://s", "fleet", options=disk.option())
     store.begin_incarnation("gpt", 1)
@@ -278,7 +278,7 @@ def test_a_difference_of_a_difference_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("last", [0, 1])
-def test_what_is_there_twice_is_read_where_it_is_itself(store: Store, last: int) -> None:
+def test_a_unit_is_read_where_it_is_stored_whole(store: Store, last: int) -> None:
     """It may be what something else differs from."""
     packs = [one(b"abc"), one(b"abd", b"abc"), one(b"abd"), one(b"xbd", b"abd")]
     checkpoint = forged(store, *packs[:: 1 - 2 * last])

@@ -316,7 +316,7 @@ def test_a_slow_store_is_waited_for() -> None:
     assert missing == []
 
 
-def test_what_was_uploaded_is_not_uploaded_again() -> None:
+def test_uploaded_units_are_not_uploaded_again() -> None:
     disk, asked = Disk(), list[str]()
     large = Content({0: {DEVICE + (n << 30): noise(n, 1 << 20) for n in range(6)}})
     store = begun(disk)

@@ -179,7 +179,7 @@ def test_a_job_is_taken_over_by_who_begins_it_after_what_its_owner_knew(tmp_path
     store.refuse_taken_over("other", 1, "there")
 
 
-def test_what_an_old_incarnation_still_writes_does_not_count(tmp_path: Path) -> None:
+def test_late_writes_of_an_old_incarnation_do_not_count(tmp_path: Path) -> None:
     """It was asked before the new one began, and writes its manifest afterwards."""
     store = opened(str(tmp_path))
     manifest = saved(store, "gpt", 1, example(1))

@@ -34,7 +34,7 @@ def data_bytes(store: Store) -> int:
     return sum(store.data("gpt").values())
 
 
-def test_what_is_saved_is_restored(store: Store) -> None:
+def test_saved_content_is_restored(store: Store) -> None:
     first, second = example(1), example(2)
     ids = [saved(store, "gpt", 1, content).id for content in (first, second)]
     assert [str(each) for each in ids] == ["1-1", "1-2"] and store.checkpoints("gpt") == ids
@@ -148,7 +148,7 @@ def test_units_in_one_place_are_read_once(store: Store) -> None:
         save.buffers(3, "device", [buffer(DEVICE, "a")])
 
 
-def test_what_two_threads_give_at_once_is_stored_once(
+def test_equal_units_of_two_threads_are_stored_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has seen that it does not exist, and the other one is faster."""

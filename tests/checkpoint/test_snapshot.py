@@ -112,7 +112,7 @@ def memory(seed: int = 0) -> dict[int, bytes]:
 # ---- host memory -------------------------------------------------------------------------------
 
 
-def test_what_criu_wrote_comes_back_byte_for_byte(store: Store, tmp_path: Path) -> None:
+def test_criu_s_images_are_restored_byte_for_byte(store: Store, tmp_path: Path) -> None:
     folder, back = tmp_path / "rank", tmp_path / "back/rank"
     processes(folder, memory())
     whole(folder)
@@ -210,7 +210,7 @@ BUFFERS = {
 }
 
 
-def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None:
+def test_only_live_buffers_of_an_image_are_saved(store: Store, tmp_path: Path) -> None:
     folder, back = tmp_path / "rank", tmp_path / "back"
     folder.mkdir()
     gone = {DEV_BASE + CHUNK // 2: noise("freed", 300_000)}
@@ -233,7 +233,7 @@ def test_of_an_image_travels_what_is_alive(store: Store, tmp_path: Path) -> None
     assert data_bytes(store) < sum(map(len, BUFFERS.values())) + 20_000
 
 
-def test_what_a_program_wrote_right_behind_a_buffer_travels(store: Store, tmp_path: Path) -> None:
+def test_bytes_written_just_behind_a_buffer_are_saved(store: Store, tmp_path: Path) -> None:
     """As far as the allocation reaches."""
     folder, back = tmp_path / "rank", tmp_path / "back"
     folder.mkdir()
@@ -279,9 +279,7 @@ def test_content_that_is_in_host_memory_too_is_stored_once(store: Store, tmp_pat
     assert files(tmp_path / "back/criu") == files(folder / "criu")
 
 
-def test_of_what_ranks_hold_alike_the_first_image_has_all_and_others_the_rest(
-    store: Store, tmp_path: Path
-) -> None:
+def test_content_that_ranks_share_is_in_the_first_image_only(store: Store, tmp_path: Path) -> None:
     """Adjacent shared buffers become one reference; the bytes between buffers belong to none.
     Checks large and small buffers."""
     at = [DEV_BASE + n * 65536 for n in range(4)]
@@ -436,7 +434,7 @@ def test_content_in_the_image_of_another_rank_is_stored_with_each(
         stored(store, {2: folders[2]})
 
 
-def test_what_is_known_is_named_by_its_key(tmp_path: Path) -> None:
+def test_known_content_is_named_by_its_key(tmp_path: Path) -> None:
     """And by where in its chunk it lies; what is not, by its image and where it lies there."""
     seen = Image([], 0, frozenset(), [], {0: b"a", 2: b"a", 3: b"b"})
     names, others = (_namer(seen, tmp_path / name, 0) for name in ("rank-0", "rank-1"))
@@ -451,7 +449,7 @@ def test_what_is_known_is_named_by_its_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shares", [True, False])
-def test_what_ranks_on_two_devices_hold_alike_is_read_once(
+def test_equal_content_on_two_devices_is_read_once(
     store: Store, tmp_path: Path, kernels: Loader, monkeypatch: pytest.MonkeyPatch, shares: bool
 ) -> None:
     """The proxies know equal content by its versions. A rank's own content is read separately, and
@@ -594,7 +592,7 @@ def test_an_image_that_is_cut_off_is_refused(folder: Path) -> None:
         Snapshot(folder)
 
 
-def test_what_is_no_file_is_refused(folder: Path) -> None:
+def test_names_that_are_no_files_are_refused(folder: Path) -> None:
     (folder / "criu/parent").symlink_to("/")
     with pytest.raises(Unfit, match=r"criu/parent: is neither a file nor a folder"):
         Snapshot(folder)

@@ -356,7 +356,7 @@ def test_a_save_that_was_finished_unseen_is_not_saved_twice(
     assert job.store().checkpoints("gpt") == [Id(1, 1)]
 
 
-def test_what_was_fetched_of_another_checkpoint_does_not_stay(
+def test_files_of_another_fetched_checkpoint_are_removed(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = job.saved(1), job.saved(2)
@@ -519,7 +519,7 @@ def test_a_fault_of_ours_is_said_too(job: Job, monkeypatch: pytest.MonkeyPatch) 
     assert (said.state, said.code) == ("failed", "internal") and "so it is" in str(said.error)
 
 
-def test_what_a_machine_had_fetched_before_it_stopped_is_fetched_again(job: Job) -> None:
+def test_a_fetch_from_before_a_reboot_is_repeated(job: Job) -> None:
     folder = job.saved()
     does(UPLOAD, folder)
     back = job.place(incarnation=2)

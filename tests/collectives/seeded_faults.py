@@ -12,9 +12,9 @@ from collectives.test_early import (
     SMALL,
     any_calls,
     relaxed,
+    test_a_prescaled_input_is_scaled_once,
     test_elements_begin_where_they_want,
-    test_what_is_multiplied_before_it_is_added_is_so_once,
-    test_whose_input_is_kept,
+    test_the_rank_whose_input_holds_the_sum,
 )
 from support.seeding import Check, Copy, Table
 
@@ -28,8 +28,8 @@ def early_sums(copy: Copy) -> Callable[[], None]:
         any_calls(faulty, data)
 
     def check() -> None:
-        test_whose_input_is_kept(faulty, [0, 1, 2, 3], {3})
-        test_what_is_multiplied_before_it_is_added_is_so_once(faulty, 8)
+        test_the_rank_whose_input_holds_the_sum(faulty, [0, 1, 2, 3], {3})
+        test_a_prescaled_input_is_scaled_once(faulty, 8)
         test_elements_begin_where_they_want(faulty)
         chance()
 

@@ -447,7 +447,7 @@ def test_a_pair_makes_progress_when_others_have_filled_the_buffer(small: Native)
     cluster.close()
 
 
-def test_what_is_sent_to_a_rank_that_has_ended_goes_nowhere(small: Native) -> None:
+def test_sends_to_an_ended_rank_are_dropped(small: Native) -> None:
     cluster = start(small, [0, 1, 0], 3)
     join_all(cluster)
     waiting = [send_numbers(cluster, src, 1, 4096) for src in (0, 2)]
@@ -514,7 +514,7 @@ class Ranks:
 @relaxed
 @given(st.integers(0, 2**32))
 @example(3263)  # two devices that both send what they may
-def test_what_gets_on_without_buffers_gets_on(small: Native, seed: int) -> None:
+def test_operations_that_need_no_buffer_progress(small: Native, seed: int) -> None:
     """Sends and receives in one order for all, grouped anyhow: NCCL needs no buffer for these."""
     r = random.Random(seed)
     n = r.randrange(1, 6)

@@ -210,7 +210,7 @@ def called(
         ([0, 2, 4, 6], {0, 2, 4, 6}),
     ],
 )
-def test_whose_input_is_kept(coll: Native, calls: list[int], kept: set[int]) -> None:
+def test_the_rank_whose_input_holds_the_sum(coll: Native, calls: list[int], kept: set[int]) -> None:
     cluster, op = called(coll, [0] * 8, calls)
     assert set(calls) - set(cluster.forgotten) == kept
     assert all(count == 4 * op.count for count in cluster.forgotten.values())
@@ -223,7 +223,7 @@ def test_whose_input_is_kept(coll: Native, calls: list[int], kept: set[int]) -> 
 
 
 @pytest.mark.parametrize("n", [3, 8])
-def test_what_is_multiplied_before_it_is_added_is_so_once(coll: Native, n: int) -> None:
+def test_a_prescaled_input_is_scaled_once(coll: Native, n: int) -> None:
     scalars = [0.1 * (rank + 3) for rank in range(n)]
     cluster, op = called(coll, [0] * n, list(range(n)), scalars=scalars)
     assert len(cluster.forgotten) == (n - 1) - (n - 1).bit_count()
@@ -239,7 +239,7 @@ def test_elements_begin_where_they_want(coll: Native) -> None:
         cluster.close()
 
 
-def test_what_must_stay_stays(coll: Native) -> None:
+def test_inputs_that_must_stay_are_kept(coll: Native) -> None:
     """Constant inputs, inputs that a rank has to keep, and inputs that meet others on another
     device."""
     for placement, more in (

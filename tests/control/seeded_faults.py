@@ -31,7 +31,7 @@ TABLE: Table = {
         },
         (
             "tests/control/test_server.py::"
-            "test_what_is_no_message_is_answered_and_ends_its_connection"
+            "test_an_invalid_message_is_answered_and_closes_its_connection"
         ): {
             "any-depth": (
                 "except (msgspec.MsgspecError, RecursionError, UnicodeError)",
@@ -148,7 +148,7 @@ TABLE: Table = {
     "proxy/server.py": {
         (
             "tests/control/test_conformance.py::"
-            "test_of_thousands_of_jobs_a_device_tells_of_those_it_has_and_the_last"
+            "test_a_device_reports_its_jobs_and_the_last_of_thousands"
         ): {
             "all-jobs-told": ("for name in saved[:-SAVED_JOBS]:", "for name in saved[:0]:"),
             "present-jobs-untold": (

@@ -258,7 +258,7 @@ def test_a_jobs_way_over_a_device(device: Device) -> None:
 
 
 @pytest.mark.parametrize("device", ["real"], indirect=True)
-def test_of_thousands_of_jobs_a_device_tells_of_those_it_has_and_the_last(device: Device) -> None:
+def test_a_device_reports_its_jobs_and_the_last_of_thousands(device: Device) -> None:
     """A status is asked for many times a second, and is one message."""
     device.place(7)
     for number in range(3 * SAVED_JOBS):

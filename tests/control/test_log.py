@@ -49,7 +49,7 @@ def test_each_area_says_as_much_as_it_is_asked(setting: str, expected: str) -> N
 
 
 @pytest.mark.parametrize("setting", ["plan:", ":debug", "loud", "plan:loud", "plan"])
-def test_what_is_not_understood_is_said_and_changes_nothing(setting: str) -> None:
+def test_an_unknown_level_is_reported_and_ignored(setting: str) -> None:
     assert log.parse(f"{setting},service:error") == ({"": "info", "service": "error"}, [setting])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],

@@ -70,7 +70,7 @@ def test_a_process_marked_as_a_rank_s_is_refused(folder: Path) -> None:
     assert told.startswith("denied: process") and "ranks must not connect to rankfold" in told
 
 
-def test_what_a_marked_process_starts_is_marked() -> None:
+def test_children_of_a_marked_process_are_marked() -> None:
     start = "os.execvp('sh', ['sh', '-c', 'setsid cat /proc/self/limits'])"
     script = f"import os; from rankfold import peers; peers.mark(); {start}"
     done = subprocess.run(

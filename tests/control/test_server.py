@@ -112,7 +112,7 @@ def test_a_fault_of_a_handler_costs_its_connection_alone(
     ],
     ids=lambda body: repr(body[:40]),
 )
-def test_what_is_no_message_is_answered_and_ends_its_connection(
+def test_an_invalid_message_is_answered_and_closes_its_connection(
     tmp_path: Path, body: bytes
 ) -> None:
     path = tmp_path / "s"
@@ -383,7 +383,7 @@ def test_where_ranks_cannot_be_recognised_no_folder_is_made_that_they_would_see(
         (tmp_path / "removed").rename(path.parent)
 
 
-def test_what_waits_for_its_time_can_be_hastened(tmp_path: Path) -> None:
+def test_a_scheduled_call_can_be_made_at_once(tmp_path: Path) -> None:
     server, called = service.Server(tmp_path / "socket", {messages.Hello: lambda _: {}}), []
     server.after(3600, server.stop)
     server.after(7200, lambda: called.append("another"))

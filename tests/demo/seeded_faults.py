@@ -37,7 +37,7 @@ TABLE: Table = {
         },
     },
     "examples/demo/proof.py": {
-        "tests/demo/test_proof.py::test_what_was_shared_is_what_the_fleet_counted": {
+        "tests/demo/test_proof.py::test_the_proof_states_the_sharing_that_the_fleet_counted": {
             "sharing-claimed-where-it-is-off": (
                 'on=any(each.get("on") for each in sharing)',
                 "on=True",

@@ -104,7 +104,7 @@ def test_kernels_are_attributed_exactly(record: Record) -> None:
     assert found.pids_constant and found.switches["a"] == 14
 
 
-def test_what_was_shared_is_what_the_fleet_counted(record: Record) -> None:
+def test_the_proof_states_the_sharing_that_the_fleet_counted(record: Record) -> None:
     """Nothing is claimed that it does not say."""
     found = proof(record).sharing
     assert found == Sharing(True, 2, 4 * FINAL // 4, 4 * 4 << 20, 4 * 5, 0)
@@ -174,7 +174,7 @@ def test_timeline(record: Record, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "plain"])
-def test_what_is_shown_while_it_runs(
+def test_the_demo_shows_its_progress(
     record: Record,
     terminal: bool,
     capsys: pytest.CaptureFixture[str],

@@ -23,7 +23,7 @@ from .neighbour import NAME, Neighbour
 MiB = 1 << 20
 
 
-def test_what_is_refused_leaves_the_fleet_as_it_was(
+def test_a_refused_change_leaves_the_fleet_unchanged(
     rankfold: Rankfold, specs: Specs, neighbour: Neighbour, state: State
 ) -> None:
     specs.pool(2)

@@ -240,7 +240,7 @@ def test_host_memory_for_folded_ranks_is_counted_before_placing(
     "words",
     [("suspend", "large"), ("suspend", "large", "--store"), ("scale", "large", "--gpus", "1")],
 )
-def test_what_host_memory_forbids_is_refused_by_hand(
+def test_an_override_beyond_host_memory_is_refused(
     rankfold: Rankfold, specs: Specs, words: tuple[str, ...]
 ) -> None:
     rankfold.environment["RANKFOLD_HOST_MEMORY"] = str(10 << 20)

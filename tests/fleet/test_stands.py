@@ -71,7 +71,9 @@ class Stands:
 
 @pytest.mark.parametrize("gpus", [1, 2])
 @pytest.mark.parametrize("how", AT)
-def test_what_ranks_get_on_by_next(rankfold: Rankfold, specs: Specs, how: str, gpus: int) -> None:
+def test_the_condition_says_what_lets_ranks_continue(
+    rankfold: Rankfold, specs: Specs, how: str, gpus: int
+) -> None:
     job = Stands(rankfold, specs, how, gpus)
     rankfold.until(lambda: at(rankfold, JOB) == AT[how])
     rankfold.until(lambda: all(each["quietSeconds"] >= 2 for each in job.ranks()))

@@ -86,7 +86,7 @@ def test_the_probe_s_kernels_are_ptx(probed: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_no_bundle_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="is no bundle: `make gpu-bundle TO="):
         bundle.install(tmp_path, tmp_path / "venv")
     assert not (tmp_path / "venv").exists()

@@ -194,7 +194,7 @@ def test_a_part_that_hangs_ends_in_time_to_say_what_its_processes_said(tmp_path:
     assert "---- proxies/x.log\nno room here" in done.stdout
 
 
-def test_what_there_is_no_time_for_was_not_run_and_is_no_success(
+def test_parts_without_time_left_do_not_run_and_are_no_success(
     check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", str(build()))

@@ -92,7 +92,7 @@ def test_two_nan_are_the_same(one: Array, other: Array) -> None:
         assert replay.differences(launch, changed.tobytes())
 
 
-def test_what_differs_is_said_where_nothing_may() -> None:
+def test_differences_are_reported_where_none_is_allowed() -> None:
     launch, answer = launch_with(bytes(8)), {"differ": [4]}
     assert "words [4] differ" in replay.verdict(launch, answer)
     assert "cuCtxSynchronize: 700" in replay.verdict(launch, {"failed": "cuCtxSynchronize: 700"})

@@ -21,7 +21,7 @@ def test_each_folder_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("guest", GUESTS, ids=str)
-def test_what_a_row_names_is_there(guest: Guest) -> None:
+def test_the_files_of_each_row_exist(guest: Guest) -> None:
     named = [guest.program, *guest.tests, *([guest.fetched] if guest.fetched else [])]
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
     assert (guest.folder / "computed.py").exists() == bool(guest.computed)

@@ -34,13 +34,13 @@ EQUAL = by("stable_addresses_are_equal_whatever_else_ranks_allocate")
 HONEST = by("nothing_overlaps_and_counts_are_honest")
 EXHAUSTED = by("memory_is_exhausted_where_no_place_is_left")
 APART = by("what_lasts_shares_no_chunk_with_what_was_learnt_to_pass")
-ENDS = by("test_what_may_live_on_and_what_does_not_come_from_different_ends")
-OF_SIZE = by("test_what_lives_on_is_learnt_of_each_size")
+ENDS = by("test_lasting_and_short_lived_buffers_come_from_different_ends")
+OF_SIZE = by("test_lasting_sizes_are_learnt")
 BEGIN = by("test_large_buffers_begin_at_a_chunk_and_small_ones_keep_to_their_functions")
 COUNTED = by("test_memory_is_counted_in_chunks_touched")
 SHORT = by("test_short_of_space_a_freed_range_is_given_out_and_waits_for_its_free")
 TAILS = by("test_short_of_space_the_rest_of_a_chunk_is_used_from_either_side")
-PACKED = by("test_what_is_kept_apart_leaves_most_of_the_device")
+PACKED = by("test_the_reserve_leaves_most_of_the_device")
 
 TABLE: Table = {
     "interpose/client/issue/placement.c": {

@@ -37,7 +37,7 @@ def test_for_all_programs(heap: properties.Loaded, prop: properties.Property) ->
     prop(heap, properties.LOOK)
 
 
-def test_what_may_live_on_and_what_does_not_come_from_different_ends(make: Any) -> None:
+def test_lasting_and_short_lived_buffers_come_from_different_ends(make: Any) -> None:
     heap = make()
     parameters, _ = heap.alloc(1000, site=1)
     gradient, _ = heap.alloc(1000, site=2)
@@ -50,7 +50,7 @@ def test_what_may_live_on_and_what_does_not_come_from_different_ends(make: Any) 
     assert heap.alloc(1000, site=1) == (parameters + 1024, 0)
 
 
-def test_what_lives_on_is_learnt_of_each_size(make: Any) -> None:
+def test_lasting_sizes_are_learnt(make: Any) -> None:
     heap = make()
     for _ in range(3):
         heap.free(heap.alloc(5000, site=1)[0])
@@ -76,7 +76,7 @@ def test_large_buffers_begin_at_a_chunk_and_small_ones_keep_to_their_functions(m
     assert len({a // CHUNK for a in middling + small[:1]}) == 21
 
 
-def test_what_the_end_of_a_context_frees_says_nothing(make: Any) -> None:
+def test_frees_at_the_end_of_a_context_teach_nothing(make: Any) -> None:
     heap = make()
     heap.free(heap.alloc(1000, site=1)[0], learn=False)
     assert heap.alloc(1000, site=1)[0] >= MIDDLE
@@ -110,7 +110,7 @@ def test_short_of_space_the_rest_of_a_chunk_is_used_from_either_side(make: Any) 
         assert got and halves[freed] in (got[0], got[0] + CHUNK)
 
 
-def test_what_is_kept_apart_leaves_most_of_the_device(make: Any) -> None:
+def test_the_reserve_leaves_most_of_the_device(make: Any) -> None:
     for capacity, reserve in ((24, 8), (64, 17), (1600, 41)):
         for size in (CHUNK // 8, CHUNK // 2 + 512, CHUNK + 512):
             heap = make(capacity * CHUNK)

@@ -100,7 +100,7 @@ def test_nothing_of_the_real_runtime_is_missing() -> None:
     assert len(functions) > 400 and not functions - set(ours)
 
 
-def test_what_is_hand_written_is_where_the_description_says() -> None:
+def test_hand_written_functions_are_where_the_description_says() -> None:
     for library in LIBRARIES.values():
         for function in library.functions:
             if function.kind == "hand":
@@ -109,14 +109,14 @@ def test_what_is_hand_written_is_where_the_description_says() -> None:
                 assert re.search(rf"\b{function.name}\(", text), function.name
 
 
-def test_what_pytorch_imports_is_there() -> None:
+def test_symbols_that_pytorch_imports_exist() -> None:
     wanted = (HERE / "imported_by_pytorch.txt").read_text().splitlines()[1:]
     newest = [row.sonames[0].soname for row in libraries.table().values()]
     symbols = {name for soname in newest for name in exported(LIB / soname)}
     assert len(wanted) > 450 and not set(wanted) - symbols
 
 
-def test_what_pytorch_2_6_imports_is_there_with_its_version() -> None:
+def test_symbols_that_pytorch_2_6_imports_exist_with_their_versions() -> None:
     wanted = (HERE / "imported_by_pytorch_2_6.txt").read_text().splitlines()[1:]
     symbols = {
         f"{name}@{node}" if node else name
@@ -126,7 +126,7 @@ def test_what_pytorch_2_6_imports_is_there_with_its_version() -> None:
     assert len(wanted) > 650 and not set(wanted) - symbols
 
 
-def test_what_pytorch_and_nccl_look_up_in_nvml_is_answered() -> None:
+def test_nvml_has_the_functions_that_pytorch_and_nccl_look_up() -> None:
     """They use dlsym, so no symbol table shows it; NCCL calls what it found without a check."""
     answered = {n for f in LIBRARIES["nvml"].functions if f.kind != "refuse" for n in f.names}
     device = """GetHandleByPciBusId_v2 GetHandleByIndex_v2 GetCount_v2 GetIndex GetUUID

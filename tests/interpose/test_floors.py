@@ -93,7 +93,7 @@ def compiled(tmp_path: Path, text: str, *args: str) -> subprocess.CompletedProce
         'system("ls")',
     ],
 )
-def test_what_must_not_happen_inside_a_job_does_not_compile(tmp_path: Path, statement: str) -> None:
+def test_calls_forbidden_inside_a_job_do_not_compile(tmp_path: Path, statement: str) -> None:
     text = '#include <stdio.h>\n#include "base.h"\nvoid f(void);\n'
     text += "void f(void)\n{\n\t%s;\n}\n"
     assert compiled(tmp_path, text % "lock(HEAP_LOCK)").returncode == 0

@@ -44,7 +44,7 @@ def test_a_contradiction_is_an_error_that_names_the_function(entry: str, expecte
         ("{usual: current, driver: f, nothing: f}", "not described, or listed twice: ['f']"),
     ],
 )
-def test_what_needs_a_context_is_described_and_said_once(contexts: str, expected: str) -> None:
+def test_functions_that_need_a_context_are_described_once(contexts: str, expected: str) -> None:
     text = f'{HEAD}  f: {{params: void, local: "0"}}\ncontexts: {contexts}\n'
     with pytest.raises(descriptions.Mismatch) as caught:
         descriptions.load_library(text)

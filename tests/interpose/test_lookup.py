@@ -100,7 +100,7 @@ def test_a_function_younger_than_the_caller_s_version_is_reported(build: Build, 
     assert run(program).stderr == ""
 
 
-def test_what_is_looked_up_for_the_caller_stays_the_callers(
+def test_lookups_for_the_caller_use_the_caller_s_library(
     build: Build, run: Run, tmp_path: Path
 ) -> None:
     """RTLD_NEXT means "after me", and a library finds its neighbours through its own $ORIGIN."""

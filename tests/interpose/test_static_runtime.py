@@ -257,7 +257,7 @@ def test_a_runtime_of_each_cuda_has_the_functions_of_its_version(
     assert run(program).stdout == f"0 {number}\n"
 
 
-def test_what_does_not_look_like_a_runtime_is_left_alone(run: Run, tmp_path: Path) -> None:
+def test_code_that_is_no_runtime_is_unchanged(run: Run, tmp_path: Path) -> None:
     """A program may have functions of these names for its own purposes."""
     program = compiled(
         tmp_path,

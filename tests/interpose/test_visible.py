@@ -117,7 +117,7 @@ int main(void)
         ("1," * 300, []),
     ],
 )
-def test_what_is_seen(build: Build, tmp_path: Path, said: str | None, seen: list[int]) -> None:
+def test_visible_devices(build: Build, tmp_path: Path, said: str | None, seen: list[int]) -> None:
     program = build(SOURCE, ("cudart", "cuda", "nvidia-ml"))
     with ChannelServer(tmp_path / "s", devices=4) as server:
         env = environment(server.path)
@@ -160,7 +160,7 @@ int main(int argc, char **argv)
     ("said", "used", "other"),
     [(None, 0, -1), ("1", 0, -1), ("1,0", 0, 1), ("1,2,0", 1, 2), ("3,0", 1, 0)],
 )
-def test_what_is_reset_is_the_device_that_is_used(
+def test_a_reset_affects_the_used_device(
     build: Build, tmp_path: Path, said: str | None, used: int, other: int
 ) -> None:
     program = build(RESETS)

@@ -57,7 +57,7 @@ TABLE: Table = {
         },
         (
             "tests/launcher/test_several.py::"
-            "test_of_one_that_does_not_start_the_reconciler_hears_why"
+            "test_the_reconciler_learns_why_a_launcher_does_not_start"
         ): {
             "a-launcher-that-failed-is-no-error": ("return int(any(statuses))", "return 0"),
         },
@@ -72,7 +72,7 @@ TABLE: Table = {
         },
     },
     "interpose/launcher/rank/remains.py": {
-        "tests/launcher/test_rank_process.py::test_what_the_rank_leaves_running_is_killed": {
+        "tests/launcher/test_rank_process.py::test_processes_that_outlive_the_rank_are_killed": {
             "children-live-on": ("if process.killed_all(self.launcher.namespaced):", "if True:"),
         },
     },
@@ -102,7 +102,7 @@ TABLE: Table = {
     "interpose/launcher/config.py": {
         (
             "tests/launcher/test_config.py::"
-            "test_what_the_user_preloads_comes_before_ours_and_nvidia_s_libraries_behind"
+            "test_user_preloads_come_before_ours_and_nvidia_s_libraries_after"
         ): {
             "users-wrappers-last": (
                 "[*wrappers, *map(_preloaded, preload), *replaced]",
@@ -159,7 +159,7 @@ TABLE: Table = {
         },
     },
     "interpose/launcher/snapshot/channel.py": {
-        "tests/launcher/test_images.py::test_what_is_not_consumed_stays": {
+        "tests/launcher/test_images.py::test_unconsumed_records_are_kept": {
             "record-in-the-making-lost": ('max(head, header["writing"])', "head"),
             "claimed-slots-lost": ("if not busy >> slot & 1:", "if True:"),
         },
@@ -235,7 +235,7 @@ TABLE: Table = {
         },
     },
     "interpose/launcher/snapshot/snapshot.py": {
-        "tests/launcher/test_rest.py::test_what_does_not_fit_is_refused_and_nothing_starts": {
+        "tests/launcher/test_rest.py::test_an_unfit_snapshot_is_refused_before_anything_starts": {
             "states-of-any-version": ("about.state not in (0, version):", "False:"),
         },
         (
@@ -246,11 +246,11 @@ TABLE: Table = {
         },
     },
     "interpose/launcher/criu/undumpable.py": {
-        "tests/launcher/test_own_namespaces.py::test_what_cannot_be_saved_is_named[--net-net]": {
+        "tests/launcher/test_own_namespaces.py::test_unsaveable_namespaces_are_named[--net-net]": {
             "sandbox-not-seen": ("{'self' if first else rank.pid}", "{rank.pid}"),
         },
         (
-            "tests/launcher/test_own_namespaces.py::test_what_cannot_be_saved_is_named[--mount-mnt]"
+            "tests/launcher/test_own_namespaces.py::test_unsaveable_namespaces_are_named[--mount-mnt]"
         ): {
             "mounts-of-its-own-not-seen": ("return own != rank.mounts", "return False"),
         },

@@ -141,9 +141,7 @@ def test_a_channel_is_accepted_and_kept(rig: Rig) -> None:
         ({"world_size": 3}, "rank 0 of 3"),
     ],
 )
-def test_what_is_not_a_channel_is_refused(
-    plain_rig: Rig, wrong: dict[str, int], words: str
-) -> None:
+def test_an_invalid_channel_is_refused(plain_rig: Rig, wrong: dict[str, int], words: str) -> None:
     replies = plain_rig.fifo("answers")
     launched = plain_rig.program("say_hello", str(replies), json.dumps(wrong))
     _, (error, message) = answers(replies)

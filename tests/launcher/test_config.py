@@ -65,7 +65,7 @@ def environment(env: dict[str, str], preload: list[str]) -> dict[str, str]:
     return rank_environment(config, {"INHERITED": "1"})
 
 
-def test_what_the_user_preloads_comes_before_ours_and_nvidia_s_libraries_behind() -> None:
+def test_user_preloads_come_before_ours_and_nvidia_s_libraries_after() -> None:
     users = {"LD_PRELOAD": "/u/libnccl.so.2 /u/wrap.so:/u/libncclwrap.so", "LD_LIBRARY_PATH": "/u"}
     env = environment(users, ["/r/librankfold.so", "/r/libcudart.so.13", "/r/libnccl.so.2"])
     ours = "/r/librankfold.so:/r/libcudart.so.13:/r/libnccl.so.2"

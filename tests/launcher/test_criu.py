@@ -22,7 +22,7 @@ mount --bind "$1" /run &&
 """
 
 
-def test_what_it_finds_out_about_the_kernel_is_kept_where_run_is_no_tmpfs(tmp_path: Path) -> None:
+def test_criu_s_kernel_cache_is_kept_where_run_is_no_tmpfs(tmp_path: Path) -> None:
     privileges.need_criu()
     done = subprocess.run(
         [
@@ -96,7 +96,7 @@ _INFECTED = "(00.041) Error (compel/src/lib/infect.c:97): "
         ),
     ],
 )
-def test_what_it_complains_of_is_said_for_people(tmp_path: Path, line: str, said: str) -> None:
+def test_criu_s_errors_are_translated_for_people(tmp_path: Path, line: str, said: str) -> None:
     log = tmp_path / "dump.log"
     log.write_text(f"(00.01) all is well\n{line}\n(00.06) Error (criu/cr.c:1): Dumping FAILED.\n")
     assert reason(log, alive=False) == said

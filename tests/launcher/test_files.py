@@ -134,7 +134,7 @@ def test_files_in_an_ignored_folder_are_not_heard_of(tmp_path: Path) -> None:
     assert names and set(names) == {f"in {tmp_path.name}"}
 
 
-def test_what_ranks_print_wakes_no_launcher(place: Tree) -> None:
+def test_output_of_ranks_wakes_no_launcher(place: Tree) -> None:
     launched = place.start("lines")
     logs = f"fanotify ino:{os.stat(launched.config['logs']).st_ino:x} "
     marks = [
@@ -269,7 +269,7 @@ def test_large_files_come_back(place: Tree, megabytes: int) -> None:
     assert place.output(fresh) == [f"True b'middle' {megabytes << 20} 1"]
 
 
-def test_what_raw_calls_of_a_static_program_do_comes_back(place: Tree) -> None:
+def test_changes_by_raw_system_calls_are_restored(place: Tree) -> None:
     program = place.work.parent / "raw_calls"
     subprocess.run(["cc", "-static", "-O1", "-o", str(program), str(RAW)], check=True)
     launched = place.launch(str(program), str(place.work), str(place.tree))
@@ -304,7 +304,7 @@ def memory(place: Tree) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_what_has_not_changed_since_the_last_snapshot_is_not_copied_again(
+def test_files_unchanged_since_the_last_snapshot_are_not_copied_again(
     place: Tree, memory: Path
 ) -> None:
     launched = place.start("many")

@@ -95,7 +95,7 @@ def test_a_link_of_others_in_the_place_of_a_folder_is_named_and_not_followed(
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_what_one_rank_does_to_the_files_of_another_is_undone(place: Shared, first: int) -> None:
+def test_changes_to_another_rank_s_files_are_undone(place: Shared, first: int) -> None:
     works, launched = [], []
     for rank, name in enumerate(("owner", "usurper")):
         place.work = place.tree.parent / f"work-{rank}"
@@ -179,9 +179,7 @@ def test_names_that_the_rank_has_given_up_may_be_used_by_others(place: Shared) -
 
 
 @pytest.mark.parametrize("rig", [0, 1], ids=["again", "elsewhere"])
-def test_what_others_had_and_the_rank_renames_later_gets_its_name_back(
-    place: Shared, rig: int
-) -> None:
+def test_a_foreign_file_renamed_by_the_rank_gets_its_name_back(place: Shared, rig: int) -> None:
     (place.tree / "given").write_text("of others")
     (place.tree / "data/deeper").mkdir(parents=True)
     (place.tree / "data/deeper/file").write_text("of others, too")

@@ -99,7 +99,7 @@ def test_ends_are_read_as_the_kernel_writes_them() -> None:
 
 @pytest.mark.parametrize("minor", [9, 10])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_not_consumed_stays(seed: int, minor: int) -> None:
+def test_unconsumed_records_are_kept(seed: int, minor: int) -> None:
     """And so does what is in the making behind the ring's head, or may be: before version 1.10
     nothing says."""
     chance = random.Random(seed)

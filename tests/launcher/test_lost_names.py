@@ -29,9 +29,7 @@ def lost(place: Place) -> list[Path]:
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "where nothing of it is"])
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_processes_share_without_fork_comes_back(
-    place: Place, method: str, elsewhere: bool
-) -> None:
+def test_memory_shared_without_fork_is_restored(place: Place, method: str, elsewhere: bool) -> None:
     """Locks that are held, semaphores, queues and pools of Python's multiprocessing; saved twice,
     the second time when it has been restored."""
     launched = place.launch(sys.executable, str(PROGRAM), method, str(place.work))

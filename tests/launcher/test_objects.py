@@ -117,7 +117,7 @@ def launch(place: Place, program: Path, *names: str) -> Launched:
 
 @pytest.mark.parametrize("rounds", [1, 2])
 @pytest.mark.parametrize("kind", KEPT)
-def test_what_a_process_has_is_there_again(
+def test_kernel_objects_are_restored(
     kind: str, rounds: int, place: Place, program: Path, tmp_path: Path
 ) -> None:
     names = KEPT[kind].split()
@@ -136,7 +136,7 @@ def test_what_a_process_has_is_there_again(
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_there_again_is_named(name: str, place: Place, program: Path) -> None:
+def test_objects_that_cannot_be_restored_are_named(name: str, place: Place, program: Path) -> None:
     launched = launch(place, program, name)
     if (lacks := launched.text("out")).startswith("none"):
         launched.end()

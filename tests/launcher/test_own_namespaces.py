@@ -22,7 +22,7 @@ def place(state: State) -> Place:
     ("option", "name"),
     [("--net", "net"), ("--mount", "mnt"), ("--cgroup", "cgroup"), ("--map-root-user", "user")],
 )
-def test_what_cannot_be_saved_is_named(place: Place, option: str, name: str) -> None:
+def test_unsaveable_namespaces_are_named(place: Place, option: str, name: str) -> None:
     launched = place.launch(
         "unshare", option, sys.executable, str(PROGRAM), "count", str(place.work)
     )

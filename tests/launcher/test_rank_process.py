@@ -80,7 +80,7 @@ def test_nothing_but_logs_and_exit_file_remains(rig: Rig) -> None:
     assert launched.text("launcher.log") == ""
 
 
-def test_what_a_rank_sees(rig: Rig) -> None:
+def test_environment_and_namespaces_of_a_rank(rig: Rig) -> None:
     path = rig.folder / "facts"
     launched = rig.program("facts", str(path), rank=2, env={"MINE": "yes", "RANK": "9"})
     assert launched.end()["exit_status"] == 0, launched.text("err")
@@ -179,7 +179,7 @@ def test_orphans_are_reaped_while_the_rank_runs(rig: Rig) -> None:
     assert rig.program("orphan_is_reaped").end()["exit_status"] == 0
 
 
-def test_what_the_rank_leaves_running_is_killed(rig: Rig, state: State) -> None:
+def test_processes_that_outlive_the_rank_are_killed(rig: Rig, state: State) -> None:
     pid_file = rig.folder / "daemon"
     launched = rig.program("leave_orphan", str(pid_file))
     end = launched.end()
@@ -205,7 +205,7 @@ def test_a_helper_that_exits_with_its_rank_is_not_named(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_what_a_rank_forked_that_used_the_device_is_killed(rig: Rig, status: int) -> None:
+def test_forked_processes_that_used_the_device_are_killed(rig: Rig, status: int) -> None:
     """Workers of a data loader, say; where the rank failed, its last lines stay the program's."""
     launched = rig.program("leave_fork_behind", str(status))
     end = launched.end()

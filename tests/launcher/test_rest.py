@@ -179,7 +179,7 @@ def test_a_frozen_rank_can_be_killed(place: Place) -> None:
     assert not has_cgroup(launched)
 
 
-def test_what_a_killed_launcher_left_is_removed_by_the_next(place: Place) -> None:
+def test_the_next_launcher_removes_the_remains_of_a_killed_one(place: Place) -> None:
     launched = place.program("count")
     with launched.client() as client:
         client.request("freeze")
@@ -632,7 +632,9 @@ def test_a_claim_waits_for_the_rank_to_be_restored(place: Place) -> None:
         ("second_daemon", "is in the session of a process that has exited"),
     ],
 )
-def test_what_cannot_be_saved_is_named_and_runs_on(place: Place, name: str, words: str) -> None:
+def test_a_rank_that_cannot_be_saved_is_named_and_continues(
+    place: Place, name: str, words: str
+) -> None:
     """Early, while it runs, and when it is to be saved."""
     launched = place.program(name)
     if (lacks := launched.text("out")).startswith("none"):
@@ -801,7 +803,7 @@ def test_criu_that_stops_in_a_restore_is_killed_and_another_one_restores(
     assert not has_cgroup(fresh)
 
 
-def test_what_does_not_fit_is_refused_and_nothing_starts(place: Place) -> None:
+def test_an_unfit_snapshot_is_refused_before_anything_starts(place: Place) -> None:
     launched = place.program("count")
     save(launched, place.saved)
     with launched.client() as client:
@@ -860,7 +862,7 @@ def test_a_rank_whose_main_thread_has_ended_comes_back(place: Place, how: str) -
     assert fresh.text("out") == out
 
 
-def test_what_criu_cannot_restore_is_named_and_nothing_is_left(place: Place) -> None:
+def test_a_failed_restore_is_named_and_leaves_nothing(place: Place) -> None:
     launched = place.program("everything")
     save(launched, place.saved)
     kill(launched)

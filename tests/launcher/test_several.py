@@ -93,7 +93,7 @@ def launcher_config(rank: int, folder: Path, **fields: object) -> dict[str, obje
     }
 
 
-def test_of_one_that_does_not_start_the_reconciler_hears_why(state: State) -> None:
+def test_the_reconciler_learns_why_a_launcher_does_not_start(state: State) -> None:
     """The others have."""
     layout = Layout(state.path)
     node = Node(layout)

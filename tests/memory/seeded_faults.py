@@ -66,13 +66,13 @@ RULES = Check(any_requests)
 
 TABLE: Table = {
     "interpose/launcher/snapshot/copy_on_write.py": {
-        "tests/memory/test_holding.py::test_what_is_moved_out_over_it_is_set_aside[1]": {
+        "tests/memory/test_holding.py::test_pages_overwritten_by_a_swap_out_are_set_aside[1]": {
             "set-aside-and-not-taken": (
                 "if number := aside[page]:",
                 "if (number := aside[page]) and False:",
             ),
         },
-        "tests/memory/test_holding.py::test_what_had_nothing_there_has_nothing": {
+        "tests/memory/test_holding.py::test_empty_pages_are_not_set_aside": {
             "nothing-taken-as-something": ("if number != _NOTHING:", "if True:"),
         },
         "tests/memory/test_holding.py::test_an_image_that_is_emptied_cannot_be_copied": {

@@ -22,7 +22,7 @@ def turns_apart(first: Rank, second: Rank) -> int:
     return 200
 
 
-def test_what_is_copied_each_time_is_left_apart_for_longer_each_time(make: Make) -> None:
+def test_a_page_copied_each_time_stays_unshared_for_longer_each_time(make: Make) -> None:
     """Until a work that is done for both shows that it pays."""
     world = make(2, 4)
     first, second = world.ranks
@@ -67,7 +67,7 @@ def rounds(ranks: list[Rank], count: int) -> list[int]:
     return found
 
 
-def test_what_failed_for_one_none_of_them_tries_before_the_others(make: Make) -> None:
+def test_a_merge_that_failed_is_not_tried_by_one_rank_alone(make: Make) -> None:
     world = make(4, 8)
     same(*world.ranks)
     copies = rounds(world.ranks, 64)

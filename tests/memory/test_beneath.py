@@ -60,7 +60,7 @@ def test_a_device_that_cannot_do_so_waits_for_the_work(make: Make) -> None:
     assert first.owns(0, CELLS)
 
 
-def test_what_is_being_written_for_all_is_not_copied_meanwhile(make: Make) -> None:
+def test_a_page_written_for_all_is_not_copied_meanwhile(make: Make) -> None:
     """The copy would have half of it, or none."""
     world, first, second = shared(make)
     first.end()
@@ -74,7 +74,7 @@ def test_what_is_being_written_for_all_is_not_copied_meanwhile(make: Make) -> No
     assert [rank.read(0) for rank in world.ranks] == [(5,) * CELLS] * 2
 
 
-def test_what_may_write_anywhere_is_noticed_as_long_as_it_runs(make: Make) -> None:
+def test_unbounded_work_is_counted_while_it_runs(make: Make) -> None:
     world, first, _ = shared(make)
     first.end()
     ranges = world.ffi.new("struct memory_range[]", [(addr_of(CELLS), CELL)])
@@ -89,7 +89,7 @@ def test_what_may_write_anywhere_is_noticed_as_long_as_it_runs(make: Make) -> No
 
 
 @pytest.mark.parametrize("when", ["told", "untold", "over"])
-def test_what_a_kernel_writes_before_the_copy_is_there_stays(make: Make, when: str) -> None:
+def test_writes_before_a_copy_completes_are_kept(make: Make, when: str) -> None:
     world, first, second = shared(make)
     first.begin()
     assert first.request(COPY)
@@ -107,7 +107,7 @@ def test_what_a_kernel_writes_before_the_copy_is_there_stays(make: Make, when: s
     world.check()
 
 
-def test_what_a_kernel_writes_before_its_page_is_opened_stays(make: Make) -> None:
+def test_writes_before_a_page_is_opened_are_kept(make: Make) -> None:
     world, first, second = shared(make)
     own(second, 0)
     unforeseen(first, 0, 9)

@@ -390,7 +390,7 @@ def test_a_rank_without_memory_is_looked_at_in_no_time(make: Make) -> None:
     c.close()
 
 
-def test_what_counts_for_nothing_is_not_looked_at(make: Make) -> None:
+def test_forgotten_content_is_not_checked(make: Make) -> None:
     c = filled(make, 3, whole=True)
     assert c.rank.alloc(3)  # never on the device
     forget(c.rank, CELLS, CELLS)
@@ -448,7 +448,7 @@ def test_the_memory_stays_where_it_is_until_the_last_checksum_is_there(make: Mak
     c.close()
 
 
-def test_what_has_been_written_meanwhile_says_nothing(make: Make) -> None:
+def test_content_written_during_a_check_is_not_compared(make: Make) -> None:
     """Either half of what its versions come to."""
     c = filled(make, 3, whole=True)
     assert c.first(0) and c.turn() and c.turn()
@@ -457,14 +457,14 @@ def test_what_has_been_written_meanwhile_says_nothing(make: Make) -> None:
     c.close()
 
 
-def test_what_the_device_refuses_says_nothing(make: Make) -> None:
+def test_a_refused_checksum_raises_no_alarm(make: Make) -> None:
     c = filled(make, 2, whole=True)
     c.refuses = True
     assert c.at(0) == [] and c.check.missed
     c.close()
 
 
-def test_of_who_fails_at_once_nothing_is_looked_at(make: Make) -> None:
+def test_a_rank_that_fails_at_once_is_not_checked(make: Make) -> None:
     c = filled(make, 2, whole=True)
     assert c.first(0) and c.turn() and c.check.state == RUNS
     c.world.device.faulty.add(c.rank.space)
@@ -473,7 +473,7 @@ def test_of_who_fails_at_once_nothing_is_looked_at(make: Make) -> None:
 
 
 @pytest.mark.parametrize("how", ["it goes", "its space has failed"])
-def test_of_who_fails_nothing_is_said_and_the_rest_is_not_looked_at(make: Make, how: str) -> None:
+def test_a_failed_rank_raises_no_alarm_and_its_rest_is_not_checked(make: Make, how: str) -> None:
     c = filled(make, QUEUE + 2, whole=True)
     assert c.first(0) and c.turn() and c.turn()
     if how == "its space has failed":

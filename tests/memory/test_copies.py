@@ -48,7 +48,7 @@ def test_a_chunk_of_several_goes_out_once_and_comes_in_for_all(make: Make) -> No
     assert world.memory.holes == 0
 
 
-def test_of_what_is_moved_counts_apart_what_another_rank_holds_alike(make: Make) -> None:
+def test_swapped_content_that_another_rank_has_is_counted_separately(make: Make) -> None:
     """By what is known of its content, whether it is one chunk or two; not what is private, nor
     what a rank of another group holds by the same name."""
     world = make(4, 5, groups=(1, 1, 2, 3))
@@ -91,7 +91,7 @@ def test_each_page_that_is_moved_is_reported(make: Make) -> None:
     assert sorted(mine) == [f"{way} {DEV_BASE:#x}" for way in ("in 0", "out 0", "out 1")]
 
 
-def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> None:
+def test_unchanged_pages_are_not_copied_out_again(make: Make) -> None:
     world = shared(make, 2, pages=2)
     first, second, _ = world.ranks
     out(first, second)
@@ -112,7 +112,7 @@ def test_what_was_moved_in_and_has_not_changed_is_not_moved_out(make: Make) -> N
     world.check()
 
 
-def test_what_was_written_since_is_copied_out_again(make: Make) -> None:
+def test_changed_pages_are_copied_out_again(make: Make) -> None:
     """Also where all that is known of it is that it has changed."""
     world = make(2, 2, groups=(1, 2))
     first, _ = world.ranks
@@ -221,7 +221,7 @@ def test_a_saved_rank_has_all_in_its_own_image(make: Make, stay: bool) -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bool) -> None:
+def test_shared_pages_are_saved_once_while_ranks_stay(make: Make, missing: bool) -> None:
     world = shared(make, 4, pages=2)
     *ranks, _ = world.ranks
     if missing:
@@ -250,7 +250,7 @@ def test_what_several_hold_is_saved_once_while_they_stay(make: Make, missing: bo
 
 
 @pytest.mark.parametrize("what", ["changed", "written", "written on the host", "failed", "ended"])
-def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) -> None:
+def test_a_copy_is_dropped_when_another_rank_lets_go(make: Make, what: str) -> None:
     """Two ranks are saved; one of them continues alone."""
     world = shared(make, 2)
     first, second, _ = world.ranks
@@ -281,9 +281,7 @@ def test_what_another_rank_no_longer_holds_has_no_copy(make: Make, what: str) ->
 
 
 @pytest.mark.parametrize("what", ["alike", "distrusted", "another distrusted", "apart"])
-def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
-    make: Make, what: str
-) -> None:
+def test_pages_known_to_be_equal_are_saved_once_without_sharing(make: Make, what: str) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -303,7 +301,7 @@ def test_what_is_known_to_be_alike_is_saved_once_though_it_is_not_shared(
 
 
 @pytest.mark.parametrize("how", ["writes", "faulted", "stopped", "distrusted", "apart", "single"])
-def test_what_a_rank_holds_has_a_key_while_it_is_believed(make: Make, how: str) -> None:
+def test_content_has_a_key_while_it_is_trusted(make: Make, how: str) -> None:
     """It is that of whoever holds the same, and of no other."""
     world = make(2, 4)
     first, second = world.ranks
@@ -355,7 +353,7 @@ def test_a_rank_that_has_forgotten_it_keeps_no_copy(make: Make, saved_before: bo
     assert second.image_owner(0) is None and second.in_image() == second.model
 
 
-def test_what_a_rank_writes_has_no_copy(make: Make) -> None:
+def test_written_pages_have_no_copy(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -368,7 +366,7 @@ def test_what_a_rank_writes_has_no_copy(make: Make) -> None:
         rank.end()
 
 
-def test_what_ranks_write_alike_on_the_host_is_there_once(make: Make) -> None:
+def test_equal_pages_on_the_host_are_stored_once(make: Make) -> None:
     world = make(3, 4)
     for rank in world.ranks:
         for page in range(3):
@@ -434,7 +432,7 @@ def test_ranks_of_two_groups_have_no_copy_in_common(make: Make) -> None:
     assert third.memory.pages[0].copy == same_chunk.ffi.NULL
 
 
-def test_what_is_read_is_there_until_it_has_been_read(make: Make) -> None:
+def test_a_copy_stays_until_it_has_been_read(make: Make) -> None:
     """A copy that a work reads stays, though its rank writes the page meanwhile."""
     world = shared(make, 2)
     first, second, _ = world.ranks
@@ -477,7 +475,7 @@ def test_a_copy_that_is_being_made_is_not_there_yet(make: Make) -> None:
     world.check()
 
 
-def test_what_the_image_held_before_is_not_what_it_holds(make: Make) -> None:
+def test_the_image_s_old_content_is_not_its_new_content(make: Make) -> None:
     """Also where it comes to hold the same again, and the image has been written meanwhile."""
     world = make(2, 2, groups=(1, 2))
     first, second = world.ranks
@@ -587,7 +585,7 @@ def test_a_distrusted_rank_has_no_copy_in_common(make: Make) -> None:
     assert world.memory.copies_on_host == 0
 
 
-def test_what_is_only_noted_is_not_in_common(make: Make) -> None:
+def test_pages_only_referred_to_are_not_common(make: Make) -> None:
     """Whichever rank comes first: the content that it is known by is not written yet."""
     for writes in (0, 1):
         world = make(2, 4)
@@ -609,7 +607,7 @@ def test_what_is_only_noted_is_not_in_common(make: Make) -> None:
         assert busy.read(0) == quiet.read(0) == (1,) * CELLS
 
 
-def test_what_came_to_be_resident_is_not_in_common(make: Make) -> None:
+def test_pages_that_became_resident_are_not_common(make: Make) -> None:
     """Its image may hold the same; but it lies on the device now, and may be written there."""
     world = make(2, 4)
     first, second = world.ranks
@@ -641,7 +639,7 @@ def test_zeros_that_were_never_written_are_nowhere(make: Make) -> None:
     assert world.memory.copies_on_host == 0
 
 
-def test_what_is_written_alike_again_is_there_once_again(make: Make) -> None:
+def test_pages_that_become_equal_again_are_stored_once_again(make: Make) -> None:
     """The holes that this leaves are filled once each, and a page that is new has none."""
     world = make(2, 4)
     first, second = world.ranks
@@ -729,7 +727,7 @@ def spare(rank: Rank) -> int:
     return int(rank.world.lib.memory_on_host(rank.memory, False).spare)
 
 
-def test_what_was_saved_of_who_is_alone_goes_a_few_pages_at_a_time(make: Make) -> None:
+def test_saved_pages_of_a_single_rank_are_freed_a_few_at_a_time(make: Make) -> None:
     """With much memory the loop would stand still for seconds."""
     rank = saved_alone(make)
     for left in (SAVED - A_TURN, SAVED - 2 * A_TURN, 0):
@@ -751,7 +749,7 @@ def test_a_rank_that_is_saved_again_before_all_of_that_has_gone_is_saved_whole(
     assert rank.saved(stay) and rank.in_image(stay) == rank.model
 
 
-def test_what_is_freed_before_all_of_that_has_gone_takes_nothing_else_with_it(make: Make) -> None:
+def test_freeing_memory_early_removes_only_its_saved_pages(make: Make) -> None:
     rank = saved_alone(make)
     for page in (0, SAVED - 1, *range(2, SAVED - 6)):
         rank.free(page)
@@ -798,7 +796,7 @@ def test_a_copy_of_what_was_there_goes_when_something_else_does(make: Make) -> N
 
 
 @pytest.mark.parametrize("single", [False, True])
-def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
+def test_saved_pages_are_not_copied_again(make: Make, single: bool) -> None:
     """When the rank leaves; and, once the cut is over, as long as it has not been written."""
     world = make(2, 4)
     first, _ = world.ranks
@@ -819,7 +817,7 @@ def test_what_was_saved_is_not_copied_again(make: Make, single: bool) -> None:
     assert first.in_image() == first.model
 
 
-def test_what_was_written_since_it_was_saved_is_copied_again(make: Make) -> None:
+def test_pages_written_after_a_save_are_copied_again(make: Make) -> None:
     world = make(2, 4)
     first, _ = world.ranks
     same(first)

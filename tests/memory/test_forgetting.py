@@ -16,7 +16,7 @@ def bring(rank: Rank) -> None:
     rank.world.settle()
 
 
-def test_what_is_forgotten_is_not_moved_out(make: Make) -> None:
+def test_forgotten_pages_are_not_swapped_out(make: Make) -> None:
     world = make(2, 4)
     one, two = world.ranks
     fill(one, 3)
@@ -31,7 +31,7 @@ def test_what_is_forgotten_is_not_moved_out(make: Make) -> None:
     world.check()
 
 
-def test_what_is_forgotten_is_not_copied_when_its_rank_leaves(make: Make) -> None:
+def test_forgotten_pages_are_not_copied_when_their_rank_leaves(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 2)
@@ -43,7 +43,7 @@ def test_what_is_forgotten_is_not_copied_when_its_rank_leaves(make: Make) -> Non
     world.check()
 
 
-def test_what_is_forgotten_stays_while_it_is_used(make: Make) -> None:
+def test_forgotten_pages_stay_while_they_are_used(make: Make) -> None:
     """A work that has been submitted may read it, or write what counts."""
     world = make(2, 4)
     one, two = world.ranks
@@ -60,7 +60,7 @@ def test_what_is_forgotten_stays_while_it_is_used(make: Make) -> None:
     assert not two.memory.missing and world.memory.swapped_out == 0
 
 
-def test_what_the_image_has_of_it_is_removed_once(make: Make) -> None:
+def test_the_image_s_copy_of_a_forgotten_page_is_removed_once(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 3)
@@ -75,7 +75,7 @@ def test_what_the_image_has_of_it_is_removed_once(make: Make) -> None:
     world.check()
 
 
-def test_what_is_forgotten_on_its_way_out_leaves_nothing(make: Make) -> None:
+def test_a_page_forgotten_during_swap_out_leaves_nothing(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 2)
@@ -90,7 +90,7 @@ def test_what_is_forgotten_on_its_way_out_leaves_nothing(make: Make) -> None:
     world.check()
 
 
-def test_what_is_written_counts_again(make: Make) -> None:
+def test_a_write_makes_content_valid_again(make: Make) -> None:
     """Also a part of a page; also what was handed; and what was freed is zeros."""
     world = make(2, 8)
     one, two = world.ranks
@@ -110,7 +110,7 @@ def test_what_is_written_counts_again(make: Make) -> None:
     assert world.memory.swapped_out == 2 * (2 << 20)
 
 
-def test_what_an_unknown_work_may_have_written_counts(make: Make) -> None:
+def test_unbounded_writes_make_content_valid_again(make: Make) -> None:
     world = make(1, 4)
     (rank,) = world.ranks
     fill(rank, 1)
@@ -167,7 +167,7 @@ def alike_on_the_host(make: Make) -> tuple[Rank, Rank, Rank]:
     return one, two, other
 
 
-def test_what_several_have_on_the_host_is_not_brought_to_who_forgets_it(make: Make) -> None:
+def test_a_rank_that_forgets_a_host_copy_does_not_receive_it(make: Make) -> None:
     one, two, _ = alike_on_the_host(make)
     forget(one, 0, CELLS)
     bring(one)
@@ -177,7 +177,7 @@ def test_what_several_have_on_the_host_is_not_brought_to_who_forgets_it(make: Ma
     two.world.check()
 
 
-def test_what_was_forgotten_is_not_what_others_still_hold(make: Make) -> None:
+def test_forgotten_content_differs_from_what_others_hold(make: Make) -> None:
     """Its chunk is let go of, and what comes in its place is given to no rank."""
     world = make(3, 2, groups=(1, 1, 2))
     one, two, other = world.ranks
@@ -195,7 +195,7 @@ def test_what_was_forgotten_is_not_what_others_still_hold(make: Make) -> None:
     world.check()
 
 
-def test_what_is_let_go_of_leaves_nothing_on_the_host(make: Make) -> None:
+def test_released_pages_leave_nothing_on_the_host(make: Make) -> None:
     """Neither a copy nor what the image has kept."""
     one, two, other = alike_on_the_host(make)
     world = one.world

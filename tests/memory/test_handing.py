@@ -7,7 +7,7 @@ from .steps import fill, hand, own, receiver, same
 from .world import SAVE, Make
 
 
-def test_what_one_has_received_others_refer_to(make: Make) -> None:
+def test_other_ranks_refer_to_received_pages(make: Make) -> None:
     """Resident or not; whole pages only, and each writes a copy of its own."""
     world = make(3, 8)
     for rank in world.ranks:
@@ -41,7 +41,7 @@ def test_a_part_of_a_page_is_not_handed(make: Make) -> None:
     assert world.memory.used == 5
 
 
-def test_what_is_handed_is_not_what_it_was(make: Make) -> None:
+def test_handed_pages_have_new_content(make: Make) -> None:
     """No one who knows of the same content as before shares with it."""
     world = make(3, 8)
     same(*world.ranks)
@@ -78,7 +78,7 @@ def test_nothing_is_handed_to_or_by_who_is_busy_or_has_failed(make: Make) -> Non
     assert receiver([other, giver], 0, CELLS) == 2**32 - 1
 
 
-def test_what_would_be_copied_each_time_is_not_handed(make: Make) -> None:
+def test_pages_that_would_be_copied_each_time_are_not_handed(make: Make) -> None:
     """It is copied at once. For a while, and where there are chunks for all."""
     world = make(2, 6)
     first, second = world.ranks
@@ -98,7 +98,7 @@ def test_what_would_be_copied_each_time_is_not_handed(make: Make) -> None:
     world.check()
 
 
-def test_what_is_there_for_one_alone_is_not_handed(make: Make) -> None:
+def test_pages_of_one_rank_alone_are_not_handed(make: Make) -> None:
     """Neither to a page that the other one does not have, nor from one that is not resident."""
     world = make(2, 8)
     giver, to = world.ranks

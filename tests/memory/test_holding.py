@@ -43,7 +43,7 @@ def written(rank: Rank, value: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_what_is_moved_out_over_it_is_set_aside(make: Make, at: int) -> None:
+def test_pages_overwritten_by_a_swap_out_are_set_aside(make: Make, at: int) -> None:
     """Before, while and after it is copied."""
     _, rank = saved(make)
     taken = Taken(rank)
@@ -57,7 +57,7 @@ def test_what_is_moved_out_over_it_is_set_aside(make: Make, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_what_is_freed_is_set_aside(make: Make, at: int) -> None:
+def test_freed_pages_are_set_aside(make: Make, at: int) -> None:
     world, rank = saved(make)
     taken = Taken(rank)
     for page in range(at):
@@ -68,7 +68,7 @@ def test_what_is_freed_is_set_aside(make: Make, at: int) -> None:
     taken.end()
 
 
-def test_what_counts_for_nothing_any_more_is_set_aside(make: Make) -> None:
+def test_forgotten_pages_are_set_aside(make: Make) -> None:
     world, rank = saved(make)
     out(rank)
     save(rank)
@@ -79,7 +79,7 @@ def test_what_counts_for_nothing_any_more_is_set_aside(make: Make) -> None:
     taken.end()
 
 
-def test_what_its_program_writes_there_is_set_aside(make: Make) -> None:
+def test_pages_that_the_program_writes_are_set_aside(make: Make) -> None:
     world, rank = saved(make)
     out(rank)
     save(rank)
@@ -100,7 +100,7 @@ def test_another_save_does_not_disturb_it(make: Make) -> None:
     taken.end()
 
 
-def test_what_had_nothing_there_has_nothing(make: Make) -> None:
+def test_empty_pages_are_not_set_aside(make: Make) -> None:
     """A page that another rank's image has, or that is allocated later."""
     world, rank = saved(make, 1)
     taken = Taken(rank)

@@ -49,7 +49,7 @@ def test_two_that_need_more_than_there_is_both_get_it(make: Make) -> None:
     assert [r.told[-1] for r in world.ranks[1:]] == [(ACTIVATE, 0)] * 2
 
 
-def test_what_is_on_its_way_out_is_not_called_back(make: Make) -> None:
+def test_a_swap_out_is_not_called_back(make: Make) -> None:
     """A rank that enters may rely on its reserved memory."""
     world = make(2, 5)
     saved, wanting = world.ranks

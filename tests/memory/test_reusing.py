@@ -60,7 +60,7 @@ def computed(make: Make, **more: Any) -> tuple[World, Any, Rank, Rank]:
     return world, f, first, second
 
 
-def test_what_another_has_computed_is_taken(make: Make) -> None:
+def test_another_rank_s_result_is_reused(make: Make) -> None:
     world, f, first, second = computed(make)
     used = world.memory.used
     assert map_result(second, f) == DONE
@@ -111,7 +111,7 @@ def test_no_rank_waits_to_take_what_never_can_be_taken(make: Make, why: str) -> 
     assert map_result(second, f) == NONE
 
 
-def test_what_was_copied_to_be_written_is_not_taken(make: Make) -> None:
+def test_a_page_copied_to_be_written_is_not_reused(make: Make) -> None:
     world, f, first, second = computed(make)
     third = Rank(world, 2)
     world.ranks.append(third)
@@ -124,7 +124,7 @@ def test_what_was_copied_to_be_written_is_not_taken(make: Make) -> None:
     assert map_result(third, f) == DONE and second.refs(0) == 1
 
 
-def test_what_is_copied_each_time_is_not_taken(make: Make) -> None:
+def test_a_page_copied_each_time_is_not_reused(make: Make) -> None:
     world, f, first, second = computed(make)
     assert map_result(second, f) == DONE
     own(second, 0)
@@ -135,7 +135,7 @@ def test_what_is_copied_each_time_is_not_taken(make: Make) -> None:
     assert map_result(second, f) == DONE
 
 
-def test_what_another_had_to_copy_is_taken_and_then_tried_for_oneself(make: Make) -> None:
+def test_a_page_that_another_rank_copied_is_reused_and_then_tried_again(make: Make) -> None:
     world, f, first, second = computed(make)
     assert map_result(second, f) == DONE
     own(first, 0)  # and the second is notified
@@ -147,7 +147,7 @@ def test_what_another_had_to_copy_is_taken_and_then_tried_for_oneself(make: Make
         second.write(0, 1)
 
 
-def test_what_is_not_taken_is_as_it_was(make: Make) -> None:
+def test_a_page_that_is_not_reused_is_unchanged(make: Make) -> None:
     """One of two pages differs, so the rank gets no result, not even on the other page."""
     world = make(2, 8)
     first, second = world.ranks
@@ -171,7 +171,7 @@ def test_a_page_that_cannot_be_mapped_is_reported(make: Make, how: str) -> None:
     assert second.read(0) == (1,) * CELLS
 
 
-def test_what_it_reads_or_does_not_reach_need_not_be_there(make: Make) -> None:
+def test_pages_that_are_not_written_need_not_be_resident(make: Make) -> None:
     """It was read by its versions: it may lie elsewhere."""
     world = make(2, 8)
     first, second = world.ranks

@@ -32,7 +32,7 @@ def test_a_chunk_of_several_ranks_counts_once_and_goes_with_the_last(make: Make)
     world.check()
 
 
-def test_what_others_have_is_not_moved_in(make: Make) -> None:
+def test_pages_that_others_have_are_not_swapped_in(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second, pages=2)
@@ -79,7 +79,7 @@ def test_zeros_are_not_copied(make: Make) -> None:
     assert world.memory.copies == 1
 
 
-def test_what_may_be_written_anywhere_is_noticed_wherever_it_is(make: Make) -> None:
+def test_unforeseen_writes_are_found_on_every_page(make: Make) -> None:
     """Also in pages that no one shares."""
     world = make(2, 8)
     first, second = world.ranks
@@ -103,7 +103,7 @@ def test_what_may_be_written_anywhere_is_noticed_wherever_it_is(make: Make) -> N
         world.check()
 
 
-def test_what_only_begins_with_zeros_is_copied(make: Make) -> None:
+def test_a_page_that_only_begins_with_zeros_is_copied(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -128,7 +128,7 @@ def test_where_there_is_no_chunk_for_a_copy_the_others_let_go(make: Make) -> Non
     assert [rank.memory.missing for rank in world.ranks] == [0, 2, 2]
 
 
-def test_what_was_copied_is_not_shared_again_before_it_is_written(make: Make) -> None:
+def test_a_copied_page_is_not_shared_again_before_it_is_written(make: Make) -> None:
     """Else two ranges would never be a rank's at one time."""
     world = make(2, 4)
     first, second = world.ranks
@@ -176,7 +176,7 @@ def test_pages_that_are_not_there_belong_to_no_rank(make: Make) -> None:
         assert sharers(rank, 0, 3 * CELLS) == (world.ranks, False)
 
 
-def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
+def test_an_open_page_is_not_protected_while_it_moves(make: Make) -> None:
     """Neither by the rank whose it is, nor by one that would open it in its place."""
     world = make(2, 6)
     first, second = world.ranks
@@ -198,7 +198,7 @@ def test_what_is_open_is_not_closed_while_it_moves(make: Make) -> None:
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_what_a_rank_that_has_failed_holds_is_not_shared(make: Make, told: bool) -> None:
+def test_pages_of_a_failed_rank_are_not_shared(make: Make, told: bool) -> None:
     """Work that was recorded for it may not have been done."""
     world = make(3, 6)
     failed, other, late = world.ranks
@@ -218,7 +218,7 @@ def test_what_a_rank_that_has_failed_holds_is_not_shared(make: Make, told: bool)
     assert late.chunk(0) == other.chunk(0) != failed.chunk(0)
 
 
-def test_what_was_freed_is_zeros_when_it_is_allocated_again(make: Make) -> None:
+def test_reallocated_memory_is_zero(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -268,7 +268,7 @@ def test_ranks_of_two_groups_share_nothing(make: Make) -> None:
     assert late.chunk(0) == world.ranks[1].chunk(0)
 
 
-def test_what_is_still_to_be_written_is_not_shared(make: Make) -> None:
+def test_a_page_with_pending_writes_is_not_shared(make: Make) -> None:
     """Its content has its name already."""
     world = make(2, 4)
     first, second = world.ranks
@@ -283,7 +283,7 @@ def test_what_is_still_to_be_written_is_not_shared(make: Make) -> None:
     assert world.lib.memory_merge(first.memory) == 0 and first.refs(0) == 2
 
 
-def test_what_is_on_its_way_out_is_not_shared(make: Make) -> None:
+def test_a_page_being_swapped_out_is_not_shared(make: Make) -> None:
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -307,7 +307,7 @@ def test_content_that_is_lost_when_pages_become_one_is_reported(make: Make) -> N
     world.check()
 
 
-def test_what_a_work_behind_a_fence_is_known_to_write_stays_open(make: Make) -> None:
+def test_known_writes_of_fenced_work_stay_writable(make: Make) -> None:
     """And each page that it wrote elsewhere is reported once."""
     world = make(2, 8)
     (first, _) = world.ranks
@@ -374,7 +374,7 @@ def test_a_rank_that_opens_a_page_does_not_affect_sharers_of_another_chunk_there
     first.end()
 
 
-def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
+def test_own_pages_need_not_be_opened(make: Make) -> None:
     """So it may be under work; what is shared may not."""
     world = shared(make, pages=2)
     first, _ = world.ranks
@@ -387,7 +387,7 @@ def test_what_is_a_ranks_own_need_not_be_opened(make: Make) -> None:
     first.end()
 
 
-def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Make) -> None:
+def test_shared_pages_are_opened_beneath_bounded_work(make: Make) -> None:
     """A sum, and not a kernel next to it; nor while pages move, nor where the device cannot."""
     world = shared(make, pages=2)
     first, _ = world.ranks
@@ -415,7 +415,7 @@ def test_what_is_shared_may_be_opened_beneath_what_writes_where_it_says(make: Ma
     world.settle()
 
 
-def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
+def test_an_opened_page_left_to_one_rank_is_its_own(make: Make) -> None:
     """Whether the others went before it was opened, or after; and when it is closed: else it would
     be protected beneath what was to write there as its own, and then all versions are lost."""
     world = shared(make, pages=2)
@@ -433,7 +433,7 @@ def test_what_was_opened_and_is_left_to_one_rank_is_its_own(make: Make) -> None:
     world.check()
 
 
-def test_what_is_closed_is_what_was_opened(make: Make) -> None:
+def test_only_opened_pages_are_protected_again(make: Make) -> None:
     world = shared(make, pages=2)
     first, _ = world.ranks
     own(first, 1)
@@ -467,7 +467,7 @@ def test_neighbours_are_opened_and_closed_together(make: Make) -> None:
     world.check()
 
 
-def test_what_is_closed_in_part_is_not_forgotten(make: Make) -> None:
+def test_a_partly_protected_range_is_completed(make: Make) -> None:
     world = shared(make, pages=3)
     first, _ = world.ranks
     for page in (0, 2):
@@ -482,7 +482,7 @@ def test_what_is_closed_in_part_is_not_forgotten(make: Make) -> None:
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trusted: bool) -> None:
+def test_a_page_that_cannot_be_fenced_is_unknown_unless_trusted(make: Make, trusted: bool) -> None:
     """A page that another work is about to write may have changed already, so it is swapped out
     with unknown content. Pages that are not resident are not fenced."""
     world = make(3, 8, groups=(1, 1, 2))
@@ -511,7 +511,7 @@ def test_what_cannot_be_fenced_is_unknown_unless_it_is_trusted(make: Make, trust
     assert first.read(0) == (5,) * CELLS
 
 
-def test_what_a_rank_owns_is_looked_at_where_it_writes(make: Make) -> None:
+def test_owned_pages_are_checked_where_they_are_written(make: Make) -> None:
     """In a range of more pages than there are, too: all in it, and nothing else."""
     world = make(2, 8)
     first, second = world.ranks
@@ -540,7 +540,7 @@ def test_sharers_of_all_of_it_are_counted_as_far_as_there_is_capacity(make: Make
     assert sharers(first, CELLS, CELLS) == ([first], False)
 
 
-def test_what_is_still_on_its_way_in_is_not_given(make: Make) -> None:
+def test_a_page_being_swapped_in_is_not_given(make: Make) -> None:
     world = make(2, 8)
     first, second = world.ranks
     same(first, second)
@@ -556,7 +556,7 @@ def test_what_is_still_on_its_way_in_is_not_given(make: Make) -> None:
     world.settle()
 
 
-def test_what_is_only_noted_is_not_given_to_who_needs_it(make: Make) -> None:
+def test_a_page_only_referred_to_is_not_given(make: Make) -> None:
     """The one that has it is still to write it."""
     world = make(2, 8)
     first, second = world.ranks
@@ -644,7 +644,7 @@ def test_all_come_to_the_chunk_that_most_refer_to(make: Make) -> None:
     assert third.chunk(0) == chunk
 
 
-def test_what_is_opened_to_be_written_is_not_shared_before_it_is(make: Make) -> None:
+def test_a_page_opened_for_a_write_is_not_shared_before_it(make: Make) -> None:
     """Also where there was nothing to copy, since the others had gone."""
     world = shared(make, 3)
     first, second, third = world.ranks
@@ -660,7 +660,7 @@ def test_what_is_opened_to_be_written_is_not_shared_before_it_is(make: Make) -> 
     assert world.lib.memory_merge(second.memory) == 0 and first.chunk(0) == second.chunk(0)
 
 
-def test_what_is_not_shared_any_more_is_opened_for_the_rank_alone(make: Make) -> None:
+def test_an_unshared_page_is_opened_for_its_rank_alone(make: Make) -> None:
     world = shared(make)
     first, second = world.ranks
     own(second, 0)
@@ -674,7 +674,7 @@ def test_what_is_not_shared_any_more_is_opened_for_the_rank_alone(make: Make) ->
     world.check()
 
 
-def test_what_was_copied_and_moved_out_is_not_kept(make: Make) -> None:
+def test_copied_and_swapped_out_pages_are_not_kept(make: Make) -> None:
     world = shared(make)
     _, second = world.ranks
     own(second, 0)

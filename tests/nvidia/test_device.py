@@ -374,7 +374,7 @@ def test_a_device_that_cannot_be_opened_says_why(
         ("", "cc=(12, 0)", "has compute capability 9.0, less than the pool's 12.0"),
     ],
 )
-def test_what_is_missing_is_said(
+def test_missing_features_of_the_driver_are_named(
     fake_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str, arguments: str, reason: str
 ) -> None:
     monkeypatch.setenv("RANKFOLD_CUDA_DRIVER", driver or str(fake_path))

@@ -69,7 +69,7 @@ def test_products_move_between_kinds_of_device(state: State) -> None:
 
 
 @pytest.mark.parametrize("every", ["1", "0"], ids=["compared", "not compared"])
-def test_what_another_kind_has_computed_is_not_the_same(
+def test_results_of_another_device_type_are_not_reused(
     state: State, every: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same kernel has left other bits on each: a rank that comes keeps its own, next to one

@@ -257,7 +257,7 @@ def test_without_memory_for_a_product_its_rank_fails(
     assert (read(other, d) == 2).all()
 
 
-def test_what_is_not_read_may_be_anywhere(device: Device) -> None:
+def test_operands_that_are_not_read_may_have_any_address(device: Device) -> None:
     space = device.space()
     a, d = square(space), square(space)
     gemm.run(device, space, Gemm(4, 4, 4, a, a, FAR, d))
@@ -357,7 +357,7 @@ def test_an_address_outside_of_memory_fails_only_its_rank(device: Device, call: 
         replace(GOOD, count=0),
     ],
 )
-def test_what_no_device_can_do_is_refused_at_once(device: Device, call: Gemm) -> None:
+def test_products_that_no_device_supports_are_refused_at_once(device: Device, call: Gemm) -> None:
     made, _kept = gemm.work(device, device.space(), call)
     assert device.hal.submit(device.stream, made) == 0
 

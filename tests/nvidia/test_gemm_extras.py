@@ -127,6 +127,6 @@ def test_an_address_outside_of_memory_fails_its_rank(device: Device, call: Gemm)
         replace(GOOD, flags=DGELU, aux=replace(GOOD.aux, row=4)),
     ],
 )
-def test_what_no_device_can_do_is_refused_at_once(device: Device, call: Gemm) -> None:
+def test_products_that_no_device_supports_are_refused_at_once(device: Device, call: Gemm) -> None:
     made, _kept = gemm.work(device, device.space(), call)
     assert device.hal.submit(device.stream, made) == 0

@@ -126,7 +126,7 @@ def test_work_may_read_it(either: Device, kind: Any) -> None:
     assert (two.read(dst, 16, np.uint32) != 0x01010101).any(), "it has been written"
 
 
-def test_what_is_made_writable_is_the_same_chunk(either: Device) -> None:
+def test_a_writable_page_keeps_its_chunk(either: Device) -> None:
     data = some()
     one, two, at = sharing(either, data)
     assert one.protect(at + CHUNK, 1, True) == 0

@@ -95,7 +95,7 @@ RULES: dict[str, tuple[int, list[Step], int, bool]] = {
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_what_orders_and_what_does_not(library: Any, name: str) -> None:
+def test_ordered_and_unordered_accesses(library: Any, name: str) -> None:
     first, between, second, races = RULES[name]
     program = [run(first, W), *between, run(second, R)]
     assert races_of(library, program) == ([Race(0, len(program) - 1, True)] if races else [])
@@ -115,7 +115,7 @@ KNOWN: list[tuple[list[Step], list[int]]] = [
 
 
 @pytest.mark.parametrize(("program", "second"), KNOWN)
-def test_what_broke_once(library: Any, program: list[Step], second: list[int]) -> None:
+def test_past_bugs(library: Any, program: list[Step], second: list[int]) -> None:
     assert [race.second for race in races_of(library, program)] == second
     check(library, program)
 

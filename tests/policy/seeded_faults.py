@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.seeding import Table
 
-CHECKING = "tests/policy/test_checking.py::test_what_cannot_be_carried_out"
+CHECKING = "tests/policy/test_checking.py::test_invalid_decisions_are_refused"
 PLUGINS = "tests/policy/test_plugins.py"
 
 TABLE: Table = {
@@ -26,7 +26,7 @@ TABLE: Table = {
                 "except Failed:\n            pass",
             ),
         },
-        f"{PLUGINS}::test_what_a_policy_starts_ends_with_it": {
+        f"{PLUGINS}::test_processes_of_a_policy_end_with_it": {
             "only-its-process": (
                 "os.killpg(process.pid, signal.SIGKILL)",
                 "os.kill(process.pid, signal.SIGKILL)",

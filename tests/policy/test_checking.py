@@ -29,7 +29,7 @@ JOBS = [
         {"elsewhere": Decision((9,)), "rests": Decision(())},
     ],
 )
-def test_what_can_be_carried_out(decisions: dict[str, Decision]) -> None:
+def test_valid_decisions_are_accepted(decisions: dict[str, Decision]) -> None:
     assert objection(FLEET, JOBS, decisions) == ""
 
 
@@ -50,5 +50,5 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_what_cannot_be_carried_out(reason: str) -> None:
+def test_invalid_decisions_are_refused(reason: str) -> None:
     assert objection(FLEET, JOBS, REFUSED[reason]) == reason

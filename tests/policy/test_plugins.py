@@ -112,7 +112,7 @@ def test_a_policy_may_print(
     assert out == "" and err == "not a reply\nnor this" * 2
 
 
-def test_what_a_policy_starts_ends_with_it(install: Install, state: State) -> None:
+def test_processes_of_a_policy_end_with_it(install: Install, state: State) -> None:
     """The fixture `state` fails the test if the process still lives."""
     install("broken", "starts")
     with Plugin("starts") as plugin:

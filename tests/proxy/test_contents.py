@@ -334,7 +334,7 @@ def test_content_of_unknown_origin_is_private(ranks: tuple[Devices, list[Computi
     here.continue_running(1, made)
 
 
-def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
+def test_a_write_past_a_buffer_changes_the_next_version(
     ranks: tuple[Devices, list[Computing]],
 ) -> None:
     here, made = ranks
@@ -350,7 +350,7 @@ def test_what_is_written_past_a_buffer_is_not_taken_for_what_lay_there(
     here.continue_running(1, made)
 
 
-def test_what_is_read_past_a_buffer_is_read_there(
+def test_a_read_past_a_buffer_uses_the_next_version(
     ranks: tuple[Devices, list[Computing]],
 ) -> None:
     here, made = ranks
@@ -366,7 +366,7 @@ def test_what_is_read_past_a_buffer_is_read_there(
     here.continue_running(1, made)
 
 
-def test_what_is_written_past_the_end_is_written_there(
+def test_a_write_past_the_end_happens_there(
     ranks: tuple[Devices, list[Computing]],
 ) -> None:
     """Into the next buffer, by a launch that tells how far it goes."""
@@ -384,7 +384,7 @@ def test_what_is_written_past_the_end_is_written_there(
     here.continue_running(1, made)
 
 
-def test_what_is_written_where_memory_leads_is_not_taken_for_what_lay_there(
+def test_a_write_through_a_pointer_changes_the_version(
     ranks: tuple[Devices, list[Computing]],
 ) -> None:
     here, made = ranks

@@ -127,7 +127,7 @@ def test_memory_that_is_being_freed_may_be_asked_for(client: RingClient) -> None
         leave(d)
 
 
-def test_what_a_rank_that_has_gone_did_not_give_goes_to_no_rank() -> None:
+def test_a_departed_rank_s_missing_input_reaches_no_rank() -> None:
     """Its collective waits for a neighbour when it crashes: the job fails, no result is made."""
     clients = [RingClient(rank, 2) for rank in range(2)]
     with device() as d:

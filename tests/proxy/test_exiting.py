@@ -33,7 +33,7 @@ proxy.run()
     ("where", "what"),
     [("loading", "a module or kernel that is being loaded"), ("device", "work that the device")],
 )
-def test_what_hangs_does_not_keep_a_device(state: State, where: str, what: str) -> None:
+def test_a_hanging_kernel_does_not_keep_a_device(state: State, where: str, what: str) -> None:
     state.path.mkdir(exist_ok=True)
     socket = state.folder / "proxy.sock"
     options = [

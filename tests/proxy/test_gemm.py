@@ -99,7 +99,7 @@ def test_a_product_of_no_known_form_is_answered(client: RingClient, call: Gemm) 
         (replace(SQUARE, d=Matrix(DEV_BASE + 2 * CHUNK, 1, SIDE)), 700),
     ],
 )
-def test_what_the_device_cannot_do_is_the_ranks_error(
+def test_an_unsupported_product_is_the_rank_s_error(
     client: RingClient, call: Gemm, error: int
 ) -> None:
     with device() as d:

@@ -9,7 +9,7 @@ from rankfold.proxy.images import Images
 from rankfold.proxy.ptx.fatbin import IMAGE_FATBIN, IMAGE_PTX
 
 
-def test_what_is_kept_is_found_by_its_hash_and_nothing_else(tmp_path: Path) -> None:
+def test_stored_modules_are_found_by_hash_only(tmp_path: Path) -> None:
     images = Images(tmp_path / "modules")
     one, other = "1" * 64, "2" * 64
     for digest, image, kind in (

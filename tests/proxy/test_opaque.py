@@ -90,7 +90,7 @@ def crosscheck(here: Devices, device: int = 0) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("count", "chunks"), [(2, 128), (3, 128), (2, 14)])
-def test_what_does_the_same_for_all_runs_once(kernels: Loader, count: int, chunks: int) -> None:
+def test_equal_opaque_launches_run_once(kernels: Loader, count: int, chunks: int) -> None:
     """Each step has four launches; two do the same for all ranks. Each is measured twice, and then
     every eighth time."""
     with opaque_ranks(kernels, [0] * count, chunks=chunks) as (here, made):
@@ -114,7 +114,7 @@ def test_what_does_the_same_for_all_runs_once(kernels: Loader, count: int, chunk
 
 
 @pytest.mark.parametrize("where", [[0, 0], [0, 0, 1], [0, 0, 1, 1]], ids=str)
-def test_what_is_not_the_same_any_more_is_said(kernels: Loader, where: list[int]) -> None:
+def test_an_opaque_launch_that_changes_raises_an_alarm(kernels: Loader, where: list[int]) -> None:
     """From the sixth step on an update reads what each rank has of its own. The job continues, and
     each rank does its own."""
     with opaque_ranks(kernels, where) as (here, made):
@@ -204,7 +204,7 @@ def test_a_rank_that_does_something_else_goes_alone(kernels: Loader) -> None:
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == (p, m)
 
 
-def test_what_one_leaves_out_does_not_shift_what_it_is_compared_with(kernels: Loader) -> None:
+def test_a_skipped_launch_does_not_shift_comparisons(kernels: Loader) -> None:
     """The same launch comes after each of two collectives, and one rank makes only the first."""
     with opaque_ranks(kernels, [0, 0], every=1000) as (here, made):
         for step in range(STEPS):

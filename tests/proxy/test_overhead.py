@@ -73,7 +73,7 @@ def test_a_rank_alone_loses_nothing(kernels: Loader) -> None:
         assert [after[name] for name in ("switches", "copies", "waiting")] == [0.0, 0.0, 0.0]
 
 
-def test_what_does_not_fit_is_lost_to_copies(kernels: Loader) -> None:
+def test_copies_for_lack_of_memory_count_as_overhead(kernels: Loader) -> None:
     with folded(kernels, 2, 4 + LARGE) as (native, made):
         before, moved = spent(native), native.status()["swapped_in"]
         turns(made, 6)
@@ -106,7 +106,7 @@ def test_a_rank_that_waits_without_success_loses_that_time(kernels: Loader) -> N
         assert since(native, before)["waiting"] > 5e-4
 
 
-def test_what_runs_is_not_lost(kernels: Loader) -> None:
+def test_running_kernels_are_no_overhead(kernels: Loader) -> None:
     """While the other rank waits for its turn the device works."""
     with folded(kernels, 2, 64, speed=0.01) as (native, made):
         turns(made, 1)

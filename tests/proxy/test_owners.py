@@ -105,7 +105,7 @@ def test_a_field_is_written_by_its_owner() -> None:
 
 
 @pytest.mark.parametrize("pattern", OWNERS)
-def test_what_has_an_owner_is_there(pattern: str) -> None:
+def test_every_owned_field_exists(pattern: str) -> None:
     """A field that was renamed does not drop out of the rule unseen."""
     found = {
         str(path.relative_to(CORE))

@@ -119,7 +119,7 @@ def test_a_rank_held_for_a_cut_is_not_waited_for(kernels: Loader) -> None:
         assert [words(rank, PARAMETERS) for rank in made] == [updated(2, 7)] * 2
 
 
-def test_what_waits_for_another_stream_has_not_been_come_to(kernels: Loader) -> None:
+def test_work_that_waits_for_another_stream_is_not_reached(kernels: Loader) -> None:
     """One rank's update waits in its stream for the legacy stream, which changes what it reads."""
     with shared(kernels, 2) as (_native, made):
         rank = made[1]
@@ -136,7 +136,7 @@ def test_what_waits_for_another_stream_has_not_been_come_to(kernels: Loader) -> 
         assert words(rank, PARAMETERS) == (p * 5 + 1 + 7).tolist()
 
 
-def test_what_runs_before_it_is_waited_for(kernels: Loader) -> None:
+def test_earlier_work_is_waited_for(kernels: Loader) -> None:
     """A fill for all begins when what one of them does before it is over."""
     with shared(kernels, 2, speed=0.002) as (native, made):
         with at_once(native, made):
@@ -177,7 +177,7 @@ def begin_write(rank: Computing, at: int, content: bytes, stream: int, slot: int
     rank.begin(COPY, body, slot)
 
 
-def test_whose_page_is_being_copied_takes_no_part_in_it(kernels: Loader) -> None:
+def test_a_rank_whose_page_is_being_copied_does_not_take_part(kernels: Loader) -> None:
     """It goes alone in one stream, and gets a copy; to what all fill it comes in another."""
     for _ in range(4):  # a copy may complete before a rank reaches it
         with shared(kernels, 2) as (native, made):
@@ -253,7 +253,7 @@ class Late:
         return self.kernels.function(module, name)
 
 
-def test_whose_kernel_is_loaded_again_is_waited_for(kernels: Loader) -> None:
+def test_a_rank_whose_kernel_is_being_loaded_is_waited_for(kernels: Loader) -> None:
     """But not forever: when the job stands still one of them goes alone."""
     late = Late(kernels, "update")
     with shared(late, 2) as (native, made):
@@ -279,7 +279,7 @@ def test_whose_kernel_is_loaded_again_is_waited_for(kernels: Loader) -> None:
         assert [words(each, PARAMETERS) for each in made] == [updated(2, 7)] * 2
 
 
-def test_what_may_write_anywhere_is_followed_by_what_it_has_held_up(kernels: Loader) -> None:
+def test_unbounded_work_is_followed_by_the_work_that_it_delayed(kernels: Loader) -> None:
     """Not by the next such one of its stream; that comes then."""
     with shared(kernels, 2) as (native, made):
         rank = made[0]

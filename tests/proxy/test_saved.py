@@ -110,13 +110,13 @@ def made(kernels: Loader) -> Iterator[Moving]:
         yield m
 
 
-def test_what_is_set_aside_of_an_image_is_behind_its_state() -> None:
+def test_pages_set_aside_are_behind_the_saved_state() -> None:
     assert (
         STATE + SAVED.constants["STATE_BYTES_MAX"] <= records.image_hold().constants["HOLD_OFFSET"]
     )
 
 
-def test_what_is_saved_is_what_there_was(made: Moving) -> None:
+def test_saved_state_is_complete(made: Moving) -> None:
     handles, client = made.program.handles, made.program.client
     state = moved(made)
     [rank] = fields(state, "RANK")
@@ -172,7 +172,7 @@ def full(state: Raw) -> Raw:
     return [*state[:-1], *alarms, state[-1]]
 
 
-def test_what_is_restored_is_saved_as_the_same(made: Moving) -> None:
+def test_restored_state_is_saved_unchanged(made: Moving) -> None:
     for n in range(200):  # more than fits the first guess at their size
         number = made.program.fresh("comm")
         body = struct.pack("<QII", number, 1, 0) + struct.pack("<Q", n).ljust(128, b"\2")
@@ -201,7 +201,7 @@ def test_all_handles_are_good_for_the_same_elsewhere(kernels: Loader) -> None:
         assert goes.program.look() == stays.program.look()
 
 
-def test_what_is_in_the_image_is_not_taken_for_zeros(kernels: Loader) -> None:
+def test_pages_in_the_image_are_not_taken_for_zeros(kernels: Loader) -> None:
     """Nothing says what it is: ranks that come together share none of it."""
     with folded(kernels, 2) as (here, ranks):
         (native,) = here.natives
@@ -250,7 +250,7 @@ class Held:
         return self.kernels.function(module, name)
 
 
-def test_what_is_not_compiled_again_yet_is_saved_as_it_was(kernels: Loader) -> None:
+def test_modules_not_yet_recompiled_are_saved_unchanged(kernels: Loader) -> None:
     """And what has been unloaded meanwhile is not."""
     held = Held(kernels)
     with moving(held) as m:
@@ -322,7 +322,7 @@ IMPOSSIBLE: dict[str, Callable[[Raw], Raw]] = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_what_cannot_be_is_refused_though_its_checksum_is_right(made: Moving, what: str) -> None:
+def test_impossible_state_is_refused_despite_a_valid_checksum(made: Moving, what: str) -> None:
     with pytest.raises(NativeError, match="rank 0: its saved state") as refusal:
         moved(made, IMPOSSIBLE[what])
     assert "memory" not in str(refusal.value)

@@ -129,7 +129,7 @@ def test_saved_twice_and_then_released_it_continues_elsewhere(
         client.close()
 
 
-def test_what_several_hold_is_saved_once_and_brought_before_they_go_elsewhere(
+def test_shared_pages_are_saved_once_and_completed_before_a_move(
     kernels: Loader,
 ) -> None:
     with folded(kernels, 3) as (here, ranks):

@@ -99,7 +99,7 @@ def test_memory_for_an_update_is_opened_while_the_sum_before_it_is_computed(
             assert (words(rank, PARAMETERS), words(rank, MOMENTS)) == trained(2, steps)
 
 
-def test_what_was_opened_for_an_update_that_is_another_for_each_is_copied(kernels: Loader) -> None:
+def test_pages_opened_for_updates_that_differ_are_copied(kernels: Loader) -> None:
     """So that each has its own moments from then on."""
     steps = 8
     for _ in range(20):  # the sum may complete before the test looks
@@ -248,7 +248,7 @@ def test_rows_with_gaps_are_squashed(kernels: Loader) -> None:
         assert native.status()["squashed"] == before + 1
 
 
-def test_what_depends_on_who_comes_first_is_the_same_for_all_it_ran_for(kernels: Loader) -> None:
+def test_an_order_dependent_result_is_the_same_for_all_squashed_ranks(kernels: Loader) -> None:
     """So what follows from it runs for all, too."""
     with shared(kernels, 3) as (native, made):
         before = native.status()["squashed"]
@@ -264,7 +264,7 @@ def test_what_depends_on_who_comes_first_is_the_same_for_all_it_ran_for(kernels:
 # ---- what is there already ---------------------------------------------------------------------
 
 
-def test_what_another_has_computed_is_not_computed_again(kernels: Loader) -> None:
+def test_another_rank_s_result_is_not_computed_again(kernels: Loader) -> None:
     """The first one goes alone, since the others do not come; then they do."""
     with shared(kernels, 3) as (native, made):
         before = native.status()
@@ -282,7 +282,7 @@ def test_what_another_has_computed_is_not_computed_again(kernels: Loader) -> Non
         assert [words(rank, PARAMETERS) for rank in made[1:]] == [updated(3, 7)] * 2
 
 
-def test_what_is_next_to_it_has_to_be_the_same_too(kernels: Loader) -> None:
+def test_bytes_next_to_the_result_must_be_equal_too(kernels: Loader) -> None:
     """In the last chunk of the parameters one rank holds something else, which it keeps."""
     with shared(kernels, 2) as (native, made):
         before = native.status()["squashed"]
@@ -296,7 +296,7 @@ def test_what_is_next_to_it_has_to_be_the_same_too(kernels: Loader) -> None:
         assert made[1].read(HOMES[0] + 2 * CHUNK - 64, 4) == bytes([3, 0, 0, 0])
 
 
-def test_what_is_there_is_not_written_again(kernels: Loader) -> None:
+def test_content_that_is_there_is_not_written_again(kernels: Loader) -> None:
     """Whether it came from a fill, from a copy, or has never been anything but zeros."""
     with shared(kernels, 2) as (native, made):
         rank, before = made[0], native.status()
@@ -317,7 +317,7 @@ def test_what_is_there_is_not_written_again(kernels: Loader) -> None:
         assert [words(rank, at) for at in (OWN, GRADIENT)] == [found] * 2
 
 
-def test_what_is_still_being_written_is_not_there(kernels: Loader) -> None:
+def test_content_still_being_written_is_not_reused(kernels: Loader) -> None:
     """Another stream writes it, without order between the two: programs may write the same
     twice."""
     with shared(kernels, 2, workers=2) as (native, made):
@@ -337,7 +337,7 @@ def test_what_is_still_being_written_is_not_there(kernels: Loader) -> None:
 
 
 @pytest.mark.parametrize("how", ["alone", "unshared", "unsquashed"])
-def test_what_need_not_be_trusted_is_done_again(kernels: Loader, how: str) -> None:
+def test_untrusted_content_is_computed_again(kernels: Loader, how: str) -> None:
     ranks = 1 if how == "alone" else 2
     made = [Computing(rank, ranks, VARIABLES) for rank in range(ranks)]
     with (
@@ -366,7 +366,7 @@ def test_what_need_not_be_trusted_is_done_again(kernels: Loader, how: str) -> No
         rank.close()
 
 
-def test_what_is_there_is_so_though_a_host_function_runs(kernels: Loader) -> None:
+def test_content_is_reused_while_a_host_function_runs(kernels: Loader) -> None:
     """Nothing is being written, whatever another stream waits for."""
     with shared(kernels, 2) as (native, made):
         rank = made[0]
@@ -383,7 +383,7 @@ def test_what_is_there_is_so_though_a_host_function_runs(kernels: Loader) -> Non
         sync(made)
 
 
-def test_what_another_has_computed_is_not_waited_for_forever(kernels: Loader) -> None:
+def test_a_result_of_another_rank_is_not_waited_for_forever(kernels: Loader) -> None:
     """It could be taken when nothing of the rank runs; but what runs waits for it."""
     with shared(kernels, 2, workers=2) as (native, made):
         with at_once(native, made):
@@ -446,7 +446,7 @@ def test_a_rank_that_may_write_anywhere_has_its_own_copy_of_all_before(kernels: 
         assert words(made[1], PARAMETERS) == trained(2, STEPS)[0]
 
 
-def test_what_was_opened_for_all_and_is_left_to_one_rank_is_no_surprise(kernels: Loader) -> None:
+def test_a_page_opened_for_all_and_left_to_one_rank_is_no_unforeseen_write(kernels: Loader) -> None:
     """Behind the update the pages stay open while the rank has the device; then it is alone, and a
     kernel that may write anywhere is known to write there."""
     with shared(kernels, 2) as (native, made):
@@ -475,7 +475,7 @@ def test_what_was_opened_for_all_and_is_left_to_one_rank_is_no_surprise(kernels:
         assert words(first, PARAMETERS) == written
 
 
-def test_what_one_waited_for_without_success_the_others_do_not_wait_for(kernels: Loader) -> None:
+def test_ranks_do_not_repeat_a_fruitless_wait(kernels: Loader) -> None:
     """Waiting for a rank that has yet to compute costs a turn. Memory is scarce: what is equal is
     shared each time."""
     ranks, batches = 4, 32
@@ -621,7 +621,7 @@ def test_an_unforeseen_write_alone_is_not_an_error(kernels: Loader) -> None:
         assert [words(each, PARAMETERS) for each in made] == [[5 * 15 + 2 + 4] * WORDS] * 2
 
 
-def test_what_comes_behind_what_ran_for_all_cannot_write_there(kernels: Loader) -> None:
+def test_later_work_cannot_write_a_squashed_result(kernels: Loader) -> None:
     """It says that it reads the parameters, and writes them."""
     with shared(Lying(kernels, "twice", "scale"), 2) as (native, made):
         before = native.status()

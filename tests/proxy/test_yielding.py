@@ -93,7 +93,7 @@ def test_a_kernel_that_waits_for_another_one_is_not_left_alone_with_the_device(
         assert words(first, MOMENTS)[0] == 0x03030303
 
 
-def test_what_it_waits_for_may_wait_for_another_one(kernels: Loader) -> None:
+def test_a_wait_may_depend_on_another_wait(kernels: Loader) -> None:
     with folded(kernels, 2, workers=3, quantum_ns=QUANTUM_NS) as (here, made):
         (native,) = here.natives
         first, second = begin(made)

@@ -305,7 +305,7 @@ WORDS: dict[str, tuple[str, int, int]] = {
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_what_is_read(core: Core, name: str) -> None:
+def test_ranges_that_are_read(core: Core, name: str) -> None:
     body, low, high = WORDS[name]
     assert reach(core, body) == Reach(Span(4 * low, 4 * high), Span(0, 0))
 
@@ -489,7 +489,7 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
 
 
 @pytest.mark.parametrize("name", EDGES)
-def test_what_does_not_fit(core: Core, name: str) -> None:
+def test_overflowing_ranges_are_unknown(core: Core, name: str) -> None:
     body, n, k, low, high = EDGES[name]
     assert reach(core, body, n, k) == Reach(Span(4 * low, 4 * high), Span(0, 0))
 
@@ -516,14 +516,14 @@ ANYWHERE = {
 
 
 @pytest.mark.parametrize("name", ANYWHERE)
-def test_what_is_not_known(core: Core, name: str) -> None:
+def test_unknown_ranges(core: Core, name: str) -> None:
     """And of what is done elsewhere, all is: nothing."""
     nothing = Span(0, 0)
     said = reach(core, ANYWHERE[name], m=1 << 40)
     assert said == (Reach(nothing, None) if "st." in ANYWHERE[name] else Reach(None, nothing))
 
 
-def test_what_is_written_is_known_although_what_is_read_is_not(core: Core) -> None:
+def test_written_ranges_are_known_when_read_ranges_are_not(core: Core) -> None:
     body = "setp.eq.s32 %c, %k, 3; selp.b64 %a1, %p, %q, %c; ld.global.u32 %i0, [%a1];" + (
         "st.global.u32 [%p+8], %i0;"
     )

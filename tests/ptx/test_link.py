@@ -85,7 +85,7 @@ def test_two_strong_definitions_are_an_error(twice: str) -> None:
         link([OLD + twice, OLD + twice])
 
 
-def test_what_is_no_ptx_is_an_error() -> None:
+def test_invalid_ptx_is_an_error() -> None:
     with pytest.raises(ModuleError, match="not PTX"):
         link([OLD + FIRST, "text"])
 

@@ -343,7 +343,7 @@ WORDS = {0: R, 8: W, 16: R | W | Use.ATOMIC, S: R | V}
         (WORDS, R, "700"),
     ],
 )
-def test_what_a_set_lacks_is_seen(
+def test_a_missing_access_is_detected(
     device: Device, kernels: Loader, words: dict[int, Use], table: Use, says: str
 ) -> None:
     module = kernels.module(source([("{}", [KNOWN])]).encode(), 1)

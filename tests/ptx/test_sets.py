@@ -455,7 +455,7 @@ def test_open(what: str) -> None:
         assert re.sub(r"\s+", "", reason.instr) in text, "names an instruction of the kernel"
 
 
-def test_by_the_address_of_a_function() -> None:
+def test_calls_by_the_address_of_a_function() -> None:
     """Where the kernel's code has all that can be called so, as on the software GPU."""
     body, _ = OPEN["calls what it is given"]
     assert text_of(sets(body, fixed_code=True)) == "8:w" and sets(body, fixed_code=True).closed

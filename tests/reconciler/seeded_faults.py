@@ -53,7 +53,7 @@ TABLE: Table = {
                 "level: int) -> None:\n        self.count += 0",
             ),
         },
-        "tests/reconciler/test_yaml.py::test_what_is_refused_is_named_with_its_line": {
+        "tests/reconciler/test_yaml.py::test_refused_yaml_is_named_with_its_line": {
             "tags-ignored": ('node.tag in ("", "!") or', "True or"),
         },
         "tests/reconciler/test_spec.py::test_lines_survive_nesting_and_lists": {
@@ -144,7 +144,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_figures.py::"
-            "test_what_is_observed_without_being_as_desired_has_not_converged"
+            "test_an_observed_but_different_object_has_not_converged"
         ): {
             "converged-unseen": (
                 "if converged and _fulfilled(change, record):",
@@ -170,7 +170,7 @@ TABLE: Table = {
     "reconciler/act/recovery.py": {
         (
             "tests/reconciler/test_recovery_actions.py::"
-            "test_what_fails_again_and_again_is_answered_with_how_often"
+            "test_repeated_failures_are_reported_with_their_number"
         ): {
             "requests-without-end": ("tries < saving.REQUEST_TRIES", "True"),
         },
@@ -218,7 +218,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery_actions.py::"
-            "test_what_others_have_left_is_removed_before_an_upload"
+            "test_remains_of_others_are_removed_before_an_upload"
         ): {
             "later-saves-tidied-away": ("tidy(job, used, record.saves)", "tidy(job, used)"),
             "what-rests-on-disk-removed": (
@@ -245,10 +245,7 @@ TABLE: Table = {
             ),
             "rows-not-looked-at": ("                self.check()\n", "                pass\n"),
         },
-        (
-            "tests/reconciler/test_journal.py::"
-            "test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while"
-        ): {
+        ("tests/reconciler/test_journal.py::test_a_long_lived_job_keeps_its_past_for_a_while"): {
             "other-jobs-actions-forgotten": (
                 "WHERE job = ? ORDER BY rowid DESC",
                 "WHERE job != ? ORDER BY rowid DESC",
@@ -265,7 +262,7 @@ TABLE: Table = {
         "tests/reconciler/test_saves.py::test_a_directory_is_read_when_it_has_rested": {
             "read-at-once": ("            if looked == before:\n", "            if True:\n"),
         },
-        "tests/reconciler/test_saves.py::test_what_changes_all_the_time_is_reported": {
+        "tests/reconciler/test_saves.py::test_a_file_that_never_stops_changing_is_reported": {
             "restless-for-ever": ("if time.monotonic() > deadline:", "if False:"),
         },
         (
@@ -313,7 +310,7 @@ TABLE: Table = {
         "tests/reconciler/test_saves.py::test_a_file_cut_anywhere_suspends_no_job": {
             "lost-ends-accepted": ("had[-1] in lost and kept < len(had)", "False"),
         },
-        "tests/reconciler/test_saves.py::test_what_is_meant_is_accepted": {
+        "tests/reconciler/test_saves.py::test_intended_edits_are_accepted": {
             "any-loss-refused": ("had[-1] in lost and kept < len(had)", "lost"),
         },
     },
@@ -331,7 +328,7 @@ TABLE: Table = {
         },
     },
     "reconciler/node/environment.py": {
-        "tests/reconciler/test_secrets.py::test_what_is_chosen_of_an_environment": {
+        "tests/reconciler/test_secrets.py::test_variables_chosen_from_an_environment": {
             "all-is-inherited": (
                 "return _chosen(ours, INHERITED) | dict(job.env)",
                 "return dict(ours) | dict(job.env)",
@@ -404,7 +401,7 @@ TABLE: Table = {
         "tests/reconciler/test_retention.py::test_runs_of_the_last_day_are_kept_however_many": {
             "runs-of-today-forgotten": ("> DAY_S", "> -1e9"),
         },
-        "tests/reconciler/test_retention.py::test_of_runs_that_are_over_the_last_are_kept": {
+        "tests/reconciler/test_retention.py::test_the_last_completed_runs_are_kept": {
             "runs-forgotten-that-go-on": (' and record.step == "ended"', ""),
             "jobs-of-files-forgotten": (" and each.source is None", ""),
         },

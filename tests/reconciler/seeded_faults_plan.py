@@ -45,7 +45,7 @@ TABLE: Table = {
                 "pass",
             ),
         },
-        "tests/reconciler/test_plan.py::test_what_can_never_fit_stalls_and_delays_no_other": {
+        "tests/reconciler/test_plan.py::test_a_job_that_can_never_fit_stalls_and_delays_no_other": {
             "impossible-holds-all-up": (
                 "if not self._backfill and self._could_have(job) >= fewest:",
                 "if True:",
@@ -180,7 +180,7 @@ TABLE: Table = {
                 "shrinks=record.fixed is not None",
             ),
         },
-        ("tests/reconciler/test_fewer.py::test_what_a_job_keeps_that_does_not_answer_is_not_bad"): {
+        ("tests/reconciler/test_fewer.py::test_a_device_kept_by_an_unresponsive_job_is_not_bad"): {
             "others-losses-count": ("n in failing and n not in self.index.held", "n in failing"),
         },
         "tests/reconciler/test_fewer.py::test_a_device_that_hangs_is_not_bad": {
@@ -298,7 +298,7 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery.py::"
-            "test_what_cannot_be_saved_here_is_said_and_not_tried"
+            "test_jobs_that_cannot_be_saved_here_are_reported_and_not_saved"
         ): {
             "what-cannot-be-saved-is-tried": (
                 "if index.observed.no_saves or not record.saved_at:",

@@ -28,7 +28,7 @@ def test_an_action_that_fails_again_waits_twice_as_long_up_to_a_bound() -> None:
         assert after == min(daemon.BACKOFF_MAX_S, 2 * before)
 
 
-def test_what_no_waiting_repairs_waits_longest_at_once() -> None:
+def test_permanent_errors_wait_longest_at_once() -> None:
     wait = daemon.Backoff()
     wait.failed(100.0, permanent=True)
     assert wait.delay == daemon.BACKOFF_MAX_S

@@ -30,7 +30,7 @@ def job(gpus: str = "1", extra: str = "") -> str:
 # ---- names -------------------------------------------------------------------------------------
 
 
-def test_what_steers_a_terminal_is_escaped_and_different_names_stay_different() -> None:
+def test_terminal_escapes_are_shown_and_names_stay_distinct() -> None:
     assert legible("a\x1b[2J\tb\nc\x9b\x7f\r\u202e\udce9") == (
         "a\\x1b[2J\tb\nc\\x9b\\x7f\\x0d\\u202e\\xe9"
     )

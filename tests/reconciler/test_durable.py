@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return found
 
 
-def test_what_has_not_changed_is_whole(folder: Path) -> None:
+def test_an_unchanged_file_is_complete(folder: Path) -> None:
     check(folder)
 
 

@@ -176,7 +176,7 @@ def test_a_device_that_hangs_is_not_bad() -> None:
     assert on(place) == [] and not planned.degraded
 
 
-def test_what_a_job_keeps_that_does_not_answer_is_not_bad() -> None:
+def test_a_device_kept_by_an_unresponsive_job_is_not_bad() -> None:
     """b is asked nothing, and has lost a device besides: that is b's loss, not what a misses."""
     place = fleet(4, job(ranks=3), job("b", 2, 2, 1.0))
     place.silent = frozenset({"local/soft-2"})

@@ -122,7 +122,7 @@ def test_a_change_has_not_converged_on_another_number_of_devices() -> None:
     assert now.converged_at is None
 
 
-def test_what_is_observed_without_being_as_desired_has_not_converged() -> None:
+def test_an_observed_but_different_object_has_not_converged() -> None:
     there = observed(soft_0=running(51.0))
     now = changes.follow(wanted(cut_at=50.0), record(ONE, 2), there, False, 1003.0)
     assert now.released_at == 51.0 and now.converged_at is None

@@ -86,7 +86,7 @@ def test_plan_says_what_disturbs_and_applying_the_same_changes_nothing(
     assert devices(rankfold) == 4, "plan changes nothing"
 
 
-def test_what_cannot_change_in_a_started_job_is_refused_with_its_line(
+def test_a_change_to_a_fixed_field_of_a_started_job_is_refused_with_its_line(
     rankfold: Rankfold, specs: Specs
 ) -> None:
     specs.job(gpus=2)

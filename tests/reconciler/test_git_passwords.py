@@ -93,5 +93,5 @@ def test_a_password_in_a_url_is_never_shown(
         ("git@host:a/b, file:///a:b/c@d, https://host/a:b@c", None),
     ],
 )
-def test_what_is_masked(text: str, shown: str | None) -> None:
+def test_masked_parts_of_urls(text: str, shown: str | None) -> None:
     assert masked(text) == (text if shown is None else shown)

@@ -45,7 +45,7 @@ def lines(jobs: int) -> dict[str, int]:
     return most
 
 
-def test_what_a_plan_takes_grows_with_the_fleet() -> None:
+def test_the_cost_of_a_plan_grows_with_the_fleet() -> None:
     few, many = lines(FEW), lines(MANY)
     assert few.keys() == many.keys() == {"start", "change", "loss"}
     for moment, count in few.items():

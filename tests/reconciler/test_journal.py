@@ -58,7 +58,7 @@ def test_a_file_that_was_removed_or_replaced_while_in_use_is_put_back(tmp_path: 
         assert db.execute("SELECT reason FROM events").fetchall() == [("Other",)]
 
 
-def test_what_a_killed_one_left_is_not_used(tmp_path: Path) -> None:
+def test_remains_of_a_killed_reconciler_are_not_used(tmp_path: Path) -> None:
     for name in ("rankfold.new", "rankfold.new-wal", "rankfold.new-shm"):
         (tmp_path / name).write_bytes(b"torn")
     with Journal(tmp_path) as journal:
@@ -120,7 +120,7 @@ def test_an_idle_turn_reads_nothing_again(tmp_path: Path) -> None:
         assert read() == ["ended", "started"]
 
 
-def test_of_a_job_that_lives_for_months_what_is_over_is_kept_for_a_while(tmp_path: Path) -> None:
+def test_a_long_lived_job_keeps_its_past_for_a_while(tmp_path: Path) -> None:
     """The data of other jobs stays."""
     journal, many = Journal(tmp_path), 2 * EVENTS_PER_JOB_MAX
     with journal.transaction():
@@ -207,7 +207,7 @@ def test_an_undeclared_transition_is_carried_out_and_logged(
         assert journal.records()["a"].step == "placed"
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_records_are_read_back(tmp_path: Path) -> None:
     filled(tmp_path)
     with Journal(tmp_path) as journal:
         job = journal.desired().jobs["gpt"]

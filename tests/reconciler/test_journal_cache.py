@@ -153,7 +153,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.booleans(), STEP, FAULT), max_size=12))
-def test_what_is_kept_is_what_a_fresh_reader_decodes(
+def test_cached_records_equal_freshly_decoded_ones(
     empty: Path, life: list[tuple[bool, Any, Any]]
 ) -> None:
     """Two processes write by turns; statements fail; transactions are nested, and undone."""

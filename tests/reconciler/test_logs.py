@@ -125,7 +125,7 @@ def test_a_log_that_is_emptied_or_replaced_is_followed_from_its_beginning(
     assert shown == lines(log, b"one of many lines", b"half a li", *new, b"three")
 
 
-def test_what_a_rank_writes_again_after_a_restore_is_printed_once(log: Log) -> None:
+def test_output_repeated_after_a_restore_is_printed_once(log: Log) -> None:
     shown = log.write(b"step 1\nstep 2\nstep 3\n")
     for again in (b"step 2\nstep 3\n", b"step 2\nstep 3\nstep 4\n"):
         log.restore(7)

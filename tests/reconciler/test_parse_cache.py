@@ -66,7 +66,7 @@ TEXT = st.one_of(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.dictionaries(st.sampled_from(["x", "y", "z"]), TEXT), max_size=5))
-def test_what_was_read_before_changes_nothing(sets: list[dict[str, str]]) -> None:
+def test_earlier_readings_change_nothing(sets: list[dict[str, str]]) -> None:
     """Faults and their lines, too, of texts that move from file to file."""
     known = ParseCache()
     for texts in sets:

@@ -199,7 +199,7 @@ def test_a_job_that_waits_to_grow_is_served_when_the_others_have_ended(
 
 @settings(max_examples=100)
 @given(st.integers(1, 5), wishes(), st.data())
-def test_what_hangs_is_left_alone_and_everything_continues_afterwards(
+def test_a_hanging_job_is_left_alone_and_the_fleet_continues_afterwards(
     devices: int, rounds: list[list[Job]], data: st.DataObject
 ) -> None:
     """`Fleet` sees to it that no request is sent to a process that hangs, or acts on what is in
@@ -289,7 +289,7 @@ def test_a_running_job_that_grows_goes_before_younger_ones() -> None:
 
 
 @pytest.mark.parametrize("why", ["it does not start", "it hangs", "its job hangs"])
-def test_what_cannot_come_by_itself_is_not_waited_for_with_idle_devices(why: str) -> None:
+def test_devices_do_not_idle_for_a_device_that_needs_a_person(why: str) -> None:
     """For a job of D1 that would grow, one that is bad is not missed: test_fewer.py."""
     growing = replace(job("a", 5, 1, 0), determinism="D0")
     jobs = [growing, job("b", 2, 2, 1)]
@@ -472,7 +472,7 @@ def test_first_come_first_served_and_the_first_is_not_overtaken() -> None:
     assert place.records["big"].step == "placed" and "small" not in place.records
 
 
-def test_what_can_never_fit_stalls_and_delays_no_other() -> None:
+def test_a_job_that_can_never_fit_stalls_and_delays_no_other() -> None:
     place = fleet(2, job("huge", 4, 3, 0), job("small", 1, 1, 1))
     planned = place.converge()
     assert place.records["small"].step == "placed"

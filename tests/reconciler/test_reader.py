@@ -88,9 +88,7 @@ def test_a_repository_elsewhere_is_mirrored_and_fetched(
     assert second is not None and second.id == head(git) != first.id
 
 
-def test_what_is_no_repository_or_branch_is_an_error_of_the_source(
-    git: Git, tmp_path: Path
-) -> None:
+def test_a_missing_repository_or_branch_is_an_error_of_the_source(git: Git, tmp_path: Path) -> None:
     with pytest.raises(reader.SourceError, match="not a git repository"):
         reader.GitSource(str(tmp_path), "main", "", tmp_path).poll()
     with pytest.raises(reader.SourceError, match="has no branch nope"):

@@ -290,7 +290,7 @@ def test_a_save_that_was_cut_off_long_ago_is_given_up() -> None:
     assert place.works("a") and not place.saved
 
 
-def test_what_cannot_be_saved_here_is_said_and_not_tried() -> None:
+def test_jobs_that_cannot_be_saved_here_are_reported_and_not_saved() -> None:
     place = fleet(job(save_every_s=10))
     place.no_saves = "there is no CRIU"
     for _ in range(30):
@@ -404,7 +404,7 @@ def turns(place: Fleet, count: int) -> None:
         place.turn()
 
 
-def test_what_cannot_be_saved_is_said_some_seconds_after_the_start_and_the_job_runs_on() -> None:
+def test_unsaveable_state_is_reported_soon_after_the_start_while_the_job_runs() -> None:
     place = fleet(job())
     place.save_obstacle = "rank 1: process 10 (python) uses io_uring"
     turns(place, 5)

@@ -221,7 +221,7 @@ def test_a_save_that_fails_lets_everybody_go_and_says_why(failure: str, scene: S
     assert not scene.ranks.layout.save("a", 1).exists(), "what was written is gone"
 
 
-def test_what_fails_again_and_again_is_answered_with_how_often(scene: Scene) -> None:
+def test_repeated_failures_are_reported_with_their_number(scene: Scene) -> None:
     scene.device_fails = "save"
     for tries in range(saving.REQUEST_TRIES):
         assert scene.record.request_tries == tries
@@ -300,7 +300,7 @@ def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
     assert save is not None and (save.tries, save.error) == (2, "the store is another fleet's")
 
 
-def test_what_others_have_left_is_removed_before_an_upload(scene: Scene) -> None:
+def test_remains_of_others_are_removed_before_an_upload(scene: Scene) -> None:
     """Snapshots take gigabytes, and a reconciler may be killed before it removes them."""
     for number in range(1, 7):
         scene.fetched(number)
@@ -355,7 +355,7 @@ def test_the_last_checkpoints_are_known_and_a_request_is_answered(scene: Scene) 
     assert scene.record == record, "done twice is done once"
 
 
-def test_what_was_printed_before_the_cut_goes_along_and_comes_back(scene: Scene) -> None:
+def test_output_before_the_cut_is_saved_and_restored(scene: Scene) -> None:
     scene.do(scene.recovery.save(AT_A_CUT, Observed()))
     assert (scene.ranks.snapshot("a", 1, 1) / "logs/out").read_text() == "before\n"
     log = scene.ranks.layout.logs("a") / "rank-1.out"
@@ -520,7 +520,7 @@ def test_a_restored_rank_is_let_go_and_one_that_is_gone_is_no_error(scene: Scene
 # ---- what cannot be saved ----------------------------------------------------------------------
 
 
-def test_what_a_launcher_says_is_recorded_and_one_that_does_not_answer_says_nothing(
+def test_launchers_reports_are_recorded_and_unresponsive_ones_ignored(
     scene: Scene,
 ) -> None:
     scene.ranks.hindrances = ["process 10 uses io_uring", "process 11 is traced"]
@@ -549,7 +549,7 @@ def test_a_job_that_is_forgotten_while_it_is_looked_at_stays_forgotten(scene: Sc
 # ---- the end of a job --------------------------------------------------------------------------
 
 
-def test_what_ranks_did_last_counts_though_it_was_not_seen_before_their_end(scene: Scene) -> None:
+def test_last_work_of_ranks_counts_though_it_is_seen_after_their_end(scene: Scene) -> None:
     """A device answers, a rank does its last collective and exits, its launcher says so."""
     counted = [RankOnDevice(rank, "attached", {"collectives": 8}) for rank in range(2)]
     there = [JobOnDevice("a", 1, "running", ranks=(each,)) for each in counted]

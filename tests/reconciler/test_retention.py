@@ -30,7 +30,7 @@ def names(journal: Journal) -> set[str]:
     return {each.name for each in journal.objects()}
 
 
-def test_of_runs_that_are_over_the_last_are_kept(tmp_path: Path) -> None:
+def test_the_last_completed_runs_are_kept(tmp_path: Path) -> None:
     """Those that ended last, whenever they began. One that continues, one that has not begun, and
     what a file describes are not among them."""
     journal, layout = Journal(tmp_path), Layout(tmp_path)

@@ -102,7 +102,7 @@ def test_a_file_cut_anywhere_suspends_no_job(shape: str, accepted: Callable[...,
     assert fleet.faults({"fleet.yaml": after}) == []
 
 
-def test_what_is_meant_is_accepted(accepted: Callable[..., Accepted]) -> None:
+def test_intended_edits_are_accepted(accepted: Callable[..., Accepted]) -> None:
     fleet = accepted({"fleet.yaml": WHOLE, "more.yaml": job("third"), "note.yaml": job("fourth")})
     meant = {
         "an edit": WHOLE.replace("gpus: 1", "gpus: 1 "),
@@ -191,7 +191,7 @@ def test_a_file_that_is_renamed_away_and_back_changes_nothing(
     assert source.poll() is None
 
 
-def test_what_changes_all_the_time_is_reported(
+def test_a_file_that_never_stops_changing_is_reported(
     source: reader.DirectorySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "RESTLESS_S", 0.2)

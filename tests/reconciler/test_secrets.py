@@ -184,7 +184,7 @@ RANKS = {
 }
 
 
-def test_what_is_chosen_of_an_environment() -> None:
+def test_variables_chosen_from_an_environment() -> None:
     ours = {**OURS, "PATH": "/bin", "RANKFOLD_STATE": "/s", "RANKFOLD_FAULT": "x", "LANG": "C"}
     job = Job("j", ("x",), "/", 1, 1, env=(("TZ", "here"), ("MINE", "1")))
     chosen = {"PATH": "/bin", "LANG": "C", "LC_TIME": "C", "TMPDIR": "/tmp"}

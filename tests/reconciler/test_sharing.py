@@ -42,7 +42,7 @@ def seen(*jobs: JobOnDevice, shares: bool | None = True) -> Observed:
     return Observed({name: ObservedDevice(name, jobs=(job,), shares=shares) for name, job in names})
 
 
-def test_what_is_counted_is_added_up_over_ranks_and_devices() -> None:
+def test_counters_are_summed_over_ranks_and_devices() -> None:
     found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3))))
     assert found == {
         "on": True,

@@ -232,14 +232,14 @@ def test_a_wrong_policy(policy: str, expected: str) -> None:
 
 @pytest.mark.parametrize("field", ["apiVersion", "metadata", "spec"])
 @pytest.mark.parametrize("text", [JOB, POOL])
-def test_what_is_missing_is_named(text: str, field: str) -> None:
+def test_missing_fields_are_named(text: str, field: str) -> None:
     data = yaml.safe_load(text)
     del data[field]
     assert any(f" {field}: is missing." in fault for fault in faults(yaml.safe_dump(data)))
 
 
 @pytest.mark.parametrize("field", ["command", "worldSize"])
-def test_what_is_missing_in_a_job_is_named(field: str) -> None:
+def test_missing_fields_of_a_job_are_named(field: str) -> None:
     data = yaml.safe_load(JOB)
     del data["spec"][field]
     assert f"spec.{field}: is missing. " in faults(yaml.safe_dump(data))[0]
@@ -308,7 +308,7 @@ def test_other_commands_pass(command: str) -> None:
         ("\x00", "not a text file"),
     ],
 )
-def test_what_is_no_yaml_of_ours_is_a_fault_and_not_a_crash(text: str, expected: str) -> None:
+def test_invalid_yaml_is_a_fault_and_no_crash(text: str, expected: str) -> None:
     assert expected in faults(text)[0]
 
 
@@ -551,7 +551,7 @@ def test_schema_and_reference_say_of_a_job_what_its_table_says() -> None:
         assert f"\n{field.row()}\n" in reference, f"docs/spec.md must have: {field.row()}"
 
 
-def test_what_a_file_leaves_out_is_as_a_job_has_it() -> None:
+def test_omitted_fields_have_the_job_s_defaults() -> None:
     """The defaults of files and those of the class."""
     text = "apiVersion: rankfold/v1alpha1\nkind: Job\nmetadata: {name: a}\n"
     loaded = spec.load_texts({"a": f"{text}spec: {{command: [x], worldSize: 2}}\n"}, {"a": "/w"})

@@ -49,7 +49,7 @@ def test_so_does_a_reconciler_that_was_not_started_by_a_command(state: State) ->
     assert done.stderr == "rankfold: RANKFOLD_STUCK is 'x'; it must be a number of seconds\n"
 
 
-def test_what_they_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in [
         ("REST_SAVE_AFTER", "never"),
         ("LINGER", "0.5"),

@@ -81,7 +81,7 @@ def remove_sockets(state: State) -> None:
         path.unlink()
 
 
-def test_whoever_waits_is_answered_within_five_seconds() -> None:
+def test_waiting_clients_are_answered_within_five_seconds() -> None:
     assert SILENT_AFTER_S < 5
     assert RECONCILER_ANSWERS_S + HUNG_LOOK_S < 5
 
@@ -188,7 +188,7 @@ def test_a_reconciler_of_another_release_with_the_same_protocol_is_named_with_bo
     assert rankfold.status()["reconciler"] == {"running": True, "message": ""}
 
 
-def test_whoever_holds_the_lock_and_does_not_listen_is_named(
+def test_a_process_that_holds_the_lock_without_listening_is_named(
     rankfold: Rankfold, state: State
 ) -> None:
     """It hangs before it listens, or a reconciler that was killed has left its socket."""
@@ -256,7 +256,7 @@ def test_a_fleet_whose_state_directory_was_removed_is_named(
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
-def test_what_a_killed_watch_followed_is_said_to_be_unwatched(
+def test_a_source_of_a_killed_watch_is_reported_as_unwatched(
     rankfold: Rankfold, specs: Specs, number: signal.Signals
 ) -> None:
     specs.job(gpus=1, ranks=1)

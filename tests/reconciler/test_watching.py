@@ -331,7 +331,7 @@ def test_a_silent_remote_delays_no_job(rankfold: Rankfold, specs: Specs, remote:
     process.communicate(timeout=scaled(60))
 
 
-def test_what_is_elsewhere_does_not_depend_on_what_is_here(tmp_path: Path) -> None:
+def test_paths_elsewhere_do_not_depend_on_local_files(tmp_path: Path) -> None:
     for url in ("https://host/x.git", "git@host:x", "host:x", "file:///x", "ssh://host/x"):
         assert git_.is_elsewhere(url)
     for path in ("/x", "x", "./host:x", "../x", "/a:b", str(tmp_path / "gone")):

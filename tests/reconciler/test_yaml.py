@@ -136,7 +136,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("addition", REFUSED)
-def test_what_is_refused_is_named_with_its_line(addition: str) -> None:
+def test_refused_yaml_is_named_with_its_line(addition: str) -> None:
     job = JOB.replace("  command", "  # command") if "command" in addition else JOB
     found = faults(f"{job}  {addition}\n---\n{POOL}")
     assert len(found) == 1 and found[0].startswith(REFUSED[addition]), found
@@ -189,7 +189,7 @@ TOO_LARGE = {
 
 
 @pytest.mark.parametrize("text", TOO_LARGE)
-def test_what_is_too_large_is_refused(text: str) -> None:
+def test_documents_that_are_too_large_are_refused(text: str) -> None:
     (found,) = faults(TOO_LARGE[text])
     assert "too large" in found
 

@@ -80,7 +80,7 @@ def another_checkpoint(job: Trained, folder: Path, changing: Callable[[Path], No
 
 
 @pytest.mark.parametrize("rests", ["memory", "node"])
-def test_what_rests_is_kept_where_the_checkpoint_cannot_be_restored_here(
+def test_a_resting_job_is_kept_if_its_checkpoint_cannot_be_restored_here(
     rests: str, rankfold: Rankfold, job: Trained, tmp_path: Path, undisturbed: dict[str, bytes]
 ) -> None:
     if rests == "node":

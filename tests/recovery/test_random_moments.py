@@ -193,7 +193,7 @@ def _signal(pids: list[int], signum: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(JOBS))
-def test_whoever_dies_or_stops_whenever_the_bits_are_the_same(
+def test_bits_are_the_same_whichever_process_dies_or_stops(
     seed: int, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
     disaster = Disaster(job, seed)

@@ -129,7 +129,7 @@ def there(path: str, known: list[str]) -> bool:
     return any(fnmatch.filter(known, pattern) for pattern in patterns)
 
 
-def test_what_is_pointed_at_is_there() -> None:
+def test_paths_in_documents_exist() -> None:
     files = sources(*PROGRAMS, ".md", ".yaml")
     named = {(name, path) for name in files for path in pointed_at(name)}
     assert len(named) > 100

@@ -156,7 +156,7 @@ def run_tests(state: State, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_a_failing_test_shows(state: State) -> None:
+def test_output_of_a_failing_test(state: State) -> None:
     """Through pytest itself: a failure keeps its files, a leak fails, a hang shows stacks; and what
     differs in much is reported at once, in CI, too."""
     out = run_tests(state, FAILING).stdout

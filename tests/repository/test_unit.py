@@ -39,7 +39,7 @@ def started():
 
 
 @unit
-def test_whose_fixture_starts(started): pass
+def test_a_fixture_that_starts_a_process(started): pass
 
 
 @unit
@@ -50,7 +50,7 @@ def test_without_the_mark(): subprocess.run(["true"])
 """
 
 
-def test_what_starts_a_process_is_no_unit_test(tmp_path: Path) -> None:
+def test_a_test_that_starts_a_process_is_no_unit_test(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_marked.py").write_text(TESTS)
     command = [

@@ -32,6 +32,7 @@ OWN = "tests/repository/test_words.py"
 DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 # A sentence that begins so, and is no question, hides its subject in a clause.
 RIDDLE = re.compile(r"\b(What|Who|Whoever|Whose|Whom|Of)\s[^.?!|]*(?:[.?!|]|$)")
+RIDDLED = re.compile(r"def (test_(?:what|who|whoever|whose|whom|of|by)_\w+)")
 OF_WHICH = re.compile(r"(?<!\ball )(?<!\beach )(?<!\bnone )\bof which\b")
 C_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 
@@ -279,7 +280,12 @@ def test_tests_are_in_plain_english() -> None:
     assert sorted(found) == [], f"see the table of rejected words in {GLOSSARY}"
 
 
-def test_what_is_kept_is_needed() -> None:
+def test_names_of_tests_begin_with_their_subject() -> None:
+    files = {name: read(name) for name in sources(".py") if written_here(name)}
+    assert [(name, each) for name, text in files.items() for each in RIDDLED.findall(text)] == []
+
+
+def test_every_exception_is_needed() -> None:
     found = in_names() | in_text()
     unneeded = [
         (word, where)
@@ -304,6 +310,10 @@ def test_the_search_for_words_bites() -> None:
     assert riddles("It is. Who waits is late") == ["Who waits is late"]
     assert riddles("Of a rank: its number.") == ["Of a rank: its number."]
     assert riddles("Who waits? All of them. Tell what it is: for what.") == []
+    assert RIDDLED.findall("def test_what_is_so(): def test_of_it(): def test_office():") == [
+        "test_what_is_so",
+        "test_of_it",
+    ]
     assert OF_WHICH.search("kernels of which two wait")
     assert not OF_WHICH.search("kernels, all of which wait")
     test = 'def test_a_job_goes_on():\n    """It is\n    told."""\ndef test_a_vain_wait(): ...\n'

@@ -114,7 +114,7 @@ def test_the_default_stream_follows_the_compiler_s_option(kind: str, state: Stat
         ("daemon", ["the first process of the rank has exited with 0; the rank continues in"]),
     ],
 )
-def test_what_must_not_be_called_is_said(name: str, lines: list[str], state: State) -> None:
+def test_forbidden_calls_are_reported(name: str, lines: list[str], state: State) -> None:
     program = cuda.build(cuda.PROGRAMS / f"{name}.cu")
     job = run_and_move(state, program, name.replace("_", "-"))
     for rank in (0, 1):

@@ -65,7 +65,9 @@ def test_a_job_begins_on_a_full_disk_and_leaves_when_there_is_space(
             assert log.read_text().count("WARNING server: kernels cannot be stored") <= 1
 
 
-def test_what_waits_for_space_is_stored_when_there_is_some(ballast: Path, state: State) -> None:
+def test_modules_that_wait_for_space_are_stored_when_there_is_some(
+    ballast: Path, state: State
+) -> None:
     """No one asks; and what was brought by jobs that are gone is not waited for."""
     with Fleet(state, 2, memory=64 * MiB) as fleet:
         job = training(fleet, "over")

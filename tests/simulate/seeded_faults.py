@@ -53,14 +53,14 @@ TABLE: Table = {
         },
     },
     "simulator/table.py": {
-        f"{TRACES}::test_what_is_wrong_is_refused_with_line_and_column": {
+        f"{TRACES}::test_errors_are_refused_with_line_and_column": {
             "first-column": ("start = 1 + sum(", "start = 1 + 0 * sum("),
             "open-end": ("if not text.endswith", "if False and not text.endswith"),
             "any-float": ("if NUMBER.fullmatch(value) else", "if value[-1:].isdigit() else"),
         },
     },
     "simulator/formats.py": {
-        f"{TRACES}::test_what_is_wrong_in_a_philly_trace": {
+        f"{TRACES}::test_errors_in_a_philly_trace": {
             "order-not-checked": ("if jobs and found < jobs[-1].arrival:", "if False:"),
             "fleet-not-checked": ("if fewest > kind.devices:", "if False:"),
         },

@@ -84,7 +84,7 @@ def test_times_between_measurements_are_interpolated(cifar: Application) -> None
     assert sync == pytest.approx(low[1] + (high[1] - low[1]) * 8 / 13)
 
 
-def test_what_was_not_measured_is_refused(cifar: Application) -> None:
+def test_unmeasured_configurations_are_refused(cifar: Application) -> None:
     with pytest.raises(NotMeasured, match=r"cifar10: on devices 1\+2, each with 1 sample"):
         cifar.times((2, 1), 1)
     with pytest.raises(NotMeasured, match="cifar10: a batch of 8192 samples"):

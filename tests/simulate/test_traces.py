@@ -173,12 +173,12 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_is_refused_with_line_and_column(case: str, tmp_path: Path) -> None:
+def test_errors_are_refused_with_line_and_column(case: str, tmp_path: Path) -> None:
     text, expected = REFUSED[case]
     assert faults(tmp_path, text, "csv") == expected
 
 
-def test_what_is_wrong_in_a_philly_trace(tmp_path: Path) -> None:
+def test_errors_in_a_philly_trace(tmp_path: Path) -> None:
     text = PHILLY + "5,0,1,a\n4,10,129,b\n"
     assert faults(tmp_path, text) == [
         "2:3: duration_s: must be a number above 0 and at most 1e+12, not '0'",

@@ -433,13 +433,13 @@ MAY_MEET = [
 
 
 @pytest.mark.parametrize("it", APART, ids=str)
-def test_what_is_apart_needs_no_meeting(kernels: Loader, it: Round) -> None:
+def test_disjoint_accesses_need_no_meeting(kernels: Loader, it: Round) -> None:
     assert meets([it]) == 0
     check(kernels, [it], 1, 11)
 
 
 @pytest.mark.parametrize("it", MAY_MEET, ids=str)
-def test_what_is_nearly_so_meets(kernels: Loader, it: Round) -> None:
+def test_nearly_disjoint_accesses_meet(kernels: Loader, it: Round) -> None:
     assert meets([it]) > 0
     check(kernels, [it], 1, 11)
 
@@ -539,7 +539,7 @@ def test_whether_threads_go_the_same_way(body: str, agrees: bool) -> None:
     assert all(found.branch_agrees(block.number) for block in found.blocks.all) is agrees
 
 
-def test_what_differs_behind_a_branch() -> None:
+def test_values_that_differ_after_a_branch() -> None:
     """A branch by a value that another branch, or a loop that some leave earlier, has made."""
     ways = "@%{} bra A; add.u32 %n, %n, 1; A:"
     behind = "setp.eq.u32 %q, %n, 1; @%q bra B; add.u32 %n, %n, 5; B:"

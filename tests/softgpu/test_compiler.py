@@ -90,9 +90,7 @@ def objects(folder: Path) -> list[Path]:
     return sorted((folder / "cache").rglob("*.rfobj"))
 
 
-def test_what_a_kernel_reads_and_writes_is_kept_with_its_object(
-    made: list[Loader], folder: Path
-) -> None:
+def test_access_sets_are_stored_with_the_object(made: list[Loader], folder: Path) -> None:
     body = "mov.u32 %r0, %smid; ld.global.u32 %r1, [second+4]; red.global.add.u32 [first], %r1;"
     variables = ".global .u32 first; .global .u32 second[3]; .visible"
     source = text(body=body).replace(".visible", variables)

@@ -343,7 +343,7 @@ def test_launch_shapes(
         ("mov.u32 %r0, %pm0;", "pm0"),
     ],
 )
-def test_what_is_not_implemented_is_named(kernels: Loader, body: str, named: str) -> None:
+def test_unimplemented_instructions_are_named(kernels: Loader, body: str, named: str) -> None:
     text = f""".version 8.0
 .target sm_80
 .address_size 64

@@ -361,6 +361,6 @@ def test_an_address_outside_of_memory_fails_only_its_space(device: Device, call:
         replace(GOOD, count=0),
     ],
 )
-def test_what_the_device_cannot_do_is_refused_at_once(device: Device, call: Gemm) -> None:
+def test_unsupported_products_are_refused_at_once(device: Device, call: Gemm) -> None:
     made, _kept = gemm.work(device, device.space(), call)
     assert device.hal.submit(device.stream, made) == 0

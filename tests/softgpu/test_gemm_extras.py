@@ -301,6 +301,6 @@ def test_an_address_outside_of_memory_fails_its_space(device: Device, call: Gemm
         replace(GOOD, flags=DRELU, type_ab=R_8I, type_cd=R_32I, type_scale=R_32I, bias=0),
     ],
 )
-def test_what_does_not_go_together_is_refused_at_once(device: Device, call: Gemm) -> None:
+def test_incompatible_options_are_refused_at_once(device: Device, call: Gemm) -> None:
     made, _kept = gemm.work(device, device.space(), call)
     assert device.hal.submit(device.stream, made) == 0

@@ -206,7 +206,7 @@ def test_writes_beyond_the_end_of_a_block(heap: Heap, kernels: Loader) -> None:
     assert heap.take(16)[0]
 
 
-def test_what_is_written_stays(heap: Heap) -> None:
+def test_heap_content_is_kept(heap: Heap) -> None:
     first, second = heap.take(1000, 1000)
     heap.launch("write_at", 1, 1, first, 0, 1000)
     heap.give(second)

@@ -124,7 +124,7 @@ def test_each_instruction_has_a_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_is_named(kernels: Loader, name: str) -> None:
+def test_refused_instructions_are_named(kernels: Loader, name: str) -> None:
     text = f"""
 .version 8.6
 .target sm_90

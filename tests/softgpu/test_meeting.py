@@ -41,7 +41,7 @@ def test_a_scan_in_step(k: Kernels, space: Space) -> None:
     np.testing.assert_array_equal(space.read(at, 128, np.int32).reshape(4, 32), values.cumsum(1))
 
 
-def test_what_a_warp_brings_all_of_it_see(k: Kernels, space: Space) -> None:
+def test_all_lanes_see_what_their_warp_wrote(k: Kernels, space: Space) -> None:
     entries = np.sort(RNG.integers(0, 10000, 320)).astype(np.int32)
     for first, second in ((0, 9), (17, 250), (319, 31)):
         positions = entries[[first, second]]
@@ -131,7 +131,7 @@ def test_lanes_sort_in_pairs(k: Kernels, space: Space) -> None:
     np.testing.assert_array_equal(space.read(at, 64, np.int32).reshape(2, 32), np.sort(values))
 
 
-def test_what_one_counts_and_reports_is_seen_by_all(kernels: Loader, space: Space) -> None:
+def test_all_lanes_see_a_counter_that_one_reports(kernels: Loader, space: Space) -> None:
     """In memory that is not volatile, at addresses that are the same for all lanes."""
     text = cuda.ptx(SOURCE, args=["-arch=compute_80", "-O3"])
     k = Kernels(kernels, kernels.module(text.encode(), 1))

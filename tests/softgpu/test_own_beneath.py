@@ -139,7 +139,7 @@ def test_no_addition_is_lost(kernels: Loader, opened: bool) -> None:
             assert (words[:, : threads // pages] == 2).all()
 
 
-def test_what_is_not_mapped_cannot_be_owned(device: Device) -> None:
+def test_unmapped_pages_cannot_be_owned(device: Device) -> None:
     space = device.space()
     at = space.alloc(CHUNK)
     chunk = new_chunk(space)

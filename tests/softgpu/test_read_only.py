@@ -133,7 +133,7 @@ def other_chunks(one: Space, copied: dict[int, int]) -> bool:
 # ---- kernels ----
 
 
-def test_what_is_read_only_can_be_read(device: Device, function: Any) -> None:
+def test_read_only_pages_can_be_read(device: Device, function: Any) -> None:
     data = some(1)
     one, two, at = sharing(device, data)
     two.mapped = two.next = at + CHUNK  # next to it
@@ -244,7 +244,7 @@ def test_copies_go_beyond_the_capacity_and_count(function: Any) -> None:
         assert fill_up(device) == 1
 
 
-def test_what_a_kernel_is_taking_is_not_taken_for_gone(function: Any) -> None:
+def test_chunks_that_a_kernel_is_taking_are_not_lost(function: Any) -> None:
     """The device reports that it is full only when all chunks are accounted for: not while a kernel
     has taken a chunk and not reported it yet."""
     pages, chunks, answers = 12, 18, set[int]()
@@ -302,7 +302,7 @@ def test_a_removed_space_takes_unrequested_copies_with_it(function: Any) -> None
 # ---- protect ----
 
 
-def test_what_is_made_writable_is_written_in_place(device: Device, function: Any) -> None:
+def test_writable_pages_are_written_in_place(device: Device, function: Any) -> None:
     data = some(8, 3)
     one, two, at = sharing(device, data)
     assert one.protect(at + CHUNK, 1, True) == 0
@@ -337,7 +337,7 @@ def large_pages() -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith("ShmemPmdMapped"))
 
 
-def test_what_is_closed_often_becomes_large_pages(device: Device, function: Any) -> None:
+def test_pages_protected_often_become_large_pages(device: Device, function: Any) -> None:
     """While another space writes to it; then it is closed as fast as one page is, or nearly."""
     pages, rounds = 8, 30
     one, two, at = sharing(device, np.zeros(pages * CHUNK, np.uint8))

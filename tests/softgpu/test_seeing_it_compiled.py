@@ -38,7 +38,7 @@ def test_each_stage_can_be_seen(tmp_path: Path, emit: str, has: str) -> None:
     assert "kernel add_one\n" in done.stdout and has in done.stdout
 
 
-def test_what_a_kernel_reads_and_writes_can_be_seen(tmp_path: Path) -> None:
+def test_the_command_prints_access_sets(tmp_path: Path) -> None:
     done = command(tmp_path, text(), "--emit", "sets")
     assert "// kernel add_one\nclosed\n  word 0: read, written, bounded\n" in done.stdout
     assert "\n  read: 4 bytes at %" in done.stdout
@@ -104,7 +104,7 @@ def test_one_kernel_of_several(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_compiled_is_kept(
+def test_compiled_output_is_kept(
     made: list[Loader],  # noqa: F811
     folder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
@@ -123,7 +123,7 @@ def test_what_is_compiled_is_kept(
     assert cache.load(folder / "second/cache", path.stem) == plain
 
 
-def test_of_what_fails_the_stages_before_are_kept(
+def test_stages_before_a_failure_are_kept(
     made: list[Loader],  # noqa: F811
     folder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,

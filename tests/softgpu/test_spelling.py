@@ -87,7 +87,7 @@ IN_ANY_ORDER = f"{HEADER}.entry k(.param .u64 a)\n{{ {REGISTERS}\n{' '.join(ORDE
 
 
 @pytest.mark.parametrize("text", [*TEXTS, *MODULES, IN_ANY_ORDER])
-def test_what_the_assembler_takes_is_translated(text: str, tmp_path: Path) -> None:
+def test_spellings_that_ptxas_accepts_are_translated(text: str, tmp_path: Path) -> None:
     source = tmp_path / "k.ptx"
     source.write_text(text)
     command = [str(cuda.NVCC), "-cubin", "-arch=sm_90", "-o", "/dev/null", str(source)]
@@ -119,7 +119,7 @@ def test_constant_expressions_are_those_of_c(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1+", "(1", "1 2", "x", "1/0", "3?4"])
-def test_what_is_no_constant_is_said_to_be_none(text: str) -> None:
+def test_invalid_constants_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"constant|division"):
         constants.evaluate(text)
 

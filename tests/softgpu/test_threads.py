@@ -264,7 +264,7 @@ def test_how_registers_differ_between_threads() -> None:
     }
 
 
-def test_what_differs_between_threads_in_a_loop_side_by_side(kernels: Loader, space: Space) -> None:
+def test_values_that_differ_between_threads_of_a_loop(kernels: Loader, space: Space) -> None:
     """A loop adds %r6, the rounds of a loop before it, and %r7, which an if has chosen; there is a
     barrier between, behind which all threads are together again."""
     source = kernel(

@@ -158,5 +158,5 @@ def ordered(text: str) -> bool:
         ("mov.u32 %r1, %clock;", True),
     ],
 )
-def test_what_keeps_blocks_in_order(text: str, wanted: bool) -> None:
+def test_block_order_is_kept(text: str, wanted: bool) -> None:
     assert ordered(text) is wanted

@@ -118,7 +118,7 @@ def turns(here: World, count: int = 30) -> None:
         here.turn()
 
 
-def test_what_all_write_runs_once(here: World) -> None:
+def test_equal_writes_run_once(here: World) -> None:
     *first, last = here.clients
     counted = Counted(here)
     for rank in first:
@@ -315,11 +315,11 @@ def test_the_same_to_another_address_is_another(here: World) -> None:
     assert counted()[0] == 1 + 1  # of one, and of two that did the same
 
 
-def test_what_comes_before_it_in_another_rank_s_stream_comes_first(here: World) -> None:
+def test_earlier_work_of_another_rank_s_stream_runs_first(here: World) -> None:
     reads_before_all_write(here, 1)
 
 
-def test_what_comes_before_it_in_another_rank_s_streams_comes_first(here: World) -> None:
+def test_earlier_work_of_another_rank_s_streams_runs_first(here: World) -> None:
     """The legacy stream waits for the others, as far as they wait for it."""
     reads_before_all_write(here, ORDERED)
 

@@ -73,7 +73,7 @@ def siphash(key: bytes, data: bytes) -> bytes:
     return first.to_bytes(8, "little") + second.to_bytes(8, "little")
 
 
-def test_what_we_compare_with_gives_the_published_vectors() -> None:
+def test_the_reference_digest_matches_the_published_vectors() -> None:
     key = bytes(range(16))
     assert siphash(key, b"").hex() == "a3817f04ba25a8e66df67214c7550293"
     assert siphash(key, b"\0").hex() == "da87c1d86b99af44347659119b22fc45"
@@ -157,7 +157,7 @@ def test_the_same_kernels_on_equal_content_give_equal_content_wherever_it_lies(
     assert ranks[1].key(0, 8) != ranks[0].key(0, 8)
 
 
-def test_what_was_cut_and_put_together_again_is_one_extent(rank: Rank) -> None:
+def test_a_cut_and_rejoined_range_is_one_extent(rank: Rank) -> None:
     for at in range(0, BYTES, 4):
         rank.unknown(at, 4)
     assert rank.map.count == BYTES // 4
@@ -368,7 +368,7 @@ def test_a_map_that_is_wrong_in_one_place_is_not_taken(library: tuple[Any, Any])
 
 
 @given(st.data())
-def test_what_is_no_map_is_not_taken(library: tuple[Any, Any], data: Any) -> None:
+def test_an_invalid_map_is_refused(library: tuple[Any, Any], data: Any) -> None:
     ffi, _ = library
     rank = Rank(*library)
     rank.unknown(8, 8)
