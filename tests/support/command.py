@@ -23,7 +23,7 @@ from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.fleet import KIND
 from support.leaks import State
-from support.patience import scaled
+from support.patience import Pauses, scaled
 
 DEADLINE_S = 60.0
 _status = jsonschema.Draft202012Validator(json.loads(paths.schema("status").read_text()))
@@ -91,10 +91,10 @@ class Rankfold:
         return next((j for j in self.status()["jobs"] if j["name"] == name), {})
 
     def until(self, what: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + scaled(self.deadline_s)
+        deadline, pauses = time.monotonic() + scaled(self.deadline_s), Pauses(0.05, 0.25)
         while not (found := what()):
             assert time.monotonic() < deadline, f"never came true: {self('status')}{self('events')}"
-            time.sleep(0.05)
+            pauses.sleep()
         return found
 
     @contextlib.contextmanager

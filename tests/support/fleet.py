@@ -20,7 +20,7 @@ from typing import Any
 from rankfold import paths
 from rankfold.control import ControlError, Message, call
 from support.leaks import State
-from support.patience import scaled
+from support.patience import Pauses, scaled
 
 MiB = 1 << 20
 # The kind of a device for which a test names none; `nvidia` on a machine that has a GPU.
@@ -32,10 +32,10 @@ ASK_AGAIN_S = 0.1  # each question takes time from what runs
 def until(condition: Any, seconds: float = 30.0, what: str = "", every: float = 0.005) -> Any:
     """The condition's first true result. Fails the test when it stays false."""
     seconds = scaled(seconds)
-    deadline = time.monotonic() + seconds
+    deadline, pauses = time.monotonic() + seconds, Pauses(every, 10 * every)
     while not (result := condition()):
         assert time.monotonic() < deadline, f"still not so after {seconds} s: {what}"
-        time.sleep(every)
+        pauses.sleep()
     return result
 
 

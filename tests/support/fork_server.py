@@ -29,8 +29,12 @@ import threading
 import time
 from typing import Any, NoReturn
 
+_STORE = ["fsspec.core", "fsspec.implementations.local", "jsonschema", "jsonschema_specifications"]
 # Program (a module, or the path of a script) → modules that it imports later, or by name.
 LATER = {
+    "rankfold": ["jsonschema", "jsonschema_specifications"],
+    "rankfold.reconciler.daemon": ["jsonschema", "jsonschema_specifications"],
+    **{f"rankfold.checkpoint.{name}": _STORE for name in ("begin", "fetch", "ownership", "upload")},
     "rankfold.interpose.launcher": ["rankfold.interpose.launcher.launcher"],
     "rankfold.proxy.server": ["rankfold.proxy.hal.soft.modules"],
     "rankfold.proxy.hal.soft.compiler.server": ["rankfold.proxy.hal.soft.compiler.codegen"],
@@ -82,6 +86,8 @@ class Server:
         with open(text) as file:
             request: Request = json.loads(file.read())
         load(request["program"])
+        if "FSSPEC_S3_ENDPOINT_URL" in request["environment"]:
+            load("s3fs")
         server = os.getpid()
         try:
             pid = os.fork()
@@ -133,6 +139,8 @@ def load(program: str) -> None:
             importlib.import_module(name)
             if name == "rankfold":
                 _load_commands()
+            if name in ("rankfold", "rankfold.reconciler.daemon"):
+                _load_schemas()
             if name == "rankfold.proxy.server":
                 _declare_core()
         gc.collect()
@@ -149,6 +157,13 @@ def _load_commands() -> None:
 
     for module, _ in COMMANDS.values():
         importlib.import_module(f"rankfold.reconciler.commands.{module}")
+
+
+def _load_schemas() -> None:
+    from rankfold.reconciler.source import schemas
+
+    for kind in ("Job", "Policy", "Pool"):
+        schemas.load_schema(kind)
 
 
 def _declare_core() -> None:

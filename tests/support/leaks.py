@@ -47,10 +47,19 @@ def processes() -> dict[int, tuple[int, str]]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
-                text = Path("/proc", entry, "stat").read_bytes()
-                state, parent = text[text.rindex(b")") + 1 :].split()[:2]
+                text = _read(f"/proc/{entry}/stat")
+                state, parent = text[text.rindex(b")") + 2 :].split(b" ", 2)[:2]
                 found[int(entry)] = (int(parent), state.decode())
     return found
+
+
+def _read(path: str) -> bytes:
+    """A short file, in a third of the time of `Path.read_bytes`: each test reads thousands."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
 
 
 def parent(pid: int) -> int:

@@ -38,3 +38,24 @@ def factor() -> float:
 def scaled(seconds: float) -> float:
     """A limit of so many seconds on the idle machine, in seconds here."""
     return seconds * factor()
+
+
+ASKS_LESS = 8
+
+
+class Pauses:
+    """The pauses of a test that asks again and again until something is so.
+
+    Each is `ASKS_LESS` times as long as the question took of this process's CPU time, between
+    `least` and `most` seconds: who asks takes that time from what is waited for.
+    """
+
+    def __init__(self, least: float, most: float):
+        self.least, self.most = least, most
+        self._asked = time.thread_time()
+
+    def sleep(self) -> None:
+        """After a question."""
+        cost = time.thread_time() - self._asked
+        time.sleep(min(self.most, max(self.least, ASKS_LESS * cost)))
+        self._asked = time.thread_time()
