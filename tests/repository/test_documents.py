@@ -138,6 +138,26 @@ def test_paths_in_documents_exist() -> None:
     assert sorted((name, path) for name, path in named if path in lost) == []
 
 
+def lost_sources(text: str, known: list[str]) -> list[str]:
+    """Source files that a document names with a part of their path (`queue/item.c`) and that do not
+    exist. A part in capitals stands for any name."""
+    named = re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|c|h|cu|def))`", text)
+    placeholders = re.compile(r"(^|/)[A-Z]{2,}")
+    return [
+        path
+        for path in named
+        if not placeholders.search(path)
+        and not any(f"/{each}".endswith(f"/{path}") for each in known)
+    ]
+
+
+def test_documents_name_source_files_that_exist() -> None:
+    known = own_files("--cached", "--others", "--exclude-standard")
+    assert lost_sources("`here/gone.c` and `tests/NAME.py`", known) == ["here/gone.c"]
+    found = {name: lost_sources(read(name), known) for name in sources(".md")}
+    assert {name: paths for name, paths in found.items() if paths} == {}
+
+
 def headings(name: str) -> set[str]:
     """The anchors of a document, as GitHub names them."""
     text = re.sub(r"^```.*?^```", "", read(name), flags=re.M | re.S)
