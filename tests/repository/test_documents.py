@@ -146,7 +146,7 @@ def lost_sources(text: str, known: list[str]) -> list[str]:
     return [
         path
         for path in named
-        if not placeholders.search(path)
+        if not (placeholders.search(path) or path.startswith("build/"))
         and not any(f"/{each}".endswith(f"/{path}") for each in known)
     ]
 
