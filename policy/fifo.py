@@ -4,15 +4,23 @@ Jobs first keep what they have; then free devices are given in the order of crea
 that waits has a claim on the free devices that it could use, so that no later one overtakes it;
 with backfill it has none. A job that has begun continues with fewer devices than it requests if
 only bad devices are missing: if those were usable and free, it would have enough.
+
+An elastic job waits for the fewest devices on which it runs. It grows into devices that are free
+when all jobs have had their turn, also those on which another job has a claim: it gives them up
+when a job can be placed with them (lending.py). Jobs without a guarantee have their turn last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
 
 from rankfold.plural import count
 from rankfold.policy.free import Free
 from rankfold.policy.host_memory import Ledger, host_need
+from rankfold.policy.lending import Lender, Lending, Loan, is_among, is_elastic, least_of, sizes_of
+from rankfold.policy.sizes import largest
 from rankfold.policy.vocabulary import (
     Cause,
     Decision,
@@ -27,19 +35,27 @@ from rankfold.policy.vocabulary import (
 def decide(
     fleet: Fleet, jobs: Iterable[Job], rules: Rules, now: float, *, backfill: bool = False
 ) -> dict[str, Decision]:
-    """As decide.decide. First come, first served needs no `now`. Takes time in proportion to jobs
-    and devices."""
+    """As decide.decide. Takes time in proportion to jobs and devices."""
     found = list(jobs)
     needs = {job.name: job.need for job in found}
-    turn = Turn(fleet, Ledger(needs, fleet.host_memory, rules.ranks_on_a_device), backfill)
+    memory = Ledger(needs, fleet.host_memory, rules.ranks_on_a_device)
+    turn = Turn(fleet, memory, backfill)
     taken: set[int] = set()
     wanted = _own(turn, sorted(found, key=lambda job: (job.created, job.name)), taken)
     turn.free.remove(taken)
     # A job that has started goes before one that has not: it uses host memory already. A job
     # that cannot start (its folder is missing) goes last: its devices would be idle.
-    wanted.sort(key=lambda each: (not each[0].begun, each[0].blocked))
+    wanted.sort(key=lambda each: (each[0].guarantee == 0, not each[0].begun, each[0].blocked))
+    turn.lending = lending = Lending(fleet.groups, memory, wanted)
     for job, own in wanted:
-        turn.give(job, own)
+        if not lending.has_lent(job.name):
+            turn.give(job, own)
+    for lender in lending.lenders.values():
+        if lender.borrowers:
+            turn.give_up(lender)
+    for job, _ in wanted:
+        if is_elastic(job) and not lending.has_lent(job.name):
+            turn.grow(job, rules.growth_delay, now)
     return turn.decisions
 
 
@@ -54,10 +70,18 @@ def _own(turn: Turn, jobs: list[Job], taken: set[int]) -> list[tuple[Job, list[i
             if job.on_devices:
                 turn.stay(job)
         elif job.wants == "devices":
-            own = [at for at in dict.fromkeys(job.own) if at not in taken][: job.devices]
+            own = _kept(job, [at for at in dict.fromkeys(job.own) if at not in taken])
             taken.update(own)
             wanted.append((job, own))
     return wanted
+
+
+def _kept(job: Job, own: list[int]) -> list[int]:
+    """Those of its devices that a job keeps. One that has to move anyway keeps none that would not
+    make it faster."""
+    if is_elastic(job) and not (job.on_devices and len(own) == job.placed <= job.devices):
+        return own[: largest(sizes_of(job), len(own)) or len(own)]
+    return own[: job.devices]
 
 
 class Turn:
@@ -65,12 +89,14 @@ class Turn:
     are free then; incremental.py does.
 
     claimed: groups whose free devices a job that waits has a claim on.
+    lending: devices that elastic jobs may give up; None: there are none.
     """
 
     def __init__(self, fleet: Fleet, memory: Ledger, backfill: bool):
         self.decisions: dict[str, Decision] = {}
         self.free = Free(fleet.groups)
         self.claimed: set[int] = set()
+        self.lending: Lending | None = None
         self._groups, self._memory, self._backfill = fleet.groups, memory, backfill
 
     def begin(self) -> None:
@@ -78,21 +104,24 @@ class Turn:
         self.claimed.clear()
 
     def give(self, job: Job, own: list[int]) -> None:
-        """Decide on a job that wants devices and keeps `own`."""
-        groups = [at for at in job.groups if at not in self.claimed]
-        fewest = fewest_of(job, sum(self._groups[at].bad for at in job.groups))
+        """Decide on a job that wants devices and keeps `own`. An elastic job gets the fewest that
+        it needs, if it has fewer: `grow` gives it more."""
+        # No device is kept from a job that will give it up at once.
+        claimed = () if job.guarantee == 0 else self.claimed
+        groups = [at for at in job.groups if at not in claimed]
+        wanted = self._wanted(job, own)
+        fewest = fewest_of(job, wanted, sum(self._groups[at].bad for at in job.groups))
         free_count = self.free.count(groups)
-        there = min(job.devices, len(own) + free_count)
-        held = min(job.devices, job.placed) if job.on_devices else 0
+        missing = wanted - len(own) - free_count
+        if missing > 0 and (loan := self._borrow(job, groups, wanted, missing)) is not None:
+            if not self._receive(loan):
+                self._wait_for(job, own, groups, wanted, loan)
+                return
+            free_count = self.free.count(groups)
+        there = min(wanted, len(own) + free_count)
+        held = min(wanted, job.placed) if job.on_devices else 0
         if there < max(fewest, held):
-            if job.on_devices:
-                self.stay(job, "devices", free_count)
-            elif own and self._memory_allows(job, len(own)):
-                # In the middle of a move, another job got the devices: it continues as before.
-                self.place(job, tuple(own), "devices", free_count)
-            else:
-                reason = _too_few(job, free_count)
-                self.decisions[job.name] = Decision(None, "devices", free=free_count, reason=reason)
+            self._wait(job, own, _too_few(wanted, free_count), free_count)
             if not self._backfill and self._could_have(job) >= fewest:
                 self.claimed.update(job.groups)  # the first in line is not overtaken
             return
@@ -106,8 +135,103 @@ class Turn:
                 )
             return
         new = self.free.take(groups, there - len(own))
-        outcome: Outcome = "granted" if there == job.devices else "fewer"
+        outcome: Outcome = "granted" if there == wanted else "fewer"
         self.place(job, tuple(sorted([*own, *new])), outcome, free_count)
+
+    def _wait(
+        self,
+        job: Job,
+        own: Sequence[int],
+        reason: str,
+        free: int,
+        disturbs: tuple[Disturbance, ...] = (),
+    ) -> None:
+        """Decide that a job waits for devices, on those that it has, if any."""
+        if job.on_devices:
+            self.stay(job, "devices", free, reason=reason)
+        elif own and self._memory_allows(job, len(own)):
+            # In the middle of a move, another job got the devices: it continues as before.
+            self.place(job, tuple(own), "devices", free, reason=reason)
+        else:
+            self.decisions[job.name] = Decision(None, "devices", free=free, reason=reason)
+        if disturbs:
+            decision = self.decisions[job.name]
+            self.decisions[job.name] = replace(decision, disturbs=decision.disturbs + disturbs)
+
+    # ---- elastic jobs
+
+    def _wanted(self, job: Job, own: Sequence[int]) -> int:
+        """The number of devices that a job needs in its turn."""
+        if not is_elastic(job):
+            return job.devices
+        if len(own) >= least_of(job):
+            return len(own)
+        sizes = sizes_of(job)
+        return next((size for size in sizes if self._memory_allows(job, size)), sizes[0])
+
+    def _borrow(self, job: Job, groups: Sequence[int], wanted: int, missing: int) -> Loan | None:
+        """Devices that elastic jobs give up so that this job has all that it wants."""
+        if self.lending is None or job.blocked or not self._memory_allows(job, wanted):
+            return None
+        return self.lending.lend(job, groups, missing)
+
+    def _receive(self, loan: Loan) -> bool:
+        """Return devices to those that are free; whether all of them can be given away now."""
+        there = 0
+        for at, group in enumerate(self._groups):
+            found = [device for device in loan.devices if is_among(device, group.free)]
+            self.free.put(at, found)
+            there += len(found)
+        return there == len(loan.devices)
+
+    def _wait_for(
+        self, job: Job, own: Sequence[int], groups: Sequence[int], wanted: int, loan: Loan
+    ) -> None:
+        """Decide that a job waits until others have given up devices. Free devices are kept
+        for it: no other job gets them meanwhile."""
+        free = self.free.count(groups)
+        self.free.take(groups, min(free, wanted - len(own)))
+        names = ", ".join(lender.job.name for lender in loan.lenders)
+        reason = f"needs {count(wanted, 'device')}; waits until these jobs give up some: {names}"
+        disturbs = tuple(
+            Disturbance(each.job.name, each.job.pause)
+            for each in loan.lenders
+            if each.job.on_devices
+        )
+        self._wait(job, own, reason, free, disturbs)
+
+    def give_up(self, lender: Lender) -> None:
+        """Decide on a job that gives up devices."""
+        job, names = lender.job, ", ".join(lender.borrowers)
+        given = len(job.own) - len(lender.kept)
+        reason = f"gives up {count(given, 'device')} for {names}"
+        self.place(job, tuple(lender.kept), cause="order", reason=reason)
+        if not lender.kept:
+            decision = self.decisions[job.name]
+            self.decisions[job.name] = replace(decision, outcome="devices")
+
+    def grow(self, job: Job, delay: float, now: float) -> None:
+        """Give an elastic job that has a place what is left, as far as that makes it faster. A job
+        that would have to move has been where it is for `delay` seconds."""
+        decision = self.decisions[job.name]
+        if not decision.devices or decision.stays or decision.outcome != "granted":
+            return
+        if _stays(job, decision.devices) and 0 <= now - job.since < delay:
+            return
+        have = len(decision.devices)
+        size = largest(sizes_of(job), have + self.free.count(job.groups))
+        if size <= have or not self._memory_allows(job, size):
+            return
+        new = self.free.take(job.groups, size - have)
+        grows = _stays(job, decision.devices)
+        self.place(
+            job,
+            tuple(sorted([*decision.devices, *new])),
+            cause="growth" if grows else None,
+            reason="devices are idle" if grows else "",
+        )
+
+    # ---- decisions
 
     def _could_have(self, job: Job) -> int:
         return sum(self._groups[at].to_come for at in job.groups)
@@ -116,9 +240,18 @@ class Turn:
         return self._memory.allows(job.name, job.world_size, job.rank_memory, devices, job.need)
 
     def place(
-        self, job: Job, devices: tuple[int, ...], outcome: Outcome = "granted", free: int = 0
+        self,
+        job: Job,
+        devices: tuple[int, ...],
+        outcome: Outcome = "granted",
+        free: int = 0,
+        *,
+        cause: Cause | None = None,
+        reason: str = "",
     ) -> None:
-        cause = cause_of(job, devices)
+        """cause: why its placement changes, if it does; None: as `cause_of` finds."""
+        found = cause_of(job, devices)
+        cause = found and (cause or found)
         stops = cause is not None and job.on_devices
         self.decisions[job.name] = Decision(
             devices,
@@ -126,7 +259,7 @@ class Turn:
             free=free,
             number=len(devices),
             cause=cause,
-            reason=_too_few(job, free) if outcome == "devices" else "",
+            reason=reason,
             disturbs=(Disturbance(job.name, job.pause),) if stops else (),
         )
         self._note(job, len(devices))
@@ -138,8 +271,8 @@ class Turn:
         free: int = 0,
         others: int = 0,
         number: int = 0,
+        reason: str = "",
     ) -> None:
-        reason = _too_few(job, free) if outcome == "devices" else ""
         self.decisions[job.name] = Decision(
             job.own,
             outcome,
@@ -160,8 +293,13 @@ class Turn:
 _LITTLE_MEMORY = "its ranks would need too much host memory"
 
 
-def _too_few(job: Job, free: int) -> str:
-    return f"needs {count(job.devices, 'device')}; free for it now: {free}"
+def _too_few(wanted: int, free: int) -> str:
+    return f"needs {count(wanted, 'device')}; free for it now: {free}"
+
+
+def _stays(job: Job, devices: tuple[int, ...]) -> bool:
+    """Whether a job runs on these devices, and nothing has to be done."""
+    return job.on_devices and cause_of(job, devices) is None
 
 
 def cause_of(job: Job, devices: tuple[int, ...]) -> Cause | None:
@@ -172,6 +310,7 @@ def cause_of(job: Job, devices: tuple[int, ...]) -> Cause | None:
     return "fault" if job.wants == "devices" and lost else "spec"
 
 
-def fewest_of(job: Job, bad: int) -> int:
-    """The fewest devices with which a job starts, or continues, while `bad` devices are bad."""
-    return max(1, job.devices - bad) if job.shrinks else job.devices
+def fewest_of(job: Job, wanted: int, bad: int) -> int:
+    """The fewest devices with which a job that wants some starts, or continues, while `bad` devices
+    are bad."""
+    return max(1, wanted - bad) if job.shrinks and not is_elastic(job) else wanted

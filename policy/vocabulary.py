@@ -37,11 +37,13 @@ class Group(Struct, frozen=True):
         be included: a policy that takes devices from jobs needs them, the others ignore them.
     to_come: how many devices a job could have if all other jobs left, without a person's help.
     bad: how many devices do not work, and are in no job's placement.
+    members: positions of all its devices, ascending; () if those are the free ones.
     """
 
     free: tuple[int, ...]
     to_come: int
     bad: int = 0
+    members: tuple[int, ...] = ()
 
 
 class Fleet(Struct, frozen=True):
@@ -66,7 +68,12 @@ class Job(Struct, frozen=True):
         that is not known.
     pause: seconds for which it stands still when it loses or changes devices, as measured; 0 if it
         has not been measured.
-    least, most: fewest and most devices on which it may run; 0: only as many as it requests.
+    least, most: fewest and most devices on which it may run; 0: only as many as it requests. The
+        built-in schedulers do not consider them.
+    guarantee: devices that no other job may take from it, if it is elastic: it may have more, up to
+        `devices`, which it gives up when another job needs them, and with 0 also its last one.
+        None: it has `devices` or none.
+    since: when it got the devices that it is on, on the clock of `created`.
     served: device-seconds that it has had so far.
     steps: steps that are left; None if they are not known.
     step_s: seconds of a step on 1, 2, … devices; () if they are not known.
@@ -96,13 +103,19 @@ class Job(Struct, frozen=True):
     steps: float | None = None
     step_s: tuple[float, ...] = ()
     note: str = ""
+    guarantee: int | None = None
+    since: float = 0.0
 
 
 class Rules(Struct, frozen=True):
-    """Limits that every decision keeps, and the scheduler: one of `decide.SCHEDULERS`."""
+    """Limits that every decision keeps, and the scheduler: one of `decide.SCHEDULERS`.
+
+    growth_delay: seconds for which a job keeps its devices before it moves in order to grow.
+    """
 
     ranks_on_a_device: int
     scheduler: str = "fifo"
+    growth_delay: float = 0.0
 
 
 class Disturbance(Struct, frozen=True):

@@ -40,19 +40,20 @@ def fleet_of(kinds: Sequence[Kind]) -> Fleet:
 class _Active:
     """A job that has arrived and has not ended. Times in seconds.
 
-    left: what remains when it computes next, on `devices`, without pauses.
+    left: what remains when it computes next, on `share` devices, without pauses.
     computes_at: when it computes again after it got these devices.
     """
 
     __slots__ = (
         "cause", "computes_at", "devices", "disturbances", "end", "got_at", "held", "job", "left",
-        "paused", "start", "version",
+        "paused", "share", "start", "version",
     )  # fmt: skip
 
     def __init__(self, job: TraceJob):
         self.job = job
         self.devices: tuple[int, ...] = ()
         self.left = 0.0
+        self.share = 0
         self.computes_at = self.got_at = self.end = 0.0
         self.start = -1.0  # it has had no device yet
         self.held = self.paused = 0.0  # device-seconds; of these, without progress
@@ -92,8 +93,9 @@ class Simulation:
                 self._arrive(self._jobs[at])
                 at += 1
             self._result.decisions += 1
-            for name, decision in self._scheduler.changes(now).items():
-                self._change(self._active[name], decision, now)
+            changes = self._scheduler.changes(now)
+            for name in sorted(changes, key=lambda each: not self._releases(each, changes[each])):
+                self._change(self._active[name], changes[name], now)
             progress(len(self._result.jobs))
         if self._active:
             raise NotDone(next(iter(self._active)))
@@ -103,7 +105,7 @@ class Simulation:
         active = self._active[job.name] = _Active(job)
         kind = self._kinds[job.kind]
         devices = min(job.max, kind.devices)
-        active.left = job.seconds(devices, kind.speed)
+        active.left, active.share = job.seconds(devices, kind.speed), devices
         self._scheduler.arrive(
             Job(
                 job.name,
@@ -113,6 +115,9 @@ class Simulation:
                 (job.kind,),
                 remaining=active.left + self._costs.start,
                 pause=self._costs.suspend + self._costs.resume,
+                least=max(1, job.min),
+                most=devices,
+                guarantee=job.min if job.elastic else None,
             )
         )
 
@@ -127,21 +132,32 @@ class Simulation:
             active.paused,
         )
 
+    def _releases(self, name: str, decision: Decision) -> bool:
+        """Whether a job gives up devices, which another one may then wait for."""
+        return not set(self._active[name].devices) <= set(decision.devices or ())
+
     def _change(self, active: _Active, decision: Decision, now: float) -> None:
-        devices = decision.devices or ()
-        if active.devices:
+        before, devices = active.devices, decision.devices or ()
+        if before:
             active.disturbances += 1
             active.left = max(0.0, active.end - max(now, active.computes_at))
             self._count(active, now)
         active.version += 1
-        if not devices:
+        if self._costs.suspend:
+            given = set(before).difference(devices)
+            self._free_at.update(dict.fromkeys(given, now + self._costs.suspend))
+        if before:
             active.cause = decision.cause or "spec"
-            if self._costs.suspend:
-                self._free_at.update(dict.fromkeys(active.devices, now + self._costs.suspend))
+        if not devices:
             active.devices = ()
             self._scheduler.expect(active.job.name, active.left + self._costs.resume, now)
             return
         pause = self._costs.start if active.start < 0 else self._costs.resume
+        if before:
+            pause = self._costs.resize
+        if len(devices) != active.share:
+            active.left *= active.job.folds(len(devices)) / active.job.folds(active.share)
+            active.share = len(devices)
         if self._free_at:
             pause += max(0.0, max(self._free_at.pop(at, now) for at in devices) - now)
         active.devices, active.got_at = devices, now

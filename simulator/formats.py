@@ -26,7 +26,7 @@ def read_csv(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
         if lines.setdefault(name, row.line) != row.line:
             row.fault("name", f"{shown(name)} is also the name of line {lines[name]}")
         least, most, world_size = (
-            row.whole("min", 1, RANKS_MAX),
+            row.whole("min", 0, RANKS_MAX),
             row.whole("max", 1, RANKS_MAX),
             row.whole("worldSize", 1, RANKS_MAX),
         )

@@ -18,6 +18,7 @@ from rankfold.simulator.whole import Decide, Whole
 
 RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices is not simulated
 BUILT_IN = ("fifo", "backfill", "srtf")
+ELASTIC = ("fifo", "backfill")  # those that resize elastic jobs
 TICK_S = 60.0
 Policies = Mapping[str, Decide]  # those that are not built in
 
@@ -32,7 +33,8 @@ class Trace(Protocol):
 
 
 class Events:
-    """Jobs whose work is known, from event to event."""
+    """Jobs whose work is known, from event to event. If some are elastic, each decision is on all
+    jobs."""
 
     def __init__(
         self, jobs: Sequence[TraceJob], kinds: Sequence[Kind], costs: Costs, policies: Policies
@@ -48,6 +50,8 @@ class Events:
         fleet = fleet_of(self._kinds)
         if name in self._policies:
             return Whole(fleet, self._policies[name])
+        if name in ELASTIC and any(job.elastic for job in self._jobs):
+            return Whole(fleet, _built_in(name))
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
 

@@ -23,7 +23,8 @@ class TraceJob(Struct, frozen=True):
     """A job of a trace.
 
     arrival: seconds since the trace began.
-    min, max: fewest and most devices.
+    min, max: fewest and most devices. It is elastic if they differ, or if min is 0: then it may
+        lose all of them.
     work: seconds that it takes on `world_size` devices of speed 1.
     kind: index of the devices that it is for.
     quota: who pays for it; "" if the trace does not say.
@@ -39,7 +40,15 @@ class TraceJob(Struct, frozen=True):
     tier: str = "standard"
     quota: str = ""
 
+    @property
+    def elastic(self) -> bool:
+        return self.min < self.max
+
+    def folds(self, devices: int) -> int:
+        """The ranks of the device that has the most."""
+        return math.ceil(self.world_size / devices)
+
     def seconds(self, devices: int, speed: float) -> float:
         """How long all of its work takes on this many devices: the device with the most ranks
         runs them one after another."""
-        return self.work * math.ceil(self.world_size / devices) / speed
+        return self.work * self.folds(devices) / speed

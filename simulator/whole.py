@@ -33,6 +33,7 @@ class _Known:
             on_devices=bool(devices),
             begun=self.job.begun or bool(devices),
             remaining=max(0.0, left),
+            since=self.got_at,
             served=self.served + (now - self.got_at) * len(devices),
         )
 

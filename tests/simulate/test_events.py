@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rankfold.policy.decide import decide
 from rankfold.policy.incremental import Incremental
@@ -91,7 +93,7 @@ def test_shortest_remaining_time_first_takes_devices_from_longer_jobs() -> None:
 
 def test_a_job_with_fewer_devices_than_ranks_takes_longer() -> None:
     """The device with the most ranks determines the time: 2 of 3 ranks on one of two devices."""
-    folded = TraceJob("folded", 0.0, 3, 1, 2, 10.0)
+    folded = TraceJob("folded", 0.0, 3, 2, 2, 10.0)
     assert times(run([folded], 8, "fifo")) == {"folded": (0, 20)}
     slow = Events([folded], [Kind("gpu", 8, speed=0.5)], FREE, {}).run("fifo")
     assert slow.makespan == 40
@@ -159,9 +161,18 @@ def cases(draw: st.DrawFn) -> Case:
         kind = draw(st.integers(0, 1))
         world = draw(st.integers(1, 6))
         most = draw(st.integers(1, world))
-        jobs.append(TraceJob(f"j{number}", now, world, 1, most, draw(st.integers(1, 12)), kind))
+        jobs.append(TraceJob(f"j{number}", now, world, most, most, draw(st.integers(1, 12)), kind))
     seconds = st.integers(0, 3).map(float)
     return kinds, jobs, Costs(draw(seconds), draw(seconds), draw(seconds), 0.0)
+
+
+@st.composite
+def elastic_cases(draw: st.DrawFn) -> Case:
+    kinds, jobs, costs = draw(cases())
+    most = [min(each.max, kinds[each.kind].devices) for each in jobs]
+    fewest = [draw(st.integers(0, number)) for number in most]
+    jobs = [replace(job, min=least) for job, least in zip(jobs, fewest, strict=True)]
+    return kinds, jobs, replace(costs, resize=float(draw(st.integers(0, 3))))
 
 
 def whole(kinds: Sequence[Kind], scheduler: str) -> Incremental:
@@ -199,6 +210,65 @@ def test_work_is_conserved(scheduler: str, case: Case) -> None:
         assert ends[each.name].start >= each.arrival
         assert ends[each.name].end > ends[each.name].start
     assert result.utilisation <= 1 + 1e-9
+
+
+# ---- elastic jobs
+
+ELASTIC = [TraceJob("wide", 0.0, 4, 1, 4, 10.0), job("new", 2.0, 2, 3.0)]
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "backfill"])
+def test_an_elastic_job_shrinks_for_one_that_waits_and_grows_again(scheduler: str) -> None:
+    """`wide` has 4 devices until 2, and from 5; in between, on 2, it takes twice as long."""
+    assert times(run(ELASTIC, 4, scheduler)) == {"wide": (0, 11.5), "new": (2, 5)}
+
+
+def test_a_resize_takes_as_long_as_the_costs_say() -> None:
+    """The devices are free at 3, when `new` starts; `wide` stands still from 2 to 4 and, as `new`
+    has ended, from 6 to 8."""
+    costs = Costs(suspend=1.0, resize=2.0)
+    result = Events(ELASTIC, [Kind("gpu", 4)], costs, {}).run("fifo")
+    done = {each.name: each for each in result.jobs}
+    assert times(done) == {"new": (2, 6), "wide": (0, 15)}
+    assert done["wide"].disturbances == 2
+    assert result.lost == {"order": 2 * 2.0, "growth": 2 * 4.0, "spec": 2 * 1.0}
+
+
+def test_a_job_without_a_guarantee_runs_on_what_is_idle() -> None:
+    jobs = [TraceJob("spare", 0.0, 1, 0, 1, 5.0), job("new", 1.0, 1, 3.0)]
+    assert times(run(jobs, 1, "fifo")) == {"new": (1, 4), "spare": (0, 8)}
+
+
+def test_srtf_gives_an_elastic_job_all_its_devices_or_none() -> None:
+    assert times(run(ELASTIC, 4, "srtf")) == {"new": (2, 5), "wide": (0, 13)}
+
+
+@pytest.mark.parametrize("scheduler", ["fifo", "backfill"])
+@given(case=elastic_cases())
+def test_elastic_jobs_do_their_work_and_no_more(scheduler: str, case: Case) -> None:
+    """Without costs, the time that a job spends on each number of devices adds up to its work."""
+    kinds, jobs, costs = case
+    Events(jobs, kinds, costs, {}).run(scheduler)  # with costs, it ends
+    scheduler_, spans = whole(kinds, scheduler), dict[str, list[tuple[float, int]]]()
+    changes = scheduler_.changes
+
+    def follow(now: float) -> Any:
+        found = changes(now)
+        for name, decision in found.items():
+            spans.setdefault(name, []).append((now, len(decision.devices or ())))
+        return found
+
+    scheduler_.changes = follow  # type: ignore[method-assign]
+    done = {each.name: each for each in Simulation(jobs, kinds, scheduler_, FREE).run().jobs}
+    assert set(done) == {each.name for each in jobs}
+    for each in jobs:
+        spent = [*spans[each.name], (done[each.name].end, 0)]
+        work = sum(
+            (until - since) / each.folds(devices)
+            for (since, devices), (until, _) in itertools.pairwise(spent)
+            if devices
+        )
+        assert work == pytest.approx(each.work)
 
 
 # ---- the cost of an event

@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
     ),
     "half a device": (
         HEAD + "a,0,4,0.5,1,standard,10\n",
-        ["2:7: min: must be a whole number from 1 to 65536, not '0.5'"],
+        ["2:7: min: must be a whole number from 0 to 65536, not '0.5'"],
     ),
     "contradictory range": (
         HEAD + "a,0,4,3,2,standard,10\n",

@@ -1,0 +1,96 @@
+"""Faults seeded into the resizing of elastic jobs."""
+
+from __future__ import annotations
+
+from support.seeding import Table
+
+ELASTIC = "tests/policy/test_elastic.py"
+
+TABLE: Table = {
+    "policy/lending.py": {
+        f"{ELASTIC}::test_as_few_jobs_as_possible_give_up_devices": {
+            "disturbed-for-nothing": ("if each[1] <= -missing:", "if False:"),
+        },
+        f"{ELASTIC}::test_jobs_without_a_guarantee_do_not_suspend_each_other": {
+            "suspended-by-its-like": ("suspend = job.guarantee != 0", "suspend = True"),
+        },
+        f"{ELASTIC}::test_only_devices_that_a_job_may_use_count": {
+            "for-nothing": ("        if missing > 0:\n            return None\n", ""),
+        },
+        f"{ELASTIC}::test_a_guarantee_holds_although_another_kind_of_device_could_be_given_up": {
+            "guarantee-forgotten": ("or (last and its.guarantee)", ""),
+        },
+        f"{ELASTIC}::test_jobs_that_cannot_be_helped_take_no_time_for_each_elastic_job": {
+            "every-lender-is-considered": ("if number > most or", "if"),
+        },
+        f"{ELASTIC}::test_others_shrink_before_one_without_a_guarantee_is_suspended": {
+            "suspended-before-others-shrink": (
+                "for last in (False, True) if suspend else (False,):",
+                "for last in (True, False) if suspend else (False,):",
+            ),
+        },
+        f"{ELASTIC}::test_a_job_that_would_need_too_much_host_memory_keeps_its_devices": {
+            "host-memory-forgotten": (
+                "if not memory.allows(job.name, job.world_size, job.rank_memory, left, job.need):",
+                "if False:",
+            ),
+        },
+    },
+    "policy/fifo.py": {
+        f"{ELASTIC}::test_a_job_moves_to_grow_only_after_a_while": {
+            "at-once": ("0 <= now - job.since < delay", "False"),
+            "never-after-the-clock-is-set-back": (
+                "0 <= now - job.since < delay",
+                "now - job.since < delay",
+            ),
+        },
+        f"{ELASTIC}::test_a_job_that_cannot_start_takes_nothing": {
+            "for-one-that-is-blocked": ("self.lending is None or job.blocked or", "False or"),
+        },
+        f"{ELASTIC}::test_idle_devices_are_lent_although_a_job_has_a_claim_on_them": {
+            "claims-keep-devices-idle": (
+                "claimed = () if job.guarantee == 0 else self.claimed",
+                "claimed = self.claimed",
+            ),
+        },
+        f"{ELASTIC}::test_a_job_that_lost_a_device_continues_on_a_useful_number": {
+            "a-useless-device-is-kept": (
+                "return own[: largest(sizes_of(job), len(own)) or len(own)]",
+                "return own",
+            ),
+        },
+        f"{ELASTIC}::test_free_devices_are_kept_for_a_job_until_others_have_given_up_the_rest": {
+            "given-to-a-third-job": (
+                "        self.free.take(groups, min(free, wanted - len(own)))\n",
+                "",
+            ),
+        },
+    },
+    "policy/sizes.py": {
+        f"{ELASTIC}::test_useful_numbers_of_devices_are_those_that_make_a_job_faster": {
+            "one-too-few": (
+                "ranks > 1 and (devices := _up(world_size, ranks - 1)) <= most",
+                "ranks > 1 and (devices := _up(world_size, ranks - 1)) < most",
+            ),
+        },
+    },
+    "simulator/events.py": {
+        "tests/simulate/test_events.py::test_a_resize_takes_as_long_as_the_costs_say": {
+            "resizes-cost-a-resume": ("pause = self._costs.resize", "pass"),
+            "devices-are-free-at-once": (
+                "given = set(before).difference(devices)",
+                "given = set(before) if not devices else ()",
+            ),
+            "waits-only-for-jobs-before-it": (
+                "key=lambda each: not self._releases(each, changes[each])",
+                "key=lambda each: self._releases(each, changes[each])",
+            ),
+        },
+        "tests/simulate/test_events.py::test_elastic_jobs_do_their_work_and_no_more[fifo]": {
+            "as-fast-on-fewer-devices": (
+                "active.left *= active.job.folds(len(devices)) / active.job.folds(active.share)",
+                "pass",
+            ),
+        },
+    },
+}
