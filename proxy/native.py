@@ -309,6 +309,9 @@ class Native:
         reached, reached_words = bounds.by_place(places)
         reached = self._ffi.new("struct proxy_reached[]", reached)
         reached_words = self._ffi.new("uint32_t[]", reached_words)
+        slots = self._ffi.new("struct proxy_slot[]", [tuple(slot) for slot in bounds.slots])
+        loads = self._ffi.new("struct proxy_load[]", list(bounds.loads))
+        parts = self._ffi.new("struct proxy_load[]", list(bounds.parts))
         why_open = self._ffi.new("char[]", sets.why_open.encode())
         function = self._ffi.new(
             "struct proxy_function *",
@@ -333,6 +336,12 @@ class Native:
                 "reached": reached,
                 "reached_word_count": len(reached_words),
                 "reached_words": reached_words,
+                "slot_count": len(slots),
+                "slots": slots,
+                "load_count": len(loads),
+                "loads": loads,
+                "part_count": len(parts),
+                "parts": parts,
                 "why_open": self._ffi.NULL if sets.closed else why_open,
             },
         )

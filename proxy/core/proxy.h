@@ -169,7 +169,18 @@ enum proxy_step_op {
 	PROXY_STEP_TURNS = 29,  /* 0 to the loop's number of turns: across a in steps of b; c:
 				 * the value after a turn */
 	PROXY_STEP_STRIDE = 30, /* a plus b for each of c turns */
-	PROXY_STEP_LAST = PROXY_STEP_STRIDE
+	PROXY_STEP_IF = 31,     /* a, or nothing if b is empty */
+	/* a, if no number in b is negative as a signed one; otherwise anything */
+	PROXY_STEP_IF_SIGNED = 32,
+	/* c, if ((n * a >> 32) + n) >> b is n / c for all n < 2^31; otherwise anything */
+	PROXY_STEP_DIVISOR = 33,
+	PROXY_STEP_PLACE = 34, /* the address of the parameters, plus `number` */
+	PROXY_STEP_FETCH = 35, /* the parameters' content at the address a; any number if that is
+				* not one address */
+	/* a shifted down by b bits, if no number in c is negative as a signed one; otherwise
+	 * anything. a is what is left of c, which was shifted up. */
+	PROXY_STEP_PART = 36,
+	PROXY_STEP_LAST = PROXY_STEP_PART
 };
 enum proxy_sign { PROXY_SIGNLESS = 0, PROXY_SIGNED = 1, PROXY_UNSIGNED = 2 };
 struct proxy_step {
@@ -178,11 +189,21 @@ struct proxy_step {
 	int64_t number;
 };
 /* An access to `bytes` bytes at `offset` from the result of `step`, through one of `count`
- * words. */
+ * words or slots. */
 struct proxy_reached {
 	uint32_t step, use, first, count; /* first, count: in reached_words */
 	int64_t offset;
 	uint64_t bytes;
+};
+/* A load of a word whose place among the parameters `step` computes, in a parameter whose first and
+ * last words are at these offsets. use, bounded: as in struct proxy_access. */
+struct proxy_slot {
+	uint32_t step, use, bounded, first, last;
+};
+/* Bytes of the parameters that the kernel reads: at an offset, or at the address that a step
+ * computes. Without any, it may read all. */
+struct proxy_load {
+	uint32_t at, bytes;
 };
 /* If `closed`, the kernel reaches memory only through `words` and `variables`; if not, why_open is
  * the reason, as one line of text. A word that is not an address of a buffer is only a number. */
@@ -196,7 +217,11 @@ struct proxy_function {
 	uint32_t step_count, reached_count, reached_word_count;
 	const struct proxy_step *steps;
 	const struct proxy_reached *reached;
-	const uint32_t *reached_words; /* indices in `words` */
+	const uint32_t *reached_words; /* indices in `words`; from word_count on, in `slots` */
+	uint32_t slot_count, load_count, part_count;
+	const struct proxy_slot *slots;
+	const struct proxy_load *loads; /* `at`: the step */
+	const struct proxy_load *parts; /* `at`: the offset */
 };
 int proxy_function_ready(struct proxy *proxy, uint64_t token, int error, const char *why,
 			 const struct proxy_function *function, const uint32_t *params);

@@ -99,7 +99,14 @@ def _pointers(origins: Origins) -> Origins:
     """The origins that must be tracked for values from which no address is made."""
     if not origins:
         return origins
-    return frozenset(o for o in origins if o.kind in ("word", "variable") and o.shape in _POINTERS)
+    return frozenset(
+        o for o in origins if (o.kind in og.POINTERS or _is_known(o.at)) and o.shape in _POINTERS
+    )
+
+
+def _is_known(at: object) -> bool:
+    """True for a part of the parameters at a known offset."""
+    return isinstance(at, Part) and at != og.ANYWHERE
 
 
 _POINTERS = (WHOLE, og.LOW, og.HIGH)
@@ -124,6 +131,7 @@ class Registers:
         self.registers: dict[str, Origins] = {}
         self.heaps: dict[str, Heap] = defaultdict(Heap)
         self.words: dict[int, Use] = defaultdict(lambda: Use(0))
+        self.slots: dict[int, Use] = defaultdict(lambda: Use(0))
         self.variables: dict[str, Use] = defaultdict(lambda: Use(0))
         self.reasons: dict[str, str] = {}
         self.addressing: set[str] = set()  # registers from which addresses are made
@@ -197,8 +205,15 @@ class Registers:
         for kind, at, _shape in origins:
             if kind == "word" and isinstance(at, int):
                 self.words[at] |= use
+            elif kind == "slot" and isinstance(at, int):
+                self.slots[at] |= use
             elif kind == "variable" and isinstance(at, str):
                 self.variables[at] |= use
+            elif isinstance(at, Part) and _is_known(at) and use & (Use.VALUE | Use.LOW_BITS):
+                # A part of a word tells of the word.
+                end = min(at.start + at.bytes, self.param_bytes - 7)
+                for word in range(max(at.start // 4 * 4 - 4, 0), end, 4):
+                    self.words[word] |= Use.VALUE
 
     # ---- arithmetic
 
@@ -327,7 +342,7 @@ class Registers:
             self._use(whole, Use.LOW_BITS)
             self.value(origins - whole)
             rest = og.bounded(og.mixed(origins))
-            self.put(i.args[0], frozenset(o for o in rest if o.kind != "word"))
+            self.put(i.args[0], frozenset(o for o in rest if o.kind not in ("word", "slot")))
         elif size == 8 and mask < 1 << 32:
             self.value(origins)
             self.put(i.args[0], og.bounded(og.mixed(origins)))

@@ -15,19 +15,17 @@ A range holds for all threads together: a thread's coordinates are ranges, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .arithmetic import Use
 from .blocks import Way
 from .computing import ARITHMETIC, MODIFIERS, as_signed
 from .facts import Fact, facts_of
-from .model import TYPE_BYTES, Function, Instr, Int, Mem, Sym, Vec
-from .parameters import Flat
-from .steps import SPECIAL_NAMES, Bounds, Op, Reached, Sign, Steps, TooLong, operands_of
+from .model import TYPE_BYTES, Instr, Int, Mem, Sym, Vec
+from .steps import SPECIAL_NAMES, Bounds, Op, Reached, Sign, Slot, Steps, TooLong, operands_of
 from .values import INTEGERS, LITERAL_BITS, Kind, Seen, Value, Values
 
-INSTRS_MAX = 20_000
-VISITS_MAX = 50_000
+VISITS_MAX = 200_000
 DEPTH_MAX = 150  # of the nesting of values
 STEPS_DEPTH_MAX = 8
 SPECIAL = {name: n for n, name in enumerate(SPECIAL_NAMES)}
@@ -36,62 +34,74 @@ LANES = 32
 
 @dataclass(frozen=True)
 class Access:
-    """An instruction's access to memory through words of the parameters and through variables.
+    """An instruction's access to memory through words of the parameters, slots and variables.
 
-    `where` is its operand.
+    `place`: which of its operands in memory.
     """
 
     instr: Instr
-    where: Mem
+    place: int
     words: tuple[int, ...]
+    slots: tuple[int, ...]
     variables: tuple[str, ...]
     use: int
 
 
+@dataclass
+class Load:
+    """A value of so many bytes that is loaded from an address among the parameters.
+
+    `first`, `last`: offsets of the words of the parameter; `begin`, `end`: of its bytes. `instrs`:
+    the loads, by their ids. `use`: if it has 8 bytes, how it is used as an address.
+    """
+
+    value: Value
+    bytes: int
+    first: int
+    last: int
+    begin: int
+    end: int
+    instrs: dict[int, Instr] = field(default_factory=dict)
+    use: int = 0
+
+
+@dataclass(frozen=True)
+class Made:
+    """A value: the sum of another one and a number, or that one shifted up by so many bits."""
+
+    total: Value
+    number: int
+    shifted: bool
+
+
 @dataclass(eq=False)
 class Context:
-    """The facts that hold where a value is used, by the values that they concern."""
+    """The facts that hold where a value is used, by the values that they concern.
 
-    facts: dict[Value, tuple[Fact, ...]]
-
-
-def bounds_of(
-    kernel: Function, flat: Flat, accesses: list[Access], sizes: Mapping[str, int]
-) -> Bounds:
-    """The bounds of a closed kernel whose instructions make these accesses.
-
-    `sizes`: bytes of variables.
+    `made`: by a value, the values with facts that are made of it and a number. `outer` has all
+    facts but those in `added`.
     """
-    if len(flat.instrs) > INSTRS_MAX or not accesses:
-        return Bounds()
-    params = {p.name: p.offset for p in kernel.params}
-    try:
-        values = Values(flat, params)
-    except KeyError:
-        return Bounds()
-    inside = _inside(values, accesses, sizes)
-    try:
-        found = _Ranges(values, kernel.param_bytes).run([a for a in accesses if a.words])
-    except (KeyError, TooLong):
-        found = Bounds()
-    return replace(found, inside=inside)
+
+    facts: dict[Value, tuple[Fact, ...]] = field(default_factory=dict)
+    made: dict[Value, tuple[Made, ...]] = field(default_factory=dict)
+    outer: Context | None = None
+    added: tuple[Fact, ...] = ()
 
 
-def _inside(values: Values, accesses: list[Access], sizes: Mapping[str, int]) -> tuple[str, ...]:
+def _inside(
+    seen: Mapping[int, list[Seen]], accesses: list[Access], sizes: Mapping[str, int]
+) -> tuple[str, ...]:
     """The variables that are only accessed at constant offsets within them."""
-    seen: dict[int, list[Seen]] = {}
-    for each in values.seen:
-        seen.setdefault(id(each.instr), []).append(each)
     names, left = set[str](), set[str]()
     for access in accesses:
         names |= set(access.variables)
-        size, mems = bytes_of(access.instr), _memory(access.instr)
+        size, where = bytes_of(access.instr), memory_of(access.instr)[access.place]
         for each in seen.get(id(access.instr), ()):
-            place = each.bases[mems.index(access.where)].about
+            place = each.bases[access.place].about
             if not (isinstance(place, Sym) and access.variables == (place.name,)):
                 left |= set(access.variables)
                 continue
-            low = place.offset + access.where.offset
+            low = place.offset + where.offset
             if not (size and 0 <= low <= sizes[place.name] - size):
                 left.add(place.name)
     return tuple(sorted(names - left))
@@ -106,48 +116,109 @@ def sides_of(use: int) -> list[Use]:
 Turning = dict[Value, int]  # for values in a loop: the step that represents the assumed range
 
 
-class _Ranges:
+class Ranges:
+    """Finds the bounds of a kernel's accesses: first `place`, then `bounds`."""
+
     def __init__(self, values: Values, param_bytes: int):
         self.values, self.blocks, self.param_bytes = values, values.blocks, param_bytes
         self.steps = Steps()
         self.visits = self.depth = 0
+        self._root = Context()
         self._contexts: dict[object, Context] = {}
+        self._conditions: dict[Context, int | None] = {}
         self._known: dict[object, int] = {}
         self._using: set[Fact] = set()
         self._opened: set[Value] = set()
         self._counting: dict[int, tuple[Value, ...]] = {}
+        self._seen: dict[int, list[Seen]] = {}
+        for each in values.seen:
+            self._seen.setdefault(id(each.instr), []).append(each)
+        self._slots: list[Slot] = []
+        self._loads: dict[tuple[int, int], None] = {}
 
-    def run(self, accesses: list[Access]) -> Bounds:
-        seen: dict[int, list[Seen]] = {}
-        for each in self.values.seen:
-            seen.setdefault(id(each.instr), []).append(each)
+    def place(self, loads: list[Load]) -> dict[int, int]:
+        """Find where among the parameters these loads are.
+
+        Returns the numbers of the slots, by those of the values; a load that cannot be placed has
+        none. One that is no address has no slot: then the number is -1.
+        """
+        found = dict[int, int]()
+        for load in loads:
+            try:
+                steps = self._places(load)
+            except TooLong:
+                continue
+            if not steps or any(self._is_any(step) for step in steps):
+                continue
+            self._loads |= dict.fromkeys((step, load.bytes) for step in steps)
+            found[load.value.number] = len(self._slots) if load.use else -1
+            if load.use:
+                self._slots += [Slot(step, load.use, 0, load.first, load.last) for step in steps]
+        return found
+
+    def _places(self, load: Load) -> list[int]:
+        """The steps that compute the address of a load, of each instruction that makes it."""
+        steps = dict[int, None]()
+        for instr in load.instrs.values():
+            for seen in self._seen.get(id(instr), ()):
+                context = self._of(seen)
+                place = self.place_of(load.value, context, {})
+                steps[self._if_executed(place, context)] = None
+        return list(steps)
+
+    def _of(self, seen: Seen) -> Context:
+        """Return the facts that hold where an instruction is executed."""
+        context = self._block(seen.block)
+        return self._with(context, seen.pred, not seen.instr.negated) if seen.pred else context
+
+    def bounds(
+        self, accesses: list[Access], sizes: Mapping[str, int], parts: list[tuple[int, int]]
+    ) -> Bounds:
+        """The bounds of a closed kernel whose instructions make these accesses, and that reads
+        these parts of its parameters. `sizes`: bytes of variables."""
         reached = list[Reached]()
         unknown = {Use.READ: set[int](), Use.WRITTEN: set[int]()}
+        lost = Use(0)
         for access in accesses:
-            size = bytes_of(access.instr)
-            for each in seen.get(id(access.instr), ()):
-                base = each.bases[_memory(access.instr).index(access.where)]
-                context = self._block(each.block)
-                if each.pred:
-                    context = self._with(context, each.pred, not access.instr.negated)
-                step = self.range(base, context, {})
-                if size and not self._is_any(step) and self.visits < VISITS_MAX:
-                    offset = access.where.offset
-                    reached.append(Reached(step, access.use, offset, size, access.words))
-                else:
-                    for use in sides_of(access.use):
-                        unknown[use] |= set(access.words)
+            found = self._reached(access) if access.words or access.slots else []
+            for each in found or ():
+                reached.append(each)
+            if found is None:
+                for use in sides_of(access.use):
+                    unknown[use] |= set(access.words)
+                    lost |= use if access.slots else Use(0)
         words = {word for access in accesses for word in access.words}
         read, written = words - unknown[Use.READ], words - unknown[Use.WRITTEN]
-        kept = {r for r in reached if (read | written) & set(r.words)}
+        bounded = (Use.READ | Use.WRITTEN) & ~lost
+        kept = {r for r in reached if r.slots or (read | written) & set(r.words)}
         return _pruned(
             Bounds(
                 tuple(self.steps.steps),
                 tuple(sorted(kept)),
                 tuple(sorted(read)),
                 tuple(sorted(written)),
+                _inside(self._seen, accesses, sizes),
+                tuple(slot._replace(bounded=int(bounded)) for slot in self._slots),
+                tuple(self._loads),
+                tuple(parts),
             )
         )
+
+    def _reached(self, access: Access) -> list[Reached] | None:
+        """The ranges of an access; None: unknown."""
+        size, found = bytes_of(access.instr), []
+        offset = memory_of(access.instr)[access.place].offset
+        for seen in self._seen.get(id(access.instr), ()):
+            context = self._of(seen)
+            try:
+                step = self.range(seen.bases[access.place], context, {})
+                step = self._if_executed(step, context)
+            except TooLong:
+                return None
+            if not size or self._is_any(step) or self.visits >= VISITS_MAX:
+                return None
+            found.append(Reached(step, access.use, offset, size, access.words, access.slots))
+        return found
 
     def _is_any(self, step: int) -> bool:
         return self.steps.steps[step].op == Op.ANY
@@ -158,7 +229,7 @@ class _Ranges:
         if number not in self._contexts:
             block = self.blocks[number]
             if block.above == number:
-                self._contexts[number] = Context({})
+                self._contexts[number] = self._root
             else:
                 above = self._block(block.above)
                 only = block.ways[0] if len(block.ways) == 1 else None
@@ -173,11 +244,46 @@ class _Ranges:
     def _with(self, context: Context, predicate: Value, holds: bool) -> Context:
         key = (context, predicate, holds)
         if key not in self._contexts:
-            facts = dict(context.facts)
-            for fact in facts_of(predicate, holds):
+            facts, made = dict(context.facts), dict(context.made)
+            added = tuple(facts_of(predicate, holds))
+            for fact in added:
                 facts[fact.value] = (*facts.get(fact.value, ()), fact)
-            self._contexts[key] = Context(facts)
+                for value, how in made_of(fact.value):
+                    if how not in made.get(value, ()):
+                        made[value] = (*made.get(value, ()), how)
+            self._contexts[key] = Context(facts, made, context, added)
         return self._contexts[key]
+
+    def _if_executed(self, step: int, context: Context) -> int:
+        """The range of a step: none where the launch alone excludes one of these facts."""
+        condition = self._condition(context)
+        return step if condition is None else self.steps.add(Op.IF, a=step, b=condition)
+
+    def _condition(self, context: Context) -> int | None:
+        """A step whose range is empty if the launch's parameters and shape exclude a fact for all
+        threads."""
+        if context not in self._conditions:
+            found = self._condition(context.outer) if context.outer else None
+            for fact in context.added:
+                if self._is_plain(fact.value) and self._is_plain(fact.other):
+                    outer = context.outer or self._root
+                    value, other = (
+                        self.range(each, outer, {}) for each in (fact.value, fact.other)
+                    )
+                    holds = self.steps.add(fact.op, fact.bits, fact.sign, value, other)
+                    found = holds if found is None else self.steps.add(Op.IF, a=holds, b=found)
+            self._conditions[context] = found
+        return self._conditions[context]
+
+    def _is_plain(self, value: Value, depth: int = 0) -> bool:
+        """True if the value is computed from the launch and the thread's coordinates alone."""
+        if value.kind is Kind.SPECIAL:
+            return value.about in SPECIAL
+        if value.kind not in (Kind.COMPUTED, Kind.FETCHED):
+            return value.kind in (Kind.NUMBER, Kind.PARAMETER, Kind.PLACE)
+        return depth < STEPS_DEPTH_MAX and all(
+            self._is_plain(each, depth + 1) for each in value.args
+        )
 
     # ---- ranges of values
 
@@ -193,8 +299,12 @@ class _Ranges:
         if key not in self._known:
             self.depth += 1
             found = self._plain(value, context, turning)
-            for fact in context.facts.get(value, ()):
+            # A parameter has one value, which `_condition` compares.
+            single = value.kind in (Kind.PARAMETER, Kind.FETCHED)
+            for fact in () if single else context.facts.get(value, ()):
                 found = self._narrowed(found, fact, context, turning)
+            for made in context.made.get(value, ()):
+                found = self._less(found, value, made, context, turning)
             self.depth -= 1
             self._known[key] = found
         return self._known[key]
@@ -213,6 +323,30 @@ class _Ranges:
             else self.steps.add(fact.op, fact.bits, fact.sign, step, other)
         )
 
+    def _less(self, step: int, value: Value, made: Made, context: Context, turning: Turning) -> int:
+        """Narrows the range of a value by the facts about one that is made of it."""
+        if self._is_any(step):
+            return step
+        bits = made.total.bits
+        by = self.steps.add(Op.NUMBER, number=made.number)
+        if not made.shifted:
+            found = known = self.steps.add(Op.ADD, bits, a=step, b=by)
+        else:
+            part = step
+            if bits != value.bits:
+                sign = Sign.SIGNED if made.total.op[-1][0] == "s" else Sign.UNSIGNED
+                part = self.steps.add(Op.AS, value.bits, sign, step)
+            found = known = self.steps.add(Op.SHIFT_UP, bits, a=part, b=by)
+        for fact in context.facts.get(made.total, ()):
+            found = self._narrowed(found, fact, context, turning)
+        if found == known:
+            return step
+        if made.shifted:
+            less = self.steps.add(Op.PART, bits, 0, found, by, known)
+        else:
+            less = self.steps.add(Op.SUBTRACT, bits, a=found, b=by)
+        return self.steps.add(Op.BOTH, value.bits, a=step, b=less)
+
     def _plain(self, value: Value, context: Context, turning: Turning) -> int:
         if value in turning:
             return turning[value]
@@ -230,6 +364,13 @@ class _Ranges:
                 )
             case Kind.PARAMETER:
                 return self._parameter(value)
+            case Kind.PLACE:
+                return self._place(value)
+            case Kind.FETCHED:
+                return self._fetched(value, context, turning)
+            case Kind.RECEIVED:
+                assert isinstance(value.about, tuple)
+                return self.range(value.args[0], self._block(value.about[0]), turning)
             case Kind.EITHER:
                 return self._either(value.args, value.bits, context, turning)
             case Kind.MEET:
@@ -254,6 +395,29 @@ class _Ranges:
             return self.any(value.bits)
         sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
         return self.steps.add(Op.PARAMETER, 8 * size, sign, number=at)
+
+    def _place(self, value: Value) -> int:
+        """The address of a parameter."""
+        assert isinstance(value.about, Sym)
+        at = self.values.params.get(value.about.name)
+        if at is None:
+            return self.any(value.bits)
+        return self.steps.add(Op.PLACE, number=at + value.about.offset)
+
+    def place_of(self, value: Value, context: Context, turning: Turning) -> int:
+        """The step that computes where a FETCHED value is among the parameters."""
+        assert isinstance(value.about, int)
+        base = self.range(value.args[0], context, turning)
+        by = self.steps.add(Op.NUMBER, number=value.about)
+        return base if self._is_any(base) else self.steps.add(Op.ADD, 64, a=base, b=by)
+
+    def _fetched(self, value: Value, context: Context, turning: Turning) -> int:
+        kind = value.op[-1]
+        place = self.place_of(value, context, turning)
+        if self._is_any(place):
+            return self._found(value)
+        sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
+        return self.steps.add(Op.FETCH, 8 * TYPE_BYTES[kind], sign, a=place)
 
     def _either(
         self, args: tuple[Value, ...], bits: int, context: Context, turning: Turning
@@ -303,7 +467,7 @@ class _Ranges:
             step = (
                 self._plain(each, context, turning) if raw else (self.range(each, context, turning))
             )
-            steps.append(step)
+            steps.append(self._if_executed(step, context))
         return self._join(steps, value.bits)
 
     def _met(self, value: Value, turning: Turning) -> int:
@@ -345,13 +509,22 @@ class _Ranges:
         for each, way in self._ways(value, True):
             context = self._by(self._block(way.source), way)
             step = self.any(value.bits)
-            for fact in context.facts.get(each, ()):
-                op = fact.op
-                if op is Op.OTHER:  # a guess: it counts up or down to that value
-                    op = Op.ABOVE if falling else Op.BELOW
-                outside = {**turning, value: self.any(value.bits)}
-                other = self.range(fact.other, context, outside)
-                if not self._is_any(other):
+            for made in (Made(each, 0, False), *context.made.get(each, ())):
+                for fact in context.facts.get(made.total, ()):
+                    op = fact.op
+                    if op is Op.OTHER:  # a guess: it counts up or down to that value
+                        op = Op.ABOVE if falling else Op.BELOW
+                    outside = {**turning, value: self.any(value.bits)}
+                    other = self.range(fact.other, context, outside)
+                    if self._is_any(other):
+                        continue
+                    by = self.steps.add(Op.NUMBER, number=made.number)
+                    if made.shifted:  # what is at most this shifted is below one more
+                        one = self.steps.add(Op.NUMBER, number=1)
+                        other = self.steps.add(Op.SHIFT_DOWN, 64, Sign.SIGNED, other, by)
+                        other = self.steps.add(Op.ADD, 64, a=other, b=one)
+                    elif made.number:
+                        other = self.steps.add(Op.SUBTRACT, fact.bits, a=other, b=by)
                     step = self.steps.add(op, fact.bits, fact.sign, step, other)
             steps.append(step)
         return self._join(steps, value.bits)
@@ -450,6 +623,12 @@ class _Ranges:
         if op[0] == "cvt":
             return self._converted(op, value.bits, steps[0])
         found = write(self.steps, op, bits, sign, steps)
+        if magic := multiplied_division_of(value):
+            numbers = [self._operand(each, 32, context, turning) for each in magic]
+            by = self.steps.add(Op.DIVISOR, 32, 0, *numbers)
+            by = self.steps.add(Op.IF_SIGNED, 32, a=by, b=steps[0])
+            rest = self.steps.add(Op.REST, 32, Sign.UNSIGNED, steps[0], by)
+            found = self.steps.add(Op.BOTH, 32, a=rest, b=found)
         if division := division_of(value):
             sign = Sign.SIGNED if division.op[-1][0] == "s" else Sign.UNSIGNED
             by = self._operand(division.args[1], bits, context, turning)
@@ -474,6 +653,29 @@ class _Ranges:
         if to < source or bits != to:
             step = self.steps.add(Op.AS, to, signs[0], step)
         return step
+
+
+def made_of(value: Value) -> Iterator[tuple[Value, Made]]:
+    """The value that another one is made of, with a number, and how, if it is."""
+    if value.kind is not Kind.COMPUTED or len(value.args) != 2 or value.op[-1] not in INTEGERS:
+        return
+    part, other = value.args
+    if part.kind is Kind.NUMBER and value.op[0] in ("add", "mul"):
+        part, other = other, part
+    number = other.about
+    if other.kind is not Kind.NUMBER or not isinstance(number, int):
+        return
+    bits = 8 * TYPE_BYTES[value.op[-1]]
+    if part.bits != bits or value.bits != (2 * bits if "wide" in value.op else bits):
+        return
+    match value.op:
+        case ("add" | "sub" as how, _):
+            number = as_signed(number, bits)
+            yield part, Made(value, number if how == "add" else -number, False)
+        case ("shl", _) if 0 <= number < bits:
+            yield part, Made(value, number, True)
+        case ("mul", "lo" | "wide", _) if number > 0 and not number & (number - 1):
+            yield part, Made(value, number.bit_length() - 1, True)
 
 
 def steps_to(value: Value, start: Value, depth: int = 0) -> list[tuple[int, Value]] | None:
@@ -517,6 +719,29 @@ def division_of(value: Value) -> Value | None:
     return None
 
 
+def multiplied_division_of(value: Value) -> tuple[Value, Value, Value] | None:
+    """In n - q * d, where q is ((n * m >> 32) + n) >> s: m, s and d, of 32 bits.
+
+    So PyTorch divides by a number that it knows before the launch (Granlund and Montgomery, 1994).
+    """
+    if value.op[:1] != ("sub",) or len(value.op) != 2 or value.bits != 32:
+        return None
+    number, product = value.args
+    if product.op[:2] != ("mul", "lo") or TYPE_BYTES.get(product.op[-1]) != 4:
+        return None
+    for quotient, divisor in (product.args, product.args[::-1]):
+        if quotient.op != ("shr", "u32") or quotient.args[0].op[:1] != ("add",):
+            continue
+        total, shift = quotient.args
+        for high, other in (total.args, total.args[::-1]):
+            if high.op != ("mul", "hi", "u32") or other is not number or number not in high.args:
+                continue
+            magic = high.args[1] if high.args[0] is number else high.args[0]
+            if total.bits == high.bits == divisor.bits == 32:
+                return magic, shift, divisor
+    return None
+
+
 def _falls(parts: list[tuple[int, Value]] | None, bits: int) -> bool:
     if not parts:
         return False
@@ -533,7 +758,7 @@ def _is_zero(value: Value) -> bool:
     return value.kind is Kind.NUMBER and value.about == 0
 
 
-def _memory(instr: Instr) -> list[Mem]:
+def memory_of(instr: Instr) -> list[Mem]:
     return [a for a in instr.args if isinstance(a, Mem)]
 
 
@@ -551,13 +776,14 @@ def bytes_of(instr: Instr) -> int:
 
 def _pruned(bounds: Bounds) -> Bounds:
     """Remove steps that are not needed, and combine accesses with one address."""
-    together: dict[tuple[int, int, tuple[int, ...]], tuple[int, int]] = {}
+    together: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], tuple[int, int]] = {}
     for r in bounds.reached:
-        key = (r.step, r.use, r.words)
+        key = (r.step, r.use, r.words, r.slots)
         low, high = together.get(key, (r.offset, r.offset + r.bytes))
         together[key] = (min(low, r.offset), max(high, r.offset + r.bytes))
     needed = set[int]()
-    todo = [step for step, _, _ in together]
+    todo = [key[0] for key in together] + [slot.step for slot in bounds.slots]
+    todo += [step for step, _ in bounds.loads]
     while todo:
         at = todo.pop()
         if at not in needed:
@@ -571,7 +797,13 @@ def _pruned(bounds: Bounds) -> Bounds:
         moved = [place[n] for n in used] + [0] * (3 - len(used))
         steps.append(step._replace(a=moved[0], b=moved[1], c=moved[2]))
     reached = tuple(
-        Reached(place[step], use, low, high - low, words)
-        for (step, use, words), (low, high) in together.items()
+        Reached(place[step], use, low, high - low, words, slots)
+        for (step, use, words, slots), (low, high) in together.items()
     )
-    return replace(bounds, steps=tuple(steps), reached=reached)
+    return replace(
+        bounds,
+        steps=tuple(steps),
+        reached=reached,
+        slots=tuple(slot._replace(step=place[slot.step]) for slot in bounds.slots),
+        loads=tuple((place[step], size) for step, size in bounds.loads),
+    )

@@ -4,8 +4,8 @@ A value has a set of *origins*: words of the parameters, variables, memory. An o
 describes how much of it is left. A pointer that is only moved, or to which numbers are added,
 remains WHOLE; its two halves in 32-bit registers are LOW and HIGH. A 32-bit number that was
 extended, and the result of a multiplication, is an index; its shape is the maximum number of bits
-by which it was shifted up. Everything else is MIXED, which may be anything again. An index alone
-refers to no memory: it is an offset from a pointer.
+by which it was shifted up, and that of its upper half is UPPER less that. Everything else is MIXED,
+which may be anything again. An index alone refers to no memory: it is an offset from a pointer.
 
 Origins do not follow conditions: a pointer that is assembled bit by bit, by branches on the bits of
 another one, is not detected.
@@ -19,6 +19,7 @@ from typing import NamedTuple
 WHOLE, LOW, HIGH, MIXED = -1, -2, -3, -4
 INDEX = 0  # and above: a 32-bit number, shifted up by at most this many bits
 SCALED = 32  # and above: the same for any other value
+UPPER = -100  # and below: the upper half of an index, UPPER less its shape
 PLACE_BITS = 32  # a value that was shifted up so far may be the upper half of a pointer
 ADDRESS_BITS = 40  # every address of device memory has more bits (channel.h: RF_DEV_BASE)
 SOME_BITS = 4  # the assumed bits of a factor that is no power of two
@@ -44,9 +45,9 @@ class Place(NamedTuple):
 class Origin(NamedTuple):
     """One origin.
 
-    `kind` and `at`: "word": the 8 bytes at an offset of the parameters; "part": a Part; "place": a
-    Place; "variable": a name; "own": shared, local or grid memory of the launch; "function";
-    "memory": read from memory.
+    `kind` and `at`: "word": the 8 bytes at an offset of the parameters; "slot": the number of a
+    value that is loaded from an address among them; "part": a Part; "place": a Place; "variable": a
+    name; "own": shared, local or grid memory of the launch; "function"; "memory": read from memory.
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Origin(NamedTuple):
 Origins = frozenset[Origin]
 NOTHING: Origins = frozenset()
 FOUND: Origins = frozenset([Origin("memory", "")])
+POINTERS = ("word", "slot", "variable")  # kinds that may be addresses of device memory
 _FIXED = ("own", "function")  # kinds without a meaningful shape
 
 
@@ -133,7 +135,9 @@ def bitwise(origins: Origins) -> Origins:
 
 def upper_half(origins: Origins) -> Origins:
     """The upper half of a 64-bit value, in a 32-bit register or the low end of a longer one."""
-    return _each(origins, lambda s: HIGH if s == WHOLE else MIXED) if origins else origins
+    if not origins:
+        return origins
+    return _each(origins, lambda s: HIGH if s == WHOLE else UPPER - s if s >= INDEX else MIXED)
 
 
 def lower_half(origins: Origins) -> Origins:
@@ -143,8 +147,8 @@ def lower_half(origins: Origins) -> Origins:
 def joined(low: Origins, high: Origins) -> Origins:
     """A 64-bit value made of two halves.
 
-    An origin that is only in the lower half is a number of 32 bits. Two halves of one pointer, or
-    two neighbouring parts of the parameters, become that pointer or word.
+    An origin that is only in the lower half is a number of 32 bits. Two halves of one pointer or
+    index, or two neighbouring parts of the parameters, become that pointer, index or word.
     """
     out: set[Origin] = set()
     taken: set[Origin] = set()
@@ -163,6 +167,8 @@ def _whole(below: Origin, above: Origin) -> Origin | None:
         return below if below == above else None
     if (below.shape, above.shape) == (LOW, HIGH) and below[:2] == above[:2]:
         return below._replace(shape=WHOLE)
+    if below.shape >= INDEX and above == below._replace(shape=UPPER - below.shape):
+        return below
     if not (isinstance(below.at, Part) and isinstance(above.at, Part)):
         return None
     if below.shape not in (WHOLE, INDEX) or above.shape not in (WHOLE, INDEX):

@@ -22,7 +22,7 @@ from typing import Any
 
 from . import origins as og
 from .arithmetic import HEAP, Registers, Use
-from .bounds import Access, bounds_of
+from .bounds import Access, Load, Ranges, memory_of
 from .errors import ModuleError
 from .flows import GRID, STEADY, WHY_OPEN, Flow, flow_of
 from .inline import flatten
@@ -33,16 +33,21 @@ from .model import (
     Mem,
     Module,
     Operand,
+    Param,
     Special,
     Sym,
     Vec,
     registers_of,
 )
-from .origins import ANYWHERE, FOUND, INDEX, NOTHING, WHOLE, Origin, Origins, Part, Place
+from .origins import ANYWHERE, FOUND, INDEX, NOTHING, POINTERS, WHOLE, Origin, Origins, Part, Place
 from .parameters import Flat
+from .single import Single
 from .steps import Bounds
+from .values import Values
 
 ROUNDS_MAX = 100
+INSTRS_MAX = 20_000
+WORD_BYTES = 8
 SPACES = {
     "global": "global",
     "const": "global",
@@ -127,26 +132,61 @@ def sets_of(module: Module, kernel: Function, fixed_code: bool) -> Sets:
 
 def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> Sets:
     """The sets of a kernel that already is one list of instructions."""
-    analysis = _Analysis(module, kernel, flat, fixed_code)
+    values = _values(kernel, flat)
+    analysis = _Analysis(module, kernel, Single(values) if values else flat, fixed_code)
     analysis.run()
-    accessed = Use.READ | Use.WRITTEN
-    words = [(at, use) for at, use in sorted(analysis.words.items()) if use & accessed]
-    names = [(name, use) for name, use in sorted(analysis.variables.items()) if use & accessed]
     reasons = tuple(Reason(what, text) for what, text in analysis.reasons.items())
-    bounds = (
-        Bounds()
-        if reasons
-        else bounds_of(
-            kernel, flat, analysis.accesses(), {v.name: v.size for v in module.variables.values()}
-        )
-    )
+    bounds = Bounds()
+    if values and not reasons:
+        sizes = {v.name: v.size for v in module.variables.values()}
+        ranges = Ranges(values, kernel.param_bytes)
+        analysis.resolve(ranges.place(analysis.loads()))
+        bounds = ranges.bounds(analysis.accesses(), sizes, analysis.parts())
+    else:
+        analysis.resolve({})
+    accessed = Use.READ | Use.WRITTEN
+    words = [
+        (at, use)
+        for at, use in sorted(analysis.words.items())
+        if use & accessed or any(slot.may_be(at) for slot in bounds.slots)
+    ]
+    names = [(name, use) for name, use in sorted(analysis.variables.items()) if use & accessed]
     return Sets(tuple(words), tuple(names), reasons, bounds)
 
 
+def _values(kernel: Function, flat: Flat) -> Values | None:
+    """The values of its registers; None: there are too many, or a branch has no target."""
+    if len(flat.instrs) > INSTRS_MAX:
+        return None
+    try:
+        return Values(flat, {p.name: p.offset for p in kernel.params})
+    except KeyError:
+        return None
+
+
+@dataclass
+class _Noted:
+    """An operand in memory: the words, slots and variables that its address may come from."""
+
+    instr: Instr
+    words: set[int] = field(default_factory=set)
+    slots: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)
+    use: int = 0
+
+
 class _Analysis(Registers):
-    def __init__(self, module: Module, kernel: Function, flat: Flat, fixed_code: bool):
+    """`code`: with a register for each value, if the kernel's values are known."""
+
+    def __init__(self, module: Module, kernel: Function, code: Single | Flat, fixed_code: bool):
+        single = code if isinstance(code, Single) else None
+        flat = code.flat if isinstance(code, Single) else code
         super().__init__(module, kernel, flat, fixed_code)
-        self._noted: dict[tuple[int, Mem], tuple[Instr, set[int], set[str], Use]] = {}
+        self._original = single.original if single else {}
+        self._fetched = single.fetched if single else {}
+        self._noted: dict[tuple[int, int], _Noted] = {}
+        self._loads: dict[int, Load] = {}  # by the number of a value: that of a slot
+        self._parts: set[tuple[int, int]] = set()
         self.doing = {
             Flow.MOVE: self.move,
             Flow.MOVE_FIRST: self.move_first,
@@ -194,16 +234,23 @@ class _Analysis(Registers):
             elif flow is not Flow.NOTHING and not set(instr.op) & _NO_OPERANDS:
                 self.open(UNREADABLE, instr)
         self.addressing = _addressing([instr for _, instr, _ in steps])
+        reasons, self.reasons = self.reasons, {}
         for do, instr, _ in steps:
             do(instr)
         for _ in range(ROUNDS_MAX):
             before, self.changed = self.changed, set()
             if not before:
-                return
+                break
             for do, instr, uses in steps:
                 if not (uses.isdisjoint(before) and uses.isdisjoint(self.changed)):
                     do(instr)
-        self.open("is too involved", self.flat.instrs[0])
+        else:
+            self.open("is too involved", self.flat.instrs[0])
+            return
+        # The origins of all addresses are complete only now.
+        self.reasons = reasons
+        for do, instr, _ in steps:
+            do(instr)
 
     def _look_at_operands(self, instr: Instr) -> None:
         for operand in instr.args:
@@ -259,7 +306,7 @@ class _Analysis(Registers):
         )
         if space == "global":
             own, places = frozenset(), NOTHING
-        pointing = [o for o in rest if o.kind in ("word", "variable") and o.shape == WHOLE]
+        pointing = [o for o in rest if o.kind in POINTERS and o.shape == WHOLE]
         if not pointing and (own or places) and all(o.shape >= INDEX for o in rest):
             return False, own, places
         self._note(i, where, rest, pointing, use)
@@ -275,17 +322,61 @@ class _Analysis(Registers):
         for why in sorted(wrong):
             self.open(why, i)
         self._use(origins, use)
-        words = {o.at for o in origins if o.kind == "word" and isinstance(o.at, int)}
-        names = {str(o.at) for o in origins if o.kind == "variable"}
-        _, known, named, uses = self._noted.get((id(i), where), (i, set[int](), set[str](), Use(0)))
-        self._noted[id(i), where] = (i, known | words, named | names, uses | use)
+        place = memory_of(i).index(where)
+        noted = self._noted.setdefault((id(i), place), _Noted(i))
+        for o in origins:
+            if o.kind == "variable":
+                noted.names.add(str(o.at))
+            elif isinstance(o.at, int):
+                (noted.words if o.kind == "word" else noted.slots).add(o.at)
+        noted.use |= use
+
+    def loads(self) -> list[Load]:
+        """The loads from addresses among the parameters."""
+        for number, load in self._loads.items():
+            load.use = self.slots[number]
+        return list(self._loads.values())
+
+    def resolve(self, slots: Mapping[int, int]) -> None:
+        """Take all words of a parameter for a slot that is not one of these. `slots`: numbers, by
+        those of the values."""
+        for number, load in self._loads.items():
+            if number in slots:
+                continue
+            words = range(load.first, load.last + 1, WORD_BYTES)
+            self._parts.add((load.begin, load.end - load.begin))
+            for word in words if self.slots[number] else ():
+                self.words[word] |= self.slots[number]
+            for noted in self._noted.values():
+                if number in noted.slots:
+                    noted.words |= set(words)
+        for noted in self._noted.values():
+            noted.slots = {slots[number] for number in noted.slots if number in slots}
 
     def accesses(self) -> list[Access]:
-        """The accesses to device memory."""
+        """The accesses to device memory by the kernel's instructions, once all is resolved."""
         return [
-            Access(instr, where, tuple(sorted(words)), tuple(sorted(names)), use)
-            for (_, where), (instr, words, names, use) in self._noted.items()
+            Access(
+                self._original[id(noted.instr)],
+                place,
+                tuple(sorted(noted.words)),
+                tuple(sorted(noted.slots)),
+                tuple(sorted(noted.names)),
+                noted.use,
+            )
+            for (_, place), noted in self._noted.items()
         ]
+
+    def parts(self) -> list[tuple[int, int]]:
+        """The parts of the parameters at known offsets that are read: offsets and bytes."""
+        found: list[tuple[int, int]] = []
+        for at, size in sorted(self._parts):
+            start, length = found[-1] if found else (0, 0)
+            if found and at <= start + length:
+                found[-1] = (start, max(length, at + size - start))
+            else:
+                found.append((at, size))
+        return found
 
     def _why_not(self, o: Origin) -> str:
         """Why an address may not have this origin; "": it may."""
@@ -293,7 +384,7 @@ class _Analysis(Registers):
             return "uses the address of a function as one of memory"
         if o.kind == "variable" and self.module.variables[str(o.at)].managed:
             return "reaches managed memory"
-        if o.shape >= INDEX or (o.shape == WHOLE and o.kind in ("word", "variable")):
+        if o.shape >= INDEX or (o.shape == WHOLE and o.kind in POINTERS):
             return ""
         if o.kind == "memory":
             return "reads pointers from memory"
@@ -301,8 +392,8 @@ class _Analysis(Registers):
             return "makes an address of parts of parameters"
         return "makes an address of the bits of another one"
 
-    def _read_param(self, i: Instr, places: Origins, offset: int, size: int) -> Origins:
-        """The origins of `size` bytes at `offset` from addresses in the parameters.
+    def _read_param(self, i: Instr, item: int, places: Origins, size: int) -> Origins:
+        """The origins of the `size` bytes that an item of a load gets from the parameters.
 
         If one of several addresses is beyond the parameters, it comes from a loop that ends before
         it gets there: the read may be anywhere in the parameter.
@@ -313,21 +404,37 @@ class _Analysis(Registers):
             assert isinstance(place.at, Place)
             param = self.params[place.at.param]
             if place.at.offset is not None and place.shape == WHOLE:
-                start = param.offset + place.at.offset + offset
+                start = param.offset + place.at.offset + item * size
                 if 0 <= start <= self.param_bytes - size:
                     part = Part(start, size)
                     found.add(Origin("word", start) if size == 8 else Origin("part", part))
+                    self._parts.add((start, size))
                     continue
                 beyond += 1
-            if size == 8:
-                first = (param.offset + 7) // 8 * 8
-                last = param.offset + param.bytes - 8
-                found |= {Origin("word", start) for start in range(first, last + 1, 8)}
-            else:
-                found.add(Origin("part", ANYWHERE))
+            found |= self._somewhere(i, item, param, size)
         if beyond and beyond == len(places):
             self.open("reads beyond its parameters", i)
         return frozenset(found)
+
+    def _somewhere(self, i: Instr, item: int, param: Param, size: int) -> set[Origin]:
+        """The origins of what an item of a load gets from an unknown place in a parameter."""
+        first = (param.offset + WORD_BYTES - 1) // WORD_BYTES * WORD_BYTES
+        last = param.offset + param.bytes - WORD_BYTES
+        value = self._fetched.get(id(i), {}).get(item)
+        if value is None or first > last:
+            self._parts.add((param.offset, param.bytes))
+        else:
+            begin, end = param.offset, param.offset + param.bytes
+            new = Load(value, size, first, last, begin, end)
+            load = self._loads.setdefault(value.number, new)
+            load.first, load.last = min(load.first, first), max(load.last, last)
+            load.begin, load.end = min(load.begin, begin), max(load.end, end)
+            load.instrs[id(self._original[id(i)])] = self._original[id(i)]
+        if size != WORD_BYTES:
+            return {Origin("part", ANYWHERE)}
+        if value is not None and first <= last:
+            return {Origin("slot", value.number)}
+        return {Origin("word", start) for start in range(first, last + 1, WORD_BYTES)}
 
     def load(self, i: Instr) -> None:
         to, where = i.args[:2]
@@ -341,7 +448,7 @@ class _Analysis(Registers):
         for heap in heaps:
             origins |= self.heaps[heap].get(size)
         for n, item in enumerate(to.items if isinstance(to, Vec) else (to,)):
-            value = origins | self._read_param(i, places, n * size, size)
+            value = origins | self._read_param(i, n, places, size)
             self.put(item, og.bounded(value) if size < 8 and self.is_wide(item) else value)
 
     def _write(self, i: Instr, where: Mem, what: Origins, size: int, use: Use) -> Origins:

@@ -17,7 +17,7 @@ from rankfold import plural
 
 from .arithmetic import Use
 
-STEPS_MAX = 1024  # BOUND_STEPS_MAX
+STEPS_MAX = 8192  # BOUND_STEPS_MAX
 
 
 class Op(enum.IntEnum):
@@ -54,6 +54,12 @@ class Op(enum.IntEnum):
     LOOP = 28
     TURNS = 29
     STRIDE = 30
+    IF = 31
+    IF_SIGNED = 32
+    DIVISOR = 33
+    PLACE = 34
+    FETCH = 35
+    PART = 36
 
 
 SPECIAL_NAMES = [f"{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"]
@@ -68,9 +74,9 @@ class Sign(enum.IntEnum):
 
 
 _OPERANDS = {
-    0: (Op.ANY, Op.NUMBER, Op.UP_TO, Op.PARAMETER, Op.SPECIAL),
-    1: (Op.AS,),
-    3: (Op.RISING, Op.FALLING, Op.LOOP, Op.TURNS, Op.STRIDE),
+    0: (Op.ANY, Op.NUMBER, Op.UP_TO, Op.PARAMETER, Op.SPECIAL, Op.PLACE),
+    1: (Op.AS, Op.FETCH),
+    3: (Op.RISING, Op.FALLING, Op.LOOP, Op.TURNS, Op.STRIDE, Op.DIVISOR, Op.PART),
 }
 _COUNT = {op: count for count, ops in _OPERANDS.items() for op in ops}
 
@@ -90,7 +96,8 @@ class Step(NamedTuple):
 class Reached(NamedTuple):
     """Accesses to `bytes` bytes at `offset` from the address that a step computes.
 
-    struct proxy_reached. `words`: offsets of the words through which it may be; `use`: Use.
+    struct proxy_reached. `words`, `slots`: offsets of the words, and numbers of the slots, through
+    which it may be; `use`: Use.
     """
 
     step: int
@@ -98,6 +105,24 @@ class Reached(NamedTuple):
     offset: int
     bytes: int
     words: tuple[int, ...]
+    slots: tuple[int, ...] = ()
+
+
+class Slot(NamedTuple):
+    """A load of a word whose place among the parameters a step computes: struct proxy_slot.
+
+    `first`, `last`: offsets of the words of its parameter; `bounded`: the uses whose bounds are
+    known.
+    """
+
+    step: int
+    use: int
+    bounded: int
+    first: int
+    last: int
+
+    def may_be(self, word: int) -> bool:
+        return self.first <= word <= self.last and (word - self.first) % 8 == 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +131,8 @@ class Bounds:
 
     Reads through the words in `read`, and writes through the words in `written`, are within
     `reached`; those through other words may be anywhere. Likewise, accesses to the variables
-    `inside` are within them.
+    `inside` are within them. Of its parameters it reads `parts`, each an offset and a number of
+    bytes, and `loads`, each a step and a number of bytes; without any of both, it may read all.
     """
 
     steps: tuple[Step, ...] = ()
@@ -114,6 +140,9 @@ class Bounds:
     read: tuple[int, ...] = ()
     written: tuple[int, ...] = ()
     inside: tuple[str, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    loads: tuple[tuple[int, int], ...] = ()
+    parts: tuple[tuple[int, int], ...] = ()
 
     def plain(self) -> dict[str, list[Any]]:
         """The content as JSON."""
@@ -122,7 +151,10 @@ class Bounds:
             "read": list(self.read),
             "written": list(self.written),
             "inside": list(self.inside),
-            "reached": [[*r[:-1], list(r.words)] for r in self.reached],
+            "reached": [[*r[:4], list(r.words), list(r.slots)] for r in self.reached],
+            "slots": [list(s) for s in self.slots],
+            "loads": [list(each) for each in self.loads],
+            "parts": [list(each) for each in self.parts],
         }
 
     @classmethod
@@ -130,12 +162,15 @@ class Bounds:
         return cls(
             tuple(Step(*map(int, step)) for step in plain["steps"]),
             tuple(
-                Reached(int(step), int(use), int(offset), int(size), tuple(map(int, words)))
-                for step, use, offset, size, words in plain["reached"]
+                Reached(int(a), int(b), int(c), int(d), tuple(words), tuple(slots))
+                for a, b, c, d, words, slots in plain["reached"]
             ),
             tuple(map(int, plain["read"])),
             tuple(map(int, plain["written"])),
             tuple(map(str, plain["inside"])),
+            tuple(Slot(*map(int, slot)) for slot in plain["slots"]),
+            tuple((int(step), int(size)) for step, size in plain["loads"]),
+            tuple((int(at), int(size)) for at, size in plain["parts"]),
         )
 
     def uses(self, word: int) -> int:
@@ -145,11 +180,16 @@ class Bounds:
     def by_place(
         self, places: Mapping[int, int]
     ) -> tuple[list[tuple[int, int, int, int, int, int]], list[int]]:
-        """The rows for struct proxy_reached, and the places of their words, one after another."""
+        """The rows for struct proxy_reached, and the places of their words, one after another.
+
+        Slots have the places after all words.
+        """
         reached, words = [], list[int]()
         for r in self.reached:
-            reached.append((r.step, r.use, len(words), len(r.words), r.offset, r.bytes))
+            count = len(r.words) + len(r.slots)
+            reached.append((r.step, r.use, len(words), count, r.offset, r.bytes))
             words += [places[word] for word in r.words]
+            words += [len(places) + slot for slot in r.slots]
         return reached, words
 
 
@@ -194,7 +234,7 @@ def text_of(bounds: Bounds) -> list[str]:
     for n, step in enumerate(bounds.steps):
         kind = f"{'bsu'[step.sign]}{step.bits}"
         operands = [f"%{at}" for at in operands_of(step)]
-        if step.op in (Op.NUMBER, Op.UP_TO, Op.PARAMETER):
+        if step.op in (Op.NUMBER, Op.UP_TO, Op.PARAMETER, Op.PLACE):
             operands.append(str(step.number))
         elif step.op == Op.SPECIAL:
             operands.append(SPECIAL_NAMES[step.number])
@@ -202,8 +242,11 @@ def text_of(bounds: Bounds) -> list[str]:
         lines.append(f"%{n} = {name}.{kind} {', '.join(operands)}".rstrip())
     for r in bounds.reached:
         how = ", ".join(name for bit, name in ((1, "read"), (2, "written")) if r.use & bit)
-        words = ", ".join(map(str, r.words))
+        places = [f"word {word}" for word in r.words] + [f"slot {slot}" for slot in r.slots]
         lines.append(
-            f"{how}: {plural.count(r.bytes, 'byte')} at %{r.step}{r.offset:+} by word {words}"
+            f"{how}: {plural.count(r.bytes, 'byte')} at %{r.step}{r.offset:+} by "
+            + ", ".join(places)
         )
+    for n, slot in enumerate(bounds.slots):
+        lines.append(f"slot {n}: the word at %{slot.step}, of {slot.first} to {slot.last}")
     return lines

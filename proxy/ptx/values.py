@@ -45,6 +45,8 @@ class Kind(enum.Enum):
     PLACE = "the address of a variable or of a parameter: its Sym is `about`"
     COMPUTED = "the result of an instruction without memory: `op` of `args`"
     PARAMETER = "the content at an offset in the parameters: `op` loads it, `about` is the offset"
+    FETCHED = "the content of the parameters at an address, args[0] + `about`: `op` loads it"
+    RECEIVED = "args[0] of a thread that executes the same instruction: `about` says where"
     EITHER = "args[1] if the predicate args[0] holds, else args[2]"
     MEET = "the value from one of the predecessors of a block, `about`: args in their order"
     UNKNOWN = "anything; `op` gives it"
@@ -80,17 +82,28 @@ class Seen:
     pred: Value | None
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An instruction: the values before it of the registers that it names, and those that it
+    assigns."""
+
+    instr: Instr
+    before: dict[str, Value]
+    after: dict[str, Value]
+
+
 class Values:
     """The values of a kernel.
 
-    `seen`: its instructions with memory operands, in reachable blocks. Raises KeyError for branches
-    without a target.
+    `lines`: its instructions in reachable blocks; `seen`: those with memory operands. Raises
+    KeyError for branches without a target.
     """
 
     def __init__(self, flat: Flat, params: dict[str, int]):
         self.flat, self.params = flat, params
         self.blocks = Blocks(flat.instrs)
         self.seen: list[Seen] = []
+        self.lines: list[Line] = []
         self._known: dict[object, Value] = {}
         self._count = 0
         self._meets: dict[int, dict[str, Value]] = {}
@@ -184,13 +197,17 @@ class Values:
             if memory:
                 bases = tuple(self._operand(block.number, mem.base) for mem in memory)
                 self.seen.append(Seen(block.first + at, block.number, instr, bases, pred))
+            names = {name for a in instr.args for name in registers_of(a)}
+            before = {name: self._register(block.number, name) for name in names}
             given = list(self._given(block.number, instr, (block.number, at)))
+            after = dict[str, Value]()
             for name, value in given:
                 if pred:
                     old = self._register(block.number, name)
                     pair = (old, value) if instr.negated else (value, old)
                     value = self._make(Kind.EITHER, self._bits(name), args=(pred, *pair))
-                last[name] = value
+                last[name] = after[name] = value
+            self.lines.append(Line(instr, before, after))
 
     def _register(self, block: int, name: str) -> Value:
         return self.at_end(block, name)
@@ -217,7 +234,7 @@ class Values:
         names = assigned(instr)
         if not names:
             return
-        values: Sequence[Value | None] = self._computed(block, instr) or [None] * len(names)
+        values: Sequence[Value | None] = self._computed(where, instr) or [None] * len(names)
         for name, value in zip(names, values, strict=True):
             bits = self._bits(name)
             if value and value.kind is Kind.NUMBER and value.bits == LITERAL_BITS:
@@ -226,13 +243,17 @@ class Values:
                 value = self._make(Kind.UNKNOWN, bits, instr.op, about=(*where, name))
             yield name, value
 
-    def _computed(self, block: int, instr: Instr) -> list[Value] | None:
+    def _computed(self, where: tuple[int, int], instr: Instr) -> Sequence[Value | None] | None:
         """The values of the results, if they can be determined."""
-        op, to = instr.op, instr.args[0]
+        op, to, block = instr.op, instr.args[0], where[0]
+        if op[0] in ("ld", "ldu"):
+            return self._parameters(block, instr) if TYPE_BYTES.get(op[-1], 16) <= 8 else None
         if op[-1] not in INTEGERS | {"pred"}:
             return None
-        if op[0] in ("ld", "ldu"):
-            return self._parameters(block, instr)
+        if op[0] == "shfl":
+            return self._received(where, instr)
+        if op == ("mov", "b64") and (isinstance(to, Vec) or isinstance(instr.args[1], Vec)):
+            return self._halves(block, to, instr.args[1])
         if not isinstance(to, Reg):
             return None
         try:
@@ -247,24 +268,82 @@ class Values:
             sym, by = args[0].about, args[1].about
             assert isinstance(sym, Sym) and isinstance(by, int)
             return [self._make(Kind.PLACE, 64, about=Sym(sym.name, sym.offset + by))]
+        if op[0] == "or" and _apart(*args):
+            op = ("add", f"u{op[-1][1:]}")
         return [self._make(Kind.COMPUTED, self._bits(to.name), op, args)]
 
-    def _parameters(self, block: int, instr: Instr) -> list[Value] | None:
+    def _parameters(self, block: int, instr: Instr) -> Sequence[Value | None] | None:
         to, where = instr.args[:2]
         if not isinstance(where, Mem) or "param" not in instr.op[1:2]:
             return None
-        base = self._operand(block, where.base)
-        if not isinstance(base.about, Sym) or base.about.name not in self.params:
+        base, kind = self._operand(block, where.base), instr.op[-1]
+        sym = base.about if isinstance(base.about, Sym) else None
+        if sym and sym.name not in self.params:
             return None
-        at = self.params[base.about.name] + base.about.offset + where.offset
-        kind = instr.op[-1]
-        return [
-            self._make(
-                Kind.PARAMETER, self._bits(item.name), ("ld", kind), about=at + n * TYPE_BYTES[kind]
-            )
-            for n, item in enumerate(to.items if isinstance(to, Vec) else (to,))
-            if isinstance(item, Reg)
-        ]
+        found = list[Value]()
+        for n, item in enumerate(to.items if isinstance(to, Vec) else (to,)):
+            at = where.offset + n * TYPE_BYTES[kind]
+            if not isinstance(item, Reg):
+                continue
+            bits, op = self._bits(item.name), ("ld", kind)
+            if sym:
+                at += self.params[sym.name] + sym.offset
+                found.append(self._make(Kind.PARAMETER, bits, op, about=at))
+            else:
+                found.append(self._make(Kind.FETCHED, bits, op, [base], about=at))
+        return found
+
+    def _received(self, where: tuple[int, int], instr: Instr) -> Sequence[Value | None] | None:
+        names, what = registers_of(instr.args[0]), instr.args[1]
+        if not names or not isinstance(what, Reg):
+            return None
+        source = self._register(where[0], what.name)
+        by = tuple(self._operand(where[0], each) for each in instr.args[2:])
+        bits, rest = self._bits(names[0]), [None] * (len(names) - 1)
+        return [self._make(Kind.RECEIVED, bits, instr.op, [source], (*where, by)), *rest]
+
+    def _halves(self, block: int, to: Operand, what: Operand) -> Sequence[Value] | None:
+        """The two halves of a 64-bit value; or that value, of its two halves."""
+        if isinstance(to, Vec):
+            if len(to.items) != 2 or not all(isinstance(item, Reg) for item in to.items):
+                return None
+            if not isinstance(what, Reg):
+                return None
+            whole = self._register(block, what.name)
+            return [self._make(Kind.COMPUTED, 32, (half, "b64"), [whole]) for half in HALVES]
+        assert isinstance(what, Vec)
+        if len(what.items) != 2 or not all(isinstance(item, Reg) for item in what.items):
+            return None
+        low, high = (self._operand(block, item) for item in what.items)
+        if whole_of := _whole(low, high):
+            return [whole_of]
+        if low.kind is high.kind is Kind.RECEIVED and low.op == high.op:
+            assert isinstance(low.about, tuple) and isinstance(high.about, tuple)
+            source = _whole(low.args[0], high.args[0])
+            if source and (low.about[0], low.about[2]) == (high.about[0], high.about[2]):
+                return [self._make(Kind.RECEIVED, 64, low.op, [source], low.about)]
+        return None
+
+
+HALVES = ("low", "high")
+
+
+def _apart(a: Value, b: Value) -> bool:
+    """True if one is a number of bits that the other one does not have: `or` adds them."""
+    value, number = (b, a) if a.kind is Kind.NUMBER else (a, b)
+    about = number.about
+    if number.kind is not Kind.NUMBER or not isinstance(about, int) or about < 0:
+        return False
+    by = value.args[1].about if len(value.args) == 2 else None
+    shifted = value.op == ("shl", f"b{value.bits}") and value.args[1].kind is Kind.NUMBER
+    return shifted and isinstance(by, int) and 0 <= by < value.bits and about < 1 << by
+
+
+def _whole(low: Value, high: Value) -> Value | None:
+    """The 64-bit value that has these halves."""
+    if (low.op, high.op) != tuple((half, "b64") for half in HALVES) or low.args != high.args:
+        return None
+    return low.args[0] if low.args[0].bits == 64 else None
 
 
 def _same_address(op: tuple[str, ...]) -> bool:

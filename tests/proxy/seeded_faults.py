@@ -49,7 +49,7 @@ TABLE: Table = {
     "proxy/core/queue/effects.c": {
         CONTENTS: {
             "open-kernel-believed": ("if (!f->closed ||", "if ("),
-            "key-without-scalars": ("digest_bytes(&d, params, l->param_bytes);", ""),
+            "key-without-scalars": ("digest_read(&d, &launch, params);", ""),
             "key-without-shape": (
                 "digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);",
                 ";",
@@ -59,8 +59,8 @@ TABLE: Table = {
                 "",
             ),
             "key-without-globals": ("n < f->variable_count; n++)", "n < 0; n++)"),
-            "address-that-matters-forgotten": ("a->use & PROXY_VALUE ? word :", ""),
-            "atomics-are-ordered": ("(a->use & PROXY_ATOMIC ? REACH_UNORDERED : 0)", "0"),
+            "address-that-matters-forgotten": ("w->use & PROXY_VALUE ? word :", ""),
+            "atomics-are-ordered": ("(use & PROXY_ATOMIC ? REACH_UNORDERED : 0)", "0"),
             "copies-all-alike": (
                 "content_of_bytes(host + from, width)",
                 "content_of_bytes(host, 0)",

@@ -31,6 +31,21 @@ class Reach(NamedTuple):
     written: Span | None
 
 
+class Word(NamedTuple):
+    """A word of the parameters, by its offset."""
+
+    at: int
+    use: Use
+    reach: Reach
+
+
+class Launch(NamedTuple):
+    """`read`: the parts of the parameters that it reads, each an offset and a number of bytes."""
+
+    words: list[Word]
+    read: list[tuple[int, int]]
+
+
 class Core:
     """rank/bounds.c and spans.c, or a changed copy of one of them."""
 
@@ -56,6 +71,9 @@ class Core:
             "steps": self.ffi.new("struct proxy_step[]", [tuple(s) for s in sets.bounds.steps]),
             "reached": self.ffi.new("struct proxy_reached[]", reached),
             "reached_words": self.ffi.new("uint32_t[]", words),
+            "slots": self.ffi.new("struct proxy_slot[]", [tuple(s) for s in sets.bounds.slots]),
+            "loads": self.ffi.new("struct proxy_load[]", list(sets.bounds.loads)),
+            "parts": self.ffi.new("struct proxy_load[]", list(sets.bounds.parts)),
         }
         counts = {f"{name.removesuffix('s')}_count": len(array) for name, array in arrays.items()}
         function = self.ffi.new(
@@ -76,16 +94,30 @@ class Core:
         self, sets: Sets, reaches: Any, params: bytes, grid: Sequence[int], block: Sequence[int]
     ) -> dict[int, Reach]:
         """The reach of each word, by its offset."""
-        found = self.ffi.new("struct bounds[]", len(sets.words))
+        found = self.launch(reaches, params, grid, block)
+        return {w.at: w.reach for w in found.words} if found else {}
+
+    def launch(
+        self, reaches: Any, params: bytes, grid: Sequence[int], block: Sequence[int]
+    ) -> Launch | None:
+        """None: it may reach anything."""
+        found = self.ffi.new("struct bound_launch *")
         shape = self.ffi.new("struct bound_shape *", {"grid": grid, "block": block})
-        self.lib.bounds_of(reaches, shape, params, found)
-        return {
-            at: Reach(
-                _span(found[n].read) if found[n].known & Use.READ else None,
-                _span(found[n].written) if found[n].known & Use.WRITTEN else None,
+        if not self.lib.bounds_of(reaches, shape, params, found):
+            return None
+        words = [
+            Word(
+                w.at,
+                Use(w.use),
+                Reach(
+                    _span(w.bounds.read) if w.bounds.known & Use.READ else None,
+                    _span(w.bounds.written) if w.bounds.known & Use.WRITTEN else None,
+                ),
             )
-            for n, (at, _) in enumerate(sets.words)
-        }
+            for w in found.words[0 : found.word_count]
+        ]
+        parts = [(part.at, part.bytes) for part in found.read[0 : found.read_count]]
+        return Launch(words, parts)
 
     def reaches(
         self,

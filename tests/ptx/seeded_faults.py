@@ -1,9 +1,11 @@
-"""Faults seeded into the bounds of launches: test_bounds.py, or random kernels, show each."""
+"""Faults seeded into the bounds of launches: test_bounds.py, test_slots.py, or random kernels, show
+each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from ptx import test_bounds, test_slots
 from ptx.launches import Core
 from ptx.test_bounds_patches import shown
 
@@ -19,7 +21,20 @@ def launches(copy: Copy) -> Callable[[], None]:
     return check
 
 
+def lists(copy: Copy) -> Callable[[], None]:
+    core = Core(copy.folder, copy.changed, "lists")
+
+    def check() -> None:
+        for name, test in vars(test_slots).items():
+            if name.startswith("test_"):
+                test(core)
+        test_bounds.test_other_numbers_do_not_make_a_remainder(core)
+
+    return check
+
+
 BOUNDS = Check(launches)
+LISTS = Check(lists)
 
 TABLE: Table = {
     "proxy/core/rank/spans.c": {
@@ -80,6 +95,13 @@ TABLE: Table = {
             ),
             "strides-go-one-way": ("moved.low = low_of(moved.low, 0);", "moved.low = 0;"),
         },
+        LISTS: {
+            "any-factor-divides": (
+                "(uint64_t)factor.low != (((1ull << s) - d) << 32) / d + 1",
+                "false",
+            ),
+            "sums-always-fit": ("return ok && !b.base && b.low >= 0 ? a", "return true ? a"),
+        },
     },
     "proxy/core/rank/bounds.c": {
         BOUNDS: {
@@ -92,6 +114,22 @@ TABLE: Table = {
             "numbers-have-no-sign": ("s->bits < 64 && s->sign == PROXY_SIGNED", "false"),
             "the-first-access-alone": ("b->high = b->high > high ? b->high : high;", ""),
             "what-is-anywhere-is-nowhere": ("known &= ~sides(reached->use);", "known &= ~0u;"),
+        },
+        LISTS: {
+            "one-block-of-a-list": ("while (!e->failed && next_block(e))", "while (false)"),
+            "lists-are-always-known": ("e->lost |= sides(reached->use);", ";"),
+            "all-words-of-a-list-are-kept": (
+                "memcmp(k->params + k->bytes[n].at,",
+                "0 && memcmp(k->params + k->bytes[n].at,",
+            ),
+            "null-is-an-address": ("x != y && !(is_address(x) && is_address(y))", "false"),
+            "only-fixed-places-are-read": ("memset(e->r->read + at.low, 1, l->bytes);", ";"),
+            "unknown-places-are-not-read": ("memset(e->r->read, 1, e->r->param_bytes);", ";"),
+            "a-list-adds-no-use": ("w->use |= s->use;", "w->use |= w->use ? 0 : s->use;"),
+            "blocks-in-one-dimension-alone": (
+                "return evaluations <= EVALUATIONS_MAX ? r->walked : 0;",
+                "return r->walked & 2;",
+            ),
         },
     },
 }

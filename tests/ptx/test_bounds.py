@@ -115,10 +115,93 @@ WORDS: dict[str, tuple[str, int, int]] = {
         0,
         0,
     ),
-    "a guard on another value": (
+    "a guard on a sum": (
         "add.s32 %i3, %x, 1; setp.ge.s32 %c, %i3, %n; @%c bra done;" + at("%x") + "done:",
         0,
+        99,
+    ),
+    "a guard on a difference": (
+        "sub.s32 %i3, %x, 5; setp.ge.s32 %c, %i3, %k; @%c bra done;" + at("%x") + "done:",
+        0,
+        8,
+    ),
+    "a guard on another value": (
+        "add.s32 %i3, %x, %t; setp.ge.s32 %c, %i3, %n; @%c bra done;" + at("%x") + "done:",
+        0,
         128,
+    ),
+    "a loop that a sum ends": (
+        "shl.b32 %i3, %t, 2; add.s32 %i4, %i3, 3; setp.ge.u32 %c, %i4, %n; @%c bra done;"
+        "again:" + at("%i3") + "add.s32 %i3, %i3, 256; add.s32 %i4, %i3, 3;"
+        "setp.lt.u32 %c, %i4, %n; @%c bra again; done:",
+        0,
+        97,
+    ),
+    "a guard on a multiple": (
+        "shl.b32 %i3, %x, 2; setp.ge.s32 %c, %i3, %n; @%c bra done;" + at("%x") + "done:",
+        0,
+        25,
+    ),
+    "a guard on a long multiple": (
+        "mul.wide.u32 %a0, %x, 16; cvt.s64.s32 %a1, %n; setp.lt.s64 %c, %a0, %a1; @!%c bra done;"
+        + at("%x")
+        + "done:",
+        0,
+        7,
+    ),
+    "a loop that a multiple ends": (
+        "cvt.u64.u32 %a2, %t; cvt.s64.s32 %a4, %n; shl.b64 %a3, %a2, 2; setp.ge.s64 %c, %a3, %a4;"
+        "@%c bra done; again: shl.b64 %a0, %a2, 2; add.s64 %a1, %p, %a0; ld.global.u32 %i0, [%a1];"
+        "add.s64 %a2, %a2, 64; shl.b64 %a3, %a2, 2; setp.lt.s64 %c, %a3, %a4; @%c bra again; done:",
+        0,
+        25,
+    ),
+    "bits that are added": (
+        "shl.b32 %i3, %t, 2; or.b32 %i4, %i3, 3; setp.ge.u32 %c, %i4, %n; @%c bra done;"
+        + at("%i3")
+        + "done:",
+        0,
+        97,
+    ),
+    "what the launch excludes": (
+        "setp.ne.s32 %c, %k, 3; @%c ld.global.u32 %i0, [%p+4096]; ld.global.u32 %i0, [%p];",
+        0,
+        1,
+    ),
+    "a path that the launch excludes": (
+        "mov.u32 %i3, %t; setp.eq.s32 %c, %k, 3; @%c bra over; mov.u32 %i3, 1000; over:"
+        + at("%i3"),
+        0,
+        64,
+    ),
+    "no address is null": (
+        "setp.ne.s64 %c, %p, 0; @%c bra done;" + at("%x") + "done:",
+        0,
+        0,
+    ),
+    "a number that is null": (
+        "ld.param.u64 %a2, [m]; setp.ne.s64 %c, %a2, 0; @%c bra done;" + at("%x") + "done:",
+        0,
+        0,
+    ),
+    "conditions as integers": (
+        "cvt.s64.s32 %a2, %x; setp.ge.s32 %c, %x, %n; selp.u32 %i3, 1, 0, %c; shr.u64 %a3, %a2, 63;"
+        "cvt.u32.u64 %i4, %a3; or.b32 %i5, %i3, %i4; setp.eq.s32 %d, %i5, 0; @%d bra over;"
+        "bra.uni done; over:" + at("%x") + "done:",
+        0,
+        100,
+    ),
+    "of another thread": (
+        "mul.wide.s32 %a0, %x, 4; add.s64 %a1, %p, %a0; mov.b64 {%i3, %i4}, %a1;"
+        "shfl.sync.bfly.b32 %i5, %i3, 1, 31, -1; shfl.sync.bfly.b32 %i6, %i4, 1, 31, -1;"
+        "mov.b64 %a2, {%i5, %i6}; ld.global.u32 %i0, [%a2];",
+        0,
+        128,
+    ),
+    "a number of another thread": (
+        "shfl.sync.idx.b32 %i3|%c, %t, 0, 31, -1;" + at("%i3"),
+        0,
+        64,
     ),
     "a register that changed after the guard": (
         GUARD + "add.s32 %x, %x, 50;" + at("%x") + "done:",
@@ -478,6 +561,15 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
         0,
         65536,
     ),
+    "a multiple that does not fit": (
+        "sub.s32 %i3, %x, %n; shl.b32 %i4, %i3, 2; setp.ge.u32 %c, %i4, 8; @%c bra done;"
+        + at("%i3")
+        + "done:",
+        1 << 30,
+        0,
+        -(1 << 30),
+        128 - (1 << 30),
+    ),
     "the magnitude": ("sub.s32 %i3, %x, 100; abs.s32 %i3, %i3;" + at("%i3"), 0, 0, -27, 101),
     "what may be the larger one, unsigned": (
         "sub.s32 %i3, %x, 1; max.u32 %i3, %i3, %k;" + at("%i3"),
@@ -499,9 +591,11 @@ ANYWHERE = {
     "an index from memory": "ld.shared.u64 %a0, [block]; add.s64 %a1, %p, %a0; "
     "st.global.u8 [%a1], 1;",
     "one of two buffers": "setp.eq.s32 %c, %k, 3; selp.b64 %a1, %p, %q, %c; st.global.u8 [%a1], 1;",
-    "of another thread": "mov.b64 {%i3, %i4}, %p; shfl.sync.bfly.b32 %i5, %i3, 1, 31, -1;"
-    "shfl.sync.bfly.b32 %i6, %i4, 1, 31, -1; mov.b64 %a1, {%i5, %i6};"
+    "of two other threads": "mov.b64 {%i3, %i4}, %p; shfl.sync.bfly.b32 %i5, %i3, 1, 31, -1;"
+    "shfl.sync.bfly.b32 %i6, %i4, 2, 31, -1; mov.b64 %a1, {%i5, %i6};"
     "ld.global.u32 %i0, [%a1];",
+    "a half of another thread": "mov.b64 {%i3, %i4}, %p; shfl.sync.bfly.b32 %i5, %i3, 1, 31, -1;"
+    "mov.b64 %a1, {%i5, %i4}; ld.global.u32 %i0, [%a1];",
     "a pointer in a loop that may stand": "and.b32 %i4, %x, 1; mov.u64 %a1, %p; mov.u32 "
     "%i3, 0; again: ld.global.u32 %i0, [%a1];"
     "add.s64 %a1, %a1, 4; add.s32 %i3, %i3, %i4; setp.lt.s32 %c, %i3, %n; @%c bra again;",
@@ -521,6 +615,43 @@ def test_unknown_ranges(core: Core, name: str) -> None:
     nothing = Span(0, 0)
     said = reach(core, ANYWHERE[name], m=1 << 40)
     assert said == (Reach(nothing, None) if "st." in ANYWHERE[name] else Reach(None, nothing))
+
+
+# A remainder by a multiplication and a shift, of factor and shift in `m`, for the divisor `k`.
+REMAINDER = """ld.param.u32 %i3, [m]; ld.param.u32 %i4, [m+4]; mul.hi.u32 %i5, $, %i3;
+add.s32 %i5, %i5, $; shr.u32 %i5, %i5, %i4; mul.lo.s32 %i6, %i5, %k; sub.s32 %i7, $, %i6;"""
+
+
+def magic(divisor: int) -> tuple[int, int]:
+    """The factor and the shift, as PyTorch's IntDivider computes them."""
+    shift = (divisor - 1).bit_length()
+    return ((1 << 32) * ((1 << shift) - divisor)) // divisor + 1, shift
+
+
+def remainder(core: Core, of: str, divisor: int, factor: int, shift: int, n: int = 0) -> Span:
+    body = REMAINDER.replace("$", of) + at("%i7")
+    read = reach(core, body, n, divisor, factor | shift << 32).read
+    assert read
+    return read
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 5, 7, 10, 64, 100])
+def test_a_remainder_by_multiplication(core: Core, divisor: int) -> None:
+    assert remainder(core, "%x", divisor, *magic(divisor)) == Span(0, 4 * divisor)
+
+
+def test_other_numbers_do_not_make_a_remainder(core: Core) -> None:
+    factor, shift = magic(10)
+    for wrong in ((factor + 1, shift), (factor, shift - 1), (factor, 32), (0, 0)):
+        assert remainder(core, "%x", 10, *wrong) != Span(0, 40)
+    assert remainder(core, "%x", 0, 1, 0) != Span(0, 0)
+    # The sum with the upper half does not fit 32 bits.
+    number = (1 << 32) - 1
+    quotient = ((number * factor >> 32) + number) % (1 << 32) >> shift
+    assert quotient != number // 10
+    rest = (number - quotient * 10 + (1 << 31)) % (1 << 32) - (1 << 31)
+    found = remainder(core, "%n", 10, factor, shift, number)
+    assert found.low <= 4 * rest < found.high
 
 
 def test_written_ranges_are_known_when_read_ranges_are_not(core: Core) -> None:

@@ -48,16 +48,16 @@ def shown(core: Core) -> bool:
 def _all_ways(patch: Patch) -> None:
     """The patched code assumes that a fact on one path into a block holds on all."""
 
-    def block(self: bounds._Ranges, number: int) -> bounds.Context:
+    def block(self: bounds.Ranges, number: int) -> bounds.Context:
         if number not in self._contexts:
             here = self.blocks[number]
-            above = self._block(here.above) if here.above != number else bounds.Context({})
+            above = self._block(here.above) if here.above != number else bounds.Context()
             for way in here.ways:
                 above = self._by(above, way)
             self._contexts[number] = above
         return self._contexts[number]
 
-    patch.setattr(bounds._Ranges, "_block", block)
+    patch.setattr(bounds.Ranges, "_block", block)
 
 
 def _one_value_each(patch: Patch) -> None:
@@ -84,7 +84,7 @@ def _either_holds(patch: Patch) -> None:
 def _always(patch: Patch) -> None:
     """The patched code takes an assignment under a predicate for an unconditional one."""
     patch.setattr(
-        bounds._Ranges,
+        bounds.Ranges,
         "_either",
         lambda self, args, bits, context, turning: self.range(args[1], context, turning),
     )
@@ -93,14 +93,14 @@ def _always(patch: Patch) -> None:
 def _no_start(patch: Patch) -> None:
     """The patched code forgets the values that a loop brings back."""
     patch.setattr(
-        bounds._Ranges, "_met", lambda self, value, turning: self._coming(value, False, turning)
+        bounds.Ranges, "_met", lambda self, value, turning: self._coming(value, False, turning)
     )
 
 
 def _signed(patch: Patch) -> None:
     """Numbers are made longer with their sign, whatever they are."""
     patch.setattr(
-        bounds._Ranges,
+        bounds.Ranges,
         "_converted",
         lambda self, op, bits, step: self.steps.add(Op.AS, 32 if "64" in op[1] else bits, 1, step),
     )

@@ -9,18 +9,21 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from ptx.launches import DEV_BASE, Core, Reach
+from ptx.launches import DEV_BASE, Core, Launch
+from ptx.test_bounds import magic
 from ptx.threads import Thread
 
+from rankfold.proxy.ptx.arithmetic import Use
 from rankfold.proxy.ptx.inline import flatten
 from rankfold.proxy.ptx.module import parse_module
-from rankfold.proxy.ptx.sets import Sets, analyse
+from rankfold.proxy.ptx.sets import analyse
 
 HEAD = """
 .version 8.6
 .target sm_90
 .address_size 64
-.visible .entry kernel(.param .u64 p, .param .u64 q, .param .u64 m, .param .u32 n, .param .u32 k) {
+.visible .entry kernel(.param .u64 p, .param .u64 q, .param .u64 m, .param .u32 n, .param .u32 k,
+                       .param .align 8 .b8 s[64]) {
     .reg .b64 %a<6>, %w<6>, %p, %q; .reg .b32 %i<8>, %j<9>; .reg .b16 %h<4>; .reg .pred %c<6>;
     .reg .f32 %f<3>; .shared .align 8 .b8 block[256];
     ld.param.u64 %p, [p]; ld.param.u64 %q, [q]; ld.param.u64 %w0, [m];
@@ -33,7 +36,7 @@ HEAD = """
     setp.gt.s32 %c3, %i4, %i1;
 """
 P, Q = DEV_BASE + (1 << 36), DEV_BASE + (1 << 37)
-PARAMS = struct.Struct("<QQQII")
+PARAMS = struct.Struct("<QQQII4Q4I3I4x")  # `s`: pointers, numbers, and what divides by the first
 COMPARED = ("lt", "le", "gt", "ge", "eq", "ne")
 
 # $i, $j: 32-bit numbers; $w, $v: 64-bit ones; $a, $b: pointers; $c, $d: predicates; #: a number.
@@ -119,6 +122,18 @@ NUMBERS = [
     "@$c mov.b32 %f1, $i;",
     "mov.b32 $i, %f1;",
     "mov.b32 %f1, %f0;",
+    "shfl.sync.idx.b32 $i, $j, 0, 31, -1;",
+    "setp.lt.s32 $c, $i, $j; selp.u32 %j2, 1, 0, $c; shr.u64 %w4, $w, 63; cvt.u32.u64 %j3, %w4;"
+    " or.b32 %j4, %j2, %j3; setp.eq.s32 $d, %j4, 0;",
+    "shl.b32 %j2, $j, 3; or.b32 $i, %j2, 5;",
+    "ld.param.u32 %j2, [s+52]; ld.param.u32 %j3, [s+56]; ld.param.u32 %j4, [s+48];"
+    " mul.hi.u32 %j5, $j, %j2; add.s32 %j5, %j5, $j; shr.u32 %j5, %j5, %j3;"
+    " mul.lo.s32 %j5, %j5, %j4; sub.s32 $i, $j, %j5;",
+    "and.b32 %j2, $j, 3; mov.b64 %w4, s; mad.wide.u32 %w4, %j2, 4, %w4; ld.param.u32 $i, [%w4+32];",
+    "rem.u32 %j2, %i3, 4; mov.b64 %w4, s; mad.wide.u32 %w4, %j2, 4, %w4;"
+    " ld.param.s32 $i, [%w4+32];",
+    "mov.b64 %w4, s; mad.wide.u32 %w4, %i3, 1, %w4; ld.param.u8 $i, [%w4+32];",
+    "mov.b64 %w4, s; cvt.s64.s32 %w5, $i; add.s64 %w4, %w4, %w5; ld.param.u8 $j, [%w4];",
 ]
 TESTS = [
     "setp.?.s32 $c, $i, #;",
@@ -136,6 +151,16 @@ TESTS = [
     "not.pred $c, $d;",
     "setp.?.u64 $c, $a, $b;",
     "setp.?.s64 $c, $a, $b;",
+    "shl.b32 %j2, $i, ~; setp.?.s32 $c, %j2, $j;",
+    "shl.b32 %j2, $i, ~; setp.?.u32 $c, %j2, #;",
+    "shl.b64 %w4, $w, ~; setp.?.s64 $c, %w4, $v;",
+    "mul.wide.u32 %w4, $i, 4; setp.?.s64 $c, %w4, $w;",
+    "mul.wide.s32 %w4, $i, 8; setp.?.u64 $c, %w4, #;",
+    "mul.lo.s32 %j2, $i, 16; setp.?.u32 $c, %j2, $j;",
+    "add.s32 %j2, $i, #; setp.?.u32 $c, %j2, $j;",
+    "sub.s32 %j2, $i, #; setp.?.s32 $c, %j2, #;",
+    "add.s64 %w4, $w, #; setp.?.s64 $c, %w4, $v;",
+    "setp.?.s64 $c, $a, 0;",
 ]
 ACCESSES = [
     "mul.wide.s32 %w4, $i, 4; add.s64 %w5, $a, %w4; ld.global.u32 %j1, [%w5+8];",
@@ -162,6 +187,13 @@ POINTERS = [
     "mul.wide.s32 %w4, $i, 4; sub.s64 $a, $b, %w4;",
     "min.u64 $a, $a, $b;",
     "and.b64 $a, $a, -16;",
+    "rem.u32 %j2, %i3, 4; mov.b64 %w4, s; mad.wide.u32 %w4, %j2, 8, %w4; ld.param.u64 $a, [%w4];",
+    "rem.u32 %j2, %i3, 4; mov.b64 %w4, s; mad.wide.u32 %w4, %j2, 4, %w4;"
+    " ld.param.u32 %j3, [%w4+32];"
+    " and.b32 %j3, %j3, 3; mov.b64 %w4, s; mad.wide.u32 %w4, %j3, 8, %w4; ld.param.u64 $a, [%w4];",
+    "and.b32 %j2, $i, 3; mov.b64 %w4, s; mad.wide.u32 %w4, %j2, 8, %w4; ld.param.u64 $a, [%w4];",
+    "mov.b64 {%j2, %j3}, $a; shfl.sync.idx.b32 %j4, %j2, 0, 31, -1;"
+    " shfl.sync.idx.b32 %j5, %j3, 0, 31, -1; mov.b64 $b, {%j4, %j5};",
 ]
 AROUND = [
     "{}",
@@ -182,6 +214,10 @@ AROUND = [
     "and.b32 $i, $j, -4; again@: {} add.s32 $i, $i, -4; setp.ne.s32 $d, $i, 0; @$d bra again@;",
     "mov.u32 $i, #; again@: {} add.s32 $i, $i, ^; add.s64 $a, $a, 4; add.s32 $j, $j, #;"
     " setp.lt.s32 $d, $i, #; @$d bra again@;",
+    "mov.u32 $i, %i2; shl.b32 %j2, $i, 2; setp.ge.s32 $c, %j2, %i0; @$c bra over@; again@: {}"
+    " add.s32 $i, $i, %i7; shl.b32 %j2, $i, 2; setp.lt.s32 $d, %j2, %i0; @$d bra again@; over@:",
+    "mov.u32 $i, #; again@: {} add.s32 $i, $i, ^; add.s32 %j2, $i, 3; setp.lt.u32 $d, %j2, %i0;"
+    " @$d bra again@;",
     "again@: {} shr.u32 $i, $i, 1; setp.ne.s32 $d, $i, 0; @$d bra again@;",
 ]
 SMALL = [
@@ -273,7 +309,21 @@ def launch(chance: random.Random) -> tuple[bytes, int, int]:
     """Parameters, blocks, threads."""
     writer = Writer(chance)
     numbers = [writer.number() & (1 << 32) - 1 for _ in range(2)]
-    params = PARAMS.pack(P, Q, writer.number() & (1 << 64) - 1, *numbers)
+    pointers = [chance.choice([P, P + 64, Q, 0, 5]) for _ in range(4)]
+    chosen = [chance.choice([0, 1, 2, 3, writer.number() & (1 << 32) - 1]) for _ in range(4)]
+    divisor = chance.choice([1, 2, 3, 7, 64, 1000])
+    factor, shift = magic(divisor) if chance.randrange(4) else (chance.randrange(1 << 32), 5)
+    params = PARAMS.pack(
+        P,
+        Q,
+        writer.number() & (1 << 64) - 1,
+        *numbers,
+        *pointers,
+        *chosen,
+        divisor,
+        factor % (1 << 32),
+        shift,
+    )
     return params, chance.choice([1, 2, 5, 1000]), chance.choice([1, 32, 96, 1024])
 
 
@@ -293,31 +343,38 @@ def check(core: Core, seed: int) -> tuple[int, int]:
     used = bounded = 0
     for _ in range(4 if sets.closed else 0):
         params, blocks, threads = launch(chance)
-        found = core.reaches(sets, params, (blocks, 1, 1), (threads, 1, 1))
-        used, bounded = used + len(found), bounded + sum(None not in r for r in found.values())
+        with core.loaded(sets, len(params)) as reaches:
+            found = core.launch(reaches, params, (blocks, 1, 1), (threads, 1, 1))
+        assert found
+        used += len(found.words)
+        bounded += sum(None not in word.reach for word in found.words)
         for _ in range(6):
             block = chance.choice([0, blocks - 1, chance.randrange(blocks)])
             thread = chance.choice([0, threads - 1, chance.randrange(threads)])
             where = {"tid.x": thread, "ntid.x": threads, "ctaid.x": block, "nctaid.x": blocks}
             places = {p.name: p.offset for p in kernel.params}
             one = Thread(flat, params, places, where, lambda: chance.choice([0, 5, 1 << 31, -1]))
-            _check_thread(one, sets, found, f"{text}\n{where} {PARAMS.unpack(params)} seed {seed}")
+            _check_thread(one, found, f"{text}\n{where} {PARAMS.unpack(params)} seed {seed}")
     return used, bounded
 
 
-def _check_thread(thread: Thread, sets: Sets, found: dict[int, Reach], about: str) -> None:
-    """Each access lies within one of its words' bounds."""
-    words = dict(sets.words)
+def _check_thread(thread: Thread, found: Launch, about: str) -> None:
+    """Each access lies within one of its words' bounds; only what is said to be is read."""
     for accessed in thread.run():
         fits = False
-        for at in words:
-            reach = found[at]
-            base = int.from_bytes(thread.params[at : at + 8], "little")
-            span = reach.written if accessed.written else reach.read
+        for word in found.words:
+            base = int.from_bytes(thread.params[word.at : word.at + 8], "little")
+            span = word.reach.written if accessed.written else word.reach.read
             low = accessed.address - base
-            fits |= span is None or (span.low <= low and low + accessed.bytes <= span.high)
+            uses = word.use & (Use.WRITTEN if accessed.written else Use.READ)
+            fits |= bool(uses) and (
+                span is None or (span.low <= low and low + accessed.bytes <= span.high)
+            )
         if not fits:
             raise Failed(f"{accessed}\n{found}\n{about}")
+    read = {byte for at, size in found.read for byte in range(at, at + size)}
+    if not thread.read <= read:
+        raise Failed(f"reads {sorted(thread.read - read)} of its parameters\n{found}\n{about}")
 
 
 @pytest.fixture(scope="module")

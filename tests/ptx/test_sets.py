@@ -56,10 +56,14 @@ LETTERS = {"r": Use.READ, "w": Use.WRITTEN, "a": Use.ATOMIC, "v": Use.VALUE, "l"
 
 
 def text_of(found: Sets) -> str:
-    """``0:rw table:r``"""
+    """``0:rw 32..56:w table:r``"""
+    slots: dict[str, Use] = {}
+    for slot in found.bounds.slots:
+        where = f"{slot.first}..{slot.last}"
+        slots[where] = slots.get(where, Use(0)) | slot.use
     return " ".join(
         f"{where}:" + "".join(letter for letter, use in LETTERS.items() if use in uses)
-        for where, uses in (*found.words, *found.variables)
+        for where, uses in (*found.words, *slots.items(), *found.variables)
     )
 
 
@@ -103,6 +107,14 @@ CLOSED = {
     "a warp's size": (
         "mov.u32 %i0, WARP_SZ; mad.wide.u32 %a0, %i0, 4, %p; st.u32 [%a0], 0;",
         "0:w",
+    ),
+    "half of an address that is stored": (
+        "ld.global.u32 %i0, [%p]; ld.param.u32 %i1, [p+4]; st.global.u32 [%q], %i1;",
+        "0:rv 8:w",
+    ),
+    "half of an address that is compared": (
+        "ld.param.u32 %i1, [p]; setp.lt.u32 %c, %i1, %n; @%c st.global.u32 [%p], 1;",
+        "0:wv",
     ),
     "multiply and add": ("mad.wide.s32 %a0, %n, 8, %p; ld.global.u32 %i0, [%a0];", "0:r"),
     "one of two": ("selp.b64 %a0, %p, %q, %c; st.global.u32 [%a0], 1;", "0:w 8:w"),
@@ -164,12 +176,38 @@ CLOSED = {
     "an array in a structure": (
         "mov.b64 %a0, s; mad.wide.u32 %a1, %n, 8, %a0; ld.param.u64 %a2, [%a1];"
         "st.global.u32 [%a2], 1;",
-        "32:w 40:w 48:w 56:w",
+        "32..56:w",
     ),
     "an array in a structure, in a loop": (
         "mov.b64 %a0, s; mov.b64 %a1, s; again: ld.param.u64 %a2, [%a0+8]; st.global.u32 [%a2], 1;"
         "ld.param.u64 %a3, [%a1]; add.u64 %a0, %a0, 16; add.u64 %a1, %a1, 8; @%c bra again;",
+        "40:w 56:w 32..56:w",
+    ),
+    "an array in a structure, by an index from memory": (
+        "ld.global.u32 %i0, [%p]; mov.b64 %a0, s; mad.wide.u32 %a1, %i0, 8, %a0;"
+        "ld.param.u64 %a2, [%a1]; st.global.u32 [%a2], 1; atom.global.add.u32 %i1, [%a2], 1;",
+        "0:r 32..56:rwa",
+    ),
+    "an array in a structure, generic": (
+        "mov.b64 %a0, s; cvta.param.u64 %a3, %a0; mad.wide.u32 %a1, %n, 8, %a3;"
+        "ld.u64 %a2, [%a1]; st.global.u32 [%a2], 1;",
         "32:w 40:w 48:w 56:w",
+    ),
+    "a register used again": (
+        "cvta.to.global.u64 %a0, %p; ld.global.u64 %p, [%a0]; mul.wide.s32 %a1, %n, 4;"
+        "add.s64 %a2, %q, %a1; st.global.u64 [%a2], %p;",
+        "0:r 8:w",
+    ),
+    "a register used again where a predicate holds": (
+        "setp.eq.s32 %c, %n, 0; cvta.to.global.u64 %a0, %p; @%c ld.global.u64 %p, [%a0];"
+        "and.b64 %a1, %p, 3; add.s64 %a2, %q, %a1; st.global.u8 [%a2], 1;",
+        "0:rl 8:w",
+    ),
+    "halves of a sum, of other threads": (
+        "mul.wide.s32 %a0, %n, 4; add.s64 %a1, %p, %a0; mov.b64 {%i0, %i1}, %a1;"
+        "shfl.sync.idx.b32 %i2, %i0, 0, 31, -1; shfl.sync.idx.b32 %i3, %i1, 0, 31, -1;"
+        "mov.b64 %a2, {%i2, %i3}; ld.global.u32 %i4, [%a2];",
+        "0:r",
     ),
     "a structure's bytes in a loop": (
         "mov.b64 %a0, s; again: ld.param.u32 %i0, [%a0]; mad.wide.u32 %a1, %i0, 4, %p;"

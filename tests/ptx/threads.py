@@ -63,10 +63,14 @@ class Accessed:
     written: bool
 
 
+PARAMS_AT = 1 << 20  # the address of the parameters
+
+
 @dataclass
 class Thread:
     """`params`: the bytes of the launch's; `places`: where each parameter is in them. Memory
-    holds what `found` gives, whatever was stored."""
+    holds what `found` gives, whatever was stored. Another thread has the same numbers. `read`: the
+    bytes of the parameters that it has read, by their offsets."""
 
     flat: Flat
     params: bytes
@@ -74,6 +78,7 @@ class Thread:
     special: dict[str, int]
     found: Callable[[], int]
     registers: dict[str, int] = field(default_factory=dict)
+    read: set[int] = field(default_factory=set)
 
     def run(self) -> Iterator[Accessed]:
         labels = {i.target: at for at, i in enumerate(self.flat.instrs) if i.op == ("label",)}
@@ -89,6 +94,8 @@ class Thread:
                 at = labels[instr.target]
             elif instr.op[0] in ("ld", "st") and "param" not in instr.op:
                 yield from self.memory(instr)
+            elif instr.op == ("mov", "b64") and any(isinstance(a, Vec) for a in instr.args):
+                self.halves(*instr.args)
             elif instr.op[0] != "label":
                 to = instr.args[0]
                 assert isinstance(to, Reg)
@@ -106,6 +113,8 @@ class Thread:
                 value = number
             case Special(name):
                 value = self.special[name]
+            case Sym(name, offset):
+                return PARAMS_AT + self.places[name] + offset
             case Not(inner):
                 return 1 - self.of(inner, 1)
             case _:
@@ -135,8 +144,9 @@ class Thread:
         sign = kind[0] == "s"
         if name == "ld":
             where = instr.args[1]
-            assert isinstance(where, Mem) and isinstance(where.base, Sym)
-            at = self.places[where.base.name] + where.base.offset + where.offset
+            assert isinstance(where, Mem)
+            at = (self.of(where.base) + where.offset - PARAMS_AT) % (1 << 64)
+            self.read |= set(range(at, at + bits // 8)) & set(range(len(self.params)))
             return int.from_bytes(self.params[at : at + bits // 8], "little", signed=sign)
         if name == "setp":
             a, b = (
@@ -157,10 +167,21 @@ class Thread:
         args = [self.of(x, bits, sign) for x in instr.args[1:]]
         return self.computed(name, words, bits, args, instr)
 
+    def halves(self, to: Operand, what: Operand) -> None:
+        """mov.b64 from or to two registers."""
+        if isinstance(to, Vec):
+            for item, by in zip(to.items, (0, 32), strict=True):
+                assert isinstance(item, Reg)
+                self.registers[item.name] = self.of(what) >> by & (1 << 32) - 1
+        else:
+            assert isinstance(to, Reg) and isinstance(what, Vec)
+            low, high = (self.of(item, 32) for item in what.items)
+            self.registers[to.name] = low | high << 32
+
     def computed(
         self, name: str, words: list[str], bits: int, args: list[int], instr: Instr
     ) -> int:
-        if name in ("mov", "cvta"):
+        if name in ("mov", "cvta", "shfl"):
             return args[0]
         if name in BINARY:
             return BINARY[name](*args)

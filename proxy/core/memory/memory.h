@@ -408,7 +408,7 @@ struct reach {
 
 /* The footprint of a work: what it will do to its rank's memory, computed before it is
  * submitted. */
-#define RANGES_MAX 64 /* with more ranges the footprint is unknown */
+#define RANGES_MAX 512 /* with more ranges the footprint is unknown */
 struct range {
 	uint64_t addr, bytes;
 	uint32_t use; /* enum reach_use */

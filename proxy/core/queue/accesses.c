@@ -14,8 +14,7 @@
 #include "queue/product.h"
 #include "rank/bounds.h"
 
-#define ROWS_MAX 256    /* of a copy or fill that are passed one by one */
-#define REACHED_MAX 256 /* of a kernel's parameters that are addresses; with more, none is passed */
+#define ROWS_MAX 256 /* of a copy or fill that are passed one by one */
 
 bool accesses_open(struct rank *r, order_report *report, void *to)
 {
@@ -155,19 +154,19 @@ static void words(struct rank *r, const struct item *i)
 {
 	const struct function *f = i->kernel.function;
 	const struct rf_launch *l = &i->kernel.launch;
-	struct bounds bounds[REACHED_MAX];
+	struct bound_launch launch;
 	struct bound_shape shape;
-	if (f->word_count > REACHED_MAX)
-		return;
 	memcpy(shape.grid, l->grid, sizeof shape.grid);
 	memcpy(shape.block, l->block, sizeof shape.block);
-	bounds_of(f->reaches, &shape, i->data, bounds);
-	for (uint32_t n = 0; n < f->word_count; n++) {
+	if (!bounds_of(f->reaches, &shape, i->data, &launch))
+		return;
+	for (uint32_t n = 0; n < launch.word_count; n++) {
+		const struct bound_word *w = &launch.words[n];
 		uint64_t word;
-		memcpy(&word, i->data + f->words[n].at, sizeof word);
+		memcpy(&word, i->data + w->at, sizeof word);
 		const struct buffer *b = memory_find(&r->memory, word);
 		if (b)
-			reached(r->queue->order, b, word, f->words[n].use, &bounds[n]);
+			reached(r->queue->order, b, word, w->use, &w->bounds);
 	}
 }
 

@@ -16,7 +16,7 @@
 #include "rank/bounds.h"
 
 #define ROWS_MAX 256 /* recorded one by one */
-#define REACHES_MAX 256
+#define REACHES_MAX 1024
 #define AUX_TYPE 1 /* a type whose elements are at least as large as those of any aux */
 
 /* The first word of a digest: what it describes. */
@@ -167,43 +167,48 @@ bool fill_there(struct rank *r, const struct item *i)
 
 /* ---- kernels ---- */
 
-static uint32_t reach_of(const struct proxy_access *a)
+static uint32_t reach_of(uint32_t use)
 {
-	return (a->use & PROXY_READ ? REACH_READ : 0) |
-	       (a->use & (PROXY_WRITTEN | PROXY_ATOMIC) ? REACH_WRITTEN : 0) |
-	       (a->use & PROXY_ATOMIC ? REACH_UNORDERED : 0);
+	return (use & PROXY_READ ? REACH_READ : 0) |
+	       (use & (PROXY_WRITTEN | PROXY_ATOMIC) ? REACH_WRITTEN : 0) |
+	       (use & PROXY_ATOMIC ? REACH_UNORDERED : 0);
 }
 
 /* Collects the addresses among the parameters that the kernel reaches memory through, and removes
- * them from `params` unless their values matter. Other words stay there as numbers. Returns how
- * many there are. */
-static uint32_t take_words(const struct function *f, const struct rf_launch *l, uint8_t *params,
+ * them from `params` unless their values matter. Other words stay there as numbers. */
+static uint32_t take_words(const struct bound_launch *launch, const uint8_t *given, uint8_t *params,
 			   struct reach *reaches)
 {
-	struct bounds bounds[REACHES_MAX];
-	struct bound_shape shape;
 	uint32_t count = 0;
-	memcpy(shape.grid, l->grid, sizeof shape.grid);
-	memcpy(shape.block, l->block, sizeof shape.block);
-	bounds_of(f->reaches, &shape, params, bounds);
-	for (uint32_t n = 0; n < f->word_count; n++) {
-		const struct proxy_access *a = &f->words[n];
+	for (uint32_t n = 0; n < launch->word_count; n++) {
+		const struct bound_word *w = &launch->words[n];
 		uint64_t word, kept;
-		if (!reach_of(a))
+		if (!reach_of(w->use))
 			continue;
-		memcpy(&word, params + a->at, sizeof word);
-		reaches[count++] = (struct reach){word, reach_of(a), bounds[n].known,
-						  bounds[n].read, bounds[n].written};
-		kept = a->use & PROXY_VALUE ? word : a->use & PROXY_LOW_BITS ? word & 0xff : 0;
-		memcpy(params + a->at, &kept, sizeof kept);
+		memcpy(&word, given + w->at, sizeof word);
+		reaches[count++] = (struct reach){word, reach_of(w->use), w->bounds.known,
+						  w->bounds.read, w->bounds.written};
+		kept = w->use & PROXY_VALUE ? word : w->use & PROXY_LOW_BITS ? word & 0xff : 0;
+		memcpy(params + w->at, &kept, sizeof kept);
 	}
 	return count;
+}
+
+/* Bytes that no thread reads may differ: the padding of structures, the unused part of a list. */
+static void digest_read(struct digest *d, const struct bound_launch *launch, const uint8_t *params)
+{
+	for (uint32_t n = 0; n < launch->read_count; n++) {
+		const struct bound_part *part = &launch->read[n];
+		digest_word(d, part->at);
+		digest_bytes(d, params + part->at, part->bytes);
+	}
 }
 
 static struct reach variable(const struct function *f, const struct proxy_access *a)
 {
 	struct bound all = {0, (int64_t)a->bytes};
-	return (struct reach){f->module->globals_addr + a->at, reach_of(a), a->bounded, all, all};
+	return (struct reach){f->module->globals_addr + a->at, reach_of(a->use), a->bounded, all,
+			      all};
 }
 
 /* Begins a digest of a kernel or product: devices may differ in their arithmetic. */
@@ -239,19 +244,27 @@ void kernel_footprint(struct rank *r, const struct item *i, struct footprint *fo
 	const struct function *f = i->kernel.function;
 	const struct rf_launch *l = &i->kernel.launch;
 	struct reach reaches[REACHES_MAX];
+	struct bound_launch launch;
+	struct bound_shape shape;
 	uint8_t params[RF_RECORD_MAX];
 	struct digest d;
 	if (f->opaque) {
 		opaque_footprint(r, i, footprint);
 		return;
 	}
-	if (!f->closed || f->word_count + f->variable_count > REACHES_MAX ||
-	    l->param_bytes > sizeof params) {
+	if (!f->closed || l->param_bytes > sizeof params) {
+		footprint_anything(footprint);
+		return;
+	}
+	memcpy(shape.grid, l->grid, sizeof shape.grid);
+	memcpy(shape.block, l->block, sizeof shape.block);
+	if (!bounds_of(f->reaches, &shape, i->data, &launch) ||
+	    launch.word_count + f->variable_count > REACHES_MAX) {
 		footprint_anything(footprint);
 		return;
 	}
 	memcpy(params, i->data, l->param_bytes);
-	uint32_t count = take_words(f, l, params, reaches);
+	uint32_t count = take_words(&launch, i->data, params, reaches);
 	for (uint32_t n = 0; n < f->variable_count; n++)
 		reaches[count++] = variable(f, &f->variables[n]);
 	begin_computed(r, &d, OF_KERNEL);
@@ -260,7 +273,7 @@ void kernel_footprint(struct rank *r, const struct item *i, struct footprint *fo
 	for (uint32_t n = 0; n < 3; n++)
 		digest_word(&d, (uint64_t)l->grid[n] << 32 | l->block[n]);
 	digest_word(&d, (uint64_t)l->shared_bytes << 32 | l->flags);
-	digest_bytes(&d, params, l->param_bytes);
+	digest_read(&d, &launch, params);
 	content_footprint(&r->memory, &d, reaches, count, footprint);
 }
 

@@ -1,6 +1,12 @@
 /* bounds.c: runs the steps that compute which addresses a launch reaches (proxy/ptx/bounds.py
- * generates them; spans.h defines their results). Programs repeat launches of the same shapes: so
- * the results of a kernel's last launches are kept; they do not depend on the addresses of buffers.
+ * generates them; spans.h defines their results).
+ *
+ * Which of its parameters' words are addresses may depend on the block: kernels have lists of
+ * buffers among their parameters, and each block takes one of them. Steps that depend on such a
+ * coordinate run once for each of its values.
+ *
+ * Programs repeat launches of the same shapes: so the results of a kernel's last launches are kept,
+ * with the parameters that decided them. They do not depend on the addresses of buffers.
  */
 #include "rank/bounds.h"
 
@@ -12,53 +18,119 @@
 #include "proxy.h"
 #include "rank/spans.h"
 
-#define KEPT_SHIFT 61
-#define KEPT_MAX (1u << (64 - KEPT_SHIFT)) /* launches of a kernel whose bounds are kept */
-#define KEY_WORDS_MAX 64
+#define KEPT_MAX 16                /* launches of a kernel whose bounds are kept */
+#define EVALUATIONS_MAX (1u << 20) /* steps of one launch: some milliseconds */
+#define ALIGNMENT 4                /* of words among the parameters */
+#define FIRST_CTAID 6              /* PROXY_STEP_SPECIAL */
+
+enum { SEEN_BYTE = 1, SEEN_WORD = 2 }; /* it decides; a word decides unless it is an address */
+
+struct earlier {
+	struct bound_shape shape;
+	uint8_t *params; /* NULL: empty */
+	uint32_t byte_count, word_count;
+	struct bound_part *bytes; /* which of them decided */
+	uint32_t *words;          /* offsets */
+	struct bound_launch launch;
+	struct bound_word *found;
+	struct bound_part *read;
+};
 
 struct reaches {
-	uint32_t step_count, reached_count, word_count;
+	uint32_t step_count, reached_count, word_count, slot_count, load_count, part_count;
+	uint32_t param_bytes;
 	struct proxy_step *steps;
 	struct proxy_reached *reached;
-	uint32_t *words; /* indices of words; each access refers to a part of this array */
+	uint32_t *words; /* indices of words and slots; each access refers to a part of this */
 	struct proxy_access *at;
-	uint32_t number_count, *numbers; /* the steps that read the parameters */
-	uint64_t *kept[KEPT_MAX];
+	struct proxy_slot *slots;
+	struct proxy_load *loads, *parts;
+	uint8_t *axes;     /* of each step: a mask of the block's coordinates it depends on */
+	uint8_t walked;    /* the coordinates that are taken one by one */
+	struct span *run;  /* results of the steps */
+	uint16_t *indices; /* by offset / ALIGNMENT: index + 1 in `found` */
+	struct bound_word *found;
+	bool *fetched; /* of each of these: through a slot */
+	uint8_t *seen, *read;
+	struct earlier kept[KEPT_MAX];
+	uint32_t next; /* the one that is replaced next */
 };
 
 static bool is_address(uint64_t number) { return number - RF_DEV_BASE < RF_HEAP_BYTES; }
 
 /* ---- running ---- */
 
-static struct span parameter(const struct proxy_step *s, const uint8_t *params)
+struct evaluation {
+	struct reaches *r;
+	const struct bound_shape *shape;
+	const uint8_t *params;
+	uint8_t walked;    /* mask of coordinates that are `block` */
+	uint32_t block[3]; /* where not: any of the grid */
+	uint32_t count;    /* of words */
+	uint32_t lost;     /* uses whose bounds are unknown for all words of slots */
+	bool failed;
+};
+
+static struct span content(struct evaluation *e, uint64_t at, const struct proxy_step *s)
 {
 	uint64_t bits = 0;
-	memcpy(&bits, params + s->number, s->bits / 8);
+	const uint32_t bytes = s->bits / 8;
+	memcpy(&bits, e->params + at, bytes);
+	if (s->bits == 64)
+		e->r->seen[at] |= SEEN_WORD;
+	else
+		for (uint32_t n = 0; n < bytes; n++)
+			e->r->seen[at + n] |= SEEN_BYTE;
 	if (s->bits == 64 && is_address(bits))
-		return (struct span){.base = (uint32_t)s->number + 1, .zeros = SPAN_ZEROS_MAX};
+		return at % ALIGNMENT
+			       ? span_anything(64)
+			       : (struct span){.base = (uint32_t)at + 1, .zeros = SPAN_ZEROS_MAX};
 	int64_t value = (int64_t)bits;
 	if (s->bits < 64 && s->sign == PROXY_SIGNED)
 		value = (int64_t)(bits << (64 - s->bits)) >> (64 - s->bits);
 	return (struct span){.low = value, .high = value};
 }
 
-static struct span special(uint64_t which, const struct bound_shape *shape)
+/* True if it is one address among the parameters, and what is there. */
+static bool is_place(const struct reaches *r, struct span at, uint64_t bytes)
 {
-	const uint32_t *size = which < 6 ? shape->block : shape->grid;
-	int64_t n = size[which % 3];
+	return at.base == SPAN_PARAMETERS && at.low == at.high && at.low >= 0 &&
+	       bytes <= r->param_bytes && (uint64_t)at.low <= r->param_bytes - bytes;
+}
+
+static struct span fetched(struct evaluation *e, struct span at, const struct proxy_step *s)
+{
+	if (span_empty(at))
+		return at;
+	if (is_place(e->r, at, s->bits / 8))
+		return content(e, (uint64_t)at.low, s);
+	if (s->bits < 64 && s->sign != PROXY_SIGNED)
+		return (struct span){.high = (1ll << s->bits) - 1};
+	return span_anything(s->bits);
+}
+
+static struct span special(const struct evaluation *e, uint64_t which)
+{
+	const uint32_t *size = which < FIRST_CTAID ? e->shape->block : e->shape->grid;
+	const uint32_t axis = which % 3;
+	int64_t n = size[axis], at = e->block[axis];
 	bool whole = which / 3 % 2;
+	if (which >= FIRST_CTAID && !whole && e->walked >> axis & 1)
+		return (struct span){.low = at, .high = at};
 	return (struct span){.low = whole ? n : 0, .high = whole ? n : n - 1};
 }
 
-static struct span run(const struct proxy_step *s, const struct span *before,
-		       const struct bound_shape *shape, const uint8_t *params)
+static struct span run(struct evaluation *e, const struct proxy_step *s, const struct span *before)
 {
 	switch (s->op) {
 	case PROXY_STEP_ANY: return span_anything(s->bits);
 	case PROXY_STEP_NUMBER: return (struct span){.low = s->number, .high = s->number};
 	case PROXY_STEP_UP_TO: return (struct span){.high = s->number};
-	case PROXY_STEP_PARAMETER: return parameter(s, params);
-	case PROXY_STEP_SPECIAL: return special((uint64_t)s->number, shape);
+	case PROXY_STEP_PARAMETER: return content(e, (uint64_t)s->number, s);
+	case PROXY_STEP_SPECIAL: return special(e, (uint64_t)s->number);
+	case PROXY_STEP_PLACE:
+		return (struct span){.low = s->number, .high = s->number, .base = SPAN_PARAMETERS};
+	case PROXY_STEP_FETCH: return fetched(e, before[s->a], s);
 	default: return span_of(s, before[s->a], before[s->b], before[s->c]);
 	}
 }
@@ -73,6 +145,7 @@ static bool sensible(const struct proxy_step *s, uint32_t n, uint32_t param_byte
 	switch (s->op) {
 	case PROXY_STEP_ANY:
 	case PROXY_STEP_NUMBER: return true;
+	case PROXY_STEP_PLACE: return s->number > -SPAN_OFFSET_MAX && s->number < SPAN_OFFSET_MAX;
 	case PROXY_STEP_UP_TO: return s->number >= 0;
 	case PROXY_STEP_SPECIAL: return s->number >= 0 && s->number < 12;
 	case PROXY_STEP_PARAMETER:
@@ -82,9 +155,27 @@ static bool sensible(const struct proxy_step *s, uint32_t n, uint32_t param_byte
 	}
 }
 
+static bool slots_sensible(const struct proxy_function *f)
+{
+	for (uint32_t n = 0; n < f->slot_count; n++) {
+		const struct proxy_slot *s = &f->slots[n];
+		if (s->step >= f->step_count || s->first % ALIGNMENT || f->param_bytes < 8 ||
+		    s->first > s->last || s->last > f->param_bytes - 8)
+			return false;
+	}
+	for (uint32_t n = 0; n < f->load_count; n++)
+		if (f->loads[n].at >= f->step_count)
+			return false;
+	for (uint32_t n = 0; n < f->part_count; n++)
+		if (f->parts[n].bytes > f->param_bytes ||
+		    f->parts[n].at > f->param_bytes - f->parts[n].bytes)
+			return false;
+	return true;
+}
+
 static bool all_sensible(const struct proxy_function *f)
 {
-	if (f->step_count > BOUND_STEPS_MAX)
+	if (f->step_count > BOUND_STEPS_MAX || f->word_count > BOUND_WORDS_MAX)
 		return false;
 	for (uint32_t n = 0; n < f->step_count; n++)
 		if (!sensible(&f->steps[n], n, f->param_bytes))
@@ -97,10 +188,17 @@ static bool all_sensible(const struct proxy_function *f)
 			return false;
 	}
 	for (uint32_t n = 0; n < f->reached_word_count; n++)
-		if (f->reached_words[n] >= f->word_count)
+		if (f->reached_words[n] >= f->word_count + f->slot_count)
 			return false;
-	return true;
+	for (uint32_t n = 0; n < f->word_count; n++)
+		if (f->words[n].at % ALIGNMENT || f->param_bytes < 8 ||
+		    f->words[n].at > f->param_bytes - 8 ||
+		    (n && f->words[n].at <= f->words[n - 1].at))
+			return false;
+	return slots_sensible(f);
 }
+
+/* ---- creation ---- */
 
 /* An empty array takes one byte. */
 static void *copy(const void *from, uint64_t bytes)
@@ -109,6 +207,75 @@ static void *copy(const void *from, uint64_t bytes)
 	if (to && bytes)
 		memcpy(to, from, bytes);
 	return to;
+}
+
+static uint32_t operands(const struct proxy_step *s)
+{
+	switch (s->op) {
+	case PROXY_STEP_ANY:
+	case PROXY_STEP_NUMBER:
+	case PROXY_STEP_UP_TO:
+	case PROXY_STEP_PARAMETER:
+	case PROXY_STEP_SPECIAL:
+	case PROXY_STEP_PLACE: return 0;
+	case PROXY_STEP_AS:
+	case PROXY_STEP_FETCH: return 1;
+	case PROXY_STEP_RISING:
+	case PROXY_STEP_FALLING:
+	case PROXY_STEP_LOOP:
+	case PROXY_STEP_TURNS:
+	case PROXY_STEP_STRIDE:
+	case PROXY_STEP_DIVISOR:
+	case PROXY_STEP_PART: return 3;
+	default: return 2;
+	}
+}
+
+/* Those of an address among the parameters, not those of whether it is used. */
+static uint8_t axes_of(const struct reaches *r, uint32_t step)
+{
+	while (r->steps[step].op == PROXY_STEP_IF)
+		step = r->steps[step].a;
+	return r->axes[step];
+}
+
+static void find_axes(struct reaches *r)
+{
+	for (uint32_t n = 0; n < r->step_count; n++) {
+		const struct proxy_step *s = &r->steps[n];
+		const uint16_t before[3] = {s->a, s->b, s->c};
+		int64_t axis = s->number - FIRST_CTAID;
+		if (s->op == PROXY_STEP_SPECIAL && axis >= 0 && axis < 3)
+			r->axes[n] = (uint8_t)(1u << axis);
+		for (uint32_t k = 0; k < operands(s); k++)
+			r->axes[n] |= r->axes[before[k]];
+		if (s->op == PROXY_STEP_FETCH)
+			r->walked |= axes_of(r, s->a);
+	}
+	for (uint32_t n = 0; n < r->slot_count; n++)
+		r->walked |= axes_of(r, r->slots[n].step);
+	for (uint32_t n = 0; n < r->load_count; n++)
+		r->walked |= axes_of(r, r->loads[n].at);
+}
+
+static bool allocate(struct reaches *r, const struct proxy_function *f)
+{
+	r->steps = copy(f->steps, f->step_count * sizeof *f->steps);
+	r->reached = copy(f->reached, f->reached_count * sizeof *f->reached);
+	r->words = copy(f->reached_words, f->reached_word_count * sizeof(uint32_t));
+	r->at = copy(f->words, f->word_count * sizeof *f->words);
+	r->slots = copy(f->slots, f->slot_count * sizeof *f->slots);
+	r->loads = copy(f->loads, f->load_count * sizeof *f->loads);
+	r->parts = copy(f->parts, f->part_count * sizeof *f->parts);
+	r->axes = calloc(f->step_count + 1, 1);
+	r->run = calloc(f->step_count + 1, sizeof *r->run);
+	r->indices = calloc(f->param_bytes / ALIGNMENT + 1, sizeof *r->indices);
+	r->found = calloc(BOUND_WORDS_MAX, sizeof *r->found);
+	r->fetched = calloc(BOUND_WORDS_MAX, sizeof *r->fetched);
+	r->seen = malloc(f->param_bytes + 1);
+	r->read = malloc(f->param_bytes + 1);
+	return r->steps && r->reached && r->words && r->at && r->slots && r->loads && r->parts &&
+	       r->axes && r->run && r->indices && r->found && r->fetched && r->seen && r->read;
 }
 
 struct reaches *bounds_copy(const struct proxy_function *f, int *error)
@@ -122,34 +289,50 @@ struct reaches *bounds_copy(const struct proxy_function *f, int *error)
 		r->step_count = f->step_count;
 		r->reached_count = f->reached_count;
 		r->word_count = f->word_count;
-		r->steps = copy(f->steps, f->step_count * sizeof *f->steps);
-		r->reached = copy(f->reached, f->reached_count * sizeof *f->reached);
-		r->words = copy(f->reached_words, f->reached_word_count * sizeof(uint32_t));
-		r->at = copy(f->words, f->word_count * sizeof *f->words);
-		r->numbers = malloc(f->step_count * sizeof *r->numbers + 1);
+		r->slot_count = f->slot_count;
+		r->load_count = f->load_count;
+		r->part_count = f->part_count;
+		r->param_bytes = f->param_bytes;
 	}
-	if (!r || !r->steps || !r->reached || !r->words || !r->at || !r->numbers) {
+	if (!r || !allocate(r, f)) {
 		bounds_free(r);
 		*error = CU_OUT_OF_MEMORY;
 		return NULL;
 	}
-	for (uint32_t n = 0; n < r->step_count; n++)
-		if (r->steps[n].op == PROXY_STEP_PARAMETER)
-			r->numbers[r->number_count++] = n;
+	find_axes(r);
 	return r;
+}
+
+static void kept_clear(struct earlier *k)
+{
+	free(k->params);
+	free(k->bytes);
+	free(k->words);
+	free(k->found);
+	free(k->read);
+	*k = (struct earlier){0};
 }
 
 void bounds_free(struct reaches *r)
 {
 	if (!r)
 		return;
+	for (uint32_t n = 0; n < KEPT_MAX; n++)
+		kept_clear(&r->kept[n]);
 	free(r->steps);
 	free(r->reached);
 	free(r->words);
 	free(r->at);
-	free(r->numbers);
-	for (uint32_t n = 0; n < KEPT_MAX; n++)
-		free(r->kept[n]);
+	free(r->slots);
+	free(r->loads);
+	free(r->parts);
+	free(r->axes);
+	free(r->run);
+	free(r->indices);
+	free(r->found);
+	free(r->fetched);
+	free(r->seen);
+	free(r->read);
 	free(r);
 }
 
@@ -168,78 +351,232 @@ static uint32_t sides(uint32_t use)
 	return (use & PROXY_READ) | (use & (PROXY_WRITTEN | PROXY_ATOMIC) ? PROXY_WRITTEN : 0);
 }
 
-/* Adds an access to the bounds of the word that its address is based on; if there is none, the
- * bounds of all its words become unknown. */
-static void note(const struct reaches *r, const struct proxy_reached *reached, struct span at,
-		 struct bounds *words)
+/* The word at this offset, a new one with these known bounds if there was none. NULL: there are too
+ * many. */
+static struct bound_word *word_at(struct evaluation *e, uint32_t at, uint32_t known)
 {
-	bool near = at.low > -SPAN_OFFSET_MAX && at.high < SPAN_OFFSET_MAX;
+	struct reaches *r = e->r;
+	uint16_t *index = &r->indices[at / ALIGNMENT];
+	if (!*index && e->count < BOUND_WORDS_MAX) {
+		r->fetched[e->count] = false;
+		r->found[e->count++] = (struct bound_word){.at = at, .bounds = {.known = known}};
+		*index = (uint16_t)e->count;
+	}
+	e->failed |= !*index;
+	return *index ? &r->found[*index - 1] : NULL;
+}
+
+static void add_fetched(struct evaluation *e, uint32_t at, const struct proxy_slot *s)
+{
+	struct bound_word *w = word_at(e, at, PROXY_READ | PROXY_WRITTEN);
+	if (!w)
+		return;
+	w->use |= s->use;
+	w->bounds.known &= s->bounded;
+	e->r->fetched[w - e->r->found] = true;
+}
+
+static void add_slot(struct evaluation *e, const struct proxy_slot *s)
+{
+	struct span at = e->r->run[s->step];
 	if (span_empty(at))
 		return;
-	for (uint32_t n = 0; n < reached->count && near; n++) {
-		uint32_t word = r->words[reached->first + n];
-		if (at.base != r->at[word].at + 1)
+	if (is_place(e->r, at, 8) && at.low % ALIGNMENT == 0) {
+		add_fetched(e, (uint32_t)at.low, s);
+		return;
+	}
+	for (uint32_t word = s->first; word <= s->last && !e->failed; word += 8)
+		add_fetched(e, word, s); /* what is accessed there has no base: note() */
+}
+
+/* Adds an access to the bounds of the word that its address is based on; if there is none, the
+ * bounds of all its words become unknown. */
+static void note(struct evaluation *e, const struct proxy_reached *reached)
+{
+	const struct reaches *r = e->r;
+	const uint32_t *words = &r->words[reached->first];
+	struct span at = r->run[reached->step];
+	bool near = at.low > -SPAN_OFFSET_MAX && at.high < SPAN_OFFSET_MAX;
+	bool based = near && at.base && at.base != SPAN_PARAMETERS;
+	uint32_t index = based ? r->indices[(at.base - 1) / ALIGNMENT] : 0;
+	if (span_empty(at))
+		return;
+	for (uint32_t n = 0; n < reached->count && index; n++) {
+		bool slot = words[n] >= r->word_count;
+		if (slot ? !r->fetched[index - 1] : words[n] != index - 1)
 			continue;
+		struct bounds *b = &r->found[index - 1].bounds;
 		int64_t low = at.low + reached->offset;
 		int64_t high = at.high + reached->offset + (int64_t)reached->bytes;
 		if (sides(reached->use) & PROXY_READ)
-			extend(&words[word].read, low, high);
+			extend(&b->read, low, high);
 		if (sides(reached->use) & PROXY_WRITTEN)
-			extend(&words[word].written, low, high);
+			extend(&b->written, low, high);
 		return;
 	}
 	for (uint32_t n = 0; n < reached->count; n++)
-		words[r->words[reached->first + n]].known &= ~sides(reached->use);
+		if (words[n] < r->word_count)
+			r->found[words[n]].bounds.known &= ~sides(reached->use);
+		else
+			e->lost |= sides(reached->use);
 }
 
-static void work_out(const struct reaches *r, const struct bound_shape *shape,
-		     const uint8_t *params, struct bounds *words)
+static void load(struct evaluation *e, const struct proxy_load *l)
 {
-	struct span ranges[BOUND_STEPS_MAX];
-	for (uint32_t n = 0; n < r->word_count; n++)
-		words[n] = (struct bounds){.known = r->at[n].bounded};
+	struct span at = e->r->run[l->at];
+	if (span_empty(at))
+		return;
+	if (is_place(e->r, at, l->bytes))
+		memset(e->r->read + at.low, 1, l->bytes);
+	else
+		memset(e->r->read, 1, e->r->param_bytes);
+}
+
+static bool now(const struct evaluation *e, uint32_t step, bool again)
+{
+	return !again || e->r->axes[step] & e->walked;
+}
+
+/* `again`: only what depends on the coordinates that are taken one by one. */
+static void one_round(struct evaluation *e, bool again)
+{
+	struct reaches *r = e->r;
 	for (uint32_t n = 0; n < r->step_count; n++)
-		ranges[n] = run(&r->steps[n], ranges, shape, params);
+		if (now(e, n, again))
+			r->run[n] = run(e, &r->steps[n], r->run);
+	for (uint32_t n = 0; n < r->slot_count; n++)
+		if (now(e, r->slots[n].step, again))
+			add_slot(e, &r->slots[n]);
+	for (uint32_t n = 0; n < r->load_count; n++)
+		if (now(e, r->loads[n].at, again))
+			load(e, &r->loads[n]);
 	for (uint32_t n = 0; n < r->reached_count; n++)
-		note(r, &r->reached[n], ranges[r->reached[n].step], words);
+		if (now(e, r->reached[n].step, again))
+			note(e, &r->reached[n]);
 }
 
-static void take_key(const struct reaches *r, const struct bound_shape *shape,
-		     const uint8_t *params, uint64_t *key)
+/* The coordinates to take one by one: none if that takes too long. */
+static uint8_t coordinates(const struct reaches *r, const struct bound_shape *shape)
 {
-	for (uint32_t n = 0; n < 3; n++)
-		key[n] = (uint64_t)shape->grid[n] << 32 | shape->block[n];
-	for (uint32_t n = 0; n < r->number_count; n++) {
-		const struct proxy_step *s = &r->steps[r->numbers[n]];
-		uint64_t bits = 0;
-		memcpy(&bits, params + s->number, s->bits / 8);
-		key[3 + n] = s->bits == 64 && is_address(bits) ? RF_DEV_BASE : bits;
-	}
+	uint64_t evaluations = r->step_count + 1;
+	for (uint32_t axis = 0; axis < 3; axis++)
+		if (r->walked >> axis & 1 && evaluations <= EVALUATIONS_MAX)
+			evaluations *= shape->grid[axis];
+	return evaluations <= EVALUATIONS_MAX ? r->walked : 0;
 }
 
-void bounds_of(struct reaches *r, const struct bound_shape *shape, const uint8_t *params,
-	       struct bounds *words)
+static bool next_block(struct evaluation *e)
 {
-	uint64_t key[KEY_WORDS_MAX], mixed = 0;
-	const uint64_t bytes = r->word_count * sizeof *words;
-	const uint32_t length = 3 + r->number_count;
-	if (length > KEY_WORDS_MAX) {
-		work_out(r, shape, params, words);
-		return;
+	for (uint32_t axis = 0; axis < 3; axis++) {
+		if (!(e->walked >> axis & 1))
+			continue;
+		if (++e->block[axis] < e->shape->grid[axis])
+			return true;
+		e->block[axis] = 0;
 	}
-	take_key(r, shape, params, key);
-	for (uint32_t n = 0; n < length; n++)
-		mixed = (mixed ^ key[n]) * 0x9e3779b97f4a7c15ull;
-	uint64_t **kept = &r->kept[mixed >> KEPT_SHIFT]; /* a key, followed by the bounds */
-	if (*kept && memcmp(*kept, key, length * sizeof *key) == 0) {
-		memcpy(words, *kept + length, bytes);
-		return;
+	return false;
+}
+
+static void work_out(struct evaluation *e)
+{
+	struct reaches *r = e->r;
+	e->walked = coordinates(r, e->shape);
+	memset(r->indices, 0, (r->param_bytes / ALIGNMENT + 1) * sizeof *r->indices);
+	memset(r->seen, 0, r->param_bytes);
+	memset(r->read, !r->part_count && !r->load_count, r->param_bytes);
+	for (uint32_t n = 0; n < r->part_count; n++)
+		memset(r->read + r->parts[n].at, 1, r->parts[n].bytes);
+	for (uint32_t n = 0; n < r->word_count; n++) {
+		struct bound_word *w = word_at(e, (uint32_t)r->at[n].at, r->at[n].bounded);
+		if (w)
+			w->use |= r->at[n].use;
 	}
-	work_out(r, shape, params, words);
-	if (!*kept)
-		*kept = malloc(length * sizeof *key + bytes);
-	if (*kept) {
-		memcpy(*kept, key, length * sizeof *key);
-		memcpy(*kept + length, words, bytes);
+	one_round(e, false);
+	while (!e->failed && next_block(e))
+		one_round(e, true);
+	for (uint32_t n = 0; n < e->count; n++)
+		if (r->fetched[n])
+			r->found[n].bounds.known &= ~e->lost;
+}
+
+/* ---- results that are kept ---- */
+
+static bool same(const struct earlier *k, const struct bound_shape *shape, const uint8_t *params)
+{
+	if (!k->params || memcmp(&k->shape, shape, sizeof *shape) != 0)
+		return false;
+	for (uint32_t n = 0; n < k->byte_count; n++)
+		if (memcmp(k->params + k->bytes[n].at, params + k->bytes[n].at, k->bytes[n].bytes))
+			return false;
+	for (uint32_t n = 0; n < k->word_count; n++) {
+		uint64_t x, y;
+		memcpy(&x, k->params + k->words[n], sizeof x);
+		memcpy(&y, params + k->words[n], sizeof y);
+		if (x != y && !(is_address(x) && is_address(y)))
+			return false;
 	}
+	return true;
+}
+
+/* The runs of bytes whose mark has this bit. */
+static struct bound_part *runs(const uint8_t *marks, uint32_t bytes, uint8_t bit, uint32_t *count)
+{
+	struct bound_part *parts = malloc((bytes / 2 + 1) * sizeof *parts);
+	*count = 0;
+	for (uint32_t n = 0; n < bytes && parts; n++) {
+		if (!(marks[n] & bit))
+			continue;
+		struct bound_part *last = *count ? &parts[*count - 1] : NULL;
+		if (last && last->at + last->bytes == n)
+			last->bytes++;
+		else
+			parts[(*count)++] = (struct bound_part){n, 1};
+	}
+	return parts;
+}
+
+static uint32_t *word_offsets(const struct reaches *r, uint32_t *count)
+{
+	uint32_t *words = malloc((r->param_bytes + 1) * sizeof *words);
+	*count = 0;
+	for (uint32_t n = 0; n < r->param_bytes && words; n++)
+		if (r->seen[n] & SEEN_WORD)
+			words[(*count)++] = n;
+	return words;
+}
+
+static bool keep(struct earlier *k, const struct evaluation *e)
+{
+	const struct reaches *r = e->r;
+	uint32_t read_count;
+	kept_clear(k);
+	k->shape = *e->shape;
+	k->params = copy(e->params, r->param_bytes);
+	k->bytes = runs(r->seen, r->param_bytes, SEEN_BYTE, &k->byte_count);
+	k->words = word_offsets(r, &k->word_count);
+	k->found = copy(r->found, e->count * sizeof *r->found);
+	k->read = runs(r->read, r->param_bytes, 1, &read_count);
+	if (!k->params || !k->bytes || !k->words || !k->found || !k->read) {
+		kept_clear(k);
+		return false;
+	}
+	k->launch = (struct bound_launch){e->count, read_count, k->found, k->read};
+	return true;
+}
+
+bool bounds_of(struct reaches *r, const struct bound_shape *shape, const uint8_t *params,
+	       struct bound_launch *launch)
+{
+	for (uint32_t n = 0; n < KEPT_MAX; n++)
+		if (same(&r->kept[n], shape, params)) {
+			*launch = r->kept[n].launch;
+			return true;
+		}
+	struct evaluation e = {.r = r, .shape = shape, .params = params};
+	work_out(&e);
+	struct earlier *k = &r->kept[r->next++ % KEPT_MAX];
+	if (e.failed || !keep(k, &e))
+		return false;
+	*launch = k->launch;
+	return true;
 }

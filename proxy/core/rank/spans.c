@@ -229,6 +229,18 @@ static struct span extreme(struct span a, struct span b, uint32_t bits, uint32_t
 		    : of(low_of(a.low, b.low), low_of(a.high, b.high), 0, zeros, bits);
 }
 
+/* The numbers that, shifted up, are in `a`, if all shifted ones were in `whole`. */
+static struct span part(struct span a, struct span by, struct span whole, uint32_t bits)
+{
+	int64_t most = bits < 64 ? (1ll << (bits - 1)) - 1 : INT64_MAX, up;
+	if (a.base || whole.base || whole.low < 0 || whole.high > most || by.low != by.high ||
+	    by.low < 0 || by.low >= SPAN_ZEROS_MAX ||
+	    __builtin_add_overflow(a.low, (1ll << by.low) - 1, &up))
+		return span_anything(bits);
+	struct span r = {.low = up >> by.low, .high = a.high >> by.low};
+	return span_empty(r) ? empty : r;
+}
+
 /* ---- unions, and the effect of comparisons ---- */
 
 static struct span join(struct span a, struct span b, uint32_t bits)
@@ -306,9 +318,19 @@ static struct span cut(struct span a, struct span b, uint32_t op)
 	return span_empty(a) ? empty : a;
 }
 
+static bool is_null(struct span r) { return !r.base && !r.low && !r.high; }
+
+static bool is_address(struct span r)
+{
+	return r.base && r.low > -SPAN_OFFSET_MAX && r.high < SPAN_OFFSET_MAX;
+}
+
 static struct span compared(struct span a, struct span b, const struct proxy_step *s)
 {
 	bool ok, also;
+	if (s->op == PROXY_STEP_EQUAL && s->bits == 64 &&
+	    ((is_address(a) && is_null(b)) || (is_address(b) && is_null(a))))
+		return empty;
 	struct span bits = as_bits(a, s->bits, s->sign, &ok);
 	b = as_bits(b, s->bits, s->sign, &also);
 	if (!also || !comparable(bits, b))
@@ -384,6 +406,28 @@ static struct span stride(struct span start, struct span by, struct span turns, 
 	return is_anything(turns, 64) ? span_anything(bits) : add(start, moved, bits);
 }
 
+/* ---- division by multiplication ---- */
+
+/* The factor and the shift of the division by a number below 2^31 (Granlund and Montgomery, 1994):
+ * exact for numbers below 2^31, whose sum with the product's upper half is below 2^32. */
+static struct span divisor(struct span factor, struct span shift, struct span by)
+{
+	const uint64_t d = (uint64_t)by.low, s = (uint64_t)shift.low;
+	bool known = !factor.base && !shift.base && !by.base && factor.low == factor.high &&
+		     shift.low == shift.high && by.low == by.high;
+	if (!known || d < 1 || d >= 1ull << 31 || s > 31 || 1ull << s < d ||
+	    (uint64_t)factor.low != (((1ull << s) - d) << 32) / d + 1)
+		return span_anything(32);
+	return by;
+}
+
+static struct span if_signed(struct span a, struct span b, uint32_t bits)
+{
+	bool ok;
+	b = as_bits(b, bits, PROXY_SIGNED, &ok);
+	return ok && !b.base && b.low >= 0 ? a : span_anything(bits);
+}
+
 /* ---- steps ---- */
 
 static struct span of_two(const struct proxy_step *s, struct span a, struct span b)
@@ -407,6 +451,8 @@ static struct span of_two(const struct proxy_step *s, struct span a, struct span
 	case PROXY_STEP_MOST: return extreme(a, b, s->bits, s->sign, true);
 	case PROXY_STEP_JOIN: return join(a, b, s->bits);
 	case PROXY_STEP_BOTH: return both(a, b);
+	case PROXY_STEP_IF: return a;
+	case PROXY_STEP_IF_SIGNED: return if_signed(a, b, s->bits);
 	default: return compared(a, b, s);
 	}
 }
@@ -421,6 +467,11 @@ struct span span_of(const struct proxy_step *s, struct span a, struct span b, st
 	case PROXY_STEP_LOOP: return closed(a, b, c, s->bits);
 	case PROXY_STEP_TURNS: return turns(a, b, c, s->bits);
 	case PROXY_STEP_STRIDE: return stride(a, b, c, s->bits);
+	case PROXY_STEP_DIVISOR:
+		return span_empty(a) || span_empty(b) || span_empty(c) ? empty : divisor(a, b, c);
+	case PROXY_STEP_PART:
+		return span_empty(a) || span_empty(b) || span_empty(c) ? empty
+								       : part(a, b, c, s->bits);
 	default: return of_two(s, a, b);
 	}
 }

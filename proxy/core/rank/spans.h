@@ -13,6 +13,7 @@ struct proxy_step;
 
 #define SPAN_OFFSET_MAX (1ll << 44) /* below it, addresses cannot wrap around */
 #define SPAN_ZEROS_MAX 62
+#define SPAN_PARAMETERS UINT32_MAX /* the base of addresses of the parameters themselves */
 
 struct span {
 	int64_t low, high; /* not low <= high: empty */

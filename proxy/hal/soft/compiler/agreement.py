@@ -101,7 +101,7 @@ class Agreement:
                 return False
             case Kind.SPECIAL:
                 return not str(value.about).startswith(_SHAPE)
-            case Kind.UNKNOWN:
+            case Kind.UNKNOWN | Kind.RECEIVED:
                 return True
             case Kind.MEET:
                 assert isinstance(value.about, tuple)
