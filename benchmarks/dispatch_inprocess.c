@@ -126,7 +126,7 @@ static void wait_for(uint64_t number)
 
 static void submit(const struct hal_work *work)
 {
-	/* Full: until some have room, as proxy/core/queue/pump.c does; not woken for each. */
+	/* Full: until some have space, as proxy/core/queue/pump.c does; not woken for each. */
 	if (!hal_soft.available(queue))
 		wait_for(last - QUEUE_WORKS + REFILL_WORKS);
 	last = hal_soft.submit(queue, work);

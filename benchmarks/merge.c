@@ -1,5 +1,5 @@
-/* merge.c: what comparing the pages of ranks costs at a switch, in the memory room alone: a device
- * that does nothing, PAGES resident pages a rank, two to eight ranks (make bench-merge).
+/* merge.c: what comparing the pages of ranks costs at a switch, in proxy/core/memory alone: a
+ * device that does nothing, PAGES resident pages a rank, two to eight ranks (make bench-merge).
  *
  * Prints microseconds for one memory_merge, the median of many: when all is shared, when all pages
  * are each rank's own and nothing has changed since the last switch, and when all have changed.

@@ -24,8 +24,9 @@ from support import leaks, order, patience, privileges, slices, unit, warm
 from support.fleet import KIND
 from support.leaks import State
 
-# pytest tells all of a comparison that fails where it sees CI: with lists of many thousand numbers
-# that takes longer than a test may, and what was wrong is never told. Tests see RANKFOLD_TEST_CI.
+# Where pytest sees CI it prints all of a comparison that fails: with lists of many thousand numbers
+# that takes longer than a test may, and the difference is never printed. Tests see
+# RANKFOLD_TEST_CI.
 if ci := os.environ.pop("CI", ""):
     os.environ["RANKFOLD_TEST_CI"] = ci
 
@@ -142,7 +143,7 @@ def end_idle_compiler(place: State) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure tells where its files are, what still ran, and the ends of the logs."""
+    """A failure prints where its files are, what still ran, and the ends of the logs."""
     report = yield
     if not report.failed or report.when == "teardown":
         return report

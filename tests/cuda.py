@@ -1,6 +1,6 @@
 """Builds CUDA programs for tests, with whatever CUDA 13 compiler ``tools/nvcc`` finds.
 
-The results lie under ``build/tests/``, named by the content of everything they are made from, so
+The results are below ``build/tests/``, named by the content of everything they are made from, so
 that a program is compiled once and never stale.
 """
 

@@ -341,7 +341,7 @@ TABLE: Table = {
                 "state",
             ),
         },
-        "tests/checkpoint/test_snapshot.py::test_each_byte_is_read_where_it_lies": {
+        "tests/checkpoint/test_snapshot.py::test_each_byte_is_read_where_it_is_stored": {
             "taken-for-its-own-of-the-same-place": (
                 'folder if rank is None else folder.with_name(f"rank-{rank}")',
                 "Path()",

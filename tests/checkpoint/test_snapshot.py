@@ -248,7 +248,7 @@ def test_bytes_written_just_behind_a_buffer_are_saved(store: Store, tmp_path: Pa
 
 
 def test_a_buffer_that_replicas_share_is_stored_once(store: Store, tmp_path: Path) -> None:
-    """Wherever it lies with each of them."""
+    """The address may differ from rank to rank."""
     parameters = noise("parameters", 1_500_000)
     folders = {rank: tmp_path / str(rank) for rank in range(3)}
     for rank, folder in folders.items():
@@ -406,13 +406,13 @@ def test_content_in_the_image_of_another_rank_is_stored_with_each(
     back = {rank: tmp_path / "back" / f"rank-{rank}" for rank in range(3)}
     snapshot.write(stored(store, folders), back)
     once = Elsewhere(PARAMETERS - DEV_BASE, PARAMETERS - DEV_BASE + 4 * WORDS, 0)
-    lies = (PARAMETERS - DEV_BASE) // CHUNK * CHUNK
+    first = (PARAMETERS - DEV_BASE) // CHUNK * CHUNK
     for number, folder in back.items():
         with (folder / "image").open("rb") as now, (folders[number] / "image").open("rb") as then:
             assert look(now.fileno()).elsewhere == []
-            there = Elsewhere(lies, lies + CHUNK, 0)
+            there = Elsewhere(first, first + CHUNK, 0)
             assert (there in look(then.fileno()).elsewhere) == (number > 0)
-            assert any(os.pread(then.fileno(), CHUNK, lies)) == (number == 0)
+            assert any(os.pread(then.fileno(), CHUNK, first)) == (number == 0)
         for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
             assert content(folder, at, 4 * WORDS) == struct.pack(f"<{WORDS}I", *expected)
         with (folder / "image").open("rb") as now:
@@ -435,7 +435,8 @@ def test_content_in_the_image_of_another_rank_is_stored_with_each(
 
 
 def test_known_content_is_named_by_its_key(tmp_path: Path) -> None:
-    """And by where in its chunk it lies; what is not, by its image and where it lies there."""
+    """And by its offset in its chunk; unknown content is named by its image and its offset
+    there."""
     seen = Image([], 0, frozenset(), [], {0: b"a", 2: b"a", 3: b"b"})
     names, others = (_namer(seen, tmp_path / name, 0) for name in ("rank-0", "rank-1"))
     assert names(10, 20) == names(2 * CHUNK + 10, 20) == others(10, 20)
@@ -505,26 +506,26 @@ def test_equal_content_on_two_devices_is_read_once(
     begin=st.integers(0, 60),
     size=st.integers(1, 60),
 )
-def test_each_byte_is_read_where_it_lies(
+def test_each_byte_is_read_where_it_is_stored(
     parts: list[tuple[int, int, int]], begin: int, size: int
 ) -> None:
     """Parts of any size, which may touch; `parts`: a gap, bytes, a rank."""
-    at, elsewhere, lies = 0, [], dict[int, int]()
+    at, elsewhere, owner = 0, [], dict[int, int]()
     for gap, length, rank in parts:
         elsewhere.append(Elsewhere(at + gap, at + gap + length, rank))
         at += gap + length
-        lies |= dict.fromkeys(range(at - length, at), rank)
+        owner |= dict.fromkeys(range(at - length, at), rank)
     found = list(Image([], 0, frozenset(), elsewhere, {}).pieces(begin, begin + size))
     assert [first for _, first, _ in found] == [begin, *(last for *_, last in found)][: len(found)]
     assert sum(last - first for _, first, last in found) == size
     for who, first, last in found:
         assert first < last
-        assert {lies.get(byte) for byte in range(first, last)} == {who}
+        assert {owner.get(byte) for byte in range(first, last)} == {who}
     # The same place for who has it there, and for who has it in that one's image.
-    by_rank = groupby(range(begin, begin + size), lambda byte: lies.get(byte, 0))
+    by_rank = groupby(range(begin, begin + size), lambda byte: owner.get(byte, 0))
     runs = [(Path(f"rank-{rank}"), list(run)) for rank, run in by_rank]
     expected = tuple((path, run[0], run[-1] + 1) for path, run in runs)
-    whole = [Elsewhere(byte, byte + 1, lies.get(byte, 0)) for byte in range(begin, begin + size)]
+    whole = [Elsewhere(byte, byte + 1, owner.get(byte, 0)) for byte in range(begin, begin + size)]
     for viewer, other in ((0, elsewhere), (5, whole)):
         seen = Image([], 0, frozenset(), other, {})
         assert _namer(seen, Path(f"rank-{viewer}"), begin)(0, size) == expected

@@ -303,7 +303,7 @@ class Device:
         data, *whose = self.fetched.pop(addr)
         assert whose == [count, device]
         self.cluster.ffi.buffer(data, count)[:] = b"\xdd" * count
-        self.spoilt.append(data)  # kept, so that nothing else comes to lie there
+        self.spoilt.append(data)  # kept, so that no other object gets its memory
 
     def on_joined(
         self, _: Any, rank: int, comm: int, key: int, error: int, n: int, at: int

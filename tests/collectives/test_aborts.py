@@ -69,7 +69,7 @@ def works(cluster: e.Cluster, comm: int) -> None:
 
 
 def abort(cluster: e.Cluster, rank: int, comm: int) -> None:
-    """Nothing changes the rank's memory when it has been told that it has left."""
+    """Nothing changes the rank's memory once it was notified that it has left."""
     cluster.abort(rank, comm)
     while (rank, comm) not in cluster.left and cluster.step():
         pass

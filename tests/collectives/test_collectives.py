@@ -51,7 +51,7 @@ def coll(tmp_path_factory: pytest.TempPathFactory) -> Native:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Native:
-    """With little room for sends."""
+    """With little space for sends."""
     args = [
         f"-DCOLL_PIECE_BYTES={PART}ull",
         f"-DSENT_MAX={SENT}ull",
@@ -313,7 +313,7 @@ def test_a_receiver_elsewhere_is_written_to(coll: Native) -> None:
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("placement", [[0], [0, 0], [0, 1], [0, 1, 0]])
 def test_pre_multiplied_sum(coll: Native, placement: list[int], in_place: bool) -> None:
-    """Also of one rank, and where what it sends lies already where it is received."""
+    """Also with one rank, and if the sent data is already at the receiving address."""
     cluster = start(coll, placement, 3)
     join_all(cluster)
     n, recv = len(placement), 0 if in_place else 64

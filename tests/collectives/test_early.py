@@ -232,7 +232,7 @@ def test_a_prescaled_input_is_scaled_once(coll: Native, n: int) -> None:
 
 
 def test_elements_begin_where_they_want(coll: Native) -> None:
-    """Sums read what is aligned where it lies; the device refuses other places."""
+    """Sums read aligned inputs in place; the device refuses other addresses."""
     for at in (0, 1, 2, 64):
         cluster, op = called(coll, [0, 0, 0, 1], [3, 1, 0, 2], at=at)
         op.check(cluster.memory)

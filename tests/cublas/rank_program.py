@@ -71,7 +71,7 @@ def upload(array: Array) -> int:
 
 
 class Matrices:
-    """`count` matrices of one layout in device memory; what lies between them is kept as well."""
+    """`count` matrices of one layout in device memory; the bytes between them are kept as well."""
 
     def __init__(self, r: Random, kind: int, rows: int, columns: int, count: int, by_rows: bool):
         self.kind = kind

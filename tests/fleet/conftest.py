@@ -19,5 +19,5 @@ __all__ = ["rankfold", "specs"]
 
 @pytest.fixture
 def neighbour(rankfold: Rankfold, specs: Specs) -> Neighbour:
-    """A job of two ranks that trains until told. Its bits are known."""
+    """A job of two ranks that trains until it is stopped. Its bits are known."""
     return Neighbour(rankfold, specs, build(PROGRAMS / "until_told.cu"))

@@ -1,4 +1,4 @@
-"""Promise: who cleans up where the sockets lie (/tmp, of all places) costs no job anything."""
+"""Promise: a clean-up of /tmp, where the sockets are, costs no job anything."""
 
 from __future__ import annotations
 

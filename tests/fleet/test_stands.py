@@ -42,7 +42,7 @@ def at(rankfold: Rankfold, name: str) -> list[str]:
 
 
 class Stands:
-    """A job whose ranks stand still, until told."""
+    """A job whose ranks stand still until the test lets them continue."""
 
     def __init__(self, rankfold: Rankfold, specs: Specs, how: str, gpus: int):
         self.rankfold, self.specs, self.how, self.gpus = rankfold, specs, how, gpus

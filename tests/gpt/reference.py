@@ -1,7 +1,7 @@
 """A NumPy twin of ``examples/gpt``: the same batches, initial values, model and optimizer.
 
 Used to check the CUDA kernels one by one and the whole training run. It computes in float64
-unless told otherwise, and is itself checked against finite differences. Names follow the CUDA
+by default, and is itself checked against finite differences. Names follow the CUDA
 source. Shapes: B sequences of T tokens give M = B * T rows; C channels, V symbols.
 """
 

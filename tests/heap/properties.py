@@ -90,7 +90,7 @@ class Heap:
         self.lib.heap_retire(self.heap, seq)
 
     def fewest_chunks(self, size: int) -> int:
-        """How many chunks `size` bytes need in which nothing lies, in the best place for them."""
+        """How many empty chunks `size` bytes need, in the best place for them."""
         used = {c for a, n in self.live.items() for c in chunks(a, n)}
         spans = sorted((a, a + whole(n)) for a, n in self.live.items())
         holes = itertools.pairwise([(BASE, BASE), *spans, (END, END)])

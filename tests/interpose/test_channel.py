@@ -167,7 +167,7 @@ def test_a_full_ring_waits_and_loses_nothing(build: Build, tmp_path: Path) -> No
 def test_a_host_functions_return_wakes_a_server_behind_a_full_ring(
     build: Build, tmp_path: Path
 ) -> None:
-    """The server waits for it before it takes anything more, so no record can tell of it."""
+    """The server waits for it before it takes anything more, so no record can report it."""
     program = build("""
     static void nothing(void *p) { (void)p; }
     int main(void)

@@ -39,7 +39,7 @@ def test_a_claim_of_an_empty_launcher_waits(rig: Rig) -> None:
 
 
 def test_no_request_reaches_a_rank_of_another_incarnation(rig: Rig) -> None:
-    """An empty launcher has seen no epoch: only its incarnation tells who is late."""
+    """An empty launcher has seen no epoch: only its incarnation shows which request is late."""
     launched = rig.launch("no-such-command", empty=True, incarnation=3)
     takes: dict[str, dict[str, Any]] = {
         "claim": {"epoch": 7, "device": "d0"},

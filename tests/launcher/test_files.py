@@ -296,7 +296,7 @@ def copied(folder: Path, earlier: Path | None = None) -> dict[str, int]:
 
 @pytest.fixture
 def memory(place: Tree) -> Iterator[Path]:
-    """A file system in memory, which tells less of what is changed."""
+    """A file system in memory, which reports fewer changes."""
     folder = place.tree.parent / "memory"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)], check=True)

@@ -111,7 +111,7 @@ def test_a_rank_that_renames_without_a_pause_comes_back(place: Hostile) -> None:
 
 
 def test_a_journal_that_tells_of_renames_in_another_order_is_enough(place: Hostile) -> None:
-    """The kernel tells of the same rename once, however often it happens between two looks; and the
+    """The kernel reports the same rename once, however often it happens between two polls; and the
     last one of all happens when nothing looks any more."""
     launched = place.start("halfway")
     save(launched, place.saved)

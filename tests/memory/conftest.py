@@ -1,4 +1,4 @@
-"""The room, built once, and worlds around it."""
+"""The memory library, built once, and worlds around it."""
 
 from __future__ import annotations
 

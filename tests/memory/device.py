@@ -36,7 +36,7 @@ BLANK: Page = (Anything(),) * CELLS
 
 
 class Broken(AssertionError):
-    """The room broke a rule of the device's table."""
+    """The memory library broke a rule of the device's table."""
 
 
 class Device:
@@ -182,7 +182,7 @@ class Device:
         if self.fails("own"):
             return OUT_OF_MEMORY
         if self.content[chunk] != self.content[self.spaces[at][addr]]:
-            raise Broken("who reads there can tell")
+            raise Broken("a reader there would notice")
         for queue in self.queues.values():
             if any((self.number(dst[0]), dst[1]) == (at, addr) for dst, _ in queue):
                 raise Broken("a mapping changes under a copy to it")

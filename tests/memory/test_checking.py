@@ -343,7 +343,7 @@ def test_a_part_is_what_a_buffer_has_on_a_page(make: Make) -> None:
 
 
 def test_all_of_it_includes_what_is_between_buffers(make: Make) -> None:
-    """And all pages, whichever's turn it is. Of what is freed only where it lies between others."""
+    """And all pages, whichever rank is active. Freed pages are checked only between others."""
     (rank,) = make(1, 16).ranks
     allocate(rank, 4096, 4096)
     allocate(rank, CHUNK + 8192, 2 * CHUNK)  # from the middle of a page into one

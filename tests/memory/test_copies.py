@@ -12,7 +12,7 @@ from .world import ACTIVATE, DEV_BASE, PRIVATE, SAVE, Make, Rank, World
 
 
 def out(*ranks: Rank) -> None:
-    """Another rank takes all the room that there is."""
+    """Another rank takes all free chunks."""
     world = ranks[0].world
     other = world.ranks[-1]
     for page in range(8, 8 + world.memory.total):
@@ -608,7 +608,7 @@ def test_pages_only_referred_to_are_not_common(make: Make) -> None:
 
 
 def test_pages_that_became_resident_are_not_common(make: Make) -> None:
-    """Its image may hold the same; but it lies on the device now, and may be written there."""
+    """Its image may hold the same; but it is on the device now, and may be written there."""
     world = make(2, 4)
     first, second = world.ranks
     for rank in world.ranks:

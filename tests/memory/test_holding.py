@@ -17,7 +17,7 @@ from .world import ACTIVATE, SAVE, Make, Rank, World
 
 
 def saved(make: Make, pages: int = 2) -> tuple[World, Rank]:
-    """A rank with content, and one that takes all the room when it comes."""
+    """A rank with content, and one that takes all chunks when it comes."""
     world = make(2, 4, groups=(1, 2))
     rank = world.ranks[0]
     fill(rank, pages)

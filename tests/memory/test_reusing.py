@@ -172,7 +172,7 @@ def test_a_page_that_cannot_be_mapped_is_reported(make: Make, how: str) -> None:
 
 
 def test_pages_that_are_not_written_need_not_be_resident(make: Make) -> None:
-    """It was read by its versions: it may lie elsewhere."""
+    """It was read by its versions, so it may be elsewhere."""
     world = make(2, 8)
     first, second = world.ranks
     same(first, second, pages=3)

@@ -1,4 +1,4 @@
-"""The proxy's memory room over a device that is Python's (device.py), and ranks that use it."""
+"""The proxy's memory library over a device in Python (device.py), and ranks that use it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load(folder: Path, changed: Path | None = None) -> tuple[Any, Any]:
 
 
 def must(opened: int) -> None:
-    """Too few addresses, say, are nothing that the room has done."""
+    """The memory library does not cause, for example, a lack of addresses."""
     if opened:
         raise OSError(f"a world could not be opened: {opened}")
 
@@ -69,7 +69,7 @@ class Work:
     count: int
     value: int
     ranks: list[Rank]
-    places: dict[int, Any]  # page: where it lies
+    places: dict[int, Any]  # page: its place
 
 
 class Rank:
@@ -105,7 +105,7 @@ class Rank:
                 PREFETCH: True,
                 COPY: True,
             }
-            assert right[purpose], f"told too early: {purpose}"
+            assert right[purpose], f"reported too early: {purpose}"
         elif result != CANCELLED:
             assert self.world.faults, f"failed without a reason: {purpose}"
             self.failed = True

@@ -2,9 +2,9 @@
  *
  * Its products are kernels of the fake's streams: sums in double over k upwards, one rounding at
  * the end. It is stricter than NVIDIA's: descriptors that are left, attributes of a wrong size or
- * without a use, alignments that are not so, a bias that does not lie at 16 bytes, algorithms
+ * without a use, alignments that are not so, a bias that is not aligned to 16 bytes, algorithms
  * of another product, and addresses outside of the window and of the stream's own memory are faults
- * of the caller. A and B are read whatever alpha is. D and C must lie by columns.
+ * of the caller. A and B are read whatever alpha is. D and C must be stored by columns.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -274,7 +274,7 @@ static void store(uint64_t at, int32_t type, double x)
 	       type_bytes(type));
 }
 
-/* Element (i, j) of the b-th matrix as it lies. */
+/* Element (i, j) of the b-th matrix as it is stored. */
 static uint64_t element(const struct product *p, int which, int32_t b, uint64_t i, uint64_t j)
 {
 	const struct cublasLtMatrixLayoutOpaque *x = &p->layout[which];

@@ -132,7 +132,7 @@ def test_a_kernel_of_another_rank_waits_for_the_one_that_runs(
 
 
 def test_a_module_variable_is_the_ranks_own(device: Device, kernels: Kernels) -> None:
-    """It lies where the client put the module's globals: so it moves and swaps with the rank."""
+    """It is where the client put the module's globals, so it moves and swaps with the rank."""
     for _ in range(2):
         space = device.space()
         out, variables = words(space, 0), words(space, 41)
@@ -283,7 +283,7 @@ def test_a_call_that_fails_fails_the_rank_it_was_for(
 def test_memory_whose_mapping_failed_half_way_is_mapped_anew(
     fake: Fake, device: Device, kernels: Kernels
 ) -> None:
-    """The next rank gets the same chunk at the same address, where it lies without access."""
+    """The next rank gets the same chunk at the same address, where it is mapped without access."""
     first, second = device.space(), device.space()
     at = words(first, 1)
     fake.fail("cuMemSetAccess", 1, 2)

@@ -71,7 +71,8 @@ def test_each_gives_the_right_results(device: Device, kind: int, flags: int) -> 
 @pytest.mark.parametrize("which", [SUM_A, SUM_B, SUM_D | DRELU])
 @pytest.mark.parametrize("shift", [1, 4])
 def test_sums_may_go_anywhere(device: Device, which: int, shift: int) -> None:
-    """The fake takes no place that is not at 16 bytes; one after another lie 12 and 19 floats."""
+    """The fake accepts only addresses aligned to 16 bytes; here 12 and 19 floats follow one
+    another."""
     m, n = (9, 16) if which != SUM_B else (16, 9)
     o = product(device.space(), R_32F, m, n, 6, 3, which)
     o.call = replace(o.call, bias=o.call.bias + 4 * shift, count=2)

@@ -243,7 +243,7 @@ def test_a_checksum_is_the_same_wherever_the_bytes_are(device: Device) -> None:
 
 
 def test_a_checksum_may_begin_anywhere(device: Device) -> None:
-    """As what lies between two buffers does, within a chunk."""
+    """As the bytes between two buffers do, within a chunk."""
     space = device.space()
     data = np.random.default_rng(3).integers(0, 256, 5000, np.uint8)
     at = put(space, data)

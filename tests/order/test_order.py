@@ -1,4 +1,4 @@
-"""The check of order tells of what nothing orders, and of nothing else."""
+"""Promise: the check of order reports accesses that nothing orders, and no others."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(stream: int, *accesses: Access) -> Step:
     return "run", stream, list(accesses)
 
 
-# ---- one rule each: what lies between a write in one stream and a read in another ----
+# ---- one rule each: steps between a write in one stream and a read in another ----
 
 RULES: dict[str, tuple[int, list[Step], int, bool]] = {
     "nothing": (4, [], 5, True),

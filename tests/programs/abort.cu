@@ -65,7 +65,7 @@ struct meeting {
 };
 
 // All ranks but the first have called an operation; then they abort it while they wait for it. None
-// aborts before all have called: a call that comes later may be told of the abort at once.
+// aborts before all have called: a later call may get the abort's error at once.
 static void from_a_thread(ncclComm_t comm, float *data, cudaStream_t stream, bool sends)
 {
 	meeting point;

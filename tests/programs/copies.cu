@@ -259,7 +259,7 @@ static void batches_refused(Memory &m)
           cudaErrorInvalidValue);
     FAILS(cudaMemcpyBatchAsync(to, from, sizes, 2, kinds, firsts, 2, cudaStreamLegacy),
           cudaErrorInvalidValue);
-    // The driver's first form also tells which copy it was.
+    // The driver's first form also returns which copy it was.
     CUresult (*first_form)(CUdeviceptr *, CUdeviceptr *, size_t *, size_t, CUmemcpyAttributes *,
                            size_t *, size_t, size_t *, CUstream);
     DRIVER_CHECK(cuGetProcAddress("cuMemcpyBatchAsync", (void **)&first_form, 12080, 0, nullptr));

@@ -565,7 +565,7 @@ void Program::instantiation()
     EXPECT(p.result_out == cudaGraphInstantiateSuccess && !p.errNode_out, "%d", p.result_out);
     cuuint64_t told = 99;
     DRIVER_CHECK(cuGraphExecGetFlags(exec, &told));
-    EXPECT(told == 8, "an upload is not told back: %d", int(told));
+    EXPECT(told == 8, "an upload is not returned: %d", int(told));
     EXPECT(launch(exec, 1) == 30, "2 * 3 * 5 is %d", host[0]);
     CUDA_CHECK(cudaGraphExecDestroy(exec));
     CUDA_CHECK(cudaGraphAddDependencies(graph, &c, &b, nullptr, 1));

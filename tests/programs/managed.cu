@@ -1,5 +1,5 @@
 // managed.cu: managed memory, which host and kernels use at one address: as both see it before and
-// after the rank has moved, what is advised and told back, how it is freed, __managed__ variables.
+// after the rank has moved, advice and queries, how it is freed, __managed__ variables.
 #include <cuda.h>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// races.cu: what lies between two accesses to one buffer, of two streams. Each case has a buffer
-// and streams of its own, and prints `race NAME begin end`, where that buffer lies; or `fine` if it
+// races.cu: orderings between two accesses to one buffer, of two streams. Each case has a buffer
+// and streams of its own, and prints `race NAME begin end`, the buffer's addresses; or `fine` if it
 // does not race, or `may` if that cannot be seen from outside. Nobody cares for the results.
 #include <functional>
 

@@ -66,7 +66,7 @@ static void reached_by_kernels(int *memory, int seed, cudaStream_t stream)
 }
 
 // Copies return while the stream is held up, and take their turn in it: what they read is what
-// lies there then, also if a host function has put it there.
+// is there then, also if a host function has put it there.
 static void copies_do_not_wait(int *memory, int seed, int *device, cudaStream_t stream)
 {
     gate = false;

@@ -1,4 +1,4 @@
-// rests.cu: what lies between two events, one before and one after its rank has rested: a span that
+// rests.cu: the time between two events, one before and one after its rank has rested: a span that
 // was over before is the same one after, and the time at rest is not counted.
 #include <ctime>
 

@@ -1,4 +1,4 @@
-// timing.cu: what events and streams tell: elapsed times, what is not ready yet, waits across
+// timing.cu: results of events and streams: elapsed times, what is not ready yet, waits across
 // streams, flags, priorities and numbers.
 #include <atomic>
 

@@ -33,7 +33,7 @@ from support.ring_client import (
 )
 
 RANKS, WORDS = 3, 96  # words: of each buffer
-# Neither follows what lies there, nor waits for it.
+# Neither depends on the old content, nor waits for it.
 ANY = [name for name in NAMES if name not in ("linked", "until")]
 GLOBALS = DEV_BASE + CHUNK
 GEMM_AUX = CONTRACT.opcodes["GEMM_AUX"].number
@@ -143,7 +143,7 @@ def test_equal_versions_are_equal_bytes(ranks: tuple[Devices, list[Computing]], 
 def test_ranks_that_do_the_same_are_known_to_hold_the_same(
     ranks: tuple[Devices, list[Computing]],
 ) -> None:
-    """A step of data-parallel training, with gradients that lie elsewhere in each rank."""
+    """A step of data-parallel training, with gradients at other addresses in each rank."""
     here, made = ranks
     parameters, mean, own = BUFFERS[0], BUFFERS[1], BUFFERS[2]
     for rank in made:
@@ -202,7 +202,7 @@ def test_buckets_are_updated_one_by_one(ranks: tuple[Devices, list[Computing]]) 
 def test_a_product_reaches_its_matrices_and_no_more(
     ranks: tuple[Devices, list[Computing]],
 ) -> None:
-    """Weights, biases and their gradients are parts of large buffers; what else lies there may be
+    """Weights, biases and their gradients are parts of large buffers; the rest of them may be
     each rank's own. A bias that is added is not written."""
     here, made = ranks
     inputs, weights, gradients = BUFFERS[:3]
@@ -270,7 +270,7 @@ DIFFERENCES: dict[str, Callable[[Computing, bool], None]] = {
     "the shape": lambda r, other: r.launch("block", D, B, WORDS, 1, 128 if other else 96),
     "the code": lambda r, other: r.launch("scale" if other else "double", D, B, WORDS, 1, 96),
     "what is read": lambda r, other: r.launch("scale", D, A if other else B, WORDS, 1, 96),
-    "what lay there": fill_and_update,
+    "the old content": fill_and_update,
     "a variable": tally_twice,
     "an address": lambda r, other: r.launch("address", D, C if other else B, WORDS, 1, 96),
     "what is one": alias,
@@ -369,7 +369,7 @@ def test_a_read_past_a_buffer_uses_the_next_version(
 def test_a_write_past_the_end_happens_there(
     ranks: tuple[Devices, list[Computing]],
 ) -> None:
-    """Into the next buffer, by a launch that tells how far it goes."""
+    """Into the next buffer, by a launch whose bounds are known."""
     here, made = ranks
     for rank in made:
         for at in (A, B, C, D):

@@ -274,9 +274,9 @@ def test_a_rank_that_is_never_quiet_is_reported(kernels: Loader) -> None:
 
 
 def on_the_host(mark: bytes) -> list[int]:
-    """Where the mark ends a page in this process's own memory: there copies that several ranks
-    have in common lie. The kernel shows neighbouring mappings as one; of those that a sanitizer
-    reserves the ends are looked at, where neighbours come."""
+    """The addresses in this process's own memory at which the mark ends a page, as in copies that
+    several ranks have in common. The kernel shows neighbouring mappings as one; of the mappings
+    that a sanitizer reserves, only the ends are searched, where neighbours may be."""
     found, half = set(), mark[: 2 * WORDS]
     with Path("/proc/self/mem").open("rb", buffering=0) as memory:
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -284,7 +284,7 @@ def on_the_host(mark: bytes) -> list[int]:
             begin, end = (int(at, 16) for at in where.split("-"))
             if rights != "rw-p" or rest[2] != "0" or end - begin < CHUNK:
                 continue
-            pieces = range(begin, end, 4 * CHUNK)  # the mark lies within a page
+            pieces = range(begin, end, 4 * CHUNK)  # the mark is within a page
             ends = [*pieces[:ENDS], *pieces[-ENDS:]] if len(pieces) > 16 * ENDS else pieces
             for place in ends:
                 memory.seek(place)
@@ -302,8 +302,8 @@ def on_the_host(mark: bytes) -> list[int]:
 
 
 def test_a_bit_that_flips_in_a_copy_of_several_ranks_is_an_alarm(kernels: Loader) -> None:
-    """None of them has the page on the device: what lies on the host once differs from what lay
-    there."""
+    """None of the ranks has the page on the device: the one copy on the host differs from the
+    content that was copied to it."""
     mark = os.urandom(len(MARK))  # no other test of this process has left it anywhere
     with job(kernels, [0, 0, 0]) as (here, ranks):
         (native,) = here.natives

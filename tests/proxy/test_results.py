@@ -60,7 +60,7 @@ class Training(Computing):
         self.alloc(OWN, CHUNK)
 
     def fill_words(self, at: int, count: int, value: int) -> None:
-        """Words of SEND and RECV, which lie one behind the other."""
+        """Words of SEND and RECV, which are adjacent."""
         self.memory[at : at + count] = value
         self.fill(SEND + WORD * at, value & 0xFFFFFFFF, 4, count)
 

@@ -489,7 +489,7 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
         0,
         *ALL,
     ),
-    "a product of what lies around zero": (
+    "a product of values around zero": (
         "sub.s32 %i3, %x, 100; mul.lo.s32 %i3, %i3, -3;" + at("%i3"),
         0,
         0,
@@ -540,7 +540,7 @@ EDGES: dict[str, tuple[str, int, int, int, int]] = {
         0,
         1024,
     ),
-    "the last bits of what lies around zero": (
+    "the last bits of values around zero": (
         "sub.s32 %i3, %x, %t; and.b32 %i3, %i3, 63;" + at("%i3"),
         0,
         0,

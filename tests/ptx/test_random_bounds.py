@@ -1,4 +1,4 @@
-"""Random kernels, every access recorded: each lies within what the bounds say of its launch."""
+"""Random kernels, every access recorded: each is within the bounds of its launch."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def check(core: Core, seed: int) -> tuple[int, int]:
 
 
 def _check_thread(thread: Thread, found: Launch, about: str) -> None:
-    """Each access lies within one of its words' bounds; only what is said to be is read."""
+    """Each access is within one of its words' bounds; only bytes that are said to be read are."""
     for accessed in thread.run():
         fits = False
         for word in found.words:

@@ -323,7 +323,7 @@ CLOSED = {
         "atom.add.u32 %i2, [%a0], 1; st.global.u32 [%p], 1;",
         "0:w",
     ),
-    # an address that matters for more than what lies there
+    # an address that matters for more than its content
     "is there a buffer": ("setp.ne.s64 %c, %p, 0; @%c ld.global.u32 %i0, [%p];", "0:r"),
     "compared": ("setp.lt.u64 %c, %p, %q; ld.global.u32 %i0, [%p];", "0:rv"),
     "stored": ("st.global.u64 [%q], %p; ld.global.u32 %i0, [%p];", "0:rv 8:w"),

@@ -179,7 +179,7 @@ def test_events_are_bounded_and_repetitions_noted_once(tmp_path: Path) -> None:
 
 
 def test_a_change_of_a_job_that_never_touches_a_device_ends() -> None:
-    """No program has asked for a device: no device will ever tell that it was released."""
+    """No program has requested a device, so no device will ever report a release."""
     there = observed(soft_0=replace(running(None), ranks=(RankOnDevice(0, "waiting"),)))
     grown = replace(wanted(), to_gpus=1)
     for channel in (True, False):

@@ -1,4 +1,4 @@
-"""Following a directory costs what its files of desired state cost, whatever else lies there."""
+"""Promise: following a directory costs no more if it contains other files."""
 
 from __future__ import annotations
 

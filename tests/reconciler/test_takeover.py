@@ -39,7 +39,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 def test_a_local_snapshot_is_not_restored_where_its_job_continues_elsewhere(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real store is asked. While it cannot be, what lies here comes back."""
+    """The real store is queried. While it is unreachable, the local snapshot is used."""
     store = stores.open(scene.ranks.layout.checkpoints, scene.ranks.fleet())
     store.begin_incarnation("a", 1, owner="here")
     stored(scene)

@@ -1,4 +1,4 @@
-"""A checkpoint that lies damaged in the store is never gone on from: it is named, and an older one
+"""Promise: no job continues from a damaged checkpoint: it is named, and an older one
 taken, or whoever asks for it is refused."""
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_a_job_rests_in_the_store_and_continues_elsewhere(
 def test_a_job_rests_on_the_nodes_disk_with_its_memory_free(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """Unless told otherwise; again and again; over the end of what is left, and into the store."""
+    """By default; repeatedly; over the end of what is left, and into the store."""
     del rankfold.environment["RANKFOLD_REST_SAVE_AFTER"]
     saves = Layout(rankfold.state.path).job(job.name) / "saves"
     job.apply(gpus=2)

@@ -1,7 +1,7 @@
 """Consistent cuts of running jobs, asked at 200 seeded moments.
 
 At a cut all ranks have issued and completed the same collectives, nothing is in flight, and the
-program cannot tell. The moments fall anywhere; that enough of them fall inside communicator
+program cannot tell. The moments are random; that enough of them fall inside communicator
 initialisation (a job is started anew for every few cuts) and inside collectives that overlap with
 other work, is counted.
 """
@@ -70,7 +70,7 @@ def look(job: RunningJob) -> Look:
 
 
 def moment(before: Look, behind: Look) -> str:
-    """Where a job was all the time between two looks, as far as they can tell."""
+    """The job's state between two looks, as far as they show it."""
     if before.joining & behind.joining:
         return "joining"
     if before.busy and behind.busy and before.completed == behind.completed:

@@ -19,7 +19,7 @@ STEPS = 200  # seconds of them: what happens to the job happens before its end
 
 @pytest.fixture
 def ballast(state: State, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The file to remove: modules and compiled kernels lie on a disk that is full."""
+    """The file to remove: modules and compiled kernels are on a full disk."""
     with disk.small_disk(state) as place:
         (place / "modules").mkdir()
         (state.path / "modules").symlink_to(place / "modules")

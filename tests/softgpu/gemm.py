@@ -24,7 +24,7 @@ _libm.fma.restype, _libm.fma.argtypes = ctypes.c_double, [ctypes.c_double] * 3
 
 @dataclass(frozen=True)
 class Matrix:
-    """Where the elements of `count` matrices lie, in elements."""
+    """The offsets of the elements of `count` matrices, in elements."""
 
     address: int
     row: int
@@ -144,7 +144,7 @@ def exactly(call: Gemm, a: Array, b: Array, c: Array, bias: Array | None = None)
 
 @dataclass
 class Operands:
-    """Matrices in device memory, laid out as asked, with what lies between them."""
+    """Matrices in device memory, laid out as requested, with the gaps between them."""
 
     space: Space
     call: Gemm

@@ -154,7 +154,7 @@ EXPORT sorted(int *values)
     values[threadIdx.x] = shared[threadIdx.x];
 }
 
-// How many of a warp's values are positive, by atomic operations, and one that its last lane tells.
+// How many of a warp's values are positive, by atomic operations, and one value from its last lane.
 EXPORT told(const int *values, int *out)
 {
     __shared__ int counts[2], last[2];

@@ -42,7 +42,7 @@ class Round:
 
     `h`: how it comes about (HALVES); `number`: what it is made of. `t`: which word is a thread's
     (PLACES); so is `compared`. `stride`, `wide`: bytes from a word to the next, and whether all of
-    them are loaded and stored. `shift`: bytes that the loaded word lies further on. `exchanged`:
+    them are loaded and stored. `shift`: the offset of the loaded word in bytes. `exchanged`:
     the word at t is loaded, and the one further on stored. `late`: between the two a thread counts
     as long as its value says. `predicated`: without branches. `halving`: again with h / 2 until
     that is 0, with this between: "bar.sync 0", "bar.warp.sync -1", or nothing; or, if it is

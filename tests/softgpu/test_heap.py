@@ -41,7 +41,7 @@ extern "C" __global__ void blocks(void **at, int n)
 
 
 def variables_with_heap(module: ModuleInfo, space: Space, heap: int) -> int:
-    """The module's variables, once they tell of a heap."""
+    """The module's variables, with the address of a heap."""
     image = bytearray(module.globals_image)
     setup = next(g.offset for g in module.globals if g.name == "__rankfold")
     assert struct.unpack_from("<Q", image, setup + 8) == (1,)  # it wants one
@@ -50,7 +50,7 @@ def variables_with_heap(module: ModuleInfo, space: Space, heap: int) -> int:
 
 
 class Heap:
-    """A heap in a space, and the module's variables that tell kernels of it."""
+    """A heap in a space, and the module's variables with its address."""
 
     def __init__(self, kernels: Loader, space: Space, nbytes: int = BYTES):
         self.kernels, self.space, self.bytes = kernels, space, nbytes

@@ -88,7 +88,7 @@ def patterns(numbers: Array, element: str) -> Array:
     return np.where(np.isnan(half), 0x7FFF, half.view(np.uint16)).astype(np.uint64)
 
 
-# ---- where elements lie --------------------------------------------------------------------------
+# ---- places of elements --------------------------------------------------------------------------
 
 
 def left(m: int, element: str) -> Layout:
@@ -455,7 +455,7 @@ def test_each_warp_for_itself(kernels: Loader, space: Space) -> None:
         ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%a];", 8, 716),
         ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%a];", 1 << 20, 700),
         ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r0}, [%a];", 1 << 40, 700),
-        ("stmatrix.sync.aligned.m8n8.x1.b16 [%a], {%r0};", DEV_BASE, 700),  # nothing lies there
+        ("stmatrix.sync.aligned.m8n8.x1.b16 [%a], {%r0};", DEV_BASE, 700),  # not mapped
         ("wmma.load.a.sync.aligned.row.m16n16k16.global.s8 {%r0, %r1}, [%a], 16;", 64, 700),
         (
             "wmma.load.a.sync.aligned.row.m16n16k16.s8 {%r0, %r1}, [%a], 0x7fffffff;",

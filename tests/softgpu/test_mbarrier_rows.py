@@ -1,5 +1,5 @@
 """mbarrier: what one thread sees of a barrier of its own, and blocks whose threads wait for each
-other. Also copies that tell a barrier when they are done. PTX ISA, 9.7.9.25 and 9.7.13.15."""
+other. Also copies that arrive at a barrier when they complete. PTX ISA, 9.7.9.25 and 9.7.13.15."""
 
 from __future__ import annotations
 

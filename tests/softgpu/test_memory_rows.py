@@ -254,7 +254,7 @@ def read_only() -> list[Row]:
 
 
 def asynchronous() -> list[Row]:
-    """cp.async: what lies beyond the source's size is zero and is not read."""
+    """cp.async: bytes beyond the source's size are zero and are not read."""
     done = " cp.async.commit_group; cp.async.wait_group 0; "
     back = "ld.shared.v4.b32 {x, y, z, w}, [%sh]; st.global.v4.b32 [%out], {x, y, z, w};"
     regs = ".reg .b32 x, y, z, w, n; .reg .pred p; .reg .b64 q, nowhere; mov.b64 nowhere, 0; "

@@ -106,7 +106,7 @@ def encoded(x: Array, kind: str) -> Array:
 
 
 def interesting() -> Array:
-    """All halves; the codes' values, what lies halfway, and their neighbours; random bits."""
+    """All halves; the codes' values, midpoints, and their neighbours; random bits."""
     floats = [np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)]
     for kind in FORMATS:
         values = decoded(kind)

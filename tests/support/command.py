@@ -163,7 +163,7 @@ spec: {{checkpointStore: {url}}}
 
 
 class Specs:
-    """A folder of desired state: a pool of four devices and one job that runs until told."""
+    """A folder of desired state: a pool of four devices and a job that runs until stopped."""
 
     def __init__(self, folder: Path):
         self.folder = folder

@@ -70,7 +70,7 @@ WORK = {
     # when the word of `from` is no longer 0
     "until": "again: ld.volatile.global.u32 %r4, [%d5]; setp.eq.u32 %p, %r4, 0; @%p bra again;"
     "st.global.u32 [%d4], %r4;",
-    # from the buffer that lies `add` behind `from`; into the one that lies so behind `out`
+    # from the buffer that is `add` behind `from`; into the one that is so behind `out`
     "behind": "mul.wide.u32 %d6, %r2, 512; add.u64 %d6, %d6, %d5; ld.global.u32 %r4, [%d6];"
     "st.global.u32 [%d4], %r4;",
     # that `add` is not 99

@@ -33,7 +33,7 @@ class Run:
 
 class Image:
     """A rank's image. `buffers`: address and bytes of each; `runs`: of the pages they touch;
-    `image_owner`: pages, and the ranks that they lie with; `keys`: of those that have one;
+    `image_owner`: pages, and the ranks whose images have them; `keys`: of those that have one;
     `others`: images by rank, to find them."""
 
     def __init__(self, data: mmap.mmap, others: Mapping[int, Image] | None = None):
@@ -112,7 +112,7 @@ def images_of(clients: Iterable[RingClient], stack: ExitStack) -> list[Image]:
 
 
 def _clipped(extents: Sequence[tuple[int, ...]], pages: list[int]) -> Iterator[Run]:
-    """The extents, as far as they lie on these pages."""
+    """The extents, as far as they are on these pages."""
     last = DEV_BASE + (1 << 39)
     ends = [each[0] for each in extents[1:]] + [last]
     for page in pages:

@@ -15,11 +15,11 @@ MODULES: dict[str, ModuleInfo] = {}  # those that are known by their hash, every
 
 
 class Devices:
-    """Some devices in this process, each with its own thread; and what they tell."""
+    """Some devices in this process, each with its own thread, and their events."""
 
     def __init__(self, natives: list[Native], told: list[list[Event]]):
         self.natives, self.told = natives, told
-        self.spoilt = False  # a test has changed what lies there
+        self.spoilt = False  # a test has changed content
 
     def place(self, job: int, clients: Sequence[RingClient], where: list[int]) -> None:
         """Rank r on device where[r]."""

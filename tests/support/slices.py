@@ -1,4 +1,4 @@
-"""A slice of the tests: those that a short time has room for, others for each commit.
+"""A slice of the tests: as many as fit into a short time, others for each commit.
 
 ``pytest --slice WORD`` puts the tests into an order that WORD draws and begins none after
 `--slice-seconds`; concurrently (pytest-xdist) each process has that time. The number of tests

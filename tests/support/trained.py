@@ -18,7 +18,7 @@ from support.ring_client import CHUNK, CONTRACT, DEV_BASE, settle
 
 WORDS = 96
 VARIABLES = DEV_BASE
-# Two chunks each; what is used lies across the border of both.
+# Two chunks each; the words in use cross the border of both.
 HOMES = [DEV_BASE + (1 + 2 * n) * CHUNK for n in range(5)]
 PARAMETERS, MOMENTS, GRADIENT, OWN, OTHER = (home + CHUNK - 2 * WORDS for home in HOMES)
 SCRATCH = HOMES[-1] + 4 * WORDS

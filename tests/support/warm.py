@@ -68,7 +68,7 @@ class Server:
         return not any(name.startswith(COLD) for name in different)
 
     def start(self, request: fork_server.Request, files: list[int]) -> tuple[int, _Reply]:
-        """Returns the pid, and what will tell how the process ended. Raises OSError."""
+        """Returns the pid, and a handle that gets the exit status. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reply = _Reply(ours)
         text = os.memfd_create("request")
@@ -87,7 +87,7 @@ class Server:
 
 
 class _Reply:
-    """The socket at which the server tells how a process ended."""
+    """The socket at which the server reports how a process ended."""
 
     def __init__(self, ours: socket.socket):
         # As a number: the garbage collector complains about sockets that it finds open.

@@ -1,5 +1,5 @@
 """The device of tests/memory for all that the proxy's core asks of one: kernels, copies, fills,
-sums and checksums, on the bytes of ranks that lie at the ends of chunks.
+sums and checksums, on the bytes of ranks at the ends of chunks.
 
 A work begins and ends when the test says so: half of what it does at its beginning, and the rest at
 its end, each through the mappings of that moment.

@@ -299,7 +299,7 @@ def test_a_rank_that_writes_it_otherwise_is_not_waited_for(here: World) -> None:
 
 
 def test_the_same_to_another_address_is_another(here: World) -> None:
-    """One key: it is of what is read, and of what lies there."""
+    """One key: it depends on the bytes that are read, and on those that are there."""
     for rank in here.clients:
         for at in (OWN, OTHER):
             rank.write(at, b"\1" * 4 * WORDS)

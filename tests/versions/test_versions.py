@@ -141,10 +141,10 @@ def test_fresh_memory_fills_and_copies_are_known_by_what_they_hold(
     assert two.key(30, 12) == one.key(5, 12) and two.key(31, 5) == one.key(6, 5)
 
 
-def test_the_same_kernels_on_equal_content_give_equal_content_wherever_it_lies(
+def test_the_same_kernels_on_equal_content_give_equal_content_at_any_address(
     library: tuple[Any, Any],
 ) -> None:
-    """Gradients lie elsewhere in each rank; parameters do not."""
+    """Gradients have other addresses in each rank; parameters do not."""
     ranks = [Rank(*library) for _ in range(3)]
     for number, rank in enumerate(ranks):
         rank.unknown(32, 8)  # what differs between ranks is not read
@@ -416,7 +416,7 @@ def all_of_them(library: tuple[Any, Any]) -> None:
     fixed = (
         test_a_map_of_other_addresses_is_not_taken,
         test_fresh_memory_fills_and_copies_are_known_by_what_they_hold,
-        test_the_same_kernels_on_equal_content_give_equal_content_wherever_it_lies,
+        test_the_same_kernels_on_equal_content_give_equal_content_at_any_address,
         test_a_map_that_is_cut_too_finely_forgets_and_stays_sound,
         test_a_range_holds_what_it_was_given,
         test_a_map_goes_back_and_draws_nothing_twice,

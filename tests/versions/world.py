@@ -54,7 +54,7 @@ class Rank:
         self.bytes[at : at + count] = expand(b"%d %d" % (id(self), self.drawn), count)
 
     def kernel(self, code: int, reads: tuple[int, int], writes: tuple[int, int]) -> None:
-        """Writes what depends on the code, on what is read, and on what lay there before."""
+        """Writes bytes that depend on the code, on what it reads, and on the old content."""
         digest = self.ffi.new("struct digest *")
         self.lib.digest_begin(digest)
         self.lib.digest_word(digest, code)

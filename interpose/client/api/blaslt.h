@@ -35,7 +35,7 @@ struct algo {
 	uint32_t tile, split_k, reduction, swizzling, custom, stages;
 	uint16_t inner_shape, cluster_shape;
 };
-_Static_assert(sizeof(struct layout) <= 64, "older headers have no more room for one");
+_Static_assert(sizeof(struct layout) <= 64, "older headers have no more space for one");
 _Static_assert(sizeof(struct desc) <= 128, "as the layout");
 _Static_assert(sizeof(struct preference) <= 64, "as the layout");
 _Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "it fits");

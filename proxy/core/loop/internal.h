@@ -39,7 +39,7 @@ struct python_request;
 struct rank;
 
 struct proxy {
-	struct device device; /* as lower rooms know it */
+	struct device device; /* as lower folders know it */
 	struct hal_config hal_config;
 	struct transfers transfers;
 

@@ -83,7 +83,7 @@ static void make_fifo(void)
 }
 static void use_fifo(void) { say_content(fifo); }
 
-/* A signal of its own choice tells its owner. */
+/* A signal that the program chose notifies its owner. */
 static volatile sig_atomic_t told, told_fd;
 static void tell(int number, siginfo_t *info, void *context)
 {
