@@ -41,7 +41,6 @@ C_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _CRIU = "CRIU calls it so"
 _REPLY = "a field of messages and of `status -o json`"
 _SNAPSHOT = "a field of the request `snapshot`"
-_TIMES = "a decision, in the words of its time"
 _UNSEEN = "`hidden` is a field of the launcher's configuration: folders that a rank does not see"
 KEPT = {
     ("adopt", "reconciler/commands/checkpoints.py"): "the command `rankfold store adopt`",
@@ -53,16 +52,12 @@ KEPT = {
     ("dump", "interpose/launcher/files/"): "json.dump",
     ("dump", "interpose/launcher/launcher.py"): "json.dump",
     ("dump", "interpose/launcher/snapshot/"): _CRIU,
-    ("for ever", "docs/decisions/"): _TIMES,
     ("guard", "proxy/hal/soft/"): "guard pages, which end a stack",
     ("guard", "rankfold/messages.py"): _REPLY,
     ("guard", "reconciler/"): _REPLY,
-    ("half saved", "docs/decisions/"): _TIMES,
     ("hidden", "interpose/client/base/elf.c"): "the visibility of an ELF symbol",
     ("hidden", "interpose/launcher/"): _UNSEEN,
     ("hidden", "reconciler/source/"): "files whose names begin with a dot",
-    ("nobody", "docs/decisions/"): _TIMES,
-    ("somebody", "docs/decisions/"): _TIMES,
 }
 
 
