@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.reconciler import daemon
+from rankfold.reconciler import loop
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.source import reader
 
@@ -17,21 +17,21 @@ pytestmark = pytest.mark.unit
 
 
 def test_an_action_that_fails_again_waits_twice_as_long_up_to_a_bound() -> None:
-    wait, delays = daemon.Backoff(), []
+    wait, delays = loop.Backoff(), []
     for now in range(100, 120):
         wait.failed(float(now))
         assert wait.due == now + wait.delay
         delays.append(wait.delay)
-    assert delays[0] == daemon.BACKOFF_MIN_S > 0
-    assert delays[-1] == daemon.BACKOFF_MAX_S
+    assert delays[0] == loop.BACKOFF_MIN_S > 0
+    assert delays[-1] == loop.BACKOFF_MAX_S
     for before, after in itertools.pairwise(delays):
-        assert after == min(daemon.BACKOFF_MAX_S, 2 * before)
+        assert after == min(loop.BACKOFF_MAX_S, 2 * before)
 
 
 def test_permanent_errors_wait_longest_at_once() -> None:
-    wait = daemon.Backoff()
+    wait = loop.Backoff()
     wait.failed(100.0, permanent=True)
-    assert wait.delay == daemon.BACKOFF_MAX_S
+    assert wait.delay == loop.BACKOFF_MAX_S
 
 
 @pytest.fixture

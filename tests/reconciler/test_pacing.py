@@ -210,16 +210,16 @@ def test_conditions_that_could_not_be_written_are_written_when_they_can_be(
 
     with claimed(state.path) as claim:
         one = Daemon(claim)
-        with one.journal as journal, contextlib.closing(one.prober):
+        with one.journal as journal, contextlib.closing(one.loop.prober):
             one.server.stop()
             one.server.run()  # closes its sockets
             journal.put(Job("queued", ("true",), "/", 1, 1), None, Origin(), "")
             journal.db.set_authorizer(no_conditions)
             with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-                one.reconcile()
+                one.loop.reconcile()
             journal.db.set_authorizer(None)
             assert journal.all_conditions() == {}
-            one.reconcile()
+            one.loop.reconcile()
             assert journal.all_conditions()["queued"]
 
 
