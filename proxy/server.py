@@ -1,9 +1,9 @@
 """The device proxy's process: `python -m rankfold.proxy.server`, one per device.
 
 The reconciler starts it; it serves the operations listed in `rankfold.messages`. This half decides
-and communicates: it connects the proxies of a job, claims ranks from their launchers, and has
-modules loaded. The C half (`native`) does everything that happens per call of a rank; this half
-never waits for it.
+and communicates: `epochs` connects the proxies of a job and claims ranks from their launchers, and
+`loading` has modules loaded. The C half (`native`) does everything that happens per call of a rank;
+this half never waits for it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rankfold import limits, messages, switches
-from rankfold.control import Channel, ControlError, Frame, Message
+from rankfold.control import ControlError, Message
 from rankfold.log import area, set_up
+from rankfold.proxy.epochs import Epochs
 from rankfold.proxy.jobs import Job, Placement
+from rankfold.proxy.loading import LoadThreads
 from rankfold.proxy.modules import ModuleStore
 from rankfold.proxy.native import (
     EVENT_ALARM,
@@ -35,28 +36,19 @@ from rankfold.proxy.native import (
     EVENT_MODULE,
     EVENT_RACE,
     EVENT_SAVED,
-    EXIT_CLEAN,
-    EXIT_CRASHED,
-    EXIT_REPLACED,
-    Event,
     Native,
     NativeError,
-    segment_create,
 )
-from rankfold.service import Outgoing, Request, Server
+from rankfold.service import Request, Server
 
 log = area(__file__)
 
 # Time for programs to exit by their errors before the proxy of a lost device exits; remaining jobs
 # then see the proxy as killed. The reconciler does not wait if there are no jobs.
 DEVICE_LOST_GRACE_S = 3.0
-LOADS = max(2, os.cpu_count() or 1)  # modules and kernels loaded at once, as many as compiled
 LOOK_S = 1.0  # between two checks of jobs' progress
 CLOSE_S = 10.0  # for modules that are still being loaded, and for work on the device, at the end
 IDLE_EXIT_S = 600.0  # without ranks and without a request for this long, a proxy exits
-MOVING = ("running", "stopping", "cut")  # a job whose devices have connected, until it ends
-HISTORY = 256  # ranks of ended placements that `status` still reports
-SAVED_JOBS = 16  # jobs that `status` still reports after they were released
 
 
 class Proxy:
@@ -82,31 +74,27 @@ class Proxy:
             moves_fd=_moves_fd(),
         )
         self.modules = ModuleStore(options.type, Path(options.state), (major, minor))
-        self.pool = ThreadPoolExecutor(LOADS, thread_name_prefix="modules")
-        self.storing = ThreadPoolExecutor(1, thread_name_prefix="images")
-        self.jobs: dict[str, Job] = {}
-        self.history: list[Message] = []
-        self._next_id = 0
+        self.loads = LoadThreads(self.native, self.modules)
         self.lost = ""  # why the device serves no jobs any more
         self._last_request = time.monotonic()
         self._stays = False  # it would exit if it had no ranks; logged once
-        self.server = Server(
+        self.server = Server(  # self.epochs needs it
             options.socket,
             {
                 messages.Hello: self.hello,
                 messages.Status: self.status,
                 messages.Place: self.place,
-                messages.Barrier: self.barrier,
-                messages.Wait: self.wait,
-                messages.Save: self.save,
-                messages.Detach: self.detach,
-                messages.Peer: self.peer,
+                messages.Barrier: lambda request: self.epochs.barrier(request),
+                messages.Wait: lambda request: self.epochs.wait(request),
+                messages.Save: lambda request: self.epochs.save(request),
+                messages.Detach: lambda request: self.epochs.detach(request),
+                messages.Peer: lambda request: self.epochs.peer(request),
                 messages.DebugText: lambda _request: {"text": self.native.debug_text()},
                 messages.Shutdown: self.shutdown,
             },
             serves=options.state,
         )
-        self.server.on_close = self._on_peer_disconnected
+        self.epochs = Epochs(options.device, self.native, self.server, self.modules.images)
         self.server.add(self.native.event_fd, self._events)
         self.server.after(LOOK_S, self._look)
 
@@ -118,8 +106,7 @@ class Proxy:
             os._exit(1)
         self.modules.close()
         with self._within("a module or kernel that is being loaded"):
-            self.pool.shutdown(cancel_futures=True)
-            self.storing.shutdown(cancel_futures=True)
+            self.loads.close()
         with self._within("work that the device does not end"):
             self.native.close()
 
@@ -177,8 +164,8 @@ class Proxy:
             "trouble": self.modules.images.trouble,
             "lost": self.lost,
             "loaded": self.modules.kernels,
-            "jobs": [self._describe(job) for job in self.jobs.values()],
-            "history": self.history,
+            "jobs": [self.epochs.describe(job) for job in self.epochs.jobs.values()],
+            "history": self.epochs.history,
         }
 
     def place(self, request: Request[messages.Place]) -> Message:
@@ -188,355 +175,39 @@ class Proxy:
             raise ControlError("argument", f"{self.options.device} is not among the devices")
         if self.lost:
             raise ControlError("busy", f"{self.options.device} was lost and is being restarted")
-        old = self.jobs.get(placement.job)
-        if old and old.placement.incarnation > placement.incarnation:
-            what = f"{placement.job} was here in incarnation {old.placement.incarnation}"
-            raise ControlError("incarnation", f"{what}: {placement.incarnation} has ended")
-        if old and old.placement.epoch == placement.epoch:
-            return {}
-        if old and old.placement.epoch > placement.epoch:
-            raise ControlError("epoch", f"epoch {old.placement.epoch} is placed here already")
-        if old and old.state != "saved":
-            raise ControlError("busy", f"epoch {old.placement.epoch} has not been detached")
-        self._next_id += 1
-        job = Job(self._next_id, placement, placement.devices.index(self.options.device))
-        self.jobs[placement.job] = job
-        try:
-            self._meet(job)
-        except NativeError as error:
-            del self.jobs[placement.job]
-            raise ControlError("failed", str(error)) from error
+        self.epochs.place(placement)
         return {}
-
-    def barrier(self, request: Request[messages.Barrier]) -> Message:
-        job = self._job(request.message)
-        action = request.message.action
-        if job.opened and job.state in MOVING:
-            self.native.barrier(job.id, action == "request")
-            self._refresh(job)
-        elif action == "request" and job.state == "joining":
-            raise ControlError("joining", "the devices of the job have not connected yet")
-        return {"state": job.state}
-
-    def wait(self, request: Request[messages.Wait]) -> Message | None:
-        job = self._job(request.message)
-        self._refresh(job)
-        states: set[str] = {*request.message.states, "failed"}
-        within_s = request.message.within_s
-        job.waits.append((time.monotonic() + within_s, states, request))
-        self.server.after(within_s, lambda: self._answer_waits(job))
-        self._answer_waits(job)
-        return None
-
-    def save(self, request: Request[messages.Save]) -> None:
-        job = self._job(request.message)
-        self._store_modules(job)
-        if job.detaches or not job.opened or not self.native.job_save(job.id):
-            raise ControlError("no_cut", f"job {job.placement.job} is not at a cut")
-        job.saves.append(request)
-
-    def detach(self, request: Request[messages.Detach]) -> Message | None:
-        message = request.message
-        job = self.jobs.get(message.job)
-        if job is None or job.placement.epoch != message.epoch or job.state == "saved":
-            return {"saved_bytes": job.saved_bytes if job else 0}
-        self._remember(job)
-        if not job.opened:
-            self._forget(job)
-            return {"saved_bytes": 0}
-        if message.discard:
-            self.native.job_discard(job.id)
-            self._refuse(job.saves, "the job is discarded")
-        else:
-            self._store_modules(job)
-            if not self.native.job_leave(job.id):
-                raise ControlError("no_cut", f"job {job.placement.job} is not at a cut")
-        job.detaches.append(request)
-        return None
-
-    def _store_modules(self, job: Job) -> None:
-        """Store the job's modules: on its next devices they are found on disk, so it stays until
-        all are stored. Raises ControlError."""
-        if why := self.modules.images.store(job.id):
-            raise ControlError(
-                "storage", f"{why}; job {job.placement.job} stays at its cut until there is space"
-            )
-
-    def peer(self, request: Request[messages.Peer]) -> Message | None:
-        """Send the job's shared segment, from its lowest device to another one."""
-        message = request.message
-        job = self.jobs.get(message.job)
-        if job is None or job.placement.epoch != message.epoch:
-            raise ControlError("unknown_job", "not placed here yet")
-        device = message.device
-        if job.device != 0 or device not in job.placement.devices or job.segment < 0:
-            raise ControlError("argument", f"{device} is not a peer of this job here")
-        index = job.placement.devices.index(device)
-        request.reply([job.segment])
-        job.peers[request.channel] = index
-        job.joined.add(index)
-        self._on_all_joined(job)
-        return None
-
-    # ---- connecting the devices of a job ----
-
-    def _job(self, message: messages.OfJob) -> Job:
-        job = self.jobs.get(message.job)
-        if job is None or job.placement.epoch != message.epoch:
-            raise ControlError(
-                "unknown_job", f"there is no job {message.job} epoch {message.epoch}"
-            )
-        return job
-
-    def _meet(self, job: Job) -> None:
-        count = len(job.placement.devices)
-        if count > 1 and job.device > 0:
-            self._request_segment(job, time.monotonic() + 20.0)
-            return
-        if count > 1:
-            job.segment = segment_create(count)
-        self._open(job)
-        job.joined.add(0)
-        self._on_all_joined(job)
-
-    def _request_segment(self, job: Job, deadline: float) -> None:
-        """Request the segment from the lowest device; retry, as it may not have the placement
-        yet."""
-
-        def on_reply_frame(_reply: messages.Done, fds: list[int]) -> None:
-            job.segment = fds[0]
-            try:
-                self._open(job)
-            except NativeError as error:
-                self._fail(job, str(error))
-                return
-            job.state = "running"
-            self._claim(job)
-
-        def on_call_ended(reason: str) -> None:
-            if job.segment >= 0:
-                self._fail(job, f"device {job.placement.devices[0]} was lost: {reason}")
-            elif time.monotonic() < deadline and self.jobs.get(job.placement.job) is job:
-                self.server.after(0.02, lambda: self._request_segment(job, deadline))
-            else:
-                self._fail(job, f"device {job.placement.devices[0]} cannot be reached: {reason}")
-
-        p = job.placement
-        request = {"op": "peer", "job": p.job, "epoch": p.epoch, "device": self.options.device}
-        job.calls.append(
-            Outgoing(
-                self.server,
-                p.sockets[0],
-                request,
-                reply=messages.Done,
-                descriptors=1,
-                on_reply=on_reply_frame,
-                on_end=on_call_ended,
-            )
-        )
-
-    def _open(self, job: Job) -> None:
-        p = job.placement
-        self.native.job_open(
-            job.id, p.epoch, job.device, len(p.devices), list(p.rank_device), job.segment
-        )
-        self.native.job_names(job.id, p.devices)
-        if p.check_order != "none":
-            self.native.check_order(job.id, p.check_order)
-        job.opened = True
-
-    def _on_all_joined(self, job: Job) -> None:
-        if job.state == "joining" and len(job.joined) == len(job.placement.devices):
-            job.state = "running"
-            self._claim(job)
-
-    def _claim(self, job: Job) -> None:
-        for rank in job.local:
-            self._claim_rank(job, rank)
-        self._answer_waits(job)
-
-    def _claim_rank(self, job: Job, rank: int) -> None:
-        def on_reply_frame(_reply: messages.Done, fds: list[int]) -> None:
-            try:
-                if job.detaches:
-                    return  # it has nothing here yet: its launcher gives it to the next epoch
-                self.native.rank_attach(job.id, rank, fds[0], fds[1])
-                status = self.native.rank_status(job.id, rank)
-                if status:
-                    job.attached[rank] = status
-                if job.released_at is None:
-                    job.released_at = time.monotonic()
-            except NativeError as error:
-                self._fail(job, str(error))
-            finally:
-                for fd in fds:
-                    os.close(fd)
-
-        def on_notice_frame(frame: Frame) -> None:
-            notice = frame.decode(messages.Notice)
-            if isinstance(notice, messages.Exited):
-                self._exited(job, rank, notice.exit_status)
-            elif rank in job.attached:
-                self.native.rank_exited(job.id, rank, EXIT_REPLACED)
-                job.attached.pop(rank)
-                self._claim_again(job, rank)
-
-        def on_call_ended(reason: str) -> None:
-            if rank not in job.exited:
-                log.warning("job %s: rank %d is lost: %s", job.placement.job, rank, reason)
-                self._exited(job, rank, 0 if rank not in job.attached else -signal.SIGKILL)
-
-        request = {
-            "op": "claim",
-            "epoch": job.placement.epoch,
-            "device": self.options.device,
-            **messages.of_incarnation(job.placement.incarnation),
-        }
-        path = job.placement.launchers[rank]
-        job.calls.append(
-            Outgoing(
-                self.server,
-                path,
-                request,
-                reply=messages.Done,
-                descriptors=2,
-                on_reply=on_reply_frame,
-                on_end=on_call_ended,
-                on_notice=on_notice_frame,
-            )
-        )
-
-    def _claim_again(self, job: Job, rank: int) -> None:
-        """The rank has a new channel; claim it when the old one is closed here."""
-        if job.opened and self.native.rank_status(job.id, rank):
-            self.server.after(0.01, lambda: self._claim_again(job, rank))
-        elif job.opened:
-            self._claim_rank(job, rank)
-
-    def _exited(self, job: Job, rank: int, status: int) -> None:
-        if rank in job.exited:
-            return
-        self._remember(job)
-        job.exited.add(rank)
-        self.native.rank_exited(job.id, rank, EXIT_CRASHED if status else EXIT_CLEAN)
-
-    def _on_peer_disconnected(self, channel: Channel) -> None:
-        for job in self.jobs.values():
-            index = job.peers.pop(channel, None)
-            if index is None or job.state in ("saved", "failed") or job.detaches:
-                continue
-            if job.state == "cut":
-                job.departed.add(index)  # it detaches first: nothing is in progress here
-            else:
-                self._fail(job, f"device {job.placement.devices[index]} was lost")
 
     # ---- events ----
 
-    def _fail(self, job: Job, reason: str) -> None:
-        if job.state in ("saved", "failed"):
-            return
-        log.error("job %s epoch %d: %s", job.placement.job, job.placement.epoch, reason)
-        job.state, job.reason = "failed", reason
-        if job.opened:
-            self.native.job_fail(job.id, reason)
-        self._answer_waits(job)
-
-    def _forget(self, job: Job) -> None:
-        """The epoch has ended here: close its connections, keep its name as saved."""
-        for call in job.calls:
-            call.close()
-        if job.opened:
-            self.native.job_close(job.id)
-        if job.segment >= 0:
-            os.close(job.segment)
-        self.modules.images.gone(job.id)
-        job.calls, job.peers, job.segment, job.opened = [], {}, -1, False
-        job.state = "saved"
-        self._answer_waits(job)
-        job.answer_saves()
-        for request in job.detaches:
-            request.reply(saved_bytes=job.saved_bytes)
-        job.detaches.clear()
-        self.history.extend(
-            {"job": job.placement.job, "epoch": job.placement.epoch, **job.describe_rank(rank)}
-            for rank in job.local
-        )
-        del self.history[:-HISTORY]
-        self._tidy(job)
-
-    def _tidy(self, latest: Job) -> None:
-        """Keep only the last few saved jobs; a request about an older one gets the reply of a
-        device that has never had it."""
-        self.jobs.pop(latest.placement.job, None)
-        self.jobs[latest.placement.job] = latest
-        saved = [name for name, job in self.jobs.items() if job.state == "saved"]
-        for name in saved[:-SAVED_JOBS]:
-            del self.jobs[name]
-
     def _events(self) -> None:
-        jobs = {job.id: job for job in self.jobs.values()}
+        jobs = {job.id: job for job in self.epochs.jobs.values()}
         for event in self.native.events():
             job = jobs.get(event.job)
-            if event.kind == EVENT_MODULE:
-                self.pool.submit(self._reporting, self._load_module, event, self._cc(job))
-            elif event.kind == EVENT_FUNCTION:
-                self.pool.submit(self._reporting, self._load_function, event, self._cc(job))
+            if event.kind in (EVENT_MODULE, EVENT_FUNCTION):
+                self.loads.load(event, self._cc(job))
             elif event.kind == EVENT_LOST:
                 log.error("device %s is lost: %s", self.options.device, event.text)
                 self.lost = event.text
                 self.server.after(DEVICE_LOST_GRACE_S, self.server.stop)
             elif job and event.kind == EVENT_JOB:
-                self._follow(job, event)
+                self.epochs.on_changed(job, event)
             elif job and event.kind == EVENT_RACE:
                 job.races.append(f"rank {event.rank}: {event.data.decode(errors='replace')}")
             elif job and event.kind == EVENT_ALARM:
                 log.error("job %s: %s", job.placement.job, event.text)
                 job.alarms.append(event.text)
             elif job and event.kind == EVENT_SAVED:
-                job.saved_bytes = event.size
-                if event.state != "cut":
-                    self._forget(job)
-                elif event.text:
-                    self._refuse(job.saves, event.text)
-                else:
-                    job.answer_saves()
-
-    def _follow(self, job: Job, event: Event) -> None:
-        if event.state == "failed":
-            self._fail(job, event.text)
-            self._refuse(job.detaches, event.text)
-            self._refuse(job.saves, event.text)
-        else:
-            self._refresh(job)
-            if job.departed and job.state not in ("cut", "saved", "failed"):
-                self._fail(job, f"device {job.placement.devices[min(job.departed)]} was lost")
-        self._answer_waits(job)
-
-    @staticmethod
-    def _refuse(requests: list[Any], reason: str) -> None:
-        for request in requests:
-            request.refuse(ControlError("failed", reason))
-        requests.clear()
-
-    def _refresh(self, job: Job) -> None:
-        """Update the state of the barrier: events may be out of date when they are read."""
-        if job.state not in MOVING:
-            return
-        status = self.native.job_status(job.id)
-        if not status or status["state"] not in MOVING:
-            return
-        if status["state"] == "cut" and status["cut_at"] != job.cut_at:
-            log.info("job %s: cut %s", job.placement.job, status["round"])
-        job.state, job.cut_at = status["state"], status["cut_at"]
+                self.epochs.on_saved(job, event)
 
     def _look(self) -> None:
-        for job in self.jobs.values():
+        for job in self.epochs.jobs.values():
             if job.opened:
                 self.native.hurry(job.id)
         if self.modules.images.due():
-            self.pool.submit(self.modules.images.store)
+            self.loads.store_images()
         if why := self._unneeded():
-            if not any(job.lives() for job in self.jobs.values()):
+            if not any(job.lives() for job in self.epochs.jobs.values()):
                 log.warning("device %s: exiting, as %s", self.options.device, why)
                 self.server.stop()
             elif not self._stays:
@@ -554,81 +225,11 @@ class Proxy:
         self._stays = False
         return ""
 
-    def _answer_waits(self, job: Job) -> None:
-        now = time.monotonic()
-        waits, job.waits = job.waits, []
-        for deadline, states, request in waits:
-            if job.state in states or now >= deadline:
-                request.reply(state=job.state, reason=job.reason)
-            else:
-                job.waits.append((deadline, states, request))
-
-    # ---- modules: in the pool's threads ----
-
-    def _reporting(
-        self, load: Callable[[Event, tuple[int, int]], None], event: Event, cc: tuple[int, int]
-    ) -> None:
-        try:
-            load(event, cc)
-        except Exception as error:  # report a defect of ours to the program as an error
-            log.exception("loading for job %d rank %d", event.job, event.rank)
-            what = f"kernel {event.name}" if event.kind == EVENT_FUNCTION else "a module"
-            why = f"{what}: {error!r}, which is a defect of rankfold"
-            if event.kind == EVENT_MODULE:
-                self.native.module_ready(event.token, 999, why=why)
-            else:
-                self.native.function_ready(event.token, 999, why=why)
-
     def _cc(self, job: Job | None) -> tuple[int, int]:
         """The job's compute capability: the same on all devices, as it must not change while the
         job runs."""
         major, minor = ((job and job.placement.cc) or self.options.cc).split(".")
         return int(major), int(minor)
-
-    def _load_module(self, event: Event, cc: tuple[int, int]) -> None:
-        info, error, why = self.modules.module(
-            event.data, event.image_kind, event.text, cc, event.job
-        )
-        self.native.module_ready(event.token, error, info, why)
-        if info and event.data:
-            self.storing.submit(self.modules.images.store_taken, info.hash, event.image_kind)
-
-    def _load_function(self, event: Event, cc: tuple[int, int]) -> None:
-        info, error, why = self.modules.function(event.text, event.name, cc)
-        self.native.function_ready(event.token, error, info, why)
-
-    # ---- reporting ----
-
-    def _remember(self, job: Job) -> None:
-        for rank in job.local:
-            if job.opened and (status := self.native.rank_status(job.id, rank)):
-                job.remember(rank, status)
-
-    def _describe(self, job: Job) -> Message:
-        self._remember(job)
-        self._refresh(job)
-        now = self.native.job_status(job.id) or {}
-        return {
-            "job": job.placement.job,
-            "epoch": job.placement.epoch,
-            "state": job.state,
-            "reason": job.reason,
-            "cut_age_s": age(job.cut_at),
-            "released_age_s": age(job.released_at),
-            "ranks": [job.describe_rank(rank) for rank in job.local],
-            "races": job.races,
-            "alarms": job.alarms,
-            "shared": now.get("shared", 0),
-            "spent": now.get("spent"),
-            "guard": now.get("guard"),
-            "incarnation": job.placement.incarnation,
-        }
-
-
-def age(at: float | None) -> float | None:
-    """Seconds since a reading of CLOCK_MONOTONIC. Ages are sent because the receiver's clock may
-    differ."""
-    return None if at is None else max(0.0, time.monotonic() - at)
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

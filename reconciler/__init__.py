@@ -12,5 +12,6 @@ One folder per activity:
     commands/   the commands of `rankfold`
     model/      records of desired, recorded and observed state, which the other folders share
 
-`daemon` runs the loop: observe, plan, act. Commands reach it through `client`.
+`daemon` is the process, `loop` its loop (observe, plan, act), `requests` what it replies to
+commands, which reach it through `client`.
 """

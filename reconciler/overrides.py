@@ -1,4 +1,4 @@
-"""Checks what a person may change in a job by hand. The daemon makes the changes."""
+"""Checks what a person may change in a job by hand. `requests` makes the changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Executes the planner's actions, each journalled before and after.
 
 An action is a generator: it yields everything that may block as calls, and is resumed with their
-results (inflight.py). Everything else, above all the journal, happens in the daemon's loop. Before
+results (inflight.py). Everything else, above all the journal, happens in the loop's thread. Before
 an action sends a request, the record says that the action starts; after all replies, that it is
 done. If the reconciler is killed in between, the next one plans the same action again; since every
 operation of proxies and launchers is idempotent, repeating it is harmless. Raises Temporary,

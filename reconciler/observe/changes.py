@@ -1,6 +1,6 @@
 """Measures a change of a running job's devices, from the request to convergence. Pure.
 
-The daemon calls `requested` when desired state changes, and `follow` after every observation.
+The loop calls `requested` when desired state changes, and `follow` after every observation.
 """
 
 from __future__ import annotations

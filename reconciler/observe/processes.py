@@ -1,7 +1,7 @@
 """Follows proxies and launchers: records events for those that end or do not answer, and finds bad
 devices, whose proxy ends whenever it is started.
 
-The daemon calls it after each observation. Its state is in the journal, so that the next
+The loop calls it after each observation. Its state is in the journal, so that the next
 reconciler, and `status`, continue from it.
 """
 

@@ -1,6 +1,6 @@
 """Desired + recorded + observed → the next actions. Pure: no I/O, no clock except `now`.
 
-Called by the daemon's loop before `act`, and by `plan` and `status` to show what it would do. It is
+Called by the loop before `act`, and by `plan` and `status` to show what it would do. It is
 level-triggered: it considers only the present state, never what changed, and returns at most the
 next step of each job; the loop observes again after every step. A step that was done completely or
 partly is requested again (every operation is idempotent). Its rules:

@@ -1,8 +1,8 @@
 """The source that the fleet follows: which clients requested it, its content, and what was
 accepted.
 
-This is the daemon's half of `watch`. A thread reads the source (reader.Reader); this module runs in
-the loop, accepts or refuses each revision as a whole, and reports what cannot be read.
+This is the reconciler's half of `watch`. A thread reads the source (reader.Reader); this module
+runs in the loop, accepts or refuses each revision as a whole, and reports what cannot be read.
 """
 
 from __future__ import annotations

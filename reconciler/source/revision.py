@@ -1,7 +1,7 @@
 """Compares a new revision with the present state: why it is refused, what it changes, which jobs it
 disturbs. Pure.
 
-The daemon calls this before it accepts a revision. `rankfold plan` calls it, too, and accepts
+The loop calls this before it accepts a revision. `rankfold plan` calls it, too, and accepts
 nothing.
 """
 

@@ -145,7 +145,7 @@ TABLE: Table = {
             "any-field": ('tag_field="op", forbid_unknown_fields=True):', 'tag_field="op"):'),
         },
     },
-    "proxy/server.py": {
+    "proxy/epochs.py": {
         (
             "tests/control/test_conformance.py::"
             "test_a_device_reports_its_jobs_and_the_last_of_thousands"

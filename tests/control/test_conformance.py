@@ -19,7 +19,7 @@ import pytest
 
 from rankfold import messages
 from rankfold.control import Client, ControlError, expect
-from rankfold.proxy.server import SAVED_JOBS
+from rankfold.proxy.epochs import SAVED_JOBS
 from support import peer_proxy
 from support.leaks import State
 

@@ -22,7 +22,7 @@ server.CLOSE_S = 0.1
 proxy = server.Proxy(server.parse(sys.argv[1:]))
 never = threading.Event()
 if {where!r} == "loading":
-    proxy.pool.submit(never.wait)
+    proxy.loads.pool.submit(never.wait)
 else:
     close, proxy.native.close = proxy.native.close, never.wait
 proxy.run()
