@@ -91,7 +91,7 @@ class Layout:
         return self.state / "modules"
 
     def launcher_lock(self, name: str, rank: int) -> Path:
-        """A rank's launcher holds this lock for its life: see interpose/launcher/launcher.py."""
+        """A rank's launcher holds this lock for its life: see interpose/launcher/start.py."""
         return launcher_lock(self.job(name), rank)
 
     def launcher_socket(self, name: str, rank: int) -> Path:

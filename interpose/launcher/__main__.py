@@ -1,8 +1,8 @@
-"""``python -m rankfold.interpose.launcher``: see ``launcher.py``."""
+"""``python -m rankfold.interpose.launcher``: see ``start.py``."""
 
 import sys
 
-from rankfold.interpose.launcher.launcher import main
+from rankfold.interpose.launcher.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

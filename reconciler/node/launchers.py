@@ -42,7 +42,7 @@ from rankfold.reconciler.node import cgroups, durable, environment
 from rankfold.reconciler.node.reports import Reports, last_lines
 
 _COPY_BYTES = 1 << 20
-LATE = "has not started within"  # part of a message of interpose/launcher/launcher.py
+LATE = "has not started within"  # part of a message of interpose/launcher/start.py
 
 
 class CannotLaunch(Exception):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankfold.interpose.launcher.launcher import AT_ONCE, START_S
+from rankfold.interpose.launcher.start import AT_ONCE, START_S
 from rankfold.reconciler.layout import Layout, is_locked
 from rankfold.reconciler.node.launchers import CannotLaunch, Node
 from support import leaks
