@@ -23,7 +23,7 @@ from rankfold import control, service, switches
 from rankfold.legible import legible
 from rankfold.log import area, set_up
 from rankfold.reconciler import clock, operations, reserve
-from rankfold.reconciler.act import recovery
+from rankfold.reconciler.act import boot
 from rankfold.reconciler.act.inflight import WORKERS
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, REQUEST_S, STARTING_S
 from rankfold.reconciler.journal import retention
@@ -49,7 +49,7 @@ class Daemon:
             reserve.keep(self.layout)
         self.journal = Journal(self.layout.state)
         if booted_after is not None:
-            recovery.count_until(self.journal, booted_after)
+            boot.count_until(self.journal, booted_after)
         self.loop = Loop(self.layout, self.journal)
         self.requests = Requests(self.loop, self._changed, self._used, self._stop)
         self.server, self.sources = self.requests.server, self.requests.sources

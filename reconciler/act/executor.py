@@ -25,7 +25,11 @@ from rankfold import control
 from rankfold.messages import of_incarnation
 from rankfold.reconciler import actions, clock
 from rankfold.reconciler.act.inflight import Call, Steps
-from rankfold.reconciler.act.recovery import Recovery
+from rankfold.reconciler.act.jobs import JobActions
+from rankfold.reconciler.act.restores import Restores
+from rankfold.reconciler.act.saves import Saves
+from rankfold.reconciler.act.takeover import Takeover
+from rankfold.reconciler.act.transfers import Transfers
 from rankfold.reconciler.deadlines import DETACH_S, REQUEST_S, RESTED_S
 from rankfold.reconciler.faults import point, requested
 from rankfold.reconciler.journal.journal import Journal
@@ -54,12 +58,15 @@ class JobFailed(Exception):
     """A device reports that the job itself has failed; another try could only hide that."""
 
 
-class Executor:
+class Executor(JobActions):
     """Executes actions: writes the journal, starts proxies and launchers, sends them requests."""
 
     def __init__(self, layout: Layout, journal: Journal):
-        self.layout, self.journal, self.node = layout, journal, Node(layout)
-        self.recovery = Recovery(layout, journal, self.node, self._launcher_config)
+        super().__init__(layout, journal, Node(layout))
+        self.saves = Saves(layout, journal, self.node)
+        self.transfers = Transfers(self.saves)
+        self.takeover = Takeover(layout, journal, self.node)
+        self.restores = Restores(self.takeover, self._launcher_config)
 
     def steps(self, action: actions.Action, observed: Observed) -> Steps:
         """Execute one action. Raises Temporary, Permanent or JobFailed. observed: the state for
@@ -92,30 +99,30 @@ class Executor:
                     self.journal.forget(action.kind, action.name)
                 case actions.Save():
                     if action.node:
-                        yield from self.recovery.save_on_node(action)
+                        yield from self.saves.save_on_node(action)
                     else:
-                        yield from self.recovery.save(action, observed)
+                        yield from self.saves.save(action, observed)
                 case actions.Upload():
-                    yield from self.recovery.upload(action)
+                    yield from self.transfers.upload(action)
                 case actions.Conclude():
-                    yield from self.recovery.conclude(action)
+                    yield from self.saves.conclude(action)
                 case actions.Thaw():
-                    yield from self.recovery.thaw(action)
+                    yield from self.saves.thaw(action)
                 case actions.Look():
-                    yield from self.recovery.look(action)
+                    yield from self.saves.look(action)
                 case actions.QueryStore():
-                    endings = yield from self.recovery.takeover.query(action.jobs)
+                    endings = yield from self.takeover.query(action.jobs)
                     for job, ending in endings.items():
                         self._end(actions.End(job, ending), observed)
                 case actions.Vacate():
-                    yield from self.recovery.vacate(action)
+                    yield from self.restores.vacate(action)
                 case actions.Rest():
-                    yield from self.recovery.wait_launchers_ended(action.job)
-                    self.recovery.rest(action)
+                    yield from self.restores.wait_launchers_ended(action.job)
+                    self.restores.rest(action)
                 case actions.Fetch():
-                    yield from self.recovery.fetch(action)
+                    yield from self.transfers.fetch(action)
                 case actions.Restore():
-                    yield from self.recovery.restore(action)
+                    yield from self.restores.restore(action)
                 case _:
                     assert_never(action)
         except control.ControlError as error:
@@ -129,14 +136,6 @@ class Executor:
             raise Permanent(str(error)) from error
         except (OSError, subprocess.SubprocessError) as error:
             raise Temporary(f"{type(action).__name__.lower()}: {error}") from error
-
-    def _record(self, job: str) -> Record:
-        return self.journal.record(job) or Record(job)
-
-    def _update(self, job: str, **fields: object) -> Record:
-        record = structs.replace(self._record(job), **fields)
-        self.journal.save(record)
-        return record
 
     # ---- proxies
 
@@ -265,8 +264,8 @@ class Executor:
         devices = tuple(dict.fromkeys(action.placement))
         if (record.step, record.epoch) != ("placing", action.epoch):
             if record.step == "detached" and not 0 <= clock.now() - record.rested_at < RESTED_S:
-                yield from self.recovery.takeover.need_own(action.job)
-            yield from self.recovery.drop_local_snapshot(action.job)
+                yield from self.takeover.need_own(action.job)
+            yield from self.saves.drop_local_snapshot(action.job)
             record = self._record(action.job)
             proxies = {d: observed.devices[d].pid for d in devices}
             record = structs.replace(
@@ -316,7 +315,7 @@ class Executor:
         with self.journal.transaction():
             self.journal.begin(action.job, action.epoch, kind, {"devices": action.devices})
             if action.save:
-                self.recovery.begin(action.job, action.save)
+                self.saves.begin(action.job, action.save)
         point("barrier.journalled")
         yield from self._request_all(action.devices, "barrier", action, {"action": action.action})
         self.journal.done(action.job, action.epoch, kind)

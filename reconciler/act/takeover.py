@@ -2,32 +2,27 @@
 from still runs it.
 
 The store records the owner of a job's newest incarnation; on this machine, locks show whose
-launchers live. For recovery.py: as there, calls that may block are yielded.
+launchers live. For executor.py: as there, calls that may block are yielded.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rankfold import control
 from rankfold.reconciler import clock
 from rankfold.reconciler.act.inflight import Call, Steps, agreed
+from rankfold.reconciler.act.jobs import JobActions
 from rankfold.reconciler.journal.journal import Journal, JournalError
-from rankfold.reconciler.model.recorded import Ending, Record
+from rankfold.reconciler.model.recorded import Ending
 from rankfold.reconciler.node.launchers import Node
 
 
-class Takeover:
-    """url: returns the URL of the store of checkpoints."""
-
-    def __init__(self, journal: Journal, node: Node, url: Callable[[], str]):
-        self.journal, self.node, self.url = journal, node, url
-
-    def _record(self, job: str) -> Record:
-        return self.journal.record(job) or Record(job)
+class Takeover(JobActions):
+    """Queries the store, and the locks of other state directories."""
 
     def need_own(self, job: str) -> Steps:
         """Raises ControlError if another owner has taken over a job that rested here. If the store
@@ -40,7 +35,7 @@ class Takeover:
             raise control.ControlError("taken", why)
         if why:
             text = f"it continues here, and may have been taken over: {why}"
-            self.journal.event(f"Job/{job}", "StoreNotAsked", text, "Warning")
+            self._event(job, "StoreNotAsked", text, "Warning")
 
     def query(self, jobs: Sequence[str]) -> Generator[Sequence[Call], list[Any], dict[str, Ending]]:
         """Job → its end, for those of `jobs` that run here and that another owner has taken over.
@@ -62,7 +57,7 @@ class Takeover:
         self, known: Mapping[str, int]
     ) -> Generator[Sequence[Call], list[Any], dict[str, tuple[bool, str]]]:
         """As `Node.ownership`."""
-        url = self.url()  # here: only this thread may use the journal
+        url = self._url()  # here: only this thread may use the journal
         answers = yield [lambda: self.node.ownership(url, known)]
         agreed(answers)
         found: dict[str, tuple[bool, str]] = answers[0]

@@ -26,7 +26,7 @@ from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.node.launchers import Node
 from rankfold.reconciler.report.lines import emit, say
 
-# Fields of a checkpoint's manifest that operations.SavedJob takes; recovery.py writes them.
+# Fields of a checkpoint's manifest that operations.SavedJob takes; transfers.py writes them.
 SAVED_JOB_FIELDS = ("world_size", "device", "device_type", "master_port", "epoch", "time")
 
 

@@ -167,7 +167,7 @@ TABLE: Table = {
             "freed-unseen": ('all(h is None or h.state == "saved" for h in holders)', "True"),
         },
     },
-    "reconciler/act/recovery.py": {
+    "reconciler/act/saves.py": {
         (
             "tests/reconciler/test_recovery_actions.py::"
             "test_repeated_failures_are_reported_with_their_number"
@@ -197,10 +197,12 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery_actions.py::"
-            "test_nothing_begins_anew_before_the_old_launchers_are_seen_gone"
+            "test_the_last_checkpoints_are_known_and_a_request_is_answered"
         ): {
-            "anew-beside-the-old": ("if self.node.lives(job, rank):", "if False:"),
+            "checkpoints-without-end": ("found)[-action.keep :]", "found)"),
         },
+    },
+    "reconciler/act/transfers.py": {
         (
             "tests/reconciler/test_recovery_actions.py::"
             "test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen"
@@ -212,12 +214,6 @@ TABLE: Table = {
         },
         (
             "tests/reconciler/test_recovery_actions.py::"
-            "test_the_last_checkpoints_are_known_and_a_request_is_answered"
-        ): {
-            "checkpoints-without-end": ("found)[-action.keep :]", "found)"),
-        },
-        (
-            "tests/reconciler/test_recovery_actions.py::"
             "test_remains_of_others_are_removed_before_an_upload"
         ): {
             "later-saves-tidied-away": ("tidy(job, used, record.saves)", "tidy(job, used)"),
@@ -225,6 +221,14 @@ TABLE: Table = {
                 "(record.save, record.restore, record.local_snapshot)",
                 "(record.save, record.restore)",
             ),
+        },
+    },
+    "reconciler/act/restores.py": {
+        (
+            "tests/reconciler/test_recovery_actions.py::"
+            "test_nothing_begins_anew_before_the_old_launchers_are_seen_gone"
+        ): {
+            "anew-beside-the-old": ("if self.node.lives(job, rank):", "if False:"),
         },
     },
     "reconciler/journal/journal.py": {

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rankfold.reconciler import clock
-from rankfold.reconciler.act.recovery import count_until
+from rankfold.reconciler.act.boot import count_until
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.recorded import Record
 from support import leaks, privileges

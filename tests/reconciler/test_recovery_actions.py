@@ -17,10 +17,13 @@ from msgspec.structs import replace
 from rankfold import control
 from rankfold.checkpoint import store as stores
 from rankfold.reconciler import actions, clock
-from rankfold.reconciler.act import recovery
+from rankfold.reconciler.act import saves
 from rankfold.reconciler.act.executor import Executor, Temporary
 from rankfold.reconciler.act.inflight import Call, Steps
-from rankfold.reconciler.act.recovery import Recovery
+from rankfold.reconciler.act.restores import Restores
+from rankfold.reconciler.act.saves import Saves
+from rankfold.reconciler.act.takeover import Takeover
+from rankfold.reconciler.act.transfers import Transfers
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job, Origin
@@ -121,8 +124,13 @@ class Scene:
         self.device_fails = ""
         self.status: Json = {}
         self.executor = Executor(layout, self.journal)
-        self.recovery = Recovery(layout, self.journal, self.ranks, lambda _, rank: {"rank": rank})
-        self.executor.node, self.executor.recovery = self.ranks, self.recovery
+        self.saves = Saves(layout, self.journal, self.ranks)
+        self.transfers = Transfers(self.saves)
+        takeover = Takeover(layout, self.journal, self.ranks)
+        self.restores = Restores(takeover, lambda _, rank: {"rank": rank})
+        executor = self.executor
+        executor.node, executor.saves, executor.transfers = self.ranks, self.saves, self.transfers
+        executor.restores, executor.takeover = self.restores, takeover
         monkeypatch.setattr(control, "call", self.device)
 
     def device(self, _path: Path, op: str, **more: Any) -> Json:
@@ -188,7 +196,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 def test_all_are_frozen_before_the_first_snapshot_and_let_go_after_the_last(scene: Scene) -> None:
-    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    scene.do(scene.saves.save(AT_A_CUT, Observed()))
     ops = [op for op, _ in scene.ranks.told]
     assert ops == ["freeze"] * 2 + ["snapshot"] * 2 + ["thaw"] * 2
     assert scene.devices == ["save"] * 2 + ["withdraw"] * 2
@@ -207,7 +215,7 @@ FAILURES: dict[str, Callable[[Scene], object]] = {
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_save_that_fails_lets_everybody_go_and_says_why(failure: str, scene: Scene) -> None:
     FAILURES[failure](scene)
-    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    scene.do(scene.saves.save(AT_A_CUT, Observed()))
     assert scene.ranks.state == {0: "running", 1: "running"}
     assert scene.devices[-2:] == ["withdraw"] * 2
     record = scene.record
@@ -226,7 +234,7 @@ def test_repeated_failures_are_reported_with_their_number(scene: Scene) -> None:
     for tries in range(saving.REQUEST_TRIES):
         assert scene.record.request_tries == tries
         scene.update(save=Save(1 + tries, "request", 5.0, token="t"), requested="")
-        scene.do(scene.recovery.save(replace(AT_A_CUT, number=1 + tries), Observed()))
+        scene.do(scene.saves.save(replace(AT_A_CUT, number=1 + tries), Observed()))
     answer = scene.record.answer
     assert answer is not None and answer.error == "the image is full; tried 3 times"
     assert (scene.record.requested, scene.record.request_tries) == ("", 0)
@@ -235,7 +243,7 @@ def test_repeated_failures_are_reported_with_their_number(scene: Scene) -> None:
 def test_a_save_stands_from_the_cut_and_not_from_its_beginning(scene: Scene) -> None:
     cut = JobOnDevice("a", 1, "cut", cut_at=clock.now() - 50)
     seen = {name: ObservedDevice(name, jobs=(cut,)) for name in DEVICES}
-    scene.do(scene.recovery.save(AT_A_CUT, Observed(seen)))
+    scene.do(scene.saves.save(AT_A_CUT, Observed(seen)))
     (told,) = [each.message for each in scene.journal.events() if each.reason == "Snapshot"]
     assert float(told.split("paused for ")[1].split()[0]) >= 50
 
@@ -246,9 +254,9 @@ def test_a_fault_of_ours_leaves_no_rank_frozen(
     def fault(*_: object) -> None:
         raise KeyError("fault")
 
-    monkeypatch.setattr(recovery, "agreed", fault)
+    monkeypatch.setattr(saves, "agreed", fault)
     with pytest.raises(KeyError):
-        scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+        scene.do(scene.saves.save(AT_A_CUT, Observed()))
     assert scene.devices[-2:] == ["withdraw"] * 2
     assert [op for op, _ in scene.ranks.told[-2:]] == ["thaw", "thaw"]
 
@@ -261,29 +269,29 @@ def test_a_journal_that_cannot_be_written_does_not_hold_the_job(
 
     monkeypatch.setattr(scene.journal, "save", full)
     with pytest.raises(sqlite3.Error):
-        scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+        scene.do(scene.saves.save(AT_A_CUT, Observed()))
     assert scene.devices == ["withdraw"] * 2
 
 
 def test_a_job_that_rests_stays_frozen_until_it_is_stored(scene: Scene) -> None:
     scene.update(step="detached", placement=(), save=None)
     scene.journal.override("a", {"suspend": True, "store": True})
-    scene.do(scene.recovery.save(actions.Save("a", 1, (), (0, 1), 2), Observed()))
+    scene.do(scene.saves.save(actions.Save("a", 1, (), (0, 1), 2), Observed()))
     assert scene.ranks.state == {0: "frozen", 1: "frozen"} and scene.devices == []
     save = scene.record.save
     assert save is not None and (save.number, save.why, save.stage) == (2, "rest", "uploading")
     found = Checkpoint("1-1", save.at, 10)
-    scene.do(scene.recovery.conclude(actions.Conclude("a", 2, found, keep=3, rest=True)))
+    scene.do(scene.saves.conclude(actions.Conclude("a", 2, found, keep=3, rest=True)))
     assert (scene.record.step, scene.record.stored) == ("vacating", "1-1")
-    scene.do(scene.recovery.vacate(actions.Vacate("a", (0, 1))))
+    scene.do(scene.restores.vacate(actions.Vacate("a", (0, 1))))
     assert set(scene.ranks.state.values()) == {"gone"}
-    scene.recovery.rest(actions.Rest("a", "1-1"))
+    scene.restores.rest(actions.Rest("a", "1-1"))
     assert (scene.record.step, scene.record.stored) == ("stored", "1-1")
 
 
 def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
     scene.update(save=Save(1, "interval", 5.0, "uploading", at=6.0))
-    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    scene.do(scene.transfers.upload(actions.Upload("a", 1, 3)))
     ((kind, task),) = scene.ranks.tasks
     assert kind == "upload" and task["url"].endswith("/state/checkpoints")
     assert (task["job"], task["incarnation"], task["ranks"], task["keep"], task["id"]) == (
@@ -295,7 +303,7 @@ def test_an_uploader_gets_all_it_has_to_know(scene: Scene) -> None:
     )
     assert len(task["fleet"]) == 32 and task["fleet"] == scene.ranks.fleet(), "made once"
     scene.ranks.no_transfer = "the store is another fleet's"
-    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    scene.do(scene.transfers.upload(actions.Upload("a", 1, 3)))
     save = scene.record.save
     assert save is not None and (save.tries, save.error) == (2, "the store is another fleet's")
 
@@ -307,7 +315,7 @@ def test_remains_of_others_are_removed_before_an_upload(scene: Scene) -> None:
     save = Save(3, "request", 5.0, "uploading")
     # Another action makes number 6 now.
     scene.update(save=save, local_snapshot=LocalSnapshot(2, whole=True), saves=5)
-    scene.do(scene.recovery.upload(actions.Upload("a", 3, 3)))
+    scene.do(scene.transfers.upload(actions.Upload("a", 3, 3)))
     folder = scene.ranks.layout.save("a", 3).parent
     assert sorted(path.name for path in folder.iterdir()) == ["2", "3", "6"]
     assert [kind for kind, _ in scene.ranks.tasks] == ["upload"]
@@ -326,7 +334,7 @@ def test_a_damaged_local_snapshot_is_not_uploaded_and_stays(scene: Scene) -> Non
     (folder / "pages").write_text("as it was")
     scene.ranks.settle("a", 1)
     (folder / "pages").write_text("as it is now")
-    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    scene.do(scene.transfers.upload(actions.Upload("a", 1, 3)))
     record = scene.record
     assert (
         not scene.ranks.tasks
@@ -336,10 +344,10 @@ def test_a_damaged_local_snapshot_is_not_uploaded_and_stays(scene: Scene) -> Non
     assert record.answer is not None and "pages has" in record.answer.error
     (folder / "pages").write_text("as it was")
     scene.update(requested="v")
-    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3)))
+    scene.do(scene.transfers.upload(actions.Upload("a", 1, 3)))
     assert [kind for kind, _ in scene.ranks.tasks] == ["upload"] and not scene.record.requested
     new = Checkpoint("1-1", 3.0, 1)
-    scene.do(scene.recovery.conclude(actions.Conclude("a", 1, new, keep=2)))
+    scene.do(scene.saves.conclude(actions.Conclude("a", 1, new, keep=2)))
     assert scene.record.answer == Answer("v", id="1-1") and folder.exists()
 
 
@@ -347,16 +355,16 @@ def test_the_last_checkpoints_are_known_and_a_request_is_answered(scene: Scene) 
     old = tuple(Checkpoint(f"1-{n}", float(n), 1) for n in range(3))
     scene.update(checkpoints=old, save_error="before")
     new = Checkpoint("1-3", 3.0, 1)
-    scene.do(scene.recovery.conclude(actions.Conclude("a", 1, new, keep=2)))
+    scene.do(scene.saves.conclude(actions.Conclude("a", 1, new, keep=2)))
     record = scene.record
     assert record.checkpoints == (old[2], new) and record.save is None and not record.save_error
     assert record.answer is not None and record.answer.id == "1-3" and record.step == "placed"
-    scene.do(scene.recovery.conclude(actions.Conclude("a", 1, new, keep=2)))
+    scene.do(scene.saves.conclude(actions.Conclude("a", 1, new, keep=2)))
     assert scene.record == record, "done twice is done once"
 
 
 def test_output_before_the_cut_is_saved_and_restored(scene: Scene) -> None:
-    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
+    scene.do(scene.saves.save(AT_A_CUT, Observed()))
     assert (scene.ranks.snapshot("a", 1, 1) / "logs/out").read_text() == "before\n"
     log = scene.ranks.layout.logs("a") / "rank-1.out"
     scene.ranks.bring_logs("a", 1, 1)
@@ -374,13 +382,13 @@ def stored(scene: Scene) -> None:
 def test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen(scene: Scene) -> None:
     stored(scene)
     scene.fetched(2)
-    scene.do(scene.recovery.fetch(actions.Fetch("a", 2, "1-1")))
+    scene.do(scene.transfers.fetch(actions.Fetch("a", 2, "1-1")))
     scene.fetched(2)
-    scene.do(scene.recovery.fetch(actions.Fetch("a", 2, "1-1")))
+    scene.do(scene.transfers.fetch(actions.Fetch("a", 2, "1-1")))
     assert [(kind, t["incarnation"], t["id"]) for kind, t in scene.ranks.tasks] == [
         ("fetch", 2, "1-1")
     ] * 2
-    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    scene.do(scene.restores.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     record = scene.record
     assert scene.ranks.state == {0: "frozen", 1: "frozen"}
     assert (record.step, record.incarnation, record.restore) == ("detached", 2, None)
@@ -389,14 +397,14 @@ def test_a_restore_is_another_incarnation_and_leaves_its_ranks_frozen(scene: Sce
 def test_launchers_get_the_incarnation_of_a_request(scene: Scene) -> None:
     """Each operation, so that one of another incarnation can refuse it."""
     scene.update(incarnation=4)
-    scene.do(scene.recovery.save(AT_A_CUT, Observed()))
-    scene.do(scene.recovery.vacate(actions.Vacate("a", (0, 1))))
+    scene.do(scene.saves.save(AT_A_CUT, Observed()))
+    scene.do(scene.restores.vacate(actions.Vacate("a", (0, 1))))
     assert {op for op, _ in scene.ranks.told} == {"freeze", "snapshot", "thaw", "vacate", "end"}
     assert scene.ranks.incarnations == {4}
     scene.ranks.incarnations.clear()
     scene.update(step="stored", placement=(), save=None, stored="1-1", restore=Restore(2, "1-1"))
     scene.fetched(2)
-    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    scene.do(scene.restores.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     assert scene.ranks.told[-1] == ("restore", 1) and scene.ranks.incarnations == {4}
 
 
@@ -408,11 +416,11 @@ def test_a_restore_that_fails_is_ended_and_may_be_tried_again(
     scene.update(restore=Restore(2, "1-1"))
     scene.fetched(2)
     scene.ranks.fails.add(failure)
-    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    scene.do(scene.restores.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     restore = scene.record.restore
     assert restore is not None and restore.failed and restore.error and restore.tries == 1
-    scene.do(scene.recovery.vacate(actions.Vacate("a", (0, 1))))
-    scene.recovery.rest(actions.Rest("a", "1-1"))
+    scene.do(scene.restores.vacate(actions.Vacate("a", (0, 1))))
+    scene.restores.rest(actions.Rest("a", "1-1"))
     restore = scene.record.restore
     assert scene.record.step == "stored" and restore is not None and not restore.failed
     assert restore.error and scene.events() == ["RestoreFailed"]
@@ -422,10 +430,10 @@ def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene
     scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
     scene.ranks.state = {0: "gone", 1: "running"}
     with pytest.raises(control.ControlError, match="the launcher of rank 1 has not exited"):
-        scene.recovery.rest(actions.Rest("a", "", restart=True))
+        scene.restores.rest(actions.Rest("a", "", restart=True))
     assert scene.record.restarts == 0
     scene.ranks.state[1] = "gone"
-    scene.recovery.rest(actions.Rest("a", "", restart=True))
+    scene.restores.rest(actions.Rest("a", "", restart=True))
     record = scene.record
     assert (record.step, record.restarts, record.incarnation) == ("new", 1, 2)
     assert (
@@ -439,7 +447,7 @@ def test_launchers_that_end_right_now_are_waited_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
     """And those that do not are named."""
-    monkeypatch.setattr("rankfold.reconciler.act.recovery.LAUNCHERS_END_S", 0.2)
+    monkeypatch.setattr("rankfold.reconciler.act.restores.LAUNCHERS_END_S", 0.2)
     scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
     looked = itertools.count()
     monkeypatch.setattr(scene.ranks, "lives", lambda job, rank: next(looked) < looks)
@@ -479,7 +487,7 @@ def test_a_requested_save_is_answered_with_a_restart(scene: Scene) -> None:
         save=Save(1, "request", 5.0, token="t"),
         ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0),
     )
-    scene.recovery.rest(actions.Rest("a", "", restart=True))
+    scene.restores.rest(actions.Rest("a", "", restart=True))
     assert scene.record.answer == Answer("t", error="rank 0 failed")
 
 
@@ -493,7 +501,7 @@ def test_a_restart_says_what_is_done_again(scene: Scene) -> None:
     exits = scene.ranks.layout.rank_file("a", 0, ".exit")
     exits.parent.mkdir(parents=True, exist_ok=True)
     exits.write_text('{"exit_status": 1}')
-    scene.recovery.rest(actions.Rest("a", "1-1", restart=True))
+    scene.restores.rest(actions.Rest("a", "1-1", restart=True))
     record = scene.record
     assert (record.step, record.stored, record.ending) == ("stored", "1-1", None)
     assert "back to checkpoint 1-1" in record.restart_cost and "4.0 s" in record.restart_cost
@@ -504,7 +512,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named_with_the_reason(scene: Scene)
     stored(scene)
     scene.update(checkpoints=(Checkpoint("1-1", 5.0, 1), Checkpoint("1-2", 6.0, 1)))
     again = actions.Rest("a", "1-1", unusable="1-2", error="a unit is damaged")
-    scene.recovery.rest(again)
+    scene.restores.rest(again)
     record = scene.record
     assert record.stored == "1-1" and record.unusable == ("1-2",)
     assert record.restart_cost.startswith("checkpoint 1-2 cannot be restored (a unit is damaged)")
@@ -513,7 +521,7 @@ def test_a_checkpoint_that_cannot_be_used_is_named_with_the_reason(scene: Scene)
 
 def test_a_restored_rank_is_let_go_and_one_that_is_gone_is_no_error(scene: Scene) -> None:
     scene.ranks.state = {0: "frozen", 1: "frozen"}
-    scene.do(scene.recovery.thaw(actions.Thaw("a", (0, 1))))
+    scene.do(scene.saves.thaw(actions.Thaw("a", (0, 1))))
     assert scene.ranks.state == {0: "running", 1: "running"}
 
 
@@ -526,19 +534,19 @@ def test_launchers_reports_are_recorded_and_unresponsive_ones_ignored(
     scene.ranks.hindrances = ["process 10 uses io_uring", "process 11 is traced"]
     scene.ranks.fails = {("examine", 0)}
     for _ in range(2):  # killed in between, it is asked again
-        scene.do(scene.recovery.look(actions.Look("a", (0, 1))))
+        scene.do(scene.saves.look(actions.Look("a", (0, 1))))
         record = scene.record
         assert record.obstacle_checked == record.incarnation and record.obstacle_checked_at
         assert record.save_obstacle == "rank 1: process 10 uses io_uring; process 11 is traced"
     told = [each.message for each in scene.journal.events() if each.reason == "CannotBeSaved"]
     assert told == [record.save_obstacle], "once"
     scene.ranks.fails = {("examine", 0), ("examine", 1)}
-    scene.do(scene.recovery.look(actions.Look("a", (0, 1))))
+    scene.do(scene.saves.look(actions.Look("a", (0, 1))))
     assert scene.record.save_obstacle == ""
 
 
 def test_a_job_that_is_forgotten_while_it_is_looked_at_stays_forgotten(scene: Scene) -> None:
-    steps = scene.recovery.look(actions.Look("a", (0, 1)))
+    steps = scene.saves.look(actions.Look("a", (0, 1)))
     results = scene.called(next(steps))
     scene.journal.forget("Job", "a")
     with pytest.raises(StopIteration):
@@ -637,7 +645,7 @@ def test_the_process_that_hangs_is_named(waits_for: str, said: str, scene: Scene
     folder.mkdir(parents=True)
     told = {"state": "working", "bytes": 5, "waits_for": waits_for}
     (folder / "state.json").write_text(json.dumps(told))
-    scene.do(scene.recovery.upload(actions.Upload("a", 1, 3, stuck=True)))
+    scene.do(scene.transfers.upload(actions.Upload("a", 1, 3, stuck=True)))
     save = scene.record.save
     assert save is not None and scene.events() == ["UploadFailed"]
     assert save.error.startswith(said.format(url=scene.ranks.layout.checkpoints)), save.error

@@ -49,14 +49,14 @@ def test_a_local_snapshot_is_not_restored_where_its_job_continues_elsewhere(
     store.begin_incarnation("a", 2, owner="there:/state/jobs/a")
     wake = actions.Restore("a", 2, (0, 1), (0, 1))
     with pytest.raises(control.ControlError, match="incarnation 2, begun by there:/state/jobs/a"):
-        scene.do(scene.recovery.restore(wake))
+        scene.do(scene.restores.restore(wake))
     record = scene.record
     assert (record.step, record.incarnation, record.restore) == ("stored", 1, None)
     assert not scene.ranks.told
     Path(scene.ranks.layout.checkpoints.removeprefix("file://")).rename(
         scene.ranks.layout.state / "away"
     )
-    scene.do(scene.recovery.restore(wake))
+    scene.do(scene.restores.restore(wake))
     assert scene.record.step == "detached" and scene.record.known == 1
     assert "StoreNotAsked" in scene.events()
 
@@ -173,14 +173,14 @@ def test_nothing_is_restored_while_a_copy_runs_on_this_machine(
         scene.update(restore=Restore(2, "1-1"), incarnation=2, previous_owner=owner)
         again = actions.Restore("a", 2, (0, 1), (0, 1))
         with pytest.raises(control.ControlError, match=f"still runs under {other.state}"):
-            scene.do(scene.recovery.restore(again))
+            scene.do(scene.restores.restore(again))
         assert scene.record.step == "stored" and not scene.ranks.told
         journal.save(Record("a", "detached", 1, DEVICES, fixed=JOB))  # it moves
         with pytest.raises(control.ControlError, match="still runs"):
-            scene.do(scene.recovery.restore(again))
+            scene.do(scene.restores.restore(again))
         journal.save(Record("a", "placed", 1, DEVICES, fixed=JOB))
         os.close(lock)  # it has ended
-        scene.do(scene.recovery.restore(again))
+        scene.do(scene.restores.restore(again))
     assert scene.record.step == "detached" and not scene.record.previous_owner
 
 
@@ -197,6 +197,6 @@ def test_a_job_that_rests_in_memory_elsewhere_is_not_waited_for(
     scene.fetched(2)
     owner = owners.of(other.job("a"))
     scene.update(restore=Restore(2, "1-1"), incarnation=2, previous_owner=owner)
-    scene.do(scene.recovery.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
+    scene.do(scene.restores.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     assert scene.record.step == "detached"
     os.close(lock)
