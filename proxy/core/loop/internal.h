@@ -4,7 +4,7 @@
  * files:
  *
  *   loop.c      one turn: calls from Python, peers, device, rings, streams; sleep
- *   api.c       functions of proxy.h, each run in the loop
+ *   api.c       functions of proxy.h, each run in the loop; status.c: those that report state
  *   mailbox.c   calls into the loop, events out of it
  *   python_request.c       requests to Python and their replies
  *   rank.c      attaches and detaches a rank
