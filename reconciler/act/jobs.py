@@ -1,5 +1,5 @@
-"""What every action of a job does: reads and writes the job's record, appends events, and sends
-requests to the launchers of its ranks."""
+"""The base of the classes that execute actions: reads and writes a job's record, appends events,
+sends requests to the launchers of its ranks."""
 
 from __future__ import annotations
 
