@@ -1,7 +1,7 @@
 """The requests of commands: each is checked, changes desired state or a record, and gets a reply.
 
-operations.py lists them. What a request changes is in the journal before the reply is sent; the
-next turn of the loop acts on it.
+operations.py lists them. A handler writes its changes to the journal before it replies; the next
+turn of the loop acts on them.
 """
 
 from __future__ import annotations
