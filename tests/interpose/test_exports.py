@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -16,13 +17,23 @@ from rankfold.interpose.libraries import Soname
 
 HERE = Path(__file__).parent
 LIB = paths.native("lib/librankfold.so").parent
-VERSIONS = {
-    version: library
-    for name in libraries.table()
-    for version, library in descriptions.load_versions(name).items()
-}
-LIBRARIES = {row.name: VERSIONS[row.sonames[0]] for row in libraries.table().values()}
+VERSIONS = [version for row in libraries.table().values() for version in row.sonames]
 EACH = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.soname)
+
+
+@functools.cache
+def by_version() -> dict[Soname, descriptions.Library]:
+    """Returns the library of each version, which takes seconds: no test is collected with it."""
+    return {
+        version: library
+        for name in libraries.table()
+        for version, library in descriptions.load_versions(name).items()
+    }
+
+
+def newest_descriptions() -> dict[str, descriptions.Library]:
+    """Returns the newest version of each library, by its name."""
+    return {row.name: by_version()[row.sonames[0]] for row in libraries.table().values()}
 
 
 def exported(path: Path) -> dict[str, str]:
@@ -38,7 +49,7 @@ def exported(path: Path) -> dict[str, str]:
 def test_a_shim_exports_exactly_the_described_functions(version: Soname) -> None:
     symbols = exported(LIB / version.soname)
     symbols.pop("_init", None), symbols.pop("_fini", None)
-    assert set(symbols) == {n for f in VERSIONS[version].functions for n in f.names}
+    assert set(symbols) == {n for f in by_version()[version].functions for n in f.names}
     assert set(symbols.values()) == {version.symbols}
 
 
@@ -75,7 +86,7 @@ def test_the_preloaded_library_exports_all_of_them_and_some_of_libc_and_nothing_
     described = {
         name: row.sonames[0].symbols
         for row in libraries.table().values()
-        for function in LIBRARIES[row.name].functions
+        for function in newest_descriptions()[row.name].functions
         for name in function.names
     }
     assert exported(LIB / "librankfold.so") == described | dict.fromkeys(LIBC, "")
@@ -101,7 +112,7 @@ def test_nothing_of_the_real_runtime_is_missing() -> None:
 
 
 def test_hand_written_functions_are_where_the_description_says() -> None:
-    for library in LIBRARIES.values():
+    for library in newest_descriptions().values():
         for function in library.functions:
             if function.kind == "hand":
                 [file] = (libraries.API.parent / "client").rglob(function.body)
@@ -128,7 +139,8 @@ def test_symbols_that_pytorch_2_6_imports_exist_with_their_versions() -> None:
 
 def test_nvml_has_the_functions_that_pytorch_and_nccl_look_up() -> None:
     """They use dlsym, so no symbol table shows it; NCCL calls what it found without a check."""
-    answered = {n for f in LIBRARIES["nvml"].functions if f.kind != "refuse" for n in f.names}
+    nvml = newest_descriptions()["nvml"]
+    answered = {n for f in nvml.functions if f.kind != "refuse" for n in f.names}
     device = """GetHandleByPciBusId_v2 GetHandleByIndex_v2 GetCount_v2 GetIndex GetUUID
         GetComputeRunningProcesses GetNvLinkState GetNvLinkCapability GetNvLinkRemotePciInfo_v2
         GetNvLinkRemoteDeviceType GetMinorNumber GetP2PStatus GetCudaComputeCapability

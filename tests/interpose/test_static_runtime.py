@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
@@ -17,10 +18,6 @@ from support import channel_server as cs
 from support.channel_server import ChannelServer
 from support.preloaded import LIB, Run
 
-RUNTIMES = {  # the names of their functions, by the major version of CUDA
-    version.cuda: sorted(name for function in library.functions for name in function.names)
-    for version, library in descriptions.load_versions("cudart").items()
-}
 NO_DEVICE, NOT_SUPPORTED = 100, 801
 
 # Uses the device, then forks, and executes itself once more. Prints lines that any process with the
@@ -184,12 +181,21 @@ def test_a_library_that_the_program_needs_reaches_us(
     assert launches(run, tmp_path, program) == (["used: 0"], 1)
 
 
+@functools.cache
+def functions_of_runtimes() -> dict[str, list[str]]:
+    """Returns the names of their functions, by the major version of CUDA."""
+    return {
+        version.cuda: sorted(name for function in library.functions for name in function.names)
+        for version, library in descriptions.load_versions("cudart").items()
+    }
+
+
 def synthetic(
     *before: str, after: Sequence[str] = (), version: str = "13", without: str = ""
 ) -> str:
     """C functions of all names of the runtime: they return -1, as a foreign runtime would. `before`
     and `after` are other functions, next to them."""
-    names = [name for name in RUNTIMES[version] if name != without]
+    names = [name for name in functions_of_runtimes()[version] if name != without]
     texts = [f"FUNCTION int {name}(void) {{ return -1; }}" for name in names]
     half = len(texts) // 2
     return "\n".join(

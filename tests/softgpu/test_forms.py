@@ -301,6 +301,16 @@ def of_matrices() -> Iterator[str]:
             yield form.replace("<r>", "{" + ", ".join(f"%r{i}" for i in range(count)) + "}")
 
 
+def first_words() -> list[str]:
+    """Returns the first word of each form, without the forms: writing them out takes seconds."""
+    found: dict[str, None] = {}
+    for line in filter(None, (FORMS + MATRIX_FORMS + ROW_FORMS).splitlines()):
+        head = re.match(r"(\{[^}]*\}|[^.\s{])*", line)
+        assert head
+        found |= {form.split(".")[0]: None for form in alternatives(head[0])}
+    return [*found]
+
+
 @cache
 def forms() -> dict[str, list[str]]:
     """By the instruction's first word."""
@@ -359,7 +369,7 @@ def refused(form: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", forms())
+@pytest.mark.parametrize("name", first_words())
 def test_every_form_is_translated_or_listed(name: str, tmp_path: Path) -> None:
     candidates, exist = forms()[name], []
     for start in range(0, len(candidates), AT_ONCE):
@@ -372,6 +382,7 @@ def test_every_form_is_translated_or_listed(name: str, tmp_path: Path) -> None:
 def test_the_grammar_has_every_instruction() -> None:
     names = {name.split(".")[0] for family in ISA["translated"].values() for name in family}
     assert names - {"bra", "brx", "call"} == set(forms()) - set(ISA["no effect"])
+    assert first_words() == [*forms()], "each has a test"
 
 
 def test_every_refused_form_is_one() -> None:
