@@ -29,7 +29,7 @@ _READ = 1 << 20  # bytes per read
 
 
 class Malformed(ValueError):
-    """Not a saved state, a saved state of another version, or not a valid note."""
+    """The file is no saved state, has another version, or has an invalid note."""
 
 
 class Range(NamedTuple):

@@ -26,7 +26,7 @@ _TOP = 1 << 64
 
 
 class Malformed(ValueError):
-    """Not a pagemap, or one of an unknown form."""
+    """The file is no pagemap, or one of an unknown form."""
 
 
 class Run(NamedTuple):

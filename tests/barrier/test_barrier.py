@@ -32,7 +32,7 @@ def barrier(tmp_path_factory: pytest.TempPathFactory) -> Native:
 @relaxed
 @given(seed=st.integers(0, 2**32))
 def test_a_data_parallel_job_stops_within_two_mini_batches(barrier: Native, seed: int) -> None:
-    """Also when all ranks run ahead."""
+    """The cut is also reached if all ranks run ahead."""
     properties.stops_soon(barrier, seed)
 
 

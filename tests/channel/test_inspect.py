@@ -88,7 +88,7 @@ def test_a_real_ring_is_printed(client: RingClient) -> None:
 
 
 def test_the_newest_consumed_requests_are_printed(client: RingClient) -> None:
-    """Also those before the ring began anew; older ones have been written over."""
+    """It prints records from before the ring wrapped around; older ones have been overwritten."""
     with device() as native:
         attach(native, client)
         for _ in range(70):

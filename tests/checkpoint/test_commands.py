@@ -24,7 +24,7 @@ class Done(NamedTuple):
 
 
 def rankfold(*arguments: str | Path) -> Done:
-    """Not a process of its own, as that would take a second each."""
+    """Runs in this process, as a process of its own would take a second each."""
     command = ["store", *map(str, arguments)]
     done = CliRunner().invoke(cli, command, standalone_mode=False)
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception

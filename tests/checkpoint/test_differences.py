@@ -100,7 +100,8 @@ def test_references_of_differences_are_kept(store: Store) -> None:
 
 
 def test_a_pack_is_kept_with_all_that_it_refers_to(store: Store) -> None:
-    """Also what no checkpoint needs any more: who verifies a pack reads all of it."""
+    """The pack's references include units that no checkpoint needs any more, because a check reads
+    all of the pack."""
     for pages in ({0: 0}, {0: 0, 1: 0}, {0: 1, 1: 1}, {1: 1}):
         content = Content({}, {0: {HOST + n * PAGE: edited(n, seed) for n, seed in pages.items()}})
         manifest = saved(store, "gpt", 1, content)
@@ -127,7 +128,7 @@ def test_content_that_returns_is_found(store: Store) -> None:
 
 
 def test_a_unit_that_differs_much_is_stored_whole(store: Store) -> None:
-    """And what is edited behind that differs from it."""
+    """A later edit differs from the unit that was stored whole."""
     page, whole = bytearray(noise("first", PAGE)), 0
     for n in range(16):
         page[n * PAGE // 16 : (n + 1) * PAGE // 16] = noise(n, PAGE // 16)
@@ -271,7 +272,7 @@ def test_a_reference_that_is_nowhere_is_a_fault(store: Store) -> None:
 
 
 def test_a_difference_of_a_difference_is_refused(store: Store) -> None:
-    """Else reading might never end."""
+    """A chain of references is refused, because reading it might never end."""
     checkpoint = forged(store, one(b"a", b"b"), one(b"b", b"a"))
     with pytest.raises(Damaged, match="differs from one that none of its files contains"):
         checkpoint.unit(units.digest_of(b"a"))

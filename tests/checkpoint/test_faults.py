@@ -392,7 +392,7 @@ def test_damaged_ones_are_not_among_the_last_that_are_kept() -> None:
 
 
 def test_ones_that_lack_something_are_not_among_the_last_that_are_kept() -> None:
-    """Also while no rank has tried to read them."""
+    """This holds before any reader has noticed the lack."""
     for length in (None, 10):
         disk = Disk()
         store = begun(disk)

@@ -77,7 +77,8 @@ def test_a_state_directory_of_the_same_path_is_another_one(job: Job, tmp_path: P
 
 
 def test_the_owner_from_before_there_were_marks_still_owns_the_job(job: Job) -> None:
-    """By the host name, and what is written then has a mark."""
+    """The old owner is recognised by the host name; files that are written from then on have a
+    mark."""
     before = f"{os.uname().nodename}:{job.folder}"
     job.store().begin_incarnation("gpt", 1, owner=before)
     assert does(UPLOAD, job.saved(0)).state == "done"

@@ -73,7 +73,7 @@ def test_a_newer_format(tmp_path: Path) -> None:
 
 
 def test_an_older_format(tmp_path: Path) -> None:
-    """Without differences; a newer rankfold continues with it."""
+    """A store of the older format has no differences; a newer rankfold continues with it."""
     store = opened(str(tmp_path))
     first = saved(store, "gpt", 1, example(1)).id
     for file in tmp_path.rglob("*.json"):
@@ -88,7 +88,7 @@ def test_an_older_format(tmp_path: Path) -> None:
     ("written", "harmed"), [('"version":3', '"version":6'), ("-check", "-chick")]
 )
 def test_a_flipped_bit_makes_nothing_newer(tmp_path: Path, written: str, harmed: str) -> None:
-    """Or another owner's: what waits for a newer rankfold would never be collected."""
+    """A newer store, or another owner's, is refused: its files would never be collected."""
     store = opened(str(tmp_path))
     for _ in range(3):
         manifest = saved(store, "gpt", 1, example(1))

@@ -190,7 +190,7 @@ def test_wrong_parts_are_refused(store: Store) -> None:
 def test_packs_that_are_nearly_empty_do_not_travel_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a page that never changes would keep each pack that it ever travelled with."""
+    """A page that never changes must not keep every pack that ever contained it."""
     monkeypatch.setattr("rankfold.checkpoint.store.store.SPARE_BYTES", 0)
     store = opened(str(tmp_path))
     raw = []

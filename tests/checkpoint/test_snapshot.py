@@ -139,7 +139,8 @@ def test_pages_are_known_by_their_address(store: Store, tmp_path: Path) -> None:
 def test_files_that_ranks_share_are_read_once(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    """Unless their pages are too many for their places to be known at one time."""
+    """Pages that several ranks have are stored once, unless they are too many to know all their
+    places at one time."""
     folders = {rank: tmp_path / f"rank-{rank}" for rank in range(3)}
     for rank, folder in folders.items():
         processes(folder, memory(rank), rank)
@@ -435,8 +436,8 @@ def test_content_in_the_image_of_another_rank_is_stored_with_each(
 
 
 def test_known_content_is_named_by_its_key(tmp_path: Path) -> None:
-    """And by its offset in its chunk; unknown content is named by its image and its offset
-    there."""
+    """The name contains the offset in the chunk; unknown content is named by its image and its
+    offset there."""
     seen = Image([], 0, frozenset(), [], {0: b"a", 2: b"a", 3: b"b"})
     names, others = (_namer(seen, tmp_path / name, 0) for name in ("rank-0", "rank-1"))
     assert names(10, 20) == names(2 * CHUNK + 10, 20) == others(10, 20)

@@ -488,7 +488,7 @@ def test_a_snapshot_that_is_none_is_not_stored(
 
 
 def test_an_image_that_is_still_copied_is_waited_for(job: Job) -> None:
-    """And it is seen that it gets on."""
+    """The uploader reports the progress of the copy."""
     folder = job.saved()
     snapshot = folder / "rank-1"
     with contextlib.closing(Opened(snapshot)) as lock:

@@ -278,7 +278,7 @@ def test_a_wrong_count_or_link_is_named_before_a_save(
 @settings(relaxed, max_examples=30)
 @given(st.data())
 def test_a_send_to_a_member_that_has_left_is_taken(coll: Native, data: st.DataObject) -> None:
-    """By no rank: it delays neither its rank nor a cut."""
+    """No rank receives it: it delays neither its rank nor a cut."""
     placement = data.draw(st.sampled_from([[0, 0], [0, 1], [1, 0]]))
     cluster = start(coll, placement, data.draw(st.integers(0, 2**32)))
     join_all(cluster)

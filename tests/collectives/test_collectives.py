@@ -313,7 +313,7 @@ def test_a_receiver_elsewhere_is_written_to(coll: Native) -> None:
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("placement", [[0], [0, 0], [0, 1], [0, 1, 0]])
 def test_pre_multiplied_sum(coll: Native, placement: list[int], in_place: bool) -> None:
-    """Also with one rank, and if the sent data is already at the receiving address."""
+    """It works with one rank, too, and if the sent data is already at the receiving address."""
     cluster = start(coll, placement, 3)
     join_all(cluster)
     n, recv = len(placement), 0 if in_place else 64
@@ -619,7 +619,7 @@ def test_a_fetch_that_fails_fails_the_job(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_no_rank_waits_for_the_work_of_a_failed_engine(coll: Native, fails: bool) -> None:
-    """Or its rank would keep the device from those of other jobs."""
+    """Its rank must not keep the device from ranks of other jobs."""
     none, nobody = 0, 3  # enum coll_lack
     cluster = start(coll, [0], 0)
     join_all(cluster)
@@ -634,7 +634,7 @@ def test_no_rank_waits_for_the_work_of_a_failed_engine(coll: Native, fails: bool
 
 
 def test_fetches_of_one_piece_run_together(coll: Native) -> None:
-    """And a device that only adds to a sum does not fetch it."""
+    """A device that only adds to a sum does not fetch it."""
     most = 0
     for seed in range(20):
         cluster = start(coll, [0, 1, 2, 3], seed)

@@ -18,7 +18,7 @@ LONG = 120.0
 
 @pytest.fixture
 def away(state: State) -> Iterator[Path]:
-    """Where the state directory is moved to while it is gone."""
+    """The path to which the test moves the state directory."""
     there = state.path.with_name("away")
     yield there
     if there.exists():

@@ -91,7 +91,7 @@ def record() -> Record:
 
 
 def test_kernels_are_attributed_exactly(record: Record) -> None:
-    """Also what ran between the last answer of an epoch and the move."""
+    """Work between the last answer of an epoch and the move counts, too."""
     found = proof(record)
     assert found.kernels == {
         "a": {0: 1000 + 1500, 1: 1500},

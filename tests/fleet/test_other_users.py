@@ -93,7 +93,7 @@ def test_ranks_of_another_user_share_a_device(start: Callable[..., list[Service]
 def test_ranks_of_another_user_are_saved_and_come_back(
     rankfold: Rankfold, start: Callable[..., list[Service]]
 ) -> None:
-    """Or say why not, where CRIU may not look at what is another user's."""
+    """Ranks of another user are saved, or the condition says why CRIU cannot read them."""
     privileges.need_criu()
     services = start("drops-before", "drops-after", "setpriv", "su")
     for service in services:

@@ -200,7 +200,7 @@ def same(one: list[str], other: list[str], what: str) -> None:
 
 
 def libraries() -> str:
-    """Where the toolkit's own runtime is, for programs that run without rankfold."""
+    """The folder of the toolkit's own runtime, for programs that run without rankfold."""
     said = subprocess.run(
         [ROOT / "tools/nvcc", "-x", "cu", "-M", "-"],
         input="#include <cuda.h>\n",

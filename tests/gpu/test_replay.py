@@ -48,7 +48,7 @@ def kernels(tmp_path: Path) -> Iterator[Loader]:
 
 
 def again(kernels: Loader, launch: Launch) -> bytes:
-    """By the software GPU, at the same addresses, with nothing but the record."""
+    """The software GPU repeats the launch at the same addresses, from the record alone."""
     function = kernels.function(kernels.module(launch.ptx.encode(), 1), launch.name)
     with Device() as device:
         space = device.space()

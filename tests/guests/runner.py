@@ -70,7 +70,8 @@ class Job:
 
 
 class Place:
-    """Where a test runs a program: a fleet, and folders for the job and for the store."""
+    """The environment in which a test runs a program: a fleet, and folders for the job and for the
+    store."""
 
     def __init__(self, guest: Guest, state: State, rankfold: Rankfold, specs: Specs):
         self.guest, self.state, self.rankfold, self.specs = guest, state, rankfold, specs
@@ -103,7 +104,7 @@ class Place:
         return Job(self.guest, self.env, self.rankfold, self.specs, self.work)
 
     def restarted(self, id: str) -> Results:
-        """From a checkpoint in the store, under another state directory, on one device."""
+        """Restarts from a checkpoint in the store, under another state directory, on one device."""
         path = self.state.folder / "elsewhere"
         environment = {**self.rankfold.environment, "RANKFOLD_STATE": str(path)}
         other = Rankfold(replace(self.state, path=path), environment)

@@ -138,8 +138,8 @@ def test_folded_as_unfolded_as_moved(trainer: Trainer, state: State, options: st
 
 
 def test_zero_trains(trainer: Trainer, state: State) -> None:
-    """Not to the same bits: it gathers parameters on a stream that no event orders after the one
-    that updates them, so that some are gathered before they are updated."""
+    """It does not learn to the same bits: it gathers parameters on a stream that no event orders
+    after the one that updates them, so that some are gathered before they are updated."""
     options = "-e fp32.bin -z 1 -x 4 -n 4"
     learns(trainer.train(state, "unfolded", options, gpus=WORLD))
     learns(trainer.train(state, "folded", options, WORLD // 2, 0, "--check-order"))

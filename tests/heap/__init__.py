@@ -1,1 +1,2 @@
-"""Where device memory is given out: apart, alike in all ranks, and to the last chunk."""
+"""Promise: device memory is allocated with lasting buffers apart, equally in all ranks, and to the
+last chunk."""

@@ -258,8 +258,9 @@ int main(void)
 
 
 def test_a_destruction_waits_for_its_own_request_only(build: Build, tmp_path: Path) -> None:
-    """Not for the next one in the same reply slot, which another thread may make as soon as the
-    first is answered. The answer wakes no thread here, as if the waiting thread were slow."""
+    """The waiting thread gets its own answer, not the next one in the same reply slot, which
+    another thread may use as soon as the first is answered. The answer wakes no thread here, as if
+    the waiting thread were slow."""
     with (
         ChannelServer(tmp_path / "s", automatic=False) as server,
         started(build(DESTROYED), server) as process,

@@ -153,7 +153,8 @@ DEEP = [] if os.environ.get("LD_PRELOAD") else ["deep"]  # the address sanitizer
 def test_a_library_with_a_static_runtime_that_is_opened_later_reaches_us(
     run: Run, tmp_path: Path, program_object: Path, program_has: str, scope: str
 ) -> None:
-    """Also past our dlopen (RTLD_DEEPBIND), and again when it was closed."""
+    """A runtime is found even if it is loaded without our dlopen (RTLD_DEEPBIND), and after it was
+    closed."""
     program = cuda.build(PROGRAM)
     if program_has == "static":
         program = cuda.link([program_object], tmp_path / "program")

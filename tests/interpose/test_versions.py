@@ -38,7 +38,7 @@ def program(build: Build, body: str, cuda: int = 12) -> Path:
 
 @pytest.mark.parametrize(("cuda", "number"), [(11, 11080), (12, 12040)])
 def test_each_version_reports_its_number(build: Build, run: Run, cuda: int, number: int) -> None:
-    """Also where several of them are in one process, however they are found."""
+    """Several versions work in one process, however they are found."""
     binary = program(
         build,
         f"""

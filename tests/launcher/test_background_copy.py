@@ -164,7 +164,7 @@ def test_a_process_killed_during_it_costs_that_snapshot_only(state: State, who: 
 
 
 def test_a_disk_that_is_full_is_named(state: State) -> None:
-    """And the job continues."""
+    """The job continues."""
     with small_disk(state) as disk, Fleet(state, 1) as fleet:
         job = begin(fleet)
         still(job, disk / "saved")
@@ -181,7 +181,8 @@ def test_a_disk_that_is_full_is_named(state: State) -> None:
 def test_a_rank_that_is_ended_is_there_until_it_is_copied(
     state: State, how: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else what was saved would be lost with it. Not forever."""
+    """The launcher keeps the rank until its image is copied, because the snapshot would be lost
+    otherwise; but it does not wait forever."""
     monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2" if when == "forever" else "60")
     with Fleet(state, 1) as fleet:
         job = begin(fleet)
@@ -207,7 +208,7 @@ def test_a_rank_that_is_ended_is_there_until_it_is_copied(
 
 
 def test_the_next_snapshot_waits_for_it(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not forever: who copies is killed where it makes no progress."""
+    """A copying process that makes no progress is killed, so the launcher does not wait forever."""
     monkeypatch.setenv("RANKFOLD_CRIU_STUCK", "2")
     with Fleet(state, 1) as fleet:
         job = begin(fleet)

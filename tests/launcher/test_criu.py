@@ -49,7 +49,7 @@ def test_criu_s_kernel_cache_is_kept_where_run_is_no_tmpfs(tmp_path: Path) -> No
 def test_a_system_s_criu_is_taken_if_it_is_new_and_finds_the_kernel_good(
     tmp_path: Path, kernel_is_good: bool
 ) -> None:
-    """By tools/criu as by us."""
+    """tools/criu and rankfold do the same."""
     if os.geteuid() != 0 or not (criu.FETCHED / "criu").exists():
         privileges.missing("needs root, and the CRIU that tools/criu fetches")
     theirs = tmp_path / "criu"

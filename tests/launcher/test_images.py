@@ -100,8 +100,8 @@ def test_ends_are_read_as_the_kernel_writes_them() -> None:
 @pytest.mark.parametrize("minor", [9, 10])
 @pytest.mark.parametrize("seed", range(20))
 def test_unconsumed_records_are_kept(seed: int, minor: int) -> None:
-    """And so does what is in the making behind the ring's head, or may be: before version 1.10
-    nothing says."""
+    """Records being written behind the ring's head are kept, and so are those that may be: before
+    version 1.10 the ring does not say."""
     chance = random.Random(seed)
     tail = chance.randrange(0, 1 << 40, 64)
     used = chance.choice([0, 64, 4096, chance.randrange(0, channel.RING_BYTES, 64)])

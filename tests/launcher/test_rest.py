@@ -443,7 +443,7 @@ def has_wall(launched: Launched) -> bool:
 
 
 def test_ranks_continue_talking_to_each_other(place: Place) -> None:
-    """Also when one is there long before the other, and when they are saved in their midst."""
+    """The ranks are saved and restored even if one is ready long before the other."""
     ranks = []
     for rank in range(2):
         folder = place.work / str(rank)

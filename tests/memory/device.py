@@ -213,7 +213,7 @@ class Device:
         return True
 
     def own_copy(self, space: int, addr: int) -> bool:
-        """Where a kernel must not write it gets a copy, while there are numbers."""
+        """A kernel's write to a protected page gets a copy, while there are free chunks."""
         if (space, addr) not in self.write_protected:
             return True
         if not self.free:

@@ -190,7 +190,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=RANK, first=CELL_NUMBER, count=st.integers(1, 3 * CELLS))
     def forget(self, number: int, first: int, count: int) -> None:
-        """Also of what is on its way; not of what is being written."""
+        """Includes pages being swapped; not pages being written."""
         rank = self.rank(number)
         pages = {cell // CELLS for cell in range(first, first + count)}
         written = {(w.first + n) // CELLS for w in rank.works for n in range(w.count)}

@@ -23,7 +23,7 @@ def turns_apart(first: Rank, second: Rank) -> int:
 
 
 def test_a_page_copied_each_time_stays_unshared_for_longer_each_time(make: Make) -> None:
-    """Until a work that is done for both shows that it pays."""
+    """The page stays unshared until one work done for both ranks shows that sharing pays."""
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)

@@ -246,7 +246,7 @@ def test_a_new_rank_is_checked_where_all_are_as_well(make: Make) -> None:
 
 @pytest.mark.parametrize("every", [1, 4])
 def test_each_page_has_its_turn(make: Make, every: int) -> None:
-    """By its number and the collective's alone: ranks take the same."""
+    """The part depends on its number and the collective's alone: ranks take the same."""
     c = filled(make, 2 * PARTS + 1, every=every)
     seen = [pages(c.at(number)) for number in range(every - 1, every * PARTS, every)]
     assert sorted(page for each in seen for page in each) == list(range(2 * PARTS + 1))
@@ -343,7 +343,8 @@ def test_a_part_is_what_a_buffer_has_on_a_page(make: Make) -> None:
 
 
 def test_all_of_it_includes_what_is_between_buffers(make: Make) -> None:
-    """And all pages, whichever rank is active. Freed pages are checked only between others."""
+    """All pages are checked, whichever rank is active. Freed pages are checked only between
+    others."""
     (rank,) = make(1, 16).ranks
     allocate(rank, 4096, 4096)
     allocate(rank, CHUNK + 8192, 2 * CHUNK)  # from the middle of a page into one

@@ -113,7 +113,7 @@ def test_unchanged_pages_are_not_copied_out_again(make: Make) -> None:
 
 
 def test_changed_pages_are_copied_out_again(make: Make) -> None:
-    """Also where all that is known of it is that it has changed."""
+    """A page is copied out again even if only the fact that it has changed is known."""
     world = make(2, 2, groups=(1, 2))
     first, _ = world.ranks
     for value in (1, PRIVATE + 1, 2, PRIVATE + 2):
@@ -174,7 +174,7 @@ def test_a_rank_that_has_failed_does_not_believe_its_image(make: Make) -> None:
 
 @pytest.mark.parametrize("keeper", [0, 1, 2])
 def test_a_copy_outlives_the_ranks_that_made_it(make: Make, keeper: int) -> None:
-    """And whatever becomes of their images, which are their launchers'."""
+    """Copies outlive the ranks' images, which belong to their launchers."""
     world = shared(make, 3)
     out(*world.ranks[:3])
     gone = world.ranks.pop(keeper)
@@ -476,7 +476,7 @@ def test_a_copy_that_is_being_made_is_not_there_yet(make: Make) -> None:
 
 
 def test_the_image_s_old_content_is_not_its_new_content(make: Make) -> None:
-    """Also where it comes to hold the same again, and the image has been written meanwhile."""
+    """The image's content is outdated even if the page gets the same content again."""
     world = make(2, 2, groups=(1, 2))
     first, second = world.ranks
     same(first)
@@ -550,7 +550,7 @@ def test_a_rank_that_is_swapped_out_finds_no_copy_of_another_group(make: Make) -
 
 @pytest.mark.parametrize("how", ["shares", "single"])
 def test_a_rank_that_shares_nothing_has_no_copy_in_common(make: Make, how: str) -> None:
-    """And nothing is kept back that it would need versions for."""
+    """No memory is kept for versions that it would need."""
     world = make(3, 2, groups=(1, 1, 2))
     first, second, other = world.ranks
     if how == "shares":
@@ -773,7 +773,7 @@ def test_a_rank_that_is_not_alone_any_more_keeps_what_was_saved(make: Make) -> N
 
 
 def test_a_copy_of_what_was_there_goes_when_something_else_does(make: Make) -> None:
-    """To the image; or, of a page that stays, when its rank comes to run."""
+    """Content is copied to the image; that of a page that stays, when its rank becomes active."""
     for leaves in (False, True):
         world = shared(make, 2)
         first, second, other = world.ranks
@@ -832,7 +832,7 @@ def test_pages_written_after_a_save_are_copied_again(make: Make) -> None:
 
 
 def test_a_rank_that_has_been_saved_is_swapped_out_in_common_again(make: Make) -> None:
-    """And what is in common is not in its image."""
+    """Common content is not in the rank's image."""
     world = shared(make, 2)
     first, second, _ = world.ranks
     for rank in (first, second):

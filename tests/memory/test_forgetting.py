@@ -91,7 +91,7 @@ def test_a_page_forgotten_during_swap_out_leaves_nothing(make: Make) -> None:
 
 
 def test_a_write_makes_content_valid_again(make: Make) -> None:
-    """Also a part of a page; also what was handed; and what was freed is zeros."""
+    """Writing a part of a page or handing it counts, too; freed pages are zeros."""
     world = make(2, 8)
     one, two = world.ranks
     fill(one, 4)

@@ -164,7 +164,7 @@ def test_a_page_that_is_not_reused_is_unchanged(make: Make) -> None:
 
 @pytest.mark.parametrize("how", ["map", "protect"])
 def test_a_page_that_cannot_be_mapped_is_reported(make: Make, how: str) -> None:
-    """Nor is it where who gives it may still write."""
+    """A page is not reused while its giver may still write it."""
     world, f, _, second = computed(make)
     world.fault(how)
     assert map_result(second, f) == FAILED

@@ -46,7 +46,7 @@ def test_pages_that_others_have_are_not_swapped_in(make: Make) -> None:
 
 
 def test_ranks_that_share_all_fit_where_one_does(make: Make) -> None:
-    """And what the one that comes shares is not moved out to make room for it."""
+    """Pages that the activated rank shares are not swapped out to make space for it."""
     world = make(3, 3)
     for rank in world.ranks:
         same(rank, pages=2)
@@ -80,7 +80,7 @@ def test_zeros_are_not_copied(make: Make) -> None:
 
 
 def test_unforeseen_writes_are_found_on_every_page(make: Make) -> None:
-    """Also in pages that no one shares."""
+    """Unforeseen writes are also found in unshared pages."""
     world = make(2, 8)
     first, second = world.ranks
     same(first, second, pages=3)
@@ -129,7 +129,7 @@ def test_where_there_is_no_chunk_for_a_copy_the_others_let_go(make: Make) -> Non
 
 
 def test_a_copied_page_is_not_shared_again_before_it_is_written(make: Make) -> None:
-    """Else two ranges would never be a rank's at one time."""
+    """Otherwise a rank could never own two ranges at the same time."""
     world = make(2, 4)
     first, second = world.ranks
     same(first, second)
@@ -231,7 +231,7 @@ def test_reallocated_memory_is_zero(make: Make) -> None:
 
 
 def test_an_unforeseen_write_makes_a_page_private(make: Make) -> None:
-    """And what the device has given for it is counted, though there is no room."""
+    """Chunks that the device has given are counted even if memory runs out."""
     world = make(2, 1)
     first, second = world.ranks
     for rank in (first, second):
@@ -308,7 +308,7 @@ def test_content_that_is_lost_when_pages_become_one_is_reported(make: Make) -> N
 
 
 def test_known_writes_of_fenced_work_stay_writable(make: Make) -> None:
-    """And each page that it wrote elsewhere is reported once."""
+    """Each page that it wrote elsewhere is reported once."""
     world = make(2, 8)
     (first, _) = world.ranks
     same(first, pages=2)
@@ -645,7 +645,7 @@ def test_all_come_to_the_chunk_that_most_refer_to(make: Make) -> None:
 
 
 def test_a_page_opened_for_a_write_is_not_shared_before_it(make: Make) -> None:
-    """Also where there was nothing to copy, since the others had gone."""
+    """The page is protected even if nothing was copied, because the other ranks had left."""
     world = shared(make, 3)
     first, second, third = world.ranks
     own(second, 0)

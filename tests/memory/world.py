@@ -368,7 +368,8 @@ class World:
         )
 
     def settle(self, waiting: tuple[int, ...] = ()) -> None:
-        """Until all requests but those for the purposes `waiting` are over; it must come."""
+        """Runs until all requests are complete, except those for the purposes `waiting`; this must
+        happen."""
         for _ in range(200):
             self.turn()
             ended = [self.device.end(stream) for stream in self.streams]
@@ -378,7 +379,7 @@ class World:
         raise AssertionError("requests wait forever")
 
     def close(self) -> None:
-        """To be called again after a failure: then it is no use to look at anything."""
+        """Closes all ranks. After a failure it may be called again; then it checks nothing."""
         ranks, self.ranks = self.ranks, []
         for rank in ranks:
             rank.close()

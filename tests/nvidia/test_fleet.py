@@ -180,7 +180,7 @@ def test_a_gpu_whose_context_has_ended_is_there_for_the_next_job(
 def test_a_job_continues_after_a_fault_on_a_gpu(
     rankfold: Rankfold, specs: Specs, stays: list[str]
 ) -> None:
-    """Also one whose program takes no notice: its proxy does not stay for it."""
+    """The proxy does not wait for a program that ignores the error."""
     program, file = str(cuda.build(FAULTY)), str(specs.folder / "faulted")
     specs.program([program, file, *stays], "faulty", extra="restart: {maxRestarts: 1}")
     rankfold("apply", "-f", str(specs.folder))

@@ -31,7 +31,7 @@ TYPES = (
 
 @pytest.fixture(scope="session")
 def include() -> Path:
-    """Where the compiler that builds CUDA programs here has cuda.h."""
+    """The folder in which the compiler of CUDA programs has cuda.h."""
     nvcc = subprocess.run([cuda.NVCC, "--print-path"], capture_output=True, text=True, check=True)
     done = subprocess.run(
         [nvcc.stdout.strip(), "-x", "cu", "-M", "-"],

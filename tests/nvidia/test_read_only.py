@@ -236,7 +236,7 @@ def test_access_that_could_not_be_changed_is_made_anew(
 
 @pytest.mark.parametrize("name", ["put", "increment"])
 def test_a_kernels_write_ends_the_context(doomed: Device, kernels: Kernels, name: str) -> None:
-    """And the chunk stays as it was: read where the fake has it, for nothing runs any more."""
+    """The chunk is unchanged; it is read where the fake has it, because nothing runs any more."""
     one, _two, at = sharing(doomed, np.full(4, 3, np.uint32))
     one.launch(kernels(name), 1, 1, at, 2)
     code, text = one.error()

@@ -125,7 +125,7 @@ def test_no_elements_at_no_address(device: Device) -> None:
 @pytest.mark.parametrize("operand", [0, 1, 2])
 @pytest.mark.parametrize("way", ["not mapped", "runs out", "outside"])
 def test_memory_that_is_not_there_fails_its_rank(device: Device, operand: int, way: str) -> None:
-    """And no other rank, nor the process; what is queued behind it is done."""
+    """Neither another rank nor the process fails; later work completes."""
     spaces = [device.space() for _ in range(3)]
     data = values(1, 1000)
     places = [put(space, data) for space in spaces]

@@ -135,7 +135,7 @@ def test_past_bugs(library: Any, program: list[Step], second: list[int]) -> None
     ],
 )
 def test_one_of_the_two_writes(library: Any, first: Access, second: Access, races: bool) -> None:
-    """And additions that are atomic may come in any order."""
+    """Atomic additions may come in any order."""
     assert bool(races_of(library, [run(4, first), run(5, second)])) == races
 
 

@@ -237,7 +237,7 @@ def test_a_product_reaches_its_matrices_and_no_more(
 
 
 def common(one: list[tuple[object, ...]], other: list[tuple[object, ...]]) -> list[object]:
-    """Where the same content begins in both."""
+    """The offset at which the same content begins in both."""
     return [run[0] for run in one if run in other]
 
 

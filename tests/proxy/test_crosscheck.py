@@ -81,7 +81,7 @@ def memories() -> list[int]:
 
 
 def places(memory: int) -> list[int]:
-    """Where it has the beginning of the mark, which is at the end of a chunk."""
+    """The chunk whose end has the beginning of the mark."""
     end = 2 * WORDS
     chunks = range(CHUNK, os.fstat(memory).st_size, CHUNK)
     return [at - end for at in chunks if os.pread(memory, end, at - end) == MARK[:end]]

@@ -194,7 +194,7 @@ def test_a_rank_whose_page_is_being_copied_does_not_take_part(kernels: Loader) -
 
 
 def test_a_rank_that_waits_for_a_copy_is_not_kept_from_it(kernels: Loader) -> None:
-    """By what it could take part in: here, what does not end for long."""
+    """Work in which it could take part does not delay it: here, work that runs for long."""
     with shared(kernels, 2, workers=2) as (native, made):
         for rank in made:
             rank.write(OTHER, bytes(4))
@@ -254,7 +254,7 @@ class Late:
 
 
 def test_a_rank_whose_kernel_is_being_loaded_is_waited_for(kernels: Loader) -> None:
-    """But not forever: when the job stands still one of them goes alone."""
+    """The wait is not endless: when the job stands still one of them runs alone."""
     late = Late(kernels, "update")
     with shared(late, 2) as (native, made):
         native.barrier(1, True)
@@ -280,7 +280,8 @@ def test_a_rank_whose_kernel_is_being_loaded_is_waited_for(kernels: Loader) -> N
 
 
 def test_unbounded_work_is_followed_by_the_work_that_it_delayed(kernels: Loader) -> None:
-    """Not by the next such one of its stream; that comes then."""
+    """It is followed by the work that it delayed, and only then by the next such work of its
+    stream."""
     with shared(kernels, 2) as (native, made):
         rank = made[0]
         for stream in (100, 101):

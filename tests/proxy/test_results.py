@@ -89,7 +89,7 @@ class Training(Computing):
 
 @dataclass(frozen=True)
 class Collective:
-    """Where it begins in each rank's SEND and RECV, in words."""
+    """The offset in each rank's SEND and RECV, in words."""
 
     kind: int
     send: list[int]

@@ -251,7 +251,7 @@ class Held:
 
 
 def test_modules_not_yet_recompiled_are_saved_unchanged(kernels: Loader) -> None:
-    """And what has been unloaded meanwhile is not."""
+    """A module that has been unloaded meanwhile is not saved."""
     held = Held(kernels)
     with moving(held) as m:
         alive(m.program)

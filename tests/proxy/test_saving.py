@@ -198,7 +198,7 @@ def test_a_save_needs_a_cut_and_is_void_when_that_is_released(
 def test_a_save_that_the_release_overtakes_fails_and_the_job_continues(
     kernels: Loader, clients: list[Trainer]
 ) -> None:
-    """And the next one holds what has changed since, though parts of the first were written."""
+    """The next save contains later changes, though parts of the first were written."""
     with devices(kernels, 2) as here, devices(kernels, 1) as there:
         here.place(1, clients, [0, 1, 1, 1])
         clients[1].alloc(DEV_BASE + 2 * HEAP, 40 * CHUNK)

@@ -89,7 +89,7 @@ def test_memory_stays_mapped_while_anything_runs(
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_with_endless_queues_all_progress(kernels: Loader, ranks: int) -> None:
-    """Also those that never meet the active one first in the tree of a sum."""
+    """Ranks that never meet the active one first in the tree of a sum are prefetched, too."""
     clients = [RingClient(rank, ranks) for rank in range(ranks)]
     with device(quantum_ns=2_000_000) as native, answering(native, kernels):
         native.job_open(1, 1, 0, 1, [0] * ranks, -1)

@@ -611,7 +611,7 @@ ANYWHERE = {
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_unknown_ranges(core: Core, name: str) -> None:
-    """And of what is done elsewhere, all is: nothing."""
+    """Code that is never reached accesses nothing."""
     nothing = Span(0, 0)
     said = reach(core, ANYWHERE[name], m=1 << 40)
     assert said == (Reach(nothing, None) if "st." in ANYWHERE[name] else Reach(None, nothing))

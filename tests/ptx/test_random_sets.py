@@ -234,13 +234,13 @@ class World:
 
 
 def _mapped() -> set[int]:
-    """Where this process has chunks of software GPUs."""
+    """The mappings of this process with chunks of software GPUs."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return {int(x.split("-")[0], 16) for x in lines if "memfd:rankfold-device" in x}
 
 
 def uses_of(sets: Sets) -> dict[int, Use]:
-    """By buffer; of the variables, that of all."""
+    """The uses of each buffer; those of all variables are one."""
     numbers = {8 * k: k for k in range(DIRECT)} | {S + 8 * k: DIRECT + k for k in range(PACKED)}
     uses = {numbers[at]: use for at, use in sets.words}
     for _, use in sets.variables:

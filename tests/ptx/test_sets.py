@@ -494,7 +494,7 @@ def test_open(what: str) -> None:
 
 
 def test_calls_by_the_address_of_a_function() -> None:
-    """Where the kernel's code has all that can be called so, as on the software GPU."""
+    """The kernel's code contains all functions that can be called so, as on the software GPU."""
     body, _ = OPEN["calls what it is given"]
     assert text_of(sets(body, fixed_code=True)) == "8:w" and sets(body, fixed_code=True).closed
     as_memory = "mov.u64 %a0, put; ld.global.u64 %a1, [%a0];"

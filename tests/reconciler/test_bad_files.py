@@ -91,7 +91,7 @@ def test_a_path_that_is_not_utf8_is_refused_wherever_a_command_gets_it(
 
 
 def test_no_file_name_steers_the_terminal(rankfold: Rankfold, specs: Specs) -> None:
-    """Where a name is in a fault, in an event, in JSON, and where an object came from."""
+    """The name appears in a fault, an event, JSON, and an object's origin."""
     (specs.folder / ESC).write_text("kind: Jib\n")
     shown = [rankfold.run("validate", str(specs.folder))]
     assert shown[0].returncode == 65 and "\\x1b]0;owned\\x07.yaml:1: kind" in shown[0].stderr

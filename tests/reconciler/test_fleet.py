@@ -196,7 +196,7 @@ def test_a_run_prints_all_of_a_job_that_begins_anew(rankfold: Rankfold, state: S
 
 
 def test_each_run_has_its_own_name_and_environment(rankfold: Rankfold) -> None:
-    """Also when several start at once, and use a reconciler that another command has started."""
+    """Several commands may start at once, and use a reconciler that another one has started."""
     run = ["run", "--world-size", "1", "--", "sh", "-c"]
     with rankfold.watching(str(Specs(rankfold.state.folder / "specs").folder)):
         pid = rankfold.reconciler_pid()

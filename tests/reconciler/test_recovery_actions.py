@@ -446,7 +446,7 @@ def test_nothing_begins_anew_before_the_old_launchers_are_seen_gone(scene: Scene
 def test_launchers_that_end_right_now_are_waited_for(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, looks: int
 ) -> None:
-    """And those that do not are named."""
+    """Launchers that do not end are named."""
     monkeypatch.setattr("rankfold.reconciler.act.restores.LAUNCHERS_END_S", 0.2)
     scene.update(save=None, ending=Ending("Restarting", "RankFailed", "rank 0 failed", 9.0))
     looked = itertools.count()

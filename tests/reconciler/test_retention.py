@@ -54,7 +54,7 @@ def test_the_last_completed_runs_are_kept(tmp_path: Path) -> None:
 
 
 def test_runs_of_the_last_day_are_kept_however_many(tmp_path: Path) -> None:
-    """Also where the clock was set back since."""
+    """Retention works even if the clock was set back since."""
     journal, layout = Journal(tmp_path), Layout(tmp_path)
     for number in range(5):
         run(journal, layout, f"run-{number}", "ended", time.time() - 1000 * number)

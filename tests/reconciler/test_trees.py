@@ -134,7 +134,7 @@ def test_a_directory_and_a_commit_give_the_same_answer(
 def test_a_link_out_of_the_repository_is_refused_in_a_commit(
     git: Git, tmp_path: Path, target: str
 ) -> None:
-    """And followed in a directory: there it is part of what people save."""
+    """In a directory such a link is followed: there it is part of what people save."""
     write(tmp_path, "elsewhere.yaml")
     write(git.folder, "specs/pool.yaml", POOL)
     write(git.folder, "specs/x.yaml", Link(target))
@@ -200,8 +200,8 @@ def test_the_repositorys_own_specs_run_from_git(
 def test_a_link_to_a_release_is_followed_to_the_next_one(
     rankfold: Rankfold, specs: Specs, named: str
 ) -> None:
-    """And the fleet stays the same one, whichever name of the folder it was first given: only a
-    relative workdir is another one then."""
+    """The fleet stays the same, whichever name of the folder it was first given: only a relative
+    workdir differs then."""
     specs.job(gpus=2, extra="" if named == "current" else "workdir: /")
     first = specs.folder.rename(specs.folder.with_name("release-1"))
     second = specs.folder.with_name("release-2")

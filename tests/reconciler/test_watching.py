@@ -300,7 +300,7 @@ def test_a_remote_that_falls_silent_has_a_deadline_and_is_asked_again(
 
 
 def test_half_a_mirror_is_made_anew(remote: Remote, state: State) -> None:
-    """By one that was killed while it cloned, or while it fetched."""
+    """Remains of a clone or fetch that was killed are removed."""
     description = remote.url("repo"), "main", "", state.path
     first = reader.GitSource(*description)
     half = first.repo.with_suffix(".new")

@@ -73,7 +73,7 @@ class Trained:
         self.rankfold("apply", "-f", str(self.specs.folder), *(["--wait"] if wait else []))
 
     def pause(self, seconds: float) -> None:
-        """From its next step on, each rank pauses for so long in a step, until `results`."""
+        """Makes each rank pause for so long in every further step, until `results`."""
         (self.folder.parent / PACE).write_bytes(bytes(round(1000 * patience.scaled(seconds))))
 
     @property

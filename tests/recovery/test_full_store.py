@@ -53,7 +53,7 @@ class Saved(Neighbour):
         return next((each for each in found if each["type"] == "NotSaved"), None)
 
     def comes_back(self) -> None:
-        """From its newest checkpoint, when nothing of it is left but that."""
+        """The job restarts from its newest checkpoint when nothing else is left of it."""
         self.rankfold.kill_everything(NAME)
         self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
         assert self.rankfold.job(NAME)["restarts"] == 1

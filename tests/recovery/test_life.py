@@ -355,7 +355,7 @@ exec "$@"
 def test_files_that_a_restore_cannot_set_back_are_named(
     point: str, rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """Also when no rank has heard of it from those who set them back."""
+    """The condition names them even if the reconciler that restored them dies first."""
     dies = job.specs.folder.parent / "dies"
     if point:
         rankfold.environment["RANKFOLD_FAULT"] = f"{point}@{dies}"

@@ -83,7 +83,8 @@ def _read(pid: int, name: str) -> str:
 
 
 def _is_stopped(pid: int) -> bool:
-    """By a signal; not traced, as while it is restored."""
+    """Whether a signal has stopped the process; one that is traced, as during a restore, does not
+    count."""
     return _read(pid, "stat").rpartition(")")[2].split()[:1] == ["T"]
 
 

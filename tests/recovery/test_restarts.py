@@ -46,7 +46,7 @@ def test_a_rank_that_is_killed_while_it_is_copied_goes_back_to_that_checkpoint(
 def test_a_launcher_that_stops_before_it_copies_is_named_and_the_job_continues(
     rankfold: Rankfold, job: Trained, undisturbed: dict[str, bytes]
 ) -> None:
-    """Not the store, which waits for it."""
+    """Only the upload waits for the launcher."""
     rankfold.environment |= {"RANKFOLD_STUCK": "1"}
     job.apply(gpus=2)
     job.reaches(10)

@@ -22,7 +22,8 @@ READ_BY_MAKE = (
 
 
 def test_python_keeps_its_bytecode_wherever_the_environment_forbids_it() -> None:
-    """Else each process compiles all of its source again: it starts in twice the time."""
+    """Without bytecode files each process would compile all of its source again and start in twice
+    the time."""
     done = subprocess.run(
         ["make", "--silent", "--eval=shown: ; @env", "shown"],
         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},

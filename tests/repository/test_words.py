@@ -32,6 +32,8 @@ OWN = "tests/repository/test_words.py"
 DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
 # A sentence that begins so, and is no question, hides its subject in a clause.
 RIDDLE = re.compile(r"\b(What|Who|Whoever|Whose|Whom|Of)\s[^.?!|]*(?:[.?!|]|$)")
+# A docstring that begins so continues the test's name instead of being a sentence.
+CONTINUED = re.compile(r'"""(?:And|Also|But|Else|Nor|Not|Or|Unless|Until) ')
 RIDDLED = re.compile(r"def (test_(?:what|who|whoever|whose|whom|of|by)_\w+)")
 OF_WHICH = re.compile(r"(?<!\ball )(?<!\beach )(?<!\bnone )\bof which\b")
 C_TEXT = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
@@ -210,7 +212,7 @@ def in_string(prose: str) -> set[str]:
 
 
 def written_here(name: str) -> bool:
-    """Not this test nor the glossary, which quote what they reject."""
+    """The file is neither this test nor the glossary, which quote what they reject."""
     return name not in (OWN, GLOSSARY)
 
 
@@ -275,6 +277,11 @@ def test_tests_are_in_plain_english() -> None:
     assert sorted(found) == [], f"see the table of rejected words in {GLOSSARY}"
 
 
+def test_docstrings_are_sentences_of_their_own() -> None:
+    files = [name for name in sources(".py") if written_here(name)]
+    assert [name for name in files if CONTINUED.search(read(name))] == []
+
+
 def test_names_of_tests_begin_with_their_subject() -> None:
     files = {name: read(name) for name in sources(".py") if written_here(name)}
     assert [(name, each) for name, text in files.items() for each in RIDDLED.findall(text)] == []
@@ -309,6 +316,7 @@ def test_the_search_for_words_bites() -> None:
         "test_what_is_so",
         "test_of_it",
     ]
+    assert CONTINUED.search('"""Also two. """') and not CONTINUED.search('"""Android."""')
     assert OF_WHICH.search("kernels of which two wait")
     assert not OF_WHICH.search("kernels, all of which wait")
     test = 'def test_a_job_goes_on():\n    """It is\n    told."""\ndef test_a_vain_wait(): ...\n'

@@ -39,7 +39,7 @@ def printed_lines(step: int) -> list[str]:
 
 @pytest.mark.parametrize("count", [10, 200_000])
 def test_printf(state: State, count: int) -> None:
-    """Also more than the ring holds: the newest output is what is left, as in CUDA."""
+    """More output than the ring holds is possible: the newest output remains, as in CUDA."""
     lines = output(state, "printing", count).splitlines()
     for step in range(3):
         head, lines = lines[:5], lines[5:]

@@ -23,7 +23,7 @@ def at_most(fleet: Fleet, device: str) -> int:
 
 
 def wait_until_full(job: RunningJob) -> None:
-    """Until nothing moves: rank 0 waits in a send for room."""
+    """Waits until nothing moves: rank 0 waits in a send for space."""
 
     def nothing_moves() -> bool:
         dumps = [job.fleet.debug_text(device) for device in job.devices]

@@ -32,7 +32,7 @@ CASES = [
 def test_a_kernel_that_waits_for_another_stream_continues(
     how: str, workers: int, state: State
 ) -> None:
-    """Also where the device's one worker is busy with it: a spare one does the other stream's."""
+    """A spare worker runs the other stream's work if the device's one worker is busy."""
     command = [str(cuda.build(cuda.PROGRAMS / "waits_for_stream.cu")), str(STEPS), how]
     with Fleet(state, 2, memory=128 * MiB, workers=workers) as fleet:
         expected = ended(fleet.start("wide", command, [0, 1]))

@@ -95,7 +95,7 @@ def test_same_bits_wherever_the_ranks_are(case: Case, state: State) -> None:
 
 
 def test_only_replicas_have_the_same_parameters(state: State) -> None:
-    """Or three_ways.cu is not what it is called."""
+    """Checks that three_ways.cu trains in three ways."""
     with Fleet(state, THREE_WAYS) as fleet:
         outputs = printed(Case("wide", list(range(THREE_WAYS))), fleet, "wide")
     parameters = [[line for line in text.splitlines() if "parameters" in line] for text in outputs]

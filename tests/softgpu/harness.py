@@ -79,7 +79,7 @@ class Device:
         return int(number)
 
     def wait(self, number: int, stream: Any = None) -> None:
-        """Until that work is done. Each completion rings, so nothing is polled."""
+        """Waits until that work is complete. Each completion rings, so nothing is polled."""
         stream = stream or self.stream
         while self.hal.completed(stream) < number:
             if self._polled:

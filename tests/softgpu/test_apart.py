@@ -463,7 +463,7 @@ def test_reductions(kernels: Loader, space: Space, name: str) -> None:
 
 
 def _greatest(row: np.ndarray[Any, Any]) -> int:
-    """Where the greatest is: of equal ones the one that a tree finds."""
+    """The place of the greatest value; among equal ones, the one that a tree finds."""
     at = np.arange(len(row))
     while len(at) > 1:
         low, high = np.split(at, 2)

@@ -332,7 +332,7 @@ def special_source() -> str:
 
 
 def wanted_registers(block: tuple[int, ...], thread: tuple[int, ...]) -> list[int]:
-    """By the grid's and the block's coordinates, x first."""
+    """A row for each coordinate of the grid and the block, x first."""
     number = thread[0] + BLOCK[0] * (thread[1] + BLOCK[1] * thread[2])
     lane = number % 32
     bit = 1 << lane

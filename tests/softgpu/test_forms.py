@@ -313,7 +313,7 @@ def first_words() -> list[str]:
 
 @cache
 def forms() -> dict[str, list[str]]:
-    """By the instruction's first word."""
+    """The forms by the instruction's first word."""
     found: dict[str, dict[str, None]] = {}
     for line in FORMS.strip().splitlines():
         for form in expanded(line):

@@ -163,6 +163,6 @@ def test_a_form_names_each_operand(family: str) -> None:
 
 
 def test_each_instruction_s_use_of_addresses_is_known() -> None:
-    """Else every kernel that has it would be open (proxy/ptx/sets.py)."""
+    """Otherwise every kernel that contains it would be open (proxy/ptx/sets.py)."""
     names = [tuple(name.split(".")) for name in instructions.ROWS]
     assert [name for name in names if flow_of(name) is None] == []

@@ -109,7 +109,7 @@ def test_a_concurrent_reader_of_zeros_does_not_see_what_the_chunk_held(kernels: 
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_no_addition_is_lost(kernels: Loader, opened: bool) -> None:
-    """Nor where the page is made writable as it is."""
+    """Nothing is copied if the page is made writable as it is."""
     pages, threads = 8, 1 << 17
     spread = kernels.function(kernels.module(KERNELS.encode(), 1), "spread")
     for _ in range(6):

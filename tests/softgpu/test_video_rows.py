@@ -38,7 +38,7 @@ SCALAR: dict[str, Callable[[int, int], int]] = {
 
 
 def place_of(part: str) -> tuple[int, int]:
-    """Where a part begins, and how many bits it has."""
+    """The first bit of a part, and its number of bits."""
     bits = WIDTH[part[1:2]]
     return (int(part[2:]) * bits if part else 0), bits
 

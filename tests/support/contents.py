@@ -179,7 +179,7 @@ def _check_fill(
     ranks: Sequence[Image], before: list[tuple[Run, int]], run: Run, number: int
 ) -> None:
     def pattern(image: Image, each: Run) -> bytes:
-        """From the content's beginning."""
+        """The offset from the content's beginning."""
         skipped = -each.offset % each.period
         return image.read(each.addr + skipped, each.period)
 

@@ -32,7 +32,7 @@ class Devices:
             os.close(segment)
 
     def compute(self) -> None:
-        """Until each has run a kernel: who is stopped before has nothing to lose."""
+        """Waits until each rank has run a kernel: a rank stopped earlier has nothing to lose."""
         for native in self.natives:
             until(lambda: native.status()["kernels"] > 0, native)  # noqa: B023
 

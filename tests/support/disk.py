@@ -36,7 +36,7 @@ def hold_state(state: State, disk: Path) -> None:
 
 
 def fill(disk: Path) -> Path:
-    """Not a byte is left; gives the file to remove."""
+    """Fills the disk to the last byte. Returns the file to remove."""
     file = disk / "ballast"
     with file.open("wb", buffering=0) as stream:
         for size in (1 << 16, 1):

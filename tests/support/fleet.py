@@ -140,11 +140,11 @@ class RunningJob:
         )
 
     def save(self) -> int:
-        """Where it stands, on all devices: the bytes that were saved."""
+        """Saves the job on all devices where it is; returns the saved bytes."""
         return sum(self.request(device, "save")["saved_bytes"] for device in self.devices)
 
     def continue_running(self) -> None:
-        """From the cut."""
+        """Continues the job from the cut."""
         for device in self.devices:
             self.request(device, "barrier", action="withdraw")
 

@@ -39,7 +39,7 @@ def missing(what: str) -> NoReturn:
 
 
 def need_namespaces() -> None:
-    """Where pid namespaces cannot be made."""
+    """Requires pid namespaces."""
     if not may_make_namespaces():
         missing("needs CAP_SYS_ADMIN for a pid namespace")
 
@@ -51,7 +51,7 @@ def need_cuda_headers(library: str = "cudart") -> None:
 
 
 def need_criu() -> None:
-    """Where CRIU is missing or cannot work: it needs namespaces, too."""
+    """Requires CRIU that works, and so namespaces, too."""
     need_namespaces()
     try:
         if trouble := criu.trouble():

@@ -386,7 +386,7 @@ class Driver:
             rank.alone.memory[GRADIENT][:] = total
 
     def post_all(self) -> None:
-        """Until all is posted, and whoever waits for something has it."""
+        """Runs until all actions are posted and each waiting rank has its reply."""
         deadline = time.monotonic() + scaled(20)
         while any(rank.actions or rank.waits for rank in self.ranks):
             free = [rank for rank in self.ranks if rank.actions and not rank.waits]

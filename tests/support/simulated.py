@@ -97,7 +97,7 @@ class Fleet:
         return planned
 
     def converge(self, turns: int = 60) -> planner.Plan:
-        """Until the planner has nothing left to do but to start what does not start."""
+        """Runs until the planner has nothing to do except to start processes that do not start."""
         for _ in range(turns):
             before = (dict(self.devices), dict(self.ranks), dict(self.transfers))
             planned, ending = self.turn(), bool(self.lost)

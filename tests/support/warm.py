@@ -180,7 +180,7 @@ class Popen(subprocess.Popen[Any]):
         return self.returncode
 
     def _wait(self, timeout: float | None) -> int:
-        """Without the pauses that grow to 50 ms."""
+        """Waits without the pauses that grow to 50 ms."""
         if self._reply is not None and timeout is not None and self.returncode is None:
             self._reply.wait(max(timeout, 0))
             if self._internal_poll() is None:

@@ -563,7 +563,7 @@ def scripts_and_checkpointing() -> None:
 
 @check
 def sharing_with_other_processes_is_refused() -> None:
-    """By rankfold, and with this allocator by PyTorch."""
+    """Refused by rankfold, and with this allocator by PyTorch."""
     x, event = torch.ones(3, device=DEVICE), torch.cuda.Event(interprocess=True)
     assert "not supported" in fails(event.record)
     assert "cudaMallocAsync" in fails(x.untyped_storage()._share_cuda_)

@@ -166,7 +166,7 @@ def test_a_rank_that_waits_without_success_runs_alone_in_time(here: World) -> No
 
 
 def test_a_rank_that_calls_for_something_is_waited_for_anew(here: World) -> None:
-    """Not who only asks, as programs do without end."""
+    """A rank that only queries, as programs do endlessly, is not waited for."""
     first, *_, other = here.clients
     counted = Counted(here)
     update(first)

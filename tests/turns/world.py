@@ -262,7 +262,7 @@ class Turned(Computing):
         return super().finish(slot, wait)
 
     def close(self) -> None:
-        """Without a look for garbage: there is none that has to do with the channel."""
+        """Disables garbage collection: no garbage has to do with the channel."""
         self.map.close()
         os.close(self.fd)
         os.close(self.image)

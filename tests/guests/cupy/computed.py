@@ -33,7 +33,7 @@ def elements() -> None:
 
 
 def collected() -> None:
-    """By kernels of CUB and Thrust that are built into CuPy."""
+    """Computed by kernels of CUB and Thrust that are built into CuPy."""
     x = rng.integers(-1000, 1000, N)
     a = cp.asarray(x)
     same("sum", a.sum(), x.sum())
