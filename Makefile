@@ -244,7 +244,7 @@ check-c: $(VENV_READY)
 			-Iproxy/core $$f || exit; done
 
 check-repository: $(VENV_READY)
-	$(PYTHON) -m pytest tests/repository
+	$(PYTHON) -m pytest $(IN_PARALLEL) tests/repository
 
 .PHONY: format
 format: $(VENV_READY) ## format the Python and the C source
