@@ -85,6 +85,8 @@ class Run(Operation, frozen=True, tag="run"):
             raise ValueError(
                 f"{self.job.gpus} on {count(self.job.world_size, 'rank')}: a rank uses one device"
             )
+        if self.job.gpus_min is not None and self.job.gpus_min >= self.job.gpus:
+            raise ValueError(f"gpus_min {self.job.gpus_min} is not below gpus {self.job.gpus}")
         if self.pool and (self.pool.only_for != self.job.name or not self.pool.devices):
             raise ValueError("the pool must have devices, for this job only")
 

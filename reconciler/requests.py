@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -19,7 +19,7 @@ from rankfold import __version__, control, service
 from rankfold.messages import Operation
 from rankfold.reconciler import clock, operations, overrides, plan, reserve
 from rankfold.reconciler.journal.journal import JournalError
-from rankfold.reconciler.journal.rows import Object
+from rankfold.reconciler.journal.rows import Object, Override, overridden
 from rankfold.reconciler.loop import Loop
 from rankfold.reconciler.model.desired import Job, Origin
 from rankfold.reconciler.model.fitting import may_use
@@ -235,7 +235,7 @@ class Requests:
         desired, records = self.journal.desired(), self.journal.records()
         job = each.effective()
         assert isinstance(job, Job)
-        job = structs.replace(job, **fields)
+        job = overridden(job, cast(Override, fields))
         wanted = structs.replace(desired, jobs={**desired.jobs, job.name: job})
         planned = plan.plan(wanted, records, self.loop.observed, clock.now())
         for condition in planned.conditions.get(job.name, ()):

@@ -12,6 +12,11 @@ from rankfold.reconciler.model.values import Json
 NAMED_MAX = 3
 
 
+def devices_wanted(least: int | None, most: int) -> str:
+    """The number of devices that a job requests, or its range."""
+    return count(most, "device") if least is None else f"{least} to {count(most, 'device')}"
+
+
 def named(id: str) -> str:
     """The checkpoint or local snapshot that a job continues from."""
     return "the local snapshot on this node" if id == NODE else f"checkpoint {id}"

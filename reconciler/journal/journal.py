@@ -34,7 +34,7 @@ from rankfold.reconciler.journal.rows import (
     Override,
     desired_of,
 )
-from rankfold.reconciler.model.desired import Desired, Job, Origin, Pool
+from rankfold.reconciler.model.desired import GROWTH_DELAY_S, Desired, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
@@ -195,7 +195,7 @@ class Journal:
         self._seen = (0, 0)  # see `_look`
         self._direct_writes = False  # whether this transaction includes writes through `db` itself
         self._listed: tuple[int, list[Object]] = (-1, [])  # `objects()`, and its version
-        self._desired: tuple[tuple[int, str], Desired] = ((-1, ""), Desired())
+        self._desired: tuple[tuple[int, str, float], Desired] = ((-1, "", 0.0), Desired())
 
     def _check_version(self) -> None:
         (version,) = self.db.execute("PRAGMA user_version").fetchone()
@@ -304,10 +304,10 @@ class Journal:
             self._seen = (self._seen[0], self.db.total_changes)
 
     @property
-    def version(self) -> tuple[int, int, int, str]:
+    def version(self) -> tuple[int, int, int, tuple[str, float]]:
         """Differs whenever `desired` or `records` may return something else than before."""
-        url = self.get("checkpoint_store", "")
-        return self._rewrites, self._objects.version, self._records.version, url
+        policy = self.get("checkpoint_store", ""), self.get("growth_delay_s", GROWTH_DELAY_S)
+        return self._rewrites, self._objects.version, self._records.version, policy
 
     # ---- meta
 
@@ -382,9 +382,14 @@ class Journal:
     def desired(self) -> Desired:
         """The desired state; the same object as long as nothing changes."""
         url, objects = self.get("checkpoint_store", ""), self.objects()
-        now = self._objects.version, url
+        delay = self.get("growth_delay_s", GROWTH_DELAY_S)
+        now = self._objects.version, url, delay
         if self._desired[0] != now:
-            self._desired = now, structs.replace(desired_of(objects), checkpoint_store=url)
+            desired = desired_of(objects)
+            self._desired = (
+                now,
+                structs.replace(desired, checkpoint_store=url, growth_delay_s=delay),
+            )
         return self._desired[1]
 
     def put(self, spec: Job | Pool, source: str | None, origin: Origin, revision: str) -> bool:
@@ -460,6 +465,8 @@ class Journal:
             self.set("source", source)
             self.set("revision", revision)
             self.set("checkpoint_store", desired.checkpoint_store)
+            if desired.growth_delay_s != self.get("growth_delay_s", GROWTH_DELAY_S):
+                self.set("growth_delay_s", desired.growth_delay_s)
         return changed
 
     def _retire(self, old: Object) -> bool:

@@ -25,6 +25,13 @@ class Override(TypedDict, total=False):
     cancelled: bool
 
 
+def overridden(job: Job, fields: Override) -> Job:
+    """A job with fields that a person has overridden; a number of devices replaces a range."""
+    if "gpus" in fields:
+        job = job.on(fields["gpus"])
+    return structs.replace(job, **fields)
+
+
 class ObjectRow(Struct):
     kind: Literal["Job", "Pool"]
     name: ObjectName
@@ -72,6 +79,7 @@ META: dict[str, Any] = {
     "told_to_end": list[str],
     "failing": dict[str, str],
     "checkpoint_store": str,
+    "growth_delay_s": Seconds,
     "no_saves": str,
     "incarnations": dict[str, Count],
     "over": dict[str, Seconds],
@@ -102,7 +110,8 @@ class Object(Struct, frozen=True, dict=True):
             return self.spec
         job = structs.replace(self.spec, created=self.created, orphaned=self.removed)
         if self.override:
-            job = structs.replace(job, drifted=self.source is not None, **self.override)
+            job = overridden(job, self.override)
+            job = structs.replace(job, drifted=self.source is not None)
         return job
 
 

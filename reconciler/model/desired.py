@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.model.fields import Written
@@ -24,8 +25,40 @@ from rankfold.reconciler.model.values import (
     Text,
 )
 
+GROWTH_DELAY_S = 30.0
 STEPS_MAX = 10**9
 KEPT_MAX = 10_000
+FEWEST = {
+    "type": "integer",
+    "minimum": 0,
+    "maximum": DEVICES_MAX,
+    "description": "Fewest devices; 0: it may lose all of them.",
+}
+MOST = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": DEVICES_MAX,
+    "description": "Most devices: up to worldSize.",
+}
+DEMAND = {
+    "type": "integer",
+    "minimum": 1,
+    "maximum": RANKS_MAX,
+    "description": "Devices for which the tier's fraction is meant: from min to max.",
+}
+
+
+def seconds_of(text: str) -> int:
+    """Seconds of a time as files give it, such as ``10m``."""
+    return int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]]
+
+
+def most_given(gpus: int | Mapping[str, int]) -> int | None:
+    """The number of devices that a file gives, or the most of a range; None if it gives none."""
+    most = gpus.get("max") if isinstance(gpus, Mapping) else gpus
+    return None if most is None else int(most)
+
+
 RESTARTS_MAX = 10**6
 
 
@@ -137,33 +170,15 @@ class Job(Struct, frozen=True):
                 "type": ["integer", "object"],
                 "minimum": 1,
                 "maximum": DEVICES_MAX,
-                "description": "Number of devices now: from 1 to worldSize, "
+                "description": "Number of devices now, or a range: from 1 to worldSize, "
                 f"{DEVICES_MAX} at most; default: as many.",
                 "additionalProperties": False,
-                "properties": {
-                    "min": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": DEVICES_MAX,
-                        "description": "Fewest devices.",
-                    },
-                    "max": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": DEVICES_MAX,
-                        "description": "Most devices.",
-                    },
-                    "demand": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "maximum": RANKS_MAX,
-                        "description": "What the tier's fraction is measured against.",
-                    },
-                },
+                "properties": {"min": FEWEST, "max": MOST, "demand": DEMAND},
             },
-            f"number of devices now, 1 to worldSize, {DEVICES_MAX} at most. May change at any time",
+            f"number of devices now, 1 to worldSize, {DEVICES_MAX} at most, or a "
+            "[range](#ranges-of-devices). May change at any time",
             shown="worldSize",
-            read=int,
+            read=most_given,
         ),
     ]
     env: Annotated[
@@ -272,7 +287,7 @@ class Job(Struct, frozen=True):
             "time between checkpoints, such as `30s`, with at most 7 digits; `0s`: none by time. "
             "See [Checkpoints](#checkpoints)",
             shown="10m",
-            read=lambda text: int(text[:-1]) * {"s": 1, "m": 60, "h": 3600}[text[-1]],
+            read=seconds_of,
         ),
     ] = 600
     save_every_steps: Annotated[
@@ -327,6 +342,26 @@ class Job(Struct, frozen=True):
             read=int,
         ),
     ] = 3
+    gpus_min: Annotated[
+        Annotated[int, Meta(ge=0, le=DEVICES_MAX)] | None,
+        Written(
+            "spec.gpus.min",
+            FEWEST,
+            "fewest devices; 0: it may lose all of them",
+            shown="1",
+            read=int,
+        ),
+    ] = None  # None: it has `gpus` or none
+    demand: Annotated[
+        Annotated[int, Meta(ge=1, le=RANKS_MAX)] | None,
+        Written(
+            "spec.gpus.demand",
+            DEMAND,
+            "devices for which the tier's fraction is meant, min to max; has no effect yet",
+            shown="max",
+            read=int,
+        ),
+    ] = None
     # Not in a file:
     store: bool = False  # while suspended, the job rests in the store, not in memory
     created: Seconds = 0.0  # fleet time; decides the order in which waiting jobs are served
@@ -339,6 +374,20 @@ class Job(Struct, frozen=True):
     def suspended(self) -> bool:
         return self.suspend or self.orphaned
 
+    @property
+    def elastic(self) -> bool:
+        """Whether its number of devices is a range, up to `gpus`."""
+        return self.gpus_min is not None
+
+    @property
+    def least(self) -> int:
+        """The fewest devices on which it runs."""
+        return self.gpus if self.gpus_min is None else max(1, self.gpus_min)
+
+    def on(self, gpus: int) -> "Job":
+        """The job with a fixed number of devices."""
+        return replace(self, gpus=gpus, gpus_min=None, demand=None)
+
 
 class Desired(Struct, frozen=True):
     """The whole desired state, by name."""
@@ -347,6 +396,9 @@ class Desired(Struct, frozen=True):
     jobs: Mapping[str, Job] = field(default_factory=dict)
 
     checkpoint_store: str = ""  # an fsspec URL; empty: in the state directory
+    growth_delay_s: float = (
+        GROWTH_DELAY_S  # for which an elastic job has its devices before it grows
+    )
 
     def devices(self) -> dict[str, Device]:
         return {d.name: d for pool in self.pools.values() for d in pool.devices}

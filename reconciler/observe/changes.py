@@ -26,6 +26,8 @@ def requested(
     """
     if record.epoch == 0 or record.step == "ended" or record.ending:
         return None
+    if job.elastic and not job.suspended:
+        return None  # the policy decides how many devices it gets, and when
     now, gpus = devices_now(record), 0 if job.suspended else job.gpus
     if now == gpus:
         return None

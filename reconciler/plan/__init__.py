@@ -64,7 +64,7 @@ def plan(
     """Plan. in_flight: subjects of the actions that have begun and have not ended."""
     index = Index(desired, records, observed, in_flight)
     of_proxies, fleet_ready = proxies.tend(index)
-    allocation = Allocation(index)
+    allocation = Allocation(index, now)
     steps = Steps(index, allocation, now)
     converged = frozenset(steps.converged - in_flight)
     actions = (each for each in (*of_proxies, *steps.actions) if subject(each) not in in_flight)

@@ -31,7 +31,7 @@ class Allocation:
     degraded: the same, for a job that continues with fewer devices meanwhile.
     """
 
-    def __init__(self, index: Index):
+    def __init__(self, index: Index, now: float):
         self.index = index
         self.groups = Groups(index.devices.values())
         self.memory = HostMemory(index, self.groups)
@@ -41,12 +41,18 @@ class Allocation:
         self._bad = [self._bad_of(group) for group in self.groups.all]
         fleet = policy.Fleet(
             tuple(
-                policy.Group(self._free_of(group), self._most_to_come(group), len(bad))
+                policy.Group(
+                    self._free_of(group),
+                    self._most_to_come(group),
+                    len(bad),
+                    tuple(group.positions),
+                )
                 for group, bad in zip(self.groups.all, self._bad, strict=True)
             ),
             index.observed.host_memory,
         )
-        decisions = decide(fleet, self._jobs(), policy.Rules(RANKS_ON_A_DEVICE), now=0.0)
+        rules = policy.Rules(RANKS_ON_A_DEVICE, growth_delay=index.desired.growth_delay_s)
+        decisions = decide(fleet, self._jobs(), rules, now)
         for name, decision in decisions.items():
             self._carry_out(index.desired.jobs[name], index.records[name], decision)
 
@@ -106,6 +112,8 @@ class Allocation:
             rank_memory=self.groups.virtual(job, record)["memory_bytes"],
             in_memory=in_memory(record),
             need=need,
+            guarantee=job.gpus_min,
+            since=record.placed_since or 0.0,
         )
 
     def _keeps(self, device: str, job: Job, record: Record) -> bool:
@@ -165,7 +173,7 @@ class Allocation:
                 fitting = self.groups.count(job, record)
                 kind = record.device_type or most_frequent(fitting)
                 by_hand = bool(self._bad_for(job, record)) and keeps_its_number(record)
-                self._wait_for_devices(job, decision.free, fitting.get(kind, 0), by_hand)
+                self._wait_for_devices(job, decision, fitting.get(kind, 0), by_hand)
             case "memory":
                 self._wait_for_memory(job, record, decision)
             case "fewer":
@@ -176,7 +184,7 @@ class Allocation:
 
     def _wait_for_memory(self, job: Job, record: Record, decision: policy.Decision) -> None:
         objection = self.memory.refusal(job, record, decision.number, decision.others)
-        if decision.number < job.gpus:
+        if decision.number < job.gpus and not job.elastic:
             why = self._why_bad(self._bad_for(job, record))
             message = f"{why}; with fewer devices, {objection.message}"
             objection = replace(objection, message=message)
@@ -204,12 +212,17 @@ class Allocation:
         )
         return Condition("Degraded", "True", "DevicesBad", message)
 
-    def _wait_for_devices(self, job: Job, free: int, most: int, by_hand: bool) -> None:
-        """free: devices that the job could have now; most: that it could ever have; by_hand: fewer
-        would suffice, but only a person may request that."""
+    def _wait_for_devices(
+        self, job: Job, decision: policy.Decision, most: int, by_hand: bool
+    ) -> None:
+        """most: devices that the job could ever have; by_hand: fewer would suffice, but only a
+        person may request that."""
         kind = " or ".join(job.device_types) or "any kind"
-        wanted = count(job.gpus, "device")
-        if most < job.gpus:
+        wanted = count(job.least, "device")
+        if decision.disturbs:  # others give up devices for it, or it for others
+            message = decision.reason
+            self.waiting[job.name] = Condition("Progressing", "True", "WaitingForDevices", message)
+        elif most < job.least:
             message = f"needs {wanted} of {kind}; the pools have {most} that fit it"
             self.waiting[job.name] = Condition("Stalled", "True", "NotEnoughDevices", message)
         elif self._down:
@@ -220,7 +233,7 @@ class Allocation:
                 )
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForProxies", message)
         else:
-            message = f"needs {wanted} of {kind}; free for it now: {free}"
+            message = f"needs {wanted} of {kind}; free for it now: {decision.free}"
             self.waiting[job.name] = Condition("Progressing", "True", "WaitingForDevices", message)
 
 

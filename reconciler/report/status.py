@@ -183,6 +183,8 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "suspendedIn": _suspended_in(record) if now == "Suspended" else None,
         "worldSize": job.world_size,
         "gpus": job.gpus,
+        "gpusMin": job.gpus_min,
+        "demand": job.demand or job.gpus,
         "devices": len(set(record.placement)) if record.holds() else 0,
         "placement": {str(r): d for r, d in enumerate(record.placement)} if record.holds() else {},
         "restarts": record.restarts,

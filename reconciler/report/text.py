@@ -26,7 +26,8 @@ def job_rows(data: Json) -> list[tuple[str, ...]]:
         by_type = {c["type"]: c for c in job["conditions"]}
         shown: Json = next((by_type[kind] for kind in SHOWN_FIRST if kind in by_type), {})
         text = shown.get("message", "").splitlines()
-        where = f"{job['devices']}/{job['gpus']}"
+        least = "" if job["gpusMin"] is None else f"{job['gpusMin']}-"
+        where = f"{job['devices']}/{least}{job['gpus']}"
         rows.append(
             (job["name"], job["phase"], str(job["worldSize"]), where, text[0] if text else "")
         )
@@ -55,7 +56,7 @@ def describe_lines(job: Json) -> list[str]:
         f"name:         {job['name']}",
         f"phase:        {job['phase']}{resting}",
         f"ranks:        {job['worldSize']}",
-        f"devices:      {job['devices']} of {job['gpus']} wanted",
+        f"devices:      {job['devices']} of {_wanted(job)} wanted",
         f"determinism:  {job['determinism']}",
         f"command:      {shlex.join(job['command'])}",
         *_settings_lines(job["settings"]),
@@ -75,6 +76,10 @@ def describe_lines(job: Json) -> list[str]:
         ),
     ]
     return lines
+
+
+def _wanted(job: Json) -> str:
+    return str(job["gpus"]) if job["gpusMin"] is None else f"{job['gpusMin']} to {job['gpus']}"
 
 
 def _settings_lines(settings: Json) -> list[str]:

@@ -23,7 +23,7 @@ from rankfold.reconciler.node.environment import change_in_words, changed_names
 from rankfold.reconciler.node.environment import names as names_of
 from rankfold.reconciler.source.invalid import Fault
 from rankfold.reconciler.source.spec import File, Loaded
-from rankfold.reconciler.wording import count, size, some
+from rankfold.reconciler.wording import count, devices_wanted, size, some
 
 
 def revision_faults(
@@ -175,13 +175,17 @@ def differences(old: Desired, new: Desired, records: Mapping[str, Record]) -> li
     if old.checkpoint_store != new.checkpoint_store:
         urls = (old.checkpoint_store or "default", new.checkpoint_store or "default")
         found.append(Difference("Policy", "update", (("spec.checkpointStore", *urls),)))
+    if old.growth_delay_s != new.growth_delay_s:
+        seconds = (f"{old.growth_delay_s:g}s", f"{new.growth_delay_s:g}s")
+        found.append(Difference("Policy", "update", (("spec.growthDelay", *seconds),)))
     for name, job in new.jobs.items():
         if name not in old.jobs:
             found.append(
                 Difference(
                     f"Job/{name}",
                     "create",
-                    note=f"{count(job.world_size, 'rank')} on {count(job.gpus, 'device')}",
+                    note=f"{count(job.world_size, 'rank')} on "
+                    f"{devices_wanted(job.gpus_min, job.gpus)}",
                 )
             )
         elif not job.orphaned and (fields := _changed(old.jobs[name], job)):
@@ -233,18 +237,33 @@ def _job_difference(
     if names & {"spec.suspend", "file"}:
         action = "suspend" if job.suspended else "resume"
     resting = record.step == "detached" and not record.placement
-    disturbs = live and not resting and bool(names & {"spec.gpus", "spec.suspend", "file"})
+    stops = names & {"spec.suspend", "file"}
+    if "spec.gpus" in names:
+        now = len(set(record.placement))
+        stops |= set() if job.elastic and job.least <= now <= job.gpus else {"spec.gpus"}
+    disturbs = live and not resting and bool(stops)
     return Difference(f"Job/{job.name}", action, fields, disturbs)
 
 
 def _changed(old: Job, new: Job) -> tuple[tuple[str, Any, Any], ...]:
     names = {a: field.path for a, field in fields_of(Job).items()} | {"orphaned": "file"}
-    pairs = ((label, getattr(old, a), getattr(new, a)) for a, label in names.items())
+    pairs = (
+        (label, _requested(old, a), _requested(new, a))
+        for a, label in names.items()
+        if a != "gpus_min"
+    )
     found = [(label, was, now) for label, was, now in pairs if was != now]
     return tuple(
         (f, names_of(was), changed_names(was, now)) if f == "spec.env" else (f, was, now)
         for f, was, now in found
     )
+
+
+def _requested(job: Job, attribute: str) -> Any:
+    """The value of a field; of a range of devices, both ends."""
+    if attribute == "gpus" and job.gpus_min is not None:
+        return f"{job.gpus_min} to {job.gpus}"
+    return getattr(job, attribute)
 
 
 def merged(
@@ -272,4 +291,4 @@ def merged(
             jobs[name] = replace(known, orphaned=False)
         else:
             jobs[name] = replace(job, created=known.created) if known else job
-    return Desired(pools, jobs, loaded.desired.checkpoint_store)
+    return Desired(pools, jobs, loaded.desired.checkpoint_store, loaded.desired.growth_delay_s)

@@ -22,7 +22,15 @@ import msgspec
 from rankfold import legible
 from rankfold.messages import chunk_bytes
 from rankfold.plural import count
-from rankfold.reconciler.model.desired import Desired, Device, Job, Origin, Pool
+from rankfold.reconciler.model.desired import (
+    GROWTH_DELAY_S,
+    Desired,
+    Device,
+    Job,
+    Origin,
+    Pool,
+    seconds_of,
+)
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import Record
@@ -269,7 +277,12 @@ def load_texts(
     parsed.keep_used()
     reader.check_fleet()
     return Loaded(
-        Desired(reader.pools, reader.jobs, reader.checkpoint_store),
+        Desired(
+            reader.pools,
+            reader.jobs,
+            reader.checkpoint_store,
+            GROWTH_DELAY_S if reader.growth_delay_s is None else reader.growth_delay_s,
+        ),
         reader.origins,
         sorted(set(reader.faults)),
         sorted(set(reader.warnings)),
@@ -294,6 +307,7 @@ class _Reader:
         self.broken_pool = False
         self.device_count = 0
         self.checkpoint_store = ""
+        self.growth_delay_s: float | None = None
 
     def read_file(
         self, file: str, documents: list[yamldoc.Document], problems: list[yamldoc.Problem]
@@ -352,6 +366,13 @@ class _Reader:
         return None
 
     def _policy(self, file: str, doc: yamldoc.Document) -> None:
+        delay = doc.value["spec"].get("growthDelay")
+        if delay is not None:
+            seconds = float(seconds_of(delay))
+            if self.growth_delay_s not in (None, seconds):
+                reason = f"another Policy has {self.growth_delay_s:g} s: a fleet has one"
+                self.fault(file, doc, ("spec", "growthDelay"), reason)
+            self.growth_delay_s = seconds
         url = doc.value["spec"].get("checkpointStore", "")
         self._fits(file, doc, ("spec", "checkpointStore"), url, PATH_BYTES_MAX)
         if url and self.checkpoint_store not in ("", url):
@@ -411,9 +432,14 @@ class _Reader:
         given = {each: field.value(doc.value) for each, field in fields_of(Job).items()}
         name, world_size = given["name"], given["world_size"]
         gpus = given["gpus"] = given["gpus"] or most_devices(world_size)
+        most_at = (
+            ("spec", "gpus", "max") if isinstance(spec.get("gpus"), dict) else ("spec", "gpus")
+        )
         if gpus > most_devices(world_size):
             reason = f"must be at most worldSize ({world_size}): a rank uses one device, not {gpus}"
-            self.fault(file, doc, ("spec", "gpus"), reason)
+            self.fault(file, doc, most_at, reason)
+        elif isinstance(spec.get("gpus"), dict):
+            self._range(file, doc, given)
         for problem in command_faults(spec["command"]):
             self.fault(file, doc, ("spec", "command"), problem)
         for at, word in enumerate(spec["command"]):
@@ -434,6 +460,21 @@ class _Reader:
         if len(self.faults) == before and (reason := not_kept(job)):
             self.fault(file, doc, ("spec",), reason)
         self.jobs.setdefault(name, job)
+
+    def _range(self, file: str, doc: yamldoc.Document, given: dict[str, Any]) -> None:
+        """Check a range of devices; one of a single number is that number."""
+        most, demand = given["gpus"], given["demand"]
+        least = 1 if given["gpus_min"] is None else given["gpus_min"]
+        given["gpus_min"] = least if least < most else None
+        if least > most:
+            reason = f"must be at most max ({most}), not {least}"
+            self.fault(file, doc, ("spec", "gpus", "min"), reason)
+        elif demand is not None and not least <= demand <= most:
+            reason = f"must be from min ({least}) to max ({most}), not {demand}"
+            self.fault(file, doc, ("spec", "gpus", "demand"), reason)
+        if least < most and given["determinism"] == "D0":
+            reason = "must be one number: with determinism D0 the bits depend on it"
+            self.fault(file, doc, ("spec", "gpus"), reason)
 
     def _fits(
         self, file: str, doc: yamldoc.Document, path: yamldoc.Path, text: str, most: int
@@ -467,11 +508,15 @@ class _Reader:
         groups = Groups(d for pool in self.pools.values() for d in pool.devices)
         for job in self.jobs.values():
             most = groups.most(job, Record(job.name))
-            if job.gpus > most:
-                origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
-                kind = " or ".join(job.device_types) or "any kind"
-                reason = f"requests {count(job.gpus, 'device')}; the pools have {most} of {kind}"
-                self.fault(origin.file, doc, ("spec", "gpus"), reason)
+            needed = {("spec", "gpus", "min") if job.elastic else ("spec", "gpus"): job.least}
+            if job.demand is not None:
+                needed["spec", "gpus", "demand"] = job.demand
+            for path, number in needed.items():
+                if number > most:
+                    origin, doc = self.origins["Job", job.name], self.lines["Job", job.name]
+                    kind = " or ".join(job.device_types) or "any kind"
+                    reason = f"requests {count(number, 'device')}; the pools have {most} of {kind}"
+                    self.fault(origin.file, doc, path, reason)
 
 
 def not_kept(made: Job | Pool) -> str:

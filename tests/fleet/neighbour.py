@@ -28,11 +28,11 @@ class Neighbour:
     def __post_init__(self) -> None:
         self.told = self.specs.folder / "told"
 
-    def describe(self, gpus: int = 1, extra: str = "") -> None:
+    def describe(self, gpus: int | str = 1, extra: str = "") -> None:
         command = [str(self.program), str(self.told)]
         self.specs.program(command, NAME, gpus, extra, self.ranks)
 
-    def apply(self, gpus: int = 1, extra: str = "") -> None:
+    def apply(self, gpus: int | str = 1, extra: str = "") -> None:
         """Bring the whole fleet to what is described, with the neighbour on `gpus` devices."""
         self.describe(gpus, extra)
         self.rankfold("apply", "-f", str(self.specs.folder), "--wait")

@@ -146,7 +146,13 @@ WRONG_ADDITIONS = {
     "gpus: 0": "0.yaml:8: spec.gpus: must be at least 1, not 0. Number of devices now",
     "gpus: 65": "0.yaml:8: spec.gpus: must be at most 64, not 65",
     "gpus: 5": "0.yaml:8: spec.gpus: must be at most worldSize (4)",
-    "gpus: {min: 1, max: 4}": "0.yaml:8: spec.gpus: a range of devices is not implemented yet",
+    "gpus: {max: 5}": "0.yaml:8: spec.gpus.max: must be at most worldSize (4)",
+    "gpus: {min: 3, max: 2}": "0.yaml:8: spec.gpus.min: must be at most max (2), not 3",
+    "gpus: {min: -1}": "0.yaml:8: spec.gpus.min: must be at least 0, not -1",
+    "gpus: {min: 2, demand: 1}": "0.yaml:8: spec.gpus.demand: must be from min (2) to max (4)",
+    "gpus: {max: 2, demand: 3}": "0.yaml:8: spec.gpus.demand: must be from min (1) to max (2)",
+    "gpus: {demand: 0}": "0.yaml:8: spec.gpus.demand: must be at least 1, not 0",
+    "gpus: {max: 2.5}": "0.yaml:8: spec.gpus.max: ",
     "gpus: {least: 1}": "0.yaml:8: spec.gpus.least: there is no such field; known fields: min",
     "deviceTypes: []": "0.yaml:8: spec.deviceTypes: must not be empty.",
     "deviceTypes: [sofd]": 'must be one of soft, nvidia, not "sofd"; did you mean soft?',
@@ -264,6 +270,44 @@ def test_more_devices_than_the_pools_have() -> None:
     assert faults(JOB) == [], "without a pool in the files nothing is known"
 
 
+RANGES = {
+    "{}": (4, 1, None),
+    "{min: 0, max: 3}": (3, 0, None),
+    "{min: 2, demand: 3}": (4, 2, 3),
+    "{min: 4}": (4, None, None),  # the same as 4
+    "{max: 1}": (1, None, None),
+}
+
+
+@pytest.mark.parametrize("gpus", RANGES)
+def test_a_range_of_devices(gpus: str) -> None:
+    job = load(f"{JOB}  gpus: {gpus}\n").check().desired.jobs["gpt"]
+    assert (job.gpus, job.gpus_min, job.demand) == RANGES[gpus]
+
+
+def test_ranges_that_the_pools_or_the_determinism_exclude() -> None:
+    pool = POOL.replace("count: 4", "count: 2")
+    assert faults(JOB + "  gpus: {min: 2, max: 4}\n", pool) == []
+    (few,) = faults(JOB + "  gpus: {min: 3, max: 4}\n", pool)
+    assert few == "0.yaml:8: spec.gpus.min: requests 3 devices; the pools have 2 of any kind"
+    (demand,) = faults(JOB + "  gpus: {min: 1, demand: 3}\n", pool)
+    assert demand == "0.yaml:8: spec.gpus.demand: requests 3 devices; the pools have 2 of any kind"
+    (d0,) = faults(JOB + "  gpus: {min: 1, max: 4}\n  determinism: D0\n")
+    assert (
+        d0 == "0.yaml:8: spec.gpus: must be one number: with determinism D0 the bits depend on it"
+    )
+    assert faults(JOB + "  gpus: {min: 2, max: 2}\n  determinism: D0\n") == []
+
+
+def test_two_policies_with_different_delays() -> None:
+    delay = POLICY.replace("spec: {}", "spec: {growthDelay: 2m}")
+    assert load(delay).check().desired.growth_delay_s == 120.0
+    assert load(POLICY).check().desired.growth_delay_s == 30.0
+    other = POLICY.replace("spec: {}", "spec: {growthDelay: 1s}").replace("default", "other")
+    (found,) = faults(delay, other)
+    assert found == "1.yaml:4: spec.growthDelay: another Policy has 120 s: a fleet has one"
+
+
 # ---- commands ----------------------------------------------------------------------------------
 
 STARTERS = {
@@ -365,7 +409,7 @@ FULL: dict[str, Any] = {
             "workdir": ".",
             "env": {"A": "b"},
             "worldSize": 4,
-            "gpus": 4,
+            "gpus": {"min": 1, "max": 4, "demand": 2},
             "deviceTypes": ["soft"],
             "tier": "standard",
             "determinism": "D1",
@@ -397,14 +441,18 @@ FULL: dict[str, Any] = {
         "apiVersion": "rankfold/v1alpha1",
         "kind": "Policy",
         "metadata": {"name": "default"},
-        "spec": {"prune": False, "checkpointStore": "s3://bucket/prefix"},
+        "spec": {
+            "prune": False,
+            "checkpointStore": "s3://bucket/prefix",
+            "growthDelay": "30s",
+        },
     },
 }
 
 
 # Refused whatever they hold, so that none of their rules can show.
 NOT_IN_FULL = {
-    "Job": {"spec.topology", "spec.gpus.min", "spec.gpus.max", "spec.gpus.demand"},
+    "Job": {"spec.topology"},
 }
 
 

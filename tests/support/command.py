@@ -181,7 +181,7 @@ class Specs:
         self.program(["sh", "-c", command], name, gpus, extra, ranks)
 
     def program(
-        self, command: list[str], name: str, gpus: int = 1, extra: str = "", ranks: int = 1
+        self, command: list[str], name: str, gpus: int | str = 1, extra: str = "", ranks: int = 1
     ) -> None:
         """A job that runs `command`."""
         self.write(f"{name}.yaml", JOB.format(**{**locals(), "command": json.dumps(command)}))

@@ -1,0 +1,46 @@
+"""Faults seeded into the planner's side of ranges of devices, and into their validation."""
+
+from __future__ import annotations
+
+from support.seeding import Table
+
+RANGES = "tests/reconciler/test_ranges.py"
+SPEC = "tests/reconciler/test_spec.py"
+
+TABLE: Table = {
+    "reconciler/plan/allocation.py": {
+        f"{RANGES}::test_a_job_grows_shrinks_for_another_one_and_grows_again": {
+            "range-forgotten": ("guarantee=job.gpus_min,", "guarantee=None,"),
+            "held-devices-cannot-be-lent": ("tuple(group.positions),", "(),"),
+            "lenders-not-named": ("if decision.disturbs:", "if False:"),
+        },
+        f"{RANGES}::test_a_job_moves_to_grow_only_after_the_delay": {
+            "grows-at-once": ("since=record.placed_since or 0.0,", "since=0.0,"),
+        },
+    },
+    "reconciler/journal/rows.py": {
+        f"{RANGES}::test_a_number_given_by_hand_replaces_the_range": {
+            "range-stays": ('job = job.on(fields["gpus"])', "pass"),
+        },
+    },
+    "reconciler/source/revision.py": {
+        f"{RANGES}::test_a_plan_shows_both_ends_of_a_range_and_which_jobs_are_disturbed": {
+            "every-range-disturbs": (
+                "stops |= set() if job.elastic and job.least <= now <= job.gpus else",
+                "stops |= set() if False else",
+            ),
+        },
+    },
+    "reconciler/source/spec.py": {
+        f"{SPEC}::test_ranges_that_the_pools_or_the_determinism_exclude": {
+            "demand-above-every-pool": (
+                'needed["spec", "gpus", "demand"] = job.demand',
+                "pass",
+            ),
+            "bits-depend-on-the-policy": ('given["determinism"] == "D0"', "False"),
+        },
+        f"{SPEC}::test_a_range_of_devices": {
+            "one-number-is-a-range": ("least if least < most else None", "least"),
+        },
+    },
+}
