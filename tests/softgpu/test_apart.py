@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from rankfold.proxy.hal.soft.compiler import lower
-from rankfold.proxy.hal.soft.compiler.agreement import Agreement
+from rankfold.proxy.hal.soft.compiler.uniformity import Uniformity
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.ptx.inline import flatten
 from rankfold.proxy.ptx.module import parse_module
@@ -474,8 +474,8 @@ def _greatest(row: np.ndarray[Any, Any]) -> int:
 # ---- what is the same for all threads ------------------------------------------------------------
 
 
-def agreement(body: str) -> Agreement:
-    """The agreement of lanes in a kernel whose only loop, or whose only branch, is BODY."""
+def uniformity(body: str) -> Uniformity:
+    """The uniformity of a kernel whose only loop, or whose only branch, is BODY."""
     module = parse_module(f""".version 8.0
 .target sm_80
 .address_size 64
@@ -491,14 +491,14 @@ ret;
 }}
 """)
     flat = flatten(module, module.functions["k"])
-    return Agreement(Values(flat, {"data": 0, "bound": 8}))
+    return Uniformity(Values(flat, {"data": 0, "bound": 8}))
 
 
 LOOP = "LOOP: {} add.u32 %n, %n, 1; setp.lt.u32 %q, %n, {}; @%q bra LOOP;"
 
 
 @pytest.mark.parametrize(
-    ("body", "crossed"),
+    ("body", "joins"),
     [
         ("bar.sync 0;", True),
         ("bar.warp.sync -1;", True),
@@ -514,14 +514,14 @@ LOOP = "LOOP: {} add.u32 %n, %n, 1; setp.lt.u32 %q, %n, {}; @%q bra LOOP;"
         ("@%own bra A; bar.sync 0; bra B; A: bar.sync 0; B:", False),
     ],
 )
-def test_whether_threads_wait_for_each_other_in_each_round(body: str, crossed: bool) -> None:
-    found = agreement(LOOP.format(body, "%bound"))
+def test_whether_threads_wait_for_each_other_in_each_round(body: str, joins: bool) -> None:
+    found = uniformity(LOOP.format(body, "%bound"))
     (head,) = [b.number for b in found.blocks.all[1:] if b.instrs[0].target == "LOOP"]
-    assert found.crossed(head) is crossed
+    assert found.joins_each_iteration(head) is joins
 
 
 @pytest.mark.parametrize(
-    ("body", "agrees"),
+    ("body", "uniform"),
     [
         ("@%same bra A; add.u32 %n, %n, 1; A:", True),
         ("@%own bra A; add.u32 %n, %n, 1; A:", False),
@@ -534,20 +534,20 @@ def test_whether_threads_wait_for_each_other_in_each_round(body: str, crossed: b
         (LOOP.format("", "%x"), False),
     ],
 )
-def test_whether_threads_go_the_same_way(body: str, agrees: bool) -> None:
-    found = agreement(body)
-    assert all(found.branch_agrees(block.number) for block in found.blocks.all) is agrees
+def test_whether_threads_go_the_same_way(body: str, uniform: bool) -> None:
+    found = uniformity(body)
+    assert all(found.branch_is_uniform(block.number) for block in found.blocks.all) is uniform
 
 
 def test_values_that_differ_after_a_branch() -> None:
     """A branch by a value that another branch, or a loop that some leave earlier, has made."""
     ways = "@%{} bra A; add.u32 %n, %n, 1; A:"
     behind = "setp.eq.u32 %q, %n, 1; @%q bra B; add.u32 %n, %n, 5; B:"
-    for which, agrees in (("same", True), ("own", False), ("found", False)):
-        found = agreement(ways.format(which) + behind)
+    for which, uniform in (("same", True), ("own", False), ("found", False)):
+        found = uniformity(ways.format(which) + behind)
         last = max(b.number for b in found.blocks.all if len(b.after) > 1)
-        assert found.branch_agrees(last) is agrees
-    for bound, agrees in (("%bound", True), ("%x", False)):
-        found = agreement(LOOP.format("", bound) + behind)
+        assert found.branch_is_uniform(last) is uniform
+    for bound, uniform in (("%bound", True), ("%x", False)):
+        found = uniformity(LOOP.format("", bound) + behind)
         last = max(b.number for b in found.blocks.all if len(b.after) > 1)
-        assert found.branch_agrees(last) is agrees
+        assert found.branch_is_uniform(last) is uniform

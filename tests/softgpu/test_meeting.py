@@ -175,7 +175,7 @@ def access(kind: str, place: int, *how: str) -> Instr:
 
 def kinds(*instrs: Instr) -> str:
     kernel = Function("k", True, (), (), "", None)
-    return " ".join(each.op[0] for each in meeting.in_step(Flat(list(instrs)), kernel, {}))
+    return " ".join(each.op[0] for each in meeting.insert_meets(Flat(list(instrs)), kernel, {}))
 
 
 def test_where_threads_need_not_meet_they_do_not() -> None:

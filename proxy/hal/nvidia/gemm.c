@@ -69,7 +69,7 @@ static cublasComputeType_t compute_of(const struct rf_gemm *g)
 	return (cublasComputeType_t)g->compute;
 }
 
-static struct rf_matrix turned(const struct rf_matrix *x)
+static struct rf_matrix transposed(const struct rf_matrix *x)
 {
 	return (struct rf_matrix){x->addr, x->col, x->row, x->batch};
 }
@@ -92,10 +92,10 @@ static struct rf_gemm normalised(const struct rf_gemm *call)
 		return g;
 	g.m = call->n;
 	g.n = call->m;
-	g.a = turned(&call->b);
-	g.b = turned(&call->a);
-	g.c = turned(&call->c);
-	g.d = turned(&call->d);
+	g.a = transposed(&call->b);
+	g.b = transposed(&call->a);
+	g.c = transposed(&call->c);
+	g.d = transposed(&call->d);
 	return g;
 }
 
@@ -213,7 +213,8 @@ struct spares { /* memory for one call */
 	CUDA_MEMCPY2D back; /* copies a result back afterwards; Height 0: none */
 };
 
-static CUresult take(const struct hal_stream *s, struct spares *all, uint64_t bytes, uint64_t *at)
+static CUresult spare_alloc(const struct hal_stream *s, struct spares *all, uint64_t bytes,
+			    uint64_t *at)
 {
 	CUresult error = s->device->driver->cuMemAllocAsync(&all->at[all->count], bytes, s->stream);
 
@@ -222,7 +223,7 @@ static CUresult take(const struct hal_stream *s, struct spares *all, uint64_t by
 	return error;
 }
 
-static CUresult give_back(const struct hal_stream *s, const struct spares *all)
+static CUresult spares_free(const struct hal_stream *s, const struct spares *all)
 {
 	CUresult error = CUDA_SUCCESS, last;
 
@@ -240,7 +241,7 @@ static CUresult without_factors(const struct hal_stream *s, struct rf_gemm *g, s
 	const struct nvidia_driver *d = s->device->driver;
 	uint64_t bytes = (g->m > g->n ? g->m : g->n) * ZEROS_DEPTH * type_bytes(g->type_ab);
 	uint64_t zeros = 0, list = 0;
-	CUresult error = take(s, all, bytes, &zeros);
+	CUresult error = spare_alloc(s, all, bytes, &zeros);
 
 	if (!error)
 		error = d->cuMemsetD2D8Async(zeros, bytes, 0, bytes, 1, s->stream);
@@ -249,7 +250,7 @@ static CUresult without_factors(const struct hal_stream *s, struct rf_gemm *g, s
 	g->b = (struct rf_matrix){zeros, 1, ZEROS_DEPTH, 0};
 	if (error || !(g->flags & RF_GEMM_POINTERS))
 		return error;
-	error = take(s, all, g->count * sizeof zeros, &list);
+	error = spare_alloc(s, all, g->count * sizeof zeros, &list);
 	for (uint32_t half = 0; !error && half < 2; half++) /* halves of each address */
 		error = d->cuMemsetD2D32Async(list + 4 * half, sizeof zeros,
 					      (uint32_t)(zeros >> 32 * half), 1, g->count,
@@ -289,7 +290,7 @@ static CUresult align_bias(const struct hal_stream *s, struct rf_gemm *g, struct
 		return CUDA_SUCCESS;
 	if (rows.srcPitch < bytes || rows.srcPitch > INT32_MAX || pitch > INT32_MAX)
 		return CUDA_ERROR_NOT_SUPPORTED; /* by copies */
-	error = take(s, all, count * pitch, &at);
+	error = spare_alloc(s, all, count * pitch, &at);
 	rows.dstDevice = at;
 	if (!error && g->flags & SUMMED) {
 		swap_sides(&rows);
@@ -384,7 +385,7 @@ static void result(struct gemm_call *k, cublasLtMatrixLayout_t *out, const struc
 static uint32_t steps_of(const struct rf_gemm *g)
 {
 	static const struct {
-		uint32_t flag, kept, summed, plain;
+		uint32_t flag, keeping, summing, plain;
 	} all[] = {
 		{RF_GEMM_RELU, CUBLASLT_EPILOGUE_RELU_AUX, 0, CUBLASLT_EPILOGUE_RELU},
 		{RF_GEMM_GELU, CUBLASLT_EPILOGUE_GELU_AUX, 0, CUBLASLT_EPILOGUE_GELU},
@@ -397,8 +398,8 @@ static uint32_t steps_of(const struct rf_gemm *g)
 
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		if (g->flags & all[i].flag)
-			steps |= g->flags & RF_GEMM_KEEP ? all[i].kept
-				 : g->flags & SUMMED     ? all[i].summed
+			steps |= g->flags & RF_GEMM_KEEP ? all[i].keeping
+				 : g->flags & SUMMED     ? all[i].summing
 							 : all[i].plain;
 	return steps;
 }
@@ -485,7 +486,7 @@ static void choose(struct gemm_call *k, cublasLtHandle_t handle, cublasLtMatmulA
 	*algo = found.algo;
 }
 
-static void forget(const struct gemm_call *k)
+static void call_close(const struct gemm_call *k)
 {
 	const struct nvidia_blas *blas = k->blas;
 	cublasLtMatrixLayout_t layouts[] = {k->a, k->b, k->c, k->d};
@@ -516,7 +517,7 @@ static cublasStatus_t multiply(const struct nvidia_blas *blas, cublasLtHandle_t 
 	TRY(&k, cublasLtMatmul, handle, k.desc, alpha, pointer(g->a.addr), k.a, pointer(g->b.addr),
 	    k.b, beta, pointer(is_zero(g, g->beta) ? g->d.addr : g->c.addr), k.c,
 	    (void *)(uintptr_t)g->d.addr, k.d, &algo, NULL, 0, stream);
-	forget(&k);
+	call_close(&k);
 	return k.status;
 }
 
@@ -568,7 +569,7 @@ CUresult nvidia_gemm(struct hal_stream *s, struct hal_space *space, const struct
 		status = multiply(blas, device->blas, &g, &call->aux, s->stream);
 	if (!error && !status && spares.back.Height)
 		error = device->driver->cuMemcpy2DAsync_v2(&spares.back, s->stream);
-	last = give_back(s, &spares);
+	last = spares_free(s, &spares);
 	if (status)
 		return failed(blas, status, what, what_bytes);
 	return error ? error : last;

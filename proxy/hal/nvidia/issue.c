@@ -329,7 +329,7 @@ static CUresult launch(const struct hal_stream *s, const struct nvidia_item *ite
 }
 
 /* ALL: the window shows the space, and its kernel may be submitted. */
-static enum issued show(struct hal_stream *s, struct hal_space *space)
+static enum issued show_space(struct hal_stream *s, struct hal_space *space)
 {
 	struct hal_device *device = s->device;
 
@@ -346,7 +346,7 @@ static enum issued show(struct hal_stream *s, struct hal_space *space)
 static enum issued kernel(struct hal_stream *s, struct nvidia_item *item)
 {
 	struct hal_space *space = item->work.kernel.space;
-	enum issued done = show(s, space);
+	enum issued done = show_space(s, space);
 
 	if (done == ALL)
 		done = issue_check(s, space, item->work.kernel.function->name, launch(s, item));
@@ -358,7 +358,7 @@ static enum issued kernel(struct hal_stream *s, struct nvidia_item *item)
 static enum issued gemm(struct hal_stream *s, const struct hal_work *w)
 {
 	struct hal_space *space = w->gemm.space;
-	enum issued done = show(s, space);
+	enum issued done = show_space(s, space);
 	char what[CUDA_TEXT_BYTES];
 
 	if (done != ALL)

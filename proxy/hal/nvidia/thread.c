@@ -49,7 +49,7 @@ static void stream_free(struct hal_stream *s)
 	free(s);
 }
 
-static void bury(struct hal_device *device)
+static void free_destroyed(struct hal_device *device)
 {
 	for (struct hal_stream **at = &device->streams; *at;) {
 		struct hal_stream *s = *at;
@@ -94,7 +94,7 @@ static bool serve(struct hal_stream *s, bool *moved)
 
 /* Checks that the context is alive, and that cancelled kernels end in time; running kernels belong
  * to the space that the window shows. */
-static void look_after(struct hal_device *device)
+static void check_context(struct hal_device *device)
 {
 	const struct hal_space *space = device->window_space;
 	CUresult error = device->driver->cuStreamQuery(device->clear_stream);
@@ -139,7 +139,7 @@ static bool turn(struct hal_device *device, bool *moved)
 
 	*moved = false;
 	take_new_streams(device);
-	bury(device);
+	free_destroyed(device);
 	for (struct hal_stream *s = device->streams; s; s = s->next)
 		busy |= serve(s, moved);
 	return busy;
@@ -159,7 +159,7 @@ void *nvidia_thread_main(void *arg)
 		}
 		quiet = moved ? 0 : quiet + 1;
 		if (quiet % QUERY_EVERY == QUERY_EVERY - 1)
-			look_after(device);
+			check_context(device);
 		if (quiet > SPINS)
 			nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 	}

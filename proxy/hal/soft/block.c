@@ -18,48 +18,52 @@
 
 /* ---- running segments ------------------------------------------------------------------ */
 
-__attribute__((visibility("default"))) void rankfold_soft_stand(const struct soft_block *block,
-								uint32_t cut, uint32_t t0,
-								uint32_t t1)
+__attribute__((visibility("default"))) void rankfold_soft_end_at(const struct soft_block *block,
+								 uint32_t cut, uint32_t t0,
+								 uint32_t t1)
 {
 	for (uint32_t t = t0; t < t1; t++)
 		block->next[t] = (uint16_t)cut;
 }
 
 /* Fills the slots of the `count` - 1 threads after the first one. */
-static void spread(uint8_t *slot, const struct soft_kept *kept, uint32_t count)
+static void expand_row_value(uint8_t *slot, const struct soft_row_value *row, uint32_t count)
 {
 	uint64_t value = 0;
 
-	memcpy(&value, slot, kept->bytes);
+	memcpy(&value, slot, row->bytes);
 	for (uint32_t n = 1; n < count; n++) {
-		value += (uint64_t)kept->slope;
-		memcpy(slot + (size_t)n * kept->bytes, &value, kept->bytes);
+		value += (uint64_t)row->slope;
+		memcpy(slot + (size_t)n * row->bytes, &value, row->bytes);
 	}
 }
 
-__attribute__((visibility("default"))) void rankfold_soft_part(const struct soft_block *block,
-							       uint32_t cut, uint32_t t0,
-							       uint32_t t1)
+__attribute__((visibility("default"))) void rankfold_soft_diverge(const struct soft_block *block,
+								  uint32_t cut, uint32_t t0,
+								  uint32_t t1)
 {
 	const struct soft_cut *at = &block->function->cuts[cut];
 
 	if (t0 == t1)
 		return; /* and `cut` is not valid */
-	rankfold_soft_stand(block, cut, t0, t1);
-	for (const struct soft_kept *kept = at->kept; kept < at->kept + at->kept_count; kept++)
-		spread(block->frame + (size_t)kept->slot * block->stride + (size_t)t0 * kept->bytes,
-		       kept, t1 - t0);
+	rankfold_soft_end_at(block, cut, t0, t1);
+	for (uint32_t i = 0; i < at->row_value_count; i++) {
+		const struct soft_row_value *row = &at->row_values[i];
+
+		expand_row_value(block->frame + (size_t)row->slot * block->stride +
+					 (size_t)t0 * row->bytes,
+				 row, t1 - t0);
+	}
 }
 
 /* Sets threads [t0, t1), whole rows if they are in lockstep, to be at `cut` individually. */
-static void stand_at(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t cut)
+static void set_next(struct launch *launch, uint32_t t0, uint32_t t1, uint32_t cut)
 {
 	uint32_t width = launch->lockstep ? launch->block.ntid[0] : t1 - t0;
 
 	for (uint32_t row = t0; row < t1; row += width)
-		(launch->lockstep ? rankfold_soft_part : rankfold_soft_stand)(&launch->block, cut,
-									      row, row + width);
+		(launch->lockstep ? rankfold_soft_diverge
+				  : rankfold_soft_end_at)(&launch->block, cut, row, row + width);
 }
 
 /* Runs the segment after `cut` for threads [t0, t1), row by row. Returns the cut that they all
@@ -83,9 +87,9 @@ static uint32_t run_range(struct launch *launch, uint32_t cut, uint32_t t0, uint
 			all = end;
 		} else if (all != end || end == MIXED) {
 			if (all != MIXED)
-				stand_at(launch, t0, from, all);
+				set_next(launch, t0, from, all);
 			if (end != MIXED)
-				stand_at(launch, from, to, end);
+				set_next(launch, from, to, end);
 			all = MIXED;
 		}
 		from = to;
@@ -99,7 +103,7 @@ static void advance(struct launch *launch, uint32_t cut, uint32_t t0, uint32_t t
 	uint32_t end = run_range(launch, cut, t0, t1);
 
 	if (end != MIXED)
-		stand_at(launch, t0, t1, end);
+		set_next(launch, t0, t1, end);
 }
 
 /* Runs the lanes of `lanes`, in runs of neighbours. */
@@ -362,7 +366,7 @@ static uint32_t mixed_round(struct launch *launch)
 	if (!moved || launch->yielded)
 		moved |= open_barriers(launch);
 	if (!moved)
-		soft_leave(SOFT_LAUNCH_FAILED);
+		soft_abort(SOFT_LAUNCH_FAILED);
 	if (memcmp(launch->next, launch->next + 1, (threads - 1) * sizeof *launch->next) == 0)
 		return launch->next[0];
 	return MIXED;
@@ -382,7 +386,7 @@ static bool resolve_block(struct launch *launch, const struct soft_cut *cut, uin
 		    (cut->in[1].value != 0 && cut->in[1].value != threads))
 			return false;
 		if (cut->op != SOFT_BARRIER_SYNC) {
-			stand_at(launch, 0, threads, number);
+			set_next(launch, 0, threads, number);
 			barrier_reduction(launch, 0, true);
 		}
 		return true;
@@ -429,7 +433,7 @@ static uint32_t part(struct launch *launch)
 	return launch->next[0];
 }
 
-void soft_go_on(struct launch *launch, uint32_t cut)
+void soft_resume(struct launch *launch, uint32_t cut)
 {
 	launch->at = run_range(launch, cut, 0, launch->threads);
 	if (launch->at == MIXED && launch->lockstep)
@@ -446,9 +450,9 @@ bool soft_run_block(struct launch *launch, bool give_way)
 			launch->at = mixed_round(launch);
 		} else if (resolve_block(launch, &launch->function->cuts[at], at)) {
 			launch->yielded = launch->function->cuts[at].kind == SOFT_CUT_YIELD;
-			soft_go_on(launch, at);
+			soft_resume(launch, at);
 		} else {
-			stand_at(launch, 0, launch->threads, at);
+			set_next(launch, 0, launch->threads, at);
 			launch->at = MIXED;
 			launch->lockstep = false;
 		}

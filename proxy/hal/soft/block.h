@@ -48,7 +48,7 @@ static inline void result(const struct launch *launch, uint32_t out, uint32_t t,
 	     rest_ &= rest_ - 1)
 
 /* block.c. All threads are at `cut`: runs the segment that follows it. */
-void soft_go_on(struct launch *, uint32_t cut);
+void soft_resume(struct launch *, uint32_t cut);
 /* Runs the block to its end (true), or, with `give_way`, until one of its threads waits for memory
  * to change. */
 bool soft_run_block(struct launch *, bool give_way);

@@ -21,7 +21,7 @@ static uint8_t *rows_at(struct hal_ref ref, uint64_t width, uint64_t height, uin
 	if (__builtin_mul_overflow(height - 1, pitch, &bytes) ||
 	    __builtin_add_overflow(bytes, width, &bytes) || offset >= RF_WINDOW_BYTES ||
 	    bytes > RF_WINDOW_BYTES - offset)
-		soft_leave_in(ref.space, SOFT_ILLEGAL_ADDRESS);
+		soft_abort_space(ref.space, SOFT_ILLEGAL_ADDRESS);
 	return ref.space->base + offset;
 }
 
@@ -68,11 +68,11 @@ void soft_fill(struct soft_worker *worker, const struct hal_work *work)
 
 	(void)worker;
 	if (element != 1 && element != 2 && element != 4)
-		soft_leave(SOFT_INVALID_VALUE);
+		soft_abort(SOFT_INVALID_VALUE);
 	if (width == 0 || height == 0)
 		return;
 	if (__builtin_mul_overflow(width, (uint64_t)element, &bytes))
-		soft_leave(SOFT_ILLEGAL_ADDRESS);
+		soft_abort(SOFT_ILLEGAL_ADDRESS);
 	dst = rows_at(work->fill.dst, bytes, height, work->fill.pitch);
 	for (uint64_t y = 0; y < height; y++)
 		fill_row(dst + y * work->fill.pitch, width, work->fill.value, element);
@@ -91,7 +91,7 @@ void soft_sum(struct soft_worker *worker, const struct hal_work *work)
 	for (uint32_t i = 0; i < count; i++) {
 		at[i] = rows_at(refs[i], bytes, 1, bytes);
 		if (refs[i].space && refs[i].addr % element)
-			soft_leave_in(refs[i].space, SOFT_MISALIGNED_ADDRESS);
+			soft_abort_space(refs[i].space, SOFT_MISALIGNED_ADDRESS);
 	}
 	hal_sum(work, at[0], at[1], at[2], bytes / element);
 }

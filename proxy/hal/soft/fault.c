@@ -28,7 +28,7 @@ static struct sigaction previous_segv, previous_bus, previous_fpe;
 static int cancel_signal(void) { return SIGRTMIN + 6; }
 
 /* Sheltered: before a call that does not return, the address sanitizer takes locks, which a cancel
- * must not interrupt. soft_leave is therefore not declared _Noreturn. */
+ * must not interrupt. soft_abort is therefore not declared _Noreturn. */
 _Noreturn static void escape(int error, uintptr_t address)
 {
 	self->fault_error = error;
@@ -53,12 +53,12 @@ static void on_fault(int signum, siginfo_t *info, void *context)
 	int saved = errno;
 
 	if (self && self->in_fault_scope && info->si_code > 0) {
-		soft_shelter();
+		soft_defer_cancel();
 		if (signum != SIGSEGV || !self->kernel ||
-		    !soft_unforeseen(self, soft_working_in(), address))
+		    !soft_unforeseen(self, soft_current_space(), address))
 			escape(0, address);
 		errno = saved;
-		soft_expose();
+		soft_allow_cancel();
 		return; /* repeats the instruction */
 	}
 	chain(signum == SIGSEGV  ? &previous_segv
@@ -76,7 +76,7 @@ static void on_cancel(int signum)
 	if (self && self->in_fault_scope) {
 		space = atomic_load(&self->space);
 		if (space && atomic_load(&space->cancel)) {
-			soft_shelter();
+			soft_defer_cancel();
 			escape(SOFT_LAUNCH_FAILED, 0);
 		}
 	}
@@ -130,39 +130,39 @@ void soft_signal_cancel(struct soft_worker *worker)
 	pthread_kill(worker->thread, cancel_signal());
 }
 
-void soft_leave(int error)
+void soft_abort(int error)
 {
-	soft_shelter();
+	soft_defer_cancel();
 	escape(error, 0);
 }
 
-void soft_leave_saying(int error, const char *why)
+void soft_abort_with_text(int error, const char *why)
 {
-	soft_shelter();
+	soft_defer_cancel();
 	snprintf(self->said, sizeof self->said, "%s", why);
 	escape(error, 0);
 }
 
-void soft_leave_in(const struct hal_space *space, int error)
+void soft_abort_space(const struct hal_space *space, int error)
 {
-	soft_shelter();
+	soft_defer_cancel();
 	escape(error, (uintptr_t)space->reservation);
 }
 
-struct hal_space *soft_working_in(void) { return atomic_load(&self->space); }
+struct hal_space *soft_current_space(void) { return atomic_load(&self->space); }
 
-void soft_shelter(void)
+void soft_defer_cancel(void)
 {
 	self->in_fault_scope = 0;
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-void soft_expose(void)
+void soft_allow_cancel(void)
 {
 	self->in_fault_scope = 1;
 	atomic_signal_fence(memory_order_seq_cst);
-	if (atomic_load(&soft_working_in()->cancel)) /* it may have been set meanwhile */
-		soft_leave(SOFT_LAUNCH_FAILED);
+	if (atomic_load(&soft_current_space()->cancel)) /* it may have been set meanwhile */
+		soft_abort(SOFT_LAUNCH_FAILED);
 }
 
 static bool in_window(const struct hal_space *space, uintptr_t address)
@@ -251,7 +251,7 @@ void soft_fault_scope(struct soft_worker *worker, struct hal_space *space,
 		worker->in_fault_scope = 1;
 		atomic_signal_fence(memory_order_seq_cst);
 		if (atomic_load(&space->cancel))
-			soft_leave(SOFT_LAUNCH_FAILED);
+			soft_abort(SOFT_LAUNCH_FAILED);
 		body(worker, work);
 		worker->in_fault_scope = 0;
 	} else {

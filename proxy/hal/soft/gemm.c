@@ -150,7 +150,7 @@ static uint8_t *window_at(const struct hal_space *space, uint64_t addr, uint64_t
 	uint64_t offset = addr - RF_DEV_BASE;
 
 	if (offset >= RF_WINDOW_BYTES || bytes > RF_WINDOW_BYTES - offset || addr % align)
-		soft_leave(SOFT_ILLEGAL_ADDRESS);
+		soft_abort(SOFT_ILLEGAL_ADDRESS);
 	return space->base + offset;
 }
 
@@ -163,14 +163,14 @@ static uint64_t batch_addr(const struct tile_job *b, uint64_t addr, uint64_t str
 	if (listed) {
 		if (__builtin_mul_overflow(b->batch, sizeof addr, &bytes) ||
 		    __builtin_add_overflow(addr, bytes, &addr))
-			soft_leave(SOFT_ILLEGAL_ADDRESS);
+			soft_abort(SOFT_ILLEGAL_ADDRESS);
 		memcpy(&addr, window_at(b->space, addr, sizeof addr, sizeof addr), sizeof addr);
 		return addr;
 	}
 	if (__builtin_mul_overflow(b->batch, stride, &bytes) ||
 	    __builtin_mul_overflow(bytes, (uint64_t)size, &bytes) ||
 	    __builtin_add_overflow(addr, bytes, &addr))
-		soft_leave(SOFT_ILLEGAL_ADDRESS);
+		soft_abort(SOFT_ILLEGAL_ADDRESS);
 	return addr;
 }
 
@@ -185,7 +185,7 @@ static uint8_t *matrix_at(const struct tile_job *b, const struct rf_matrix *x, u
 	if (__builtin_mul_overflow(rows - 1, x->row, &last) ||
 	    __builtin_mul_overflow(columns - 1, x->col, &across) ||
 	    __builtin_add_overflow(last, across, &last) || last >= RF_WINDOW_BYTES)
-		soft_leave(SOFT_ILLEGAL_ADDRESS);
+		soft_abort(SOFT_ILLEGAL_ADDRESS);
 	return window_at(b->space, addr, (last + 1) * size, size);
 }
 
@@ -205,7 +205,7 @@ static double load(const void *at, uint8_t type)
 	}
 }
 
-static void put(void *at, double x, uint8_t type)
+static void store(void *at, double x, uint8_t type)
 {
 	float single = (float)x;
 	uint16_t half;
@@ -297,16 +297,16 @@ static void pack_single(float *to, const void *at, uint64_t row, uint64_t col, u
 		const real *a, const real *b, real *sums, uint32_t depth)                          \
 	{                                                                                          \
 		const vector_##name *x = (const void *)a;                                          \
-		vector_##name *kept = (void *)sums, sum[COLUMNS][2];                               \
+		vector_##name *totals = (void *)sums, sum[COLUMNS][2];                             \
 		for (uint32_t j = 0; j < COLUMNS; j++)                                             \
-			sum[j][0] = kept[2 * j], sum[j][1] = kept[2 * j + 1];                      \
+			sum[j][0] = totals[2 * j], sum[j][1] = totals[2 * j + 1];                  \
 		for (uint32_t p = 0; p < depth; p++, x += 2, b += COLUMNS)                         \
 			for (uint32_t j = 0; j < COLUMNS; j++) {                                   \
 				sum[j][0] += x[0] * b[j];                                          \
 				sum[j][1] += x[1] * b[j];                                          \
 			}                                                                          \
 		for (uint32_t j = 0; j < COLUMNS; j++)                                             \
-			kept[2 * j] = sum[j][0], kept[2 * j + 1] = sum[j][1];                      \
+			totals[2 * j] = sum[j][0], totals[2 * j + 1] = sum[j][1];                  \
 	}                                                                                          \
 	/* A * B of a tile: panels of rows_ by COLUMNS, columns of panels one after another. */    \
 	static void sums_##name(const struct tile_job *t, real *a, real *b, real *sums)            \
@@ -415,7 +415,7 @@ static double step_at(const struct tile_job *t, const struct finish *f, double x
 	if (flags & RF_GEMM_DGELU)
 		return x * gelu_slope(load(at, t->call->type_cd));
 	if (flags & RF_GEMM_GELU)
-		put(at, x, t->call->type_cd);
+		store(at, x, t->call->type_cd);
 	else
 		*bits = (uint8_t)(x <= 0.0 ? *bits & ~bit : *bits | bit);
 	return step(x, flags);
@@ -448,7 +448,7 @@ static void store_single(const struct tile_job *t, const struct finish *f, float
 			uint64_t row = t->i + i, col = t->j + j;
 			float x = finish_single(t, f, column[place_single(i)], row, col);
 
-			put((uint8_t *)element(f->d, &g->d, row, col, size), x, g->type_cd);
+			store((uint8_t *)element(f->d, &g->d, row, col, size), x, g->type_cd);
 			if (f->sums)
 				f->sums[i] = (float)f->sums[i] + x;
 		}
@@ -507,8 +507,8 @@ static void store_sums(const struct tile_job *t, const double *sums, uint32_t fi
 	uint8_t *to = bias_at(t), type = t->call->type_bias;
 
 	for (uint32_t i = 0; i < count; i++)
-		put(to + (first + i) * (uint64_t)type_bytes(type),
-		    type == R_64F ? canonical_d(sums[i]) : canonical_f((float)sums[i]), type);
+		store(to + (first + i) * (uint64_t)type_bytes(type),
+		      type == R_64F ? canonical_d(sums[i]) : canonical_f((float)sums[i]), type);
 }
 
 /* Sums a factor: the first tile of each row sums rows of A, the first tile of each column sums

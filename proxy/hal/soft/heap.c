@@ -62,7 +62,7 @@ struct view {
 static _Noreturn void damaged(struct hal_space *space, const char *what)
 {
 	atomic_flag_clear(&space->allocating);
-	soft_leave_saying(SOFT_LAUNCH_FAILED, what);
+	soft_abort_with_text(SOFT_LAUNCH_FAILED, what);
 	__builtin_unreachable();
 }
 
@@ -98,7 +98,7 @@ static void insert(struct hal_space *space, const struct view *v, uint64_t place
 	v->heap->filled[c / 64] |= 1ull << c % 64;
 }
 
-static void take_out(struct hal_space *space, const struct view *v, uint64_t place)
+static void unlink_block(struct hal_space *space, const struct view *v, uint64_t place)
 {
 	struct header *h = at(space, v, place);
 	uint32_t c = class_of(h->units);
@@ -180,7 +180,7 @@ static uint64_t allocate(struct hal_space *space, const struct view *v, uint64_t
 	if (!place)
 		return 0;
 	h = at(space, v, place);
-	take_out(space, v, place);
+	unlink_block(space, v, place);
 	if (h->units < units)
 		damaged(space, DAMAGED);
 	if (h->units - units >= BLOCK_UNITS_MIN) {
@@ -194,7 +194,7 @@ static uint64_t allocate(struct hal_space *space, const struct view *v, uint64_t
 	return v->address + (place + HEADER_UNITS) * UNIT;
 }
 
-static void give_back(struct hal_space *space, const struct view *v, uint64_t address)
+static void free_block(struct hal_space *space, const struct view *v, uint64_t address)
 {
 	uint64_t offset = address - v->address, place = offset / UNIT - HEADER_UNITS;
 	struct header *h, *next;
@@ -209,12 +209,12 @@ static void give_back(struct hal_space *space, const struct view *v, uint64_t ad
 	h->state = FREE;
 	next = at(space, v, place + h->units);
 	if (next->state == FREE) {
-		take_out(space, v, place + h->units);
+		unlink_block(space, v, place + h->units);
 		h->units += next->units;
 	}
 	if (h->before && at(space, v, place - h->before)->state == FREE) {
 		place -= h->before;
-		take_out(space, v, place);
+		unlink_block(space, v, place);
 		at(space, v, place)->units += h->units;
 	}
 	write_size_to_next(space, v, place);
@@ -237,7 +237,7 @@ static bool enter(const struct soft_block *block, struct hal_space *space, uint6
 	*v = (struct view){.heap = (struct heap *)(block->base + offset), .address = heap};
 	while (atomic_flag_test_and_set(&space->allocating)) {
 		if (atomic_load(&space->error))
-			soft_leave(SOFT_LAUNCH_FAILED);
+			soft_abort(SOFT_LAUNCH_FAILED);
 		sched_yield();
 	}
 	if (!v->heap->about.made)
@@ -251,7 +251,7 @@ static bool enter(const struct soft_block *block, struct hal_space *space, uint6
 __attribute__((visibility("default"))) uint64_t rankfold_soft_malloc(const struct soft_block *block,
 								     uint64_t setup, uint64_t bytes)
 {
-	struct hal_space *space = soft_working_in();
+	struct hal_space *space = soft_current_space();
 	struct view v;
 	uint64_t address;
 
@@ -265,11 +265,11 @@ __attribute__((visibility("default"))) uint64_t rankfold_soft_malloc(const struc
 __attribute__((visibility("default"))) void rankfold_soft_free(const struct soft_block *block,
 							       uint64_t setup, uint64_t address)
 {
-	struct hal_space *space = soft_working_in();
+	struct hal_space *space = soft_current_space();
 	struct view v;
 
 	if (!address || !enter(block, space, setup, &v))
 		return;
-	give_back(space, &v, address);
+	free_block(space, &v, address);
 	atomic_flag_clear(&space->allocating);
 }

@@ -49,7 +49,7 @@ const char *soft_function_name(const struct hal_function *function) { return fun
 
 __attribute__((visibility("default"))) void rankfold_soft_trap(uint32_t error)
 {
-	soft_leave((int)error);
+	soft_abort((int)error);
 }
 
 __attribute__((visibility("default"))) uint64_t rankfold_soft_nanoseconds(void)
@@ -130,10 +130,10 @@ static bool prepare(struct launch *launch, struct soft_worker *worker, const str
 	struct needs needs = needs_of(work);
 	bool there;
 
-	soft_shelter(); /* a cancel must not leave malloc's locks held */
+	soft_defer_cancel(); /* a cancel must not leave malloc's locks held */
 	there = grow(&scratch->frame, &scratch->frame_bytes, needs.frame) &&
 		grow(&scratch->local, &scratch->local_bytes, needs.local);
-	soft_expose();
+	soft_allow_cancel();
 	if (!there)
 		return false;
 	memset(launch, 0, sizeof *launch);
@@ -169,7 +169,7 @@ static void begin_block(struct launch *launch, uint64_t number)
 static void run_new_block(struct launch *launch, uint64_t number)
 {
 	begin_block(launch, number);
-	soft_go_on(launch, SOFT_ENTRY);
+	soft_resume(launch, SOFT_ENTRY);
 	soft_run_block(launch, false);
 }
 
@@ -229,9 +229,9 @@ static bool make_resident(struct launch **blocks, const struct launch *model, ui
 
 	if (count > SOFT_RESIDENT_BYTES / each)
 		return false;
-	soft_shelter();
+	soft_defer_cancel();
 	there = grow(&scratch->resident, &scratch->resident_bytes, SOFT_GRID_BYTES + count * each);
-	soft_expose();
+	soft_allow_cancel();
 	if (!there)
 		return false;
 	memset(scratch->resident, 0, SOFT_GRID_BYTES + count * each);
@@ -275,7 +275,7 @@ static void run_together(struct launch *model, uint64_t count, struct soft_worke
 				continue;
 			memcpy(launch->block.shared, launch->shared_copy, shared);
 			if (launch->at == SOFT_ENTRY)
-				soft_go_on(launch, SOFT_ENTRY);
+				soft_resume(launch, SOFT_ENTRY);
 			left -= soft_run_block(launch, true);
 			memcpy(launch->shared_copy, launch->block.shared, shared);
 		}

@@ -6,8 +6,8 @@
  * stride + t * size. The scheduler executes the cut's operation on the frame and calls the segment
  * after it. While all threads of a block are at the same cut, they also stop in small loops, after
  * each iteration, so that an iteration can be vectorised; the segment has a second function for
- * that. A value that grows evenly along a row of threads is then kept only for the row's first
- * thread: struct soft_kept.
+ * that. A value that grows evenly along a row of threads is then stored only for the row's first
+ * thread: struct soft_row_value.
  *
  * lower.py writes struct hal_function and its cuts as data of the compiled object. Any change here
  * requires a new SOFT_KERNEL_ABI, which is part of the object cache's key.
@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SOFT_KERNEL_ABI 9u
+#define SOFT_KERNEL_ABI 10u
 
 /* Numbers of cuts that every kernel has. */
 #define SOFT_EXIT 0u
@@ -130,9 +130,9 @@ enum soft_space { SOFT_SPACE_GENERIC, SOFT_SPACE_GLOBAL, SOFT_SPACE_SHARED };
 struct soft_operand {
 	uint32_t slot, value;
 }; /* value: used if slot is SOFT_NO_SLOT */
-/* A value that `step` finds only in the slot of a row's first thread t: that of thread t + n is
- * greater by n * slope, modulo the width. (Slope 0: any value.) */
-struct soft_kept {
+/* A value that is stored for the row's first thread t only, for `step`: that of thread t + n is
+ * greater by n * slope, modulo the width. (Slope 0: a value of any type.) */
+struct soft_row_value {
 	uint32_t slot, bytes;
 	int64_t slope;
 };
@@ -145,8 +145,8 @@ struct soft_cut {
 	uint32_t op;
 	struct soft_operand in[4];
 	uint32_t out[2]; /* slots of 32 bits, or SOFT_NO_SLOT */
-	const struct soft_kept *kept;
-	uint32_t kept_count, reserved;
+	const struct soft_row_value *row_values;
+	uint32_t row_value_count, reserved;
 };
 
 struct hal_function {
@@ -172,11 +172,11 @@ void rankfold_soft_trap(uint32_t error);
 void rankfold_soft_assert(const struct soft_block *, const uint8_t *local, uint32_t local_stride,
 			  uint32_t x, uint32_t y, uint32_t z, uint64_t message, uint64_t file,
 			  uint32_t line, uint64_t function);
-/* For compiled kernels: threads [t0, t1) reached `cut`, others another one: sets next[]. */
-void rankfold_soft_stand(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
-/* The same for threads of one row in lockstep, which diverge here: a value kept for the first
- * thread is stored for each of them. */
-void rankfold_soft_part(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
+/* For compiled kernels: threads [t0, t1) ended at `cut`, others at another one: sets next[]. */
+void rankfold_soft_end_at(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
+/* The same for threads of one row in lockstep, which diverge here: stores for each of them the
+ * values that are stored for the first one only. */
+void rankfold_soft_diverge(const struct soft_block *, uint32_t cut, uint32_t t0, uint32_t t1);
 /* For compiled kernels: printf. `local`, `local_stride`: of the thread. The others are device
  * addresses: of the pointer to the rank's struct rf_print, the format, and the arguments. Returns
  * as vprintf. */
@@ -192,7 +192,7 @@ uint64_t rankfold_soft_nanoseconds(void);
 _Static_assert(offsetof(struct soft_block, ntid) == 56, "lower.py knows these offsets");
 _Static_assert(offsetof(struct soft_block, stride) == 92, "lower.py knows these offsets");
 _Static_assert(offsetof(struct soft_block, grid) == 104, "lower.py knows these offsets");
-_Static_assert(sizeof(struct soft_kept) == 16, "lower.py writes these");
+_Static_assert(sizeof(struct soft_row_value) == 16, "lower.py writes these");
 _Static_assert(sizeof(struct soft_cut) == 80, "lower.py writes these");
 _Static_assert(sizeof(struct hal_function) == 48, "lower.py writes these");
 

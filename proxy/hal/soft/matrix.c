@@ -50,8 +50,8 @@ static uint32_t bits_of(uint32_t element)
 
 /* Reads the lanes' registers of an operand; its value is their number. Those of other lanes are
  * zero. */
-static void fetch(const struct launch *launch, const struct soft_operand *in, uint32_t first,
-		  uint32_t lanes, uint32_t (*to)[WARP])
+static void load_registers(const struct launch *launch, const struct soft_operand *in,
+			   uint32_t first, uint32_t lanes, uint32_t (*to)[WARP])
 {
 	for (uint32_t i = 0; i < in->value; i++) {
 		const uint32_t *have = slot(launch, in->slot + 4 * i) + first;
@@ -62,8 +62,8 @@ static void fetch(const struct launch *launch, const struct soft_operand *in, ui
 	}
 }
 
-static void put(const struct launch *launch, uint32_t to, uint32_t count, uint32_t first,
-		uint32_t lanes, uint32_t (*from)[WARP])
+static void store_registers(const struct launch *launch, uint32_t to, uint32_t count,
+			    uint32_t first, uint32_t lanes, uint32_t (*from)[WARP])
 {
 	for (uint32_t i = 0; i < count; i++) {
 		uint32_t *there = slot(launch, to + 4 * i) + first;
@@ -264,13 +264,13 @@ static void decode(uint32_t element, const void *image, uint32_t count, float *t
 	static void product_##real(const real *a, const real *b, real *sums, uint32_t m,           \
 				   uint32_t n, uint32_t k)                                         \
 	{                                                                                          \
-		real turned[ELEMENTS_MAX / 2]; /* eight columns */                                 \
+		real transposed[ELEMENTS_MAX / 2]; /* eight columns */                             \
 		for (uint32_t j = 0; j < n; j += ROWS) {                                           \
 			for (uint32_t i = 0; i < ROWS; i++)                                        \
 				for (uint32_t p = 0; p < k; p++)                                   \
-					turned[p * ROWS + i] = b[(j + i) * k + p];                 \
+					transposed[p * ROWS + i] = b[(j + i) * k + p];             \
 			for (uint32_t i = 0; i < m; i += ROWS)                                     \
-				multiply_##real(a + i * k, turned, sums + i * n + j, n, k);        \
+				multiply_##real(a + i * k, transposed, sums + i * n + j, n, k);    \
 		}                                                                                  \
 	}
 MULTIPLY(float, 32)
@@ -442,12 +442,12 @@ static void mma(const struct launch *launch, const struct soft_cut *cut, uint32_
 	bool wide = x.a == SOFT_F64;
 	words a, b, c;
 
-	fetch(launch, &cut->in[0], first, lanes, a);
-	fetch(launch, &cut->in[1], first, lanes, b);
-	fetch(launch, &cut->in[2], first, lanes, c);
+	load_registers(launch, &cut->in[0], first, lanes, a);
+	load_registers(launch, &cut->in[1], first, lanes, b);
+	load_registers(launch, &cut->in[2], first, lanes, c);
 	if (x.k == 4 && x.a == SOFT_F16) {
 		mma_quads(&x, a, b, c, a);
-		put(launch, cut->out[0], x.d == SOFT_F16 ? 4 : 8, first, lanes, a);
+		store_registers(launch, cut->out[0], x.d == SOFT_F16 ? 4 : 8, first, lanes, a);
 		return;
 	}
 	multiplicand(a, image[0], x.m, row_a, wide, x.m > ROWS, true);
@@ -464,7 +464,7 @@ static void mma(const struct launch *launch, const struct soft_cut *cut, uint32_
 	else
 		mma_float(&x, image[0], image[1], image[2], image[3]);
 	count = accumulator(a, image[3], x.m, x.n, bytes_d, false);
-	put(launch, cut->out[0], count, first, lanes, a);
+	store_registers(launch, cut->out[0], count, first, lanes, a);
 }
 
 /* ---- memory ------------------------------------------------------------------------------ */
@@ -480,17 +480,18 @@ static uint8_t *at(const struct launch *launch, uint32_t space, uint64_t addr, u
 	}
 	if (space == SOFT_SPACE_SHARED) {
 		if (addr >= SOFT_SHARED_WINDOW || bytes > SOFT_SHARED_WINDOW - addr)
-			soft_leave(SOFT_ILLEGAL_ADDRESS);
+			soft_abort(SOFT_ILLEGAL_ADDRESS);
 		return launch->block.shared + addr;
 	}
 	if (offset >= RF_WINDOW_BYTES || bytes > RF_WINDOW_BYTES - offset)
-		soft_leave(SOFT_ILLEGAL_ADDRESS);
+		soft_abort(SOFT_ILLEGAL_ADDRESS);
 	return launch->block.base + offset;
 }
 
 struct tile { /* SOFT_CUT_TILE's op: lines of elements that are contiguous in memory */
 	uint32_t element, rows, row_bytes, lines, line_bytes, words, space;
-	bool sum, paired, turned, stores; /* turned: its lines are the columns of the image */
+	bool sum, paired, transposed,
+		stores; /* transposed: its lines are the columns of the image */
 };
 
 static struct tile tile_of(uint32_t op)
@@ -498,25 +499,25 @@ static struct tile tile_of(uint32_t op)
 	uint32_t m = 8 * (op & 7), n = 8 * (op >> 3 & 7), k = 1u << (op >> 6 & 15);
 	uint32_t part = op >> 14 & 3, flags = op >> 16, bits = bits_of(op >> 10 & 15);
 	uint32_t rows = part == SOFT_TILE_B ? n : m, across = part == SOFT_TILE_C ? n : k;
-	bool columns = flags & SOFT_TILE_COLUMNS, turned = columns != (part == SOFT_TILE_B);
+	bool columns = flags & SOFT_TILE_COLUMNS, transposed = columns != (part == SOFT_TILE_B);
 
 	return (struct tile){
 		.element = op >> 10 & 15,
 		.rows = rows,
 		.row_bytes = across * bits / 8,
-		.lines = turned ? across : rows,
-		.line_bytes = (turned ? rows : across) * bits / 8,
+		.lines = transposed ? across : rows,
+		.line_bytes = (transposed ? rows : across) * bits / 8,
 		.sum = part == SOFT_TILE_C,
 		.paired = part == SOFT_TILE_A && m > ROWS,
-		.turned = turned,
+		.transposed = transposed,
 		.stores = flags & SOFT_TILE_STORES,
 		.space = op >> 18 & 3,
 		.words = op >> 20,
 	};
 }
 
-static uint32_t registers(const struct tile *x, uint32_t (*lane_words)[WARP], uint8_t *image,
-			  bool to_image)
+static uint32_t convert_fragment(const struct tile *x, uint32_t (*lane_words)[WARP], uint8_t *image,
+				 bool to_image)
 {
 	uint32_t bytes = bits_of(x->element) / 8;
 
@@ -539,31 +540,31 @@ static void tile(const struct launch *launch, const struct soft_cut *cut, uint32
 	uint64_t addr = low[lowest] | (uint64_t)high[lowest] << 32;
 	uint64_t stride = (uint64_t)slot(launch, cut->in[1].slot)[first + lowest] * bits / 8;
 	_Alignas(32) uint8_t image[IMAGE_BYTES];
-	words held;
+	words fragment;
 
 	if (x.stores) {
-		fetch(launch, &cut->in[2], first, lanes, held);
-		registers(&x, held, image, true);
+		load_registers(launch, &cut->in[2], first, lanes, fragment);
+		convert_fragment(&x, fragment, image, true);
 	}
 	for (uint32_t i = 0; i < x.lines; i++) {
 		uint8_t *line = at(launch, x.space, addr + i * stride, x.line_bytes);
 
-		if (!x.turned)
+		if (!x.transposed)
 			copy(line, image + i * x.row_bytes, x.line_bytes, x.stores);
-		for (uint32_t e = 0, size = bits / 8; x.turned && e < x.rows; e++)
+		for (uint32_t e = 0, size = bits / 8; x.transposed && e < x.rows; e++)
 			copy(line + e * size, image + e * x.row_bytes + i * size, size, x.stores);
 	}
 	if (!x.stores) {
-		uint32_t count = registers(&x, held, image, false);
+		uint32_t count = convert_fragment(&x, fragment, image, false);
 
 		for (uint32_t i = count; i < x.words; i++)
-			memcpy(held[i], held[i % count], sizeof held[i]);
-		put(launch, cut->out[0], x.words, first, lanes, held);
+			memcpy(fragment[i], fragment[i % count], sizeof fragment[i]);
+		store_registers(launch, cut->out[0], x.words, first, lanes, fragment);
 	}
 }
 
 /* Transposes eight rows of eight 16-bit elements, held as the words of one register. */
-static void turn(uint32_t from[WARP], uint32_t to[WARP])
+static void transpose(uint32_t from[WARP], uint32_t to[WARP])
 {
 	uint16_t rows[ROWS][ROWS], columns[ROWS][ROWS];
 
@@ -579,44 +580,44 @@ static void rows(const struct launch *launch, const struct soft_cut *cut, uint32
 		 uint32_t lanes)
 {
 	uint32_t count = cut->op & 7, flags = cut->op >> 3, space = cut->op >> 5;
-	uint32_t addresses[2][WARP], held[4][WARP] = {0};
-	bool stores = flags & SOFT_ROWS_STORES, turned = flags & SOFT_ROWS_TURNED;
+	uint32_t addresses[2][WARP], fragment[4][WARP] = {0};
+	bool stores = flags & SOFT_ROWS_STORES, transposed = flags & SOFT_ROWS_TURNED;
 
-	fetch(launch, &cut->in[0], first, lanes, addresses);
+	load_registers(launch, &cut->in[0], first, lanes, addresses);
 	if (stores)
-		fetch(launch, &cut->in[1], first, lanes, held);
+		load_registers(launch, &cut->in[1], first, lanes, fragment);
 	for (uint32_t i = 0; i < count; i++) {
-		if (stores && turned)
-			turn(held[i], held[i]);
+		if (stores && transposed)
+			transpose(fragment[i], fragment[i]);
 		EACH_LANE(lane, lanes >> i * ROWS & 0xff)
 		{
 			uint32_t from = i * ROWS + lane;
 			uint64_t addr = addresses[0][from] | (uint64_t)addresses[1][from] << 32;
 
 			if (addr % 16)
-				soft_leave(SOFT_MISALIGNED_ADDRESS);
-			copy(at(launch, space, addr, 16), &held[i][4 * lane], 16, stores);
+				soft_abort(SOFT_MISALIGNED_ADDRESS);
+			copy(at(launch, space, addr, 16), &fragment[i][4 * lane], 16, stores);
 		}
-		if (!stores && turned)
-			turn(held[i], held[i]);
+		if (!stores && transposed)
+			transpose(fragment[i], fragment[i]);
 	}
 	if (!stores)
-		put(launch, cut->out[0], count, first, lanes, held);
+		store_registers(launch, cut->out[0], count, first, lanes, fragment);
 }
 
 void soft_matrix(const struct launch *launch, const struct soft_cut *cut, uint32_t first,
 		 uint32_t lanes)
 {
-	uint32_t held[1][WARP];
+	uint32_t fragment[1][WARP];
 
 	switch (cut->kind) {
 	case SOFT_CUT_MMA: mma(launch, cut, first, lanes); break;
 	case SOFT_CUT_TILE: tile(launch, cut, first, lanes); break;
 	case SOFT_CUT_ROWS: rows(launch, cut, first, lanes); break;
 	case SOFT_CUT_TURN: /* movmatrix */
-		fetch(launch, &cut->in[0], first, lanes, held);
-		turn(held[0], held[0]);
-		put(launch, cut->out[0], 1, first, lanes, held);
+		load_registers(launch, &cut->in[0], first, lanes, fragment);
+		transpose(fragment[0], fragment[0]);
+		store_registers(launch, cut->out[0], 1, first, lanes, fragment);
 		break;
 	}
 }

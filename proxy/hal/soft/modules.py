@@ -38,7 +38,7 @@ SILENT_S = 2.0  # then, a compiler that does not answer for so long
 ATTEMPTS = 5  # a connection may still reach a process that is being killed
 RUNTIME_SYMBOLS = tuple(
     f"rankfold_soft_{name}"
-    for name in ("trap", "nanoseconds", "print", "assert", "stand", "part", "malloc", "free")
+    for name in ("trap", "nanoseconds", "print", "assert", "end_at", "diverge", "malloc", "free")
 )
 
 

@@ -91,7 +91,7 @@ static void convert(struct print *p, const char *spec, char kind, bool wide, uin
 	if (kind == 's')
 		copy_string(p, bits, string, sizeof string);
 	memcpy(&real, &bits, sizeof real);
-	soft_shelter();
+	soft_defer_cancel();
 	if (kind == 's')
 		length = snprintf(to, available, spec, string);
 	else if (kind == 'p')
@@ -102,7 +102,7 @@ static void convert(struct print *p, const char *spec, char kind, bool wide, uin
 		length = snprintf(to, available, spec, (unsigned long long)bits);
 	else
 		length = snprintf(to, available, spec, (unsigned)bits);
-	soft_expose();
+	soft_allow_cancel();
 	if (length > 0)
 		p->used += (uint32_t)length < available ? (uint32_t)length
 			   : available                  ? available - 1
@@ -195,12 +195,12 @@ static void format(struct print *p, const char *at)
 
 static void publish(struct print *p, struct rf_print *ring)
 {
-	struct hal_space *space = soft_working_in();
+	struct hal_space *space = soft_current_space();
 	uint64_t head;
 
 	while (atomic_flag_test_and_set(&space->printing)) {
 		if (atomic_load(&space->error))
-			soft_leave(SOFT_LAUNCH_FAILED);
+			soft_abort(SOFT_LAUNCH_FAILED);
 		sched_yield();
 	}
 	head = atomic_load_explicit(&ring->head, memory_order_relaxed);
@@ -256,10 +256,10 @@ __attribute__((visibility("default"))) void rankfold_soft_assert(
 	copy_string(&p, message_at, message, sizeof message);
 	copy_string(&p, file_at, file, sizeof file);
 	copy_string(&p, function_at, function, sizeof function);
-	soft_shelter();
+	soft_defer_cancel();
 	snprintf(text, sizeof text,
 		 "%s:%u: %s: block: [%u,%u,%u], thread: [%u,%u,%u] Assertion `%s` failed.", file,
 		 line, function, block->ctaid[0] + x / width, block->ctaid[1], block->ctaid[2],
 		 x % width, y, z, message);
-	soft_leave_saying(SOFT_ASSERT, text);
+	soft_abort_with_text(SOFT_ASSERT, text);
 }

@@ -52,8 +52,8 @@ static struct hal_stream *dequeue(struct hal_device *device)
 }
 
 /* Returns the next stream with work; else a launch to help with; neither when the device closes. */
-static struct hal_stream *take(struct hal_device *device, struct soft_share **share,
-			       struct spin *spin)
+static struct hal_stream *wait_for_work(struct hal_device *device, struct soft_share **share,
+					struct spin *spin)
 {
 	struct hal_stream *stream;
 
@@ -79,7 +79,7 @@ static struct hal_stream *take(struct hal_device *device, struct soft_share **sh
 }
 
 /* Puts the stream at the end of the run queue. */
-static void put_off(struct hal_device *device, struct hal_stream *stream)
+static void enqueue_again(struct hal_device *device, struct hal_stream *stream)
 {
 	pthread_mutex_lock(&device->lock);
 	enqueue(device, stream);
@@ -116,7 +116,7 @@ static void complete(struct hal_device *device, struct hal_stream *stream,
 
 /* A worker that has done all known work of a stream releases it. True: more work was submitted, and
  * the worker has taken the stream again. */
-static bool keep(struct hal_stream *stream)
+static bool continue_stream(struct hal_stream *stream)
 {
 	do {
 		/* Either this worker sees the next work, or its submit sees that no worker has the
@@ -131,7 +131,7 @@ static bool keep(struct hal_stream *stream)
 }
 
 /* Prefetches the next work, which another core wrote, while this one runs. */
-static void fetch(const struct soft_item *item)
+static void prefetch_item(const struct soft_item *item)
 {
 	__builtin_prefetch(item);
 	__builtin_prefetch((const uint8_t *)item + 64);
@@ -163,18 +163,18 @@ static void serve(struct soft_worker *worker, struct hal_stream *stream)
 		struct soft_item *item = &stream->items[done % SOFT_QUEUE_WORKS];
 
 		if (done + 1 < known)
-			fetch(&stream->items[(done + 1) % SOFT_QUEUE_WORKS]);
+			prefetch_item(&stream->items[(done + 1) % SOFT_QUEUE_WORKS]);
 		if (soft_work_run(worker, item))
 			complete(device, stream, item, ++done);
 		if (done == known)
 			known = await_more(stream, done);
 		if (done == known) {
-			if (!keep(stream))
+			if (!continue_stream(stream))
 				break;
 			done = atomic_load(&stream->completed);
 			known = atomic_load(&stream->submitted);
 		} else if (atomic_load_explicit(&device->first, memory_order_relaxed)) {
-			put_off(device, stream);
+			enqueue_again(device, stream);
 			break;
 		}
 	}
@@ -192,7 +192,7 @@ static void *worker_main(void *arg)
 	pthread_setname_np(pthread_self(), "soft-worker");
 	if (soft_worker_signals(worker) != 0)
 		abort(); /* no memory for a signal stack of 64 KiB */
-	while ((stream = take(device, &share, &spin)) != NULL || share) {
+	while ((stream = wait_for_work(device, &share, &spin)) != NULL || share) {
 		if (share)
 			soft_work_help(worker, share);
 		else
@@ -223,7 +223,7 @@ static int start_worker(struct hal_device *device, void *(*how)(void *))
 }
 
 /* Waits until a stream has waited from one observation to the next; NULL: the device closes. */
-static struct hal_stream *starving(struct hal_device *device)
+static struct hal_stream *wait_for_starving(struct hal_device *device)
 {
 	const struct hal_stream *seen = NULL;
 	uint64_t taken = 0;
@@ -250,7 +250,7 @@ static struct hal_stream *starving(struct hal_device *device)
 	return NULL;
 }
 
-static void *spare_main(void *arg)
+static void *spare_worker_main(void *arg)
 {
 	struct soft_worker *worker = arg;
 	struct hal_device *device = worker->device;
@@ -260,10 +260,10 @@ static void *spare_main(void *arg)
 	if (soft_worker_signals(worker) != 0)
 		abort();
 	pthread_mutex_lock(&device->lock);
-	while ((stream = starving(device)) != NULL) {
+	while ((stream = wait_for_starving(device)) != NULL) {
 		if (device->thread_count < device->worker_count + SPARES_MAX)
 			/* on failure: when this one is done */
-			(void)start_worker(device, spare_main);
+			(void)start_worker(device, spare_worker_main);
 		/* one of the resting ones observes */
 		pthread_cond_broadcast(&device->starved);
 		pthread_mutex_unlock(&device->lock);
@@ -287,7 +287,7 @@ int soft_workers_start(struct hal_device *device)
 		error = start_worker(device, worker_main);
 	pthread_mutex_lock(&device->lock);
 	if (!error)
-		error = start_worker(device, spare_main);
+		error = start_worker(device, spare_worker_main);
 	pthread_mutex_unlock(&device->lock);
 	return error;
 }

@@ -175,7 +175,7 @@ struct hal_device {
 	uint32_t chunk_count; /* the capacity */
 	uint32_t numbers;     /* HAL_CHUNK_NUMBERS of the capacity */
 	/* chunks in use; plus SOFT_UNREPORTED for each that the loop does not know of yet */
-	_Atomic uint64_t held;
+	_Atomic uint64_t chunks_in_use;
 	struct soft_chunk *chunks;
 	/* The first free chunk + 1, initially the lowest. The high half counts removals, so that a
 	 * compare-and-swap detects a list that has changed and changed back. */
@@ -240,13 +240,13 @@ void soft_fault_scope(struct soft_worker *, struct hal_space *, struct hal_space
 		      const char *doing,
 		      void (*body)(struct soft_worker *, const struct hal_work *),
 		      const struct hal_work *);
-void soft_leave(int error); /* called inside a body; does not return */
-void soft_leave_saying(int error, const char *why);
-void soft_leave_in(const struct hal_space *, int error); /* fails this one of the spaces */
-struct hal_space *soft_working_in(void);                 /* the space whose work this thread runs */
+void soft_abort(int error); /* called inside a body; does not return */
+void soft_abort_with_text(int error, const char *why);
+void soft_abort_space(const struct hal_space *, int error); /* fails this one of the spaces */
+struct hal_space *soft_current_space(void); /* the space whose work this thread runs */
 /* Code between these two calls may take locks of the C library and must not fault. */
-void soft_shelter(void);
-void soft_expose(void);
+void soft_defer_cancel(void);
+void soft_allow_cancel(void);
 void soft_signal_cancel(struct soft_worker *);
 
 /* copy.c, kernel.c, gemm.c: the kinds of work */

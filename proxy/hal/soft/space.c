@@ -72,13 +72,13 @@ static void clean(const struct hal_device *device, uint32_t chunk)
 
 static int create(struct hal_device *device, uint32_t *chunk, bool *unclean)
 {
-	uint64_t held = atomic_load(&device->held);
+	uint64_t chunks_in_use = atomic_load(&device->chunks_in_use);
 
-	if ((uint32_t)held >= device->chunk_count)
-		return held >= SOFT_UNREPORTED ? SOFT_NOT_READY : SOFT_OUT_OF_MEMORY;
+	if ((uint32_t)chunks_in_use >= device->chunk_count)
+		return chunks_in_use >= SOFT_UNREPORTED ? SOFT_NOT_READY : SOFT_OUT_OF_MEMORY;
 	if (!soft_chunk_take(device, chunk, unclean))
 		return SOFT_OUT_OF_MEMORY;
-	atomic_fetch_add(&device->held, 1);
+	atomic_fetch_add(&device->chunks_in_use, 1);
 	return 0;
 }
 
@@ -102,7 +102,7 @@ int soft_chunk_create(struct hal_device *device, uint32_t *chunk)
 	return error;
 }
 
-static void give_back(struct hal_device *device)
+static void clean_free_chunks(struct hal_device *device)
 {
 	for (uint32_t i = 0; i < device->numbers; i++)
 		if (device->chunks[i].unclean)
@@ -125,13 +125,13 @@ void soft_chunk_destroy(struct hal_device *device, uint32_t chunk)
 		clean(device, chunk);
 	device->chunks[chunk].unclean = unclean;
 	device->chunks[chunk].overwritten = device->chunks[chunk].unzeroed = false;
-	bool empty = atomic_fetch_sub(&device->held, 1) == 1;
+	bool empty = atomic_fetch_sub(&device->chunks_in_use, 1) == 1;
 	do {
 		atomic_store(&device->chunks[chunk].next, (uint32_t)first);
 		next = first >> 32 << 32 | (chunk + 1);
 	} while (!atomic_compare_exchange_weak(&device->free, &first, next));
 	if (empty && atomic_load(&device->unclean)) /* no running work takes any */
-		give_back(device);
+		clean_free_chunks(device);
 }
 
 /* ---- spaces ---- */
@@ -211,7 +211,7 @@ static int map_file(uint8_t *at, uint64_t bytes, int access, int flags, int fd, 
 }
 
 /* Checks the rules of hal.h for map, unmap and protect, in builds with sanitizers. */
-static void nothing_runs(struct hal_space *space)
+static void check_nothing_runs(struct hal_space *space)
 {
 #ifdef SOFT_CHECKED
 	if (atomic_load(&space->running) || atomic_load(&space->copied) || space->taken_copies)
@@ -301,7 +301,7 @@ int soft_space_map(struct hal_space *space, uint64_t addr, uint32_t chunk, bool 
 
 	if (!at || addr % RF_CHUNK_BYTES != 0 || chunk >= space->device->numbers)
 		return SOFT_INVALID_VALUE;
-	nothing_runs(space);
+	check_nothing_runs(space);
 	error = map_zeroed(space, at, chunk, writable, true);
 	if (!error)
 		set_new(space, page_at(space, at), writable ? SOFT_WRITABLE : SOFT_READ_ONLY);
@@ -314,7 +314,7 @@ int soft_space_unmap(struct hal_space *space, uint64_t addr)
 
 	if (!at || addr % RF_CHUNK_BYTES != 0)
 		return SOFT_INVALID_VALUE;
-	nothing_runs(space);
+	check_nothing_runs(space);
 	if (mmap(at, RF_CHUNK_BYTES, PROT_NONE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return SOFT_OUT_OF_MEMORY;
@@ -337,7 +337,7 @@ int soft_space_protect(struct hal_space *space, uint64_t addr, uint32_t chunks, 
 		if (atomic_load(&space->pages[page + i]) == SOFT_UNMAPPED)
 			return SOFT_INVALID_VALUE;
 	if (!writable)
-		nothing_runs(space);
+		check_nothing_runs(space);
 	changing(space);
 	error = mprotect(at, bytes, access_of(writable)) ? SOFT_OUT_OF_MEMORY : 0;
 	if (error)

@@ -60,10 +60,10 @@ static bool copy(struct hal_space *space, uint32_t page)
 
 	if (!soft_chunk_take(device, &chunk, &unclean))
 		return false;
-	atomic_fetch_add(&device->held, SOFT_UNREPORTED + 1);
+	atomic_fetch_add(&device->chunks_in_use, SOFT_UNREPORTED + 1);
 	if (!replace(device, space->base + page * RF_CHUNK_BYTES, chunk)) {
 		soft_chunk_destroy(device, chunk);
-		atomic_fetch_sub(&device->held, SOFT_UNREPORTED);
+		atomic_fetch_sub(&device->chunks_in_use, SOFT_UNREPORTED);
 		return false;
 	}
 	atomic_store(&space->pages[page], SOFT_WRITABLE);
@@ -105,6 +105,6 @@ bool soft_space_copied(struct hal_space *space, uint64_t *addr, uint32_t *chunk)
 	entry = &space->device->chunks[*chunk];
 	*addr = RF_DEV_BASE + entry->page * RF_CHUNK_BYTES;
 	space->taken_copies = atomic_load(&entry->next);
-	atomic_fetch_sub(&space->device->held, SOFT_UNREPORTED);
+	atomic_fetch_sub(&space->device->chunks_in_use, SOFT_UNREPORTED);
 	return true;
 }

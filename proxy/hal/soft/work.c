@@ -44,13 +44,13 @@ uint64_t soft_blocks(const struct hal_work *work)
 static void offer(struct hal_device *device, struct soft_share *share)
 {
 	share->offered = true;
-	soft_shelter();
+	soft_defer_cancel();
 	pthread_mutex_lock(&device->lock);
 	if (!device->share)
 		device->share = share;
 	pthread_cond_broadcast(&device->wake);
 	pthread_mutex_unlock(&device->lock);
-	soft_expose();
+	soft_allow_cancel();
 }
 
 uint64_t soft_next_blocks(struct soft_worker *worker, uint32_t *count)

@@ -1,4 +1,5 @@
-"""Finds which registers differ between the threads of a row, and by how much per thread.
+"""Divergence analysis: finds which registers differ between the threads of a row, and by how much
+per thread.
 
 A register's *slope* is its increase from a thread to its neighbour in x: 0 if all threads of a row
 hold the same value, 1 for %tid.x, 4 for the address of a thread's own word; it has no slope if
@@ -24,16 +25,16 @@ from .instructions import Effect, defs_of, row_of, uses_of
 
 Slopes = dict[str, int | None]  # None: no slope
 
-_SAME = ("tid.y", "tid.z", "ntid.", "nctaid.", "ctaid.")
+_UNIFORM = ("tid.y", "tid.z", "ntid.", "nctaid.", "ctaid.")
 _SHARED_SPACES = frozenset(("global", "shared", "const"))
 _STRONG = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
 
 class _Analysis:
-    def __init__(self, graph: Graph, lockstep: bool, widened: Callable[[str], bool]):
-        self.graph, self.lockstep, self.widened = graph, lockstep, widened
+    def __init__(self, graph: Graph, lockstep: bool, unwrapped: Callable[[str], bool]):
+        self.graph, self.lockstep, self.unwrapped = graph, lockstep, unwrapped
         self.slopes: Slopes = {}
-        self.parted: dict[int, list[str]] = {}
+        self.divergent: dict[int, list[str]] = {}
         self.names = [*graph.flat.registers, "%cc"]
         for name in members(graph.blocks[0].live_in, self.names):
             self.join(name, 0)  # a register that is never written is 0
@@ -45,19 +46,19 @@ class _Analysis:
             before = dict(self.slopes)
             for instr in self.graph.flat.instrs:
                 for name in defs_of(instr):
-                    if not self.waits(instr):
+                    if not self.is_pending(instr):
                         self.join(name, self.result(instr))
             for cut in self.graph.cuts.values():
                 for name in defs_of(cut.instr) if cut.instr else []:
                     self.join(name, None)
-            self.part()
+            self.mark_divergent()
         return self.slopes
 
     def join(self, name: str, slope: int | None) -> None:
         known = self.slopes.get(name, slope)
         self.slopes[name] = slope if known == slope else None
 
-    def waits(self, instr: Instr) -> bool:
+    def is_pending(self, instr: Instr) -> bool:
         """Returns True if an operand has not been analysed yet; then the result has to wait too."""
         return any(name not in self.slopes for name in uses_of(instr))
 
@@ -72,26 +73,26 @@ class _Analysis:
             case Special("tid.x"):
                 return 1
             case Special(name):
-                return 0 if name.startswith(_SAME) else None
+                return 0 if name.startswith(_UNIFORM) else None
         return None
 
     def result(self, instr: Instr) -> int | None:
         effect, words = row_of(instr).effect, set(instr.op)
         if effect is Effect.LOADS:
-            return 0 if self.same_load(instr, words) else None
+            return 0 if self.is_uniform_load(instr, words) else None
         if effect not in (Effect.CHEAP, Effect.COMPUTES):
             return None
         linear = isinstance(instr.args[0], Reg) and not words & {"cc", "sat", "u16x2", "s16x2"}
         slope = self.linear(instr) if linear else None
-        return slope if slope is not None else 0 if self.same(instr) else None
+        return slope if slope is not None else 0 if self.is_uniform(instr) else None
 
-    def same(self, instr: Instr) -> bool:
+    def is_uniform(self, instr: Instr) -> bool:
         specials = [a for a in instr.args if isinstance(a, Special)]
         return all(self.slopes.get(name) == 0 for name in uses_of(instr)) and all(
             self.of(special) == 0 for special in specials
         )
 
-    def same_load(self, instr: Instr, words: set[str]) -> bool:
+    def is_uniform_load(self, instr: Instr, words: set[str]) -> bool:
         """Threads that read one address between two cuts read one value, or the program races."""
         where = instr.args[1]
         if not isinstance(where, Mem) or words & _STRONG:
@@ -112,41 +113,41 @@ class _Analysis:
             return _sum(slopes[0], slopes[1], -1 if kind == "sub" else 1)
         if kind == "shl" and isinstance(args[1], Int) and slopes[0] is not None:
             return slopes[0] << args[1].value if args[1].value < 32 else None
-        if kind == "cvt" and instr.op[-2][1:] == "64" and self.is_widened(args[0]):
+        if kind == "cvt" and instr.op[-2][1:] == "64" and self.never_wraps(args[0]):
             return slopes[0]
-        wide = "wide" in instr.op and any(self.is_widened(arg) for arg in args[:2])
+        wide = "wide" in instr.op and any(self.never_wraps(arg) for arg in args[:2])
         if kind in ("mul", "mad") and ("lo" in instr.op or wide):
             product = _product(slopes, args)
             return product if kind == "mul" else _sum(product, slopes[2], 1)
         return None
 
-    def is_widened(self, operand: Operand) -> bool:
+    def never_wraps(self, operand: Operand) -> bool:
         """Returns True for a 32-bit integer that increases along a row without wrapping."""
-        return isinstance(operand, Reg) and self.widened(operand.name)
+        return isinstance(operand, Reg) and self.unwrapped(operand.name)
 
     # ---- control flow
 
-    def part(self) -> None:
+    def mark_divergent(self) -> None:
         for block in self.graph.blocks:
             names = [block.pred.name] if block.pred else []
             names += [block.index.name] if isinstance(block.index, Reg) else []
             if any(self.slopes.get(name, 0) is None for name in names):
-                if block.number not in self.parted:
-                    self.parted[block.number] = self.parted_at(block)
-                self.slopes.update(dict.fromkeys(self.parted[block.number]))
+                if block.number not in self.divergent:
+                    self.divergent[block.number] = self.divergent_registers(block)
+                self.slopes.update(dict.fromkeys(self.divergent[block.number]))
 
-    def parted_at(self, block: Block) -> list[str]:
+    def divergent_registers(self, block: Block) -> list[str]:
         """Returns the registers that differ after threads leave `block` on different paths: those
         that are written before all paths reconverge, and are live there or where some paths join
         earlier."""
         blocks = self.graph.blocks
-        together = self.together[block.number]
-        ways = [self.reachable(number, {block.number, together}) for number in block.goto]
-        meet = set.intersection(*ways) | ({together} if together >= 0 else set())
+        end = self.post_dominators[block.number]
+        paths = [self.reachable(number, {block.number, end}) for number in block.goto]
+        joins = set.intersection(*paths) | ({end} if end >= 0 else set())
         live, written = 0, 0
-        for number in meet:
+        for number in joins:
             live |= blocks[number].live_in
-        for number in set.union(*ways) - {together}:
+        for number in set.union(*paths) - {end}:
             written |= blocks[number].defs
         return members(written & live, self.names)
 
@@ -156,17 +157,17 @@ class _Analysis:
             number = todo.pop()
             if number not in seen:
                 seen.add(number)
-                todo += () if number in stop else self.following(number)
+                todo += () if number in stop else self.successors(number)
         return seen
 
-    def following(self, number: int) -> tuple[int, ...]:
+    def successors(self, number: int) -> tuple[int, ...]:
         block = self.graph.blocks[number]
         return () if self.graph.ends_segment(block, self.lockstep) else block.goto
 
     @functools.cached_property
-    def together(self) -> list[int]:
-        """For each block, the first block that every path from it passes, or -1."""
-        return post_dominators([self.following(n) for n in range(len(self.graph.blocks))])
+    def post_dominators(self) -> list[int]:
+        """For each block its immediate post-dominator, or -1."""
+        return post_dominators([self.successors(n) for n in range(len(self.graph.blocks))])
 
 
 def _sum(a: int | None, b: int | None, sign: int) -> int | None:
@@ -181,25 +182,25 @@ def _product(slopes: list[int | None], args: tuple[Operand, ...]) -> int | None:
     return 0 if slopes[0] == slopes[1] == 0 else None
 
 
-def slopes(graph: Graph, places: set[str]) -> Slopes:
+def slopes(graph: Graph, unwrapped: set[str]) -> Slopes:
     """Returns the slopes of all registers, at cuts and between them, for threads in lockstep.
-    `places`: registers that are %tid.x or a thread's index in the grid, which do not wrap."""
-    behind = _Analysis(graph, False, places.__contains__).run()
-    kept = {name for cut in graph.cuts.values() if not cut.soft for name in cut.saved}
-    unknown = [name for name in kept if behind.get(name) is None]
-    return _Analysis(graph, True, places.__contains__).run(unknown)
+    `unwrapped`: registers that are %tid.x or a thread's index in the grid, which do not wrap."""
+    at_real_cuts = _Analysis(graph, False, unwrapped.__contains__).run()
+    saved = {name for cut in graph.cuts.values() if not cut.soft for name in cut.saved}
+    unknown = [name for name in saved if at_real_cuts.get(name) is None]
+    return _Analysis(graph, True, unwrapped.__contains__).run(unknown)
 
 
 def worth_regrouping(graph: Graph, cuts: list[Cut]) -> list[Cut]:
     """Returns those of `cuts`, at the heads of loops, whose iterations can be vectorised: they read
     values that are the same for all threads or contiguous, and write contiguous ones; LLVM checks
     that no index wraps."""
-    quiet = [cut for cut in cuts if _is_quiet(graph.blocks[cut.resume].instrs)]
-    if not quiet:
+    unordered = [cut for cut in cuts if _is_unordered(graph.blocks[cut.resume].instrs)]
+    if not unordered:
         return []
     analysis = _Analysis(graph, True, lambda name: True)
     analysis.run()
-    return [cut for cut in quiet if _is_side_by_side(graph.blocks[cut.resume].instrs, analysis)]
+    return [cut for cut in unordered if _is_contiguous(graph.blocks[cut.resume].instrs, analysis)]
 
 
 def _accesses(instrs: list[Instr]) -> list[tuple[Instr, Effect]]:
@@ -208,7 +209,7 @@ def _accesses(instrs: list[Instr]) -> list[tuple[Instr, Effect]]:
     return [each for each in found if each[1] in (Effect.LOADS, Effect.STORES)]
 
 
-def _is_quiet(instrs: list[Instr]) -> bool:
+def _is_unordered(instrs: list[Instr]) -> bool:
     """Returns True if a loop of these instructions accesses memory, and only such that threads may
     access in any order."""
     return bool(_accesses(instrs)) and not any(
@@ -217,13 +218,13 @@ def _is_quiet(instrs: list[Instr]) -> bool:
     )
 
 
-def _is_side_by_side(instrs: list[Instr], analysis: _Analysis) -> bool:
-    side_by_side = 0
+def _is_contiguous(instrs: list[Instr], analysis: _Analysis) -> bool:
+    contiguous = 0
     for instr, effect in _accesses(instrs):
         where = instr.args[1 if effect is Effect.LOADS else 0]
         slope = analysis.of(where.base) if isinstance(where, Mem) else None
         if slope == TYPE_BYTES[instr.op[-1]]:
-            side_by_side += 1
+            contiguous += 1
         elif slope != 0 or effect is Effect.STORES:
             return False
-    return side_by_side > 0
+    return contiguous > 0

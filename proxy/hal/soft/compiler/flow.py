@@ -31,7 +31,7 @@ from rankfold.proxy.ptx.parameters import Flat
 
 from . import matrix
 from .instructions import Effect, defs_of, is_cut, row_of, uses_of
-from .meeting import in_step
+from .meeting import insert_meets
 
 REMATERIALISED_MAX = 24
 
@@ -63,7 +63,7 @@ class Cut:
     number: int
     instr: Instr | None
     resume: int
-    saved: tuple[str, ...] = ()  # registers kept in the frame
+    saved: tuple[str, ...] = ()  # registers stored in the frame
     recomputed: tuple[str, ...] = ()
 
     @property
@@ -90,31 +90,31 @@ class Graph:
             cut, lambda block: () if self.ends_segment(block, lockstep) else block.goto
         )
 
-    def reachable(self, cut: Cut, ways: Callable[[Block], Iterable[int]]) -> list[Block]:
-        """Returns the blocks reachable from a cut if `ways` gives the successors of a block."""
+    def reachable(self, cut: Cut, successors: Callable[[Block], Iterable[int]]) -> list[Block]:
+        """Returns the blocks reachable from a cut; `successors` returns those of a block."""
         seen, todo = set(), [cut.resume]
         while todo:
             number = todo.pop()
             if number not in seen:
                 seen.add(number)
-                todo += ways(self.blocks[number])
+                todo += successors(self.blocks[number])
         return [self.blocks[n] for n in sorted(seen)]
 
-    def touched(self, cut: Cut, blocks: list[Block]) -> tuple[set[str], set[str]]:
+    def reads_and_writes(self, cut: Cut, blocks: list[Block]) -> tuple[set[str], set[str]]:
         """Returns the registers that a segment reads (also at its end), and those it writes."""
-        used: set[str] = set()
-        changed = set(defs_of(cut.instr)) if cut.instr else set()
+        read: set[str] = set()
+        written = set(defs_of(cut.instr)) if cut.instr else set()
         for block in blocks:
             ends = self.cuts[block.cut].instr if block.cut else None
             for instr in [*block.instrs, *([ends] if ends else [])]:
-                used.update(uses_of(instr))
+                read.update(uses_of(instr))
             for instr in block.instrs:
-                changed.update(defs_of(instr))
-            used.update([block.pred.name] if block.pred else [])
-            used.update(registers_of(block.index) if block.index else [])
-        return used, changed
+                written.update(defs_of(instr))
+            read.update([block.pred.name] if block.pred else [])
+            read.update(registers_of(block.index) if block.index else [])
+        return read, written
 
-    def closure(self, names: list[str]) -> list[str]:
+    def recomputation_of(self, names: list[str]) -> list[str]:
         """Adds the registers that the recomputation of `names` needs, in a valid order."""
         out: dict[str, None] = {}
 
@@ -129,23 +129,25 @@ class Graph:
         return list(out)
 
 
-Worth = Callable[[Graph, list[Cut]], list[Cut]]
+ChooseLoops = Callable[[Graph, list[Cut]], list[Cut]]
 
 
-def build(module: Module, kernel: Function, worth: Worth) -> Graph:
-    """Builds the graph. `worth` gets the cuts at the heads of loops and returns those of the loops
-    whose threads regroup."""
+def build(module: Module, kernel: Function, choose_loops: ChooseLoops) -> Graph:
+    """Builds the graph. `choose_loops` gets the cuts at the heads of loops and returns those of the
+    loops whose threads regroup."""
     flat = flatten(module, kernel)
     instrs = _yield_in_spin_loops(_yield_in_waits(_normalise(flat.instrs)))
     with contextlib.suppress(NoLabel):  # _graph() reports the error
-        instrs = in_step(dataclasses.replace(flat, instrs=instrs), kernel, module.variables)
+        instrs = insert_meets(dataclasses.replace(flat, instrs=instrs), kernel, module.variables)
     loops = _small_loops(instrs)
     graph = _graph(flat, regroup(instrs, loops), kernel.name)
     heads = [
         cut for cut in graph.cuts.values() if cut.instr and cut.instr.op == ("regroup", "head")
     ]
-    kept = {cut.instr.target: loops[cut.instr.target] for cut in worth(graph, heads) if cut.instr}
-    return graph if kept == loops else _graph(flat, regroup(instrs, kept), kernel.name)
+    worthwhile = {
+        cut.instr.target: loops[cut.instr.target] for cut in choose_loops(graph, heads) if cut.instr
+    }
+    return graph if worthwhile == loops else _graph(flat, regroup(instrs, worthwhile), kernel.name)
 
 
 def _graph(flat: Flat, instrs: list[Instr], kernel: str) -> Graph:
@@ -250,19 +252,19 @@ def _spins(loop: list[Instr]) -> bool:
     if any(is_cut(instr) for instr in loop) or not any(_is_strong(instr) for instr in loop):
         return False
     tainted: set[str] = set()
-    kept = False  # a dependent value is in the thread's own memory
+    stored = False  # a dependent value is in the thread's own memory
     for _ in range(2):  # twice: values pass from one iteration to the next
         for instr in loop:
             kind, words = instr.op[0], set(instr.op)
             own = not words & _NOT_OWN
             if (
                 _is_strong(instr)
-                or (kept and own and kind == "ld")
+                or (stored and own and kind == "ld")
                 or not tainted.isdisjoint(uses_of(instr))
             ):
                 tainted.update(defs_of(instr))
             if kind == "st" and own and not tainted.isdisjoint(registers_of(instr.args[1])):
-                kept = True
+                stored = True
     return any(i.op[0] == "bra" and i.pred and i.pred.name in tainted for i in loop)
 
 
@@ -271,9 +273,9 @@ def _blocks(instrs: list[Instr], kernel: str) -> tuple[list[Block], dict[int, Cu
     cuts = {1: Cut(1, None, 0)}
     labels: dict[str, int] = {}
     pending: list[tuple[Block, tuple[str, ...]]] = []  # branches to be resolved
-    falls: list[Block] = []  # blocks that fall through
+    falling_through: list[Block] = []  # blocks that fall through
 
-    def fresh() -> Block:
+    def new_block() -> Block:
         block = Block(len(blocks))
         blocks.append(block)
         return block
@@ -282,40 +284,40 @@ def _blocks(instrs: list[Instr], kernel: str) -> tuple[list[Block], dict[int, Cu
     for instr in instrs:
         kind = instr.op[0]
         if kind == "label":
-            falls.append(block)
-            block = fresh()
+            falling_through.append(block)
+            block = new_block()
             labels[instr.target] = block.number
         elif kind == "bra":
             pending.append((block, (instr.target,)))
             if instr.pred:
                 block.pred, block.negated = instr.pred, instr.negated
-                falls.append(block)
-            block = fresh()
+                falling_through.append(block)
+            block = new_block()
         elif kind == "brx":
             block.index = instr.args[0]
             pending.append((block, instr.targets))
-            block = fresh()
+            block = new_block()
         elif kind in ("ret", "exit", "trap"):
             if kind == "trap":
                 block.instrs.append(instr)
-            block = fresh()
+            block = new_block()
         elif is_cut(instr):
             number = len(cuts) + 1
             block.cut = number
             before = block
-            block = fresh()
+            block = new_block()
             before.goto = (block.number,)
             cuts[number] = Cut(number, instr, block.number)
         else:
             block.instrs.append(instr)
-    _resolve(blocks, pending, falls, labels, kernel)
+    _resolve(blocks, pending, falling_through, labels, kernel)
     return blocks, cuts
 
 
 def _resolve(
     blocks: list[Block],
     pending: list[tuple[Block, tuple[str, ...]]],
-    falls: list[Block],
+    falling_through: list[Block],
     labels: dict[str, int],
     kernel: str,
 ) -> None:
@@ -325,14 +327,14 @@ def _resolve(
             names = ", ".join(missing)
             raise ModuleError(INVALID_PTX, f"kernel {kernel}: no label {names}", names)
         block.goto = tuple(labels[t] for t in targets)
-    for block in falls:
+    for block in falling_through:
         block.goto = (*block.goto, block.number + 1)
 
 
 def _rematerialisable(flat: Flat) -> dict[str, Instr]:
     """Finds registers that follow from the thread's coordinates and the parameters by cheap
-    arithmetic: they are computed again after a cut and not kept, which also makes them visible to
-    the compiler."""
+    arithmetic: they are computed again after a cut instead of stored, which also makes them visible
+    to the compiler."""
     defined: dict[str, Instr | None] = {}
     for instr in flat.instrs:
         for name in defs_of(instr):
@@ -404,16 +406,16 @@ def _liveness(graph: Graph) -> None:
         block.uses |= bits(ends) & ~block.defs
         if operation:
             cut_defs[block.cut] = bits(defs_of(operation))
-    changed = True
-    while changed:
-        changed = False
+    repeat = True
+    while repeat:
+        repeat = False
         for block in reversed(graph.blocks):
             out = 0
             for successor in block.goto:
                 out |= graph.blocks[successor].live_in
             out &= ~cut_defs.get(block.cut, 0)
             live = block.uses | (out & ~block.defs)
-            changed |= live != block.live_in
+            repeat |= live != block.live_in
             block.live_in = live
     for cut in graph.cuts.values():
         live = graph.blocks[cut.resume].live_in & ~cut_defs.get(cut.number, 0)
@@ -429,8 +431,8 @@ OPERAND_SLOTS = 6
 
 
 def _frame(graph: Graph) -> None:
-    """Assigns a slot to each register that is kept at a cut; two that are never kept together share
-    one."""
+    """Assigns a slot of the frame to each register that is saved at a cut; registers that are never
+    live at the same cut share one."""
     at_cuts: dict[str, set[int]] = {}
     for cut in graph.cuts.values():
         for name in cut.saved:
@@ -441,10 +443,10 @@ def _frame(graph: Graph) -> None:
     kinds = graph.flat.registers
     for name, cuts in sorted(at_cuts.items(), key=lambda item: (-_bytes(kinds, item[0]), item[0])):
         size = _bytes(kinds, name)
-        for offset, bytes_, taken in slots:
-            if bytes_ == size and not taken & cuts:
+        for offset, bytes_, in_use in slots:
+            if bytes_ == size and not in_use & cuts:
                 graph.slots[name] = offset
-                taken |= cuts
+                in_use |= cuts
                 break
         else:
             slots.append((end, size, set(cuts)))

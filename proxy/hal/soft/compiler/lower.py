@@ -135,10 +135,10 @@ class Kernel:
         operands = (a for instr in graph_instrs(self.graph) for a in instr.args)
         return any(isinstance(a, Special) and a.name.startswith("reserved_smem") for a in operands)
 
-    def kept_once(self, cut: flow.Cut) -> tuple[str, ...]:
-        """Returns the registers that a block in lockstep keeps at a cut once for a row of threads:
-        the other threads' values follow from the first one's (struct soft_kept). Only where such
-        a block has its own segment."""
+    def row_registers(self, cut: flow.Cut) -> tuple[str, ...]:
+        """Returns the registers that a block in lockstep stores once for a row of threads at a cut:
+        the other threads' values follow from the first one's (struct soft_row_value). Only where
+        such a block has its own segment."""
         if cut.number not in self.steps:
             return ()
         return tuple(name for name in cut.saved if self.slopes.get(name) is not None)
@@ -172,18 +172,18 @@ class Kernel:
     def _functions(self, cut: flow.Cut) -> list[str]:
         """Writes the segment after a cut, for threads that have diverged and for a block in
         lockstep."""
-        apart = together = RangedSegment(self, cut, False)
-        text = apart.write_all()
+        divergent = lockstep = RangedSegment(self, cut, False)
+        text = divergent.write_all()
         if cut.number in self.steps:
-            together = RangedSegment(self, cut, True)
-            text += together.write_all()
-        for segment in (apart, together):
+            lockstep = RangedSegment(self, cut, True)
+            text += lockstep.write_all()
+        for segment in (divergent, lockstep):
             self.helpers |= segment.e.helpers
             self.declared |= segment.e.declared
-        flags = FLAT * (not apart.uses_coordinates)
-        flags |= LOCKSTEP_FLAT * (not together.uses_coordinates)
+        flags = FLAT * (not divergent.uses_coordinates)
+        flags |= LOCKSTEP_FLAT * (not lockstep.uses_coordinates)
         flags |= LOOSE * (cut.instr is not None and is_loose(cut.instr))
-        names = f"ptr {apart.name}, ptr {together.name}"
+        names = f"ptr {divergent.name}, ptr {lockstep.name}"
         self.runs[cut.number] = f"{names}, i16 {{}}, i16 {flags}"
         return text
 
@@ -223,13 +223,13 @@ class Kernel:
 
     def _tables(self) -> list[str]:
         cut_type = CUT_TYPE
-        rows = [_cut_row("ptr null, ptr null, i16 {}, i16 0", "none", 0, [], [], _NOTHING_KEPT)]
-        kept_rows: list[str] = []
+        rows = [_cut_row("ptr null, ptr null, i16 {}, i16 0", "none", 0, [], [], _NO_ROW_VALUES)]
+        row_values: list[str] = []
         for cut in self.graph.cuts.values():
-            kept = self._kept_rows(cut)
-            first = f"getelementptr ({KEPT_TYPE}, ptr @kept, i32 {len(kept_rows)})"
-            kept_rows += kept
-            count = f"ptr {first}, i32 {len(kept)}, i32 0" if kept else _NOTHING_KEPT
+            values = self._row_values(cut)
+            first = f"getelementptr ({ROW_VALUE_TYPE}, ptr @row_values, i32 {len(row_values)})"
+            row_values += values
+            count = f"ptr {first}, i32 {len(values)}, i32 0" if values else _NO_ROW_VALUES
             if cut.instr and row_of(cut.instr).tile:
                 kind, code, fragments, _ = self.describe_matrix(cut.instr)
                 where = matrix.places(fragments)
@@ -264,19 +264,20 @@ class Kernel:
         fields = ", ".join(f"i32 {n}" for n in numbers)
         return [
             f'@name = private constant [{len(name)} x i8] c"{escaped}"',
-            f"@kept = internal constant [{len(kept_rows)} x {KEPT_TYPE}] [{', '.join(kept_rows)}]",
+            f"@row_values = internal constant [{len(row_values)} x {ROW_VALUE_TYPE}] "
+            f"[{', '.join(row_values)}]",
             f"@cuts = internal constant [{len(rows)} x {cut_type}] [{', '.join(rows)}]",
             f"@{self.symbol} = constant {{ptr, ptr, [8 x i32]}} "
             f"{{ptr @name, ptr @cuts, [8 x i32] [{fields}]}}",
         ]
 
-    def _kept_rows(self, cut: flow.Cut) -> list[str]:
+    def _row_values(self, cut: flow.Cut) -> list[str]:
         rows = []
-        for name in self.kept_once(cut):
+        for name in self.row_registers(cut):
             slope, size = self.slopes[name] or 0, TYPE_BYTES[self.registers[name]]
             signed = (slope & (1 << 64) - 1) - (1 << 64 if slope >> 63 & 1 else 0)
             slot = self.graph.slots[name]
-            rows.append(f"{KEPT_TYPE} {{i32 {slot}, i32 {size}, i64 {signed}}}")
+            rows.append(f"{ROW_VALUE_TYPE} {{i32 {slot}, i32 {size}, i64 {signed}}}")
         return rows
 
 
@@ -289,7 +290,7 @@ def _ordered(instrs: list[Instr]) -> bool:
     unused; other accesses of a correct program never race."""
     used = {name for instr in instrs for name in uses_of(instr)}
 
-    def matters(instr: Instr) -> bool:
+    def order_matters(instr: Instr) -> bool:
         words = set(instr.op)
         if any(isinstance(a, Special) and "clock" in a.name for a in instr.args):
             return True
@@ -305,16 +306,21 @@ def _ordered(instrs: list[Instr]) -> bool:
         row = row_of(instr)
         return row.ordered or (row.effect in (Effect.LOADS, Effect.STORES) and bool(strong))
 
-    return any(matters(instr) for instr in instrs)
+    return any(order_matters(instr) for instr in instrs)
 
 
-KEPT_TYPE = "{i32, i32, i64}"
+ROW_VALUE_TYPE = "{i32, i32, i64}"
 CUT_TYPE = "{ptr, ptr, i16, i16, i32, [4 x {i32, i32}], [2 x i32], ptr, i32, i32}"
-_NOTHING_KEPT = "ptr null, i32 0, i32 0"
+_NO_ROW_VALUES = "ptr null, i32 0, i32 0"
 
 
 def _cut_row(
-    runs: str, kind: str, code: int, operands: list[tuple[int, int]], outs: list[int], kept: str
+    runs: str,
+    kind: str,
+    code: int,
+    operands: list[tuple[int, int]],
+    outs: list[int],
+    row_values: str,
 ) -> str:
     operands = operands + [(NO_SLOT, 0)] * (4 - len(operands))
     outs = outs + [NO_SLOT] * (2 - len(outs))
@@ -322,7 +328,7 @@ def _cut_row(
     out = ", ".join(f"i32 {_i32(o)}" for o in outs)
     return (
         f"{CUT_TYPE} {{{runs.format(_CUT_KINDS[kind])}, i32 {code}, "
-        f"[4 x {{i32, i32}}] [{ins}], [2 x i32] [{out}], {kept}}}"
+        f"[4 x {{i32, i32}}] [{ins}], [2 x i32] [{out}], {row_values}}}"
     )
 
 

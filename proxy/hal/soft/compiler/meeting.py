@@ -1,14 +1,15 @@
-"""Decides where the threads of a warp meet although the program does not request it.
+"""Inserts instructions at which the threads of a warp wait for each other, although the program
+does not contain them.
 
 Devices run the threads of a warp in lockstep while they take the same path. Programs from before
 Volta rely on that and pass values through shared memory without synchronisation; many of them are
-still in use, because it is still true most of the time. Here, a thread runs until it has to meet
-others. An instruction of our own, `meet`, is therefore inserted between two accesses to shared
-memory if the second may need the results of the first in other threads, or may overwrite what
-they need, except where the two are proved not to overlap (apart.py). If threads have diverged at a
-branch and some of them meet before the paths join again, all meet where the paths join; otherwise
-some would be an iteration of a loop ahead. This does not apply if all threads take the same path at
-the branch (agreement.py). (CUDA C++ Programming Guide, "Independent Thread Scheduling".)
+still in use, because it is still true most of the time. Here, a thread runs until it has to wait
+for others. An instruction of our own, `meet`, is therefore inserted between two accesses to shared
+memory if the second may need the results of the first in other threads, or may overwrite what they
+need, except where the two are proved not to overlap (disjoint.py). If threads have diverged at a
+branch and some of them meet before the branch's immediate post-dominator, all meet there;
+otherwise some would be an iteration of a loop ahead. This does not apply to uniform branches
+(uniformity.py). (CUDA C++ Programming Guide, "Independent Thread Scheduling".)
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from rankfold.proxy.ptx.blocks import Block, Blocks, post_dominators
 from rankfold.proxy.ptx.model import Function, Instr, Mem, Variable
 from rankfold.proxy.ptx.parameters import Flat
 
-from .apart import INSTRS_MAX, Apart
+from .disjoint import INSTRS_MAX, Disjointness
 from .instructions import is_cut
 
 MEETS_MAX = 256  # per kernel: with more, only volatile accesses count
 _MEET = Instr(("meet",))
 _ELSEWHERE = frozenset(("global", "const", "param", "local"))  # not shared memory
-_ALONE = frozenset(("yield", "activemask"))  # cuts at which no thread waits for others
+_WITHOUT_WAITING = frozenset(("yield", "activemask"))  # cuts at which no thread waits for others
 
 
 class _Access(NamedTuple):
@@ -37,95 +38,107 @@ class _Access(NamedTuple):
     place: str
 
 
-class _Seen(NamedTuple):
-    """Accesses since threads last met, as bits: those in this iteration of all surrounding
+class _Pending(NamedTuple):
+    """The accesses since threads last met, as bits: those in this iteration of all surrounding
     loops, and those from before a loop began a new iteration."""
 
     now: int = 0
     earlier: int = 0
 
 
-def in_step(flat: Flat, kernel: Function, variables: Mapping[str, Variable]) -> list[Instr]:
+def insert_meets(flat: Flat, kernel: Function, variables: Mapping[str, Variable]) -> list[Instr]:
     """Returns the instructions, with `meet` inserted where needed. `variables`: the module's.
     Raises NoLabel."""
     instrs = flat.instrs
     accesses = [_access(at, instr) for at, instr in enumerate(instrs)]
     if not any(access and access.how != "ld" for access in accesses):
         return instrs
-    known = _Known(flat, kernel, variables)
-    out = _with_meets(instrs, accesses, known)
+    analyses = _Analyses(flat, kernel, variables)
+    out = _with_meets(instrs, accesses, analyses)
     if sum(instr is _MEET for instr in out) > MEETS_MAX:
-        out = _with_meets(instrs, [a if a and a.volatile else None for a in accesses], known)
-    while joins := _joins(out, known):
-        out = [each for n, instr in enumerate(out) for each in _behind(instr, n in joins)]
+        out = _with_meets(instrs, [a if a and a.volatile else None for a in accesses], analyses)
+    while joins := _joins(out, analyses):
+        out = [each for n, instr in enumerate(out) for each in _with_meet(instr, n in joins)]
     return out
 
 
-class _Known:
-    """Facts about a kernel, computed when first needed."""
+class _Analyses:
+    """The analyses of a kernel, made when they are first needed."""
 
     def __init__(self, flat: Flat, kernel: Function, variables: Mapping[str, Variable]):
         self.flat, self.kernel, self.variables = flat, kernel, variables
 
     @functools.cached_property
-    def _apart(self) -> Apart | None:
+    def _disjointness(self) -> Disjointness | None:
         if len(self.flat.instrs) > INSTRS_MAX:
             return None
         params = {p.name: p.offset for p in self.kernel.params}
-        return Apart(self.flat, params, {**self.variables, **self.flat.variables})
+        return Disjointness(self.flat, params, {**self.variables, **self.flat.variables})
 
-    def apart(self, one: _Access, other: _Access, same_round: bool) -> bool:
+    def are_disjoint(self, one: _Access, other: _Access, same_iteration: bool) -> bool:
         """Returns True if these accesses never overlap."""
-        if one.volatile or other.volatile or "atom" in (one.how, other.how) or not self._apart:
+        if (
+            one.volatile
+            or other.volatile
+            or "atom" in (one.how, other.how)
+            or not self._disjointness
+        ):
             return False
-        return self._apart.apart(one.at, other.at, same_round)
+        return self._disjointness.are_disjoint(one.at, other.at, same_iteration)
 
     @functools.cached_property
-    def agreed(self) -> set[int]:
-        """The ids of branches at which all threads take the same path."""
-        if not self._apart:
+    def uniform_branches(self) -> set[int]:
+        """The ids of uniform branches: all threads take the same path there."""
+        if not self._disjointness:
             return set()
-        agreement = self._apart.agreement
+        uniformity = self._disjointness.uniformity
         found: dict[bool, set[int]] = {True: set(), False: set()}
-        for block in agreement.blocks.all[1:]:
-            found[agreement.branch_agrees(block.number)].add(id(block.instrs[-1]))
+        for block in uniformity.blocks.all[1:]:
+            found[uniformity.branch_is_uniform(block.number)].add(id(block.instrs[-1]))
         return found[True] - found[False]
 
 
-def _behind(instr: Instr, meets: bool) -> tuple[Instr, ...]:
+def _with_meet(instr: Instr, meets: bool) -> tuple[Instr, ...]:
     if not meets:
         return (instr,)
     return (instr, _MEET) if instr.op[0] == "label" else (_MEET, instr)
 
 
-def _with_meets(instrs: list[Instr], accesses: list[_Access | None], known: _Known) -> list[Instr]:
+def _with_meets(
+    instrs: list[Instr], accesses: list[_Access | None], analyses: _Analyses
+) -> list[Instr]:
     bits = _Bits(accesses)
     blocks = Blocks(instrs)
     out: list[Instr] = []
-    for block, seen in zip(blocks.all, _accesses_before(blocks, accesses, bits), strict=True):
+    for block, seen in zip(blocks.all, _pending_at_entry(blocks, accesses, bits), strict=True):
         for n, instr in enumerate(block.instrs, block.first):
             if access := accesses[n]:
-                if _must_meet(access, seen, bits, known):
+                if _must_meet(access, seen, bits, analyses):
                     out.append(_MEET)
-                    seen = _Seen()
+                    seen = _Pending()
                 seen = seen._replace(now=seen.now | bits.of[access])
             elif _meets(instr):
-                seen = _Seen()
+                seen = _Pending()
             out.append(instr)
     return out
 
 
-def _must_meet(access: _Access, seen: _Seen, bits: _Bits, known: _Known) -> bool:
+def _must_meet(access: _Access, seen: _Pending, bits: _Bits, analyses: _Analyses) -> bool:
     """Returns True if an access since threads last met conflicts with this one."""
-    clash = bits.clash(access)
+    conflicts = bits.conflicts(access)
     return any(
-        not known.apart(each, access, same_round)
-        for some, same_round in ((seen.earlier & clash, False), (seen.now & clash, True))
+        not analyses.are_disjoint(each, access, same_iteration)
+        for some, same_iteration in (
+            (seen.earlier & conflicts, False),
+            (seen.now & conflicts, True),
+        )
         for each in bits.accesses(some)
     )
 
 
-def _accesses_before(blocks: Blocks, accesses: list[_Access | None], bits: _Bits) -> list[_Seen]:
+def _pending_at_entry(
+    blocks: Blocks, accesses: list[_Access | None], bits: _Bits
+) -> list[_Pending]:
     """Returns for each block the accesses on any path to it since threads met on that path."""
     own, through = [], []  # accesses that a block adds; whether earlier ones remain after it
     for block in blocks.all:
@@ -137,20 +150,20 @@ def _accesses_before(blocks: Blocks, accesses: list[_Access | None], bits: _Bits
                 added, keeps = 0, False
         own.append(added)
         through.append(keeps)
-    before = [_Seen() for _ in blocks.all]
+    before = [_Pending() for _ in blocks.all]
     todo = list(range(len(blocks.all)))
     place = blocks.place
     while todo:
         n = todo.pop()
-        now, earlier = before[n] if through[n] else _Seen()
+        now, earlier = before[n] if through[n] else _Pending()
         now |= own[n]
         for following in blocks[n].after:
             if place.get(following, 0) <= place.get(n, 0):  # each loop has such an edge
-                new = _Seen(0, now | earlier)
+                new = _Pending(0, now | earlier)
             else:
-                new = _Seen(now, earlier)
+                new = _Pending(now, earlier)
             old = before[following]
-            before[following] = _Seen(old.now | new.now, old.earlier | new.earlier)
+            before[following] = _Pending(old.now | new.now, old.earlier | new.earlier)
             if before[following] != old:
                 todo.append(following)
     return before
@@ -181,7 +194,7 @@ class _Bits:
             yield self._each[lowest.bit_length() - 1]
             some -= lowest
 
-    def clash(self, access: _Access) -> int:
+    def conflicts(self, access: _Access) -> int:
         """Returns the accesses that may overlap with this one, in different threads. A word that is
         written after a load from the same address expression belongs to the thread itself; if it is
         volatile, or there are atomic operations, the program means other threads."""
@@ -198,7 +211,7 @@ class _Bits:
 # ---- where paths join ---------------------------------------------------------------------------
 
 
-def _joins(instrs: list[Instr], known: _Known) -> set[int]:
+def _joins(instrs: list[Instr], analyses: _Analyses) -> set[int]:
     """Returns the instructions at which paths join after a branch where threads may diverge and
     some of them meet; except those at which threads already meet."""
     if _MEET not in instrs:
@@ -210,18 +223,16 @@ def _joins(instrs: list[Instr], known: _Known) -> set[int]:
     for block in blocks:
         if len(block.after) < 2 or behind[block.number] < 0:
             continue
-        if id(block.instrs[-1]) in known.agreed:
+        if id(block.instrs[-1]) in analyses.uniform_branches:
             continue
         join = blocks[behind[block.number]]
         labels = 1 if join.instrs[0].op[0] == "label" and len(join.instrs) > 1 else 0
-        if not _meets(join.instrs[labels]) and _leads_through(
-            blocks, block.number, join.number, meeting
-        ):
+        if not _meets(join.instrs[labels]) and _passes(blocks, block.number, join.number, meeting):
             joins.add(join.first)
     return joins
 
 
-def _leads_through(blocks: list[Block], start: int, end: int, some: set[int]) -> bool:
+def _passes(blocks: list[Block], start: int, end: int, some: set[int]) -> bool:
     """Returns True if one of the blocks `some` is on a path from `start`, before `end`."""
     seen = {end}
     todo = [start]
@@ -239,7 +250,7 @@ def _leads_through(blocks: list[Block], start: int, end: int, some: set[int]) ->
 
 
 def _meets(instr: Instr) -> bool:
-    return is_cut(instr) and instr.op[0] not in _ALONE and "arrive" not in instr.op
+    return is_cut(instr) and instr.op[0] not in _WITHOUT_WAITING and "arrive" not in instr.op
 
 
 def _access(at: int, instr: Instr) -> _Access | None:

@@ -52,14 +52,14 @@ class RangedSegment(Segment):
         middle = e.cast("trunc", change, "i32").ref
         if range_.wraps:
             limit = const("i64", 1 << (31 if range_.signed else 32))
-            self._or_apart(e.cmp("icmp sle", last, limit))
-        before, behind = holds, fails
+            self._or_divergent(e.cmp("icmp sle", last, limit))
+        before, after = holds, fails
         if range_.test not in ("lt", "le", "lo", "ls"):
-            before, behind = fails, holds
+            before, after = fails, holds
         return self._wrapper(
             [
                 f"  %before = {self._part_call(before, '%t0', middle)}",
-                f"  %behind = {self._part_call(behind, middle, '%t1')}",
+                f"  %behind = {self._part_call(after, middle, '%t1')}",
                 "  %or = or i64 %before, %behind",
                 f"  %high = and i64 %or, {0xFFFFFFFF << 32}",
                 "  %and = and i64 %before, %behind",
@@ -69,20 +69,20 @@ class RangedSegment(Segment):
                 "  %same = icmp eq i64 %all, %low",
                 "  br i1 %same, label %end, label %differ",
                 "differ:",
-                *self._stand(before, "%before", "%t0", middle),
-                *self._stand(behind, "%behind", middle, "%t1"),
+                *self._record_ends(before, "%before", "%t0", middle),
+                *self._record_ends(after, "%behind", middle, "%t1"),
                 "  br label %end",
                 "end:",
                 "  ret i64 %ends",
             ]
         )
 
-    def _stand(self, part: Segment, ends: str, start: str, end: str) -> list[str]:
+    def _record_ends(self, part: Segment, ends: str, start: str, end: str) -> list[str]:
         """Returns code for when the threads of a part end at another cut than those of the other
         part. (If they do not all end at the same one, the part itself has recorded that.)"""
         if not part.unanimous:
             return []
-        function = "@rankfold_soft_part" if self.lockstep else "@rankfold_soft_stand"
+        function = "@rankfold_soft_diverge" if self.lockstep else "@rankfold_soft_end_at"
         self.e.declared.add(f"declare void {function}(ptr, i32, i32, i32)")
         at = self.e.name()
         return [
@@ -93,7 +93,7 @@ class RangedSegment(Segment):
     def _if_unanimous(
         self, range_: threads.PredicateRange, holds: Segment, fails: Segment
     ) -> list[str]:
-        """Writes the segment as one of its parts if a kept predicate is the same for all
+        """Writes the segment as one of its parts if a saved predicate is the same for all
         threads."""
         e = self.e
         at = self._slot(self.kernel.graph.slots[range_.predicate], range_.predicate)
@@ -114,7 +114,7 @@ class RangedSegment(Segment):
             "  br i1 %on, label %look, label %seen",
         ]
         e.at("seen")
-        self._or_apart(e.cmp("icmp eq", Value("i8", "%differ.n"), const("i8", 0)))
+        self._or_divergent(e.cmp("icmp eq", Value("i8", "%differ.n"), const("i8", 0)))
         return self._wrapper(
             [
                 "  %holds = trunc i8 %mine to i1",
@@ -133,27 +133,27 @@ class RangedSegment(Segment):
         wanted |= {o.name for o in (range_.place, range_.bound) if isinstance(o, Reg)}
         for name in self.cut.saved:
             if name in wanted:
-                self._set(name, self._kept(name))
+                self._set(name, self._load(name))
         for instr in range_.needed:
             self.instr(instr)
 
-    def _or_apart(self, condition: Value) -> None:
+    def _or_divergent(self, condition: Value) -> None:
         """Continues if the condition is true, else as if the threads had diverged; if they have,
         without regard to the predicate."""
-        self.e.do(f"br i1 {condition.ref}, label %parts, label %apart")
-        self.e.at("apart")
-        if self._kept_once():
-            self.e.declared.add("declare void @rankfold_soft_part(ptr, i32, i32, i32)")
+        self.e.do(f"br i1 {condition.ref}, label %parts, label %divergent")
+        self.e.at("divergent")
+        if self._row_registers():
+            self.e.declared.add("declare void @rankfold_soft_diverge(ptr, i32, i32, i32)")
             range_ = f"i32 {self.cut.number}, i32 %t0, i32 %t1"
-            self.e.do(f"call void @rankfold_soft_part(ptr %block, {range_})")
+            self.e.do(f"call void @rankfold_soft_diverge(ptr %block, {range_})")
         other = "seg" if self.lockstep else "whole"
         call = f"call i64 @{other}{self.cut.number}(ptr %block, i32 %t0, i32 %t1, {ROW})"
-        self.e.lines += [f"  %apart.ends = {call}", "  ret i64 %apart.ends"]
+        self.e.lines += [f"  %divergent.ends = {call}", "  ret i64 %divergent.ends"]
         self.e.at("parts")
 
     def _part_call(self, part: Segment, start: str, end: str) -> str:
-        kept = "".join(f", {v.type} {v.ref}" for v in map(self._of_row, self._kept_once()))
-        return f"call i64 {part.name}(ptr %block, i32 {start}, i32 {end}, {ROW}{kept})"
+        values = "".join(f", {v.type} {v.ref}" for v in map(self._load_row, self._row_registers()))
+        return f"call i64 {part.name}(ptr %block, i32 {start}, i32 {end}, {ROW}{values})"
 
     def _wrapper(self, calls: list[str]) -> list[str]:
         entry = [

@@ -57,17 +57,17 @@ class Segment(Values):
             self.name += ".holds" if holds else ".fails"
         self.ends: list[tuple[int, str]] = []  # cut number, LLVM block
         self.unanimous = False  # all threads of a row end at the same cut
-        self.used: set[str] = set()  # registers that are read in this segment
-        self.changed: set[str] = set()  # registers that are written in it
-        self.once: dict[str, str] = {}  # registers kept once for a row: stack slots
-        self.once_at: dict[int, list[str]] = {}  # the cuts at which they are kept
+        self.read_here: set[str] = set()  # registers that are read in this segment
+        self.written_here: set[str] = set()  # registers that are written in it
+        self.row_slots: dict[str, str] = {}  # of registers stored once for a row: on the stack
+        self.row_slots_at: dict[int, list[str]] = {}  # names of those registers, by cut
 
     # ---- the function
 
     def write_all(self) -> list[str]:
-        blocks = self.kernel.graph.reachable(self.cut, self._ways)
-        self.used, self.changed = self.kernel.graph.touched(self.cut, blocks)
-        self.unanimous = self._agree(blocks)
+        blocks = self.kernel.graph.reachable(self.cut, self._successors)
+        self.read_here, self.written_here = self.kernel.graph.reads_and_writes(self.cut, blocks)
+        self.unanimous = self._is_unanimous(blocks)
         self._begin()
         self.branch_to(f"b{self.cut.resume}")
         for block in blocks:
@@ -84,7 +84,7 @@ class Segment(Values):
             "}",
         ]
 
-    def _ways(self, block: flow.Block) -> tuple[int, ...]:
+    def _successors(self, block: flow.Block) -> tuple[int, ...]:
         """Returns the successors of a block in this segment."""
         if self.kernel.graph.ends_segment(block, self.lockstep):
             return ()
@@ -95,40 +95,42 @@ class Segment(Values):
                 return (block.goto[self.holds == block.negated],)
         return block.goto
 
-    def _agree(self, blocks: list[flow.Block]) -> bool:
-        """Decides whether all threads of a row end at the same cut. They do if, wherever they may
-        diverge, all paths lead to one."""
-        ends: dict[int, set[int]] = {block.number: self._ends(block) for block in blocks}
-        changed = True
-        while changed:
-            changed = False
+    def _is_unanimous(self, blocks: list[flow.Block]) -> bool:
+        """Decides whether all threads of a row end at the same cut: they do if each divergent
+        branch leads to one cut only."""
+        ends: dict[int, set[int]] = {block.number: self._own_end(block) for block in blocks}
+        repeat = True
+        while repeat:
+            repeat = False
             for block in reversed(blocks):
-                found = ends[block.number].union(*(ends[way] for way in self._ways(block)))
-                changed |= found != ends[block.number]
+                found = ends[block.number].union(*(ends[n] for n in self._successors(block)))
+                repeat |= found != ends[block.number]
                 ends[block.number] = found
-        return all(len(ends[block.number]) <= 1 for block in blocks if self._may_part(block))
+        return all(len(ends[block.number]) <= 1 for block in blocks if self._may_diverge(block))
 
-    def _ends(self, block: flow.Block) -> set[int]:
+    def _own_end(self, block: flow.Block) -> set[int]:
         """Returns the cut that a block itself leads to."""
         if self.kernel.graph.ends_segment(block, self.lockstep):
             return {block.cut}
         return set() if block.goto or _traps(block) else {0}
 
-    def _may_part(self, block: flow.Block) -> bool:
-        decides = block.pred or block.index
-        same = isinstance(decides, Reg) and self.kernel.slopes.get(decides.name) == 0
-        return len(set(self._ways(block))) > 1 and not (self.lockstep and same)
+    def _may_diverge(self, block: flow.Block) -> bool:
+        condition = block.pred or block.index
+        is_uniform = isinstance(condition, Reg) and self.kernel.slopes.get(condition.name) == 0
+        return len(set(self._successors(block))) > 1 and not (self.lockstep and is_uniform)
 
     def _parameters(self) -> str:
-        """Returns the function's parameters. Parts receive values that are kept once for a row as
+        """Returns the function's parameters. Parts receive values that are stored once for a row as
         parameters, because one part may overwrite what the other needs."""
         kinds = self.kernel.registers
-        kept = [f", {llvm_type(kinds[name])} %kept{i}" for i, name in enumerate(self._kept_once())]
-        return SEGMENT_PARAMS + "".join(kept if self.range_ else ())
+        values = [
+            f", {llvm_type(kinds[n])} %row_value{i}" for i, n in enumerate(self._row_registers())
+        ]
+        return SEGMENT_PARAMS + "".join(values if self.range_ else ())
 
-    def _kept_once(self) -> tuple[str, ...]:
-        """Returns the registers that are kept once for a row at this segment's first cut."""
-        return self.kernel.kept_once(self.cut) if self.lockstep else ()
+    def _row_registers(self) -> tuple[str, ...]:
+        """Returns the registers that are stored once for a row at this segment's first cut."""
+        return self.kernel.row_registers(self.cut) if self.lockstep else ()
 
     def instr(self, instr: Instr) -> None:
         write = row_of(instr).write
@@ -142,7 +144,7 @@ class Segment(Values):
             else:
                 write(self, instr)
                 if _target(instr) in self.kernel.splits:
-                    self._keep_split(instr)
+                    self._store_split(instr)
         except (Unsupported, KeyError, IndexError, AssertionError) as error:
             raise unsupported_instruction(
                 instr.text, instr.op[0], self.kernel.function.name
@@ -154,7 +156,7 @@ class Segment(Values):
         product = self.e.bin("mul nuw nsw", a, b)
         self.write(instr.args[0], self.e.bin("add nuw nsw", product, c))
 
-    def _keep_split(self, instr: Instr) -> None:
+    def _store_split(self, instr: Instr) -> None:
         """Stores, next to an address, the two addends of that address: see addressing.py."""
         name = _target(instr)
         split = self.kernel.splits[name]
@@ -174,23 +176,25 @@ class Segment(Values):
         self.e.do(f"store i64 {offset.ref}, ptr {self._part(name, 'o')}")
 
     def _begin(self) -> None:
-        """Restores the values that were kept at the cut, and reads the cut's results."""
-        kept = set(self.cut.saved)
+        """Loads the values that were saved at the cut, and reads the cut's results."""
+        defined = set(self.cut.saved)
         for name in self.cut.saved:
             if self.range_ and not self.range_.test and name == self.range_.predicate:
                 self._set(name, const("i1", self.holds))
-            elif name in self._kept_once():
-                self._set(name, self._in_row(name))
+            elif name in self._row_registers():
+                self._set(name, self._from_row(name))
             else:
-                self._set(name, self._kept(name))
-        kept.update(self.cut.recomputed)
-        for name in self.kernel.graph.closure([n for n in self.cut.recomputed if n in self.used]):
+                self._set(name, self._load(name))
+        defined.update(self.cut.recomputed)
+        for name in self.kernel.graph.recomputation_of(
+            [n for n in self.cut.recomputed if n in self.read_here]
+        ):
             self.instr(self.kernel.graph.rematerialise[name])
         self._results()
         if self.cut.number == 1:
-            self._undefined(kept)
+            self._undefined(defined)
 
-    def _kept(self, name: str) -> Value:
+    def _load(self, name: str) -> Value:
         """Reads a register's value from the frame."""
         at = self._slot(self.kernel.graph.slots[name], name)
         type_ = llvm_type(self.kernel.registers[name])
@@ -198,31 +202,31 @@ class Segment(Values):
         value = self.e.op(memory_type, f"load {memory_type}, ptr {at.ref}, !llvm.access.group !0")
         return self.e.cast("trunc", value, "i1") if type_ == "i1" else value
 
-    def _in_row(self, name: str) -> Value:
-        """Computes a register that is kept once for the row from the value of the row's first
+    def _from_row(self, name: str) -> Value:
+        """Computes a register that is stored once for the row from the value of the row's first
         thread."""
         self.uses_coordinates = True
         if self.range_:
             type_ = llvm_type(self.kernel.registers[name])
-            value = Value(type_, f"%kept{self._kept_once().index(name)}")
+            value = Value(type_, f"%row_value{self._row_registers().index(name)}")
         else:
-            value = self._of_row(name)
+            value = self._load_row(name)
         slope = self.kernel.slopes[name]
         if not slope:
             return value
         distance = self.e.resize(Value("i32", "%tx"), value.type)
         return self.e.bin("add", value, self.e.bin("mul", distance, const(value.type, slope)))
 
-    def _of_row(self, name: str) -> Value:
-        """Reads the value that the row's first thread kept."""
+    def _load_row(self, name: str) -> Value:
+        """Loads the value of the row's first thread."""
         e, type_ = self.e, llvm_type(self.kernel.registers[name])
         self.uses_coordinates = True
-        at = self._once_slot(name, "%row64")
+        at = self._row_slot(name, "%row64")
         memory_type = "i8" if type_ == "i1" else type_
         value = e.in_head(memory_type, f"load {memory_type}, ptr {at.ref}")
         return e.in_head("i1", f"trunc i8 {value.ref} to i1") if type_ == "i1" else value
 
-    def _once_slot(self, name: str, thread: str) -> Value:
+    def _row_slot(self, name: str, thread: str) -> Value:
         size = TYPE_BYTES[self.kernel.registers[name]]
         slots = self._slots(self.kernel.graph.slots[name])
         return self.e.in_head("ptr", f"getelementptr i{8 * size}, ptr {slots.ref}, i64 {thread}")
@@ -246,11 +250,11 @@ class Segment(Values):
         at = self._operand_slot(index)
         return self.e.op("i32", f"load i32, ptr {at.ref}, !llvm.access.group !0")
 
-    def _undefined(self, kept: set[str]) -> None:
+    def _undefined(self, defined: set[str]) -> None:
         """Sets registers that may be read before they are written to one value: zero."""
         live = self.kernel.graph.blocks[self.cut.resume].live_in
         for index, name in enumerate([*self.kernel.graph.flat.registers, "%cc"]):
-            if live >> index & 1 and name not in kept:
+            if live >> index & 1 and name not in defined:
                 self._set(name, Value(llvm_type(self.kernel.registers[name]), "zeroinitializer"))
 
     def _set(self, name: str, value: Value) -> None:
@@ -276,7 +280,7 @@ class Segment(Values):
         return self.e.in_head("ptr", f"getelementptr i8, ptr %frame, i64 {start.ref}")
 
     def _end_block(self, block: flow.Block) -> None:
-        goto = [f"label %b{n}" for n in self._ways(block)]
+        goto = [f"label %b{n}" for n in self._successors(block)]
         if self.kernel.graph.ends_segment(block, self.lockstep):
             self._leave(self.kernel.graph.cuts[block.cut])
         elif _traps(block):
@@ -297,21 +301,21 @@ class Segment(Values):
             self.e.do(f"br {goto[0]}")
 
     def _leave(self, cut: flow.Cut) -> None:
-        """Keeps the operands of a cut and the registers that are live after it."""
+        """Stores the operands of a cut and the registers that are live after it."""
         for index, value in self._operands(cut):
             at = self._operand_slot(index)
             self.e.do(f"store i32 {value.ref}, ptr {at.ref}, !llvm.access.group !0")
-        here, there = self._kept_once(), self.kernel.kept_once(cut) if self.lockstep else ()
+        here, there = self._row_registers(), self.kernel.row_registers(cut) if self.lockstep else ()
         for name in cut.saved:
-            once = name in there and self.unanimous
-            same = name in self.cut.saved and name not in self.changed
-            if same and (not self.range_ if once else name not in here):
+            in_row = name in there and self.unanimous
+            unchanged = name in self.cut.saved and name not in self.written_here
+            if unchanged and (not self.range_ if in_row else name not in here):
                 continue  # its slot has the value already
             type_ = llvm_type(self.kernel.registers[name])
             value = self.e.op(type_, f"load {type_}, ptr {self.place(name)}")
-            if once:
-                slot = self.once.setdefault(name, f"%once{len(self.once)}")
-                self.once_at.setdefault(cut.number, []).append(name)
+            if in_row:
+                slot = self.row_slots.setdefault(name, f"%once{len(self.row_slots)}")
+                self.row_slots_at.setdefault(cut.number, []).append(name)
                 self.e.do(f"store {type_} {value.ref}, ptr {slot}")
                 continue
             if type_ == "i1":
@@ -357,7 +361,7 @@ class Segment(Values):
             *(f"  {part} = alloca i64" for part in sorted(self.parts)),
             *(
                 f"  {slot} = alloca {llvm_type(self.kernel.registers[n])}"
-                for n, slot in self.once.items()
+                for n, slot in self.row_slots.items()
             ),
             "  %some = icmp ult i32 %t0, %t1",
             "  br i1 %some, label %head, label %none",
@@ -395,45 +399,45 @@ class Segment(Values):
             "  %mylocal = getelementptr i8, ptr %local, i64 %mylocal.at",
         ]
 
-    def _several(self) -> bool:
+    def _has_several_ends(self) -> bool:
         return len({number for number, _ in self.ends}) > 1
 
-    def _behind_loop(self) -> list[str]:
-        """Keeps values once for a row at the cut that all threads have reached: computes the first
-        thread's value from the last one's."""
+    def _after_loop(self) -> list[str]:
+        """Stores values once for a row, at the cut where all its threads have ended: computes the
+        first thread's value from the last one's."""
         e = self.e
         lines, e.lines = e.lines, []
-        if self.once:
+        if self.row_slots:
             self.uses_coordinates = True
             e.lines += ["  %last = sub i32 %t1, 1", "  %distance = sub i32 %last, %t0"]
-        for number, names in self.once_at.items():
-            behind = e.label()
-            if self._several():
+        for number, names in self.row_slots_at.items():
+            after = e.label()
+            if self._has_several_ends():
                 here = e.label()
-                there = e.cmp("icmp eq", Value("i32", "%end"), const("i32", number))
-                e.do(f"br i1 {there.ref}, label %{here}, label %{behind}")
+                ended = e.cmp("icmp eq", Value("i32", "%end"), const("i32", number))
+                e.do(f"br i1 {ended.ref}, label %{here}, label %{after}")
                 e.at(here)
             for name in dict.fromkeys(names):
-                self._keep_once(name)
-            if self._several():
-                self.branch_to(behind)
-                e.at(behind)
+                self._store_row(name)
+            if self._has_several_ends():
+                self.branch_to(after)
+                e.at(after)
         lines, e.lines = e.lines, lines
         return lines
 
-    def _keep_once(self, name: str) -> None:
+    def _store_row(self, name: str) -> None:
         e, type_ = self.e, llvm_type(self.kernel.registers[name])
-        value = e.op(type_, f"load {type_}, ptr {self.once[name]}")
+        value = e.op(type_, f"load {type_}, ptr {self.row_slots[name]}")
         if slope := self.kernel.slopes[name]:
             distance = e.resize(Value("i32", "%distance"), type_)
             value = e.bin("sub", value, e.bin("mul", distance, const(type_, slope)))
         if type_ == "i1":
             value = e.resize(value, "i8")
-        e.do(f"store {value.type} {value.ref}, ptr {self._once_slot(name, '%first64').ref}")
+        e.do(f"store {value.type} {value.ref}, ptr {self._row_slot(name, '%first64').ref}")
 
     def _latch(self) -> list[str]:
         lines = ["latch:"]
-        several = self._several()
+        several = self._has_several_ends()
         if several:
             incoming = ", ".join(f"[ {number}, %{label} ]" for number, label in self.ends)
             lines.append(f"  %end = phi i32 {incoming}")
@@ -450,7 +454,7 @@ class Segment(Values):
             "  %more = icmp ult i32 %tn, %t1",
             f"  br i1 %more, label %loop, label %done, !llvm.loop !{self.cut.number + 10}",
             "done:",
-            *self._behind_loop(),
+            *self._after_loop(),
         ]
         if not several:
             only = self.ends[0][0] if self.ends else 0

@@ -5,7 +5,7 @@ only its index in the grid. ``find_predicate_range``: a predicate range: a compa
 that grows by 1 from thread to thread with one that all share, as in ``if (i < n)``. It is true up
 to some thread and false after it (or the other way round), so a segment runs its threads in two
 ranges (lower.py). In each range the comparison is a constant: the loops over them need no masks.
-A predicate that is kept at a cut serves the same purpose if it turns out to be the same for all
+A predicate that is saved at a cut serves the same purpose if it turns out to be the same for all
 threads.
 """
 
@@ -115,7 +115,7 @@ def places(graph: Graph) -> set[str]:
 class PredicateRange:
     """A predicate range. `predicate` is: place `test` bound, of integers that are `signed` or not.
     `needed`: what the first thread has to compute to know both. `wraps`: the place may wrap.
-    Without a test: the predicate was kept at the cut."""
+    Without a test: the predicate was saved at the cut."""
 
     predicate: str
     test: str = ""
@@ -127,36 +127,36 @@ class PredicateRange:
 
 
 def find_predicate_range(
-    graph: Graph, cut: Cut, lockstep: bool, slopes: Slopes, alone: set[str]
+    graph: Graph, cut: Cut, lockstep: bool, slopes: Slopes, unwrapped: set[str]
 ) -> PredicateRange | None:
-    """Finds the first one on which a branch of the segment depends. `alone`: places() of the
+    """Finds the first one on which a branch of the segment depends. `unwrapped`: places() of the
     graph."""
     blocks = graph.segment(cut, lockstep)
-    used, changed = graph.touched(cut, blocks)
-    again = graph.closure([name for name in cut.recomputed if name in used])
+    read, written = graph.reads_and_writes(cut, blocks)
+    recomputed = graph.recomputation_of([name for name in cut.recomputed if name in read])
     known = slopes if lockstep else {name: slopes.get(name) for name in graph.rematerialise}
-    kept = set(cut.saved) if lockstep else set()
-    for block, before in _straight(graph, blocks, cut, lockstep):
+    saved = set(cut.saved) if lockstep else set()
+    for block, before in _single_path_blocks(graph, blocks, cut, lockstep):
         if block.pred is None:
             continue
         name = block.pred.name
-        if name in kept and name not in changed and known.get(name) is None:
+        if name in saved and name not in written and known.get(name) is None:
             return PredicateRange(name)
-        instrs = [*(graph.rematerialise[name] for name in again), *before]
+        instrs = [*(graph.rematerialise[name] for name in recomputed), *before]
         once = sum(name in defs_of(instr) for each in blocks for instr in each.instrs) <= 1
-        range_ = _comparison(instrs, name, known, alone) if once else None
+        range_ = _comparison(instrs, name, known, unwrapped) if once else None
         if range_:
-            needed = _slice(instrs, range_, kept)
+            needed = _slice(instrs, range_, saved)
             if needed is not None:
                 return replace(range_, needed=needed)
     return None
 
 
-def _straight(
+def _single_path_blocks(
     graph: Graph, blocks: list[Block], cut: Cut, lockstep: bool
 ) -> Iterator[tuple[Block, list[Instr]]]:
     """Yields the blocks with a single path from the cut, and the instructions on it."""
-    ways = Counter(
+    predecessors = Counter(
         number
         for block in blocks
         if not graph.ends_segment(block, lockstep)
@@ -166,7 +166,7 @@ def _straight(
     while todo:
         number, before = todo.pop()
         block = graph.blocks[number]
-        if ways[number] > (0 if number == cut.resume else 1) or len(before) > STRAIGHT_MAX:
+        if predecessors[number] > (0 if number == cut.resume else 1) or len(before) > STRAIGHT_MAX:
             continue
         instrs = [*before, *block.instrs]
         yield block, instrs
@@ -175,7 +175,7 @@ def _straight(
 
 
 def _comparison(
-    instrs: list[Instr], name: str, slopes: Slopes, alone: set[str]
+    instrs: list[Instr], name: str, slopes: Slopes, unwrapped: set[str]
 ) -> PredicateRange | None:
     found = [instr for instr in instrs if name in defs_of(instr)]
     if len(found) != 1 or found[0].op[0] != "setp" or len(found[0].op) != 3:
@@ -192,13 +192,15 @@ def _comparison(
     if slope(a) != 1 or slope(b) != 0 or test not in _MIRRORED or kind not in ("s32", "u32"):
         return None
     signed = kind == "s32" and test in ("lt", "le", "gt", "ge")
-    wraps = isinstance(a, Reg) and a.name not in alone
+    wraps = isinstance(a, Reg) and a.name not in unwrapped
     return PredicateRange(name, test, a, b, signed, wraps=wraps)
 
 
-def _slice(instrs: list[Instr], range_: PredicateRange, kept: set[str]) -> tuple[Instr, ...] | None:
+def _slice(
+    instrs: list[Instr], range_: PredicateRange, saved: set[str]
+) -> tuple[Instr, ...] | None:
     """Returns the instructions that both operands depend on; None if these include more than
-    arithmetic on `kept`."""
+    arithmetic on `saved`."""
     wanted = {o.name for o in (range_.place, range_.bound) if isinstance(o, Reg)}
     at = next(i for i, instr in enumerate(instrs) if range_.predicate in defs_of(instr))
     needed: list[Instr] = []
@@ -209,4 +211,4 @@ def _slice(instrs: list[Instr], range_: PredicateRange, kept: set[str]) -> tuple
                 return None
             wanted = (wanted - names) | set(uses_of(instr))
             needed.insert(0, instr)
-    return tuple(needed) if wanted <= kept else None
+    return tuple(needed) if wanted <= saved else None

@@ -1,13 +1,14 @@
-"""Finds accesses to shared memory that never overlap, in any two threads of a block.
+"""Alias analysis: finds accesses to shared memory that never overlap, in any two threads of a
+block.
 
 The loop of a sum over a block is `if (t < h) s[t] += s[t + h]`. No other thread loads in the same
 iteration what a thread stores there: the stores are below `s + h`, the loads of `s[t + h]` from
-there on. Threads need not meet between the two (meeting.py).
+there on. So no `meet` is needed between the two (meeting.py).
 
 In general, access P covers w bytes at U + k·T, access Q covers v bytes at D after that, and
 
-1. U, D and F agree (agreement.py): they are the same for all threads;
-2. at P, T ≤ F is known for T as an unsigned number, from the branches that dominate P;
+1. U, D and F are uniform (uniformity.py): the same for all threads;
+2. at P, T ≤ F holds for T as an unsigned number, because of the branches that dominate P;
 3. D = k·F + r with a constant r ≥ w. So P's bytes are within U + [0, D), and Q's after U + D;
 4. at Q, T is at most M, and k·M + D + v ≤ 2^32 for the greatest possible D, so no 32-bit address
    wraps around to those of P;
@@ -36,7 +37,7 @@ from rankfold.proxy.ptx.parameters import Flat
 from rankfold.proxy.ptx.steps import Op, Sign
 from rankfold.proxy.ptx.values import Kind, Seen, Value, Values
 
-from .agreement import Agreement
+from .uniformity import Uniformity
 
 INSTRS_MAX = 20_000
 PAIRS_MAX = 4096
@@ -51,34 +52,34 @@ _ONE = None  # in a Form: the constant
 Form = dict[Value | str | None, int]
 
 
-class Apart:
+class Disjointness:
     """The analysis of one kernel. `params`: offsets of its parameters; `variables`: those that
     it may name. Raises NoLabel."""
 
     def __init__(self, flat: Flat, params: dict[str, int], variables: Mapping[str, Variable]):
         self.variables = variables
         self.values = Values(flat, params)
-        self.agreement = Agreement(self.values)
+        self.uniformity = Uniformity(self.values)
         self.seen = {each.at: each for each in self.values.seen}
         self.pairs = self.visits = 0
         self._forms: dict[Value, Form] = {}
-        self._most: dict[Value, int] = {}
+        self._upper_bounds: dict[Value, int] = {}
 
-    def apart(self, one: int, other: int, same_round: bool) -> bool:
+    def are_disjoint(self, one: int, other: int, same_iteration: bool) -> bool:
         """Returns True if two instructions, loads or stores of shared memory given by their
-        numbers, never access the same bytes. `same_round`: only while no loop has begun a new
+        numbers, never access the same bytes. `same_iteration`: only while no loop has begun a new
         iteration between them."""
         self.pairs += 1
         if self.pairs > PAIRS_MAX or one not in self.seen or other not in self.seen:
             return False
         a, b = self.seen[one], self.seen[other]
         return (
-            self._of_two_variables(a, b)
-            or self._below(a, b, same_round)
-            or self._below(b, a, same_round)
+            self._in_two_variables(a, b)
+            or self._below(a, b, same_iteration)
+            or self._below(b, a, same_iteration)
         )
 
-    def _of_two_variables(self, a: Seen, b: Seen) -> bool:
+    def _in_two_variables(self, a: Seen, b: Seen) -> bool:
         """Returns True if each is at the address of one variable plus a number, of two different
         variables."""
         names = set[str]()
@@ -91,21 +92,21 @@ class Apart:
         known = [self.variables[name] for name in names if name in self.variables]
         return len(known) == 2 and not all(variable.extern for variable in known)
 
-    def _below(self, p: Seen, q: Seen, same_round: bool) -> bool:
+    def _below(self, p: Seen, q: Seen, same_iteration: bool) -> bool:
         first, second = self._address(p), self._address(q)
         if first is None or second is None:
             return False
         return any(
-            self._is_below(fact, first, second, (p, q), same_round)
-            for fact in self._facts(p)
+            self._is_below(fact, first, second, (p, q), same_iteration)
+            for fact in self._facts_at(p)
             if fact.bits == 32 and fact.op in (Op.BELOW, Op.AT_MOST, Op.EQUAL)
         )
 
     def _is_below(
-        self, fact: Fact, p: Form, q: Form, accesses: tuple[Seen, Seen], same_round: bool
+        self, fact: Fact, p: Form, q: Form, accesses: tuple[Seen, Seen], same_iteration: bool
     ) -> bool:
         """Checks the conditions of the module's docstring, with its names."""
-        if not self._unsigned(fact):
+        if not self._holds_unsigned(fact):
             return False
         t, f = self._form(fact.value), self._form(fact.other)
         f = _sum(f, {_ONE: 1}, -1) if fact.op is Op.BELOW else f
@@ -116,25 +117,29 @@ class Apart:
         if not (0 < k < _HALF and w and v and set(rest) <= {_ONE}):
             return False
         r = _signed(rest.get(_ONE, 0))
-        f_most = self.most(fact.other)
-        t_most = self._most_at(fact.value, accesses[1])
-        if r < w or k * (t_most + f_most) + r + v > _WORD:
+        f_max = self.upper_bound(fact.other)
+        t_max = self._upper_bound_at(fact.value, accesses[1])
+        if r < w or k * (t_max + f_max) + r + v > _WORD:
             return False
         shared = {each for part in (u, d, f) for each in part if isinstance(each, Value)}
-        return all(map(self.agreement.agrees, shared)) and self._keep(shared, same_round)
+        return all(map(self.uniformity.is_uniform, shared)) and self._are_invariant(
+            shared, same_iteration
+        )
 
-    def _keep(self, values: set[Value], same_round: bool) -> bool:
-        """Returns True if these values are the same for two threads, one at each of the
-        accesses."""
-        changing = {
+    def _are_invariant(self, values: set[Value], same_iteration: bool) -> bool:
+        """Returns True if these values do not change between the accesses of two threads, one at
+        each of them."""
+        phi_blocks = {
             number
-            for number in _assigned_in(values)
+            for number in _phi_blocks(values)
             if number
-            in self.agreement.reached_from([*self.values.blocks[number].after], frozenset())
+            in self.uniformity.reached_from([*self.values.blocks[number].after], frozenset())
         }
-        return not changing or (same_round and all(map(self.agreement.crossed, changing)))
+        return not phi_blocks or (
+            same_iteration and all(map(self.uniformity.joins_each_iteration, phi_blocks))
+        )
 
-    # ---- what is known of an access
+    # ---- facts about an access
 
     def _address(self, seen: Seen) -> Form | None:
         (base,) = seen.bases if len(seen.bases) == 1 else (None,)
@@ -143,7 +148,7 @@ class Apart:
             return None
         return _sum(self._form(base), {_ONE: where.offset}, 1)
 
-    def _facts(self, seen: Seen) -> Iterator[Fact]:
+    def _facts_at(self, seen: Seen) -> Iterator[Fact]:
         """Yields the facts given by the branches that dominate an access."""
         blocks = self.values.blocks
         number = seen.block
@@ -153,33 +158,33 @@ class Apart:
             yield from facts_of(*found) if found else ()
             number = blocks[number].above
 
-    def _unsigned(self, fact: Fact) -> bool:
+    def _holds_unsigned(self, fact: Fact) -> bool:
         """Returns True if the fact is true for unsigned numbers."""
         if fact.sign is Sign.UNSIGNED or fact.op is Op.EQUAL:
             return True
-        return self.most(fact.value) < _HALF and self.most(fact.other) < _HALF
+        return self.upper_bound(fact.value) < _HALF and self.upper_bound(fact.other) < _HALF
 
-    def _most_at(self, value: Value, seen: Seen) -> int:
+    def _upper_bound_at(self, value: Value, seen: Seen) -> int:
         """Returns an upper bound of the value at an access."""
         bounds = [
-            self.most(fact.other)
-            for fact in self._facts(seen)
+            self.upper_bound(fact.other)
+            for fact in self._facts_at(seen)
             if fact.value is value
             and fact.bits == 32
             and fact.op in (Op.BELOW, Op.AT_MOST, Op.EQUAL)
-            and self._unsigned(fact)
+            and self._holds_unsigned(fact)
         ]
-        return min([self.most(value), *bounds])
+        return min([self.upper_bound(value), *bounds])
 
-    # ---- how much a value can be
+    # ---- upper bounds of values
 
-    def most(self, value: Value) -> int:
+    def upper_bound(self, value: Value) -> int:
         """Returns an upper bound of a 32-bit value, as an unsigned number."""
-        if value not in self._most:
-            self._most[value] = self._bound(value, {}, 0)
-        return self._most[value]
+        if value not in self._upper_bounds:
+            self._upper_bounds[value] = self._compute_bound(value, {}, 0)
+        return self._upper_bounds[value]
 
-    def _bound(self, value: Value, assumed: dict[Value, int], depth: int) -> int:
+    def _compute_bound(self, value: Value, assumed: dict[Value, int], depth: int) -> int:
         anything = _WORD - 1
         if value in assumed:
             return assumed[value]
@@ -191,19 +196,21 @@ class Apart:
                 assert isinstance(value.about, int)
                 return value.about % _WORD
             case Kind.SPECIAL:
-                return _most_special(str(value.about))
+                return _special_bound(str(value.about))
             case Kind.MEET:
                 # If it is bounded by its initial value: does the bound persist in each iteration?
-                least = assumed | {value: 0}
-                most = max(self._bound(each, least, depth + 10) for each in value.args)
-                then = assumed | {value: most}
-                stays = all(self._bound(each, then, depth + 10) <= most for each in value.args)
-                return most if stays else anything
+                initially = assumed | {value: 0}
+                guess = max(self._compute_bound(each, initially, depth + 10) for each in value.args)
+                later = assumed | {value: guess}
+                holds = all(
+                    self._compute_bound(each, later, depth + 10) <= guess for each in value.args
+                )
+                return guess if holds else anything
             case Kind.COMPUTED:
                 if set(terms := self._form(value)) <= {_ONE}:
                     return terms.get(_ONE, 0)
-                of = [self._bound(each, assumed, depth + 1) for each in value.args]
-                return min(_most_computed(value, of), anything)
+                bounds = [self._compute_bound(each, assumed, depth + 1) for each in value.args]
+                return min(_computed_bound(value, bounds), anything)
         return anything
 
     # ---- values as sums
@@ -244,10 +251,10 @@ def _number(value: Value) -> int:
 
 def _sum(a: Form, b: Form, times: int) -> Form:
     """Returns a + b · times."""
-    return _tidy({each: a.get(each, 0) + times * b.get(each, 0) for each in (a | b)})
+    return _reduced({each: a.get(each, 0) + times * b.get(each, 0) for each in (a | b)})
 
 
-def _tidy(form: Form) -> Form:
+def _reduced(form: Form) -> Form:
     return {each: by % _WORD for each, by in form.items() if by % _WORD}
 
 
@@ -255,7 +262,7 @@ def _signed(number: int) -> int:
     return (number + _HALF) % _WORD - _HALF
 
 
-def _most_special(name: str) -> int:
+def _special_bound(name: str) -> int:
     kind, _, dimension = name.partition(".")
     if kind == "ntid" and dimension in _THREADS_MAX:
         return _THREADS_MAX[dimension]
@@ -264,35 +271,36 @@ def _most_special(name: str) -> int:
     return 31 if name == "laneid" else _WORD - 1
 
 
-def _most_computed(value: Value, of: list[int]) -> int:
-    """Bounds a computed value; `of`: the bounds of its arguments. May exceed 32 bits."""
+def _computed_bound(value: Value, bounds: list[int]) -> int:
+    """Returns an upper bound of a computed value; `bounds`: those of its arguments. It may exceed
+    32 bits."""
     number, kind = _number(value), value.op[-1]
-    if value.bits != 32 or TYPE_BYTES[kind] != 4 or (kind[0] == "s" and max(of) >= _HALF):
+    if value.bits != 32 or TYPE_BYTES[kind] != 4 or (kind[0] == "s" and max(bounds) >= _HALF):
         return _WORD - 1
     match value.op:
         case ("add", _):
-            return of[0] + of[1]
+            return bounds[0] + bounds[1]
         case ("mul", "lo", _):
-            return of[0] * of[1]
+            return bounds[0] * bounds[1]
         case ("mad", "lo", _):
-            return of[0] * of[1] + of[2]
+            return bounds[0] * bounds[1] + bounds[2]
         case ("shl", _) if 0 <= number < 32:
-            return of[0] << number
+            return bounds[0] << number
         case ("shr", _) if 0 <= number < 32:
-            return of[0] >> number
+            return bounds[0] >> number
         case ("div", _) if number > 0:
-            return of[0] // number
+            return bounds[0] // number
         case ("and", _):
-            return min(of)
+            return min(bounds)
         case ("min", _):
-            return min(of)
+            return min(bounds)
         case ("max", _):
-            return max(of)
+            return max(bounds)
     return _WORD - 1
 
 
-def _assigned_in(values: set[Value]) -> set[int]:
-    """Returns the blocks in which inputs of these values are assigned again."""
+def _phi_blocks(values: set[Value]) -> set[int]:
+    """Returns the blocks of the phis from which these values are computed."""
     found, seen, todo = set[int](), set[Value](), list(values)
     while todo:
         value = todo.pop()
