@@ -52,7 +52,7 @@ class Heap:
 
     stored: dict[int, Origins] = field(default_factory=dict)
 
-    def put(self, size: int, origins: Origins) -> bool:
+    def add_origins(self, size: int, origins: Origins) -> bool:
         """Add origins; True if that changed something."""
         old = self.stored.get(size, NOTHING)
         if origins <= old:
@@ -69,12 +69,12 @@ class Heap:
         return out
 
 
-def _further(place: Place, by: int | None) -> Place:
+def _shifted(place: Place, by: int | None) -> Place:
     known = by is not None and place.offset is not None
     return place._replace(offset=place.offset + by if known else None)  # type: ignore[operator]
 
 
-def _few(origins: Origins) -> Origins:
+def _limited(origins: Origins) -> Origins:
     """Replace many addresses in parameters, as from a loop, by one of unknown offset.
 
     That one also stands for addresses in its parameter that are added later.
@@ -112,7 +112,7 @@ def _is_known(at: object) -> bool:
 _POINTERS = (WHOLE, og.LOW, og.HIGH)
 
 
-def _half(origins: Origins) -> Origins:
+def _lower_half(origins: Origins) -> Origins:
     """The lower half of a 64-bit value; a 4-byte part of the parameters already is that."""
     parts = frozenset(o for o in origins if isinstance(o.at, Part) and o.at.bytes == 4)
     return parts | og.lower_half(origins - parts)
@@ -142,7 +142,7 @@ class Registers:
     def open(self, what: str, instr: Instr) -> None:
         self.reasons.setdefault(what, instr.text or ".".join(instr.op))
 
-    def put(self, to: Operand, origins: Origins) -> None:
+    def add_origins(self, to: Operand, origins: Origins) -> None:
         if not origins:
             return
         for name in registers_of(to):
@@ -150,7 +150,7 @@ class Registers:
             old = self.registers.get(name, NOTHING)
             if known <= old:
                 continue
-            new = _few(old | known)
+            new = _limited(old | known)
             if new != old:
                 self.registers[name] = new
                 self.changed.add(name)
@@ -158,8 +158,8 @@ class Registers:
     def is_wide(self, to: Operand) -> bool:
         return isinstance(to, Reg) and TYPE_BYTES.get(self.flat.registers.get(to.name, "")) == 8
 
-    def put_heap(self, space: str, size: int, origins: Origins) -> None:
-        if self.heaps[space].put(size, origins):
+    def add_to_heap(self, space: str, size: int, origins: Origins) -> None:
+        if self.heaps[space].add_origins(size, origins):
             self.changed.add(HEAP)
 
     def of(self, operand: Operand) -> Origins:
@@ -171,7 +171,7 @@ class Registers:
         if isinstance(operand, Special):
             return frozenset([Origin("own", "grid")]) if operand.name in GRID else NOTHING
         if isinstance(operand, Mem):
-            return self._moved(self.of(operand.base), operand.offset)
+            return self._displaced(self.of(operand.base), operand.offset)
         if isinstance(operand, Vec):
             return NOTHING.union(*map(self.of, operand.items))
         names = registers_of(operand)
@@ -189,12 +189,12 @@ class Registers:
             return frozenset([Origin("own", variable.space)])
         return frozenset([Origin("function", name)])
 
-    def _moved(self, origins: Origins, by: int | None) -> Origins:
+    def _displaced(self, origins: Origins, by: int | None) -> Origins:
         """Add a number to addresses in parameters; None: unknown number."""
         if by == 0 or not any(o.kind == "place" for o in origins):
             return origins
         return frozenset(
-            o._replace(at=_further(o.at, by)) if isinstance(o.at, Place) else o for o in origins
+            o._replace(at=_shifted(o.at, by)) if isinstance(o.at, Place) else o for o in origins
         )
 
     def value(self, origins: Origins) -> None:
@@ -222,14 +222,14 @@ class Registers:
         if isinstance(what, Vec) and not isinstance(to, Vec):
             parts = [self.of(item) for item in what.items]
             if len(parts) == 2 and TYPE_BYTES.get(i.op[-1]) == 8:
-                self.put(to, og.joined(*parts))
+                self.add_origins(to, og.joined(*parts))
             else:
-                self.put(to, og.mixed(NOTHING.union(*parts)))
+                self.add_origins(to, og.mixed(NOTHING.union(*parts)))
         elif isinstance(to, Vec) and not isinstance(what, Vec):
             origins = self.of(what)
             halves = len(to.items) == 2 and TYPE_BYTES.get(i.op[-1]) == 8
             for n, item in enumerate(to.items):
-                self.put(
+                self.add_origins(
                     item,
                     (og.upper_half if n else og.lower_half)(origins)
                     if halves
@@ -237,17 +237,17 @@ class Registers:
                 )
         elif isinstance(to, Vec) and isinstance(what, Vec):
             for item, source in zip(to.items, what.items, strict=False):
-                self.put(item, self.of(source))
+                self.add_origins(item, self.of(source))
         else:
-            self.put(to, self.of(what))
+            self.add_origins(to, self.of(what))
 
     def move_first(self, i: Instr) -> None:
-        self.put(i.args[0], self.of(i.args[1]))
+        self.add_origins(i.args[0], self.of(i.args[1]))
         for operand in i.args[2:]:
             self.value(self.of(operand))
 
     def choose(self, i: Instr) -> None:
-        self.put(i.args[0], self.of(i.args[1]) | self.of(i.args[2]))
+        self.add_origins(i.args[0], self.of(i.args[1]) | self.of(i.args[2]))
         self.value(self.of(i.args[3]))
 
     def _is_float(self, i: Instr) -> bool:
@@ -266,7 +266,7 @@ class Registers:
             by = next((x.value for x in (left, right) if isinstance(x, Int)), None)
         elif i.op[0] == "sub" and isinstance(right, Int):
             by = -right.value
-        self.put(i.args[0], self._moved(a | b, by))
+        self.add_origins(i.args[0], self._displaced(a | b, by))
 
     def extreme(self, i: Instr) -> None:
         if self._is_float(i):
@@ -275,7 +275,7 @@ class Registers:
         origins = NOTHING.union(*map(self.of, i.args[1:]))
         if len(i.args) > 2:
             self.value(origins)
-        self.put(i.args[0], self._moved(origins, None))
+        self.add_origins(i.args[0], self._displaced(origins, None))
 
     def _product(self, i: Instr) -> Origins:
         left, right = i.args[1:3]
@@ -292,19 +292,19 @@ class Registers:
         if self._is_float(i):
             self.mix(i)
         else:
-            self.put(i.args[0], self._product(i))
+            self.add_origins(i.args[0], self._product(i))
 
     def multiply_add(self, i: Instr) -> None:
         if self._is_float(i):
             self.mix(i)
             return
-        self.put(i.args[0], self._product(i) | self._moved(self.of(i.args[3]), None))
+        self.add_origins(i.args[0], self._product(i) | self._displaced(self.of(i.args[3]), None))
 
     def shift_up(self, i: Instr) -> None:
         what, by = self.of(i.args[1]), i.args[2]
         self.value(what | self.of(by))
         known = isinstance(by, Int) and by.value < 64
-        self.put(
+        self.add_origins(
             i.args[0],
             og.scaled(what, 1 << by.value) if isinstance(by, Int) and known else og.mixed(what),
         )
@@ -313,11 +313,11 @@ class Registers:
         what, by = self.of(i.args[1]), i.args[2]
         if TYPE_BYTES.get(i.op[-1]) != 8 or not isinstance(by, Int):
             self.value(what | self.of(by))
-            self.put(i.args[0], og.divided(what))
+            self.add_origins(i.args[0], og.divided(what))
             return
         if by.value != 32:
             self.value(what)
-        self.put(i.args[0], og.lowered(what, by.value))
+        self.add_origins(i.args[0], og.lowered(what, by.value))
 
     def divide(self, i: Instr) -> None:
         if self._is_float(i):
@@ -325,7 +325,7 @@ class Registers:
             return
         a, b = self.of(i.args[1]), self.of(i.args[2])
         self.value(a | b)
-        self.put(i.args[0], og.divided(a | b))
+        self.add_origins(i.args[0], og.divided(a | b))
 
     def and_(self, i: Instr) -> None:
         left, right = i.args[1:3]
@@ -342,20 +342,22 @@ class Registers:
             self._use(whole, Use.LOW_BITS)
             self.value(origins - whole)
             rest = og.bounded(og.mixed(origins))
-            self.put(i.args[0], frozenset(o for o in rest if o.kind not in ("word", "slot")))
+            self.add_origins(
+                i.args[0], frozenset(o for o in rest if o.kind not in ("word", "slot"))
+            )
         elif size == 8 and mask < 1 << 32:
             self.value(origins)
-            self.put(i.args[0], og.bounded(og.mixed(origins)))
+            self.add_origins(i.args[0], og.bounded(og.mixed(origins)))
         elif size == 8 and mask + low == 1 << 64:  # rounding down to a boundary
             self._use(origins, Use.LOW_BITS if low <= LOW_MASK_MAX + 1 else Use.VALUE)
-            self.put(i.args[0], self._moved(origins, None))
+            self.add_origins(i.args[0], self._displaced(origins, None))
         else:
             self.bits(i)
 
     def bits(self, i: Instr) -> None:
         origins = NOTHING.union(*map(self.of, i.args[1:]))
         self.value(origins)
-        self.put(i.args[0], og.bitwise(origins))
+        self.add_origins(i.args[0], og.bitwise(origins))
 
     def convert(self, i: Instr) -> None:
         kinds = [word for word in i.op[1:] if word in TYPE_BYTES]
@@ -374,13 +376,13 @@ class Registers:
         elif to != source:
             self.value(origins)
             origins = og.bitwise(origins)
-        self.put(i.args[0], origins)
+        self.add_origins(i.args[0], origins)
 
     def insert(self, i: Instr) -> None:
         """bfi: joins the low halves of two values."""
         if i.op[-1] == "b64" and i.args[3:] == (Int(32), Int(32)):
-            low, high = (_half(self.of(i.args[n])) for n in (2, 1))
-            self.put(i.args[0], og.joined(low, high))
+            low, high = (_lower_half(self.of(i.args[n])) for n in (2, 1))
+            self.add_origins(i.args[0], og.joined(low, high))
         else:
             self.mix(i)
 
@@ -388,7 +390,7 @@ class Registers:
         origins = NOTHING.union(*map(self.of, i.args[1:]))
         if origins:
             self.value(origins)
-            self.put(i.args[0], og.mixed(origins))
+            self.add_origins(i.args[0], og.mixed(origins))
 
     def compare(self, i: Instr) -> None:
         a, b = i.args[1:3]

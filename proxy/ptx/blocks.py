@@ -28,7 +28,7 @@ class Condition(NamedTuple):
     holds: bool
 
 
-class Way(NamedTuple):
+class Edge(NamedTuple):
     """An edge from the end of another block. `condition`: it is only taken if that is true."""
 
     source: int
@@ -39,16 +39,16 @@ class Way(NamedTuple):
 class Block:
     """Instructions that are executed one after another; `first` is the number of the first one.
 
-    `above`: the immediate dominator, the nearest block that all paths to this one lead through; the
-    block itself if there is none.
+    `dominator`: the immediate dominator, the nearest block that all paths to this one lead through;
+    the block itself if there is none.
     """
 
     number: int
     first: int
     instrs: list[Instr]
-    ways: list[Way] = field(default_factory=list)  # edges into this block
-    after: list[int] = field(default_factory=list)
-    above: int = -1
+    edges_in: list[Edge] = field(default_factory=list)  # edges into this block
+    successors: list[int] = field(default_factory=list)
+    dominator: int = -1
 
 
 class Blocks:
@@ -60,25 +60,25 @@ class Blocks:
 
     def __init__(self, instrs: list[Instr]):
         self.all = _split(instrs)
-        self.order, above = dominators(0, [block.after for block in self.all])
-        self.place = {number: at for at, number in enumerate(self.order)}
+        self.order, dominator = dominators(0, [block.successors for block in self.all])
+        self.position = {number: at for at, number in enumerate(self.order)}
         for block in self.all:
-            block.above = above.get(block.number, -1)
-            block.ways = [way for way in block.ways if way.source in self.place]
+            block.dominator = dominator.get(block.number, -1)
+            block.edges_in = [edge for edge in block.edges_in if edge.source in self.position]
 
     def __getitem__(self, number: int) -> Block:
         return self.all[number]
 
     def dominates(self, upper: int, lower: int) -> bool:
         """True if all paths to `lower` lead through `upper`. (Each block dominates itself.)"""
-        while self.place[lower] > self.place[upper]:
-            lower = self.all[lower].above
+        while self.position[lower] > self.position[upper]:
+            lower = self.all[lower].dominator
         return lower == upper
 
-    def joins(self, where: set[int]) -> set[int]:
+    def iterated_frontier(self, where: set[int]) -> set[int]:
         """The iterated dominance frontier of these blocks.
 
-        If there is a definition in each of them and one at the start, different ones meet there.
+        These blocks need a phi if there is a definition in each of them and one at the start.
         """
         found: set[int] = set()
         todo = list(where)
@@ -96,85 +96,89 @@ class Blocks:
         found: dict[int, set[int]] = {number: set() for number in self.order}
         for number in self.order:
             block = self.all[number]
-            for way in block.ways if len(block.ways) > 1 else ():
-                runner = way.source
-                while runner != block.above:
+            for edge in block.edges_in if len(block.edges_in) > 1 else ():
+                runner = edge.source
+                while runner != block.dominator:
                     found[runner].add(number)
-                    runner = self.all[runner].above
+                    runner = self.all[runner].dominator
         return found
 
     def loop(self, head: int) -> set[int]:
         """The blocks of the loops with this head: all on paths from it back to it."""
         found = {head}
-        todo = [w.source for w in self.all[head].ways if self.dominates(head, w.source)]
+        todo = [w.source for w in self.all[head].edges_in if self.dominates(head, w.source)]
         while todo:
             number = todo.pop()
             if number not in found:
                 found.add(number)
-                todo += [way.source for way in self.all[number].ways]
+                todo += [edge.source for edge in self.all[number].edges_in]
         return found
 
 
-def dominators(root: int, after: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, int]]:
+def dominators(root: int, successors: Sequence[Sequence[int]]) -> tuple[list[int], dict[int, int]]:
     """The reachable nodes of a graph in reverse postorder, and the immediate dominator of each.
 
     The immediate dominator is the nearest node through which all paths from `root` lead (the
     root's: itself). `after[n]`: the successors of node n.
     """
-    order = _depth_first(root, after)
-    place = {node: at for at, node in enumerate(order)}
-    before = defaultdict[int, list[int]](list)
+    order = _depth_first(root, successors)
+    position = {node: at for at, node in enumerate(order)}
+    predecessors = defaultdict[int, list[int]](list)
     for node in order:
-        for other in after[node]:
-            before[other].append(node)
-    above = {root: root}
+        for other in successors[node]:
+            predecessors[other].append(node)
+    dominator = {root: root}
 
-    def common(a: int, b: int) -> int:
+    def common_dominator(a: int, b: int) -> int:
         while a != b:
-            if place[a] > place[b]:
-                a = above[a]
+            if position[a] > position[b]:
+                a = dominator[a]
             else:
-                b = above[b]
+                b = dominator[b]
         return a
 
     changed = True
     while changed:
         changed = False
         for node in order[1:]:
-            found = functools.reduce(common, (each for each in before[node] if each in above))
-            changed |= above.get(node) != found
-            above[node] = found
-    return order, above
+            found = functools.reduce(
+                common_dominator, (each for each in predecessors[node] if each in dominator)
+            )
+            changed |= dominator.get(node) != found
+            dominator[node] = found
+    return order, dominator
 
 
-def post_dominators(after: Sequence[Sequence[int]]) -> list[int]:
+def post_dominators(successors: Sequence[Sequence[int]]) -> list[int]:
     """The immediate post-dominator of each node of a graph; -1 if there is none.
 
     It is the nearest other node through which all paths from the node to an end lead; an end is a
     node without successors. `after[n]`: the successors of node n.
     """
-    end = len(after)  # a node after all ends
-    before: list[list[int]] = [[] for _ in range(end + 1)]
-    for node, following in enumerate(after):
+    end = len(successors)  # a node after all ends
+    predecessors: list[list[int]] = [[] for _ in range(end + 1)]
+    for node, following in enumerate(successors):
         for other in following or (end,):
-            before[other].append(node)
-    _, behind = dominators(end, before)
-    return [-1 if behind.get(node, end) == end else behind[node] for node in range(end)]
+            predecessors[other].append(node)
+    _, post_dominator = dominators(end, predecessors)
+    return [
+        -1 if post_dominator.get(node, end) == end else post_dominator[node] for node in range(end)
+    ]
 
 
-def _depth_first(root: int, after: Sequence[Sequence[int]]) -> list[int]:
+def _depth_first(root: int, successors: Sequence[Sequence[int]]) -> list[int]:
     """The reachable nodes, in reverse postorder."""
     done, seen = list[int](), {root}
-    stack = [(root, iter(after[root]))]
+    stack = [(root, iter(successors[root]))]
     while stack:
-        node, rest = stack[-1]
-        following = next((each for each in rest if each not in seen), None)
+        node, untried = stack[-1]
+        following = next((each for each in untried if each not in seen), None)
         if following is None:
             done.append(node)
             stack.pop()
         else:
             seen.add(following)
-            stack.append((following, iter(after[following])))
+            stack.append((following, iter(successors[following])))
     return done[::-1]
 
 
@@ -192,8 +196,8 @@ def _split(instrs: list[Instr]) -> list[Block]:
     for begin, end in zip(begins, ends, strict=True):
         blocks.append(Block(len(blocks), begin, instrs[begin:end]))
     labels = {b.instrs[0].target: b.number for b in blocks[1:] if b.instrs[0].op[0] == "label"}
-    blocks[0].after = [1]
-    blocks[1].ways.append(Way(0, None))
+    blocks[0].successors = [1]
+    blocks[1].edges_in.append(Edge(0, None))
     for block in blocks[1:]:
         _connect(blocks, block, labels)
     return blocks
@@ -206,16 +210,16 @@ def _connect(blocks: list[Block], block: Block, labels: dict[str, int]) -> None:
     targets = last.targets if name == "brx" else (last.target,) if name == "bra" else ()
     if (name == "brx" and not targets) or any(target not in labels for target in targets):
         raise NoLabel(last.target)
-    taken = Condition(pred.name, not last.negated) if pred and name == "bra" else None
-    found += [(labels[target], taken) for target in targets]
+    if_true = Condition(pred.name, not last.negated) if pred and name == "bra" else None
+    found += [(labels[target], if_true) for target in targets]
     if name not in _ENDS or pred:
         if block.number + 1 < len(blocks):
-            left = Condition(pred.name, last.negated) if pred and name in _ENDS else None
-            found.append((block.number + 1, left))
+            if_false = Condition(pred.name, last.negated) if pred and name in _ENDS else None
+            found.append((block.number + 1, if_false))
     numbers = [number for number, _ in found]
     for number, condition in found:
-        if number in block.after:
+        if number in block.successors:
             continue
         only = numbers.count(number) == 1 and name != "brx"
-        block.after.append(number)
-        blocks[number].ways.append(Way(block.number, condition if only else None))
+        block.successors.append(number)
+        blocks[number].edges_in.append(Edge(block.number, condition if only else None))

@@ -18,12 +18,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from .arithmetic import Use
-from .blocks import Way
+from .blocks import Edge
 from .computing import ARITHMETIC, MODIFIERS, as_signed
 from .facts import Fact, facts_of
 from .model import TYPE_BYTES, Instr, Int, Mem, Sym, Vec
 from .steps import SPECIAL_NAMES, Bounds, Op, Reached, Sign, Slot, Steps, TooLong, operands_of
-from .values import INTEGERS, LITERAL_BITS, Kind, Seen, Value, Values
+from .values import INTEGERS, LITERAL_BITS, Kind, MemoryInstr, Value, Values
 
 VISITS_MAX = 200_000
 DEPTH_MAX = 150  # of the nesting of values
@@ -89,7 +89,7 @@ class Context:
 
 
 def _inside(
-    seen: Mapping[int, list[Seen]], accesses: list[Access], sizes: Mapping[str, int]
+    seen: Mapping[int, list[MemoryInstr]], accesses: list[Access], sizes: Mapping[str, int]
 ) -> tuple[str, ...]:
     """The variables that are only accessed at constant offsets within them."""
     names, left = set[str](), set[str]()
@@ -113,7 +113,7 @@ def sides_of(use: int) -> list[Use]:
     return [*sides, Use.WRITTEN] if use & (Use.WRITTEN | Use.ATOMIC) else sides
 
 
-Turning = dict[Value, int]  # for values in a loop: the step that represents the assumed range
+Assumed = dict[Value, int]  # phis of a loop: the step that represents the assumed range
 
 
 class Ranges:
@@ -127,11 +127,11 @@ class Ranges:
         self._contexts: dict[object, Context] = {}
         self._conditions: dict[Context, int | None] = {}
         self._known: dict[object, int] = {}
-        self._using: set[Fact] = set()
-        self._opened: set[Value] = set()
-        self._counting: dict[int, tuple[Value, ...]] = {}
-        self._seen: dict[int, list[Seen]] = {}
-        for each in values.seen:
+        self._facts_in_use: set[Fact] = set()
+        self._open_phis: set[Value] = set()
+        self._counters_of: dict[int, tuple[Value, ...]] = {}
+        self._seen: dict[int, list[MemoryInstr]] = {}
+        for each in values.memory_instrs:
             self._seen.setdefault(id(each.instr), []).append(each)
         self._slots: list[Slot] = []
         self._loads: dict[tuple[int, int], None] = {}
@@ -166,7 +166,7 @@ class Ranges:
                 steps[self._if_executed(place, context)] = None
         return list(steps)
 
-    def _of(self, seen: Seen) -> Context:
+    def _of(self, seen: MemoryInstr) -> Context:
         """Return the facts that hold where an instruction is executed."""
         context = self._block(seen.block)
         return self._with(context, seen.pred, not seen.instr.negated) if seen.pred else context
@@ -228,17 +228,17 @@ class Ranges:
     def _block(self, number: int) -> Context:
         if number not in self._contexts:
             block = self.blocks[number]
-            if block.above == number:
+            if block.dominator == number:
                 self._contexts[number] = self._root
             else:
-                above = self._block(block.above)
-                only = block.ways[0] if len(block.ways) == 1 else None
-                self._contexts[number] = self._by(above, only) if only else above
+                dominator = self._block(block.dominator)
+                only = block.edges_in[0] if len(block.edges_in) == 1 else None
+                self._contexts[number] = self._on_edge(dominator, only) if only else dominator
         return self._contexts[number]
 
-    def _by(self, context: Context, way: Way) -> Context:
+    def _on_edge(self, context: Context, edge: Edge) -> Context:
         """Add what holds if an edge is taken."""
-        found = self.values.predicate(way)
+        found = self.values.predicate(edge)
         return self._with(context, *found) if found else context
 
     def _with(self, context: Context, predicate: Value, holds: bool) -> Context:
@@ -290,40 +290,40 @@ class Ranges:
     def any(self, bits: int) -> int:
         return self.steps.add(Op.ANY, min(bits or 64, 64))
 
-    def range(self, value: Value, context: Context, turning: Turning) -> int:
+    def range(self, value: Value, context: Context, assumed: Assumed) -> int:
         """The step that computes the range of a value."""
         self.visits += 1
         if self.visits > VISITS_MAX or self.depth > DEPTH_MAX:
             return self.any(value.bits)
-        key = (value, context, tuple(turning.items()))
+        key = (value, context, tuple(assumed.items()))
         if key not in self._known:
             self.depth += 1
-            found = self._plain(value, context, turning)
+            found = self._unrestricted(value, context, assumed)
             # A parameter has one value, which `_condition` compares.
             single = value.kind in (Kind.PARAMETER, Kind.FETCHED)
             for fact in () if single else context.facts.get(value, ()):
-                found = self._narrowed(found, fact, context, turning)
+                found = self._narrowed(found, fact, context, assumed)
             for made in context.made.get(value, ()):
-                found = self._less(found, value, made, context, turning)
+                found = self._less(found, value, made, context, assumed)
             self.depth -= 1
             self._known[key] = found
         return self._known[key]
 
-    def _narrowed(self, step: int, fact: Fact, context: Context, turning: Turning) -> int:
-        if fact in self._using or (
+    def _narrowed(self, step: int, fact: Fact, context: Context, assumed: Assumed) -> int:
+        if fact in self._facts_in_use or (
             fact.bits == 64 and fact.op is Op.OTHER and _is_zero(fact.other)
         ):
             return step
-        self._using.add(fact)
-        other = self.range(fact.other, context, turning)
-        self._using.discard(fact)
+        self._facts_in_use.add(fact)
+        other = self.range(fact.other, context, assumed)
+        self._facts_in_use.discard(fact)
         return (
             step
             if self._is_any(other)
             else self.steps.add(fact.op, fact.bits, fact.sign, step, other)
         )
 
-    def _less(self, step: int, value: Value, made: Made, context: Context, turning: Turning) -> int:
+    def _less(self, step: int, value: Value, made: Made, context: Context, assumed: Assumed) -> int:
         """Narrows the range of a value by the facts about one that is made of it."""
         if self._is_any(step):
             return step
@@ -338,7 +338,7 @@ class Ranges:
                 part = self.steps.add(Op.AS, value.bits, sign, step)
             found = known = self.steps.add(Op.SHIFT_UP, bits, a=part, b=by)
         for fact in context.facts.get(made.total, ()):
-            found = self._narrowed(found, fact, context, turning)
+            found = self._narrowed(found, fact, context, assumed)
         if found == known:
             return step
         if made.shifted:
@@ -347,9 +347,9 @@ class Ranges:
             less = self.steps.add(Op.SUBTRACT, bits, a=found, b=by)
         return self.steps.add(Op.BOTH, value.bits, a=step, b=less)
 
-    def _plain(self, value: Value, context: Context, turning: Turning) -> int:
-        if value in turning:
-            return turning[value]
+    def _unrestricted(self, value: Value, context: Context, assumed: Assumed) -> int:
+        if value in assumed:
+            return assumed[value]
         match value.kind:
             case Kind.NUMBER:
                 assert isinstance(value.about, int)
@@ -367,19 +367,19 @@ class Ranges:
             case Kind.PLACE:
                 return self._place(value)
             case Kind.FETCHED:
-                return self._fetched(value, context, turning)
+                return self._fetched(value, context, assumed)
             case Kind.RECEIVED:
                 assert isinstance(value.about, tuple)
-                return self.range(value.args[0], self._block(value.about[0]), turning)
-            case Kind.EITHER:
-                return self._either(value.args, value.bits, context, turning)
-            case Kind.MEET:
-                return self._meet(value, turning)
+                return self.range(value.args[0], self._block(value.about[0]), assumed)
+            case Kind.SELECT:
+                return self._select(value.args, value.bits, context, assumed)
+            case Kind.PHI:
+                return self._phi(value, assumed)
             case Kind.COMPUTED:
-                return self._computed(value, context, turning)
-        return self._found(value)
+                return self._computed(value, context, assumed)
+        return self._loaded(value)
 
-    def _found(self, value: Value) -> int:
+    def _loaded(self, value: Value) -> int:
         """The range of a value from memory follows from its size."""
         if value.op[:1] in (("ld",), ("ldu",)) and value.op[-1] in ("u8", "b8", "u16", "b16"):
             return self.steps.add(Op.UP_TO, number=(1 << 8 * TYPE_BYTES[value.op[-1]]) - 1)
@@ -404,27 +404,27 @@ class Ranges:
             return self.any(value.bits)
         return self.steps.add(Op.PLACE, number=at + value.about.offset)
 
-    def place_of(self, value: Value, context: Context, turning: Turning) -> int:
+    def place_of(self, value: Value, context: Context, assumed: Assumed) -> int:
         """The step that computes where a FETCHED value is among the parameters."""
         assert isinstance(value.about, int)
-        base = self.range(value.args[0], context, turning)
+        base = self.range(value.args[0], context, assumed)
         by = self.steps.add(Op.NUMBER, number=value.about)
         return base if self._is_any(base) else self.steps.add(Op.ADD, 64, a=base, b=by)
 
-    def _fetched(self, value: Value, context: Context, turning: Turning) -> int:
+    def _fetched(self, value: Value, context: Context, assumed: Assumed) -> int:
         kind = value.op[-1]
-        place = self.place_of(value, context, turning)
+        place = self.place_of(value, context, assumed)
         if self._is_any(place):
-            return self._found(value)
+            return self._loaded(value)
         sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
         return self.steps.add(Op.FETCH, 8 * TYPE_BYTES[kind], sign, a=place)
 
-    def _either(
-        self, args: tuple[Value, ...], bits: int, context: Context, turning: Turning
+    def _select(
+        self, args: tuple[Value, ...], bits: int, context: Context, assumed: Assumed
     ) -> int:
         predicate, yes, no = args
         steps = [
-            self.range(each, self._with(context, predicate, holds), turning)
+            self.range(each, self._with(context, predicate, holds), assumed)
             for each, holds in ((yes, True), (no, False))
         ]
         return self._join(steps, bits)
@@ -439,82 +439,87 @@ class Ranges:
 
     # ---- loops
 
-    def _meet(self, value: Value, turning: Turning) -> int:
-        key = (value, tuple(turning.items()))
+    def _phi(self, value: Value, assumed: Assumed) -> int:
+        key = (value, tuple(assumed.items()))
         if key in self._known:
             return self._known[key]
-        if value in self._opened:
+        if value in self._open_phis:
             return self.any(value.bits)
-        self._opened.add(value)
-        found = self._met(value, turning)
-        self._opened.discard(value)
+        self._open_phis.add(value)
+        found = self._loop_range(value, assumed)
+        self._open_phis.discard(value)
         self._known[key] = found
         return found
 
-    def _ways(self, value: Value, back: bool) -> Iterator[tuple[Value, Way]]:
-        """The incoming values of a MEET value: from outside a loop, or (`back`) around it."""
+    def _incoming(self, value: Value, back: bool) -> Iterator[tuple[Value, Edge]]:
+        """The operands of a phi with their edges: those from outside a loop, or (`back`) those of
+        its back edges."""
         assert isinstance(value.about, tuple)
         head = value.about[0]
-        for each, way in zip(value.args, self.blocks[head].ways, strict=True):
-            if self.blocks.dominates(head, way.source) == back:
-                yield each, way
+        for each, edge in zip(value.args, self.blocks[head].edges_in, strict=True):
+            if self.blocks.dominates(head, edge.source) == back:
+                yield each, edge
 
-    def _coming(self, value: Value, back: bool, turning: Turning, raw: bool = False) -> int:
+    def _incoming_range(self, value: Value, back: bool, assumed: Assumed, raw: bool = False) -> int:
         """The joint range of these values; `raw`: without facts about the incoming value."""
         steps = []
-        for each, way in self._ways(value, back):
-            context = self._by(self._block(way.source), way)
+        for each, edge in self._incoming(value, back):
+            context = self._on_edge(self._block(edge.source), edge)
             step = (
-                self._plain(each, context, turning) if raw else (self.range(each, context, turning))
+                self._unrestricted(each, context, assumed)
+                if raw
+                else (self.range(each, context, assumed))
             )
             steps.append(self._if_executed(step, context))
         return self._join(steps, value.bits)
 
-    def _met(self, value: Value, turning: Turning) -> int:
-        start = self._coming(value, False, turning)
-        if not any(self._ways(value, True)):
+    def _loop_range(self, value: Value, assumed: Assumed) -> int:
+        start = self._incoming_range(value, False, assumed)
+        if not any(self._incoming(value, True)):
             return start
         if self._is_any(start):
             return start
-        around = [steps_to(each, value) for each, _ in self._ways(value, True)]
-        closed = self._closed(value, start, around, turning)
-        if any(a is None for a in around):
-            return closed
-        turns = self._turns(value, turning)
-        if turns is None:
-            return closed
-        by = self._by_turn(value, around, {**turning, value: closed})
-        stride = self.steps.add(Op.STRIDE, value.bits, a=start, b=by, c=turns)
-        return self.steps.add(Op.BOTH, value.bits, a=closed, b=stride)
+        increments = [steps_to(each, value) for each, _ in self._incoming(value, True)]
+        guessed = self._guessed_range(value, start, increments, assumed)
+        if any(a is None for a in increments):
+            return guessed
+        iterations = self._iterations(value, assumed)
+        if iterations is None:
+            return guessed
+        by = self._change_per_iteration(value, increments, {**assumed, value: guessed})
+        stride = self.steps.add(Op.STRIDE, value.bits, a=start, b=by, c=iterations)
+        return self.steps.add(Op.BOTH, value.bits, a=guessed, b=stride)
 
-    def _closed(
+    def _guessed_range(
         self,
         value: Value,
         start: int,
-        around: list[list[tuple[int, Value]] | None],
-        turning: Turning,
+        increments: list[list[tuple[int, Value]] | None],
+        assumed: Assumed,
     ) -> int:
         """Guess a range; the proxy checks whether an iteration of the loop stays within it."""
-        falling = any(_falls(a, value.bits) for a in around)
+        decreasing = any(_decreases(a, value.bits) for a in increments)
         bits = value.bits
-        by = self._by_turn(value, around, {**turning, value: self.any(bits)})
-        edge = self._edge(value, falling, turning)
-        guess = self.steps.add(Op.FALLING if falling else Op.RISING, bits, a=start, b=edge, c=by)
-        around_step = self._coming(value, True, {**turning, value: guess})
+        by = self._change_per_iteration(value, increments, {**assumed, value: self.any(bits)})
+        limit = self._limit(value, decreasing, assumed)
+        guess = self.steps.add(
+            Op.FALLING if decreasing else Op.RISING, bits, a=start, b=limit, c=by
+        )
+        around_step = self._incoming_range(value, True, {**assumed, value: guess})
         return self.steps.add(Op.LOOP, bits, a=start, b=guess, c=around_step)
 
-    def _edge(self, value: Value, falling: bool, turning: Turning) -> int:
+    def _limit(self, value: Value, decreasing: bool, assumed: Assumed) -> int:
         """The limit of the value, from what must hold of it where the loop continues."""
         steps = []
-        for each, way in self._ways(value, True):
-            context = self._by(self._block(way.source), way)
+        for each, edge in self._incoming(value, True):
+            context = self._on_edge(self._block(edge.source), edge)
             step = self.any(value.bits)
             for made in (Made(each, 0, False), *context.made.get(each, ())):
                 for fact in context.facts.get(made.total, ()):
                     op = fact.op
                     if op is Op.OTHER:  # a guess: it counts up or down to that value
-                        op = Op.ABOVE if falling else Op.BELOW
-                    outside = {**turning, value: self.any(value.bits)}
+                        op = Op.ABOVE if decreasing else Op.BELOW
+                    outside = {**assumed, value: self.any(value.bits)}
                     other = self.range(fact.other, context, outside)
                     if self._is_any(other):
                         continue
@@ -529,76 +534,78 @@ class Ranges:
             steps.append(step)
         return self._join(steps, value.bits)
 
-    def _by_turn(
-        self, value: Value, around: list[list[tuple[int, Value]] | None], turning: Turning
+    def _change_per_iteration(
+        self, value: Value, increments: list[list[tuple[int, Value]] | None], assumed: Assumed
     ) -> int:
         """The change of the value in one iteration of the loop."""
         found = []
-        for parts, (_, way) in zip(around, self._ways(value, True), strict=True):
+        for parts, (_, edge) in zip(increments, self._incoming(value, True), strict=True):
             if parts is None:
                 return self.any(64)
-            context = self._by(self._block(way.source), way)
+            context = self._on_edge(self._block(edge.source), edge)
             total = self.steps.add(Op.NUMBER, number=0)
             for sign, part in parts:
-                step = self._operand(part, value.bits, context, turning)
+                step = self._operand(part, value.bits, context, assumed)
                 op = Op.ADD if sign > 0 else Op.SUBTRACT
                 total = self.steps.add(op, 64, a=total, b=step)
             found.append(total)
         return self._join(found, 64)
 
-    def _turns(self, value: Value, turning: Turning) -> int | None:
+    def _iterations(self, value: Value, assumed: Assumed) -> int | None:
         """The maximum number of iterations, from other values that count."""
         assert isinstance(value.about, tuple)
         found: int | None = None
         for counter in self._counters(value.about[0]):
-            if counter is value or counter in turning or counter in self._opened:
+            if counter is value or counter in assumed or counter in self._open_phis:
                 continue
-            around = [steps_to(each, counter) for each, _ in self._ways(counter, True)]
-            closed = self._meet(counter, turning)
-            if self._is_any(closed):
+            increments = [steps_to(each, counter) for each, _ in self._incoming(counter, True)]
+            guessed = self._phi(counter, assumed)
+            if self._is_any(guessed):
                 continue
-            inside = {**turning, counter: closed}
-            raw = self._coming(counter, True, inside, raw=True)
-            by = self._by_turn(counter, around, inside)
-            turns = self.steps.add(Op.TURNS, counter.bits, a=closed, b=by, c=raw)
-            found = turns if found is None else self.steps.add(Op.BOTH, 64, a=found, b=turns)
+            inside = {**assumed, counter: guessed}
+            raw = self._incoming_range(counter, True, inside, raw=True)
+            by = self._change_per_iteration(counter, increments, inside)
+            iterations = self.steps.add(Op.TURNS, counter.bits, a=guessed, b=by, c=raw)
+            found = (
+                iterations if found is None else self.steps.add(Op.BOTH, 64, a=found, b=iterations)
+            )
         return found
 
     def _counters(self, head: int) -> tuple[Value, ...]:
         """Values that change by steps in the loop with this head, and decide when it ends."""
-        if head not in self._counting:
-            self._counting[head] = self._find_counters(head)
-        return self._counting[head]
+        if head not in self._counters_of:
+            self._counters_of[head] = self._find_counters(head)
+        return self._counters_of[head]
 
     def _find_counters(self, head: int) -> tuple[Value, ...]:
         loop, found = self.blocks.loop(head), dict[Value, None]()
         for number in loop:
-            for after in self.blocks[number].after:
-                way = next(w for w in self.blocks[after].ways if w.source == number)
-                decides = self.values.predicate(way)
-                if not decides or (after in loop and after != head):
+            for after in self.blocks[number].successors:
+                edge = next(w for w in self.blocks[after].edges_in if w.source == number)
+                condition = self.values.predicate(edge)
+                if not condition or (after in loop and after != head):
                     continue
-                for fact in facts_of(*decides) + facts_of(decides[0], not decides[1]):
+                for fact in facts_of(*condition) + facts_of(condition[0], not condition[1]):
                     found |= dict.fromkeys(self._counted(fact.value, head))
         return tuple(found)
 
     def _counted(self, value: Value, head: int) -> Iterator[Value]:
-        """The MEET value of this block from which a value differs by some steps."""
+        """The phis of this block from which a value differs by constant steps."""
         todo, seen = [value], set[Value]()
         while todo and len(seen) < DEPTH_MAX:
             each = todo.pop()
             if each in seen:
                 continue
             seen.add(each)
-            if each.kind is Kind.MEET and isinstance(each.about, tuple) and each.about[0] == head:
-                if all(steps_to(v, each) is not None for v, _ in self._ways(each, True)):
+            if each.kind is Kind.PHI and isinstance(each.about, tuple) and each.about[0] == head:
+                if all(steps_to(v, each) is not None for v, _ in self._incoming(each, True)):
                     yield each
             elif each.kind is Kind.COMPUTED and each.op[0] in ("add", "sub"):
                 todo += each.args
 
     # ---- arithmetic
 
-    def _computed(self, value: Value, context: Context, turning: Turning) -> int:
+    def _computed(self, value: Value, context: Context, assumed: Assumed) -> int:
         op, args = value.op, value.args
         kind = op[-1]
         if kind not in INTEGERS or value.bits == 1:
@@ -607,16 +614,16 @@ class Ranges:
         if write is None or set(op[1:-1]) - MODIFIERS.get(op[0], frozenset()):
             return self.any(value.bits)
         if op[0] == "selp":
-            return self._either((args[2], *args[:2]), value.bits, context, turning)
+            return self._select((args[2], *args[:2]), value.bits, context, assumed)
         bits = 8 * TYPE_BYTES[kind]
-        alike = args[: 0 if op[0] == "cvt" else 1 if op[0] in ("shl", "shr") else 2]
-        given = 2 * bits if "wide" in op else bits
-        if any(a.bits not in (bits, LITERAL_BITS) for a in alike) or (
-            op[0] != "cvt" and value.bits != given
+        same_width = args[: 0 if op[0] == "cvt" else 1 if op[0] in ("shl", "shr") else 2]
+        result_bits = 2 * bits if "wide" in op else bits
+        if any(a.bits not in (bits, LITERAL_BITS) for a in same_width) or (
+            op[0] != "cvt" and value.bits != result_bits
         ):
             return self.any(value.bits)
         steps = [
-            self._operand(a, 2 * bits if n == 2 and "wide" in op else bits, context, turning)
+            self._operand(a, 2 * bits if n == 2 and "wide" in op else bits, context, assumed)
             for n, a in enumerate(args)
         ]
         sign = Sign.SIGNED if kind[0] == "s" else Sign.UNSIGNED
@@ -624,24 +631,24 @@ class Ranges:
             return self._converted(op, value.bits, steps[0])
         found = write(self.steps, op, bits, sign, steps)
         if magic := multiplied_division_of(value):
-            numbers = [self._operand(each, 32, context, turning) for each in magic]
+            numbers = [self._operand(each, 32, context, assumed) for each in magic]
             by = self.steps.add(Op.DIVISOR, 32, 0, *numbers)
             by = self.steps.add(Op.IF_SIGNED, 32, a=by, b=steps[0])
             rest = self.steps.add(Op.REST, 32, Sign.UNSIGNED, steps[0], by)
             found = self.steps.add(Op.BOTH, 32, a=rest, b=found)
         if division := division_of(value):
             sign = Sign.SIGNED if division.op[-1][0] == "s" else Sign.UNSIGNED
-            by = self._operand(division.args[1], bits, context, turning)
+            by = self._operand(division.args[1], bits, context, assumed)
             rest = self.steps.add(Op.REST, bits, sign, steps[0], by)
             found = self.steps.add(Op.BOTH, bits, a=rest, b=found)
         return found
 
-    def _operand(self, value: Value, bits: int, context: Context, turning: Turning) -> int:
+    def _operand(self, value: Value, bits: int, context: Context, assumed: Assumed) -> int:
         """A constant of fewer bits is read as signed, so that its magnitude is small."""
         if value.kind is Kind.NUMBER:
             assert isinstance(value.about, int)
             return self.steps.add(Op.NUMBER, number=as_signed(value.about, bits))
-        return self.range(value, context, turning)
+        return self.range(value, context, assumed)
 
     def _converted(self, op: tuple[str, ...], bits: int, step: int) -> int:
         if len(op) != 3 or op[1] not in INTEGERS:
@@ -742,7 +749,7 @@ def multiplied_division_of(value: Value) -> tuple[Value, Value, Value] | None:
     return None
 
 
-def _falls(parts: list[tuple[int, Value]] | None, bits: int) -> bool:
+def _decreases(parts: list[tuple[int, Value]] | None, bits: int) -> bool:
     if not parts:
         return False
     sign, part = parts[-1]

@@ -12,7 +12,7 @@ class Bodies:
     def __init__(self, module: Module):
         self.module = module
         self._bodies: dict[str, Body] = {}
-        self._taken: dict[str, set[str]] = {}
+        self._address_taken: dict[str, set[str]] = {}
 
     def body(self, name: str) -> Body:
         """A function's body. Raises ModuleError."""
@@ -21,17 +21,17 @@ class Bodies:
             self._bodies[name] = parse_body(self.module.functions[name], elements)
         return self._bodies[name]
 
-    def taken(self, kernel: str) -> set[str]:
+    def address_taken(self, kernel: str) -> set[str]:
         """Functions whose address a variable, a function or this kernel contains."""
-        if kernel not in self._taken:
+        if kernel not in self._address_taken:
             known = {f.name for f in self.module.functions.values() if f.defined and not f.entry}
-            held = {p[1] for v in self.module.variables.values() for p in v.pointers}
+            addresses = {p[1] for v in self.module.variables.values() for p in v.pointers}
             for name in [*known, kernel]:
                 for instr in self.body(name).instrs:
                     if instr.op[0] != "call":
-                        held.update(n for a in instr.args for n in symbols_of(a))
-            self._taken[kernel] = known & held
-        return self._taken[kernel]
+                        addresses.update(n for a in instr.args for n in symbols_of(a))
+            self._address_taken[kernel] = known & addresses
+        return self._address_taken[kernel]
 
 
 def called(module: Module, kernel: str, by_address: bool) -> set[str]:
@@ -41,12 +41,14 @@ def called(module: Module, kernel: str, by_address: bool) -> set[str]:
     indirect calls are ignored.
     """
     bodies, found, todo = Bodies(module), set[str](), [kernel]
-    held = bodies.taken(kernel) | set(module.held_by_kernels) if by_address else set()
+    addresses = (
+        bodies.address_taken(kernel) | set(module.address_taken_in_kernels) if by_address else set()
+    )
     while todo:
         for instr in bodies.body(todo.pop()).instrs:
             if instr.op[0] != "call":
                 continue
-            names = held if len(instr.args) > 2 else {instr.target}
+            names = addresses if len(instr.args) > 2 else {instr.target}
             for name in names - found:
                 found.add(name)
                 callee = module.functions.get(name)

@@ -197,10 +197,10 @@ class _Inliner:
         assert isinstance(instr.args[0], Vec)
         results = len(instr.args[0].items)
         args = (Vec(tuple(places[:results])), Vec(tuple(places[results:])), *instr.args[2:])
-        given = sum(not isinstance(a, Sym) for a in instr.args[0].items)
-        self.flat.instrs += before[given:]
+        in_registers = sum(not isinstance(a, Sym) for a in instr.args[0].items)
+        self.flat.instrs += before[in_registers:]
         self._call(dataclasses.replace(instr, args=args, pred=None), within)
-        self.flat.instrs += after[:given]
+        self.flat.instrs += after[:in_registers]
 
     def _bound(self, instr: Instr, callee: Function) -> list[tuple[Param, Sym]]:
         """The callee's results and parameters, with their variables at this call."""
@@ -287,20 +287,20 @@ class _Inliner:
         self.count += 1
         caller = self.shared.get(within) if within in self.reach(name) else None
         if caller:
-            self.stack.keep(caller)
+            self.stack.save(caller)
         results = len(callee.returns)
         for formal, actual in bound[results:]:
             self._copy(actual, Sym(target.prefix + formal.name), formal.bytes)
         self.stack.jump(target, f"{self.count}:back")
-        held = []
+        results_stored = []
         for formal, actual in bound[:results]:
             where = Sym(f"{self.count}:result {actual.name}")
             self.flat.variables[where.name] = Variable(where.name, "param", 8, formal.bytes)
             self._copy(Sym(target.prefix + formal.name), where, formal.bytes)
-            held.append((where, actual, formal.bytes))
+            results_stored.append((where, actual, formal.bytes))
         if caller:
             self.stack.restore(caller)
-        for where, actual, size in held:
+        for where, actual, size in results_stored:
             self._copy(where, actual, size)
 
     def _copy(self, source: Sym, to: Sym, size: int) -> None:
@@ -314,7 +314,7 @@ class _Inliner:
                 recursion.instr(f"st.param.{kind}", write, word),
             ]
 
-    def _given(self, instr: Instr, *kinds: str) -> list[Reg]:
+    def _load_arguments(self, instr: Instr, *kinds: str) -> list[Reg]:
         """Load the parameters of a call, which must be of exactly these types."""
         returned, params = instr.args[:2]
         assert isinstance(returned, Vec) and isinstance(params, Vec)
@@ -332,7 +332,7 @@ class _Inliner:
 
     def _print(self, instr: Instr) -> None:
         """vprintf(format, arguments): becomes an internal instruction."""
-        words = self._given(instr, "b64", "b64")
+        words = self._load_arguments(instr, "b64", "b64")
         printed = Reg(f"{self.count}:printed")
         self.flat.registers[printed.name] = "u32"
         self.flat.instrs.append(Instr(("vprintf",), (printed, *words), text=instr.text))
@@ -344,25 +344,25 @@ class _Inliner:
 
     def _assert(self, instr: Instr) -> None:
         """__assertfail(message, file, line, function, bytes per character)"""
-        said = self._given(instr, "b64", "b64", "b32", "b64", "b64")
+        arguments = self._load_arguments(instr, "b64", "b64", "b32", "b64", "b64")
         self.flat.instrs += [
-            Instr(("assertfail",), tuple(said[:4]), text=instr.text),
+            Instr(("assertfail",), tuple(arguments[:4]), text=instr.text),
             Instr(("trap",), text=instr.text),
         ]
 
     def _allocation(self, instr: Instr) -> None:
         """malloc(bytes), free(address): become internal instructions."""
-        (word,) = self._given(instr, "b64")
+        (word,) = self._load_arguments(instr, "b64")
         if instr.target == "free":
             self.flat.instrs.append(Instr(("free",), (Sink(), word), text=instr.text))
             return
-        given = Reg(f"{self.count}:allocated")
-        self.flat.registers[given.name] = "u64"
-        self.flat.instrs.append(Instr(("malloc",), (given, word), text=instr.text))
+        allocated = Reg(f"{self.count}:allocated")
+        self.flat.registers[allocated.name] = "u64"
+        self.flat.instrs.append(Instr(("malloc",), (allocated, word), text=instr.text))
         assert isinstance(instr.args[0], Vec)
         for item in instr.args[0].items:
             assert isinstance(item, Sym)
-            stored = Instr(("st", "param", "b64"), (Mem(item), given), text=instr.text)
+            stored = Instr(("st", "param", "b64"), (Mem(item), allocated), text=instr.text)
             self.flat.instrs.append(stored)
 
     def _call_indirect(self, instr: Instr, within: str) -> None:
@@ -394,7 +394,11 @@ class _Inliner:
         def shape_of(name: str) -> tuple[tuple[int, ...], ...]:
             return _sizes(known[name].returns), _sizes(known[name].params)
 
-        return [name for name in sorted(self.bodies.taken(self.kernel)) if shape_of(name) == shape]
+        return [
+            name
+            for name in sorted(self.bodies.address_taken(self.kernel))
+            if shape_of(name) == shape
+        ]
 
 
 def _passed(call: Instr) -> list[Operand]:

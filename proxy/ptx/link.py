@@ -55,14 +55,14 @@ def link(texts: list[str]) -> str:
     _separate(objects)
     chosen = _definitions(objects)
     forward: dict[str, str] = {}
-    kept = []
+    definitions = []
     for statement in (statement for each in objects for statement in each):
         definition = chosen.get(statement.name) if statement.linkage else None
         if not definition or statement is definition or statement.declares_variable:
-            kept.append(statement.text)
+            definitions.append(statement.text)
         elif ".func" in definition.header:  # may be called before its definition
             forward[statement.name] = definition.header.strip() + "\n;"
-    return "\n".join([_head(texts), *forward.values(), *dict.fromkeys(kept), ""])
+    return "\n".join([_head(texts), *forward.values(), *dict.fromkeys(definitions), ""])
 
 
 def _head(texts: list[str]) -> str:

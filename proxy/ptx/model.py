@@ -213,13 +213,13 @@ class Module:
     variables: dict[str, Variable]
     functions: dict[str, Function]
     declarations: str  # all text outside functions
-    known_held: list[str] | None = None  # held_by_kernels, if it was found before
+    known_address_taken: list[str] | None = None  # held_by_kernels, if it was found before
 
     @functools.cached_property
-    def held_by_kernels(self) -> list[str]:
+    def address_taken_in_kernels(self) -> list[str]:
         """The functions whose address some kernel takes; another kernel may call them."""
-        if self.known_held is not None:
-            return self.known_held
+        if self.known_address_taken is not None:
+            return self.known_address_taken
         names = {f.name for f in self.functions.values() if f.defined and not f.entry}
         if not names:
             return []

@@ -151,14 +151,14 @@ def joined(low: Origins, high: Origins) -> Origins:
     index, or two neighbouring parts of the parameters, become that pointer, index or word.
     """
     out: set[Origin] = set()
-    taken: set[Origin] = set()
+    combined: set[Origin] = set()
     for below in low:
         for above in high:
             whole = _whole(below, above)
             if whole:
                 out.add(whole)
-                taken |= {below, above}
-    out |= bounded(low - taken) | mixed(high - taken)
+                combined |= {below, above}
+    out |= bounded(low - combined) | mixed(high - combined)
     return frozenset(out)
 
 

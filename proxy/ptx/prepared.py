@@ -156,7 +156,7 @@ def _pack(text: str) -> bytes:
         module.version,
         module.target,
         module.declarations,
-        module.held_by_kernels,
+        module.address_taken_in_kernels,
         list(module.variables.values()),
         functions,
         [len(frame) for frame in frames],

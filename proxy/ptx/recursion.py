@@ -90,7 +90,7 @@ class Stack:
         if self.used:
             self.flat.instrs.insert(0, instr("mov.u64", Reg(TOP), Sym(STACK)))
 
-    def take(self, size: Operand) -> None:
+    def grow(self, size: Operand) -> None:
         """Allocate `size` bytes; ends the launch if there are not as many."""
         top, over, fits = self.top(), f"{STACK} {self._checks}", Reg(f"{STACK} fits")
         self._checks += 1
@@ -103,7 +103,7 @@ class Stack:
             Instr(("label",), target=over),
         ]
 
-    def give(self, size: int) -> None:
+    def shrink(self, size: int) -> None:
         self.flat.instrs.append(instr("sub.u64", self.top(), self.top(), Int(size)))
 
     def alloca(self, call: Instr) -> None:
@@ -113,15 +113,15 @@ class Stack:
             self.flat.instrs.append(instr("mov.u64", top, call.args[0]))
             return
         if name == "alloca":
-            given = call.args[2] if len(call.args) > 2 else Int(8)
-            align = given.value if isinstance(given, Int) else 8
+            alignment = call.args[2] if len(call.args) > 2 else Int(8)
+            align = alignment.value if isinstance(alignment, Int) else 8
             self.flat.instrs += [
                 instr("add.u64", top, top, Int(align - 1)),
                 instr("and.b64", top, top, Int(-align)),
             ]
         self.flat.instrs.append(instr("mov.u64", call.args[0], top))
         if name == "alloca":
-            self.take(call.args[1])
+            self.grow(call.args[1])
             self.flat.instrs += [
                 instr("add.u64", top, top, Int(_STEP - 1)),
                 instr("and.b64", top, top, Int(-_STEP)),
@@ -135,7 +135,7 @@ class Stack:
             Instr(("label",), target=callee.entry),
             instr("mov.u64", callee.base, self.top()),
         ]
-        self.take(Int(callee.frame_bytes))
+        self.grow(Int(callee.frame_bytes))
 
     def leave(self, callee: Shared) -> None:
         where = Reg(callee.prefix + "%return")
@@ -156,53 +156,53 @@ class Stack:
             instr("st.local.u32", Mem(self.top()), number),
         ]
         callee.returns.append(back)
-        self.take(Int(_STEP))
+        self.grow(Int(_STEP))
         self.flat.instrs += [
             Instr(("bra",), target=callee.entry),
             Instr(("label",), target=back),
         ]
 
-    def keep(self, caller: Shared) -> None:
-        """Save what the caller holds.
+    def save(self, caller: Shared) -> None:
+        """Save the registers and variables of the caller.
 
-        That is known only when its parameters have become registers or memory: see expand().
+        They are known only when its parameters have become registers or memory: see expand().
         """
-        self.flat.instrs.append(Instr(("keep",), target=caller.prefix))
+        self.flat.instrs.append(Instr(("save",), target=caller.prefix))
 
     def restore(self, caller: Shared) -> None:
         self.flat.instrs.append(Instr(("restore",), target=caller.prefix))
 
     def expand(self, in_memory: Iterable[str]) -> None:
-        """Write out every keep and restore."""
-        before, memory = self.flat.instrs, sorted(in_memory)
+        """Replace every save and restore by instructions."""
+        instrs, memory = self.flat.instrs, sorted(in_memory)
         out: list[Instr] = []
         self.flat.instrs = out
-        for each in before:
-            if each.op[0] not in ("keep", "restore"):
+        for each in instrs:
+            if each.op[0] not in ("save", "restore"):
                 out.append(each)
                 continue
-            held = self._held(each.target, memory)
-            size = rounded(sum(TYPE_BYTES[kind] for _, kind in held))
-            if each.op[0] == "keep":
-                self.take(Int(size))
-                out += self._moved(held, size, store=True)
+            values = self._live_values(each.target, memory)
+            size = rounded(sum(TYPE_BYTES[kind] for _, kind in values))
+            if each.op[0] == "save":
+                self.grow(Int(size))
+                out += self._transfer(values, size, store=True)
             else:
-                out += self._moved(held, size, store=False)
-                self.give(size)
+                out += self._transfer(values, size, store=False)
+                self.shrink(size)
 
-    def _held(self, prefix: str, memory: list[str]) -> list[tuple[Reg | Mem, str]]:
+    def _live_values(self, prefix: str, memory: list[str]) -> list[tuple[Reg | Mem, str]]:
         """The registers and variables in memory whose names begin with `prefix`, widest first."""
         own = [(Reg(n), k) for n, k in self.flat.registers.items() if n.startswith(prefix)]
-        held: list[tuple[Reg | Mem, str]] = [(r, "u32" if k == "pred" else k) for r, k in own]
+        values: list[tuple[Reg | Mem, str]] = [(r, "u32" if k == "pred" else k) for r, k in own]
         for name in memory:
             if name.startswith(prefix):
-                held += pieces(Sym(name), self.flat.variables[name].size)
-        return sorted(held, key=lambda item: -TYPE_BYTES[item[1]])
+                values += pieces(Sym(name), self.flat.variables[name].size)
+        return sorted(values, key=lambda item: -TYPE_BYTES[item[1]])
 
-    def _moved(self, held: list[tuple[Reg | Mem, str]], size: int, store: bool) -> list[Instr]:
+    def _transfer(self, values: list[tuple[Reg | Mem, str]], size: int, store: bool) -> list[Instr]:
         out: list[Instr] = []
         offset = -size
-        for what, kind in held:
+        for what, kind in values:
             bits = f"b{8 * TYPE_BYTES[kind]}"
             slot = Mem(self.top(), offset)
             offset += TYPE_BYTES[kind]

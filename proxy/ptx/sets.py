@@ -449,7 +449,7 @@ class _Analysis(Registers):
             origins |= self.heaps[heap].get(size)
         for n, item in enumerate(to.items if isinstance(to, Vec) else (to,)):
             value = origins | self._read_param(i, n, places, size)
-            self.put(item, og.bounded(value) if size < 8 and self.is_wide(item) else value)
+            self.add_origins(item, og.bounded(value) if size < 8 and self.is_wide(item) else value)
 
     def _write(self, i: Instr, where: Mem, what: Origins, size: int, use: Use) -> Origins:
         """Write; returns what may have been there, in the launch's own memory and elsewhere."""
@@ -459,9 +459,9 @@ class _Analysis(Registers):
         if outside:
             self.value(what)
         for heap in heaps:
-            self.put_heap(heap, size, what)
-        held = NOTHING.union(*(self.heaps[heap].get(size) for heap in heaps))
-        return held | FOUND if outside else held
+            self.add_to_heap(heap, size, what)
+        stored = NOTHING.union(*(self.heaps[heap].get(size) for heap in heaps))
+        return stored | FOUND if outside else stored
 
     def store(self, i: Instr) -> None:
         where, what = i.args[:2]
@@ -482,9 +482,9 @@ class _Analysis(Registers):
             self.value(what)
             what = what if "cas" in i.op else og.mixed(what)
         use = Use.READ | Use.WRITTEN | Use.ATOMIC
-        held = self._write(i, where, what, TYPE_BYTES.get(i.op[-1], 0), use)
+        stored = self._write(i, where, what, TYPE_BYTES.get(i.op[-1], 0), use)
         if first:
-            self.put(i.args[0], held)
+            self.add_origins(i.args[0], stored)
 
     def copy(self, i: Instr) -> None:
         """cp: the spaces are those of its addresses, destination first."""
@@ -502,16 +502,16 @@ class _Analysis(Registers):
             self.open(UNREADABLE, i)
         else:
             use = Use.READ | Use.WRITTEN | Use.ATOMIC if "reduce" in i.op else Use.WRITTEN
-            held = FOUND
+            stored = FOUND
             if spaces[1] == "global":
                 self._reach(i, where[1], "global", Use.READ)
             else:
-                held = NOTHING.union(*(h for h in self.heaps["shared"].stored.values()))
+                stored = NOTHING.union(*(h for h in self.heaps["shared"].stored.values()))
             if spaces[0] == "global":
                 self._reach(i, where[0], "global", use)
-                self.value(held)
+                self.value(stored)
             else:
-                self.put_heap("shared", 0, og.mixed(held))
+                self.add_to_heap("shared", 0, og.mixed(stored))
 
     def barrier(self, i: Instr) -> None:
         """mbarrier: its result is a state or a condition."""
@@ -532,7 +532,7 @@ class _Analysis(Registers):
         if places:
             self.open("reads parameters at an address that is not known", i)
         origins = NOTHING.union(*(self.heaps[heap].get(0) for heap in heaps))
-        self.put(i.args[0], og.mixed(origins | FOUND if outside else origins))
+        self.add_origins(i.args[0], og.mixed(origins | FOUND if outside else origins))
 
     def store_tile(self, i: Instr) -> None:
         where = i.args[0]
@@ -547,7 +547,7 @@ class _Analysis(Registers):
         if outside:
             self.value(what)
         for heap in heaps:
-            self.put_heap(heap, 0, what)
+            self.add_to_heap(heap, 0, what)
 
     def discard(self, i: Instr) -> None:
         where = i.args[0]

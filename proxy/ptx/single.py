@@ -47,7 +47,7 @@ class Single:
         if not found:
             found = self._registers[value.number] = Reg(f"%{value.number}")
             self.flat.registers[found.name] = self._kinds.get(old, "b64")
-            if value.kind is Kind.MEET:
+            if value.kind is Kind.PHI:
                 self._needed.append(value)
         return found
 
@@ -63,7 +63,7 @@ class Single:
         names = set(assigned(instr))
         for name, after in line.after.items():
             value = after
-            if after.kind is Kind.EITHER and instr.pred:
+            if after.kind is Kind.SELECT and instr.pred:
                 value = after.args[2 if instr.negated else 1]
                 self._move(after, after.args[1:], name)
             if flow_of(instr.op) in _KEEPING:

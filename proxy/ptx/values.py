@@ -1,8 +1,8 @@
 """Determines the values of a kernel's registers, with a separate value for each assignment.
 
 PTX assigns registers several times. Here each assignment makes a *value*. Where different values
-meet, a MEET value has one operand for each incoming edge (static single assignment form: Cytron et
-al., 1991). Instructions that compute the same from the same values make one value, wherever they
+reach a block, a phi has one operand for each incoming edge (static single assignment form: Cytron
+et al., 1991). Instructions that compute the same from the same values make one value, wherever they
 are. A result that does not depend on other values alone (read from memory, received from other
 threads, computed by an unknown instruction) is a separate value for each assignment.
 
@@ -16,7 +16,7 @@ import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .blocks import Block, Blocks, Way
+from .blocks import Block, Blocks, Edge
 from .model import (
     TYPE_BYTES,
     Instr,
@@ -47,8 +47,8 @@ class Kind(enum.Enum):
     PARAMETER = "the content at an offset in the parameters: `op` loads it, `about` is the offset"
     FETCHED = "the content of the parameters at an address, args[0] + `about`: `op` loads it"
     RECEIVED = "args[0] of a thread that executes the same instruction: `about` says where"
-    EITHER = "args[1] if the predicate args[0] holds, else args[2]"
-    MEET = "the value from one of the predecessors of a block, `about`: args in their order"
+    SELECT = "args[1] if the predicate args[0] holds, else args[2]"
+    PHI = "a phi: the value from one of the predecessors of a block, `about`: args in their order"
     UNKNOWN = "anything; `op` gives it"
 
 
@@ -68,7 +68,7 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class MemoryInstr:
     """An instruction with memory operands.
 
     `at`: its number in the kernel. `bases`: the values of the bases of its addresses. `pred`: that
@@ -95,31 +95,31 @@ class Line:
 class Values:
     """The values of a kernel.
 
-    `lines`: its instructions in reachable blocks; `seen`: those with memory operands. Raises
-    KeyError for branches without a target.
+    `lines`: its instructions in reachable blocks; `memory_instrs`: those with memory operands.
+    Raises KeyError for branches without a target.
     """
 
     def __init__(self, flat: Flat, params: dict[str, int]):
         self.flat, self.params = flat, params
         self.blocks = Blocks(flat.instrs)
-        self.seen: list[Seen] = []
+        self.memory_instrs: list[MemoryInstr] = []
         self.lines: list[Line] = []
-        self._known: dict[object, Value] = {}
+        self._numbered: dict[object, Value] = {}
         self._count = 0
-        self._meets: dict[int, dict[str, Value]] = {}
+        self._phis: dict[int, dict[str, Value]] = {}
         self._last: dict[int, dict[str, Value]] = {}
-        self._above: dict[tuple[int, str], Value] = {}
-        self._place_meets()
+        self._inherited: dict[tuple[int, str], Value] = {}
+        self._place_phis()
         for number in self.blocks.order:
-            self._read(self.blocks[number])
-        for number, meets in self._meets.items():
-            for name, value in meets.items():
-                ways = self.blocks[number].ways
-                value.args = tuple(self.at_end(way.source, name) for way in ways)
+            self._read_block(self.blocks[number])
+        for number, phis in self._phis.items():
+            for name, value in phis.items():
+                edges_in = self.blocks[number].edges_in
+                value.args = tuple(self.at_end(edge.source, name) for edge in edges_in)
 
     def __iter__(self) -> Iterator[Value]:
-        """Each value once, after those from which it is computed (a MEET value may come before)."""
-        return iter(self._known.values())
+        """Each value once, after those from which it is computed (a phi may come before)."""
+        return iter(self._numbered.values())
 
     # ---- look-up
 
@@ -127,27 +127,27 @@ class Values:
         """A register's value at the end of a block."""
         start = block
         while name not in self._last[block]:
-            if name in self._meets.get(block, ()):
-                return self._meets[block][name]
-            if (block, name) in self._above:
-                found = self._above[block, name]
+            if name in self._phis.get(block, ()):
+                return self._phis[block][name]
+            if (block, name) in self._inherited:
+                found = self._inherited[block, name]
                 break
-            above = self.blocks[block].above
-            if above == block:
+            dominator = self.blocks[block].dominator
+            if dominator == block:
                 found = self._make(Kind.UNKNOWN, self._bits(name), about=("unset", name))
                 break
-            block = above
+            block = dominator
         else:
             found = self._last[block][name]
         if start != block:
-            self._above[start, name] = found
+            self._inherited[start, name] = found
         return found
 
-    def predicate(self, way: Way) -> tuple[Value, bool] | None:
+    def predicate(self, edge: Edge) -> tuple[Value, bool] | None:
         """The predicate that must hold for an edge to be taken, and its value."""
-        if way.condition is None:
+        if edge.condition is None:
             return None
-        return self.at_end(way.source, way.condition.register), way.condition.holds
+        return self.at_end(edge.source, edge.condition.register), edge.condition.holds
 
     def _bits(self, name: str) -> int:
         kind = self.flat.registers.get(name, "b64")
@@ -165,10 +165,10 @@ class Values:
     ) -> Value:
         args = tuple(args)
         key = (kind, bits, op, tuple(a.number for a in args), about)
-        if key not in self._known:
-            self._known[key] = Value(self._count, kind, bits, op, args, about)
+        if key not in self._numbered:
+            self._numbered[key] = Value(self._count, kind, bits, op, args, about)
             self._count += 1
-        return self._known[key]
+        return self._numbered[key]
 
     def _number(self, number: object, bits: int) -> Value:
         """A constant in a register, as a signed number."""
@@ -176,19 +176,19 @@ class Values:
         half = 1 << max(bits - 1, 0)
         return self._make(Kind.NUMBER, bits, about=(number + half) % (2 * half) - half)
 
-    def _place_meets(self) -> None:
+    def _place_phis(self) -> None:
         where: dict[str, set[int]] = {}
         for number in self.blocks.order:
             for instr in self.blocks[number].instrs:
                 for name in assigned(instr):
                     where.setdefault(name, set()).add(number)
         for name, blocks in where.items():
-            for join in self.blocks.joins(blocks):
+            for block in self.blocks.iterated_frontier(blocks):
                 bits = self._bits(name)
-                value = self._make(Kind.MEET, bits, about=(join, name))
-                self._meets.setdefault(join, {})[name] = value
+                value = self._make(Kind.PHI, bits, about=(block, name))
+                self._phis.setdefault(block, {})[name] = value
 
-    def _read(self, block: Block) -> None:
+    def _read_block(self, block: Block) -> None:
         last: dict[str, Value] = {}
         self._last[block.number] = last
         for at, instr in enumerate(block.instrs):
@@ -196,16 +196,18 @@ class Values:
             memory = [a for a in instr.args if isinstance(a, Mem)]
             if memory:
                 bases = tuple(self._operand(block.number, mem.base) for mem in memory)
-                self.seen.append(Seen(block.first + at, block.number, instr, bases, pred))
+                self.memory_instrs.append(
+                    MemoryInstr(block.first + at, block.number, instr, bases, pred)
+                )
             names = {name for a in instr.args for name in registers_of(a)}
             before = {name: self._register(block.number, name) for name in names}
-            given = list(self._given(block.number, instr, (block.number, at)))
+            assignments = list(self._assignments(block.number, instr, (block.number, at)))
             after = dict[str, Value]()
-            for name, value in given:
+            for name, value in assignments:
                 if pred:
                     old = self._register(block.number, name)
                     pair = (old, value) if instr.negated else (value, old)
-                    value = self._make(Kind.EITHER, self._bits(name), args=(pred, *pair))
+                    value = self._make(Kind.SELECT, self._bits(name), args=(pred, *pair))
                 last[name] = after[name] = value
             self.lines.append(Line(instr, before, after))
 
@@ -227,7 +229,7 @@ class Values:
             )
         raise ValueError(f"no value: {operand}")
 
-    def _given(
+    def _assignments(
         self, block: int, instr: Instr, where: tuple[int, int]
     ) -> Iterator[tuple[str, Value]]:
         """The registers that an instruction assigns, with their values."""

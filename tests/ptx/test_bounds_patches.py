@@ -51,10 +51,12 @@ def _all_ways(patch: Patch) -> None:
     def block(self: bounds.Ranges, number: int) -> bounds.Context:
         if number not in self._contexts:
             here = self.blocks[number]
-            above = self._block(here.above) if here.above != number else bounds.Context()
-            for way in here.ways:
-                above = self._by(above, way)
-            self._contexts[number] = above
+            dominator = (
+                self._block(here.dominator) if here.dominator != number else bounds.Context()
+            )
+            for edge in here.edges_in:
+                dominator = self._on_edge(dominator, edge)
+            self._contexts[number] = dominator
         return self._contexts[number]
 
     patch.setattr(bounds.Ranges, "_block", block)
@@ -62,7 +64,7 @@ def _all_ways(patch: Patch) -> None:
 
 def _one_value_each(patch: Patch) -> None:
     """A register has one value where different ones meet."""
-    patch.setattr(Blocks, "joins", lambda *_: set())
+    patch.setattr(Blocks, "iterated_frontier", lambda *_: set())
 
 
 def _exchanged(how: str, op: tuple[Op, Op]) -> Callable[[Patch], None]:
@@ -85,15 +87,17 @@ def _always(patch: Patch) -> None:
     """The patched code takes an assignment under a predicate for an unconditional one."""
     patch.setattr(
         bounds.Ranges,
-        "_either",
-        lambda self, args, bits, context, turning: self.range(args[1], context, turning),
+        "_select",
+        lambda self, args, bits, context, assumed: self.range(args[1], context, assumed),
     )
 
 
 def _no_start(patch: Patch) -> None:
     """The patched code forgets the values that a loop brings back."""
     patch.setattr(
-        bounds.Ranges, "_met", lambda self, value, turning: self._coming(value, False, turning)
+        bounds.Ranges,
+        "_loop_range",
+        lambda self, value, assumed: self._incoming_range(value, False, assumed),
     )
 
 

@@ -74,8 +74,8 @@ def test_only_the_kernels_that_are_launched_are_read(monkeypatch: pytest.MonkeyP
 def test_kernels_that_name_a_function_are_read_for_its_address() -> None:
     moves = "    { mov.u64 %rd0, // its address\n    twice; }\n    ret;\n}\n"
     source = text(3) + (GOOD % "taker").replace("    ret;\n}\n", moves)
-    assert module.parse_module(source).held_by_kernels == ["twice"]
-    assert module.parse_module(text(3)).held_by_kernels == []
+    assert module.parse_module(source).address_taken_in_kernels == ["twice"]
+    assert module.parse_module(text(3)).address_taken_in_kernels == []
 
 
 @pytest.mark.parametrize(

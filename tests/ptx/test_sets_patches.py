@@ -92,7 +92,9 @@ PATCHES: dict[str, Callable[[Patch], None]] = {
     "pieces are as good as the whole": method(
         Heap, "get", lambda self, _: NOTHING.union(*self.stored.values())
     ),
-    "offsets in parameters are lost": method(Registers, "_moved", lambda _self, found, _by: found),
+    "offsets in parameters are lost": method(
+        Registers, "_displaced", lambda _self, found, _by: found
+    ),
     "managed memory is like any": method(analysis._Analysis, "_why_not", lambda *_: ""),
     "special registers follow from the launch": method(
         analysis._Analysis, "_look_at_operands", lambda *_: None

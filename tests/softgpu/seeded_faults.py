@@ -43,7 +43,7 @@ TABLE: Table = {
                 "mprotect(at, bytes, access_of",
                 "mprotect(at, RF_CHUNK_BYTES, access_of",
             ),
-            "copies-do-not-count": ("\tatomic_fetch_add(&device->held, 1);", ""),
+            "copies-do-not-count": ("\tatomic_fetch_add(&device->chunks_in_use, 1);", ""),
             "copies-are-lost": ("while (soft_space_copied(space, &addr, &chunk))", "while (0)"),
             "chunks-keep-their-content": (
                 "if (fallocate(device->memfd,",

@@ -545,9 +545,9 @@ def test_values_that_differ_after_a_branch() -> None:
     behind = "setp.eq.u32 %q, %n, 1; @%q bra B; add.u32 %n, %n, 5; B:"
     for which, uniform in (("same", True), ("own", False), ("found", False)):
         found = uniformity(ways.format(which) + behind)
-        last = max(b.number for b in found.blocks.all if len(b.after) > 1)
+        last = max(b.number for b in found.blocks.all if len(b.successors) > 1)
         assert found.branch_is_uniform(last) is uniform
     for bound, uniform in (("%bound", True), ("%x", False)):
         found = uniformity(LOOP.format("", bound) + behind)
-        last = max(b.number for b in found.blocks.all if len(b.after) > 1)
+        last = max(b.number for b in found.blocks.all if len(b.successors) > 1)
         assert found.branch_is_uniform(last) is uniform

@@ -13,7 +13,7 @@ import cuda
 import pytest
 
 from rankfold.paths import REPOSITORY
-from rankfold.proxy.hal.soft.compiler.__main__ import made
+from rankfold.proxy.hal.soft.compiler.__main__ import stage_text
 from rankfold.proxy.ptx.module import parse_module
 
 GPT = f'#include "{REPOSITORY / "examples/gpt/kernels.cuh"}"\n'
@@ -63,7 +63,7 @@ TABLE: dict[str | Path, dict[str, tuple[int, int]]] = {
 def shape(source: Path | str, kernel: str) -> tuple[int, int]:
     """Segments and vector loops."""
     module = parse_module(cuda.ptx(source))
-    text = made(module, kernel, "optimised")
+    text = stage_text(module, kernel, "optimised")
     (cuts,) = re.findall(r"^@cuts = .*?\[(\d+) x ", text, re.MULTILINE)
     return int(cuts) - 1, len(re.findall(r"^vector\.body[\w.]*:", text, re.MULTILINE))
 

@@ -46,7 +46,9 @@ def main(file: Path, emit: str, wanted: str | None, output: TextIO) -> None:
             have = ", ".join(kernels) or "none"
             _refuse(f"{file}: no kernel {wanted}; there are: {have}")
         for name in [wanted] if wanted is not None else kernels:
-            shown = sets(file, text, module, name) if emit == "sets" else made(module, name, emit)
+            shown = (
+                sets(file, text, module, name) if emit == "sets" else stage_text(module, name, emit)
+            )
             print(f"{COMMENT[emit]} kernel {name}\n{shown}", file=output)
     except ModuleError as error:
         _refuse(f"{file}{line_of(text, error)}: {error.message}")
@@ -82,20 +84,20 @@ def _uses(use: Use) -> str:
     return ", ".join(str(each.name).lower().replace("_", " ") for each in Use if each in use)
 
 
-class _Enough(Exception):
+class _StageComplete(Exception):
     """The requested stage is complete; carries its text."""
 
 
-def made(module: Module, name: str, emit: str) -> str:
+def stage_text(module: Module, name: str, emit: str) -> str:
     """Returns one stage of a kernel as text. Raises ModuleError."""
 
     def keep(stage: str, text: str) -> None:
         if stage == emit:
-            raise _Enough(text)
+            raise _StageComplete(text)
 
     try:
         codegen.compile_kernel(objects.kernel_source(module, name), name, keep)
-    except _Enough as found:
+    except _StageComplete as found:
         return str(found)
     raise ValueError(f"no stage {emit}")
 

@@ -35,7 +35,7 @@ from rankfold.proxy.ptx.facts import Fact, facts_of
 from rankfold.proxy.ptx.model import TYPE_BYTES, Mem, Sym, Variable
 from rankfold.proxy.ptx.parameters import Flat
 from rankfold.proxy.ptx.steps import Op, Sign
-from rankfold.proxy.ptx.values import Kind, Seen, Value, Values
+from rankfold.proxy.ptx.values import Kind, MemoryInstr, Value, Values
 
 from .uniformity import Uniformity
 
@@ -60,7 +60,7 @@ class Disjointness:
         self.variables = variables
         self.values = Values(flat, params)
         self.uniformity = Uniformity(self.values)
-        self.seen = {each.at: each for each in self.values.seen}
+        self.seen = {each.at: each for each in self.values.memory_instrs}
         self.pairs = self.visits = 0
         self._forms: dict[Value, Form] = {}
         self._upper_bounds: dict[Value, int] = {}
@@ -79,7 +79,7 @@ class Disjointness:
             or self._below(b, a, same_iteration)
         )
 
-    def _in_two_variables(self, a: Seen, b: Seen) -> bool:
+    def _in_two_variables(self, a: MemoryInstr, b: MemoryInstr) -> bool:
         """Returns True if each is at the address of one variable plus a number, of two different
         variables."""
         names = set[str]()
@@ -92,7 +92,7 @@ class Disjointness:
         known = [self.variables[name] for name in names if name in self.variables]
         return len(known) == 2 and not all(variable.extern for variable in known)
 
-    def _below(self, p: Seen, q: Seen, same_iteration: bool) -> bool:
+    def _below(self, p: MemoryInstr, q: MemoryInstr, same_iteration: bool) -> bool:
         first, second = self._address(p), self._address(q)
         if first is None or second is None:
             return False
@@ -103,7 +103,12 @@ class Disjointness:
         )
 
     def _is_below(
-        self, fact: Fact, p: Form, q: Form, accesses: tuple[Seen, Seen], same_iteration: bool
+        self,
+        fact: Fact,
+        p: Form,
+        q: Form,
+        accesses: tuple[MemoryInstr, MemoryInstr],
+        same_iteration: bool,
     ) -> bool:
         """Checks the conditions of the module's docstring, with its names."""
         if not self._holds_unsigned(fact):
@@ -133,7 +138,7 @@ class Disjointness:
             number
             for number in _phi_blocks(values)
             if number
-            in self.uniformity.reached_from([*self.values.blocks[number].after], frozenset())
+            in self.uniformity.reached_from([*self.values.blocks[number].successors], frozenset())
         }
         return not phi_blocks or (
             same_iteration and all(map(self.uniformity.joins_each_iteration, phi_blocks))
@@ -141,22 +146,22 @@ class Disjointness:
 
     # ---- facts about an access
 
-    def _address(self, seen: Seen) -> Form | None:
+    def _address(self, seen: MemoryInstr) -> Form | None:
         (base,) = seen.bases if len(seen.bases) == 1 else (None,)
         where = next((each for each in seen.instr.args if isinstance(each, Mem)), None)
         if base is None or where is None or (base.bits > 32 and base.kind is not Kind.PLACE):
             return None
         return _sum(self._form(base), {_ONE: where.offset}, 1)
 
-    def _facts_at(self, seen: Seen) -> Iterator[Fact]:
+    def _facts_at(self, seen: MemoryInstr) -> Iterator[Fact]:
         """Yields the facts given by the branches that dominate an access."""
         blocks = self.values.blocks
         number = seen.block
-        while blocks[number].above != number:
-            ways = blocks[number].ways
-            found = self.values.predicate(ways[0]) if len(ways) == 1 else None
+        while blocks[number].dominator != number:
+            edges_in = blocks[number].edges_in
+            found = self.values.predicate(edges_in[0]) if len(edges_in) == 1 else None
             yield from facts_of(*found) if found else ()
-            number = blocks[number].above
+            number = blocks[number].dominator
 
     def _holds_unsigned(self, fact: Fact) -> bool:
         """Returns True if the fact is true for unsigned numbers."""
@@ -164,7 +169,7 @@ class Disjointness:
             return True
         return self.upper_bound(fact.value) < _HALF and self.upper_bound(fact.other) < _HALF
 
-    def _upper_bound_at(self, value: Value, seen: Seen) -> int:
+    def _upper_bound_at(self, value: Value, seen: MemoryInstr) -> int:
         """Returns an upper bound of the value at an access."""
         bounds = [
             self.upper_bound(fact.other)
@@ -197,7 +202,7 @@ class Disjointness:
                 return value.about % _WORD
             case Kind.SPECIAL:
                 return _special_bound(str(value.about))
-            case Kind.MEET:
+            case Kind.PHI:
                 # If it is bounded by its initial value: does the bound persist in each iteration?
                 initially = assumed | {value: 0}
                 guess = max(self._compute_bound(each, initially, depth + 10) for each in value.args)
@@ -307,7 +312,7 @@ def _phi_blocks(values: set[Value]) -> set[int]:
         if value in seen:
             continue
         seen.add(value)
-        if value.kind is Kind.MEET:
+        if value.kind is Kind.PHI:
             assert isinstance(value.about, tuple)
             found.add(value.about[0])
         else:

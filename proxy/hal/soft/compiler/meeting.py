@@ -152,13 +152,13 @@ def _pending_at_entry(
         through.append(keeps)
     before = [_Pending() for _ in blocks.all]
     todo = list(range(len(blocks.all)))
-    place = blocks.place
+    position = blocks.position
     while todo:
         n = todo.pop()
         now, earlier = before[n] if through[n] else _Pending()
         now |= own[n]
-        for following in blocks[n].after:
-            if place.get(following, 0) <= place.get(n, 0):  # each loop has such an edge
+        for following in blocks[n].successors:
+            if position.get(following, 0) <= position.get(n, 0):  # each loop has such an edge
                 new = _Pending(0, now | earlier)
             else:
                 new = _Pending(now, earlier)
@@ -218,14 +218,14 @@ def _joins(instrs: list[Instr], analyses: _Analyses) -> set[int]:
         return set()
     blocks = Blocks(instrs).all
     meeting = {block.number for block in blocks if _MEET in block.instrs}
-    behind = post_dominators([block.after for block in blocks])
+    ipdom = post_dominators([block.successors for block in blocks])
     joins = set()
     for block in blocks:
-        if len(block.after) < 2 or behind[block.number] < 0:
+        if len(block.successors) < 2 or ipdom[block.number] < 0:
             continue
         if id(block.instrs[-1]) in analyses.uniform_branches:
             continue
-        join = blocks[behind[block.number]]
+        join = blocks[ipdom[block.number]]
         labels = 1 if join.instrs[0].op[0] == "label" and len(join.instrs) > 1 else 0
         if not _meets(join.instrs[labels]) and _passes(blocks, block.number, join.number, meeting):
             joins.add(join.first)
@@ -237,7 +237,7 @@ def _passes(blocks: list[Block], start: int, end: int, some: set[int]) -> bool:
     seen = {end}
     todo = [start]
     while todo:
-        for each in blocks[todo.pop()].after:
+        for each in blocks[todo.pop()].successors:
             if each in some and each != end:
                 return True
             if each not in seen:

@@ -88,7 +88,9 @@ def kernel_source(module: Module, name: str) -> str:
     for function in module.functions.values():
         if function is not kernel and not function.entry:
             parts.append(function.text)
-    if held := module.held_by_kernels:  # after the others: their order decides their addresses
+    if (
+        held := module.address_taken_in_kernels
+    ):  # after the others: their order decides their addresses
         moves = "".join(f" mov.u64 %held, {other};" for other in held)
         parts.append(f".func __rankfold_held() {{ .reg .b64 %held;{moves} ret; }}")
     return "\n".join([*parts, kernel.text])

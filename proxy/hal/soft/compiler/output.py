@@ -36,7 +36,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> tuple[Path | None, str]:
     return Path(chosen), ""
 
 
-class Kept:
+class StageFiles:
     """Writes each stage of one compilation to a file as soon as it is complete, so that it
     exists if the next stage fails or crashes. `failed`: why a stage could not be written."""
 

@@ -83,7 +83,7 @@ class Compiler:
         self.reported = False
         self.full = False  # the cache accepts nothing more
         self.outputs, why = output.folder()
-        self.not_kept(why)
+        self.report_not_written(why)
         self.server = Server(
             socket,
             {
@@ -172,11 +172,11 @@ class Compiler:
             result = failure(job, f"was killed by signal {os.WTERMSIG(status)}")
         else:
             try:
-                said = json.loads(job.output)
-                result = said["result"]
-                self.not_kept(said["not_kept"])
-                self.not_stored(said["not_stored"])
-                objects = [job.object] if said["not_stored"] else []
+                outcome = json.loads(job.output)
+                result = outcome["result"]
+                self.report_not_written(outcome["output_error"])
+                self.report_not_stored(outcome["store_error"])
+                objects = [job.object] if outcome["store_error"] else []
             except ValueError:
                 result = failure(job, f"exited with status {os.waitstatus_to_exitcode(status)}")
         self.compiled += 1
@@ -194,14 +194,14 @@ class Compiler:
                 "%s removed from %s, which was full", plural.count(removed, "file"), self.folder
             )
 
-    def not_kept(self, why: str) -> None:
+    def report_not_written(self, why: str) -> None:
         """Logs the reason once, and stops keeping intermediate files."""
         if why and not self.reported:
             self.reported = True
             log.warning("%s", why)
         self.outputs = None if why else self.outputs
 
-    def not_stored(self, why: str) -> None:
+    def report_not_stored(self, why: str) -> None:
         """Logs when storing begins to fail."""
         if why and not self.full:
             log.warning("%s; compiled kernels are not cached until there is space: free some", why)
@@ -225,26 +225,26 @@ def failure(job: Job, what: str) -> Message:
 def _child(folder: Path, outputs: Path | None, job: Job, reply: int, limit_s: float) -> None:
     """Compiles in the child; never returns. Writes to the pipe the result, and why intermediate
     files or the object could not be stored."""
-    status, not_stored = 1, ""
+    status, store_error = 1, ""
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         limits.compute_for(math.ceil(limit_s))
         result: Message = {}
-        kept = output.Kept(outputs, job.key, job.name) if outputs else None
+        files = output.StageFiles(outputs, job.key, job.name) if outputs else None
         try:
-            compiled = codegen.compile_kernel(job.source, job.name, kept.keep if kept else None)
+            compiled = codegen.compile_kernel(job.source, job.name, files.keep if files else None)
             try:
                 cache.store(folder, job.key, compiled)
             except OSError as error:
                 os.pwrite(job.object, cache.encode(compiled), 0)
-                not_stored = f"kernels cannot be stored in {folder}: {error.strerror or error}"
+                store_error = f"kernels cannot be stored in {folder}: {error.strerror or error}"
         except ModuleError as error:
             result = {"code": error.code, "message": error.message}
         except Exception as error:  # noqa: BLE001  a fault of ours: say in which kernel
             result = failure(job, f"failed: {error!r}")
-        not_kept = kept.failed if kept else ""
-        said = {"result": result, "not_kept": not_kept, "not_stored": not_stored}
-        os.write(reply, json.dumps(said).encode())
+        output_error = files.failed if files else ""
+        outcome = {"result": result, "output_error": output_error, "store_error": store_error}
+        os.write(reply, json.dumps(outcome).encode())
         status = 0
     finally:
         os._exit(status)

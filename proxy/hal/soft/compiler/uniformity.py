@@ -77,10 +77,10 @@ class Uniformity:
         """Returns the successors of a block, without those of exiting threads if other threads
         continue from there. (After a kernel's last loop they are kept, because otherwise there
         would be no successor.)"""
-        place = self.blocks.place
-        here = place.get(block.number, 0)
-        others = [n for n in block.after if n not in exiting]
-        return others if any(place.get(n, 0) > here for n in others) else block.after
+        position = self.blocks.position
+        here = position.get(block.number, 0)
+        others = [n for n in block.successors if n not in exiting]
+        return others if any(position.get(n, 0) > here for n in others) else block.successors
 
     def _propagate(self) -> bool:
         """Finds values and branches that are not uniform because of those already found; returns
@@ -108,7 +108,7 @@ class Uniformity:
                 return not str(value.about).startswith(_SHAPE)
             case Kind.UNKNOWN | Kind.RECEIVED:
                 return True
-            case Kind.MEET:
+            case Kind.PHI:
                 assert isinstance(value.about, tuple)
                 if value.about[0] in self._in_divergence | self._joins:
                     return True
@@ -131,7 +131,7 @@ def _exiting(blocks: list[Block]) -> set[int]:
         last = block.instrs[-1] if block.instrs else None
         if last and last.op[0] in ("ret", "exit", "bra") and not last.pred:
             only = all(instr.op[0] == "label" for instr in block.instrs[:-1])
-            if only and all(number in found for number in block.after):
+            if only and all(number in found for number in block.successors):
                 found.add(block.number)
     return found
 
