@@ -22,7 +22,7 @@ from typing import Any
 
 from . import origins as og
 from .arithmetic import HEAP, Registers, Use
-from .bounds import Access, Load, Ranges, memory_of
+from .bounds import Access, AccessRanges, Load, memory_of
 from .errors import ModuleError
 from .flows import GRID, STEADY, WHY_OPEN, Flow, flow_of
 from .inline import flatten
@@ -139,7 +139,7 @@ def analyse(module: Module, kernel: Function, flat: Flat, fixed_code: bool) -> S
     bounds = Bounds()
     if values and not reasons:
         sizes = {v.name: v.size for v in module.variables.values()}
-        ranges = Ranges(values, kernel.param_bytes)
+        ranges = AccessRanges(values, kernel.param_bytes)
         analysis.resolve(ranges.place(analysis.loads()))
         bounds = ranges.bounds(analysis.accesses(), sizes, analysis.parts())
     else:

@@ -1,4 +1,5 @@
-"""Patches that make bounds.py wrong: the cases of test_bounds.py, or random kernels, show each."""
+"""Patches that make bounds.py or ranges.py wrong: a case of test_bounds.py, or a random kernel,
+shows each."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from ptx import test_bounds
 from ptx.launches import Core, Reach
 from ptx.test_random_bounds import Failed, check
 
-from rankfold.proxy.ptx import bounds, computing, facts, values
+from rankfold.proxy.ptx import bounds, computing, facts, ranges, values
 from rankfold.proxy.ptx.blocks import Blocks
 from rankfold.proxy.ptx.steps import Op
 
@@ -48,18 +49,18 @@ def shown(core: Core) -> bool:
 def _all_ways(patch: Patch) -> None:
     """The patched code assumes that a fact on one path into a block holds on all."""
 
-    def block(self: bounds.Ranges, number: int) -> bounds.Context:
+    def block(self: ranges.Ranges, number: int) -> ranges.Context:
         if number not in self._contexts:
             here = self.blocks[number]
             dominator = (
-                self._block(here.dominator) if here.dominator != number else bounds.Context()
+                self._block(here.dominator) if here.dominator != number else ranges.Context()
             )
             for edge in here.edges_in:
                 dominator = self._on_edge(dominator, edge)
             self._contexts[number] = dominator
         return self._contexts[number]
 
-    patch.setattr(bounds.Ranges, "_block", block)
+    patch.setattr(ranges.Ranges, "_block", block)
 
 
 def _one_value_each(patch: Patch) -> None:
@@ -80,13 +81,13 @@ def _either_holds(patch: Patch) -> None:
             return [f for each in predicate.args for f in all_of(each, holds)]
         return known(predicate, holds)
 
-    patch.setattr(bounds, "facts_of", all_of)
+    patch.setattr(ranges, "facts_of", all_of)
 
 
 def _always(patch: Patch) -> None:
     """The patched code takes an assignment under a predicate for an unconditional one."""
     patch.setattr(
-        bounds.Ranges,
+        ranges.Ranges,
         "_select",
         lambda self, args, bits, context, assumed: self.range(args[1], context, assumed),
     )
@@ -95,7 +96,7 @@ def _always(patch: Patch) -> None:
 def _no_start(patch: Patch) -> None:
     """The patched code forgets the values that a loop brings back."""
     patch.setattr(
-        bounds.Ranges,
+        ranges.Ranges,
         "_loop_range",
         lambda self, value, assumed: self._incoming_range(value, False, assumed),
     )
@@ -104,7 +105,7 @@ def _no_start(patch: Patch) -> None:
 def _signed(patch: Patch) -> None:
     """Numbers are made longer with their sign, whatever they are."""
     patch.setattr(
-        bounds.Ranges,
+        ranges.Ranges,
         "_converted",
         lambda self, op, bits, step: self.steps.add(Op.AS, 32 if "64" in op[1] else bits, 1, step),
     )
