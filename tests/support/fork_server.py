@@ -35,7 +35,7 @@ LATER = {
     "rankfold": ["jsonschema", "jsonschema_specifications"],
     "rankfold.reconciler.daemon": ["jsonschema", "jsonschema_specifications"],
     **{f"rankfold.checkpoint.{name}": _STORE for name in ("begin", "fetch", "ownership", "upload")},
-    "rankfold.interpose.launcher": ["rankfold.interpose.launcher.launcher"],
+    "rankfold.interpose.launcher": ["rankfold.interpose.launcher.start"],
     "rankfold.proxy.server": ["rankfold.proxy.hal.soft.modules"],
     "rankfold.proxy.hal.soft.compiler.server": ["rankfold.proxy.hal.soft.compiler.codegen"],
 }
