@@ -144,11 +144,12 @@ class TestAnInterpreterIsStarted:
         [
             {"env": {**os.environ, "LD_LIBRARY_PATH": "/nowhere"}},
             {"env": {**os.environ, "PYTHONHASHSEED": "1"}},
+            {"env": {**os.environ, "FSSPEC_S3_KEY": "k"}},  # read when fsspec is imported
             {"preexec_fn": lambda: None},
             {"close_fds": False},
             {"user": os.getuid()},
         ],
-        ids=["LD_", "PYTHON", "preexec_fn", "close_fds", "user"],
+        ids=["LD_", "PYTHON", "FSSPEC_", "preexec_fn", "close_fds", "user"],
     )
     def test_for(self, options: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "support.seen", "status"]

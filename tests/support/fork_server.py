@@ -86,8 +86,6 @@ class Server:
         with open(text) as file:
             request: Request = json.loads(file.read())
         load(request["program"])
-        if "FSSPEC_S3_ENDPOINT_URL" in request["environment"]:
-            load("s3fs")
         server = os.getpid()
         try:
             pid = os.fork()

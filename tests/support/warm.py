@@ -31,7 +31,8 @@ from typing import Any
 from support import fork_server
 
 TESTS = Path(__file__).resolve().parents[1]
-COLD = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "GLIBC_")
+# Variables that are read when a process starts, or when a module is imported that forks have.
+COLD = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "GLIBC_", "FSSPEC_", "AWS_")
 EITHER_WAY = {"PYTHONFAULTHANDLER"}
 PACKAGES = {"rankfold"}
 ENDS_WITH_ITS_PARENT = {"rankfold.plugin_process"}  # which is the one that started it
