@@ -112,12 +112,10 @@ void memory_sweep(struct rank_memory *m)
 	m->device->progress = true;
 }
 
-/* The content between two buffers is never needed. It stays known, so that pages stay equal; but if
- * the map is long, it becomes one range, however many parts it had. */
+/* The content between two buffers is never needed: it becomes one range, however many parts it
+ * had. */
 static void forget_content(struct rank_memory *m, uint32_t next)
 {
-	if (m->versions.count < EXTENTS_MAX / 4)
-		return;
 	uint64_t begin = RF_DEV_BASE, end = RF_DEV_BASE + RF_HEAP_BYTES;
 	if (next > 0)
 		begin = m->buffers[next - 1].addr + m->buffers[next - 1].bytes;
