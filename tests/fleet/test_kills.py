@@ -110,6 +110,7 @@ def test_the_proxy_that_started_the_compiler(
 ) -> None:
     """The compiler serves the other proxies on, and the device is free for a new proxy."""
     rankfold.environment["RANKFOLD_CACHE"] = str(specs.folder / "kernels")
+    rankfold.environment["PYTHONNOUSERSITE"] = "1"  # a fork's parent would be the fork server
     specs.pool(2)
     neighbour.ranks = 2
     neighbour.apply(gpus=2, extra="restart: {maxRestarts: 0}")
