@@ -90,6 +90,7 @@ class Turn:
 
     claimed: groups whose free devices a job that waits has a claim on.
     lending: devices that elastic jobs may give up; None: there are none.
+    awaited: for each job that waits until others have given up devices, the groups of these.
     """
 
     def __init__(self, fleet: Fleet, memory: Ledger, backfill: bool):
@@ -97,6 +98,7 @@ class Turn:
         self.free = Free(fleet.groups)
         self.claimed: set[int] = set()
         self.lending: Lending | None = None
+        self.awaited: list[set[int]] = []
         self._groups, self._memory, self._backfill = fleet.groups, memory, backfill
 
     def begin(self) -> None:
@@ -173,7 +175,13 @@ class Turn:
         """Devices that elastic jobs give up so that this job has all that it wants."""
         if self.lending is None or job.blocked or not self._memory_allows(job, wanted):
             return None
-        return self.lending.lend(job, groups, missing)
+        # A job before it in line takes any devices of its groups when they are free, also those
+        # that others would give up for this one: unless this one can use all of these, it is too
+        # early.
+        if any(not each.isdisjoint(groups) and not each.issubset(groups) for each in self.awaited):
+            return None
+        need = host_need(job.world_size, job.rank_memory, wanted)
+        return self.lending.lend(job, groups, missing, need)
 
     def _receive(self, loan: Loan) -> bool:
         """Return devices to those that are free; whether all of them can be given away now."""
@@ -191,6 +199,7 @@ class Turn:
         for it: no other job gets them meanwhile."""
         free = self.free.count(groups)
         self.free.take(groups, min(free, wanted - len(own)))
+        self.awaited.append(set(groups))
         names = ", ".join(lender.job.name for lender in loan.lenders)
         reason = f"needs {count(wanted, 'device')}; waits until these jobs give up some: {names}"
         disturbs = tuple(

@@ -78,7 +78,7 @@ class Lending:
         # Upper bounds, so that a job that cannot be helped takes no time for each lender:
         self._spare = [0] * len(groups)
         self._last = [0] * len(groups)
-        self._refused: dict[tuple[tuple[int, ...], bool], int] = {}
+        self._refused: dict[tuple[tuple[int, ...], bool, int], int] = {}
         for place, (job, own) in enumerate(line):
             if is_elastic(job) and len(own) >= least_of(job):
                 lender = self.lenders[job.name] = Lender(job, place, own)
@@ -89,18 +89,22 @@ class Lending:
     def has_lent(self, name: str) -> bool:
         return name in self.lenders and bool(self.lenders[name].borrowers)
 
-    def lend(self, job: Job, groups: Sequence[int], number: int) -> Loan | None:
-        """Devices of these groups for a job; None if there are fewer than `number`."""
+    def lend(self, job: Job, groups: Sequence[int], number: int, need: int) -> Loan | None:
+        """Devices of these groups for a job; None if there are fewer than `number`. need: bytes of
+        host memory that the job may need when it has them. They are noted with the loan: neither
+        the jobs that give up devices nor later ones in line take them."""
         suspend = job.guarantee != 0
-        key = (tuple(groups), suspend)
+        key = (tuple(groups), suspend, need)
         most = sum(self._spare[at] + (self._last[at] if suspend else 0) for at in groups)
         if number > most or number >= self._refused.get(key, number + 1):
             return None
+        self._memory.note(job.name, max(job.need, need))
         useless: set[str] = set()  # lenders whose ranks would need too much host memory
         while (chosen := self._choose(job.name, groups, number, suspend, useless)) is not None:
             if (without := self._note(chosen)) is None:
                 return self._commit(job.name, groups, chosen)
             useless.add(without)
+        self._memory.note(job.name, job.need)
         self._refused[key] = number
         return None
 

@@ -35,8 +35,23 @@ TABLE: Table = {
                 "if False:",
             ),
         },
+        f"{ELASTIC}::test_no_job_is_suspended_for_one_that_would_then_need_too_much_host_memory": {
+            "need-of-the-borrower-forgotten": (
+                "        self._memory.note(job.name, max(job.need, need))\n",
+                "",
+            ),
+        },
+        f"{ELASTIC}::test_host_memory_is_kept_for_a_job_until_others_have_given_up_devices": {
+            "memory-given-to-a-third-job": (
+                "        self._memory.note(job.name, max(job.need, need))\n",
+                "",
+            ),
+        },
     },
     "policy/fifo.py": {
+        f"{ELASTIC}::test_devices_are_given_up_only_if_no_job_before_in_line_takes_them": {
+            "taken-by-another-borrower": ("        self.awaited.append(set(groups))\n", ""),
+        },
         f"{ELASTIC}::test_a_job_moves_to_grow_only_after_a_while": {
             "at-once": ("0 <= now - job.since < delay", "False"),
             "never-after-the-clock-is-set-back": (

@@ -258,6 +258,42 @@ def test_a_job_that_would_need_too_much_host_memory_keeps_its_devices() -> None:
     assert world.own == {"a": 2, "b": 1, "c": 0}, "a's ranks fit on 2 devices, not on 1"
 
 
+def test_no_job_is_suspended_for_one_that_would_then_need_too_much_host_memory() -> None:
+    """`new` needs 2 GiB, and `a` 1 GiB more when it has no device."""
+    world = World(1, host_memory=2 * GIB)
+    world.add(job("a", 1, 1, guarantee=0))
+    world.settle()
+    world.add(job("new", 3, 1, created=1.0))
+    assert not world.turn() and world.own == {"a": 1, "new": 0}
+    world.host_memory = 3 * GIB
+    world.settle()
+    assert world.own == {"a": 0, "new": 1}
+
+
+def test_host_memory_is_kept_for_a_job_until_others_have_given_up_devices() -> None:
+    world = World(3, 1, host_memory=3 * GIB)
+    world.add(job("a", 3, 3, guarantee=1))
+    world.settle()
+    world.add(job("new", 3, 1, created=1.0))
+    world.add(replace(job("late", 2, 1, created=2.0), groups=(1,)))
+    decisions = world.decide()
+    assert decisions["a"].reason == "gives up 1 device for new"
+    assert decisions["late"].outcome == "memory"
+    world.settle()
+    assert world.own == {"a": 2, "new": 1, "late": 0}
+
+
+def test_devices_are_given_up_only_if_no_job_before_in_line_takes_them() -> None:
+    """`both` may use all that `a` gives up for it and for `one`, which can use only the first."""
+    world = World(1, 2)
+    world.add(replace(job("a", 3, 3, guarantee=0), groups=(0, 1)))
+    world.settle()
+    world.add(replace(job("both", 2, 2, created=1.0), groups=(0, 1)), job("one", 1, 1, created=2.0))
+    assert world.decide()["a"].reason == "gives up 2 devices for both"
+    world.settle()
+    assert world.own == {"a": 0, "both": 2, "one": 1}, "one after the other"
+
+
 def test_a_job_moves_to_grow_only_after_a_while() -> None:
     world = World(2)
     world.rules = replace(world.rules, growth_delay=10.0)
@@ -377,7 +413,9 @@ def test_a_job_is_disturbed_only_if_that_places_another_one(
     borrowers = [name for name, each in decisions.items() if "give up some" in each.reason]
     lent = [name for name, each in decisions.items() if "gives up" in each.reason]
     assert bool(borrowers) == bool(lent)
-    free = sum(len(group.free) for group in world.fleet().groups)
+    # Free devices that these decisions give to a job before it in line do not help a borrower.
+    others = {at for each in decisions.values() for at in each.devices or ()}
+    free = sum(at not in others for group in world.fleet().groups for at in group.free)
     world.turn()
     given_up = {name: before[name] - world.own[name] for name in lent}
     world.turn()
