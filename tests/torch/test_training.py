@@ -3,21 +3,24 @@ files are moved, saved and restored."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
-from guests.runner import Place, Results, Way, folded, killed, moved
+from guests.runner import Place, Results, Way, folded, moved
 from guests.table import Guest
 
 from support.command import Rankfold, Specs
 from support.leaks import State
+from support.patience import scaled
 
 GPT = Guest(
     "torch-gpt",
     "examples/torch/train_gpt.py",
     ("--steps", "200", "--out", "params", "--save", "state.pt", "--save-every", "8"),
     ranks=4,
-    lines=20,  # the steps after these last until 3 GB are in the store
+    lines=20,
     interpreter="build/torch/python",
     capability="9.0",
     memory="1GiB",
@@ -35,6 +38,20 @@ def on_two(place: Place) -> Results:
     job = place.job()
     job.apply(gpus=2)
     return job.results()
+
+
+def killed(place: Place) -> Results:
+    """Everything is killed when a checkpoint is in the store. Until then the ranks stand still from
+    their snapshot on: they would end before 3 GB are uploaded."""
+    job, rankfold = place.started(), place.rankfold
+    saving = rankfold.start("checkpoint", job.name, "--wait")
+    rankfold.until(lambda: "Snapshot" in rankfold("events", job.name))
+    for rank in rankfold.job(job.name)["ranks"]:
+        os.kill(rank["pid"], signal.SIGSTOP)
+    id, error = saving.communicate(timeout=scaled(300))
+    assert saving.returncode == 0, error
+    rankfold.kill_everything(job.name)
+    return place.restarted(id.strip())
 
 
 @pytest.mark.slow
