@@ -101,7 +101,7 @@ class Device:
         return int(self.cluster.ffi.cast("uintptr_t", ref.space)), ref.addr
 
     def _bytes(self, place: Place, count: int) -> Any:
-        """The bytes that a hal_ref names, all of which must exist."""
+        """The bytes that a hal_ref names. Raises AssertionError if any does not exist."""
         ffi = self.cluster.ffi
         space, addr = place
         if not space and addr < SCRATCH:

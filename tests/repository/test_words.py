@@ -259,7 +259,7 @@ def test_documents_name_their_subject() -> None:
 
 
 def test_a_relative_clause_has_its_noun() -> None:
-    """A reader expects "a kernel whose effect is unknown"; "all of which" is fine."""
+    """For example "a kernel whose effect is unknown". "All of which" is accepted."""
     names = sources(".py", ".c", ".h", ".cu", ".def", ".md", ".json", ".yaml")
     found = [name for name in names if written_here(name) and OF_WHICH.search(read(name))]
     assert found == [], "write: whose, or a sentence of its own"
