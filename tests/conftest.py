@@ -61,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Started in the background of a script it would ignore them, and so would all it starts.
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        leaks.interrupt_when_the_parent_exits()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -31,6 +31,7 @@ from support.patience import scaled
 NAME = "rankfold"
 GRACE_S = 5.0
 _MNT_DETACH = 2
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -39,6 +40,12 @@ def become_subreaper() -> None:
     """Orphans below this process become its children."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def interrupt_when_the_parent_exits() -> None:
+    """A worker of xdist stops testing when its controller is killed, and ends what it started."""
+    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG")
 
 
 def processes() -> dict[int, tuple[int, str]]:
