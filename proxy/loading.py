@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from rankfold.log import area
 from rankfold.proxy.modules import ModuleStore
 from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Event, Native
+from rankfold.proxy.ptx.errors import UNKNOWN
 
 log = area(__file__)
 
 LOADS = max(2, os.cpu_count() or 1)  # modules and kernels loaded at once, as many as compiled
-UNKNOWN_ERROR = 999  # CUDA_ERROR_UNKNOWN
 
 
 class LoadThreads:
@@ -54,9 +54,9 @@ class LoadThreads:
             what = f"kernel {event.name}" if event.kind == EVENT_FUNCTION else "a module"
             why = f"{what}: {error!r}, which is a defect of rankfold"
             if event.kind == EVENT_MODULE:
-                self.native.module_ready(event.token, UNKNOWN_ERROR, why=why)
+                self.native.module_ready(event.token, UNKNOWN, why=why)
             else:
-                self.native.function_ready(event.token, UNKNOWN_ERROR, why=why)
+                self.native.function_ready(event.token, UNKNOWN, why=why)
 
     def _load_module(self, event: Event, cc: tuple[int, int]) -> None:
         info, error, why = self.modules.module(

@@ -30,7 +30,19 @@ SLICES = (
     "tests/proxy/test_preparing.py",
 )
 
+LOADED = "tests/proxy/test_waiting_for_code.py"
+
 TABLE: Table = {
+    "proxy/core/loop/api.c": {
+        (LOADED, "-k", "fails_its_rank"): {
+            "rank-continues-without-code": ("if (a->error == CU_UNKNOWN)", "if (0)"),
+            "refused-code-fails-the-rank": ("if (a->error == CU_UNKNOWN)", "if (1)"),
+            "module-that-fails-is-ignored": (
+                "\t\t\tcode_refused(r, a, ask->bulk, ask->bulk - 1);",
+                "\t\t\t;",
+            ),
+        },
+    },
     "proxy/hal/null/null.c": {
         "tests/proxy/test_null.py::test_a_chunk_of_another_reads_as_zero": {
             "null-keeps-contents": (

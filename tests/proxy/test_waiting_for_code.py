@@ -10,7 +10,7 @@ import pytest
 
 from rankfold.proxy.native import EVENT_FUNCTION, EVENT_MODULE, Native
 from rankfold.proxy.ptx.arithmetic import Use
-from rankfold.proxy.ptx.errors import INVALID_IMAGE, INVALID_PTX, NOT_FOUND
+from rankfold.proxy.ptx.errors import INVALID_IMAGE, INVALID_PTX, NOT_FOUND, UNKNOWN
 from rankfold.proxy.ptx.info import Access, FunctionInfo, ModuleInfo, module_info
 from rankfold.proxy.ptx.sets import Sets
 from support.computing import (
@@ -95,6 +95,33 @@ def test_the_reason_of_a_refusal_reaches_the_rank(
         native.function_ready(token_of(native, EVENT_FUNCTION), 0, kernel)
         assert rank.finish() == INVALID_IMAGE
         assert reason_in(rank, 4).startswith("kernel tally: ") and reason in reason_in(rank, 4)
+        leave(native)
+    rank.close()
+
+
+@pytest.mark.parametrize("kind", [EVENT_MODULE, EVENT_FUNCTION])
+@pytest.mark.parametrize("error", [INVALID_PTX, UNKNOWN])
+def test_code_that_rankfold_fails_to_load_fails_its_rank(kind: int, error: int) -> None:
+    """Code that it refuses is for the program to handle."""
+    rank, image = Computing(0, 1, DEV_BASE), source()
+    rank.map[OFF_BULK : OFF_BULK + len(image)] = image
+    with device() as native:
+        attach(native, rank)
+        rank.post(MODULE_DATA, struct.pack("<QQII", MODULE, 0, len(image), 0))
+        rank.begin(MODULE_LOAD, struct.pack("<QQII", MODULE, len(image), 1, 3))
+        token = token_of(native, EVENT_MODULE)
+        if kind == EVENT_MODULE:
+            native.module_ready(token, error, None, "why not")
+        else:
+            native.module_ready(token, 0, module_info(image.decode()))
+            assert rank.finish() == 0
+            rank.begin(FUNCTION_GET, struct.pack("<QQII", MODULE, 50, 4, 5) + b"tally")
+            native.function_ready(token_of(native, EVENT_FUNCTION), error, None, "why not")
+        assert rank.finish() == error
+        found = native.rank_status(1, 0)
+        assert found is not None
+        failed = (UNKNOWN, "why not") if error == UNKNOWN else (0, "")
+        assert (found.error, found.error_text) == failed
         leave(native)
     rank.close()
 

@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from support.seeding import Table
 
+IGNORED = (
+    "tests/running/test_failing_programs.py::"
+    "test_a_program_that_ignores_errors_gets_no_results_without_a_kernel"
+)
+
 TABLE: Table = {
+    "proxy/hal/soft/compiler/server.py": {
+        (f"{IGNORED}[killed]",): {
+            "failed-compilation-is-an-error-to-ignore": (
+                'return {"code": UNKNOWN,',
+                'return {"code": 218,',
+            ),
+        },
+        (f"{IGNORED}[refused]",): {
+            "refusal-is-a-failed-compilation": (
+                'result = {"code": error.code,',
+                'result = {"code": UNKNOWN,',
+            ),
+        },
+    },
     "proxy/core/rank/ring.c": {
         "tests/running/test_behaviour.py::test_a_fault_is_said_once_and_where": {
             "rest-of-its-text-lost": ('length > first ? text + first : ""', '""'),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
+import sys
 
 import cuda
 import pytest
 
+from rankfold import paths
 from rankfold.control import call
+from rankfold.proxy.hal.soft.modules import compiler_socket
 from support.fleet import Fleet, MiB, RunningJob, until
 from support.leaks import State
 
@@ -165,3 +169,55 @@ def test_a_collective_that_fails_with_a_rank_names_it_and_why(state: State) -> N
         reason = until(failed, 60, "the job has failed")
         assert reason.startswith("rank 0 has failed: _Z3putPi: an address outside of device memory")
         assert re.search(r"; with it error 2 .* AllReduce of 16777216 float32", reason), reason
+
+
+FAILING_COMPILER = """
+import os, signal
+from rankfold.proxy.hal.soft.compiler import server
+from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+compile_kernel = server.codegen.compile_kernel
+def compile_all_but_one(source, name, keep=None):
+    if name == "_Z7unluckyPi":
+        {fault}
+    return compile_kernel(source, name, keep)
+server.codegen.compile_kernel = compile_all_but_one
+server.main()
+"""
+LASTS = "; this and all later calls fail (cudaErrorUnknown)"
+
+
+@pytest.mark.parametrize(
+    ("fault", "printed", "reason"),
+    [
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "cudaErrorUnknown -1\n",
+            f"its compilation was killed by signal 9{LASTS}",
+        ),
+        (
+            "raise KeyError(7)",
+            "cudaErrorUnknown -1\n",
+            f"its compilation failed: KeyError(7){LASTS}",
+        ),
+        ("raise ModuleError(INVALID_PTX, 'not PTX')", "cudaSuccess 0\n", "not PTX"),
+    ],
+    ids=["killed", "exception", "refused"],
+)
+def test_a_program_that_ignores_errors_gets_no_results_without_a_kernel(
+    state: State, fault: str, printed: str, reason: str
+) -> None:
+    """The compiler fails, which is no fault of the program, or it refuses the kernel."""
+    socket = compiler_socket(state.path)
+    socket.parent.mkdir(parents=True, exist_ok=True)
+    code = FAILING_COMPILER.format(fault=fault)
+    options = ["--socket", socket, "--cache", paths.kernel_cache(state.path), "--idle", "1000"]
+    with subprocess.Popen([sys.executable, "-c", code, *map(str, options)]):
+        try:
+            until(socket.exists, 60, "the compiler serves")
+            with Fleet(state) as fleet:
+                job = start(fleet, "ignored_errors", [0])
+                until(lambda: job.exit_status(0) is not None, 60, "the program ends")
+                assert (job.exit_status(0), job.output(0)) == (0, printed), job.errors(0)
+                assert job.errors(0) == f"rankfold: kernel _Z7unluckyPi: {reason}\n"
+        finally:
+            call(str(socket), "shutdown")

@@ -12,7 +12,7 @@ import pytest
 
 from rankfold.proxy.hal.soft.compiler import cache, codegen, objects, parts
 from rankfold.proxy.hal.soft.modules import Loader
-from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.errors import UNKNOWN, ModuleError
 from softgpu.harness import Device
 
 PTX = """.version 8.0
@@ -94,7 +94,7 @@ def test_a_part_whose_process_is_killed_fails_the_kernel(number: int) -> None:
     said = "timed out" if number == signal.SIGXCPU else f"killed by signal {int(number)}"
     with pytest.raises(ModuleError, match=said) as caught:
         parts.in_children(["first", "second", "third", "fourth"], crash)
-    assert caught.value.code == INVALID_PTX
+    assert caught.value.code == UNKNOWN
     assert children() == before
 
 
@@ -105,3 +105,18 @@ def test_an_error_of_a_part_is_the_error_of_the_kernel() -> None:
     with pytest.raises(ModuleError, match="no first") as caught:
         parts.in_children(["first", "second"], refuse)
     assert caught.value.code == 801
+
+
+def test_an_exception_in_a_part_is_no_fault_of_the_program() -> None:
+    def fail(text: str) -> bytes:
+        raise KeyError(text)
+
+    with pytest.raises(ModuleError, match=r"the compiler failed: KeyError\('first'\)") as caught:
+        parts.in_children(["first", "second"], fail)
+    assert caught.value.code == UNKNOWN
+
+
+def test_ir_that_llvm_refuses_is_no_fault_of_the_program() -> None:
+    with pytest.raises(ModuleError, match="kernel k: LLVM refused its IR") as caught:
+        codegen._object("define void @k() { ret i32 0 }", "k")
+    assert caught.value.code == UNKNOWN

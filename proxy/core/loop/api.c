@@ -300,6 +300,16 @@ static void explain(struct rank *r, uint32_t slot, const char *why)
 		snprintf((char *)bulk, RF_BULK_BYTES, "%s", why);
 }
 
+/* Tells the program why its code cannot be loaded. If it did not cause that, its rank fails:
+ * programs ignore such errors (CUB does) and would continue without the results of a kernel. */
+static void code_refused(struct rank *r, const struct arguments *a, bool asked, uint32_t slot)
+{
+	if (a->error == CU_UNKNOWN)
+		rank_fail(r, a->error, a->text);
+	else if (asked)
+		explain(r, slot, a->text);
+}
+
 static void run_module_ready(struct proxy *p, void *arg)
 {
 	struct arguments *a = arg;
@@ -325,8 +335,8 @@ static void run_module_ready(struct proxy *p, void *arg)
 		struct rf_module_reply reply = {
 			m->globals_bytes, m->function_count,
 			m->global_count | (m->managed_count ? RF_GLOBALS_MANAGED : 0)};
-		if (a->error && ask->bulk)
-			explain(r, ask->bulk - 1, a->text);
+		if (a->error)
+			code_refused(r, a, ask->bulk, ask->bulk - 1);
 		ring_reply(r, ask->slot, a->error, &reply, sizeof reply);
 		if (a->error && !ask->slot)
 			rank_fail(r, a->error, "a module of the moved rank cannot be loaded again");
@@ -399,8 +409,7 @@ static void run_function_ready(struct proxy *p, void *arg)
 		ring_reply(r, ask->slot, CU_OK, &reply, sizeof reply);
 	} else if (f) {
 		function_refuse(f, a->error);
-		if (ask->slot)
-			explain(r, ask->bulk, a->text);
+		code_refused(r, a, ask->slot, ask->bulk);
 		ring_reply(r, ask->slot, a->error, NULL, 0);
 	}
 	if (f)

@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 from rankfold import paths, plural
 from rankfold.control import Client, ControlError
 from rankfold.log import area
-from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.errors import UNKNOWN, ModuleError
 from rankfold.proxy.ptx.info import FunctionInfo, ModuleInfo, function_info
 from rankfold.proxy.ptx.module import find
 from rankfold.proxy.ptx.prepared import Prepared
@@ -154,7 +154,7 @@ class Loader:
                 llvm.add_symbol(name, engine.get_global_value_address(name))
             address = engine.get_global_value_address(compiled.symbol)  # in the last one
         if not address:
-            raise ModuleError(INVALID_PTX, f"the object of {compiled.symbol} cannot be linked")
+            raise ModuleError(UNKNOWN, f"the object of {compiled.symbol} cannot be linked")
         return int(address)
 
     # ---- the compiler process
@@ -168,10 +168,10 @@ class Loader:
             except ControlError as error:
                 if error.code != "unreachable" or attempt == ATTEMPTS or self._closed:
                     text = f"kernel {name}: the compiler process: {error}"
-                    raise ModuleError(INVALID_PTX, text) from error
+                    raise ModuleError(UNKNOWN, text) from error
         compiled = cache.decode(given) if given else cache.load(self.cache_dir, key)
         if compiled is None:
-            raise ModuleError(INVALID_PTX, f"kernel {name}: no object in {self.cache_dir}")
+            raise ModuleError(UNKNOWN, f"kernel {name}: no object in {self.cache_dir}")
         return compiled
 
     def _request(self, key: str, name: str, source: str) -> bytes:

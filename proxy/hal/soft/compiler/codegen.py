@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import llvmlite.binding as llvm
 
-from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.errors import UNKNOWN, ModuleError
 from rankfold.proxy.ptx.module import find, parse_module
 from rankfold.proxy.ptx.sets import sets_of
 
@@ -67,7 +67,7 @@ def _optimised(ir: str, name: str, machine: llvm.TargetMachine) -> llvm.ModuleRe
         module.verify()
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise ModuleError(INVALID_PTX, f"kernel {name}: LLVM refused its IR: {reason}") from error
+        raise ModuleError(UNKNOWN, f"kernel {name}: LLVM refused its IR: {reason}") from error
     options = llvm.create_pipeline_tuning_options(speed_level=3)
     options.loop_vectorization = True
     options.slp_vectorization = True

@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.errors import UNKNOWN, ModuleError
 
 from .lower import Lowered
 
@@ -116,7 +116,7 @@ def _outcome(text: str, compile_: Callable[[str], bytes]) -> bytes:
     except ModuleError as error:
         return b"-" + json.dumps([error.code, error.message]).encode()
     except Exception as error:  # noqa: BLE001  a fault of ours, or no memory: reported as such
-        return b"-" + json.dumps([INVALID_PTX, f"the compiler failed: {error!r}"]).encode()
+        return b"-" + json.dumps([UNKNOWN, f"the compiler failed: {error!r}"]).encode()
 
 
 def _wait_for_one(running: dict[int, int]) -> None:
@@ -127,9 +127,9 @@ def _wait_for_one(running: dict[int, int]) -> None:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGXCPU:
-            raise ModuleError(INVALID_PTX, "the compilation of a part of it timed out")
+            raise ModuleError(UNKNOWN, "the compilation of a part of it timed out")
         what = f"the compilation of a part of it was killed by signal {number}"
-        raise ModuleError(INVALID_PTX, what)
+        raise ModuleError(UNKNOWN, what)
 
 
 def _result(fd: int) -> bytes:
@@ -138,4 +138,4 @@ def _result(fd: int) -> bytes:
         return data[1:]
     if data[:1] == b"-":
         raise ModuleError(*json.loads(data[1:]))
-    raise ModuleError(INVALID_PTX, "the compilation of a part of it failed")
+    raise ModuleError(UNKNOWN, "the compilation of a part of it failed")

@@ -32,7 +32,7 @@ from rankfold import limits, messages, plural, switches
 from rankfold.control import ControlError, Message
 from rankfold.log import area, set_up
 from rankfold.proxy.ptx import stored
-from rankfold.proxy.ptx.errors import INVALID_PTX, ModuleError
+from rankfold.proxy.ptx.errors import UNKNOWN, ModuleError
 from rankfold.service import Request, Server
 
 from . import cache, codegen, objects, output
@@ -219,7 +219,8 @@ class Compiler:
 
 
 def failure(job: Job, what: str) -> Message:
-    return {"code": INVALID_PTX, "message": f"kernel {job.name}: its compilation {what}"}
+    """The reply if the compiler fails, rather than refuses the PTX."""
+    return {"code": UNKNOWN, "message": f"kernel {job.name}: its compilation {what}"}
 
 
 def _child(folder: Path, outputs: Path | None, job: Job, reply: int, limit_s: float) -> None:
