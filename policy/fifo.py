@@ -1,13 +1,15 @@
 """First come, first served, with or without backfill: which job gets which devices.
 
-Jobs first keep what they have; then free devices are given in the order of creation. The first job
-that waits has a claim on the free devices that it could use, so that no later one overtakes it;
-with backfill it has none. A job that has begun continues with fewer devices than it requests if
-only bad devices are missing: if those were usable and free, it would have enough.
+Jobs first keep what they have; then free devices are given in the order of tier, priority
+(precedence.py) and creation. The first job that waits has a claim on the free devices that it could
+use, so that no later one overtakes it, except one that it can suspend again; with backfill it has
+none. A job that has begun continues with fewer devices than it requests if only bad devices are
+missing: if those were usable and free, it would have enough.
 
 An elastic job waits for the fewest devices on which it runs. It grows into devices that are free
 when all jobs have had their turn, also those on which another job has a claim: it gives them up
-when a job can be placed with them (lending.py). Jobs without a guarantee have their turn last.
+when a job can be placed with them (lending.py). Jobs without a guarantee have their turn after
+others of their tier and priority.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from rankfold.plural import count
 from rankfold.policy.free import Free
 from rankfold.policy.host_memory import Ledger, host_need
 from rankfold.policy.lending import Lender, Lending, Loan, is_among, is_elastic, least_of, sizes_of
+from rankfold.policy.precedence import Precedence, precedence_of, suspended_above, tier_of
 from rankfold.policy.sizes import largest
 from rankfold.policy.vocabulary import (
     Cause,
@@ -43,10 +46,8 @@ def decide(
     taken: set[int] = set()
     wanted = _own(turn, sorted(found, key=lambda job: (job.created, job.name)), taken)
     turn.free.remove(taken)
-    # A job that has started goes before one that has not: it uses host memory already. A job
-    # that cannot start (its folder is missing) goes last: its devices would be idle.
-    wanted.sort(key=lambda each: (each[0].guarantee == 0, not each[0].begun, each[0].blocked))
-    turn.lending = lending = Lending(fleet.groups, memory, wanted)
+    wanted.sort(key=lambda each: _first_in_line(each[0]), reverse=True)
+    turn.lending = lending = Lending(fleet.groups, memory, wanted, now)
     for job, own in wanted:
         if not lending.has_lent(job.name):
             turn.give(job, own)
@@ -57,6 +58,14 @@ def decide(
         if is_elastic(job) and not lending.has_lent(job.name):
             turn.grow(job, rules.growth_delay, now)
     return turn.decisions
+
+
+def _first_in_line(job: Job) -> tuple[bool, Precedence, bool, bool]:
+    """The highest goes first. A job that has started goes before one that has not: it uses host
+    memory already. A job that cannot start (its folder is missing) goes last: its devices would be
+    idle."""
+    starts = not job.blocked
+    return (starts or job.begun, precedence_of(job), job.begun, starts)
 
 
 def _own(turn: Turn, jobs: list[Job], taken: set[int]) -> list[tuple[Job, list[int]]]:
@@ -88,15 +97,16 @@ class Turn:
     """The decisions of one moment, job by job. `begin` starts another one with the devices that
     are free then; incremental.py does.
 
-    claimed: groups whose free devices a job that waits has a claim on.
-    lending: devices that elastic jobs may give up; None: there are none.
+    claimed: groups whose free devices a job that waits has a claim on, with its precedence; if
+        there are several such jobs, that of the last.
+    lending: devices that jobs may give up; None: there are none.
     awaited: for each job that waits until others have given up devices, the groups of these.
     """
 
     def __init__(self, fleet: Fleet, memory: Ledger, backfill: bool):
         self.decisions: dict[str, Decision] = {}
         self.free = Free(fleet.groups)
-        self.claimed: set[int] = set()
+        self.claimed: dict[int, Precedence] = {}
         self.lending: Lending | None = None
         self.awaited: list[set[int]] = []
         self._groups, self._memory, self._backfill = fleet.groups, memory, backfill
@@ -109,8 +119,8 @@ class Turn:
         """Decide on a job that wants devices and keeps `own`. An elastic job gets the fewest that
         it needs, if it has fewer: `grow` gives it more."""
         # No device is kept from a job that will give it up at once.
-        claimed = () if job.guarantee == 0 else self.claimed
-        groups = [at for at in job.groups if at not in claimed]
+        above = suspended_above(job, protected=job.min_runtime > 0)
+        groups = [at for at in job.groups if at not in self.claimed or self.claimed[at] > above]
         wanted = self._wanted(job, own)
         fewest = fewest_of(job, wanted, sum(self._groups[at].bad for at in job.groups))
         free_count = self.free.count(groups)
@@ -125,7 +135,8 @@ class Turn:
         if there < max(fewest, held):
             self._wait(job, own, _too_few(wanted, free_count), free_count)
             if not self._backfill and self._could_have(job) >= fewest:
-                self.claimed.update(job.groups)  # the first in line is not overtaken
+                # The first in line is not overtaken.
+                self.claimed.update(dict.fromkeys(job.groups, precedence_of(job)))
             return
         if not self._memory_allows(job, there):
             others = self._memory.others(job.name)
@@ -211,10 +222,11 @@ class Turn:
 
     def give_up(self, lender: Lender) -> None:
         """Decide on a job that gives up devices."""
-        job, names = lender.job, ", ".join(lender.borrowers)
+        job, names = lender.job, ", ".join(_named(each, lender.job) for each in lender.borrowers)
         given = len(job.own) - len(lender.kept)
         reason = f"gives up {count(given, 'device')} for {names}"
-        self.place(job, tuple(lender.kept), cause="order", reason=reason)
+        higher = any(tier_of(each) > tier_of(job) for each in lender.borrowers)
+        self.place(job, tuple(lender.kept), cause="tier" if higher else "order", reason=reason)
         if not lender.kept:
             decision = self.decisions[job.name]
             self.decisions[job.name] = replace(decision, outcome="devices")
@@ -304,6 +316,15 @@ _LITTLE_MEMORY = "its ranks would need too much host memory"
 
 def _too_few(wanted: int, free: int) -> str:
     return f"needs {count(wanted, 'device')}; free for it now: {free}"
+
+
+def _named(job: Job, other: Job) -> str:
+    """A job, and of what tier or priority it is if that is why `other` gives up devices for it."""
+    if job.tier != other.tier:
+        return f"{job.name} ({job.tier})"
+    if job.priority > other.priority:
+        return f"{job.name} (priority {job.priority})"
+    return job.name
 
 
 def _stays(job: Job, devices: tuple[int, ...]) -> bool:

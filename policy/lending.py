@@ -1,10 +1,11 @@
-"""Devices that elastic jobs give up for jobs that wait.
+"""Devices that jobs give up for jobs that wait.
 
 An elastic job has a guarantee; the devices that it has beyond that are on loan. A job that lacks
-devices gets them from as few jobs as possible, the last in line first, and only if that is enough
-for it to be placed. Jobs are shrunk first; those without a guarantee then also give up their last
-devices, but not to each other. Each keeps a number of devices with which it is worth running
-(sizes.py).
+devices gets them from as few jobs as possible, and only if that is enough for it to be placed.
+Elastic jobs are shrunk first, those of its own tier and of lower ones; then jobs of lower
+precedence are suspended (precedence.py). Both are done in the same order: the lowest tier first,
+then the lowest priority, then the job that stands still for the shortest time, then the last in
+line. Each keeps a number of devices with which it is worth running (sizes.py).
 """
 
 from __future__ import annotations
@@ -13,25 +14,46 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from rankfold.policy.host_memory import Ledger, host_need
+from rankfold.policy.precedence import (
+    Precedence,
+    is_protected,
+    precedence_of,
+    suspended_above,
+    tier_of,
+)
 from rankfold.policy.sizes import largest, useful
 from rankfold.policy.vocabulary import Group, Job
+
+K = TypeVar("K")
 
 
 @dataclass(eq=False)
 class Lender:
-    """An elastic job that has devices.
+    """A job that has devices.
 
-    place: its place in line, 0 for the first.
     kept: devices that it keeps, in the order of its ranks.
+    protected: whether its minimum run time is not over.
+    place: its place among those that give up devices, 0 for the last of them.
     borrowers: jobs for which it gives up devices.
     """
 
     job: Job
-    place: int
     kept: list[int]
-    borrowers: list[str] = field(default_factory=list)
+    protected: bool
+    place: int = 0
+    borrowers: list[Job] = field(default_factory=list)
+
+    @property
+    def shrinks_for(self) -> int:
+        """The lowest tier whose jobs may shrink it."""
+        return tier_of(self.job) + self.protected
+
+    @property
+    def suspended_above(self) -> Precedence:
+        return suspended_above(self.job, self.protected)
 
     @property
     def least(self) -> int:
@@ -67,24 +89,37 @@ def sizes_of(job: Job) -> tuple[int, ...]:
 
 class Lending:
     """The devices that can be lent in one moment. line: jobs in the order of their turn, with the
-    devices that they may keep."""
+    devices that they may keep. now: seconds, on the clock of `Job.since`."""
 
     def __init__(
-        self, groups: Sequence[Group], memory: Ledger, line: Sequence[tuple[Job, list[int]]]
+        self,
+        groups: Sequence[Group],
+        memory: Ledger,
+        line: Sequence[tuple[Job, list[int]]],
+        now: float,
     ):
         self._groups, self._memory = groups, memory
         self.lenders: dict[str, Lender] = {}
         self._of_group: list[list[Lender]] = [[] for _ in groups]
-        # Upper bounds, so that a job that cannot be helped takes no time for each lender:
-        self._spare = [0] * len(groups)
-        self._last = [0] * len(groups)
-        self._refused: dict[tuple[tuple[int, ...], bool, int], int] = {}
-        for place, (job, own) in enumerate(line):
-            if is_elastic(job) and len(own) >= least_of(job):
-                lender = self.lenders[job.name] = Lender(job, place, own)
-                for group in job.groups:
-                    self._of_group[group].append(lender)
-                self._bound(lender, 1)
+        # Upper bounds, so that a job that cannot be helped takes no time for each lender: devices
+        # by the lowest tier that gets them, and by the precedence that must be exceeded.
+        self._spare: list[dict[int, int]] = [{} for _ in groups]
+        self._last: list[dict[Precedence, int]] = [{} for _ in groups]
+        self._refused: dict[tuple[tuple[int, ...], Precedence, int], int] = {}
+        first = precedence_of(line[0][0]) if line else None
+        found: list[tuple[int, Lender]] = []
+        for at, (job, own) in enumerate(line):
+            if own:
+                lender = Lender(job, own, is_protected(job, now))
+                if lender.spare or (first is not None and first > lender.suspended_above):
+                    found.append((at, lender))
+        found.sort(key=lambda each: (precedence_of(each[1].job)[:2], each[1].job.pause, -each[0]))
+        for place, (_, lender) in enumerate(reversed(found)):
+            lender.place = place
+            self.lenders[lender.job.name] = lender
+            for group in lender.job.groups:
+                self._of_group[group].append(lender)
+            self._bound(lender, 1)
 
     def has_lent(self, name: str) -> bool:
         return name in self.lenders and bool(self.lenders[name].borrowers)
@@ -93,38 +128,50 @@ class Lending:
         """Devices of these groups for a job; None if there are fewer than `number`. need: bytes of
         host memory that the job may need when it has them. They are noted with the loan: neither
         the jobs that give up devices nor later ones in line take them."""
-        suspend = job.guarantee != 0
-        key = (tuple(groups), suspend, need)
-        most = sum(self._spare[at] + (self._last[at] if suspend else 0) for at in groups)
-        if number > most or number >= self._refused.get(key, number + 1):
+        precedence = precedence_of(job)
+        key = (tuple(groups), precedence, need)
+        if number >= self._refused.get(key, number + 1) or number > self._most(groups, precedence):
             return None
         self._memory.note(job.name, max(job.need, need))
         useless: set[str] = set()  # lenders whose ranks would need too much host memory
-        while (chosen := self._choose(job.name, groups, number, suspend, useless)) is not None:
+        while (chosen := self._choose(job, groups, number, useless)) is not None:
             if (without := self._note(chosen)) is None:
-                return self._commit(job.name, groups, chosen)
+                return self._commit(job, groups, chosen)
             useless.add(without)
         self._memory.note(job.name, job.need)
         self._refused[key] = number
         return None
 
+    def _most(self, groups: Sequence[int], precedence: Precedence) -> int:
+        """An upper bound of the devices that a job of this precedence gets."""
+        return sum(
+            sum(number for tier, number in self._spare[at].items() if tier <= precedence[0])
+            + sum(number for above, number in self._last[at].items() if above < precedence)
+            for at in groups
+        )
+
     # ---- which jobs
 
     def _choose(
-        self, name: str, groups: Sequence[int], number: int, suspend: bool, useless: set[str]
+        self, borrower: Job, groups: Sequence[int], number: int, useless: set[str]
     ) -> list[tuple[Lender, int]] | None:
         """Jobs that give up `number` devices together, and how many devices each keeps."""
+        precedence = precedence_of(borrower)
         found: dict[str, tuple[Lender, int]] = {}  # job → it, how many devices it gives up
         missing = number
-        for last in (False, True) if suspend else (False,):
-            for lender in self._last_in_line_first(groups):
+        for suspend in (False, True):
+            for lender in self._in_order(groups):
                 if missing <= 0:
                     break
                 its = lender.job
-                if its.name in useless or its.name == name or (last and its.guarantee):
+                if its.name in useless or its.name == borrower.name:
                     continue
-                given = self._in(lender, groups)
-                given = given if last else min(lender.spare, given)
+                if suspend:
+                    given = self._in(lender, groups) if precedence > lender.suspended_above else 0
+                elif precedence[0] >= lender.shrinks_for:
+                    given = min(lender.spare, self._in(lender, groups))
+                else:
+                    given = 0
                 before = found[its.name][1] if its.name in found else 0
                 if given > before:
                     found[its.name] = (lender, given)
@@ -144,7 +191,8 @@ class Lending:
                 number -= len(lender.kept) - left
         return kept
 
-    def _last_in_line_first(self, groups: Sequence[int]) -> Iterator[Lender]:
+    def _in_order(self, groups: Sequence[int]) -> Iterator[Lender]:
+        """Jobs in the order in which they give up devices."""
         for group in groups:
             lenders = self._of_group[group]
             while lenders and not lenders[-1].kept:
@@ -184,7 +232,7 @@ class Lending:
         self._memory.note(job.name, host_need(job.world_size, job.rank_memory, devices))
 
     def _commit(
-        self, name: str, groups: Sequence[int], chosen: Sequence[tuple[Lender, int]]
+        self, borrower: Job, groups: Sequence[int], chosen: Sequence[tuple[Lender, int]]
     ) -> Loan:
         devices: list[int] = []
         for lender, left in chosen:
@@ -192,16 +240,19 @@ class Lending:
             order = sorted(lender.kept, key=lambda at: (not self._is_in(at, groups), -at))
             given = order[: len(order) - left]
             lender.kept = [at for at in lender.kept if at not in given]
-            lender.borrowers.append(name)
+            lender.borrowers.append(borrower)
             devices += given
             self._bound(lender, 1)
         return Loan(devices, [lender for lender, _ in chosen])
 
     def _bound(self, lender: Lender, sign: int) -> None:
         for group in lender.job.groups:
-            self._spare[group] += sign * lender.spare
-            if lender.job.guarantee == 0:
-                self._last[group] += sign * lender.least
+            _add(self._spare[group], lender.shrinks_for, sign * lender.spare)
+            _add(self._last[group], lender.suspended_above, sign * lender.least)
+
+
+def _add(sums: dict[K, int], key: K, number: int) -> None:
+    sums[key] = sums.get(key, 0) + number
 
 
 def is_among(device: int, devices: Sequence[int]) -> bool:

@@ -5,7 +5,7 @@ Devices are given by their positions in the fleet, which number its devices from
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
@@ -28,6 +28,11 @@ Wants = Literal["devices", "none", "nothing", "end"]
 # that are free; a service needs the devices; a device is drained; small jobs make way for a large
 # one; a device is bad or lost; another job goes first in the order of the scheduler.
 Cause = Literal["spec", "tier", "growth", "serving", "drain", "defragmentation", "fault", "order"]
+
+
+# Class of service of a job, the lowest first: it never loses a device to a lower one.
+Tier = Literal["basic", "standard", "premium"]
+TIERS: tuple[str, ...] = get_args(Tier)
 
 
 class Group(Struct, frozen=True):
@@ -70,14 +75,18 @@ class Job(Struct, frozen=True):
         has not been measured.
     least, most: fewest and most devices on which it may run; 0: only as many as it requests. The
         built-in schedulers do not consider them.
-    guarantee: devices that no other job may take from it, if it is elastic: it may have more, up to
-        `devices`, which it gives up when another job needs them, and with 0 also its last one.
-        None: it has `devices` or none.
+    guarantee: devices that no job of its tier and priority may take from it, if it is elastic: it
+        may have more, up to `devices`, which it gives up when another job of its tier or a higher
+        one needs them, and with 0 also its last one. None: it has `devices` or none.
     since: when it got the devices that it is on, on the clock of `created`.
     served: device-seconds that it has had so far.
     steps: steps that are left; None if they are not known.
     step_s: seconds of a step on 1, 2, … devices; () if they are not known.
     note: what the policy noted in its last decision on the job.
+    tier, priority: which jobs go first, and from which it may take devices: first the tier, then
+        the priority; a higher number goes first.
+    min_runtime: seconds for which it keeps the devices that it got, as far as jobs of its tier are
+        concerned.
     """
 
     name: str
@@ -105,6 +114,9 @@ class Job(Struct, frozen=True):
     note: str = ""
     guarantee: int | None = None
     since: float = 0.0
+    tier: Tier = "standard"
+    priority: int = 0
+    min_runtime: float = 0.0
 
 
 class Rules(Struct, frozen=True):

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from rankfold.messages import DEVICES_MAX, RANKS_MAX
+from rankfold.policy.vocabulary import Tier
 from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (
     CAPABILITIES,
@@ -28,6 +29,7 @@ from rankfold.reconciler.model.values import (
 GROWTH_DELAY_S = 30.0
 STEPS_MAX = 10**9
 KEPT_MAX = 10_000
+PRIORITY_MAX = 1000
 FEWEST = {
     "type": "integer",
     "minimum": 0,
@@ -362,6 +364,55 @@ class Job(Struct, frozen=True):
             read=int,
         ),
     ] = None
+    tier: Annotated[
+        Tier,
+        Written(
+            "spec.tier",
+            {
+                "enum": ["premium", "standard", "basic"],
+                "default": "standard",
+                "description": "Class of service.",
+            },
+            "class of service: `premium`, `standard` or `basic`. See [Tiers](#tiers)",
+            shown="standard",
+        ),
+    ] = "standard"
+    priority: Annotated[
+        int,
+        Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX),
+        Written(
+            "spec.priority",
+            {
+                "type": "integer",
+                "minimum": -PRIORITY_MAX,
+                "maximum": PRIORITY_MAX,
+                "default": 0,
+                "description": f"Order among jobs of the tier, from -{PRIORITY_MAX} to "
+                f"{PRIORITY_MAX}; the highest goes first.",
+            },
+            f"order among jobs of the tier, -{PRIORITY_MAX} to {PRIORITY_MAX}; the highest goes "
+            "first",
+            shown="0",
+            read=int,
+        ),
+    ] = 0
+    min_runtime_s: Annotated[
+        Count,
+        Written(
+            "spec.minRuntime",
+            {
+                "type": "string",
+                "pattern": "^[0-9]{1,7}(s|m|h)$(?!\n)",
+                "default": "0s",
+                "description": "How long the job keeps the devices that it got, unless a job of a "
+                "higher tier needs them, such as 30s or 10m, with at most 7 digits.",
+            },
+            "how long the job keeps the devices that it got, unless a job of a higher tier needs "
+            "them, such as `30s` or `10m`, with at most 7 digits",
+            shown="0s",
+            read=seconds_of,
+        ),
+    ] = 0
     # Not in a file:
     store: bool = False  # while suspended, the job rests in the store, not in memory
     created: Seconds = 0.0  # fleet time; decides the order in which waiting jobs are served

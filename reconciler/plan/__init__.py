@@ -69,7 +69,10 @@ def plan(
     converged = frozenset(steps.converged - in_flight)
     actions = (each for each in (*of_proxies, *steps.actions) if subject(each) not in in_flight)
     waiting = allocation.degraded | allocation.waiting
-    found = {name: conditions(index, name, waiting, converged) for name in desired.jobs}
+    found = {
+        name: conditions(index, name, waiting, converged, allocation.reasons)
+        for name in desired.jobs
+    }
     return Plan(
         tuple(actions),
         found,

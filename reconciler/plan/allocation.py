@@ -29,6 +29,7 @@ class Allocation:
     targets: placement that each job should have now (() for none).
     waiting: why a job does not have what it requests.
     degraded: the same, for a job that continues with fewer devices meanwhile.
+    reasons: why the number of a job's devices changes, unless its spec says so.
     """
 
     def __init__(self, index: Index, now: float):
@@ -38,6 +39,7 @@ class Allocation:
         self.targets: dict[str, tuple[str, ...]] = {}
         self.waiting: dict[str, Condition] = {}
         self.degraded: dict[str, Condition] = {}
+        self.reasons: dict[str, str] = {}
         self._bad = [self._bad_of(group) for group in self.groups.all]
         fleet = policy.Fleet(
             tuple(
@@ -114,6 +116,9 @@ class Allocation:
             need=need,
             guarantee=job.gpus_min,
             since=record.placed_since or 0.0,
+            tier=job.tier,
+            priority=job.priority,
+            min_runtime=job.min_runtime_s,
         )
 
     def _keeps(self, device: str, job: Job, record: Record) -> bool:
@@ -166,6 +171,8 @@ class Allocation:
         elif decision.devices is not None:
             names = tuple(self.index.names[at] for at in decision.devices)
             self._aim(job, record, assign(job.world_size, names))
+        if decision.cause and decision.reason:
+            self.reasons[job.name] = f"{decision.cause}: {decision.reason}"
         match decision.outcome:
             case "granted":
                 return

@@ -17,9 +17,14 @@ NO_LONGER_SHARED = "; its ranks no longer share anything"
 
 
 def conditions(
-    index: Index, name: str, waiting: Mapping[str, Condition], converged: Set[str]
+    index: Index,
+    name: str,
+    waiting: Mapping[str, Condition],
+    converged: Set[str],
+    reasons: Mapping[str, str],
 ) -> tuple[Condition, ...]:
-    """waiting: why jobs do not have what they request; converged: jobs that are as desired."""
+    """waiting: why jobs do not have what they request; converged: jobs that are as desired;
+    reasons: why the policy changes their devices."""
     job, record = index.desired.jobs[name], index.records[name]
     found = [_ready(job, record, name in converged)]
     if name in index.silent:
@@ -30,7 +35,8 @@ def conditions(
     elif name in waiting and record.step != "ended":
         found.append(waiting[name])
     elif name not in converged:
-        found.append(Condition("Progressing", "True", "Converging", f"step: {record.step}"))
+        why = f"{reasons[name]}; " if name in reasons else ""
+        found.append(Condition("Progressing", "True", "Converging", f"{why}step: {record.step}"))
     if record.alarms:
         found += _alarms(record)
     if record.races:

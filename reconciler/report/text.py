@@ -57,6 +57,7 @@ def describe_lines(job: Json) -> list[str]:
         f"phase:        {job['phase']}{resting}",
         f"ranks:        {job['worldSize']}",
         f"devices:      {job['devices']} of {_wanted(job)} wanted",
+        f"tier:         {_tier(job)}",
         f"determinism:  {job['determinism']}",
         f"command:      {shlex.join(job['command'])}",
         *_settings_lines(job["settings"]),
@@ -76,6 +77,12 @@ def describe_lines(job: Json) -> list[str]:
         ),
     ]
     return lines
+
+
+def _tier(job: Json) -> str:
+    priority = f", priority {job['priority']}" if job["priority"] else ""
+    protected = f", keeps devices for {job['minRuntime']} s" if job["minRuntime"] else ""
+    return f"{job['tier']}{priority}{protected}"
 
 
 def _wanted(job: Json) -> str:

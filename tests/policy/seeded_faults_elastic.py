@@ -12,21 +12,27 @@ TABLE: Table = {
             "disturbed-for-nothing": ("if each[1] <= -missing:", "if False:"),
         },
         f"{ELASTIC}::test_jobs_without_a_guarantee_do_not_suspend_each_other": {
-            "suspended-by-its-like": ("suspend = job.guarantee != 0", "suspend = True"),
+            "suspended-by-its-like": (
+                "if precedence > lender.suspended_above else 0",
+                "if precedence >= lender.suspended_above else 0",
+            ),
         },
         f"{ELASTIC}::test_only_devices_that_a_job_may_use_count": {
             "for-nothing": ("        if missing > 0:\n            return None\n", ""),
         },
         f"{ELASTIC}::test_a_guarantee_holds_although_another_kind_of_device_could_be_given_up": {
-            "guarantee-forgotten": ("or (last and its.guarantee)", ""),
+            "guarantee-forgotten": ("if precedence > lender.suspended_above else 0", ""),
         },
         f"{ELASTIC}::test_jobs_that_cannot_be_helped_take_no_time_for_each_elastic_job": {
-            "every-lender-is-considered": ("if number > most or", "if"),
+            "every-lender-is-considered": (
+                " or number > self._most(groups, precedence)",
+                "",
+            ),
         },
         f"{ELASTIC}::test_others_shrink_before_one_without_a_guarantee_is_suspended": {
             "suspended-before-others-shrink": (
-                "for last in (False, True) if suspend else (False,):",
-                "for last in (True, False) if suspend else (False,):",
+                "for suspend in (False, True):",
+                "for suspend in (True, False):",
             ),
         },
         f"{ELASTIC}::test_a_job_that_would_need_too_much_host_memory_keeps_its_devices": {
@@ -64,8 +70,8 @@ TABLE: Table = {
         },
         f"{ELASTIC}::test_idle_devices_are_lent_although_a_job_has_a_claim_on_them": {
             "claims-keep-devices-idle": (
-                "claimed = () if job.guarantee == 0 else self.claimed",
-                "claimed = self.claimed",
+                "if at not in self.claimed or self.claimed[at] > above]",
+                "if at not in self.claimed]",
             ),
         },
         f"{ELASTIC}::test_a_job_that_lost_a_device_continues_on_a_useful_number": {

@@ -41,7 +41,7 @@ TABLE: Table = {
             "test_first_come_first_served_and_the_first_is_not_overtaken"
         ): {
             "first-is-overtaken": (
-                "self.claimed.update(job.groups)  # the first in line is not overtaken",
+                "self.claimed.update(dict.fromkeys(job.groups, precedence_of(job)))",
                 "pass",
             ),
         },

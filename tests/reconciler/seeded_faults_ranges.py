@@ -5,6 +5,7 @@ from __future__ import annotations
 from support.seeding import Table
 
 RANGES = "tests/reconciler/test_ranges.py"
+TIERS = "tests/reconciler/test_tiers.py"
 SPEC = "tests/reconciler/test_spec.py"
 
 TABLE: Table = {
@@ -13,6 +14,14 @@ TABLE: Table = {
             "range-forgotten": ("guarantee=job.gpus_min,", "guarantee=None,"),
             "held-devices-cannot-be-lent": ("tuple(group.positions),", "(),"),
             "lenders-not-named": ("if decision.disturbs:", "if False:"),
+        },
+        f"{TIERS}::test_a_job_that_shrinks_says_why": {
+            "tier-not-passed-on": ("            tier=job.tier,\n", ""),
+            "reason-forgotten": ("if decision.cause and decision.reason:", "if False:"),
+        },
+        f"{TIERS}::test_the_minimum_run_time_ends_with_time_alone": {
+            "minimum-run-time-not-passed-on": ("min_runtime=job.min_runtime_s,", ""),
+            "priority-not-passed-on": ("            priority=job.priority,\n", ""),
         },
         f"{RANGES}::test_a_job_moves_to_grow_only_after_the_delay": {
             "grows-at-once": ("since=record.placed_since or 0.0,", "since=0.0,"),

@@ -110,7 +110,7 @@ def test_beyond_five_percent_there_is_a_condition_with_what_most_of_it_is(
     record, desired = replace(RECORD, placement=(A,) * 4, fixed=job), Desired(jobs={"gpt": job})
     observed = seen(there((0, 1, 2, 3), spent))
     index = Index(desired, {"gpt": record}, observed, frozenset())
-    told = conditions(index, "gpt", {}, frozenset({"gpt"}))
+    told = conditions(index, "gpt", {}, frozenset({"gpt"}), {})
     found = [each for each in told if each.type == "Overhead"]
     assert [each.reason for each in found] == ([reason] if reason else [])
     assert all(
@@ -133,14 +133,14 @@ def test_an_alarm_is_a_condition_as_long_as_the_job_is_known() -> None:
     for step in ("placed", "resting", "ended"):
         record = replace(RECORD, step=step, fixed=job, alarms=("rank 2 holds", "rank 3 holds"))
         index = Index(desired, {"gpt": record}, Observed(), frozenset())
-        told = conditions(index, "gpt", {}, frozenset({"gpt"}))
+        told = conditions(index, "gpt", {}, frozenset({"gpt"}), {})
         (found,) = [each for each in told if each.type == "Alarm"]
         assert found.reason == "ContentsDiffer" and found.status == "True"
         assert found.message.startswith("rank 2 holds (and 1 more: see its events); its ranks")
         assert not [each for each in told if each.type == "OpaqueCode"]
         record = replace(record, alarms=("opaque code: kernel k", "rank 2 holds"))
         index = Index(desired, {"gpt": record}, Observed(), frozenset())
-        told = conditions(index, "gpt", {}, frozenset({"gpt"}))
+        told = conditions(index, "gpt", {}, frozenset({"gpt"}), {})
         (found,) = [each for each in told if each.type == "OpaqueCode"]
         assert found.reason == "EffectsDiffer" and found.status == "True"
         assert found.message == "opaque code: kernel k; its ranks no longer share anything"

@@ -167,10 +167,15 @@ WRONG_ADDITIONS = {
     "worldsize: 4": "0.yaml:8: spec.worldsize: there is no such field; did you mean worldSize?",
     "worldSize: 8": "0.yaml:8: spec.worldSize: appears twice",
     "tier: gold": '0.yaml:8: spec.tier: must be one of premium, standard, basic, not "gold"',
+    "priority: 1001": "0.yaml:8: spec.priority: must be at most 1000, not 1001. Order among jobs",
+    "priority: -1001": "0.yaml:8: spec.priority: must be at least -1000, not -1001",
+    "priority: 0.5": "0.yaml:8: spec.priority: ",
+    "priority: high": "0.yaml:8: spec.priority: ",
+    "minRuntime: 30": "0.yaml:8: spec.minRuntime: ",
+    "minRuntime: -1s": '0.yaml:8: spec.minRuntime: "-1s" is invalid. How long the job keeps',
     "checkpoint: {keep: 0}": "0.yaml:8: spec.checkpoint.keep: must be at least 1, not 0. How many",
     "checkpoint: {interval: often}": 'spec.checkpoint.interval: "often" is invalid. Time between',
     # not implemented yet: refused by name unless it is the default
-    "tier: premium": '0.yaml:8: spec.tier: is not implemented yet; only its default "standard" is',
     "determinism: D2": "0.yaml:8: spec.determinism: D2 is not implemented yet; use D0 or D1",
     "parallelism: {data: 2}": "0.yaml:8: spec.parallelism.data: is not implemented yet; only its",
     "parallelism: {tensor: 2}": "0.yaml:8: spec.parallelism.tensor: is not implemented yet",
@@ -283,6 +288,14 @@ RANGES = {
 def test_a_range_of_devices(gpus: str) -> None:
     job = load(f"{JOB}  gpus: {gpus}\n").check().desired.jobs["gpt"]
     assert (job.gpus, job.gpus_min, job.demand) == RANGES[gpus]
+
+
+def test_the_tier_of_a_job() -> None:
+    given = "  tier: premium\n  priority: -3\n  minRuntime: 2m\n"
+    job = load(JOB + given).check().desired.jobs["gpt"]
+    assert (job.tier, job.priority, job.min_runtime_s) == ("premium", -3, 120)
+    job = load(JOB).check().desired.jobs["gpt"]
+    assert (job.tier, job.priority, job.min_runtime_s) == ("standard", 0, 0)
 
 
 def test_ranges_that_the_pools_or_the_determinism_exclude() -> None:
@@ -412,6 +425,8 @@ FULL: dict[str, Any] = {
             "gpus": {"min": 1, "max": 4, "demand": 2},
             "deviceTypes": ["soft"],
             "tier": "standard",
+            "priority": 0,
+            "minRuntime": "30s",
             "determinism": "D1",
             "suspend": False,
             "checkOrder": "certain",

@@ -48,7 +48,7 @@ def stall_of(first: Ranks, second: Ranks, epoch: int = 2, stopped: int = -1) -> 
     }
     desired = Desired(jobs={"gpt": Job("gpt", ("./train",), "/", 4, 2)})
     index = Index(desired, {"gpt": record}, Observed(devices, processes), frozenset())
-    found = [c for c in conditions(index, "gpt", {}, {"gpt"}) if c.type == "Waiting"]
+    found = [c for c in conditions(index, "gpt", {}, {"gpt"}, {}) if c.type == "Waiting"]
     assert len(found) <= 1
     return found[0] if found else None
 

@@ -1,0 +1,79 @@
+"""Faults seeded into the precedence of jobs, and into what follows from it."""
+
+from __future__ import annotations
+
+from support.seeding import Table
+
+TIERS = "tests/policy/test_tiers.py"
+
+TABLE: Table = {
+    "policy/precedence.py": {
+        f"{TIERS}::test_jobs_resume_by_tier_priority_and_age": {
+            "tier-forgotten": (
+                "return (tier_of(job), job.priority, job.guarantee != 0)",
+                "return (0, job.priority, job.guarantee != 0)",
+            ),
+            "priority-forgotten": (
+                "return (tier_of(job), job.priority, job.guarantee != 0)",
+                "return (tier_of(job), 0, job.guarantee != 0)",
+            ),
+        },
+        f"{TIERS}::test_the_minimum_run_time_holds_for_the_own_tier_only": {
+            "minimum-run-time-forgotten": (
+                "return 0 <= now - job.since < job.min_runtime",
+                "return False",
+            ),
+            "held-for-ever-when-the-clock-is-set-back": (
+                "return 0 <= now - job.since < job.min_runtime",
+                "return now - job.since < job.min_runtime",
+            ),
+            "held-against-every-tier": ("(tier_of(job), math.inf, True) if", "(9, 0, True) if"),
+        },
+    },
+    "policy/lending.py": {
+        f"{TIERS}::test_a_higher_tier_is_not_shrunk": {
+            "shrunk-for-any-tier": ("elif precedence[0] >= lender.shrinks_for:", "elif True:"),
+        },
+        f"{TIERS}::test_no_job_loses_devices_to_a_lower_tier_or_before_its_time[backfill]": {
+            "shrunk-during-the-minimum-run-time": (
+                "return tier_of(self.job) + self.protected",
+                "return tier_of(self.job)",
+            ),
+        },
+        f"{TIERS}::test_the_lowest_tier_is_suspended_first": {
+            "first-in-line-is-suspended": (
+                "for place, (_, lender) in enumerate(reversed(found)):",
+                "for place, (_, lender) in enumerate(found):",
+            ),
+        },
+        f"{TIERS}::test_the_job_that_is_cheapest_to_stop_is_suspended": {
+            "pause-ignored": ("each[1].job.pause, -each[0])", "-each[0])"),
+        },
+        f"{TIERS}::test_no_job_is_suspended_for_one_that_still_does_not_fit": {
+            "suspended-for-nothing": ("        if missing > 0:\n            return None\n", ""),
+        },
+        f"{TIERS}::test_one_job_is_suspended_if_it_is_enough": {
+            "suspended-although-others-are-enough": ("if each[1] <= -missing:", "if False:"),
+        },
+    },
+    "policy/fifo.py": {
+        f"{TIERS}::test_idle_devices_are_used_by_a_job_that_can_be_suspended_again": {
+            "claims-hold-against-lower-tiers": (
+                "if at not in self.claimed or self.claimed[at] > above]",
+                "if at not in self.claimed]",
+            ),
+        },
+        f"{TIERS}::test_a_job_that_would_keep_idle_devices_for_its_minimum_run_time_gets_none": {
+            "claims-forget-the-minimum-run-time": (
+                "protected=job.min_runtime > 0",
+                "protected=False",
+            ),
+        },
+        f"{TIERS}::test_an_elastic_job_of_a_lower_tier_loses_its_guarantee": {
+            "tier-not-named": ("if job.tier != other.tier:", "if False:"),
+        },
+        f"{TIERS}::test_a_lower_priority_gives_up_devices_first": {
+            "cause-is-always-the-tier": ('cause="tier" if higher else "order"', 'cause="tier"'),
+        },
+    },
+}

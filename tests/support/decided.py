@@ -1,0 +1,78 @@
+"""A fleet in which jobs do at once what the policy decides."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from rankfold.policy.decide import decide
+from rankfold.policy.vocabulary import Decision, Fleet, Group, Job, Rules
+
+GIB = 1 << 30
+
+
+def job(
+    name: str, ranks: int, devices: int, guarantee: int | None = None, created: float = 0.0
+) -> Job:
+    return Job(
+        name, ranks, devices, created, groups=(0,), guarantee=guarantee, rank_memory=GIB, pause=2.0
+    )
+
+
+class World:
+    """Devices of some groups, and jobs that do at once what is decided, except that a job gets no
+    device that another one had when that was decided, as in a real fleet."""
+
+    def __init__(self, *sizes: int, scheduler: str = "fifo", host_memory: int = 1 << 60):
+        self.rules = Rules(100, scheduler)
+        self.host_memory = host_memory
+        self.members, first = [], 0
+        for size in sizes:
+            self.members.append(tuple(range(first, first + size)))
+            first += size
+        self.jobs: dict[str, Job] = {}
+        self.now = 0.0
+
+    def add(self, *jobs: Job) -> None:
+        self.jobs |= {each.name: each for each in jobs}
+
+    @property
+    def own(self) -> dict[str, int]:
+        return {name: len(each.own) for name, each in self.jobs.items()}
+
+    def fleet(self) -> Fleet:
+        held = {at for each in self.jobs.values() for at in each.own}
+        groups = (
+            Group(tuple(at for at in each if at not in held), len(each), members=each)
+            for each in self.members
+        )
+        return Fleet(tuple(groups), self.host_memory)
+
+    def decide(self) -> dict[str, Decision]:
+        return decide(self.fleet(), self.jobs.values(), self.rules, self.now)
+
+    def turn(self) -> bool:
+        """Whether something changed."""
+        self.now += 1.0
+        changed = False
+        for name, decision in self.decide().items():
+            before = self.jobs[name]
+            own = before.own if decision.stays else decision.devices or ()
+            if set(own) != set(before.own):
+                there = bool(own)
+                self.jobs[name] = replace(
+                    before,
+                    own=own,
+                    placed=len(own),
+                    on_devices=there,
+                    begun=True,
+                    since=self.now,
+                    need=max(0, before.world_size - len(own)) * before.rank_memory,
+                )
+                changed = True
+        return changed
+
+    def settle(self) -> None:
+        for _ in range(3 * len(self.jobs) + 3):
+            if not self.turn():
+                return
+        raise AssertionError("no fixed point")
