@@ -46,7 +46,7 @@ DEMAND = {
     "type": "integer",
     "minimum": 1,
     "maximum": RANKS_MAX,
-    "description": "Devices for which the tier's fraction is meant: from min to max.",
+    "description": "Number of devices to which the tier's fraction refers: from min to max.",
 }
 
 
@@ -359,7 +359,7 @@ class Job(Struct, frozen=True):
         Written(
             "spec.gpus.demand",
             DEMAND,
-            "devices for which the tier's fraction is meant, min to max; has no effect yet",
+            "number of devices to which the tier's fraction refers, min to max; has no effect yet",
             shown="max",
             read=int,
         ),
