@@ -4,12 +4,14 @@ compares them. An event takes time for the jobs that start or stop, and for the 
 of devices that jobs request, but not for all jobs and devices.
 
 They assume what a simulated fleet keeps: each job is for devices of one group and requests a fixed
-number of them, every device works, and host memory is not limited.
+number of them, all are of one tier and priority, every device works, and host memory is not
+limited.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import Protocol
@@ -35,6 +37,10 @@ class Incremental(Protocol):
 
     def changes(self, now: float) -> Changes:
         """The decisions that change a placement, at `now` seconds."""
+
+    def wakes(self, now: float) -> float:
+        """When, after `now`, it may decide otherwise although no job arrives or ends; infinity:
+        never."""
 
     def expect(self, name: str, remaining: float, now: float) -> None:
         """A job that `changes` has started or stopped ends in `remaining` seconds, pauses included,
@@ -83,6 +89,9 @@ class Queue:
                 heapq.heappush(heads, (waiting[0], kind))
         return found
 
+    def wakes(self, now: float) -> float:
+        return math.inf
+
     def expect(self, name: str, remaining: float, now: float) -> None:
         pass
 
@@ -120,6 +129,9 @@ class Shortest:
             if started or stopped:
                 self._change(found, at, started, stopped)
         return found
+
+    def wakes(self, now: float) -> float:
+        return math.inf
 
     def expect(self, name: str, remaining: float, now: float) -> None:
         job = self._jobs[name]

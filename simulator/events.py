@@ -1,4 +1,5 @@
-"""Follows each job of a trace from event to event: arrivals, ends, and what is decided then.
+"""Follows each job of a trace from event to event: arrivals, ends, moments at which a minimum run
+time or a growth delay is over, and what is decided then.
 
 All that happens at one moment is one event, after which the scheduler decides once: first jobs end,
 then others arrive.
@@ -75,9 +76,10 @@ class Simulation:
 
     def run(self, progress: Progress = quiet) -> Result:
         """Raises NotDone."""
-        at, count = 0, len(self._jobs)
+        at, count, now = 0, len(self._jobs), -math.inf
         while True:
-            now = self._jobs[at].arrival if at < count else math.inf
+            arrival = self._jobs[at].arrival if at < count else math.inf
+            now = min(arrival, self._scheduler.wakes(now))
             while self._ends and self._ends[0][0] <= now:
                 end, version, name = self._ends[0]
                 active = self._active.get(name)
@@ -118,6 +120,9 @@ class Simulation:
                 least=max(1, job.min),
                 most=devices,
                 guarantee=job.min if job.elastic else None,
+                tier=job.tier,
+                priority=job.priority,
+                min_runtime=job.min_runtime,
             )
         )
 

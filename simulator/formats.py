@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast, get_args
 
 from rankfold import legible
 from rankfold.plural import count
+from rankfold.policy.vocabulary import TIERS, Tier
 from rankfold.simulator.pollux import WORKLOAD
 from rankfold.simulator.table import SECONDS_MAX, BadTrace, Row, Table, header_of, shown
-from rankfold.simulator.trace import TIERS, Kind, TraceJob
+from rankfold.simulator.trace import Kind, TraceJob
 
 RANKS_MAX = 1 << 16  # of a job
 CSV = ("name", "arrival", "worldSize", "min", "max", "tier", "work")
-CSV_OPTIONAL = ("deviceTypes", "quota")
+CSV_OPTIONAL = ("deviceTypes", "quota", "priority", "minRuntime")
+TIERS_SHOWN = ", ".join(reversed(TIERS))
+PRIORITY_MAX = 1000
 PHILLY = ("submit_s", "duration_s", "gpus", "virtual_cluster")
 
 
@@ -32,9 +36,6 @@ def read_csv(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
         )
         if not least <= most <= world_size:
             row.fault("max", f"must be from min ({least}) to worldSize ({world_size}), not {most}")
-        tier = row.text("tier")
-        if tier not in TIERS:
-            row.fault("tier", f"must be one of {', '.join(TIERS)}, not {shown(tier)}")
         job = TraceJob(
             name,
             _arrival(row, "arrival", jobs),
@@ -43,8 +44,10 @@ def read_csv(path: Path, kinds: Sequence[Kind]) -> list[TraceJob]:
             most,
             row.number("work", 0, SECONDS_MAX, above=True),
             _kind_of(row, kinds),
-            tier,
+            _tier(row),
             row.text("quota") if row.has("quota") else "",
+            _priority(row) if row.has("priority") else 0,
+            row.number("minRuntime", 0, SECONDS_MAX) if row.has("minRuntime") else 0.0,
         )
         _fits(row, "min", job.min, kinds[job.kind])
         jobs.append(job)
@@ -94,6 +97,22 @@ def _arrival(row: Row, column: str, jobs: Sequence[TraceJob]) -> float:
     if jobs and found < jobs[-1].arrival:
         row.fault(column, f"is before that of line {row.line - 1}: sort the file by {column}")
     return found
+
+
+def _tier(row: Row) -> Tier:
+    given = row.text("tier")
+    for tier in get_args(Tier):
+        if tier == given:
+            return cast("Tier", tier)
+    row.fault("tier", f"must be one of {TIERS_SHOWN}, not {shown(given)}")
+    return "standard"
+
+
+def _priority(row: Row) -> int:
+    found = row.number("priority", -PRIORITY_MAX, PRIORITY_MAX)
+    if not found.is_integer():
+        row.fault("priority", f"must be a whole number, not {found:g}")
+    return int(found)
 
 
 def _kind_of(row: Row, kinds: Sequence[Kind]) -> int:

@@ -18,7 +18,7 @@ from rankfold.simulator.whole import Decide, Whole
 
 RULES = Rules(ranks_on_a_device=1 << 30)  # not limited: the memory of devices is not simulated
 BUILT_IN = ("fifo", "backfill", "srtf")
-ELASTIC = ("fifo", "backfill")  # those that resize elastic jobs
+ELASTIC = ("fifo", "backfill")  # those that resize elastic jobs, and know tiers
 TICK_S = 60.0
 Policies = Mapping[str, Decide]  # those that are not built in
 
@@ -33,12 +33,20 @@ class Trace(Protocol):
 
 
 class Events:
-    """Jobs whose work is known, from event to event. If some are elastic, each decision is on all
-    jobs."""
+    """Jobs whose work is known, from event to event. If some are elastic or go before others, each
+    decision is on all jobs. growth_delay: as in `Rules`."""
 
     def __init__(
-        self, jobs: Sequence[TraceJob], kinds: Sequence[Kind], costs: Costs, policies: Policies
+        self,
+        jobs: Sequence[TraceJob],
+        kinds: Sequence[Kind],
+        costs: Costs,
+        policies: Policies,
+        growth_delay: float = 0.0,
     ):
+        self._growth_delay = growth_delay
+        first = {(job.tier, job.priority) for job in jobs}
+        self._ordered = len(first) > 1 or any(job.elastic for job in jobs)
         self.jobs, self.devices = len(jobs), {kind.type: kind.devices for kind in kinds}
         self._jobs, self._kinds, self._costs, self._policies = jobs, kinds, costs, policies
 
@@ -50,8 +58,8 @@ class Events:
         fleet = fleet_of(self._kinds)
         if name in self._policies:
             return Whole(fleet, self._policies[name])
-        if name in ELASTIC and any(job.elastic for job in self._jobs):
-            return Whole(fleet, _built_in(name))
+        if name in ELASTIC and self._ordered:
+            return Whole(fleet, _built_in(name, self._growth_delay), self._growth_delay)
         return incremental(fleet, Rules(RULES.ranks_on_a_device, name))
 
 
@@ -77,8 +85,8 @@ class Ticks:
         )
 
 
-def _built_in(name: str) -> Decide:
-    rules = Rules(RULES.ranks_on_a_device, name)
+def _built_in(name: str, growth_delay: float = 0.0) -> Decide:
+    rules = Rules(RULES.ranks_on_a_device, name, growth_delay)
 
     def all_jobs(fleet: Fleet, jobs: list[Job], now: float) -> Mapping[str, Decision]:
         return decide(fleet, jobs, rules, now)

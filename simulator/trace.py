@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
 
 from msgspec import Struct
 
-Tier = Literal["premium", "standard", "basic"]
-TIERS: tuple[str, ...] = get_args(Tier)
+from rankfold.policy.vocabulary import Tier
 
 
 class Kind(Struct, frozen=True):
@@ -28,6 +26,8 @@ class TraceJob(Struct, frozen=True):
     work: seconds that it takes on `world_size` devices of speed 1.
     kind: index of the devices that it is for.
     quota: who pays for it; "" if the trace does not say.
+    tier, priority: which jobs go first. min_runtime: seconds for which it loses no device to a job
+        of its tier after it got its devices.
     """
 
     name: str
@@ -37,8 +37,10 @@ class TraceJob(Struct, frozen=True):
     max: int
     work: float
     kind: int = 0
-    tier: str = "standard"
+    tier: Tier = "standard"
     quota: str = ""
+    priority: int = 0
+    min_runtime: float = 0.0
 
     @property
     def elastic(self) -> bool:

@@ -3,7 +3,8 @@ fleet. For policies that only have `decide`, and for tests of those that have bo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -44,10 +45,11 @@ class _Known:
 
 
 class Whole:
-    """Takes time in proportion to jobs and devices at each event. fleet: all devices are free."""
+    """Takes time in proportion to jobs and devices at each event. fleet: all devices are free.
+    growth_delay: as in `Rules`."""
 
-    def __init__(self, fleet: Fleet, decide: Decide):
-        self._fleet, self._decide = fleet, decide
+    def __init__(self, fleet: Fleet, decide: Decide, growth_delay: float = 0.0):
+        self._fleet, self._decide, self._growth_delay = fleet, decide, growth_delay
         self._known: dict[str, _Known] = {}
 
     def arrive(self, job: Job) -> None:
@@ -68,6 +70,23 @@ class Whole:
                 found[name] = decision
                 known.place(devices, now)
         return found
+
+    def wakes(self, now: float) -> float:
+        return min(
+            (at for known in self._known.values() for at in self._ends(known, now)),
+            default=math.inf,
+        )
+
+    def _ends(self, known: _Known, now: float) -> Iterator[float]:
+        """When the minimum run time and the growth delay of a job end."""
+        if known.devices:
+            elastic = known.job.guarantee is not None
+            for seconds in (known.job.min_runtime, self._growth_delay if elastic else 0.0):
+                at = known.got_at + seconds
+                while at - known.got_at < seconds:  # rounded down
+                    at = math.nextafter(at, math.inf)
+                if at > now:
+                    yield at
 
     def expect(self, name: str, remaining: float, now: float) -> None:
         known = self._known[name]

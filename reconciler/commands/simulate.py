@@ -47,6 +47,11 @@ HEAD = ("SCHEDULER", "JCT MEAN", "P50", "P99", "WAIT MEAN", "MAKESPAN", "USED", 
 @click.option("--costs", "costs_file", type=click.Path(path_type=Path), help="YAML; else none.")
 @click.option("--format", "form", type=click.Choice([*FORMATS, POLLUX]), help="Default: by header.")
 @click.option("--applications", type=click.Path(path_type=Path), help="Folder; of format pollux.")
+@click.option(
+    "--growth-delay",
+    type=click.FloatRange(0, 1e6),
+    help="Seconds for which an elastic job has its devices before it grows; default: 0.",
+)
 @click.option("--tick", type=click.FloatRange(1, 86_400), help="Seconds; of format pollux.")
 @click.option(
     "--deadline",
@@ -65,6 +70,7 @@ def simulate(
     costs_file: Path | None,
     form: str | None,
     applications: Path | None,
+    growth_delay: float | None,
     tick: float | None,
     deadline: float,
     output: str,
@@ -88,13 +94,16 @@ def simulate(
         try:
             found: Trace
             if (form or form_of(trace)) == POLLUX:
+                if growth_delay is not None:
+                    raise click.UsageError("--growth-delay is not for traces of format pollux")
                 nodes_ = _nodes(fleet, nodes, gpus_per_node)
                 jobs = read_workload(trace, _folder(applications), nodes_.devices)
                 found = Ticks(jobs, nodes_, costs, policies, tick or TICK_S)
             else:
                 _refuse(applications=applications, tick=tick)
                 kinds = _kinds(fleet, nodes, gpus_per_node)
-                found = Events(read(trace, kinds, form), kinds, costs, policies)
+                jobs_ = read(trace, kinds, form)
+                found = Events(jobs_, kinds, costs, policies, growth_delay or 0.0)
             with _progress(names, found.jobs) as progress:
                 results = {name: found.run(name, partial(progress, name)) for name in names}
         except BadTrace as bad:

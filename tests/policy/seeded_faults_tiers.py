@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from support.seeding import Table
 
+EVENTS = "tests/simulate/test_events.py"
 TIERS = "tests/policy/test_tiers.py"
 
 TABLE: Table = {
@@ -54,6 +55,20 @@ TABLE: Table = {
         },
         f"{TIERS}::test_one_job_is_suspended_if_it_is_enough": {
             "suspended-although-others-are-enough": ("if each[1] <= -missing:", "if False:"),
+        },
+    },
+    "simulator/whole.py": {
+        f"{EVENTS}::test_a_minimum_run_time_ends_although_no_job_arrives_or_ends": {
+            "minimum-run-time-ends-unnoticed": ("(known.job.min_runtime, self", "(0.0, self"),
+            "rounded-down": ("while at - known.got_at < seconds:", "while False:"),
+        },
+        f"{EVENTS}::test_a_job_grows_when_the_growth_delay_is_over": {
+            "growth-delay-ends-unnoticed": ("self._growth_delay if elastic else 0.0", "0.0"),
+        },
+    },
+    "simulator/runs.py": {
+        f"{EVENTS}::test_a_job_of_a_lower_tier_is_suspended_for_one_of_a_higher": {
+            "simulated-without-tiers": ("len(first) > 1 or", ""),
         },
     },
     "policy/fifo.py": {

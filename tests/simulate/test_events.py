@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from rankfold.policy.decide import decide
 from rankfold.policy.incremental import Incremental
-from rankfold.policy.vocabulary import Fleet, Job, Rules
+from rankfold.policy.vocabulary import TIERS, Fleet, Job, Rules
 from rankfold.simulator.costs import Costs
 from rankfold.simulator.events import NotDone, Simulation, fleet_of
 from rankfold.simulator.result import Done, Result, figures
@@ -171,7 +171,16 @@ def elastic_cases(draw: st.DrawFn) -> Case:
     kinds, jobs, costs = draw(cases())
     most = [min(each.max, kinds[each.kind].devices) for each in jobs]
     fewest = [draw(st.integers(0, number)) for number in most]
-    jobs = [replace(job, min=least) for job, least in zip(jobs, fewest, strict=True)]
+    jobs = [
+        replace(
+            job,
+            min=least,
+            tier=draw(st.sampled_from(TIERS)),
+            priority=draw(st.integers(0, 1)),
+            min_runtime=float(draw(st.integers(0, 3))),
+        )
+        for job, least in zip(jobs, fewest, strict=True)
+    ]
     return kinds, jobs, replace(costs, resize=float(draw(st.integers(0, 3))))
 
 
@@ -237,6 +246,28 @@ def test_a_resize_takes_as_long_as_the_costs_say() -> None:
 def test_a_job_without_a_guarantee_runs_on_what_is_idle() -> None:
     jobs = [TraceJob("spare", 0.0, 1, 0, 1, 5.0), job("new", 1.0, 1, 3.0)]
     assert times(run(jobs, 1, "fifo")) == {"new": (1, 4), "spare": (0, 8)}
+
+
+def test_a_job_of_a_lower_tier_is_suspended_for_one_of_a_higher() -> None:
+    jobs = [TraceJob("b", 0.0, 2, 2, 2, 5.0, tier="basic"), job("s", 1.0, 1, 3.0)]
+    assert times(run(jobs, 2, "fifo")) == {"s": (1, 4), "b": (0, 8)}
+    result = Events(jobs, [Kind("gpu", 2)], Costs(suspend=1.0, resume=2.0), {}).run("fifo")
+    assert {each.name: each.end for each in result.jobs} == {"s": 5.0, "b": 11.0}
+    assert result.lost == {"spec": 1.0, "tier": 2 * 2.0}
+
+
+def test_a_minimum_run_time_ends_although_no_job_arrives_or_ends() -> None:
+    low = TraceJob("low", 0.7, 1, 1, 1, 20.0, min_runtime=3.1)
+    high = TraceJob("high", 1.0, 1, 1, 1, 2.0, priority=1)
+    done = times(run([low, high], 1, "fifo"))
+    assert done["high"] == pytest.approx((3.8, 5.8))
+    assert done["low"][1] == pytest.approx(22.7)
+
+
+def test_a_job_grows_when_the_growth_delay_is_over() -> None:
+    jobs = [TraceJob("wide", 0.0, 2, 1, 2, 10.0), job("new", 0.0, 1, 1.0)]
+    result = Events(jobs, [Kind("gpu", 2)], FREE, {}, growth_delay=4.0).run("fifo")
+    assert times({each.name: each for each in result.jobs}) == {"new": (0, 1), "wide": (0, 12)}
 
 
 def test_srtf_gives_an_elastic_job_all_its_devices_or_none() -> None:

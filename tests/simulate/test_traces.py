@@ -41,12 +41,12 @@ def faults(tmp_path: Path, text: str | bytes, form: str | None = None) -> list[s
 
 def test_our_own_format(tmp_path: Path) -> None:
     text = (
-        "work,name,arrival,worldSize,min,max,tier,deviceTypes,quota\n"
-        '10.5,"a, b",0,4,1,3,premium,old,red\r\n'
-        "1e3,c,2,2,2,2,basic,old gpu,red\n"
+        "work,name,arrival,worldSize,min,max,tier,deviceTypes,quota,priority,minRuntime\n"
+        '10.5,"a, b",0,4,1,3,premium,old,red,-3,1.5\r\n'
+        "1e3,c,2,2,2,2,basic,old gpu,red,0,0\n"
     )
     assert read(written(tmp_path, text), KINDS) == [
-        TraceJob("a, b", 0.0, 4, 1, 3, 10.5, 1, "premium", "red"),
+        TraceJob("a, b", 0.0, 4, 1, 3, 10.5, 1, "premium", "red", -3, 1.5),
         TraceJob("c", 2.0, 2, 2, 2, 1000.0, 0, "basic", "red"),
     ]
 
@@ -139,6 +139,19 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
         HEAD + "a,0,4,1,4,gold,10\n",
         ["2:11: tier: must be one of premium, standard, basic, not 'gold'"],
     ),
+    "wrong priorities": (
+        HEAD.replace("\n", ",priority\n")
+        + "a,0,4,1,4,basic,10,0.5\nb,0,4,1,4,basic,10,1001\nc,0,4,1,4,basic,10,nan\n",
+        [
+            "2:20: priority: must be a whole number, not 0.5",
+            "3:20: priority: must be a number at least -1000 and at most 1000, not '1001'",
+            "4:20: priority: must be a number at least -1000 and at most 1000, not 'nan'",
+        ],
+    ),
+    "negative run time": (
+        HEAD.replace("\n", ",minRuntime\n") + "a,0,4,1,4,basic,10,-1\n",
+        ["2:20: minRuntime: must be a number at least 0 and at most 1e+12, not '-1'"],
+    ),
     "unknown type": (
         HEAD.replace("\n", ",deviceTypes\n") + "a,0,4,1,4,basic,10,new\n",
         ["2:20: deviceTypes: the fleet has gpu, old, not 'new'"],
@@ -151,7 +164,7 @@ REFUSED: dict[str, tuple[str | bytes, list[str]]] = {
         HEAD.replace("work", "wrok") + GOOD,
         [
             "1:37: wrok: there is no such column; known: name, arrival, worldSize, min, max, tier, "
-            "work, deviceTypes, quota",
+            "work, deviceTypes, quota, priority, minRuntime",
             "1:1: header: the header lacks work",
         ],
     ),
