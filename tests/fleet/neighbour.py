@@ -23,14 +23,15 @@ class Neighbour:
     specs: Specs
     program: Path
     ranks: int = 2
+    name: str = NAME
     told: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        self.told = self.specs.folder / "told"
+        self.told = self.specs.folder / f"told-{self.name}"
 
     def describe(self, gpus: int | str = 1, extra: str = "") -> None:
         command = [str(self.program), str(self.told)]
-        self.specs.program(command, NAME, gpus, extra, self.ranks)
+        self.specs.program(command, self.name, gpus, extra, self.ranks)
 
     def apply(self, gpus: int | str = 1, extra: str = "") -> None:
         """Bring the whole fleet to what is described, with the neighbour on `gpus` devices."""
@@ -38,14 +39,14 @@ class Neighbour:
         self.rankfold("apply", "-f", str(self.specs.folder), "--wait")
 
     def pids(self) -> list[int]:
-        return [rank["pid"] for rank in self.rankfold.job(NAME)["ranks"]]
+        return [rank["pid"] for rank in self.rankfold.job(self.name)["ranks"]]
 
     def devices(self) -> set[str]:
-        return set(self.rankfold.job(NAME).get("placement", {}).values())
+        return set(self.rankfold.job(self.name).get("placement", {}).values())
 
     def lines(self, rank: int) -> list[str]:
         """Whole lines that a rank has printed."""
-        path = Layout(self.rankfold.state.path).logs(NAME) / f"rank-{rank}.out"
+        path = Layout(self.rankfold.state.path).logs(self.name) / f"rank-{rank}.out"
         text = path.read_text() if path.exists() else ""
         return text[: text.rfind("\n") + 1].splitlines()
 
@@ -62,7 +63,7 @@ class Neighbour:
         """Let it end, and compare all it ever printed with an undisturbed run."""
         self.continues()
         self.told.touch()
-        self.rankfold.until(lambda: self.rankfold.job(NAME)["phase"] == "Succeeded")
+        self.rankfold.until(lambda: self.rankfold.job(self.name)["phase"] == "Succeeded")
         self.check()
 
     def check(self) -> None:
@@ -82,7 +83,7 @@ def undisturbed(state: State, program: Path, ranks: int) -> list[list[str]]:
     Asked of devices without a reconciler, once per run of the tests.
     """
     if (program, ranks) not in _outputs:
-        folder = state.folder / "undisturbed"
+        folder = state.folder / f"undisturbed-{ranks}"
         (folder / "state").mkdir(parents=True)
         own = State(folder, folder / "state", state.runtime, state.watch)
         with Fleet(own, ranks, memory=64 * MiB) as fleet:
