@@ -48,7 +48,7 @@ JOBS = [
 
 @dataclass
 class Step:
-    """What happens at one moment: a job arrives or ends; then devices are taken and given."""
+    """One moment: a job arrives or ends; then devices are taken and given."""
 
     arrives: str = ""
     ends: str = ""
@@ -56,7 +56,7 @@ class Step:
 
 
 class Followed:
-    """A scheduler of the simulator, and what it is notified of and decides."""
+    """A scheduler of the simulator that records its decisions."""
 
     def __init__(self, jobs: Sequence[TraceJob]):
         events = Events(jobs, [Kind("soft", DEVICES)], Costs(), {})
@@ -89,7 +89,7 @@ def simulated() -> list[Step]:
 
 
 def granted(rankfold: Rankfold) -> list[Grant]:
-    """What jobs got, and what they lost altogether, as the fleet's events say."""
+    """The numbers of devices that jobs got, 0 for those that lost all, as the events say."""
     found: list[Grant] = []
     for event in json.loads(rankfold("events", "-o", "json")):
         name = event["object"].removeprefix("Job/")

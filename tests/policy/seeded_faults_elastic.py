@@ -11,17 +11,8 @@ TABLE: Table = {
         f"{ELASTIC}::test_as_few_jobs_as_possible_give_up_devices": {
             "disturbed-for-nothing": ("if each[1] <= -missing:", "if False:"),
         },
-        f"{ELASTIC}::test_jobs_without_a_guarantee_do_not_suspend_each_other": {
-            "suspended-by-its-like": (
-                "if precedence > lender.suspended_above else 0",
-                "if precedence >= lender.suspended_above else 0",
-            ),
-        },
         f"{ELASTIC}::test_only_devices_that_a_job_may_use_count": {
             "for-nothing": ("        if missing > 0:\n            return None\n", ""),
-        },
-        f"{ELASTIC}::test_a_guarantee_holds_although_another_kind_of_device_could_be_given_up": {
-            "guarantee-forgotten": ("if precedence > lender.suspended_above else 0", ""),
         },
         f"{ELASTIC}::test_jobs_that_cannot_be_helped_take_no_time_for_each_elastic_job": {
             "every-lender-is-considered": (

@@ -35,7 +35,14 @@ TABLE: Table = {
         f"{TIERS}::test_a_higher_tier_is_not_shrunk": {
             "shrunk-for-any-tier": ("elif precedence[0] >= lender.shrinks_for:", "elif True:"),
         },
-        f"{TIERS}::test_no_job_loses_devices_to_a_lower_tier_or_before_its_time[backfill]": {
+        f"{TIERS}::test_jobs_of_one_precedence_do_not_suspend_each_other": {
+            "suspended-by-its-like": (
+                "if precedence > lender.suspended_above else 0",
+                "if precedence >= lender.suspended_above else 0",
+            ),
+            "guarantee-forgotten": ("if precedence > lender.suspended_above else 0", ""),
+        },
+        f"{TIERS}::test_a_job_is_not_shrunk_during_its_minimum_run_time": {
             "shrunk-during-the-minimum-run-time": (
                 "return tier_of(self.job) + self.protected",
                 "return tier_of(self.job)",

@@ -23,6 +23,13 @@ def of(tier: str, name: str, devices: int, guarantee: int | None = None, **field
     return replace(job(name, devices, devices, guarantee), tier=tier, **fields)
 
 
+def elsewhere(world: World) -> None:
+    """Add two jobs, so that no bound rules out a wrong decision on group 0: a basic one that may
+    use devices of that group, but has one of group 1, and a premium one in group 2."""
+    world.add(of("basic", "outside", 1, groups=(0, 1), created=9.0))
+    world.add(of("premium", "top", 1, groups=(2,)))
+
+
 # ---- examples
 
 
@@ -57,11 +64,25 @@ def test_jobs_are_shrunk_before_one_of_a_lower_tier_is_suspended() -> None:
 
 
 def test_a_higher_tier_is_not_shrunk() -> None:
-    world = World(2)
+    world = World(2, 1, 1)
     world.add(of("premium", "p", 2, guarantee=1))
     world.settle()
+    elsewhere(world)
+    world.settle()
     world.add(of("standard", "s", 1, created=1.0))
-    assert not world.turn() and world.own == {"p": 2, "s": 0}
+    assert not world.turn() and world.own == {"p": 2, "outside": 1, "top": 1, "s": 0}
+
+
+def test_jobs_of_one_precedence_do_not_suspend_each_other() -> None:
+    world = World(2, 1, 1)
+    world.add(of("standard", "fixed", 1), of("standard", "spare", 1, guarantee=0))
+    elsewhere(world)
+    world.settle()
+    world.add(of("standard", "other", 1, guarantee=0, created=1.0))
+    assert not world.turn() and world.own["spare"] == 1
+    world.add(of("standard", "new", 1, created=2.0), of("standard", "newer", 1, created=3.0))
+    world.settle()
+    assert [world.own[name] for name in ("fixed", "spare", "new", "newer")] == [1, 0, 1, 0]
 
 
 def test_an_elastic_job_of_a_lower_tier_loses_its_guarantee() -> None:
@@ -102,11 +123,13 @@ def test_the_job_that_is_cheapest_to_stop_is_suspended() -> None:
 
 
 def test_no_job_is_suspended_for_one_that_still_does_not_fit() -> None:
-    world = World(4)
+    world = World(4, 1, 1)
     world.add(of("premium", "p", 2), of("basic", "b", 1), of("basic", "c", 1))
+    elsewhere(world)
     world.settle()
+    before = world.own
     world.add(of("standard", "s", 3, created=1.0))
-    assert not world.turn() and world.own == {"p": 2, "b": 1, "c": 1, "s": 0}
+    assert not world.turn() and world.own == {**before, "s": 0}
 
 
 def test_one_job_is_suspended_if_it_is_enough() -> None:
@@ -142,6 +165,17 @@ def test_the_minimum_run_time_holds_for_the_own_tier_only() -> None:
     world.now = since + 1.0
     world.add(of("premium", "p", 1, created=2.0))
     assert world.decide()["b"].reason == "gives up 1 device for p (premium)"
+
+
+def test_a_job_is_not_shrunk_during_its_minimum_run_time() -> None:
+    world = World(2)
+    world.add(of("standard", "a", 2, guarantee=1, min_runtime=10.0))
+    world.settle()
+    world.add(of("standard", "b", 1, created=1.0))
+    world.now = world.jobs["a"].since + 9.0
+    assert all(each.cause is None for each in world.decide().values())
+    world.now += 1.0
+    assert world.decide()["a"].reason == "gives up 1 device for b"
 
 
 def test_jobs_resume_by_tier_priority_and_age() -> None:
