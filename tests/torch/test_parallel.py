@@ -1,5 +1,5 @@
-"""Programs of four ranks on fewer devices than ranks: PyTorch's ways to train in parallel with its
-collectives, and models of transformers."""
+"""Programs of four ranks on fewer devices than ranks: PyTorch's ways to train in parallel, forms of
+its collectives, and models of transformers."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ PARALLEL = Guest(
     (),
     ranks=4,
     lines=3,
+    interpreter="build/torch/python",
+    capability="9.0",
+    memory="1GiB",
+)
+FORMS = Guest(
+    "torch-collective-forms",
+    "tests/torch/collective_forms.py",
+    (),
+    ranks=4,
+    lines=100,
     interpreter="build/torch/python",
     capability="9.0",
     memory="1GiB",
@@ -61,8 +71,8 @@ def expected() -> dict[str, Results]:
 @pytest.mark.torch
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("way", [folded, halved, moved], ids=lambda way: way.__name__)
-@pytest.mark.parametrize("guest", [PARALLEL, MODELS], ids=str)
-def test_each_way_to_train_gives_the_same_bits(
+@pytest.mark.parametrize("guest", [PARALLEL, FORMS, MODELS], ids=str)
+def test_a_program_gives_the_same_bits_on_fewer_devices(
     guest: Guest,
     way: Way,
     expected: dict[str, Results],
