@@ -124,7 +124,7 @@ class WorkFolder:
     @property
     def owner(self) -> str:
         """The job's owner in the store: this job's folder on this machine."""
-        return owners.of(self.folder.parent.parent)
+        return owners.owner_of(self.folder.parent.parent)
 
     def forget(self) -> None:
         """Discard the record of earlier work."""

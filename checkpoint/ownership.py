@@ -35,7 +35,7 @@ def main(url: str, fleet: str, seconds: str) -> int:
     def query(job: str, folder: str, known: int) -> str:
         taken, why = False, ""
         try:
-            store.refuse_taken_over(job, known, owners.of(Path(folder)))
+            store.refuse_taken_over(job, known, owners.owner_of(Path(folder)))
         except OldIncarnation as error:
             taken, why = True, str(error)
         except (StoreError, OSError, ValueError) as error:

@@ -28,7 +28,7 @@ class Carried:
     def folder(self) -> Path:
         return INTERPOSE / self.library
 
-    def kept(self, kind: str) -> Path:
+    def path(self, kind: str) -> Path:
         return self.folder / f"{kind}.ptx"
 
     def digest(self) -> str:
@@ -66,7 +66,7 @@ ALL = (BLAS, DNN)
 def main() -> None:
     for carried in ALL:
         for kind in carried.types:
-            carried.kept(kind).write_text(carried.compiled(kind))
+            carried.path(kind).write_text(carried.compiled(kind))
 
 
 if __name__ == "__main__":

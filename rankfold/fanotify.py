@@ -195,7 +195,7 @@ class Group:
     def opened(self, node: Node) -> int | None:
         """An O_PATH descriptor of the object; None if it is gone. Raises OSError."""
         mount = self._mounts.get(node.fsid)
-        return None if mount is None else found(node, mount)
+        return None if mount is None else open_node(node, mount)
 
     def above(self, node: Node) -> str:
         """For a folder whose path is too long: the nearest folder above it whose path is not.
@@ -246,7 +246,7 @@ def node_of(fd: int) -> Node:
     return Node(_fsid_of(fd), _handle_of(fd))
 
 
-def found(node: Node, near: int) -> int | None:
+def open_node(node: Node, near: int) -> int | None:
     """An O_PATH descriptor of the object, if it is on the file system of the folder `near` and has
     any name there. Raises OSError."""
     if node.fsid != _fsid_of(near):

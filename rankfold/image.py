@@ -90,7 +90,7 @@ def state_offset() -> int:
     return _SAVED.constants["STATE_OFFSET"]
 
 
-def look(file: int) -> Image:
+def read_image(file: int) -> Image:
     """Read which parts of the image with this descriptor are in use. Raises Malformed."""
     shape = _SAVED.structs["state_header"]
     data = os.pread(file, shape.size, state_offset())
@@ -171,12 +171,12 @@ def noted(image: Path) -> list[Elsewhere]:
     return found
 
 
-def own(file: int) -> list[tuple[int, int]]:
+def own_ranges(file: int) -> list[tuple[int, int]]:
     """Ranges of the image, (begin, end), with current memory of its rank. Parts whose content is in
     other ranks' images may be outdated here. Of a malformed image: all of it."""
     size = min(os.fstat(file).st_size, state_offset())
     try:
-        pieces = look(file).pieces(0, size)
+        pieces = read_image(file).pieces(0, size)
     except Malformed:
         return [(0, size)]
     return [(begin, end) for other, begin, end in pieces if other is None]
@@ -189,7 +189,7 @@ def state_range(file: int) -> tuple[int, int]:
     return min(size, state_offset()), min(size, end)
 
 
-def whole(header: bytes) -> bytes:
+def self_contained(header: bytes) -> bytes:
     """A state's header, changed to show that no content is in other ranks' images any more."""
     field = _SAVED.structs["state_header"]["elsewhere"]
     return header[: field.offset] + bytes(field.size) + header[field.offset + field.size :]

@@ -33,7 +33,7 @@ class _Parts(NamedTuple):
     folder: Path
 
 
-def of(job: Path) -> str:
+def owner_of(job: Path) -> str:
     """The owner's name for a job's folder on this machine. Raises OSError if the state directory
     cannot be written."""
     state = job.parents[1]
@@ -42,7 +42,7 @@ def of(job: Path) -> str:
     return who + str(job)[-(255 - len(who)) :]  # of a long path its end, but the whole `who`
 
 
-def same(one: str, other: str) -> bool:
+def equal(one: str, other: str) -> bool:
     a, b = _parts(one), _parts(other)
     if one == other or a is None or b is None:
         return one == other
@@ -50,7 +50,7 @@ def same(one: str, other: str) -> bool:
     return known and a.folder == b.folder
 
 
-def here(owner: str) -> Path | None:
+def local_folder(owner: str) -> Path | None:
     """The folder of the job, if it is on this machine, otherwise None. Raises OSError if that
     cannot be determined."""
     parts = _parts(owner)

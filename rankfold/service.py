@@ -119,7 +119,7 @@ class Listener:
         self._sockets: list[socket.socket] = []
         self._closed, self._trouble = False, ""
         self._listen()
-        server.after(NAME_AGAIN_S, self._look)
+        server.after(NAME_AGAIN_S, self._restore_name)
 
     def close(self) -> None:
         self._closed = True
@@ -133,7 +133,7 @@ class Listener:
         self._sockets.append(sock)
         self.server.add(sock, lambda: self._accept(sock))
 
-    def _look(self) -> None:
+    def _restore_name(self) -> None:
         """Make the socket's name again if it was removed; another server's socket of that name is
         left alone."""
         if self._closed:
@@ -147,7 +147,7 @@ class Listener:
                 if self._trouble != (text := str(error)):
                     self._trouble = text
                     log.warning("%s was removed, and no process can connect: %s", self.path, text)
-        self.server.after(NAME_AGAIN_S, self._look)
+        self.server.after(NAME_AGAIN_S, self._restore_name)
 
     def _name_again(self) -> None:
         """Make the socket's name again. Raises OSError."""
@@ -166,12 +166,12 @@ class Listener:
             sock, _ = listening.accept()
         except OSError as error:
             if error.errno in _NO_DESCRIPTORS and not self.free_space():
-                self._rest(listening)
+                self._pause(listening)
             return  # otherwise the client hung up before we accepted
         sock.setblocking(False)
         self.admit(sock)
 
-    def _rest(self, listening: socket.socket) -> None:
+    def _pause(self, listening: socket.socket) -> None:
         """Pause accepting, as no connection can be closed; new ones wait in the socket's queue."""
         self.server.remove(listening)
         self.server.after(ACCEPT_AGAIN_S, lambda: self._accept_again(listening))

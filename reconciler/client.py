@@ -106,7 +106,7 @@ class Reconciler:
         child: subprocess.Popen[bytes] | None = None
         deadline = time.monotonic() + START_TIMEOUT_S
         while True:
-            seen = liveness.look(self.layout, SILENT_AFTER_S)
+            seen = liveness.query(self.layout, SILENT_AFTER_S)
             if seen.answers:
                 if seen.note and not self._noted:
                     self.notify(f"rankfold: {seen.note}")

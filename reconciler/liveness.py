@@ -54,7 +54,7 @@ class Seen(Struct, frozen=True):
 NONE = Seen()
 
 
-def look(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
+def query(layout: Layout, within_s: float = SILENT_AFTER_S) -> Seen:
     """Send `hello`, and wait for the reply for at most `within_s`."""
     deadline = time.monotonic() + within_s
     while True:
@@ -89,7 +89,7 @@ class Looking:
 
     def _run(self, layout: Layout) -> None:
         try:
-            self._found = look(layout)
+            self._found = query(layout)
         except Exception as error:  # noqa: BLE001 - `result` raises it
             self._found = error
 
@@ -181,8 +181,8 @@ def watching(client: control.Client, hangs: Callable[[], str]) -> Iterator[Watch
 def hangs(layout: Layout, notify: Callable[[str], None]) -> str:
     """Why no command should wait for the reconciler any longer; empty: it answers. A reconciler
     that may only be busy gets more time, after a message to `notify`."""
-    seen = look(layout, RECONCILER_ANSWERS_S)
+    seen = query(layout, RECONCILER_ANSWERS_S)
     if not seen.trouble or not seen.patient:
         return seen.trouble
     notify(f"{seen.trouble}; waiting for it")
-    return look(layout, BUSY_ANSWERS_S).trouble
+    return query(layout, BUSY_ANSWERS_S).trouble

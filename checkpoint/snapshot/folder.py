@@ -108,7 +108,9 @@ class Snapshot:
         state = _pieces(files[None], image.state_offset(), found.state)
         save.blob(rank, SIZE, [json.dumps({"bytes": self._image_size}).encode()])
         save.blob(
-            rank, STATE, (image.whole(each) if n == 0 else each for n, each in enumerate(state))
+            rank,
+            STATE,
+            (image.self_contained(each) if n == 0 else each for n, each in enumerate(state)),
         )
         small: list[Buffer] = []
         large: list[Buffer] = []
@@ -194,7 +196,7 @@ def _files(folder: Path) -> Iterator[tuple[str, int]]:
 def _image(path: Path) -> Image:
     with path.open("rb") as file:
         try:
-            found = image.look(file.fileno())
+            found = image.read_image(file.fileno())
             elsewhere = sorted([*found.elsewhere, *image.noted(path)])
             return found._replace(elsewhere=elsewhere)
         except image.Malformed as error:

@@ -48,7 +48,7 @@ def write(checkpoint: Checkpoint, folder: Path) -> None:
         unfinished = folder / f".{name}.{os.getpid()}.part"
         try:
             with unfinished.open("wb") as file:
-                file.write(checkpoint.whole(part))
+                file.write(checkpoint.content(part))
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.rename(path)

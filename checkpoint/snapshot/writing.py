@@ -99,7 +99,7 @@ def write_compared(checkpoint: Checkpoint, folder: Path) -> None:
         if part.rank is not None and part.name in COMPARED:
             path = folder / f"rank-{part.rank}" / part.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(checkpoint.whole(part))
+            path.write_bytes(checkpoint.content(part))
 
 
 class _Writing:
@@ -111,7 +111,7 @@ class _Writing:
 
     def sizes(self, parts: list[Part]) -> None:
         for part in parts:
-            found = json.loads(self.checkpoint.whole(part))
+            found = json.loads(self.checkpoint.content(part))
             path = self._path(part, IMAGE)
             with path.open("xb") as file:
                 file.truncate(found["bytes"])
@@ -159,7 +159,7 @@ class _Writing:
     def finish(self, part: Part) -> None:
         path = self._path(part, ABOUT)
         unfinished = path.with_suffix(".part")
-        unfinished.write_bytes(self.checkpoint.whole(part))
+        unfinished.write_bytes(self.checkpoint.content(part))
         unfinished.rename(path)
 
     def _target(self, part: Part, stack: ExitStack) -> _Target:

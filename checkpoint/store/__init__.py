@@ -17,7 +17,7 @@ from rankfold.checkpoint.store.manifest import Manifest, Part
 from rankfold.checkpoint.store.names import Id
 from rankfold.checkpoint.store.reading import Checkpoint
 from rankfold.checkpoint.store.save import Buffer, Progress, Save
-from rankfold.checkpoint.store.store import Newest, Skipped, Store, look, open
+from rankfold.checkpoint.store.store import Newest, Skipped, Store, open, open_existing
 
 __all__ = [
     "Buffer",
@@ -38,6 +38,6 @@ __all__ = [
     "Store",
     "StoreError",
     "Unavailable",
-    "look",
     "open",
+    "open_existing",
 ]

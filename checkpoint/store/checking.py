@@ -53,7 +53,7 @@ def _check_job(store: Store, job: str, report: Callable[[str], None]) -> Iterato
             yield Report(job, each, manifest, (), note)
             continue
         yield _check_one(store, manifest, seen)
-    yield from _rest(store, job, needed)
+    yield from _unneeded(store, job, needed)
 
 
 def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) -> Report:
@@ -63,7 +63,7 @@ def _check_one(store: Store, manifest: Manifest, seen: dict[Place, str | None]) 
     return Report(manifest.job, manifest.id, manifest, tuple(map(checkpoint.describe, faults)))
 
 
-def _rest(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
+def _unneeded(store: Store, job: str, needed: set[Place]) -> Iterator[Report]:
     """Report data of no checkpoint: of a running or interrupted save, or not collected yet."""
     try:
         newest = incarnations.newest(store.files, job)

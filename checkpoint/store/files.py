@@ -77,7 +77,7 @@ class Files:
             if entry["type"] == "file" and name.startswith(path + "/"):
                 yield name[len(self.root) + 1 :], int(entry["size"])
 
-    def some(self) -> str | None:
+    def any_name(self) -> str | None:
         """The name of something directly below the URL; None if there is nothing."""
         with self._named(""):
             try:

@@ -94,7 +94,7 @@ class Checkpoint:
         for digest, data in self._fetch(wanted, rank):
             yield from ((part, address, data) for part, address in wanted[digest])
 
-    def whole(self, part: Part) -> bytes:
+    def content(self, part: Part) -> bytes:
         """The content of a part that begins at address 0 and has no gaps, as a blob does."""
         out = bytearray(part.size)
         for address, data in self.read(part):
@@ -159,7 +159,7 @@ class Checkpoint:
             except StoreError:
                 needed = True
             if needed:
-                found.append(f"{part.name} of " + _whose(part.rank))
+                found.append(f"{part.name} of " + _rank_name(part.rank))
         return f": {', '.join(found[:8])}" + (", …" if len(found) > 8 else "") if found else ""
 
     # ---- units ---------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Checkpoint:
         return Damaged(self.files.url, what, remedy, name=name, rank=rank)
 
 
-def _whose(rank: int | None) -> str:
+def _rank_name(rank: int | None) -> str:
     return "the job" if rank is None else f"rank {rank}"
 
 

@@ -408,7 +408,7 @@ def open(
     if _fleet_of(files) is None:
         if not begin:
             raise _no_store(url)
-        if (other := files.some()) not in (None, names.ROOT):
+        if (other := files.any_name()) not in (None, names.ROOT):
             what = f"contains other files ({other}) and no checkpoints"
             raise Refused(url, what, "name an empty folder")
         files.create(names.ROOT, documents.seal("root", fleet=fleet))
@@ -420,7 +420,7 @@ def open(
     return Store(files, fleet)
 
 
-def look(url: str, *, options: dict[str, Any] | None = None) -> Store:
+def open_existing(url: str, *, options: dict[str, Any] | None = None) -> Store:
     """Open an existing store of any fleet, for inspection."""
     files = connect(url, options)
     fleet = _fleet_of(files)

@@ -52,8 +52,8 @@ def keep(libraries: tuple[str, ...], copies: str) -> Path:
     return there
 
 
-def need(wanted: str, libraries: tuple[str, ...], copies: str) -> None:
-    """Check that `again` will find or make the folder. Raises Unusable if not, OSError."""
+def check(wanted: str, libraries: tuple[str, ...], copies: str) -> None:
+    """Check that `find_or_make` will find or make the folder. Raises Unusable if not, OSError."""
     there = Path(copies, wanted)
     if not there.is_dir() and digest(libraries) != wanted:
         raise Unusable(
@@ -62,12 +62,12 @@ def need(wanted: str, libraries: tuple[str, ...], copies: str) -> None:
         )
 
 
-def again(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
+def find_or_make(wanted: str, libraries: tuple[str, ...], copies: str) -> Path:
     """Return the folder named `wanted` that `keep` made for the rank. Raises Unusable, OSError.
 
     `libraries`: the current ones, to make the folder again if it is missing.
     """
-    need(wanted, libraries, copies)
+    check(wanted, libraries, copies)
     there = Path(copies, wanted)
     if not there.is_dir():
         return keep(libraries, copies)

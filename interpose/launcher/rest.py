@@ -234,7 +234,9 @@ class Rest:
             interposer=os.path.basename(launcher.libraries) if launcher.libraries else None,
             image_bytes=config.image_bytes,
             channel=place,
-            connections=[list(astuple(each)) for each in sockets.of(self.quiesce.pids())],
+            connections=[
+                list(astuple(each)) for each in sockets.connections_of(self.quiesce.pids())
+            ],
             addresses=sockets.addresses(self.quiesce.pids()),
             journal=(str(launcher.tracker.journal), launcher.tracker.life),
             state=state_version(launcher.image),
@@ -433,7 +435,7 @@ class Rest:
                 self._end_connections(self._outside)
                 for each in settings.restore(about.settings):
                     log.warning("a setting of the rank was not restored: %s", each)
-                self.launcher.tracker.again()
+                self.launcher.tracker.reload()
                 self.launcher.restored(about.pid, memory)
             except (OSError, snapshot.Unfit, handshake.Refused) as error:
                 self._not_restored(ControlError("failed", f"the restored rank is invalid: {error}"))
@@ -569,7 +571,11 @@ def _prepared(
     image: int,
 ) -> Message:
     try:
-        place = interposer.again(about.interposer, libraries, copies) if about.interposer else None
+        place = (
+            interposer.find_or_make(about.interposer, libraries, copies)
+            if about.interposer
+            else None
+        )
         last, problems = snapshot.prepare(folder, about, journal, image)
     except (snapshot.Unfit, interposer.Unusable) as error:
         return {"code": "snapshot", "message": str(error)}

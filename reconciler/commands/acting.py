@@ -120,7 +120,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
     """The facts that a checkpoint contains about its job (operations.SavedJob). Fails if the store
     does not have all of it, or if it cannot be restored here, before anything is stopped."""
     from rankfold.checkpoint.snapshot import Unfit, write_compared
-    from rankfold.checkpoint.store import Damaged, Id, Missing, StoreError, look
+    from rankfold.checkpoint.store import Damaged, Id, Missing, StoreError, open_existing
 
     id = Id.parse(checkpoint)
     if id is None:
@@ -129,7 +129,7 @@ def known(state: Path, job: str, checkpoint: str) -> Json:
         url = journal.desired().checkpoint_store or Layout(state).checkpoints
     try:
         with answering(url):
-            store = look(url)
+            store = open_existing(url)
         with reading(store):
             newest = store.newest_incarnation(job)
             try:

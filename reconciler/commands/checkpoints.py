@@ -46,7 +46,7 @@ def list_command(url: str, output: str) -> int:
 
     rows: list[Json] = []
     faults: list[str] = []
-    opened = _look(url)
+    opened = _open(url)
     try:
         with reading(opened):
             for job in opened.jobs():
@@ -80,7 +80,7 @@ def check_command(url: str, output: str) -> int:
     from rankfold.checkpoint.store import StoreError
     from rankfold.checkpoint.store.checking import check
 
-    opened, found = _look(url), []
+    opened, found = _open(url), []
     try:
         with reading(opened):
             for each in check(opened, say if output == "text" else None):
@@ -108,7 +108,7 @@ def adopt_command(state: Path, url: str) -> int:
 
     Its jobs can be resumed here then. Refused if jobs of another fleet exist here.
     """
-    fleet = _look(url).fleet
+    fleet = _open(url).fleet
     with Journal(state) as journal:
         live = [name for name, each in journal.records().items() if each.step != "ended"]
     if live:
@@ -120,12 +120,12 @@ def adopt_command(state: Path, url: str) -> int:
     return 0
 
 
-def _look(url: str) -> Store:
-    from rankfold.checkpoint.store import StoreError, look
+def _open(url: str) -> Store:
+    from rankfold.checkpoint.store import StoreError, open_existing
 
     try:
         with answering(url):
-            return look(url)
+            return open_existing(url)
     except StoreError as error:
         fail(str(error))
 

@@ -114,7 +114,7 @@ def events(state: Path, name: str | None, output: str) -> int:
         found = journal.events(name)
         known = name is None or found or journal.object("Job", name)
         meta = {key: journal.get(key) for key in ("watching", "unwatched")}
-        seen = liveness.look(Layout(state))
+        seen = liveness.query(Layout(state))
         wrong = wrong_with(Layout(state))
         now = reconciler_status(seen, journal.objects(), journal.records(), meta, wrong)
     if not known:

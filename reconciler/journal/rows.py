@@ -28,7 +28,7 @@ class Override(TypedDict, total=False):
 def overridden(job: Job, fields: Override) -> Job:
     """A job with fields that a person has overridden; a number of devices replaces a range."""
     if "gpus" in fields:
-        job = job.on(fields["gpus"])
+        job = job.with_gpus(fields["gpus"])
     return structs.replace(job, **fields)
 
 

@@ -435,7 +435,7 @@ class Job(Struct, frozen=True):
         """The fewest devices on which it runs."""
         return self.gpus if self.gpus_min is None else max(1, self.gpus_min)
 
-    def on(self, gpus: int) -> "Job":
+    def with_gpus(self, gpus: int) -> "Job":
         """The job with a fixed number of devices."""
         return replace(self, gpus=gpus, gpus_min=None, demand=None)
 

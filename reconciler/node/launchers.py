@@ -138,7 +138,7 @@ class Node(Reports):
         """The other state directory of this machine, known to the store as `owner`, under which
         launchers of a job live. None: there is none, or it cannot be determined."""
         with contextlib.suppress(OSError):
-            folder = owners.here(owner)
+            folder = owners.local_folder(owner)
             if folder is None or folder == self.layout.job(job).absolute():
                 return None
             if any(is_locked(launcher_lock(folder, rank)) for rank in ranks):

@@ -46,7 +46,7 @@ def serving(record: Record, observed: Observed) -> Iterator[tuple[ObservedDevice
             yield seen, there
 
 
-def done(record: Record, observed: Observed) -> Json | None:
+def shared_counts(record: Record, observed: Observed) -> Json | None:
     """`sharing` of docs/status.md: counted since the ranks began. None: no device reports it, for
     example while the job rests."""
     devices = list(serving(record, observed))

@@ -31,7 +31,7 @@ class _Listener(Struct, frozen=True):
     hello: Json | None
 
 
-def look(layout: Layout, known: Container[Path]) -> tuple[str, ...]:
+def find_strays(layout: Layout, known: Container[Path]) -> tuple[str, ...]:
     """Descriptions of problems, for people. known: sockets of proxies and launchers that are
     queried elsewhere.
 

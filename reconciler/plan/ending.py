@@ -27,7 +27,7 @@ KILL_AFTER_S = 5.0  # a rank that has to end gets SIGTERM, and after this SIGKIL
 RESTARTABLE = ("RankFailed", "LauncherLost", "DeviceLost", "DeviceReported")
 
 
-def of(index: Index, job: Job | None, record: Record, now: float) -> Ending | None:
+def find_ending(index: Index, job: Job | None, record: Record, now: float) -> Ending | None:
     """The end of a job whose ranks ended, whose devices are lost, or that is not wanted; or
     None."""
     if record.step == "new":

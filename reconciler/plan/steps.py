@@ -56,7 +56,7 @@ class Steps:
             self._after_the_end(name, job)
         elif record.ending:
             self.actions += ending.release(index, job, record, record.ending, self.now)
-        elif over := ending.of(index, job, record, self.now):
+        elif over := ending.find_ending(index, job, record, self.now):
             self.actions.append(End(name, over))
         elif job is not None and name in index.silent:
             self._continue_unresponsive(job, record)

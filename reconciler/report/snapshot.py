@@ -87,7 +87,7 @@ def snapshot(state: Path) -> Snapshot:
     snap = Snapshot((), {}, Observed(), plan.Plan(), (), {}, layout)
     if database(state).exists():
         snap = _journalled(state, layout)
-    trouble = strays.look(layout, _queried(snap))
+    trouble = strays.find_strays(layout, _queried(snap))
     return structs.replace(snap, reconciler=reconciler.result(), trouble=trouble)
 
 

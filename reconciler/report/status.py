@@ -204,7 +204,7 @@ def job_status(snap: Snapshot, each: Object) -> Json:
         "generation": each.generation,
         "observedGeneration": each.generation if converged else each.generation - 1,
         "message": record.ending.message if record.ending else "",
-        "sharing": sharing.done(record, snap.observed),
+        "sharing": sharing.shared_counts(record, snap.observed),
         "guard": sharing.guard(record, snap.observed),
         "overhead": sharing.overhead(record, snap.observed),
         "ranks": [rank_status(snap, record, r) for r in range(job.world_size)],

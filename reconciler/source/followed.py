@@ -26,7 +26,7 @@ from rankfold.reconciler.operations import Attach
 from rankfold.reconciler.source import spec
 from rankfold.reconciler.source.git import masked
 from rankfold.reconciler.source.invalid import Fault
-from rankfold.reconciler.source.reader import Reader, Reading, Revision, record_fault, same
+from rankfold.reconciler.source.reader import Reader, Reading, Revision, record_fault, same_source
 from rankfold.reconciler.source.revision import (
     cut_files,
     emptied_files,
@@ -150,7 +150,7 @@ class Sources:
         }
 
     def _refuse_other_source(self, identity: str) -> None:
-        if self.source and not same(self.source.identity, identity):
+        if self.source and not same_source(self.source.identity, identity):
             raise control.ControlError(
                 "source", f"this fleet follows {self.source.identity}; stop that first"
             )
@@ -159,7 +159,7 @@ class Sources:
             for o in self.journal.objects()
             if o.kind == "Job"
             and o.source
-            and not same(masked(o.source), identity)
+            and not same_source(masked(o.source), identity)
             and not self._ended(o.name)
         )
         if live:
@@ -317,7 +317,7 @@ class Sources:
         loaded = revision.loaded
         with self.journal.transaction():
             known = self.journal.get("source") or ""
-            if known != reader.identity and same(known, reader.identity):
+            if known != reader.identity and same_source(known, reader.identity):
                 self.journal.rename_source(known, reader.identity)
             changed_jobs = self.journal.accept(
                 loaded.desired, loaded.origins, reader.identity, revision.id

@@ -80,7 +80,7 @@ def identity_of(description: Json) -> str:
     return f"git {masked(description['git'])}, branch {description['branch']}{where}"
 
 
-def same(identity: str, other: str) -> bool:
+def same_source(identity: str, other: str) -> bool:
     """Whether two names mean the same source now: a directory may have several names."""
     kind, _, place = identity.partition(" ")
     other_kind, _, other_place = other.partition(" ")

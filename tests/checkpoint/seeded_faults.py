@@ -337,7 +337,7 @@ TABLE: Table = {
                 "os.pread(files[None], end - begin, begin)",
             ),
             "stored-as-if-it-lay-elsewhere": (
-                "(image.whole(each) if n == 0 else each for n, each in enumerate(state))",
+                "(image.self_contained(each) if n == 0 else each for n, each in enumerate(state))",
                 "state",
             ),
         },

@@ -84,22 +84,22 @@ def test_the_owner_from_before_there_were_marks_still_owns_the_job(job: Job) -> 
     assert does(UPLOAD, job.saved(0)).state == "done"
     state, error = uploads(CALLED_OTHERWISE, job.saved(1))
     assert state == "failed" and before in str(error)
-    now = owners.of(job.folder)
-    assert owners.same(now, before) and owners.same(before, now)
-    assert owners.here(before) == owners.here(now) == job.folder
+    now = owners.owner_of(job.folder)
+    assert owners.equal(now, before) and owners.equal(before, now)
+    assert owners.local_folder(before) == owners.local_folder(now) == job.folder
     assert owners.description(now) == owners.description(before) == before
     for other in ("", "here", f"elsewhere:{job.folder}", f"{before}-2", f"{now}-2"):
-        assert not owners.same(now, other) and owners.here(other) != job.folder
+        assert not owners.equal(now, other) and owners.local_folder(other) != job.folder
     another = job.folder.parents[1] / "another/jobs/gpt"
     another.mkdir(parents=True)
-    assert owners.here(now.replace(str(job.folder), str(another))) is None
+    assert owners.local_folder(now.replace(str(job.folder), str(another))) is None
 
 
 def test_all_who_ask_at_once_get_one_name(tmp_path: Path) -> None:
     found: list[str] = []
     (tmp_path / "mark").write_text("half")  # of one who was killed
     asking = [
-        threading.Thread(target=lambda: found.append(owners.of(tmp_path / "jobs/gpt")))
+        threading.Thread(target=lambda: found.append(owners.owner_of(tmp_path / "jobs/gpt")))
         for _ in range(16)
     ]
     for each in asking:
@@ -117,14 +117,14 @@ def test_a_lock_that_another_process_never_releases(
     with (tmp_path / "mark").open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(TimeoutError, match=r"held its lock for 0\.05 s: '.*/mark'"):
-            owners.of(tmp_path / "jobs/gpt")
-    assert owners.here(owners.of(tmp_path / "jobs/gpt")) == tmp_path / "jobs/gpt"
+            owners.owner_of(tmp_path / "jobs/gpt")
+    assert owners.local_folder(owners.owner_of(tmp_path / "jobs/gpt")) == tmp_path / "jobs/gpt"
 
 
 def test_a_long_path_fits_the_store(tmp_path: Path) -> None:
     folder = tmp_path / "/".join(["a" * 60] * 5)
     folder.mkdir(parents=True)
-    name = owners.of(folder / "jobs/gpt")
-    assert len(json.dumps(name)) == 257 and owners.same(name, owners.of(folder / "jobs/gpt"))
+    name = owners.owner_of(folder / "jobs/gpt")
+    assert len(json.dumps(name)) == 257 and owners.equal(name, owners.owner_of(folder / "jobs/gpt"))
     (folder / "mark").unlink()  # as on another machine
-    assert not owners.same(name, owners.of(folder / "jobs/gpt"))
+    assert not owners.equal(name, owners.owner_of(folder / "jobs/gpt"))

@@ -28,7 +28,7 @@ def test_another_fleet_s_store(tmp_path: Path) -> None:
     stores.open(str(tmp_path / "s"), "one")
     with pytest.raises(Refused, match=f"{tmp_path}/s: .*fleet 'one', this is 'other'; give each"):
         stores.open(str(tmp_path / "s"), "other")
-    assert stores.look(str(tmp_path / "s")).fleet == "one"
+    assert stores.open_existing(str(tmp_path / "s")).fleet == "one"
 
 
 def test_a_folder_with_other_things(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_folder_with_other_things(tmp_path: Path) -> None:
 
 def test_no_store(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="has no checkpoints"):
-        stores.look(str(tmp_path / "none"))
+        stores.open_existing(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
     with pytest.raises(Unavailable, match="nosuchkind"):
         stores.open("nosuchkind://there", "fleet")

@@ -57,7 +57,7 @@ def test_ranges_of_every_length(store: Store) -> None:
     assert checkpoint.verify() == []
     assert restored(checkpoint) == content
     for name, data in blobs.items():
-        assert checkpoint.whole(checkpoint.part(None, name)) == data
+        assert checkpoint.content(checkpoint.part(None, name)) == data
     # The pages of one list are those of an aligned run.
     extents = checkpoint.extents(checkpoint.part(0, "memory"))
     assert [(at - HOST) // PAGE for at, _ in extents] == [0, 14, 16, 200]

@@ -23,7 +23,7 @@ from rankfold.checkpoint.snapshot import Snapshot, Unfit, criu, images_being_cop
 from rankfold.checkpoint.snapshot.folder import _namer, _reader
 from rankfold.checkpoint.store import Checkpoint, Id, Store
 from rankfold.checkpoint.store.names import Place
-from rankfold.image import Elsewhere, Image, look
+from rankfold.image import Elsewhere, Image, read_image
 from rankfold.interpose.launcher.snapshot.snapshot import fill
 from rankfold.proxy.hal.soft.modules import Loader
 from support.checkpoints import noise, opened
@@ -410,9 +410,9 @@ def test_content_in_the_image_of_another_rank_is_stored_with_each(
     first = (PARAMETERS - DEV_BASE) // CHUNK * CHUNK
     for number, folder in back.items():
         with (folder / "image").open("rb") as now, (folders[number] / "image").open("rb") as then:
-            assert look(now.fileno()).elsewhere == []
+            assert read_image(now.fileno()).elsewhere == []
             there = Elsewhere(first, first + CHUNK, 0)
-            assert (there in look(then.fileno()).elsewhere) == (number > 0)
+            assert (there in read_image(then.fileno()).elsewhere) == (number > 0)
             assert any(os.pread(then.fileno(), CHUNK, first)) == (number == 0)
         for at, expected in zip((PARAMETERS, MOMENTS), trained(3, STEPS), strict=True):
             assert content(folder, at, 4 * WORDS) == struct.pack(f"<{WORDS}I", *expected)

@@ -130,7 +130,7 @@ def test_a_functions_address_in_a_variable_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "kept", [c.kept(kind) for c in carried.ALL for kind in c.types], ids=lambda path: path.name
+    "kept", [c.path(kind) for c in carried.ALL for kind in c.types], ids=lambda path: path.name
 )
 def test_our_own_kernels_go_to_the_driver_as_they_are(kept: Path) -> None:
     text = kept.read_text()

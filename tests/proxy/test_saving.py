@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rankfold.image import look
+from rankfold.image import read_image
 from rankfold.proxy.hal.soft.modules import Loader
 from rankfold.proxy.native import EXIT_REPLACED, NativeError
 from support.devices import devices, only_saved
@@ -137,7 +137,7 @@ def test_shared_pages_are_saved_once_and_completed_before_a_move(
         here.stop(1)
         assert here.natives[0].job_save(1)
         here.saved(0)
-        first, *others = (look(rank.image).elsewhere for rank in ranks)
+        first, *others = (read_image(rank.image).elsewhere for rank in ranks)
         for each in (PARAMETERS - DEV_BASE, MOMENTS - DEV_BASE):
             page = each // CHUNK * CHUNK
             assert all((page, page + CHUNK, 0) in elsewhere for elsewhere in others)
@@ -168,8 +168,8 @@ def test_a_rank_whose_process_was_replaced_meanwhile_keeps_no_copy(kernels: Load
         assert native.job_save(1)
         native.rank_exited(1, 0, EXIT_REPLACED)
         until(lambda: native.rank_status(1, 0) is None, native)  # when it has been saved
-        with_whom = [{lies.rank for lies in look(each.image).elsewhere} for each in ranks[1:]]
-        had_state = bool(look(ranks[0].image).state)
+        with_whom = [{lies.rank for lies in read_image(each.image).elsewhere} for each in ranks[1:]]
+        had_state = bool(read_image(ranks[0].image).state)
         assert with_whom == ([{0}, {0}] if had_state else [set(), {1}])
 
 

@@ -29,7 +29,7 @@ TABLE: Table = {
     },
     "reconciler/journal/rows.py": {
         f"{RANGES}::test_a_number_given_by_hand_replaces_the_range": {
-            "range-stays": ('job = job.on(fields["gpus"])', "pass"),
+            "range-stays": ('job = job.with_gpus(fields["gpus"])', "pass"),
         },
     },
     "reconciler/source/revision.py": {

@@ -43,7 +43,7 @@ def seen(*jobs: JobOnDevice, shares: bool | None = True) -> Observed:
 
 
 def test_counters_are_summed_over_ranks_and_devices() -> None:
-    found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3))))
+    found = sharing.shared_counts(RECORD, seen(there((0, 1)), there((2, 3))))
     assert found == {
         "on": True,
         "guard": "sets",
@@ -59,13 +59,13 @@ def test_counters_are_summed_over_ranks_and_devices() -> None:
 @pytest.mark.parametrize(("measured", "how"), [(0, "sets"), (7, "validated")])
 def test_measured_kernels_are_said_to_be_validated(measured: int, how: str) -> None:
     one = replace(there((0, 1)), guard=CrossCheck(256, measured=measured))
-    found = sharing.done(RECORD, seen(one, there((2, 3))))
+    found = sharing.shared_counts(RECORD, seen(one, there((2, 3))))
     assert found is not None and found["guard"] == how
 
 
 @pytest.mark.parametrize(("shares", "on"), [(True, True), (False, False), (None, None)])
 def test_whether_ranks_may_share_is_what_the_devices_say(shares: Any, on: Any) -> None:
-    found = sharing.done(RECORD, seen(there((0, 1)), there((2, 3)), shares=shares))
+    found = sharing.shared_counts(RECORD, seen(there((0, 1)), there((2, 3)), shares=shares))
     assert found is not None and found["on"] is on
 
 
@@ -73,13 +73,13 @@ def test_nothing_is_reported_of_another_epoch_or_while_it_rests() -> None:
     before = seen(there((0, 1), Spent(20.0), epoch=1), there((2, 3), Spent(20.0), epoch=1))
     resting = replace(RECORD, step="detached", placement=())
     for record, observed in ((RECORD, before), (RECORD, Observed()), (resting, before)):
-        assert sharing.done(record, observed) is None
+        assert sharing.shared_counts(record, observed) is None
         assert sharing.overhead(record, observed) is None
 
 
 def test_the_last_counters_of_an_ended_job_are_reported() -> None:
     ended = replace(RECORD, step="ended", counters={"0": dict(COUNTS), "1": {"kernels": 7}})
-    assert sharing.done(ended, Observed()) == {
+    assert sharing.shared_counts(ended, Observed()) == {
         "on": None,
         "guard": "sets",
         "chunksShared": 0,

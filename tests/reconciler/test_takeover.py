@@ -157,7 +157,7 @@ def by_the_host_name(job: Path) -> str:
     return f"{socket.gethostname()}:{job}"
 
 
-@pytest.mark.parametrize("named", [owners.of, by_the_host_name])
+@pytest.mark.parametrize("named", [owners.owner_of, by_the_host_name])
 def test_nothing_is_restored_while_a_copy_runs_on_this_machine(
     named: Callable[[Path], str], scene: Scene, tmp_path: Path
 ) -> None:
@@ -195,7 +195,7 @@ def test_a_job_that_rests_in_memory_elsewhere_is_not_waited_for(
         journal.save(Record("a", "detached", 1, fixed=JOB))
     stored(scene)
     scene.fetched(2)
-    owner = owners.of(other.job("a"))
+    owner = owners.owner_of(other.job("a"))
     scene.update(restore=Restore(2, "1-1"), incarnation=2, previous_owner=owner)
     scene.do(scene.restores.restore(actions.Restore("a", 2, (0, 1), (0, 1))))
     assert scene.record.step == "detached"

@@ -194,11 +194,11 @@ def test_a_process_that_holds_the_lock_without_listening_is_named(
     """It hangs before it listens, or a reconciler that was killed has left its socket."""
     layout = Layout(state.path)
     layout.lock.write_text("4194303")
-    assert liveness.look(layout) == liveness.NONE, "a stale file names no process"
+    assert liveness.query(layout) == liveness.NONE, "a stale file names no process"
     with python("-c", HOLDS_THE_LOCK, str(layout.lock), rankfold=rankfold) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "held\n"
         layout.lock.write_text(str(holder.pid))
-        seen = liveness.look(layout, 0.1)
+        seen = liveness.query(layout, 0.1)
         assert seen.pid == holder.pid and "it is starting, or stuck" in seen.trouble
         assert f"(process {holder.pid})" in rankfold.status()["reconciler"]["message"]
 

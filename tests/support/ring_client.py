@@ -241,11 +241,11 @@ def twins_of(clients: Sequence[C]) -> list[C]:
     made = [client.twin() for client in clients]
     images = {client.rank: client.image for client in made}
     for each in images.values():
-        for rank, begin, end in image.look(each).pieces(0, image.state_offset()):
+        for rank, begin, end in image.read_image(each).pieces(0, image.state_offset()):
             if rank is not None:
                 os.pwrite(each, os.pread(images[rank], end - begin, begin), begin)
         state = os.pread(each, 64, image.state_offset())
-        os.pwrite(each, image.whole(state), image.state_offset())
+        os.pwrite(each, image.self_contained(state), image.state_offset())
     return made
 
 

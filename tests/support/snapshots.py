@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import records
-from rankfold.image import NOTE, own, state_range
+from rankfold.image import NOTE, own_ranges, state_range
 from rankfold.interpose.launcher.files import sparse
 from support.ring_client import DEVICE_SYNC, RingClient, attach, device, settle
 
@@ -64,7 +64,9 @@ def processes(folder: Path, memory: Mapping[int, bytes], seed: int = 0) -> None:
 
 def image_of(folder: Path, descriptor: int) -> None:
     """As the launcher does."""
-    sparse.copy_out(descriptor, folder / "image", [*own(descriptor), state_range(descriptor)])
+    sparse.copy_out(
+        descriptor, folder / "image", [*own_ranges(descriptor), state_range(descriptor)]
+    )
 
 
 def saved_image(

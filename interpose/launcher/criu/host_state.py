@@ -54,7 +54,7 @@ class Record:
 _EMPTY = Record(False, ())
 
 
-def found(pid: int) -> list[str]:
+def hindrances(pid: int) -> list[str]:
     """State of a process that cannot be saved: the rest of a sentence about the process, with a
     remedy. The process may run."""
     record = _record(pid)

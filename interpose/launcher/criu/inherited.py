@@ -42,7 +42,7 @@ _FLAGS = 6  # word of /proc/PID/stat behind the name
 Values = dict[str, Any]
 
 
-def of(pid: int, thread: int) -> Values:
+def settings_of(pid: int, thread: int) -> Values:
     """The settings of a thread of a process; without those that the kernel does not have."""
     found = {}
     for name, (read, _) in _ALL.items():
@@ -53,11 +53,11 @@ def of(pid: int, thread: int) -> Values:
 
 def differing(pids: Iterable[int], first: int) -> list[tuple[int, str]]:
     """Processes with a thread that has other settings than the thread `first`: pid, setting."""
-    usual = of(first, first)
+    usual = settings_of(first, first)
     found = set()
     for pid in pids:
         for thread in process.threads(pid):
-            theirs = of(pid, thread)
+            theirs = settings_of(pid, thread)
             found |= {(pid, name) for name in usual.keys() & theirs if theirs[name] != usual[name]}
     return sorted(found)
 

@@ -27,7 +27,7 @@ _EXCLUDE = 0
 Membership = tuple[int, str, str, int, list[str]]
 
 
-def of(pid: int) -> Iterator[tuple[int, Membership]]:
+def memberships_of(pid: int) -> Iterator[tuple[int, Membership]]:
     """The memberships of a process's sockets, each with its descriptor."""
     groups = list(_groups(pid))
     for number in process.opened(pid, "socket:") if groups else ():

@@ -44,7 +44,7 @@ _OPTIONS = {
 }
 
 
-def taken(pids: Iterable[int]) -> tuple[Setting, ...]:
+def read(pids: Iterable[int]) -> tuple[Setting, ...]:
     """The settings of frozen processes."""
     found: list[Setting] = []
     for pid in pids:
@@ -52,8 +52,10 @@ def taken(pids: Iterable[int]) -> tuple[Setting, ...]:
             found += _differing(_OF_THREADS, thread)
         found += _differing(_OF_PROCESSES, pid)
         found += _of_sockets(pid)
-        found += [("multicast", [pid, number], each) for number, each in multicast.of(pid)]
-        found += [("timer", [pid, number], each) for number, each in wall_timers.of(pid)]
+        found += [
+            ("multicast", [pid, number], each) for number, each in multicast.memberships_of(pid)
+        ]
+        found += [("timer", [pid, number], each) for number, each in wall_timers.timers_of(pid)]
     return tuple(found)
 
 

@@ -51,7 +51,7 @@ class Connection:
         return " . ".join(f"{address} . {port}" for address, port in ends[:: -1 if back else 1])
 
 
-def of(pids: Iterable[int]) -> dict[Connection, int]:
+def connections_of(pids: Iterable[int]) -> dict[Connection, int]:
     """All connections of these processes, and the bytes that the other end has not acknowledged."""
     found = {}
     for words in _listed(pids, ("tcp", "tcp6")):

@@ -101,12 +101,12 @@ def find(rank: Started, pids: set[int], files_seen: bool) -> list[str]:
                 found.append(
                     f"process {named(pid)} has the personality READ_IMPLIES_EXEC: clear it"
                 )
-        found += [f"process {named(pid)} {what}" for what in _of(pid, rank, pids)]
-        found += [f"process {named(pid)} {what}" for what in host_state.found(pid)]
+        found += [f"process {named(pid)} {what}" for what in _hindrances(pid, rank, pids)]
+        found += [f"process {named(pid)} {what}" for what in host_state.hindrances(pid)]
         found += [
             f"process {named(pid)} uses {name}, which cannot be saved: that name was removed, the "
             f"file has another one, and {_why_unsaved(files_seen)}"
-            for name in sorted(unlinked.of(pid))
+            for name in sorted(unlinked.files_of(pid))
             if not (files_seen and unlinked.is_free(name))
         ]
     found += [
@@ -141,7 +141,7 @@ def passing(pids: set[int]) -> list[str]:
     return sorted(found) + host_state.passing(sorted(pids))
 
 
-def _of(pid: int, rank: Started, pids: set[int]) -> list[str]:
+def _hindrances(pid: int, rank: Started, pids: set[int]) -> list[str]:
     found = [
         f"has a {name} namespace of its own: run it without its sandbox or container"
         for name in _NAMESPACES

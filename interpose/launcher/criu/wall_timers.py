@@ -36,7 +36,7 @@ class Timer(NamedTuple):
     ticks: int
 
 
-def of(pid: int) -> Iterator[tuple[int, Timer]]:
+def timers_of(pid: int) -> Iterator[tuple[int, Timer]]:
     """The timers of a process, each with its descriptor."""
     for number in process.opened(pid, "anon_inode:[timerfd]"):
         with contextlib.suppress(OSError), process.descriptor(pid, number) as taken:

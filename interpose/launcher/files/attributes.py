@@ -15,7 +15,7 @@ _GET, _SET = 0x8008_6601, 0x4008_6602
 _OURS = 0x10 | 0x20  # the flags that this module handles
 
 
-def of(path: str) -> int:
+def flags_of(path: str) -> int:
     """The flags of a file or folder; 0 for anything else. Raises OSError."""
     with _opened(path) as fd:
         return _get(fd) & _OURS if fd >= 0 else 0

@@ -38,7 +38,7 @@ def opened(path: str, flags: int = os.O_PATH) -> int:
 
 
 @contextlib.contextmanager
-def seen(path: str) -> Iterator[int | None]:
+def open_if_present(path: str) -> Iterator[int | None]:
     """A descriptor of the object; None if there is none, or only behind a link. Raises OSError."""
     try:
         fd = opened(path)
@@ -54,8 +54,8 @@ def seen(path: str) -> Iterator[int | None]:
 
 
 def status(path: str) -> os.stat_result | None:
-    """The status of the object, or None, as in `seen`. Raises OSError."""
-    with seen(path) as fd:
+    """The status of the object, or None, as in `open_if_present`. Raises OSError."""
+    with open_if_present(path) as fd:
         return None if fd is None else os.fstat(fd)
 
 
@@ -77,7 +77,7 @@ def node(fd: int) -> str:
 
 
 @contextlib.contextmanager
-def at(path: str) -> Iterator[str]:
+def stable_path(path: str) -> Iterator[str]:
     """A path to use now: it stays in the folder that was found, whatever happens to the folders
     above. Raises OSError, whose name is `path`, also for errors inside the block."""
     folder, name = os.path.split(path)

@@ -189,10 +189,14 @@ class _Job:
             if (now := nofollow.status(path)) and (stat.S_ISDIR(now.st_mode) or now.st_nlink == 1):
                 attributes.put(path, 0)  # otherwise it may also belong to others
         for path in sorted(gone, key=lambda each: each.count("/"), reverse=True):
-            with _if_still_there(), nofollow.at(path) as here:
+            with _if_still_there(), nofollow.stable_path(path) as here:
                 _remove(here)
         for path, origin in reversed(back):
-            with _if_still_there(), nofollow.at(path) as here, nofollow.at(origin) as there:
+            with (
+                _if_still_there(),
+                nofollow.stable_path(path) as here,
+                nofollow.stable_path(origin) as there,
+            ):
                 _rename(here, there)
 
     def _later(self) -> tuple[list[str], list[tuple[str, str]]]:
@@ -241,7 +245,7 @@ _WAS = {True: "and was a folder at the checkpoint", False: "and was none at the 
 
 def _node(path: str) -> str:
     """The node at a path, as journals name it; empty: nothing is there, or it is unknown."""
-    with nofollow.seen(path) as fd:
+    with nofollow.open_if_present(path) as fd:
         return nofollow.node(fd) if fd is not None else ""
 
 
@@ -315,7 +319,7 @@ class _Restoring:
 
     def all(self) -> None:
         for above in sorted(self._files.above, key=lambda each: each.path):
-            with nofollow.at(above.path) as here, contextlib.suppress(FileExistsError):
+            with nofollow.stable_path(above.path) as here, contextlib.suppress(FileExistsError):
                 os.mkdir(here)
                 os.chown(here, above.uid, above.gid)
                 os.chmod(here, above.mode)
@@ -336,7 +340,7 @@ class _Restoring:
                 now = nofollow.status(entry.path)
                 self._done[entry.path] = [list(entry.was), list(identity(now)) if now else None]
         for entry in reversed(folders):
-            with nofollow.at(f"{entry.path}/.") as here:
+            with nofollow.stable_path(f"{entry.path}/.") as here:
                 _set(entry, here)
             attributes.put(entry.path, entry.flags)
 
@@ -344,7 +348,7 @@ class _Restoring:
         now = nofollow.status(path)
         if now is not None and stat.S_ISDIR(now.st_mode):
             return
-        with nofollow.at(path) as here:
+        with nofollow.stable_path(path) as here:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(here)  # it is the job's: otherwise the restore was refused
             os.mkdir(here, 0o700)
@@ -375,10 +379,10 @@ class _Restoring:
         now = nofollow.status(entry.path)
         if not entry.node or entry.kind != "file" or (now and identity(now)[:2] == entry.was[:2]):
             return
-        with nofollow.at(entry.path) as here:
+        with nofollow.stable_path(entry.path) as here:
             near = os.open(os.path.dirname(here), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                file = fanotify.found(fanotify.Node.parse(entry.node), near)
+                file = fanotify.open_node(fanotify.Node.parse(entry.node), near)
             finally:
                 os.close(near)
             if file is not None:
@@ -399,7 +403,7 @@ class _Restoring:
         if self._is_theirs(entry):
             return False
         try:
-            with nofollow.at(entry.path) as here:
+            with nofollow.stable_path(entry.path) as here:
                 target = nofollow.file(here, os.O_RDWR)
         except OSError as error:
             if error.errno == errno.ETXTBSY:  # a process executes it
@@ -420,13 +424,13 @@ class _Restoring:
     def _replace(self, entry: Entry) -> None:
         def make(half: str) -> None:
             if entry.same:
-                with nofollow.at(entry.same) as first:
+                with nofollow.stable_path(entry.same) as first:
                     os.link(first, half, follow_symlinks=False)
             else:
                 self._make(entry, half)
                 _set(entry, half)
 
-        with nofollow.at(entry.path) as here:
+        with nofollow.stable_path(entry.path) as here:
             self._bring(here, make)
 
     def _bring(self, here: str, make: Callable[[str], None]) -> None:

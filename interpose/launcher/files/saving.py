@@ -180,7 +180,7 @@ def _behind_links(names: dict[str, bool], tracked: dict[str, Name], ours: Ours) 
 
 def _is_made(path: str, tracked: dict[str, Name]) -> bool:
     """Whether the rank has made what exists at this path."""
-    with nofollow.seen(path) as fd:
+    with nofollow.open_if_present(path) as fd:
         node = nofollow.node(fd) if fd is not None else ""
     return path in tracked and tracked[path].node == node
 
@@ -225,18 +225,18 @@ class _Taking:
         )
         if kind in ("character", "block"):
             entry.device = status.st_rdev
-        entry.flags = attributes.of(path)
+        entry.flags = attributes.flags_of(path)
         if kind == "link":
-            with nofollow.at(path) as here:
+            with nofollow.stable_path(path) as here:
                 entry.target = os.readlink(here)
         if kind != "folder" and status.st_nlink > 1:
             first = self._first.setdefault(number, path)
             entry.same = first if first != path else ""
             self._several.setdefault(first, []).append(status)
-            with nofollow.seen(path) as fd:
+            with nofollow.open_if_present(path) as fd:
                 entry.node = nofollow.node(fd) if fd is not None and not entry.same else ""
         if kind == "file" and not entry.same:
-            with nofollow.at(path) as here:
+            with nofollow.stable_path(path) as here:
                 source = nofollow.file(here, os.O_RDONLY | os.O_NOATIME)
             try:
                 entry.content, entry.offset = self._content(entry, source)
@@ -351,7 +351,7 @@ def _above(names: dict[str, bool], entries: list[Entry], works_in: set[str]) -> 
             seen.add(folder)
             if folder in own:
                 continue
-            with nofollow.seen(folder) as fd:
+            with nofollow.open_if_present(folder) as fd:
                 if fd is not None and stat.S_ISDIR((status := os.fstat(fd)).st_mode):
                     mode = stat.S_IMODE(status.st_mode)
                     yield Above(folder, mode, status.st_uid, status.st_gid, nofollow.node(fd))

@@ -119,7 +119,7 @@ class Tracker:
             self._group.close()
             self._group = None
 
-    def again(self) -> None:
+    def reload(self) -> None:
         """The rank has been restored: reload names from its journal. Raises OSError."""
         life, self.names = journal.read(self.journal)
         self.life, self.missed = life or self.life, ""

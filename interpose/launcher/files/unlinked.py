@@ -24,7 +24,7 @@ _LOCK_S = 60.0  # limit for the wait for other ranks: a program of a rank may ho
 _LOOK_AGAIN_S = 0.01
 
 
-def of(pid: int) -> dict[str, str]:
+def files_of(pid: int) -> dict[str, str]:
     """Files of a process that have lost their name: a link in /proc to the file, by lost name."""
     found = {}
     for folder in (f"/proc/{pid}/fd", f"/proc/{pid}/map_files"):
@@ -45,7 +45,7 @@ def is_free(name: str) -> bool:
 @contextlib.contextmanager
 def relinked(pids: Iterable[int]) -> Iterator[set[str]]:
     """Give the processes' files their lost names until the end of the block. Raises OSError."""
-    links = {name: (pid, link) for pid in pids for name, link in of(pid).items()}
+    links = {name: (pid, link) for pid in pids for name, link in files_of(pid).items()}
     with contextlib.ExitStack() as until:
         folders = sorted({os.path.dirname(name) for name in links})  # sorted: no deadlock
         for folder in folders:

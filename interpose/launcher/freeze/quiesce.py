@@ -182,7 +182,7 @@ class Quiesce:
         until = until or time.monotonic() + ARRIVE_S
         if not self._requests:
             return
-        if time.monotonic() < until and any(sockets.of(self.pids()).values()):
+        if time.monotonic() < until and any(sockets.connections_of(self.pids()).values()):
             self._after(LOOK_AGAIN_S, lambda: self._await_arrival(until))
         else:
             self._finish()

@@ -33,7 +33,7 @@ def _need(folder: str, copies: str) -> None:
     about = snapshot.read(folder)
     snapshot.compare(about, about.rank, about.world_size, handshake.WINDOW_BYTES)
     if about.interposer:
-        interposer.need(about.interposer, config.built_libraries(), copies)
+        interposer.check(about.interposer, config.built_libraries(), copies)
     try:
         snapshot.compare_here(folder, about)
     except snapshot.Unfit as error:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from rankfold import records
-from rankfold.image import Malformed, noted, own, state_range
+from rankfold.image import Malformed, noted, own_ranges, state_range
 from rankfold.interpose.launcher.criu import (
     command,
     descriptors,
@@ -126,9 +126,9 @@ def write(
         personality = settings.personality(about.pid)
         about = replace(
             about,
-            settings=settings.taken(pids),
+            settings=settings.read(pids),
             personality=personality,
-            inherited=inherited.of(about.pid, about.pid),
+            inherited=inherited.settings_of(about.pid, about.pid),
         )
         descriptors.settle(pids)
         semaphores = descriptors.semaphores(pids)
@@ -138,7 +138,7 @@ def write(
             if tracker.seen:
                 saving.take(place, tracker.names, opened, Previous(tracker.previous))
             if memory is not None and not in_background:
-                sparse.copy_out(image, place / _IMAGE, [*own(image), state_range(image)])
+                sparse.copy_out(image, place / _IMAGE, [*own_ranges(image), state_range(image)])
         finally:
             command.finish(dumping, processes)
     if unsaved:
@@ -153,7 +153,7 @@ def write(
     fresh.rename(place / _ABOUT)
     written = sum(path.lstat().st_blocks * 512 for path in place.rglob("*"))
     if memory is not None and in_background:
-        written += sparse.size(image, own(image))
+        written += sparse.size(image, own_ranges(image))
         with contextlib.closing(copy_on_write.Hold(image)) as hold:
             hold.begin()  # the caller then calls `copy_image_later` or `release`
     return written
@@ -171,7 +171,7 @@ def copy_image_later(folder: str, image: int) -> None:
     with contextlib.closing(copy_on_write.Hold(image)) as hold:
         try:
             with part.open("r+b") as file:
-                hold.copy(file.fileno(), own(file.fileno()))
+                hold.copy(file.fileno(), own_ranges(file.fileno()))
             part.rename(part.with_name(_IMAGE))
         except OSError as error:
             part.unlink(missing_ok=True)  # frees space for the reason
