@@ -12,8 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from rankfold.messages import Hello, Name, Operation
 from rankfold.reconciler.model.desired import Job, Pool
-from rankfold.reconciler.model.values import Count, Json, Ranks, Seconds, most_devices
-from rankfold.reconciler.wording import count
+from rankfold.reconciler.model.values import Count, Json, Ranks, Seconds, too_many_devices
 
 __all__ = [
     "Attach",
@@ -81,10 +80,8 @@ class Run(Operation, frozen=True, tag="run"):
     token: Name
 
     def __post_init__(self) -> None:
-        if self.job.gpus > most_devices(self.job.world_size):
-            raise ValueError(
-                f"{self.job.gpus} on {count(self.job.world_size, 'rank')}: a rank uses one device"
-            )
+        if reason := too_many_devices(self.job.gpus, self.job.world_size):
+            raise ValueError(f"gpus {reason}")
         if self.job.gpus_min is not None and self.job.gpus_min >= self.job.gpus:
             raise ValueError(f"gpus_min {self.job.gpus_min} is not below gpus {self.job.gpus}")
         if self.pool and (self.pool.only_for != self.job.name or not self.pool.devices):

@@ -10,7 +10,7 @@ from rankfold.reconciler.journal.rows import Object
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import NODE, Checkpoint, Record
-from rankfold.reconciler.model.values import Json, most_devices
+from rankfold.reconciler.model.values import Json, too_many_devices
 from rankfold.reconciler.operations import RollBack, SavedJob
 from rankfold.reconciler.wording import count
 
@@ -31,11 +31,11 @@ def check(journal: Journal, each: Object, fields: Json, force: bool, no_saves: s
     job = each.effective()
     assert isinstance(job, Job)
     gpus = fields.get("gpus")
-    most = most_devices(job.world_size)
-    if gpus is not None and not 1 <= gpus <= most:
-        words = f"worldSize ({most})" if most == job.world_size else most
-        raise ControlError("invalid", f"gpus must be from 1 to {words}, not {gpus}")
     if gpus is not None:
+        if gpus < 1:
+            raise ControlError("invalid", f"gpus must be at least 1, not {gpus}")
+        if reason := too_many_devices(gpus, job.world_size):
+            raise ControlError("invalid", f"gpus {reason}")
         devices = journal.desired().devices().values()
         most = Groups(devices).most(job, record)
         if gpus > most:

@@ -20,7 +20,7 @@ from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import RESTARTS_MAX, Device, Job, Pool
 from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import Record, to_json
-from rankfold.reconciler.model.values import CAPABILITIES, Json, most_devices
+from rankfold.reconciler.model.values import CAPABILITIES, Json, most_devices, too_many_devices
 from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.report.lines import say
 from rankfold.reconciler.report.logs import Follower
@@ -106,10 +106,8 @@ def run(
     the environment of this command, without CUDA_VISIBLE_DEVICES. Ctrl-C cancels the job.
     """
     gpus = most_devices(world_size) if gpus is None else gpus
-    if gpus > most_devices(world_size):
-        raise click.UsageError(
-            f"--gpus {gpus} is more than --world-size {world_size}: a rank uses one device"
-        )
+    if reason := too_many_devices(gpus, world_size):
+        raise click.UsageError(f"--gpus {reason}")
     need_utf8("the argument", command)
     need_utf8("the working directory", [os.getcwd()])
     for problem in spec.command_faults(list(command)):

@@ -33,3 +33,14 @@ CAPABILITIES = {"soft": "12.0", "nvidia": "8.0"}
 def most_devices(world_size: int) -> int:
     """The most devices that a job of so many ranks may request: a rank uses one device."""
     return min(world_size, DEVICES_MAX)
+
+
+def too_many_devices(gpus: int, world_size: int) -> str:
+    """The reason why a job of so many ranks cannot request so many devices, to follow the name of
+    the field or option; empty: it can."""
+    most = most_devices(world_size)
+    if gpus <= most:
+        return ""
+    if most < world_size:
+        return f"must be at most {most}, not {gpus}"
+    return f"must be at most worldSize ({world_size}), not {gpus}: a rank uses one device"

@@ -34,7 +34,7 @@ from rankfold.reconciler.model.desired import (
 from rankfold.reconciler.model.fields import fields_of
 from rankfold.reconciler.model.fitting import Groups
 from rankfold.reconciler.model.recorded import Record
-from rankfold.reconciler.model.values import CAPABILITIES, most_devices
+from rankfold.reconciler.model.values import CAPABILITIES, most_devices, too_many_devices
 from rankfold.reconciler.source import trees, yamldoc
 from rankfold.reconciler.source.invalid import Fault, InvalidInput
 from rankfold.reconciler.source.parse_cache import ParseCache
@@ -435,8 +435,7 @@ class _Reader:
         most_at = (
             ("spec", "gpus", "max") if isinstance(spec.get("gpus"), dict) else ("spec", "gpus")
         )
-        if gpus > most_devices(world_size):
-            reason = f"must be at most worldSize ({world_size}): a rank uses one device, not {gpus}"
+        if reason := too_many_devices(gpus, world_size):
             self.fault(file, doc, most_at, reason)
         elif isinstance(spec.get("gpus"), dict):
             self._range(file, doc, given)

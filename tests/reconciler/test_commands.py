@@ -16,10 +16,12 @@ import click
 import pytest
 
 from rankfold import __version__, criu, paths
+from rankfold.messages import DEVICES_MAX
 from rankfold.reconciler.commands.run import check_capacity, run_status
 from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Record
+from rankfold.reconciler.model.values import too_many_devices
 from rankfold.reconciler.report import doctor
 from support import privileges
 from support.leaks import State
@@ -74,6 +76,21 @@ def test_status_imports_only_what_it_needs(tmp_path: Path) -> None:
 
 
 # ---- run -------------------------------------------------------------------------------------
+
+
+def test_a_job_may_request_a_device_for_each_rank_up_to_the_limit_of_a_job() -> None:
+    assert not too_many_devices(4, 4) and not too_many_devices(DEVICES_MAX, 2 * DEVICES_MAX)
+    assert too_many_devices(5, 4) == (
+        "must be at most worldSize (4), not 5: a rank uses one device"
+    )
+    more = too_many_devices(DEVICES_MAX + 1, 2 * DEVICES_MAX)
+    assert more == f"must be at most {DEVICES_MAX}, not {DEVICES_MAX + 1}"
+
+
+def test_run_refuses_more_devices_than_ranks(tmp_path: Path) -> None:
+    done = rankfold("--state", tmp_path, "run", "--world-size=1", "--gpus=2", "--", "true")
+    assert done.returncode == 64
+    assert "--gpus must be at most worldSize (1), not 2: a rank uses one device" in done.stderr
 
 
 def test_run_refuses_more_devices_than_there_are_of_one_type() -> None:

@@ -226,8 +226,8 @@ def test_more_devices_than_the_job_may_get_are_refused_by_hand_too(rankfold: Ran
     rankfold.until(lambda: devices(rankfold, "long") == 2)
     refused = {
         3: "requests 3 devices; the pools have 2 that long may use",
-        4: "gpus must be from 1 to worldSize (3), not 4",
-        0: "not 0",
+        4: "gpus must be at most worldSize (3), not 4: a rank uses one device",
+        0: "gpus must be at least 1, not 0",
     }
     for gpus, reason in refused.items():
         done = rankfold.run("scale", "long", "--gpus", str(gpus))
