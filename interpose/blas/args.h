@@ -16,11 +16,12 @@ enum blas_flags {
 	BLAS_LISTED = 2,
 	BLAS_REAL_ALPHA = 4, /* of a complex routine: a real number */
 	BLAS_REAL_BETA = 8,
-	BLAS_WIDE = 16,      /* the index that is found has 64 bits */
-	BLAS_HERMITIAN = 32, /* what is updated: its diagonal becomes real */
-	BLAS_CONJ = 64,      /* of two factors the second one is conjugated */
-	BLAS_TWICE = 128,    /* and the product with the factors swapped is added */
-	BLAS_RIGHT = 256,    /* the triangular matrix, or the diagonal, stands on the right */
+	BLAS_WIDE = 16,       /* the index that is found has 64 bits */
+	BLAS_HERMITIAN = 32,  /* what is updated: its diagonal becomes real */
+	BLAS_CONJ = 64,       /* of two factors the second one is conjugated */
+	BLAS_TWICE = 128,     /* and the product with the factors swapped is added */
+	BLAS_RIGHT = 256,     /* the triangular matrix, or the diagonal, stands on the right */
+	BLAS_BACKWARDS = 512, /* the last pivot is the first one */
 };
 enum blas_op {
 	BLAS_AXPY,

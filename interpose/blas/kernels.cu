@@ -351,6 +351,57 @@ KERNEL solve_matrix(const __grid_constant__ blas_args g)
     }
 }
 
+/* ---- LU ---- */
+
+/* A = P * L * U in A's place, of m rows and n columns, as in LAPACK. One thread for each matrix.
+ * x: the pivots, which count from 1, min(m, n) of each matrix; 0: no rows are swapped. result: of
+ * each matrix the first pivot that is zero, or 0. */
+KERNEL factor(const __grid_constant__ blas_args g)
+{
+    I order = g.m < g.n ? g.m : g.n;
+    EACH(b, g.count) {
+        T *a = start(g, g.a.at, g.a.batch, b);
+        int *pivots = g.x.at ? (int *)g.x.at + b * order : nullptr, zero = 0;
+        LOOP (I k = 0; k < order; k++) {
+            T *column = a + k * g.a.ld;
+            I most = k;
+            LOOP (I i = k + 1; pivots && i < g.m; i++)
+                most = size_of(column[i]) > size_of(column[most]) ? i : most;
+            if (pivots)
+                pivots[k] = (int)most + 1;
+            LOOP (I j = 0; most != k && j < g.n; j++)
+                swap(a[k + j * g.a.ld], a[most + j * g.a.ld]);
+            if (is_zero(column[k])) {
+                zero = zero ? zero : (int)k + 1;
+                continue;
+            }
+            LOOP (I i = k + 1; i < g.m; i++)
+                column[i] = over(column[i], column[k]);
+            LOOP (I j = k + 1; j < g.n; j++) {
+                T *other = a + j * g.a.ld, known = minus(other[k]);
+                LOOP (I i = k + 1; i < g.m; i++)
+                    other[i] = madd(column[i], known, other[i]);
+            }
+        }
+        ((int *)g.result)[b] = zero;
+    }
+}
+
+/* Swaps the rows of B as the pivots say: x, m of each matrix. One thread per column. */
+KERNEL swap_rows(const __grid_constant__ blas_args g)
+{
+    EACH_BATCH(b) {
+        const int *pivots = (const int *)g.x.at + b * g.m;
+        EACH(which, g.n) {
+            Vector x = line(g, g.b, which, b);
+            LOOP (I step = 0; step < g.m; step++) {
+                I i = g.flags & BLAS_BACKWARDS ? g.m - 1 - step : step;
+                swap(x[i], x[pivots[i] - 1]);
+            }
+        }
+    }
+}
+
 /* C = alpha * op(A) + beta * op(B), or A times a diagonal; element by element. */
 KERNEL combine(const __grid_constant__ blas_args g)
 {

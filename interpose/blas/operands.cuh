@@ -74,6 +74,13 @@ INLINE T over(T a, T b) { return a / b; }
 INLINE R size_of(T a) { return magnitude(a); }
 #endif
 
+INLINE void swap(T &a, T &b)
+{
+    T kept = a;
+    a = b;
+    b = kept;
+}
+
 INLINE T scalar(const blas_args &g, const uint64_t *bits, uint32_t real_flag)
 {
     const void *at = g.flags & BLAS_ON_DEVICE ? (const void *)bits[0] : bits;

@@ -149,7 +149,7 @@ class Case:
 
     def call(self, name: str, *arguments: Any) -> str:
         """`?` is the type's letter; integers are sizes."""
-        wide = self.wide and "rotg" not in name and "rotmg" not in name
+        wide = self.wide and not any(word in name for word in ("rotg", "rotmg", "getr"))
         real = name.replace("?", self.letter) + "_64" * wide
         whole: Callable[[int], Any] = c_int64 if wide else c_int
         passed = [whole(a) if isinstance(a, int) else a for a in arguments]
@@ -664,6 +664,43 @@ def triangular_matrix(c: Case) -> None:
     to.check(name, (wanted if c.complex else wanted.real).astype(c.dtype))
 
 
+def factors(c: Case) -> None:
+    """LU of several matrices, with and without pivots, and solutions from the factors."""
+    n, columns, count, op = c.size(), c.size(), 1 + c.r.randrange(3), c.op()
+    swapped, singular = c.r.random() < 0.7, c.r.random() < 0.2
+    a, b = c.matrix(n, n, count), c.matrix(n, columns, count)
+    large = 150 * np.eye(n, dtype=c.dtype)
+    values = a.values + (large[c.rng.permutation(n)] if swapped else large)
+    if singular:
+        values[-1][:, -1] = 0
+    a.memory.before[a.places] = values
+    a.memory.put(a.memory.before)
+    pivots, infos = Memory(np.zeros((count, n), np.int32)), Memory(np.full(count, -1, np.int32))
+    at = pivots.at if swapped else None
+    name = c.call("cublas?getrfBatched", n, a.lists().at, a.step, at, infos.at, count)
+    lu, rows = a.memory.now()[a.places], np.tile(np.arange(n), (count, 1))
+    for order, places in zip(rows, pivots.now() - 1, strict=True):
+        for i, other in enumerate(places if swapped else []):
+            order[[i, other]] = order[[other, i]]
+    product = (np.tril(lu, -1) + np.eye(n)) @ np.triu(lu)
+    if not np.allclose(product, np.take_along_axis(values, rows[:, :, None], 1), 1e-4, 1e-3):
+        raise SystemExit(f"{name}: the product of the factors is {product}")
+    zeros = [0] * (count - 1) + [n if singular else 0]
+    if infos.now().tolist() != zeros:
+        raise SystemExit(f"{name}: infos {infos.now()}, not {zeros}")
+    a.check(name, lu)
+    if singular:
+        return
+    a.memory.before, info = a.memory.now(), c_int(7)
+    given = E(op), n, columns, a.lists().at, a.step, at, b.lists().at, b.step, byref(info), count
+    name = c.call("cublas?getrsBatched", *given)
+    if info.value:
+        raise SystemExit(f"{name}: info {info.value}")
+    wide = np.stack([c.turned(each.astype(np.complex128), op) for each in values])
+    wanted = np.linalg.solve(wide, b.values.astype(np.complex128))
+    b.check(name, (wanted if c.complex else wanted.real).astype(c.dtype))
+
+
 @routine
 def elementwise(c: Case) -> None:
     m, n, ta, tb = c.size(), c.size(), c.op(), c.op()
@@ -774,7 +811,8 @@ def after_a_reset() -> None:
 
 
 def main() -> None:
-    rounds, r = int(sys.argv[1]), Random(int(sys.argv[2]) + int(os.environ["RANK"]))
+    rounds, seed = int(sys.argv[1]), int(sys.argv[2]) + int(os.environ["RANK"])
+    r, of_factors = Random(seed), Random(seed)
     handle, stream = c_void_p(), c_void_p()
     good(BLAS.cublasCreate_v2(byref(handle)))
     good(RUNTIME.cudaStreamCreate(byref(stream)))
@@ -784,6 +822,7 @@ def main() -> None:
             for function in ROUTINES:
                 function(Case(r, handle, letter))
                 good(RUNTIME.cudaDeviceSynchronize())
+            factors(Case(of_factors, handle, letter))
     good(BLAS.cublasSetStream_v2(handle, stream))
     captured(handle, stream)
     dots_of_halves(handle)

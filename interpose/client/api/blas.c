@@ -27,6 +27,8 @@ static const char *const names[BLAS_KERNELS] = {
 	[KERNEL_TIMES_MATRIX] = "times_matrix",
 	[KERNEL_TRIANGLE_TIMES_MATRIX] = "triangle_times_matrix",
 	[KERNEL_SOLVE_MATRIX] = "solve_matrix",
+	[KERNEL_FACTOR] = "factor",
+	[KERNEL_SWAP_ROWS] = "swap_rows",
 	[KERNEL_COMBINE] = "combine",
 	[KERNEL_ROTATION] = "rotation",
 };
@@ -108,6 +110,10 @@ static int launch_error(struct blas_call *c, enum blas_kernel kernel, int64_t wo
 	if (of_one_block(kernel)) {
 		l.grid[0] = l.grid[1] = 1;
 		l.block[0] = kernel == KERNEL_ROTATION ? 1 : BLAS_REDUCERS;
+	}
+	if (kernel == KERNEL_FACTOR) { /* a block of one thread for each matrix */
+		l.grid[0] = (uint32_t)(batch < BLOCKS_MAX ? batch : BLOCKS_MAX);
+		l.grid[1] = l.block[0] = 1;
 	}
 	while (types[i].type != c->type)
 		i++;

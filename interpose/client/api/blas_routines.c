@@ -434,6 +434,95 @@ int blas_trsm(const void *handle, int type, int side, int uplo, int trans, int d
 	return blas_launch(&call, KERNEL_SOLVE_MATRIX, side == CUBLAS_SIDE_RIGHT ? m : n);
 }
 
+/* ---- LU, of lists of matrices ---- */
+
+static struct blas_matrix listed_matrix(struct blas_call *c, const void *at, int64_t ld)
+{
+	c->args.flags |= BLAS_LISTED;
+	return plain(at, ld, 0, CUBLAS_OP_N);
+}
+
+/* The scalar of a call that takes none. */
+static void alpha_is_one(struct blas_call *c)
+{
+	float single = 1;
+	double wide = 1;
+	bool is_wide = c->type == CUDA_R_64F || c->type == CUDA_C_64F;
+
+	c->args.flags &= ~(uint32_t)BLAS_ON_DEVICE;
+	memcpy(c->args.alpha, is_wide ? (void *)&wide : &single,
+	       is_wide ? sizeof wide : sizeof single);
+}
+
+/* `pivots` (NULL: no rows are swapped) and `infos` are on the device. */
+int blas_getrf(const void *handle, int type, int64_t n, const void *a, int64_t lda,
+	       const int *pivots, const int *infos, int64_t count)
+{
+	struct blas_call call;
+	TRY(blas_begin(&call, handle, type));
+	NEED(n >= 0 && lda >= at_least_one(n) && count >= 0);
+	if (!n || !count)
+		return CUBLAS_STATUS_SUCCESS;
+	call.args.m = call.args.n = n;
+	call.args.count = count;
+	call.args.a = listed_matrix(&call, a, lda);
+	call.args.x = vector(pivots, 1, 0);
+	call.args.result = (uint64_t)infos;
+	return blas_launch(&call, KERNEL_FACTOR, 1);
+}
+
+/* The number of the first argument that is wrong, negative, or 0; the handle is not counted. */
+static int wrong_getrs(int op, int64_t n, int64_t columns, int64_t lda, int64_t ldb, int64_t count)
+{
+	return !is_op(op)              ? -1
+	       : n < 0                 ? -2
+	       : columns < 0           ? -3
+	       : lda < at_least_one(n) ? -5
+	       : ldb < at_least_one(n) ? -8
+	       : count < 0             ? -10
+				       : 0;
+}
+
+static int swap_rows(struct blas_call *c, const int *pivots, bool backwards)
+{
+	if (!pivots)
+		return CUBLAS_STATUS_SUCCESS;
+	c->args.x = vector(pivots, 1, 0);
+	c->args.flags |= backwards ? BLAS_BACKWARDS : 0;
+	return blas_launch(c, KERNEL_SWAP_ROWS, c->args.n);
+}
+
+static int solve_half(struct blas_call *c, const void *a, int64_t lda, int op, bool upper)
+{
+	c->args.a = triangle(a, lda, upper ? CUBLAS_FILL_MODE_UPPER : CUBLAS_FILL_MODE_LOWER, op,
+			     upper ? CUBLAS_DIAG_NON_UNIT : CUBLAS_DIAG_UNIT, c->args.m, BLAS_FULL);
+	return blas_launch(c, KERNEL_SOLVE_MATRIX, c->args.n);
+}
+
+/* `pivots` are on the device, or NULL; `info` is on the host. */
+int blas_getrs(const void *handle, int type, int op, int64_t n, int64_t columns, const void *a,
+	       int64_t lda, const int *pivots, const void *b, int64_t ldb, int *info, int64_t count)
+{
+	struct blas_call call;
+	bool turned = op != CUBLAS_OP_N;
+	TRY(blas_begin(&call, handle, type));
+	NEED(info);
+	*info = wrong_getrs(op, n, columns, lda, ldb, count);
+	NEED(!*info);
+	if (!n || !columns || !count)
+		return CUBLAS_STATUS_SUCCESS;
+	alpha_is_one(&call);
+	call.args.m = n;
+	call.args.n = columns;
+	call.args.count = count;
+	call.args.b = listed_matrix(&call, b, ldb);
+	if (!turned)
+		TRY(swap_rows(&call, pivots, false));
+	TRY(solve_half(&call, a, lda, op, turned));
+	TRY(solve_half(&call, a, lda, op, !turned));
+	return turned ? swap_rows(&call, pivots, true) : CUBLAS_STATUS_SUCCESS;
+}
+
 int blas_geam(const void *handle, int type, int transa, int transb, int64_t m, int64_t n,
 	      const void *alpha, const void *a, int64_t lda, const void *beta, const void *b,
 	      int64_t ldb, void *c, int64_t ldc)

@@ -262,6 +262,11 @@ int blas_trmm(const void *handle, int type, int side, int uplo, int trans, int d
 int blas_trsm(const void *handle, int type, int side, int uplo, int trans, int diag, int64_t m,
 	      int64_t n, const void *alpha, const void *a, int64_t lda, const void *b, int64_t ldb,
 	      int64_t count, bool listed);
+int blas_getrf(const void *handle, int type, int64_t n, const void *a, int64_t lda,
+	       const int *pivots, const int *infos, int64_t count);
+int blas_getrs(const void *handle, int type, int op, int64_t n, int64_t columns, const void *a,
+	       int64_t lda, const int *pivots, const void *b, int64_t ldb, int *info,
+	       int64_t count);
 int blas_geam(const void *handle, int type, int transa, int transb, int64_t m, int64_t n,
 	      const void *alpha, const void *a, int64_t lda, const void *beta, const void *b,
 	      int64_t ldb, void *c, int64_t ldc);
