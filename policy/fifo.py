@@ -244,7 +244,8 @@ class Turn:
         if size <= have or not self._memory_allows(job, size):
             return
         new = self.free.take(job.groups, size - have)
-        grows = _stays(job, decision.devices)
+        # Also in the middle of its move: while it keeps the devices that it is on, and others.
+        grows = job.placed > 0 and cause_of(job, decision.devices) is None
         self.place(
             job,
             tuple(sorted([*decision.devices, *new])),

@@ -34,9 +34,12 @@ class Start(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
+    """placed_for: as in `Record`."""
+
     job: str
     epoch: int
     placement: tuple[str, ...]
+    placed_for: str = ""
 
 
 class Barrier(Struct, frozen=True):

@@ -27,6 +27,7 @@ COMMANDS = {
     "status": ("looking", "status"),
     "describe": ("looking", "describe"),
     "events": ("looking", "events"),
+    "usage": ("looking", "usage"),
     "inspect": ("looking", "inspect_command"),
     "logs": ("looking", "logs"),
     "doctor": ("looking", "doctor_command"),

@@ -14,11 +14,8 @@ def count_until(journal: Journal, booted_after: float) -> None:
     with journal.transaction():
         for record in journal.records().values():
             if record.placed_since is not None:
-                held = max(0.0, booted_after - record.placed_since) * len(set(record.placement))
                 journal.save(
                     structs.replace(
-                        record,
-                        gpu_seconds=record.gpu_seconds + held,
-                        placed_since=clock.now(),
+                        record, **record.counted(booted_after), placed_since=clock.now()
                     )
                 )

@@ -276,6 +276,7 @@ class Executor(JobActions):
                 proxies=proxies,
                 detached=(),
                 placed_since=clock.now(),
+                placed_for=action.placed_for,
                 saved_at=record.saved_at or clock.now(),
                 save=_ordinary_save(record.save),
             )
@@ -340,7 +341,7 @@ class Executor(JobActions):
                 placement=kept,
                 proxies={},
                 detached=(),
-                gpu_seconds=record.used_so_far(clock.now()),
+                **record.counted(clock.now()),
                 placed_since=None,
                 rested_at=clock.now(),
                 rest_error="",
@@ -463,7 +464,7 @@ class Executor(JobActions):
                 local_snapshot=None,
                 ending=ending,
                 exits=tuple(each.exit_status if each else None for each in seen),
-                gpu_seconds=record.used_so_far(clock.now()),
+                **record.counted(clock.now()),
                 placed_since=None,
                 error="",
             )

@@ -151,7 +151,7 @@ class Restores(JobActions):
             incarnation=record.incarnation + (0 if stored else 1),
             saved_at=record.saved_at if stored else 0.0,
             saved_steps=record.saved_steps if stored else 0,
-            gpu_seconds=record.used_so_far(clock.now()),
+            **record.counted(clock.now()),
             placed_since=None,
             request_tries=0,
             **(answer(record.save, error=ending.message) if record.save else {}),

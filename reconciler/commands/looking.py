@@ -1,4 +1,4 @@
-"""The commands that only read: status, describe, events, inspect, logs, doctor."""
+"""The commands that only read: status, describe, events, usage, inspect, logs, doctor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from msgspec import structs
 
-from rankfold.reconciler import liveness
+from rankfold.reconciler import clock, liveness
 from rankfold.reconciler.commands.common import (
     EXIT_ERROR,
     POLL_S,
@@ -21,6 +21,7 @@ from rankfold.reconciler.commands.common import (
 from rankfold.reconciler.journal.journal import Journal, database
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
+from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import snapshot
 from rankfold.reconciler.report.console import blocks_of, event_line, tables
@@ -31,7 +32,7 @@ from rankfold.reconciler.report.status import (
     status_of,
     wrong_with,
 )
-from rankfold.reconciler.report.text import describe_lines
+from rankfold.reconciler.report.text import columns, describe_lines
 from rankfold.reconciler.wording import time_of_day
 
 
@@ -97,6 +98,34 @@ def describe(state: Path, name: str, output: str) -> int:
         return 0
     for line in describe_lines(job):
         emit(line)
+    return 0
+
+
+@click.command()
+@output_option("csv")
+@click.pass_obj
+def usage(state: Path, output: str) -> int:
+    """Print the device-seconds of each job that is known, by tier and cause.
+
+    A device counts for a job from the moment that the job is placed there until it leaves it. The
+    cause is that of the placement: spec, tier, order, growth, fault. Sums follow in the text and
+    in JSON.
+    """
+    from rankfold.reconciler.report.usage import HEAD, csv_of, rows_of, usage_of
+
+    records: dict[str, Record] = {}
+    if database(state).exists():
+        clock.follow(Layout(state).clock)
+        with Journal(state, readonly=True) as journal:
+            records = dict(journal.records())
+    data = usage_of(records, clock.now())
+    if output == "json":
+        show(data)
+    elif output == "csv":
+        click.echo(csv_of(data), nl=False)
+    else:
+        for line in columns(tuple(each.upper() for each in HEAD), rows_of(data)):
+            emit(line)
     return 0
 
 

@@ -109,6 +109,9 @@ STORED_NAMES = {
 }
 
 
+UNKNOWN_USE = "standard/spec"  # of placements that began before uses were recorded
+
+
 class Record(Struct, frozen=True, rename=STORED_NAMES):
     """The record of everything done for a job so far. Written before an action starts and after it
     has ended.
@@ -135,6 +138,8 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     counters: Mapping[str, Json] = field(default_factory=dict)  # of each rank, when ended
     gpu_seconds: Seconds = 0.0
     placed_since: Seconds | None = None  # fleet time; from when `placement` counts for gpu_seconds
+    placed_for: str = ""  # tier, and cause of the placement, as in `usage`
+    usage: Mapping[str, Seconds] = field(default_factory=dict)  # "tier/cause" → device-seconds
     races: tuple[str, ...] = ()  # accesses that the program does not order, if that is checked
     alarms: tuple[str, ...] = ()  # contents of its ranks that should have been equal and were not
     error: str = ""  # of the last action, if it failed
@@ -177,9 +182,24 @@ class Record(Struct, frozen=True, rename=STORED_NAMES):
     def used_so_far(self, now: float) -> float:
         """Device-seconds: each of its devices counts while the job is placed there. now: fleet
         time."""
+        return self.gpu_seconds + self._since_placed(now)
+
+    def usage_so_far(self, now: float) -> dict[str, float]:
+        """The same by tier and cause, which a ``/`` separates."""
+        found = dict(self.usage)
+        if seconds := self._since_placed(now):
+            key = self.placed_for or UNKNOWN_USE
+            found[key] = found.get(key, 0.0) + seconds
+        return found
+
+    def counted(self, now: float) -> dict[str, Any]:
+        """The fields of the record with the device-seconds so far."""
+        return {"gpu_seconds": self.used_so_far(now), "usage": self.usage_so_far(now)}
+
+    def _since_placed(self, now: float) -> float:
         if self.placed_since is None:
-            return self.gpu_seconds
-        return self.gpu_seconds + max(0.0, now - self.placed_since) * len(set(self.placement))
+            return 0.0
+        return max(0.0, now - self.placed_since) * len(set(self.placement))
 
 
 class Condition(Struct, frozen=True):

@@ -29,6 +29,7 @@ class Allocation:
     targets: placement that each job should have now (() for none).
     waiting: why a job does not have what it requests.
     degraded: the same, for a job that continues with fewer devices meanwhile.
+    purposes: tier and cause of each new placement, as in `Record.usage`.
     reasons: why the number of a job's devices changes, unless its spec says so.
     """
 
@@ -39,6 +40,7 @@ class Allocation:
         self.targets: dict[str, tuple[str, ...]] = {}
         self.waiting: dict[str, Condition] = {}
         self.degraded: dict[str, Condition] = {}
+        self.purposes: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
         self._bad = [self._bad_of(group) for group in self.groups.all]
         fleet = policy.Fleet(
@@ -171,6 +173,8 @@ class Allocation:
         elif decision.devices is not None:
             names = tuple(self.index.names[at] for at in decision.devices)
             self._aim(job, record, assign(job.world_size, names))
+        if decision.cause:
+            self.purposes[job.name] = f"{job.tier}/{decision.cause}"
         if decision.cause and decision.reason:
             self.reasons[job.name] = f"{decision.cause}: {decision.reason}"
         match decision.outcome:

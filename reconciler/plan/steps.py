@@ -114,7 +114,7 @@ class Steps:
             self.actions.append(self._detach(job, record, target))
         elif record.step == "detached":
             if target:
-                self.actions.append(Place(job.name, self._next_epoch(record), target))
+                self._place(job, record, target)
             elif record.placement:
                 self.actions.append(Release(job.name))
             elif target == ():
@@ -189,9 +189,13 @@ class Steps:
         elif any(ranks[r].state == "starting" for r in range(job.world_size)):
             return
         elif target:
-            self.actions.append(Place(job.name, self._next_epoch(record), target))
+            self._place(job, record, target)
         elif target == ():
             self._rest(job, record)
+
+    def _place(self, job: Job, record: Record, target: tuple[str, ...]) -> None:
+        purpose = self.allocation.purposes.get(job.name) or record.placed_for
+        self.actions.append(Place(job.name, self._next_epoch(record), target, purpose))
 
     def _serve(self, job: Job, record: Record, target: Target) -> None:
         """A placed job: leave it running, or bring it to a cut and detach it from its devices."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from cuda import PROGRAMS, build
 
 from rankfold.policy.incremental import Changes
@@ -100,6 +101,7 @@ def granted(rankfold: Rankfold) -> list[Grant]:
     return found
 
 
+@pytest.mark.slow
 def test_six_jobs_of_three_tiers_get_what_the_simulator_gives_them(
     rankfold: Rankfold, specs: Specs
 ) -> None:
@@ -131,3 +133,17 @@ def test_six_jobs_of_three_tiers_get_what_the_simulator_gives_them(
                 jobs[name].continues(2)
         before = after
     assert len(granted(rankfold)) == before, "no job was disturbed in between"
+    check_usage(rankfold, {each.name: str(each.tier) for each in JOBS})
+
+
+def check_usage(rankfold: Rankfold, tiers: dict[str, str]) -> None:
+    """Every job used devices, of its tier only, and as long as its status says."""
+    found = json.loads(rankfold("usage", "-o", "json"))
+    assert {(row["job"], row["tier"]) for row in found["jobs"]} == set(tiers.items())
+    for name in tiers:
+        rows = [row for row in found["jobs"] if row["job"] == name]
+        used = sum(row["deviceSeconds"] for row in rows)
+        assert used == pytest.approx(rankfold.job(name)["gpuSeconds"], abs=0.01) and used > 0
+    causes = {row["cause"] for row in found["jobs"] if row["job"] == "low"}
+    assert causes == {"spec", "tier", "order", "growth"}
+    assert rankfold("usage", "-o", "csv").splitlines()[0] == "job,tier,cause,deviceSeconds"

@@ -100,7 +100,7 @@ TABLE: Table = {
                 "now - self.placed_since) * len(set(self.placement))",
                 "now - self.placed_since) * len(self.placement)",
             ),
-            "seconds-of-now-only": ("return self.gpu_seconds + max(", "return max("),
+            "seconds-of-now-only": ("return self.gpu_seconds + self._since", "return self._since"),
         },
         (
             "tests/reconciler/test_figures.py::"

@@ -6,6 +6,7 @@ from support.seeding import Table
 
 RANGES = "tests/reconciler/test_ranges.py"
 TIERS = "tests/reconciler/test_tiers.py"
+USAGE = "tests/reconciler/test_usage.py"
 SPEC = "tests/reconciler/test_spec.py"
 
 TABLE: Table = {
@@ -25,6 +26,27 @@ TABLE: Table = {
         },
         f"{RANGES}::test_a_job_moves_to_grow_only_after_the_delay": {
             "grows-at-once": ("since=record.placed_since or 0.0,", "since=0.0,"),
+        },
+    },
+    "reconciler/plan/steps.py": {
+        f"{USAGE}::test_a_placement_has_the_tier_and_the_cause_of_its_decision": {
+            "purpose-forgotten": (
+                "self._next_epoch(record), target, purpose)",
+                "self._next_epoch(record), target)",
+            ),
+        },
+    },
+    "reconciler/model/recorded.py": {
+        f"{USAGE}::test_device_seconds_continue_after_a_restart_of_the_reconciler": {
+            "uses-not-kept": (
+                '"usage": self.usage_so_far(now)}',
+                '"usage": {}}',
+            ),
+        },
+    },
+    "reconciler/report/usage.py": {
+        f"{USAGE}::test_a_journal_of_an_earlier_version_has_only_the_sum": {
+            "earlier-uses-lost": ("if rest > 1e-3:", "if False:"),
         },
     },
     "reconciler/journal/rows.py": {

@@ -309,6 +309,7 @@ class Fleet:
             save=save,
             saved_at=record.saved_at or self.now,
             placed_since=self.now,
+            placed_for=action.placed_for,
         )
 
     def detach(self, action: actions.Detach) -> None:

@@ -1,0 +1,63 @@
+"""Device-seconds by job, tier and cause: what `rankfold usage` prints."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+
+from rankfold.reconciler.model.recorded import UNKNOWN_USE, Record
+from rankfold.reconciler.model.values import Json
+
+HEAD = ("job", "tier", "cause", "deviceSeconds")
+
+
+def usage_of(records: Mapping[str, Record], now: float) -> Json:
+    """now: fleet time."""
+    jobs = [row for name in sorted(records) for row in _rows(records[name], now)]
+    return {
+        "jobs": jobs,
+        "tiers": _sums(jobs, "tier"),
+        "causes": _sums(jobs, "cause"),
+        "deviceSeconds": round(sum(row["deviceSeconds"] for row in jobs), 3),
+    }
+
+
+def _rows(record: Record, now: float) -> list[Json]:
+    found = record.usage_so_far(now)
+    # A journal of an earlier version has only the sum.
+    rest = record.used_so_far(now) - sum(found.values())
+    if rest > 1e-3:
+        found[UNKNOWN_USE] = found.get(UNKNOWN_USE, 0.0) + rest
+    rows = []
+    for key, seconds in sorted(found.items()):
+        tier, _, cause = key.partition("/")
+        row = (record.name, tier, cause, round(seconds, 3))
+        rows.append(dict(zip(HEAD, row, strict=True)))
+    return rows
+
+
+def _sums(rows: Iterable[Json], by: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for row in rows:
+        found[row[by]] = found.get(row[by], 0.0) + row["deviceSeconds"]
+    return {key: round(found[key], 3) for key in sorted(found)}
+
+
+def csv_of(usage: Json) -> str:
+    """One line for each job, tier and cause, without the sums."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, HEAD, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(usage["jobs"])
+    return text.getvalue()
+
+
+def rows_of(usage: Json) -> list[tuple[str, ...]]:
+    """The cells of a table: each job, then each tier, then all."""
+    rows = [
+        (row["job"], row["tier"], row["cause"], f"{row['deviceSeconds']:.1f}")
+        for row in usage["jobs"]
+    ]
+    rows += [("", tier, "", f"{seconds:.1f}") for tier, seconds in usage["tiers"].items()]
+    return [*rows, ("", "", "", f"{usage['deviceSeconds']:.1f}")]
