@@ -13,8 +13,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
+
+from msgspec import Struct, field
 
 from rankfold.policy.host_memory import Ledger, host_need
 from rankfold.policy.precedence import (
@@ -30,8 +31,7 @@ from rankfold.policy.vocabulary import Group, Job
 K = TypeVar("K")
 
 
-@dataclass(eq=False)
-class Lender:
+class Lender(Struct, eq=False):
     """A job that has devices.
 
     kept: devices that it keeps, in the order of its ranks.
@@ -65,8 +65,7 @@ class Lender:
         return len(self.kept) - self.least
 
 
-@dataclass(frozen=True)
-class Loan:
+class Loan(Struct, frozen=True):
     """devices: those that jobs give up; lenders: these jobs."""
 
     devices: list[int]

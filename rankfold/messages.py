@@ -21,12 +21,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from rankfold import records
+from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 
 VERSION = 1
 FDS_MAX = 16
-RANKS_MAX = records.limits()["RANKS_MAX"]
-DEVICES_MAX = records.limits()["DEVICES_MAX"]  # per job
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
 Size = Annotated[int, Meta(ge=0, le=2**62)]
@@ -50,6 +48,8 @@ turn on the device, or what its proxy does for it; what other ranks call. Empty:
 
 def chunk_bytes() -> int:
     """The size of a chunk. Ranks share whole chunks."""
+    from rankfold import records  # takes longer than some commands that do not need it
+
     return records.channel().constants["RF_CHUNK_BYTES"]
 
 

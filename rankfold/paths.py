@@ -12,6 +12,7 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 REPOSITORY = _PACKAGE.parent
+JOB_LIMITS = _PACKAGE / "proxy/core/job_limits.h"  # in a checkout, and in a wheel
 
 
 def native(name: str) -> Path:

@@ -1,11 +1,11 @@
 """The records of the channel and of a rank's saved state, read from the C headers.
 
 ``interpose/channel/channel.h`` and ``proxy/core/loop/saved.h`` are the contracts, ``opcodes.def``
-and ``saved.def`` next to them are the lists; ``proxy/core/job_limits.h`` has the limits of a job's
-size. This module reads them, so that Python code repeats none of their numbers: launchers, the
-control protocol, the generator of the client's stubs, ``rankfold inspect`` and the tests use it. It
-understands what those headers need: structs of fixed-width numbers and arrays, enums, and macros
-that are numbers. (A test compares every offset with the compiler's.)
+and ``saved.def`` next to them are the lists. This module reads them, so that Python code repeats
+none of their numbers: launchers, the control protocol, the generator of the client's stubs,
+``rankfold inspect`` and the tests use it. It understands what those headers need: structs of
+fixed-width numbers and arrays, enums, and macros that are numbers. (A test compares every offset
+with the compiler's.)
 
 A wheel contains none of these headers. It has the contracts in a generated module
 (`distribution.py`, `setup.py`), so that they are not parsed at run time.
@@ -24,7 +24,6 @@ from rankfold import distribution, paths
 # For each contract, its files and the contract that it is based on.
 SOURCES = {
     "channel": (("interpose/channel/channel.h", "interpose/channel/opcodes.def"), ""),
-    "limits": (("proxy/core/job_limits.h",), ""),
     "saved": (("proxy/core/loop/saved.h", "proxy/core/loop/saved.def"), "channel"),
     "image_hold": (("proxy/core/memory/image_hold.h",), "channel"),
     "host_state": (("interpose/channel/host_state.h",), ""),
@@ -274,11 +273,6 @@ def channel() -> Contract:
 def host_state() -> Contract:
     """The record of a process about its state in the kernel."""
     return _contract("host_state")
-
-
-def limits() -> dict[str, int]:
-    """The limits of a job's size: RANKS_MAX, DEVICES_MAX."""
-    return _contract("limits").constants
 
 
 def saved() -> Contract:

@@ -44,11 +44,11 @@ def known() -> set[str]:
 
 def unknown() -> list[str]:
     """A line for each variable that looks like one of ours and is none."""
-    import difflib  # commands start faster without it
-
     lines = []
     for name in sorted(name for name in os.environ if name.startswith(_PREFIX)):
         if name not in known():
+            import difflib  # commands start faster without it
+
             rests = [each.removeprefix(_PREFIX) for each in known()]
             near = difflib.get_close_matches(name.removeprefix(_PREFIX), rests, 1, 0.75)
             hint = f"; did you mean {_PREFIX}{near[0]}?" if near else ""

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from rankfold import __version__, distribution, paths, switches
+from rankfold import __version__, paths, switches
 from rankfold.legible import is_utf8, legible
 from rankfold.reconciler.commands.common import EXIT_ERROR, EXIT_INVALID, EXIT_USAGE, fail
 from rankfold.reconciler.report.lines import say
@@ -95,6 +95,8 @@ def _fail_with(error: Exception) -> None:
 
 def _print_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
+        from rankfold import distribution
+
         commit = distribution.commit()
         click.echo(f"rankfold {__version__}" + (f" (commit {commit})" if commit else ""))
         context.exit()

@@ -13,7 +13,7 @@ import click
 from msgspec.structs import replace
 
 from rankfold.control import ControlError
-from rankfold.messages import DEVICES_MAX, RANKS_MAX
+from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 from rankfold.reconciler.client import Reconciler, Unresponsive
 from rankfold.reconciler.commands.common import EXIT_ERROR, POLL_S, fail, terminating
 from rankfold.reconciler.layout import Layout

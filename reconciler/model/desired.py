@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from rankfold.messages import DEVICES_MAX, RANKS_MAX
+from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 from rankfold.policy.vocabulary import Tier
 from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from rankfold.reconciler.model.desired import Device, Job
 from rankfold.reconciler.model.recorded import Record
 from rankfold.reconciler.model.values import Json
 
 
-@dataclass(eq=False)
-class Group:
+class Group(Struct, eq=False):
     """Devices that are equivalent for every job. positions: in the order of the files,
     ascending."""
 
@@ -25,8 +25,7 @@ class Group:
     positions: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Fitting:
+class Fitting(Struct, frozen=True):
     """The groups that a job may use, how many devices of each type they have, and indices of those
     groups that have the type which the job gets."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field, to_builtins
 
-from rankfold.messages import RANKS_MAX
+from rankfold.job_limits import RANKS_MAX
 from rankfold.reconciler.model import states
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.values import Count, DeviceName, Json, ObjectName, Seconds

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from rankfold.messages import DEVICES_MAX, RANKS_MAX
+from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
 
 Json = dict[str, Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rankfold import paths, records
+from rankfold import job_limits, paths, records
 
 
 def compiled(folder: Path, header: str, expressions: list[str]) -> list[int]:
@@ -61,6 +61,12 @@ def test_offsets_of_what_a_process_records_are_the_compilers(tmp_path: Path) -> 
     )
 
 
+def test_the_limits_of_a_job_are_the_compilers(tmp_path: Path) -> None:
+    header = "proxy/core/job_limits.h"
+    found = compiled(tmp_path, header, ["RANKS_MAX", "DEVICES_MAX"])
+    assert found == [job_limits.RANKS_MAX, job_limits.DEVICES_MAX]
+
+
 def test_all_structs_of_the_headers_are_read() -> None:
     for name, contract in CONTRACTS.items():
         text = (paths.REPOSITORY / records.SOURCES[name][0][0]).read_text()
@@ -73,7 +79,6 @@ def test_the_generated_module_has_the_same_contracts() -> None:
     assert generated["CONTRACTS"] == {
         **CONTRACTS,
         "image_hold": records.image_hold(),
-        "limits": records.Contract(records.limits()),
         "host_state": records.host_state(),
     }
 
