@@ -3,6 +3,7 @@ ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -19,12 +20,18 @@ CHUNK, BASE = 2 << 20, 0x200000000000
 TEXT = REPOSITORY / "examples/gpt/text/genesis.txt"
 
 
+def is_channel(descriptor: Path) -> bool:
+    """False also of a descriptor that its process has closed meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return str(descriptor.readlink()).startswith("/memfd:rankfold ")
+    return False
+
+
 def requests(fleet: Fleet, job: RunningJob, rank: int) -> str:
     """All requests of the rank, as `rankfold inspect` prints them."""
     about = Path(f"/proc/{fleet.rank_pid(job, rank)}/stat").read_text()
     launcher = about.rpartition(")")[2].split()[1]  # the parent: it keeps the channel
-    kept = Path(f"/proc/{launcher}/fd").iterdir()
-    channel = next(f for f in kept if str(f.readlink()).startswith("/memfd:rankfold "))
+    channel = next(filter(is_channel, Path(f"/proc/{launcher}/fd").iterdir()))
     lines = inspect.lines(channel, 1 << 20, inspect.Found())
     asked = [line for line in lines if re.match(r"  \d+ [A-Z_]+ ", line)]
     assert asked[0].startswith("  1 "), "the ring has gone round: ask earlier"
