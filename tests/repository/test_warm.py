@@ -56,6 +56,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "own session": {"start_new_session": True, "stdin": subprocess.DEVNULL},
     "one output": {"stderr": subprocess.STDOUT, "stdin": subprocess.PIPE},
     "environment": {"env": {**os.environ, "TZ": "Asia/Tokyo", "word": "\u00fc\udcff", "empty": ""}},
+    "stores": {"env": {**os.environ, "FSSPEC_S3_KEY": "k"}},  # read when fsspec is imported
     "umask": {"umask": 0o27},
     "faults": {"env": {**os.environ, "PYTHONFAULTHANDLER": "1"}},
 }
@@ -144,12 +145,12 @@ class TestAnInterpreterIsStarted:
         [
             {"env": {**os.environ, "LD_LIBRARY_PATH": "/nowhere"}},
             {"env": {**os.environ, "PYTHONHASHSEED": "1"}},
-            {"env": {**os.environ, "FSSPEC_S3_KEY": "k"}},  # read when fsspec is imported
+            {"env": {**os.environ, "S3FS_LOGGING_LEVEL": "INFO"}},  # read when s3fs is imported
             {"preexec_fn": lambda: None},
             {"close_fds": False},
             {"user": os.getuid()},
         ],
-        ids=["LD_", "PYTHON", "FSSPEC_", "preexec_fn", "close_fds", "user"],
+        ids=["LD_", "PYTHON", "S3FS_", "preexec_fn", "close_fds", "user"],
     )
     def test_for(self, options: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "support.seen", "status"]

@@ -29,7 +29,7 @@ import threading
 import time
 from typing import Any, NoReturn
 
-_STORE = ["fsspec.core", "fsspec.implementations.local", "jsonschema", "jsonschema_specifications"]
+_STORE = ["fsspec.implementations.local", "s3fs", "jsonschema", "jsonschema_specifications"]
 # Program (a module, or the path of a script) → modules that it imports later, or by name.
 LATER = {
     "rankfold": ["jsonschema", "jsonschema_specifications"],
@@ -196,6 +196,16 @@ def _set_environment(environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    if config := sys.modules.get("fsspec.config"):
+        _configure_fsspec(config)
+
+
+def _configure_fsspec(config: Any) -> None:
+    """Read again what fsspec read from the environment when it was imported."""
+    default = os.path.expanduser("~/.config/fsspec")
+    config.conf.clear()
+    config.set_conf_files(os.environ.get("FSSPEC_CONFIG_DIR", default), config.conf)
+    config.set_conf_env(config.conf)
 
 
 def _put_files(files: dict[int, int]) -> None:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec.config
+
 OF_STATUS = ("SigIgn", "SigBlk", "SigCgt", "Umask", "Uid", "Gid", "Groups", "Cap", "Threads")
 
 
@@ -41,6 +43,7 @@ def seen() -> dict[str, Any]:
         "flags": str(sys.flags),
         "environment": dict(os.environ),
         "zone": time.tzname,
+        "stores": fsspec.config.conf,
         "folder": os.getcwd(),
         "status": status,
         "files": files,

@@ -32,7 +32,7 @@ from support import fork_server
 
 TESTS = Path(__file__).resolve().parents[1]
 # Variables that are read when a process starts, or when a module is imported that forks have.
-COLD = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "GLIBC_", "FSSPEC_", "AWS_")
+COLD = ("LD_", "PYTHON", "LC_", "LANG", "MALLOC_", "GLIBC_", "S3FS_")
 EITHER_WAY = {"PYTHONFAULTHANDLER"}
 PACKAGES = {"rankfold"}
 ENDS_WITH_ITS_PARENT = {"rankfold.plugin_process"}  # which is the one that started it
