@@ -31,7 +31,8 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.report import Figure
 from rankfold import control
-from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
 
 PROBE_S, POLL_S, PATIENCE_S, EDITS = 0.003, 0.005, 300.0, 5

@@ -27,7 +27,8 @@ from rankfold.reconciler.act import boot
 from rankfold.reconciler.act.inflight import WORKERS
 from rankfold.reconciler.deadlines import LOOK_WITHIN_S, REQUEST_S, STARTING_S
 from rankfold.reconciler.journal import retention
-from rankfold.reconciler.journal.journal import Journal, JournalError, database
+from rankfold.reconciler.journal.journal import Journal, JournalError
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import is_locked
 from rankfold.reconciler.loop import FAST_S, IDLE_S, Loop
 from rankfold.reconciler.model.values import Json

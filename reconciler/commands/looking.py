@@ -18,7 +18,8 @@ from rankfold.reconciler.commands.common import (
     show,
     terminating,
 )
-from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.desired import Job
 from rankfold.reconciler.model.recorded import Record

@@ -15,7 +15,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,45 +34,14 @@ from rankfold.reconciler.journal.rows import (
     Override,
     desired_of,
 )
+from rankfold.reconciler.journal.tables import INDICES, SCHEMA_VERSION, create, database
 from rankfold.reconciler.model.desired import GROWTH_DELAY_S, Desired, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Change, Record
 from rankfold.reconciler.model.states import declared
 from rankfold.reconciler.model.values import Json
 
-SCHEMA_VERSION = 1
 EVENTS_MAX = 10_000
 EVENTS_PER_JOB_MAX = 256  # most actions, and most changes, kept of a job
-
-_TABLES = """
-CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE objects (
-    kind TEXT NOT NULL, name TEXT NOT NULL, spec TEXT NOT NULL,
-    source TEXT,               -- NULL: made by `run`
-    file TEXT NOT NULL, line INTEGER NOT NULL, revision TEXT NOT NULL,
-    generation INTEGER NOT NULL, created REAL NOT NULL,
-    removed INTEGER NOT NULL DEFAULT 0,
-    override TEXT NOT NULL DEFAULT '{}',
-    PRIMARY KEY (kind, name));
-CREATE TABLE records (job TEXT PRIMARY KEY, record TEXT NOT NULL);
-CREATE TABLE actions (
-    job TEXT NOT NULL, epoch INTEGER NOT NULL, kind TEXT NOT NULL,
-    detail TEXT NOT NULL, begun_at REAL NOT NULL, done_at REAL,
-    PRIMARY KEY (job, epoch, kind));
-CREATE TABLE changes (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, open INTEGER NOT NULL,
-    change TEXT NOT NULL);
-CREATE TABLE events (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, time REAL NOT NULL, object TEXT NOT NULL,
-    type TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL);
-CREATE TABLE conditions (
-    job TEXT PRIMARY KEY, conditions TEXT NOT NULL, generation INTEGER NOT NULL);
-"""
-
-_INDICES = """
-CREATE INDEX IF NOT EXISTS changes_open ON changes (id) WHERE open;
-CREATE INDEX IF NOT EXISTS changes_of ON changes (job);
-CREATE INDEX IF NOT EXISTS events_of ON events (object, id);
-"""
 
 T = TypeVar("T")
 
@@ -103,34 +72,6 @@ def _key(spec: Job | Pool) -> tuple[str, str]:
     return ("Job" if isinstance(spec, Job) else "Pool"), spec.name
 
 
-def database(state: Path) -> Path:
-    return state / "rankfold.db"
-
-
-def _make_tables(db: sqlite3.Connection) -> None:
-    """Create the tables of an empty journal."""
-    db.executescript(f"BEGIN; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
-
-
-def _create(path: Path, fill: Callable[[sqlite3.Connection], None] = _make_tables) -> None:
-    """Create a journal at `path` atomically: a concurrent reader sees none, or all of it."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    new = path.with_suffix(".new")
-    for left in path.parent.glob(f"{new.name}*"):  # left by a process that was killed here
-        left.unlink()
-    new.touch(0o600)  # it has the environments of jobs
-    with contextlib.closing(sqlite3.connect(new)) as db:
-        db.execute("PRAGMA synchronous=FULL")
-        fill(db)
-        db.execute("PRAGMA journal_mode=WAL")
-    new.rename(path)  # this file only: once closed, the database has no -wal file
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
 class Journal:
     """Open with `Journal(state)`; all but the reconciler and `store adopt` pass `readonly`."""
 
@@ -144,13 +85,13 @@ class Journal:
                 self.db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
             else:
                 if not path.exists():
-                    _create(path)
+                    create(path)
                 self._open()
             self.db.isolation_level = None
             self._check_version()
             if not readonly:
                 with contextlib.suppress(sqlite3.OperationalError):  # full disk: no indices
-                    self.db.executescript(_INDICES)
+                    self.db.executescript(INDICES)
                 self.check()
         except sqlite3.Error as error:
             raise JournalError(f"{path}: {error}") from error
@@ -173,7 +114,7 @@ class Journal:
             path.rename(path.with_name(f"{path.name}.replaced"))
         for log in ("-wal", "-shm"):  # of the file that is gone; SQLite would apply it
             path.with_name(path.name + log).unlink(missing_ok=True)
-        _create(path, old.backup)
+        create(path, old.backup)
         self._open()
         old.close()
         self._rewrites += 1

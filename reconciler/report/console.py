@@ -16,8 +16,9 @@ from typing import Any
 from msgspec import structs
 
 from rankfold.legible import legible
-from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.journal.rows import Event
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.model.values import Json
 from rankfold.reconciler.report import lines, snapshot, text
 from rankfold.reconciler.report.lines import emit

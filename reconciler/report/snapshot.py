@@ -14,8 +14,9 @@ from msgspec import Struct, structs
 
 from rankfold.reconciler import actions, clock, liveness, plan
 from rankfold.reconciler.deadlines import SILENT_AFTER_S
-from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.journal import Journal
 from rankfold.reconciler.journal.rows import Object
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.model.observed import Observed
 from rankfold.reconciler.model.recorded import (

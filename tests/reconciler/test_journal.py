@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rankfold.reconciler.journal.journal import EVENTS_PER_JOB_MAX, Journal, JournalError, database
+from rankfold.reconciler.journal.journal import EVENTS_PER_JOB_MAX, Journal, JournalError
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.model.desired import Device, Job, Origin, Pool
 from rankfold.reconciler.model.recorded import Change, Ending, LocalSnapshot, Record
 from support.leaks import UNDECLARED, State

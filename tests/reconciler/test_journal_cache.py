@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankfold.reconciler.journal.cache import Table
-from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.model.desired import Desired, Job, Origin
 from rankfold.reconciler.model.recorded import Record
 

@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 from rankfold.reconciler import clock
-from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
 from rankfold.reconciler.observe import restarts
 from support import leaks

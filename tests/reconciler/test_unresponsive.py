@@ -15,7 +15,8 @@ import pytest
 from rankfold import __version__
 from rankfold.reconciler import liveness
 from rankfold.reconciler.deadlines import HUNG_LOOK_S, RECONCILER_ANSWERS_S, SILENT_AFTER_S
-from rankfold.reconciler.journal.journal import Journal, database
+from rankfold.reconciler.journal.journal import Journal
+from rankfold.reconciler.journal.tables import database
 from rankfold.reconciler.layout import Layout
 from support import leaks
 from support.command import Rankfold, Specs
