@@ -135,8 +135,8 @@ test-slow: native cuda criu ## run the slow tests
 
 # Without PyTorch, because there is no network or too little disk, they are skipped. T=ops compares
 # PyTorch's operators with the CPU (hours). In CI, for time, only a job that is saved, killed and
-# restarted on one device.
-test-torch: TORCH_IN_CI = killed or sees_its_device
+# restarted on one device, and some operators.
+test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing
 test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
 	@$(MAKE) --no-print-directory torch || echo "test-torch: PyTorch could not be prepared" >&2
 ifeq ($(T),ops)
