@@ -175,8 +175,8 @@ TABLE: Table = {
     "proxy/core/versions/versions.c": {
         RULES: {
             "zeros-by-their-beginning": (
-                "return same(&v->extents[i].content, &zeros) && end_of(v, i) >= addr + bytes;",
-                "return same(&v->extents[i].content, &zeros);",
+                "content(&v->extents[i].content, &zeros) && end_of(v, i) >= addr + bytes;",
+                "content(&v->extents[i].content, &zeros);",
             ),
         },
     },

@@ -69,7 +69,7 @@ TABLE: Table = {
                 "return; uint32_t first = 0, last = 0;",
             ),
             "one-neighbour-stands-for-both": (
-                "if (same(&o->extents[kept], &o->extents[n])) {",
+                "if (same_stretch(&o->extents[kept], &o->extents[n])) {",
                 "if (o->extents[kept].end == o->extents[n].begin) {",
             ),
         },

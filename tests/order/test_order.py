@@ -191,7 +191,7 @@ def test_streams_that_come_and_go_are_no_end_of_it(library: Any) -> None:
         lib.order_operation(order, stream, b"x", stream)
         lib.order_stream_destroyed(order, stream)
         if stream % 100 == 0:
-            lib.order_seen_all(order)
+            lib.order_host_saw_all(order)
     assert lib.order_ended(order) == ffi.NULL
     for stream in range(1000, 1300):
         lib.order_stream(order, stream, BLOCKING)

@@ -77,11 +77,11 @@ def races_of(library: Any, program: Sequence[Step]) -> list[Race]:
                 stream, event = rest
                 lib.order_wait(order, stream, marks.get(event, ffi.NULL))
             elif what == "see":
-                lib.order_seen(order, marks.get(rest[0], ffi.NULL))
+                lib.order_host_saw(order, marks.get(rest[0], ffi.NULL))
             elif what == "see stream":
-                lib.order_seen_stream(order, *rest)
+                lib.order_host_saw_stream(order, *rest)
             elif what == "see all":
-                lib.order_seen_all(order)
+                lib.order_host_saw_all(order)
             elif what == "create":
                 lib.order_stream(order, *rest)
             elif what == "destroy":

@@ -204,7 +204,7 @@ TABLE: Table = {
                 "if (!it->count || number > it->numbers[(it->count - 1) % RECENT])",
                 "if (1)",
             ),
-            "reads-what-each-has": ("parts_both(&b->before, &m->before);", ";"),
+            "reads-what-each-has": ("parts_intersect(&b->before, &m->before);", ";"),
             "reads-nothing": ("ranges_add(&it->reads, same) &&", ""),
             "dissent-is-kept-quiet": ("\t\treturn was;", "\t\treturn false;"),
             "strays-are-forgotten": (

@@ -77,7 +77,7 @@ TABLE: Table = {
             "products-have-two-corners": (
                 (
                     "low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),\n"
-                    "\t\t  high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0, zeros, bits)"
+                    "\t\t\t high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0, zeros, bits)"
                 ),
                 "at[0], at[3], 0, zeros, bits)",
             ),

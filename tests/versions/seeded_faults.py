@@ -42,7 +42,7 @@ TABLE: Table = {
             "joined-regardless": ("if (!continues(&v->extents[kept], &v->extents[i]))", "if (0)"),
             "never-joined": ("join(v, first ? first - 1 : 0, (uint32_t)more + 2);", ""),
             "copy-not-clipped": ("later(e.content, skipped)", "e.content"),
-            "copy-of-one-extent": ("at(from, from_addr + bytes - 1) - first + 1;", "1;"),
+            "copy-of-one-extent": ("extent_at(from, from_addr + bytes - 1) - first + 1;", "1;"),
             "offset-not-absorbed": ("digest_word(d, c.offset);", ""),
             "version-not-absorbed": (
                 "digest_word(d, c.version.a);\n\t\tdigest_word(d, c.version.b);",
@@ -51,8 +51,8 @@ TABLE: Table = {
             "length-not-absorbed": ("digest_word(d, until - begin);", ""),
             "absorbed-from-the-extent": ("later(e->content, begin - e->addr)", "e->content"),
             "held-if-it-begins-so": (
-                "if (!same(&has, &should))",
-                "if (i == at(v, addr) && !same(&has, &should))",
+                "if (!same_content(&has, &should))",
+                "if (i == extent_at(v, addr) && !same_content(&has, &should))",
             ),
             "held-from-the-extent": ("later(e->content, from - e->addr)", "e->content"),
             "held-wherever-it-begins": ("later(content, from - addr)", "content"),
@@ -64,17 +64,17 @@ TABLE: Table = {
                 "if (capacity > EXTENTS_MAX)\n\t\treturn false;\n\tif (0) /*",
             ),
             "no-room-and-as-it-was": (
-                "if (!put(to, to_addr, bytes, copied, count))",
-                "if (!put(to, to_addr, bytes, copied, count) && 0)",
+                "if (!replace_extents(to, to_addr, bytes, copied, count))",
+                "if (!replace_extents(to, to_addr, bytes, copied, count) && 0)",
             ),
             "empty-and-held": (
                 (
-                    "uint32_t i = bytes ? at(v, addr) : v->count; i < v->count; i++) {\n"
+                    "uint32_t i = bytes ? extent_at(v, addr) : v->count; i < v->count; i++) {\n"
                     "\t\tconst struct extent *e = &v->extents[i];\n\t\tif (e->addr >= end)\n"
                     "\t\t\tbreak;\n\t\tuint64_t from"
                 ),
                 (
-                    "uint32_t i = at(v, addr); i < v->count; i++) {\n"
+                    "uint32_t i = extent_at(v, addr); i < v->count; i++) {\n"
                     "\t\tconst struct extent *e = &v->extents[i];\n\t\tif (e->addr >= end)\n"
                     "\t\t\tbreak;\n\t\tuint64_t from"
                 ),

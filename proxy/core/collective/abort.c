@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-static void say(struct coll *c, const struct coll_comm *m, struct coll_message in)
+static void send_to_all(struct coll *c, const struct coll_comm *m, struct coll_message in)
 {
 	in.key = m->key;
 	for (uint32_t i = 0; i < m->device_count; i++)
@@ -68,7 +68,7 @@ void abort_seat(struct coll *c, struct coll_comm *m, struct seat *s)
 	s->closing = s->aborted = m->stopped = true;
 	sends_abort(c, m, seat);
 	member_aborted(c, m, s->index, limit);
-	say(c, m, (struct coll_message){.kind = MSG_ABORT, .a = s->index, .value = limit});
+	send_to_all(c, m, (struct coll_message){.kind = MSG_ABORT, .a = s->index, .value = limit});
 }
 
 /* ---- operations that have come to rest --------------------------------------------------- */
@@ -170,7 +170,7 @@ void abort_sweep(struct coll *c)
 			arrived_discard(c, m, m->seats[i].rank);
 		if (!m->no_members[c->device] && !awaits(c, m)) {
 			m->no_members[c->device] = true;
-			say(c, m, (struct coll_message){.kind = MSG_NO_MEMBERS});
+			send_to_all(c, m, (struct coll_message){.kind = MSG_NO_MEMBERS});
 		}
 		if (all_without_members(m))
 			drop(c, m);

@@ -99,7 +99,7 @@ uint64_t shape_pieces(const struct shape *s, const struct coll_comm *m)
 	return shape_blocks(s, m->nranks) * ((s->count + range - 1) / range);
 }
 
-static struct tree_node one(uint64_t rank)
+static struct tree_node only_rank(uint64_t rank)
 {
 	return (struct tree_node){(uint32_t)rank, (uint32_t)rank + 1};
 }
@@ -118,29 +118,29 @@ struct plan plan_make(const struct op *op, uint64_t number)
 			 .count = s->count - at < range ? s->count - at : range};
 
 	switch (s->kind) {
-	case RF_COLL_REDUCE: p.dests = one(s->root); break;
-	case RF_COLL_BROADCAST: p.sources = one(s->root); break;
+	case RF_COLL_REDUCE: p.dests = only_rank(s->root); break;
+	case RF_COLL_BROADCAST: p.sources = only_rank(s->root); break;
 	case RF_COLL_REDUCESCATTER:
-		p.dests = one(block);
+		p.dests = only_rank(block);
 		p.src_at += block * s->count;
 		break;
 	case RF_COLL_ALLGATHER:
-		p.sources = one(block);
+		p.sources = only_rank(block);
 		p.dst_at += block * s->count;
 		break;
 	case RF_COLL_GATHER:
-		p.sources = one(block);
-		p.dests = one(s->root);
+		p.sources = only_rank(block);
+		p.dests = only_rank(s->root);
 		p.dst_at += block * s->count;
 		break;
 	case RF_COLL_SCATTER:
-		p.sources = one(s->root);
-		p.dests = one(block);
+		p.sources = only_rank(s->root);
+		p.dests = only_rank(block);
 		p.src_at += block * s->count;
 		break;
 	case RF_COLL_ALLTOALL: /* block / n sends to block % n */
-		p.sources = one(block / n);
-		p.dests = one(block % n);
+		p.sources = only_rank(block / n);
+		p.dests = only_rank(block % n);
 		p.src_at += block % n * s->count;
 		p.dst_at += block / n * s->count;
 		break;

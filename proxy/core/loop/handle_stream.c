@@ -56,7 +56,7 @@ int on_stream_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 			r->queue->streams[n]->head; /* the legacy stream waits for them */
 	if (busy)
 		return CU_NOT_READY;
-	accesses_seen_stream(r, s);
+	accesses_host_saw_stream(r, s);
 	return r->async_error;
 }
 
@@ -67,7 +67,7 @@ int on_device_sync(struct rank *r, const struct rf_record *a, uint32_t extra)
 	if (!f)
 		return CU_OUT_OF_MEMORY;
 	fence_push(r, a->seq, f);
-	accesses_seen_all(r);
+	accesses_host_saw_all(r);
 	if (!f->left) {
 		free(f);
 		rank_pump(r); /* retire earlier frees before the reply */
@@ -132,7 +132,7 @@ int on_event_sync(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	struct event *e = GET(r, event, EVENT, a->handle);
 	if (!e)
 		return CU_INVALID_HANDLE;
-	accesses_seen(r, e);
+	accesses_host_saw(r, e);
 	if (event_done(e) || !a->r.slot)
 		return r->async_error;
 	if (!event_await(r, e, a->r.slot))
@@ -149,7 +149,7 @@ int on_event_query(struct rank *r, const struct rf_handle *a, uint32_t extra)
 	rank_pump(r);
 	if (!event_done(e))
 		return CU_NOT_READY;
-	accesses_seen(r, e);
+	accesses_host_saw(r, e);
 	return r->async_error;
 }
 
@@ -162,8 +162,8 @@ int events_elapsed(struct rank *r, struct rf_events events, float *milliseconds)
 	rank_pump(r);
 	if (!event_done(start) || !event_done(end))
 		return CU_NOT_READY;
-	accesses_seen(r, start);
-	accesses_seen(r, end);
+	accesses_host_saw(r, start);
+	accesses_host_saw(r, end);
 	*milliseconds = (float)((double)(int64_t)(end->last->time_ns - start->last->time_ns) / 1e6);
 	return r->async_error;
 }

@@ -170,7 +170,7 @@ static bool near(const struct proxy *p)
 	return found;
 }
 
-static uint64_t done(const struct proxy *p)
+static uint64_t completed_works(const struct proxy *p)
 {
 	uint64_t works = p->device.hal->completed(p->transfers.stream);
 	for (uint32_t i = 0; i < p->device.rank_count; i++)
@@ -193,8 +193,8 @@ static bool wait_for_more(struct proxy *p, struct waiting *w)
 		sleep_until_called(p);
 		return true;
 	}
-	uint64_t before = done(p);
-	for (int n = 0; n < NEAR_LOOKS && done(p) == before; n++)
+	uint64_t before = completed_works(p);
+	for (int n = 0; n < NEAR_LOOKS && completed_works(p) == before; n++)
 		w->wanted |= spin_give_way();
 	return false;
 }

@@ -31,7 +31,7 @@
 #define COMMS_BYTES_MAX (64ull << 20)
 
 /* Puts the object into the rank's table. On failure it frees the object and returns the error. */
-static int keep(struct rank *r, struct object *o)
+static int keep_object(struct rank *r, struct object *o)
 {
 	if (table_put(&r->objects, o))
 		return CU_OK;
@@ -222,7 +222,7 @@ static int restore_event(struct rank *r, const void *record, uint64_t now)
 		object_free(&e->o);
 		return CU_OUT_OF_MEMORY;
 	}
-	return keep(r, &e->o);
+	return keep_object(r, &e->o);
 }
 
 /* ---- modules and functions ---- */
@@ -254,7 +254,7 @@ static int restore_module(struct rank *r, const void *record, uint64_t now)
 	struct module *m = module_restored(s->id, s->hash, s->globals_addr, s + 1, s->image_bytes);
 	if (!m)
 		return CU_OUT_OF_MEMORY;
-	int error = keep(r, &m->o);
+	int error = keep_object(r, &m->o);
 	if (error)
 		return error;
 	module_arrives(r, m);
@@ -293,7 +293,7 @@ static int restore_function(struct rank *r, const void *record, uint64_t now)
 	if (!f)
 		return CU_OUT_OF_MEMORY;
 	function_from(f, s->param_bytes, s->max_threads, s->static_shared_bytes);
-	int error = keep(r, &f->o);
+	int error = keep_object(r, &f->o);
 	if (error)
 		return error;
 	return python_request_function(r, f, 0, 0) ? CU_OK : CU_OUT_OF_MEMORY;
@@ -366,7 +366,7 @@ static int restore_comm(struct rank *r, const void *record, uint64_t now)
 	struct comm *c = comm_restored(s->id, s->key, s->issued);
 	if (!c)
 		return CU_OUT_OF_MEMORY;
-	int error = keep(r, &c->o);
+	int error = keep_object(r, &c->o);
 	if (error)
 		return error;
 	if (aborted)
@@ -392,7 +392,7 @@ static int restore_redop(struct rank *r, const void *record, uint64_t now)
 	if (!o)
 		return CU_OUT_OF_MEMORY;
 	*o = (struct object){OBJ_REDOP, s->id};
-	return keep(r, o);
+	return keep_object(r, o);
 }
 
 /* ---- alarms ---- */

@@ -326,7 +326,7 @@ static bool count_vote(struct ballot *b, const struct measured *m, const struct 
 {
 	b->voters = m->voters;
 	if (b->count++) {
-		parts_both(&b->before, &m->before);
+		parts_intersect(&b->before, &m->before);
 		return true;
 	}
 	b->first = m->rank;

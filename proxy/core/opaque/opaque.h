@@ -57,7 +57,7 @@ struct parts { /* in order of address; begins as zeros */
 bool parts_add(struct parts *, const struct part *); /* false: host memory is short */
 bool parts_copy(struct parts *, const struct parts *from);
 /* Keeps the parts of `x` that `y` has with the same content and versions. */
-void parts_both(struct parts *x, const struct parts *y);
+void parts_intersect(struct parts *x, const struct parts *y);
 /* Returns the same part with the same content, or NULL. `at`: where to begin; moves to where the
  * next one may be. */
 const struct part *parts_unchanged(const struct parts *, uint32_t *at, const struct part *);

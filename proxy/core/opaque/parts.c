@@ -30,7 +30,7 @@ void parts_free(struct parts *p)
 	*p = (struct parts){0};
 }
 
-static bool same(const struct part *x, const struct part *y)
+static bool same_part(const struct part *x, const struct part *y)
 {
 	return x->addr == y->addr && x->bytes == y->bytes && x->buffer == y->buffer &&
 	       x->sum[0] == y->sum[0] && x->sum[1] == y->sum[1];
@@ -38,7 +38,7 @@ static bool same(const struct part *x, const struct part *y)
 
 static bool same_versions(const struct part *x, const struct part *y)
 {
-	return same(x, y) && x->digest.a == y->digest.a && x->digest.b == y->digest.b;
+	return same_part(x, y) && x->digest.a == y->digest.a && x->digest.b == y->digest.b;
 }
 
 /* Returns the first part from *at on that is not before this one, or NULL. */
@@ -49,7 +49,7 @@ static const struct part *meet(const struct parts *p, uint32_t *at, const struct
 	return *at < p->count ? &p->all[*at] : NULL;
 }
 
-void parts_both(struct parts *x, const struct parts *y)
+void parts_intersect(struct parts *x, const struct parts *y)
 {
 	uint32_t at = 0, left = 0;
 	for (uint32_t i = 0; i < x->count; i++) {
@@ -63,7 +63,7 @@ void parts_both(struct parts *x, const struct parts *y)
 const struct part *parts_unchanged(const struct parts *p, uint32_t *at, const struct part *part)
 {
 	const struct part *its = meet(p, at, part);
-	return its && same(its, part) ? its : NULL;
+	return its && same_part(its, part) ? its : NULL;
 }
 
 bool parts_changed(const struct parts *before, const struct parts *after, struct parts *changed)
@@ -71,7 +71,7 @@ bool parts_changed(const struct parts *before, const struct parts *after, struct
 	uint32_t at = 0;
 	for (uint32_t i = 0; i < after->count; i++) {
 		const struct part *its = meet(before, &at, &after->all[i]);
-		if (!(its && same(its, &after->all[i])) && !parts_add(changed, &after->all[i]))
+		if (!(its && same_part(its, &after->all[i])) && !parts_add(changed, &after->all[i]))
 			return false;
 	}
 	return true;

@@ -134,20 +134,20 @@ bool clocks_turn(struct clocks *c, struct lane *l, uint64_t key)
 	return true;
 }
 
-void clocks_seen(struct clocks *c, const struct order_mark *m)
+void clocks_host_saw(struct clocks *c, const struct order_mark *m)
 {
 	join(&c->host, m->done, m->count);
 }
 
 /* Waiting for the legacy stream also waits for the blocking streams that it would wait for. */
-void clocks_seen_lane(struct clocks *c, struct lane *l)
+void clocks_host_saw_lane(struct clocks *c, struct lane *l)
 {
 	if (l->kind == ORDER_LEGACY)
 		behind_blocking(c, l);
 	join_clock(c, &c->host, &l->clock);
 }
 
-void clocks_seen_all(struct clocks *c)
+void clocks_host_saw_all(struct clocks *c)
 {
 	for (uint32_t n = 0; n < c->count; n++)
 		join_clock(c, &c->host, &c->lanes[n]->clock);

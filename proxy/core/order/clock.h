@@ -48,8 +48,8 @@ uint32_t clocks_place(const struct clocks *, const struct lane *);
 struct order_mark *clocks_mark(struct clocks *, struct lane *);
 void clocks_wait(struct clocks *, struct lane *, const struct order_mark *);
 bool clocks_turn(struct clocks *, struct lane *, uint64_t key); /* false: no memory */
-void clocks_seen(struct clocks *, const struct order_mark *);
-void clocks_seen_lane(struct clocks *, struct lane *);
-void clocks_seen_all(struct clocks *);
+void clocks_host_saw(struct clocks *, const struct order_mark *);
+void clocks_host_saw_lane(struct clocks *, struct lane *);
+void clocks_host_saw_all(struct clocks *);
 
 #endif

@@ -104,7 +104,7 @@ static bool copied(struct stretch *to, const struct stretch *from, uint64_t begi
 	return true;
 }
 
-static bool same(const struct stretch *x, const struct stretch *y)
+static bool same_stretch(const struct stretch *x, const struct stretch *y)
 {
 	if (x->end != y->begin || x->count != y->count)
 		return false;
@@ -119,7 +119,7 @@ static bool same(const struct stretch *x, const struct stretch *y)
 
 /* ---- races ---- */
 
-static bool before(const struct operation *op, const struct clock *clock)
+static bool ordered_before(const struct operation *op, const struct clock *clock)
 {
 	return op->tick <= clock->done[op->place];
 }
@@ -183,10 +183,10 @@ static bool reach(struct order *o, struct stretch *e, const struct trace *x)
 	uint32_t kept = 0;
 	for (uint32_t n = 0; n < e->count; n++) {
 		struct trace *old = &e->entries[n];
-		bool ordered = before(old->op, now);
+		bool ordered = ordered_before(old->op, now);
 		if (!ordered && conflict(old, x))
 			report_race(o, old, x, e->begin, e->end);
-		if ((ordered && replaced(old, x)) || before(old->op, &o->clocks.host) ||
+		if ((ordered && replaced(old, x)) || ordered_before(old->op, &o->clocks.host) ||
 		    (!n && e->count == ENTRIES_MAX))
 			op_release(old->op);
 		else
@@ -259,7 +259,7 @@ static void merge(struct order *o, uint32_t from, uint64_t until)
 {
 	uint32_t kept = from, n = from + 1;
 	for (; n < o->count && o->extents[n].begin <= until; n++) {
-		if (same(&o->extents[kept], &o->extents[n])) {
+		if (same_stretch(&o->extents[kept], &o->extents[n])) {
 			o->extents[kept].end = o->extents[n].end;
 			entries_drop(&o->extents[n]);
 		} else {
@@ -405,22 +405,22 @@ void order_in_turn(struct order *o, uint64_t stream, uint64_t key)
 		end(o, NO_MEMORY);
 }
 
-void order_seen(struct order *o, const struct order_mark *m)
+void order_host_saw(struct order *o, const struct order_mark *m)
 {
 	if (m)
-		clocks_seen(&o->clocks, m);
+		clocks_host_saw(&o->clocks, m);
 }
 
-void order_seen_stream(struct order *o, uint64_t stream)
+void order_host_saw_stream(struct order *o, uint64_t stream)
 {
 	struct lane *l = clocks_find(&o->clocks, stream);
 	if (l)
-		clocks_seen_lane(&o->clocks, l);
+		clocks_host_saw_lane(&o->clocks, l);
 }
 
 /* No later access can race with an earlier one any more. */
-void order_seen_all(struct order *o)
+void order_host_saw_all(struct order *o)
 {
-	clocks_seen_all(&o->clocks);
+	clocks_host_saw_all(&o->clocks);
 	forget_all(o);
 }

@@ -80,8 +80,8 @@ void order_wait(struct order *, uint64_t stream, const struct order_mark *);
 void order_in_turn(struct order *, uint64_t stream, uint64_t key);
 
 /* The host has seen that a mark, a stream, or everything is done. */
-void order_seen(struct order *, const struct order_mark *);
-void order_seen_stream(struct order *, uint64_t stream);
-void order_seen_all(struct order *);
+void order_host_saw(struct order *, const struct order_mark *);
+void order_host_saw_stream(struct order *, uint64_t stream);
+void order_host_saw_all(struct order *);
 
 #endif

@@ -54,22 +54,22 @@ void accesses_wait(struct rank *r, const struct stream *s, const struct event *e
 		order_wait(r->queue->order, s->o.id, e->last->order);
 }
 
-void accesses_seen(struct rank *r, const struct event *e)
+void accesses_host_saw(struct rank *r, const struct event *e)
 {
 	if (r->queue->order && e->last)
-		order_seen(r->queue->order, e->last->order);
+		order_host_saw(r->queue->order, e->last->order);
 }
 
-void accesses_seen_stream(struct rank *r, const struct stream *s)
+void accesses_host_saw_stream(struct rank *r, const struct stream *s)
 {
 	if (r->queue->order)
-		order_seen_stream(r->queue->order, s->o.id);
+		order_host_saw_stream(r->queue->order, s->o.id);
 }
 
-void accesses_seen_all(struct rank *r)
+void accesses_host_saw_all(struct rank *r)
 {
 	if (r->queue->order)
-		order_seen_all(r->queue->order);
+		order_host_saw_all(r->queue->order);
 }
 
 void accesses_free(struct rank *r, const struct stream *s, uint64_t addr, uint64_t bytes,
@@ -82,7 +82,7 @@ void accesses_free(struct rank *r, const struct stream *s, uint64_t addr, uint64
 		order_operation(o, s->o.id, "cudaFreeAsync", seq);
 		order_access(o, addr, bytes, ORDER_WRITE, true);
 	} else {
-		order_seen_all(o);
+		order_host_saw_all(o);
 	}
 	order_forget(o, addr, bytes);
 }
@@ -335,5 +335,5 @@ void accesses_pushed(struct rank *r, const struct stream *s, const struct item *
 	default: break;
 	}
 	if (i->slot || i->kind == ITEM_HOST || i->kind == ITEM_REPLY)
-		order_seen_stream(o, s->o.id); /* the host waits for it, or may be notified */
+		order_host_saw_stream(o, s->o.id); /* the host waits for it, or may be notified */
 }

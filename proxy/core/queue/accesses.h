@@ -23,9 +23,9 @@ void accesses_pushed(struct rank *, const struct stream *, const struct item *);
 struct order_mark *accesses_record(struct rank *, const struct stream *);
 void accesses_wait(struct rank *, const struct stream *, const struct event *);
 /* The host learns that something is complete, or waits for that. */
-void accesses_seen(struct rank *, const struct event *);
-void accesses_seen_stream(struct rank *, const struct stream *);
-void accesses_seen_all(struct rank *);
+void accesses_host_saw(struct rank *, const struct event *);
+void accesses_host_saw_stream(struct rank *, const struct stream *);
+void accesses_host_saw_all(struct rank *);
 /* A buffer is freed: at once, when the device has done all earlier work (stream NULL), or at its
  * place in a stream, where that is an access. */
 void accesses_free(struct rank *, const struct stream *, uint64_t addr, uint64_t bytes,

@@ -8,7 +8,7 @@
 #include "queue/effects.h"
 #include "queue/kinds.h"
 
-static void done(struct rank *r, struct item *i, int error)
+static void complete_item(struct rank *r, struct item *i, int error)
 {
 	i->execution->reported = true;
 	i->execution->error = error;
@@ -57,14 +57,14 @@ bool collective_submit(struct rank *r, struct stream *s, struct item *i)
 	i->execution->place = EXECUTION_ENGINE;
 	i->execution->number = ++r->queue->tickets;
 	if (nothing) {
-		done(r, i, NCCL_OK);
+		complete_item(r, i, NCCL_OK);
 		return true;
 	}
 	coll_place(coll, r->rank, c->o.id, &i->coll.place);
 	int error = coll_submit(coll, r->rank, c->o.id, item_ops(i), i->coll.count,
 				i->execution->number);
 	if (error)
-		done(r, i, error);
+		complete_item(r, i, error);
 	return true;
 }
 
@@ -77,7 +77,7 @@ void collective_report(struct rank *r, uint64_t ticket, int error)
 		struct item *i = r->queue->streams[n]->head;
 		if (!i || i->kind != ITEM_COLLECTIVE || i->execution->number != ticket)
 			continue;
-		done(r, i, error);
+		complete_item(r, i, error);
 		return;
 	}
 }

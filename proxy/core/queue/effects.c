@@ -49,7 +49,7 @@ static void end_rows(struct footprint *f, struct digest *d)
 	f->keyed = true;
 }
 
-static bool apart(const struct range *x, const struct range *y)
+static bool disjoint(const struct range *x, const struct range *y)
 {
 	return x->addr + x->bytes <= y->addr || y->addr + y->bytes <= x->addr;
 }
@@ -66,7 +66,7 @@ void copy_footprint(struct rank *r, const struct item *i, struct footprint *f)
 	if (c->dst_place == RF_AT_ADDRESS)
 		add_rows(f, c->dst, c->dst_pitch, c->width, c->height, REACH_WRITTEN);
 	if (!r->memory.write_protected || f->count < 2 || c->height > ROWS_MAX ||
-	    !apart(&f->ranges[0], &f->ranges[1]))
+	    !disjoint(&f->ranges[0], &f->ranges[1]))
 		return;
 	begin_rows(&d, OF_COPIED, c->dst_pitch, c->width, c->height);
 	bool known = true;
@@ -281,8 +281,8 @@ void kernel_footprint(struct rank *r, const struct item *i, struct footprint *fo
 
 /* Moves an address from the record to the reaches. Its alignment counts, because the library may
  * choose its algorithm by that. */
-static struct reach *take(struct digest *d, uint64_t *addr, uint32_t use, struct reach *reaches,
-			  uint32_t *count)
+static struct reach *take_address(struct digest *d, uint64_t *addr, uint32_t use,
+				  struct reach *reaches, uint32_t *count)
 {
 	struct reach *reach = &reaches[(*count)++];
 	*reach = (struct reach){.addr = *addr, .use = use};
@@ -309,16 +309,16 @@ static void take_others(struct digest *d, struct rf_gemm_aux *a, struct reach *r
 	struct rf_gemm *g = &a->g;
 	bool sums = g->flags & (RF_GEMM_SUM_D | RF_GEMM_SUM_A | RF_GEMM_SUM_B);
 	const struct rf_matrix column = {.row = 1, .batch = g->bias_batch};
-	struct reach *bias = take(d, &g->bias, REACH_READ | (sums ? REACH_WRITTEN : 0), reaches,
-				  count);
+	struct reach *bias = take_address(d, &g->bias, REACH_READ | (sums ? REACH_WRITTEN : 0),
+					  reaches, count);
 	limit(bias, &column, g->flags & RF_GEMM_SUM_B ? g->n : g->m, 1, g->count, g->type_bias);
-	limit(take(d, &a->aux.addr, REACH_READ | REACH_WRITTEN, reaches, count), &a->aux, g->m,
-	      g->n, g->count, AUX_TYPE);
+	limit(take_address(d, &a->aux.addr, REACH_READ | REACH_WRITTEN, reaches, count), &a->aux,
+	      g->m, g->n, g->count, AUX_TYPE);
 	if (!(g->flags & RF_GEMM_SCALARS))
 		return;
 	for (uint32_t n = 0; n < 2; n++) {
-		struct reach *scalar = take(d, n ? &g->beta : &g->alpha, REACH_READ, reaches,
-					    count);
+		struct reach *scalar = take_address(d, n ? &g->beta : &g->alpha, REACH_READ,
+						    reaches, count);
 		limit(scalar, &column, 1, 1, 1, g->type_scale);
 	}
 }
@@ -340,14 +340,14 @@ void product_footprint(struct rank *r, const struct item *i, struct footprint *f
 	memset(&g->r, 0, sizeof g->r);
 	g->stream = 0;
 	begin_computed(r, &d, OF_PRODUCT);
-	limit(take(&d, &g->a.addr, REACH_READ, reaches, &count), &g->a, g->m, g->k, g->count,
-	      g->type_ab);
-	limit(take(&d, &g->b.addr, REACH_READ, reaches, &count), &g->b, g->k, g->n, g->count,
-	      g->type_ab);
-	limit(take(&d, &g->c.addr, REACH_READ, reaches, &count), &g->c, g->m, g->n, g->count,
-	      g->type_cd);
-	limit(take(&d, &g->d.addr, REACH_WRITTEN, reaches, &count), &g->d, g->m, g->n, g->count,
-	      g->type_cd);
+	limit(take_address(&d, &g->a.addr, REACH_READ, reaches, &count), &g->a, g->m, g->k,
+	      g->count, g->type_ab);
+	limit(take_address(&d, &g->b.addr, REACH_READ, reaches, &count), &g->b, g->k, g->n,
+	      g->count, g->type_ab);
+	limit(take_address(&d, &g->c.addr, REACH_READ, reaches, &count), &g->c, g->m, g->n,
+	      g->count, g->type_cd);
+	limit(take_address(&d, &g->d.addr, REACH_WRITTEN, reaches, &count), &g->d, g->m, g->n,
+	      g->count, g->type_cd);
 	take_others(&d, &a, reaches, &count);
 	digest_bytes(&d, &a, bytes);
 	content_footprint(&r->memory, &d, reaches, count, footprint);

@@ -4,7 +4,7 @@
 
 #include "queue/queue_parts.h"
 
-static bool seen(const struct hal *hal, struct execution *e)
+static bool device_completed(const struct hal *hal, struct execution *e)
 {
 	char text[RF_FAULT_TEXT_BYTES] = "";
 	e->reported = e->reported || hal->completed(e->queue) >= e->number;
@@ -26,7 +26,7 @@ static bool seen(const struct hal *hal, struct execution *e)
 bool execution_done(const struct rank *r, struct execution *e)
 {
 	switch (e->place) {
-	case EXECUTION_DEVICE: return seen(r->device->hal, e);
+	case EXECUTION_DEVICE: return device_completed(r->device->hal, e);
 	case EXECUTION_ENGINE: return e->reported || r->async_error;
 	case EXECUTION_CLIENT:
 		/* If not sound, the number of calls is unknown. */

@@ -94,7 +94,7 @@ static bool chunks_for_all(const struct rank *r, const struct footprint *f, uint
 }
 
 /* True if both write the same content to the same addresses. */
-static bool alike(const struct footprint *f, const struct footprint *g)
+static bool same_writes(const struct footprint *f, const struct footprint *g)
 {
 	bool same = f->keyed && g->keyed && f->key.a == g->key.a && f->key.b == g->key.b &&
 		    f->count == g->count;
@@ -218,7 +218,7 @@ static enum verdict partner(struct rank *o, const struct hal_stream *queue,
 			continue; /* a begun item writes memory that its rank owns: none of these */
 		item_row(s->next)->find_footprint(o, s->next, &g);
 		*with = s;
-		if (alike(f, &g))
+		if (same_writes(f, &g))
 			return still && follows(o, s, queue) ? VERDICT_TOGETHER : VERDICT_WAITS;
 		if (overlap(f, &g))
 			return VERDICT_DIVERGES;

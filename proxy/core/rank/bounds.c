@@ -432,7 +432,7 @@ static void load(struct evaluation *e, const struct proxy_load *l)
 		memset(e->r->read, 1, e->r->param_bytes);
 }
 
-static bool now(const struct evaluation *e, uint32_t step, bool again)
+static bool runs_now(const struct evaluation *e, uint32_t step, bool again)
 {
 	return !again || e->r->axes[step] & e->walked;
 }
@@ -442,16 +442,16 @@ static void one_round(struct evaluation *e, bool again)
 {
 	struct reaches *r = e->r;
 	for (uint32_t n = 0; n < r->step_count; n++)
-		if (now(e, n, again))
+		if (runs_now(e, n, again))
 			r->run[n] = run(e, &r->steps[n], r->run);
 	for (uint32_t n = 0; n < r->slot_count; n++)
-		if (now(e, r->slots[n].step, again))
+		if (runs_now(e, r->slots[n].step, again))
 			add_slot(e, &r->slots[n]);
 	for (uint32_t n = 0; n < r->load_count; n++)
-		if (now(e, r->loads[n].at, again))
+		if (runs_now(e, r->loads[n].at, again))
 			load(e, &r->loads[n]);
 	for (uint32_t n = 0; n < r->reached_count; n++)
-		if (now(e, r->reached[n].step, again))
+		if (runs_now(e, r->reached[n].step, again))
 			note(e, &r->reached[n]);
 }
 
@@ -501,7 +501,7 @@ static void work_out(struct evaluation *e)
 
 /* ---- results that are kept ---- */
 
-static bool same(const struct earlier *k, const struct bound_shape *shape, const uint8_t *params)
+static bool is_for(const struct earlier *k, const struct bound_shape *shape, const uint8_t *params)
 {
 	if (!k->params || memcmp(&k->shape, shape, sizeof *shape) != 0)
 		return false;
@@ -545,7 +545,7 @@ static uint32_t *word_offsets(const struct reaches *r, uint32_t *count)
 	return words;
 }
 
-static bool keep(struct earlier *k, const struct evaluation *e)
+static bool keep_result(struct earlier *k, const struct evaluation *e)
 {
 	const struct reaches *r = e->r;
 	uint32_t read_count;
@@ -568,14 +568,14 @@ bool bounds_of(struct reaches *r, const struct bound_shape *shape, const uint8_t
 	       struct bound_launch *launch)
 {
 	for (uint32_t n = 0; n < KEPT_MAX; n++)
-		if (same(&r->kept[n], shape, params)) {
+		if (is_for(&r->kept[n], shape, params)) {
 			*launch = r->kept[n].launch;
 			return true;
 		}
 	struct evaluation e = {.r = r, .shape = shape, .params = params};
 	work_out(&e);
 	struct earlier *k = &r->kept[r->next++ % KEPT_MAX];
-	if (e.failed || !keep(k, &e))
+	if (e.failed || !keep_result(k, &e))
 		return false;
 	*launch = k->launch;
 	return true;

@@ -40,7 +40,8 @@ static uint32_t zeros_of(struct span r)
 		     : SPAN_ZEROS_MAX;
 }
 
-static struct span of(int64_t low, int64_t high, uint32_t base, uint32_t zeros, uint32_t bits)
+static struct span span_from(int64_t low, int64_t high, uint32_t base, uint32_t zeros,
+			     uint32_t bits)
 {
 	struct span r = {low, high, base, least(zeros, SPAN_ZEROS_MAX)};
 	return is_anything(r, bits) || (base && bits < 64) ? span_anything(bits) : r;
@@ -84,7 +85,7 @@ static struct span add(struct span a, struct span b, uint32_t bits)
 	if ((a.base && b.base) || __builtin_add_overflow(a.low, b.low, &low) ||
 	    __builtin_add_overflow(a.high, b.high, &high))
 		return span_anything(bits);
-	return of(low, high, a.base | b.base, least(zeros_of(a), zeros_of(b)), bits);
+	return span_from(low, high, a.base | b.base, least(zeros_of(a), zeros_of(b)), bits);
 }
 
 static struct span subtract(struct span a, struct span b, uint32_t bits)
@@ -94,7 +95,7 @@ static struct span subtract(struct span a, struct span b, uint32_t bits)
 	    __builtin_sub_overflow(a.high, b.low, &high))
 		return span_anything(bits);
 	uint32_t zeros = least(zeros_of(a), zeros_of(b));
-	return of(low, high, b.base ? 0 : a.base, zeros, bits);
+	return span_from(low, high, b.base ? 0 : a.base, zeros, bits);
 }
 
 static struct span multiply(struct span a, struct span b, uint32_t bits)
@@ -106,15 +107,15 @@ static struct span multiply(struct span a, struct span b, uint32_t bits)
 	if (a.low >= 0 && b.low >= 0) {
 		if (__builtin_mul_overflow(a.high, b.high, &at[3]))
 			return span_anything(bits);
-		return of(a.low * b.low, at[3], 0, zeros, bits);
+		return span_from(a.low * b.low, at[3], 0, zeros, bits);
 	}
 	if (__builtin_mul_overflow(a.low, b.low, &at[0]) ||
 	    __builtin_mul_overflow(a.low, b.high, &at[1]) ||
 	    __builtin_mul_overflow(a.high, b.low, &at[2]) ||
 	    __builtin_mul_overflow(a.high, b.high, &at[3]))
 		return span_anything(bits);
-	return of(low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),
-		  high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0, zeros, bits);
+	return span_from(low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),
+			 high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0, zeros, bits);
 }
 
 static struct span shift_up(struct span a, struct span by, uint32_t bits)
@@ -135,8 +136,8 @@ static struct span shift_down(struct span a, struct span by, uint32_t bits, uint
 	int64_t most = by.high > 63 ? 63 : by.high, fewest = by.low > 63 ? 63 : by.low;
 	uint32_t zeros = zeros_of(a);
 	zeros = most == fewest && zeros > (uint64_t)most ? zeros - (uint32_t)most : 0;
-	return of(a.low >> (a.low < 0 ? fewest : most), a.high >> (a.high < 0 ? most : fewest), 0,
-		  zeros, bits);
+	return span_from(a.low >> (a.low < 0 ? fewest : most),
+			 a.high >> (a.high < 0 ? most : fewest), 0, zeros, bits);
 }
 
 /* Sets all bits below the highest one of a number that is not negative. */
@@ -160,17 +161,17 @@ static struct span bits_and(struct span a, struct span b, uint32_t bits)
 	if (b.low == b.high) {
 		int64_t mask = b.low;
 		if (a.low == a.high)
-			return of(a.low & mask, a.low & mask, 0, 0, bits);
+			return span_from(a.low & mask, a.low & mask, 0, 0, bits);
 		if (mask < 0 && mask != INT64_MIN && !(-mask & (-mask - 1)))
-			return of(a.low & mask, a.high & mask, 0, zeros, bits);
+			return span_from(a.low & mask, a.high & mask, 0, zeros, bits);
 		if (mask > 0 && a.low >= 0 && a.high <= filled(mask) &&
 		    filled(mask) - mask == (mask & -mask) - 1)
-			return of(a.low & mask, a.high & mask, 0, zeros, bits);
+			return span_from(a.low & mask, a.high & mask, 0, zeros, bits);
 	}
 	if (a.low < 0 && b.low < 0)
 		return span_anything(bits);
 	int64_t high = a.low < 0 ? b.high : b.low < 0 ? a.high : low_of(a.high, b.high);
-	return of(0, high, 0, zeros, bits);
+	return span_from(0, high, 0, zeros, bits);
 }
 
 /* Or, and exclusive or. */
@@ -184,8 +185,8 @@ static struct span bits_join(struct span a, struct span b, uint32_t bits, bool e
 	int64_t high = filled(a.high | b.high);
 	if (!__builtin_add_overflow(a.high, b.high, &sum))
 		high = low_of(high, sum);
-	return of(exclusive ? 0 : high_of(a.low, b.low), high, 0, least(zeros_of(a), zeros_of(b)),
-		  bits);
+	return span_from(exclusive ? 0 : high_of(a.low, b.low), high, 0,
+			 least(zeros_of(a), zeros_of(b)), bits);
 }
 
 static struct span divide(struct span a, struct span b, uint32_t bits, uint32_t sign)
@@ -196,11 +197,11 @@ static struct span divide(struct span a, struct span b, uint32_t bits, uint32_t 
 	if (!ok || !also || a.base || b.base || a.low == INT64_MIN || (b.low <= 0 && b.high >= 0))
 		return span_anything(bits);
 	int64_t at[4] = {a.low / b.low, a.low / b.high, a.high / b.low, a.high / b.high};
-	return of(low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),
-		  high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0, 0, bits);
+	return span_from(low_of(low_of(at[0], at[1]), low_of(at[2], at[3])),
+			 high_of(high_of(at[0], at[1]), high_of(at[2], at[3])), 0, 0, bits);
 }
 
-static struct span rest(struct span a, struct span b, uint32_t bits, uint32_t sign)
+static struct span span_remainder(struct span a, struct span b, uint32_t bits, uint32_t sign)
 {
 	bool ok, also;
 	a = as_bits(a, bits, sign, &ok);
@@ -208,13 +209,14 @@ static struct span rest(struct span a, struct span b, uint32_t bits, uint32_t si
 	if (!also || b.base || b.low <= 0)
 		return span_anything(bits);
 	if (!ok || a.base) /* unsigned, as far as is known; or an address */
-		return sign == PROXY_UNSIGNED ? of(0, b.high - 1, 0, 0, bits) : span_anything(bits);
+		return sign == PROXY_UNSIGNED ? span_from(0, b.high - 1, 0, 0, bits)
+					      : span_anything(bits);
 	if (b.low == b.high && a.low >= 0 && a.low / b.low == a.high / b.low)
-		return of(a.low % b.low, a.high % b.low, 0, 0, bits);
+		return span_from(a.low % b.low, a.high % b.low, 0, 0, bits);
 	if (a.low >= 0 && a.high < b.low)
 		return a;
-	return of(a.low < 0 ? high_of(a.low, 1 - b.high) : 0,
-		  a.high < 0 ? 0 : low_of(a.high, b.high - 1), 0, 0, bits);
+	return span_from(a.low < 0 ? high_of(a.low, 1 - b.high) : 0,
+			 a.high < 0 ? 0 : low_of(a.high, b.high - 1), 0, 0, bits);
 }
 
 static struct span extreme(struct span a, struct span b, uint32_t bits, uint32_t sign, bool most)
@@ -225,8 +227,8 @@ static struct span extreme(struct span a, struct span b, uint32_t bits, uint32_t
 	if (!ok || !also || a.base || b.base)
 		return span_anything(bits);
 	uint32_t zeros = least(zeros_of(a), zeros_of(b));
-	return most ? of(high_of(a.low, b.low), high_of(a.high, b.high), 0, zeros, bits)
-		    : of(low_of(a.low, b.low), low_of(a.high, b.high), 0, zeros, bits);
+	return most ? span_from(high_of(a.low, b.low), high_of(a.high, b.high), 0, zeros, bits)
+		    : span_from(low_of(a.low, b.low), low_of(a.high, b.high), 0, zeros, bits);
 }
 
 /* The numbers that, shifted up, are in `a`, if all shifted ones were in `whole`. */
@@ -247,12 +249,15 @@ static struct span join(struct span a, struct span b, uint32_t bits)
 {
 	if (a.base != b.base)
 		return span_anything(bits);
-	return of(low_of(a.low, b.low), high_of(a.high, b.high), a.base,
-		  least(zeros_of(a), zeros_of(b)), bits);
+	return span_from(low_of(a.low, b.low), high_of(a.high, b.high), a.base,
+			 least(zeros_of(a), zeros_of(b)), bits);
 }
 
 /* Two ranges that both hold: returns the smaller one. */
-static struct span both(struct span a, struct span b) { return width(b) < width(a) ? b : a; }
+static struct span narrower_span(struct span a, struct span b)
+{
+	return width(b) < width(a) ? b : a;
+}
 
 /* Removes the number if it is the first or the last. */
 static struct span without(struct span r, int64_t number)
@@ -446,11 +451,11 @@ static struct span of_two(const struct proxy_step *s, struct span a, struct span
 	case PROXY_STEP_OR: return bits_join(a, b, s->bits, false);
 	case PROXY_STEP_XOR: return bits_join(a, b, s->bits, true);
 	case PROXY_STEP_DIVIDE: return divide(a, b, s->bits, s->sign);
-	case PROXY_STEP_REST: return rest(a, b, s->bits, s->sign);
+	case PROXY_STEP_REST: return span_remainder(a, b, s->bits, s->sign);
 	case PROXY_STEP_LEAST: return extreme(a, b, s->bits, s->sign, false);
 	case PROXY_STEP_MOST: return extreme(a, b, s->bits, s->sign, true);
 	case PROXY_STEP_JOIN: return join(a, b, s->bits);
-	case PROXY_STEP_BOTH: return both(a, b);
+	case PROXY_STEP_BOTH: return narrower_span(a, b);
 	case PROXY_STEP_IF: return a;
 	case PROXY_STEP_IF_SIGNED: return if_signed(a, b, s->bits);
 	default: return compared(a, b, s);

@@ -18,7 +18,8 @@ static uint64_t end_of(const struct versions *v, uint32_t i)
 	return i + 1 < v->count ? v->extents[i + 1].addr : v->end;
 }
 
-static uint32_t at(const struct versions *v, uint64_t addr) /* the extent that contains addr */
+static uint32_t extent_at(const struct versions *v,
+			  uint64_t addr) /* the extent that contains addr */
 {
 	uint32_t low = 0, high = v->count;
 	while (high - low > 1) {
@@ -39,7 +40,7 @@ static struct content later(struct content c, uint64_t bytes) /* the content fro
 	return c;
 }
 
-static bool same(const struct content *x, const struct content *y)
+static bool same_content(const struct content *x, const struct content *y)
 {
 	return x->version.a == y->version.a && x->version.b == y->version.b &&
 	       x->offset == y->offset && x->period == y->period;
@@ -48,7 +49,7 @@ static bool same(const struct content *x, const struct content *y)
 static bool continues(const struct extent *e, const struct extent *next)
 {
 	struct content c = later(e->content, next->addr - e->addr);
-	return same(&c, &next->content);
+	return same_content(&c, &next->content);
 }
 
 struct content versions_fill(uint32_t value, uint32_t width)
@@ -142,10 +143,10 @@ static void join(struct versions *v, uint32_t from, uint32_t count)
 }
 
 /* Sets a range to these extents, at least one. False: no capacity. */
-static bool put(struct versions *v, uint64_t addr, uint64_t bytes, const struct extent *new,
-		uint32_t count)
+static bool replace_extents(struct versions *v, uint64_t addr, uint64_t bytes,
+			    const struct extent *new, uint32_t count)
 {
-	uint32_t first = at(v, addr), last = at(v, addr + bytes - 1);
+	uint32_t first = extent_at(v, addr), last = extent_at(v, addr + bytes - 1);
 	uint64_t end = addr + bytes;
 	INVARIANT(addr >= v->begin && end > addr && end <= v->end && v->extents[first].addr <= addr,
 		  "a range with a new version is part of the map");
@@ -169,7 +170,7 @@ void versions_set(struct versions *v, uint64_t addr, uint64_t bytes, struct cont
 {
 	if (!bytes)
 		return;
-	while (!put(v, addr, bytes, &(struct extent){addr, content}, 1))
+	while (!replace_extents(v, addr, bytes, &(struct extent){addr, content}, 1))
 		coarsen(v);
 }
 
@@ -183,7 +184,8 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 {
 	if (!bytes)
 		return;
-	uint32_t first = at(from, from_addr), count = at(from, from_addr + bytes - 1) - first + 1;
+	uint32_t first = extent_at(from, from_addr),
+		 count = extent_at(from, from_addr + bytes - 1) - first + 1;
 	struct extent *copied = malloc(count * sizeof *copied);
 	if (!copied) {
 		versions_private(to, to_addr, bytes);
@@ -195,7 +197,7 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 		uint64_t at_byte = e.addr + skipped - from_addr;
 		copied[i] = (struct extent){to_addr + at_byte, later(e.content, skipped)};
 	}
-	if (!put(to, to_addr, bytes, copied, count))
+	if (!replace_extents(to, to_addr, bytes, copied, count))
 		versions_private(to, to_addr, bytes);
 	free(copied);
 }
@@ -203,14 +205,14 @@ void versions_copy(struct versions *to, uint64_t to_addr, const struct versions 
 bool versions_equal(const struct versions *v, uint64_t addr, uint64_t bytes, struct content content)
 {
 	uint64_t end = addr + bytes;
-	for (uint32_t i = bytes ? at(v, addr) : v->count; i < v->count; i++) {
+	for (uint32_t i = bytes ? extent_at(v, addr) : v->count; i < v->count; i++) {
 		const struct extent *e = &v->extents[i];
 		if (e->addr >= end)
 			break;
 		uint64_t from = e->addr < addr ? addr : e->addr;
 		struct content has = later(e->content, from - e->addr);
 		struct content should = later(content, from - addr);
-		if (!same(&has, &should))
+		if (!same_content(&has, &should))
 			return false;
 	}
 	return true;
@@ -218,16 +220,16 @@ bool versions_equal(const struct versions *v, uint64_t addr, uint64_t bytes, str
 
 bool versions_zeros(const struct versions *v, uint64_t addr, uint64_t bytes)
 {
-	uint32_t i = at(v, addr);
+	uint32_t i = extent_at(v, addr);
 	struct content zeros = versions_fill(0, 1);
-	return same(&v->extents[i].content, &zeros) && end_of(v, i) >= addr + bytes;
+	return same_content(&v->extents[i].content, &zeros) && end_of(v, i) >= addr + bytes;
 }
 
 void versions_absorb(const struct versions *v, uint64_t addr, uint64_t bytes, struct digest *d)
 {
 	uint64_t end = addr + bytes;
 	digest_word(d, bytes);
-	for (uint32_t i = bytes ? at(v, addr) : v->count; i < v->count; i++) {
+	for (uint32_t i = bytes ? extent_at(v, addr) : v->count; i < v->count; i++) {
 		const struct extent *e = &v->extents[i];
 		if (e->addr >= end)
 			break;
