@@ -110,6 +110,19 @@ criu:
 torch: ## fetch Debian's PyTorch (572 MB) and leave an interpreter with it in build/torch/python
 	@$(BASE_PYTHON) tools/torch/fetch.py
 
+# PyTorch's CPU build, for the elastic runtime. WHEELS: a folder or page that has the wheel.
+TORCH_CPU := 2.13.0
+WHEELS ?= https://download.pytorch.org/whl/cpu/torch
+.PHONY: torch-cpu
+torch-cpu: build/torch-cpu ## fetch PyTorch's CPU build (192 MB), for the tests of the elastic runtime
+
+build/torch-cpu: | $(VENV_READY)
+	@mkdir -p "$(HOME)/.cache/rankfold" build
+	test -d "$(HOME)/.cache/rankfold/torch-cpu/torch" || $(PYTHON) -m pip install --quiet --no-deps \
+		--target "$(HOME)/.cache/rankfold/torch-cpu" --find-links $(WHEELS) torch==$(TORCH_CPU)+cpu \
+		filelock typing_extensions sympy networkx jinja2 fsspec mpmath MarkupSafe numpy
+	@ln -sfn "$(HOME)/.cache/rankfold/torch-cpu" $@
+
 .PHONY: torch-pin
 torch-pin: ## write the versions of PyTorch's packages that Debian has now to tools/torch/packages.txt
 	@$(BASE_PYTHON) tools/torch/fetch.py --pin
@@ -139,10 +152,11 @@ test-slow: native cuda criu ## run the slow tests
 test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing
 test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
 	@$(MAKE) --no-print-directory torch || echo "test-torch: PyTorch could not be prepared" >&2
+	@$(MAKE) --no-print-directory torch-cpu || echo "test-torch: no CPU build of PyTorch" >&2
 ifeq ($(T),ops)
 	$(PYTHON) tests/torch/operators.py $(OPS)
 else
-	$(PYTHON) -m pytest -m "torch" $(if $(CI),-k "$(TORCH_IN_CI)") $(if $(T),tests/torch/$(T:.py=).py,tests/torch)
+	$(PYTHON) -m pytest -m "torch" $(if $(CI),-k "$(TORCH_IN_CI)") $(if $(T),$(wildcard tests/torch/$(T:.py=).py tests/elastic/$(T:.py=).py),tests/torch tests/elastic)
 endif
 
 # What WORD draws, the commit if it is not given: some five minutes of tests, in half of that on two

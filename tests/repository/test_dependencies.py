@@ -13,6 +13,8 @@ from .test_tidy import read, sources
 PACKAGES = {"yaml": "pyyaml"}
 # Some formats of traces need this package; without it, rankfold reports its name as missing.
 SIMULATE_ONLY = ("simulator/pollux.py",)
+# Needs PyTorch, which users bring along; the command names it where it is missing.
+ELASTIC = {"numpy", "torch"}
 BUILD_ONLY = (
     "interpose/generate.py",
     "interpose/descriptions.py",
@@ -57,6 +59,8 @@ def test_the_runtime_needs_what_it_imports_and_nothing_else() -> None:
         )
         and name not in (*BUILD_ONLY, *SIMULATE_ONLY)
     ]
+    elastic = [name for name in files if name.startswith("elastic/")]
+    assert imported(elastic) == ELASTIC
     assert imported(running) == needed(PROJECT["dependencies"])
     simulate = needed(PROJECT["optional-dependencies"]["simulate"])
     assert imported(list(SIMULATE_ONLY)) - needed(PROJECT["dependencies"]) == simulate

@@ -88,6 +88,7 @@ def test_the_reference_says_where_logs_are(tmp_path: Path, monkeypatch: pytest.M
 
 FOLDERS = (
     "checkpoint",
+    "elastic",
     "policy",
     "reconciler",
     "simulator",
@@ -119,7 +120,7 @@ def there(path: str, known: list[str]) -> bool:
     if re.fullmatch(r"rankfold/v\d\w*", path):
         return True  # an apiVersion
     path = re.sub(
-        r"^rankfold/(checkpoint|policy|reconciler|simulator|proxy|interpose)\b",
+        r"^rankfold/(checkpoint|elastic|policy|reconciler|simulator|proxy|interpose)\b",
         r"\1",
         path.rstrip("/"),
     )

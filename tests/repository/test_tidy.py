@@ -169,6 +169,7 @@ def _shebang(name: str) -> str:
 
 PRODUCT = (
     "checkpoint/",
+    "elastic/",
     "interpose/",
     "policy/",
     "proxy/",

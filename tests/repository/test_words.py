@@ -19,6 +19,7 @@ from repository.test_tidy import read, sources
 GLOSSARY = "docs/glossary.md"
 PRODUCT = (
     "checkpoint/",
+    "elastic/",
     "interpose/",
     "policy/",
     "proxy/",

@@ -1,0 +1,50 @@
+"""State of the process that belongs to one logical worker at a time: generators of random numbers,
+the default process group, the rank in the environment, and the script's module."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+
+from . import private
+
+VARIABLES = ("RANK", "LOCAL_RANK", "GROUP_RANK")
+
+
+class Context(NamedTuple):
+    python: Any
+    numpy: Any
+    torch: torch.Tensor
+    world: Any
+    variables: tuple[str | None, ...]
+    main: ModuleType
+
+
+def save() -> Context:
+    return Context(
+        random.getstate(),
+        numpy.random.get_state(),
+        torch.get_rng_state(),
+        private.world(),
+        tuple(os.environ.get(name) for name in VARIABLES),
+        sys.modules["__main__"],
+    )
+
+
+def load(context: Context) -> None:
+    random.setstate(context.python)
+    numpy.random.set_state(context.numpy)
+    torch.set_rng_state(context.torch)
+    private.set_world(context.world)
+    for name, value in zip(VARIABLES, context.variables, strict=True):
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    sys.modules["__main__"] = context.main

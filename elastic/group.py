@@ -1,0 +1,160 @@
+"""The process group of one logical worker, which DistributedDataParallel and scripts call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from . import private
+from .errors import NotSupported
+from .order import ring_sum
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+Tensors = list[torch.Tensor]
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().reshape(-1)
+
+
+def _combined(parts: Tensors, operation: Any) -> torch.Tensor:
+    """The result of `operation` on the flat tensors of all ranks."""
+    if operation == dist.ReduceOp.SUM:
+        return ring_sum(parts)
+    if operation == dist.ReduceOp.MAX:
+        return torch.stack(parts).amax(0)
+    if operation == dist.ReduceOp.MIN:
+        return torch.stack(parts).amin(0)
+    raise NotSupported(f"all-reduce with {operation}: the elastic runtime has SUM, MIN and MAX")
+
+
+class Group(dist.ProcessGroup):
+    """Rank r of W. In a backward pass an all-reduce returns at once, as gloo's does; others run
+    when the pass has all its gradients. Any other collective waits for the other workers."""
+
+    def __init__(self, worker: Worker) -> None:
+        super().__init__(worker.rank, worker.host.world)
+        self._worker = worker
+        self._calls = 0
+        self._pending: list[tuple[Callable[[], Any], torch.futures.Future[Any], Tensors]] = []
+        self._works: list[Any] = []  # C++ keeps no reference to what Python returns
+        # With static_graph the first pass reduces after its gradients are complete.
+        self.waits_in_backward = False
+
+    def getBackendName(self) -> str:
+        return "elastic"  # for "gloo", DistributedDataParallel's logger asks for gloo's C++ object
+
+    def size(self) -> int:
+        return self._worker.host.world
+
+    def rank(self) -> int:
+        return self._worker.rank
+
+    def shutdown(self) -> None:
+        pass
+
+    def _finished(self, result: Any) -> Any:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(result)
+        work = private.finished(future)
+        if not self._pending:
+            self._works = []
+        self._works.append(work)
+        return work
+
+    def _bring(
+        self, name: str, value: Any, act: Callable[[dict[int, Any]], Any]
+    ) -> Callable[[], Any]:
+        self._calls += 1
+        return self._worker.bring((name, self._calls), value, act)
+
+    def _refuse(self, tensors: Tensors) -> None:
+        for tensor in tensors:
+            if tensor.layout != torch.strided:
+                raise NotSupported("sparse tensors (nn.Embedding with sparse=True, for example)")
+            if tensor.device.type != "cpu":
+                raise NotSupported(f"tensors on {tensor.device}: the elastic runtime has CPUs only")
+
+    def allreduce(self, tensors: Tensors, options: Any = None) -> Any:
+        self._refuse(tensors)
+        operation = dist.ReduceOp.SUM if options is None else options.reduceOp
+        host = self._worker.host
+
+        def act(values: dict[int, torch.Tensor]) -> None:
+            parts = host.gathered({rank: _flat(value) for rank, value in values.items()})
+            result = _combined(parts, operation)
+            for value in values.values():
+                value.detach().copy_(result.view(value.shape))
+
+        take = self._bring("all-reduce", tensors[0], act)
+        # The script's own calls wait; DistributedDataParallel's are asynchronous.
+        asynchronous = options is None or options.asyncOp
+        if not asynchronous or self.waits_in_backward:
+            take()
+            return self._finished(tensors)
+        if not self._pending and not private.at_end_of_backward(self._drain):
+            take()
+            return self._finished(tensors)
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        self._pending.append((take, future, tensors))
+        work = private.finished(future)
+        self._works.append(work)
+        return work
+
+    def _drain(self) -> None:
+        """The others run until every bucket of this pass is added."""
+        for take, future, tensors in self._pending:
+            take()
+            future.set_result(tensors)
+        self._pending, self._works = [], []
+
+    def allreduce_coalesced(self, tensors: Tensors, options: Any = None) -> Any:
+        for tensor in tensors:
+            self.allreduce([tensor], options)
+        return self._finished(tensors)
+
+    def broadcast(self, tensors: Tensors, options: Any) -> Any:
+        self._refuse(tensors)
+        root = options.rootRank
+        host = self._worker.host
+
+        def act(values: dict[int, torch.Tensor]) -> None:
+            source = host.broadcast(values.get(root), next(iter(values.values())), root)
+            for rank, value in values.items():
+                if rank != root:
+                    value.detach().copy_(source.view(value.shape))
+
+        self._bring("broadcast", tensors[0], act)()
+        return self._finished(tensors)
+
+    def _gathered(self, tensor: torch.Tensor) -> Tensors:
+        """The flat tensors of all ranks."""
+        self._refuse([tensor])
+        host = self._worker.host
+
+        def act(values: dict[int, torch.Tensor]) -> Tensors:
+            # Copies, because a worker may change its tensor before another has read it.
+            return host.gathered({rank: _flat(value).clone() for rank, value in values.items()})
+
+        found: Tensors = self._bring("all-gather", tensor, act)()
+        return found
+
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, options: Any = None) -> Any:
+        for output, value in zip(outputs[0], self._gathered(inputs[0]), strict=True):
+            output.detach().copy_(value.view(output.shape))
+        return self._finished(outputs)
+
+    def _allgather_base(
+        self, output: torch.Tensor, value: torch.Tensor, options: Any = None
+    ) -> Any:
+        output.detach().copy_(torch.cat(self._gathered(value)).view(output.shape))
+        return self._finished([output])
+
+    def barrier(self, options: Any = None) -> Any:
+        self._gathered(torch.zeros(1))
+        return self._finished([])

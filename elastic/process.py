@@ -1,0 +1,163 @@
+"""One process of a run: it runs the script once per logical worker, each in a thread."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from . import context, current, private, streams
+from .errors import NotSupported, Stopped
+from .group import Group
+from .host import Host, blocks
+from .worker import Worker
+
+GLOO = (None, "gloo", "cpu:gloo")
+
+
+class Run(NamedTuple):
+    """The arguments of `python -m rankfold.elastic run`."""
+
+    world: int
+    processes: int
+    folder: Path
+    script: Path
+    arguments: tuple[str, ...]
+
+    def blocks(self) -> list[list[int]]:
+        """The ranks of each process."""
+        return blocks(self.world, self.processes)
+
+
+def _init_process_group(backend: str | None = None, *args: Any, **options: Any) -> None:
+    """Instead of torch.distributed's: the workers of the run are the group."""
+    worker = current.worker()
+    assert worker is not None, "a thread of the script's own has no rank"
+    if backend not in GLOO:
+        raise NotSupported(f"backend {backend}: the elastic runtime has gloo only")
+    if private.world().default_pg is not None:
+        raise ValueError("the default process group exists already")
+    worker.group = Group(worker)
+    private.set_default(worker.group, f"elastic-{worker.rank}")
+
+
+def _destroy_process_group(group: Any = None) -> None:
+    private.unset_default()
+
+
+def _new_group(*args: Any, **options: Any) -> None:
+    raise NotSupported("dist.new_group: the elastic runtime has the default group only")
+
+
+def _install(host: Host) -> None:
+    """Scripts find the run's process group in torch.distributed."""
+    if not host.stock:
+        private.replace("init_process_group", _init_process_group)
+        private.replace("destroy_process_group", _destroy_process_group)
+        private.replace("new_group", _new_group)
+        return
+    stock = dist.init_process_group
+
+    def init(backend: str | None = None, *args: Any, **options: Any) -> None:
+        if backend not in GLOO:
+            raise NotSupported(f"backend {backend}: the elastic runtime has gloo only")
+        stock("gloo", store=host.store, rank=host.index, world_size=host.processes)
+
+    private.replace("init_process_group", init)
+
+
+def _environment(rank: int, world: int) -> None:
+    """Sets the variables that torchrun sets on one machine."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(world),
+    )
+
+
+class _Threads:
+    """The threads of the logical workers, and how their scripts ended."""
+
+    def __init__(self, host: Host, run: Run, code: CodeType) -> None:
+        self._host = host
+        self._run = run
+        self._code = code
+        self._first = context.save()
+        self.statuses: dict[int, int] = {}
+
+    def start(self) -> list[threading.Thread]:
+        threads = [
+            threading.Thread(target=self._work, args=(rank,), name=f"rank-{rank}", daemon=True)
+            for rank in self._host.ranks
+        ]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def _work(self, rank: int) -> None:
+        worker = Worker(self._host, rank)
+        current.begin(worker)
+        turns = self._host.turns
+        try:
+            turns.enter(rank)
+            self._begin(rank)
+            self.statuses[rank] = self._script()
+        except Stopped as stopped:
+            print(f"rank {rank} was stopped: {stopped}", file=sys.stderr)
+            self.statuses[rank] = 1
+        except BaseException:  # noqa: BLE001  (the script's own; it is reported, and ends the run)
+            traceback.print_exc()
+            self.statuses[rank] = 1
+        if self.statuses[rank] != 0:
+            turns.stop(f"rank {rank} failed")
+        turns.leave(rank)
+
+    def _begin(self, rank: int) -> None:
+        context.load(self._first)
+        private.set_world(private.own_world())
+        _environment(rank, self._run.world)
+        # The end of a backward pass then waits in this thread and stops no other worker's.
+        torch.autograd.set_multithreading_enabled(False)
+
+    def _script(self) -> int:
+        """Its exit status."""
+        main = ModuleType("__main__")
+        main.__file__ = str(self._run.script)
+        sys.modules["__main__"] = main
+        try:
+            exec(self._code, main.__dict__)
+        except SystemExit as ended:
+            if isinstance(ended.code, str):
+                print(ended.code, file=sys.stderr)
+            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        return 0
+
+
+def work(run: Run, index: int, rendezvous: Path) -> int:
+    """Runs the scripts of process `index`. Returns 0, or the status of the first that failed."""
+    code = compile(run.script.read_bytes(), str(run.script), "exec")
+    sys.argv = [str(run.script), *run.arguments]
+    sys.path[0] = str(run.script.resolve().parent)
+    store = dist.FileStore(str(rendezvous), run.processes)
+    host = Host(run.world, run.processes, index, store)
+    _install(host)
+    files = streams.open_files(run.folder, host.ranks)
+    streams.redirect(files)
+    main = sys.modules["__main__"]
+    threads = _Threads(host, run, code)
+    started = threads.start()
+    host.turns.begin()
+    for thread in started:
+        thread.join()
+    sys.modules["__main__"] = main
+    for stream in (each for group in files.values() for each in group.values()):
+        stream.flush()
+    return next((status for status in threads.statuses.values() if status), 0)

@@ -1,0 +1,122 @@
+"""Logical workers of a process are threads. One runs at a time. They meet to exchange values.
+
+Only the worker that has the turn calls these methods, so they need no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import NoOneCanContinue, Stopped
+
+
+class Turns:
+    """Gives the turn to one worker after another, in the order in which they can continue."""
+
+    def __init__(self, ranks: Sequence[int]) -> None:
+        self._gates = {rank: threading.Semaphore(0) for rank in ranks}
+        self._ready = deque(ranks)
+        self._waiting: dict[int, str] = {}
+        self._ended: list[int] = []
+        self.stopping: str | None = None
+
+    def begin(self) -> None:
+        """The first worker gets the turn. Called once, by the thread that started the workers."""
+        self._next()
+
+    def enter(self, rank: int) -> None:
+        """Waits for this worker's first turn."""
+        self._gates[rank].acquire()
+        self._go_on()
+
+    def wait(self, rank: int, subject: str) -> None:
+        """Gives up the turn until another worker wakes this one.
+
+        Raises NoOneCanContinue if no worker could, Stopped if another one has failed."""
+        self._go_on()
+        self._waiting[rank] = subject
+        if not self._ready and self.stopping is None:
+            text = self._stuck()
+            self.stop(text)
+            self._ready.remove(rank)
+            raise NoOneCanContinue(text)
+        self._next()
+        self._gates[rank].acquire()
+        self._go_on()
+
+    def wake(self, ranks: Sequence[int]) -> None:
+        for rank in ranks:
+            if self._waiting.pop(rank, None) is not None:
+                self._ready.append(rank)
+
+    def leave(self, rank: int) -> None:
+        """The worker's script has ended."""
+        self._ended.append(rank)
+        if not self._ready and self._waiting:
+            self.stop(self._stuck())
+        self._next()
+
+    def stop(self, reason: str) -> None:
+        """Every other worker raises Stopped when it gets its turn. The first reason counts."""
+        self.stopping = self.stopping or reason
+        self.wake(sorted(self._waiting))
+
+    def _go_on(self) -> None:
+        if self.stopping is not None:
+            raise Stopped(self.stopping)
+
+    def _next(self) -> None:
+        if self._ready:
+            self._gates[self._ready.popleft()].release()
+
+    def _stuck(self) -> str:
+        waiting = [f"rank {rank} waits for {what}" for rank, what in sorted(self._waiting.items())]
+        ended = [f"rank {rank} has ended" for rank in sorted(self._ended)]
+        return "no logical worker can continue: " + ", ".join(waiting + ended)
+
+
+class _Meeting:
+    def __init__(self) -> None:
+        self.values: dict[int, Any] = {}
+        self.waiting: list[int] = []
+        self.left = 0
+        self.acted = False
+        self.result: Any = None
+
+
+class Meetings:
+    """Where all workers of the process bring a value, and get what one made of the values."""
+
+    def __init__(
+        self, ranks: Sequence[int], wait: Callable[[int, str], None], turns: Turns
+    ) -> None:
+        self._count = len(ranks)
+        self._wait = wait
+        self._turns = turns
+        self._open: dict[tuple[Any, ...], _Meeting] = {}
+
+    def bring(
+        self, rank: int, key: tuple[Any, ...], value: Any, act: Callable[[dict[int, Any]], Any]
+    ) -> Callable[[], Any]:
+        """The worker that comes last calls `act` with the values of all. Returns at once; the
+        function that is returned waits for the result, and is called once."""
+        meeting = self._open.setdefault(key, _Meeting())
+        meeting.values[rank] = value
+        if len(meeting.values) == self._count:
+            meeting.result = act(meeting.values)
+            meeting.acted = True
+            self._turns.wake(meeting.waiting)
+
+        def take() -> Any:
+            while not meeting.acted:
+                meeting.waiting.append(rank)
+                self._wait(rank, " ".join(map(str, key)))
+            meeting.left += 1
+            if meeting.left == self._count:
+                del self._open[key]
+            return meeting.result
+
+        return take
