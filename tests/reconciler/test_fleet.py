@@ -106,14 +106,14 @@ def test_a_broken_revision_is_refused_and_the_fleet_stays_as_it_was(
     with rankfold.watching(str(specs.folder)):
         rankfold.until(lambda: devices(rankfold) == 2)
         good = rankfold.status()["revision"]
-        specs.job(gpus=1, extra="tier: premium")
+        specs.job(gpus=1, extra="topology: [{rank: 0}]")
         told = rankfold.until(
             lambda: next(
                 (c for c in rankfold.status()["source"]["conditions"] if c["status"] == "False"),
                 None,
             )
         )
-        assert "spec.tier: is not implemented yet" in told["message"]
+        assert "spec.topology: is not implemented yet" in told["message"]
         assert devices(rankfold) == 2 and rankfold.status()["revision"] == good
         specs.job(gpus=1)
         rankfold.until(lambda: devices(rankfold) == 1)
