@@ -196,19 +196,6 @@ TABLE: Table = {
         RULES: {
             "digest-kept-by-a-new-page": ("page->digested = 0;", ""),
             "a-hole-in-a-new-page": ("\t\tpage->hole = false;\n", ""),
-            "zeros-that-are-freed-become-unknown": (
-                "if (begin < end && !versions_zeros(",
-                "if (begin < end && !!versions_zeros(",
-            ),
-            "content-that-is-freed-stays-known": (
-                "if (begin < end && !versions_zeros(&m->versions, begin, end - begin))",
-                "if (false)",
-            ),
-            "content-of-no-buffer-is-kept": (
-                "\tversions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));\n"
-                "\tm->live[i] =",
-                "\tm->live[i] =",
-            ),
         },
     },
     "proxy/core/memory/invalidate.c": {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from .device import CELL, CELLS, CHUNK
+from .device import CELLS, CHUNK
 from .steps import fill, forget, hand, keeper, own, same
-from .world import ACTIVATE, SAVE, Make, Rank, addr_of
+from .world import ACTIVATE, SAVE, Make, Rank
 
 NOBODY = 2**32 - 1
 
@@ -215,42 +215,3 @@ def test_released_pages_leave_nothing_on_the_host(make: Make) -> None:
     forget(rank, 0, CELLS)
     bring(more)
     assert rank.chunk(0) is None and not rank.memory.pages[0].in_image
-
-
-def test_only_zeros_stay_known_where_a_buffer_was(make: Make) -> None:
-    """Pages of ranks stay equal. No checkpoint has other content of freed memory."""
-    world = make(4, 8)
-    for rank, last in zip(world.ranks, (0, 0, 7, 7), strict=True):
-        what = world.ffi.new("struct rf_alloc *", {"bytes": CELL})
-        for cell in range(CELLS):
-            what.addr = addr_of(cell)
-            assert world.lib.memory_alloc(rank.memory, what) == 0
-        rank.model[0] = (0,) * CELLS
-        assert rank.request(ACTIVATE)
-        world.settle()
-        for value in (5, last):
-            for cell in range(CELLS):
-                rank.run(cell, 1, value if cell else 5)
-                rank.end()
-        world.lib.memory_free(rank.memory, addr_of(CELLS - 1))
-    keys = [rank.key(0) for rank in world.ranks]
-    assert keys[0] == keys[1] and len(set(keys)) == 3
-
-
-def test_pages_without_buffers_are_known_to_be_zeros(make: Make) -> None:
-    """So the map of versions does not grow with what has been freed."""
-    world = make(1, 4)
-    (rank,) = world.ranks
-    extents = rank.memory.versions.count
-    fill(rank, 3)
-    assert rank.memory.versions.count > extents
-    for page in range(3):
-        rank.free(page)
-    assert rank.memory.versions.count == extents
-    fill(rank, 1)
-    rank.begin()
-    rank.free(0)
-    assert rank.memory.versions.count > extents, "work may still write there"
-    rank.end()
-    world.lib.memory_sweep(rank.memory)
-    assert rank.memory.versions.count == extents

@@ -223,38 +223,6 @@ int pool_alloc_from(void **out, uint64_t bytes, const void *pool, const void *st
 	return pool ? pool_alloc(out, bytes, pool, stream) : INVALID_VALUE;
 }
 
-static void clear(uint64_t begin, uint64_t end, uint64_t stream)
-{
-	uint64_t bytes = end - begin;
-	if (bytes)
-		issue_fill(&(struct rf_fill){.stream = stream,
-					     .dst = begin,
-					     .pitch = bytes,
-					     .width = bytes,
-					     .height = 1,
-					     .element = 1});
-}
-
-/* Fills memory that is about to be freed with zeros, in its stream, except whole chunks: those are
- * discarded with it, the others may be given out again. Old content would differ between ranks, and
- * kernels may leave parts of it in what they write: ranks would share nothing. */
-static void clear_before_free(const void *address, uint64_t stream)
-{
-	struct allocation a;
-	if (channel_enter() || memory_where(address) != AT_DEVICE ||
-	    !allocation_find(address, &a) || a.base != (uint64_t)address)
-		return;
-	uint64_t whole = (a.bytes + RF_ALLOC_ALIGN - 1) & ~(RF_ALLOC_ALIGN - 1);
-	uint64_t end = a.base + whole, last = end - end % RF_CHUNK_BYTES;
-	uint64_t first = (a.base + RF_CHUNK_BYTES - 1) / RF_CHUNK_BYTES * RF_CHUNK_BYTES;
-	if (first >= last) { /* no whole chunk */
-		clear(a.base, end, stream);
-		return;
-	}
-	clear(a.base, first, stream);
-	clear(last, end, stream);
-}
-
 int pool_free(const void *address, const void *stream)
 {
 	uint64_t number;
@@ -267,7 +235,6 @@ int pool_free(const void *address, const void *stream)
 		return capture_free(number, address);
 	if (graph_memory_free(address, number, &error))
 		return error;
-	clear_before_free(address, number);
 	return memory_free_in(address, number);
 }
 

@@ -98,7 +98,6 @@ static void page_forget(struct rank_memory *m, uint32_t i)
 	copy_forget(m, c);
 	if (m->pages[c].in_image)
 		image_punch(m, c);
-	versions_set(&m->versions, page_addr(c), RF_CHUNK_BYTES, versions_fill(0, 1));
 	m->live[i] = m->live[--m->live_count];
 }
 
@@ -113,20 +112,17 @@ void memory_sweep(struct rank_memory *m)
 	m->device->progress = true;
 }
 
-/* The content between two buffers of a page is never needed, and no checkpoint has it. It stays
- * known if it is zeros, so that the pages of ranks stay equal; otherwise it becomes one range,
- * however many parts it had. `next`: the first buffer after it. */
-static void forget_content(struct rank_memory *m, uint32_t next, uint32_t page)
+/* The content between two buffers is never needed: it becomes one range, however many parts it
+ * had. */
+static void forget_content(struct rank_memory *m, uint32_t next)
 {
-	uint64_t begin = page_addr(page), end = begin + RF_CHUNK_BYTES, before = 0;
+	uint64_t begin = RF_DEV_BASE, end = RF_DEV_BASE + RF_HEAP_BYTES;
 	if (next > 0)
-		before = m->buffers[next - 1].addr + m->buffers[next - 1].bytes;
-	if (before > begin)
-		begin = (before + RF_ALLOC_ALIGN - 1) / RF_ALLOC_ALIGN * RF_ALLOC_ALIGN;
-	if (next < m->buffer_count && m->buffers[next].addr < end)
+		begin = m->buffers[next - 1].addr + m->buffers[next - 1].bytes;
+	if (next < m->buffer_count)
 		end = m->buffers[next].addr;
-	if (begin < end && !versions_zeros(&m->versions, begin, end - begin))
-		versions_private(&m->versions, begin, end - begin);
+	begin = (begin + RF_ALLOC_ALIGN - 1) / RF_ALLOC_ALIGN * RF_ALLOC_ALIGN;
+	versions_private(&m->versions, begin, end - begin);
 }
 
 /* Called only when all work that may use the buffer has completed, and not while pages of the rank
@@ -139,13 +135,12 @@ void memory_free(struct rank_memory *m, uint64_t addr)
 	uint64_t offset = addr - RF_DEV_BASE, bytes = m->buffers[at].bytes;
 	m->buffer_count--;
 	memmove(&m->buffers[at], &m->buffers[at + 1], (m->buffer_count - at) * sizeof *m->buffers);
+	forget_content(m, at);
 	uint32_t last = (uint32_t)((offset + bytes - 1) / RF_CHUNK_BYTES);
 	for (uint32_t c = (uint32_t)(offset / RF_CHUNK_BYTES); c <= last; c++) {
 		INVARIANT(m->pages[c].buffers, "each page of a buffer counts it");
-		if (--m->pages[c].buffers) {
-			forget_content(m, at, c);
+		if (--m->pages[c].buffers)
 			continue;
-		}
 		if (m->pages[c].chunk) {
 			m->dying++;
 			continue;
