@@ -118,7 +118,7 @@ torch-cpu: build/torch-cpu ## fetch PyTorch's CPU build (192 MB), for the tests 
 
 build/torch-cpu: | $(VENV_READY)
 	@mkdir -p "$(HOME)/.cache/rankfold" build
-	test -d "$(HOME)/.cache/rankfold/torch-cpu/torch" || $(PYTHON) -m pip install --quiet --no-deps \
+	test -d "$(HOME)/.cache/rankfold/torch-cpu/torch" || $(PYTHON) -m pip install --quiet --no-deps --retries 1 \
 		--target "$(HOME)/.cache/rankfold/torch-cpu" --find-links $(WHEELS) torch==$(TORCH_CPU)+cpu \
 		filelock typing_extensions sympy networkx jinja2 fsspec mpmath MarkupSafe numpy
 	@ln -sfn "$(HOME)/.cache/rankfold/torch-cpu" $@
@@ -148,8 +148,8 @@ test-slow: native cuda criu ## run the slow tests
 
 # Without PyTorch, because there is no network or too little disk, they are skipped. T=ops compares
 # PyTorch's operators with the CPU (hours). In CI, for time, only a job that is saved, killed and
-# restarted on one device, and some operators.
-test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing
+# restarted on one device, some operators, and the elastic runtime.
+test-torch: TORCH_IN_CI = killed or sees_its_device or finding_and_indexing or elastic
 test-torch: native criu ## run the tests of PyTorch; T=test_ranks runs one file, T=ops the operators
 	@$(MAKE) --no-print-directory torch || echo "test-torch: PyTorch could not be prepared" >&2
 	@$(MAKE) --no-print-directory torch-cpu || echo "test-torch: no CPU build of PyTorch" >&2

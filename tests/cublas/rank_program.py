@@ -408,7 +408,7 @@ def refusals(r: Random, handle: c_void_p) -> None:
     batch_mode, desc = c_int(1), lt_describe(68, R_32F, {})
     told = {
         **epilogues,
-        "factorisation": BLAS.cublasSgetrfBatched(handle, 4, at, 4, at, at, 1),
+        "factorisation": BLAS.cublasSgeqrfBatched(handle, 4, 4, at, 4, at, at, 1),
         "types": BLAS.cublasGemmEx(
             handle, 0, 0, 4, 4, 4, one, at, R_32F, 4, at, R_16F, 4, one, at, R_32F, 4, 68, -1
         ),

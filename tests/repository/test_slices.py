@@ -54,6 +54,7 @@ def order(folder: Path, word: str, seconds: float, *more: str) -> tuple[list[str
     env = {
         **os.environ,
         "PYTHONPATH": str(REPOSITORY / "tests"),
+        "PYTEST_ADDOPTS": "",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
     done = subprocess.run(command, env=env, capture_output=True, text=True)

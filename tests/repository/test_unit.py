@@ -66,7 +66,7 @@ def test_a_test_that_starts_a_process_is_no_unit_test(tmp_path: Path) -> None:
         "no:cacheprovider",
         str(tmp_path),
     ]
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests")}
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY / "tests"), "PYTEST_ADDOPTS": ""}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert "2 failed, 2 passed" in done.stdout and "1 error" in done.stdout, done.stdout
     assert done.stdout.count("a test marked `unit` starts a process") >= 3
