@@ -69,7 +69,7 @@ def test_two_ranks_on_two_devices_and_on_one_that_they_leave_in_between(state: S
         assert outputs(folded) == spread
         said = [line for line in folded.errors(0).splitlines() if line.startswith("rankfold: ")]
         for name in (
-            "cublasSgetrfBatched",
+            "cublasSgeqrfBatched",
             "cublasLtEpilogue_t 3",
             "cublasLtMatrixLayoutAttribute_t 8",
         ):
