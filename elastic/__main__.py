@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import re
 import shutil
 import signal
 import sys
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG = 1
 # Torchrun sets the first for several processes; the second is gloo's interface on one machine.
+OUTPUT = re.compile(r"rank-\d+\.(out|err)")
 DEFAULTS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -32,11 +34,26 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
     run.add_argument("script", type=Path)
     run.add_argument("arguments", nargs=argparse.REMAINDER)
     found = parser.parse_args(arguments)
+    if found.world < 1:
+        run.error(f"--world must be at least 1, not {found.world}")
     if not 1 <= found.processes <= found.world:
-        run.error(f"--processes must be between 1 and --world, {found.world}")
+        run.error(f"--processes must be between 1 and --world ({found.world})")
     if not found.script.is_file():
         run.error(f"{found.script} is not a file")
+    try:
+        prepare_folder(found.state)
+    except OSError as error:
+        run.error(f"--state: {error}")
     return found
+
+
+def prepare_folder(folder: Path) -> None:
+    """Creates the folder, and removes the output of an earlier run: it may have had more ranks.
+    Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        if OUTPUT.fullmatch(old.name):
+            old.unlink()
 
 
 def _processes(run: Run, rendezvous: Path) -> int:
@@ -88,7 +105,6 @@ def main(arguments: list[str]) -> int:
     except private.UntestedVersion as untested:
         print(untested, file=sys.stderr)
         return 2
-    asked.state.mkdir(parents=True, exist_ok=True)
     run = Run(asked.world, asked.processes, asked.state, asked.script, tuple(asked.arguments))
     folder, parent = tempfile.mkdtemp(prefix="rankfold-elastic-"), os.getpid()
     try:
