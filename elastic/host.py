@@ -37,7 +37,7 @@ class Host:
 
     @property
     def stock(self) -> bool:
-        """Whether gloo itself connects the workers, each of which has its own process."""
+        """Whether each worker has its own process. Gloo then connects them directly."""
         return self.processes == self.world
 
     def _wait(self, rank: int, subject: str) -> None:

@@ -168,9 +168,10 @@ def test_a_rank_whose_process_was_replaced_meanwhile_keeps_no_copy(kernels: Load
         assert native.job_save(1)
         native.rank_exited(1, 0, EXIT_REPLACED)
         until(lambda: native.rank_status(1, 0) is None, native)  # when it has been saved
-        with_whom = [{lies.rank for lies in read_image(each.image).elsewhere} for each in ranks[1:]]
+        images = [read_image(each.image) for each in ranks[1:]]
+        owners = [{chunk.rank for chunk in image.elsewhere} for image in images]
         had_state = bool(read_image(ranks[0].image).state)
-        assert with_whom == ([{0}, {0}] if had_state else [set(), {1}])
+        assert owners == ([{0}, {0}] if had_state else [set(), {1}])
 
 
 def test_a_save_needs_a_cut_and_is_void_when_that_is_released(
