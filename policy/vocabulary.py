@@ -33,6 +33,7 @@ Cause = Literal["spec", "tier", "growth", "serving", "drain", "defragmentation",
 # Class of service of a job, the lowest first: it never loses a device to a lower one.
 Tier = Literal["basic", "standard", "premium"]
 TIERS: tuple[str, ...] = get_args(Tier)
+PRIORITY_MAX = 1000  # a priority is between -PRIORITY_MAX and this
 
 
 class Group(Struct, frozen=True):

@@ -8,7 +8,7 @@ from typing import cast, get_args
 
 from rankfold import legible
 from rankfold.plural import count
-from rankfold.policy.vocabulary import TIERS, Tier
+from rankfold.policy.vocabulary import PRIORITY_MAX, TIERS, Tier
 from rankfold.simulator.pollux import WORKLOAD
 from rankfold.simulator.table import SECONDS_MAX, BadTrace, Row, Table, header_of, shown
 from rankfold.simulator.trace import Kind, TraceJob
@@ -17,7 +17,6 @@ RANKS_MAX = 1 << 16  # of a job
 CSV = ("name", "arrival", "worldSize", "min", "max", "tier", "work")
 CSV_OPTIONAL = ("deviceTypes", "quota", "priority", "minRuntime")
 TIERS_SHOWN = ", ".join(reversed(TIERS))
-PRIORITY_MAX = 1000
 PHILLY = ("submit_s", "duration_s", "gpus", "virtual_cluster")
 
 

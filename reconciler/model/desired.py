@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from rankfold.job_limits import DEVICES_MAX, RANKS_MAX
-from rankfold.policy.vocabulary import Tier
+from rankfold.policy.vocabulary import PRIORITY_MAX, Tier
 from rankfold.reconciler.model.fields import Written
 from rankfold.reconciler.model.values import (
     CAPABILITIES,
@@ -29,7 +29,6 @@ from rankfold.reconciler.model.values import (
 GROWTH_DELAY_S = 30.0
 STEPS_MAX = 10**9
 KEPT_MAX = 10_000
-PRIORITY_MAX = 1000
 FEWEST = {
     "type": "integer",
     "minimum": 0,
