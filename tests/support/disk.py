@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from support import privileges
-from support.leaks import State
+from support.leaks import GRACE_S, State, describe
+from support.patience import scaled
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -24,7 +27,24 @@ def small_disk(state: State) -> Iterator[Path]:
         raise OSError(ctypes.get_errno(), "mount")
     yield place
     state.watch.settle()
-    assert _libc.umount2(bytes(place), 0) == 0, os.strerror(ctypes.get_errno())
+    # A process may have been forked while a file of the disk was open, and hold it until it execs.
+    deadline = time.monotonic() + scaled(GRACE_S)
+    while _libc.umount2(bytes(place), 0) != 0:
+        assert ctypes.get_errno() == errno.EBUSY, os.strerror(ctypes.get_errno())
+        assert time.monotonic() < deadline, f"{place} is in use by {users(place)}"
+        time.sleep(0.01)
+
+
+def users(disk: Path) -> list[str]:
+    """The processes that have files of `disk` open or mapped, or work in a folder of it."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            links = [*process.glob("fd/*"), process / "cwd", process / "root"]
+            names = [os.readlink(link) for link in links] + [(process / "maps").read_text()]
+            if any(str(disk) in name for name in names):
+                found.append(describe(int(process.name)))
+    return found
 
 
 def hold_state(state: State, disk: Path) -> None:

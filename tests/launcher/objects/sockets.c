@@ -102,13 +102,15 @@ static void use_carried(void)
 }
 
 static int listener, abstract;
-static struct sockaddr_un at = {AF_UNIX, "listening"}, hidden = {AF_UNIX, "\0rankfold-objects"};
+static struct sockaddr_un at = {AF_UNIX, "listening"}, hidden = {AF_UNIX, ""};
 static void make_listener(void)
 {
 	listener = socket(AF_UNIX, SOCK_STREAM, 0);
 	need(bind(listener, (struct sockaddr *)&at, sizeof at) == 0, "bind");
 	need(listen(listener, 3) == 0, "listen");
 	abstract = socket(AF_UNIX, SOCK_DGRAM, 0);
+	// An abstract name that no other test has, but each rank of this one: its folder.
+	need(getcwd(hidden.sun_path + 1, sizeof hidden.sun_path - 1) != NULL, "getcwd");
 	need(bind(abstract, (struct sockaddr *)&hidden, sizeof hidden) == 0, "bind");
 	int on = 1;
 	setsockopt(abstract, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
