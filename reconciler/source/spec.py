@@ -315,7 +315,7 @@ class _Reader:
         before = len(self.faults)
         self.faults += [Fault(file, p.line, shown(p.path), p.reason) for p in problems]
         for document in documents:
-            if document.unusable or len(self.faults) - before > FAULTS_MAX:
+            if len(self.faults) - before > FAULTS_MAX:
                 self.broken_pool = True  # it may have been a pool
             else:
                 with self.reporting(file, document):
@@ -345,15 +345,19 @@ class _Reader:
         before = len(self.faults)
         kind = doc.value.get("kind") if isinstance(doc.value, dict) else None
         if kind not in KINDS:
+            if doc.unusable:  # perhaps because of that; it may have been a pool
+                self.broken_pool = True
+                return None
             got = f", not {yamldoc.excerpt(repr(kind))}" if kind else ""
             reason = f"must be one of {', '.join(KINDS)}{got}"
             return self.fault(file, doc, ("kind",), reason)
         if doc.checked is None:
             schema = load_schema(kind)
-            doc.checked = [*schema_faults(schema, doc.value), *not_built(schema, doc.value)]
+            found = [*schema_faults(schema, doc.value), *not_built(schema, doc.value)]
+            doc.checked = [each for each in found if not _touches(each[0], doc.unusable)]
         for path, reason in doc.checked:
             self.fault(file, doc, path, reason)
-        if len(self.faults) > before:
+        if doc.unusable or len(self.faults) > before:
             self.broken_pool = self.broken_pool or kind == "Pool"
             return None
         self._name(file, doc, kind, doc.value["metadata"]["name"])
@@ -516,6 +520,11 @@ class _Reader:
                     kind = " or ".join(job.device_types) or "any kind"
                     reason = f"requests {count(number, 'device')}; the pools have {most} of {kind}"
                     self.fault(origin.file, doc, path, reason)
+
+
+def _touches(path: yamldoc.Path, unusable: Iterable[yamldoc.Path]) -> bool:
+    """Whether a value is one of those that cannot be used, or is in one, or contains one."""
+    return any(path[: len(each)] == each[: len(path)] for each in unusable)
 
 
 def not_kept(made: Job | Pool) -> str:

@@ -42,7 +42,7 @@ class Document:
 
     value: Any
     lines: dict[Path, int] = field(default_factory=dict)
-    unusable: bool = False  # has a value that is reported as a problem and must not be used
+    unusable: list[Path] = field(default_factory=list)  # values that are reported as problems
     checked: list[tuple[Path, str]] | None = None  # violations of its schema, once checked
 
     def line(self, path: Path) -> int:
@@ -321,5 +321,5 @@ class _Walk:
         return node.text
 
     def _unusable(self, node: _Node, path: Path, reason: str) -> None:
-        self.document.unusable = True
+        self.document.unusable.append(path)
         self.problems.append(Problem(node.line, path, reason))

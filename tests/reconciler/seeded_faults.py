@@ -322,6 +322,16 @@ TABLE: Table = {
         "tests/reconciler/test_saves.py::test_a_folder_that_cannot_be_read_is_not_empty": {
             "unreadable-is-empty": ("onerror=fail", "onerror=lambda error: None"),
         },
+        (
+            "tests/reconciler/test_spec.py::"
+            "test_other_faults_of_a_document_with_a_value_that_cannot_be_used_are_reported"
+        ): {
+            "one-fault-hides-others": (
+                "if not _touches(each[0], doc.unusable)]",
+                "if not doc.unusable]",
+            ),
+            "reported-twice": ("if not _touches(each[0], doc.unusable)]", "]"),
+        },
     },
     "reconciler/source/schemas.py": {
         (

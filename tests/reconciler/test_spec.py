@@ -386,6 +386,17 @@ def test_values_that_no_program_or_file_name_can_hold_are_faults(addition: str) 
     assert len(found) == 1 and UNUSABLE[addition] in found[0], found
 
 
+def test_other_faults_of_a_document_with_a_value_that_cannot_be_used_are_reported() -> None:
+    """Faults of that value itself, and of what contains it, are not: it is reported once."""
+    found = faults(JOB + "  gpus: .nan\n  tier: gold\n  env: {A: 1}\n  deviceTypes: [.inf]\n", POOL)
+    assert [each.split(": ")[1] for each in found] == [
+        "spec.gpus",
+        "spec.tier",
+        "spec.env.A",
+        "spec.deviceTypes[0]",
+    ]
+
+
 def test_a_file_that_explodes_is_refused() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
