@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from . import private
 from .errors import NotSupported
-from .order import ring_sum
 
 if TYPE_CHECKING:
+    from .host import Host
     from .worker import Worker
 
 Tensors = list[torch.Tensor]
@@ -22,14 +22,14 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().reshape(-1)
 
 
-def _combined(parts: Tensors, operation: Any) -> torch.Tensor:
-    """The result of `operation` on the flat tensors of all ranks."""
+def _combined(host: Host, mine: dict[int, torch.Tensor], operation: Any) -> torch.Tensor:
+    """The result of `operation` on the flat tensors of all ranks, given those of this process."""
     if operation == dist.ReduceOp.SUM:
-        return ring_sum(parts)
+        return host.added(mine)
     if operation == dist.ReduceOp.MAX:
-        return torch.stack(parts).amax(0)
+        return torch.stack(host.gathered(mine)).amax(0)
     if operation == dist.ReduceOp.MIN:
-        return torch.stack(parts).amin(0)
+        return torch.stack(host.gathered(mine)).amin(0)
     raise NotSupported(f"all-reduce with {operation}: the elastic runtime has SUM, MIN and MAX")
 
 
@@ -84,10 +84,12 @@ class Group(dist.ProcessGroup):
         self._refuse(tensors)
         operation = dist.ReduceOp.SUM if options is None else options.reduceOp
         host = self._worker.host
+        if host.alone:
+            return host.gloo.allreduce(tensors, options or dist.AllreduceOptions())
 
         def act(values: dict[int, torch.Tensor]) -> None:
-            parts = host.gathered({rank: _flat(value) for rank, value in values.items()})
-            result = _combined(parts, operation)
+            mine = {rank: _flat(value) for rank, value in values.items()}
+            result = _combined(host, mine, operation)
             for value in values.values():
                 value.detach().copy_(result.view(value.shape))
 

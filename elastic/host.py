@@ -1,4 +1,4 @@
-"""One process of a run: its logical workers, and the gloo group of the processes."""
+"""One process of a run: its logical workers, and what connects it to the other processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from . import context
+from .order import ring_sum
 from .turns import Meetings, Turns
 
 
@@ -16,6 +17,25 @@ def blocks(world: int, processes: int) -> list[list[int]]:
     """The ranks of each process: consecutive, and as even as they can be."""
     bounds = [world * each // processes for each in range(processes + 1)]
     return [list(range(a, b)) for a, b in pairwise(bounds)]
+
+
+class GlooLink:
+    """Messages between processes over their gloo group. See order.Link."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._sent: list[Any] = []
+
+    def send(self, values: torch.Tensor, process: int) -> None:
+        self._sent.append(self._group.send([values], process, 0))
+
+    def receive(self, values: torch.Tensor, process: int) -> None:
+        self._group.recv([values], process, 0).wait()
+
+    def flush(self) -> None:
+        for work in self._sent:
+            work.wait()
+        self._sent = []
 
 
 class Host:
@@ -27,18 +47,15 @@ class Host:
         self.blocks = blocks(world, processes)
         self.ranks = self.blocks[index]
         self.index = index
-        self.store = store
         self.turns = Turns(self.ranks)
         self.meetings = Meetings(self.ranks, self._wait, self.turns)
-        # With one worker per process, workers use a stock group instead.
-        self._group = None
-        if 1 < processes < world:
-            self._group = dist.ProcessGroupGloo(store, index, processes)
+        self.gloo = dist.ProcessGroupGloo(store, index, processes) if processes > 1 else None
+        self._link = GlooLink(self.gloo) if self.gloo else None
 
     @property
-    def stock(self) -> bool:
-        """Whether each worker has its own process. Gloo then connects them directly."""
-        return self.processes == self.world
+    def alone(self) -> bool:
+        """Whether each worker has its own process: gloo itself is then their process group."""
+        return self.gloo is not None and self.processes == self.world
 
     def _wait(self, rank: int, subject: str) -> None:
         """Other workers run. They leave nothing of theirs in this worker's context."""
@@ -46,15 +63,19 @@ class Host:
         self.turns.wait(rank, subject)
         context.load(saved)
 
+    def added(self, mine: dict[int, torch.Tensor]) -> torch.Tensor:
+        """The sum of the flat tensors of all ranks, given those of this process."""
+        return ring_sum(mine, self.blocks, self.index, self._link)
+
     def gathered(self, mine: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         """The flat tensors of all ranks, given those of this process."""
-        if self._group is None:
+        if self.gloo is None:
             return [mine[rank] for rank in self.ranks]
         most = max(map(len, self.blocks))
         rows = [mine[rank] for rank in self.ranks]
         sent = torch.stack(rows + rows[:1] * (most - len(rows)))
         received = [torch.empty_like(sent) for _ in self.blocks]
-        self._group.allgather([received], [sent]).wait()
+        self.gloo.allgather([received], [sent]).wait()
         return [
             rows[position]
             for rows, block in zip(received, self.blocks, strict=True)
@@ -63,12 +84,12 @@ class Host:
 
     def broadcast(self, source: torch.Tensor | None, like: torch.Tensor, root: int) -> torch.Tensor:
         """The tensor of rank `root`, which is `source` if that rank is here."""
-        if self._group is None:
+        if self.gloo is None:
             assert source is not None
             return source
         sent = (like if source is None else source).detach().clone()
         options = dist.BroadcastOptions()
         options.rootRank = next(i for i, block in enumerate(self.blocks) if root in block)
         options.rootTensor = 0
-        self._group.broadcast([sent], options).wait()
+        self.gloo.broadcast([sent], options).wait()
         return sent

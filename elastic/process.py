@@ -56,21 +56,11 @@ def _new_group(*args: Any, **options: Any) -> None:
     raise NotSupported("dist.new_group: the elastic runtime has the default group only")
 
 
-def _install(host: Host) -> None:
+def _install() -> None:
     """Scripts find the run's process group in torch.distributed."""
-    if not host.stock:
-        private.replace("init_process_group", _init_process_group)
-        private.replace("destroy_process_group", _destroy_process_group)
-        private.replace("new_group", _new_group)
-        return
-    stock = dist.init_process_group
-
-    def init(backend: str | None = None, *args: Any, **options: Any) -> None:
-        if backend not in GLOO:
-            raise NotSupported(f"backend {backend}: the elastic runtime has gloo only")
-        stock("gloo", store=host.store, rank=host.index, world_size=host.processes)
-
-    private.replace("init_process_group", init)
+    private.replace("init_process_group", _init_process_group)
+    private.replace("destroy_process_group", _destroy_process_group)
+    private.replace("new_group", _new_group)
 
 
 def _environment(rank: int, world: int) -> None:
@@ -148,7 +138,7 @@ def work(run: Run, index: int, rendezvous: Path) -> int:
     sys.path[0] = str(run.script.resolve().parent)
     store = dist.FileStore(str(rendezvous), run.processes)
     host = Host(run.world, run.processes, index, store)
-    _install(host)
+    _install()
     files = streams.open_files(run.folder, host.ranks)
     streams.redirect(files)
     main = sys.modules["__main__"]
